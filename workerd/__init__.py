@@ -1,9 +1,9 @@
-"""workerd: takes assignments from the members of a cluster, runs them, and reports how they ended.
+"""workerd: receives assignments from the members of a cluster, runs them, and reports the results.
 
-    attach ── one stream to each member (link, outbox) ── admission (core) ── work ── executors
-                                                                               │
-    keeper, a process of its own, kills what a dead worker left        courier ── spool
+    stream (one to each member, outbox) ── admission (core) ── runs ── executors
+                                                                 │
+    keeper, a separate process, kills what a worker left    delivery ── spool
 
-A worker knows only members' endpoints. It never decides what is due, only whether it may still
-start what it was given; and it never forgets a result before a member has stored it.
+A worker knows only members' endpoints. It never decides which runs are due, only whether an
+assignment may still start. It keeps each result until a member has stored it.
 """

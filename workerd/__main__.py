@@ -25,27 +25,26 @@ if TYPE_CHECKING:
 _NEEDED = ("aiohttp", "prometheus_client", "starlette", "uvicorn")
 _FLAGS = ("name", "endpoints", "slots", "spool", "handlers", "drain_timeout", "log_level")
 Judging = Callable[["WorkerConfig"], Iterator[settings.ConfigProblem]]
-"""Of what is beyond the values: modules of handlers, the place of the spool."""
+"""Checks beyond the values: modules of handlers, the spool's location."""
 DEFAULT_FILE = Path("/etc/schedd/workerd.toml")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a worker until it is told to end; its exit code."""
+    """Run a worker until a signal ends it. Return the exit code."""
     given = _parser().parse_args(arguments)
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         sys.stderr.write(
-            f"workerd: {', '.join(missing)} not installed\n"
-            "the extra `worker` brings what a worker needs\n"
-            "pip install 'schedd[worker]'\n"
+            f"workerd: packages not installed: {', '.join(missing)}\n"
+            "install the extra `worker`: pip install 'schedd[worker]'\n"
         )
         return MISCONFIGURED
     return _run(given)
 
 
 def _run(given: argparse.Namespace) -> int:
-    # A job as another user is started by a real fork (others by vfork). gRPC's own handlers would
-    # then run in the child, between fork and exec, and crash it now and then.
+    # A job with `user:` is started by fork, not by vfork. gRPC's fork handlers would run in the
+    # child between fork and exec, and crash it occasionally.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     from workerd.config import WorkerConfig
 
@@ -74,7 +73,7 @@ def _run(given: argparse.Namespace) -> int:
     if given.check_config:
         put_out("\n".join(f"{key} = {value}" for key, value in settings.masked(config).items()))
         return OK
-    from workerd.app.daemon import serve  # not for a check, which comes at once
+    from workerd.app.daemon import serve  # not imported for --check-config, which must be fast
     from workerd.logs import run_output
     from workerd.process import process_guard
 
@@ -94,13 +93,13 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _as_started(config: WorkerConfig) -> Iterator[settings.ConfigProblem]:
-    """What the start would refuse, soon or later."""
+    """Return the problems that would end a start, now or later."""
     yield from _at_the_start(config)
     yield from _imported(config.handlers)
 
 
 def _at_the_start(config: WorkerConfig) -> Iterator[settings.ConfigProblem]:
-    """No handlers yet: they are imported later, when all that is forked first has been."""
+    """Check without handlers: they are imported after the helper processes were forked."""
     yield from config.unmade()
 
 
@@ -116,28 +115,53 @@ def _imported(modules: Sequence[str]) -> Iterator[settings.ConfigProblem]:
 
 
 def _looked_for(config: WorkerConfig) -> Iterator[settings.ConfigProblem]:
-    """What no start would find."""
+    """Return the problems of a reload: modules of handlers that can't be found."""
     from workerd.executors import python
 
     for name in config.handlers:
         if not python.is_there(name):
-            yield settings.ConfigProblem("handlers", f"there is no module {name!r}")
+            yield settings.ConfigProblem("handlers", f"module {name!r} not found")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="workerd", description="Runs the jobs that a schedd cluster assigns to this host."
+        prog="workerd", description="Run the jobs that a schedd cluster assigns to this host."
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help=f"TOML; {DEFAULT_FILE}")
-    parser.add_argument("--check-config", action="store_true", help="print the settings and end")
-    parser.add_argument("--name", help="unique in the cluster; the host's name if not given")
-    parser.add_argument("--endpoints", metavar="HOST:PORT,…", help="members to begin with")
-    parser.add_argument("--slots", metavar="N", help="how many runs at once")
-    parser.add_argument("--spool", metavar="DIR", help="a directory of its own, kept over restarts")
-    parser.add_argument("--handlers", metavar="MODULE,…", help="modules with Python handlers")
-    parser.add_argument("--listen-http", metavar="HOST:PORT", help="health and metrics")
-    parser.add_argument("--drain-timeout", metavar="DURATION", help="to finish in, on SIGTERM")
-    parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"TOML file with settings (default: {DEFAULT_FILE})",
+    )
+    parser.add_argument(
+        "--check-config", action="store_true", help="check and print the settings, then exit"
+    )
+    parser.add_argument(
+        "--name", help="worker name, unique in the cluster (default: the host's name)"
+    )
+    parser.add_argument(
+        "--endpoints", metavar="HOST:PORT,…", help="gRPC addresses of members to begin with"
+    )
+    parser.add_argument("--slots", metavar="N", help="maximum number of runs at once (default: 16)")
+    parser.add_argument(
+        "--spool", metavar="DIR", help="spool directory of this worker, kept over restarts"
+    )
+    parser.add_argument(
+        "--handlers", metavar="MODULE,…", help="Python modules that register handlers"
+    )
+    parser.add_argument(
+        "--listen-http",
+        metavar="HOST:PORT",
+        help="address of health and metrics (default: 127.0.0.1:7422)",
+    )
+    parser.add_argument(
+        "--drain-timeout",
+        metavar="DURATION",
+        help="time for running jobs to finish after SIGTERM (default: 30s)",
+    )
+    parser.add_argument(
+        "--log-level", metavar="LEVEL", help="debug, info, warning or error (default: info)"
+    )
     return parser
 
 

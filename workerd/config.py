@@ -24,8 +24,8 @@ from schedkit.records import dataclass
 from schedkit.text import naming
 
 MOST_SLOTS: Final = 20_000
-"""Each heartbeat tells all that is in hand. A member that doesn't read `held` is told by eleven
-parts a run, and reads no more than `schedd.rpc.request_decoding.MOST_PARTS_OF_FRAME`.
+"""Each heartbeat lists all runs in hand. A member that doesn't read `held` receives eleven parts a
+run, and reads at most `schedd.rpc.request_decoding.MOST_PARTS_OF_FRAME`.
 """
 
 
@@ -39,25 +39,25 @@ class WorkerListen:
 
 @dataclass(frozen=True, slots=True)
 class WorkerResultStore:
-    """Where whole logs and large results go: the same store as in the members' file."""
+    """The store of whole logs and large results, the same as in the members' file."""
 
     url: str = DEFAULT_URL
     """`file:///folder`, `s3://bucket/prefix` and others."""
     options: dict[str, str] = field(default_factory=dict, repr=False, metadata={"secret": True})
-    """Of the store's driver, such as `endpoint` and `region`."""
+    """Options of the store's driver, such as `endpoint` and `region`."""
     log_mib: int = 64
     """MiB of an attempt's output that are kept; 0: the first and last 64 KiB of each stream."""
     result_mib: int = 16
     """MiB that a handler may return."""
     spool_mib: int = 1024
-    """MiB of logs and large results that may be in the spool. From half of it, in what has ended
-    and waits for the store, no new work is asked for.
+    """Maximum MiB of logs and large results in the spool. When ended runs that wait for the store
+    hold half of it, the worker requests no new work.
     """
     patience: timedelta = timedelta(seconds=30)
-    """How long the end of a run is held back where the store is away."""
+    """How long the end of a run waits for an upload while the store is unavailable."""
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """What is wrong, by key."""
+        """Return the problems, by key."""
         if not 0 <= self.log_mib <= 65_536:
             yield ConfigProblem("log_mib", "must be from 0 to 65536")
         if not 0 <= self.result_mib <= 1024:
@@ -77,11 +77,11 @@ class WorkerConfig:
     spool: Path
     """A directory of this worker's own, kept over restarts."""
     spool_mib: int = 256
-    """MiB of results that nobody takes, past which no new work is asked for."""
+    """MiB of unacknowledged results from which the worker requests no new work."""
     name: str = field(default_factory=lambda: socket.gethostname().lower())
     slots: int = 16
     cgroups: bool = True
-    """Whether each attempt of a program gets a cgroup of its own, where one can be made."""
+    """Whether each attempt of a program gets its own cgroup, where the worker can create one."""
     secrets: tuple[str, ...] = ()
     """Directories below which jobs may name files: variables (`env_from`), keys (`signing_key`)."""
     handlers: tuple[str, ...] = ()
@@ -92,15 +92,15 @@ class WorkerConfig:
     drain_timeout: timedelta = timedelta(seconds=30)
     egress: Egress = field(default_factory=Egress)
     insecure: bool = False
-    """Speak in the clear with members on other hosts."""
+    """Connect without TLS to members on other hosts."""
     tls: TLS | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """What is wrong, by key, but for what the sections say of themselves."""
+        """Return the problems, by key, except those of the sections."""
         if not self.endpoints:
-            yield ConfigProblem("endpoints", "no member is named; write host:port")
+            yield ConfigProblem("endpoints", "no member is named: give at least one host:port")
         if self.tls is not None and self.tls.cert is None:
             yield ConfigProblem("tls", "give ca, cert and key together, or none of them")
         if self.spool_mib < 1:
@@ -108,8 +108,8 @@ class WorkerConfig:
         if not 1 <= self.slots <= MOST_SLOTS:
             yield ConfigProblem(
                 "slots",
-                f"must be from 1 to {MOST_SLOTS}, not {self.slots}: each heartbeat lists what"
-                " is in hand; run several workers",
+                f"must be from 1 to {MOST_SLOTS}, not {self.slots}: each heartbeat lists all runs"
+                " in hand; run several workers",
             )
         if not naming.WORKER.fullmatch(self.name):
             yield ConfigProblem("name", f"{self.name!r} must match {naming.WORKER.pattern}")
@@ -131,24 +131,24 @@ class WorkerConfig:
             yield ConfigProblem("results.url", hidden(str(error)))
 
     def _unreached(self, address: str) -> str:
-        """Why no member is reached there; empty: one may be."""
+        """Return why no member can be reached there; empty if one can."""
         if why := _exposed(address, self.insecure or self.tls is not None):
             return why
         _, port = split_address(address)
-        return "" if port else f"nobody is reached at port 0: {address}"
+        return "" if port else f"{address}: port 0 isn't a valid port"
 
     def unmade(self) -> Iterator[ConfigProblem]:
-        """Why it can't have its spool: seen by making one. Not for who runs with it already."""
+        """Return why the spool can't be created. Not for a worker that already runs with it."""
         try:
             _make_beside(self.spool)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             if not full or _is_new(self.spool):
                 kind = Untimely if full else ConfigProblem
-                yield kind("spool", f"{self.spool} can't be made or written: {error.strerror}")
+                yield kind("spool", f"{self.spool} can't be created or written: {error.strerror}")
 
     def credentials(self) -> Sequence[ConfigProblem]:
-        """Why members can't know this worker by the files of TLS."""
+        """Return why members can't identify this worker by its TLS files."""
         if self.tls is None or self.tls.cert is None or self.tls.key is None:
             return ()
         return problems(self.tls, self._bearer(), utcnow())
@@ -165,13 +165,12 @@ class WorkerConfig:
 
 
 _ID: Final = "spool_id"
-"""What a new worker can't begin without, in its spool."""
+"""The file that a new worker must write into its spool."""
 
 
 def _make_beside(folder: Path) -> None:
-    """Make another one where it would be, as a new worker makes its own, and take it away. Raises
-    OSError; that the disk is full hinders a new one alone: what a spool holds is to be told, and
-    makes room.
+    """Create a directory beside the spool, as a new worker does, and remove it. Raises OSError. A
+    full disk prevents only a new spool: an existing one is emptied by sending its results.
     """
     there = folder.absolute()
     while not _is_there(there):
@@ -199,7 +198,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _exposed(address: str, insecure: bool) -> str:
-    """Why it can't be spoken with in the clear there, or at all; empty: it can."""
+    """Return why this address can't be used, or not without TLS; empty if it can."""
     try:
         check_plaintext(address, insecure)
     except (Misconfigured, ValueError) as error:
@@ -212,8 +211,8 @@ _WORKER: Final = f"{_OURS}://worker/"
 
 
 def names_worker(name: str, uris: Sequence[str]) -> bool:
-    """Whether members take who shows a certificate with these URIs for the worker of this name:
-    its name once, or once for each namespace that it works for.
+    """Return whether a certificate with these URIs identifies the worker of this name: one URI with
+    its name, or one for each namespace that it serves.
     """
     ours = [uri for uri in uris if uri.partition(":")[0].casefold() == _OURS]
     whole = f"{_WORKER}{name}"

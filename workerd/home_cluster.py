@@ -2,8 +2,8 @@
 
     DIRECTORY/cluster    the cluster's id, as text
 
-What is spooled belongs to runs of that cluster. A member of another one would answer that it
-doesn't know them, and the results would be lost.
+Spooled results belong to runs of that cluster. A member of another cluster would answer that the
+runs are unknown, and the results would be lost.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ MOST: Final = 100
 """Characters of an id."""
 
 Home: TypeAlias = Callable[[str, str], Awaitable[str]]
-"""Why a member, by name and cluster id, is refused; empty: it isn't."""
+"""Returns why a member, by name and cluster id, is refused; empty if it isn't."""
 
 
 async def anywhere(member: str, cluster_id: str) -> str:
-    """For a worker without a spool directory: any cluster is accepted."""
+    """Accept any cluster, for a worker without a spool directory."""
     del member, cluster_id
     return ""
 
 
 class HomeCluster:
-    """The file and what it says."""
+    """The file that names the cluster."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / NAME
@@ -41,8 +41,8 @@ class HomeCluster:
         self._writing = asyncio.Lock()
 
     async def refusal(self, member: str, cluster_id: str) -> str:
-        """Return why a member of this cluster is refused; empty: it isn't. The first cluster is
-        remembered; a member that names none is of an older version.
+        """Return why a member of this cluster is refused; empty if it isn't. The first cluster is
+        remembered. Members of older versions name no cluster.
         """
         if not cluster_id:
             return ""
@@ -52,7 +52,7 @@ class HomeCluster:
         if self._known in ("", cluster_id):
             return ""
         return (
-            f"member {member} is of cluster {cluster_id}, and this worker belongs to cluster"
+            f"member {member} belongs to cluster {cluster_id}, and this worker to cluster"
             f" {self._known} ({self._path}). Set `endpoints` to members of that cluster; to"
             " move the worker for good, stop it and remove its spool directory when that is empty"
         )
@@ -65,7 +65,7 @@ class HomeCluster:
         if not known:
             try:
                 write_file(self._path, cluster_id.encode())
-            except OSError as error:  # the disk is full, say: the next welcome writes it
+            except OSError as error:  # such as a full disk: the next welcome writes it
                 log.warning("cluster id not written", extra={"path": self._path, "error": error})
                 return ""
         return known or cluster_id

@@ -1,4 +1,4 @@
-"""Who this worker is, towards the cluster."""
+"""The identity of this worker in the cluster."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from workerd.core.ids import Incarnation
 
 
 def fresh_incarnation() -> Incarnation:
-    """A new registration's id."""
+    """Return the id of a new registration."""
     return Incarnation(str(uuid.uuid4()))
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
-    """What every hello says; a new incarnation changes only that."""
+    """The contents of every hello. A new incarnation changes only the incarnation."""
 
     worker: str
     spool_id: str
@@ -32,5 +32,5 @@ class WorkerIdentity:
     incarnation: Incarnation = field(default_factory=fresh_incarnation)
 
     def renewed(self) -> WorkerIdentity:
-        """The same worker, registered anew."""
+        """Return the same worker with a new incarnation."""
         return replace(self, incarnation=fresh_incarnation())

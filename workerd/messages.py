@@ -1,7 +1,7 @@
-"""Between the messages of `worker_service.proto` and the values that the core reasons on.
+"""Convert the messages of `worker_service.proto` to and from the values of the core.
 
-Instants and durations are counted here by hand: what protobuf brings for that takes three times as
-long, and each run has five of them.
+Times and durations are computed here: protobuf's own functions take three times as long, and each
+run has five of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.admission import AssignmentState, NotTaken, OfferedAssignment, RejectReason
 from workerd.core.capture import Piece
 from workerd.core.cluster_time import MemberTime
-from workerd.core.credit import Promises
+from workerd.core.credit import Credit
 from workerd.core.ids import AssignmentKey, Incarnation, RunId, Token
 from workerd.core.outcome import (
     MAX_ERROR,
@@ -44,7 +44,7 @@ _OUTCOME = {each: pb.Result.Outcome.ValueType(each.value) for each in AttemptVer
 _REASON = {each: common_pb2.Reason.ValueType(each.value) for each in OutcomeReason}
 _MICROSECOND = timedelta(microseconds=1)
 _KEY, _START = Struct("!16sq"), Struct("!16sqq")
-"""Pieces of `Held`."""
+"""Entries of `Held`."""
 _STATE = {
     AssignmentState.HELD: pb.Holding.STATE_HELD,
     AssignmentState.ARMED: pb.Holding.STATE_ARMED,
@@ -53,19 +53,19 @@ _STATE = {
 }
 
 Holding: TypeAlias = tuple[pb.AssignmentKey, AssignmentState, datetime | None]
-"""What is in hand, and when it started, if it has."""
+"""A run in hand, its state, and its start time if it has started."""
 
 
 def within_bounds(kind: str, message: Message) -> bool:
-    """Return whether this item of a member's frame is within its bounds; else it is noted."""
+    """Return whether this item of a member's frame is within its bounds; log it if not."""
     if found := FRAME.violations(message):
         note(kind, type(message).__name__, problem(found))
     return not found
 
 
 def each(kind: str, items: Iterable[M], handle: Callable[[M], object]) -> None:
-    """Handle the items of a member's frame; one that is out of bounds, or can't be handled, is set
-    aside.
+    """Handle the items of a member's frame. Items that are out of bounds, or that can't be handled,
+    are set aside.
     """
     for item in items:
         if within_bounds(kind, item):
@@ -74,34 +74,34 @@ def each(kind: str, items: Iterable[M], handle: Callable[[M], object]) -> None:
 
 
 def key_of(message: pb.AssignmentKey) -> AssignmentKey:
-    """The run and the token."""
+    """Return the run and the token."""
     return AssignmentKey(RunId(message.run_id), Token(message.fencing_token))
 
 
 def seconds(instant: Timestamp) -> float:
-    """Seconds of the Unix epoch."""
+    """Return seconds since the Unix epoch."""
     return instant.seconds + instant.nanos / 1e9
 
 
 def date_of(instant: Timestamp) -> datetime:
-    """In UTC, to the microsecond."""
+    """Return the time in UTC, to the microsecond."""
     return _EPOCH + timedelta(seconds=instant.seconds, microseconds=instant.nanos // 1000)
 
 
 def span_of(duration: Duration) -> timedelta:
-    """To the microsecond."""
+    """Return the duration, to the microsecond."""
     return timedelta(seconds=duration.seconds, microseconds=int(duration.nanos / 1000))
 
 
 def put(instant: datetime, into: Timestamp) -> None:
-    """Write it there."""
+    """Write `instant` into a message."""
     since = instant - _EPOCH
     into.seconds = since.days * 86_400 + since.seconds
     into.nanos = since.microseconds * 1000
 
 
 def offer_of(message: pb.Assignment, time: MemberTime) -> OfferedAssignment:
-    """An assignment as admission sees it; `time` is that of the member it came from."""
+    """Return an assignment as admission sees it. `time`: of the member that sent it."""
     armed = message.HasField("not_before")
     return OfferedAssignment(
         key_of(message.key),
@@ -113,22 +113,22 @@ def offer_of(message: pb.Assignment, time: MemberTime) -> OfferedAssignment:
 
 
 def action_of(message: pb.Assignment) -> str:
-    """Which executor it is for; empty: none that is known."""
+    """Return the action, which selects the executor; empty if it is unknown."""
     action = message.WhichOneof("action")
     return f"plugin/{message.plugin.executor}" if action == "plugin" else action or ""
 
 
 def heads_of(message: pb.Demand) -> Sequence[DemandHead]:
-    """What waits at a member."""
+    """Return the heads of a member's ready queue."""
     return [
         DemandHead(head.priority, seconds(head.waiting_since), head.slots, max(head.least, 1))
         for head in message.heads
     ]
 
 
-def granted(share: Share, promises: Promises) -> pb.Granted:
-    """What a member may use, as it was just promised."""
-    message = pb.Granted(slots=share.slots, received=promises.received, serial=promises.serial)
+def granted(share: Share, credit: Credit) -> pb.Granted:
+    """Return the message that grants a member these slots."""
+    message = pb.Granted(slots=share.slots, received=credit.received, serial=credit.serial)
     if share.before is not None:
         message.before.priority = common_pb2.Priority.ValueType(share.before.priority)
         message.before.waiting_since.FromMicroseconds(round(share.before.since * 1e6))
@@ -136,7 +136,7 @@ def granted(share: Share, promises: Promises) -> pb.Granted:
 
 
 def refusal(key: pb.AssignmentKey, refused: NotTaken) -> pb.Refusal:
-    """The answer to an assignment that isn't taken."""
+    """Return the message that rejects an assignment."""
     return pb.Refusal(
         key=key,
         why=_WHY[refused.why],
@@ -146,7 +146,7 @@ def refusal(key: pb.AssignmentKey, refused: NotTaken) -> pb.Refusal:
 
 
 def list_holdings(beat: pb.Heartbeat, holdings: Iterable[Holding]) -> None:
-    """What is in hand, a message each: for a member that doesn't read `held`."""
+    """List the runs in hand, one message each: for members that don't read `held`."""
     for key, state, started_at in holdings:
         listed = beat.holdings.add(key=key, state=_STATE[state])
         if started_at is not None:
@@ -154,7 +154,7 @@ def list_holdings(beat: pb.Heartbeat, holdings: Iterable[Holding]) -> None:
 
 
 def pack_holdings(beat: pb.Heartbeat, holdings: Iterable[Holding]) -> None:
-    """The same, in some bytes each."""
+    """List the runs in hand as packed bytes."""
     waiting, running, spooled = bytearray(), bytearray(), bytearray()
     for key, state, started_at in holdings:
         run, token = bytes.fromhex(key.run_id.replace("-", "")), key.fencing_token
@@ -176,7 +176,7 @@ def result(
     started_at: datetime,
     finished_at: datetime,
 ) -> pb.Result:
-    """What is spooled and sent when an attempt has ended; `key` is the assignment's."""
+    """Return the result to spool and send when an attempt has ended."""
     message = pb.Result(
         key=assignment.key,
         worker=worker,
@@ -196,20 +196,20 @@ def result(
     if outcome.result is not None and len(outcome.result.data) <= MAX_RESULT:
         message.result.CopyFrom(payload(outcome.result))
     if outcome.retry_after is not None:
-        wish = max(LENGTH.low, min(outcome.retry_after, LENGTH.high))
-        message.retry_after.FromTimedelta(wish)
+        delay = max(LENGTH.low, min(outcome.retry_after, LENGTH.high))
+        message.retry_after.FromTimedelta(delay)
     return message
 
 
 def payload(content: Content) -> common_pb2.Payload:
-    """What a handler gave back."""
+    """Return the message of a returned value."""
     if content.json:
         return common_pb2.Payload(json=content.data.decode())
     return common_pb2.Payload(raw=content.data)
 
 
 def piece(kept: Piece) -> run_pb2.LogPiece:
-    """A stretch of output."""
+    """Return the message of a piece of output."""
     stream = run_pb2.LogPiece.STREAM_STDERR if kept.stderr else run_pb2.LogPiece.STREAM_STDOUT
     message = run_pb2.LogPiece(
         stream=stream, data=kept.data, offset=kept.offset, omitted=kept.omitted
@@ -219,5 +219,5 @@ def piece(kept: Piece) -> run_pb2.LogPiece:
 
 
 def said(assignment: pb.Assignment) -> dict[str, object]:
-    """For a line of log that is about it, as `extra`."""
+    """Return the log keys of an assignment, for `extra`."""
     return key_of(assignment.key).said | {"job": assignment.job}

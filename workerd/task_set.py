@@ -1,4 +1,4 @@
-"""The tasks of all attempts, as a TaskGroup has them, but with a bound on the wait at their end.
+"""The tasks of all attempts: like a TaskGroup, but with a limit on the wait at the end.
 
 start ─→ task ─┬─ ends ─→ forgotten
                └─ fails ─→ `failed` raises it: a bug, which ends the worker
@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 log = logging.getLogger(__name__)
 
 
-class Nursery:
-    """Belongs to one event loop, which runs."""
+class TaskSet:
+    """Tasks of one running event loop."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -24,25 +24,24 @@ class Nursery:
         self._empty = asyncio.Event()
 
     def __len__(self) -> int:
-        """How many are waited for."""
         return len(self._tasks)
 
     def start(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
-        """Have it done, from now on."""
+        """Start a task."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     async def failed(self) -> NoReturn:
-        """Return never; raise what the first of them raises that fails, now or from now on."""
+        """Never return; raise the error of the first task that fails."""
         self._failed = self._failed or asyncio.get_running_loop().create_future()
         await asyncio.shield(self._failed)
         raise AssertionError("nothing but an error ends it")
 
     async def close(self, within: float) -> None:
-        """Cancel all, and wait until they have ended, and what they start at their end, too; so
-        many seconds at most.
+        """Cancel all tasks and wait until they, and tasks that they start, have ended; at most
+        `within` seconds.
         """
         for task in self._tasks:
             cancel(task)
@@ -63,14 +62,14 @@ class Nursery:
     def _fail(self, task: asyncio.Task[None], error: BaseException) -> None:
         self._failed = self._failed or task.get_loop().create_future()
         if self._failed.done():
-            log.error("%s failed, too", task.get_name(), exc_info=error)
+            log.error("another task failed: %s", task.get_name(), exc_info=error)
         else:
             self._failed.set_exception(error)
 
 
 def cancel(task: asyncio.Task[Any]) -> None:
-    """As `Task.cancel`; what it waits for may be another's, and raise when it is cancelled."""
+    """Cancel a task. Foreign code that the task awaits may raise from `cancel`; log that."""
     try:
         task.cancel()
     except Exception:
-        log.exception("%s can't be cancelled", task.get_name())
+        log.exception("task %s can't be canceled", task.get_name())

@@ -108,7 +108,7 @@ def test_a_drain_is_waited_for_until_a_full_disk_has_room_for_the_results(
     """Whoever ended the worker before would have the run done again."""
     held = held_run(client, tmp_path)
     name = held.worker
-    full = "1 result isn't stored yet: its spool takes nothing: No space left on device"
+    full = "1 result isn't stored yet: spool rejects writes: No space left on device"
     with full_disk(rough.directory / name):
         held.finish.touch()
         wait_until(lambda: client.workers.get(name).refuses, PATIENCE, "its disk to be full")

@@ -41,7 +41,7 @@ from workerd.core.cluster_time import JudgingClock, MemberTime
 from workerd.core.ids import Address, AssignmentKey, Incarnation
 from workerd.core.lease_trust import WorkerLeaseTrust
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict
-from workerd.delivery.result_sender import PATIENCE
+from workerd.delivery.result_sender import RESEND_AFTER
 from workerd.identity import WorkerIdentity
 from workerd.runs.assignments import MOST_LISTED
 from workerd.runs.attempts import Origin
@@ -118,7 +118,7 @@ class Hands:
         key = messages.key_of(cancel.key)
         if self._admission.revoke(key, self._clock.read(boottime())):
             self._taken.pop(key, None)
-            refused = NotTaken(RejectReason.REVOKED, key.token, "cancelled before its start")
+            refused = NotTaken(RejectReason.REVOKED, key.token, "canceled before it started")
             link.send_refusal(messages.refusal(cancel.key, refused))
 
     def drain(self, *, on: bool) -> None:
@@ -217,7 +217,7 @@ class Hands:
         """Send again what stays unanswered; forget old tokens."""
         now = boottime()
         for key, (_, sent) in self._unanswered.items():
-            if now - sent > PATIENCE:
+            if now - sent > RESEND_AFTER:
                 self._send(key)
         if self._clock.known:
             self._admission.forget(self._clock.read(now))

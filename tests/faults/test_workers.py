@@ -197,7 +197,7 @@ def test_spool_disk_full(fault_run: FaultRun, world: World) -> None:
         mark = worker.mark()
 
         def refused() -> bool:
-            return "the spool takes nothing" in worker.said_since(mark)
+            return "spool rejects writes" in worker.said_since(mark)
 
         with disks.full(run.journal, world.work / "w1", refused):
             since = time.time() + SETTLED

@@ -17,7 +17,7 @@ import pytest
 
 from support.wait import PATIENCE, wait_until
 from workerd.process import cgroup_spawn, cgroups, proc_files
-from workerd.process.cgroup_child import Cradle
+from workerd.process.cgroup_child import Starter
 from workerd.process.cgroup_spawn import Launcher
 
 pytestmark = pytest.mark.skipif(
@@ -43,7 +43,7 @@ def number(launcher: Launcher) -> int:
 
 
 def late(launcher: Launcher) -> str:
-    with pytest.raises(OSError, match="no birth in a cgroup") as refused:
+    with pytest.raises(OSError, match="can't start a process in a cgroup") as refused:
         launcher.take()
     assert refused.value.errno == errno.EAGAIN, "the attempt is given back"
     return str(refused.value)
@@ -54,7 +54,7 @@ def slots(launcher: Launcher) -> list[Path]:
     return [*launcher.tree.glob("slot-*")]
 
 
-def taken(launcher: Launcher) -> Cradle | None:
+def taken(launcher: Launcher) -> Starter | None:
     with contextlib.suppress(BlockingIOError):  # which EAGAIN is
         return launcher.take()
     return None
@@ -63,7 +63,7 @@ def taken(launcher: Launcher) -> Cradle | None:
 def test_a_birth_that_is_told_late_is_had_by_who_asks_then_and_waited_for_once(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cgroup_spawn, "PATIENCE", 0.3)
+    monkeypatch.setattr(cgroup_spawn, "ANSWER_TIMEOUT", 0.3)
     launcher.take()  # the one of the trial
     stands_still = number(launcher)
     os.kill(stands_still, signal.SIGSTOP)
@@ -93,7 +93,7 @@ def test_a_launcher_that_takes_long_to_start_is_let_start(
     launcher.take()
     os.kill(number(launcher), signal.SIGKILL)
     wait_until(lambda: proc_files.look(number(launcher)).zombie, PATIENCE, "its end")
-    monkeypatch.setattr(cgroup_spawn, "PATIENCE", patience)
+    monkeypatch.setattr(cgroup_spawn, "ANSWER_TIMEOUT", patience)
     monkeypatch.setattr(cgroup_spawn.subprocess, "Popen", slow)
     late(launcher)
     assert wait_until(lambda: taken(launcher), PATIENCE, "the birth").reusable()
@@ -105,8 +105,8 @@ def test_a_launcher_that_never_answers_is_replaced(
     launcher.take()
     stands_still = number(launcher)
     os.kill(stands_still, signal.SIGSTOP)
-    monkeypatch.setattr(cgroup_spawn, "PATIENCE", 0.1)
-    monkeypatch.setattr(cgroup_spawn, "PATIENCE_AT_START", 0.3)
+    monkeypatch.setattr(cgroup_spawn, "ANSWER_TIMEOUT", 0.1)
+    monkeypatch.setattr(cgroup_spawn, "START_TIMEOUT", 0.3)
     late(launcher)
     assert wait_until(lambda: taken(launcher), PATIENCE, "a birth by the next one").reusable()
     assert number(launcher) != stands_still

@@ -81,7 +81,7 @@ cert = "/none/cert.pem"
         "FILE:3: log_level must be one of debug, info, warning, error, not 'loud'",
         (
             "FILE:4: slots: must be from 1 to 20000, not 0: "
-            "each heartbeat lists what is in hand; run several workers"
+            "each heartbeat lists all runs in hand; run several workers"
         ),
         "WORKERD_NAME: name: 'UPPER' must match [a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?",
         "FILE:2: endpoints: address 'nonsense' is not host:port",
@@ -154,7 +154,8 @@ def test_a_spool_that_can_t_be_made_is_refused_by_the_check_and_the_start(tmp_pa
     for more in (["--check-config"], []):
         told = run(*flags, *more, environ={})
         assert told.returncode == 2, told
-        assert told.stderr.startswith(f"--spool: spool: {tmp_path}/file/spool can't be made"), told
+        said = f"--spool: spool: {tmp_path}/file/spool can't be created"
+        assert told.stderr.startswith(said), told
 
 
 async def test_handlers_that_no_start_finds_are_told_at_a_reload(tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ async def test_handlers_that_no_start_finds_are_told_at_a_reload(tmp_path: Path)
         file = tmp_path / "workerd.toml"
         file.write_text('handlers = ["no.such.module"]\n' + file.read_text())
         worker.signal(signal.SIGHUP)
-        said = f"{file}:1: handlers: there is no module 'no.such.module'"
+        said = f"{file}:1: handlers: module 'no.such.module' not found"
         await wait_until_async(lambda: said in worker.log.read_text(), PATIENCE, "its word")
 
 

@@ -124,10 +124,8 @@ async def test_what_neither_disk_nor_member_takes_at_the_end_is_told_as_lost(
             worker.signal(signal.SIGTERM)
             await worker.ended(30)
             said = worker.log.read_text()
-            assert "1 results stay in the spool for the next start" in said
-            assert (
-                "1 results are lost: no member took them, and its spool takes nothing: No" in said
-            )
+            assert "1 results stay in the spool until the next start" in said
+            assert "1 results lost: no member accepted them, and spool rejects writes: No" in said
 
 
 @pytest.mark.root
@@ -166,7 +164,9 @@ def test_a_new_worker_on_a_full_disk_is_refused_for_now_by_the_check_and_the_sta
                 [*command, *more], capture_output=True, text=True, env={}, timeout=60, check=False
             )
             assert told.returncode == 75, told
-            assert f"{disk}/spool can't be made or written: No space left on device" in told.stderr
+            assert (
+                f"{disk}/spool can't be created or written: No space left on device" in told.stderr
+            )
         assert [each.name for each in disk.iterdir()] == ["filler"]
 
 
@@ -191,7 +191,7 @@ async def test_a_worker_starts_on_a_full_disk_tells_what_its_spool_holds_and_tak
             stream = await member.attached(2)
             assert [*stream.hello.spooled] == [key]
             await stream.result_of(key)
-            assert await refused(stream) == "its spool takes nothing: No space left on device"
+            assert await refused(stream) == "spool rejects writes: No space left on device"
             status, why = await http_get(await worker.http_port(), "/readyz")
             assert (status, "No space left on device" in why) == (503, True)
             assert all(beat.refuses for beat in stream.heartbeats)

@@ -56,7 +56,11 @@ def started(request: pytest.FixtureRequest) -> Start:
     ) -> AsyncIterator[tuple[FakeMember, WorkerProcess]]:
         both = f"{request.param}\n{config}"
         async with cluster(home, config=both, environ=environ, ttl=ttl) as (member, worker):
-            told = "has a cgroup of its own" if not request.param else "attempts have no cgroups"
+            told = (
+                "attempts of programs have cgroups under"
+                if not request.param
+                else "attempts have no cgroups"
+            )
             assert told in worker.log.read_text()
             yield member, worker
 

@@ -175,7 +175,7 @@ async def test_a_worker_that_dies_while_the_store_is_away_loses_no_end(tmp_path:
         again = await member.attached(2)
         result = await again.result_of(key)
         assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
-        assert result.log.problem == "its worker ended before it was stored"
+        assert result.log.problem == "worker stopped before the upload"
 
 
 async def test_a_worker_whose_store_hangs_asks_for_no_more_than_it_can_hold(
@@ -187,7 +187,7 @@ async def test_a_worker_whose_store_hangs_asks_for_no_more_than_it_can_hold(
         key = await stream.assign(argv=["python3", "-c", PRINTS % 10])
         await stream.until(lambda: stream.granted.slots == 0 or None, "no slots granted")
         await stream.until(lambda: stream.heartbeats[-1].refuses or None, "why")
-        assert "wait in the worker's spool, for the result store" in stream.heartbeats[-1].refuses
+        assert "wait in the spool for the result store" in stream.heartbeats[-1].refuses
         result = await stream.result_of(key)
         assert result.log.problem
         await stream.granted_at_least(1)
@@ -206,7 +206,7 @@ async def test_a_worker_that_ends_while_its_store_hangs_tells_all_ends_and_is_go
         worker.signal(signal.SIGTERM)
         result = await stream.result_of(key)
         assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
-        assert result.log.problem == "its worker ended before it was stored"
+        assert result.log.problem == "worker stopped before the upload"
         assert sum(len(piece.data) for piece in result.output) == 4 * 65536
         assert await worker.ended() == 0
         assert not [*worker.spool.glob("*.results")]

@@ -165,7 +165,7 @@ async def test_a_program_that_fails_for_want_of_a_process_tells_so(
         )
         result = await stream.result_of(fails)
         assert result.outcome == pb.Result.OUTCOME_FAILED
-        assert result.error.endswith("; it wanted more processes (limit 2)")
+        assert result.error.endswith("; process limit reached (limit 2)")
         copes = await stream.assign(
             shell=python("import os\ntry: os.fork()\nexcept OSError: print('copes')", processes=1)
         )
@@ -271,7 +271,7 @@ async def test_what_cant_be_limited_isnt_run(tmp_path: Path) -> None:
             key = await stream.assign(shell=shell("true", **{limit: 64}))
             refusal = await stream.refusal_of(key)
             assert refusal.why == pb.Refusal.WHY_UNABLE
-            assert "no limits on this worker" in refusal.detail
+            assert "limits can't be enforced on this worker" in refusal.detail
 
 
 async def test_a_killed_worker_leaves_no_limits_behind(tmp_path: Path, started: Start) -> None:

@@ -253,7 +253,7 @@ async def test_a_process_that_crashes_fails_its_attempt_alone(tmp_path: Path) ->
             result = await call(stream, name, payload)
             assert result.outcome == pb.Result.OUTCOME_FAILED
             assert (result.reason, result.exit_code) == (reason, code), result.error
-            assert result.error == f"its process ended before it returned: {error}"
+            assert result.error == f"handler process ended before the handler returned: {error}"
         assert (await call(stream, "awaited", {"deep": 1})).result.json == "1"
         assert not any(each.key == beside for each in stream.results), "the other run goes on"
         await stream.holds(beside, pb.Holding.STATE_RUNNING)
@@ -315,4 +315,4 @@ async def test_limits_and_variables_are_for_those_with_a_process_alone(tmp_path:
             action = job_pb2.PythonAction(handler="in_thread", **more)
             refusal = await stream.refusal_of(await stream.assign(python=action, payload="0"))
             assert refusal.why == pb.Refusal.WHY_UNABLE
-            assert "has no process of its own" in refusal.detail
+            assert 'need mode="process"' in refusal.detail

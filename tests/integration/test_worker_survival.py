@@ -196,7 +196,8 @@ async def test_what_outlasts_the_drain_is_handed_back(tmp_path: Path) -> None:
         assert await worker.ended() == 0
         await stream.closed()
         assert stream.goodbye
-        [told] = [line for line in worker.log.read_text().splitlines() if "handing back" in line]
+        lines = worker.log.read_text().splitlines()
+        [told] = [line for line in lines if "drain_timeout expired" in line]
         assert f"run_ids={key.run_id}" in told
 
 

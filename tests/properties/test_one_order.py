@@ -79,7 +79,7 @@ class Stream:
     up: deque[pb.Granted] = field(default_factory=deque)
 
     def deliver_down(self) -> None:
-        frame, promises = self.line.sent.popleft(), self.link.promises
+        frame, promises = self.line.sent.popleft(), self.link.credit
         for run in frame.runs:
             promises.received += self.desk.width(run)
             assert self.desk.free >= self.desk.width(run), "it would be refused, and come again"
@@ -120,7 +120,7 @@ class Desk:
     def deal(self) -> None:
         links = {stream.link.address: stream for stream in self.streams}
         demands = {address: stream.link.demand for address, stream in links.items()}
-        kept = {address: each.link.promises.kept(NOT_LATE) for address, each in links.items()}
+        kept = {address: each.link.credit.kept(NOT_LATE) for address, each in links.items()}
         assert sum(kept.values()) <= self.free
         for address, share in deal(self.free, demands, {}, kept=kept).items():
             stream = links[address]
@@ -147,7 +147,7 @@ class Cluster:
             world.rows.meanwhile = partial(self._meanwhile, world)
             for desk in self.desks:
                 link = Link(Address(f"m{id(world)}"), None, cast("Host", None))
-                link.promises.answers = True
+                link.credit.answers = True
                 line = Frames()
                 world.workers.attach(desk.identity, line)
                 desk.streams.append(Stream(world, desk, link, line))

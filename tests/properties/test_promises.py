@@ -20,7 +20,7 @@ from schedd.core.dispatch.placement import SlotOffer
 from schedd.dispatch.workers.attached_worker import Attached
 from schedd.dispatch.workers.slot_index import Offering, SlotReservation
 from support.runs import RecordingLine, worker
-from workerd.core.credit import Promises
+from workerd.core.credit import Credit
 from workerd.core.ids import Address
 from workerd.core.slot_split import DemandHead, deal
 
@@ -67,13 +67,13 @@ class Member:
     """One stream, both ends and what is between them."""
 
     asks: int = 0
-    promises: Promises = field(default_factory=Promises)
+    credit: Credit = field(default_factory=Credit)
     up: deque[Granted] = field(default_factory=deque)
     line: Down = field(default_factory=Down)
     under_way: deque[tuple[SlotReservation, int]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self.promises.answers = True
+        self.credit.answers = True
         self.attached = Attached(worker(), self.line)
 
     def choose(self, slots: int) -> None:
@@ -114,18 +114,18 @@ class Desk:
             name: [DemandHead(2, float(each.asks), each.asks)] if each.asks else []
             for name, each in self.members.items()
         }
-        kept = {name: each.promises.kept(NOW) for name, each in self.members.items()}
+        kept = {name: each.credit.kept(NOW) for name, each in self.members.items()}
         assert sum(kept.values()) <= self.free
         for name, share in deal(self.free, demands, {}, kept=kept).items():
             member = self.members[name]
-            before = member.promises.promised
-            member.promises.grant(share.slots, NOW)
-            if member.promises.promised != before:
+            before = member.credit.limit
+            member.credit.grant(share.slots, NOW)
+            if member.credit.limit != before:
                 if in_place and member.up:
                     member.up.pop()
-                received, serial = member.promises.received, member.promises.serial
+                received, serial = member.credit.received, member.credit.serial
                 member.up.append(Granted(share.slots, received, serial))
-        assert sum(each.promises.kept(NOW) for each in self.members.values()) <= self.free
+        assert sum(each.credit.kept(NOW) for each in self.members.values()) <= self.free
 
     def take(self, member: Member) -> bool:
         """One thing that came by this stream."""
@@ -133,12 +133,12 @@ class Desk:
             return False
         match member.line.sent.popleft():
             case Pushed(slots):
-                member.promises.received += slots
+                member.credit.received += slots
                 assert slots <= self.free, "it would be refused"
                 self.free -= slots
                 self.running.append(slots)
             case Reach(serial, slots):
-                member.promises.reached(serial, slots, NOW)
+                member.credit.reached(serial, slots, NOW)
         return True
 
     def end(self) -> None:
@@ -198,6 +198,6 @@ def test_what_is_pushed_within_a_promise_finds_its_slots_and_none_is_kept_for_no
                 desk.deal(in_place=number > 2)
     desk.rush()
     desk.rest()
-    assert sum(each.promises.slots for each in desk.members.values()) == desk.free
+    assert sum(each.credit.slots for each in desk.members.values()) == desk.free
     for member in desk.members.values():
-        assert member.promises.kept(NOW) == member.promises.slots == member.attached.available
+        assert member.credit.kept(NOW) == member.credit.slots == member.attached.available

@@ -31,7 +31,7 @@ from workerd.core.outcome import AttemptOutcome, Cause
 from workerd.executors.base import AttemptStart, Stop
 from workerd.executors.shell import ShellExecutor
 from workerd.process import proc_files
-from workerd.process.process_supervisor import Sessions
+from workerd.process.process_supervisor import ProcessSupervisor
 
 CODE = 7
 """By which each program ends."""
@@ -112,7 +112,7 @@ async def end(shell: ShellExecutor, home: Path, *, greedy: bool, kill: bool) -> 
 
 async def main(home: Path, way: str, story: str, *, greedy: bool) -> None:
     before = open_files()
-    sessions = Sessions(home, wanted=way == "cgroups", handlers=False)
+    sessions = ProcessSupervisor(home, wanted=way == "cgroups", handlers=False)
     assert sessions.grouped == (way == "cgroups")
     shell = ShellExecutor(sessions, home / "scratch")
     watching = asyncio.create_task(sessions.watch(), name="watch")

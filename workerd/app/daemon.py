@@ -1,13 +1,12 @@
-"""Wires a worker together, and leads it through its life.
+"""Composes a worker, starts it, and shuts it down.
 
-    lock the spool → kill leftovers → keeper → load what is spooled → attach → work
-        SIGTERM → draining: nothing new, finish, hand back the rest, settle, goodbye
+    lock the spool → kill leftovers → keeper → load spooled results → attach → work
+        SIGTERM → drain: no new work, finish, return the rest, deliver results, goodbye
 
 Invariants
-- Before the first hello nothing of an earlier process of this spool runs any more.
-- A worker that ends in good order leaves no running job, and, when a member was there to take
-  them, no result, whatever its disk takes. Neither a store that hangs nor an executor keeps it from
-  ending.
+- Before the first hello, no process of an earlier worker of this spool is running.
+- A worker that shuts down leaves no running job. It leaves no result if a member accepts them, even
+  with a full disk. Neither a hanging store nor an executor prevents the shutdown.
 """
 
 from __future__ import annotations
@@ -56,20 +55,20 @@ from workerd.identity import WorkerIdentity
 from workerd.logs.attempt_log import AttemptLogFolder
 from workerd.metrics import WorkerMetrics
 from workerd.process.keeper import sweep_leftovers
-from workerd.process.process_supervisor import Sessions
+from workerd.process.process_supervisor import ProcessSupervisor
 from workerd.runs.assignments import HeldRuns
 from workerd.stream.streams import Attach
 
 # The worker's own HTTP: `/healthz`, `/readyz`, `/metrics`.
 
 BACKLOG = 128
-"""Connections that wait to be accepted."""
+"""Pending connections."""
 MOST, MOST_OF_ONE_HOST = 128, 32
-"""Connections to it: who asks for health and metrics needs one."""
+"""Connections, in total and from one host. Each caller of health and metrics needs one."""
 
 
 class HttpListener:
-    """A bound socket and the application behind it, served by the worker's own event loop."""
+    """A bound socket and its application, served by the worker's event loop."""
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class HttpListener:
         collect: Callable[[], object],
         ready: Callable[[], str],
     ) -> None:
-        """`collect` brings gauges up to date; `ready` says why not, or nothing when it is.
+        """Bind the address. `collect` updates gauges. `ready` returns why not, or an empty text.
 
         Raises:
             Misconfigured: the address can't be bound.
@@ -119,12 +118,12 @@ class HttpListener:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that it listens on."""
         number: int = self._socket.getsockname()[1]
         return number
 
     async def serve(self) -> None:
-        """Until cancelled."""
+        """Serve until canceled."""
         try:
             await self._server.serve(sockets=[self._socket])
         except asyncio.CancelledError:
@@ -134,7 +133,7 @@ class HttpListener:
 
 
 class _Quiet(uvicorn.Server):
-    """Signals are the daemon's, not the listener's."""
+    """A server that leaves signals to the daemon."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -143,19 +142,19 @@ class _Quiet(uvicorn.Server):
 
 log = logging.getLogger(__name__)
 
-SETTLE_WITHIN = 10.0
-"""Seconds that a worker which has drained waits for its last results to be stored."""
+DELIVER_WITHIN = 10.0
+"""Seconds that a drained worker waits for the acknowledgement of its last results."""
 _STORE_WITHIN = 6.0
-"""Seconds of these that logs and large results have to be stored; then ends are told without."""
+"""Seconds of these for uploads of logs and large results; then results are sent without."""
 _KILL_WITHIN = 12.0
-"""Seconds that attempts have to end when asked, whatever their `kill_after`; by default 10 s."""
+"""Seconds for attempts to end after SIGTERM, whatever their `kill_after` is."""
 _GONE_WITHIN = 10.0
-"""Seconds from the end of the drain to that of the process, whatever doesn't close or return."""
+"""Seconds from the end of the drain to the end of the process, even if something hangs."""
 _REAP_WITHIN = 3.0
-"""Seconds for what was killed to be gone."""
+"""Seconds for killed processes to disappear."""
 _COLLECT_AFTER = 10_000
-"""Containers made and not let go of until Python looks for cycles among them. An attempt leaves no
-cycles; a handler's work may, and they are found a little later.
+"""Allocated containers after which Python's cycle collector runs. Attempts leave no cycles;
+handlers may, and their cycles are found a little later.
 """
 
 
@@ -166,40 +165,40 @@ class App:
         self,
         config: WorkerConfig,
         spool: Spool,
-        sessions: Sessions,
+        supervisor: ProcessSupervisor,
         points: Mapping[str, EntryPoint],
     ) -> None:
-        """Prepare everything; blocks for a moment.
+        """Prepare everything. Blocks briefly.
 
         Raises:
-            Misconfigured: the address can't be bound, a TLS file can't be read, or a handler's
-                module, an executor of others or the result store can't be imported.
+            Misconfigured: the address can't be bound, a TLS file can't be read, or a module of
+                handlers, a plug-in executor or the result store can't be imported.
         """
         if config.tls is not None:
             config.tls.read()
         self._config = config
         self._spool = spool
-        self._sessions = sessions
+        self._supervisor = supervisor
         self._metrics = WorkerMetrics()
-        table = executors(config, self._sessions, spool.scratch, points, self._metrics)
+        table = executors(config, self._supervisor, spool.scratch, points, self._metrics)
         identity = _identity(config, spool, table)
         self._admission = Admission(config.slots, identity.incarnation)
         self._trust = WorkerLeaseTrust()
         clock = JudgingClock()
         limit = config.spool_mib << 20
-        self._courier = ResultSender(spool, self._settled, limit=limit)
-        self._courier.load()
+        self._sender = ResultSender(spool, self._acknowledged, limit=limit)
+        self._sender.load()
         kept = AttemptLogFolder(spool.kept, config.results.spool_mib << 20)
         objects = open_objects(config.results.url, config.results.options)
-        self._keeping = ResultUpload(objects, kept, config.results, self._metrics)
+        self._upload = ResultUpload(objects, kept, config.results, self._metrics)
         self._work = HeldRuns(
             config.name,
             self._admission,
             self._trust,
             clock,
             table.by_action,
-            self._courier,
-            self._keeping,
+            self._sender,
+            self._upload,
             self._metrics,
         )
         self._attach = Attach(
@@ -210,12 +209,12 @@ class App:
             self._trust,
             clock,
             self._work,
-            self._courier,
+            self._sender,
             HomeCluster(spool.directory).refusal,
         )
         self._work.on_change = self._attach.redeal
         self._work.on_progress = self._attach.progress
-        self._work.hindered = lambda: self._sessions.refuses or table.loops.refuses
+        self._work.hindered = lambda: self._supervisor.refuses or table.loops.refuses
         self._attach.on_trust = self._trusted_until
         self._attach.fill_heartbeat = table.loops.fill
         self._listener = HttpListener(
@@ -224,17 +223,17 @@ class App:
         self._table = table
 
     async def run(self, daemon: Daemon) -> None:
-        """Live until told to drain, and then until drained."""
+        """Run until a signal requests the drain, then drain and return."""
         serving = f"worker {self._config.name}: {self._config.slots} slots"
         loops: dict[str, Callable[[], Awaitable[object]]] = {
-            "spool": self._courier.keep_spooling,
-            "resend": self._courier.keep_sending,
+            "spool": self._sender.keep_spooling,
+            "resend": self._sender.keep_sending,
             "work": self._work.run,
             "attach": self._attach.run,
             "http": self._listener.serve,
             "handler loops": self._table.loops.watch,
-            "keeper": self._sessions.keep_keeper,
-            "sessions": self._sessions.watch,
+            "keeper": self._supervisor.keep_keeper,
+            "processes": self._supervisor.watch,
             "reload": lambda: answer_reloads(daemon, serving),
         }
         async with self._table, asyncio.TaskGroup() as group:
@@ -254,10 +253,10 @@ class App:
         daemon.status("draining")
         self._work.leave()
         self._attach.announce()
-        patience = self._config.drain_timeout.total_seconds()
-        if not await _within(patience, self._work.idle()):
+        timeout = self._config.drain_timeout.total_seconds()
+        if not await _within(timeout, self._work.idle()):
             log.warning(
-                "drain_timeout is over: handing back what still runs",
+                "drain_timeout expired: returning the runs that are still in progress",
                 extra={"run_ids": listed(self._work.runs)},
             )
             self._work.stop_all(Cause.DRAIN)
@@ -265,30 +264,31 @@ class App:
                 self._work.stop_all(Cause.DRAIN, kill=True)
                 await _within(_REAP_WITHIN, self._work.idle())
         idle = await _within(0.0, self._work.idle())
-        self._keeping.hurry(_STORE_WITHIN)
-        self._courier.leave()
-        if not await _within(SETTLE_WITHIN, self._courier.settled()):
-            self._tell_what_stays()
+        self._upload.hurry(_STORE_WITHIN)
+        self._sender.leave()
+        if not await _within(DELIVER_WITHIN, self._sender.delivered()):
+            self._log_undelivered()
         elif not idle:
-            # Its end is the process's; until the lease has run out nobody else begins it.
-            log.warning("a handler doesn't end; this worker ends without a goodbye")
+            # The handler ends with the process. Without a goodbye no other worker starts its run
+            # until the lease has expired.
+            log.warning("a handler is still running: worker ends without a goodbye")
         else:
             await _within(2.0, self._attach.goodbye())
 
-    def _tell_what_stays(self) -> None:
-        on_disk, lost = self._courier.left
+    def _log_undelivered(self) -> None:
+        on_disk, lost = self._sender.left
         if on_disk:
-            log.warning("%d results stay in the spool for the next start", on_disk)
+            log.warning("%d results stay in the spool until the next start", on_disk)
         if lost:
-            why = self._courier.refuses or "its disk was too slow"
-            log.error("%d results are lost: no member took them, and %s", lost, why)
+            why = self._sender.refuses or "the disk is too slow"
+            log.error("%d results lost: no member accepted them, and %s", lost, why)
 
-    def _settled(self, key: AssignmentKey, verdict: str) -> None:
+    def _acknowledged(self, key: AssignmentKey, verdict: str) -> None:
         self._metrics.answered(verdict).inc()
         self._work.acknowledged(key)
 
     def _trusted_until(self, until: float) -> None:
-        self._sessions.lease.tell(until)
+        self._supervisor.lease.write(until)
         self._metrics.slack.renewed(until, self._trust.ttl)
 
     def _collect(self) -> None:
@@ -296,7 +296,7 @@ class App:
         metrics.slots.set(self._config.slots)
         metrics.free.set(admission.free)
         metrics.used.set(admission.used)
-        metrics.spool.set(len(self._courier))
+        metrics.spool.set(len(self._sender))
         metrics.members.set(self._attach.attached)
         metrics.trusted.set(self._trust.holds(boottime()))
 
@@ -304,24 +304,24 @@ class App:
         if not self._attach.attached:
             return "attached to no member"
         if not self._attach.trusted():
-            return "its lease isn't known to live"
+            return "lease may have expired"
         return "draining" if self._admission.draining else self._work.refuses
 
 
 async def serve(config: WorkerConfig, daemon: Daemon) -> None:
-    """A worker's whole life, for `run_daemon`."""
+    """Run a worker, for `run_daemon`."""
     warn_of_ignored_proxies(config.egress)
     spool = Spool(config.spool)
     try:
         killed = sweep_leftovers(spool.directory)
         if killed:
-            log.warning("killed %d processes that an earlier worker left", killed)
+            log.warning("killed %d leftover processes of an earlier worker", killed)
         await asyncio.to_thread(scratch.clear, spool.scratch)
         points = plugins.found()
         inside = bool(config.handlers or points)
-        sessions = Sessions(spool.directory, wanted=config.cgroups, handlers=inside)
-        with contextlib.closing(sessions):
-            app = App(config, spool, sessions, points)
+        supervisor = ProcessSupervisor(spool.directory, wanted=config.cgroups, handlers=inside)
+        with contextlib.closing(supervisor):
+            app = App(config, spool, supervisor, points)
             _spare_the_collector()
             await app.run(daemon)
     finally:
@@ -343,8 +343,8 @@ def _identity(config: WorkerConfig, spool: Spool, table: ExecutorTable) -> Worke
 
 
 def _spare_the_collector() -> None:
-    """What is there by now, the handlers' modules too, stays until the end: it is never looked
-    through again. And what attempts hold while they run is looked through less often.
+    """Exclude all objects that exist now, handlers' modules included, from garbage collection, and
+    collect less often.
     """
     gc.collect()
     gc.freeze()
@@ -352,12 +352,12 @@ def _spare_the_collector() -> None:
 
 
 def _gone_within(seconds: float) -> None:
-    """End this process then, if it is still there: another's code may block its loop or its exit.
-    All is told by now; what would be left running is the keeper's to end.
+    """End this process after so many seconds: foreign code may block its loop or its exit. All
+    results are delivered by now, and the keeper ends what is still running.
     """
 
     def leave() -> None:
-        log.error("what doesn't close is left as it is")
+        log.error("shutdown timed out: ending the process")
         logging.shutdown()
         os._exit(OK)
 

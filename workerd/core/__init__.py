@@ -1,12 +1,12 @@
-"""What a worker decides, without I/O, clock or asyncio: time and facts come in as arguments.
+"""The decisions of a worker, without I/O, clock or asyncio: time and facts are arguments.
 
-admission     which assignments are taken, started, refused, revoked
-grants        how free slots are dealt to the members that ask for them
-promises      how far each of them may still push, by grants that were lowered too
-trust         until when this worker may believe that its lease lives
-doom          which programs its keeper kills when that ends, and when
-cluster_time  the members' time, bounded from both sides, on this host's boot clock
-outcome       how an attempt ended, its reason and its digest
-capture       the first and last of a stream of any length
-ids           the names of things
+admission        which assignments are accepted, started, rejected, revoked
+slot_split       how free slots are split among the members that ask for them
+credit           how many slots each member may still use, after a grant was lowered too
+lease_trust      until when this worker may trust its lease
+lease_kill_list  which programs the keeper kills after that, and when
+cluster_time     the members' time, bounded from both sides, on this host's boot clock
+outcome          how an attempt ended, its reason and its digest
+capture          the beginning and the end of a stream of any length
+ids              types of ids
 """

@@ -1,20 +1,20 @@
-"""Which assignments this worker takes and starts: each at most once, whatever the network does.
+"""Decide which assignments this worker accepts and starts: each at most once, on any network.
 
     offer ─┬─ HELD ──┐ start
-           ├─ ARMED ─┴───────→ RUNNING ──ended──→ ENDED ──acknowledged──→ (gone)
+           ├─ ARMED ─┴───────→ RUNNING ──ended──→ ENDED ──acknowledged──→ (removed)
            └─ refused           ↑ revoke and cancel before this arrow: never started
 
 Invariants (PROTOCOL 4)
-- `seen[run]` is the greatest token taken, refused, revoked or cancelled. A token below it is
-  refused. The same token is answered as before: taken stays taken and is never started again,
-  refused stays refused.
+- `seen[run]` is the greatest token accepted, rejected, revoked or canceled. A token below it is
+  rejected. The same token gets the same answer: an accepted one is never started again, a rejected
+  one stays rejected.
 - Whether an assignment may start (incarnation, draining, trust, `not_before`, `start_by`) is
   judged at the moment it starts, on a clock that never goes back.
 - A slot is free again when the execution has ended, not when its result is acknowledged.
-- An entry of `seen` is forgotten only after its `start_by`, when the start is refused anyway.
+- An entry of `seen` is removed only after its `start_by`, when a start is rejected anyway.
 
-Two clocks come in: `at`, seconds of the boot clock, by which `not_before` is judged; and `judged`,
-seconds of the judging clock (cluster_time), by which `start_by` is, and entries are forgotten.
+Two clocks are arguments. `at`: seconds of the boot clock, for `not_before`. `judged`: seconds of
+the judging clock (cluster_time), for `start_by` and for the removal of entries.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNKNOWN_FOR = 900.0
 
 
 class RejectReason(Enum):
-    """Why an assignment isn't taken. None of them costs the run an attempt."""
+    """Why an assignment is rejected. No rejection costs the run an attempt."""
 
     NO_SLOT = auto()
     DRAINING = auto()
@@ -45,7 +45,7 @@ class RejectReason(Enum):
 
 
 class AssignmentState(Enum):
-    """Where a taken assignment stands."""
+    """The state of an accepted assignment."""
 
     HELD = auto()
     ARMED = auto()
@@ -55,7 +55,7 @@ class AssignmentState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OfferedAssignment:
-    """An assignment, as far as admission looks at it."""
+    """The parts of an assignment that admission reads."""
 
     key: AssignmentKey
     incarnation: Incarnation
@@ -68,20 +68,20 @@ class OfferedAssignment:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """It is taken: start it when `not_before` has come."""
+    """The assignment is accepted: start it at `not_before`."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlreadyTaken:
-    """It was taken before and stands here; nothing is to be started."""
+    """The assignment was accepted before, and is in this state; start nothing."""
 
     state: AssignmentState | None
-    """None: it ended and was acknowledged."""
+    """None: its result was acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotTaken:
-    """It is not taken, or no longer held; `greatest` is the greatest token seen of its run."""
+    """The assignment is rejected, or no longer held. `greatest`: the greatest token of its run."""
 
     why: RejectReason
     greatest: Token
@@ -114,7 +114,7 @@ class _Holding:
 
 
 class Admission:
-    """The worker's register of runs. Not thread-safe; the event loop owns it."""
+    """The worker's register of runs. Not thread-safe: used by the event loop only."""
 
     def __init__(self, slots: int, incarnation: Incarnation) -> None:
         self._incarnation = incarnation
@@ -127,7 +127,7 @@ class Admission:
 
     @property
     def free(self) -> int:
-        """Slots that nothing holds, arms or runs on."""
+        """Slots without a run that is held, pre-dispatched or running."""
         return self._slots - self._used
 
     @property
@@ -136,18 +136,18 @@ class Admission:
         return self._used
 
     def holdings(self) -> Iterator[tuple[AssignmentKey, AssignmentState]]:
-        """Everything taken and not acknowledged."""
+        """Return all assignments that were accepted and aren't acknowledged."""
         return ((key, holding.state) for key, holding in self._holdings.items())
 
     def state(self, key: AssignmentKey) -> AssignmentState | None:
-        """Where this assignment stands; None when it isn't in hand."""
+        """Return the state of this assignment; None if it isn't in hand."""
         holding = self._holdings.get(key)
         return holding.state if holding else None
 
     def offer(
         self, offer: OfferedAssignment, judged: float, *, trusted: bool, unable: str = ""
     ) -> Taken | AlreadyTaken | NotTaken:
-        """Judge an assignment just received. `unable` says why no executor here can run it."""
+        """Decide about a received assignment. `unable`: why no executor here can run it."""
         key = offer.key
         if (state := self.state(key)) is not None:
             return AlreadyTaken(state)
@@ -174,16 +174,16 @@ class Admission:
     def start(
         self, key: AssignmentKey, at: float, judged: float, *, trusted: bool
     ) -> Started | NotYet | NotTaken:
-        """Judge, at the very moment of its start, an assignment that is held or armed.
+        """Decide, at the moment of its start, about an assignment that is held or pre-dispatched.
 
-        Anything but `NotYet` is final: it runs from here on, or is no longer held.
+        Any answer but `NotYet` is final: the run is running, or no longer held.
 
         Raises:
             KeyError: it isn't in hand.
         """
         holding = self._holdings[key]
         if holding.state not in (AssignmentState.HELD, AssignmentState.ARMED):
-            raise ValueError(f"{key} is {holding.state.name}, and starts once")
+            raise ValueError(f"{key} is {holding.state.name}: it can't start again")
         offer = holding.offer
         why = self._objection(offer, judged, trusted)
         if why is not None:
@@ -194,30 +194,30 @@ class Admission:
         return Started()
 
     def rearm(self, key: AssignmentKey, not_before: float) -> None:
-        """Its instant comes at another time of the boot clock than was thought.
+        """Correct the boot time at which a pre-dispatched run starts.
 
         Raises:
             KeyError: it isn't in hand.
         """
         holding = self._holdings[key]
         if holding.state is not AssignmentState.ARMED:
-            raise ValueError(f"{key} is {holding.state.name}, not armed")
+            raise ValueError(f"{key} is {holding.state.name}, not ARMED")
         holding.offer = replace(holding.offer, not_before=not_before)
 
     def ended(self, key: AssignmentKey) -> None:
-        """Its execution is over; the slots are free, the result waits to be acknowledged."""
+        """Free the slots of an ended execution; its result waits to be acknowledged."""
         holding = self._holdings[key]
         holding.state = AssignmentState.ENDED
         self._used -= holding.offer.slots
 
     def acknowledged(self, key: AssignmentKey) -> None:
-        """Its result is stored, or refused for good. One never held here is no error."""
+        """Remove an assignment whose result is stored or rejected. Ignore unknown ones."""
         holding = self._holdings.get(key)
         if holding is not None and holding.state is AssignmentState.ENDED:
             del self._holdings[key]
 
     def revoke(self, key: AssignmentKey, judged: float) -> bool:
-        """Never start this one. True: it never started and never will; False: it had started."""
+        """Prevent the start of this assignment. Return False if it had started already."""
         holding = self._holdings.get(key)
         if holding is not None:
             if holding.state in (AssignmentState.RUNNING, AssignmentState.ENDED):
@@ -232,7 +232,7 @@ class Admission:
         return True
 
     def withdraw_all(self, why: RejectReason) -> list[tuple[AssignmentKey, NotTaken]]:
-        """Give back whatever is held or armed and hasn't started."""
+        """Return all assignments that haven't started."""
         waiting = [
             k
             for k, h in self._holdings.items()
@@ -241,12 +241,12 @@ class Admission:
         return [(key, self._withdraw(key, why)) for key in waiting]
 
     def renew(self, incarnation: Incarnation) -> list[tuple[AssignmentKey, NotTaken]]:
-        """This worker registers anew; what was meant for the earlier one and waits is dropped."""
+        """Change the incarnation. Drop assignments of the earlier one that haven't started."""
         self._incarnation = incarnation
         return self.withdraw_all(RejectReason.OTHER_INCARNATION)
 
     def forget(self, judged: float) -> None:
-        """Let go of entries whose `start_by` has passed and that are not in hand."""
+        """Remove entries whose `start_by` has passed and that aren't in hand."""
         while self._oldest and self._oldest[0][0] <= judged:
             _, run = self._oldest.popleft()
             seen = self._seen.get(run)

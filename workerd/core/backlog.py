@@ -1,11 +1,11 @@
-"""What waits for the result store; where that is too much, no new work is asked for.
+"""The bytes that wait for the result store. Above a limit the worker requests no new work.
 
-    an end that is too large for a row ─→ in memory ─→ on disk ─→ stored, or given up
-                                          └───── both counted ─────┘
+    a result too large for a row ─→ in memory ─→ on disk ─→ stored, or given up
+                                    └───── both counted ─────┘
 
 Invariants
-- Past a limit only what is in hand already comes on top: nothing is thrown away for it here.
-- Whatever was counted is counted out when it is gone, however that came.
+- Above a limit, results of runs in hand are still added: nothing is discarded here.
+- Counted bytes are subtracted when they leave, whatever the cause.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from contextlib import contextmanager
 
 
 class Backlog:
-    """Bytes in memory and on disk."""
+    """Count of bytes in memory and on disk."""
 
     def __init__(self, *, memory: int, disk: int) -> None:
-        """The limits."""
+        """Set the limits, in bytes."""
         self._most_memory = memory
         self._most_disk = disk
         self.memory = 0
@@ -26,19 +26,19 @@ class Backlog:
 
     @property
     def refuses(self) -> str:
-        """Why no new work may be asked for, in words; empty: what it gives would find room."""
+        """Why the worker requests no new work; empty if there is room for its results."""
         for held, most, where in (
-            (self.memory, self._most_memory, "memory, for its disk to take them"),
-            (self.disk, self._most_disk, "the worker's spool, for the result store"),
+            (self.memory, self._most_memory, "in memory for the disk of the spool"),
+            (self.disk, self._most_disk, "in the spool for the result store"),
         ):
             if held >= most:
-                told = f"{held:,} bytes of logs and results wait in {where}"
-                return f"{told}; from {most:,} on no new work is asked for"
+                waiting = f"{held:,} bytes of logs and results wait {where}"
+                return f"{waiting}: above the limit of {most:,} bytes"
         return ""
 
     @contextmanager
     def in_memory(self, size: int) -> Iterator[None]:
-        """So many bytes wait, until the end of this context."""
+        """Count these bytes until the end of this context."""
         self.memory += size
         try:
             yield
@@ -47,7 +47,7 @@ class Backlog:
 
     @contextmanager
     def on_disk(self, size: int) -> Iterator[None]:
-        """So many bytes wait, until the end of this context."""
+        """Count these bytes until the end of this context."""
         self.disk += size
         try:
             yield

@@ -1,9 +1,9 @@
 """The first and last 64 KiB of a stream of any length, in memory that doesn't grow with it.
 
-Secrets are masked before anything is kept: offsets and counts are those of the masked stream.
+Secrets are masked before anything is kept. Offsets and counts refer to the masked stream.
 
 Invariants
-- Pieces never overlap; what lies between head and tail is counted, never guessed.
+- Pieces never overlap. The bytes between head and tail are counted.
 - At most `3 * KEEP` bytes and `2 * MOST_MARKS` times are held, however much flows through.
 """
 
@@ -19,33 +19,33 @@ from workerd.core.masking import Mask
 
 KEEP = 64 * 1024
 MOST_MARKS = 32
-"""Times that are kept of either end."""
+"""Times kept for each end of the stream."""
 FINEST = timedelta(milliseconds=10)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes of one stream as the job wrote them, but for secrets."""
+    """Bytes of one stream, as the job wrote them, with secrets masked."""
 
     stderr: bool
     data: bytes
     offset: int
-    """Where `data` begins in its stream."""
+    """Offset of `data` in its stream."""
     at: datetime
     """When its first byte was read."""
     omitted: int = 0
-    """Bytes left out just before it."""
+    """Bytes omitted directly before this piece."""
 
 
 @dataclass(slots=True)
 class Marks:
-    """At which offsets something was read when: the further apart, the longer it goes on."""
+    """Read times by offset. The longer the stream, the greater their distance."""
 
     _marks: list[tuple[int, datetime]] = field(default_factory=list)
     _apart: timedelta = FINEST
 
     def note(self, offset: int, at: datetime) -> None:
-        """The byte at `offset` was read at `at`."""
+        """Record that the byte at `offset` was read at `at`."""
         if self._marks and abs(at - self._marks[-1][1]) < self._apart:
             return
         self._marks.append((offset, at))
@@ -54,14 +54,14 @@ class Marks:
             self._apart *= 2
 
     def forget(self, before: int) -> None:
-        """Nothing before this offset is held any more."""
+        """Drop marks before this offset."""
         while len(self._marks) > 1 and self._marks[1][0] <= before:
             del self._marks[0]
         if len(self._marks) < MOST_MARKS // 4:
             self._apart = max(FINEST, self._apart / 2)
 
     def cut(self, begin: int, end: int) -> Iterator[tuple[int, int, datetime]]:
-        """The bytes from `begin` to `end` by when they were read: from, to, when."""
+        """Split the range from `begin` to `end` by read time: from, to, time."""
         self.forget(begin)
         edges = [begin, *(offset for offset, _ in self._marks[1:] if offset < end), end]
         for (start, stop), (_, at) in zip(pairwise(edges), self._marks, strict=False):
@@ -75,7 +75,7 @@ class Capture:
     stderr: bool
     mask: Mask = field(default_factory=Mask)
     tell: Callable[[Piece], object] | None = None
-    """Told of each piece that comes."""
+    """Called with each piece."""
     total: int = 0
     _head: bytearray = field(default_factory=bytearray)
     _tail: bytearray = field(default_factory=bytearray)
@@ -83,15 +83,15 @@ class Capture:
     _tailed: Marks = field(default_factory=Marks)
 
     def feed(self, data: bytes, at: datetime) -> None:
-        """Take in what was read at `at`."""
+        """Add bytes that were read at `at`."""
         self._keep(self.mask.feed(data), at)
 
     def end(self, at: datetime) -> None:
-        """Nothing more of it is wanted."""
+        """End the stream."""
         self._keep(self.mask.end(), at)
 
     def pieces(self) -> list[Piece]:
-        """What is kept, by when it was read: nothing, the head, or the head and the tail."""
+        """Return the kept pieces by read time: nothing, the head, or the head and the tail."""
         tail = bytes(self._tail[-KEEP:])
         return [
             *self._pieces(bytes(self._head), 0, self._headed),

@@ -1,20 +1,20 @@
-"""The members' time on this host: two readings, each erring to its safe side, and a likely one.
+"""Cluster time on this host: a lower bound, an upper bound, and a likely value.
 
     sent (boot) ──→ cluster time read ──→ received (boot)
 
-Whenever the reading was made, it was between the two; so at boot time b the cluster's time is at
+The reading was made between `sent` and `received`. So at boot time b the cluster's time is at
 least `cluster + (b - received)` and at most `cluster + (b - sent)`.
 
 Invariants
-- `not_before` is judged by the lower bound, of the stream that the assignment came by: an error
-  of the measurement never starts anything early.
-- Readings that contradict a newer one are forgotten: the clock was set, and what they bounded is
-  another. What is armed by them waits for its instant anew (`Work.rearm`).
-- `start_by` is judged by the upper bound, on one clock for the whole worker that never goes back:
-  what a heartbeat has said was past stays past, whatever later measurements say.
-- What has happened is dated by the middle of the two: for people, nothing is judged by it. The
-  start of what was armed is dated at its instant at the earliest, which surely had come.
-- The tightest of the last 8 round trips counts; older ones would have drifted.
+- `not_before` is compared with the lower bound, of the stream that brought the assignment: an
+  error of measurement never starts a run early.
+- Readings that contradict a newer one are dropped: the clock was set. Runs that were pre-dispatched
+  by the dropped readings get new timers (`HeldRuns.rearm`).
+- `start_by` is compared with the upper bound, on one clock of the worker that never goes back: a
+  time that a heartbeat reported as past stays past.
+- Events are dated by the middle of the two bounds, for people only. The start of a pre-dispatched
+  run is never dated before its due time.
+- The tightest of the last 8 round trips counts; older ones have drifted.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from schedkit.records import dataclass
 
 KEPT = 8
 TOLERATED = 1.0
-"""Seconds of uncertainty; more would take too much from the 5 s of a `start_by`."""
+"""Seconds of uncertainty; more would use too much of the 5 s of a `start_by`."""
 _DRIFT: Final = 0.005
-"""Seconds that two clocks may drift apart while a reading is kept, generously."""
+"""Seconds that two clocks may drift apart while a reading is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """One reading: boot seconds around it, seconds of the Unix epoch in it."""
+    """One reading: boot seconds before and after it, and the Unix time that was read."""
 
     sent: float
     received: float
@@ -48,18 +48,18 @@ class RoundTrip:
 
     @property
     def offset(self) -> float:
-        """From boot to cluster seconds at the least; `width` more at the most."""
+        """Least offset from boot time to cluster time; the greatest is `width` more."""
         return self.cluster - self.received
 
     def agrees(self, other: RoundTrip) -> bool:
-        """Whether one true offset (but for drift) explains both."""
+        """Return whether one true offset (with drift) explains both readings."""
         lower, upper = sorted((self, other), key=lambda trip: trip.offset)
         return upper.offset - lower.offset <= lower.width + _DRIFT
 
 
 @dataclass(slots=True)
 class MemberTime:
-    """The time of one member, as heard over one stream."""
+    """The time of one member, as received over one stream."""
 
     _trips: deque[RoundTrip] = field(default_factory=lambda: deque(maxlen=KEPT))
     _best: RoundTrip | None = None
@@ -67,7 +67,7 @@ class MemberTime:
     """The uncertainty in seconds; infinite without a reading."""
 
     def observe(self, trip: RoundTrip) -> bool:
-        """Take in one more reading; whether it contradicts earlier ones, which are forgotten."""
+        """Add a reading. Return whether it contradicts earlier ones, which are dropped."""
         believed = [each for each in self._trips if each.agrees(trip)]
         contradicts = len(believed) < len(self._trips)
         if contradicts:
@@ -79,16 +79,16 @@ class MemberTime:
         return contradicts
 
     def surely_reached(self, instant: float) -> float:
-        """Boot time from which on the cluster's time is surely at or past `instant`."""
+        """Return the boot time from which cluster time is surely at or past `instant`."""
         return instant - self._bounds.offset
 
     def latest(self, boot: float) -> float:
-        """The most that the cluster's time can be at boot time `boot`."""
+        """Return the upper bound of cluster time at boot time `boot`."""
         best = self._bounds
         return boot + best.cluster - best.sent
 
     def likely(self, boot: float) -> float:
-        """What the cluster's time is at boot time `boot`, give or take half of `width`."""
+        """Return the likely cluster time at boot time `boot`, within half of `width`."""
         return self.latest(boot) - self.width / 2
 
     @property
@@ -100,31 +100,31 @@ class MemberTime:
 
 @dataclass(slots=True)
 class JudgingClock:
-    """By which `start_by` is judged. One for the worker, fed by the round trips of all streams."""
+    """The worker's clock for `start_by`, fed by the round trips of all streams."""
 
     _time: MemberTime = field(default_factory=MemberTime)
     _last: float = float("-inf")
 
     def observe(self, trip: RoundTrip) -> None:
-        """Take in one more reading, of any member."""
+        """Add a reading of any member."""
         self._time.observe(trip)
 
     @property
     def known(self) -> bool:
-        """Whether it is good enough to start anything by."""
+        """Whether the clock is precise enough to start runs."""
         return self._time.width <= TOLERATED
 
     def read(self, boot: float) -> float:
-        """Seconds of the Unix epoch on cluster time at boot time `boot`; never less than before.
+        """Return cluster time at boot time `boot`, as Unix time; never less than before.
 
         Raises:
-            ValueError: no reading has been taken in.
+            ValueError: there is no reading yet.
         """
         self._last = max(self._last, self._time.latest(boot))
         return self._last
 
     def date(self, boot: float) -> float | None:
-        """By which to date what happens at boot time `boot`, as nearly as it can be told; None
-        while the cluster's time isn't known.
+        """Return the likely cluster time at boot time `boot`, to date events; None while cluster
+        time is unknown.
         """
         return self._time.likely(boot) if self.known else None

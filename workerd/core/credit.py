@@ -1,22 +1,22 @@
-"""How far one member may still push: by its newest grant, and by what it was promised before that.
+"""The credit of one member: slots of its newest grant, and of earlier ones that it may still use.
 
-    promised 5 ──grant of less, serial──→ seen ──its reach──→ pushed, or let go of
-               └──── kept: 5 ───────────────┘└─ kept: that ──┘
+    granted 5 ──lower grant, serial──→ seen ──its reach──→ dispatched, or given up
+              └──── reserved: 5 ────────┘└─ reserved: reach ─┘
 
-A member chooses runs for slots that it was granted, writes them down, and pushes them. A grant that
-is lowered meanwhile crosses them on the way; they needn't be refused for that.
+A member chooses runs for granted slots, stores the assignments, and sends them. A lowered grant can
+cross them on the way; these assignments aren't rejected.
 
 Invariants
-- A member that answers pushes no further than the greatest of: what it is promised now; what it was
-  promised before each lowering that it hasn't answered; its reach, as it answered the last one.
-  (But for what another member relays by its stream: that is within nobody's promise.)
-- As far as that goes slots are kept free for it. Whoever is dealt slots gets them out of what is
-  free beyond all that is kept (`grants`); so what is pushed within a promise finds its slots.
-- An earlier promise is kept for `KEPT_FOR` until it is answered, and a reach for as long: a refusal
-  costs nothing, slots that lie idle do.
-- Nothing is kept for a member that doesn't answer, as older ones don't. It has what it is dealt.
+- A member that answers grants dispatches at most up to the greatest of: its grant now; its grant
+  before each lowering that it hasn't answered; its reach, as it answered the last lowering.
+  (Assignments that another member relays over the stream are outside of any credit.)
+- Up to that limit slots are reserved for the member. Other members are granted slots only from the
+  rest (`slot_split`), so assignments within the credit always find their slots.
+- An earlier grant is reserved for `KEPT_FOR` unless it is answered, and a reach for as long: a
+  rejection costs nothing, idle slots do.
+- Nothing is reserved for a member that doesn't answer grants, as older versions don't.
 
-All counts are of slots since the stream began; `at` is in seconds of the boot clock.
+All counts are slots since the stream began. `at` is in seconds of the boot clock.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from math import inf
 from schedkit.records import dataclass
 
 KEPT_FOR = 3.0
-"""Seconds: more than a run takes from its choice to its push, and a member to read a frame. One
-that hangs is silent only after two heartbeats and a second.
+"""Seconds: more than a member takes to dispatch a chosen run, or to read a frame. A member that
+hangs counts as silent only after two heartbeats and a second.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Earlier:
-    """How far a member may go under grants before the one of this serial."""
+    """The limit of the grants before the one of this serial."""
 
     serial: int
     reach: int
     since: float
 
 
-class Promises:
-    """What one member was granted on one stream, and how far that still goes."""
+class Credit:
+    """The slots that one member was granted on one stream, and may still use."""
 
     def __init__(self) -> None:
         self.answers = False
-        """The member answers grants that promise less."""
+        """Whether the member answers grants of fewer slots."""
         self.received = 0
-        """Of all assignments that came by this stream, taken or refused."""
-        self.promised = 0
+        """Slots of all assignments received over this stream, accepted or rejected."""
+        self.limit = 0
         """`received + slots` of the newest grant."""
         self._serial = 0
         self._unanswered: deque[_Earlier] = deque()
@@ -57,29 +57,29 @@ class Promises:
 
     @property
     def slots(self) -> int:
-        """What it may push by its newest grant."""
-        return self.promised - self.received
+        """Slots that the member may use by its newest grant."""
+        return self.limit - self.received
 
     @property
     def serial(self) -> int:
-        """Which grant is to be answered; 0: none."""
+        """The serial of the grant that must be answered; 0 if none must be."""
         return self._serial if self._unanswered else 0
 
     def grant(self, slots: int, at: float) -> None:
-        """Promise so many slots from now on, more or less than before."""
-        promised = self.received + slots
-        if promised < self.promised and self.answers:
+        """Grant so many slots from now on, more or fewer than before."""
+        limit = self.received + slots
+        if limit < self.limit and self.answers:
             while self._unanswered and not _counts(self._unanswered[0], at):
                 self._unanswered.popleft()
-            while self._unanswered and self._unanswered[-1].reach <= self.promised:
+            while self._unanswered and self._unanswered[-1].reach <= self.limit:
                 self._unanswered.pop()  # this one is kept longer, and is answered later
             self._serial += 1
-            self._unanswered.append(_Earlier(self._serial, self.promised, at))
-        self.promised = promised
+            self._unanswered.append(_Earlier(self._serial, self.limit, at))
+        self.limit = limit
 
     def reached(self, serial: int, slots: int, at: float) -> None:
-        """The member has seen the grant of this serial. What it does under earlier ones goes no
-        further than `slots`: less than that, when it says so again.
+        """Record the member's answer to the grant of this serial: under earlier grants it uses at
+        most `slots`. A later answer may lower that again.
         """
         bound, since = self._answered.reach, self._answered.since
         while self._unanswered and self._unanswered[0].serial <= serial:
@@ -87,11 +87,11 @@ class Promises:
         self._answered = _Earlier(serial, min(slots, bound), since)
 
     def kept(self, at: float) -> int:
-        """Slots that it may still push into, whatever it is granted now."""
+        """Return the slots to reserve for the member, whatever it is granted now."""
         if not self.answers:
             return 0
         earlier = (self._answered, *self._unanswered)
-        reach = max([self.promised, *(each.reach for each in earlier if _counts(each, at))])
+        reach = max([self.limit, *(each.reach for each in earlier if _counts(each, at))])
         return max(0, reach - self.received)
 
 

@@ -1,12 +1,12 @@
-"""Until when this worker may believe that its lease lives.
+"""Until when this worker may trust its lease.
 
     sent ──────── answered "refreshed" ─────────────── trusted until ──── lease may end
      └──────────────────────── ttl - margin ───────────────┘ └─ margin ─┘
 
 Invariants
-- Trust runs from the SENDING of the last heartbeat that was answered "refreshed in etcd": the
-  lease was refreshed later than that, so it ends later than this worker thinks.
-- Without such an answer there is no trust at all.
+- Trust runs from the SENDING of the last heartbeat that was answered "refreshed in etcd". The
+  lease was refreshed after that, so it expires later than this worker assumes.
+- Without such an answer there is no trust.
 
 Times are seconds of the boot clock.
 """
@@ -22,23 +22,23 @@ class WorkerLeaseTrust:
 
     ttl: float = 0.0
     sent: float | None = None
-    """When the last heartbeat so answered was sent."""
+    """When the last heartbeat with such an answer was sent."""
 
     @property
     def until(self) -> float:
-        """The instant past which nothing may be taken or started."""
+        """The time after which no run may be accepted or started."""
         if self.sent is None:
             return float("-inf")
         return self.sent + self.ttl - max(1.0, self.ttl / 5)
 
     def holds(self, at: float) -> bool:
-        """Whether the lease is surely alive at `at`."""
+        """Return whether the lease surely lasts at `at`."""
         return at < self.until
 
     def refreshed(self, sent: float) -> None:
-        """A heartbeat sent at `sent` was answered "refreshed"; answers may come out of order."""
+        """Record that a heartbeat sent at `sent` refreshed the lease. Any order is fine."""
         self.sent = sent if self.sent is None else max(self.sent, sent)
 
     def since(self, at: float) -> float:
-        """Seconds since that heartbeat; never refreshed is a whole TTL, so any member acts."""
+        """Return seconds since that heartbeat; a TTL if there was none, so any member acts."""
         return self.ttl if self.sent is None else at - self.sent

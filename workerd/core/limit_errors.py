@@ -1,8 +1,8 @@
-"""Failures that tell of a limit, this process's or its host's, and of nothing else.
+"""Errors that are caused by a resource limit of this process or its host.
 
 Invariants
-- What can't be started for one is given back: no job has failed by it.
-- What is to be ended is ended all the same: whoever couldn't do it now tries again.
+- A run that can't be started because of a limit is returned: the job hasn't failed.
+- A process that can't be ended because of a limit is ended later: the caller retries.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _LIMITS: Final = frozenset(
 
 
 def at_limit(error: OSError) -> bool:
-    """Whether it may go well another time, or elsewhere."""
+    """Return whether a retry, or another worker, may succeed."""
     return error.errno in _LIMITS
 
 
 def limit_in(text: str) -> str:
-    """The limit that a library tells of in words alone, passing no `errno` on; empty if none."""
-    return next((told for told in map(os.strerror, _LIMITS) if told in text), "")
+    """Return the limit named in a library's message that carries no `errno`; empty if none."""
+    return next((limit for limit in map(os.strerror, _LIMITS) if limit in text), "")
 
 
 def need_descriptor() -> None:
     """Raise OSError when no file can be opened now.
 
-    For what says "there is none" of an entry that it has had no descriptor to look up with, and
-    for libraries that fare badly without one.
+    For functions that report "not found" when they have no descriptor for the lookup, and for
+    libraries that fail badly without one.
     """
     os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

@@ -1,12 +1,12 @@
-"""Secrets in a stream, masked however its bytes are cut into pieces.
+"""Mask secrets in a stream, however its bytes are split into pieces.
 
     … password=hunter42hunter42 …  ──→  … password=*** …
 
-Of the end of what was fed so much is held back as may be the beginning of a secret.
+The end of the input is held back as far as it may be the beginning of a secret.
 
 Invariants
-- No byte of a secret that stands whole in the stream is ever given out, not of two that overlap.
-- What is held back is shorter than the longest secret.
+- No byte of a secret in the stream is ever returned, also if two secrets overlap.
+- Less is held back than the length of the longest secret.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 LEAST = 6
-"""Bytes: what is shorter (`true`, `5432`) stands in any output, and masked would tell itself."""
+"""Bytes. Shorter values (`true`, `5432`) occur in any output; masking them would reveal them."""
 MASK = b"***"
 
 
 class Mask:
-    """One stream's. Without secrets all goes through as it is."""
+    """The mask of one stream. Without secrets the data is unchanged."""
 
     def __init__(self, secrets: Iterable[bytes] = ()) -> None:
         self._secrets = sorted({secret for secret in secrets if len(secret) >= LEAST})
         self._held = b""
         self._covered = 0
-        """So many bytes of what is held back stand in a secret that was masked."""
+        """Bytes held back that belong to a masked secret."""
 
     def feed(self, data: bytes) -> bytes:
-        """What may be shown by now."""
+        """Add data; return what may be shown by now."""
         if not self._secrets:
             return data
         data = self._held + data
         return self._given(data, self._begun(data))
 
     def end(self) -> bytes:
-        """The stream is over: the rest."""
+        """End the stream; return the rest."""
         return self._given(self._held, len(self._held))
 
     def _given(self, data: bytes, until: int) -> bytes:
-        """`data` as far as `until`, masked; the rest of it is held back."""
+        """Return `data` up to `until`, masked. Hold the rest back."""
         shown, at = [], self._covered
         for start, stop in self._found(data):
             if start >= until:
@@ -52,7 +52,7 @@ class Mask:
         return b"".join(shown)
 
     def _begun(self, data: bytes) -> int:
-        """Where the first begins that may be a secret when more has come; the end: none does."""
+        """Return where a possible unfinished secret begins; the end if there is none."""
         first = len(data)
         for secret in self._secrets:
             at = data.find(secret[:1], max(0, len(data) - len(secret) + 1), first)
@@ -62,7 +62,7 @@ class Mask:
         return first
 
     def _found(self, data: bytes) -> list[tuple[int, int]]:
-        """Where secrets stand, by where they begin."""
+        """Return the ranges of secrets, by their beginning."""
         found: list[tuple[int, int]] = []
         for secret in self._secrets:
             start = data.find(secret)

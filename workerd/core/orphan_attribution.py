@@ -1,16 +1,16 @@
-"""Whose is a process whose parent has died? What its birth tells when nothing else does.
+"""Attribute a process whose parent has exited to attempts, by its start time.
 
     attempt A   ├────────────┤
     attempt B        ├──────────────────┤
-    orphan               ×                  born while A and B lived: it may belong to either,
-                                            so it is left until both are over, and then ended
+    orphan               ×                  started while A and B ran: it may belong to either,
+                                            so it is ended when both have ended
 
 Invariants
-- What may belong to an attempt that still runs is left to it.
-- What was born while no attempt lived belongs to none, and is left in peace for good.
-- An attempt's life lasts until nothing of it was found any more, for what is being killed may
-  give birth until it is dead.
-- Times are clock ticks since boot, as /proc tells them; equal ticks count as "while it lived".
+- An orphan that may belong to a running attempt is left alone.
+- An orphan that started while no attempt ran belongs to none, and is never ended.
+- An attempt lasts until no process of it is found any more: a process that is being killed may
+  still fork.
+- Times are clock ticks since boot, as in /proc. Equal ticks count as "while it ran".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REMEMBERED = 1024
 
 
 class Fate(Enum):
-    """What is to be done with an orphan."""
+    """The decision about an orphan."""
 
     LEAVE = auto()
     END = auto()
@@ -32,32 +32,32 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """That of one attempt, or of several that overlapped."""
+    """The time of one attempt, or of several that overlapped."""
 
     began: int
     ended: int
 
 
-class Kinship:
-    """The attempts that live, and the times in which any has lived."""
+class OrphanAttribution:
+    """The running attempts, and the times in which any has run."""
 
     def __init__(self) -> None:
         self._running: dict[int, int] = {}
-        """First process → when it was born."""
+        """PID of the first process → its start time."""
         self._ending: list[int] = []
-        """When those began that are over, but may have left something."""
+        """Start times of ended attempts that may have left processes."""
         self._over: deque[Life] = deque(maxlen=_REMEMBERED)
 
     def began(self, pid: int, at: int) -> None:
-        """An attempt's first process was born."""
+        """Record the start of an attempt's first process."""
         self._running[pid] = at
 
     def ended(self, pid: int) -> None:
-        """That attempt is over; what it left is to be ended."""
+        """Record the end of that attempt. Processes that it left must be ended."""
         self._ending.append(self._running.pop(pid))
 
-    def settled(self, at: int) -> None:
-        """At this time nothing lived any more that was to be ended."""
+    def all_ended(self, at: int) -> None:
+        """Record that at this time no process of an ended attempt was left."""
         if not self._ending:
             return
         life = Life(min(self._ending), at)
@@ -68,7 +68,7 @@ class Kinship:
         self._over.append(life)
 
     def fate(self, born: int) -> Fate:
-        """Of an orphan that was born then, and of which nothing else is known."""
+        """Decide about an orphan of which only the start time is known."""
         if any(began <= born for began in self._running.values()):
             return Fate.LEAVE
         ending = any(began <= born for began in self._ending)

@@ -1,13 +1,13 @@
-"""How an attempt ended: one value, from which the result on the wire is made.
+"""The outcome of an attempt: one value, from which the result on the wire is made.
 
-    asked to stop? ── cancelled → CANCELLED · drain or lost lease → RETURNED · time over → FAILED
+    asked to stop? ── canceled → CANCELLED · drain or lost lease → RETURNED · timeout → FAILED
     else by its exit code: success → SUCCEEDED · 100 → FAILED, never retried · other → FAILED
 
 Invariants
-- A stop that we asked for explains the end, whatever the exit code: a program that catches SIGTERM
-  and exits 0 has not done its work.
-- What was killed for want of memory has failed, whatever its first process made of it. One that was
-  refused another process, and ended well all the same, has ended well.
+- A stop by this worker decides the outcome, whatever the exit code is: a program that catches
+  SIGTERM and exits 0 has not done its work.
+- An attempt with a process that was killed because of its memory limit has failed. An attempt that
+  reached its process limit and still succeeded has succeeded.
 - The same outcome has the same digest in every process and version: the encoding is fixed here.
 """
 
@@ -26,27 +26,27 @@ from workerd.core.ids import AssignmentKey
 from workerd.core.resource_limits import Excess, ResourceLimits, out_of_memory
 
 DONT_RETRY_CODE = 100
-"""By this exit code a program says that another try is of no use."""
+"""The exit code by which a program requests no retry."""
 MAX_RESULT = 64 * 1024
-"""Of what stands in a row; what is larger goes to the result store."""
+"""Bytes that are stored in a row; larger results go to the result store."""
 MAX_ERROR = 4 * 1024
 """Characters."""
 MOST_WORDS: Final = 300
-"""Characters of what a program said last, in its error."""
+"""Characters of the last line of stderr, in an error."""
 
 
 class AttemptVerdict(Enum):
-    """The four ends of an attempt. The values stand in the digest."""
+    """The four outcomes of an attempt. The values are part of the digest."""
 
     SUCCEEDED = 1
     FAILED = 2
     CANCELLED = 3
     RETURNED = 4
-    """Handed back; it costs no attempt."""
+    """Returned to its member; it costs no attempt."""
 
 
 class OutcomeReason(Enum):
-    """Why. The values stand in the digest."""
+    """The reason of an outcome. The values are part of the digest."""
 
     NONE = 0
     EXIT_CODE = 20
@@ -73,7 +73,7 @@ class Cause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a handler gave back: JSON text, or bytes."""
+    """A returned value: JSON text, or bytes."""
 
     data: bytes
     json: bool
@@ -91,28 +91,38 @@ class AttemptOutcome:
     output: tuple[Piece, ...] = ()
     retry_after: timedelta | None = None
     began: bool = True
-    """False: nothing of the attempt ever ran; then it may run again whatever its delivery says."""
+    """False: the attempt never began, so the run may run again even if it is `at_most_once`."""
 
 
-def stopped(cause: Cause, detail: str = "", output: tuple[Piece, ...] = ()) -> AttemptOutcome:
-    """The outcome of an attempt that ended because we ended it."""
+def stopped(
+    cause: Cause,
+    detail: str = "",
+    output: tuple[Piece, ...] = (),
+    *,
+    limited: str = "",
+) -> AttemptOutcome:
+    """Return the outcome of an attempt that this worker ended. `limited`: the time that expired."""
     verdict, reason, error = {
-        Cause.TIMEOUT: (AttemptVerdict.FAILED, OutcomeReason.TIMEOUT, "its time was over"),
+        Cause.TIMEOUT: (
+            AttemptVerdict.FAILED,
+            OutcomeReason.TIMEOUT,
+            f"timed out after {limited}" if limited else "timed out",
+        ),
         Cause.SILENCE: (
             AttemptVerdict.FAILED,
             OutcomeReason.HEARTBEAT_TIMEOUT,
-            "no heartbeat came in time",
+            f"no heartbeat for {limited}" if limited else "no heartbeat in time",
         ),
-        Cause.CANCEL: (AttemptVerdict.CANCELLED, OutcomeReason.BY_USER, "cancelled"),
+        Cause.CANCEL: (AttemptVerdict.CANCELLED, OutcomeReason.BY_USER, "canceled"),
         Cause.DRAIN: (
             AttemptVerdict.RETURNED,
             OutcomeReason.NONE,
-            "handed back: the worker shuts down",
+            "returned: the worker is shutting down",
         ),
         Cause.LEASE_LOST: (
             AttemptVerdict.RETURNED,
             OutcomeReason.WORKER_LOST,
-            "killed: the lease was lost",
+            "killed: the worker lost its lease",
         ),
     }[cause]
     return AttemptOutcome(verdict, reason, f"{error}: {detail}" if detail else error, output=output)
@@ -121,23 +131,23 @@ def stopped(cause: Cause, detail: str = "", output: tuple[Piece, ...] = ()) -> A
 def exited(
     code: int, output: tuple[Piece, ...], success_codes: Collection[int] = ()
 ) -> AttemptOutcome:
-    """The outcome of a program that ended by itself; a negative `code` is minus its signal."""
+    """Return the outcome of a program that wasn't stopped. `code` < 0: minus its signal."""
     if code in (success_codes or (0,)):
         return AttemptOutcome(AttemptVerdict.SUCCEEDED, exit_code=code, output=output)
     words = last_words(output)
-    told = f": {words}" if words else ""
+    last = f": {words}" if words else ""
     if code < 0:
-        error = f"ended by {_signal_name(-code)}{told}"
+        error = f"ended by {_signal_name(-code)}{last}"
         return AttemptOutcome(
             AttemptVerdict.FAILED, OutcomeReason.SIGNAL, error, exit_code=128 - code, output=output
         )
     reason = OutcomeReason.DONT_RETRY if code == DONT_RETRY_CODE else OutcomeReason.EXIT_CODE
-    error = f"exit code {code}{told}"
+    error = f"exit code {code}{last}"
     return AttemptOutcome(AttemptVerdict.FAILED, reason, error, exit_code=code, output=output)
 
 
 def last_words(output: Sequence[Piece]) -> str:
-    """The last line of its stderr that says anything, as one line of `MOST_WORDS` at most."""
+    """Return the last nonempty line of stderr, at most `MOST_WORDS` characters."""
     written = b"".join(piece.data for piece in output if piece.stderr)
     lines = written[-8 * MOST_WORDS :].decode(errors="replace").splitlines()
     last = next((line for each in reversed(lines) if (line := each.strip())), "")
@@ -146,20 +156,20 @@ def last_words(output: Sequence[Piece]) -> str:
 
 
 def judged(outcome: AttemptOutcome, bounds: ResourceLimits, excess: Excess) -> AttemptOutcome:
-    """The outcome of a program that ended by itself, in view of its bounds."""
+    """Return the outcome of a program that wasn't stopped, corrected by exceeded limits."""
     if excess.memory:
         error, code = out_of_memory(bounds), 128 + signal.SIGKILL
         return AttemptOutcome(
             AttemptVerdict.FAILED, OutcomeReason.SIGNAL, error, code, output=outcome.output
         )
     if excess.processes and outcome.verdict is AttemptVerdict.FAILED:
-        told = f"{outcome.error}; it wanted more processes (limit {bounds.processes})"
-        return replace(outcome, error=told)
+        error = f"{outcome.error}; process limit reached (limit {bounds.processes})"
+        return replace(outcome, error=error)
     return outcome
 
 
 def digest(key: AssignmentKey, outcome: AttemptOutcome) -> bytes:
-    """SHA-256 over what counts of an outcome; 32 bytes. Output and times are not part of it."""
+    """Return the SHA-256 of an outcome, 32 bytes. Output and times are not part of it."""
     result = outcome.result
     fields = (
         key.run.encode(),
@@ -170,8 +180,8 @@ def digest(key: AssignmentKey, outcome: AttemptOutcome) -> bytes:
         outcome.error.encode(errors="surrogateescape"),
         b"" if result is None else (b"j" if result.json else b"r") + result.data,
     )
-    told = [part for each in fields for part in (len(each).to_bytes(8, "big"), each)]
-    return hashlib.sha256(b"".join(told)).digest()
+    encoded = [part for each in fields for part in (len(each).to_bytes(8, "big"), each)]
+    return hashlib.sha256(b"".join(encoded)).digest()
 
 
 def _signal_name(number: int) -> str:

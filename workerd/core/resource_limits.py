@@ -1,4 +1,4 @@
-"""What an attempt of a program may have at most, and what of it one has wanted more of."""
+"""The resource limits of an attempt of a program, and the limits that it exceeded."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimits:
-    """Each at most; 0: as it comes."""
+    """The maximum of each resource; 0: no limit."""
 
     memory: int = 0
-    """Bytes, of all that the attempt has together."""
+    """Bytes, of all processes of the attempt together."""
     processes: int = 0
-    """And threads, of all that the attempt has together."""
+    """Processes and threads of the attempt together."""
     files: int = 0
-    """Open at once, in each of its processes."""
+    """Open files in each process."""
 
     def __bool__(self) -> bool:
         return bool(self.memory or self.processes or self.files)
@@ -22,24 +22,24 @@ class ResourceLimits:
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """What an attempt wanted more of."""
+    """The limits that an attempt exceeded."""
 
     memory: bool = False
-    """And something of it was killed."""
+    """A process of the attempt was killed."""
     processes: bool = False
 
 
 WITHIN = Excess()
-"""Of nothing."""
+"""No limit was exceeded."""
 
 
 def out_of_memory(bounds: ResourceLimits) -> str:
-    """What is said of a program that was killed for want of it."""
+    """Return the error of a program that was killed because of its memory limit."""
     return f"killed: out of memory (limit {_size(bounds.memory)})"
 
 
 def _size(size: int) -> str:
-    """With the greatest unit of which it is a whole number."""
+    """Format bytes with the greatest unit of which they are a whole number."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size % factor == 0:
             return f"{size // factor} {unit}"

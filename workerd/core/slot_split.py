@@ -1,26 +1,25 @@
-"""How free slots are dealt to members: to the best heads of their queues, the rest evenly.
+"""Split free slots among members: first to the best heads of their queues, then the rest evenly.
 
     rank of a head = when it began to wait - 60 s for each class of priority     (smallest first)
 
-So waiting lifts a head by one class each 60 s, and no clock is needed: the owners' queues are
+So aging lifts a head by one class each 60 s, and no clock is needed: the owners' queues are
 ordered by the same number.
 
 Invariants
-- Never more is granted in total than is free; nor more than is free beyond what is kept for others,
-  who may still push into what they were promised before (`promises`). They are dealt less at once,
-  and whoever is to have those slots gets them when they are no longer kept.
-- A head of a smaller rank is served before one of a greater, whichever member has it; so one order
-  of priority holds over all owners.
-- Who gets slots is told the best head of others that goes without (`before`). For it may have
-  nothing so good any more: another worker has served its heads meanwhile, or they are gone. Then
-  the slots aren't for whatever else it has; they wait for its new heads, and are dealt anew.
-- A head whose runs are too wide for what is free holds nobody up: its slots would lie idle. When it
-  has waited for a minute they are kept for it, so that they may become enough: for a minute, after
-  two more for four, and so on. Neither it nor the others stand still for good. So a head is of one
-  width: one of a wide run and a younger narrow one would be as old as the one and as narrow as the
-  other, and be dealt slots that neither may use.
-- What nobody asked for is split evenly, so an idle cluster starts work without asking; the
-  remainder stays where it was, so that nothing moves without need.
+- The total granted never exceeds the free slots, nor the free slots minus those reserved for other
+  members by earlier grants (`credit`). The grants of those members are lowered at once; the slots
+  go to the next member when they are no longer reserved.
+- A head of smaller rank is served first, whichever member has it: one order of priority holds over
+  all owners.
+- A member that gets slots is sent the best head of other members without slots (`before`). Its own
+  heads may have been served by another worker meanwhile. Then it must not use the slots for runs of
+  lower rank: the slots wait for its new heads, and are split again.
+- A head whose runs need more slots than are free doesn't block the others. After it has waited for
+  a minute, slots are reserved for it: for a minute, after two more minutes for four, and so on. So
+  neither this head nor the others starve. Each head has one width: a mixed head would be as old as
+  its oldest run and as narrow as its narrowest, and get slots that no run may use.
+- Slots without demand are split evenly, so an idle cluster starts work without asking. The
+  remainder stays with the members that had it.
 """
 
 from __future__ import annotations
@@ -35,49 +34,49 @@ from workerd.core.ids import Address
 AGING = 60.0
 """Seconds of waiting that lift a run by one class of priority."""
 NEAR = 1.0
-"""A rank that moved by less isn't told again: members look at it with half a class of leeway."""
+"""Changes of rank below this aren't sent: members compare it with half a class of tolerance."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemandHead:
-    """The first of one priority and width in a member's queue."""
+    """The first runs of one priority and width in a member's queue."""
 
     priority: int
-    """Greater goes first."""
+    """The greater value has priority."""
     since: float
-    """When its oldest began to wait, in seconds of the Unix epoch on cluster time."""
+    """When its oldest run began to wait, as Unix time on cluster time."""
     slots: int
-    """That all its runs ask for."""
+    """Slots of all its runs."""
     least: int = 1
-    """That each of them takes. Of an older member, which tells all widths as one: the narrowest."""
+    """Slots of each run. Of an older member, which merges all widths: of the narrowest run."""
 
     @property
     def rank(self) -> float:
-        """Smaller goes first."""
+        """The smaller value has priority."""
         return self.since - AGING * self.priority
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one member is granted."""
+    """The slots granted to one member."""
 
     slots: int
     before: DemandHead | None = None
-    """The best head of other members that goes without."""
+    """The best head of other members that gets no slots."""
 
     def like(self, other: Share) -> bool:
-        """Whether its slots are for the same runs, near enough."""
+        """Return whether both are for the same runs, within the tolerance."""
         if self.before is None or other.before is None:
             return self.before is other.before
         return abs(self.before.rank - other.before.rank) < NEAR
 
 
 NOTHING = Share(0)
-_NOBODY: Mapping[Address, int] = {}
+_NONE: Mapping[Address, int] = {}
 
 
-class _Wish(NamedTuple):
-    """What a head is to have, or, without one, a member of what nobody asks for."""
+class _Request(NamedTuple):
+    """Slots for a head, or, without a head, for a member from the slots without demand."""
 
     member: Address
     head: DemandHead | None
@@ -89,41 +88,43 @@ def deal(
     demands: Mapping[Address, Sequence[DemandHead]],
     previous: Mapping[Address, int],
     now: float = -inf,
-    kept: Mapping[Address, int] = _NOBODY,
+    kept: Mapping[Address, int] = _NONE,
 ) -> dict[Address, Share]:
-    """A share for each member in `demands`; one without heads is there with an empty sequence.
-    `now`: on cluster time, as heads tell since when they wait. `kept`: free slots that a member may
-    push into, whatever it is dealt; none if it isn't named.
+    """Return a share for each member in `demands`, also for members without heads. `now`: cluster
+    time, as in `DemandHead.since`. `kept`: free slots that are reserved for a member.
     """
     left = max(free, 0)
     heads = [
         (head, member) for member, own in demands.items() for head in own if _fits(head, left, now)
     ]
     heads.sort(key=lambda each: each[0].rank)
-    wishes: list[_Wish] = []
+    requests: list[_Request] = []
     for head, member in heads:
         share = min(head.slots, left) if _fits(head, left, now) else 0
-        wishes.append(_Wish(member, head, share))
+        requests.append(_Request(member, head, share))
         left -= share
     if left and demands:
         each, remainder = divmod(left, len(demands))
         favoured = sorted(demands, key=lambda member: (-previous.get(member, 0), member))
         for place, member in enumerate(favoured):
-            wishes.append(_Wish(member, None, each + (place < remainder)))
-    return _shares(wishes, free, demands, kept)
+            requests.append(_Request(member, None, each + (place < remainder)))
+    return _shares(requests, free, demands, kept)
 
 
 def _shares(
-    wishes: Iterable[_Wish], free: int, members: Iterable[Address], kept: Mapping[Address, int]
+    requests: Iterable[_Request],
+    free: int,
+    members: Iterable[Address],
+    kept: Mapping[Address, int],
 ) -> dict[Address, Share]:
-    """As far as these wishes, the best first, can be met out of what is kept for their members, and
-    of what is kept for nobody.
+    """Meet these requests, the best first, from the slots reserved for their members, and from
+    those reserved for no member.
     """
     granted = dict.fromkeys(members, 0)
     own = {**granted, **kept}
     spare = max(free - sum(kept.values()), 0)
     without: dict[Address, DemandHead] = {}  # the best of each, best first
-    for member, head, slots in wishes:
+    for member, head, slots in requests:
         mine = min(slots, own[member])
         more = min(slots - mine, spare)
         own[member] -= mine
@@ -139,10 +140,10 @@ def _shares(
 
 
 def _fits(head: DemandHead, free: int, now: float) -> bool:
-    """Whether slots are of use to it, or are to be kept for it all the same."""
+    """Return whether a head can use slots now, or must have them reserved."""
     return head.least <= free or _kept(now - head.since)
 
 
 def _kept(waited: float) -> bool:
-    """Whether it is its turn: from one minute to two, from four to eight, from 16 to 32."""
+    """Return whether slots are reserved now: from one minute to two, four to eight, 16 to 32."""
     return waited >= AGING and int(log2(waited / AGING)) % 2 == 0

@@ -1,21 +1,21 @@
-"""Carries results from their end to a member's acknowledgement, by way of the spool.
+"""Send results from the spool to members until they are acknowledged.
 
-    put → spool (batched, synced) → a stream → acknowledged → out of the spool
-                                      └─ broken, or silent for `PATIENCE` → another stream
+    put → spool (batched, synced) → a stream → acknowledged → removed from the spool
+                                      └─ broken, or silent for `RESEND_AFTER` → another stream
 
 Invariants
-- Nothing is sent before it is on disk, and nothing leaves the disk before a member has answered
-  ACCEPTED (stored) or STALE (refused and audited; there is nothing more to do). But at the end of
-  a worker (`leave`) what its disk doesn't take is sent as it is: it would be lost unheard.
-- A result goes first to the member that issued its assignment, while that is attached; else, and
-  whenever it stays unanswered, to another. Sending twice is harmless: members know it by digest.
-- An end that is held back (`put` with `held`) is on disk as well, and sent as it is by whoever
-  starts next; it goes when it is `release`d, in the words given then.
-- While the disk takes nothing, `refuses` says so and no new work should be asked for: from before
-  the first hello, when it is tried, until all that waits is written and a trial has passed.
-- Where a batch finds no room a smaller one is tried, of the smallest; what fits is written.
-- That the disk takes nothing is a line of the log once, and each `TELL_EVERY` at most; that it does
-  again is one, if the other was.
+- A result is on disk before it is sent, and stays there until a member has answered ACCEPTED
+  (stored) or STALE (rejected and audited). Exception: at the shutdown of a worker (`leave`) results
+  that can't be written are sent directly, because they would be lost.
+- A result goes first to the member that issued its assignment, if it is attached. Otherwise, and
+  when it stays unanswered, it goes to another member. Sending twice is harmless: members recognize
+  it by its digest.
+- A held result (`put` with `held`) is on disk, too; the next worker process sends it as it is. It
+  is sent after `release`, with the contents given then.
+- While the disk rejects writes, `refuses` returns the cause and the worker requests no new work:
+  from before the first hello until all results are written and a trial write has succeeded.
+- If a batch doesn't fit on the disk, a smaller one is tried, of the smallest results.
+- A full disk is logged at most every `LOG_EVERY`. Its recovery is logged if the problem was.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ log = logging.getLogger(__name__)
 A = TypeVar("A")
 T = TypeVar("T")
 
-PATIENCE = 2.0
-"""Seconds after which an unanswered result is sent again, doubled each time up to the maximum."""
-MAX_PATIENCE = 30.0
-TELL_EVERY = 60.0
-"""Seconds from one line that says that the disk takes nothing to the next, tried as it may be."""
+RESEND_AFTER = 2.0
+"""Seconds after which an unanswered result is sent again; doubled each time up to the maximum."""
+MAX_RESEND_AFTER = 30.0
+LOG_EVERY = 60.0
+"""Seconds between two log lines about a disk that rejects writes."""
 _TICK = 0.25
 _MOST_AT_ONCE = 500
 _MOST_BYTES = 1 << 20
-"""Of a batch, unless one result has more."""
+"""Bytes of a batch, unless a single result has more."""
 
 
 class ResultStream(Protocol):
-    """An attached stream, as far as results go."""
+    """An attached stream, for results."""
 
     @property
     def address(self) -> Address:
-        """The member at its end."""
+        """The member's address."""
         ...
 
     def send_result(self, result: pb.Result) -> None:
-        """Queue it."""
+        """Queue a result."""
         ...
 
 
@@ -72,61 +72,63 @@ class _Parcel:
     file: Path | None = None
     """Set once it is on disk."""
     earlier: tuple[Path, ...] = ()
-    """Where it is on disk in words of before, until the last ones are."""
+    """Files with earlier contents of it, until the last contents are on disk."""
     carrier: ResultStream | None = None
     sent: float = 0.0
-    patience: float = PATIENCE
+    resend_after: float = RESEND_AFTER
     held: bool = False
 
 
 class ResultSender:
-    """All results that no member has stored yet."""
+    """All results that no member has acknowledged yet."""
 
     def __init__(
         self,
         spool: Spool,
-        on_settled: Callable[[AssignmentKey, str], object],
+        on_acknowledged: Callable[[AssignmentKey, str], object],
         *,
         limit: int = 1 << 28,
     ) -> None:
-        """`on_settled(key, verdict)` is called for each that left the spool. `limit`: bytes in the
-        spool past which it `refuses` work.
+        """`on_acknowledged(key, verdict)` is called for each acknowledged result. `limit`: bytes
+        in the spool from which it `refuses` work.
         """
         self._spool = spool
         self._limit = limit
-        self._on_settled = on_settled
+        self._on_acknowledged = on_acknowledged
         self._parcels: dict[AssignmentKey, _Parcel] = {}
         self._unspooled: dict[AssignmentKey, None] = {}
-        """What is to be written, in order: each once, however often its words change."""
-        self._settled: list[Path] = []
+        """Results to write, in order: each once, even if its contents change."""
+        self._done: list[Path] = []
         self._streams: list[ResultStream] = []
         self._turn = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spool")
         self._spool_work = asyncio.Event()
-        self._all_settled = asyncio.Event()
-        self._all_settled.set()
+        self._delivered = asyncio.Event()
+        self._delivered.set()
         self._full = ""
-        """Why the spool takes nothing, in words."""
-        self._to_tell = 0.0
-        """When that may be told next, by the boot clock."""
-        self._told = False
-        """Whether it was told of the disk as it is now."""
+        """Why the spool rejects writes."""
+        self._log_next_at = 0.0
+        """When that may be logged next, by the boot clock."""
+        self._full_logged = False
+        """Whether the current problem of the disk was logged."""
         self._most = _MOST_AT_ONCE
-        """Results of the next batch: half of the one that found no room, twice what found it."""
+        """Results of the next batch: half of one that didn't fit, double of one that did."""
         self._leaving = False
 
     @property
     def room(self) -> tuple[int, int]:
-        """Bytes that the spool takes, and that are free on its disk."""
+        """Bytes that the spool uses, and that are free on its disk."""
         return self._spool.size, self._spool.free()
 
     @property
     def refuses(self) -> str:
-        """Why no new work may be asked for, in words; empty: its results would find room."""
+        """Why the worker requests no new work; empty if there is room for its results."""
         if self._full:
-            return f"its spool takes nothing: {self._full}"
+            return f"spool rejects writes: {self._full}"
         if self._spool.size >= self._limit:
-            return f"its spool holds {self._spool.size:,} bytes, and may hold {self._limit:,}"
+            return (
+                f"spool holds {self._spool.size:,} bytes: above the limit of {self._limit:,} bytes"
+            )
         return ""
 
     def __len__(self) -> int:
@@ -134,23 +136,23 @@ class ResultSender:
 
     @property
     def left(self) -> tuple[int, int]:
-        """How many results the next start finds in the spool, and how many it doesn't."""
+        """Number of results that are in the spool, and number of those that aren't."""
         on_disk = sum(1 for each in self._parcels.values() if each.file or each.earlier)
         return on_disk, len(self._parcels) - on_disk
 
     def load(self) -> None:
-        """Take over what earlier processes left, and try whether the disk takes more. Blocks;
-        called before the first hello.
+        """Load the results of earlier processes, and try to write to the disk. Blocks; called
+        before the first hello.
         """
         for file, results in self._spool.load():
             for result in results:
                 key = key_of(result.key)
                 if (first := self._parcels.get(key)) is not None and first.file is not None:
-                    self._settled.append(first.file)  # a second copy; the later one says more
+                    self._done.append(first.file)  # a second copy; the later one is more complete
                 self._parcels[key] = _Parcel(result, None, file)
         if self._parcels:
-            self._all_settled.clear()
-            log.info("%d results wait in the spool", len(self._parcels))
+            self._delivered.clear()
+            log.info("%d results in the spool wait for delivery", len(self._parcels))
         try:
             self._spool.try_out()
         except OSError as error:
@@ -158,15 +160,15 @@ class ResultSender:
             self._spool_work.set()
 
     def put(self, result: pb.Result, issuer: Address | None, *, held: bool = False) -> None:
-        """An attempt has ended."""
+        """Add the result of an ended attempt."""
         key = key_of(result.key)
         self._parcels[key] = _Parcel(result, issuer, held=held)
         self._unspooled[key] = None
-        self._all_settled.clear()
+        self._delivered.clear()
         self._spool_work.set()
 
     def release(self, result: pb.Result) -> None:
-        """What was held back may be told, in these words."""
+        """Send a held result, with these contents."""
         key = key_of(result.key)
         parcel = self._parcels[key]
         if parcel.file is not None:
@@ -176,21 +178,21 @@ class ResultSender:
         self._spool_work.set()
 
     def results(self) -> Iterator[pb.Result]:
-        """Everything not acknowledged."""
+        """Return all results that aren't acknowledged."""
         return (parcel.result for parcel in self._parcels.values())
 
     def again(self, key: AssignmentKey) -> None:
-        """Its member asked for it once more, not knowing that it had ended."""
+        """Send a result again: its member sent the assignment once more."""
         parcel = self._parcels.get(key)
         if parcel is not None and self._may_go(parcel):
             self._send(parcel)
 
     def leave(self) -> None:
-        """The worker ends when all is settled, or soon: what the disk doesn't take goes without."""
+        """Shut down: from now on results that the disk rejects are sent without being spooled."""
         self._leaving = True
 
     def acknowledge(self, answers: Iterable[pb.Acknowledgement]) -> None:
-        """Members have answered."""
+        """Remove the results that members have answered."""
         for answer in answers:
             if answer.verdict == pb.Acknowledgement.VERDICT_UNSPECIFIED:
                 continue
@@ -200,49 +202,45 @@ class ResultSender:
                 continue  # answered twice, by two members
             del self._parcels[key]
             self._unspooled.pop(key, None)
-            self._settled += (
-                parcel.earlier if parcel.file is None else (*parcel.earlier, parcel.file)
-            )
+            self._done += parcel.earlier if parcel.file is None else (*parcel.earlier, parcel.file)
             stale = answer.verdict == pb.Acknowledgement.VERDICT_STALE
             if stale:
-                log.warning(
-                    "result of run %s, token %d, was refused as stale", *key, extra=key.said
-                )
-            self._on_settled(key, "stale" if stale else "accepted")
+                log.warning("result rejected as stale: run %s, token %d", *key, extra=key.said)
+            self._on_acknowledged(key, "stale" if stale else "accepted")
         self._spool_work.set()
-        self._look_if_settled()
+        self._check_delivered()
 
     def attached(self, stream: ResultStream) -> None:
-        """One more way to send."""
+        """Add a stream, and send results that have none."""
         self._streams.append(stream)
         for parcel in self._parcels.values():
             if parcel.carrier is None and self._may_go(parcel):
                 self._send(parcel)
 
     def detached(self, stream: ResultStream) -> None:
-        """That way is gone; what it carried goes another."""
+        """Remove a stream; send its results over another."""
         self._streams.remove(stream)
         for parcel in self._parcels.values():
             if parcel.carrier is stream:
                 parcel.carrier = None
                 self._send(parcel)
 
-    async def settled(self) -> None:
-        """Return when nothing waits any more, and the spool is empty of results."""
-        await self._all_settled.wait()
+    async def delivered(self) -> None:
+        """Return when all results are acknowledged and removed from the spool."""
+        await self._delivered.wait()
 
     async def keep_sending(self) -> NoReturn:
-        """Send again what stays unanswered."""
+        """Resend unanswered results."""
         while True:
             await asyncio.sleep(_TICK)
             now = boottime()
             for parcel in self._parcels.values():
-                if now - parcel.sent > parcel.patience and self._may_go(parcel):
-                    parcel.patience = min(parcel.patience * 2, MAX_PATIENCE)
+                if now - parcel.sent > parcel.resend_after and self._may_go(parcel):
+                    parcel.resend_after = min(parcel.resend_after * 2, MAX_RESEND_AFTER)
                     self._send(parcel, other_than=parcel.carrier)
 
     async def keep_spooling(self) -> NoReturn:
-        """Write what ended and remove what is settled, in batches, off the event loop."""
+        """Write new results and remove acknowledged ones, in batches, off the event loop."""
         backoff = Backoff(initial=0.1, maximum=5.0)
         while True:
             await self._spool_work.wait()
@@ -261,15 +259,17 @@ class ResultSender:
 
     def _found_full(self, error: OSError) -> None:
         self._full = error.strerror or str(error)
-        if (now := boottime()) >= self._to_tell:
-            self._told, self._to_tell = True, now + TELL_EVERY
-            log.warning("the spool takes nothing: %s; no new work until it does", error)
+        if (now := boottime()) >= self._log_next_at:
+            self._full_logged, self._log_next_at = True, now + LOG_EVERY
+            log.warning(
+                "spool rejects writes: %s; no new work is requested until it accepts them", error
+            )
 
     def _found_room(self) -> None:
         self._full = ""
-        if self._told:
-            self._told = False
-            log.info("the spool takes results again, and new work is asked for")
+        if self._full_logged:
+            self._full_logged = False
+            log.info("spool accepts writes again; new work is requested")
 
     async def _flush(self) -> None:
         try:
@@ -310,28 +310,28 @@ class ResultSender:
         written = [each.result for each in parcels]
         file = await self._in_thread(self._spool.write, written)
         for key, parcel, result in zip(batch, parcels, written, strict=True):
-            if key not in self._parcels:  # a member has it
-                self._settled.append(file)
-            elif parcel.result is not result:  # released meanwhile: its words come later
+            if key not in self._parcels:  # a member has acknowledged it
+                self._done.append(file)
+            elif parcel.result is not result:  # released meanwhile: the new contents come later
                 parcel.earlier = (*parcel.earlier, file)
             else:
                 del self._unspooled[key]
-                self._settled += parcel.earlier
+                self._done += parcel.earlier
                 parcel.file, parcel.earlier = file, ()
                 self._send(parcel)
 
     async def _remove(self) -> None:
-        settled, self._settled = self._settled, []
-        if settled or self._full:  # else nothing was left undone
-            await self._in_thread(self._spool.acknowledged, settled)
-        self._look_if_settled()
+        done, self._done = self._done, []
+        if done or self._full:  # else nothing was left undone
+            await self._in_thread(self._spool.acknowledged, done)
+        self._check_delivered()
 
-    def _look_if_settled(self) -> None:
-        if not self._parcels and not self._settled:
-            self._all_settled.set()
+    def _check_delivered(self) -> None:
+        if not self._parcels and not self._done:
+            self._delivered.set()
 
     async def _in_thread(self, call: Callable[[A], T], argument: A) -> T:
-        """In a thread of its own: those of the loop may all wait for names to be resolved."""
+        """Call in a separate thread: those of the loop may all wait for DNS."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, argument)
 
     def _may_go(self, parcel: _Parcel) -> bool:

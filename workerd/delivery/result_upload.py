@@ -1,16 +1,16 @@
-"""What is too large for a row goes to the result store before its run's end is told.
+"""Upload logs and results that are too large for a row, before the result is sent.
 
-    it has ended ─┬─ all of it fits inline → told at once
-                  └─ else: its end is spooled, held back → to disk → upload → told, with what is
-                                where; `patience` is over → told, with why it isn't kept
+    ended ─┬─ all of it fits inline → the result is sent at once
+           └─ else: the result is spooled and held → to disk → upload → sent, with the keys of the
+                         uploads; after the timeout → sent, with the reason why they aren't kept
 
 Invariants
-- A store that is away holds a run's end back for `patience` at most, and no slot meanwhile. Where
-  it has been away for that long already, one try is all.
-- All of it is on disk before the upload begins, and then in memory no more.
-- What waits is counted (`refuses`). A store that hangs has `_AT_ONCE` calls, not one more, and no
-  call keeps the process from ending.
-- What is told was in the store before it was told.
+- An unavailable store delays a result by its timeout (`config`) at most, and keeps no slot. If it
+  has been unavailable for longer already, one upload is tried.
+- All data is on disk before the upload begins, and then removed from memory.
+- Waiting bytes are counted (`refuses`). A hanging store gets at most `_AT_ONCE` calls, and no call
+  prevents the shutdown of the process.
+- A result names only data that is in the store.
 """
 
 from __future__ import annotations
@@ -43,46 +43,46 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-INTERRUPTED = "its worker ended before it was stored"
+INTERRUPTED = "worker stopped before the upload"
 MOST_IN_MEMORY: Final = 64 << 20
-"""Bytes that wait for the disk, past which no new work is asked for."""
+"""Bytes waiting for the disk from which the worker requests no new work."""
 _MEBI = 1 << 20
 _AT_ONCE: Final = 2
-"""Calls of the store."""
+"""Concurrent calls of the store."""
 _LEAST = 1.0
-"""Seconds that a try has."""
+"""Minimum timeout of an upload, in seconds."""
 
 
 @dataclass(slots=True)
 class Parcel:
-    """What of an attempt's end is to be stored."""
+    """The data of an ended attempt to upload."""
 
     key: AssignmentKey
     namespace: str
     recording: Recording | None
     result: bytes | None
-    """Until it is on disk."""
+    """None once it is on disk."""
     json: bool = False
 
     @property
     def in_memory(self) -> int:
-        """Bytes of it that aren't on disk."""
+        """Bytes that aren't on disk."""
         recorded = 0 if self.recording is None else self.recording.in_memory
         return recorded + len(self.result or b"")
 
 
 @dataclass(frozen=True, slots=True)
 class _Upload:
-    """A file for the store, and where the end tells of it."""
+    """A file to upload, and the field of the result that describes it."""
 
     what: str
     key: str
     recorded: Recorded
-    told: run_pb2.Kept
+    kept: run_pb2.Kept
 
 
 class ResultUpload:
-    """One worker's way to the result store."""
+    """The uploads of one worker to the result store."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class ResultUpload:
         self._objects = objects
         self._folder = folder
         self._most_log = config.log_mib * _MEBI
-        self._patience = config.patience.total_seconds()
+        self._timeout = config.patience.total_seconds()
         self._metrics = metrics
         self._threads = Threads("result store")
         self._free = asyncio.Semaphore(_AT_ONCE)
@@ -102,19 +102,19 @@ class ResultUpload:
         self._away_since: float | None = None
         self._waits: set[asyncio.Timeout] = set()
         self._last: float | None = None
-        """On the loop's clock, when all of them end."""
+        """When all of them end, on the loop's clock."""
         self.most_result = max(config.result_mib * _MEBI, MAX_RESULT)
-        """Bytes that an attempt may return."""
+        """Maximum bytes of a returned value."""
         self.leaving = False
-        """The worker shuts down: nothing is tried twice."""
+        """The worker is shutting down: no upload is retried."""
 
     @property
     def refuses(self) -> str:
-        """Why no new work may be asked for, in words; empty: what it gives would find room."""
+        """Why the worker requests no new work; empty if there is room for its results."""
         return self._backlog.refuses
 
     def recording(self, key: AssignmentKey) -> Recording | None:
-        """Of an attempt that is about to begin; None: logs aren't kept."""
+        """Return the recording of a new attempt; None if logs aren't kept."""
         return Recording(self._folder, key, self._most_log) if self._most_log else None
 
     def parcel(
@@ -124,7 +124,7 @@ class ResultUpload:
         recording: Recording | None,
         outcome: AttemptOutcome,
     ) -> Parcel | None:
-        """What is to be stored of it; None: it all fits inline."""
+        """Return the data to upload; None if all of it fits inline."""
         whole = not any(piece.omitted for piece in outcome.output)
         content = outcome.result
         large = content is not None and len(content.data) > MAX_RESULT
@@ -135,28 +135,28 @@ class ResultUpload:
         return Parcel(key, namespace, None if whole else recording, data, json)
 
     def unkept(self, parcel: Parcel, result: pb.Result) -> pb.Result:
-        """The end as it is told if this worker dies now."""
-        told = pb.Result()
-        told.CopyFrom(result)
+        """Return the result to send if this worker stops before the upload."""
+        held = pb.Result()
+        held.CopyFrom(result)
         if parcel.recording is not None:
-            told.log.problem = INTERRUPTED
+            held.log.problem = INTERRUPTED
         if parcel.result is not None:
-            told.ClearField("result")
-            told.kept_result.size = len(parcel.result)
-            told.kept_result.problem = INTERRUPTED
-            told.kept_result.json = parcel.json
-        return told
+            held.ClearField("result")
+            held.kept_result.size = len(parcel.result)
+            held.kept_result.problem = INTERRUPTED
+            held.kept_result.json = parcel.json
+        return held
 
     def hurry(self, within: float) -> None:
-        """The worker ends: what isn't stored in so many seconds is told as lost."""
+        """Shut down: data that isn't stored in so many seconds is reported as not kept."""
         self._last = asyncio.get_running_loop().time() + within
         for each in self._waits:
             each.reschedule(self._last)
 
-    async def keep(self, parcel: Parcel, told: pb.Result) -> pb.Result:
-        """Store it; the end with what is where, or why it isn't."""
+    async def keep(self, parcel: Parcel, held: pb.Result) -> pb.Result:
+        """Upload the data; return the result with the keys, or why it isn't kept."""
         kept = pb.Result()
-        kept.CopyFrom(told)
+        kept.CopyFrom(held)
         try:
             async with asyncio.timeout_at(self._last) as wait:
                 self._waits.add(wait)
@@ -166,11 +166,15 @@ class ResultUpload:
                     self._waits.discard(wait)
         except TimeoutError:
             key = parcel.key
-            log.warning("the end of run %s is told without all of it", key.run, extra=key.said)
+            log.warning(
+                "upload interrupted: result of run %s is sent without all data",
+                key.run,
+                extra=key.said,
+            )
         return kept
 
     async def _all(self, parcel: Parcel, kept: pb.Result) -> None:
-        until = boottime() + self._patience
+        until = boottime() + self._timeout
         with ExitStack() as counted:
             uploads = await self._spooled(parcel, kept)
             for upload in uploads:
@@ -179,7 +183,7 @@ class ResultUpload:
                 await self._stored(upload, until)
 
     async def _spooled(self, parcel: Parcel, kept: pb.Result) -> list[_Upload]:
-        """What is on disk of it now; of the rest the end tells why it isn't."""
+        """Write the data to disk; return the files. Set the problem of what can't be written."""
         uploads = []
         with self._backlog.in_memory(parcel.in_memory):
             if parcel.recording is not None:
@@ -190,41 +194,41 @@ class ResultUpload:
         return [each for each in uploads if each is not None]
 
     async def _log(
-        self, parcel: Parcel, recording: Recording, told: run_pb2.Kept
+        self, parcel: Parcel, recording: Recording, kept: run_pb2.Kept
     ) -> _Upload | None:
-        told.fencing_token = parcel.key.token
+        kept.fencing_token = parcel.key.token
         try:
             recorded = await recording.finish()
         except OSError as error:
-            told.omitted, told.problem = recording.omitted, str(error)
+            kept.omitted, kept.problem = recording.omitted, str(error)
             await recording.discard()
             return None
-        told.omitted = recording.omitted
+        kept.omitted = recording.omitted
         key = log_key(parcel.namespace, parcel.key.run, parcel.key.token)
-        return _Upload("log", key, recorded, told)
+        return _Upload("log", key, recorded, kept)
 
-    async def _result(self, parcel: Parcel, data: bytes, told: run_pb2.Kept) -> _Upload | None:
-        told.fencing_token = parcel.key.token
+    async def _result(self, parcel: Parcel, data: bytes, kept: run_pb2.Kept) -> _Upload | None:
+        kept.fencing_token = parcel.key.token
         file = self._folder.file(parcel.key, "result")
         try:
             recorded = await self._written(partial(write, self._folder, file, data))
         except OSError as error:
-            told.problem = f"the worker's spool takes nothing: {error.strerror or error}"
+            kept.problem = f"the worker's spool rejects writes: {error.strerror or error}"
             return None
         key = result_key(parcel.namespace, parcel.key.run, parcel.key.token)
-        return _Upload("result", key, recorded, told)
+        return _Upload("result", key, recorded, kept)
 
     async def _stored(self, upload: _Upload, until: float) -> None:
-        recorded, told = upload.recorded, upload.told
+        recorded, kept = upload.recorded, upload.kept
         problem = await self._put(upload.key, recorded, until)
-        told.size, told.sha256, told.problem = recorded.size, recorded.sha256, problem
+        kept.size, kept.sha256, kept.problem = recorded.size, recorded.sha256, problem
         if problem:
-            log.warning("the %s of a run isn't kept: %s", upload.what, problem)
+            log.warning("upload of a run's %s failed: %s", upload.what, problem)
         self._metrics.kept.labels(upload.what, "away" if problem else "stored").inc()
         await self._written(lambda: self._folder.remove(recorded))
 
     async def _put(self, key: str, recorded: Recorded, until: float) -> str:
-        """Try until it is there, or there is no more patience; why it isn't, or nothing."""
+        """Upload with retries until the timeout. Return why it failed, or an empty text."""
         backoff = Backoff(initial=0.2, maximum=5.0)
         while True:
             why = await self._tried(key, recorded, until)
@@ -234,7 +238,7 @@ class ResultUpload:
                 return ""
             away = self._away_since = self._away_since or now
             wait = backoff.next()
-            if self.leaving or now - away > self._patience or now + wait > until:
+            if self.leaving or now - away > self._timeout or now + wait > until:
                 return why
             await asyncio.sleep(wait)
 
@@ -244,17 +248,17 @@ class ResultUpload:
                 await self._free.acquire()
                 await asyncio.shield(self._begun(key, recorded.file))
         except TimeoutError:
-            return "the result store doesn't answer"
+            return "result store timed out"
         except (Unavailable, OSError) as error:
             return str(error)[:300]
         except Exception as error:  # a driver's own: no run may hang on it
-            log.exception("a bug in the result store's driver")
+            log.exception("result store driver failed")
             return f"{type(error).__name__}: {error}"[:300]
         return ""
 
     def _begun(self, key: str, file: Path) -> asyncio.Future[None]:
-        """A call of the store, in a thread. It goes on when nobody waits any more, and until it
-        ends no other has its place.
+        """Start an upload in a thread. It continues if its caller stops waiting, and keeps its
+        place until it ends.
         """
         try:
             put = self._threads.submit(partial(fenced, self._objects.put, key, file))

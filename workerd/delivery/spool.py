@@ -1,24 +1,24 @@
-"""Results on disk until a member has stored them: neither a crash nor an outage loses one.
+"""A worker's durable queue of results on disk, until a member has stored them.
 
     DIRECTORY/
       lock            held (flock) by the worker process that owns the directory
-      spool_id        made once; tells the cluster that two incarnations are one worker
+      spool_id        created once; identifies the worker over its incarnations
       cluster         id of the cluster that the worker belongs to (`home_cluster`)
-      <n>.results     one batch: a WorkerFrame that holds results alone
-      *.journal       what runs, for the keeper
+      <n>.results     one batch: a WorkerFrame with results only
+      *.journal       running processes, for the keeper
       scratch/        files of attempts that run
       kept/           logs and large results on their way to the result store
 
 Invariants
 - A batch is on disk (file and directory synced) before any of its results is sent.
 - A batch appears whole or not at all: it is written beside, then renamed.
-- It is removed only when each of its results was acknowledged; a result may be sent twice, and is
-  known again by its token and digest.
+- A batch is removed only when each of its results was acknowledged. A result may be sent twice;
+  members recognize it by its token and digest.
 - Two processes never share a directory.
-- Nothing that ended is ever refused for want of room: whoever asks for work looks at `size`.
-- What was written in part is removed, by who finds the disk full or, where that died, at the start.
+- A result is never rejected because of the limit: the request for new work checks `size`.
+- Partly written files are removed when the write fails, or at the next start.
 
-Everything here blocks; `courier` calls it in a thread.
+All functions block; `result_sender` calls them in a thread.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _BATCH = re.compile(r"[0-9]{1,18}" + re.escape(SUFFIX), re.ASCII)
 _PARTS = re.compile(
     r"([0-9]{1,18}\.results|spool_id|cluster|trial|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})\.new"
 )
-"""What this directory's workers write before it has its name."""
+"""Names of unfinished files of this directory's workers."""
 _TRIAL = 1 << 18
 """Bytes; the largest result has little more than half of that."""
 
@@ -59,11 +59,11 @@ class Spool:
     """The directory, locked for this process from construction to `close`."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the directory.
+        """Lock the directory.
 
         Raises:
-            Misconfigured: another process has it, or it can't be written.
-            NotNow: it is a new one, and its disk is full.
+            Misconfigured: another process has locked it, or it can't be written.
+            NotNow: it is new, and its disk is full.
         """
         self.directory = directory
         try:
@@ -77,11 +77,11 @@ class Spool:
                 raise
         except OSError as error:
             refused = NotNow if error.errno in (errno.ENOSPC, errno.EDQUOT) else Misconfigured
-            raise refused(f"the spool {directory} can't be used: {error}") from error
+            raise refused(f"spool {directory} can't be used: {error}") from error
         self._batches: dict[Path, int] = {}
-        """Results of each file that nobody has acknowledged yet."""
+        """Number of unacknowledged results of each file."""
         self._empty: list[Path] = []
-        """Files that are to be removed."""
+        """Files to remove."""
         self._sizes: dict[Path, int] = {}
         self.size = 0
         """Bytes of all files."""
@@ -89,16 +89,16 @@ class Spool:
 
     @property
     def scratch(self) -> Path:
-        """Where attempts have their files."""
+        """Directory of the files of attempts."""
         return self.directory / "scratch"
 
     @property
     def kept(self) -> Path:
-        """Where logs and large results wait for the result store."""
+        """Directory of logs and large results that wait for upload."""
         return self.directory / "kept"
 
     def load(self) -> list[tuple[Path, list[pb.Result]]]:
-        """The batches that earlier processes left, oldest first."""
+        """Return the batches of earlier processes, oldest first."""
         batches = []
         for path in self._found():
             data = path.read_bytes()
@@ -108,7 +108,7 @@ class Spool:
                 results = []
             if not results:
                 path.rename(path.with_suffix(".damaged"))
-                log.warning("spool file %s is damaged; set aside", path)
+                log.warning("spool file %s is damaged: set aside", path)
                 continue
             self._account(path, len(results), len(data))
             batches.append((path, results))
@@ -117,20 +117,20 @@ class Spool:
         return batches
 
     def _found(self) -> list[Path]:
-        """The files that look like batches, oldest first."""
+        """Return the files with names of batches, oldest first."""
         found = []
         for path in self.directory.glob(f"*{SUFFIX}"):
             if _BATCH.fullmatch(path.name) and path.is_file():
                 found.append(path)
             else:
-                log.warning("%s in the spool is no file of its own; left alone", path)
+                log.warning("unknown file in the spool ignored: %s", path)
         return sorted(found, key=_number)
 
     def write(self, results: Sequence[pb.Result]) -> Path:
-        """Store a batch for good.
+        """Store a batch durably.
 
         Raises:
-            OSError: the disk is full, or worse. Write it again: a second copy does no harm.
+            OSError: the disk is full, or failed. Write it again: a second copy does no harm.
         """
         path = self.directory / f"{next(self._numbers):012d}{SUFFIX}"
         data = pb.WorkerFrame(results=results).SerializeToString()
@@ -141,20 +141,20 @@ class Spool:
         return path
 
     def try_out(self) -> None:
-        """Write as much as a large result has, and take it away.
+        """Write a file as large as a large result, and remove it.
 
         Raises:
-            OSError: the disk takes nothing now.
+            OSError: the disk rejects writes.
         """
         trial = self.directory / "trial.new"
         _write_part(trial, os.urandom(_TRIAL))
         trial.unlink()
 
     def acknowledged(self, paths: Iterable[Path]) -> None:
-        """One result for each time that a path is named is settled; empty files are removed.
+        """Count one result as acknowledged for each path; remove files without any left.
 
         Raises:
-            OSError: a file can't be removed. All were counted; the next call tries again.
+            OSError: a file can't be removed. All were counted; the next call retries.
         """
         for path in paths:
             self._batches[path] -= 1
@@ -166,14 +166,14 @@ class Spool:
             self.size -= self._sizes.pop(self._empty.pop())
 
     def free(self) -> int:
-        """Bytes that are free on its disk; 0 if the disk doesn't say."""
+        """Return the free bytes of its disk; 0 if they are unknown."""
         try:
             return shutil.disk_usage(self.directory).free
         except OSError:
             return 0
 
     def close(self) -> None:
-        """Give the directory up."""
+        """Unlock the directory."""
         os.close(self._lock)
 
     def _account(self, path: Path, results: int, size: int) -> None:
@@ -195,8 +195,8 @@ class Spool:
             return str(uuid.UUID(text))
         except ValueError:
             raise Misconfigured(
-                f"{path} holds {text[:60]!r}, which is no id: write back the one it had, or remove"
-                " the file, and this is a new worker to the cluster"
+                f"{path} holds {text[:60]!r}, which isn't a valid id: restore the earlier id, or"
+                " remove the file to register as a new worker"
             ) from None
 
 
@@ -207,13 +207,13 @@ def _locked(directory: Path) -> int:
     except BlockingIOError:
         os.close(lock)
         raise Misconfigured(
-            f"the spool {directory} is in use by another worker; give each its own"
+            f"spool {directory} is in use by another worker: give each worker its own directory"
         ) from None
     return lock
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write the file whole or not at all, synced with its directory. Raises OSError."""
+    """Write a file atomically, synced with its directory. Raises OSError."""
     fresh = path.with_name(f"{path.name}.new")
     _write_part(fresh, data)
     try:

@@ -1,12 +1,12 @@
-"""One child process: its birth, its output, its end, and the end of all it has started.
+"""One child process: its start, its output, its end, and the end of its descendants.
 
     start → journal → it ends → its group is killed, it is reaped → output until closed
-                                                                 → nothing of it lives
+                                                                 → no process of it is left
 
 Invariants
-- It is started as `sessions` says, and stands in the journal.
-- Both output pipes are read whenever there is something, so a full pipe never hangs the child; it
-  waits for seconds at most where the spool's disk can't keep up with what it writes.
+- The child is started by the process supervisor, and listed in the journal.
+- Both output pipes are read whenever there is data, so a full pipe never hangs the child. If the
+  spool's disk is too slow, the child waits for a few seconds at most.
 - A grandchild that keeps a pipe open delays the end by `GRACE` seconds at most.
 """
 
@@ -25,34 +25,34 @@ from workerd.core.ids import AssignmentKey
 from workerd.core.masking import Mask
 from workerd.core.resource_limits import Excess
 from workerd.logs.log_tail import Tail
-from workerd.process.process_supervisor import Sessions
+from workerd.process.process_supervisor import ProcessSupervisor
 from workerd.process.programs import Begun, Program
 
 log = logging.getLogger(__name__)
 
 GRACE = 1.0
-"""Seconds that output may stay open after its process has ended."""
+"""Seconds that an output pipe may stay open after the process has ended."""
 _STRAGGLER = 0.1
-"""Seconds after which whoever still holds a pipe is looked for in the whole session."""
+"""Seconds after which processes that still hold a pipe are searched for in the whole session."""
 _FIRST_LOOK = 0.001
 _LAST_LOOK = 0.05
-"""Seconds between two looks at whether what was killed is gone."""
+"""Seconds between two checks whether killed processes have ended."""
 _CHUNK = 64 * 1024
 
 
 class ChildProcess:
-    """A running program. Belongs to the event loop that spawned it."""
+    """A running program. Belongs to the event loop that started it."""
 
     def __init__(
-        self, program: Program, key: AssignmentKey, sessions: Sessions, tail: Tail
+        self, program: Program, key: AssignmentKey, supervisor: ProcessSupervisor, tail: Tail
     ) -> None:
-        """Start it; `tail` is told what it writes.
+        """Start a program. `tail` receives its output.
 
         Raises:
-            OSError: it can't be started; nothing runs then, nor ever ran unless it is a `Begun`.
+            OSError: it can't be started; nothing is running. It never ran unless it is a `Begun`.
             ValueError: an argument or a variable can't be passed on, such as one with a zero byte.
         """
-        self._sessions = sessions
+        self._supervisor = supervisor
         self._key = key
         self._loop = asyncio.get_running_loop()
         self._exited: asyncio.Future[int] = self._loop.create_future()
@@ -64,7 +64,7 @@ class ChildProcess:
                     self._pipe(ours, Capture(stderr, Mask(program.secrets), tail.came), tail)
                     for stderr in (False, True)
                 )
-                self._process = sessions.start(program, key, out, err)
+                self._process = supervisor.start(program, key, out, err)
             self.pid = self._process.pid
             tail.begins(self._kept)
             self._begin(program.lost_kill_after)
@@ -74,7 +74,7 @@ class ChildProcess:
             raise
 
     def _pipe(self, ours: contextlib.ExitStack, capture: Capture, tail: Tail) -> int:
-        """One more stream; the end for the program, to be closed with `ours`."""
+        """Add a stream. Return the program's end of the pipe, which `ours` closes."""
         reading, writing = os.pipe()
         ours.callback(os.close, writing)
         try:
@@ -85,18 +85,18 @@ class ChildProcess:
         return writing
 
     def _begin(self, lost_kill_after: float | None) -> None:
-        """What can't be written down, or whose end would be told to nobody, doesn't run."""
+        """Add the child to the journal and watch for its end. Kill it if one of them fails."""
         try:
-            self._sessions.began(self.pid, self._key, lost_kill_after)
+            self._supervisor.began(self.pid, self._key, lost_kill_after)
         except OSError as error:  # a full disk
             self._abandon()
-            self._sessions.over(self._key)
+            self._supervisor.over(self._key)
             raise Begun(error.errno, error.strerror, error.filename) from error
         try:
             self._loop.add_reader(self._process.fileno(), self._gone)
         except OSError as error:
             self._abandon()
-            self._sessions.ended(self.pid, self._key)
+            self._supervisor.ended(self.pid, self._key)
             raise Begun(error.errno, error.strerror) from error
 
     def _abandon(self) -> None:
@@ -104,59 +104,57 @@ class ChildProcess:
         self._process.wait()
 
     async def ended(self) -> int:
-        """Its exit code, or minus the signal that ended it."""
+        """Wait for the end. Return the exit code, or minus the signal."""
         return await asyncio.shield(self._exited)
 
     @property
     def excess(self) -> Excess:
-        """What it had wanted more of than it might have, when it has ended."""
+        """The limits that the program exceeded, once it has ended."""
         return self._process.excess
 
     def terminate(self) -> None:
-        """Ask the whole group to end."""
+        """Send SIGTERM to the process group."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the whole tree, as far as it is known, now."""
+        """Send SIGKILL to all known processes of the attempt."""
         self._signal(signal.SIGKILL)
         if not self._exited.done():
-            self._sessions.kill(self.pid, self._key)
+            self._supervisor.kill(self.pid, self._key)
 
     async def output(self) -> tuple[Piece, ...]:
-        """What is kept of both streams, after they closed or `GRACE` is over."""
+        """Return the kept output of both streams, after they closed or `GRACE` expired."""
         closed = [stream.closed for stream in self._streams]
         await self._tail.room()
         _, waiting = await asyncio.wait(closed, timeout=_STRAGGLER)
         if waiting:
-            self._sessions.kill(self.pid, self._key)
+            self._supervisor.kill(self.pid, self._key)
             await asyncio.wait(closed, timeout=GRACE)
         for stream in self._streams:
             stream.capture.end(utcnow())
         return self._kept()
 
     async def emptied(self, within: float) -> None:
-        """After its end: return when nothing that came from it lives any more.
+        """Return when all descendants of the ended program have ended.
 
-        Or after `within` seconds, or `GRACE` if that is longer: the log tells then.
+        Give up and log after `within` seconds, or after `GRACE` if that is longer.
         """
         deadline, pause = self._loop.time() + max(within, GRACE), _FIRST_LOOK
-        while not self._sessions.empty(self._key):
+        while not self._supervisor.empty(self._key):
             if self._loop.time() > deadline:
                 key = self._key
-                log.error(
-                    "something of run %s can't be killed and lives on", key.run, extra=key.said
-                )
+                log.error("processes of run %s can't be killed", key.run, extra=key.said)
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LAST_LOOK)
 
     def _kept(self) -> tuple[Piece, ...]:
-        """Of both streams, in the order in which they were read."""
+        """Return the kept output of both streams, in the order of reading."""
         kept = (stream.capture.pieces() for stream in self._streams)
         return tuple(heapq.merge(*kept, key=lambda piece: piece.at))
 
     def close(self) -> None:
-        """Let go of everything; whatever still runs is killed. May be called again."""
+        """Close everything; kill the program if it is running. May be called again."""
         for stream in self._streams:
             stream.close()
         if not self._exited.done():
@@ -166,14 +164,14 @@ class ChildProcess:
     def _signal(self, number: signal.Signals) -> None:
         if self._exited.done():
             return
-        # All gone, or a set-uid program that only its own user may signal.
+        # The group has ended, or is a set-uid program that only its own user may signal.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
     def _gone(self) -> None:
         self._loop.remove_reader(self._process.fileno())
         self._exited.set_result(self._process.wait())
-        self._sessions.ended(self.pid, self._key)
+        self._supervisor.ended(self.pid, self._key)
 
 
 class _Stream:
@@ -205,7 +203,7 @@ class _Stream:
             self.close()
 
     async def _rest(self) -> None:
-        """What is read faster than the disk takes it waits in the pipe, for a moment."""
+        """Stop reading until the recording has caught up; the output waits in the pipe."""
         await self._tail.room()
         self._resting = None
         if not self.closed.done():

@@ -1,19 +1,19 @@
-"""One unary gRPC call; its status says whether the job succeeded.
+"""Make one unary gRPC call; its status decides whether the job succeeded.
 
     endpoint ──targets──▶ checked addresses ──▶ a channel of this attempt
     no method:  JobHandler.Run            RunRequest ──▶ RunResponse
     a method:   reflection ──▶ Method     payload, JSON ──▶ answer, JSON
 
 Invariants
-- Only permitted addresses are connected to (targets): the name is resolved once, here; the channel
+- Only permitted addresses are connected to (targets): the name is resolved once, here. The channel
   gets addresses only, and the name only as the authority.
-- A channel lives as long as its attempt, and shares no connection with another.
-- Through the proxy of `egress.proxy` a call goes by CONNECT, and the proxy resolves the name.
+- A channel lasts as long as its attempt, and shares no connection with another.
+- A call through `egress.proxy` uses CONNECT, and the proxy resolves the name.
 - The environment has no influence: no proxy variables, no service config of DNS.
-- Nothing is sent twice, nothing is decompressed, no message of more than 4 MiB is taken.
-- What the connection fails by, before anything is sent, is told from what the service says: a
-  limit of this worker's own gives the run back.
-- Of the answer of `JobHandler.Run` as much is kept as may be, of another method's up to 64 KiB.
+- Nothing is sent twice, nothing is decompressed, no message of more than 4 MiB is accepted.
+- Connection errors before the request is sent are distinguished from errors of the service: a
+  resource limit of this worker returns the run.
+- The answer of `JobHandler.Run` is kept up to the limit of results, of other methods up to 64 KiB.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import base64
 import ipaddress
 import ssl
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -54,18 +54,23 @@ from workerd.core.outcome import (
     Cause,
     Content,
     OutcomeReason,
-    stopped,
 )
 from workerd.executors import reflection
-from workerd.executors.base import AttemptStart, Stop, payload_bytes, until_stopped
+from workerd.executors.base import (
+    AttemptStart,
+    Stop,
+    outcome_of_stop,
+    payload_bytes,
+    until_stopped,
+)
 from workerd.executors.handlers.large_json import LARGE, beside, is_json
 from workerd.executors.reflection import Metadata, MethodNotCallable, NotThere
 
-# Whom this host trusts with TLS. gRPC's core has a list of its own, and is told the host's.
+# The host's CA certificates. gRPC's core has its own list, which these replace.
 
 
 def system_roots() -> bytes | None:
-    """All certificates, PEM, as OpenSSL finds them (`SSL_CERT_FILE` too); None: there are none.
+    """Return all CA certificates, PEM, as OpenSSL finds them (also `SSL_CERT_FILE`); None: none.
 
     Raises:
         OSError: they can't be read.
@@ -78,33 +83,33 @@ def system_roots() -> bytes | None:
 
 
 CONNECT_WITHIN: Final = 10.0
-LONGEST_WISH: Final = 86_400.0
-"""Seconds that a target may ask to be left alone."""
+MAX_RETRY_DELAY: Final = 86_400.0
+"""Maximum retry delay that a target may request, in seconds."""
 
 _ALMOST: Final = timedelta(milliseconds=100)
-"""So near its end a call that says its time is over means that: clocks don't agree to less."""
+"""DEADLINE_EXCEEDED within this time of the deadline is a timeout: clocks differ by that much."""
 _RUN: Final = "/schedd.v1.JobHandler/Run"
 _DETAILS: Final = "grpc-status-details-bin"
 _GZIP: Final = b"\x1f\x8b"
-"""No message begins with it. Some servers compress whatever their caller says that it takes."""
+"""No message begins with these bytes. Some servers compress without being asked."""
 _PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE),
     ("grpc.max_send_message_length", MAX_MESSAGE),
-    ("grpc.min_reconnect_backoff_ms", int(CONNECT_WITHIN * 1000)),  # bounds one connecting
+    ("grpc.min_reconnect_backoff_ms", int(CONNECT_WITHIN * 1000)),  # limits one connection attempt
     ("grpc.enable_http_proxy", 0),
     ("grpc.address_http_proxy_enabled_addresses", ""),  # the other kind of proxy
     ("grpc.service_config_disable_resolution", 1),
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),
-    # Nothing is asked for compressed, nor unpacked: 1.76 does that without a bound, 1.85 within it.
+    # No compression: gRPC 1.76 decompresses without a limit, 1.85 within the limit.
     ("grpc.compression_enabled_algorithms_bitset", 1),
     ("grpc.per_message_decompression", 0),
 )
 
 
 class NoAnswer(Exception):
-    """A status of OK, and no message: what a server that streams may do, and no unary one."""
+    """The status is OK without a message, which only a streaming server may do."""
 
 
 class GrpcExecutor:
@@ -115,32 +120,32 @@ class GrpcExecutor:
         self._proxy = egress.via()
         self._credentials: grpc.ChannelCredentials | None = None
         self._idle: grpc.aio.Channel | None = None
-        """Connected to nothing. gRPC's core goes when no channel is left, and ends the process
-        when it is to come up without descriptors: with this one it stays.
+        """An unconnected channel that keeps gRPC's core initialized. The core shuts down with the
+        last channel, and aborts the process if it restarts without free descriptors.
         """
 
     def objection(self, assignment: pb.Assignment) -> str:
-        """It can do all there is."""
+        """Accept every assignment."""
         del assignment
         return ""
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
-        """Make the call, and judge its answer."""
+        """Make the call; return its outcome."""
         outcome = await until_stopped(self._call(attempt), stop)
         if outcome is None:
             assert stop.cause is not None, "nothing else ends it"
-            return stopped(stop.cause)
+            return outcome_of_stop(attempt, stop.cause)
         return outcome
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close the idle channel."""
         if self._idle is not None:
             await self._idle.close()
 
     async def _call(self, attempt: AttemptStart) -> AttemptOutcome:
         action = attempt.assignment.grpc
         try:
-            need_descriptor()  # before gRPC's core finds none
+            need_descriptor()  # gRPC's core would fail without one
             endpoint = endpoint_of(action.endpoint)
             channel = await self._open(endpoint)
         except (ForbiddenTarget, ValueError) as error:
@@ -161,7 +166,7 @@ class GrpcExecutor:
             except (MethodNotCallable, ValueError) as error:
                 return _failed(str(error), OutcomeReason.DONT_RETRY)
             except grpc.aio.AioRpcError as error:
-                return _ended(error, channel.get_state(), attempt.deadline)
+                return _ended(error, channel.get_state(), attempt)
 
     async def _open(self, endpoint: Endpoint) -> grpc.aio.Channel:
         self._idle = self._idle or grpc.aio.insecure_channel("ipv4:127.0.0.1:1")
@@ -182,7 +187,7 @@ class GrpcExecutor:
 
 
 def _through(proxy: Proxy, endpoint: Endpoint) -> Sequence[tuple[str, str]]:
-    """The channel options by which gRPC's core sends CONNECT."""
+    """Return the channel options for CONNECT through a proxy."""
     options = [("grpc.http_connect_server", endpoint.authority)]
     if proxy.credentials:
         basic = base64.b64encode(proxy.credentials.encode()).decode()
@@ -191,8 +196,8 @@ def _through(proxy: Proxy, endpoint: Endpoint) -> Sequence[tuple[str, str]]:
 
 
 def target_of(addresses: Sequence[str], port: int) -> str:
-    """Addresses as a channel takes them, to be tried in this order. It takes one family alone, so
-    those of IPv4 among IPv6 are written as that family has them.
+    """Return the channel target for these addresses, tried in this order. A target has one address
+    family, so IPv4 addresses among IPv6 are mapped to IPv6.
     """
     read = [ipaddress.ip_address(each) for each in addresses]
     if all(each.version == 4 for each in read):
@@ -207,14 +212,14 @@ async def _job_handler(channel: grpc.aio.Channel, attempt: AttemptStart) -> Atte
     try:
         answer.ParseFromString(data)
     except DecodeError:
-        return _failed("its answer is no RunResponse", OutcomeReason.EXCEPTION)
+        return _failed("answer isn't a valid RunResponse", OutcomeReason.EXCEPTION)
     if len(data) > LARGE:
         return await beside(partial(judged, answer, attempt.most_result))
     return judged(answer, attempt.most_result)
 
 
 def run_request(attempt: AttemptStart) -> job_handler_pb2.RunRequest:
-    """What `JobHandler.Run` is told."""
+    """Return the request of `JobHandler.Run`."""
     given = attempt.assignment
     request = job_handler_pb2.RunRequest(
         namespace=given.namespace,
@@ -233,12 +238,12 @@ def run_request(attempt: AttemptStart) -> job_handler_pb2.RunRequest:
 
 
 def judged(answer: job_handler_pb2.RunResponse, most: int = KEEP) -> AttemptOutcome:
-    """What `JobHandler.Run` says of its work."""
+    """Return the outcome of an answer of `JobHandler.Run`."""
     if answer.dont_retry:
-        error = answer.error or "it said that another attempt is of no use"
+        error = answer.error or "job handler requested no retry"
         return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, error[:MAX_ERROR])
     if answer.error:
-        wait = _wish(answer.retry_after) if answer.HasField("retry_after") else None
+        wait = _retry_delay(answer.retry_after) if answer.HasField("retry_after") else None
         error = answer.error[:MAX_ERROR]
         return AttemptOutcome(
             AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, error, retry_after=wait
@@ -254,14 +259,14 @@ async def _any_method(
 ) -> AttemptOutcome:
     given = attempt.assignment.payload
     if given.WhichOneof("kind") == "raw":
-        raise MethodNotCallable("the payload isn't JSON")
+        raise MethodNotCallable("payload isn't JSON")
     metadata = metadata_of(attempt)
     method = await reflection.find(channel, service, name, metadata, _left(attempt))
     data = await _unary(channel, method.path, await method.request(given.json), attempt)
     if len(data) > KEEP:
-        told = f"its answer has {len(data):,} bytes, more than {KEEP:,}: it isn't kept\n"
+        note = f"answer of {len(data):,} bytes isn't kept: above the limit of {KEEP:,} bytes\n"
         return AttemptOutcome(
-            AttemptVerdict.SUCCEEDED, output=(_piece(told.encode(), stderr=True),)
+            AttemptVerdict.SUCCEEDED, output=(_piece(note.encode(), stderr=True),)
         )
     text = await method.answer(data)
     if text is None:
@@ -277,24 +282,24 @@ async def _unary(
         request, metadata=metadata_of(attempt), timeout=_left(attempt)
     )
     if answer is None:
-        raise NoAnswer("it says OK, and answers nothing")
+        raise NoAnswer("server returned OK without an answer")
     if answer.startswith(_GZIP):
-        raise MethodNotCallable("its answer is compressed, which nobody has asked for")
+        raise MethodNotCallable("answer is compressed without a request for compression")
     return answer
 
 
 def metadata_of(attempt: AttemptStart) -> Metadata:
-    """What is told of the attempt, in ASCII (the rest percent-encoded), and what the job adds."""
-    told = {
+    """Return the attempt's metadata, percent-encoded to ASCII, and the job's own metadata."""
+    metadata = {
         f"schedd-{name.replace('_', '-')}": quote(value, safe=_PLAIN)
         for name, value in attempt.facts().items()
         if value
     }
     if attempt.assignment.traceparent:
-        told["traceparent"] = attempt.assignment.traceparent
-    theirs = attempt.assignment.grpc.metadata.items()
-    told |= {name.lower(): value for name, value in theirs if not reserved_metadata(name)}
-    return tuple(told.items())
+        metadata["traceparent"] = attempt.assignment.traceparent
+    own = attempt.assignment.grpc.metadata.items()
+    metadata |= {name.lower(): value for name, value in own if not reserved_metadata(name)}
+    return tuple(metadata.items())
 
 
 def _left(attempt: AttemptStart) -> float:
@@ -302,11 +307,11 @@ def _left(attempt: AttemptStart) -> float:
 
 
 def _ended(
-    error: grpc.aio.AioRpcError, state: grpc.ChannelConnectivity, deadline: datetime
+    error: grpc.aio.AioRpcError, state: grpc.ChannelConnectivity, attempt: AttemptStart
 ) -> AttemptOutcome:
     code, details = error.code(), error.details() or ""
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED and utcnow() >= deadline - _ALMOST:
-        return stopped(Cause.TIMEOUT)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED and utcnow() >= attempt.deadline - _ALMOST:
+        return outcome_of_stop(attempt, Cause.TIMEOUT)
     unreached = state is grpc.ChannelConnectivity.TRANSIENT_FAILURE
     if code is grpc.StatusCode.UNAVAILABLE and unreached and (limit := limit_in(details)):
         return _given_back(limit)
@@ -326,22 +331,22 @@ def _status(
 
 
 def _retry_after(error: grpc.aio.AioRpcError) -> timedelta | None:
-    """What the target wishes: `google.rpc.RetryInfo` in its status. Nonsense counts as no wish."""
+    """Return the delay in the status's `google.rpc.RetryInfo`; None if missing or invalid."""
     for name, value in error.trailing_metadata() or ():
         if name != _DETAILS or not isinstance(value, bytes):
             continue
         info = RetryInfo()
         try:
             if any(detail.Unpack(info) for detail in Status.FromString(value).details):
-                return _wish(info.retry_delay)
+                return _retry_delay(info.retry_delay)
         except DecodeError:
             return None
     return None
 
 
-def _wish(duration: Duration) -> timedelta:
+def _retry_delay(duration: Duration) -> timedelta:
     seconds = duration.seconds + duration.nanos / 1e9
-    return timedelta(seconds=min(max(seconds, 0.0), LONGEST_WISH))
+    return timedelta(seconds=min(max(seconds, 0.0), MAX_RETRY_DELAY))
 
 
 def _succeeded(data: bytes, *, json: bool, most: int) -> AttemptOutcome:
@@ -352,13 +357,11 @@ def _succeeded(data: bytes, *, json: bool, most: int) -> AttemptOutcome:
             AttemptVerdict.SUCCEEDED, result=Content(data, json=json and _is_json(data))
         )
     except standard.TooDeep as error:
-        return AttemptOutcome(
-            AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, f"the response {error}"
-        )
+        return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, f"response {error}")
 
 
 def _is_json(data: bytes) -> bool:
-    """As `large.is_json`, and without numbers or characters that JSON readers refuse."""
+    """Return whether this is JSON without numbers or characters that JSON readers reject."""
     if not is_json(data):
         return False  # kept as bytes, though the target says JSON
     try:
@@ -375,8 +378,8 @@ def _piece(data: bytes, *, stderr: bool = False) -> Piece:
 
 
 def _given_back(limit: str) -> AttemptOutcome:
-    told = f"this worker can't start it: {limit}"
-    return AttemptOutcome(AttemptVerdict.RETURNED, error=told, began=False)
+    error = f"not started on this worker: {limit}"
+    return AttemptOutcome(AttemptVerdict.RETURNED, error=error, began=False)
 
 
 def _failed(error: str, reason: OutcomeReason) -> AttemptOutcome:

@@ -1,11 +1,12 @@
-"""One HTTP request; its status, or a pattern in its body, says whether the job succeeded.
+"""Send one HTTP request; its status, or a pattern in its body, decides whether the job succeeded.
 
 Invariants
 - Only permitted targets are called, on each hop (schedkit.egress.client).
-- Of an answer as much is read as may be kept, of one that is a failure 64 KiB; as it came: nothing
-  is decompressed. A pattern is looked for in the first 64 KiB.
-- Redirects are followed only when the job asks, at most `MAX_REDIRECTS`, never from https to http.
-- What is signed is signed for the first origin alone, and anew for each sending.
+- An answer is read up to the limit of results, a failure up to 64 KiB. Nothing is decompressed. The
+  pattern is searched for in the first 64 KiB.
+- Redirects are followed only if the job asks for it, at most `MAX_REDIRECTS`, never from https to
+  http.
+- Requests are signed for the first origin only, each request separately.
 """
 
 from __future__ import annotations
@@ -40,9 +41,14 @@ from workerd.core.outcome import (
     Cause,
     Content,
     OutcomeReason,
-    stopped,
 )
-from workerd.executors.base import AttemptStart, Stop, payload_bytes, until_stopped
+from workerd.executors.base import (
+    AttemptStart,
+    Stop,
+    outcome_of_stop,
+    payload_bytes,
+    until_stopped,
+)
 from workerd.executors.handlers.large_json import LARGE, beside, is_json
 
 MAX_REDIRECTS = 5
@@ -52,7 +58,7 @@ _CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization"})
 
 @dataclass(slots=True)
 class CallProgress:
-    """How far a call has come, for the error of a timeout."""
+    """The progress of a call, for the error of a timeout."""
 
     doing: str = ""
     answers: int = 0
@@ -62,26 +68,27 @@ class HttpExecutor:
     """The executor of `http`."""
 
     def __init__(self, egress: Egress, *, secrets: Sequence[Path] = ()) -> None:
-        """`secrets`: directories below which jobs may name files of keys."""
+        """`secrets`: directories in which jobs may name files of keys."""
         self._secrets = secrets
         self._client = EgressClient(egress, "workerd.toml")
 
     def objection(self, assignment: pb.Assignment) -> str:
-        """It can do all there is."""
+        """Accept every assignment."""
         del assignment
         return ""
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
-        """Send it, and judge the answer."""
+        """Send the request; return its outcome."""
         progress = CallProgress()
         outcome = await until_stopped(self._call(attempt, progress), stop)
         if outcome is None:
             assert stop.cause is not None, "nothing else ends it"
-            return stopped(stop.cause, progress.doing if stop.cause is Cause.TIMEOUT else "")
+            detail = progress.doing if stop.cause is Cause.TIMEOUT else ""
+            return outcome_of_stop(attempt, stop.cause, detail)
         return outcome
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close the client."""
         await self._client.close()
 
     async def _call(self, attempt: AttemptStart, progress: CallProgress) -> AttemptOutcome:
@@ -100,9 +107,9 @@ class HttpExecutor:
             return _failed(str(error), OutcomeReason.DONT_RETRY)
         except CallFailed as error:
             if error.os_error and at_limit(error.os_error):  # no descriptor: not the job's fault
-                told = f"this worker can't start it: {error.os_error.strerror}"
+                text = f"not started on this worker: {error.os_error.strerror}"
                 return AttemptOutcome(
-                    AttemptVerdict.RETURNED, error=told, began=progress.answers > 0
+                    AttemptVerdict.RETURNED, error=text, began=progress.answers > 0
                 )
             return _failed(str(error), OutcomeReason.EXCEPTION)
         except (OSError, ValueError) as error:
@@ -137,14 +144,14 @@ class HttpExecutor:
             try:
                 target = url.join(URL(onward))
             except ValueError as error:
-                told = f"the target redirects to {onward[:200]!r}, which isn't a valid URL: {error}"
-                return _failed(told, OutcomeReason.HTTP_STATUS)
+                text = f"redirect to {onward[:200]!r}, which isn't a valid URL: {error}"
+                return _failed(text, OutcomeReason.HTTP_STATUS)
             self._client.check(target)
             if target.origin() != url.origin():
                 headers = {k: v for k, v in headers.items() if k.lower() not in _CREDENTIALS}
                 signing = ()
             if url.scheme == "https" and target.scheme != "https":
-                raise ForbiddenTarget(f"a redirect from https to {target.scheme} is not followed")
+                raise ForbiddenTarget(f"redirect from https to {target.scheme} isn't followed")
             if answer.status == 303 or (answer.status in (301, 302) and method == "POST"):
                 method, body = "GET", None
             url = target
@@ -169,7 +176,7 @@ async def _judged(
             retry_after=_retry_after(answer.headers),
         )
     if not pattern.found_in(kept):
-        wrong = f"HTTP {answer.status}, but its body doesn't match {action.success_pattern!r}"
+        wrong = f"HTTP {answer.status}, but the body doesn't match {action.success_pattern!r}"
         return AttemptOutcome(
             AttemptVerdict.FAILED, OutcomeReason.HTTP_STATUS, wrong, answer.status, output=output
         )
@@ -181,21 +188,19 @@ async def _judged(
         elif 0 < len(data) <= most:
             result = await beside(partial(_content, bytes(data), answer.content_type))
     except TooDeep as error:
-        return AttemptOutcome(
-            AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, f"the response {error}"
-        )
+        return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, f"response {error}")
     return AttemptOutcome(AttemptVerdict.SUCCEEDED, result=result, output=() if result else output)
 
 
 async def _read(answer: aiohttp.ClientResponse, data: bytearray, most: int) -> None:
-    """So much of its body and, if there is more, one byte of that."""
+    """Read at most `most` bytes of the body, and one more byte if there is one."""
     while len(data) <= most and (chunk := await answer.content.read(most + 1 - len(data))):
         data += chunk
 
 
 def _content(data: bytes, kind: str) -> Content:
     if kind == "application/json" or kind.endswith("+json"):
-        return Content(data, json=is_json(data))  # else it only says so: kept as bytes
+        return Content(data, json=is_json(data))  # an invalid body is kept as bytes
     return Content(data, json=False)
 
 
@@ -206,12 +211,12 @@ def _body(action: job_pb2.HttpAction, attempt: AttemptStart) -> bytes | None:
 
 
 def _headers(action: job_pb2.HttpAction, attempt: AttemptStart) -> dict[str, str]:
-    told = {
+    facts = {
         f"Schedd-{name.replace('_', '-').title()}": value
         for name, value in attempt.facts().items()
         if value
     }
-    headers = {"User-Agent": "schedd", "Accept-Encoding": "identity", **told}
+    headers = {"User-Agent": "schedd", "Accept-Encoding": "identity", **facts}
     if attempt.assignment.traceparent:
         headers["traceparent"] = attempt.assignment.traceparent
     is_json = action.HasField("json") or (
@@ -225,7 +230,7 @@ def _headers(action: job_pb2.HttpAction, attempt: AttemptStart) -> dict[str, str
 
 
 def _retry_after(headers: Mapping[str, str]) -> timedelta | None:
-    """What the target wishes: seconds, or a date. Nonsense counts as no wish."""
+    """Return the delay in Retry-After, as seconds or date; None if missing or invalid."""
     text = headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdigit():
         return timedelta(seconds=min(int(text[:12]), 86_400))

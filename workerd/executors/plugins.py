@@ -1,12 +1,12 @@
-"""Executors of others: each entry point of `schedd.executors` that this worker's packages have.
+"""Plug-in executors: the entry points of `schedd.executors` in this worker's packages.
 
     plugin: {executor: sqlite, config: {…}}  ─→ action "plugin/sqlite" ─→ config fits ─→ its `run`
 
 Invariants
-- They run as handlers do, on the loop or in a thread; what one raises is its own run's outcome.
-- One that can't be loaded keeps the worker from starting: runs would wait for it without a word.
-- However one closes, or doesn't, the others are closed and the worker ends.
-- What a config may say is the plug-in's to know: it is checked here, not where jobs are stored.
+- Plug-ins run as handlers do, on the loop or in a thread. An exception is the run's outcome.
+- If a plug-in can't be loaded, the worker doesn't start: runs would wait for it silently.
+- If a plug-in doesn't close, the others are closed nevertheless and the worker ends.
+- Configs are checked here, not where jobs are stored: only the plug-in knows their type.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from workerd.executors.python import HandlerCaller
 log = logging.getLogger(__name__)
 
 CLOSE_WITHIN: Final = 5.0
-"""Seconds."""
+"""Seconds for all plug-ins to close."""
 PREFIX: Final = "plugin/"
-"""Before its name, in what a worker says that it can do."""
+"""Prefix of plug-in names in the worker's list of actions."""
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 
 
 class PluginExecutor:
-    """One of them, as an executor of this worker."""
+    """A plug-in as an executor of this worker."""
 
     def __init__(self, executor: Executor, caller: HandlerCaller) -> None:
-        """Raises TypeError: by its annotations nothing can be read."""
+        """Raises TypeError: an annotation of the plug-in isn't a valid type."""
         self.executor = executor
         self._caller = caller
         self._config = fit_of(executor.run, 0, "config")
         self._payload = fit_of(executor.run, 1)
 
     def objection(self, assignment: pb.Assignment) -> str:
-        """It can do what it is told, as far as can be seen here."""
+        """Accept every assignment: the plug-in checks its config at the start."""
         del assignment
         return ""
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
-        """Have it carry out."""
+        """Run the plug-in until its outcome."""
         given = attempt.assignment.plugin
         arguments = [
             (self._config, content_of(given.config)),
@@ -65,15 +65,15 @@ class PluginExecutor:
         return await self._caller.call(work, attempt, stop, loop=loop)
 
     async def close(self) -> None:
-        """Let it close what it holds, where its coroutines ran."""
+        """Close the plug-in, on the loop of its coroutines."""
         await self._caller.await_there(self.executor.close)
 
 
 def found() -> Mapping[str, EntryPoint]:
-    """Those that are installed, by name.
+    """Return the installed plug-ins, by name.
 
     Raises:
-        Misconfigured: two have one name, or a name can't be one.
+        Misconfigured: two have the same name, or a name isn't valid.
     """
     named: dict[str, EntryPoint] = {}
     for each in entry_points(group=GROUP):
@@ -81,23 +81,23 @@ def found() -> Mapping[str, EntryPoint]:
             raise Misconfigured(f"executors: {each.name!r} must match {_NAME.pattern}")
         if named.get(each.name, each) != each:
             values = f"{named[each.name].value} and {each.value}"
-            raise Misconfigured(f"executors: {each.name!r} is given twice: {values}")
+            raise Misconfigured(f"executors: duplicate name {each.name!r}: {values}")
         named[each.name] = each
     return named
 
 
 def loaded(points: Mapping[str, EntryPoint], caller: HandlerCaller) -> Mapping[str, PluginExecutor]:
-    """One of each, by its action.
+    """Return an executor for each plug-in, by its action.
 
     Raises:
-        Misconfigured: one can't be imported or made, or isn't an executor.
+        Misconfigured: a plug-in can't be imported or created, or isn't an executor.
     """
     return {f"{PREFIX}{name}": _loaded(name, point, caller) for name, point in points.items()}
 
 
 async def close(plugins: Mapping[str, PluginExecutor]) -> None:
-    """Each lets go of what it holds, all at once, within `CLOSE_WITHIN`; whatever one does there
-    is in nobody's way. (What neither waits nor lets itself be cancelled is left behind: `app`.)
+    """Close all plug-ins concurrently, within `CLOSE_WITHIN`, independently of each other. Plug-ins
+    that block and ignore their cancel are abandoned (`app`).
     """
     closing = [
         asyncio.create_task(_closed(*each), name=f"close {each[0]}") for each in plugins.items()
@@ -106,7 +106,7 @@ async def close(plugins: Mapping[str, PluginExecutor]) -> None:
         return
     _, late = await asyncio.wait(closing, timeout=CLOSE_WITHIN)
     for each in late:
-        log.warning("%s takes longer than %g s: left as it is", each.get_name(), CLOSE_WITHIN)
+        log.warning("%s timed out after %g s", each.get_name(), CLOSE_WITHIN)
         each.cancel()
 
 
@@ -115,17 +115,17 @@ async def _closed(action: str, plugin: PluginExecutor) -> None:
         await plugin.close()
     except asyncio.CancelledError:
         raise
-    except BaseException:  # not even a SystemExit keeps the others from being closed
-        log.exception("the executor of %s doesn't close as it should", action)
+    except BaseException:  # the others are closed even after a SystemExit
+        log.exception("closing the executor of %s failed", action)
 
 
 def _loaded(name: str, point: EntryPoint, caller: HandlerCaller) -> PluginExecutor:
     try:
         executor = point.load()()
         if not isinstance(executor, Executor):
-            raise TypeError(f"{executor!r} is no schedclient.executors.Executor")
+            raise TypeError(f"{executor!r} isn't a schedclient.executors.Executor")
         return PluginExecutor(executor, caller)
-    except (Exception, SystemExit) as error:  # it is another's code and may raise anything
+    except (Exception, SystemExit) as error:  # foreign code may raise anything
         raise Misconfigured(
             f"executors: can't load {name!r} ({point.value}): {type(error).__name__}: {error}"
         ) from error

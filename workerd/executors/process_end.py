@@ -1,8 +1,8 @@
-"""Staying with a program that was started, until nothing of it is left.
+"""Wait for the end of a program and its descendants.
 
 Invariants
-- A stop asks the whole group to end, and kills it after `kill_after`; a kill needs no asking.
-- It is let go of whatever happens, a cancel too.
+- A stop sends SIGTERM to the process group, and SIGKILL after `kill_after`; a kill skips SIGTERM.
+- The child is closed in any case, also after a cancel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AFTER_START = failpoints.awaited("worker.after_start", None)
 async def stayed(
     child: ChildProcess, attempt: AttemptStart, stop: Stop
 ) -> tuple[int, tuple[Piece, ...]]:
-    """Its exit code, or minus the signal that ended it; and what is kept of its output."""
+    """Return the exit code, or minus the signal, and the kept output."""
     loop = asyncio.get_running_loop()
     killing: asyncio.TimerHandle | None = None
 

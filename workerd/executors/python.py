@@ -1,12 +1,12 @@
-"""Handlers registered with `schedclient.handler`: coroutines on event loops of their own
-(`handler_loops`), functions in threads, others in processes of their own (`apart`).
+"""Run handlers registered with `schedclient.handler`: coroutines on separate event loops
+(`handler_loops`), functions in threads, others in subprocesses (`handler_subprocess`).
 
 Invariants
-- What a handler raises is the attempt's outcome; nothing of it reaches the worker.
+- An exception of a handler is the attempt's outcome; it never reaches the worker.
 - A coroutine is stopped by canceling its task, a thread by `ctx.cancel`. A handler that ignores
-  that can't be ended: after a timeout or a cancel it is left behind past `kill_after`.
-- A run that would be given back, to run elsewhere, is waited for: no other worker may have it while
-  it runs here.
+  that can't be ended: after a timeout or a cancel it is abandoned past `kill_after`.
+- A run that would be returned, to run elsewhere, is waited for: no other worker may run it while it
+  is running here.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from schedclient import handlers as sdk
 from schedclient.handlers import Mode
 from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause, stopped
-from workerd.executors.base import AttemptStart, Stop, bounds_of
+from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause
+from workerd.executors.base import AttemptStart, Stop, bounds_of, outcome_of_stop
 from workerd.executors.handlers.attempt_call import HandlerCall
 from workerd.executors.handlers.handler_loops import HandlerLoops
-from workerd.executors.handlers.handler_subprocess import Apart
+from workerd.executors.handlers.handler_subprocess import SubprocessHandlers
 from workerd.executors.handlers.invocation import class_of, raised, words_of
 from workerd.executors.handlers.payload_types import Fit, fit_of
 from workerd.executors.handlers.threads import Threads
@@ -38,7 +38,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _FINAL = (Cause.TIMEOUT, Cause.SILENCE, Cause.CANCEL)
-"""After these no other worker begins where this one may still be at work."""
+"""After these no other worker runs the attempt, so an abandoned handler is harmless."""
 
 
 class HandlerCaller:
@@ -51,9 +51,9 @@ class HandlerCaller:
     async def call(
         self, work: HandlerCall, attempt: AttemptStart, stop: Stop, *, loop: bool
     ) -> AttemptOutcome:
-        """`loop`: the function returns an awaitable; else it runs in a thread."""
+        """Call a function. `loop`: it returns an awaitable; otherwise it runs in a thread."""
         if stop.cause is not None:
-            return stopped(stop.cause)
+            return outcome_of_stop(attempt, stop.cause)
         call = None
         try:
             if loop:
@@ -62,22 +62,22 @@ class HandlerCaller:
             else:
                 ended, ask = self._threads.submit(work.called), work.context.cancel.set
         except OSError as error:
-            told = f"this worker can't start it: {error.strerror}"
-            return AttemptOutcome(AttemptVerdict.RETURNED, error=told, began=False)
+            text = f"not started on this worker: {error.strerror}"
+            return AttemptOutcome(AttemptVerdict.RETURNED, error=text, began=False)
         try:
             outcome = await _ended(ended, ask, attempt, stop)
         finally:
             work.context.cancel.set()
             output = work.run.output.finish()
         if stop.cause is not None:
-            return stopped(stop.cause, work.run.blocked, output)
+            return outcome_of_stop(attempt, stop.cause, work.run.blocked, output)
         if call is not None and call.error is not None:
             outcome = raised(call.error)
         assert outcome is not None, "it is canceled by a stop alone"
         return replace(outcome, output=output) if output else outcome
 
     async def await_there(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Await it where coroutines of handlers run."""
+        """Await `work` on the loops of handlers."""
 
         async def awaited() -> T:
             return await work()
@@ -93,26 +93,26 @@ class HandlerCaller:
 
 
 def import_all(modules: Sequence[str]) -> None:
-    """Have these register their handlers.
+    """Import modules, which register their handlers.
 
     Raises:
-        Misconfigured: one of them can't be imported.
+        Misconfigured: a module can't be imported.
     """
     for name in modules:
         try:
             with importing():
                 importlib.import_module(name)
-        except (Exception, SystemExit) as error:  # it is the user's and may raise anything
+        except (Exception, SystemExit) as error:  # a user's module may raise anything
             raise Misconfigured(
                 f"handlers: can't import {name!r}: {class_of(error)}: {words_of(error)}"
             ) from error
 
 
 def check(modules: Sequence[str]) -> None:
-    """Import them, as a worker does that starts, and look at what they register.
+    """Import modules as at the start of a worker, and check the handlers.
 
     Raises:
-        Misconfigured: what a start would.
+        Misconfigured: the start would fail.
     """
     import_all(modules)
     for name, each in sdk.registered.items():
@@ -120,8 +120,8 @@ def check(modules: Sequence[str]) -> None:
 
 
 def is_there(module: str) -> bool:
-    """Whether there is such a module, by its name alone: neither it nor its packages are imported,
-    for what they would register isn't taken while a worker runs.
+    """Return whether a module exists, without importing it or its packages: handlers can't be
+    registered while a worker is running.
     """
     importlib.invalidate_caches()
     path: Sequence[str] | None = None
@@ -140,50 +140,52 @@ class PythonExecutor:
     """The executor of `python`."""
 
     def __init__(
-        self, handlers: Mapping[str, sdk.RegisteredHandler], apart: Apart, caller: HandlerCaller
+        self,
+        handlers: Mapping[str, sdk.RegisteredHandler],
+        subprocesses: SubprocessHandlers,
+        caller: HandlerCaller,
     ) -> None:
-        """Raises Misconfigured: what a handler takes can't be told from its annotation."""
+        """Raises Misconfigured: the annotation of a payload isn't a valid type."""
         self._handlers = handlers
-        self._apart = apart
+        self._subprocesses = subprocesses
         self._caller = caller
         self._fits = {name: _fit(name, each) for name, each in handlers.items()}
 
     @classmethod
     def of_modules(
-        cls, modules: Sequence[str], apart: Apart, caller: HandlerCaller
+        cls, modules: Sequence[str], subprocesses: SubprocessHandlers, caller: HandlerCaller
     ) -> PythonExecutor:
-        """All handlers that these modules register.
+        """Return an executor of all handlers that these modules register.
 
         Raises:
-            Misconfigured: one of them can't be imported.
+            Misconfigured: a module can't be imported.
         """
         import_all(modules)
-        return cls(sdk.registered, apart, caller)
+        return cls(sdk.registered, subprocesses, caller)
 
     @property
     def names(self) -> Sequence[str]:
-        """What jobs may call."""
+        """Names of the handlers."""
         return sorted(self._handlers)
 
     def objection(self, assignment: pb.Assignment) -> str:
-        """A handler that isn't registered here; what it can't be held to here."""
+        """Return why the handler can't run here: unknown, or limits that can't be enforced."""
         action = assignment.python
         handler = self._handlers.get(action.handler)
         if handler is None:
-            return f"no handler {action.handler!r} on this worker"
+            return f"handler {action.handler!r} not found on this worker"
         if handler.mode is Mode.PROCESS:
-            return self._apart.lacking(bounds_of(action.limits))
+            return self._subprocesses.lacking(bounds_of(action.limits))
         if action.env_from or (action.HasField("limits") and bounds_of(action.limits)):
-            told = f"handler {action.handler!r} has no process of its own (mode)"
-            return f"{told}: no env_from, no limits"
+            return f'handler {action.handler!r}: env_from and limits need mode="process"'
         return ""
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
-        """Call it."""
+        """Call the handler."""
         name = attempt.assignment.python.handler
         handler = self._handlers[name]
         if handler.mode is Mode.PROCESS:
-            return await self._apart.run(attempt, stop)
+            return await self._subprocesses.run(attempt, stop)
         given = [(self._fits[name], attempt.content)]
         work = HandlerCall(attempt, name, handler.function, given)
         return await self._caller.call(work, attempt, stop, loop=handler.mode is Mode.LOOP)
@@ -202,15 +204,19 @@ async def _ended(
     attempt: AttemptStart,
     stop: Stop,
 ) -> AttemptOutcome | None:
-    """How it ended. None: it never began, or it was asked to end, didn't, and is left behind.
+    """Wait for the outcome. None: the handler never began, or was abandoned.
 
-    `ask` asks it to end.
+    `ask` requests its end.
     """
 
     def leave() -> None:
         if not future.done():
             key = attempt.key
-            log.warning("handler of run %s doesn't end; it is left behind", key.run, extra=key.said)
+            log.warning(
+                "handler of run %s is still running after its end was requested; abandoned",
+                key.run,
+                extra=key.said,
+            )
             future.set_result(None)
 
     def end(kill: bool) -> None:

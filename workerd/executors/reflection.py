@@ -1,13 +1,14 @@
-"""A method that nobody here has a proto of: found by asking its server, and spoken to in JSON.
+"""Call a gRPC method in JSON, without its proto: server reflection describes it.
 
     symbol ──▶ its file ──▶ what that imports, one after the other ──▶ a pool ──▶ Method
                                                  JSON ──request──▶ bytes ──answer──▶ JSON
 
 Invariants
-- Each call has a pool of its own: no server's types are known to another's, or outlive the call.
-- At most MAX_FILES files of MAX_BYTES together are taken, whatever a server says, and no names that
-  make a small answer a huge text.
-- What takes long for what others sent (pools, JSON) is reckoned in a thread, not on the loop.
+- Each call has its own pool: the types of one server are unknown to others, and dropped after the
+  call.
+- At most MAX_FILES files of MAX_BYTES together are accepted, and no names that would turn a small
+  answer into a huge text.
+- Expensive processing of foreign data (pools, JSON) runs in a thread, not on the loop.
 """
 
 from __future__ import annotations
@@ -30,53 +31,53 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 MAX_FILES: Final = 1_000
 MOST_ENTRIES: Final = 10_000
-"""Files in all its answers: some servers send with each file all that it stands on, again."""
+"""Files in all answers: some servers send all dependencies again with each file."""
 MAX_BYTES: Final = 1024 * 1024
-"""Those of a whole API of thousands of messages. A pool is made in one go that nothing interrupts:
-of so much in a tenth of a second.
+"""Enough for an API of thousands of messages. A pool is built without interruption; this size takes
+a tenth of a second.
 """
 _PATHS: Final = tuple(
     f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
     for version in ("v1", "v1alpha")
 )
-"""The same messages under two names: newer servers know only the first, older ones the second."""
+"""The same service under two names: newer servers know only the first, older ones the second."""
 
 LONGEST_NAME: Final = 200
-"""Characters of a field or value. An answer is written out with one for each two bytes: longer ones
-would make a huge text of it.
+"""Characters of a field or value name. An answer may contain a name for every two bytes: longer
+names would make its JSON huge.
 """
 _DEEPEST: Final = 100
-"""Levels of a message; those that protobuf reads, too."""
+"""Levels of a message, as in protobuf."""
 
 Metadata = Sequence[tuple[str, str]]
 
 
 class NotThere(Exception):
-    """The server is there, and hasn't got that: no such service or method, or no reflection."""
+    """The server has no such service or method, or no reflection."""
 
 
 class MethodNotCallable(Exception):
-    """This method can't be called so, now or another time."""
+    """The method can't be called this way; a retry fails, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReflectedMethod:
-    """One unary method, and what it takes and gives."""
+    """One unary method with its types."""
 
     path: str
     pool: DescriptorPool
     descriptor: MethodDescriptor
 
     async def request(self, text: str) -> bytes:
-        """The message that this JSON is; none is an empty one.
+        """Return the request message for this JSON; an empty message for an empty text.
 
         Raises:
-            Unfit: it isn't one, and why.
+            MethodNotCallable: the JSON doesn't fit the type.
         """
         return await asyncio.to_thread(self._request, text)
 
     async def answer(self, data: bytes) -> str | None:
-        """The JSON of an answer; None if it has none."""
+        """Return the JSON of an answer; None if it can't be converted."""
         return await asyncio.to_thread(self._answer, data)
 
     def _request(self, text: str) -> bytes:
@@ -89,7 +90,7 @@ class ReflectedMethod:
         except (json_format.ParseError, ValueError, TypeError, RecursionError) as wrong:
             kind = self.descriptor.input_type.full_name
             raise MethodNotCallable(
-                f"the payload is no {kind}: {' '.join(str(wrong).split())}"
+                f"payload isn't a valid {kind}: {' '.join(str(wrong).split())}"
             ) from None
 
     def _answer(self, data: bytes) -> str | None:
@@ -107,8 +108,8 @@ async def find(
     """Ask the server for a method. `timeout` in seconds.
 
     Raises:
-        NotThere: it hasn't got it.
-        Unfit: it streams; or what is said of it is nonsense, or too much.
+        NotThere: the server doesn't have the method.
+        MethodNotCallable: the method streams, or its description is invalid or too large.
         AioRpcError: the call failed.
     """
     files = await _files(channel, service, metadata, timeout)
@@ -116,11 +117,13 @@ async def find(
     try:
         found = pool.FindServiceByName(service).methods_by_name.get(method)
     except KeyError:
-        raise NotThere(f"there is no service {service}") from None
+        raise NotThere(f"service {service} not found") from None
     if found is None:
-        raise NotThere(f"{service} has no method {method}")
+        raise NotThere(f"method {method} of {service} not found")
     if found.client_streaming or found.server_streaming:
-        raise MethodNotCallable(f"{service}/{method} streams; only unary methods can be called")
+        raise MethodNotCallable(
+            f"{service}/{method} is a streaming method: only unary methods can be called"
+        )
     return ReflectedMethod(f"/{service}/{method}", pool, found)
 
 
@@ -133,14 +136,14 @@ async def _files(
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                 raise
-    raise NotThere("the server has no reflection, by which alone a method is found")
+    raise NotThere("server reflection isn't available: `method` requires it")
 
 
 class _Asking:
-    """One server, asked for files.
+    """Reads files from one server.
 
-    Reflection is a stream of questions and answers; here each question has a stream of its own,
-    which is on the wire what a unary call is, and ends with the status that the server gave.
+    Reflection is a stream of requests and answers. Here each request has its own stream, which
+    equals a unary call on the wire and ends with the server's status.
     """
 
     def __init__(self, call: Any, metadata: Metadata, timeout: float) -> None:
@@ -149,13 +152,13 @@ class _Asking:
         self._found: dict[str, FileDescriptorProto] = {}
 
     async def files(self, symbol: str) -> Mapping[str, FileDescriptorProto]:
-        """The file of a symbol, and all that it stands on, by name."""
+        """Return the file of a symbol and all its dependencies, by name."""
         await self._ask(file_containing_symbol=symbol)
         while missing := self._missing():
             await self._ask(file_by_filename=missing)
             if missing not in self._found:
                 raise MethodNotCallable(
-                    f"the server's reflection has another file for {missing[:200]!r}"
+                    f"server reflection returned another file instead of {missing[:200]!r}"
                 )
         return self._found
 
@@ -170,39 +173,39 @@ class _Asking:
         try:
             answer.ParseFromString(data or b"")
         except DecodeError:
-            raise MethodNotCallable("the server's reflection sends what is no answer") from None
+            raise MethodNotCallable("server reflection returned an invalid answer") from None
         if answer.HasField("error_response"):
             (asked,) = what.values()
-            told = answer.error_response.error_message
-            raise NotThere(f"the server's reflection knows no {asked[:200]}: {told}")
+            error = answer.error_response.error_message
+            raise NotThere(f"{asked[:200]} not found by server reflection: {error}")
         self._take(answer.file_descriptor_response.file_descriptor_proto)
 
     def _take(self, files: Sequence[bytes]) -> None:
         self._entries += len(files)
         if self._entries > MOST_ENTRIES:
             raise MethodNotCallable(
-                f"the server's reflection sends too much: {self._entries:,} files in all"
+                f"server reflection returned {self._entries:,} files: limit {MOST_ENTRIES:,}"
             )
         for data in files:
             try:
                 file = FileDescriptorProto.FromString(data)
             except DecodeError:
-                raise MethodNotCallable("the server's reflection sends what is no proto") from None
+                raise MethodNotCallable("server reflection returned an invalid file") from None
             if not file.name:
-                raise MethodNotCallable("the server's reflection sends a file without a name")
+                raise MethodNotCallable("server reflection returned a file without a name")
             if any(len(name) > LONGEST_NAME for name in _names(file)):
                 raise MethodNotCallable(
-                    f"{file.name[:200]} has names of more than {LONGEST_NAME} characters"
+                    f"{file.name[:200]} has names longer than {LONGEST_NAME} characters"
                 )
             self._bytes += len(data)
             self._found.setdefault(file.name, file)
             if self._bytes > MAX_BYTES or len(self._found) > MAX_FILES:
                 most = f"{MAX_FILES:,} files, {MAX_BYTES:,} bytes"
-                raise MethodNotCallable(f"the server's reflection sends too much: at most {most}")
+                raise MethodNotCallable(f"server reflection returned too much: limit {most}")
 
 
 def _names(file: FileDescriptorProto) -> Iterator[str]:
-    """What stands in the JSON of its messages."""
+    """Return the names that occur in the JSON of its messages."""
     enums, messages = [*file.enum_type], [*file.message_type]
     while messages:
         message = messages.pop()
@@ -216,10 +219,10 @@ def _names(file: FileDescriptorProto) -> Iterator[str]:
 
 def _pool(files: Mapping[str, FileDescriptorProto]) -> DescriptorPool:
     pool = DescriptorPool()
-    stands_on = {name: list(file.dependency) for name, file in files.items()}
+    dependencies = {name: list(file.dependency) for name, file in files.items()}
     try:
-        for name in graphlib.TopologicalSorter(stands_on).static_order():
+        for name in graphlib.TopologicalSorter(dependencies).static_order():
             pool.AddSerializedFile(files[name].SerializeToString())
     except (TypeError, ValueError, KeyError, RecursionError) as wrong:
-        raise MethodNotCallable(f"the server's reflection can't be read: {wrong}") from None
+        raise MethodNotCallable(f"server reflection returned invalid types: {wrong}") from None
     return pool

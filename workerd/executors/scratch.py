@@ -1,11 +1,11 @@
-"""The files that one attempt of a program is given, in a directory of its own.
+"""The files of one attempt of a program, in its own directory.
 
 Invariants
-- They are readable by the job's user alone, and gone when the attempt has ended. Whatever the job
-  itself has put there is removed beside the event loop.
-- The directory is the worker's until `hand_over`: a job's user, who may have processes already,
-  finds nothing in it that the worker is still to write or to open by name.
-- What an earlier worker process left is removed at start, under the spool's lock.
+- The files are readable by the job's user only, and removed when the attempt has ended. Files that
+  the job created are removed in a thread.
+- The worker owns the directory until `hand_over`. Until then processes of the job's user can't
+  access files that the worker will write or open by name.
+- Files of earlier worker processes are removed at start, under the spool's lock.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Scratch:
         try:
             for path in self._written:
                 path.unlink(missing_ok=True)
-            self.path.rmdir()  # none of which takes a descriptor
-        except OSError:  # the job has put something there, of any size
+            self.path.rmdir()  # none of these calls needs a descriptor
+        except OSError:  # the job created files, of any size
             _remover.remove(self.path)
 
     def write(self, name: str, data: bytes) -> Path:
-        """Put a file there; its path."""
+        """Write a file; return its path."""
         path = self.path / name
         fd = os.open(path, _NEW, mode=0o600)
         self._written.append(path)
@@ -69,7 +69,7 @@ class Scratch:
         return path
 
     def hand_over(self) -> None:
-        """All is written, and open what has to be: it is the job's user's now."""
+        """Give the directory to the job's user, after all files were written and opened."""
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             self._give(fd)
@@ -86,15 +86,15 @@ def _make_root(root: Path) -> None:
 
 
 def clear(root: Path) -> None:
-    """Remove what earlier processes left, but for the directory: a full disk may take none anew.
-    What can't be removed is set aside, beside the directory. Blocks.
+    """Remove the files of earlier processes. Keep the directory: a full disk may reject a new one.
+    Files that can't be removed are moved beside the directory. Blocks.
     """
     try:
         _make_root(root)
     except OSError as error:
         if not at_limit(error):
             raise
-        return  # there was none; whoever needs it makes it
+        return  # there was none; the first attempt creates it
     for path in root.iterdir():
         try:
             remove_tree(path)
@@ -103,7 +103,7 @@ def clear(root: Path) -> None:
 
 
 def _set_aside(path: Path, why: OSError) -> None:
-    """Where no later start looks at it. If it can't even be moved, it stays where it is."""
+    """Move files where later starts ignore them. If that fails, leave them in place."""
     aside = path.parent.with_name(f"{path.parent.name}-set-aside") / path.name
     try:
         _make_root(aside.parent)
@@ -111,7 +111,7 @@ def _set_aside(path: Path, why: OSError) -> None:
     except OSError:
         aside = path
     log.warning(
-        "files of an earlier run can't be removed: %s; remove them yourself",
+        "files of an earlier run can't be removed: %s; remove them by hand",
         why,
         extra={"path": str(aside)},
     )

@@ -1,4 +1,4 @@
-"""The `#!` line of a script: which interpreter runs it, and what is wrong with it.
+"""Read the `#!` line of a script: its interpreter, and errors in it.
 
 Invariants
 - The line is read as the kernel reads it: a path, and the rest as one argument.
@@ -16,11 +16,11 @@ from typing import Final
 _MARK: Final = "#!"
 _BLANKS: Final = re.compile(r"[ \t]+")
 _MOST: Final = 4096
-"""Bytes of a file that are read."""
+"""Bytes read of a file."""
 
 
 def plain(script: str) -> str:
-    """A script without a byte order mark, with LF in place of CRLF if its first line ends so."""
+    """Return a script without byte order mark, with LF for CRLF if its first line has CRLF."""
     script = script.removeprefix("\ufeff")
     if not script.partition("\n")[0].endswith("\r"):
         return script
@@ -28,18 +28,18 @@ def plain(script: str) -> str:
 
 
 def interpreter(script: str) -> Sequence[str]:
-    """What runs it by its `#!` line; empty: it has none. Raises ValueError: the line names none."""
+    """Return the interpreter of the `#!` line; empty without one. Raises ValueError: none named."""
     line = script.partition("\n")[0]
     if not line.startswith(_MARK):
         return ()
     words = _BLANKS.split(line.removeprefix(_MARK).strip(" \t"), maxsplit=1)
     if not words[0]:
-        raise ValueError(f"the script's first line is {line!r}, which names no interpreter")
+        raise ValueError(f"first line of the script, {line!r}, names no interpreter")
     return words
 
 
 def problem(program: Path) -> str:
-    """Why a program that exists can't be found: its `#!` line. Empty: for another reason."""
+    """Return why the `#!` line of an existing program fails; empty if it doesn't."""
     try:
         line = _first_line(program)
         if not line.startswith(_MARK):
@@ -52,10 +52,10 @@ def problem(program: Path) -> str:
     if line.endswith("\r"):
         name = found[0].rstrip("\r")
         return (
-            f"the #! line of {program} ends in a carriage return (CRLF): the kernel looks for"
+            f"#! line of {program} ends in a carriage return (CRLF): the kernel looks for"
             f" {name!r} with that at its end; convert the file to LF line ends"
         )
-    return f"the interpreter {found[0]!r}, which the #! line of {program} names, doesn't exist"
+    return f"interpreter {found[0]!r} in the #! line of {program} not found"
 
 
 def _first_line(program: Path) -> str:

@@ -1,12 +1,12 @@
-"""A program, or a script for a named interpreter, in a session of its own.
+"""Run a program, or a script for a named interpreter, in its own session.
 
     argv | interpreter + script        stdin: the payload, a text, or nothing
-    clean environment + files of variables + the job's own + what a job is told (SCHEDD_…)
+    clean environment + files of variables + the job's variables + SCHEDD_… (facts)
 
 Invariants
-- Nothing of the worker's environment reaches a job.
+- A job doesn't see the worker's environment.
 - No shell reads `argv`.
-- What becomes of a stop is `staying`'s.
+- `process_end` handles stops.
 """
 
 from __future__ import annotations
@@ -30,45 +30,46 @@ from workerd.core.outcome import (
     OutcomeReason,
     exited,
     judged,
-    stopped,
 )
 from workerd.executors import shebang
-from workerd.executors.base import AttemptStart, Stop, bounds_of
+from workerd.executors.base import AttemptStart, Stop, bounds_of, outcome_of_stop
 from workerd.executors.child_process import ChildProcess
 from workerd.executors.process_end import stayed
 from workerd.executors.scratch import Scratch
-from workerd.process.process_supervisor import Sessions
+from workerd.process.process_supervisor import ProcessSupervisor
 from workerd.process.programs import Begun, Program
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DEFAULT_INTERPRETER = ("/bin/sh",)
-"""Of a script that names none, neither by `interpreter` nor by a `#!` line."""
+"""For scripts without `interpreter` and without a `#!` line."""
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
-"""The codes by which shells say that a program couldn't be started."""
+"""The exit codes of shells for programs that can't be started."""
 LASTING: Final = frozenset({errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.ELOOP})
-"""Errors of a program that another attempt meets, too."""
+"""Errors of a program that a retry can't fix."""
 
 
 class ShellExecutor:
     """The executor of `shell`."""
 
-    def __init__(self, sessions: Sessions, scratch: Path, secrets: Sequence[Path] = ()) -> None:
-        """`secrets`: directories below which jobs may name files of variables."""
-        self._sessions = sessions
+    def __init__(
+        self, supervisor: ProcessSupervisor, scratch: Path, secrets: Sequence[Path] = ()
+    ) -> None:
+        """`secrets`: directories in which jobs may name files of variables."""
+        self._supervisor = supervisor
         self._scratch = scratch
         self._secrets = secrets
         self._account = _own_account()
 
     def objection(self, assignment: pb.Assignment) -> str:
-        """What it can't be held to here isn't run."""
+        """Return why the assignment can't run here: invalid, or limits that can't be enforced."""
         action = assignment.shell
         if not action.argv and not action.script:
-            return "shell has neither argv nor script"
-        return self._sessions.lacking(bounds_of(action.limits))
+            return "shell: argv or script is required"
+        return self._supervisor.lacking(bounds_of(action.limits))
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
-        """Start it, and stay with it until nothing of it is left."""
+        """Start the program, and wait until no process of it is left."""
         with contextlib.ExitStack() as scratch:
             child = self._started(attempt, scratch)
             return child if isinstance(child, AttemptOutcome) else await _stay(child, attempt, stop)
@@ -76,14 +77,14 @@ class ShellExecutor:
     def _started(
         self, attempt: AttemptStart, until_end: contextlib.ExitStack
     ) -> ChildProcess | AttemptOutcome:
-        """The program, or why there is none; its files are in a scratch that goes `until_end`."""
+        """Start the program; return it or the outcome. `until_end` removes its files."""
         action = attempt.assignment.shell
         try:
             user = _user(action.user) if action.user else None
             variables = variables_of(action.env_from, self._secrets)
             scratch = until_end.enter_context(Scratch(self._scratch, attempt.key, user))
             with _program(attempt, user, user or self._account, variables, scratch) as program:
-                return ChildProcess(program, attempt.key, self._sessions, attempt.tail)
+                return ChildProcess(program, attempt.key, self._supervisor, attempt.tail)
         except FileNotFoundError as error:
             name = os.fsdecode(error.filename or "")
             why = shebang.problem(Path(name)) or f"{error.strerror}: {name}"
@@ -94,9 +95,9 @@ class ShellExecutor:
             about = f": {error.filename}" if error.filename else ""
             detail = f"{error.strerror or error}{about}"
             if at_limit(error):
-                told = f"this worker can't start it: {detail}"
+                text = f"not started on this worker: {detail}"
                 return AttemptOutcome(
-                    AttemptVerdict.RETURNED, error=told, began=isinstance(error, Begun)
+                    AttemptVerdict.RETURNED, error=text, began=isinstance(error, Begun)
                 )
             if error.errno in LASTING:
                 return _missing(detail, NOT_EXECUTABLE)
@@ -106,7 +107,7 @@ class ShellExecutor:
 async def _stay(child: ChildProcess, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
     code, output = await stayed(child, attempt, stop)
     if stop.cause is not None:
-        return stopped(stop.cause, output=output)
+        return outcome_of_stop(attempt, stop.cause, output=output)
     action = attempt.assignment.shell
     outcome = exited(code, output, action.success_codes)
     return judged(outcome, bounds_of(action.limits), child.excess)
@@ -147,7 +148,7 @@ def _program(
 def _stdin(
     action: job_pb2.ShellAction, payload: Path, scratch: Scratch
 ) -> Iterator[BinaryIO | int]:
-    """A file rather than a pipe: nothing has to be pumped, and the child may seek in it."""
+    """Open standard input: a file, so the worker needn't write to it and the child may seek."""
     if action.stdin == job_pb2.ShellAction.STDIN_NONE:
         yield subprocess.DEVNULL
         return
@@ -160,7 +161,7 @@ def _stdin(
 def _environment(
     attempt: AttemptStart, account: pwd.struct_passwd, variables: Mapping[str, str], payload: Path
 ) -> dict[str, str]:
-    told = {f"SCHEDD_{name.upper()}": value for name, value in attempt.facts().items()}
+    facts = {f"SCHEDD_{name.upper()}": value for name, value in attempt.facts().items()}
     return {
         "PATH": SEARCH_PATH,
         "LANG": "C.UTF-8",
@@ -169,23 +170,23 @@ def _environment(
         "LOGNAME": account.pw_name,
         **variables,
         **attempt.assignment.shell.env,
-        **told,
+        **facts,
         "SCHEDD_PAYLOAD_FILE": str(payload),
         **({"TRACEPARENT": trace} if (trace := attempt.assignment.traceparent) else {}),
     }
 
 
 def _user(name: str) -> pwd.struct_passwd:
-    """Raises ValueError when there is none of this name; OSError when that can't be told now."""
+    """Raises ValueError: unknown user; OSError: the lookup failed."""
     try:
         return pwd.getpwnam(name)
     except KeyError:
         need_descriptor()
-        raise ValueError(f"no user {name!r} on this worker") from None
+        raise ValueError(f"user {name!r} not found on this worker") from None
 
 
 def _own_account() -> pwd.struct_passwd:
-    """The worker's own; in a container its number may have no name."""
+    """Return the worker's account; in a container its uid may have no name."""
     uid = os.getuid()
     try:
         return pwd.getpwuid(uid)
@@ -199,7 +200,7 @@ def _home(account: pwd.struct_passwd) -> Path:
 
 
 def _missing(error: str, code: int) -> AttemptOutcome:
-    """The program doesn't exist or can't be executed: no retry changes that."""
+    """Return the outcome of a program that doesn't exist or isn't executable; not retried."""
     return AttemptOutcome(
         AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, f"not started: {error}", exit_code=code
     )

@@ -1,4 +1,4 @@
-"""The executors that this worker has, by the name of their action on the wire."""
+"""The executors of this worker, by the name of their action on the wire."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from workerd.executors import plugins
 from workerd.executors.base import AttemptExecutor
 from workerd.executors.grpc import GrpcExecutor
 from workerd.executors.handlers.handler_loops import HandlerLoops
-from workerd.executors.handlers.handler_subprocess import Apart
+from workerd.executors.handlers.handler_subprocess import SubprocessHandlers
 from workerd.executors.http import HttpExecutor
 from workerd.executors.plugins import PluginExecutor
 from workerd.executors.python import HandlerCaller, PythonExecutor
 from workerd.executors.shell import ShellExecutor
 from workerd.metrics import WorkerMetrics
-from workerd.process.process_supervisor import Sessions
+from workerd.process.process_supervisor import ProcessSupervisor
 
 
 class ExecutorTable:
-    """Use as a context: what executors hold open is closed at its end."""
+    """A context manager that closes the executors at its end."""
 
     def __init__(
         self,
@@ -62,24 +62,27 @@ class ExecutorTable:
 
 def executors(
     config: WorkerConfig,
-    sessions: Sessions,
+    supervisor: ProcessSupervisor,
     scratch: Path,
     points: Mapping[str, EntryPoint],
     metrics: WorkerMetrics,
 ) -> ExecutorTable:
-    """All of them; `points` are those of others.
+    """Return all executors. `points`: plug-ins.
 
     Raises:
-        Misconfigured: a module of handlers, or an executor of others, can't be imported.
+        Misconfigured: a module of handlers, or a plug-in, can't be imported.
     """
     secrets = [*map(Path, config.secrets)]
     loops = HandlerLoops(metrics)
-    caller, apart = HandlerCaller(loops), Apart(sessions, config.handlers, secrets)
+    caller, subprocesses = (
+        HandlerCaller(loops),
+        SubprocessHandlers(supervisor, config.handlers, secrets),
+    )
     return ExecutorTable(
-        ShellExecutor(sessions, scratch, secrets),
+        ShellExecutor(supervisor, scratch, secrets),
         HttpExecutor(config.egress, secrets=secrets),
         GrpcExecutor(config.egress),
-        PythonExecutor.of_modules(config.handlers, apart, caller),
+        PythonExecutor.of_modules(config.handlers, subprocesses, caller),
         plugins.loaded(points, caller),
         loops,
     )

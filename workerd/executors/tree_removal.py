@@ -1,11 +1,11 @@
-"""Remove directory trees that jobs made, however deep and large, beside the event loop.
+"""Remove directory trees of jobs in a thread, however deep and large they are.
 
     tree ─→ its files are deleted, its directories move up to the top ─→ … ─→ empty ─→ removed
 
 Invariants
-- No recursion, two descriptors, short names alone: the depth of a tree and the length of its paths
+- No recursion, two descriptors, short names only: the depth of a tree and the length of its paths
   don't matter. Symbolic links are never followed.
-- Whatever can't be removed is left as it is: the caller learns why.
+- Files that can't be removed are left; the caller gets the error.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Remover:
         self._thread: threading.Thread | None = None
 
     def remove(self, tree: Path) -> None:
-        """Remove it, soon."""
+        """Remove a tree, in the thread."""
         self._trees.put(tree)
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="tree removal", daemon=True)
             try:
                 self._thread.start()
-            except RuntimeError:  # the host has no room for one more thread: the next call tries
+            except RuntimeError:  # the host is out of threads: the next call retries
                 self._thread = None
 
     def _serve(self) -> None:
@@ -79,7 +79,7 @@ def remove_tree(tree: Path) -> None:
 
 
 def _remove(name: str, top: int, names: Iterator[str]) -> None:
-    """Delete a file of the top, or a directory, whose directories come to the top."""
+    """Delete a file of the top, or a directory after moving its subdirectories to the top."""
     try:
         folder = _opened(name, top)
     except (NotADirectoryError, FileNotFoundError):
@@ -103,8 +103,10 @@ def _remove(name: str, top: int, names: Iterator[str]) -> None:
 
 
 def _move_up(child: str, folder: int, top: int, names: Iterator[str]) -> None:
-    """Raises OSError: it isn't a directory, or can't be moved."""
-    os.close(_opened(child, folder))  # it may be moved by its owner, who may write into it
+    """Move a directory to the top. Raises OSError: not a directory, or it can't be moved."""
+    os.close(
+        _opened(child, folder)
+    )  # sets its rights: a directory can be moved by an owner who may write into it
     while True:
         name = next(names)
         try:
@@ -115,8 +117,8 @@ def _move_up(child: str, folder: int, top: int, names: Iterator[str]) -> None:
 
 
 def _opened(name: str, within: int | None) -> int:
-    """A directory, with the rights that its removal takes if it is our own."""
-    if os.geteuid() != 0:  # root needs none, and must not change what a link names
+    """Open a directory; if it is our own, with the rights for its removal."""
+    if os.geteuid() != 0:  # root needs no rights, and must not change a link's target
         with contextlib.suppress(OSError):
             if stat.S_ISDIR(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode):
                 os.chmod(name, 0o700, dir_fd=within)

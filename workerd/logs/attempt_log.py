@@ -1,12 +1,12 @@
-"""All that one attempt writes, in a file of the spool, until it is in the result store.
+"""The whole output of one attempt, in a file of the spool, until it is uploaded.
 
-    pieces, as they are read ─→ a buffer ─→ a thread that writes ─→ <spool>/kept/<run>.<token>.log
+    pieces, as they are read ─→ a buffer ─→ a writing thread ─→ <spool>/kept/<run>.<token>.log
 
 Invariants
-- What is in memory of an attempt is bounded: past `MOST_WAITING` its pipes aren't read (`full`)
-  until the disk has caught up, for `PATIENCE` at most: then the recording is given up, not the job.
-- A recording is given up, or cut, and says why; it never ends an attempt.
-- What fits into the buffer, as most does, never comes to the disk.
+- Memory per attempt is bounded: above `MOST_WAITING` its pipes aren't read (`full`) until the disk
+  has caught up, for at most `DISK_TIMEOUT`. Then the recording is given up; the job continues.
+- A recording that is given up or cut has a reason. It never ends an attempt.
+- Output that fits into the buffer, as most does, isn't written to disk.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ log = logging.getLogger(__name__)
 
 BUFFER = 64 * 1024
 MOST_WAITING = 4 << 20
-"""Bytes that wait for the disk."""
-PATIENCE = 5.0
-"""Seconds."""
+"""Bytes waiting for the disk."""
+DISK_TIMEOUT = 5.0
+"""Seconds that an attempt waits for the disk."""
 RESERVE = 64 << 20
-"""Bytes of the spool's disk that are left to results."""
+"""Free bytes of the spool's disk that are reserved for results."""
 _LOOK_EVERY = 1 << 20
-"""Bytes written between two looks at how much is free."""
+"""Bytes written between two checks of the free space."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A file that is to be stored."""
+    """A file to upload."""
 
     file: Path
     size: int
@@ -51,10 +51,10 @@ class Recorded:
 
 
 class AttemptLogFolder:
-    """Where recordings are, and how much they may take together."""
+    """The directory of recordings, and their limit."""
 
     def __init__(self, directory: Path, limit: int) -> None:
-        """What an earlier process left here is of no use: its end was told without it."""
+        """Remove the files of earlier processes: their results were sent without them."""
         self.directory = directory
         self.limit = limit
         self.used = 0
@@ -62,34 +62,34 @@ class AttemptLogFolder:
         shutil.rmtree(directory, ignore_errors=True)
 
     def file(self, key: AssignmentKey, what: str) -> Path:
-        """Of this attempt."""
+        """Return the path of a file of this attempt."""
         return self.directory / f"{key.run}.{key.token}.{what}"
 
     def create(self, file: Path) -> BinaryIO:
-        """Open it, new."""
+        """Create and open a file."""
         self.directory.mkdir(0o700, parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.fdopen(os.open(file, flags, 0o600), "wb", buffering=0)
 
     def room(self) -> str:
-        """Why nothing more may be written; empty: it may."""
+        """Return why nothing more may be written; empty if it may."""
         if self.used >= self.limit:
-            return f"the logs in the worker's spool have {self.used:,} bytes"
+            return f"logs in the worker's spool have {self.used:,} bytes, limit {self.limit:,}"
         if shutil.disk_usage(self.directory).free < RESERVE:
-            return "the disk of the worker's spool is full"
+            return "disk of the worker's spool is full"
         return ""
 
     def remove(self, recorded: Recorded) -> None:
-        """It is stored, or won't be. In the thread, as all that counts."""
+        """Remove a file that is uploaded or given up. Call it in the thread."""
         self.used -= recorded.size
         with contextlib.suppress(OSError):
             recorded.file.unlink(missing_ok=True)
 
 
 class Recording:
-    """Of one attempt; belongs to the event loop, but for `_write`.
+    """The recording of one attempt. Belongs to the event loop, except `_write`.
 
-    Each attempt has one, and most write nothing: what is needed only then is made only then.
+    Each attempt has one, and most write nothing: files and events are created on demand.
     """
 
     __slots__ = (
@@ -109,23 +109,23 @@ class Recording:
     )
 
     def __init__(self, folder: AttemptLogFolder, key: AssignmentKey, most: int) -> None:
-        """`most`: bytes of output that are recorded."""
+        """`most`: maximum bytes of recorded output."""
         self._folder = folder
         self._key = key
         self._left = most
         self._buffer = bytearray()
         self._waiting = 0
         self._room: asyncio.Event | None = None
-        """Not set while too much waits; None: that never was."""
+        """Not set while too many bytes wait; None if that never happened."""
         self._file: BinaryIO | None = None
         self._digest: hashlib._Hash | None = None
         self._size = 0
         self._looked = 0
         self._over = False
         self.omitted = 0
-        """Bytes that weren't recorded."""
+        """Bytes that aren't recorded."""
         self.problem = ""
-        """Why no more is."""
+        """Why no more output is recorded."""
 
     @property
     def _path(self) -> Path:
@@ -138,22 +138,22 @@ class Recording:
 
     @property
     def full(self) -> bool:
-        """Whether nothing more should be read until there is `room`."""
+        """Whether reading must stop until there is `room`."""
         return self._room is not None and not self._room.is_set()
 
     async def room(self) -> None:
-        """Return when more may come: soon, whatever the disk does."""
+        """Return when more may be read, after `DISK_TIMEOUT` at the latest."""
         if self._room is None:
             return
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(DISK_TIMEOUT):
                 await self._room.wait()
         except TimeoutError:
-            self.problem = self.problem or "the disk of the worker's spool doesn't keep up"
+            self.problem = self.problem or "disk of the worker's spool is too slow"
             self._room.set()
 
     def came(self, piece: Piece) -> None:
-        """It wrote this."""
+        """Record a piece of output."""
         if self.problem or self._left <= 0:
             self.omitted += len(piece.data)
             return
@@ -166,10 +166,10 @@ class Recording:
             self._flush()
 
     async def finish(self) -> Recorded:
-        """All of it, on disk. Raises OSError where it isn't."""
+        """Write the rest; return the file. Raises OSError."""
         if self._buffer:
             self._flush()
-        await self._settled()
+        await self._close_file()
         if self.problem and not self._size:
             raise OSError(self.problem)
         digest = self._digest or hashlib.sha256()
@@ -177,20 +177,20 @@ class Recording:
 
     @property
     def begun(self) -> bool:
-        """Whether there is anything of it to be kept, or discarded."""
+        """Whether anything was or will be written."""
         return self._file is not None or bool(self._waiting)
 
     async def discard(self) -> None:
-        """Nobody wants it."""
+        """Remove the recording."""
         self._left = 0
         self._buffer.clear()
         if self.begun:
-            await self._settled()
+            await self._close_file()
             gone = Recorded(self._path, self._size, b"")
             await _in(self._folder.thread, lambda: self._folder.remove(gone))
 
-    async def _settled(self) -> None:
-        """What was given to the thread is written, and the file closed."""
+    async def _close_file(self) -> None:
+        """Return when the thread has written all data and closed the file."""
         await _in(self._folder.thread, self._close)
 
     def _flush(self) -> None:
@@ -202,7 +202,7 @@ class Recording:
         loop = asyncio.get_running_loop()
 
         def written(future: Future[None]) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has ended
                 loop.call_soon_threadsafe(self._written, len(data), future.exception())
 
         self._folder.thread.submit(self._write, data).add_done_callback(written)
@@ -211,12 +211,12 @@ class Recording:
         self._waiting -= size
         if error is not None and not self.problem:
             self.problem = str(getattr(error, "strerror", None) or error)
-            log.warning("a log isn't recorded any further: %s", self.problem)
+            log.warning("recording of a log stopped: %s", self.problem)
         if self._room is not None and self._waiting < MOST_WAITING:
             self._room.set()
 
     def _write(self, data: bytes) -> None:
-        """In the thread."""
+        """Write data, in the thread."""
         if self._over or self.problem:
             return
         if self._file is None:
@@ -229,7 +229,7 @@ class Recording:
         try:
             _write_all(self._file, data)
         except OSError:
-            self._file.truncate(self._size)  # no half of a message
+            self._file.truncate(self._size)  # no partial message
             raise
         self._digest = self._digest or hashlib.sha256()
         self._digest.update(data)
@@ -237,13 +237,13 @@ class Recording:
         self._folder.used += len(data)
 
     def _close(self) -> None:
-        """In the thread, behind all that was given to it."""
+        """Close the file, in the thread, after all writes."""
         if self._file is not None:
             self._file.close()
 
 
 def write(folder: AttemptLogFolder, file: Path, data: bytes) -> Recorded:
-    """What is in memory, as a file. Blocks. Raises OSError."""
+    """Write data from memory to a file. Blocks. Raises OSError."""
     target = folder.create(file)
     try:
         with target:
@@ -251,7 +251,7 @@ def write(folder: AttemptLogFolder, file: Path, data: bytes) -> Recorded:
                 raise OSError(why)
             _write_all(target, data)
     except OSError:
-        file.unlink(missing_ok=True)  # a part of it would stay for good
+        file.unlink(missing_ok=True)  # a partial file would never be removed
         raise
     folder.used += len(data)
     return Recorded(file, len(data), hashlib.sha256(data).digest())

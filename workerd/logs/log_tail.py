@@ -1,8 +1,7 @@
-"""What one attempt writes while it runs, for those who follow it: what is kept by now, then each
-piece as it is read.
+"""The output of a running attempt, for its followers: first the kept output, then each new piece.
 
-A member reads in the database that a run was handed out, and its owner's assignment may reach the
-worker later than what that member asks: `Expected` has who follows attempts that haven't come.
+A member that reads an assignment in the database may follow it before the owner's assignment has
+reached the worker. `Expected` holds the followers of such attempts.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from workerd.core.capture import Piece
 from workerd.core.ids import AssignmentKey
 from workerd.logs.attempt_log import Recording
 
-Hear = Callable[[Piece], object]
+OnPiece = Callable[[Piece], object]
 
 MOST_EXPECTED: Final = 1000
-"""Attempts that are followed before they come; the longest expected is given up for one more."""
+"""Attempts that are followed before they arrive; the oldest is removed for a new one."""
 
 
 def _nothing() -> Sequence[Piece]:
@@ -26,30 +25,30 @@ def _nothing() -> Sequence[Piece]:
 
 
 class Tail:
-    """Of an attempt; belongs to the event loop."""
+    """The output of an attempt. Belongs to the event loop."""
 
     __slots__ = ("_followers", "_kept", "recording")
 
     def __init__(self, recording: Recording | None = None) -> None:
-        """`recording`: takes all of it."""
+        """`recording`: records all of it."""
         self.recording = recording
         self._kept: Callable[[], Sequence[Piece]] = _nothing
-        self._followers: dict[object, Hear] = {}
+        self._followers: dict[object, OnPiece] = {}
 
     def begins(self, kept: Callable[[], Sequence[Piece]]) -> None:
-        """It has output; `kept` gives what is kept of it so far."""
+        """Set the source of the output that is kept so far."""
         self._kept = kept
 
     def came(self, piece: Piece) -> None:
-        """It wrote this."""
+        """Pass a piece of output to the recording and the followers."""
         if self.recording is not None:
             self.recording.came(piece)
-        for hear in self._followers.values():
-            hear(piece)
+        for on_piece in self._followers.values():
+            on_piece(piece)
 
     @property
     def full(self) -> bool:
-        """Whether its recording can't keep up: nothing more should be read before `room`."""
+        """Whether the recording is too slow, and reading must stop until there is `room`."""
         return self.recording is not None and self.recording.full
 
     async def room(self) -> None:
@@ -57,50 +56,49 @@ class Tail:
         if self.recording is not None:
             await self.recording.room()
 
-    def follow(self, who: object, hear: Hear) -> None:
-        """Tell `who` all that is kept, and what comes. Asked again, all of it again."""
-        self._followers[who] = hear
+    def follow(self, who: object, on_piece: OnPiece) -> None:
+        """Send the kept output and all new pieces to `who`. A second call sends all again."""
+        self._followers[who] = on_piece
         for piece in self._kept():
-            hear(piece)
+            on_piece(piece)
 
     def unfollow(self, who: object) -> None:
-        """Nothing more for `who`."""
+        """Stop sending to `who`."""
         self._followers.pop(who, None)
 
     @property
     def followed(self) -> bool:
-        """Whether anybody does."""
+        """Whether there are followers."""
         return bool(self._followers)
 
 
 class Expected:
-    """Attempts that somebody follows already."""
+    """Attempts that are followed before their assignment arrives."""
 
     def __init__(self) -> None:
         self._tails: OrderedDict[AssignmentKey, Tail] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many."""
         return len(self._tails)
 
-    def follow(self, key: AssignmentKey, who: object, hear: Hear) -> None:
-        """Tell `who` what this attempt writes, when it comes."""
-        self._tails.setdefault(key, Tail()).follow(who, hear)
+    def follow(self, key: AssignmentKey, who: object, on_piece: OnPiece) -> None:
+        """Send the output of this attempt to `who` once it arrives."""
+        self._tails.setdefault(key, Tail()).follow(who, on_piece)
         if len(self._tails) > MOST_EXPECTED:
             self._tails.popitem(last=False)
 
     def unfollow(self, key: AssignmentKey, who: object) -> None:
-        """Nothing more for `who`."""
+        """Stop sending to `who`."""
         if (tail := self._tails.get(key)) is not None:
             tail.unfollow(who)
             if not tail.followed:
                 del self._tails[key]
 
     def gone(self, who: object) -> None:
-        """`who` follows nothing any more."""
+        """Remove `who` from all attempts."""
         for key in [*self._tails]:
             self.unfollow(key, who)
 
     def came(self, key: AssignmentKey) -> Tail:
-        """This attempt is here: its tail, with those who follow it."""
+        """Return the tail of an attempt that arrived, with its followers."""
         return self._tails.pop(key, None) or Tail()

@@ -1,12 +1,12 @@
-"""What the handlers of this process print and log, each in the log of its run.
+"""Write the output of handlers in this process to the logs of their runs.
 
     print, logging, ctx.log ─→ RunStream ─ in the context of a run → RunOutput → worker's loop → log
                                          └ elsewhere → the worker's own stream
 
 Invariants
-- `write` may be called from any thread. What waits for the worker's loop is bounded: whoever writes
-  more waits, for `WAIT_AT_MOST` seconds.
-- After `finish` nothing is kept of what a handler that was left behind writes.
+- `write` may be called from any thread. The bytes that wait for the worker's loop are bounded: a
+  thread that writes more waits, at most `WAIT_AT_MOST` seconds.
+- After `finish` the output of an abandoned handler is discarded.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from workerd.core.capture import Capture, Piece
 from workerd.logs.log_tail import Tail
 
 MOST_WAITING: Final = 1 << 20
-"""Bytes that wait for the worker's loop."""
+"""Bytes waiting for the worker's loop."""
 WAIT_AT_MOST: Final = 5.0
 """Seconds that a write waits for room."""
 
 _lock: Final = threading.RLock()
-"""Held for a moment to add or take what waits, of any run. Reentrant: a signal may write, too."""
+"""Held briefly to add or take waiting output of any run. Reentrant: a signal may write, too."""
 
 
 class RunOutput:
-    """Of one attempt. Belongs to the worker's loop, but for `write`."""
+    """The output of one attempt. Belongs to the worker's loop, except `write`."""
 
     __slots__ = (
         "_captures",
@@ -63,7 +63,7 @@ class RunOutput:
         self._finished = False
 
     def write(self, stderr: bool, data: bytes) -> None:
-        """Add it to the run's log."""
+        """Add bytes to the run's log."""
         if not data or self._finished:
             return
         with _lock:
@@ -81,7 +81,7 @@ class RunOutput:
             room.wait(WAIT_AT_MOST)
 
     def finish(self) -> tuple[Piece, ...]:
-        """What is kept of it; nothing is added any more."""
+        """Return the kept output; add nothing more."""
         self._finished = True
         if not self._due and self._captures is None:
             return ()  # nothing was written
@@ -127,11 +127,11 @@ class RunOutput:
 
 
 current_output: Final[ContextVar[RunOutput | None]] = ContextVar("schedd_output", default=None)
-"""Of the run in whose context the caller is."""
+"""The output of the run in whose context the caller is."""
 
 
 class RunStream(io.TextIOBase):
-    """In place of `sys.stdout` or `sys.stderr`. A handler can't close it."""
+    """A replacement of `sys.stdout` or `sys.stderr` that handlers can't close."""
 
     def __init__(self, fd: int, *, stderr: bool) -> None:
         super().__init__()
@@ -142,23 +142,23 @@ class RunStream(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """Of what is written."""
+        """The encoding of written text."""
         return "utf-8"
 
     @property
     def errors(self) -> str:  # type: ignore[override]
-        """What becomes of characters that can't be encoded."""
+        """The error handler for characters that can't be encoded."""
         return "backslashreplace"
 
     def write(self, text: str) -> int:
-        """To the log of the run, or the worker's own."""
+        """Write to the log of the run, or to the worker's own stream."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         self.take(text.encode(errors="backslashreplace"))
         return len(text)
 
     def take(self, data: bytes) -> None:
-        """The same, of bytes."""
+        """Write bytes, as `write`."""
         output = current_output.get()
         if output is not None:
             output.write(self._stderr, data)
@@ -167,26 +167,26 @@ class RunStream(io.TextIOBase):
         self.own.flush()
 
     def fileno(self) -> int:
-        """Of the worker's own."""
+        """The descriptor of the worker's own stream."""
         return self._fd
 
     def writable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def isatty(self) -> bool:
-        """It isn't."""
+        """Return False."""
         return False
 
     def reconfigure(self, **_how: object) -> None:
-        """Nothing: it is UTF-8."""
+        """Do nothing: the encoding is UTF-8."""
 
     def detach(self) -> Any:
-        """Raises UnsupportedOperation."""
+        """Raise UnsupportedOperation."""
         raise io.UnsupportedOperation("detach")
 
     def close(self) -> None:
-        """Nothing: it is the worker's, too."""
+        """Do nothing: the worker uses the stream, too."""
 
 
 class _Bytes(io.RawIOBase):
@@ -208,17 +208,17 @@ class _Bytes(io.RawIOBase):
         return self._stream.fileno()
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def own_stream(fd: int) -> io.TextIOWrapper:
-    """A stream of the worker's own to the same file, which no handler knows."""
+    """Return a new stream to the same file, unknown to handlers."""
     binary = os.fdopen(os.dup(fd), "wb", buffering=0)
     return io.TextIOWrapper(binary, encoding="utf-8", errors="backslashreplace", write_through=True)
 
 
 def install() -> Iterable[RunStream]:
-    """Have `print` and `logging` of handlers go to the logs of their runs."""
+    """Redirect `print` and `logging` of handlers to the logs of their runs."""
     streams = RunStream(1, stderr=False), RunStream(2, stderr=True)
     sys.stdout, sys.stderr = streams
     return streams

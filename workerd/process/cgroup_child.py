@@ -1,9 +1,9 @@
-"""A cradle: a process in a cgroup of its own, in which programs are started one after the other.
+"""A starter process in its own cgroup, which starts programs there one after the other.
 
-    order, with the three standard files ─→ BORN: its pid, or why not ─→ ENDED: its exit code ─→ "."
+    order, with the three standard files ─→ BORN: the pid, or the error ─→ ENDED: exit code ─→ "."
 
-What is said over its socket stands in `launcher`. When the other end closes or stands still, the
-cgroup is killed whole: what was started there has ended then, whatever it had become.
+`cgroup_launcher` defines the messages. When the other end closes or hangs, the whole cgroup is
+killed, with all processes that were started in it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from workerd.process.cgroup_launcher import BORN, ENDED, HEAD, Order
 from workerd.process.cgroup_limits import Controllers, Hold
 from workerd.process.programs import Begun, Program
 
-PATIENCE: Final = 5.0
-"""Seconds within which a launcher answers; it takes less than one thousandth of that."""
+ANSWER_TIMEOUT: Final = 5.0
+"""Seconds to wait for an answer of a launcher; it usually takes less than 5 ms."""
 
 
-class Cradle:
-    """A process in a cgroup of its own that starts one program after the other there."""
+class Starter:
+    """The worker's end of a starter process in its own cgroup."""
 
     def __init__(self, group: cgroups.Cgroup, pid: int, ours: socket.socket) -> None:
         self._group = group
@@ -38,18 +38,18 @@ class Cradle:
         self._killed = False
         self._hold: Hold | None = None
         self.pid = 0
-        """Of the program."""
+        """PID of the program."""
         self.excess = WITHIN
-        """What that had wanted more of than it might have."""
+        """The limits that the program exceeded."""
 
     def bound(self, controllers: Controllers, program: Program) -> None:
-        """Set its limits on the cgroup, once and for all. Raises OSError if that can't be done."""
+        """Set the program's limits on the cgroup, permanently. Raises OSError."""
         helpers = 0 if program.user is None else 1  # `privileges`
         self._hold = controllers.hold(self.slot, program.bounds, helpers)
         self._hold.take(self._pid)
 
     def start(self, program: Program, mark: str, out: int, err: int) -> None:
-        """Start it. Raises as `Plain` does, and a `Begun` when the cradle was lost meanwhile."""
+        """Start a program. Raises as `PlainProgram` does, and `Begun` if the starter was lost."""
         order = _order(program, mark).encoded()
         with _opened(program.stdin) as stdin:
             try:
@@ -58,9 +58,9 @@ class Cradle:
                 pid, number, about_cwd = BORN.unpack(received(self._socket, BORN.size))
             except OSError as error:
                 self.kill()
-                if self.overran():  # by its program, before that could begin
+                if self.overran():  # by the program, before it began
                     raise ValueError(out_of_memory(program.bounds)) from error
-                raise Begun(errno.EAGAIN, "a cradle was lost", program.argv[0]) from error
+                raise Begun(errno.EAGAIN, "starter process was lost", program.argv[0]) from error
         if not pid:
             about = str(program.cwd) if about_cwd else program.argv[0]
             raise OSError(number, os.strerror(number), about)
@@ -69,7 +69,7 @@ class Cradle:
             self._hold.begun()
 
     def overran(self) -> bool:
-        """Whether something in it was killed for want of memory; then all of it is to go."""
+        """Return whether a process was killed by the memory limit; then all must be killed."""
         return self._hold is not None and self._hold.excess().memory
 
     @property
@@ -78,30 +78,30 @@ class Cradle:
         return self._group.path.name
 
     def fileno(self) -> int:
-        """Of the socket on which its end is told."""
+        """The socket that reports the end."""
         return self._socket.fileno()
 
     def wait(self) -> int:
-        """What the cradle tells of its end; where it was killed, so was the program."""
-        code = self._told()
+        """Return the program's exit code; if the starter was killed, so was the program."""
+        code = self._exit_code()
         if self._hold is not None:
             self.excess = self._hold.excess()
         return code
 
-    def _told(self) -> int:
+    def _exit_code(self) -> int:
         try:
             self._socket.settimeout(None)
             (code,) = ENDED.unpack(received(self._socket, ENDED.size))
         except OSError:
             self.kill()
             return -signal.SIGKILL
-        self._socket.settimeout(PATIENCE)
-        with contextlib.suppress(BrokenPipeError):  # killed since; nothing is reaped too early
+        self._socket.settimeout(ANSWER_TIMEOUT)
+        with contextlib.suppress(BrokenPipeError):  # killed meanwhile; nothing is reaped too early
             self._socket.sendall(b".")
         return int(code)
 
     def kill(self) -> bool:
-        """All that stands in its cgroup, and itself; False when it has to be tried again."""
+        """Kill all processes in the cgroup. Return False if it must be retried."""
         self._killed = True
         try:
             self._group.kill()
@@ -112,15 +112,15 @@ class Cradle:
         return True
 
     def reusable(self) -> bool:
-        """Whether it lives, and nothing but itself is in its cgroup.
+        """Return whether the starter is running, and alone in its cgroup.
 
         Raises:
-            OSError: there is no descriptor to look with.
+            OSError: there is no descriptor for the check.
         """
         return not self._killed and self._group.holds_only(self._pid)
 
     def remove(self) -> bool:
-        """Away with its cgroup; False when something in it still lives."""
+        """Remove the cgroup. Return False if a process in it is still running."""
         if not self._group.remove() or not (self._hold is None or self._hold.remove()):
             return False
         self._socket.close()
@@ -128,18 +128,18 @@ class Cradle:
 
 
 def received(ours: socket.socket, size: int) -> bytes:
-    """Raises OSError when the other end closes or stands still."""
+    """Receive so many bytes. Raises OSError if the other end closes or times out."""
     data = b""
     while len(data) < size:
         more = ours.recv(size - len(data))
         if not more:
-            raise ConnectionResetError(errno.ECONNRESET, "it has ended")
+            raise ConnectionResetError(errno.ECONNRESET, "process has ended")
         data += more
     return data
 
 
 def _order(program: Program, mark: str) -> Order:
-    """Raises ValueError for what no program can be given."""
+    """Return the order for a program. Raises ValueError for invalid arguments or variables."""
     user = program.user
     return Order(
         argv=[_text(each) for each in program.argv],

@@ -1,24 +1,24 @@
-"""Gives birth inside cgroups, for a worker that can't do so itself.
+"""Fork processes directly into cgroups, for a worker that can't fork safely.
 
-    worker ──a cgroup, a socket──→ launcher ──clone3──→ cradle, born in that cgroup
-       └───────────── program, files ─────────────────────→ cradle ──vfork, exec──→ program
-       ←───────────── number … how it ended ───────────────────┘
+    worker ──a cgroup, a socket──→ launcher ──clone3──→ starter, created in that cgroup
+       └───────────── program, files ─────────────────────→ starter ──vfork, exec──→ program
+       ←───────────── pid … exit code ──────────────────────────┘
 
-Moving a process into a cgroup takes milliseconds and comes too late: by then it may have forked.
-To be born there without having moved takes clone3, which is a fork; a worker is too big and has
-too many threads for one, this process has neither. And since what is born in a cradle is born in
-the cradle's cgroup, one fork serves many attempts, one after the other.
+Moving a process into a cgroup takes milliseconds and is too late: it may have forked already.
+Creating it there needs clone3, which is a fork. A worker has too much memory and too many threads
+for a fork; this process is small. Children of a starter are created in the starter's cgroup, so one
+fork serves many attempts, one after the other.
 
 Run as `python -m workerd.process.cgroup_launcher`, with a socket as standard input.
 
 Invariants
-- One thread, no more: what a fork copies is whole. (A cradle, which never forks but for a program,
-  has another for a moment: `privileges`.)
-- A cradle is a child of the worker (CLONE_PARENT), and has one program at a time.
-- A program's group is killed, and its worker has heard of its end, before it is reaped: until
-  then its number can't be given to others.
-- Both end when the worker does, and are deaf to the signals that end one.
-- Standard library alone: it must be small.
+- One thread only, so the memory that a fork copies is consistent. (A starter, which forks only
+  programs, briefly has another one: `privileges`.)
+- A starter is a child of the worker (CLONE_PARENT), and has one program at a time.
+- Before a program is reaped, its group is killed and the worker has received its end: until then
+  its pid isn't reused.
+- Both processes end with the worker, and ignore the signals that end a worker.
+- Standard library only: the process must be small.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from schedkit.records import dataclass
 from workerd.process.privileges import started
 
 HEAD = struct.Struct("!I")
-"""Length of the order that follows; the files come with it."""
+"""Length of the following order; sent with the files."""
 BORN = struct.Struct("!ii?")
-"""Number of the process (0: none), errno, and whether it is the directory that was wrong."""
+"""PID (0: not started), errno, and whether the working directory caused the error."""
 ENDED = struct.Struct("!i")
 """Exit code, or minus the signal."""
 
@@ -56,20 +56,20 @@ _DEAF_TO = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A program to start. Text stands for bytes, one character each."""
+    """A program to start. Texts are bytes in Latin-1."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str
     umask: int
-    """-1: as it is."""
+    """-1: unchanged."""
     user: tuple[int, int] | None
-    """uid and gid; it is in no other group then."""
+    """uid and gid, without supplementary groups."""
     files: int = 0
-    """Open at once, at most; 0: as many as this process may. A cradle has no order after such."""
+    """Maximum open files; 0: unchanged. The starter isn't used again after a limit."""
 
     def encoded(self) -> bytes:
-        """For the wire."""
+        """Return the order as bytes."""
         return json.dumps(asdict(self)).encode("ascii")
 
 
@@ -90,21 +90,21 @@ def main() -> int:
                 pid, failure = 0, error.errno or errno.EIO
             else:
                 if pid == 0:
-                    _be_cradle(theirs)
+                    _be_starter(theirs)
             for fd in files:
                 os.close(fd)
             try:
                 worker.sendall(BORN.pack(pid, failure, False))
-            except ConnectionError:  # the worker has died, and the cradle hears it by itself
+            except ConnectionError:  # the worker has ended, and the starter notices it
                 return 0
 
 
 def _nothing(_number: int, _frame: object) -> None:
-    """What a signal does that isn't meant for this process."""
+    """Ignore a signal."""
 
 
 def _clone_into(libc: ctypes.PyDLL, group: int) -> int:
-    """Fork into the cgroup with this open folder; 0 in the child, which is our parent's."""
+    """Fork into the cgroup of this open directory. Return 0 in the child, a child of our parent."""
     arguments = struct.pack(
         "11Q", _CLONE_PARENT | _CLONE_INTO_CGROUP, 0, 0, 0, 0, 0, 0, 0, 0, 0, group
     )
@@ -115,13 +115,13 @@ def _clone_into(libc: ctypes.PyDLL, group: int) -> int:
     return pid
 
 
-def _be_cradle(theirs: int) -> NoReturn:
-    """The whole life of a cradle."""
+def _be_starter(theirs: int) -> NoReturn:
+    """Run as a starter until the worker closes the socket."""
     try:
         os.dup2(theirs, 0)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         worker = socket.socket(fileno=0)
-        with contextlib.suppress(ConnectionError):  # the worker has died
+        with contextlib.suppress(ConnectionError):  # the worker has ended
             while _serve(worker):
                 pass
     finally:
@@ -129,7 +129,7 @@ def _be_cradle(theirs: int) -> NoReturn:
 
 
 def _serve(worker: socket.socket) -> bool:
-    """One program, from its birth to its end; False when none will follow."""
+    """Run one program from start to end. Return False if no other will follow."""
     head, files, _, _ = socket.recv_fds(worker, HEAD.size, 3)
     if len(head) < HEAD.size:
         return False
@@ -141,7 +141,7 @@ def _serve(worker: socket.socket) -> bool:
     try:
         process = _started(order, files)
     except OSError as error:
-        # Python names the directory when that was wrong, and the program else.
+        # Python names the directory if that caused the error, otherwise the program.
         about_cwd = error.filename == _bytes(order.cwd)
         worker.sendall(BORN.pack(0, error.errno or errno.EIO, about_cwd))
         return True
@@ -155,9 +155,9 @@ def _serve(worker: socket.socket) -> bool:
         os.killpg(process.pid, signal.SIGKILL)
     code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
     worker.sendall(ENDED.pack(code))
-    heard = worker.recv(1)
+    received = worker.recv(1)
     process.wait()
-    return bool(heard)
+    return bool(received)
 
 
 def _started(order: Order, files: Sequence[int]) -> subprocess.Popen[bytes]:

@@ -1,18 +1,18 @@
-"""The kernel's limits of an attempt's memory and processes, where this worker may set them.
+"""Kernel limits on memory and processes of an attempt, where this worker may set them.
 
     version 2   in the attempt's own cgroup    <tree>/slot-<n>/memory.max
     version 1   in one beside it               <own one there>/workerd-<mark>-slot-<n>/memory.limit…
 
-Version 2 passes controllers on only from a cgroup in which no process stands. So a worker whose
-cgroup was delegated to it steps aside, into a leaf, before it starts anything. Where version 1 has
-a controller (hybrid), no process has to leave; an attempt's cradle is moved before its program.
+Version 2 enables controllers for children only in a cgroup without processes. So a worker in a
+delegated cgroup moves itself into a leaf before it starts anything. With a version 1 controller
+(hybrid) no process has to move; an attempt's starter is moved before its program starts.
 
 Invariants
-- No cgroup passes anything on by this but the worker's tree, and one that is marked as delegated.
-- A limit stands before the program begins. What can't be limited isn't run.
-- Of version 1 nothing is written but in folders that have this worker's mark in their names; what
-  a job that is root made below its own goes with it.
-- Standard library alone: the keeper stands on this.
+- Controllers are enabled only in the worker's tree, and in a cgroup that is marked as delegated.
+- A limit is set before the program begins. A program whose limit can't be set isn't run.
+- In version 1 only directories with this worker's mark in their names are changed. Cgroups that a
+  root job created below its own are removed with it.
+- Standard library only: the keeper imports this module.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ MEMORY: Final = "memory"
 PIDS: Final = "pids"
 _WORDS: Final = {MEMORY: "memory", PIDS: "processes"}
 _LEAF: Final = "worker"
-_CRADLE: Final = 1
-"""The process that starts the program stands in the same cgroup."""
+_STARTER: Final = 1
+"""The process that starts the program is in the same cgroup."""
 _MOST_PIDS: Final = 4_194_304
-"""The kernel has no more process numbers, and takes no greater limit."""
+"""The kernel's maximum of pids and of this limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """How a controller is spoken to."""
+    """The files of a controller."""
 
     limit: str
     beside: Mapping[str, str]
-    """To be written after it, where the kernel has them."""
-    told: Collection[tuple[str, str]]
-    """Counts (a file, a word in it) that all are above 0 when an attempt wanted more. Among them
-    one that knows of this very limit: a host without memory kills, too."""
+    """Written after the limit, if the kernel has these files."""
+    counters: Collection[tuple[str, str]]
+    """Counters (a file, a key in it) that are all above 0 if an attempt exceeded its limit. At
+    least one is specific to this limit: a host without memory kills, too."""
 
 
 _PIDS: Final = _Files("pids.max", {}, [("pids.events", "max")])
@@ -71,36 +71,36 @@ _VERSION_1: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """One of an attempt's, that stands."""
+    """One limit of an attempt."""
 
     folder: Path
     files: _Files
     own: bool
-    """Whether the folder was made for it alone: version 1."""
+    """Whether the directory exists only for this limit: version 1."""
 
     def make(self) -> None:
-        """Have the folder. Raises OSError."""
+        """Create the directory. Raises OSError."""
         if self.own:
             self.folder.mkdir()
 
     def take(self, pid: int) -> None:
-        """Have this process stand there. Raises OSError."""
+        """Move this process there. Raises OSError."""
         if self.own:
             _write(self.folder / "cgroup.procs", str(pid))
 
     def set(self, value: int) -> None:
-        """Raises OSError."""
+        """Write the limit. Raises OSError."""
         _write(self.folder / self.files.limit, str(value))
         for name, text in self.files.beside.items():
             with contextlib.suppress(FileNotFoundError):
                 _write(self.folder / name, text)
 
     def exceeded(self) -> bool:
-        """Raises OSError."""
-        return all(_count(self.folder / name, word) for name, word in self.files.told)
+        """Return whether the attempt exceeded the limit. Raises OSError."""
+        return all(_count(self.folder / name, word) for name, word in self.files.counters)
 
     def removed(self) -> bool:
-        """Away with what was made for it; False while something stands there."""
+        """Remove the directory. Return False while processes are in it."""
         if not self.own:
             return True
         return cgroups.remove_tree(self.folder)
@@ -115,10 +115,10 @@ class Hold:
         self._helpers = helpers
 
     def take(self, pid: int) -> None:
-        """Set them on the cgroup in which this process, its cradle, stands alone.
+        """Set the limits on the cgroup of this process, the starter, which is alone in it.
 
         Raises:
-            OSError: that can't be done; none of them is to be relied on.
+            OSError: a limit can't be set; others may be missing, too.
         """
         for name, value in _values(self._bounds, self._helpers):
             self._limits[name].make()
@@ -126,29 +126,29 @@ class Hold:
             self._limits[name].take(pid)
 
     def begun(self) -> None:
-        """The program has been started: what helped at that has gone."""
+        """Lower the process limit after the start: the helper threads have ended."""
         if self._helpers and PIDS in self._limits:
-            with contextlib.suppress(OSError):  # it has room for one more then
+            with contextlib.suppress(OSError):  # the limit stays one higher
                 self._limits[PIDS].set(_pids(self._bounds, 0))
 
     def excess(self) -> Excess:
-        """What its attempt wanted more of. Nothing, where that can't be told now."""
+        """Return the limits that the attempt exceeded; none if they can't be read."""
         try:
-            told = {name for name, limit in self._limits.items() if limit.exceeded()}
+            exceeded = {name for name, limit in self._limits.items() if limit.exceeded()}
         except OSError:
             return WITHIN
-        return Excess(memory=MEMORY in told, processes=PIDS in told)
+        return Excess(memory=MEMORY in exceeded, processes=PIDS in exceeded)
 
     def remove(self) -> bool:
-        """Away with what was made for it; False when that has to be tried again."""
+        """Remove the directories. Return False if it must be retried."""
         return all(limit.removed() for limit in self._limits.values())
 
 
 class Controllers:
-    """Which this worker has for its attempts."""
+    """The controllers that this worker has for its attempts."""
 
     def __init__(self, tree: Path) -> None:
-        """Of a tree that was just made, and in which nothing stands."""
+        """Enable the controllers of a new, empty tree."""
         self._tree = tree
         self._whys: dict[str, str] = {}
         if cgroups.delegated(tree.parent):
@@ -170,20 +170,20 @@ class Controllers:
         return "; ".join((", ".join(sorted(had)) or "none", *filter(None, lacking)))
 
     def lacking(self, bounds: ResourceLimits) -> str:
-        """Why these bounds can't be kept here; empty when they can."""
+        """Return why these limits can't be set here; empty if they can."""
         for name, wanted in ((MEMORY, bounds.memory), (PIDS, bounds.processes)):
             if wanted and name not in self._passed and name not in self._beside:
-                why = self._whys.get(name, f"{self._tree.parent} has no such controller for it")
-                return f"no limit of {_WORDS[name]} on this worker: {why}"
+                why = self._whys.get(name, f"{self._tree.parent} doesn't have the controller")
+                return f"{_WORDS[name]} can't be limited on this worker: {why}"
         return ""
 
     def hold(self, slot: str, bounds: ResourceLimits, helpers: int = 0) -> Hold:
-        """Of the attempt in this cgroup of the tree; nothing is set yet.
+        """Return the limits for the attempt in this cgroup; nothing is set yet.
 
-        `helpers`: threads that its cradle has while it starts the program.
+        `helpers`: threads of the starter while it starts the program.
 
         Raises:
-            OSError: a controller is lacking.
+            OSError: a controller is missing.
         """
         limits = {name: self._limit(name, slot) for name, _ in _values(bounds, helpers)}
         return Hold(bounds, limits, helpers)
@@ -196,7 +196,7 @@ class Controllers:
         return _Limit(self._beside[name] / f"{self._tree.name}-{slot}", _VERSION_1[name], own=True)
 
     def _pass_on(self, folder: Path) -> set[str]:
-        """Have a cgroup's children have what it has; what they have then."""
+        """Enable the controllers for a cgroup's children; return the enabled ones."""
         for name in _VERSION_2:
             try:
                 if name in (folder / "cgroup.controllers").read_text().split():
@@ -211,9 +211,9 @@ class Controllers:
 
 
 def step_aside(home: Path) -> None:
-    """Move this process from the cgroup that was delegated to it into a leaf of that.
+    """Move this process from its delegated cgroup into a leaf of it.
 
-    To be called before anything is started, which would stay behind. Raises OSError.
+    Call it before any process is started: children would stay behind. Raises OSError.
     """
     if cgroups.delegated(home) and cgroups.own() == home:
         leaf = home / _LEAF
@@ -222,7 +222,7 @@ def step_aside(home: Path) -> None:
 
 
 def forget(mark: str) -> None:
-    """Remove what a dead worker left of version 1; nothing lives in it any more."""
+    """Remove the version 1 cgroups of an ended worker; they have no processes any more."""
     for name in _VERSION_1:
         place = _place(name)
         for folder in [] if place is None else place.glob(f"{cgroups.NAME.format(mark)}-*"):
@@ -238,17 +238,17 @@ def _values(bounds: ResourceLimits, helpers: int) -> Iterator[tuple[str, int]]:
 
 
 def _pids(bounds: ResourceLimits, helpers: int) -> int:
-    return min(bounds.processes + _CRADLE + helpers, _MOST_PIDS)
+    return min(bounds.processes + _STARTER + helpers, _MOST_PIDS)
 
 
 def _place(name: str) -> Path | None:
-    """This process's own cgroup of version 1 with this controller, if it may have others below."""
+    """Return this process's version 1 cgroup with this controller, if it is writable."""
     found = cgroups.own(name)
     return found if found is not None and cgroups.writable(found) else None
 
 
 def _count(path: Path, word: str) -> int:
-    """What a file of counts says of a word; without one it holds the count alone."""
+    """Return the counter of a key in a file; without a key the file holds only the counter."""
     text = path.read_text()
     if not word:
         return int(text)
@@ -257,9 +257,7 @@ def _count(path: Path, word: str) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    file = os.open(
-        path, os.O_WRONLY | os.O_CLOEXEC
-    )  # a file that isn't there can't be made, either
+    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # missing files can't be created
     try:
         os.write(file, text.encode())
     finally:

@@ -1,14 +1,14 @@
-"""Where programs are born in cgroups: the launcher makes cradles there, and has them used again.
+"""Start programs in cgroups: the launcher creates starter processes there, and reuses them.
 
-    launcher (a process) ──makes──→ cradle (a process in a cgroup) ──starts──→ program, and another
+    launcher (a process) ──creates──→ starter (a process in a cgroup) ──starts──→ programs
 
 Invariants
-- A cradle is used again only when nothing but itself is left in its cgroup; else all of it goes.
-- One birth is asked for at a time. One that isn't told within `PATIENCE` stays asked for: nobody
-  waits for it again, until it is told nothing else is born, and who asks then gets it.
-- A launcher process that died, or has told nothing for `PATIENCE_AT_START`, is replaced by another;
-  its cradles live on.
-- One that nobody has needed for `IDLE_FOR` goes: what a burst had born isn't kept for ever.
+- A starter is reused only if it is alone in its cgroup; otherwise the cgroup is killed.
+- One starter is requested at a time. A request that times out after `ANSWER_TIMEOUT` stays pending:
+  no call waits for it again, no other starter is requested, and the next caller gets it.
+- A launcher process that ended, or hasn't answered for `START_TIMEOUT`, is replaced by another; its
+  starters continue.
+- A starter that was idle for `IDLE_FOR` is removed, so the starters of a burst don't stay.
 """
 
 from __future__ import annotations
@@ -27,144 +27,144 @@ from typing import Final
 from schedkit.clock import boottime
 from schedkit.records import dataclass
 from workerd.process import cgroups
-from workerd.process.cgroup_child import PATIENCE, Cradle, received
+from workerd.process.cgroup_child import ANSWER_TIMEOUT, Starter, received
 from workerd.process.cgroup_launcher import BORN
 from workerd.process.cgroup_limits import Controllers
 from workerd.process.programs import Program
 
 log = logging.getLogger(__name__)
 
-PATIENCE_AT_START: Final = 30.0
-"""Seconds within which a launcher starts and answers, however slow the host is."""
+START_TIMEOUT: Final = 30.0
+"""Seconds for a launcher to start and answer, on a slow host."""
 IDLE_FOR: Final = 30.0
-"""Seconds for which an idle cradle is kept; its process has some descriptors here, and memory."""
-GONE: Final = "the launcher process is gone"
+"""Seconds for which an idle starter is kept; it uses memory, and descriptors in the worker."""
+GONE: Final = "launcher process has ended"
 
 
 @dataclass(frozen=True, slots=True)
-class _Birth:
-    """One that was asked for."""
+class _Request:
+    """A requested starter."""
 
     group: cgroups.Cgroup
     ours: socket.socket
-    """To the cradle that will be."""
+    """Socket to the future starter."""
     asked: float
 
 
 @dataclass(frozen=True, slots=True)
 class _Idle:
-    """One that may be used again."""
+    """A starter that may be reused."""
 
-    cradle: Cradle
+    starter: Starter
     since: float
 
 
 class Launcher:
-    """The worker's hold on its launcher process, and on the tree in which it gives birth."""
+    """The worker's launcher process, its starters, and their tree of cgroups."""
 
     def __init__(self, tree: Path, mark: str) -> None:
-        """Make the tree, start the process, and try it; blocks for a moment.
+        """Create the tree, start the process, and test it. Blocks briefly.
 
         Raises:
-            OSError: no process can be born in a cgroup here; nothing is left of the attempt.
+            OSError: no process can be created in a cgroup here; nothing is left behind.
         """
         self.tree = tree
         self._mark = mark
         self._numbers = itertools.count(1)
         self._idle: list[_Idle] = []
-        """The one given back last is taken first, so those at the front are the longest idle."""
-        self._leaving: list[Cradle] = []
-        """Those that are to be gone, but may hold something that lives."""
-        self._unborn: _Birth | None = None
+        """A stack: the first ones have been idle for the longest time."""
+        self._leaving: list[Starter] = []
+        """Starters to remove, whose cgroups may still have processes."""
+        self._pending: _Request | None = None
         self._running: _Running | None = None
         self._held = cgroups.make(tree)
         self.controllers = Controllers(tree)
-        """Of all that will be born."""
+        """The controllers of all attempts."""
         try:
-            self.give_back(self._newborn(PATIENCE_AT_START))
+            self.give_back(self._new_starter(START_TIMEOUT))
         except OSError:
             self.close()
             raise
 
-    def take(self) -> Cradle:
-        """One that is idle, or a new one.
+    def take(self) -> Starter:
+        """Return an idle or a new starter.
 
         Raises:
-            OSError: none can be had now: EAGAIN, or there is no descriptor to look with.
+            OSError: none is available: EAGAIN, or there is no descriptor for the check.
         """
         while self._idle:
-            alone = self._idle[-1].cradle.reusable()
-            cradle = self._idle.pop().cradle
-            if alone:  # and wasn't killed by a stranger
-                return cradle
-            self._leave(cradle)
-        return self._newborn(PATIENCE)
+            alone = self._idle[-1].starter.reusable()
+            starter = self._idle.pop().starter
+            if alone:  # and wasn't killed by another program
+                return starter
+            self._leave(starter)
+        return self._new_starter(ANSWER_TIMEOUT)
 
-    def take_bound(self, program: Program) -> Cradle:
-        """A new one, whose cgroup has this program's limits, and which isn't to be given back.
+    def take_bound(self, program: Program) -> Starter:
+        """Return a new starter with this program's limits. It must not be given back.
 
         Raises:
-            OSError: none can be had now: EAGAIN.
+            OSError: none is available: EAGAIN.
         """
-        cradle = self._newborn(PATIENCE)
+        starter = self._new_starter(ANSWER_TIMEOUT)
         try:
-            cradle.bound(self.controllers, program)
+            starter.bound(self.controllers, program)
         except OSError as error:
-            self._leave(cradle)
-            told = f"no limits for it: {error.strerror}"
-            raise OSError(errno.EAGAIN, told, error.filename) from error
-        return cradle
+            self._leave(starter)
+            text = f"limits can't be set: {error.strerror}"
+            raise OSError(errno.EAGAIN, text, error.filename) from error
+        return starter
 
-    def give_back(self, cradle: Cradle) -> None:
-        """It is alone, and may be used again."""
-        self._idle.append(_Idle(cradle, boottime()))
+    def give_back(self, starter: Starter) -> None:
+        """Take back a starter that is alone and may be reused."""
+        self._idle.append(_Idle(starter, boottime()))
 
     def look(self) -> None:
-        """Time goes on: away with what nobody needed, and with what had to be left until now."""
+        """Remove starters that are idle for too long, and retry earlier removals."""
         longest = boottime() - IDLE_FOR
         while self._idle and self._idle[0].since < longest:
-            self._leave(self._idle.pop(0).cradle)
+            self._leave(self._idle.pop(0).starter)
         self._clear_away()
 
     def _clear_away(self) -> None:
-        for cradle in [*self._leaving]:
-            if cradle.remove():
-                self._leaving.remove(cradle)
+        for starter in [*self._leaving]:
+            if starter.remove():
+                self._leaving.remove(starter)
             else:
-                cradle.kill()
+                starter.kill()
 
     def close(self) -> None:
-        """End it, and whatever is left in the tree."""
+        """End the launcher process and all processes in the tree."""
         self._give_up()
         cgroups.clear(self.tree, self._mark)
         os.close(self._held)
-        self._leaving += [idle.cradle for idle in self._idle]
+        self._leaving += [idle.starter for idle in self._idle]
         self._clear_away()
 
-    def _newborn(self, patience: float) -> Cradle:
-        if self._unborn is None:
-            self._unborn = self._asked()
-        else:  # it was waited for: the worker's loop stands still meanwhile
-            patience = 0.0
-        birth = self._unborn
-        assert self._running is not None, "it was asked"
+    def _new_starter(self, timeout: float) -> Starter:
+        if self._pending is None:
+            self._pending = self._request()
+        else:  # a call has waited for it already, which blocked the worker's loop
+            timeout = 0.0
+        request = self._pending
+        assert self._running is not None, "it has a pending request"
         try:
-            pid, number = self._running.told(patience)
+            pid, number = self._running.receive(timeout)
         except (TimeoutError, BlockingIOError) as error:
-            if boottime() - birth.asked > PATIENCE_AT_START:
-                self._give_up("the launcher process tells nothing")
-            raise _refusal("it takes long", birth.group.path) from error
+            if boottime() - request.asked > START_TIMEOUT:
+                self._give_up("launcher process timed out")
+            raise _refusal("launcher process timed out", request.group.path) from error
         except OSError as error:
             self._give_up(GONE)
-            raise _refusal(error.strerror or str(error), birth.group.path) from error
-        self._unborn = None
-        cradle = Cradle(birth.group, pid, birth.ours)
+            raise _refusal(error.strerror or str(error), request.group.path) from error
+        self._pending = None
+        starter = Starter(request.group, pid, request.ours)
         if number:
-            self._leave(cradle)
-            raise _refusal(os.strerror(number), birth.group.path)
-        return cradle
+            self._leave(starter)
+            raise _refusal(os.strerror(number), request.group.path)
+        return starter
 
-    def _asked(self) -> _Birth:
+    def _request(self) -> _Request:
         path = self.tree / f"slot-{next(self._numbers)}"
         try:
             if self._running is not None and self._running.ended():
@@ -175,34 +175,34 @@ class Launcher:
                 group = cgroups.Cgroup(path)
                 undone.callback(group.remove)
                 ours, theirs = socket.socketpair()
-                ours.settimeout(PATIENCE)
+                ours.settimeout(ANSWER_TIMEOUT)
                 undone.callback(ours.close)
                 with theirs:
                     self._running.ask(group, theirs)
                 undone.pop_all()
-        except OSError as error:  # a limit of the host's, no failure of a program's
+        except OSError as error:  # a resource limit of the host, not a failure of the program
             raise _refusal(error.strerror or str(error), path) from error
-        return _Birth(group, ours, boottime())
+        return _Request(group, ours, boottime())
 
     def _give_up(self, why: str = "") -> None:
-        """No launcher process any more, nor what it was asked for."""
+        """End the launcher process and drop its pending request."""
         if why:
-            log.error("%s; another will be started", why)
+            log.error("%s; starting another", why)
         if self._running is not None:
             self._running.end()
             self._running = None
-        if self._unborn is not None:
-            self._leave(Cradle(self._unborn.group, 0, self._unborn.ours))
-            self._unborn = None
+        if self._pending is not None:
+            self._leave(Starter(self._pending.group, 0, self._pending.ours))
+            self._pending = None
 
-    def _leave(self, cradle: Cradle) -> None:
-        cradle.kill()
-        self._leaving.append(cradle)
+    def _leave(self, starter: Starter) -> None:
+        starter.kill()
+        self._leaving.append(starter)
         self._clear_away()
 
 
 class _Running:
-    """A launcher process, and our end of its socket."""
+    """A launcher process and its socket."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
@@ -220,39 +220,39 @@ class _Running:
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """The PID."""
         return self._process.pid
 
     def ended(self) -> bool:
-        """Whether it is gone."""
+        """Return whether the process has ended."""
         return self._process.poll() is not None
 
     def ask(self, group: cgroups.Cgroup, theirs: socket.socket) -> None:
-        """For a birth in this cgroup; what is born gets this end of a socket."""
+        """Request a starter in this cgroup, with this end of a socket."""
         folder = os.open(group.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self._socket.settimeout(PATIENCE)
+            self._socket.settimeout(ANSWER_TIMEOUT)
             socket.send_fds(self._socket, [b"."], [folder, theirs.fileno()])
         finally:
             os.close(folder)
 
-    def told(self, patience: float) -> tuple[int, int]:
-        """The number of what was born, or 0 and the errno that hindered it.
+    def receive(self, timeout: float) -> tuple[int, int]:
+        """Return the PID of the new starter, or 0 and the errno.
 
         Raises:
-            TimeoutError, BlockingIOError: it wasn't told within so many seconds.
+            TimeoutError, BlockingIOError: no answer within so many seconds.
             OSError: the process has ended.
         """
-        self._socket.settimeout(patience)
+        self._socket.settimeout(timeout)
         pid, number, _ = BORN.unpack(received(self._socket, BORN.size))
         return int(pid), int(number)
 
     def end(self) -> None:
-        """Kill it."""
+        """Kill the process."""
         self._socket.close()
         self._process.kill()
         self._process.wait()
 
 
 def _refusal(why: str, path: Path) -> OSError:
-    return OSError(errno.EAGAIN, f"no birth in a cgroup: {why}", str(path))
+    return OSError(errno.EAGAIN, f"can't start a process in a cgroup: {why}", str(path))

@@ -1,17 +1,17 @@
-"""A cgroup (version 2) for each attempt: the kernel itself knows what belongs to it.
+"""Cgroups (version 2) of attempts: the kernel tracks which processes belong to an attempt.
 
     <the worker's own cgroup>/workerd-<mark>/slot-<n>
 
-A program is born in the cgroup of its attempt (`launcher`) and so are its descendants, whatever
-session they make and however they clear their environment. Attempts may have one after another.
+A program is created in the cgroup of its attempt (`cgroup_launcher`), and so are its descendants,
+even if they create sessions or clear their environment. A cgroup is reused by later attempts.
 
 Invariants
-- Neither the worker nor its keeper stand in its tree; whatever does may be killed.
-- A cgroup that could be removed had no living process in it: the kernel refuses otherwise.
-- Only folders named after a worker's mark are ever emptied.
-- A worker holds a lock on its tree as long as it lives. Who removes a tree that isn't his own has
-  that lock; who makes one looks whether it is still there when he has got it.
-- Standard library alone: the keeper stands on this.
+- Neither the worker nor its keeper is in the tree: every process in it may be killed.
+- A cgroup that could be removed had no running process: the kernel rejects it otherwise.
+- Only directories named after a worker's mark are emptied.
+- A running worker holds a lock on its tree. A worker that removes another tree locks it first; one
+  that creates a tree checks that it still exists after locking it.
+- Standard library only: the keeper imports this module.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ from pathlib import Path
 
 NAME = "workerd-{}"
 FORGOTTEN = 300.0
-"""Seconds after which a tree that nobody holds, and that is empty, is removed by another worker."""
+"""Seconds after which an empty, unlocked tree is removed by another worker."""
 _LOOK = 0.01
 _NONE_BELOW = 2
-"""Links of a folder that has no folder in it."""
+"""Link count of a directory without subdirectories."""
 
 
 def place(mountinfo: str, cgroup: str, controller: str = "") -> Path | None:
-    """The folder of a process's own version 2 cgroup; None when it has none, or it isn't mounted.
+    """Return the directory of a process's version 2 cgroup; None if it has none, or isn't mounted.
 
-    `mountinfo` and `cgroup` are the texts of these files of the process in /proc. Where version 1
-    is mounted beside it (hybrid), version 2 is the entry with number 0 and no controllers; with
-    `controller` the one of version 1 that has it.
+    `mountinfo` and `cgroup`: the contents of these files in /proc. On hybrid hosts version 2 is the
+    entry with number 0 and no controllers. `controller`: return the version 1 cgroup with it.
     """
     entries = (line.split(":", 2) for line in cgroup.splitlines())
     own = next((path for _, names, path in entries if controller in names.split(",")), None)
@@ -58,16 +57,16 @@ def place(mountinfo: str, cgroup: str, controller: str = "") -> Path | None:
 
 
 def own(controller: str = "") -> Path | None:
-    """The folder of this process's own cgroup: of version 2, or the one with a controller of 1."""
+    """Return the directory of this process's cgroup: version 2, or version 1 with a controller."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text()
         return place(mounts, Path("/proc/self/cgroup").read_text(), controller)
-    except OSError:  # no /proc, or one that tells nothing
+    except OSError:  # no /proc, or no access
         return None
 
 
 def delegated(folder: Path) -> bool:
-    """Whether a cgroup is marked as delegated: by systemd, or by who set its attribute."""
+    """Return whether a cgroup is marked as delegated, by systemd or by an attribute."""
     for name in ("user.delegate", "trusted.delegate"):
         with contextlib.suppress(OSError):
             return os.getxattr(folder, name) == b"1"
@@ -75,14 +74,14 @@ def delegated(folder: Path) -> bool:
 
 
 def writable(folder: Path) -> bool:
-    """Whether this process may make cgroups there."""
+    """Return whether this process may create cgroups there."""
     return os.access(folder, os.W_OK)
 
 
 def tree_of(mark: str) -> Path | None:
-    """Where this process would keep the cgroups of its attempts; None without version 2.
+    """Return the directory for the cgroups of this worker's attempts; None without version 2.
 
-    In its own; or beside it, where it was started in a leaf of the one that is delegated to it.
+    It is below the worker's cgroup, or beside it if the worker is in a leaf of a delegated one.
     """
     here = own()
     if here is None:
@@ -92,27 +91,27 @@ def tree_of(mark: str) -> Path | None:
 
 
 def make(tree: Path) -> int:
-    """Make a worker's tree and lock it; the descriptor that holds the lock until it is closed.
+    """Create a worker's tree and lock it. Return the descriptor that holds the lock.
 
     Raises:
-        OSError: it can't be made.
+        OSError: it can't be created.
     """
     while True:
         tree.mkdir()
         try:
             fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:  # another worker took it for a forgotten one
+        except FileNotFoundError:  # another worker removed it as forgotten
             continue
         fcntl.flock(fd, fcntl.LOCK_EX)
-        if tree.is_dir():  # nobody else makes one of this name
+        if tree.is_dir():  # no other worker uses this name
             return fd
         os.close(fd)
 
 
 def remove_forgotten(parent: Path, age: float = FORGOTTEN) -> int:
-    """Remove empty trees in `parent` whose workers are dead and have no keeper, journal or spool.
+    """Remove empty trees in `parent` of ended workers without keeper, journal or spool.
 
-    Returns how many were removed. What can't be looked at, or removed, is left.
+    Return how many were removed. Trees that can't be read or removed are left.
     """
     return sum(_removed_forgotten(path, age) for path in parent.glob(NAME.format("*")))
 
@@ -126,7 +125,7 @@ def _removed_forgotten(tree: Path, age: float) -> bool:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         old = time.time() - os.fstat(fd).st_ctime > age
         return old and "populated 0" in (tree / "cgroup.events").read_text() and remove_tree(tree)
-    except OSError:  # BlockingIOError among them: its worker lives
+    except OSError:  # also BlockingIOError: its worker is running
         return False
     finally:
         os.close(fd)
@@ -136,10 +135,10 @@ class Cgroup:
     """The cgroup of one attempt."""
 
     def __init__(self, path: Path) -> None:
-        """Make it.
+        """Create the cgroup.
 
         Raises:
-            OSError: it can't be made.
+            OSError: it can't be created.
         """
         self.path = path
         self._folder = str(path)
@@ -147,14 +146,14 @@ class Cgroup:
         path.mkdir()
 
     def kill(self) -> None:
-        """SIGKILL everything in it, at once."""
+        """Send SIGKILL to all processes in it, atomically."""
         _kill(self.path)
 
     def holds_only(self, pid: int) -> bool:
-        """Whether this process is the only one that lives in it, and in all below it."""
+        """Return whether this process is the only one in it, and it has no children."""
         try:
             fd = os.open(self._procs, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # someone has removed it
+        except FileNotFoundError:  # another program removed it
             return False
         try:
             alone = os.read(fd, 64) == b"%d\n" % pid
@@ -163,28 +162,28 @@ class Cgroup:
         return alone and os.stat(self._folder).st_nlink == _NONE_BELOW  # noqa: PTH116 - each run
 
     def remove(self) -> bool:
-        """Away with it; False when something in it still lives."""
+        """Remove it. Return False if a process in it is still running."""
         return remove_tree(self.path)
 
 
-def clear(path: Path, mark: str, patience: float = 1.5) -> int:
-    """End all that stands in the tree of a worker that is dead, and remove it.
+def clear(path: Path, mark: str, timeout: float = 1.5) -> int:
+    """Kill all processes in the tree of an ended worker, and remove it.
 
-    Gives up after `patience` seconds. Returns how many processes were killed.
+    Give up after `timeout` seconds. Return how many processes were killed.
     """
     if path.name != NAME.format(mark) or not path.is_dir():
         return 0
     killed = len(_members(path))
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     _kill(path)
     while not remove_tree(path) and time.monotonic() < deadline:
-        time.sleep(_LOOK)  # the keeper has no event loop, nor has a worker at its start
+        time.sleep(_LOOK)  # neither the keeper nor a starting worker has an event loop
         _kill(path)
     return killed
 
 
 def end(tree: Path, mark: str, slot: str) -> bool:
-    """SIGKILL all that stands in one cgroup of a worker's tree; whether nothing lives there."""
+    """Kill all processes in one cgroup of a worker's tree. Return whether it is empty."""
     path = tree / slot
     if tree.name != NAME.format(mark) or path.parent != tree:
         return True
@@ -196,7 +195,7 @@ def end(tree: Path, mark: str, slot: str) -> bool:
 
 
 def holds(path: Path, pid: int) -> bool:
-    """Whether a process, alive or dead and not yet reaped, belongs in this tree."""
+    """Return whether a process, running or a zombie, belongs to this tree."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -225,18 +224,18 @@ def _kill(path: Path) -> None:
 
 
 def _members(path: Path) -> list[int]:
-    """Of the cgroup and all below it."""
+    """Return the PIDs in the cgroup and all below it."""
     pids: list[int] = []
     for folder, _, _ in os.walk(path):
         try:
             pids += map(int, (Path(folder) / "cgroup.procs").read_text().split())
-        except OSError:  # removed meanwhile, or of a kind that lists none
+        except OSError:  # removed meanwhile, or a threaded cgroup
             continue
     return pids
 
 
 def remove_tree(path: Path) -> bool:
-    """Bottom up: a job may have made cgroups of its own in its own."""
+    """Remove a cgroup and those below it, bottom up: a job may have created some."""
     try:
         path.rmdir()
     except FileNotFoundError:
@@ -250,13 +249,13 @@ def remove_tree(path: Path) -> bool:
     for folder in below:
         try:
             folder.rmdir()
-        except OSError:  # something in it lives, or it is gone already
+        except OSError:  # a process in it is running, or it was removed already
             continue
     return not path.exists()
 
 
 def _plain(text: str) -> str:
-    """Blanks and the like are written in octal there."""
+    """Decode the octal escapes of blanks and similar characters."""
     for code, character in (("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")):
         text = text.replace(f"\\{code}", character)
     return text

@@ -1,16 +1,17 @@
-"""What a job leaves behind comes to this worker: it is found, ended and reaped.
+"""Find, end and reap the processes that jobs leave behind.
 
-A process whose parent died becomes a child of its nearest subreaper. So a job's double-forked
-daemon, in whatever session, shows up in one small file: the list of this process's children.
+A process whose parent has exited becomes a child of its nearest subreaper, this worker. So a job's
+double-forked daemon, in any session, appears in one small file: the list of this process's
+children.
 
 Invariants
-- A handler's own child processes are its own: they are in the worker's session, or carry the
-  variable `procs.OWN`, which is in the worker's environment and in no job's.
-- An orphan of an attempt that still runs is left to it; of any other it is killed.
-- Without cgroups one that tells nothing is judged by its birth (`core.kinship`). With them its
-  cgroup has ended it, and only the dead are dealt with here.
-- A dead child without an environment to look at is reaped only when it was known, or after
-  `UNKNOWN_AFTER` seconds: whoever started it should have done so by then.
+- A handler's child processes are left alone: they are in the worker's session, or have the variable
+  `proc_files.OWN`, which is in the worker's environment and in no job's.
+- An orphan of a running attempt is left alone; any other orphan is killed.
+- Without cgroups, an orphan without marks is attributed by its start time
+  (`core.orphan_attribution`). With cgroups it was killed with its cgroup, and is only reaped here.
+- A zombie without a readable environment is reaped only if it was known, or after `UNKNOWN_AFTER`
+  seconds: its parent should have reaped it by then.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from schedkit.clock import boottime
-from workerd.core.orphan_attribution import Fate, Kinship
+from workerd.core.orphan_attribution import Fate, OrphanAttribution
 from workerd.process import cgroups, proc_files
 
 UNKNOWN_AFTER = 60.0
@@ -32,45 +33,45 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Orphans:
-    """Belongs to the main thread, whose children orphans become."""
+    """The orphans of this worker. Belongs to the main thread."""
 
     def __init__(self, mark: str, tree: Path | None) -> None:
-        """From here on orphans come to this process. An old kernel leaves them to init.
+        """Make this process a subreaper. On old kernels orphans go to init.
 
-        `tree` is where the cgroups of attempts are, None where there are none.
+        `tree`: the directory of the attempts' cgroups; None without cgroups.
         """
         os.environ[proc_files.OWN] = mark
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._mark = mark
         self._tree = tree
-        self._kinship = Kinship()
+        self._attribution = OrphanAttribution()
         self._children = Path(f"/proc/self/task/{os.getpid()}/children")
         self._session = os.getsid(0)
         self._jobs: dict[int, tuple[str, str]] = {}
-        """First processes of attempts that run → run id and token."""
+        """First processes of running attempts → run id and token."""
         self._over: deque[int] = deque(maxlen=_REMEMBERED)
-        """The sessions of the last attempts that ended."""
+        """Sessions of the attempts that ended last."""
         self._known: set[int] = set()
         self._spared: set[int] = set()
-        """Children that were seen to carry `procs.OWN`; environments are dear to read."""
+        """Children known to have `proc_files.OWN`; reading environments is expensive."""
         self._dead: dict[int, float] = {}
 
     def began(self, process: proc_files.ProcEntry, run: str, token: int) -> None:
-        """An attempt's first process runs; it is reaped by whoever started it."""
+        """Record an attempt's first process; its executor reaps it."""
         self._jobs[process.pid] = (run, str(token))
-        self._kinship.began(process.pid, process.start)
+        self._attribution.began(process.pid, process.start)
 
     def ended(self, pid: int) -> None:
-        """That attempt is over, and so is whatever it left: a look is to follow."""
+        """Record the end of that attempt; the next `look` ends its leftovers."""
         del self._jobs[pid]
         self._over.append(pid)
-        self._kinship.ended(pid)
+        self._attribution.ended(pid)
 
     def look(self) -> int:
-        """End and reap what belongs to no running attempt; how many were killed.
+        """End and reap children of no running attempt. Return how many were killed.
 
         Raises:
-            OSError: there is no descriptor to look with; some may have been killed.
+            OSError: there is no descriptor for the check; some may have been killed.
         """
         try:
             children = {int(pid) for pid in self._children.read_text("ascii").split()}
@@ -80,12 +81,12 @@ class Orphans:
         self._spared &= children
         self._dead = {pid: since for pid, since in self._dead.items() if pid in children}
         now = int(boottime() * _TICKS)
-        killed = sum(self._settle(pid) for pid in children - self._jobs.keys())
+        killed = sum(self._handle(pid) for pid in children - self._jobs.keys())
         if not killed:
-            self._kinship.settled(now)
+            self._attribution.all_ended(now)
         return killed
 
-    def _settle(self, pid: int) -> bool:
+    def _handle(self, pid: int) -> bool:
         process = proc_files.look(pid)
         if process is None:
             return False
@@ -110,9 +111,9 @@ class Orphans:
             self._spared.add(process.pid)
             return False
         if environ.get(proc_files.MARK) == self._mark:
-            told = (environ.get("SCHEDD_RUN_ID"), environ.get("SCHEDD_FENCING_TOKEN"))
-            return told not in running
-        return self._tree is None and self._kinship.fate(process.start) is Fate.END
+            attempt = (environ.get("SCHEDD_RUN_ID"), environ.get("SCHEDD_FENCING_TOKEN"))
+            return attempt not in running
+        return self._tree is None and self._attribution.fate(process.start) is Fate.END
 
     def _of_a_job(self, process: proc_files.ProcEntry) -> bool:
         if process.session in self._jobs or process.session in self._over:

@@ -1,12 +1,11 @@
-"""Starts a program, as another user too: it has that user's privileges and can't get more, for
-set-user-id, set-group-id and file capabilities do nothing to it (`no_new_privs` of the kernel).
+"""Start a program, optionally as another user: it has that user's privileges and can't get more.
+Set-user-id, set-group-id and file capabilities have no effect on it (`no_new_privs`).
 
-Python's way into a child before its program begins (`preexec_fn`) isn't safe beside threads. The
-kernel keeps this mark by thread, and a child has that of the thread which forked it; so a thread of
-its own marks itself, starts the program, and is gone: to the kernel, too, which counts it among the
-processes that the program may have (`pids.max`).
+Python's `preexec_fn` isn't safe with threads. The kernel keeps `no_new_privs` per thread, and a
+child inherits it from the thread that forked it. So a separate thread sets it, starts the program,
+and ends. Its end is awaited because the kernel counts it against `pids.max`.
 
-Standard library alone: the launcher stands on this.
+Standard library only: the launcher imports this module.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Text = TypeVar("Text", str, bytes)
 Process = subprocess.Popen[bytes]
 
 _SET_NO_NEW_PRIVS = 38  # PR_SET_NO_NEW_PRIVS
-_LOOKS = 5_000  # a second at least; one or two will do, unless it has no processor
+_LOOKS = 5_000  # a second at least; one or two suffice, unless the host is overloaded
 
 
 def started(
@@ -37,13 +36,13 @@ def started(
     umask: int,
     user: tuple[int, int] | None,
 ) -> Process:
-    """Start it in a session of its own, with its three standard `files`.
+    """Start a program in its own session, with its three standard `files`.
 
-    `umask`: -1 leaves it as it is. `user`: uid and gid, and it is in no other group then; None: as
-    whom this process runs.
+    `umask`: -1 leaves it unchanged. `user`: uid and gid, without supplementary groups; None: the
+    user of this process.
 
     Raises:
-        OSError: it can't be started; EAGAIN where there is no thread for it.
+        OSError: it can't be started; EAGAIN if no thread can be started.
     """
 
     def start() -> Process:
@@ -65,15 +64,15 @@ def started(
 
 
 def _without_new_ones(start: Callable[[], Process]) -> Process:
-    """What `start` gives, or raises, called where children get no new privileges."""
-    told: list[Process] = []
+    """Call `start` in a thread whose children get no new privileges. Raises its exceptions."""
+    processes: list[Process] = []
     failed: list[Exception] = []
 
     def marked() -> None:
         try:
             _mark_this_thread()
-            told.append(start())
-        except Exception as error:  # noqa: BLE001 - raised where it was called
+            processes.append(start())
+        except Exception as error:  # noqa: BLE001 - raised in the calling thread
             failed.append(error)
 
     thread = threading.Thread(target=marked, name="starts a program")
@@ -85,11 +84,11 @@ def _without_new_ones(start: Callable[[], Process]) -> Process:
     _wait_until_gone(thread)
     if failed:
         raise failed.pop()
-    return told.pop()
+    return processes.pop()
 
 
 def _wait_until_gone(thread: threading.Thread) -> None:
-    """`join` returns a little before the kernel has let go of it. Gives up in the end."""
+    """Wait until the kernel has removed the thread, shortly after `join`; with a limit."""
     task = Path(f"/proc/self/task/{thread.native_id}")
     for _ in range(_LOOKS):
         if not task.exists():

@@ -1,11 +1,11 @@
-"""Processes as /proc shows them, and how to end all that belong to a session or carry a mark.
+"""Read processes from /proc, and kill those of a session or with a mark.
 
 Invariants
-- Nothing is killed by its number alone: a session is named by its leader's number and start time,
-  so a number that was given to someone else is left in peace.
-- The mark is a variable in the environment that each job's first process is started with, so a
-  process is ours from its first instruction on, written down or not, whatever session it makes.
-- Standard library alone: the keeper stands on this and must stay small.
+- No process is killed by its PID alone: a session is identified by its leader's PID and start time,
+  so a reused PID is left alone.
+- The mark is a variable in the environment of each job's first process. So a process is identified
+  from its first instruction on, also before it is in the journal, and in any session.
+- Standard library only: the keeper imports this module and must stay small.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from schedkit.records import dataclass
 MARK = "_WORKERD_KEEPER"
 """The variable that names the worker process which started a job."""
 OWN = "_WORKERD_OWN"
-"""The variable that does so in what isn't a job: the keeper, and what a handler starts."""
+"""The same for processes of no job: the keeper, and processes that a handler starts."""
 
 _PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcEntry:
-    """One line of `ps`, as far as it matters here."""
+    """One process, with the fields that are needed here."""
 
     pid: int
     parent: int
@@ -39,12 +39,12 @@ class ProcEntry:
 
 
 def look(pid: int) -> ProcEntry | None:
-    """The process with this number; None when there is none."""
+    """Return the process with this PID; None if there is none."""
     try:
         text = (_PROC / str(pid) / "stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name stands in brackets and may hold anything, brackets too.
+    # The name is in brackets and may contain any character, also brackets.
     fields = text[text.rindex(b")") + 2 :].split()
     return ProcEntry(
         pid, int(fields[1]), int(fields[3]), int(fields[19]), fields[0] in (b"Z", b"X")
@@ -52,7 +52,7 @@ def look(pid: int) -> ProcEntry | None:
 
 
 def everyone() -> Iterator[ProcEntry]:
-    """All processes that are alive."""
+    """Return all running processes."""
     for name in os.listdir(_PROC):  # noqa: PTH208 - iterdir makes a Path of each, ten times as slow
         if name.isdigit():
             process = look(int(name))
@@ -61,7 +61,7 @@ def everyone() -> Iterator[ProcEntry]:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """What the process was started with; empty when it is gone, or not ours to look at."""
+    """Return the initial environment of a process; empty if it has ended or isn't readable."""
     try:
         environ = (_PROC / str(pid) / "environ").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -71,7 +71,7 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def descendants(root: int) -> dict[int, int]:
-    """All that come from this process, down to where a parent has died: number → start time."""
+    """Return all descendants whose parents are running: PID → start time."""
     found: dict[int, int] = {}
     waiting = [root]
     while waiting:
@@ -88,12 +88,15 @@ def _children(pid: int) -> Iterator[int]:
         for thread in os.listdir(_PROC / str(pid) / "task"):  # noqa: PTH208 - see `everyone`
             text = (_PROC / str(pid) / "task" / thread / "children").read_bytes()
             yield from map(int, text.split())
-    except (FileNotFoundError, ProcessLookupError):  # it ends, or the kernel has no such list
+    except (
+        FileNotFoundError,
+        ProcessLookupError,
+    ):  # the process is ending, or the kernel has no such list
         return
 
 
 def kill(pid: int) -> bool:
-    """SIGKILL; False for a process that is gone, or that only its own user may kill."""
+    """Send SIGKILL. Return False if the process has ended, or only its user may kill it."""
     try:
         os.kill(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -102,7 +105,7 @@ def kill(pid: int) -> bool:
 
 
 def kill_session(leader: int) -> int:
-    """SIGKILL every living member of the session; how many there were."""
+    """Send SIGKILL to all running processes of the session. Return how many there were."""
     members = [process.pid for process in everyone() if process.session == leader]
     for pid in members:
         kill(pid)
@@ -113,19 +116,19 @@ def sweep(
     sessions: Mapping[int, int],
     carries: Callable[[Mapping[str, str]], bool],
     picture: Mapping[int, int] | None = None,
-    patience: float = 1.5,
+    timeout: float = 1.5,
 ) -> int:
-    """Kill all that the sessions (leader's number → start time) name.
+    """Kill all processes of these sessions (leader's PID → start time).
 
-    And all whose environment `carries` what tells them, and all that the picture (number → start
-    time) shows, with what has come from it since. Looks again until two looks in a row found
-    nothing, for a process may fork while it is being looked for; gives up after `patience` seconds.
-    Returns how many were killed.
+    Also kill processes whose environment satisfies `carries`, and processes in the snapshot
+    `picture` (PID → start time) with their descendants. Repeat until two scans in a row found
+    nothing, because a process may fork during a scan. Give up after `timeout` seconds. Return how
+    many were killed.
     """
     own, clean = os.getpid(), 0
     killed: set[tuple[int, int]] = set()
-    """By number and start: one that takes its time to die is found again."""
-    deadline = time.monotonic() + patience
+    """By PID and start time: a process that is slow to end is found again."""
+    deadline = time.monotonic() + timeout
     while clean < 2 and time.monotonic() < deadline:
         alive = list(everyone())
         starts = {process.pid: process.start for process in alive}
@@ -144,12 +147,12 @@ def sweep(
             kill(pid)
         killed |= {(pid, starts[pid]) for pid in found}
         clean = 0 if found else clean + 1
-        time.sleep(0.02)  # the keeper has no event loop, and nothing else to do
+        time.sleep(0.02)  # the keeper has no event loop, and no other work
     return len(killed)
 
 
 def _shown(alive: Iterable[ProcEntry], picture: Mapping[int, int]) -> set[int]:
-    """Those in the picture that still live, and their descendants."""
+    """Return the running processes of the snapshot, and their descendants."""
     shown: set[int] = set()
     for process in sorted(alive, key=lambda each: each.start):  # parents come first
         if picture.get(process.pid) == process.start or process.parent in shown:
@@ -161,5 +164,5 @@ def _of_session(process: ProcEntry, sessions: Mapping[int, int], starts: Mapping
     written = sessions.get(process.session)
     if written is None:
         return False
-    # With its leader gone the number still belongs to the session, as long as a member lives.
+    # After its leader has ended, the PID isn't reused while the session has processes.
     return starts.get(process.session, written) == written

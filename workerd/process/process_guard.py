@@ -1,8 +1,8 @@
-"""Keep what the worker needs of its process, whatever a user's module does to it.
+"""Protect the settings of the process that the worker needs from users' modules.
 
-Modules of handlers are imported on the main thread and may change anything of the process: signals,
-the working directory, the recursion limit, loggers. Later their code runs in other threads, where
-Python itself refuses to set signal handlers.
+Modules of handlers are imported on the main thread and may change the process: signals, the working
+directory, the recursion limit, loggers. Later their code runs in other threads, where Python
+doesn't allow signal handlers.
 
 Invariants
 - The worker's own log has its own loggers, handler, stream and record factory: no configuration of
@@ -74,7 +74,7 @@ def protect_log(level: str, formatter: logging.Formatter | None) -> None:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """For this block users' modules are imported; then what the worker needs is as it was."""
+    """Import users' modules in this block; restore the settings of the process after it."""
     handlers = {each: signal.getsignal(each) for each in _SIGNALS}
     wakeup = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
@@ -97,7 +97,7 @@ def importing() -> Iterator[None]:
 
 
 def restore() -> None:
-    """Undo limits that would keep the worker from working. Cheap: called again and again."""
+    """Restore limits that the worker needs. Cheap: called repeatedly."""
     if threading.excepthook is None:  # without these two no thread can be started
         threading.excepthook = threading.__excepthook__
     if sys.excepthook is None:

@@ -1,22 +1,23 @@
-"""What a worker process has running, written down so that another process can end it.
+"""The journal of a worker's running processes, so that another process can end them.
 
-    boot <id of this boot>            a number of an earlier boot means nothing
+    boot <id of this boot>            PIDs of an earlier boot are ignored
     mark <id of the worker process>
-    tree <folder>                     where the cgroups of its attempts are, if they have any
+    tree <directory>                  the cgroups of its attempts, if they have any
     ! <session> <start time> <kill_after> <run> <token> <slot or ->
-                                      what follows dies with the worker's lease, by the keeper
+                                      the next session ends with the worker's lease, by the keeper
     + <session> <start time>          a job's session began
-    - <session>                       and is over, with nothing left of it
+    - <session>                       the session ended, without leftovers
 
 Invariants
-- One file per worker process, appended to by it alone; whoever sweeps reads.
-- A line is one write. One that a full disk took in part, or that its writer's death cut off, counts
-  as not written: it has no end of its own, and what is written next ends it with a `?`. For a part
-  of a line may look like a whole one, and name another session.
-- It outlives the process, not the machine: no fsync, since a crash of the host ends the jobs too.
-- Where a full disk doesn't take it at the start, it says so (`problem`) and is made later. Nothing
-  begins before it is there. A tree that was made meanwhile holds no program; if its worker dies,
-  the tree is a forgotten one (`cgroups`).
+- One file per worker process, which only this process writes. The keeper and the next worker read.
+- A line is one write. A partial line, because of a full disk or the end of its writer, is ignored:
+  it has no line end, and the next write ends it with a `?`. Otherwise a partial line might look
+  like a complete one for another session.
+- It outlives the process, not the machine: no fsync, because a crash of the host ends the jobs,
+  too.
+- If a full disk prevents it at the start, `problem` is set and it is created later. No program
+  starts before that. A tree that was created meanwhile has no program; if its worker ends, it is a
+  forgotten tree (`cgroups`).
 """
 
 from __future__ import annotations
@@ -45,17 +46,17 @@ class Left:
 
     mark: str
     sessions: dict[int, int] = field(default_factory=dict)
-    """Leader's number → its start time."""
+    """Leader's PID → its start time."""
     tree: Path | None = None
     mortals: dict[int, Mortal] = field(default_factory=dict)
-    """By session, those of them that die with the lease."""
+    """By session: the programs that end with the lease."""
 
 
 class Journal:
-    """The writing side. Takes microseconds; called on the event loop."""
+    """The writer of a journal. Takes microseconds; called on the event loop."""
 
     def __init__(self, directory: Path, mark: str, tree: Path | None = None) -> None:
-        """`tree` is written down before it is made, so none is ever lost, if the disk takes it."""
+        """`tree` is written before it is created, so no tree is lost, unless the disk is full."""
         self.mark = mark
         self._tree = tree
         self.path = directory / f"{mark}{SUFFIX}"
@@ -64,13 +65,13 @@ class Journal:
         self._size = 0
         self._fd = -1
         self._torn = False
-        """Whether the last line was taken in part."""
+        """Whether the last line is partial."""
         self.problem = ""
-        """Why it isn't there yet, in words."""
+        """Why the file doesn't exist yet; empty if it does."""
         self.make()
 
     def make(self) -> None:
-        """Write its beginning, unless it is there; `problem` tells."""
+        """Create the file, unless it exists. Sets `problem`."""
         if self._fd >= 0:
             return
         try:
@@ -81,14 +82,14 @@ class Journal:
             self.problem = ""
 
     def began(self, session: int, start: int, mortal: Mortal | None = None) -> None:
-        """A job's first process runs, as leader of its session.
+        """Record a job's first process, the leader of its session.
 
         Raises:
-            OSError: it isn't written down.
+            OSError: it can't be written.
         """
         if self._fd < 0:
             raise OSError(errno.ENOSPC, self.problem, str(self.path))
-        if mortal is not None:  # first: alone it means nothing, and an older reader passes it over
+        if mortal is not None:  # first: alone it has no effect, and older readers ignore it
             self._append(f"{_line(mortal)}\n")
         self._append(f"+ {session} {start}\n")
         self._open[session] = start
@@ -96,7 +97,7 @@ class Journal:
             self._mortals[session] = mortal
 
     def ended(self, session: int) -> None:
-        """Nothing of that session is left."""
+        """Record that the session has ended without leftovers."""
         del self._open[session]
         self._mortals.pop(session, None)
         self._append(f"- {session}\n")
@@ -104,7 +105,7 @@ class Journal:
             self._rewrite()
 
     def close(self) -> None:
-        """The worker ends and has nothing running."""
+        """Remove the journal: the worker is ending and has no running programs."""
         if self._fd >= 0:
             os.close(self._fd)
         self.path.unlink(missing_ok=True)
@@ -115,7 +116,7 @@ class Journal:
         self._size += written
         self._torn = written < len(line)
         if self._torn:
-            raise OSError(errno.ENOSPC, "a line was written in part", str(self.path))
+            raise OSError(errno.ENOSPC, "line was partially written", str(self.path))
 
     def _rewrite(self) -> None:
         fresh = self.path.with_suffix(".new")
@@ -142,14 +143,16 @@ class Journal:
         content = os.fsencode("\n".join(lines) + "\n")
         size = os.write(fd, content)
         if size < len(content):
-            raise OSError(errno.ENOSPC, "it was written in part", str(self.path))
+            raise OSError(errno.ENOSPC, "file was partially written", str(self.path))
         return size
 
 
 def read(path: Path) -> Left | None:
-    """What a journal still lists; None when it is of another boot, or no longer there."""
+    """Read a journal; None if it is of another boot, or doesn't exist."""
     try:
-        *lines, _ = os.fsdecode(path.read_bytes()).split("\n")  # what follows the last end is none
+        *lines, _ = os.fsdecode(path.read_bytes()).split(
+            "\n"
+        )  # a part after the last line end is ignored
     except FileNotFoundError:
         return None
     if len(lines) < 2 or lines[0] != f"boot {boot_id()}":
@@ -171,8 +174,8 @@ def read(path: Path) -> Left | None:
 
 
 def _line(mortal: Mortal) -> str:
-    told = (mortal.session, mortal.start, mortal.kill_after, mortal.run, mortal.token)
-    return " ".join(("!", *map(str, told), mortal.slot or "-"))
+    fields = (mortal.session, mortal.start, mortal.kill_after, mortal.run, mortal.token)
+    return " ".join(("!", *map(str, fields), mortal.slot or "-"))
 
 
 def _mortal(line: re.Match[str]) -> Mortal:
@@ -183,5 +186,5 @@ def _mortal(line: re.Match[str]) -> Mortal:
 
 
 def boot_id() -> str:
-    """A number of this boot."""
+    """Return the id of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()

@@ -1,19 +1,20 @@
-"""The programs that run, each with a session and, where it can be, a cgroup of its own.
+"""Supervise running programs, each in its own session and, if possible, its own cgroup.
 
-    start → written down for the keeper → ended: what it left is killed → empty
+    start → journal → ended: leftovers are killed → empty
 
-Two ways to know what belongs to an attempt, chosen once, at the start of the worker, and told in
-its log: its cgroup; or, where none can be made, sessions, marks and the births of orphans.
+There are two ways to find the processes of an attempt. The worker chooses one at its start and logs
+it: the attempt's cgroup; or, without cgroups, sessions, marks and the start times of orphans.
 
 Invariants
-- The keeper is there before anything else is started, the launcher too.
-- A session is written down before anything else is done with its first process, and struck out
-  when its attempt has ended and its group was killed. As long as there is nothing to write it in,
-  `refuses` says so, and no work is asked for.
-- An attempt is `empty` when nothing of it lives: in a cgroup that is proven, else it is judged.
-- What dies with the lease is known to the keeper, and to it alone when this process stands still;
-  so its cgroup is nobody else's, not even later: the keeper may kill it late.
-- What is to be ended and can't be now, for want of a descriptor, is tried again every second.
+- The keeper is started before all other processes, the launcher included.
+- A session is written to the journal directly after its first process starts, and removed when its
+  attempt has ended and its group was killed. Without a journal `refuses` returns the cause, and the
+  worker requests no work.
+- An attempt is `empty` when no process of it is running. Its cgroup proves that; without cgroups it
+  is inferred.
+- The keeper knows the programs that end with the lease, and kills them if this process hangs. Their
+  cgroups are never reused, because the keeper may kill them late.
+- A process that can't be ended now, for lack of a descriptor, is retried every second.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from workerd.core.lease_kill_list import Mortal
 from workerd.core.limit_errors import at_limit
 from workerd.core.resource_limits import ResourceLimits
 from workerd.process import cgroup_limits, cgroups, proc_files
-from workerd.process.cgroup_child import Cradle
+from workerd.process.cgroup_child import Starter
 from workerd.process.cgroup_spawn import Launcher
 from workerd.process.keeper import Keeper
 from workerd.process.orphans import Orphans
@@ -43,15 +44,15 @@ _LOOK = 1.0
 _KEEPER_LOOK = 0.5
 
 
-class Sessions:
-    """What executors that start processes report to."""
+class ProcessSupervisor:
+    """The supervisor of all programs that executors start."""
 
     def __init__(self, directory: Path, *, wanted: bool, handlers: bool) -> None:
-        """Choose the way; `wanted`: whether cgroups are to be used where they can be.
+        """Start the helper processes. `wanted`: whether to use cgroups if possible.
 
-        `handlers`: whether handlers run in this process. What those start is in no attempt's cgroup
-        and ends with the worker, by the keeper's pictures. The journal is in `directory`. Blocks
-        for a moment.
+        `handlers`: whether handlers run in this process. Processes that they start are in no
+        attempt's cgroup, and end with the worker by the keeper's snapshots. `directory`: of the
+        journal. Blocks briefly.
         """
         self._handlers = handlers
         mark = str(uuid.uuid4())
@@ -60,25 +61,25 @@ class Sessions:
             _step_aside(tree.parent)
         self.journal = Journal(directory, mark, tree)
         if self.refuses:
-            log.warning("%s; no work until it can", self.refuses)
+            log.warning("%s; no new work is requested until it can", self.refuses)
         self.lease = SharedLease()
-        """What the keeper knows of it; to be told of each refresh."""
+        """The end of trust for the keeper; update it at each refresh."""
         self._leased = False
-        """Whether anything has run that dies with the lease."""
+        """Whether a program that ends with the lease has run."""
         self._keeper = Keeper(self.journal.path, self.lease, picture=handlers or tree is None)
         self._launcher = _launcher(tree, mark, wanted=wanted)
         if tree is not None and self._pictured and not handlers:
             self._keeper.take_pictures()
         self._orphans = Orphans(mark, None if self._launcher is None else self._launcher.tree)
-        self._cradles: dict[AssignmentKey, Cradle] = {}
-        """Those in use, or not known to be empty."""
+        self._starters: dict[AssignmentKey, Starter] = {}
+        """Starters in use, or not known to be empty."""
         self._once: set[AssignmentKey] = set()
-        """Attempts whose cradles aren't used again."""
+        """Attempts whose starters aren't reused."""
         self._over: set[AssignmentKey] = set()
         self._leaders: dict[int, AssignmentKey] = {}
-        """First processes that nobody has reaped, each of its attempt."""
+        """First processes that aren't reaped yet, with their attempts."""
         self._unkilled: dict[AssignmentKey, int] = {}
-        """Attempts that should have been killed, each with its first process."""
+        """Attempts whose kill must be retried, with their first processes."""
 
     @property
     def grouped(self) -> bool:
@@ -87,55 +88,55 @@ class Sessions:
 
     @property
     def refuses(self) -> str:
-        """Why no program may be started, in words; empty: they may."""
+        """Why no program may be started; empty if they may."""
         problem = self.journal.problem
-        return problem and f"its journal of what runs can't be written: {problem}"
+        return problem and f"process journal can't be written: {problem}"
 
     def lacking(self, bounds: ResourceLimits) -> str:
-        """Why an attempt can't be held to these bounds here; empty when it can."""
+        """Return why these limits can't be enforced here; empty if they can."""
         if not bounds:
             return ""
         if self._launcher is None:
-            return "no limits on this worker: its attempts have no cgroups (its log says why)"
+            return "limits can't be enforced on this worker: no cgroups (see the log of the worker)"
         return self._launcher.controllers.lacking(bounds)
 
     @property
     def _pictured(self) -> bool:
-        """Whether the keeper has to look at what comes from the worker while it lives."""
+        """Whether the keeper must take snapshots of the worker's descendants."""
         return self._handlers or not self.grouped
 
     def start(self, program: Program, key: AssignmentKey, out: int, err: int) -> StartedProgram:
-        """Start an attempt's program; `began` is to follow at once.
+        """Start an attempt's program. Call `began` directly after it.
 
         Raises:
-            OSError: it can't be started, and nothing of it runs or, if a `Begun`, will for long.
-            ValueError: an argument or a variable can't be passed on.
+            OSError: it can't be started. Nothing is running, or, if a `Begun`, it is being killed.
+            ValueError: an argument or a variable is invalid.
         """
         if self._launcher is None:
             return PlainProgram(program, self.journal.mark, out, err)
         if program.bounds:
-            cradle = self._launcher.take_bound(program)
+            starter = self._launcher.take_bound(program)
             self._once.add(key)
         else:
-            cradle = self._launcher.take()
-        self._cradles[key] = cradle
+            starter = self._launcher.take()
+        self._starters[key] = starter
         try:
-            cradle.start(program, self.journal.mark, out, err)
+            starter.start(program, self.journal.mark, out, err)
         except (OSError, ValueError):
             self.over(key)
             raise
-        return cradle
+        return starter
 
     def began(self, pid: int, key: AssignmentKey, lost_kill_after: float | None = None) -> None:
-        """The first process of an attempt lives, as leader of its session.
+        """Record the first process of an attempt, the leader of its session.
 
-        `lost_kill_after`: seconds from the loss of the lease to its killing, if it is to be killed.
+        `lost_kill_after`: seconds from the loss of the lease to SIGKILL; None: no kill.
 
         Raises:
-            OSError: it can't be written down; nothing is known of it then.
+            OSError: the journal can't be written; nothing is recorded.
         """
         process = proc_files.look(pid)
-        assert process is not None, "a child that nobody has reaped has an entry"
+        assert process is not None, "a child that isn't reaped has an entry"
         mortal = self._mortal_of(process, key, lost_kill_after)
         self.journal.began(pid, process.start, mortal)
         self._orphans.began(process, key.run, key.token)
@@ -150,24 +151,24 @@ class Sessions:
             self._leased = True
             self._keeper.watch_lease()
         slot = ""
-        if key in self._cradles:
+        if key in self._starters:
             self._once.add(key)
-            slot = self._cradles[key].slot
+            slot = self._starters[key].slot
         return Mortal(process.pid, process.start, kill_after, key.run, key.token, slot)
 
     def kill(self, pid: int, key: AssignmentKey) -> None:
-        """Everything that is known to belong to it; what can't be killed now will be."""
+        """Kill all known processes of the attempt; retry later if that fails."""
         self._unkilled.pop(key, None)
         if not self._killed(pid, key):
-            log.warning("run %s can't be killed whole now; trying again", key.run, extra=key.said)
+            log.warning("run %s can't be killed completely; retrying", key.run, extra=key.said)
             self._unkilled[key] = pid
 
     def _killed(self, pid: int, key: AssignmentKey) -> bool:
         if self.grouped:
-            return key not in self._cradles or self._cradles[key].kill()
+            return key not in self._starters or self._starters[key].kill()
         try:
             if self._leaders.get(pid) == key or proc_files.look(pid) is None:
-                proc_files.kill_session(pid)  # else it was reaped, and its number is another's
+                proc_files.kill_session(pid)  # otherwise it was reaped, and its PID may be reused
         except OSError as error:
             if not at_limit(error):
                 raise
@@ -175,25 +176,25 @@ class Sessions:
         return True
 
     def ended(self, pid: int, key: AssignmentKey) -> None:
-        """Its first process was reaped, and its process group killed."""
+        """Record that the first process was reaped and its process group killed."""
         del self._leaders[pid]
         self._orphans.ended(pid)
         self.over(key)
         try:
             self.journal.ended(pid)
-        except OSError as error:  # a full disk: the entry stays, and names a process that is gone
-            log.warning("the end of session %d can't be written down: %s", pid, error)
+        except OSError as error:  # a full disk: the entry of an ended process stays
+            log.warning("end of session %d can't be written to the journal: %s", pid, error)
 
     def over(self, key: AssignmentKey) -> None:
-        """Nothing of it is to live any more."""
-        if key in self._cradles:
+        """End all processes of the attempt."""
+        if key in self._starters:
             self._over.add(key)
         self.empty(key)
 
     def empty(self, key: AssignmentKey) -> bool:
-        """Whether nothing of an attempt that is over lives; what does is killed.
+        """Return whether an ended attempt has no running processes; kill those it has.
 
-        False when that can't be told now.
+        False if that can't be checked now.
         """
         try:
             return self._emptied(key)
@@ -205,21 +206,21 @@ class Sessions:
     def _emptied(self, key: AssignmentKey) -> bool:
         if self._launcher is None:
             return self._orphans.look() == 0
-        cradle = self._cradles.get(key)
-        if cradle is None:
+        starter = self._starters.get(key)
+        if starter is None:
             return True
-        if key not in self._once and cradle.reusable():
-            self._launcher.give_back(cradle)
-        elif not cradle.remove():
-            cradle.kill()
+        if key not in self._once and starter.reusable():
+            self._launcher.give_back(starter)
+        elif not starter.remove():
+            starter.kill()
             return False
-        del self._cradles[key]
+        del self._starters[key]
         self._once.discard(key)
         self._over.discard(key)
         return True
 
     async def watch(self) -> NoReturn:
-        """Look again and again: the killed leave children, which come here in turn."""
+        """Check periodically: killed processes leave children, which become orphans here."""
         while True:
             await asyncio.sleep(_LOOK)
             self._look_again()
@@ -228,48 +229,48 @@ class Sessions:
         hindered = self.refuses
         self.journal.make()
         if hindered and not self.refuses:
-            log.info("its journal of what runs is written: programs may be started")
+            log.info("process journal is written: programs may be started")
         try:
             self._orphans.look()
         except OSError as error:
             if not at_limit(error):
                 raise
-            log.warning("can't look for what attempts left: %s; trying again", error.strerror)
+            log.warning("leftovers of attempts can't be searched for: %s; retrying", error.strerror)
         for key, pid in [*self._unkilled.items()]:
             self.kill(pid, key)
-        for key, cradle in [*self._cradles.items()]:
-            if key not in self._over and cradle.overran():  # version 1 kills one process alone
-                cradle.kill()
+        for key, starter in [*self._starters.items()]:
+            if key not in self._over and starter.overran():  # version 1 kills only one process
+                starter.kill()
         for key in [*self._over]:
             self.empty(key)
         if self._launcher is not None:
             self._launcher.look()
 
     async def keep_keeper(self) -> NoReturn:
-        """Have a keeper, whatever becomes of one."""
+        """Restart the keeper whenever it ends."""
         while True:
             await asyncio.sleep(_KEEPER_LOOK)
             if self._keeper.alive():
                 continue
-            log.error("the keeper process is gone; starting another")
+            log.error("keeper process has ended; starting another")
             try:
                 fresh = Keeper(
                     self.journal.path, self.lease, picture=self._pictured, leased=self._leased
                 )
-            except OSError as error:  # no room for one more process: no reason to end all others
-                log.warning("no keeper can be started: %s; trying again", error)
+            except OSError as error:  # the host is out of processes: the worker continues
+                log.warning("keeper can't be started: %s; retrying", error)
                 continue
             self._keeper.release()
             self._keeper = fresh
 
     def close(self) -> None:
-        """The worker ends, and has nothing running."""
+        """End the helper processes: the worker is ending and has no running programs."""
         self._keeper.release()
         self.lease.close()
         if self._launcher is not None:
             self._launcher.close()
-            for cradle in self._cradles.values():  # what it held has ended with the tree
-                cradle.remove()
+            for starter in self._starters.values():  # its processes have ended with the tree
+                starter.remove()
         self.journal.close()
 
 
@@ -277,25 +278,25 @@ def _step_aside(home: Path) -> None:
     try:
         cgroup_limits.step_aside(home)
     except OSError as error:
-        log.warning("the cgroup %s can't be divided: %s", home, error.strerror)
+        log.warning("cgroup %s can't be divided: %s", home, error.strerror)
 
 
 def _launcher(tree: Path | None, mark: str, *, wanted: bool) -> Launcher | None:
-    why = "no version 2 hierarchy is mounted" if wanted else "cgroups = false"
+    why = "no cgroup version 2 hierarchy is mounted" if wanted else "cgroups = false"
     if tree is not None:
         try:
             launcher = Launcher(tree, mark)
         except OSError as error:
             why = f"{error.strerror}: {error.filename}"
         else:
-            log.info("each attempt of a program has a cgroup of its own, under %s", tree)
+            log.info("attempts of programs have cgroups under %s", tree)
             log.info("controllers for limits of attempts: %s", launcher.controllers)
             if forgotten := cgroups.remove_forgotten(tree.parent):
-                log.info("removed %d empty trees of workers whose spools are gone", forgotten)
+                log.info("removed %d empty cgroup trees of workers without spools", forgotten)
             return launcher
     log.warning(
-        "attempts have no cgroups (%s): what leaves its session and clears its environment"
-        " is told by its birth, and ended when no attempt that lived then is left",
+        "attempts have no cgroups (%s): processes that leave their session and clear their"
+        " environment are attributed by start time, and ended when no attempt of that time runs",
         why,
     )
     return None

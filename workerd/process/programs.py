@@ -1,9 +1,9 @@
-"""A program to start, and one that was: what an executor holds of it, however it was born.
+"""Programs to start, and started programs, with or without a cgroup.
 
 Invariants
-- It leads a session and a process group of its own, and carries the worker's mark in its
-  environment from its first instruction.
-- Nothing ran when an `OSError` is raised, unless it is a `Begun`.
+- A program leads its own session and process group, and has the worker's mark in its environment
+  from its first instruction.
+- When an `OSError` is raised, nothing ran, unless it is a `Begun`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from workerd.process.privileges import started
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to start, and in which surroundings."""
+    """A program to start, with its environment."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -34,15 +34,15 @@ class Program:
     user: pwd.struct_passwd | None = None
     umask: int | None = None
     secrets: Collection[bytes] = ()
-    """That are masked in its output."""
+    """Secrets to mask in its output."""
     lost_kill_after: float | None = None
-    """Seconds from the loss of the worker's lease to its killing; None: it may finish."""
+    """Seconds from the loss of the worker's lease to SIGKILL; None: it may finish."""
     bounds: ResourceLimits = field(default_factory=ResourceLimits)
-    """What it may have at most. Kept in a cgroup alone."""
+    """Resource limits. Enforced only with cgroups."""
 
 
 class Begun(OSError):
-    """What failed after the program had begun, or may have; it was killed."""
+    """The start failed after the program had begun, or may have; it was killed."""
 
 
 class StartedProgram(Protocol):
@@ -50,36 +50,36 @@ class StartedProgram(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its number, until `wait` has returned."""
+        """The PID, until `wait` has returned."""
         ...
 
     def fileno(self) -> int:
-        """An open file that can be read from when it has ended, until `wait` has returned."""
+        """A descriptor that is readable once the program has ended, until `wait` has returned."""
         ...
 
     def wait(self) -> int:
-        """Kill its process group and reap it: its exit code, or minus the signal that ended it."""
+        """Kill the group and reap the program. Return the exit code, or minus the signal."""
         ...
 
     @property
     def excess(self) -> Excess:
-        """What it had wanted more of than it might have, when `wait` has returned."""
+        """The limits that it exceeded, after `wait` has returned."""
         ...
 
 
 class PlainProgram:
-    """A child of this process, in no cgroup of its own."""
+    """A child of this process without its own cgroup."""
 
     excess = WITHIN
 
     def __init__(self, program: Program, mark: str, out: int, err: int) -> None:
-        """Start it; `out` and `err` are open files.
+        """Start a program. `out`, `err`: open files.
 
         Raises:
-            OSError: it can't be started; a `Begun`, when it was and is no more.
-            ValueError: an argument or a variable can't be passed on, such as one with a zero byte.
+            OSError: it can't be started; `Begun` if it was started and killed.
+            ValueError: an argument or a variable is invalid, such as one with a zero byte.
         """
-        assert not program.bounds, "without a cgroup none is kept, and none is taken"
+        assert not program.bounds, "programs with limits need a cgroup"
         user = program.user
         self._process = started(
             program.argv,
@@ -92,16 +92,16 @@ class PlainProgram:
         self.pid = self._process.pid
         try:
             self._pidfd = os.pidfd_open(self.pid)
-        except OSError as error:  # nobody would hear of its end
+        except OSError as error:  # its end couldn't be noticed
             self._reap()
             raise Begun(error.errno, error.strerror, program.argv[0]) from error
 
     def fileno(self) -> int:
-        """Of its pidfd."""
+        """The pidfd."""
         return self._pidfd
 
     def wait(self) -> int:
-        """Reap it, its group first."""
+        """Kill the group and reap the program."""
         os.close(self._pidfd)
         return self._reap()
 

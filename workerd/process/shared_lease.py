@@ -1,14 +1,15 @@
-"""Until when a worker may trust in its lease, told to its keeper: a number in memory both share.
+"""Share the end of a worker's trust in its lease with its keeper: a number in shared memory.
 
-    worker ──tell──→ [ instant ] ←──until── keeper
+    worker ──write──→ [ time ] ←──until── keeper
 
-It is a value and no message: a keeper that stood still reads what holds now, never what held once,
-and a worker never waits for a keeper.
+It is a value, not a message: a keeper that was suspended reads the current value, and a worker
+never waits for its keeper.
 
 Invariants
-- Instants are seconds of the boot clock, which goes on in a suspend.
-- Whoever judges takes the time first and then reads: what had passed by then passed without news.
-- Standard library alone: the keeper stands on this.
+- Times are seconds of the boot clock, which continues during a suspend.
+- The keeper reads the clock first and then the value: a value that had passed by then wasn't
+  renewed.
+- Standard library only: the keeper imports this module.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ _INSTANT = struct.Struct("=d")
 
 
 class SharedLease:
-    """One end of it."""
+    """One end of the shared memory."""
 
     def __init__(self, fd: int | None = None) -> None:
-        """A new one, which doesn't end until that is told; or the one that `fd` was inherited for.
+        """Create a value without end; or open the inherited one of `fd`.
 
         Raises:
-            OSError: none can be made now.
+            OSError: it can't be created.
         """
         self.fd = os.memfd_create("lease") if fd is None else fd
         if fd is None:
-            self.tell(math.inf)
+            self.write(math.inf)
 
-    def tell(self, until: float) -> None:
-        """From now on this instant counts, whether it is later or earlier than the last."""
+    def write(self, until: float) -> None:
+        """Replace the value by a later or earlier one."""
         os.pwrite(self.fd, _INSTANT.pack(until), 0)
 
     def until(self) -> float:
-        """The instant told last."""
-        while (first := self._read()) != self._read():  # a reading may fall into a writing
+        """Return the value written last."""
+        while (first := self._read()) != self._read():  # a read may overlap a write
             pass
         return float(_INSTANT.unpack(first)[0])
 
@@ -47,5 +48,5 @@ class SharedLease:
         return os.pread(self.fd, _INSTANT.size, 0)
 
     def close(self) -> None:
-        """Of this end."""
+        """Close this end."""
         os.close(self.fd)

@@ -1,13 +1,12 @@
-"""The runs in hand: takes assignments, arms, starts, stops, and reports their end.
+"""The runs in hand: accept assignments, delay, start and stop runs, and report their results.
 
-    assign ─→ admission ─┬─ refused → said on the stream it came by
-                         └─ taken → (`armed`) → start → `attempts` → (result store) → courier
+    assign ─→ admission ─┬─ rejected → answered on the stream that brought it
+                         └─ accepted → (`delayed_start`) → `attempts` → (upload) → result sender
 
 Invariants
-- Admission decides, here it is done: nothing runs that `Admission.start` hasn't let through, at
-  the moment of its start.
-- Each run is one asyncio task of `nursery`, named after it; when `run` ends nothing runs, but what
-  was left behind and what swallows its cancel.
+- Admission decides: a run starts only if `Admission.start` permits it at that moment.
+- Each run is one asyncio task, named after it. After `run` ends no run is running, except abandoned
+  handlers and those that swallow their cancel.
 """
 
 from __future__ import annotations
@@ -46,19 +45,19 @@ from workerd.executors.base import AttemptExecutor, dies_with_lease
 from workerd.logs.log_tail import Expected
 from workerd.metrics import WorkerMetrics
 from workerd.runs.attempts import BUG, Attempts, HeldAssignment, Origin
-from workerd.runs.delayed_start import Armed
-from workerd.task_set import Nursery
+from workerd.runs.delayed_start import DelayedStarts
+from workerd.task_set import TaskSet
 
 log = logging.getLogger(__name__)
 
 _TRUST_LOOK = 0.25
-"""Seconds between two looks at whether trust has ended."""
+"""Seconds between two checks whether trust has ended."""
 _FORGET_EVERY = 1.0
 _END_WITHIN = 2.0
-"""Seconds that all that runs has to end when the worker does: a handler may swallow its cancel."""
+"""Seconds for running attempts to end with the worker: a handler may swallow its cancel."""
 MOST_LISTED = 21_500
-"""Runs in hand and results that nobody has acknowledged: a heartbeat tells both (`MOST_SLOTS`). An
-end frees its slot, so where members are slow to store them results gather beside what runs.
+"""Runs in hand and unacknowledged results: a heartbeat lists both (`MOST_SLOTS`). An ended run
+frees its slot, so results pile up beside running runs if members are slow to store them.
 """
 
 BEFORE_START = failpoints.blocking("worker.before_start", None)
@@ -66,7 +65,7 @@ AFTER_END = failpoints.awaited("worker.after_end", None)
 
 
 class HeldRuns:
-    """Everything this worker has taken and not ended."""
+    """All runs that this worker has accepted and that haven't ended."""
 
     def __init__(
         self,
@@ -75,52 +74,52 @@ class HeldRuns:
         trust: WorkerLeaseTrust,
         clock: JudgingClock,
         executors: Mapping[str, AttemptExecutor],
-        courier: ResultSender,
-        keeping: ResultUpload,
+        sender: ResultSender,
+        upload: ResultUpload,
         metrics: WorkerMetrics,
     ) -> None:
         self._worker = worker
-        self._attempts = Attempts(worker, trust, clock, executors, keeping)
+        self._attempts = Attempts(worker, trust, clock, executors, upload)
         self._admission = admission
         self._trust = trust
         self._clock = clock
-        self._courier = courier
-        self._keeping = keeping
+        self._sender = sender
+        self._upload = upload
         self._metrics = metrics
         self._items: dict[AssignmentKey, HeldAssignment] = {}
         self._expected = Expected()
-        self._armed = Armed(self._begin)
-        self._nursery = Nursery()
+        self._delayed = DelayedStarts(self._begin)
+        self._tasks = TaskSet()
         self._leaving = False
         self._idle = asyncio.Event()
         self._idle.set()
         self.on_change: Callable[[], object] = lambda: None
-        """Called when slots were taken or became free."""
+        """Called when slots were used or freed."""
         self.on_progress: Callable[[pb.Progress], object] = lambda _: None
-        """Called when an attempt has got further."""
+        """Called when an attempt reports progress."""
         self.hindered: Callable[[], str] = lambda: ""
-        """Why nothing could be started, in words."""
+        """Returns why no run could be started; empty if one could."""
 
     async def run(self) -> NoReturn:
-        """Be the home of all runs until cancelled."""
+        """Run all attempts until canceled."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._nursery.failed(), name="runs")
+                group.create_task(self._tasks.failed(), name="runs")
                 group.create_task(self._watch_trust(), name="trust")
                 group.create_task(self._forget(), name="forget")
         finally:
             self.leave()
             for item in self._items.values():
                 item.stop.over = True
-            await self._nursery.close(_END_WITHIN)
+            await self._tasks.close(_END_WITHIN)
         raise AssertionError("its loops never return")
 
-    # -- What members ask --
+    # -- Requests of members --
 
     def assign(
         self, assignments: Iterable[pb.Assignment], time: MemberTime, origin: Origin
     ) -> None:
-        """Assignments have come by `origin`, whose member's time is `time`."""
+        """Handle assignments received over `origin`. `time`: of its member."""
         for assignment in assignments:
             if found := FRAME.violations(assignment):
                 self._reject(assignment, found, origin)
@@ -130,15 +129,13 @@ class HeldRuns:
         self.on_change()
 
     def _reject(self, assignment: pb.Assignment, found: Found, origin: Origin) -> None:
-        """One out of its bounds, of a newer member perhaps: another worker may be able to run it.
-        If its key is good, its member is answered.
+        """Reject an assignment out of bounds, if its key is valid. A newer member may have sent it,
+        and another worker may be able to run it.
         """
         why = problem(found)
         note("assignment", f"run {assignment.key.run_id[:36]}", why)
         if not FRAME.violations(assignment.key):
-            refused = NotTaken(
-                RejectReason.UNABLE, Token(0), f"the assignment is out of bounds: {why}"
-            )
+            refused = NotTaken(RejectReason.UNABLE, Token(0), f"assignment is out of bounds: {why}")
             self._refuse(assignment.key, refused, origin)
 
     def _assign(self, assignment: pb.Assignment, time: MemberTime, origin: Origin) -> None:
@@ -159,22 +156,22 @@ class HeldRuns:
                 self._begin(offer.key)
             case AlreadyTaken(state):
                 if state is AssignmentState.ENDED:
-                    self._courier.again(offer.key)
+                    self._sender.again(offer.key)
             case NotTaken():
                 self._refuse(assignment.key, verdict, origin)
 
     def rearm(self, time: MemberTime) -> None:
-        """The clock that all members follow was set, as one's `time` tells first: what is armed
-        waits for its instant anew, by whatever stream it came.
+        """Restart the timers of all pre-dispatched runs: the cluster's clock was set. `time`: of
+        the member that showed it first.
         """
         for key, item in self._items.items():
             if self._admission.state(key) is AssignmentState.ARMED:
                 until = time.surely_reached(messages.seconds(item.assignment.not_before))
                 self._admission.rearm(key, until)
-                self._armed.put(key, until)
+                self._delayed.put(key, until)
 
     def revoke(self, message: pb.AssignmentKey) -> pb.RevokeAnswer:
-        """Never start this one, unless it has started."""
+        """Prevent the start of an assignment, unless it has started."""
         key = messages.key_of(message)
         revoked = self._admission.revoke(key, self._clock.read(boottime()))
         if revoked:
@@ -183,24 +180,24 @@ class HeldRuns:
         return pb.RevokeAnswer(key=message, outcome=outcome)
 
     def cancel(self, cancel: pb.Cancel, origin: Origin) -> None:
-        """End this one; if it hasn't started, it never will."""
+        """Cancel a run, or prevent its start."""
         key = messages.key_of(cancel.key)
         item = self._items.get(key)
         if self._admission.revoke(key, self._clock.read(boottime())):
             self._drop(key)
-            refused = NotTaken(RejectReason.REVOKED, key.token, "cancelled before its start")
+            refused = NotTaken(RejectReason.REVOKED, key.token, "canceled before it started")
             self._refuse(cancel.key, refused, item.origin if item else origin)
         elif item is not None:
             item.stop.ask(Cause.CANCEL, kill=cancel.kill)
         else:
-            self._courier.again(key)
+            self._sender.again(key)
 
     def follow(self, follow: pb.Follow, origin: Origin) -> None:
-        """Somebody at that member reads along what an attempt writes, or nobody any more."""
+        """Start or stop sending the output of an attempt to a member."""
         key = messages.key_of(follow.key)
         item = self._items.get(key)
 
-        def hear(piece: Piece) -> None:
+        def send(piece: Piece) -> None:
             origin.send_log(pb.LogChunk(key=follow.key, piece=messages.piece(piece)))
 
         if follow.stop:
@@ -208,30 +205,30 @@ class HeldRuns:
             if item is not None:
                 item.tail.unfollow(origin)
         elif item is not None:
-            item.tail.follow(origin, hear)
+            item.tail.follow(origin, send)
         else:
-            self._expected.follow(key, origin, hear)
+            self._expected.follow(key, origin, send)
 
     def gone(self, origin: Origin) -> None:
-        """That stream is over: nobody reads along by it."""
+        """Remove a closed stream from the followers."""
         self._expected.gone(origin)
         for item in self._items.values():
             item.tail.unfollow(origin)
 
-    # -- What the worker's own life asks --
+    # -- Requests of the worker itself --
 
     def renew(self, incarnation: Incarnation) -> None:
-        """A new registration: what waits was meant for the earlier one."""
+        """Change the incarnation; return assignments of the earlier one that haven't started."""
         self._withdraw(self._admission.renew(incarnation))
 
     def leave(self) -> None:
-        """Take and start nothing more, whatever anybody says; what waits is given back."""
-        self._leaving = self._keeping.leaving = True
+        """Drain permanently: undrain requests are ignored from now on."""
+        self._leaving = self._upload.leaving = True
         self.drain(on=True)
 
     def drain(self, *, on: bool) -> None:
-        """Take and start nothing more; what waits is given back. Or take work again, unless this
-        worker is leaving.
+        """Accept and start no runs, and return those that haven't started. Or end the drain, unless
+        this worker is shutting down.
         """
         self._admission.draining = on or self._leaving
         if self._admission.draining:
@@ -240,43 +237,41 @@ class HeldRuns:
 
     @property
     def runs(self) -> list[RunId]:
-        """What is held, armed or runs."""
+        """Runs that are held, pre-dispatched or running."""
         return [key.run for key in self._items]
 
     def stop_all(self, cause: Cause, *, kill: bool = False) -> None:
-        """Ask everything that runs to end; with `kill` at once."""
+        """Request the end of all running attempts; with `kill` at once."""
         for item in self._items.values():
             item.stop.ask(cause, kill=kill)
 
     def lease_lost(self) -> None:
-        """Trust has ended, for a moment at least: end what dies with it."""
+        """End attempts that end with the lease: trust has ended, at least briefly."""
         for item in self._items.values():
             if dies_with_lease(item.assignment):
                 item.stop.ask(Cause.LEASE_LOST)
 
     async def idle(self) -> None:
-        """Return when nothing is held or runs."""
+        """Return when no run is held or running."""
         await self._idle.wait()
 
     def acknowledged(self, key: AssignmentKey) -> None:
-        """Its result has left the spool."""
+        """Record that a result has left the spool."""
         self._admission.acknowledged(key)
 
     @property
     def left(self) -> int:
-        """How many more may be in hand at most, free slots or not."""
-        return max(0, MOST_LISTED - len(self._items) - len(self._courier))
+        """How many more runs may be in hand, independently of free slots."""
+        return max(0, MOST_LISTED - len(self._items) - len(self._sender))
 
     @property
     def refuses(self) -> str:
-        """Why no new work may be asked for, in words; empty: it would begin, and its results find
-        room.
-        """
-        return self._courier.refuses or self._keeping.refuses or self.hindered()
+        """Why the worker requests no new work; empty if runs can start and results have room."""
+        return self._sender.refuses or self._upload.refuses or self.hindered()
 
     def holdings(self) -> Iterator[messages.Holding]:
-        """What is held, armed or runs, or has ended and isn't told yet. What waits in the spool is
-        the courier's to tell.
+        """Return runs that are held, pre-dispatched, running, or ended without a spooled result.
+        The result sender lists spooled results.
         """
         for key, item in self._items.items():
             state = self._admission.state(key)
@@ -286,12 +281,12 @@ class HeldRuns:
                 yield item.assignment.key, state, item.started_at
 
     def progress(self) -> Iterator[pb.Progress]:
-        """How far what runs is, as far as it tells."""
+        """Return the last reported progress of running attempts."""
         for item in self._items.values():
-            if item.advance is not None and item.advance.told is not None:
-                yield item.advance.told
+            if item.progress is not None and item.progress.reported is not None:
+                yield item.progress.reported
 
-    # -- How --
+    # -- Implementation --
 
     def _begin(self, key: AssignmentKey) -> None:
         BEFORE_START()
@@ -300,7 +295,7 @@ class HeldRuns:
         verdict = self._admission.start(key, now, self._clock.read(now), trusted=self._trusted(now))
         match verdict:
             case NotYet(until):
-                self._armed.put(key, until)
+                self._delayed.put(key, until)
             case NotTaken():
                 self._drop(key)
                 self._refuse(item.assignment.key, verdict, item.origin)
@@ -308,7 +303,7 @@ class HeldRuns:
             case Started():
                 item.started_at = self._start_date(item.assignment)
                 name = f"run {key.run} {key.token}"
-                item.task = self._nursery.start(self._attempt(key, item, item.started_at), name)
+                item.task = self._tasks.start(self._attempt(key, item, item.started_at), name)
 
     async def _attempt(
         self, key: AssignmentKey, item: HeldAssignment, started_at: datetime
@@ -319,8 +314,8 @@ class HeldRuns:
         await AFTER_END()
         finished_at = self._attempts.date()
         try:
-            await self._armed.let_start(armed=item.assignment.HasField("not_before"))
-        finally:  # what has ended is told, though this is the end of the worker
+            await self._delayed.let_start(armed=item.assignment.HasField("not_before"))
+        finally:  # the result is reported even if the worker is ending
             self._ended(key, item, outcome, started_at, finished_at)
 
     def _ended(
@@ -331,7 +326,7 @@ class HeldRuns:
         started_at: datetime,
         finished_at: datetime,
     ) -> None:
-        """Free its slot and tell its end."""
+        """Free the slot and report the result."""
         finished_at = max(started_at, finished_at)
         assignment, action, recording = item.assignment, item.action, item.tail.recording
         self._admission.ended(key)
@@ -343,35 +338,33 @@ class HeldRuns:
             )
         except Exception as error:
             log.exception(BUG, action, key.run, extra=messages.said(assignment))
-            told = (
-                f"what the worker's executor of {action} gave can't be told: {type(error).__name__}"
-            )
-            outcome = AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, told)
+            text = f"outcome of the {action} executor can't be encoded: {type(error).__name__}"
+            outcome = AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, text)
             result = messages.result(
                 key, assignment, self._worker, outcome, started_at, finished_at
             )
-        parcel = self._keeping.parcel(key, assignment.namespace, recording, outcome)
-        self._tell(result, item.origin.address, parcel)
+        parcel = self._upload.parcel(key, assignment.namespace, recording, outcome)
+        self._report(result, item.origin.address, parcel)
         if recording and recording.begun and (parcel is None or parcel.recording is None):
-            self._nursery.start(recording.discard(), f"discard output of run {key.run}")
+            self._tasks.start(recording.discard(), f"discard output of run {key.run}")
         self.on_change()
 
-    def _tell(self, result: pb.Result, issuer: Address, parcel: Parcel | None) -> None:
-        """Its end; what is too large for a row is stored first."""
+    def _report(self, result: pb.Result, issuer: Address, parcel: Parcel | None) -> None:
+        """Report a result; data that is too large for a row is uploaded first."""
         if parcel is None:
-            self._courier.put(result, issuer)
+            self._sender.put(result, issuer)
             return
-        told = self._keeping.unkept(parcel, result)
-        self._courier.put(told, issuer, held=True)
-        self._nursery.start(self._keep(parcel, told), f"keep {parcel.key.run}")
+        held = self._upload.unkept(parcel, result)
+        self._sender.put(held, issuer, held=True)
+        self._tasks.start(self._keep(parcel, held), f"upload {parcel.key.run}")
 
-    async def _keep(self, parcel: Parcel, told: pb.Result) -> None:
-        self._courier.release(await self._keeping.keep(parcel, told))
+    async def _keep(self, parcel: Parcel, held: pb.Result) -> None:
+        self._sender.release(await self._upload.keep(parcel, held))
         self.on_change()
 
     def _start_date(self, assignment: pb.Assignment) -> datetime:
-        """Now; what was armed began once its instant had surely come, whatever likelier date
-        the round trips of all members' streams give together.
+        """Return the date of a start: now, but never before the due time of a pre-dispatched run,
+        whose lower bound has passed.
         """
         at = self._attempts.date()
         if assignment.HasField("not_before"):
@@ -397,7 +390,7 @@ class HeldRuns:
         self._metrics.refusals.labels(refused.why.name).inc()
         if refused.why is RejectReason.GREATER_TOKEN_SEEN:
             log.error(
-                "run %s came with token %d after %d",
+                "assignment with an old token rejected: run %s, token %d, greatest token seen %d",
                 key.run_id,
                 key.fencing_token,
                 refused.greatest,
@@ -413,6 +406,6 @@ class HeldRuns:
 
     def _drop(self, key: AssignmentKey) -> None:
         self._items.pop(key, None)
-        self._armed.discard(key)
+        self._delayed.discard(key)
         if not self._items:
             self._idle.set()

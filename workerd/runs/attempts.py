@@ -1,13 +1,13 @@
-"""Carries attempts out, each by its executor until its outcome.
+"""Run attempts, each by its executor until its outcome.
 
     started ──→ executor ──→ outcome
                    ↑ stop
-    its timeout, its silence, the end of trust
+    timeout, heartbeat timeout, the end of trust
 
 Invariants
-- An attempt always comes to an outcome: a bug in an executor is one, and ends that run alone.
-- What was to die with the lease and ended after trust was lost, though by nobody here, is told as
-  lost: the keeper may have killed it.
+- An attempt always has an outcome. A bug in an executor is one, and affects only that run.
+- An attempt that ends with the lease, and failed after trust was lost, is reported as WORKER_LOST:
+  the keeper may have killed it.
 """
 
 from __future__ import annotations
@@ -39,25 +39,26 @@ from workerd.executors.base import (
     Stop,
     dies_with_lease,
     heartbeat_timeout_of,
+    outcome_of_stop,
     timeout_of,
     uncancelled,
 )
 from workerd.logs.log_tail import Tail
 
-# How far one attempt is, as it tells: the newest of it, at a bounded rate.
+# The progress of one attempt: the newest value, at a limited rate.
 #
-#     handler, any thread ──came──→ newest ──the loop, at most once in `EVERY`──→ tell
+#     handler, any thread ──update──→ newest ──the loop, at most once in `EVERY`──→ report
 #
-# What comes quickly is left out; the last that is said is always told, if the attempt goes on.
+# Intermediate values may be dropped. The last value is always reported if the attempt continues.
 
 EVERY: Final = 0.25
-"""Seconds from one telling to the next, at least."""
+"""Minimum seconds between two reports."""
 _newest: Final = threading.RLock()
-"""Held for a moment by whoever tells or takes the newest, of any attempt."""
+"""Held briefly to set or take the newest value, of any attempt."""
 
 
-class Advance:
-    """Of an attempt that begins now. Belongs to the event loop; `came` may be called anywhere."""
+class ProgressReporter:
+    """Reports the progress of an attempt. Belongs to the event loop; `update` is thread-safe."""
 
     __slots__ = (
         "_closed",
@@ -65,32 +66,32 @@ class Advance:
         "_key",
         "_loop",
         "_newest",
-        "_tell",
+        "_report",
+        "_reported_at",
         "_timer",
-        "_told_at",
-        "told",
+        "reported",
     )
 
     def __init__(
         self,
         key: pb.AssignmentKey,
         date: Callable[[], datetime],
-        tell: Callable[[pb.Progress], object],
+        report: Callable[[pb.Progress], object],
     ) -> None:
-        """`date`: the cluster's time."""
+        """`date`: returns cluster time."""
         self._key = key
         self._date = date
-        self._tell = tell
+        self._report = report
         self._loop = asyncio.get_running_loop()
         self._newest: Progress | None = None
-        self._told_at = -inf
+        self._reported_at = -inf
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self.told: pb.Progress | None = None
-        """What was told last."""
+        self.reported: pb.Progress | None = None
+        """The last report."""
 
-    def came(self, progress: Progress) -> None:
-        """It is so far."""
+    def update(self, progress: Progress) -> None:
+        """Set the newest progress."""
         with _newest:
             due, self._newest = self._newest is None, progress
         if due:
@@ -98,54 +99,54 @@ class Advance:
                 self._loop.call_soon_threadsafe(self._plan)
 
     def close(self) -> None:
-        """It has ended: nothing more is told."""
+        """Stop reporting: the attempt has ended."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
 
     def _plan(self) -> None:
         if not self._closed:
-            wait = self._told_at + EVERY - boottime()
-            self._timer = self._loop.call_later(max(wait, 0.0), self._say)
+            wait = self._reported_at + EVERY - boottime()
+            self._timer = self._loop.call_later(max(wait, 0.0), self._send)
 
-    def _say(self) -> None:
+    def _send(self) -> None:
         with _newest:
             newest, self._newest = self._newest, None
-        assert newest is not None, "it was planned for one"
-        self._told_at = boottime()
-        self.told = pb.Progress(
+        assert newest is not None, "there is a new value"
+        self._reported_at = boottime()
+        self.reported = pb.Progress(
             key=self._key,
             fraction=newest.fraction,
             done=newest.done,
             total=newest.total,
             note=newest.note,
         )
-        self.told.at.FromDatetime(self._date())
-        self._tell(self.told)
+        self.reported.at.FromDatetime(self._date())
+        self._report(self.reported)
 
 
-# Listens for the heartbeats of one attempt: after so long a silence it says so, once.
+# The heartbeat timeout of one attempt.
 
 LATE: Final = 1.0
-"""Seconds: who looks later than that after its time has stood still itself, and heard nothing."""
+"""Seconds by which a check may be late. If it is later, this process was suspended: restart."""
 
 
 class HeartbeatTimeout:
-    """Of an attempt that begins now. Belongs to the event loop; `beat` may be called anywhere."""
+    """Calls `silent` once, after a timeout without heartbeat. `beat` is thread-safe."""
 
     def __init__(self, timeout: float, silent: Callable[[], object]) -> None:
-        """`timeout`: seconds, more than 0."""
+        """`timeout`: in seconds, above 0."""
         self._timeout = timeout
         self._silent = silent
-        self._heard = boottime()
+        self._last_beat = boottime()
         self._wait(timeout)
 
     def beat(self) -> None:
-        """It goes on."""
-        self._heard = boottime()
+        """Record a heartbeat."""
+        self._last_beat = boottime()
 
     def close(self) -> None:
-        """It has ended: listen no more."""
+        """Stop: the attempt has ended."""
         self._timer.cancel()
 
     def _wait(self, seconds: float) -> None:
@@ -155,8 +156,8 @@ class HeartbeatTimeout:
     def _look(self) -> None:
         now = boottime()
         if now > self._look_at + LATE:
-            self._heard = now
-        left = self._heard + self._timeout - now
+            self._last_beat = now
+        left = self._last_beat + self._timeout - now
         if left > 0:
             self._wait(left)
         else:
@@ -165,13 +166,13 @@ class HeartbeatTimeout:
 
 log = logging.getLogger(__name__)
 
-BUG = "a bug in the executor of %s ends run %s alone"
+BUG = "executor of %s failed with a bug; only run %s is affected"
 
 BEFORE_EXEC = failpoints.awaited("worker.before_exec", None)
 
 
 class Origin(Protocol):
-    """The stream by which an assignment came."""
+    """The stream that brought an assignment."""
 
     @property
     def address(self) -> Address:
@@ -179,17 +180,17 @@ class Origin(Protocol):
         ...
 
     def send_refusal(self, refusal: pb.Refusal) -> None:
-        """Queue it; dropped when the stream is gone, as the member then finds out by itself."""
+        """Queue a rejection. A closed stream drops it; the member then notices it anyway."""
         ...
 
     def send_log(self, chunk: pb.LogChunk) -> None:
-        """Queue it, if there is room."""
+        """Queue a piece of output, if there is room."""
         ...
 
 
 @dataclass(slots=True)
 class HeldAssignment:
-    """An assignment that was taken, until its end."""
+    """An accepted assignment, until its end."""
 
     assignment: pb.Assignment
     action: str
@@ -198,25 +199,25 @@ class HeldAssignment:
     tail: Tail = field(default_factory=Tail)
     started_at: datetime | None = None
     ended: bool = False
-    """Its end is about to be told."""
+    """The attempt has ended, and its result will be reported."""
     task: asyncio.Task[None] | None = None
-    advance: Advance | None = None
+    progress: ProgressReporter | None = None
     timer: asyncio.TimerHandle | None = None
     pulse: HeartbeatTimeout | None = None
 
     def close(self) -> None:
-        """It has ended: wait for nothing of it, and let it tell nothing."""
+        """Stop the timers and the progress reports: the attempt has ended."""
         if self.timer is not None:
             self.timer.cancel()
         if self.pulse is not None:
             self.pulse.close()
-            self.pulse = None  # they hold each other
-        if self.advance is not None:
-            self.advance.close()
+            self.pulse = None  # breaks a reference cycle
+        if self.progress is not None:
+            self.progress.close()
 
 
 class Attempts:
-    """All of one worker."""
+    """The attempts of one worker."""
 
     def __init__(
         self,
@@ -224,19 +225,19 @@ class Attempts:
         trust: WorkerLeaseTrust,
         clock: JudgingClock,
         executors: Mapping[str, AttemptExecutor],
-        keeping: ResultUpload,
+        upload: ResultUpload,
     ) -> None:
         self._worker = worker
         self._trust = trust
         self._clock = clock
         self._executors = executors
-        self._keeping = keeping
+        self._upload = upload
 
     def objection(self, action: str, assignment: pb.Assignment) -> str:
-        """Why no executor here can run it, in words; empty: one can."""
+        """Return why no executor here can run the assignment; empty if one can."""
         executor = self._executors.get(action)
         if executor is None:
-            return f"this worker has no executor for {action or 'nothing'}"
+            return f"no executor for action {action or '(none)'} on this worker"
         return executor.objection(assignment)
 
     async def run(
@@ -245,7 +246,7 @@ class Attempts:
         item: HeldAssignment,
         on_progress: Callable[[pb.Progress], object],
     ) -> AttemptOutcome:
-        """Carry it out; it starts now."""
+        """Run an attempt, starting now, until its outcome."""
         assignment, action = item.assignment, item.action
         timeout = timeout_of(assignment)
         item.timer = asyncio.get_running_loop().call_later(
@@ -254,14 +255,14 @@ class Attempts:
         silence = heartbeat_timeout_of(assignment)
         pulse = HeartbeatTimeout(silence, lambda: self._silent(item)) if silence else None
         item.pulse = pulse
-        # By the job's own clock.
+        # On the clock of the job's host.
         deadline = utcnow() + timeout
-        item.advance = Advance(assignment.key, self.date, on_progress)
-        item.tail.recording = self._keeping.recording(key)
-        most = self._keeping.most_result
-        beat = pulse.beat if pulse is not None else _unheard
+        item.progress = ProgressReporter(assignment.key, self.date, on_progress)
+        item.tail.recording = self._upload.recording(key)
+        most = self._upload.most_result
+        beat = pulse.beat if pulse is not None else _ignore
         attempt = AttemptStart(
-            assignment, self._worker, deadline, beat, item.tail, item.advance.came, most
+            assignment, self._worker, deadline, beat, item.tail, item.progress.update, most
         )
         await BEFORE_EXEC()
         try:
@@ -269,16 +270,17 @@ class Attempts:
         except asyncio.CancelledError as error:
             if item.stop.over:
                 raise
-            # Nothing here canceled it: a library that the executor uses did.
+            # A library that the executor uses canceled it, not this worker.
             assert item.task is not None, "it runs in there"
             await uncancelled(item.task, item.stop)
-            told = f"CancelledError: {error}"
-            failed = AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, told)
-            outcome = failed if item.stop.cause is None else stopped(item.stop.cause)
+            text = f"CancelledError: {error}"
+            failed = AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, text)
+            cause = item.stop.cause
+            outcome = failed if cause is None else outcome_of_stop(attempt, cause)
         except Exception as error:
             log.exception(BUG, action, key.run, extra=messages.said(assignment))
-            told = f"a bug in the worker's executor of {action}: {type(error).__name__}"
-            outcome = AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, told)
+            text = f"bug in the worker's {action} executor: {type(error).__name__}"
+            outcome = AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, text)
         finally:
             item.close()
         return self._judged(item, outcome)
@@ -286,17 +288,17 @@ class Attempts:
     def _judged(self, item: HeldAssignment, outcome: AttemptOutcome) -> AttemptOutcome:
         self._judge(item)
         if item.stop.cause is Cause.LEASE_LOST and outcome.verdict is AttemptVerdict.FAILED:
-            # The keeper may have killed it; this process has stood still.
+            # The keeper may have killed it while this process was suspended.
             outcome = stopped(Cause.LEASE_LOST, output=outcome.output)
         return outcome
 
     def date(self) -> datetime:
-        """Now, on the cluster's time; by this host's clock where that isn't known."""
+        """Return cluster time; this host's time if cluster time is unknown."""
         at = self._clock.date(boottime())
         return utcnow() if at is None else datetime.fromtimestamp(at, UTC)
 
     def _judge(self, item: HeldAssignment) -> None:
-        """It has ended, or is about to be: was it lost before, while nobody looked?"""
+        """Record a loss of the lease that wasn't noticed before the end of the attempt."""
         if dies_with_lease(item.assignment) and not self._trust.holds(boottime()):
             item.stop.ask(Cause.LEASE_LOST)
 
@@ -309,5 +311,5 @@ class Attempts:
         item.stop.ask(Cause.SILENCE)
 
 
-def _unheard() -> None:
-    """A heartbeat of an attempt that may be silent."""
+def _ignore() -> None:
+    """Ignore heartbeats of an attempt without heartbeat timeout."""

@@ -1,14 +1,14 @@
-"""What is armed: each is started when its instant has come, by one timer for all of them.
+"""Start pre-dispatched runs when they are due, with one timer for all of them.
 
-    put ─→ heap by boot time ──due──→ a few ─→ everybody else's turn ─→ the next few …
-    let_start ─→ what has ended ──nothing is due any more, or its moment is over──→ a few …
+    put ─→ heap by boot time ──due──→ a batch ─→ a turn of the loop ─→ the next batch …
+    let_start ─→ ended runs ──no run is due, or the wait expired──→ a batch …
 
-Of a herd that is due at one instant a few are started in a turn of the loop: each gets to its
-executor before the next few are looked at, and heartbeats go out between. What has ended meanwhile
-waits for a moment until all have started: nobody misses a result a second later, and a late start
-is late. It keeps its slot, so there is an end to the starts. What is of the herd itself waits
-longest; the end of another may be what the next run of its job waits for. Nor does the interpreter
-look for cycles meanwhile: to go through all that has started takes a quarter of the time.
+Of many runs that are due at the same time, a batch is started in each turn of the loop: its
+executors begin before the next batch, and heartbeats are sent between. The results of ended runs
+wait briefly until all due runs have started: a result may be a second late, a start must not. An
+ended run keeps its slot meanwhile, so the number of starts is limited. Ended runs that were
+pre-dispatched themselves wait longest; other results may unblock the next run of their job.
+Python's cycle collector is disabled meanwhile: it would take a quarter of the time.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from schedkit.clock import boottime
 from workerd.core.ids import AssignmentKey
 
 AT_ONCE: Final = 32
-"""Starts, or ends, in one turn of the loop: about a millisecond of it."""
+"""Starts, or ends, in one turn of the loop: about 1 ms."""
 LOOKS_EVERY: Final = 1.0
-"""Seconds. The loop's own clock stands still while the machine is suspended, boot time doesn't."""
-PATIENCE: Final = 0.5
-"""Seconds that an end waits, for it is on no disk yet; then ends have half of each turn."""
-OF_THE_HERD: Final = 4.0
-"""The same of what was armed. What isn't started within five goes back to its member, and costs
-both more than what is told later.
+"""Seconds between two checks. The loop's clock stops in a suspend, boot time doesn't."""
+MAX_END_DELAY: Final = 0.5
+"""Seconds that an ended run waits, as it isn't on disk yet; then ends have half of each turn."""
+MAX_DELAYED_END_DELAY: Final = 4.0
+"""The same for runs that were pre-dispatched. A run that isn't started within 5 s is returned,
+which is more expensive than a late result.
 """
 MOST_UNSWEPT: Final = 5.0
-"""Seconds without a look for cycles: what handlers leave in them takes memory."""
+"""Maximum seconds without cycle collection: cycles of handlers use memory."""
 
 
-class Armed:
-    """Calls `start(key)` once `at`, in seconds of the boot clock, has come."""
+class DelayedStarts:
+    """Calls `start(key)` at `at`, in seconds of the boot clock."""
 
     def __init__(self, start: Callable[[AssignmentKey], None]) -> None:
         self._start = start
@@ -47,19 +47,19 @@ class Armed:
         """An entry is stale unless its time is the one in `_at`."""
         self._count = 0
         self._ended: list[tuple[float, int, asyncio.Future[None]]] = []
-        """A heap, by the end of their patience."""
+        """A heap, by the end of the wait."""
         self._timer: asyncio.Handle | None = None
         self._rings_at = 0.0
         self._herd_since: float | None = None
-        """Since when some that were due have waited for others."""
+        """Since when due runs have waited for others."""
         self._rests = False
-        """The collector does, because of them."""
+        """Whether the cycle collector is disabled here."""
 
     def __len__(self) -> int:
         return len(self._at)
 
     def put(self, key: AssignmentKey, at: float) -> None:
-        """Have it started then; one that is there already is moved."""
+        """Start a run at that time; replaces an earlier time."""
         self._at[key] = at
         self._count += 1
         heapq.heappush(self._heap, (at, self._count, key))
@@ -67,22 +67,22 @@ class Armed:
             self._ring(at)
 
     async def let_start(self, *, armed: bool) -> None:
-        """Return once nothing that is due waits for its start, or a moment has passed. `armed`: who
-        asks was so itself.
+        """Return when no due run waits for its start, or the wait expired. `armed`: the ended run
+        was pre-dispatched itself.
         """
         first, now = self._first(), boottime()
         if not self._ended and (first is None or first[0] > now):
             return
         turn = asyncio.get_running_loop().create_future()
         self._count += 1
-        patience = OF_THE_HERD if armed else PATIENCE
-        heapq.heappush(self._ended, (now + patience, self._count, turn))
+        delay = MAX_DELAYED_END_DELAY if armed else MAX_END_DELAY
+        heapq.heappush(self._ended, (now + delay, self._count, turn))
         if self._timer is None:
             self._ring(now)
         await turn
 
     def discard(self, key: AssignmentKey) -> None:
-        """Never start it, if it waits here."""
+        """Remove a run that hasn't started."""
         self._at.pop(key, None)
 
     def _ring(self, at: float) -> None:
@@ -113,7 +113,7 @@ class Armed:
                 self._ring(first[0] if first and not self._ended else boottime())
 
     def _sweep(self, now: float, *, herd: bool) -> None:
-        """Have the collector rest while a herd starts, but not for ever."""
+        """Disable the cycle collector while many runs start, for a limited time."""
         if herd and self._herd_since is None:
             self._herd_since, self._rests = now, gc.isenabled()
             gc.disable()
@@ -125,11 +125,11 @@ class Armed:
             self._herd_since = None
 
     def _let_end(self, most: int, *, before: float) -> None:
-        """So many whose patience is over before then."""
+        """Let at most `most` ended runs continue whose wait ends before then."""
         while most and self._ended and self._ended[0][0] < before:
             most -= 1
             _, _, turn = heapq.heappop(self._ended)
-            if not turn.done():  # else its attempt was cancelled
+            if not turn.done():  # otherwise its attempt was canceled
                 turn.set_result(None)
 
     def _first(self) -> tuple[float, int, AssignmentKey] | None:

@@ -1,12 +1,12 @@
-"""What waits to go up one stream: everything that is there becomes one frame.
+"""The queue of messages for one member: all waiting messages become one frame.
 
 Invariants
-- An idle stream sends at once; while a frame is being written, what comes in waits and goes
-  together in the next. So frames grow with load, and their number doesn't.
+- An idle stream sends at once. Messages that arrive while a frame is being written go together in
+  the next frame. So frames grow with load, and their number doesn't.
 - A frame holds at most `MAX_ITEMS` items and about `MAX_BYTES` bytes.
-- Output that is read along goes last, and what there is no room for is left out: offsets tell.
-- Of grants and heartbeats, and of each attempt's progress, only the newest is kept; a heartbeat is
-  made when its frame is, for the time and the holdings in it must be those of the sending.
+- Followed output is sent last, and dropped if there is no room; offsets show the gap.
+- Only the newest grant, heartbeat, and progress of each attempt is kept. A heartbeat is created
+  with its frame: its time and holdings must be those of the sending.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from schedproto.v1 import worker_service_pb2 as pb
 MAX_ITEMS = 500
 MAX_BYTES = 1024 * 1024
 CHUNK = 500
-"""Bytes that a piece of output takes besides what is in it."""
+"""Bytes of overhead of a piece of output."""
 
 
 class MemberOutbox:
-    """One stream's queue. One writer takes; anybody on the loop puts."""
+    """The queue of one stream, with one reader. Used on the event loop only."""
 
     def __init__(self) -> None:
         self._results: deque[pb.Result] = deque()
@@ -38,22 +38,22 @@ class MemberOutbox:
         self._something = asyncio.Event()
 
     def result(self, result: pb.Result) -> None:
-        """Send a result that is in the spool."""
+        """Add a result."""
         self._results.append(result)
         self._something.set()
 
     def refuse(self, refusal: pb.Refusal) -> None:
-        """Say that an assignment isn't taken."""
+        """Add the rejection of an assignment."""
         self._refusals.append(refusal)
         self._something.set()
 
     def answer(self, answer: pb.RevokeAnswer) -> None:
-        """Answer a revoke."""
+        """Add the answer to a revoke."""
         self._answers.append(answer)
         self._something.set()
 
     def log(self, chunk: pb.LogChunk) -> None:
-        """Tell somebody who reads along what an attempt writes, as far as there is room."""
+        """Add a piece of output for a follower, if there is room."""
         size = len(chunk.piece.data) + CHUNK
         if self._log_bytes + size <= MAX_BYTES:
             self._logs.append(chunk)
@@ -61,37 +61,37 @@ class MemberOutbox:
             self._something.set()
 
     def progress(self, progress: pb.Progress) -> None:
-        """Tell how far an attempt is; replaces what wasn't sent yet of it."""
+        """Add the progress of an attempt; replaces one that wasn't sent yet."""
         key = progress.key
         self._progress[key.run_id, key.fencing_token] = progress
         self._something.set()
 
     def grant(self, granted: pb.Granted) -> None:
-        """Tell how many slots the member may use; replaces what wasn't sent yet."""
+        """Add a grant; replaces one that wasn't sent yet."""
         self._granted = granted
         self._something.set()
 
     def beat(self) -> None:
-        """Have the next frame carry a heartbeat."""
+        """Add a heartbeat to the next frame."""
         self.heartbeat_due = True
         self._something.set()
 
     def end(self, last: pb.WorkerFrame) -> None:
-        """Have the stream end after everything else that waits; `last` is merged into its end."""
+        """End the stream after all waiting messages. `last` is merged into the last frame."""
         self._last = last
         self._something.set()
 
     @property
     def over(self) -> bool:
-        """Nothing is left to take, nor ever will be."""
+        """Whether all messages were sent, and no more will follow."""
         return self._last is not None and not self._something.is_set()
 
     async def wait(self) -> None:
-        """Return when there is something to take."""
+        """Return when there are messages."""
         await self._something.wait()
 
     def take(self) -> pb.WorkerFrame:
-        """The next frame, but for its heartbeat; the caller adds that when it is due."""
+        """Return the next frame without heartbeat; the caller adds one if it is due."""
         frame = pb.WorkerFrame()
         room, weight = MAX_ITEMS, 0
         while self._refusals and room:

@@ -4,10 +4,10 @@
 
 Invariants
 - The first frame up holds the hello, the first down the welcome; nothing else is sent before it.
-- What a member sends is checked against its bounds (`schedkit.bounds`). A welcome, an answer or a
+- Frames of members are checked against their bounds (`schedkit.bounds`). A welcome, an answer or a
   demand out of bounds ends the stream; an item (`Attach.received`) is set aside alone.
-- How a stream ended is a returned value: `AGAIN` (try once more after a while) or `LOST` (this
-  incarnation is written off: a new one is needed).
+- `run` returns how the stream ended: `AGAIN` (connect again after a backoff) or `LOST` (this
+  incarnation is lost: a new one is needed).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from schedproto.v1.worker_service_pb2_grpc import WorkerServiceStub
 from workerd import messages
 from workerd.core.cluster_time import MemberTime, RoundTrip
-from workerd.core.credit import Promises
+from workerd.core.credit import Credit
 from workerd.core.ids import Address, Incarnation
 from workerd.core.slot_split import NOTHING, DemandHead, Share
 from workerd.stream.outbox import MemberOutbox
@@ -40,72 +40,72 @@ from workerd.stream.outbox import MemberOutbox
 log = logging.getLogger(__name__)
 
 WELCOME_WITHIN = 10.0
-"""Seconds; a member that takes longer is as good as away."""
-TELLS_WITHIN = 1.0
-"""Seconds in which a stream that takes no more frames tells why; it ends with or without that."""
+"""Seconds for a member to send its welcome."""
+STATUS_WITHIN = 1.0
+"""Seconds to wait for the status of a stream that accepts no more frames."""
 EAGER = 0.5
-"""Seconds between heartbeats at most, as long as there is no trust."""
+"""Maximum seconds between heartbeats while there is no trust."""
 SHORTEST_INTERVAL = 0.05
-"""Seconds between heartbeats, whatever a member asks for."""
+"""Minimum seconds between heartbeats."""
 _UNANSWERED = 64
 _LOST = frozenset({grpc.StatusCode.ABORTED, grpc.StatusCode.FAILED_PRECONDITION})
 
 
 class StreamEnd(Enum):
-    """Why a stream is over."""
+    """How a stream ended."""
 
     AGAIN = auto()
     LOST = auto()
 
 
 class Host(Protocol):
-    """The worker behind all its links."""
+    """The worker, as its streams use it."""
 
     def hello(self) -> pb.Hello:
-        """What to say first."""
+        """Return the first message."""
         ...
 
     def heartbeat(self, at: float, *, reads_held: bool) -> pb.Heartbeat:
-        """All but the sequence and the boot time `at`, which are the link's. The member reads
-        `held`, or doesn't.
+        """Return a heartbeat; the link adds sequence and boot time `at`. `reads_held`: the member
+        reads `held`.
         """
         ...
 
     def trusted(self) -> bool:
-        """Whether the lease surely lives."""
+        """Return whether the worker trusts its lease."""
         ...
 
     async def refusal(self, welcome: pb.Welcome) -> str:
-        """Why this member is refused; empty: it isn't."""
+        """Return why this member is refused; empty if it isn't."""
         ...
 
     def welcomed(self, link: Link, welcome: pb.Welcome) -> None:
-        """The stream is open."""
+        """Handle an opened stream."""
         ...
 
     def observed(self, trip: RoundTrip) -> None:
-        """A member's time was read."""
+        """Handle a reading of a member's time."""
         ...
 
     def clock_was_set(self, link: Link) -> None:
-        """Its member's time isn't what it was: that reading contradicts those before."""
+        """Handle a member's changed clock: a reading contradicts earlier ones."""
         ...
 
     def refreshed(self, sent: float) -> None:
-        """A heartbeat sent then has refreshed the lease."""
+        """Handle a refresh of the lease by a heartbeat sent then."""
         ...
 
     def received(self, link: Link, frame: pb.MemberFrame) -> None:
-        """A frame came: all in it but welcome and the answer to a heartbeat is the host's."""
+        """Handle a frame, except its welcome and heartbeat answer."""
         ...
 
     def closed(self, link: Link) -> None:
-        """An open stream is over."""
+        """Handle the end of an open stream."""
         ...
 
 
 class Link:
-    """One attempt to be attached to the member at `address`; made anew for each."""
+    """One stream to the member at `address`. Each connection has a new one."""
 
     def __init__(self, address: Address, tls: TLS | None, host: Host) -> None:
         self.address = address
@@ -113,7 +113,7 @@ class Link:
         self.tenure = ""
         self.time = MemberTime()
         self.demand: Sequence[DemandHead] = ()
-        self.promises = Promises()
+        self.credit = Credit()
         self._granted = NOTHING
         self._reads_held = False
         self.incarnation: Incarnation | None = None
@@ -127,7 +127,7 @@ class Link:
 
     @property
     def silent(self) -> bool:
-        """Heartbeats stay unanswered: slots kept free for this member would lie idle."""
+        """Whether heartbeats stay unanswered: slots reserved for this member would be idle."""
         oldest = next(iter(self._sent.values()), None)
         return oldest is not None and boottime() - oldest > 2 * self._interval + 1
 
@@ -138,7 +138,7 @@ class Link:
         self._outbox.result(result)
 
     def send_refusal(self, refusal: pb.Refusal) -> None:
-        """Queue a refusal."""
+        """Queue a rejection."""
         self._outbox.refuse(refusal)
 
     def send_log(self, chunk: pb.LogChunk) -> None:
@@ -146,45 +146,45 @@ class Link:
         self._outbox.log(chunk)
 
     def send_progress(self, progress: pb.Progress) -> None:
-        """Queue how far an attempt is."""
+        """Queue the progress of an attempt."""
         self._outbox.progress(progress)
 
     def answer_revoke(self, answer: pb.RevokeAnswer) -> None:
-        """Queue an answer."""
+        """Queue the answer to a revoke."""
         self._outbox.answer(answer)
 
     def grant(self, share: Share, at: float) -> None:
-        """Keep these slots free for this member; said only when it changes what it may push."""
-        promised = self.promises.promised
-        self.promises.grant(share.slots, at)
-        if self.promises.promised != promised or (share.slots and not self._granted.like(share)):
+        """Reserve these slots for this member. The grant is sent only if it changes."""
+        limit = self.credit.limit
+        self.credit.grant(share.slots, at)
+        if self.credit.limit != limit or (share.slots and not self._granted.like(share)):
             self._granted = share
-            self._outbox.grant(messages.granted(share, self.promises))
+            self._outbox.grant(messages.granted(share, self.credit))
 
     def beat(self) -> None:
         """Send a heartbeat now."""
         self._outbox.beat()
 
     def goodbye(self) -> None:
-        """Send what waits, say that this worker ends, and end."""
+        """Send waiting messages and a goodbye, then end the stream."""
         self._outbox.end(pb.WorkerFrame(goodbye=pb.Goodbye()))
 
     def leave(self) -> None:
-        """Send what waits, and end; the worker lives on."""
+        """Send waiting messages, then end the stream; the worker continues."""
         self._outbox.end(pb.WorkerFrame())
 
     def drop(self) -> None:
-        """End now, whatever waits."""
+        """End the stream now."""
         if not self._dropped.done():
             self._dropped.set_result(None)
 
-    # -- Life --
+    # -- Connection --
 
     async def run(self) -> tuple[StreamEnd, str]:
-        """Attach, and stay until the stream ends; why it did, in code and in words."""
+        """Connect, and run until the stream ends. Return how and why it ended."""
         try:
             channel = connect(self.address, tls=self._tls)
-        except Misconfigured as error:  # a certificate in the middle of its rotation
+        except Misconfigured as error:  # such as a certificate during its rotation
             return StreamEnd.AGAIN, str(error)
         async with channel:
             # The generated types know only the calls of a blocking channel.
@@ -193,7 +193,7 @@ class Link:
             try:
                 welcome = await self._greet(call)
                 if welcome is None:
-                    return StreamEnd.AGAIN, "no welcome"
+                    return StreamEnd.AGAIN, "no valid welcome received"
                 if refusal := await self._host.refusal(welcome):
                     return StreamEnd.AGAIN, refusal
                 self._host.welcomed(self, welcome)
@@ -226,7 +226,7 @@ class Link:
         welcome = frame.welcome
         self._observe(sent, welcome.cluster_time)
         self.member, self.tenure = welcome.member, welcome.tenure
-        self.promises.answers, self._reads_held = welcome.answers_grants, welcome.reads_held
+        self.credit.answers, self._reads_held = welcome.answers_grants, welcome.reads_held
         interval = welcome.heartbeat_interval.ToTimedelta().total_seconds()
         self._interval = max(interval, SHORTEST_INTERVAL) if interval else EAGER
         return welcome
@@ -238,13 +238,16 @@ class Link:
             pacing = group.create_task(self._pace(), name=f"pace {self.address}")
             either: set[asyncio.Future[Any]] = {reading, self._dropped}
             await asyncio.wait({*either, writing}, return_when=asyncio.FIRST_COMPLETED)
-            patience = None if writing.done() and writing.result() else TELLS_WITHIN
-            await asyncio.wait(either, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            timeout = None if writing.done() and writing.result() else STATUS_WITHIN
+            await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             for each in (reading, writing, pacing):
                 each.cancel()
         if not reading.cancelled():
             return reading.result()
-        return StreamEnd.AGAIN, "dropped" if self._dropped.done() else "it takes no more frames"
+        return (
+            StreamEnd.AGAIN,
+            "dropped" if self._dropped.done() else "stream accepts no more frames",
+        )
 
     async def _read(self, call: _Call) -> tuple[StreamEnd, str]:
         while True:
@@ -254,15 +257,15 @@ class Link:
                 ending = StreamEnd.LOST if error.code() in _LOST else StreamEnd.AGAIN
                 return ending, f"{error.code().name}: {error.details()}"
             if not isinstance(frame, pb.MemberFrame):
-                return StreamEnd.AGAIN, "the member closed the stream"
+                return StreamEnd.AGAIN, "member closed the stream"
             if found := FRAME.violations(frame):
                 return StreamEnd.AGAIN, f"frame rejected: {problem(found)}"
             if frame.HasField("heartbeat_answer") and self._answered(frame.heartbeat_answer):
-                return StreamEnd.LOST, "the member says so"
+                return StreamEnd.LOST, "member reported the worker as lost"
             self._take(frame)
 
     def _answered(self, answer: pb.HeartbeatAnswer) -> bool:
-        """Whether this incarnation is lost."""
+        """Handle a heartbeat answer. Return whether this incarnation is lost."""
         sent = self._sent.get(answer.sequence)
         if sent is not None:
             while self._sent and next(iter(self._sent)) <= answer.sequence:
@@ -280,22 +283,22 @@ class Link:
             self._host.clock_was_set(self)
 
     def _take(self, frame: pb.MemberFrame) -> None:
-        self.promises.received += sum(
+        self.credit.received += sum(
             min(max(each.slots, 1), SLOTS.high) for each in frame.assignments
         )
         if frame.HasField("reach"):
-            self.promises.reached(frame.reach.serial, frame.reach.slots, boottime())
+            self.credit.reached(frame.reach.serial, frame.reach.slots, boottime())
         if frame.HasField("demand"):
             self.demand = messages.heads_of(frame.demand)
         self._host.received(self, frame)
 
     async def _write(self, call: _Call) -> bool:
-        """Until all is said, the goodbye too. False: the stream takes no more; why, its reader is
-        told.
+        """Send frames up to the goodbye. Return False if the stream accepts no more frames; the
+        reader gets the cause.
         """
         while True:
             await self._outbox.wait()
-            await asyncio.sleep(0)  # a result and the slot that it frees go together
+            await asyncio.sleep(0)  # a result and its free slot are sent together
             frame = self._outbox.take()
             if self._outbox.heartbeat_due:
                 self._outbox.heartbeat_due = False

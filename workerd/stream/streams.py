@@ -1,18 +1,18 @@
-"""All streams of this worker: one to every member, found by the members' own telling.
+"""All streams of this worker: one to each member, as listed by the members.
 
     seeds (configured) ──attach──→ welcome: members ──attach to each──→ …
-    all streams gone → back to the seeds
+    all streams ended → back to the seeds
 
 Invariants
-- All streams carry the same incarnation. When a member says it is lost, a new one is made and
-  every stream is opened anew; what waited for its start was meant for the old one and is dropped.
-- A list of members older than the last one read (by etcd's revision) is ignored, unless no stream
-  is left: an etcd that was restored counts from a lower number.
-- In total never more slots are granted than are free, and none while there is no trust, while
-  draining, or while the spool or the result store takes nothing (`HeldRuns.refuses`). They are
-  withdrawn at the moment trust ends; what a member still pushes until it hears of that is refused.
-- A slot that one member was promised is another's only when the first has said that it won't use it
-  (`promises`), is silent, or takes too long.
+- All streams use the same incarnation. If a member reports it as lost, the worker registers with a
+  new one and reopens every stream. Assignments of the old one that haven't started are dropped.
+- A list of members older than the last one (by etcd's revision) is ignored, unless no stream is
+  open: a restored etcd has lower revisions.
+- The total of granted slots never exceeds the free slots. It is 0 without trust, during a drain, or
+  while the spool or the uploads are full (`HeldRuns.refuses`). Grants are withdrawn when trust
+  ends; assignments that a member sends before it receives that are rejected.
+- Slots granted to one member go to another only when the first has answered that it won't use them
+  (`credit`), is silent, or takes too long.
 """
 
 from __future__ import annotations
@@ -48,18 +48,17 @@ from workerd.stream.stream import Link, StreamEnd
 log = logging.getLogger(__name__)
 
 _LOOK = 1.0
-"""Seconds between two looks at which streams should be there."""
+"""Seconds between two checks of the streams."""
 _STEADY = 10.0
-"""Seconds after which a stream that broke had been a good one."""
+"""Seconds after which a stream counts as stable, which resets the backoff."""
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.1, 5.0
-"""Seconds between two tries of a member that doesn't answer; see `_bounded` too."""
+"""Seconds between two connection attempts to a member; see also `_bounded`."""
 _REMIND_AFTER = 60.0
-"""Seconds between two lines that our certificate is out of its time: nothing works until it isn't,
-and no member can say so."""
+"""Seconds between two log lines about this worker's invalid certificate."""
 
 
 class Attach:
-    """The worker's side of `WorkerService.Attach`, towards all members."""
+    """The worker's side of `WorkerService.Attach`, for all members."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class Attach:
         trust: WorkerLeaseTrust,
         clock: JudgingClock,
         work: HeldRuns,
-        courier: ResultSender,
+        sender: ResultSender,
         home: Home = anywhere,
     ) -> None:
         self.identity = identity
@@ -80,12 +79,12 @@ class Attach:
         self._trust = trust
         self._clock = clock
         self._work = work
-        self._courier = courier
+        self._sender = sender
         self._home = home
         self._members: tuple[Address, ...] = ()
         self._revision = 0
         self._links: dict[Address, Link] = {}
-        """The open ones."""
+        """The open streams."""
         self._tasks: dict[Address, asyncio.Task[None]] = {}
         self._waker = Waker()
         self._redeal_due = False
@@ -94,19 +93,19 @@ class Attach:
         self.fill_heartbeat: Callable[[pb.Heartbeat], object] = lambda _: None
         """Called for each heartbeat; adds the handlers that block event loops."""
         self.on_trust: Callable[[float], object] = lambda _until: None
-        """Called with the instant until which there is trust, as soon as there is another."""
+        """Called with the end of trust, whenever it changes."""
 
     @property
     def attached(self) -> int:
-        """Streams that are open."""
+        """Number of open streams."""
         return len(self._links)
 
     def trusted(self) -> bool:
-        """Whether the lease surely lives, and the members' time is known well enough."""
+        """Return whether the worker trusts its lease, and knows cluster time precisely enough."""
         return self._trust.holds(boottime()) and self._clock.known
 
     async def run(self) -> NoReturn:
-        """Keep a stream to each member until cancelled."""
+        """Keep a stream to each member until canceled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 wanted = self._wanted()
@@ -119,12 +118,12 @@ class Attach:
                 self.redeal()
 
     def _to_look(self) -> float:
-        """Seconds to the next look: at the end of trust at the latest, to withdraw all slots."""
+        """Return the seconds to the next check: at the end of trust at the latest."""
         left = self._trust.until - boottime()
         return min(left, _LOOK) if left > 0 else _LOOK
 
     async def goodbye(self) -> None:
-        """Everything is settled: say so on each stream, and return when all have ended."""
+        """Send a goodbye on each stream, after all results, and return when all have ended."""
         self._leaving = True
         for link in self._links.values():
             link.goodbye()
@@ -132,19 +131,19 @@ class Attach:
             await self._waker.wait(_LOOK)
 
     def announce(self) -> None:
-        """Have each member hear a heartbeat now."""
+        """Send a heartbeat to each member now."""
         for link in self._links.values():
             link.beat()
 
-    def progress(self, told: pb.Progress) -> None:
-        """Have each member hear how far an attempt is."""
+    def progress(self, progress: pb.Progress) -> None:
+        """Send the progress of an attempt to each member."""
         for link in self._links.values():
-            link.send_progress(told)
+            link.send_progress(progress)
 
     # -- Slots --
 
     def redeal(self) -> None:
-        """Deal the free slots anew, once for all that happens before the loop comes round."""
+        """Split the free slots again, once per turn of the loop."""
         if not self._redeal_due:
             self._redeal_due = True
             asyncio.get_running_loop().call_soon(self._deal)
@@ -154,17 +153,17 @@ class Attach:
         able = self.trusted() and not self._admission.draining and not self._work.refuses
         awake = {address: link for address, link in self._links.items() if not link.silent}
         demands = {address: link.demand for address, link in awake.items()}
-        previous = {address: link.promises.slots for address, link in awake.items()}
+        previous = {address: link.credit.slots for address, link in awake.items()}
         free, now = min(self._admission.free, self._work.left), boottime()
-        kept = {address: link.promises.kept(now) for address, link in awake.items()}
+        kept = {address: link.credit.kept(now) for address, link in awake.items()}
         granted = deal(free, demands, previous, self._clock.read(now), kept) if able else {}
         for address, link in self._links.items():
             link.grant(granted.get(address, NOTHING), now)
 
-    # -- What links ask of their host --
+    # -- Host of the links --
 
     def hello(self) -> pb.Hello:
-        """Who this is, what it has in hand, what it can do."""
+        """Return the hello: identity, runs in hand, and actions."""
         who = self.identity
         message = pb.Hello(
             worker=who.worker,
@@ -176,10 +175,10 @@ class Attach:
             labels=who.labels,
             handlers=who.handlers,
             actions=who.actions,
-            # One that is out of bounds would have each hello refused.
+            # A key out of bounds would make members reject each hello.
             spooled=[
                 result.key
-                for result in self._courier.results()
+                for result in self._sender.results()
                 if messages.within_bounds("spooled result", result.key)
             ],
             running=[key for key, _, _ in self._work.holdings()],
@@ -189,8 +188,8 @@ class Attach:
         return message
 
     def heartbeat(self, at: float, *, reads_held: bool) -> pb.Heartbeat:
-        """What is free, what is in hand, how old the lease is."""
-        spooled, room = self._courier.room
+        """Return a heartbeat: free slots, runs in hand, age of the lease."""
+        spooled, room = self._sender.room
         message = pb.Heartbeat(
             free=self._admission.free,
             draining=self._admission.draining,
@@ -198,9 +197,9 @@ class Attach:
             disk_free_bytes=room,
             refuses=self._work.refuses,
         )
-        ended = ((result.key, AssignmentState.ENDED, None) for result in self._courier.results())
-        tell = messages.pack_holdings if reads_held else messages.list_holdings
-        tell(message, chain(self._work.holdings(), ended))
+        ended = ((result.key, AssignmentState.ENDED, None) for result in self._sender.results())
+        write = messages.pack_holdings if reads_held else messages.list_holdings
+        write(message, chain(self._work.holdings(), ended))
         message.since_refresh.FromNanoseconds(int(self._trust.since(at) * 1e9))
         self.fill_heartbeat(message)
         if self._clock.known:
@@ -208,25 +207,25 @@ class Attach:
         return message
 
     async def refusal(self, welcome: pb.Welcome) -> str:
-        """Why the member is refused: it is of another cluster."""
+        """Return why a member is refused: it belongs to another cluster."""
         return await self._home(welcome.member, welcome.cluster_id)
 
     def welcomed(self, link: Link, welcome: pb.Welcome) -> None:
-        """One more stream is open."""
+        """Handle an opened stream."""
         log.info("attached to member %s at %s", link.member, link.address)
         self._links[link.address] = link
         self._trust.ttl = welcome.worker_ttl.ToTimedelta().total_seconds()
-        self._tell_trust(self._trust.until)
+        self._report_trust(self._trust.until)
         self._learn(welcome.members)
-        self._courier.attached(link)
-        for told in self._work.progress():
-            link.send_progress(told)
+        self._sender.attached(link)
+        for progress in self._work.progress():
+            link.send_progress(progress)
         self.redeal()
 
     def closed(self, link: Link) -> None:
-        """A stream is over."""
+        """Handle the end of a stream."""
         del self._links[link.address]
-        self._courier.detached(link)
+        self._sender.detached(link)
         self._work.gone(link)
         if not self._links:
             self._revision = 0
@@ -234,31 +233,31 @@ class Attach:
         self.redeal()
 
     def observed(self, trip: RoundTrip) -> None:
-        """A member's time was read."""
+        """Add a reading of a member's time."""
         self._clock.observe(trip)
 
     def clock_was_set(self, link: Link) -> None:
-        """A member's time isn't what it was."""
-        log.info("the time of member %s isn't what it was: armed runs wait anew", link.member)
+        """Restart the timers of pre-dispatched runs: a member's clock was set."""
+        log.info("clock of member %s was set: timers of pre-dispatched runs restart", link.member)
         self._work.rearm(link.time)
 
     def refreshed(self, sent: float) -> None:
-        """The lease lives longer."""
+        """Extend the trust in the lease."""
         fresh, before = not self.trusted(), self._trust.until
         self._trust.refreshed(sent)
-        self._tell_trust(self._trust.until)
-        if before <= boottime():  # told first: the keeper acts on what it has read by then
+        self._report_trust(self._trust.until)
+        if before <= boottime():  # reported first: the keeper acts on the value that it has read
             self._work.lease_lost()
         if fresh:
             self._waker.wake()
             self.redeal()
 
-    def _tell_trust(self, until: float) -> None:
-        if self._trust.sent is not None:  # else what was told last counts on
+    def _report_trust(self, until: float) -> None:
+        if self._trust.sent is not None:  # otherwise the last value stays valid
             self.on_trust(until)
 
     def received(self, link: Link, frame: pb.MemberFrame) -> None:
-        """Do what a member says. Revokes and cancels go first: they may name what comes along."""
+        """Handle a frame. Revokes and cancels first: they may refer to assignments in it."""
         messages.each(
             "revoke", frame.revokes, lambda one: link.answer_revoke(self._work.revoke(one.key))
         )
@@ -272,7 +271,7 @@ class Attach:
                 if messages.within_bounds("acknowledgement", one)
             ]
             with set_aside("acknowledgement", link.address):
-                self._courier.acknowledge(answers)
+                self._sender.acknowledge(answers)
         messages.each("follow", frame.follows, lambda one: self._work.follow(one, link))
         if frame.HasField("drain"):
             self._work.drain(on=not frame.drain.undrain)
@@ -292,7 +291,7 @@ class Attach:
         self._waker.wake()
 
     def _wanted(self) -> set[Address]:
-        """The members; and the seeds, as long as no member's own address answers."""
+        """Return the members, and the seeds while no stream to a member is open."""
         if self._leaving:
             return set()
         if any(address in self._links for address in self._members):
@@ -300,20 +299,20 @@ class Attach:
         return {*self._members, *self._seeds}
 
     def _drop_aliases(self) -> None:
-        """End streams to a member that is attached by the address it gives itself, too."""
+        """End streams by a seed address to members that are attached by their own address."""
         own = {self._links[each].tenure for each in self._members if each in self._links}
         for address, link in self._links.items():
             if address not in self._members and link.tenure in own:
                 link.leave()
 
     async def _keep(self, address: Address) -> None:
-        """A stream to `address`, again and again, until it is no longer wanted."""
+        """Keep a stream to `address` until it is no longer wanted."""
         backoff = Backoff(_SHORTEST_WAIT, _LONGEST_WAIT)
-        told = False
+        logged = False
         while address in self._wanted():
             link = Link(address, self._tls, self)
             began = boottime()
-            ending, why = StreamEnd.AGAIN, "it sent what can't be handled"
+            ending, why = StreamEnd.AGAIN, "frame can't be handled"
             with set_aside("member stream", address):
                 ending, why = await link.run()
             if link.member and boottime() - began > _STEADY:
@@ -323,13 +322,13 @@ class Attach:
             if reminds:
                 self._reminded = boottime()
             log.log(
-                logging.DEBUG if told and not link.member and not reminds else logging.WARNING,
+                logging.DEBUG if logged and not link.member and not reminds else logging.WARNING,
                 "stream to %s ended: %s%s",
                 address,
                 why,
                 ours,
             )
-            told = not link.member
+            logged = not link.member
             if ending is StreamEnd.LOST:
                 self._renew(link)
             await asyncio.sleep(self._bounded(backoff.next()))
@@ -337,23 +336,23 @@ class Attach:
         self._waker.wake()
 
     def _out_of_time(self) -> str:
-        """Why our certificate isn't good now; empty: it is, or isn't there just now."""
+        """Return why our certificate isn't valid now; empty if it is, or can't be read now."""
         with suppress(Misconfigured, ValueError):
             if self._tls is not None and (ours := out_of_time(self._tls)):
                 return f"; {ours}"
         return ""
 
     def _bounded(self, wait: float) -> float:
-        """No longer than a third of the lease, once it is known: back before the lease ends."""
+        """Limit a wait to a third of the TTL: the worker reconnects before its lease expires."""
         return min(wait, self._trust.ttl / 3) if self._trust.ttl else wait
 
     def _renew(self, lost: Link) -> None:
-        """Register anew, once for all streams that carried the lost incarnation."""
+        """Register with a new incarnation, once for all streams of the lost one."""
         if lost.incarnation != self.identity.incarnation:
             return
-        log.warning("incarnation %s is lost; starting a new one", lost.incarnation)
+        log.warning("incarnation %s lost: registering a new one", lost.incarnation)
         self.identity = self.identity.renewed()
-        self._tell_trust(min(self._trust.until, boottime()))
+        self._report_trust(min(self._trust.until, boottime()))
         self._trust.sent = None
         self._work.renew(self.identity.incarnation)
         for link in self._links.values():

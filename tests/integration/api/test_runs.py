@@ -267,7 +267,7 @@ async def test_why_a_run_waits_that_each_worker_has_refused(api):
 
 async def test_why_a_run_waits_whose_workers_take_no_work_for_their_disks_are_full(api):
     run = await api("SubmitRun", submit())
-    full = "its spool takes nothing: No space left on device"
+    full = "spool rejects writes: No space left on device"
     one = WorkerView(incarnation(), True, False, free=2, running=0, lease_age=0.0, refuses=full)
     other = replace(one, incarnation=incarnation(worker="worker-2"))
 

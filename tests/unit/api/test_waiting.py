@@ -84,7 +84,7 @@ def test_what_no_worker_may_do_waits_in_vain() -> None:
 
 async def test_what_only_a_worker_could_do_whose_disk_is_full_waits_in_vain() -> None:
     view = WorkerView(W1, True, False, free=1, running=0, lease_age=0.0)
-    full = replace(view, refuses="its spool takes nothing: No space left on device")
+    full = replace(view, refuses="spool rejects writes: No space left on device")
     assert await waits(World(view).services()) == WaitSummary(since=OLD)
     assert await waits(World(full).services()) == WaitSummary(1, (("default", "etl"),))
 

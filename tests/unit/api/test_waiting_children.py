@@ -22,7 +22,7 @@ def test_a_child_says_that_its_worker_has_refused_it_and_not_that_it_is_there() 
 
 
 def test_a_child_says_that_its_worker_takes_no_work_why_and_what_helps() -> None:
-    one, full = worker(), "its spool takes nothing: No space left on device"
+    one, full = worker(), "spool rejects writes: No space left on device"
     views = [WorkerView(one, True, False, free=1, running=0, lease_age=0.0, refuses=full)]
     [check] = waits_for(Need("shell", worker=one.worker), views, {})
     assert check.answer == (f"worker {one.worker} takes no work, and it goes to no other: {full}")

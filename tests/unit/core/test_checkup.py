@@ -262,7 +262,7 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
     ("a spool's disk is full",
      healthy(workers=(WorkerFacts("w1", "1.0", disk_free=MIB),)), BAD, "workers: spool"),
     ("a spool that takes nothing, on a disk without a free byte",
-     healthy(workers=(WorkerFacts("w1", "1.0", refuses="its spool takes nothing: full"),)), BAD,
+     healthy(workers=(WorkerFacts("w1", "1.0", refuses="spool rejects writes: full"),)), BAD,
      "workers: spool"),
     ("a handler that blocks its event loop",
      healthy(workers=(WorkerFacts("w1", "1.0", disk_free=9000 * MIB, blocked=(BLOCKED,)),)), WARN,

@@ -11,7 +11,7 @@ KILLED = AttemptFailure(Reason.SIGNAL, 137, "ended by SIGKILL")
 ANSWERED_503 = AttemptFailure(Reason.HTTP_STATUS, 503, "HTTP 503 Service Unavailable")
 RAISED = AttemptFailure(Reason.EXCEPTION, None, "ValueError: no such row: 75")
 UNAVAILABLE = AttemptFailure(Reason.GRPC_STATUS, 14, "UNAVAILABLE: connection refused")
-TIME_OVER = AttemptFailure(Reason.TIMEOUT, None, "its time was over")
+TIME_OVER = AttemptFailure(Reason.TIMEOUT, None, "timed out after 10s")
 ALL = (EXIT_75, KILLED, ANSWERED_503, RAISED, UNAVAILABLE, TIME_OVER)
 
 

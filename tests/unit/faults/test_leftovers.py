@@ -7,10 +7,7 @@ from pathlib import Path
 
 from faults.leftovers import strange_groups
 
-SAID = (
-    "workerd.process.process_supervisor: "
-    "each attempt of a program has a cgroup of its own, under {}\n"
-)
+SAID = "workerd.process.process_supervisor: attempts of programs have cgroups under {}\n"
 
 
 def tree(folder: Path, name: str, *pids: int) -> Path:

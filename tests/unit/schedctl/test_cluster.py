@@ -166,7 +166,7 @@ async def test_a_drain_is_waited_for_until_the_worker_says_so_and_runs_nothing(c
 async def test_a_drain_is_waited_for_until_the_results_of_the_worker_are_stored_too(ctl, member):
     """Else its runs are done again when it is ended now."""
     draining = wire.Worker.STATE_DRAINING
-    full = "its spool takes nothing: No space left on device"
+    full = "spool rejects writes: No space left on device"
     member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, running=1, unstored=1))
     member.say(
         "WatchWorker",

@@ -85,7 +85,7 @@ def test_it_starts_once() -> None:
     admission = worker()
     admission.offer(offer(), 0.0, trusted=True)
     admission.start(key(), 0.0, 0.0, trusted=True)
-    with pytest.raises(ValueError, match="starts once"):
+    with pytest.raises(ValueError, match="can't start again"):
         admission.start(key(), 0.0, 0.0, trusted=True)
 
 

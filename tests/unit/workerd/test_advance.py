@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from schedclient.handlers import Progress
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import PATIENCE, wait_until_async
-from workerd.runs.attempts import EVERY, Advance
+from workerd.runs.attempts import EVERY, ProgressReporter
 from workerd.stream.outbox import MemberOutbox
 
 KEY = pb.AssignmentKey(run_id="r", fencing_token=3)
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
 
-def advance(told: list[pb.Progress]) -> Advance:
-    return Advance(KEY, lambda: NOW, told.append)
+def advance(told: list[pb.Progress]) -> ProgressReporter:
+    return ProgressReporter(KEY, lambda: NOW, told.append)
 
 
 async def test_a_flood_from_a_thread_is_told_seldom_and_its_last_word_always():
@@ -27,7 +27,7 @@ async def test_a_flood_from_a_thread_is_told_seldom_and_its_last_word_always():
 
     def flood() -> None:
         for done in range(100_001):
-            one.came(Progress(done, 100_000, "pages"))
+            one.update(Progress(done, 100_000, "pages"))
 
     thread = threading.Thread(target=flood)
     thread.start()
@@ -37,15 +37,15 @@ async def test_a_flood_from_a_thread_is_told_seldom_and_its_last_word_always():
     last = told[-1]
     assert (last.key, last.done, last.total, last.note) == (KEY, 100_000, 100_000, "pages")
     assert last.at.ToDatetime(tzinfo=UTC) == NOW
-    assert one.told == last
+    assert one.reported == last
 
 
 async def test_nothing_is_told_when_it_has_ended():
     told: list[pb.Progress] = []
     one = advance(told)
-    one.came(Progress(1, 2, ""))
+    one.update(Progress(1, 2, ""))
     await wait_until_async(lambda: told, PATIENCE, "the first")
-    one.came(Progress(2, 2, ""))
+    one.update(Progress(2, 2, ""))
     one.close()
     await asyncio.sleep(EVERY * 2)
     assert len(told) == 1

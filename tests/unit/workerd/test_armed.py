@@ -13,7 +13,7 @@ from schedkit.clock import boottime
 from support.wait import PATIENCE, wait_until_async
 from workerd.core.ids import AssignmentKey
 from workerd.runs import delayed_start as module
-from workerd.runs.delayed_start import Armed
+from workerd.runs.delayed_start import DelayedStarts
 
 
 def key() -> AssignmentKey:
@@ -22,7 +22,7 @@ def key() -> AssignmentKey:
 
 async def herd(
     many: int, *, beside: float | None = None, armed_ends: bool = True
-) -> tuple[Armed, list[str]]:
+) -> tuple[DelayedStarts, list[str]]:
     """So many that are due at one instant, and one that is due then: what began and ended, in
     order.
     """
@@ -37,7 +37,7 @@ async def herd(
         turns.append("started")
         tasks.append(asyncio.create_task(attempt()))
 
-    armed, instant = Armed(start), boottime() + 0.02
+    armed, instant = DelayedStarts(start), boottime() + 0.02
     for at in [instant] * many if beside is None else [beside, *[instant] * many]:
         armed.put(key(), at)
     await wait_until_async(lambda: turns.count("ended") == many, PATIENCE, "the herd")
@@ -46,7 +46,7 @@ async def herd(
 
 async def test_each_is_started_once_its_instant_has_come_and_not_before() -> None:
     began: dict[AssignmentKey, float] = {}
-    armed = Armed(lambda key: began.setdefault(key, boottime()) and None)
+    armed = DelayedStarts(lambda key: began.setdefault(key, boottime()) and None)
     at = {key(): boottime() + after for after in (0.2, 0.05, 0.1, 0.0)}
     for one, instant in at.items():
         armed.put(one, instant)
@@ -58,7 +58,7 @@ async def test_each_is_started_once_its_instant_has_come_and_not_before() -> Non
 
 async def test_what_was_taken_back_never_starts_and_what_was_moved_starts_once() -> None:
     started: list[AssignmentKey] = []
-    armed = Armed(started.append)
+    armed = DelayedStarts(started.append)
     back, moved, last = key(), key(), key()
     now = boottime()
     armed.put(back, now + 0.02)
@@ -82,7 +82,7 @@ async def test_between_a_few_of_a_herd_everybody_else_has_their_turn() -> None:
         turns.append("starts")
         tasks.append(asyncio.create_task(attempt()))
 
-    armed, instant = Armed(start), boottime() + 0.02
+    armed, instant = DelayedStarts(start), boottime() + 0.02
     for _ in range(3 * module.AT_ONCE):
         armed.put(key(), instant)
     await wait_until_async(lambda: turns.count("runs") == 3 * module.AT_ONCE, PATIENCE, "the herd")
@@ -115,7 +115,7 @@ async def test_a_start_that_arms_another_or_breaks_holds_up_nobody(how: str) -> 
         else:
             started.append(key)
 
-    armed, now = Armed(start), boottime()
+    armed, now = DelayedStarts(start), boottime()
     armed.put(first, now + 0.01)
     armed.put(second, now + 0.3)
     expected = {"again": [first, second, first], "earlier": [first, third, second]}
@@ -135,7 +135,9 @@ async def test_what_has_ended_waits_for_what_is_due_and_for_nothing_else() -> No
 
 
 async def test_an_attempt_that_is_cancelled_while_it_waits_holds_up_no_other() -> None:
-    armed = Armed(lambda _key: tasks.append(asyncio.create_task(armed.let_start(armed=True))))
+    armed = DelayedStarts(
+        lambda _key: tasks.append(asyncio.create_task(armed.let_start(armed=True)))
+    )
     tasks: list[asyncio.Task[None]] = []
     instant = boottime() + 0.02
     for _ in range(2 * module.AT_ONCE):
@@ -148,7 +150,9 @@ async def test_an_attempt_that_is_cancelled_while_it_waits_holds_up_no_other() -
     await asyncio.gather(*tasks[module.AT_ONCE :])
 
 
-@pytest.mark.parametrize(("which", "armed"), [("PATIENCE", False), ("OF_THE_HERD", True)])
+@pytest.mark.parametrize(
+    ("which", "armed"), [("MAX_END_DELAY", False), ("MAX_DELAYED_END_DELAY", True)]
+)
 async def test_what_has_ended_waits_for_a_moment_only(
     monkeypatch: pytest.MonkeyPatch, which: str, armed: bool
 ) -> None:
@@ -163,7 +167,7 @@ async def test_an_end_that_isnt_of_the_herd_goes_before_those_that_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The next run of its job may wait for it."""
-    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    monkeypatch.setattr(module, "MAX_END_DELAY", 0.0)
     ended: list[str] = []
 
     async def end(name: str, *, armed: bool) -> None:
@@ -178,7 +182,7 @@ async def test_an_end_that_isnt_of_the_herd_goes_before_those_that_are(
             tasks.append(asyncio.create_task(end("another's", armed=False)))
         started.append(len(ended))
 
-    line, started, instant = Armed(start), list[int](), boottime() + 0.02
+    line, started, instant = DelayedStarts(start), list[int](), boottime() + 0.02
     for _ in range(10 * module.AT_ONCE):
         line.put(key(), instant)
     await wait_until_async(lambda: len(ended) == 2, PATIENCE, "both")
@@ -194,7 +198,7 @@ async def test_nothing_looks_for_cycles_while_a_herd_starts_but_not_for_ever(
     """All that has started would be gone through; and who has turned it off finds it so."""
     monkeypatch.setattr(module, "MOST_UNSWEPT", most)
     looked: list[bool] = []
-    armed, instant = Armed(lambda _key: looked.append(gc.isenabled())), boottime() + 0.02
+    armed, instant = DelayedStarts(lambda _key: looked.append(gc.isenabled())), boottime() + 0.02
     for _ in range(3 * module.AT_ONCE):
         armed.put(key(), instant)
     if not runs:
@@ -216,7 +220,7 @@ async def test_a_suspended_machine_starts_what_is_due_soon_after_it_wakes(
     slept = 0.0
     monkeypatch.setattr(module, "boottime", lambda: boottime() + slept)
     started: list[float] = []
-    armed = Armed(lambda _key: started.append(boottime()))
+    armed = DelayedStarts(lambda _key: started.append(boottime()))
     armed.put(key(), boottime() + 20)
     await asyncio.sleep(0)
     slept, woke = 30.0, boottime()

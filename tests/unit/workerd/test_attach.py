@@ -56,7 +56,7 @@ class World:
         """One more open stream; workers' leases live for `ttl` seconds."""
         link = Link(Address(member), None, self.attach)
         link.member = member
-        link.promises.answers = answers
+        link.credit.answers = answers
         welcome = pb.Welcome(member=member)
         welcome.worker_ttl.FromTimedelta(timedelta(seconds=ttl))
         self.attach.welcomed(link, welcome)
@@ -79,7 +79,7 @@ async def attaching(
 
 
 def granted(link: Link) -> int:
-    return link.promises.slots
+    return link.credit.slots
 
 
 async def test_slots_are_withdrawn_at_the_moment_trust_ends_not_at_the_next_look(

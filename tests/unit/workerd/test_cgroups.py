@@ -59,7 +59,7 @@ def test_without_version_2_there_is_no_place(mounts: str, own: str) -> None:
 
 
 def test_where_nothing_can_be_born_the_launcher_says_so_and_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="no birth in a cgroup"):
+    with pytest.raises(OSError, match="can't start a process in a cgroup"):
         Launcher(tmp_path / "workerd-m", "m")
     with pytest.raises(OSError, match="No such file"):
         Launcher(tmp_path / "missing" / "workerd-m", "m")

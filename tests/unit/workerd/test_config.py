@@ -34,7 +34,7 @@ def test_a_spool_that_can_be_no_folder_is_told(tmp_path: Path) -> None:
         [said] = told(spool)
         assert said.startswith(f"spool: {spool} can't be "), said
     [said] = told(Path("/proc/spool"))
-    assert said == "spool: /proc/spool can't be made or written: No such file or directory"
+    assert said == "spool: /proc/spool can't be created or written: No such file or directory"
 
 
 def test_values_are_judged_without_a_trace_in_the_spool_that_is_in_use(
@@ -71,7 +71,7 @@ def test_a_new_worker_has_to_keep_its_id_and_may_start_when_there_is_room(
     spool = tmp_path / "spool"
     [problem] = WorkerConfig(("localhost:1",), spool, name="w1").unmade()
     assert isinstance(problem, Untimely)
-    assert str(problem) == f"spool: {spool} can't be made or written: {os.strerror(why)}"
+    assert str(problem) == f"spool: {spool} can't be created or written: {os.strerror(why)}"
     assert [*tmp_path.iterdir()] == []
 
 
@@ -109,7 +109,7 @@ def test_labels_have_keys_that_a_job_can_ask_for(tmp_path: Path) -> None:
 
 def test_a_member_is_reached_at_a_port(tmp_path: Path) -> None:
     config = WorkerConfig(("localhost:1", "127.0.0.1:0"), tmp_path, name="w1")
-    assert [*map(str, config.faults())] == ["endpoints: nobody is reached at port 0: 127.0.0.1:0"]
+    assert [*map(str, config.faults())] == ["endpoints: 127.0.0.1:0: port 0 isn't a valid port"]
 
 
 @pytest.mark.parametrize("address", ["u:s3cr3t@h:1", "u:s3cr3t,x@h:1", "u:x,s3cr3t,y@h:1"])

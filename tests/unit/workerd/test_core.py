@@ -420,6 +420,6 @@ def test_what_was_killed_for_want_of_memory_has_failed_whatever_its_first_proces
 def test_who_fails_for_want_of_a_process_says_so_and_who_copes_says_nothing() -> None:
     wanted = Excess(processes=True)
     told = judged(exited(2, ()), BOUNDS, wanted).error
-    assert told == "exit code 2; it wanted more processes (limit 4)"
+    assert told == "exit code 2; process limit reached (limit 4)"
     assert judged(exited(0, ()), BOUNDS, wanted) == exited(0, ())
     assert judged(exited(2, ()), BOUNDS, WITHIN) == exited(2, ())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from workerd.core.lease_kill_list import SLACK, Doom, Mortal
+from workerd.core.lease_kill_list import SLACK, LeaseKillList, Mortal
 
 FAST, SLOW = Mortal(10, 111, 1.0, "fast", 1), Mortal(20, 222, 10.0, "slow", 2)
 
 
 def test_each_is_due_its_own_kill_after_past_the_end_of_trust() -> None:
-    doom = Doom()
+    doom = LeaseKillList()
     doom.passed(100.0, [FAST, SLOW])
     assert doom.due(100.9 + SLACK) == []
     assert doom.due(101.0 + SLACK) == [FAST]
@@ -16,22 +16,22 @@ def test_each_is_due_its_own_kill_after_past_the_end_of_trust() -> None:
 
 
 def test_what_was_doomed_stays_so_when_trust_comes_back_and_ends_again() -> None:
-    doom = Doom()
+    doom = LeaseKillList()
     doom.passed(100.0, [SLOW])
     doom.passed(105.0, [SLOW, FAST])
     assert doom.due(110.0 + SLACK) == [SLOW, FAST]
 
 
 def test_what_has_ended_is_nobodys_to_kill() -> None:
-    doom = Doom()
+    doom = LeaseKillList()
     doom.passed(100.0, [FAST, SLOW])
     doom.keep([SLOW])
     assert doom.due(200.0) == [SLOW]
 
 
 def test_what_was_killed_is_killed_once_though_it_is_still_listed() -> None:
-    doom = Doom()
+    doom = LeaseKillList()
     doom.passed(100.0, [FAST])
-    doom.settled(FAST)
+    doom.killed(FAST)
     doom.passed(105.0, [FAST])
     assert doom.due(200.0) == []

@@ -97,7 +97,7 @@ def test_what_doesnt_fit_says_where(annotation, value, said):
 
 @pytest.mark.parametrize(
     ("annotation", "said"),
-    [("Nowhere", "'Nowhere' can't be found"), (Order | Line, "more than one dataclass")],
+    [("Nowhere", "type 'Nowhere' not found"), (Order | Line, "more than one dataclass")],
 )
 def test_an_annotation_that_cant_be_read_is_said_at_once(annotation, said):
     with pytest.raises(TypeError, match=said):

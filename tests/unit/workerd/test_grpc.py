@@ -235,17 +235,17 @@ def _of_enum(value: str) -> FileDescriptorProto:
 
 
 HOSTILE: dict[str, tuple[Answers, str]] = {
-    "files without end": (_more_and_more, "sends too much"),
-    "long files": (lambda _: _wide(600_000), "sends too much"),
-    "long names": (lambda _: [_of_enum("E" * 201)], "names of more than 200 characters"),
+    "files without end": (_more_and_more, "returned too much"),
+    "long files": (lambda _: _wide(600_000), "returned too much"),
+    "long names": (lambda _: [_of_enum("E" * 201)], "names longer than 200 characters"),
     "a file without a name": (lambda _: [FileDescriptorProto()] * 3, "without a name"),
-    "files in a circle": (lambda _: [shop("shop.proto")], "can't be read"),
-    "another file": (lambda _: [shop("nowhere.proto")], "another file for 'nowhere.proto'"),
-    "another service": (lambda _: [FileDescriptorProto(name="a")], "there is no service"),
-    "nothing": (lambda _: [], "there is no service"),
+    "files in a circle": (lambda _: [shop("shop.proto")], "returned invalid types"),
+    "another file": (lambda _: [shop("nowhere.proto")], "another file instead of 'nowhere.proto'"),
+    "another service": (lambda _: [FileDescriptorProto(name="a")], "service shop.Shop not found"),
+    "nothing": (lambda _: [], "service shop.Shop not found"),
     "types that aren't there": (
         lambda _: [FileDescriptorProto(name="a", service=shop().service)],
-        "can't be read",
+        "returned invalid types",
     ),
 }
 
@@ -278,7 +278,7 @@ async def test_reflection_that_ends_without_an_answer_fails_its_call() -> None:
     )
     async with serving(service) as port:
         outcome = await ran(f"127.0.0.1:{port}", "shop.Shop/Open")
-    assert outcome.error == "UNIMPLEMENTED: there is no service shop.Shop"
+    assert outcome.error == "UNIMPLEMENTED: service shop.Shop not found"
 
 
 async def test_a_service_at_its_own_limits_has_failed_and_this_worker_gives_nothing_back() -> None:
@@ -301,7 +301,7 @@ async def test_a_service_that_ends_without_an_answer_fails_its_call() -> None:
         outcome = await ran(f"127.0.0.1:{port}")
     assert (outcome.reason, outcome.error) == (
         OutcomeReason.EXCEPTION,
-        "it says OK, and answers nothing",
+        "server returned OK without an answer",
     )
 
 
@@ -326,7 +326,7 @@ async def test_an_answer_that_is_no_message_is_an_exception() -> None:
         outcome = await ran(f"127.0.0.1:{port}")
     assert (outcome.reason, outcome.error) == (
         OutcomeReason.EXCEPTION,
-        "its answer is no RunResponse",
+        "answer isn't a valid RunResponse",
     )
 
 

@@ -132,7 +132,7 @@ async def test_a_redirect_to_what_is_no_url_says_so() -> None:
     async with answering(redirect) as port:
         outcome = await call(f"http://127.0.0.1:{port}/", follow_redirects=True)
     assert outcome.reason is OutcomeReason.HTTP_STATUS
-    assert "redirects to 'http://[nowhere/', which isn't a valid URL" in outcome.error
+    assert "redirect to 'http://[nowhere/', which isn't a valid URL" in outcome.error
 
 
 async def test_a_redirect_limit_counts_redirects() -> None:

@@ -45,7 +45,7 @@ def room_for(more: int, path: Path) -> Iterator[None]:
 
 def test_a_line_that_was_written_in_part_is_an_error_and_spoils_no_other(tmp_path: Path) -> None:
     written = process_journal.Journal(tmp_path, "mark")
-    with room_for(4, written.path), pytest.raises(OSError, match="in part"):
+    with room_for(4, written.path), pytest.raises(OSError, match="partially written"):
         written.began(10, 111)
     assert written.path.read_text().endswith("\n+ 10")
     written.began(20, 222)
@@ -62,7 +62,7 @@ def test_a_beginning_cut_off_anywhere_is_none_whatever_its_part_looks_like(
 ) -> None:
     written = process_journal.Journal(tmp_path, "mark")
     written.began(123, 7)
-    with room_for(len(part), written.path), pytest.raises(OSError, match="in part"):
+    with room_for(len(part), written.path), pytest.raises(OSError, match="partially written"):
         written.began(12345, 111)
     assert written.path.read_text().endswith("\n" + part)
     assert process_journal.read(written.path) == process_journal.Left("mark", {123: 7}), (
@@ -78,7 +78,7 @@ def test_an_end_cut_off_anywhere_strikes_out_no_other_session(tmp_path: Path, pa
     for session in (1, 12, 123, 1234, 12345):
         written.began(session, 7)
     listed = process_journal.read(written.path)
-    with room_for(len(part), written.path), pytest.raises(OSError, match="in part"):
+    with room_for(len(part), written.path), pytest.raises(OSError, match="partially written"):
         written.ended(12345)
     assert written.path.read_text().endswith("\n" + part)
     assert process_journal.read(written.path) == listed, "its writer died now"
@@ -183,7 +183,7 @@ def test_a_journal_tells_what_dies_with_the_lease_as_long_as_it_runs(tmp_path: P
 @pytest.mark.parametrize("part", parts_of("! 10 111 2.5 r-1 7 slot-3\n"))
 def test_what_dies_with_the_lease_cut_off_anywhere_didnt_begin(tmp_path: Path, part: str) -> None:
     written = process_journal.Journal(tmp_path, "mark")
-    with room_for(len(part), written.path), pytest.raises(OSError, match="in part"):
+    with room_for(len(part), written.path), pytest.raises(OSError, match="partially written"):
         written.began(GROUPED.session, GROUPED.start, GROUPED)
     assert written.path.read_text().endswith("\n" + part)
     written.began(20, 222, PLAIN)

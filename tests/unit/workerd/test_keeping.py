@@ -79,8 +79,8 @@ async def test_what_waits_for_a_store_that_hangs_is_on_disk_alone_and_past_a_lim
         second = group.create_task(keeping.keep(*parcels[1]))
         await wait_until_async(lambda: keeping.refuses, PATIENCE, "no new work")
         assert keeping.refuses == (
-            "614,400 bytes of logs and results wait in the worker's spool, for the result store;"
-            " from 524,288 on no new work is asked for"
+            "614,400 bytes of logs and results wait in the spool for the result store:"
+            " above the limit of 524,288 bytes"
         )
         store.goes_on.set()
     for told in (first.result(), second.result()):
@@ -111,7 +111,7 @@ async def test_a_store_that_hangs_has_two_calls_and_no_more_however_many_ends_co
     keeping = keeping_of(store, folder, patience=0.0)
     for run in "abcd":
         told = await keeping.keep(*large(keeping, run, 100 * KIB))
-        assert told.kept_result.problem == "the result store doesn't answer"
+        assert told.kept_result.problem == "result store timed out"
     assert len(store.calls) == 2
     assert (keeping.refuses, folder.used) == ("", 0)
     monkeypatch.undo()

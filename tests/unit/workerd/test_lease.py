@@ -18,7 +18,7 @@ def test_the_other_end_reads_what_was_told_last_earlier_or_later() -> None:
     ours = SharedLease()
     theirs = SharedLease(os.dup(ours.fd))
     for instant in (1000.25, 2000.5, 1500.0):
-        ours.tell(instant)
+        ours.write(instant)
         assert theirs.until() == instant
     for each in (ours, theirs):
         each.close()

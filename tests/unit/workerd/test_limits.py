@@ -30,13 +30,13 @@ from workerd.executors.base import AttemptStart, Stop
 from workerd.executors.child_process import ChildProcess
 from workerd.executors.grpc import GrpcExecutor
 from workerd.executors.handlers.handler_loops import HandlerLoops
-from workerd.executors.handlers.handler_subprocess import Apart
+from workerd.executors.handlers.handler_subprocess import SubprocessHandlers
 from workerd.executors.http import HttpExecutor
 from workerd.executors.python import HandlerCaller, PythonExecutor
 from workerd.logs.log_tail import Tail
 from workerd.metrics import WorkerMetrics
 from workerd.process import proc_files
-from workerd.process.process_supervisor import Sessions
+from workerd.process.process_supervisor import ProcessSupervisor
 from workerd.process.programs import Begun, PlainProgram, Program
 
 KEY = AssignmentKey(RunId("run"), Token(1))
@@ -104,7 +104,7 @@ async def test_a_child_that_the_loop_cant_watch_is_ended_and_struck_out(
 
     monkeypatch.setattr(loop, "add_reader", full)
     with pytest.raises(Begun, match="No space"):
-        ChildProcess(SLEEP, KEY, cast("Sessions", sessions), Tail())
+        ChildProcess(SLEEP, KEY, cast("ProcessSupervisor", sessions), Tail())
     assert sessions.told == ["began", "ended"]
     assert children() == before
     assert open_files() == files
@@ -114,7 +114,7 @@ async def test_a_child_that_the_loop_cant_watch_is_ended_and_struck_out(
 async def test_a_child_without_its_pipes_leaks_none(left: int) -> None:
     files, before = open_files(), children()
     with only(left), pytest.raises(OSError, match="Too many open files"):
-        ChildProcess(SLEEP, KEY, cast("Sessions", Journaled()), Tail())
+        ChildProcess(SLEEP, KEY, cast("ProcessSupervisor", Journaled()), Tail())
     assert open_files() == files
     assert children() == before
 
@@ -131,7 +131,7 @@ async def test_a_call_for_which_no_thread_can_be_started_is_given_back_and_never
     def no_thread(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    apart = Apart(cast("Sessions", None), [])
+    apart = SubprocessHandlers(cast("ProcessSupervisor", None), [])
     executor = PythonExecutor(
         {"call": RegisteredHandler(call, Mode.THREAD)},
         apart,
@@ -151,7 +151,7 @@ async def test_a_call_for_which_no_thread_can_be_started_is_given_back_and_never
 
 
 async def test_a_handlers_process_for_which_there_is_no_descriptor_is_given_back() -> None:
-    executor = Apart(cast("Sessions", None), [])
+    executor = SubprocessHandlers(cast("ProcessSupervisor", None), [])
     call = attempt(python=job_pb2.PythonAction(handler="call"))
     with only(0):
         outcome = await executor.run(call, Stop())
@@ -189,7 +189,7 @@ async def test_a_call_that_finds_no_descriptor_is_given_back(
     finally:
         await executor.close()
     assert outcome.verdict is AttemptVerdict.RETURNED
-    assert outcome.error == "this worker can't start it: Too many open files"
+    assert outcome.error == "not started on this worker: Too many open files"
     assert not outcome.began
 
 
@@ -204,7 +204,7 @@ async def test_a_worker_whose_number_has_no_name_runs_programs_all_the_same(
     monkeypatch.setattr(pwd, "getpwuid", unknown)
     sessions = Journaled()
     monkeypatch.setattr(child_process.ChildProcess, "emptied", _at_once)
-    executor = shell.ShellExecutor(cast("Sessions", sessions), tmp_path)
+    executor = shell.ShellExecutor(cast("ProcessSupervisor", sessions), tmp_path)
     action = job_pb2.ShellAction(argv=["sh", "-c", 'echo "$HOME $USER"'])
     outcome = await executor.run(attempt(shell=action), Stop())
     assert outcome.verdict is AttemptVerdict.SUCCEEDED

@@ -90,12 +90,12 @@ class Deaf:
 async def test_a_stream_that_takes_no_more_frames_ends_though_its_reader_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("workerd.stream.stream.TELLS_WITHIN", 0.05)
+    monkeypatch.setattr("workerd.stream.stream.STATUS_WITHIN", 0.05)
     _, link, _ = await beating()
     link.beat()
     async with asyncio.timeout(5):
         ending, why = await link._converse(cast("Any", Deaf()))
-    assert (ending, why) == (StreamEnd.AGAIN, "it takes no more frames")
+    assert (ending, why) == (StreamEnd.AGAIN, "stream accepts no more frames")
 
 
 def test_heads_of_a_member_that_doesnt_tell_how_wide_its_runs_are_take_one_slot() -> None:

@@ -8,7 +8,7 @@ from time import monotonic
 import pytest
 
 from support.wait import PATIENCE, wait_until_async
-from workerd.task_set import Nursery
+from workerd.task_set import TaskSet
 
 
 async def waits(go: asyncio.Event) -> None:
@@ -29,7 +29,7 @@ async def swallows(go: asyncio.Event) -> None:
 
 @pytest.mark.parametrize("early", [False, True])
 async def test_a_bug_is_heard_of_whenever_it_came(early: bool) -> None:
-    nursery = Nursery()
+    nursery = TaskSet()
     if early:
         nursery.start(fails(), "fails")
         await wait_until_async(lambda: not len(nursery) or None, PATIENCE, "its end")
@@ -44,7 +44,7 @@ async def test_a_bug_is_heard_of_whenever_it_came(early: bool) -> None:
 
 
 async def test_who_has_ended_or_was_cancelled_is_no_bug() -> None:
-    nursery, go = Nursery(), asyncio.Event()
+    nursery, go = TaskSet(), asyncio.Event()
     failed = asyncio.create_task(nursery.failed())
     for name in ("ends", "is cancelled"):
         nursery.start(waits(go), name)
@@ -61,7 +61,7 @@ async def test_who_has_ended_or_was_cancelled_is_no_bug() -> None:
 
 
 async def test_a_task_that_ignores_its_cancel_is_waited_for_so_long_and_no_longer() -> None:
-    nursery, go = Nursery(), asyncio.Event()
+    nursery, go = TaskSet(), asyncio.Event()
     nursery.start(swallows(go), "swallows")
     (task,) = (each for each in asyncio.all_tasks() if each.get_name() == "swallows")
     await asyncio.sleep(0)
@@ -74,7 +74,7 @@ async def test_a_task_that_ignores_its_cancel_is_waited_for_so_long_and_no_longe
 
 
 async def test_what_one_starts_as_it_is_cancelled_has_its_end() -> None:
-    nursery, done = Nursery(), asyncio.Event()
+    nursery, done = TaskSet(), asyncio.Event()
 
     async def tells() -> None:
         await asyncio.sleep(0.01)
@@ -93,13 +93,13 @@ async def test_what_one_starts_as_it_is_cancelled_has_its_end() -> None:
 
 
 async def test_a_second_bug_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    nursery = Nursery()
+    nursery = TaskSet()
     for name in ("one", "another"):
         nursery.start(fails(), name)
     await wait_until_async(lambda: not len(nursery) or None, PATIENCE, "their ends")
     with pytest.raises(LookupError):
         await nursery.failed()
-    assert [record.getMessage() for record in caplog.records] == ["another failed, too"]
+    assert [record.getMessage() for record in caplog.records] == ["another task failed: another"]
 
 
 async def test_one_that_cant_be_cancelled_keeps_nobody_from_being_so(
@@ -109,7 +109,7 @@ async def test_one_that_cant_be_cancelled_keeps_nobody_from_being_so(
         def cancel(self, msg: object = None) -> bool:
             raise ValueError(msg)
 
-    nursery, odd, go = Nursery(), Odd(), asyncio.Event()
+    nursery, odd, go = TaskSet(), Odd(), asyncio.Event()
 
     async def waits_for_what_is_odd() -> None:
         await odd
@@ -119,6 +119,6 @@ async def test_one_that_cant_be_cancelled_keeps_nobody_from_being_so(
     await asyncio.sleep(0)
     await nursery.close(0.02)
     assert [each.cancelled() for each in tasks] == [False, True, True, True]
-    assert [record.getMessage() for record in caplog.records] == ["odd can't be cancelled"]
+    assert [record.getMessage() for record in caplog.records] == ["task odd can't be canceled"]
     odd.set_result(None)
     await tasks[0]

@@ -17,7 +17,7 @@ from workerd.core.outcome import (
     OutcomeReason,
 )
 from workerd.executors.handlers import handler_protocol
-from workerd.executors.handlers.handler_protocol import Frame, Garbled
+from workerd.executors.handlers.handler_protocol import Frame, MalformedFrame
 
 END = {"verdict": "SUCCEEDED", "reason": "NONE", "error": "", "retry_after": None, "json": None}
 
@@ -42,25 +42,25 @@ def read(data: bytes) -> Frame:
     ],
 )
 def test_an_end_comes_across_as_it_was(outcome):
-    assert handler_protocol.end_in(read(handler_protocol.told_end(outcome).encoded())) == outcome
+    assert handler_protocol.end_in(read(handler_protocol.end_frame(outcome).encoded())) == outcome
 
 
 def test_progress_comes_across_as_it_was():
     progress = Progress(30.0, 120.0, "pages")
     assert (
-        handler_protocol.progress_in(read(handler_protocol.told_progress(progress).encoded()))
+        handler_protocol.progress_in(read(handler_protocol.progress_frame(progress).encoded()))
         == progress
     )
 
 
 def test_a_frame_without_an_end_is_refused_before_it_is_read():
-    with pytest.raises(Garbled, match="a frame of"):
+    with pytest.raises(MalformedFrame, match="frame of"):
         handler_protocol.sizes(handler_protocol.HEAD.pack(b"e", 2, handler_protocol.MOST + 1))
 
 
 @pytest.mark.parametrize("told", [b"{", b"[]", b"3", b"\xff", b"[" * 200_000])
 def test_what_is_no_object_is_refused(told):
-    with pytest.raises(Garbled):
+    with pytest.raises(MalformedFrame):
         handler_protocol.frame(b"e", told, b"")
 
 
@@ -77,13 +77,13 @@ def test_what_is_no_object_is_refused(told):
     ],
 )
 def test_an_end_that_cant_be_meant_is_refused(told):
-    with pytest.raises(Garbled):
+    with pytest.raises(MalformedFrame):
         handler_protocol.end_in(Frame(handler_protocol.END, told))
 
 
 @pytest.mark.parametrize("data", [b"x" * (MAX_RESULT + 1), b"\xff"])
 def test_a_result_that_cant_be_kept_is_refused(data):
-    with pytest.raises(Garbled):
+    with pytest.raises(MalformedFrame):
         handler_protocol.end_in(Frame(handler_protocol.END, {**END, "json": True}, data))
 
 
@@ -105,5 +105,5 @@ def test_an_error_is_cut():
     ],
 )
 def test_a_progress_that_is_none_is_refused(told):
-    with pytest.raises(Garbled):
+    with pytest.raises(MalformedFrame):
         handler_protocol.progress_in(Frame(handler_protocol.PROGRESS, told))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from workerd.core.credit import KEPT_FOR, Promises
+from workerd.core.credit import KEPT_FOR, Credit
 
 
-def promised(*slots: int, answers: bool = True) -> Promises:
+def promised(*slots: int, answers: bool = True) -> Credit:
     """These grants, one after the other, to a member that has pushed nothing."""
-    promises = Promises()
+    promises = Credit()
     promises.answers = answers
     for each in slots:
         promises.grant(each, 0.0)

@@ -182,7 +182,7 @@ async def test_a_coroutine_that_ends_in_time_is_not_left_behind(
     await begun(waits)
     stop.ask(Cause.TIMEOUT)
     assert (await call).reason is OutcomeReason.TIMEOUT
-    assert "left behind" not in caplog.text
+    assert "abandoned" not in caplog.text
 
 
 async def test_a_coroutine_that_swallows_a_drain_is_waited_for() -> None:

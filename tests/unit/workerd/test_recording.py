@@ -77,10 +77,10 @@ async def test_a_disk_that_stands_still_is_waited_for_and_then_given_up(
     recording = Recording(folder, KEY, 1 << 30)
     feed(recording, MOST_WAITING // CHUNK + 1)
     assert recording.full
-    monkeypatch.setattr(module, "PATIENCE", 0.05)
+    monkeypatch.setattr(module, "DISK_TIMEOUT", 0.05)
     await recording.room()
     assert not recording.full
-    assert "keep up" in recording.problem
+    assert "too slow" in recording.problem
     feed(recording, 3)
     assert recording.omitted == 3 * CHUNK
     goes_on.set()

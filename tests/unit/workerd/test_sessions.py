@@ -18,7 +18,7 @@ from workerd.core.ids import AssignmentKey, RunId, Token
 from workerd.process import process_supervisor as module
 from workerd.process.keeper import Keeper
 from workerd.process.process_journal import Journal
-from workerd.process.process_supervisor import Sessions
+from workerd.process.process_supervisor import ProcessSupervisor
 from workerd.process.programs import Program
 from workerd.process.shared_lease import SharedLease
 
@@ -54,7 +54,7 @@ async def test_a_keeper_that_cant_be_started_now_is_started_later(
         return Keeper(path, lease, picture=picture, leased=leased)
 
     monkeypatch.setattr(module, "_KEEPER_LOOK", 0.01)
-    sessions = Sessions(tmp_path, wanted=False, handlers=False)
+    sessions = ProcessSupervisor(tmp_path, wanted=False, handlers=False)
     monkeypatch.setattr(module, "Keeper", starved)
     first = sessions._keeper
     os.kill(first.pid, signal.SIGKILL)
@@ -76,7 +76,7 @@ def test_what_an_attempt_left_is_never_killed_by_a_number_that_is_another_attemp
     """Its first process was reaped; whoever holds its pipe is looked for a moment later."""
     earlier, later = (AssignmentKey(RunId(run), Token(1)) for run in ("earlier", "later"))
     program = Program(["sleep", "60"], {"PATH": "/usr/bin:/bin"}, tmp_path, subprocess.DEVNULL)
-    sessions = Sessions(tmp_path, wanted=False, handlers=False)
+    sessions = ProcessSupervisor(tmp_path, wanted=False, handlers=False)
     try:
         child = sessions.start(program, later, 1, 2)
         sessions.began(child.pid, later)
@@ -107,11 +107,11 @@ async def test_without_a_journal_no_work_is_wanted_until_it_is_there(
 
     monkeypatch.setattr(Journal, "_rewrite", written)
     monkeypatch.setattr(module, "_LOOK", 0.01)
-    sessions = Sessions(tmp_path, wanted=False, handlers=False)
+    sessions = ProcessSupervisor(tmp_path, wanted=False, handlers=False)
     program = Program(["sleep", "60"], {"PATH": "/usr/bin:/bin"}, tmp_path, subprocess.DEVNULL)
     watching = asyncio.create_task(sessions.watch(), name="watch")
     try:
-        why = "its journal of what runs can't be written: No space left on device"
+        why = "process journal can't be written: No space left on device"
         assert sessions.refuses == why
         child = sessions.start(program, AssignmentKey(RunId("r"), Token(1)), 1, 2)
         with pytest.raises(OSError, match="No space left"):
@@ -121,10 +121,10 @@ async def test_without_a_journal_no_work_is_wanted_until_it_is_there(
         full.clear()
         await wait_until_async(lambda: not sessions.refuses, PATIENCE, "the journal")
         assert sessions.journal.path.exists()
-        told = [line for line in caplog.messages if "its journal" in line]
+        told = [line for line in caplog.messages if "process journal" in line]
         assert told == [
-            f"{why}; no work until it can",
-            "its journal of what runs is written: programs may be started",
+            f"{why}; no new work is requested until it can",
+            "process journal is written: programs may be started",
         ]
     finally:
         watching.cancel()

@@ -17,7 +17,7 @@ from schedproto.v1 import run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import PATIENCE, wait_until_async
 from workerd.core.ids import Address
-from workerd.delivery.result_sender import TELL_EVERY, ResultSender
+from workerd.delivery.result_sender import LOG_EVERY, ResultSender
 from workerd.delivery.spool import Spool
 from workerd.messages import key_of
 
@@ -188,7 +188,7 @@ async def test_a_file_that_couldnt_be_removed_is_removed_later_and_fills_the_spo
     ]
     courier.acknowledge(answers)
     async with asyncio.timeout(PATIENCE):
-        await courier.settled()
+        await courier.delivered()
     assert (spool.size, spool.load(), fails) == (0, [], []), "then its worker may end"
     await wait_until_async(lambda: not courier.refuses, PATIENCE, "it to be empty")
     spooling.cancel()
@@ -209,7 +209,7 @@ async def test_a_disk_that_takes_nothing_is_told_of_until_it_does(
     monkeypatch.setattr(os, "fsync", fsync)
     courier.put(result("a"), None)
     await wait_until_async(lambda: courier.refuses, PATIENCE, "the disk to be found full")
-    assert courier.refuses == "its spool takes nothing: No space left on device"
+    assert courier.refuses == "spool rejects writes: No space left on device"
     full.clear()
     await wait_until_async(lambda: not courier.refuses, PATIENCE, "it to take results again")
     spooling.cancel()
@@ -237,10 +237,13 @@ async def test_a_full_disk_is_a_line_of_the_log_once_and_room_again_is_one(
     courier = ResultSender(spool, lambda _key, _verdict: None)
     courier.load()
     spooling = asyncio.create_task(courier.keep_spooling())
-    full = "the spool takes nothing: [Errno 28] No space left on device; no new work until it does"
+    full = (
+        "spool rejects writes: [Errno 28] No space left on device;"
+        " no new work is requested until it accepts them"
+    )
     await tried(3)
     assert caplog.messages == [full]
-    now += TELL_EVERY
+    now += LOG_EVERY
     await tried(2)
     assert caplog.messages == [full, full]
     disk.room = 1 << 20
@@ -248,7 +251,7 @@ async def test_a_full_disk_is_a_line_of_the_log_once_and_room_again_is_one(
     assert caplog.messages == [
         full,
         full,
-        "the spool takes results again, and new work is asked for",
+        "spool accepts writes again; new work is requested",
     ]
     spooling.cancel()
 
@@ -278,7 +281,7 @@ def test_an_id_that_isnt_one_is_refused(tmp_path: Path) -> None:
     """Else two workers with the same foreign text would count as one."""
     Spool(tmp_path).close()
     (tmp_path / "spool_id").write_bytes(b"notauuid\xff")
-    with pytest.raises(Misconfigured, match=r"spool_id holds 'notauuid.*which is no id"):
+    with pytest.raises(Misconfigured, match=r"spool_id holds 'notauuid.*which isn't a valid id"):
         Spool(tmp_path)
 
 
@@ -372,7 +375,7 @@ async def test_who_is_released_while_it_is_written_is_written_once_more_and_goes
     accepted = pb.Acknowledgement.VERDICT_ACCEPTED
     courier.acknowledge([pb.Acknowledgement(key=result("a").key, verdict=accepted)])
     async with asyncio.timeout(PATIENCE):
-        await courier.settled()
+        await courier.delivered()
     assert (spool.size, spool.load()) == (0, [])
     spooling.cancel()
 
@@ -401,7 +404,7 @@ async def test_what_the_disk_doesnt_take_at_the_end_of_a_worker_is_sent_as_it_is
         assert courier.left == (0, 2)
         courier.acknowledge(accepted("a", "b"))
         async with asyncio.timeout(PATIENCE):
-            await courier.settled()
+            await courier.delivered()
         disk.room = 1 << 30
         await wait_until_async(lambda: not courier.refuses, PATIENCE, "room")
         for task in tasks:
@@ -449,7 +452,7 @@ async def test_a_batch_that_finds_no_room_is_made_smaller_and_what_fits_is_sent(
     await wait_until_async(lambda: not courier.refuses, PATIENCE, "it to take work again")
     courier.acknowledge(accepted(*stream.runs))
     async with asyncio.timeout(PATIENCE):
-        await courier.settled()
+        await courier.delivered()
     assert names(tmp_path, "*.results") == []
     spooling.cancel()
 
@@ -497,7 +500,7 @@ async def test_a_full_disk_is_found_before_the_first_hello_and_tried_until_there
     disk.room = 1000
     courier = ResultSender(spool, lambda _key, _verdict: None)
     courier.load()
-    assert courier.refuses == "its spool takes nothing: No space left on device"
+    assert courier.refuses == "spool rejects writes: No space left on device"
     spooling = asyncio.create_task(courier.keep_spooling())
     courier.put(result("a"), None)
     await wait_until_async(lambda: courier.left == (1, 0), PATIENCE, "what fits to be on disk")

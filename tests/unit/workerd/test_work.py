@@ -38,7 +38,7 @@ from workerd.executors.python import HandlerCaller
 from workerd.metrics import WorkerMetrics
 from workerd.runs import assignments as module
 from workerd.runs.assignments import HeldRuns
-from workerd.runs.delayed_start import Armed
+from workerd.runs.delayed_start import DelayedStarts
 
 NEVER = 3600.0
 KILL, FINISH = job_pb2.ON_LEASE_LOST_KILL, job_pb2.ON_LEASE_LOST_FINISH
@@ -121,7 +121,7 @@ async def test_a_bug_in_an_executor_ends_its_run_alone(
         pb.Result.OUTCOME_FAILED,
         common_pb2.REASON_EXCEPTION,
     )
-    assert result.error == "a bug in the worker's executor of shell: RuntimeError"
+    assert result.error == "bug in the worker's shell executor: RuntimeError"
     [line] = [record for record in caplog.records if record.exc_info]
     told = (line.run_id, line.token, line.job)  # type: ignore[attr-defined]  # extras
     assert told == (result.key.run_id, result.key.fencing_token, "probe")
@@ -181,11 +181,11 @@ async def test_what_has_ended_is_told_though_its_worker_ends_before_its_turn_has
 ) -> None:
     waits = asyncio.Event()
 
-    async def for_ever(_armed: Armed, *, armed: bool) -> None:
+    async def for_ever(_armed: DelayedStarts, *, armed: bool) -> None:
         waits.set()
         await asyncio.sleep(NEVER)
 
-    monkeypatch.setattr(Armed, "let_start", for_ever)
+    monkeypatch.setattr(DelayedStarts, "let_start", for_ever)
     trust = WorkerLeaseTrust(60.0, boottime())
     async with working(tmp_path, trust, Killed(trust, lost=False)) as (work, courier):
         work.assign([assignment()], MemberTime(), Origin())
@@ -202,11 +202,11 @@ async def test_what_has_ended_and_waits_for_a_herds_starts_is_told_as_ended(
     """Its start would be written down beside its result that tells it."""
     waits, go = asyncio.Event(), asyncio.Event()
 
-    async def herd(_armed: Armed, *, armed: bool) -> None:
+    async def herd(_armed: DelayedStarts, *, armed: bool) -> None:
         waits.set()
         await go.wait()
 
-    monkeypatch.setattr(Armed, "let_start", herd)
+    monkeypatch.setattr(DelayedStarts, "let_start", herd)
     async with working(tmp_path, WorkerLeaseTrust(60.0, boottime()), Noted()) as (work, courier):
         work.assign([assignment()], MemberTime(), Origin())
         async with asyncio.timeout(PATIENCE):
@@ -451,7 +451,7 @@ class Untellable(Broken):
 async def test_what_cant_be_told_ends_its_run_alone(tmp_path: Path) -> None:
     result = await ended(tmp_path, WorkerLeaseTrust(60.0, boottime()), Untellable())
     assert result.outcome == pb.Result.OUTCOME_FAILED
-    assert "can't be told: UnicodeDecodeError" in result.error
+    assert "can't be encoded: UnicodeDecodeError" in result.error
 
 
 @pytest.mark.parametrize("data", ['"a"'.encode("utf-16"), b'"\xed\xa0\x80"', b"[1, 2"])

@@ -1,12 +1,12 @@
-"""The part of one attempt that is a user's code: from the payload to the outcome.
+"""Call the user code of one attempt: from the payload to the outcome.
 
     payload ─decode, fit→ handler(payload, ctx) ─returned │ raised→ Outcome
 
-It runs where handlers run, on a loop of handlers or in a thread, never on the worker's loop: the
-payload's type is a user's, too, and so is whatever a handler returns or raises.
+It runs on a loop of handlers or in a thread, never on the worker's loop: the payload's type and the
+returned or raised values are user code, too.
 
 Invariants
-- Neither `awaited` nor `called` raises, whatever a user's code raises.
+- Neither `awaited` nor `called` raises, whatever user code raises.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class HandlerCall:
         given: Sequence[tuple[Fit, Content | None]],
         check: Callable[[Any], object] | None = None,
     ) -> None:
-        """`given`: the function's arguments before the context, and what makes values of them.
-        `check`: raises ValueError for a first argument that the function can't take.
+        """`given`: the function's arguments before the context, with their converters.
+        `check`: raises ValueError for an invalid first argument.
         """
         self.run = CurrentRun(attempt, handler)
         self.context = _context(attempt, self._log)
@@ -56,7 +56,7 @@ class HandlerCall:
         self._most = attempt.most_result
 
     async def awaited(self) -> AttemptOutcome:
-        """Call it, and await what it returns. It has a task of its own."""
+        """Call the function and await its result, in a separate task."""
         current.set(self.run)
         current_output.set(self.run.output)
         try:
@@ -77,7 +77,7 @@ class HandlerCall:
         return await beside_surely(partial(self._returned, answer))
 
     def called(self) -> AttemptOutcome:
-        """Call it in this thread."""
+        """Call the function in this thread."""
         token, output = current.set(self.run), current_output.set(self.run.output)
         try:
             try:
@@ -115,7 +115,7 @@ class HandlerCall:
         except Misfit:
             raise
         except (ValueError, RecursionError) as error:
-            raise Misfit(f"the payload isn't JSON: {error}") from error
+            raise Misfit(f"payload isn't JSON: {error}") from error
         if self._check is not None:
             self._check(values[0])
         return values

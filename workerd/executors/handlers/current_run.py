@@ -1,7 +1,7 @@
-"""The run whose handler is executing now, known to whatever code that handler calls.
+"""The run whose handler is executing now, available to all code that the handler calls.
 
-A context variable: a coroutine, the tasks it creates and the callbacks it schedules have it, and a
-thread that runs a handler, or was given a copy of the context.
+It is a context variable: set in a coroutine, its tasks and callbacks, in a thread that runs a
+handler, and in threads with a copy of the context.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ class CurrentRun:
         self.beat = attempt.beat
         self.output = RunOutput(attempt.tail)
         self.blocked = ""
-        """How long and where it blocked its event loop, in words; empty: it didn't."""
+        """How long and where it blocked its event loop; empty if it didn't."""
 
     @property
     def key(self) -> AssignmentKey:
-        """Its run and its token."""
+        """The run and the token."""
         return self._attempt.key
 
     @property
     def job(self) -> str:
-        """The name of its job."""
+        """The name of the job."""
         return self._attempt.assignment.job
 
     @property
     def name(self) -> str:
-        """The name of its task."""
+        """The name of the task."""
         return f"run {self.assignment.run_id} {self.assignment.fencing_token}"
 
     @property
     def said(self) -> dict[str, object]:
-        """For a line of log about it, as `extra`."""
+        """Log keys, for `extra`."""
         return {"handler": self.handler, "job": self.job, **self.key.said}
 
 

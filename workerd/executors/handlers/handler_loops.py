@@ -1,4 +1,4 @@
-"""Run the coroutines of handlers on event loops of their own, in threads beside the worker's loop.
+"""Run coroutines of handlers on separate event loops, in threads beside the worker's loop.
 
     worker's loop ──submit──→ first loop: all coroutines ──result──→ worker's loop
          └──probe──→ no answer within `block_after`: the loop is blocked
@@ -10,17 +10,17 @@
 
 Invariants
 - No coroutine of a handler runs on the worker's loop: heartbeats, the lease, timeouts, results and
-  every other kind of run don't depend on what a handler does to its loop.
-- A call is in one inbox, or it has begun, or it has ended. The thread that removes it from there
-  decides about it; the coroutine that removes it begins it in the same step. Thus a call begins on
-  one loop at most, and a cancel always reaches it there.
-- A task that a handler cancels before its first step has removed nothing: its call still waits, and
-  the next look takes it. A call that has begun always ends, whatever its coroutine raises.
-- A handler can't stop or close its loop, as other runs use it, too.
-- All coroutines share the first loop as long as it answers, so that objects which belong to a loop
-  can be shared. After a block the first loop is used again.
-- A coroutine that has begun can't move: it waits until its loop is free again. Its silence isn't
-  counted meanwhile; its timeout is.
+  all other runs don't depend on a handler's loop.
+- A call is in one inbox, or it has begun, or it has ended. The thread that removes it from the
+  inbox owns it; the coroutine that removes it begins it in the same step. So a call begins on at
+  most one loop, and a cancel always reaches it there.
+- If a handler cancels a task before its first step, the call still waits in the inbox, and the next
+  check begins it. A call that has begun always ends, whatever its coroutine raises.
+- A handler can't stop or close its loop: other runs use it, too.
+- All coroutines share the first loop while it answers, so objects that belong to a loop can be
+  shared. After a block the first loop is used again.
+- A coroutine that has begun can't move: it waits until its loop is free again. Its heartbeat
+  timeout is suspended meanwhile; its timeout isn't.
 - At most `MOST_LOOPS` loops exist. When all are blocked, the worker asks for no new work.
 
 Limit: a C function that keeps the GIL stops every thread of the process, the worker's too.
@@ -61,17 +61,17 @@ MOST_LOOPS: Final = 8
 LOOK_EVERY: Final = 0.25
 """Seconds between two probes of a loop that runs something."""
 STOOD_STILL: Final = 1.0
-"""Seconds by which a look may be late. If it is later, this process was stopped: probes restart."""
+"""Seconds by which a check may be late. If later, this process was suspended: restart probes."""
 MOST_PLACE: Final = 200
-"""Characters of the place at which a handler blocks."""
+"""Characters of the place where a handler blocks."""
 AFTER_ERROR: Final = 0.01
-"""Seconds until a loop runs again that an error has ended."""
+"""Seconds until a loop that an error ended is restarted."""
 _LIBRARIES: Final = (
     "<frozen",
     *{sysconfig.get_path(each) for each in ("stdlib", "platstdlib", "purelib", "platlib")},
     str(Path(__file__).parents[2]),
 )
-"""Where files are that no user's handler is in, as a rule."""
+"""Directories that usually contain no user's handler."""
 _HANDLE_RUN: Final = asyncio.Handle._run.__code__  # noqa: SLF001 - the frame of every callback
 
 
@@ -86,11 +86,11 @@ class Block:
     place: str
     """File, line and function."""
     waiting: int
-    """Coroutines that wait for the loop."""
+    """Number of coroutines that wait for the loop."""
 
     @property
     def handler(self) -> str:
-        """Its name."""
+        """The handler's name."""
         return "unknown" if self.run is None else self.run.handler
 
 
@@ -106,20 +106,20 @@ class CoroutineCall(Generic[T]):
         self.work = work
         self.home = home
         self.done: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
-        """Its result; None: it was canceled before it began, or it raised `error`."""
+        """The result; None if it was canceled before it began, or raised `error`."""
         self.error: BaseException | None = None
         self.task: asyncio.Task[None] | None = None
         """Set by the loop on which it begins."""
 
     def cancel(self) -> None:
-        """Cancel it: at once if it hasn't begun, else as a task is canceled."""
+        """Cancel the call: at once if it hasn't begun, otherwise by canceling its task."""
         if self.home.withdraw(self):
             self.settle(None, None)
         else:
             self.home.call(self._cancel_task)
 
     def settle(self, result: T | None, error: BaseException | None) -> None:
-        """Record that it has ended."""
+        """Record the end of the call."""
         self.home.remove(self)
         if not self.done.done():
             self.error = error
@@ -134,7 +134,7 @@ class _SharedLoop(asyncio.SelectorEventLoop):
     """An event loop that no handler can end."""
 
     ending = False
-    """Whether the worker ends it."""
+    """Whether the worker is ending the loop."""
 
     def stop(self) -> None:
         """Stop for the worker; refuse for a handler."""
@@ -143,7 +143,7 @@ class _SharedLoop(asyncio.SelectorEventLoop):
             return
         run = current.get()
         log.warning(
-            "a handler tried to stop the event loop that it shares with other runs",
+            "handler tried to stop its event loop; ignored because other runs share the loop",
             extra=run.said if run is not None else None,
         )
 
@@ -152,13 +152,13 @@ class _SharedLoop(asyncio.SelectorEventLoop):
         if self.ending:
             super().close()
             return
-        raise RuntimeError("this event loop is shared with other runs: it can't be closed")
+        raise RuntimeError("event loop can't be closed: other runs share it")
 
     async def shutdown_default_executor(self, *_given: Any) -> None:
-        """Do nothing: other runs use it."""
+        """Do nothing: other runs use the executor."""
 
     async def shutdown_asyncgens(self) -> None:
-        """Do nothing: other runs use them."""
+        """Do nothing: other runs use their generators."""
 
     def end(self) -> None:
         """Stop for the worker."""
@@ -171,9 +171,9 @@ class _Loop:
 
     def __init__(self, number: int) -> None:
         self.calls: dict[CoroutineCall[Any], None] = {}
-        """Submitted here and not ended; of the worker's loop."""
+        """Calls that were submitted here and haven't ended. Used on the worker's loop only."""
         self.probed_at: float | None = None
-        """When the probe was sent that isn't answered yet."""
+        """When the unanswered probe was sent; None without one."""
         self.probed = utcnow()
         self.block: Block | None = None
         self._worker = asyncio.get_running_loop()
@@ -181,11 +181,11 @@ class _Loop:
         self._aio.set_exception_handler(_report)
         self._inbox: OrderedDict[CoroutineCall[Any], None] = OrderedDict()
         self._lock = threading.Lock()
-        """Held for a moment to add to the inbox, or to remove from it."""
+        """Held briefly to add to the inbox, or to remove from it."""
         self._outbox: deque[tuple[CoroutineCall[Any], Any, BaseException | None]] = deque()
         self._emptied: asyncio.Future[None] | None = None
         self._waking = self._reporting = False
-        """Whether the other thread was woken and hasn't looked yet."""
+        """Whether the other thread was woken and hasn't checked yet."""
         name = f"handler loop {number}"
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
@@ -196,37 +196,37 @@ class _Loop:
             try:
                 self._aio.run_forever()
             except BaseException:  # a SystemExit in a task that a handler has created
-                log.exception("a task of a handler tried to end the worker")
+                log.exception("task of a handler raised an exception that would end the worker")
                 time.sleep(AFTER_ERROR)
 
     def call(self, function: Callable[..., object], *given: object) -> None:
-        """Call it on the loop, soon."""
+        """Schedule a call on the loop."""
         with contextlib.suppress(RuntimeError):  # it is closed: the worker ends
             self._aio.call_soon_threadsafe(function, *given)
 
     def submit(self, call: CoroutineCall[Any]) -> None:
-        """Begin it here."""
+        """Schedule a call on this loop."""
         call.home = self
         self.calls[call] = None
         with self._lock:
             self._inbox[call] = None
-        if not self._waking:  # one wake for all that this turn of the worker's loop submits
+        if not self._waking:  # one wake-up for all calls of this turn of the worker's loop
             self._waking = True
             self._worker.call_soon(self.call, self._take)
 
     def remove(self, call: CoroutineCall[Any]) -> None:
-        """Forget it: it has ended."""
+        """Remove a call that has ended."""
         self.calls.pop(call, None)
         if self._emptied is not None and not self.calls and not self._emptied.done():
             self._emptied.set_result(None)
 
     @property
     def waiting(self) -> bool:
-        """Whether some haven't begun."""
+        """Whether some calls haven't begun."""
         return bool(self._inbox)
 
     def withdraw(self, call: CoroutineCall[Any]) -> bool:
-        """Take it back if it hasn't begun. False: it has."""
+        """Remove a call that hasn't begun. Return False if it has."""
         with self._lock:
             if call not in self._inbox:
                 return False
@@ -235,7 +235,7 @@ class _Loop:
         return True
 
     def withdraw_all(self) -> Sequence[CoroutineCall[Any]]:
-        """Take back those that haven't begun."""
+        """Remove all calls that haven't begun."""
         with self._lock:
             calls = [*self._inbox]
             self._inbox.clear()
@@ -244,36 +244,36 @@ class _Loop:
         return calls
 
     def take_again(self) -> None:
-        """Begin what still waits: a handler may have canceled the tasks that would have."""
+        """Begin waiting calls: a handler may have canceled their tasks."""
         if self.waiting:
             self.call(self._take)
 
     def probe(self, now: float) -> None:
-        """Ask for an answer, unless one is awaited already."""
+        """Send a probe, unless one is unanswered."""
         if self.probed_at is None:
             self.probed_at, self.probed = now, utcnow()
             self.call(self._answer, now)
 
     def probe_again(self, now: float) -> None:
-        """Forget how long an answer has been awaited."""
+        """Restart an unanswered probe."""
         if self.probed_at is not None:
             self.probed_at = None
             self.probe(now)
 
     def stack(self) -> Sequence[FrameType]:
-        """The frames that its thread is in, the innermost first."""
+        """Return the frames of the loop's thread, the innermost first."""
         frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001
         return [each for each, _ in traceback.walk_stack(frame)] if frame is not None else []
 
     async def close(self, within: float) -> None:
-        """Cancel what runs here, and end the loop when it has ended, or after so many seconds."""
+        """Cancel all tasks; end the loop when they have ended, or after so many seconds."""
 
         def cancel_all() -> None:
             for task in asyncio.all_tasks(self._aio):
                 cancel(task)
 
         for call in self.withdraw_all():
-            call.settle(None, asyncio.CancelledError("the worker ends"))
+            call.settle(None, asyncio.CancelledError("worker is ending"))
         self.call(cancel_all)
         if self.calls:
             self._emptied = self._worker.create_future()
@@ -325,7 +325,7 @@ class _Loop:
 
 
 class HandlerLoops:
-    """All of one worker. Belongs to the worker's loop."""
+    """The handler loops of one worker. Belongs to the worker's loop."""
 
     def __init__(self, metrics: WorkerMetrics, block_after: float = BLOCK_AFTER) -> None:
         self._metrics = metrics
@@ -335,7 +335,7 @@ class HandlerLoops:
     def submit(
         self, run: CurrentRun | None, work: Callable[[], Coroutine[Any, Any, T]]
     ) -> CoroutineCall[T]:
-        """Run the coroutine that `work` makes."""
+        """Run the coroutine that `work` creates."""
         loop = self._free()
         call = CoroutineCall(run, work, loop)
         loop.submit(call)
@@ -347,7 +347,7 @@ class HandlerLoops:
         return [loop.block for loop in self._loops if loop.block is not None]
 
     def fill(self, beat: pb.Heartbeat) -> None:
-        """Write the handlers that block loops into a heartbeat."""
+        """Add the handlers that block loops to a heartbeat."""
         for block in self.blocks:
             if block.run is None:
                 continue
@@ -359,7 +359,7 @@ class HandlerLoops:
 
     @property
     def refuses(self) -> str:
-        """Why no new work may be asked for, in words; empty: a loop is free."""
+        """Why the worker requests no new work; empty if a loop is free."""
         if len(self.blocks) < MOST_LOOPS:
             return ""
         names = sorted({each.run.handler for each in self.blocks if each.run is not None})
@@ -379,7 +379,7 @@ class HandlerLoops:
                 self._look(loop, looked)
 
     async def close(self, within: float = 2.0) -> None:
-        """Cancel what still runs, and end all loops; a blocked one is left behind."""
+        """Cancel all coroutines and end all loops; abandon blocked ones."""
         async with asyncio.TaskGroup() as group:
             for loop in self._loops:
                 group.create_task(loop.close(0.0 if loop.block else within))
@@ -456,7 +456,7 @@ def _block(loop: _Loop, seconds: float) -> Block:
 
 
 def _run_of(frames: Sequence[FrameType]) -> CurrentRun | None:
-    """The run in whose context the outermost callback of the loop runs."""
+    """Return the run in whose context the outermost callback of the loop runs."""
     for frame in reversed(frames):
         if frame.f_code is _HANDLE_RUN:
             context = getattr(frame.f_locals.get("self"), "_context", None)
@@ -465,7 +465,7 @@ def _run_of(frames: Sequence[FrameType]) -> CurrentRun | None:
 
 
 def _inner(frames: Sequence[FrameType]) -> Iterator[FrameType]:
-    """Those inside of the loop's callback, the innermost first."""
+    """Return the frames inside of the loop's callback, the innermost first."""
     for frame in frames:
         if frame.f_code is _HANDLE_RUN:
             return
@@ -478,7 +478,7 @@ def _summary(frames: Sequence[FrameType]) -> traceback.StackSummary:
 
 
 def _place(frames: Sequence[FrameType]) -> str:
-    """Where it is, in the innermost function that no library has: file, line, function."""
+    """Return file, line and function of the innermost frame outside of libraries."""
     inner = [*_inner(frames)]
     own = [each for each in inner if not each.f_code.co_filename.startswith(_LIBRARIES)]
     for frame in own or inner:
@@ -488,9 +488,9 @@ def _place(frames: Sequence[FrameType]) -> str:
 
 
 def _report(loop: asyncio.AbstractEventLoop, what: dict[str, Any]) -> None:
-    """What handlers leave undone on their loop, such as an exception that no one awaited."""
+    """Log errors on a loop of handlers, such as exceptions that no task awaited."""
     del loop
     error = what.get("exception")
     log.warning(
-        "on the event loop of handlers: %s", what.get("message", ""), exc_info=error or None
+        "error on an event loop of handlers: %s", what.get("message", ""), exc_info=error or None
     )

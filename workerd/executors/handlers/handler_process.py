@@ -1,17 +1,16 @@
-"""The process of one call of a handler: `@handler(mode="process")`.
+"""The subprocess of one call of a handler: `@handler(mode="process")`.
 
     worker ──socket (stdin), ORDER──→ import, call ──BEAT, PROGRESS … END──→ worker, and this ends
 
 Run as `python -m workerd.executors.handlers.handler_process`, with a socket as standard input. It
-is started as programs are (`births`, `cradle`): a session of its own, a cgroup where there are
-some, no thread or descriptor of the worker's. Output is the attempt's output; a traceback goes
-there, too.
+is started like a program (`cgroup_spawn`): its own session, a cgroup if available, no thread or
+descriptor of the worker. Its output is the attempt's output; tracebacks are written there, too.
 
 Invariants
-- The handler has no way to the socket but `ctx`, and finds /dev/null as standard input.
-- Asked to end (SIGTERM), a coroutine is cancelled and a function ends by `SystemExit`, once: what
-  has to be put in order can be. `ctx.cancel` is set first.
-- The end is said once, by this process: what it forked and lets return ends without a word.
+- The handler uses the socket only through `ctx`. Its standard input is /dev/null.
+- On SIGTERM `ctx.cancel` is set, then a coroutine is canceled and a function gets `SystemExit`,
+  once, so cleanup is possible.
+- The end is sent once, by this process. A forked copy that returns sends nothing.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ from workerd.executors.handlers.payload_types import Misfit, fit_of
 _ENDED_BY_TERM = 128 + signal.SIGTERM
 
 
-class Mouth:
-    """Tells the worker what comes up, in a thread of its own: never at the handler's cost."""
+class ReportSender:
+    """Sends heartbeats, progress and the end to the worker, in a separate thread."""
 
     def __init__(self, worker: socket.socket) -> None:
         self._worker = worker
@@ -47,33 +46,33 @@ class Mouth:
         self._due = threading.Event()
         self._over = threading.Event()
         self._sending = threading.Lock()
-        threading.Thread(target=self._speak, name="mouth", daemon=True).start()
+        threading.Thread(target=self._serve, name="reports", daemon=True).start()
 
     def beat(self) -> None:
-        """It goes on."""
+        """Send a heartbeat."""
         self._due.set()
 
     def progress(self, progress: sdk.Progress) -> None:
-        """It is so far."""
+        """Send the progress."""
         self._progress = progress
         self._due.set()
 
     def end(self, outcome: AttemptOutcome) -> None:
-        """It has ended so. What was said of its progress last goes before."""
+        """Send the last progress and the end."""
         self._over.set()
-        self._tell()
-        self._send(handler_protocol.told_end(outcome))
+        self._report()
+        self._send(handler_protocol.end_frame(outcome))
 
-    def _speak(self) -> None:
+    def _serve(self) -> None:
         while self._due.wait() and not self._over.wait(0.0):
             self._due.clear()
-            self._tell()
+            self._report()
             self._over.wait(handler_protocol.EVERY)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         progress, self._progress = self._progress, None
         if progress is not None:
-            self._send(handler_protocol.told_progress(progress))
+            self._send(handler_protocol.progress_frame(progress))
         else:
             self._send(handler_protocol.Frame(handler_protocol.BEAT))
 
@@ -81,29 +80,29 @@ class Mouth:
         with self._sending:
             try:
                 self._worker.sendall(frame.encoded())
-            except OSError:  # the worker is gone, and this process will be
+            except OSError:  # the worker has ended, and this process will
                 self._over.set()
 
 
 def main() -> NoReturn:
-    """Do what the order says, and end."""
+    """Execute the order, and exit."""
     me = os.getpid()
     worker = _control()
     order = _received(worker)
-    sys.path[:] = order.told["path"]
-    logs.configure(order.told["log_level"], "text", "workerd")
-    mouth = Mouth(worker)
-    outcome = _carried_out(order, mouth)
+    sys.path[:] = order.fields["path"]
+    logs.configure(order.fields["log_level"], "text", "workerd")
+    reports = ReportSender(worker)
+    outcome = _carried_out(order, reports)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # the handler closed it
             stream.flush()
     if os.getpid() == me:
-        mouth.end(outcome)
+        reports.end(outcome)
     os._exit(0)
 
 
 def _control() -> socket.socket:
-    """The way to the worker, away from standard input."""
+    """Return the socket to the worker; replace standard input by /dev/null."""
     worker = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -112,8 +111,8 @@ def _control() -> socket.socket:
 
 
 def _received(worker: socket.socket) -> handler_protocol.Frame:
-    kind, told, data = handler_protocol.sizes(_read(worker, handler_protocol.HEAD.size))
-    return handler_protocol.frame(kind, _read(worker, told), _read(worker, data))
+    kind, fields, data = handler_protocol.sizes(_read(worker, handler_protocol.HEAD.size))
+    return handler_protocol.frame(kind, _read(worker, fields), _read(worker, data))
 
 
 def _read(worker: socket.socket, size: int) -> bytes:
@@ -121,12 +120,12 @@ def _read(worker: socket.socket, size: int) -> bytes:
     while len(data) < size:
         more = worker.recv(size - len(data))
         if not more:
-            os._exit(1)  # the worker has gone, or thought better of it
+            os._exit(1)  # the worker has ended, or canceled the call
         data += more
     return bytes(data)
 
 
-def _carried_out(order: handler_protocol.Frame, mouth: Mouth) -> AttemptOutcome:
+def _carried_out(order: handler_protocol.Frame, reports: ReportSender) -> AttemptOutcome:
     cancel = threading.Event()
 
     def asked(_number: int, _frame: object) -> None:
@@ -137,7 +136,7 @@ def _carried_out(order: handler_protocol.Frame, mouth: Mouth) -> AttemptOutcome:
 
     signal.signal(signal.SIGTERM, asked)
     try:
-        return _called(order.told, _payload(order), mouth, cancel)
+        return _called(order.fields, _payload(order), reports, cancel)
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
         if not (isinstance(error, SystemExit) and cancel.is_set()):
             _show(error)
@@ -145,7 +144,7 @@ def _carried_out(order: handler_protocol.Frame, mouth: Mouth) -> AttemptOutcome:
 
 
 def _show(error: BaseException) -> None:
-    """Its traceback is output, though the handler has replaced or closed `sys.stderr`."""
+    """Write the traceback to stderr, even if the handler has replaced or closed `sys.stderr`."""
     with contextlib.suppress(Exception):
         sys.stderr.flush()
     with contextlib.suppress(OSError):
@@ -155,24 +154,27 @@ def _show(error: BaseException) -> None:
 
 
 def _called(
-    told: Mapping[str, Any], payload: Content | None, mouth: Mouth, cancel: threading.Event
+    fields: Mapping[str, Any],
+    payload: Content | None,
+    reports: ReportSender,
+    cancel: threading.Event,
 ) -> AttemptOutcome:
-    for module in told["modules"]:
+    for module in fields["modules"]:
         importlib.import_module(module)
-    function = sdk.registered[told["handler"]].function
+    function = sdk.registered[fields["handler"]].function
     fit = fit_of(function)
     try:
         value = fit(decoded(payload))
     except Misfit as error:
         return unfit(error)
     except (ValueError, RecursionError) as error:
-        return unfit(ValueError(f"the payload isn't JSON: {error}"))
-    context = _context(told["context"], cancel, mouth.beat, mouth.progress)
+        return unfit(ValueError(f"payload isn't JSON: {error}"))
+    context = _context(fields["context"], cancel, reports.beat, reports.progress)
     if sdk.is_async(function):
         answer = asyncio.run(_awaited(function, value, context))
     else:
         answer = function(value, context)
-    return returned(answer, told["most_result"])
+    return returned(answer, fields["most_result"])
 
 
 async def _awaited(function: sdk.Handler, payload: object, context: sdk.Context) -> object:
@@ -193,19 +195,19 @@ async def _awaited(function: sdk.Handler, payload: object, context: sdk.Context)
 
 
 def _payload(order: handler_protocol.Frame) -> Content | None:
-    given: bool | None = order.told["json"]
+    given: bool | None = order.fields["json"]
     return None if given is None else Content(order.data, json=given)
 
 
 def _context(
-    told: Mapping[str, Any],
+    fields: Mapping[str, Any],
     cancel: threading.Event,
     beat: Callable[[], None],
     progress: Callable[[sdk.Progress], None],
 ) -> sdk.Context:
-    instants = {key: datetime.fromisoformat(told[key]) for key in ("scheduled_at", "deadline")}
+    times = {key: datetime.fromisoformat(fields[key]) for key in ("scheduled_at", "deadline")}
     return sdk.Context(
-        **{**told, **instants}, cancel=cancel, on_heartbeat=beat, on_progress=progress
+        **{**fields, **times}, cancel=cancel, on_heartbeat=beat, on_progress=progress
     )
 
 

@@ -1,12 +1,12 @@
-"""What a worker and a handler's process say to each other, over one socket.
+"""The protocol between a worker and a handler's process, over one socket.
 
     worker ──ORDER──→ process           handler and context; the payload
-           ←─BEAT, PROGRESS─ process    as often as `EVERY` at most, each time the newest
-           ←─END─ process               how it ended; the result. Nothing comes after it
+           ←─BEAT, PROGRESS─ process    at most once per `EVERY`, with the newest progress
+           ←─END─ process               the outcome and the result; the last frame
 
 Invariants
-- A frame is a head, a JSON object and bytes, each of bounded length; another is refused unread.
-- Nothing is unpickled, in either direction.
+- A frame is a head, a JSON object and bytes, each of bounded length. Longer frames aren't read.
+- No pickle, in either direction.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from workerd.core.outcome import (
 )
 
 HEAD: Final = struct.Struct("!cII")
-"""Kind, and how long its object and its bytes are."""
+"""Kind, and the lengths of the object and of the bytes."""
 MOST: Final = 1024 * 1024
-"""Bytes of either, unless a result may have more. Names, paths and a payload of 256 KiB."""
+"""Maximum bytes of each part, unless a result may have more: names, paths, a payload of 256 KiB."""
 EVERY: Final = 0.1
-"""Seconds between two frames of a process that is at work."""
+"""Seconds between two frames of a running process."""
 
 ORDER: Final = b"o"
 BEAT: Final = b"b"
@@ -42,94 +42,94 @@ PROGRESS: Final = b"p"
 END: Final = b"e"
 
 
-class Garbled(ValueError):
-    """What was said can't be meant."""
+class MalformedFrame(ValueError):
+    """A frame isn't valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One thing that is said."""
+    """One message."""
 
     kind: bytes
-    told: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
     data: bytes = b""
 
     def encoded(self) -> bytes:
-        """For the wire."""
-        told = json.dumps(self.told).encode()
-        return HEAD.pack(self.kind, len(told), len(self.data)) + told + self.data
+        """Return the frame as bytes."""
+        fields = json.dumps(self.fields).encode()
+        return HEAD.pack(self.kind, len(fields), len(self.data)) + fields + self.data
 
 
 def sizes(head: bytes, most: int = MOST) -> tuple[bytes, int, int]:
-    """What a head says: kind, and both lengths, of bytes at most `most`. Raises Garbled."""
-    kind, told, data = HEAD.unpack(head)
-    if told > MOST or data > max(MOST, most):
-        raise Garbled(f"a frame of {told + data} bytes")
-    return kind, told, data
+    """Return kind and lengths from a head; of bytes at most `most`. Raises MalformedFrame."""
+    kind, fields, data = HEAD.unpack(head)
+    if fields > MOST or data > max(MOST, most):
+        raise MalformedFrame(f"frame of {fields + data} bytes is too long")
+    return kind, fields, data
 
 
-def frame(kind: bytes, told: bytes, data: bytes) -> Frame:
-    """One that was read. Raises Garbled."""
+def frame(kind: bytes, fields: bytes, data: bytes) -> Frame:
+    """Return the frame of these parts. Raises MalformedFrame."""
     try:
-        read = json.loads(told)
+        read = json.loads(fields)
     except (ValueError, RecursionError) as error:
-        raise Garbled(str(error)) from error
+        raise MalformedFrame(str(error)) from error
     if not isinstance(read, dict):
-        raise Garbled("no object")
+        raise MalformedFrame("not a JSON object")
     return Frame(kind, read, data)
 
 
-def told_progress(progress: Progress) -> Frame:
-    """How far it is, to be sent."""
-    told = {"done": progress.done, "total": progress.total, "note": progress.note}
-    return Frame(PROGRESS, told)
+def progress_frame(progress: Progress) -> Frame:
+    """Return the frame that reports progress."""
+    fields = {"done": progress.done, "total": progress.total, "note": progress.note}
+    return Frame(PROGRESS, fields)
 
 
-def progress_in(said: Frame) -> Progress:
-    """How far it is, as it came. Raises Garbled."""
-    done, total, note = (said.told.get(key) for key in ("done", "total", "note"))
+def progress_in(received: Frame) -> Progress:
+    """Return the progress in a received frame. Raises MalformedFrame."""
+    done, total, note = (received.fields.get(key) for key in ("done", "total", "note"))
     if not (isinstance(done, float) and isinstance(total, float) and isinstance(note, str)):
-        raise Garbled("no progress")
+        raise MalformedFrame("invalid progress")
     if not (math.isfinite(total) and 0 <= done <= total and total > 0):
-        raise Garbled("no progress")
+        raise MalformedFrame("invalid progress")
     return Progress(done, total, note)
 
 
-def told_end(outcome: AttemptOutcome) -> Frame:
-    """How it ended, to be sent."""
+def end_frame(outcome: AttemptOutcome) -> Frame:
+    """Return the frame that reports the outcome."""
     result, wait = outcome.result, outcome.retry_after
-    told = {
+    fields = {
         "verdict": outcome.verdict.name,
         "reason": outcome.reason.name,
         "error": outcome.error,
         "retry_after": None if wait is None else wait.total_seconds(),
         "json": None if result is None else result.json,
     }
-    return Frame(END, told, b"" if result is None else result.data)
+    return Frame(END, fields, b"" if result is None else result.data)
 
 
-def end_in(said: Frame, most: int = MAX_RESULT) -> AttemptOutcome:
-    """How it ended, as it came, with a result of at most so many bytes. Raises Garbled."""
-    told, result = said.told, None
-    if told.get("json") is not None:
-        result = Content(said.data, json=bool(told["json"]))
+def end_in(received: Frame, most: int = MAX_RESULT) -> AttemptOutcome:
+    """Return the outcome in a frame; its result has at most `most` bytes. Raises MalformedFrame."""
+    fields, result = received.fields, None
+    if fields.get("json") is not None:
+        result = Content(received.data, json=bool(fields["json"]))
     try:
         if result is not None and (len(result.data) > most or not _readable(result)):
-            raise Garbled("its result can't be kept")
-        wait = told.get("retry_after")
+            raise MalformedFrame("invalid result")
+        wait = fields.get("retry_after")
         return AttemptOutcome(
-            AttemptVerdict[told["verdict"]],
-            OutcomeReason[told["reason"]],
-            str(told["error"])[:MAX_ERROR],
+            AttemptVerdict[fields["verdict"]],
+            OutcomeReason[fields["reason"]],
+            str(fields["error"])[:MAX_ERROR],
             result=result,
             retry_after=None if wait is None else timedelta(seconds=wait),
         )
-    except Garbled:
+    except MalformedFrame:
         raise
     except (KeyError, TypeError, OverflowError, ValueError) as error:
-        raise Garbled(f"no end: {error!r}") from error
+        raise MalformedFrame(f"invalid outcome: {error!r}") from error
 
 
 def _readable(result: Content) -> bool:
-    """A field of text can't hold anything else. Raises UnicodeDecodeError."""
+    """Return whether a text field can hold the result. Raises UnicodeDecodeError."""
     return not result.json or bool(result.data.decode())

@@ -1,15 +1,15 @@
-"""Handlers that have a process of their own, from the worker's side.
+"""Handlers in subprocesses: the worker's side.
 
     socketpair → a program (`handler_process`) → ORDER ↓ … BEAT, PROGRESS, END ↑ → its end
 
-The process is started as a program is, with all that goes with it: a session, a cgroup and limits
-where there are some, the keeper's eye, the end of all that it has started, its output.
+The process is started like a program: with a session, a cgroup and limits if available, the
+keeper's supervision, the end of all its descendants, and its output.
 
 Invariants
-- What the handler said at its end counts, if it was said; else how its process ended does, and the
-  attempt has failed. Nothing of that reaches the worker or another run.
-- The process has the worker's environment, for it is the worker's code that runs there; but
-  nothing in it says that it is the worker's own (`procs.OWN`): it is a job's.
+- The outcome that the handler reported counts. Without one the attempt has failed, with the exit
+  code of the process. The worker and other runs aren't affected.
+- The process has the worker's environment, because worker code runs there. The mark of the worker's
+  own processes (`proc_files.OWN`) is removed: the process belongs to a job.
 """
 
 from __future__ import annotations
@@ -36,40 +36,39 @@ from workerd.core.outcome import (
     OutcomeReason,
     exited,
     judged,
-    stopped,
 )
 from workerd.core.resource_limits import ResourceLimits
-from workerd.executors.base import AttemptStart, Stop, bounds_of, rfc3339
+from workerd.executors.base import AttemptStart, Stop, bounds_of, outcome_of_stop, rfc3339
 from workerd.executors.child_process import GRACE, ChildProcess
 from workerd.executors.handlers import handler_protocol
 from workerd.executors.process_end import stayed
 from workerd.process import proc_files
-from workerd.process.process_supervisor import Sessions
+from workerd.process.process_supervisor import ProcessSupervisor
 from workerd.process.programs import Begun, Program
 
 _NOT_ITS_OWN: Final = frozenset(
     {proc_files.OWN, proc_files.MARK, "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}
 )
-"""Variables of the worker's that say something of that very process."""
+"""Variables that describe the worker process itself."""
 
 
-class Apart:
-    """Calls handlers in processes of their own."""
+class SubprocessHandlers:
+    """Calls handlers in subprocesses."""
 
     def __init__(
-        self, sessions: Sessions, modules: Sequence[str], secrets: Sequence[Path] = ()
+        self, supervisor: ProcessSupervisor, modules: Sequence[str], secrets: Sequence[Path] = ()
     ) -> None:
-        """`modules`: those to be imported there; `secrets`: where files of variables may be."""
-        self._sessions = sessions
+        """`modules`: imported in the subprocess. `secrets`: directories of files of variables."""
+        self._supervisor = supervisor
         self._modules = modules
         self._secrets = secrets
 
     def lacking(self, bounds: ResourceLimits) -> str:
-        """Why a call can't be held to these bounds here; empty when it can."""
-        return self._sessions.lacking(bounds)
+        """Return why these limits can't be enforced here; empty if they can."""
+        return self._supervisor.lacking(bounds)
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
-        """Call it, and stay until nothing of its process is left."""
+        """Call the handler, and wait until no process of it is left."""
         action = attempt.assignment.python
         try:
             variables = variables_of(action.env_from, self._secrets)
@@ -79,23 +78,23 @@ class Apart:
                 AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, f"not started: {error}"
             )
         except OSError as error:
-            told = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+            text = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
             if at_limit(error):
-                told = f"this worker can't start it: {told}"
+                text = f"not started on this worker: {text}"
                 return AttemptOutcome(
-                    AttemptVerdict.RETURNED, error=told, began=isinstance(error, Begun)
+                    AttemptVerdict.RETURNED, error=text, began=isinstance(error, Begun)
                 )
             return AttemptOutcome(
-                AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, f"not started: {told}"
+                AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, f"not started: {text}"
             )
         with ours:
-            said, code, output = await self._conversed(child, ours, attempt, stop, variables)
+            reported, code, output = await self._conversed(child, ours, attempt, stop, variables)
         if stop.cause is not None:
-            return stopped(stop.cause, output=output)
-        if said is None:
+            return outcome_of_stop(attempt, stop.cause, output=output)
+        if reported is None:
             crashed = replace(_crashed(code), output=output)
             return judged(crashed, bounds_of(action.limits), child.excess)
-        return replace(said, error=_masked(said.error, variables), output=output)
+        return replace(reported, error=_masked(reported.error, variables), output=output)
 
     def _started(
         self, attempt: AttemptStart, variables: Mapping[str, str]
@@ -106,12 +105,12 @@ class Apart:
             ours.setblocking(False)
             with theirs:
                 program = self._program(attempt, variables, theirs.fileno())
-                child = ChildProcess(program, attempt.key, self._sessions, attempt.tail)
+                child = ChildProcess(program, attempt.key, self._supervisor, attempt.tail)
             undone.pop_all()
         return child, ours
 
     def _program(self, attempt: AttemptStart, variables: Mapping[str, str], stdin: int) -> Program:
-        told = {f"SCHEDD_{name.upper()}": value for name, value in attempt.facts().items()}
+        facts = {f"SCHEDD_{name.upper()}": value for name, value in attempt.facts().items()}
         own = {name: value for name, value in os.environ.items() if name not in _NOT_ITS_OWN}
         safe_path = ["-P"] if sys.flags.safe_path else []
         return Program(
@@ -119,7 +118,7 @@ class Apart:
             env={
                 **own,
                 **variables,
-                **told,
+                **facts,
                 "PYTHONUNBUFFERED": "1",
                 **({"TRACEPARENT": trace} if (trace := attempt.assignment.traceparent) else {}),
             },
@@ -138,11 +137,11 @@ class Apart:
         stop: Stop,
         variables: Mapping[str, str],
     ) -> tuple[AttemptOutcome | None, int, tuple[Piece, ...]]:
-        """What it said of its end, if it did; its exit code; its output."""
+        """Return the reported outcome or None, the exit code, and the output."""
         order = _order(attempt, self._modules)
         async with asyncio.TaskGroup() as group:
             listening = group.create_task(
-                _heard(ours, order, attempt, child, variables),
+                _received(ours, order, attempt, child, variables),
                 name=f"process of run {attempt.key.run}",
             )
             try:
@@ -153,37 +152,37 @@ class Apart:
         return (None if listening.cancelled() else listening.result()), code, output
 
 
-async def _heard(
+async def _received(
     ours: socket.socket,
     order: handler_protocol.Frame,
     attempt: AttemptStart,
     child: ChildProcess,
     variables: Mapping[str, str],
 ) -> AttemptOutcome | None:
-    """Tell it what to do, and listen to the end. None: it never said how it ended."""
+    """Send the order; receive frames until the end. None: no outcome was reported."""
     loop, most = asyncio.get_running_loop(), attempt.most_result
     try:
         await loop.sock_sendall(ours, order.encoded())
         while True:
-            kind, told, data = handler_protocol.sizes(
+            kind, fields, data = handler_protocol.sizes(
                 await _read(loop, ours, handler_protocol.HEAD.size), most
             )
-            said = handler_protocol.frame(
-                kind, await _read(loop, ours, told), await _read(loop, ours, data)
+            frame = handler_protocol.frame(
+                kind, await _read(loop, ours, fields), await _read(loop, ours, data)
             )
             attempt.beat()
-            if said.kind == handler_protocol.PROGRESS:
-                progress = handler_protocol.progress_in(said)
+            if frame.kind == handler_protocol.PROGRESS:
+                progress = handler_protocol.progress_in(frame)
                 note = _masked(progress.note, variables)[:MOST_NOTE]
                 attempt.progress(replace(progress, note=note))
-            elif said.kind == handler_protocol.END:
-                return handler_protocol.end_in(said, most)
-            await asyncio.sleep(0)  # reading what is there already lets nobody else run
-    except handler_protocol.Garbled as error:
+            elif frame.kind == handler_protocol.END:
+                return handler_protocol.end_in(frame, most)
+            await asyncio.sleep(0)  # reading available data doesn't yield to other tasks
+    except handler_protocol.MalformedFrame as error:
         child.kill()
-        told_wrong = f"its process said what can't be meant: {error}"
-        return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, told_wrong)
-    except OSError:  # it has ended, or never listened
+        text = f"handler process sent an invalid frame: {error}"
+        return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, text)
+    except OSError:  # the process has ended, or never read the order
         return None
 
 
@@ -192,7 +191,7 @@ async def _read(loop: asyncio.AbstractEventLoop, ours: socket.socket, size: int)
     while len(data) < size:
         more = await loop.sock_recv(ours, size - len(data))
         if not more:
-            raise ConnectionResetError("it has ended")
+            raise ConnectionResetError("handler process has ended")
         data += more
     return bytes(data)
 
@@ -210,7 +209,7 @@ def _order(attempt: AttemptStart, modules: Sequence[str]) -> handler_protocol.Fr
         "traceparent": given.traceparent,
         "worker": attempt.worker,
     }
-    told = {
+    fields = {
         "path": sys.path,
         "modules": [*modules],
         "handler": given.python.handler,
@@ -220,18 +219,20 @@ def _order(attempt: AttemptStart, modules: Sequence[str]) -> handler_protocol.Fr
         "json": None if payload is None else payload.json,
     }
     return handler_protocol.Frame(
-        handler_protocol.ORDER, told, b"" if payload is None else payload.data
+        handler_protocol.ORDER, fields, b"" if payload is None else payload.data
     )
 
 
 def _crashed(code: int) -> AttemptOutcome:
-    """It ended before the handler had returned; however well."""
+    """Return the outcome of a process that ended before its handler returned."""
     outcome = exited(code, ())
     if outcome.verdict is AttemptVerdict.SUCCEEDED:
         outcome = AttemptOutcome(
             AttemptVerdict.FAILED, OutcomeReason.EXIT_CODE, "exit code 0", exit_code=0
         )
-    return replace(outcome, error=f"its process ended before it returned: {outcome.error}")
+    return replace(
+        outcome, error=f"handler process ended before the handler returned: {outcome.error}"
+    )
 
 
 def _masked(text: str, variables: Mapping[str, str]) -> str:

@@ -1,8 +1,8 @@
-"""A handler's call, wherever it is made: what it is given, and what becomes of what it gives.
+"""Convert a handler's payload, and its returned or raised values to an outcome.
 
     payload → decoded → the handler → returned │ raised → Outcome
 
-Shared by the worker and the processes of handlers (`workerd.executors.handlers.handler_process`).
+Shared by the worker and handler processes (`workerd.executors.handlers.handler_process`).
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ T = TypeVar("T")
 
 
 _NOTHING = AttemptOutcome(AttemptVerdict.SUCCEEDED)
-"""What most return."""
+"""The outcome of handlers that return None."""
 
 
 class Escaped(Exception):
-    """A handler raised what Python keeps for itself, and what would end or hang its caller."""
+    """A handler raised an exception that would end or hang its caller."""
 
 
 def decoded(payload: Content | None) -> object:
-    """The payload as a handler gets it. Raises ValueError or RecursionError for what isn't JSON."""
+    """Return the payload's value. Raises ValueError or RecursionError for invalid JSON."""
     if payload is None:
         return None
     return json.loads(payload.data) if payload.json else payload.data
 
 
 def fenced(function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-    """What another's function gives. Raises the exceptions that it raises; Escaped for the rest."""
+    """Call foreign code. Raises its exceptions; Escaped for other BaseExceptions."""
     try:
         return function(*given, **named)
-    # No exit of a worker, no end of a loop, no panic of a module in Rust; a future can't even hold
-    # a StopIteration. Nobody cancels a plain call: a CancelledError is its own.
+    # SystemExit, a panic of a Rust module and others must not end the worker or a loop. A future
+    # can't hold a StopIteration. A plain call isn't canceled: a CancelledError is its own.
     except BaseException as error:
         if isinstance(error, Exception) and not isinstance(error, StopIteration):
             raise
@@ -62,14 +62,14 @@ def fenced(function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
 
 
 def unfit(error: BaseException) -> AttemptOutcome:
-    """The payload isn't what this handler takes: another attempt would find the same."""
+    """Return the outcome of a payload that doesn't fit the handler; a retry can't fix it."""
     return AttemptOutcome(
         AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, _sayable(words_of(error))
     )
 
 
 def returned(answer: object, most: int = MAX_RESULT) -> AttemptOutcome:
-    """It returned this, of at most so many bytes."""
+    """Return the outcome of a returned value of at most `most` bytes."""
     if answer is None:
         return _NOTHING
     if isinstance(answer, bytes):
@@ -78,22 +78,22 @@ def returned(answer: object, most: int = MAX_RESULT) -> AttemptOutcome:
         try:
             content = Content(written(answer, most), json=True)
         except TooLong:
-            wrong = f"its result has more than {most} bytes"
+            wrong = f"result has more than {most} bytes"
             return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, wrong)
         except TooDeep as error:
-            wrong = f"the result {error}; return a flatter value, or bytes"
+            wrong = f"result {error}; return a flatter value, or bytes"
             return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, wrong)
         except (TypeError, ValueError) as error:
-            wrong = f"its result isn't JSON: {error}"
+            wrong = f"result isn't JSON: {error}"
             return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, wrong)
     if len(content.data) > most:
-        wrong = f"its result has {len(content.data)} bytes, more than {most}"
+        wrong = f"result has {len(content.data)} bytes, more than {most}"
         return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, wrong)
     return AttemptOutcome(AttemptVerdict.SUCCEEDED, result=content)
 
 
 def raised(error: BaseException) -> AttemptOutcome:
-    """The outcome of a handler that raised this, with the traceback as its output."""
+    """Return the outcome of a raised exception, with the traceback as output."""
     text = _sayable(f"{class_of(error)}: {words_of(error)}")
     output = (Piece(stderr=True, data=trace(error), offset=0, at=utcnow()),)
     final = isinstance(error, SystemExit) and _exit_code(error) == DONT_RETRY_CODE
@@ -106,32 +106,32 @@ def raised(error: BaseException) -> AttemptOutcome:
 
 
 def trace(error: BaseException) -> bytes:
-    """Its traceback, as much as is kept of output. The exception, its causes and its notes are a
-    user's objects: whatever raises when it is looked at is left out.
+    """Return the traceback, limited like output. The exception, its causes and its notes are user
+    objects: parts that raise while they are formatted are omitted.
     """
     lines: list[str] = []
     try:
         lines += traceback.format_exception(error)
-    except BaseException as inner:  # noqa: BLE001 - as said
+    except BaseException as inner:  # noqa: BLE001 - see above
         lines.append("Traceback (most recent call last):\n")
         with contextlib.suppress(BaseException):
             lines += traceback.format_tb(error.__traceback__)
         lines.append(f"{class_of(error)}: {words_of(error)}\n")
-        lines.append(f"(its traceback can't be formatted: {class_of(inner)})\n")
+        lines.append(f"(traceback can't be formatted: {class_of(inner)})\n")
     return "".join(lines).encode(errors="backslashreplace")[-KEEP:]
 
 
 def class_of(error: BaseException) -> str:
-    """The name of its class, though the class has a metaclass of its own."""
+    """Return the name of the class, also if it has a metaclass."""
     return str(_NAME.__get__(type(error)))
 
 
 def words_of(error: BaseException) -> str:
-    """What it says, or that it can't say it."""
+    """Return the text of an exception, also if its `__str__` raises."""
     try:
         return str.__str__(str(error))
     except BaseException as inner:  # noqa: BLE001 - a user's `__str__` may raise anything
-        return f"<its text can't be read: __str__ raised {class_of(inner)}>"
+        return f"<no text: __str__ raised {class_of(inner)}>"
 
 
 def _exit_code(error: SystemExit) -> int | None:
@@ -140,12 +140,12 @@ def _exit_code(error: SystemExit) -> int | None:
 
 
 def _sayable(text: str) -> str:
-    """A text of whole characters: a field of a message takes no others."""
+    """Return valid UTF-8 text, as a protobuf field requires."""
     return text[:MAX_ERROR].encode(errors="replace").decode()
 
 
 def _wait(error: sdk.RetryAfter) -> timedelta | None:
-    """None for a value that isn't a duration, such as a NaN: the job's own policy decides then."""
+    """Return the delay; None if it isn't a valid duration: then the job's retry policy applies."""
     try:
         return max(timedelta(seconds=float(error.seconds)), timedelta())
     except Exception:  # noqa: BLE001 - a user's value may raise anything

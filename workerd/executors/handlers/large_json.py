@@ -1,11 +1,11 @@
-"""JSON of others that is large is read and written beside the loop, never in one go.
+"""Read and write large JSON of others without blocking the event loop.
 
-    small ──→ at once          large ──→ in a thread, step by step ──→ back on the loop
+    small ──→ directly          large ──→ in a thread, step by step ──→ back on the loop
 
 Invariants
-- A thread alone is no help: C code that reads or writes JSON has the interpreter to itself until
-  it is done, whichever thread it is in. What is large is written by Python's own steps, between
-  which the loop has its turn, and what need not be read is only looked through, which is quick.
+- A thread alone isn't enough: C code that reads or writes JSON holds the GIL until it is done.
+  Large values are written by Python code, which releases the GIL between steps. JSON that isn't
+  needed as values is only validated, which is fast.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 LARGE: Final = 64 * 1024
 """Bytes of JSON."""
 _OF_A_VALUE: Final = 4
-"""Bytes that one has at least, counting what stands around it; about."""
+"""Approximate minimum bytes of a value with its separators."""
 _KNOWN: Final = (list, tuple, dict)
 _WRITER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
@@ -34,11 +34,11 @@ _threads = Threads("large")
 
 
 class TooLong(ValueError):
-    """A text has more bytes than it may have."""
+    """A text exceeds its limit."""
 
 
 async def beside(call: Callable[[], T]) -> T:
-    """What it gives, from a thread; or from here, where the host has no room for one more."""
+    """Return the result of a call in a thread; or in this thread, if the host is out of threads."""
     try:
         future = _threads.submit(call)
     except OSError:
@@ -47,7 +47,7 @@ async def beside(call: Callable[[], T]) -> T:
 
 
 async def beside_surely(call: Callable[[], T]) -> T:
-    """The same, whatever cancels this task meanwhile. It creates no task that could be canceled."""
+    """As `beside`, but ignore cancels of this task. It creates no task that could be canceled."""
     try:
         future = _threads.submit(call)
     except OSError:
@@ -59,10 +59,10 @@ async def beside_surely(call: Callable[[], T]) -> T:
 
 
 def is_json(data: bytes) -> bool:
-    """Return whether it is JSON, in UTF-8, as a field of a message takes it. Makes nothing of it.
+    """Return whether this is JSON in UTF-8, without building its values.
 
     Raises:
-        TooDeep: it may be JSON, and is nested too deeply for a result.
+        TooDeep: it is nested too deeply for a result.
     """
     try:
         data.decode()
@@ -76,7 +76,7 @@ def is_json(data: bytes) -> bool:
 
 
 def light(value: object) -> bool:
-    """Whether its JSON is surely small. It looks at no more than that takes."""
+    """Return whether the JSON of a value is surely small. Reads only as much as needed."""
     room, found = LARGE, [value]
     while found and room >= 0:
         one = found.pop()
@@ -84,7 +84,7 @@ def light(value: object) -> bool:
         if isinstance(one, str | bytes):
             room -= str.__len__(one) if isinstance(one, str) else len(one)
         elif type(one) not in _KNOWN and not isinstance(one, int | float | None):
-            return False  # who knows what it does when it is looked at
+            return False  # a user's type may do anything when it is read
         elif isinstance(one, list | tuple | dict):
             if len(one) * _OF_A_VALUE > room:
                 return False
@@ -94,12 +94,12 @@ def light(value: object) -> bool:
 
 
 def written(value: object, most: int) -> bytes:
-    """Its JSON.
+    """Return the JSON of a value.
 
     Raises:
         TooLong: it has more bytes than `most`.
         TooDeep: it is nested too deeply for a result.
-        TypeError, ValueError: it has none.
+        TypeError, ValueError: the value can't be written as JSON.
     """
     try:
         text = _WRITER.encode(value).encode() if light(value) else _by_steps(value, most)

@@ -1,15 +1,14 @@
-"""Payloads of the type that a handler's annotation names.
+"""Convert payloads to the type of a handler's annotation.
 
     def bill(payload: Order, ctx: Context)     {"customer": "c1", "cents": 1250} ─→ Order(…)
                                                {"customer": "c1", "cents": "a"}  ─→ Misfit, by field
 
-msgspec reads dataclasses, TypedDicts, enums, instants and containers of them; what is made by
-pydantic is read by pydantic. Without an annotation, and with `Any` or `object`, JSON's values stay
-as they are.
+msgspec converts dataclasses, TypedDicts, enums, datetimes and containers of them; pydantic converts
+its own types. Without an annotation, and with `Any` or `object`, JSON values stay unchanged.
 
 Invariants
-- An annotation that can't be understood is said when the worker starts, not when a run comes.
-- Nothing is guessed: a text is no number, and bytes are bytes.
+- An invalid annotation is reported when the worker starts, not when a run starts.
+- Conversion is strict: a text isn't converted to a number, and bytes stay bytes.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ import msgspec
 Fit = Callable[[object], object]
 
 _NO_TYPES: Final = (Any, object, inspect.Parameter.empty)
-_MOST_TOLD: Final = 5
+_MOST_ERRORS: Final = 5
 
 
 class Misfit(ValueError):
-    """A payload isn't of its type."""
+    """A payload doesn't fit its type."""
 
 
 def fit_of(function: Callable[..., Any], parameter: int = 0, called: str = "payload") -> Fit:
-    """What makes of JSON's values those that this function's `parameter` (by position) takes.
+    """Return a converter from JSON values to the type of a function's parameter (by position).
 
-    The parameter is named `called` in what is said of misfits.
+    `called`: the name of the parameter in error messages.
 
     Raises:
-        TypeError: its annotation can't be understood.
+        TypeError: the annotation isn't a valid type.
     """
     wanted = _annotation(function, parameter)
     if wanted in _NO_TYPES:
@@ -55,7 +54,7 @@ def _as_it_is(value: object) -> object:
 def _annotation(function: Callable[..., Any], at: int) -> Any:
     try:
         parameters = [*inspect.signature(function, follow_wrapped=False).parameters.values()]
-    except ValueError:  # one written in C tells nothing
+    except ValueError:  # functions in C may have no signature
         return Any
     if at >= len(parameters) or parameters[at].kind is inspect.Parameter.VAR_POSITIONAL:
         return Any
@@ -67,8 +66,8 @@ def _annotation(function: Callable[..., Any], at: int) -> Any:
     try:
         return typing.get_type_hints(holder, globalns=names, include_extras=True)["payload"]
     except Exception as error:  # an annotation is code, and may raise anything
-        told = f"{given!r} can't be found ({type(error).__name__}: {error})"
-        raise TypeError(f"{told}: it has to be there when the module is imported") from error
+        text = f"type {given!r} not found ({type(error).__name__}: {error})"
+        raise TypeError(f"{text}: it must exist when the module is imported") from error
 
 
 def _of_pydantic(wanted: Any) -> bool:
@@ -79,9 +78,9 @@ def _of_pydantic(wanted: Any) -> bool:
 
 def _by_msgspec(wanted: Any, called: str) -> Fit:
     try:
-        msgspec.json.Decoder(wanted)  # it looks at the whole type at once
+        msgspec.json.Decoder(wanted)  # it checks the whole type at once
     except (TypeError, NameError) as error:
-        raise TypeError(f"{wanted!r} can't be read: {error}") from error
+        raise TypeError(f"type {wanted!r} isn't supported: {error}") from error
 
     def fit(value: object) -> object:
         try:
@@ -93,7 +92,7 @@ def _by_msgspec(wanted: Any, called: str) -> Fit:
 
 
 def _by_pydantic(wanted: Any, called: str) -> Fit:
-    import pydantic  # installed, for it has made what is wanted
+    import pydantic  # installed: it created the type
 
     adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(wanted)
 
@@ -102,9 +101,9 @@ def _by_pydantic(wanted: Any, called: str) -> Fit:
             return adapter.validate_python(value)
         except pydantic.ValidationError as error:
             wrong = error.errors(include_url=False, include_context=False, include_input=False)
-            told = [f"{'.'.join(map(str, one['loc'])) or called}: {one['msg']}" for one in wrong]
-            more = "" if len(told) <= _MOST_TOLD else f"; and {len(told) - _MOST_TOLD} more"
-            words = "; ".join(told[:_MOST_TOLD]) + more
-            raise Misfit(f"the {called} doesn't fit: {words}") from error
+            texts = [f"{'.'.join(map(str, one['loc'])) or called}: {one['msg']}" for one in wrong]
+            more = "" if len(texts) <= _MOST_ERRORS else f"; and {len(texts) - _MOST_ERRORS} more"
+            summary = "; ".join(texts[:_MOST_ERRORS]) + more
+            raise Misfit(f"the {called} doesn't fit: {summary}") from error
 
     return fit

@@ -1,9 +1,9 @@
-"""Threads for handlers that block: never a queue, never in the way of the process's end.
+"""Threads for blocking handlers: without a queue, and without delaying the end of the process.
 
 Invariants
-- A call starts at once: a thread that is idle takes it, or a new one. Admission bounds how many.
-- One for which no thread can be started is never made.
-- The threads are daemons: a handler that never looks at its `cancel` can't keep a worker alive.
+- A call starts at once, in an idle thread or a new one. Admission limits the number.
+- If no thread can be started, the call isn't made.
+- The threads are daemons: a handler that ignores its `cancel` doesn't prevent the worker's end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Call = Callable[[], None]
 
 
 class Threads:
-    """A pool that grows with demand and keeps what it has."""
+    """A pool that grows with demand and never shrinks."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -33,10 +33,10 @@ class Threads:
         self._lock = threading.Lock()
 
     def submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Run it in a thread; the future belongs to the running loop.
+        """Run a function in a thread. The future belongs to the running loop.
 
         Raises:
-            OSError: EAGAIN, the host has no room for one more thread.
+            OSError: EAGAIN, the host is out of threads.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -45,7 +45,7 @@ class Threads:
             settle: Callable[[], None]
             try:
                 settle = partial(_succeed, future, function())
-            except BaseException as error:  # noqa: BLE001 - it is carried over, not swallowed
+            except BaseException as error:  # noqa: BLE001 - passed to the future
                 settle = partial(_fail, future, error)
             # A closed loop: the worker has ended without waiting for this thread.
             with contextlib.suppress(RuntimeError):
