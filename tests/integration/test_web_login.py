@@ -718,7 +718,7 @@ async def test_a_login_over_https_isn_t_taken_from_a_page_in_the_clear(
 
 async def test_where_nobody_is_asked_the_login_says_so(dsn: str) -> None:
     async with served(dsn) as web:
-        assert "asks nobody" in (await web.get("/login")).text
+        assert "without authentication" in (await web.get("/login")).text
         assert (await web.get("/")).status == 200
 
 
