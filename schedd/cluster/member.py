@@ -73,7 +73,7 @@ async def hand_over(store: MembershipStore, live: LiveTenure) -> None:
     except TimeoutError:
         log.warning("not all shards were taken within %.0f s; leaving", WITHIN)
     except Unavailable as error:
-        log.warning("leaving without having handed over: %s", error)
+        log.warning("handover failed, leaving without it: %s", error)
 
 
 def _takes_shards(member: MemberView, me: TenureId) -> bool:
@@ -142,7 +142,7 @@ class DatabaseWatch:
         }
         if any(now - since >= BETTER_OFF_FOR for since in self._better_off.values()):
             raise TenureOver(
-                f"PostgreSQL has been silent for {self.silence():.1f} s, and others reach it"
+                f"PostgreSQL gave no answer for {self.silence():.1f} s, but other members reach it"
             )
 
 
@@ -286,7 +286,7 @@ class MemberLifecycle:
             async with self._keep_lease() as keeper:
                 await self._tenure(keeper, draining)
         except Unavailable as error:
-            log.warning("no tenure: %s", error)
+            log.warning("joining failed: %s", error)
         if boottime() - began > STABLE_AFTER:
             self._backoff.reset()
         return self._backoff.next()
@@ -321,7 +321,7 @@ class MemberLifecycle:
                 )
             )
             self.cluster.lives(live)
-            log.info("tenure %s begins", live.tenure, extra={"tenure": live.tenure})
+            log.info("tenure %s began", live.tenure, extra={"tenure": live.tenure})
             over = await self._live(live, registration, draining)
         finally:
             self.cluster.lives(None)
@@ -388,7 +388,7 @@ class MemberLifecycle:
                     task.cancel()
         except* TenureOver as over:
             why = "; ".join(str(each) for each in over.exceptions)
-            log.warning("tenure %s is over: %s", live.tenure, why, extra={"tenure": live.tenure})
+            log.warning("tenure %s ended: %s", live.tenure, why, extra={"tenure": live.tenure})
         finally:
             unlisten()
         heed_cancellation()
@@ -447,7 +447,7 @@ class MemberLifecycle:
                 await self._store.fence_own(live.tenure, why)
         except (Unavailable, TimeoutError) as error:
             log.info(
-                "tenure %s is left to be fenced by the leader: %r",
+                "fencing tenure %s failed, the leader will fence it: %r",
                 live.tenure,
                 error,
                 extra={"tenure": live.tenure},
@@ -461,7 +461,7 @@ def _matters(view: ClusterView) -> tuple[object, ...]:
 
 async def _trust(keeper: LeaseKeeper) -> NoReturn:
     loss = await keeper.until_lost()
-    raise TenureOver(f"the lease is lost: {loss.value}")
+    raise TenureOver(f"lease lost: {loss.value}")
 
 
 async def _pause(seconds: float, draining: asyncio.Event) -> None:

@@ -98,7 +98,7 @@ class Observer:
     def _take(self, followed: Followed) -> None:
         known, self._view = self._view, view_of(followed.listing, self._view, followed.deleted)
         if known is not EMPTY_VIEW and self._view.restored_since(known):
-            log.error("etcd's revisions went back, or it is another etcd: was it restored?")
+            log.error("etcd revisions went back: etcd was restored from a backup, or replaced")
             self.went_back = utcnow()
         if self._view.unreadable and self._view.unreadable != known.unreadable:
             log.error("invalid etcd keys ignored: %s", named(self._view.unreadable))

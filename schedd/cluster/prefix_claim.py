@@ -56,7 +56,7 @@ class PrefixClaim:
             mine = replace(self._own, cluster_id=cluster_id)
             refused = refusal(owner, mine, self._root)
         if refused and refused != self.refused:
-            log.error("etcd prefix refused: %s", refused)
+            log.error("etcd prefix rejected: %s", refused)
         self.refused = refused
         return not refused
 

@@ -100,7 +100,7 @@ class Name:
         if entry.create_revision != self._seen:
             self._seen, self._seen_at, self.taken_by = entry.create_revision, now, ""
             log.warning(
-                "member %r is registered already, by %s; waiting until its lease ends."
+                "member %r is already registered by %s; waiting until that lease expires."
                 " If that is another daemon, give one of them another name",
                 self._name,
                 _describe(entry),

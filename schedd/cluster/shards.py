@@ -121,7 +121,7 @@ class Shards:
         """A key without a row, or with a fenced one, would stand there for ever and do nothing."""
         tenures = await self._store.unfenced_tenures()
         if all(tenure.id != self._ownership.tenure for tenure in tenures):
-            raise TenureOver("its row is fenced, or gone")
+            raise TenureOver("the member's row is fenced or missing")
 
     def _changed(self, _gained: frozenset[ShardId], dropped: frozenset[ShardId]) -> None:
         if dropped:
@@ -147,5 +147,5 @@ class Shards:
         await AFTER_TAKE()
         ownership.gain(taken)
         if taken:
-            log.info("took %d shards, %d to go", len(taken), len(seen) - len(taken))
+            log.info("took over %d shards, %d left", len(taken), len(seen) - len(taken))
         return len(taken)

@@ -143,7 +143,7 @@ class WorkerLeases:
         try:
             alive = await self._etcd.keep_alive(held.values())
         except Unavailable as away:
-            log.info("the leases of %d workers weren't refreshed: %s", len(incarnations), away)
+            log.info("refreshing the leases of %d workers failed: %s", len(incarnations), away)
             return None
         lives = {one for one, lease in held.items() if alive.get(lease)}
         async with asyncio.TaskGroup() as group:
@@ -183,7 +183,7 @@ class WorkerLeases:
             try:
                 return await self._revive(incarnation)
             except Unavailable as away:
-                log.info("the lease of %s wasn't refreshed: %s", incarnation.worker, away)
+                log.info("refreshing the lease of %s failed: %s", incarnation.worker, away)
                 return False
 
     async def _revive(self, incarnation: Incarnation) -> bool:
@@ -215,7 +215,7 @@ class WorkerLeases:
                 return True
             await self._etcd.revoke(lease.id)
             await asyncio.sleep(backoff.next())
-        raise Unavailable(f"the key of worker {incarnation.worker} changes too quickly in etcd")
+        raise Unavailable(f"the key of worker {incarnation.worker} in etcd changes too often")
 
 
 def _incarnations(listing: Listing) -> dict[IncarnationId, int]:

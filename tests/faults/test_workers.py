@@ -109,7 +109,7 @@ def test_two_daemons_with_one_identity(fault_run: FaultRun, world: World) -> Non
         member, worker = world.twin_of_member("m1"), world.twin_of_worker("w1")
         with (
             twin_of(run.journal, worker, "already there"),
-            twin_of(run.journal, member, "registered already"),
+            twin_of(run.journal, member, "already registered"),
         ):
             run.ride(4)
             attached = worker.get("/metrics")

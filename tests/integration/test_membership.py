@@ -256,7 +256,7 @@ async def test_a_second_daemon_of_a_name_waits_and_says_so(world: World) -> None
     tenure = await world.tenure("a")
     second = world.members.start("second", identity="a")
     await wait_until_async(
-        lambda: "registered already" in world.members.log("second").read_text(),
+        lambda: "already registered" in world.members.log("second").read_text(),
         PATIENCE,
         "the second to say so",
     )

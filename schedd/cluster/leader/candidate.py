@@ -108,7 +108,7 @@ async def publish(coordination: Coordination, leadership: Leadership, shard_map:
     if not written.succeeded:
         raise TermOver("the election key is another's")
     log.info(
-        "map of term %d written: %d shards over %d members",
+        "shard map written: term %d, %d shards, %d members",
         shard_map.term,
         len(shard_map.assigned),
         len(set(shard_map.assigned.values())),
@@ -215,7 +215,7 @@ class Candidate:
             )
             await self._recovery.look(leadership)
         except TermOver as over:
-            log.warning("elected, but no term began: %s", over)
+            log.warning("elected, but opening a term failed: %s", over)
         else:
             await AFTER_TERM()
             await self._lead(leadership)
@@ -265,7 +265,7 @@ class Candidate:
             return
         member = view.member(heir.tenure)
         if heir.term == leadership.term and heir.tenure != self._tenure and member is not None:
-            raise TermOver(f"leadership is handed to {member.name}, as was asked")
+            raise TermOver(f"leadership transferred to {member.name}, as requested")
         await forget(self._coordination, heir)
 
     def _compare_zones(self, census: Census) -> None:

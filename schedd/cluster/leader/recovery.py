@@ -173,7 +173,7 @@ async def recover(
         raise TermOver("the term was raised by another leader")
     ended = await _end_doubtful(store, term, pause.lost_until)
     log.error(
-        "recovery: %s; %d waiting runs of at_most_once jobs may have run, and are ended as lost",
+        "recovery: %s; ended %d waiting runs of at_most_once jobs as lost: they may have run",
         pause.note,
         ended,
     )

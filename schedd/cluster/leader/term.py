@@ -68,7 +68,7 @@ async def open_term(
     """
     seen = await store.read_term()
     if not await holds(coordination, mandate):
-        raise TermOver("the election key has gone again")
+        raise TermOver("the election key was deleted")
     if not trusted():
         raise TermOver("the lease isn't trusted any more")
     term = await store.raise_term(seen, mandate.tenure, above)
@@ -79,7 +79,7 @@ async def open_term(
 
 async def lead(leadership: Leadership, duties: Sequence[Duty]) -> None:
     """Act as leader until the term ends. Returns only when no duty of it is done any more."""
-    log.info("leading: term %d begins", leadership.term, extra={"term": leadership.term})
+    log.info("became leader: term %d", leadership.term, extra={"term": leadership.term})
     try:
         async with asyncio.TaskGroup() as group:
             for duty in duties:
@@ -87,5 +87,5 @@ async def lead(leadership: Leadership, duties: Sequence[Duty]) -> None:
             await asyncio.Event().wait()  # until a duty fails, or we are to end
     except* TermOver as ends:
         why = "; ".join(str(end) for end in ends.exceptions)
-        log.warning("term %d is over: %s", leadership.term, why, extra={"term": leadership.term})
+        log.warning("term %d ended: %s", leadership.term, why, extra={"term": leadership.term})
     heed_cancellation()

@@ -126,7 +126,7 @@ def kind(text: str) -> FailureKind:
         return FailureKind(codes=(_BY_SIGNAL + number, _BY_SIGNAL + number))
     if _CLASS.fullmatch(text) and not text.startswith("SIG"):
         return FailureKind(class_name=text)
-    raise WrongKind(f"{text[:60]!r} is no kind of failure", _hint(text))
+    raise WrongKind(f"{text[:60]!r} isn't a valid kind of failure", _hint(text))
 
 
 def is_grpc_status(text: str) -> bool:

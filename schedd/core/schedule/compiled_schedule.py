@@ -319,12 +319,14 @@ def _instants(schedule: Schedule, seed: str) -> Instants:
         case EverySchedule(interval, phase, anchor, zone):
             if interval < timedelta(seconds=1) or interval % _MILLISECOND:
                 raise ScheduleError(
-                    "every", f"{interval} is no interval", "at least 1s, in whole milliseconds"
+                    "every",
+                    f"{interval} isn't a valid interval",
+                    "at least 1s, in whole milliseconds",
                 )
             if not _ZERO <= phase < interval:
                 length = interval.total_seconds()
                 problem = f"{phase.total_seconds():g}s is not from 0s to below {length:g}s"
-                raise ScheduleError("phase", problem, "it moves the instants within one interval")
+                raise ScheduleError("phase", problem, "it shifts the times within one interval")
             if anchor is None:
                 return EveryInstants(interval, phase)
             return _anchored(interval, phase, anchor, zone)
@@ -339,7 +341,7 @@ def _instants(schedule: Schedule, seed: str) -> Instants:
 def _anchored(interval: timedelta, phase: timedelta, anchor: datetime, zone: str) -> Instants:
     """The instants of an interval that is aligned to a local time."""
     if phase:
-        raise ScheduleError("anchor", "stands beside phase", "give one of them")
+        raise ScheduleError("anchor", "can't be combined with phase", "give one of them")
     first = local_times.instant_of(anchor, zone, "anchor")
     if interval % _DAY:
         return EveryInstants(interval, (first - _EPOCH) % interval)

@@ -235,8 +235,8 @@ async def test_what_rolls_runs_on_the_next_open_day(desk: Desk):
         ({"calendars": ["nobody"]}, "there is no calendar 'nobody'"),
         ({"calendars": ["off", "off"]}, "'off' stands there twice"),
         ({"cron": ["61 * * * *"]}, "'61 \\* \\* \\* \\*'"),
-        ({"cron": ["H 2 * * *"]}, "H means nothing here"),
-        ({"cron": ["@every 90s"]}, "names no time of the clock"),
+        ({"cron": ["H 2 * * *"]}, "H isn't allowed in calendars"),
+        ({"cron": ["@every 90s"]}, "has no time of day"),
         ({"cron": ["* 9 * * *"]}, "nothing runs"),
     ],
 )

@@ -157,7 +157,7 @@ def test_what_an_older_owner_would_pass_over_is_of_a_level_that_it_leaves_alone(
 @pytest.mark.parametrize(
     ("policy", "field", "told"),
     [
-        ({"retry_on": ["75", "nope"]}, "retry.retry_on", "'nope' is no kind of failure"),
+        ({"retry_on": ["75", "nope"]}, "retry.retry_on", "'nope' isn't a valid kind of failure"),
         ({"fail_on": ["requests.Timeout"]}, "retry.fail_on", "by its name alone: Timeout"),
         ({"fail_on": ["75"] * 101}, "retry.fail_on", "has 101 entries, at most 100 are allowed"),
     ],

@@ -151,7 +151,7 @@ def test_a_zone_beside_every_is_refused_where_it_has_no_effect():
     every.anchor = "2026-01-06T09:00:00"
     validation.check(every, NOW)
     every.phase.seconds = 3
-    assert "beside phase" in violations(every)["anchor"]
+    assert "combined with phase" in violations(every)["anchor"]
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,7 @@ def test_parsing_is_cached_by_expression_zone_and_for_h_the_seed() -> None:
         ("* * * nov-feb *", "month", "nov-feb wraps around", "write * * * 11-12,1-2 *"),
         ("* * * * fri-mon", "day of week", "fri-mon wraps around", "write * * * * 5-6,0-1"),
         ("* * * * fri-sun", "day of week", "fri-sun wraps around", "write * * * * 5-7"),
-        ("@reboot", "expression", "@reboot has no meaning", "trigger"),
+        ("@reboot", "expression", "@reboot isn't supported", "trigger"),
         ("@fortnightly", "expression", "'@fortnightly' is not known", "@weekly"),
         ("@every", "expression", "@every needs one duration", "1h30m"),
         ("@every 5", "expression", "@every 5: not whole days, hours, minutes", "@every 5s"),

@@ -63,11 +63,11 @@ def test_a_word_covers_failures_of_its_kind_alone(
     [
         ("78-64", "ends before it begins (for example 64-78)"),
         ("requests.Timeout", "a class by its name alone: Timeout"),
-        ("SIGNOTHING", "is no kind of failure"),
-        ("", "is no kind of failure"),
-        ("DONT_RETRY", "is no kind of failure"),
+        ("SIGNOTHING", "isn't a valid kind of failure"),
+        ("", "isn't a valid kind of failure"),
+        ("DONT_RETRY", "isn't a valid kind of failure"),
         ("1000", "an exit code or HTTP status (75, 64-78, 5xx)"),
-        ("-1", "is no kind of failure"),
+        ("-1", "isn't a valid kind of failure"),
     ],
 )
 def test_a_word_that_names_no_kind_is_refused_with_what_may_stand_there(

@@ -78,7 +78,7 @@ def test_a_later_time_in_a_gap_runs_after_it_and_one_that_comes_twice_once() -> 
         (
             lambda: every(WEEK, "2026-01-06T09:00:00", "UTC", phase=timedelta(hours=1)),
             "anchor",
-            "beside phase",
+            "combined with phase",
         ),
     ],
 )

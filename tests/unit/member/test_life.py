@@ -345,7 +345,7 @@ async def test_the_beginning_of_a_tenure_is_told_with_its_id(
     async with TwinCluster("a") as cluster:
         await cluster.settled()
         tenure = cluster["a"].tenure
-    [line] = [one for one in caplog.records if one.getMessage() == f"tenure {tenure} begins"]
+    [line] = [one for one in caplog.records if one.getMessage() == f"tenure {tenure} began"]
     assert line.tenure == tenure
 
 

@@ -150,16 +150,16 @@ def rules(
 def check_expression(text: str) -> CronExpression:
     """An expression that names time that is excluded. Raises CronError."""
     if is_hashed(text):
-        raise CronError("cron", f"{text[:100]!r}: H means nothing here", "write the value")
+        raise CronError("cron", f"{text[:100]!r}: H isn't allowed in calendars", "write the value")
     if text.strip()[:8].upper() == "CRON_TZ=":
-        problem = f"{text[:100]!r} has a zone of its own"
-        raise CronError("cron", problem, "leave CRON_TZ= out: time_zone holds for all of it")
+        problem = f"{text[:100]!r} has its own time zone"
+        raise CronError("cron", problem, "remove CRON_TZ=: time_zone applies to the whole calendar")
     try:
         parsed = parse(text, zone="UTC", seed="")
     except CronError as wrong:
         raise CronError("cron", f"{text[:100]!r}: {wrong}") from wrong
     if parsed.masks is None:
-        problem = f"{text[:100]!r} names no time of the clock"
+        problem = f"{text[:100]!r} has no time of day"
         raise CronError("cron", problem, "five fields exclude whole minutes: * 22-23 * * *")
     return parsed
 
@@ -225,14 +225,14 @@ def _weekday(text: str) -> int:
             if word in (name, name[:3]):
                 return number
     raise ScheduleError(
-        "weekday", f"{text[:40]!r} is no day of the week", " ".join(DAY_OF_WEEK.names)
+        "weekday", f"{text[:40]!r} isn't a valid day of the week", " ".join(DAY_OF_WEEK.names)
     )
 
 
 def _range(span: tuple[str, str]) -> tuple[int, int]:
     first, last = map(_day, span)
     if last < first:
-        raise ScheduleError("range", f"{span[1]} is before {span[0]}", "both ends are of it")
+        raise ScheduleError("range", f"{span[1]} is before {span[0]}", "both ends are included")
     if last - first >= LONGEST_RANGE:
         raise ScheduleError(
             "range", f"{last - first + 1:,} days", f"at most {LONGEST_RANGE:,}: end the job instead"

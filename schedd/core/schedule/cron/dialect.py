@@ -119,8 +119,8 @@ def _macro(body: str) -> str:
     if body == "@reboot":
         raise CronError(
             "expression",
-            "@reboot has no meaning for a cluster",
-            "use on_demand and trigger the job from the host's own boot",
+            "@reboot isn't supported: a cluster has no boot",
+            "use on_demand, and trigger the job when the host boots",
         )
     if body not in MACROS:
         raise CronError(
