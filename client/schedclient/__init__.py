@@ -5,10 +5,9 @@
     async with Client("host:7420,host2:7420") as c:
         await c.jobs.create("ping", every="30s", http={"url": "https://example.com/ping"})
 
-`SyncClient` is the same without an event loop. With `TableGuard` and `FileGuard` a table or a file
-refuses what an attempt writes that was replaced meanwhile (docs/fencing.md). Everything public is
-listed in `__all__`, and loaded when it is first asked for: a handler's process needs no client, and
-starts in a third of the time without.
+`SyncClient` is the same without an event loop. `TableGuard` and `FileGuard` make a table or a file
+reject the writes of a replaced attempt (docs/fencing.md). Everything public is in `__all__`, and
+loaded on first use: a handler's process needs no client, and starts in a third of the time.
 """
 
 from typing import TYPE_CHECKING
@@ -74,7 +73,7 @@ if TYPE_CHECKING:
     )
     from schedkit.errors import Misconfigured, ScheddError
     from schedkit.net.channel import TLS
-else:  # a type checker that saw this would take any name for there
+else:  # a type checker that saw this would accept any name
     from importlib import import_module
 
     _NAMES = {
@@ -111,7 +110,7 @@ else:  # a type checker that saw this would take any name for there
     _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
     def __getattr__(name: str) -> object:
-        """What nobody has asked for yet, from where it is defined."""
+        """Load a public name from its module on first use."""
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = globals()[name] = getattr(import_module(_HOMES[name]), name)

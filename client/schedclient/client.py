@@ -1,4 +1,4 @@
-"""The client: one object for a cluster, whichever of its members are alive.
+"""The client of a cluster: one object for all its members.
 
 async with Client("host:7420,host2:7420") as c:
     run = await c.submit(shell={"argv": ["/bin/echo", "hi"]})
@@ -35,20 +35,20 @@ from schedproto.v1 import run_service_pb2 as wire
 class Client:
     """A cluster's calls. Use it as an async context manager, in one event loop.
 
-    Ask for as many calls at once as you like: 128 are made at a time, and the others wait for their
-    turn, which counts to the time that they have.
+    Make as many calls at once as you like: 128 run at a time, and the others wait in a queue. The
+    wait counts towards their timeout.
 
     Args:
-        endpoints: `host:port` of members, in a comma list or a sequence; some may be dead.
-        tls: the files of mutual TLS; None talks in the clear.
-        token: sent with each call; refused over a plain connection that leaves the host.
+        endpoints: `host:port` of members, in a comma list or a sequence; some may be down.
+        tls: the files of mutual TLS; None: plaintext.
+        token: sent with each call; rejected for a plaintext connection that leaves the host.
         namespace: of every name in every call.
-        timeout: seconds a call may take that says nothing else.
-        patience: seconds in which some endpoint must take the first connection; else as long as
-            the call may take.
+        timeout: default timeout of a call, in seconds.
+        connect_timeout: timeout of the first connection, to any endpoint, in seconds (default: the
+            timeout of the call).
 
     Raises:
-        Misconfigured: an argument can't be.
+        Misconfigured: an argument isn't valid.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class Client:
         token: str | None = None,
         namespace: str = "default",
         timeout: float | timedelta = 20.0,
-        patience: float | None = None,
+        connect_timeout: float | None = None,
     ) -> None:
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         self.namespace = namespace
         self._transport = Transport(
-            Settings(split_endpoints(endpoints), tls, token, seconds, patience)
+            Settings(split_endpoints(endpoints), tls, token, seconds, connect_timeout)
         )
         self.jobs = Jobs(self._transport, namespace)
         self.runs = Runs(self._transport, namespace)
@@ -103,9 +103,9 @@ class Client:
         deadline: float | None = None,
         **work: Unpack[Work],
     ) -> Run:
-        """One-time work without a stored job: its fields as keywords, mapping or message.
+        """Run one-time work without a stored job: its fields as keywords, mapping or message.
 
-        A key is made when none is given, so that a lost answer starts nothing twice.
+        A key is created if none is given, so a retry after a lost answer starts nothing twice.
         """
         request = self._submit_request(work if spec is None else spec, name, delay, idempotency_key)
         return value_of(Run, await self._transport.call(methods.SUBMIT_RUN, request, deadline))
@@ -119,10 +119,11 @@ class Client:
         calls: int = 2,
         deadline: float | None = None,
     ) -> list[Run | ApiError]:
-        """Submit each; an answer for each in the same order, so that one refusal hides no other.
+        """Submit many. Return an answer for each in the same order; a rejected one doesn't affect
+        the others.
 
-        Hundreds go in a call, so many `calls` at a time; each has the `deadline`. Every submit has
-        a key of its own.
+        A call holds hundreds, and `calls` run at a time; each has the `deadline`. Every submit has
+        its own key.
         """
 
         def request(spec: Form | job_pb2.Job) -> wire.SubmitRunRequest | ApiError:

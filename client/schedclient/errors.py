@@ -1,24 +1,24 @@
-"""What a call can end in, sorted by who is at fault.
+"""Errors of calls, sorted by their cause.
 
     ScheddError (schedkit.errors)
     ├── ApiError                  what, status, reason, remedy, violations
-    │   ├── RequestError          the caller: sending it again as it is won't help
+    │   ├── RequestError          the caller's: the same request fails again
     │   │   ├── InvalidArgument       a field is wrong; `violations` says which
-    │   │   ├── NotBuilt              this version can't do it (UNIMPLEMENTED)
+    │   │   ├── NotBuilt              not supported by this version (UNIMPLEMENTED)
     │   │   ├── NotFound
     │   │   ├── AlreadyExists         the name, or the idempotency key with another body
-    │   │   ├── Conflict              somebody else changed it meanwhile (ABORTED)
+    │   │   ├── Conflict              changed by another caller meanwhile (ABORTED)
     │   │   ├── FailedPrecondition    it isn't in a state that allows this
     │   │   ├── Unauthenticated
     │   │   └── PermissionDenied
-    │   ├── ClusterError          the cluster: later, or elsewhere, it may work
+    │   ├── ClusterError          the cluster's: a retry, or another member, may succeed
     │   │   ├── ClusterUnavailable    no endpoint answers, or the cluster can't act now
     │   │   ├── Overloaded            RESOURCE_EXHAUSTED
     │   │   └── InternalError         a bug of the cluster's
-    │   └── DeadlineExceeded      nobody: no answer in time; it may have happened
+    │   └── DeadlineExceeded      timed out; the call may have taken effect
     └── GuardError                a guarded target (`TableGuard`, `FileGuard`): what, remedy
         ├── StaleToken            a later attempt was here: resource, token, last_seen
-        └── GuardBusy             somebody holds the lock of a file for too long
+        └── GuardBusy             another process holds a file's lock for too long
 
 A wrong setting of the client itself (no endpoint, a token over a plain connection) is
 `schedkit.errors.Misconfigured`; a wrong spec is `InvalidArgument`, found before anything is sent.
@@ -42,19 +42,19 @@ from schedproto.v1 import common_pb2
 
 DETAILS: Final = "grpc-status-details-bin"
 REFUSED: Final = "REFUSED_STREAM"
-"""Why a call ended that nobody began on: it may be made again, whatever it does."""
+"""The member rejected the call before it began: any call may be retried."""
 _REFUSED_STREAM: Final = "RST_STREAM with error code 7"
-"""How gRPC's core tells it (RFC 9113, 8.7): in words alone."""
+"""How gRPC's core reports it (RFC 9113, 8.7): only in the message."""
 BROKEN: Final = "CONNECTION_BROKEN"
-"""Why a call ended to which no member has answered, though it may have begun on it."""
+"""No member answered, though one may have begun the call."""
 CANCELLED: Final = "CANCELLED"
-"""The same, and somebody said so."""
+"""As BROKEN, and the call was reported as canceled."""
 _UNSENT: Final = "failed to connect to all addresses"
-"""How gRPC's core begins where no connection stood: it has sent nothing."""
+"""How gRPC's core begins its message if no connection was open: it has sent nothing."""
 NO_ANSWER: Final = "NO_ANSWER"
-"""Why a call ended whose time was over before anybody had told anything."""
+"""The call timed out without any answer."""
 _TIME_OVER: Final = "Deadline Exceeded"
-"""How gRPC's core tells that."""
+"""How gRPC's core reports it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,9 @@ class Violation:
 class ApiError(ScheddError):
     """A call that did not succeed.
 
-    `what` is one sentence; `status` the gRPC status's name; `reason` an UPPER_CASE word that
-    programs may look at (empty if none was sent); `remedy` what to do about it (may be empty);
-    `metadata` the rest of ErrorInfo; `endpoint` who said so (empty: nobody could be asked).
+    `what` is one sentence; `status` the gRPC status's name; `reason` an UPPER_CASE code for
+    programs (may be empty); `remedy` what to do about it (may be empty); `metadata` the rest of
+    ErrorInfo; `endpoint` the member that answered (empty: none was reachable).
     """
 
     status = "UNKNOWN"
@@ -107,13 +107,13 @@ class InvalidArgument(RequestError):
 
 
 class NotBuilt(RequestError):
-    """This version of the cluster can't do it."""
+    """The call isn't supported by this version of the cluster."""
 
     status = "UNIMPLEMENTED"
 
 
 class NotFound(RequestError):
-    """There is no such thing."""
+    """Not found."""
 
     status = "NOT_FOUND"
 
@@ -125,7 +125,7 @@ class AlreadyExists(RequestError):
 
 
 class Conflict(RequestError):
-    """Somebody else changed it meanwhile: the etag is old."""
+    """The object was changed by another caller meanwhile: the etag is old."""
 
     status = "ABORTED"
 
@@ -137,13 +137,13 @@ class FailedPrecondition(RequestError):
 
 
 class Unauthenticated(RequestError):
-    """The cluster doesn't know who is asking."""
+    """The cluster can't authenticate the caller."""
 
     status = "UNAUTHENTICATED"
 
 
 class PermissionDenied(RequestError):
-    """The cluster knows, and doesn't allow it."""
+    """The caller's role doesn't allow the call."""
 
     status = "PERMISSION_DENIED"
 
@@ -159,7 +159,7 @@ class ClusterUnavailable(ClusterError):
 
 
 class Overloaded(ClusterError):
-    """Too much is asked of it."""
+    """The cluster has reached a limit."""
 
     status = "RESOURCE_EXHAUSTED"
 
@@ -171,18 +171,18 @@ class InternalError(ClusterError):
 
 
 class DeadlineExceeded(ApiError):
-    """No answer in time, or none any more: a change may have happened; of a read the remedy says
-    that nothing did.
+    """No answer in time. A change may have taken effect; for a read, the remedy says that nothing
+    was changed.
     """
 
     status = "DEADLINE_EXCEEDED"
 
     def after(self, refusal: ClusterUnavailable) -> DeadlineExceeded:
-        """The same, with what was heard while there was time."""
-        who = f", of {refusal.endpoint}" if refusal.endpoint else ""
-        heard = f"the last refusal{who}: {refusal.what} ({refusal.reason or refusal.status})"
+        """Return the same error, with the last rejection."""
+        who = f" by {refusal.endpoint}" if refusal.endpoint else ""
+        last = f"last rejection{who}: {refusal.what} ({refusal.reason or refusal.status})"
         return DeadlineExceeded(
-            f"{self.what}; {heard}",
+            f"{self.what}; {last}",
             reason=self.reason,
             remedy=self.remedy,
             metadata=self.metadata,
@@ -191,7 +191,7 @@ class DeadlineExceeded(ApiError):
 
 
 class GuardError(ScheddError):
-    """A guarded target that isn't written: `what` happened, `remedy` what to do about it."""
+    """A guarded target wasn't written: `what` happened, `remedy` what to do about it."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(what, remedy)
@@ -203,7 +203,7 @@ class GuardError(ScheddError):
 
 
 class StaleToken(GuardError):
-    """The target has seen a greater token: whoever asks was replaced meanwhile."""
+    """The target has seen a greater token: the writer was replaced by a later attempt."""
 
     def __init__(self, resource: str, token: int, last_seen: int) -> None:
         super().__init__(
@@ -211,14 +211,14 @@ class StaleToken(GuardError):
             "a later attempt has taken over: roll back, write nothing more and end"
             " (if there is none, other jobs use this resource: give each job its own)",
         )
-        self.args = (resource, token, last_seen)  # what it is made of again behind a pickle
+        self.args = (resource, token, last_seen)  # for pickle
         self.resource = resource
         self.token = token
         self.last_seen = last_seen
 
 
 class GuardBusy(GuardError):
-    """Somebody has held the lock for too long: most likely stopped in the midst of it."""
+    """Another process has held the lock for too long: most likely it is stopped."""
 
 
 _BY_STATUS: Final[dict[str, type[ApiError]]] = {
@@ -243,38 +243,38 @@ _BY_STATUS: Final[dict[str, type[ApiError]]] = {
 
 
 def from_rpc(error: grpc.aio.AioRpcError, endpoint: str) -> ApiError:
-    """The error of a call that reached gRPC, with all that its details say."""
+    """Return the error of a call that reached gRPC, with all its details."""
     status = error.code().name
     if status == "RESOURCE_EXHAUSTED" and "message larger than max" in (error.details() or ""):
         return InvalidArgument(
-            "the request is larger than a message may be (4 MiB)",
+            "the request exceeds 4 MiB, the limit of a message",
             reason="TOO_LARGE",
-            remedy="put what is large somewhere that the job can read, and give its address",
+            remedy="store the data where the job can read it, and send its address",
             endpoint=endpoint,
         )
     if status == "UNAVAILABLE" and _REFUSED_STREAM in (error.details() or ""):
         return ClusterUnavailable(
-            "the member takes no more calls on this connection at present; it has begun on none",
+            "the member rejected the call: too many calls on this connection; it hasn't begun",
             reason=REFUSED,
             remedy="call again, or make fewer calls at a time",
             endpoint=endpoint,
         )
-    if status == "CANCELLED":  # who cancels a call of its own hears asyncio.CancelledError
+    if status == "CANCELLED":  # a caller's own cancel raises asyncio.CancelledError
         return ClusterUnavailable(
-            "the member, or what lies before it, cancelled the call; it may have happened",
+            "the member or a proxy before it canceled the call; it may have taken effect",
             status=status,
             reason=CANCELLED,
-            remedy="call again; what has an idempotency key happens once",
+            remedy="call again; a call with an idempotency key takes effect once",
             endpoint=endpoint,
         )
     info, bad = _details(error.trailing_metadata())
     if status == "DEADLINE_EXCEEDED" and error.details() == _TIME_OVER:
         return DeadlineExceeded(
-            f"{endpoint} gave no whole answer in time", reason=NO_ANSWER, endpoint=endpoint
+            f"the call to {endpoint} timed out", reason=NO_ANSWER, endpoint=endpoint
         )
     if status == "UNAVAILABLE" and not info.reason and _UNSENT not in (error.details() or ""):
         return ClusterUnavailable(
-            f"{endpoint} gave no answer: {error.details() or 'the connection broke'}",
+            f"no answer from {endpoint}: {error.details() or 'the connection broke'}",
             reason=BROKEN,
             endpoint=endpoint,
         )
@@ -291,7 +291,7 @@ def from_rpc(error: grpc.aio.AioRpcError, endpoint: str) -> ApiError:
 
 
 def from_result(error: common_pb2.CallError) -> ApiError:
-    """The error of one request of several, as a call of its own would have raised it."""
+    """Return the error of one request of a batch, as a single call would have raised it."""
     return _BY_STATUS.get(error.code, InternalError)(
         error.message,
         status=error.code,
@@ -302,19 +302,19 @@ def from_result(error: common_pb2.CallError) -> ApiError:
 
 
 def from_form(error: FormErrors) -> InvalidArgument:
-    """A spec that can't be read, as the cluster would have said it."""
+    """Return the error of a spec that can't be read, as the cluster would have reported it."""
     first, *others = error.problems
     more = f" (and {len(others)} more)" if others else ""
     return InvalidArgument(
         f"{first}{more}",
         reason="INVALID_FIELD",
-        remedy="mend the fields and call again; nothing was sent",
+        remedy="correct the fields and call again; nothing was sent",
         violations=[Violation(one.where, one.what) for one in error.problems],
     )
 
 
 def _details(trailing: grpc.aio.Metadata | None) -> tuple[ErrorInfo, BadRequest]:
-    """ErrorInfo and BadRequest of the trailing metadata; blank ones where nothing was sent."""
+    """Return ErrorInfo and BadRequest of the trailing metadata; blank ones if absent."""
     info, bad, status = ErrorInfo(), BadRequest(), Status()
     for key, value in trailing or ():
         if key != DETAILS or not isinstance(value, bytes):
@@ -324,5 +324,5 @@ def _details(trailing: grpc.aio.Metadata | None) -> tuple[ErrorInfo, BadRequest]
             for detail in status.details:
                 _ = detail.Unpack(info) or detail.Unpack(bad)
         except DecodeError:
-            continue  # details are a courtesy; the status itself stands
+            continue  # details are optional; the status is enough
     return info, bad

@@ -1,20 +1,20 @@
-"""Executors of others: what a job's `plugin` names, and a worker finds by an entry point.
+"""External executors: named by a job's `plugin`, found by a worker through an entry point.
 
     # pyproject.toml of the package                 # sqlite_executor.py
     [project.entry-points."schedd.executors"]       class Sqlite(Executor):
     sqlite = "sqlite_executor:Sqlite"                   async def run(self, config, payload, ctx): …
 
-A worker into whose environment the package is installed makes one of it when it starts, and says
-that it has `sqlite`; jobs with `plugin: {executor: sqlite, config: …}` go to such workers alone.
-`docs/executors.md` shows one made from scratch.
+A worker with the package in its environment creates the executor when it starts, and reports that
+it has `sqlite`. Only such workers get jobs with `plugin: {executor: sqlite, config: …}`.
+`docs/executors.md` shows a complete example.
 
-This module is stable: what stands here is changed only by adding to it.
+This module is stable: it is changed only by additions.
 
 Invariants
-- What `run` raises ends its own run: `DontRetry` for good, `RetryAfter` until then, any other
-  exception as a failed attempt. Nothing of it reaches the worker.
+- An exception of `run` ends only its own run: `DontRetry` for good, `RetryAfter` until then, any
+  other exception as a failed attempt.
 - `run` is called many times at once. An `async def` runs on the loop for handlers and must not
-  block it; a plain function runs in a thread and looks at `ctx.cancel`.
+  block it; a plain function runs in a thread and checks `ctx.cancel`.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ GROUP: Final = "schedd.executors"
 
 
 class Executor(ABC):
-    """One way of running things. Made once, without arguments, when its worker starts."""
+    """One kind of action. Created once, without arguments, when its worker starts."""
 
     @abstractmethod
     def run(self, config: Any, payload: Any, ctx: Context) -> Any:
-        """Carry an attempt out; what it gives is the run's result, JSON or bytes of at most 64 KiB.
+        """Run an attempt and return the run's result: JSON or bytes of at most 64 KiB.
 
-        A function, or a coroutine. `config` is the job's `plugin.config`, and `payload` what the
-        run is given: as JSON has them, or of the type (a dataclass, say) by which they are
-        annotated. What doesn't fit that type fails the run for good, and says in which field.
+        A function or a coroutine. `config` is the job's `plugin.config`, and `payload` the run's
+        payload: as JSON, or of the type (a dataclass, for example) of their annotation. A value
+        that doesn't fit the type fails the run for good; the error names the field.
         """
 
     def check(self, config: Any) -> None:
-        """Look at a config more closely, before `run`.
+        """Validate a config, before `run`.
 
         Raises:
-            ValueError: it can't be meant; the run fails for good, with these words.
+            ValueError: the config isn't valid; the run fails for good, with this message.
         """
         del config
 
     async def close(self) -> None:  # noqa: B027 - most hold nothing
-        """The worker ends: let go of what is held open."""
+        """Release resources: the worker ends."""
 
 
 __all__ = ["GROUP", "Context", "DontRetry", "Executor", "Progress", "RetryAfter"]

@@ -1,4 +1,4 @@
-"""Functions that a worker runs: `@handler` registers one, `Context` tells it about its attempt.
+"""Functions that a worker runs: `@handler` registers one, `Context` describes its attempt.
 
     from schedclient import Context, handler
 
@@ -37,7 +37,7 @@ Handler = Callable[[Any, "Context"], Any] | Callable[[Any, "Context"], Awaitable
 H = TypeVar("H", bound=Handler)
 
 MOST_NOTE: Final = 200
-"""Characters of a progress's note that are kept."""
+"""Longest note of a progress report, in characters; the rest is cut off."""
 
 
 class Mode(StrEnum):
@@ -77,47 +77,47 @@ class Progress:
 
 
 _turn: Final = threading.RLock()
-"""Held for a moment by who sets a cancel, or begins to wait for one."""
+"""Held by a thread that sets a cancel, or begins to wait for one."""
 
 
 class _Cancel(threading.Event):
-    """An Event that makes what waiting takes when somebody waits. Few attempts ever do, and to make
-    it takes longer than all the rest of a `Context`.
+    """An Event that creates its lock on the first `wait`. Few attempts wait, and the lock takes
+    longer to create than the rest of a `Context`.
     """
 
     def __init__(self) -> None:
-        self._told = False
-        self._heard: threading.Event | None = None
-        """Follows `_told` once it is there."""
+        self._is_set = False
+        self._event: threading.Event | None = None
+        """Follows `_is_set` once it exists."""
 
     def __repr__(self) -> str:
-        return f"<cancel: {'set' if self._told else 'unset'}>"
+        return f"<cancel: {'set' if self._is_set else 'unset'}>"
 
     def is_set(self) -> bool:
-        return self._told
+        return self._is_set
 
     def set(self) -> None:
         with _turn:
-            self._told = True
-            if self._heard is not None:
-                self._heard.set()
+            self._is_set = True
+            if self._event is not None:
+                self._event.set()
 
     def clear(self) -> None:
         with _turn:
-            self._told = False
-            if self._heard is not None:
-                self._heard.clear()
+            self._is_set = False
+            if self._event is not None:
+                self._event.clear()
 
     def wait(self, timeout: float | None = None) -> bool:
         with _turn:
-            if self._told:
+            if self._is_set:
                 return True
-            self._heard = self._heard or threading.Event()
-        return self._heard.wait(timeout)
+            self._event = self._event or threading.Event()
+        return self._event.wait(timeout)
 
 
 class _RunLogger(logging.Logger):
-    """A logger of one run, which no configuration of `logging` changes."""
+    """A logger of one run, which ignores the configuration of `logging`."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         super().__init__("run", logging.DEBUG)
@@ -143,7 +143,7 @@ def _to_stderr(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a handler knows about the attempt it is."""
+    """The attempt that a handler runs for."""
 
     namespace: str
     job: str
@@ -152,7 +152,7 @@ class Context:
     attempt: int
     """Counts from 1."""
     scheduled_at: datetime
-    """The nominal instant."""
+    """The scheduled time."""
     deadline: datetime
     """When the attempt's timeout ends it."""
     fencing_token: int
@@ -162,8 +162,8 @@ class Context:
     traceparent: str
     worker: str
     cancel: threading.Event = field(default_factory=_Cancel)
-    """Set when the attempt should end: a cancel, its timeout, a shutdown. Threads must look. In a
-    process of its own a coroutine is cancelled then as well, and a function ends by `SystemExit`.
+    """Set when the attempt should end: a cancel, its timeout, a shutdown. Threads must poll it. In
+    a process of its own, a coroutine is also canceled, and a function ends by `SystemExit`.
     """
     on_heartbeat: Callable[[], object] = field(default=lambda: None, repr=False, compare=False)
     on_progress: Callable[[Progress], object] = field(
@@ -177,25 +177,24 @@ class Context:
         return _RunLogger(self.on_log)
 
     def heartbeat(self) -> None:
-        """It goes on. To be said at least once in each `heartbeat_timeout` of the job, if it has
-        one; from any thread.
+        """Report that the attempt is making progress. A job with `heartbeat_timeout` must call this
+        at least that often. Works from any thread.
         """
         self.on_heartbeat()
 
     def progress(self, done: float, total: float = 1.0, note: str = "") -> None:
-        """It is so far: a fraction (`0.25`), or so many of so many (`30, 120`). `run get` shows it.
+        """Report progress: a fraction (`0.25`), or `done` of `total` (`30, 120`).
 
-        From any thread, as often as it likes: of what comes quickly the newest is shown. It is a
-        heartbeat, too.
+        Works from any thread, at any rate: only the newest value is sent. Counts as a heartbeat.
 
         Raises:
-            ValueError: that is nothing from 0 to `total`.
+            ValueError: `done` isn't from 0 to `total`.
         """
         if not (math.isfinite(total) and total > 0 and 0 <= done <= total):
-            raise ValueError(f"progress: {done:g} of {total:g} isn't from 0 to all of it")
+            raise ValueError(f"progress: {done:g} isn't from 0 to {total:g}")
         self.on_heartbeat()
-        told = note[:MOST_NOTE].encode(errors="replace").decode()  # whole characters alone
-        self.on_progress(Progress(float(done), float(total), told))
+        kept = note[:MOST_NOTE].encode(errors="replace").decode()  # no half surrogates
+        self.on_progress(Progress(float(done), float(total), kept))
 
     @property
     def idempotency_key(self) -> str:
@@ -204,11 +203,11 @@ class Context:
 
 
 class DontRetry(Exception):
-    """Another attempt is of no use: the run fails for good."""
+    """Fail the run for good, without another attempt."""
 
 
 class RetryAfter(Exception):
-    """This attempt fails; the next is due in `seconds`."""
+    """Fail this attempt; the next is due in `seconds`."""
 
     def __init__(self, seconds: float, message: str = "") -> None:
         super().__init__(message or f"try again in {seconds:g} s")
@@ -226,11 +225,11 @@ def handler(
 ) -> H | Callable[[H], H]:
     """Register a function under its own name (`@handler`) or another (`@handler("name")`).
 
-    Its import path names it too. `mode="process"`: each call has a process of its own, in which the
-    function's module is imported anew; whatever becomes of that process, the worker goes on.
+    Its import path names it too. `mode="process"`: each call runs in its own process, which imports
+    the function's module again. A crash of that process doesn't affect the worker.
 
     Raises:
-        ValueError: the name is taken by another function, or it can't be called as
+        ValueError: the name is taken by another function, or the function can't be called as
             `function(payload, ctx)`.
     """
     if isinstance(given, str):
@@ -239,7 +238,7 @@ def handler(
 
 
 def is_async(function: Handler) -> bool:
-    """Whether what it gives is to be awaited."""
+    """Return whether its return value must be awaited."""
     return inspect.iscoroutinefunction(function)
 
 
@@ -271,13 +270,13 @@ def _register(function: H, name: str, mode: str | None) -> H:
 def _need_two_arguments(function: Handler, name: str) -> None:
     try:
         signature = inspect.signature(function, follow_wrapped=False)  # the wrapper is called
-    except ValueError:  # one written in C tells nothing
+    except ValueError:  # written in C, without a signature
         return
     try:
         signature.bind("payload", "ctx")
     except TypeError as error:
         raise ValueError(
-            f"handler {name!r} is called as {name}(payload, ctx), which it doesn't take: {error}"
+            f"handler {name!r} is called as {name}(payload, ctx), but doesn't accept that: {error}"
         ) from None
 
 

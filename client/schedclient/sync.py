@@ -1,7 +1,7 @@
 """The same client for programs without an event loop: each method wraps the async one.
 
-A private thread runs one event loop; a call is handed to it and waited for. Nothing is written
-twice: `_blocking` and `_iterating` keep the types of what they wrap, and a test walks both faces.
+A private thread runs one event loop and all calls. `_blocking` and `_iterating` keep the types of
+the methods that they wrap; a test compares both clients.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Loop:
         self._closed = False
 
     def wait_for(self, work: Awaitable[T]) -> T:
-        """Run it there and return its result. An interrupt of the caller cancels it."""
+        """Run the call on the loop and return its result. An interrupt of the caller cancels it."""
         future = self._begin(work)
         try:
             return self._result(future)
@@ -77,7 +77,7 @@ class _Loop:
 
     @property
     def idle(self) -> bool:
-        """Whether no loop was started in this process."""
+        """Return whether no loop was started in this process."""
         return self._process != os.getpid() or self._thread is None
 
     def _begin(self, work: Awaitable[T]) -> Future[T]:
@@ -146,7 +146,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _check_threads() -> None:
-    """Refuse threads that a library has replaced: gRPC would block all of them."""
+    """Reject threads that a library has replaced: gRPC would block all of them."""
     gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
     by = (
         "gevent"
@@ -352,7 +352,7 @@ class SyncClient(_Face[Client]):
         token: str | None = None,
         namespace: str = "default",
         timeout: float | timedelta = 20.0,
-        patience: float | None = None,
+        connect_timeout: float | None = None,
     ) -> None:
         client = Client(
             endpoints,
@@ -360,7 +360,7 @@ class SyncClient(_Face[Client]):
             token=token,
             namespace=namespace,
             timeout=timeout,
-            patience=patience,
+            connect_timeout=connect_timeout,
         )
         loop = _Loop()
         super().__init__(loop, client)

@@ -27,7 +27,7 @@ from schedclient import (
     Worker,
 )
 from schedctl.output import Column
-from schedkit.sources import actor_told
+from schedkit.sources import actor_with_token
 from schedkit.text import duration
 from schedproto.v1 import job_pb2
 
@@ -285,7 +285,7 @@ WORKERS: Final[Sequence[Column[Worker]]] = (
 )
 AUDIT: Final[Sequence[Column[AuditEntry]]] = (
     Column("AT", lambda one: one.at),
-    Column("ACTOR", lambda one: actor_told(one.actor, one.source or "")),
+    Column("ACTOR", lambda one: actor_with_token(one.actor, one.source or "")),
     Column("ACTION", lambda one: one.action),
     Column("OBJECT", lambda one: one.object),
     Column("OUTCOME", lambda one: one.outcome),

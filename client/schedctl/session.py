@@ -123,7 +123,7 @@ class Session:
             token=_token(context),
             namespace=self.namespace,
             timeout=self.timeout or 20.0,
-            patience=self.timeout or PATIENCE,
+            connect_timeout=self.timeout or PATIENCE,
         )
 
     def confirm(self, what: str, name: str, *, always: bool = False) -> None:

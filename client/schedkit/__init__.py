@@ -1,22 +1,21 @@
-"""What every schedd program stands on: daemons, the SDK and the command line alike.
+"""Shared foundation of daemons, SDK and command line.
 
-    errors    the tree of failures; `Unavailable` is the world's
-    clock     boot time for leases and waits, UTC for what people read
-    backoff   how long to wait before trying again
-    duration  `1h30m` to a timedelta and back
-    tasks     eternal loops, sleeps that can be woken
-    logs      standard logging as text or JSON lines
+    errors    the tree of failures; `Unavailable` is a dependency's
+    clock     boot time for leases and waits, UTC for people
+    backoff   waits between retries
+    text      durations, sizes, rates, names, JSON as people write them
+    tasks     loops that never end, sleeps that can be woken
     config    file, environment and flags into frozen dataclasses, all errors at once
-    endpoints what a gRPC job calls, as its definition writes it
-    channel   gRPC channels and listeners, TLS, the loopback rule
-    credentials  whether a daemon can live by the files of its TLS
-    failpoints  places where a test breaks a daemon; nothing unless armed
-    service   a daemon's life under a service manager (notify: what it tells it)
-    jsonform  messages of the wire as JSON, one way everywhere
-    outward   calls of others' services: addresses that may be called, signatures, keys in files
+    daemon    service manager, reload, logs
+    net       gRPC channels and listeners, TLS, HTTP servers, proxies
+    protojson messages of the wire as JSON
+    bounds    bounds of every field that enters a process
+    egress    outgoing calls of jobs and webhooks: permitted targets, signatures, secrets
+    objects   the result store
+    failpoints  places where a test makes a daemon fail; without effect otherwise
 
 Invariants
 - Nothing here knows jobs, runs or shards; only the wire's package may be imported.
-- A module has two users or more; what has one belongs to that one.
-- No extra is needed: the standard library, grpcio and protobuf. `outward` needs the daemons'.
+- A module has at least two users. A module with one user belongs to that user.
+- No extra is needed: the standard library, grpcio and protobuf. `egress` needs the daemons'.
 """

@@ -1,10 +1,10 @@
-"""How long to wait before trying again: growing, bounded, never in step with others.
+"""Waits between retries: growing, bounded, randomized so that clients don't retry in step.
 
     wait(n) = min(maximum, initial · factor^n) · (1 - u · jitter)      u uniform in [0, 1)
 
 Invariants
 - No wait is longer than `maximum` nor shorter than `(1 - jitter)` times the undisturbed one.
-- Success is told by `reset`; nothing else shortens the wait.
+- A success is reported by `reset`; nothing else shortens the wait.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Backoff:
-    """The waits of one thing that is tried again. Seconds everywhere."""
+    """The waits between retries of one operation, in seconds."""
 
     initial: float
     maximum: float
@@ -40,5 +40,5 @@ class Backoff:
         return wait * (1 - self.uniform() * self.jitter)
 
     def reset(self) -> None:
-        """It worked: start from `initial` again."""
+        """Start from `initial` again, after a success."""
         self._following = self.initial

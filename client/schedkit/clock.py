@@ -1,10 +1,9 @@
-"""The two clocks of a process: one to measure with, one to show.
+"""The two clocks of a process: boot time to measure, UTC to show.
 
 Invariants
-- Leases, trust and deadlines between steps go by `boottime` alone: it runs through a suspend, it
-  never goes back, and nobody can set it. `time.monotonic` stops in a suspend, so a lease judged
-  by it would still be trusted after a night's sleep.
-- `utcnow` is for people and for records. Whether a run is due is judged on cluster time.
+- Leases, trust windows and timeouts use `boottime` only: it includes a suspend, never goes back and
+  can't be set. `time.monotonic` stops in a suspend: a lease would be trusted after it expired.
+- `utcnow` is for people and records. Whether a run is due is decided on cluster time.
 """
 
 from __future__ import annotations

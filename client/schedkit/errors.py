@@ -1,19 +1,19 @@
-"""The failures of schedd, sorted by who is at fault.
+"""The failures of schedd, by their cause.
 
     ScheddError
-    ├── Unavailable     the world: etcd, PostgreSQL or a peer is away. Loops alone retry it
+    ├── Unavailable     a dependency (etcd, PostgreSQL, a peer) is unavailable. Loops alone retry it
     │   ├── OutcomeUnknown   a write without an answer: read back before acting on it
-    │   ├── TookTooLong      done by nobody in the time it has: ask for less, or later
+    │   ├── TookTooLong      not done within its timeout: ask for less, or later
     │   ├── DatabaseUnavailable   PostgreSQL is stopped, unreachable or restarting
     │   ├── BrokenData       a value that the database rejects: set that row aside
     │   └── Rejected         a dependency answers and rejects us: login, rights, schema, writes
-    ├── Misconfigured   the operator: told all at once (`config.ConfigErrors`), exit code 2
-    │   └── NotNow      the calendar, a full disk, a rejection: may be right later, exit 75
-    └── Fault           ourselves: a bug. Nobody catches it; the process restarts clean
+    ├── Misconfigured   the operator: all errors at once (`config.ConfigErrors`), exit code 2
+    │   └── NotNow      the clock, a full disk, a rejection: a retry may succeed, exit 75
+    └── Fault           a bug of ours. It is never caught; the process restarts clean
 
 Invariants
-- Foreign errors (grpc, psycopg2, socket) are converted where they enter, at the adapter.
-- A refusal (a stale token, a full worker, an unknown job) is a returned value, never raised.
+- Foreign errors (grpc, psycopg2, socket) are converted in the adapter.
+- A rejection (a stale token, a full worker, an unknown job) is a returned value, never raised.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Final
 
 
 class ScheddError(Exception):
-    """Root of all that schedd raises on purpose."""
+    """Base class of all exceptions of schedd."""
 
 
 class Unavailable(ScheddError):
-    """Something outside this process is away, or may be: the outcome of the call is unknown.
+    """A dependency is unavailable, or may be: the outcome of the call is unknown.
 
-    Trying again later is right; acting as if nothing had happened is not.
+    The caller may retry later. It must not assume that nothing happened.
 
     `reason` is a snake_case word for metrics; `remedy` says what a person can change, if it lasts.
     """
@@ -43,16 +43,16 @@ class Unavailable(ScheddError):
 
 
 class OutcomeUnknown(Unavailable):
-    """A write went out and no answer came: it may have been applied, now or a little later.
+    """A write got no answer: it may have been applied, or may be applied soon.
 
-    Read back under the same lock before deciding anything on it.
+    Read back under the same lock before any decision based on it.
     """
 
 
 class TookTooLong(Unavailable):
-    """What was asked for isn't done in the time that it may take, and nothing of it stands.
+    """The call timed out, and had no effect.
 
-    The same again takes as long: ask for less at once, or later.
+    A retry takes as long: ask for less at once, or later.
     """
 
 
@@ -63,7 +63,7 @@ class DatabaseUnavailable(Unavailable):
 class BrokenData(Unavailable):
     """The database or its driver rejects a value of the batch: find the row, set it aside.
 
-    Where nothing bisects, only this call fails; a loop retries and goes on with other work.
+    Without bisection only this call fails; a loop retries and continues with other work.
     """
 
 
@@ -82,17 +82,17 @@ class Rejected(Unavailable):
 
 
 class Misconfigured(ScheddError):
-    """The operator asked for something that can't be. The message says what to change."""
+    """A setting of the operator isn't valid. The message says what to change."""
 
 
 class NotNow(Misconfigured):
-    """It can't be by this host's clock, for its full disk, or because a dependency rejects us, and
-    nothing else is wrong. Who ends by it may be started again: a clock is set right after a start,
-    certificates are renewed, room is made, and a password or a grant is corrected.
+    """The only obstacle may pass: this host's clock, its full disk, or a dependency that rejects
+    us. The process may be started again: clocks are corrected, certificates renewed, disks cleared,
+    passwords and grants fixed.
     """
 
     EXIT_CODE: Final = 75  # EX_TEMPFAIL
 
 
 class Fault(ScheddError):
-    """A bug: an invariant of ours doesn't hold. Ends the tenure, and the process."""
+    """A bug: an invariant of ours doesn't hold. Ends the tenure and the process."""

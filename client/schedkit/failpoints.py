@@ -10,9 +10,9 @@
     point = NAME=ACTION{,OPTION}
     ACTION  kill            SIGKILL to this process
             stop            SIGSTOP to this process: all threads, until SIGCONT
-            pause:SECONDS   wait so long; a place on the loop lets everything else go on
+            pause:SECONDS   wait so long; on the event loop, other tasks continue
             pause:FILE      wait until the file (an absolute path) appears
-            error           fail as if the world were away there
+            error           fail as if a dependency were unavailable
             unknown         fail as a write without an answer does
     OPTION  skip=N          let the first N passages be
             count=N         act N times at most
@@ -163,7 +163,7 @@ class Failpoints:
         self._places: set[str] = set()
         try:
             self._armed = {point.name: point for point in parse(described)}
-        except Misconfigured as wrong:  # told by `check`: an import must not fail
+        except Misconfigured as wrong:  # `check` reports it: an import must not fail
             self._wrong = str(wrong)
 
     @property

@@ -1,12 +1,11 @@
-"""Records that are made by the thousand in a second: `dataclass` and `replace` of the standard
-library to whoever reads or checks them, and a fraction of the time to make one.
+"""Fast records: `dataclass` and `replace` for objects that are created thousands of times a second.
+To readers and type checkers they are the standard library's.
 
     from schedkit.records import dataclass, replace
 
-The standard `frozen` goes by a call of `object.__setattr__` for each field: a record of 26 takes
-nine times as long to make as one that may be written to. So here what is frozen is so to the type
-checker, which reads all of this code, and what runs is the plain kind. The figures stand in
-docs/evidence/notes/2026-11-26-cost-of-scans-and-records.md.
+The standard `frozen` calls `object.__setattr__` for each field: a record with 26 fields takes nine
+times as long to create as a mutable one. So records here are frozen only for the type checker.
+Figures: docs/evidence/notes/2026-11-26-cost-of-scans-and-records.md.
 """
 
 from __future__ import annotations

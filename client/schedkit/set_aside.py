@@ -8,10 +8,10 @@
 
     runs = each("run", rows, live_run, name=run_of)          rows: each is logged once by its name
 
-A loop handles values that others made: workers, callers, other members, rows of the database. One
-value that raises must not end the loop, and with it the process, for all others. So whatever an
-item raises is logged with its traceback, counted (`counts`, a metric of each daemon), and the loop
-continues. The broad `except` of the daemons is here.
+A loop handles values of others: workers, callers, other members, rows of the database. One value
+that raises must not end the loop, and with it the process. So any exception of an item is logged
+with its traceback and counted (`counts`, a metric of each daemon), and the loop continues. The
+broad `except` of the daemons is here.
 
 Invariants
 - `Unavailable` isn't about the item: it passes, and the loop retries. `Fault` is a bug of ours, by
@@ -86,7 +86,7 @@ def note_once(kind: str, name: str, error: Exception, *, trace: bool = True) -> 
 
 
 def about_item(error: Exception) -> bool:
-    """Whether an exception says something of the item that was handled, and not of the world."""
+    """Return whether an exception is about the handled item, not about a dependency."""
     return isinstance(error, BrokenData) or not isinstance(error, (Unavailable, Fault))
 
 

@@ -1,7 +1,6 @@
-"""Where a change came from, as the audit has it: `ADDRESS [token:ID] [request:WORDS]`.
+"""The source of a change, in the audit log: `ADDRESS [token:ID] [request:WORDS]`.
 
-A token bears the name that its maker gave it, so it may be somebody else's: who is shown beside
-the name is the token.
+A token's name is free text, and may be another person's name: so the token's id is shown beside it.
 """
 
 from typing import Final
@@ -9,17 +8,17 @@ from typing import Final
 _BY: Final = " token:"
 _REQUEST: Final = " request:"
 SHOWN: Final = 8
-"""Characters of a token's id, which tell it from others."""
+"""Characters of a token's id that people see."""
 
 
 def token_of(source: str) -> str:
-    """The id of the token that it was done with; empty: with none. What a caller calls its request
-    is no token, whatever it says.
+    """Return the id of the token that made the change; empty: no token. The caller's own name of a
+    request is never read as a token.
     """
     return source.partition(_REQUEST)[0].partition(_BY)[2]
 
 
-def actor_told(actor: str, source: str) -> str:
-    """Who it was, for people: with the token, if it was one."""
+def actor_with_token(actor: str, source: str) -> str:
+    """Return the actor for people, with the token, if there was one."""
     token = token_of(source)
     return f"{actor} (token {token[:SHOWN]})" if token else actor

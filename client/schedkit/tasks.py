@@ -1,13 +1,13 @@
-"""Eternal loops and sleeps that can be woken: the shapes that all our asyncio tasks have.
+"""Loops that never end, and sleeps that can be woken: the base of our asyncio tasks.
 
     step ──ok──→ wait until woken, or `interval` ──→ step …
-      └─Unavailable─→ wait a growing back-off, not to be woken ─→ step …
+      └─Unavailable─→ wait a growing backoff, not to be woken ─→ step …
 
 Invariants
-- An eternal task that returns is a fault; it ends by cancellation alone.
+- An eternal task that returns is a fault; only cancellation ends it.
 - `Unavailable` is retried here and nowhere else; every other exception ends the group.
 - A wake is never lost: one that comes during a step makes the next wait return at once.
-- A wake doesn't cut a back-off short: a storm of nudges must not become a storm of calls.
+- A wake doesn't cut a backoff short: many wake-ups must not become many calls.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ async def guard(coro_fn: Callable[[], Awaitable[object]], name: str) -> NoReturn
 
 
 def heed_cancellation() -> None:
-    """Raise the cancellation that a TaskGroup of this task has swallowed, if one has. To be called
-    behind its `except*`.
+    """Raise the cancellation that a TaskGroup of this task has swallowed, if any. Call it after its
+    `except*`.
 
-    Up to Python 3.12 a group that already ends for an error of its own drops a cancellation that
-    comes from outside then; whoever catches that error would go on for ever. And one whose error
-    comes when its body has ended leaves the task's count of cancellations wrong: so the body waits.
+    Up to Python 3.12, a group that ends for an error of its own drops an outer cancellation; a
+    caller that catches the error would continue forever. An error after the end of the group's body
+    also leaves the task's cancellation count wrong: so the body waits.
 
     Raises:
-        asyncio.CancelledError: somebody wants this task to end.
+        asyncio.CancelledError: the task was canceled.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():
@@ -57,10 +57,10 @@ def heed_cancellation() -> None:
 
 
 async def in_turns(items: Iterable[T], every: int = 50) -> AsyncIterator[T]:
-    """These, with a turn for everybody else after each so many.
+    """Yield the items, and let other tasks run after each `every`.
 
-    For what is many and quick to do: hundreds in one go stop the loop for a few milliseconds on an
-    idle machine, and on one where everybody waits for a processor for as many tenths of a second.
+    For many quick items: hundreds in one go block the loop for a few milliseconds on an idle
+    machine, and for tenths of a second on a busy one.
     """
     for number, item in enumerate(items, 1):
         yield item
@@ -69,8 +69,8 @@ async def in_turns(items: Iterable[T], every: int = 50) -> AsyncIterator[T]:
 
 
 class Turns:
-    """`in_turns` for many tasks that do such work at the same time: so much of it between two turns
-    of everybody else, whoever does it; first come, first served.
+    """`in_turns` for many tasks at the same time: they share the work between two turns of other
+    tasks, first come, first served.
     """
 
     __slots__ = ("_left", "_line", "_most")
@@ -80,7 +80,7 @@ class Turns:
         self._line = asyncio.Lock()
 
     async def take(self, items: int) -> None:
-        """Return when so many may be done, in one go."""
+        """Return when this many items may be handled in one go."""
         async with self._line:
             if self._left < items:
                 await asyncio.sleep(0)
@@ -88,7 +88,7 @@ class Turns:
             self._left -= items
 
     async def of(self, items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
-        """All of these, as many at a time as may be done then."""
+        """Yield all items, as many at a time as may be handled then."""
         for first in range(0, len(items), self._most):
             some = items[first : first + self._most]
             await self.take(len(some))
@@ -107,11 +107,11 @@ class Waker:
         self._event = asyncio.Event()
 
     def wake(self) -> None:
-        """End the sleep that is going on, or the next one."""
+        """End the current sleep, or the next one."""
         self._event.set()
 
     async def wait(self, timeout: float) -> bool:
-        """Sleep at most `timeout` seconds. True when woken, False when the time is over."""
+        """Sleep at most `timeout` seconds. True: woken; False: timed out."""
         try:
             async with asyncio.timeout(timeout):
                 await self._event.wait()
@@ -130,8 +130,8 @@ class Loop:
     """Takes a step every `interval` seconds, or sooner when woken, until cancelled.
 
     `step` may return the seconds to wait at most before the next step (0: at once), in place of
-    `interval`. It raises `Unavailable` when the world is away; the loop says so once, backs off,
-    and says when it is back.
+    `interval`. It raises `Unavailable` if a dependency is unavailable; the loop logs that once,
+    backs off, and logs the recovery.
     """
 
     name: str
@@ -146,7 +146,7 @@ class Loop:
         self.waker.wake()
 
     async def run(self) -> NoReturn:
-        """Step for ever. Whatever a step raises but `Unavailable` comes out of here."""
+        """Step forever. Any exception of a step other than `Unavailable` is raised."""
         while True:
             try:
                 pause = await self.step()
@@ -160,7 +160,7 @@ class Loop:
         wait = self.backoff.next()
         log.log(
             logging.DEBUG if self._away else logging.WARNING,
-            "%s: %s; trying again in %.1f s",
+            "%s: %s; retrying in %.1f s",
             self.name,
             error,
             wait,

@@ -1,4 +1,4 @@
-"""What is costly to make and asked for by anybody: made once a moment, however many ask."""
+"""A cache for costly values: computed at most once a moment, for any number of callers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 MOMENT: Final = 1.0
-"""Seconds: less than anybody waits between two looks at metrics."""
+"""Seconds: shorter than the interval of any reader of metrics."""
 
 
 class Momentary(Generic[K, V]):
@@ -24,7 +24,7 @@ class Momentary(Generic[K, V]):
         self._made: dict[K, tuple[float, V]] = {}
 
     def of(self, key: K) -> V:
-        """The value, made anew if the last one is past its moment."""
+        """Return the value, computed again if it is older than MOMENT."""
         kept = self._made.get(key)
         if kept is None or self._now() >= kept[0] + MOMENT:
             kept = self._made[key] = (self._now(), self._make(key))

@@ -192,7 +192,7 @@ def test_a_reload_takes_what_can_be_taken_and_tells_what_is_wrong(
     machine.must(f"sed -i '1i log_level = \"debug\"' {file}")
     reloaded(machine, unit, "reloaded: log_level")
     machine.must(f"sed -i '1s/debug/loud/' {file}")
-    reloaded(machine, unit, "nothing is reloaded, and what was in force stays")
+    reloaded(machine, unit, "reload rejected, the settings in force are kept")
     machine.must(f"sed -i 1d {file}")
     reloaded(machine, unit, "reloaded: log_level")
     assert pid_of(machine, unit) == pid, "none of it took a restart"

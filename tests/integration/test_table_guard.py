@@ -178,7 +178,7 @@ def test_a_shell_jobs_token_is_that_of_its_environment(
             guard.check(connection, 40)
         for text in ("4e9", "", "-1", "9" * 40):
             monkeypatch.setenv("SCHEDD_FENCING_TOKEN", text)
-            with pytest.raises(Misconfigured, match=f"'{text}' is no fencing token"):
+            with pytest.raises(Misconfigured, match=f"'{text}' isn't a valid fencing token"):
                 guard.check(connection)
         monkeypatch.delenv("SCHEDD_FENCING_TOKEN")
         with pytest.raises(Misconfigured, match="SCHEDD_FENCING_TOKEN isn't set"):

@@ -31,8 +31,8 @@ class Access:
         lifetime: Length | None = None,
         deadline: float | None = None,
     ) -> NewToken:
-        """Make one for somebody: `viewer`, `operator` or `admin` of these namespaces, of all if
-        none is named. For 30 days, if nothing else is said; from a minute to 366 days.
+        """Create a token: `viewer`, `operator` or `admin` in these namespaces (default: all).
+        `lifetime` is from a minute to 366 days (default: 30 days).
         """
         request = wire.CreateTokenRequest(
             name=name,
@@ -45,7 +45,7 @@ class Access:
     async def tokens(
         self, *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[AccessToken]:
-        """Yield those that there are, newest first; ended ones too, for 30 days."""
+        """Yield tokens, newest first; ended ones too, for 30 days."""
 
         async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
             request = wire.ListTokensRequest(page_size=size, page_token=token)
@@ -58,15 +58,15 @@ class Access:
     async def revoke_token(
         self, token: AccessToken | str, *, deadline: float | None = None
     ) -> AccessToken:
-        """Make it worth nothing, and all that was made by it: within five seconds, on all members.
-        Twice is fine.
+        """Revoke a token and all tokens created with it: within five seconds, on all members.
+        Revoking twice is fine.
         """
         token_id = token if isinstance(token, str) else token.token_id
         request = wire.RevokeTokenRequest(token_id=token_id)
         return value_of(AccessToken, await self._call(methods.REVOKE_TOKEN, request, deadline))
 
     async def identity(self, *, deadline: float | None = None) -> Identity:
-        """Who this client is."""
+        """Return who this client is authenticated as."""
         request = wire.GetIdentityRequest()
         return value_of(Identity, await self._call(methods.GET_IDENTITY, request, deadline))
 
@@ -75,6 +75,6 @@ def _role(word: str) -> wire.Role.ValueType:
     known = wire.Role.DESCRIPTOR.values_by_name
     found = known.get(f"ROLE_{word.upper()}")
     if found is None or not found.number:
-        problem = f"{word[:60]!r} is none of viewer, operator, admin"
+        problem = f"{word[:60]!r} isn't a role: use viewer, operator or admin"
         raise InvalidArgument(f"role: {problem}", violations=[Violation("role", problem)])
     return wire.Role.ValueType(found.number)

@@ -1,10 +1,10 @@
 """Many requests in few calls: split, sent a few calls at a time, answered in their order.
 
     requests ─┬─ at most MOST, and BYTES ─▶ a call ─▶ results ─▶ answers, each in its place
-              └─ … two calls at a time         └─ the world was away for some: those again
+              └─ … two calls at a time         └─ a dependency was unavailable: retry those
 
-Each request bears its idempotency key, so that what may have been done is asked for again. Members
-of a version before the calls for many are asked one by one.
+Each request has its idempotency key, so a request that may have taken effect is sent again. Members
+of a version without batch calls get one call per request.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ V = TypeVar("V", bound=Value)
 MOST: Final = 500
 """Requests in one call."""
 BYTES: Final = 2 * 1024 * 1024
-"""And of those, unless it is a single one: half of what a message may hold."""
+"""Bytes of requests in one call, unless it has only one: half of the message limit."""
 ONE_BY_ONE: Final = 32
 """Calls at a time where each makes one request."""
 TOO_MANY: Final = "TOO_MANY_PARTS"
@@ -43,8 +43,8 @@ TOO_MANY: Final = "TOO_MANY_PARTS"
 
 @dataclass
 class Batches(Generic[Req, V]):
-    """Makes `many` calls of requests that `one` would make singly; `of` is the value that both give
-    by the name `result`, and `batch` the message of several requests.
+    """Makes `many` calls of requests that `one` would make one by one. `of` is the value that both
+    return in the field `result`; `batch` is the message of several requests.
     """
 
     transport: Transport
@@ -57,8 +57,8 @@ class Batches(Generic[Req, V]):
     answers: dict[int, V | ApiError] = field(default_factory=dict)
 
     async def ask(self, requests: Iterable[Req | ApiError], calls: int) -> list[V | ApiError]:
-        """An answer for each, in order, so that one refusal hides no other; so many calls at a
-        time. What is an error already is its own answer.
+        """Return an answer for each request, in order; `calls` at a time. A rejected request
+        doesn't affect the others. A request that is an error already is its own answer.
         """
         todo = self._split(requests)
 
@@ -88,7 +88,7 @@ class Batches(Generic[Req, V]):
             yield batch
 
     async def _settle(self, batch: Mapping[int, Req]) -> None:
-        """Ask until each has an answer, or time is over."""
+        """Call until each request has an answer, or the deadline has passed."""
         loop = asyncio.get_running_loop()
         timeout = self.transport.settings.timeout if self.deadline is None else self.deadline
         end, backoff = loop.time() + timeout, Backoff(0.05, 1.0)
@@ -119,7 +119,7 @@ class Batches(Generic[Req, V]):
         return value_of(self.of, getattr(result, self.result))
 
     def _away(self, place: int) -> bool:
-        """Whether the same request may fare better."""
+        """Return whether a retry of this request may succeed."""
         return isinstance(self.answers[place], ClusterUnavailable | DeadlineExceeded)
 
     async def _halve(self, batch: list[tuple[int, Req]]) -> None:

@@ -54,7 +54,7 @@ class Calendars:
         deadline: float | None = None,
         **fields: Unpack[CalendarSpec],
     ) -> Calendar:
-        """Make it, or write its next version; when it returns, its jobs go by that one."""
+        """Create a calendar, or write its next version. Its jobs use that version on return."""
         request = wire.ApplyCalendarRequest(
             calendar=_message(fields if spec is None else spec, name, self._namespace),
             validate_only=validate_only,
@@ -64,7 +64,7 @@ class Calendars:
     async def get(
         self, calendar: Calendar | str, *, version: int = 0, deadline: float | None = None
     ) -> Calendar:
-        """One calendar; an earlier `version` of it too, if it is deleted even."""
+        """Return a calendar, or an earlier `version` of it, also of a deleted one."""
         namespace, name = calendar_of(calendar, self._namespace)
         request = wire.GetCalendarRequest(namespace=namespace, calendar=name, version=version)
         return value_of(Calendar, await self._call(methods.GET_CALENDAR, request, deadline))

@@ -1,4 +1,4 @@
-"""Calls on the cluster itself: who is in it, what was done."""
+"""Calls on the cluster: members, shards, workers, pause, audit log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ClusterCalls:
         self._call = transport.call
 
     async def status(self, *, deadline: float | None = None) -> Cluster:
-        """Leader, shards, and what is under way."""
+        """Return leader, shards, and the number of runs in progress."""
         return value_of(
             Cluster, await self._call(methods.GET_CLUSTER, wire.GetClusterRequest(), deadline)
         )
@@ -50,7 +50,7 @@ class ClusterCalls:
     async def transfer_leader(
         self, member: Member | str = "", *, reason: str = "", deadline: float | None = None
     ) -> LeaderTransfer:
-        """Have the leader step down for this member, or for the fittest."""
+        """Transfer leadership to this member, or to the fittest."""
         request = wire.TransferLeaderRequest(member=member_of(member), reason=reason)
         answer = await self._call(methods.TRANSFER_LEADER, request, deadline)
         return value_of(LeaderTransfer, answer)
@@ -58,18 +58,20 @@ class ClusterCalls:
     async def rebalance(
         self, *, dry_run: bool = False, deadline: float | None = None
     ) -> tuple[ShardMove, ...]:
-        """Move every shard to where it should be; gives what moved, or with `dry_run` would."""
+        """Move every shard to its target owner. Return the moves; `dry_run` only plans them."""
         request = wire.RebalanceClusterRequest(dry_run=dry_run)
         answer = await self._call(methods.REBALANCE, request, deadline)
         return tuple(value_of(ShardMove, one) for one in answer.moves)
 
     async def doctor(self, *, deadline: float | None = None) -> Checkup:
-        """What a person would look at, judged: etcd, PostgreSQL, clocks, members, workers."""
+        """Run diagnostics: etcd, PostgreSQL, clocks, members, workers."""
         request = wire.CheckClusterRequest()
         return value_of(Checkup, await self._call(methods.CHECK_CLUSTER, request, deadline))
 
     async def pause(self, *, note: str = "", deadline: float | None = None) -> Cluster:
-        """Fire and start nothing until it is resumed. Returns when nothing starts any more."""
+        """Pause all jobs: nothing fires and nothing starts until `resume`. Returns once nothing
+        starts any more.
+        """
         request = wire.PauseClusterRequest(note=note)
         return value_of(Cluster, await self._call(methods.PAUSE_CLUSTER, request, deadline))
 
@@ -80,9 +82,9 @@ class ClusterCalls:
         catch_up_since: When | None = None,
         deadline: float | None = None,
     ) -> Cluster:
-        """Fire and start again. What fell due meanwhile is SKIPPED (PAUSED), or with `catch_up`
-        goes by each job's policy; with `catch_up_since` what fell due from then on. A
-        cluster whose database went back needs one of the two.
+        """Resume all jobs. Scheduled times of the pause are SKIPPED (PAUSED). With `catch_up` each
+        job's policy applies; with `catch_up_since`, to scheduled times from then on. A cluster
+        whose database was restored needs one of the two.
         """
         request = wire.ResumeClusterRequest(
             catch_up=catch_up is True, catch_up_nothing=catch_up is False
@@ -93,7 +95,7 @@ class ClusterCalls:
 
 
 class Workers:
-    """`client.workers`, each by its name or as itself."""
+    """`client.workers`, each by its name or as a `Worker`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -120,15 +122,13 @@ class Workers:
     async def watch(
         self, worker: Worker | str, *, deadline: float | None = None
     ) -> AsyncIterator[Worker]:
-        """Yield how it stands, then each change of it, as long as one likes; that only its
-        `lease_age` is another one is no change. A broken stream is taken up again at another
-        member.
+        """Yield the worker, then each change of it. A change of `lease_age` alone is no change. A
+        broken stream is resumed at another member.
 
         Raises:
-            NotFound: it isn't there, or not any longer; of one that is drained that is a change, to
-                LOST.
-            DeadlineExceeded: `deadline` seconds have passed since the first was asked for, whatever
-                streams there were; without one a watch has no end of its own.
+            NotFound: there is no such worker any more. A drained worker changes to LOST instead.
+            DeadlineExceeded: `deadline` seconds have passed since the call, over all streams.
+                Without a deadline a watch doesn't end.
             ClusterUnavailable: no endpoint answers.
         """
         asked = watching.WatchMethod(
@@ -143,8 +143,8 @@ class Workers:
     async def drain(
         self, worker: Worker | str, *, reason: str = "", deadline: float | None = None
     ) -> Worker:
-        """Give it no new work until it is undrained; what it runs it finishes. It has heard of it
-        when its `state` is DRAINING.
+        """Stop giving the worker new work, until `undrain`. Runs in progress finish. Its `state` is
+        DRAINING once the worker knows.
         """
         request = wire.DrainWorkerRequest(worker=worker_of(worker), reason=reason)
         return value_of(Worker, await self._call(methods.DRAIN_WORKER, request, deadline))
@@ -152,7 +152,7 @@ class Workers:
     async def undrain(
         self, worker: Worker | str, *, reason: str = "", deadline: float | None = None
     ) -> Worker:
-        """Give it work again."""
+        """Give the worker new work again."""
         request = wire.UndrainWorkerRequest(worker=worker_of(worker), reason=reason)
         return value_of(Worker, await self._call(methods.UNDRAIN_WORKER, request, deadline))
 
@@ -172,7 +172,7 @@ class Audit:
         limit: int | None = None,
         deadline: float | None = None,
     ) -> AsyncIterator[AuditEntry]:
-        """Yield what was done and refused, newest first; `of` names an object."""
+        """Yield changes and rejections, newest first; `of` names an object."""
 
         async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
             request = wire.ListAuditRequest(

@@ -1,4 +1,4 @@
-"""Calls on dead letters, runs that failed for good, and on redrives, which do many again."""
+"""Calls on dead letters (runs that failed for good) and on redrives, which run many again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from schedproto.v1 import run_service_pb2 as wire
 
 
 class DeadLetters:
-    """`client.dead_letters`. `client.runs.retry` does one again."""
+    """`client.dead_letters`. `client.runs.retry` runs one again."""
 
     def __init__(self, transport: Transport, namespace: str) -> None:
         self._call = transport.call
@@ -35,8 +35,8 @@ class DeadLetters:
         limit: int | None = None,
         deadline: float | None = None,
     ) -> AsyncIterator[DeadLetter]:
-        """Yield runs that failed for good and wait, newest first; with `settled` also those that
-        were redriven or discarded; of a redrive all that it chose.
+        """Yield dead letters, newest first: those that wait; with `settled` also those that were
+        redriven or discarded; with `redrive` all that this redrive selected.
         """
 
         async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
@@ -58,14 +58,16 @@ class DeadLetters:
     async def get(
         self, run_id: DeadLetter | Run | str, *, deadline: float | None = None
     ) -> DeadLetter:
-        """That of one run, and what became of it."""
+        """Return the dead letter of one run, with its resolution."""
         request = wire.GetDeadLetterRequest(run_id=dead_letter_of(run_id))
         return value_of(DeadLetter, await self._call(methods.GET_DEAD, request, deadline))
 
     async def groups(
         self, *, job: str = "", deadline: float | None = None
     ) -> tuple[DeadLetterGroup, ...]:
-        """Those that wait, by job and kind of error, the greatest first; at most 1,000 groups."""
+        """Return the waiting dead letters by job and kind of error, largest group first; at most
+        1,000 groups.
+        """
         request = wire.ListDeadLetterGroupsRequest(namespace=self._namespace, job=job)
         answer = await self._call(methods.LIST_DEAD_GROUPS, request, deadline)
         return tuple(value_of(DeadLetterGroup, one) for one in answer.groups)
@@ -83,13 +85,14 @@ class DeadLetters:
         note: str = "",
         deadline: float | None = None,
     ) -> int:
-        """Have them wait for nobody any more; how many. Either `run_ids`, or a job, a fingerprint
-        or both, or one of `groups()` alone, or `all`: of these, where `until` is given, those that
-        died at or before it. With `until=group.last_died_at` that is what `groups()` has told of,
-        and what had died by then but was still being stored, for the moment that a commit takes.
-        `at_most`: where more are chosen by now, none is discarded (Aborted); 0: however many. With
-        `group.count - group.promised` nothing goes that wasn't told of. What a redrive is about to
-        do again stays.
+        """Discard dead letters and return their number. Select with `run_ids`, with a job, a
+        fingerprint or both, with one of `groups()`, or with `all`.
+
+        `until`: only those that failed at or before then. `until=group.last_died_at` selects the
+        runs that `groups()` counted, and those whose commit was still in progress. `at_most`: if
+        more are selected, none is discarded (Aborted); 0: no limit. `at_most=group.count -
+        group.promised` discards only those that `groups()` counted. Dead letters that a redrive
+        has queued are kept.
         """
         request = wire.DiscardDeadLettersRequest(
             namespace=self._namespace,
@@ -120,11 +123,11 @@ class DeadLetters:
         idempotency_key: str | None = None,
         deadline: float | None = None,
     ) -> RedrivePlan:
-        """Do many again: those of a job, a fingerprint or both, or one of `groups()` alone, or
-        `all` that wait, at most `rate` a second over the whole cluster (10 if 0), with `payload`
-        instead of each run's own. `until` and `at_most` as for `discard`.
+        """Redrive dead letters: those of a job, a fingerprint or both, of one of `groups()`, or
+        `all`; at most `rate` a second in the whole cluster (10 if 0). `payload` replaces each run's
+        own. `until` and `at_most` as for `discard`.
 
-        A dry run says how many. A key is made when none is given, as for `jobs.create`.
+        A dry run returns the number only. A key is created if none is given, as for `jobs.create`.
         """
         request = wire.RedriveDeadLettersRequest(
             namespace=self._namespace,
@@ -144,7 +147,7 @@ class DeadLetters:
 
 
 def _chosen(group: DeadLetterGroup | None) -> wire.ChosenGroup | None:
-    """That group, and nothing beside it."""
+    """Return the selection of this group alone."""
     if group is None:
         return None
     return wire.ChosenGroup(
@@ -153,7 +156,7 @@ def _chosen(group: DeadLetterGroup | None) -> wire.ChosenGroup | None:
 
 
 class Redrives:
-    """`client.redrives`, each by its id or as itself. `client.dead_letters.redrive` begins one."""
+    """`client.redrives`, each by its id or as a `Redrive`. `dead_letters.redrive` creates one."""
 
     def __init__(self, transport: Transport, namespace: str) -> None:
         self._transport = transport
@@ -161,7 +164,7 @@ class Redrives:
         self._namespace = namespace
 
     async def get(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
-        """One, with how its runs stand."""
+        """Return a redrive, with the states of its runs."""
         request = wire.GetRedriveRequest(redrive_id=redrive_of(redrive_id))
         return value_of(Redrive, await self._call(methods.GET_REDRIVE, request, deadline))
 
@@ -183,12 +186,12 @@ class Redrives:
     async def watch(
         self, redrive_id: Redrive | str, *, deadline: float | None = None
     ) -> AsyncIterator[Redrive]:
-        """Yield how it stands, then each change of it, until it has `ended`. A broken stream is
-        taken up again at another member.
+        """Yield the redrive, then each change of it, until it has `ended`. A broken stream is
+        resumed at another member.
 
         Raises:
-            DeadlineExceeded: `deadline` seconds have passed since the first was asked for, whatever
-                streams there were; without one a watch has no end of its own.
+            DeadlineExceeded: `deadline` seconds have passed since the call, over all streams.
+                Without a deadline a watch doesn't end.
             ClusterUnavailable: no endpoint answers.
         """
         asked = watching.WatchMethod(
@@ -201,12 +204,12 @@ class Redrives:
             yield one
 
     async def stop(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
-        """Make no more runs of it until it is resumed; those that there are go on."""
+        """Create no more runs until `resume`; runs that exist continue."""
         request = wire.StopRedriveRequest(redrive_id=redrive_of(redrive_id))
         return value_of(Redrive, await self._call(methods.STOP_REDRIVE, request, deadline))
 
     async def resume(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
-        """Go on with what is left of it."""
+        """Continue with the remaining dead letters."""
         request = wire.ResumeRedriveRequest(redrive_id=redrive_of(redrive_id))
         return value_of(Redrive, await self._call(methods.RESUME_REDRIVE, request, deadline))
 

@@ -60,7 +60,7 @@ class Jobs:
     ) -> Job:
         """Store a job: its fields as keywords, as a mapping, or as the wire's message.
 
-        A key is made when none is given, so that a lost answer makes no second job.
+        A key is created if none is given, so a retry after a lost answer creates no second job.
         """
         _need_name("create", name)
         request = wire.CreateJobRequest(
@@ -77,11 +77,11 @@ class Jobs:
         calls: int = 2,
         deadline: float | None = None,
     ) -> list[Job | ApiError]:
-        """Store many jobs, each named by its own spec: an answer for each in the same order, so
-        that one refusal hides no other.
+        """Store many jobs, each named by its own spec. Return an answer for each in the same order;
+        a rejected job doesn't affect the others.
 
-        Hundreds go in a call, so many `calls` at a time; each has the `deadline`. Every job has a
-        key of its own. None of them may name another in its `after`: create the parents first.
+        A call holds hundreds of jobs, and `calls` run at a time; each has the `deadline`. Every job
+        has its own key. None may name another one in its `after`: create the parents first.
         """
         make = Batches(
             self._transport,
@@ -134,10 +134,10 @@ class Jobs:
         deadline: float | None = None,
         **fields: Unpack[JobSpec],
     ) -> Job:
-        """Change the fields that are named; `mask=["*"]` replaces all that a person may set.
+        """Change the named fields; `mask=["*"]` replaces every field that a person may set.
 
-        None clears a field. With `etag` a job that somebody else has changed stays (`Conflict`).
-        A wire message needs its mask.
+        None clears a field. With `etag` the call fails if the job has changed (`Conflict`). A wire
+        message needs its mask.
         """
         if not isinstance(job, Job):
             _need_name("update", job)
@@ -146,9 +146,7 @@ class Jobs:
         message = job_message(written, name=name, namespace=namespace)
         if mask is None:
             if isinstance(written, Message):
-                raise TypeError(
-                    "update: a message says nothing of which fields to change: give mask"
-                )
+                raise TypeError("update: a message doesn't say which fields to change: give mask")
             mask = named_fields(written, job_pb2.Job)
         request = wire.UpdateJobRequest(
             job=message,
@@ -161,7 +159,7 @@ class Jobs:
     async def delete(
         self, job: Job | str, note: str = "", *, etag: str = "", deadline: float | None = None
     ) -> None:
-        """Delete a job. When it returns, nothing of it starts any more; what runs, finishes."""
+        """Delete a job. On return nothing of it starts any more; runs in progress finish."""
         namespace, name = job_of(job, self._namespace)
         request = wire.DeleteJobRequest(namespace=namespace, job=name, etag=etag, note=note)
         await self._call(methods.DELETE_JOB, request, deadline)
@@ -175,8 +173,8 @@ class Jobs:
         etag: str = "",
         deadline: float | None = None,
     ) -> Job:
-        """Fire no instant until `resume`, or `until`; none is replayed afterwards. With an `etag`
-        only if it is the job's own.
+        """Skip scheduled times until `resume`, or `until`; none is caught up afterwards. With
+        `etag` the call fails if the job has changed.
         """
         namespace, name = job_of(job, self._namespace)
         request = wire.PauseJobRequest(
@@ -205,7 +203,7 @@ class Jobs:
         idempotency_key: str | None = None,
         deadline: float | None = None,
     ) -> Run:
-        """Start a run now, or after `delay`, whatever the schedule says."""
+        """Start a run now, or after `delay`, regardless of the schedule."""
         namespace, name = job_of(job, self._namespace)
         request = wire.TriggerJobRequest(
             namespace=namespace,
@@ -227,8 +225,8 @@ class Jobs:
         excluded: bool = False,
         deadline: float | None = None,
     ) -> tuple[Instant, ...]:
-        """The next `count` instants of a job that run, after `after` (exclusive; now if None); with
-        `excluded` those between that don't, too.
+        """Return the next `count` scheduled times after `after` (exclusive; now if None). With
+        `excluded` also the times between that calendars exclude.
         """
         namespace, name = job_of(job, self._namespace)
         request = wire.ListNextInstantsRequest(
@@ -244,7 +242,7 @@ class Jobs:
     async def explain(
         self, job: Job | str, at: When, *, deadline: float | None = None
     ) -> InstantExplanation:
-        """Why it ran, or not, at the nominal instant `at`."""
+        """Explain why the job ran, or not, at the scheduled time `at`."""
         namespace, name = job_of(job, self._namespace)
         request = wire.ExplainInstantRequest(
             namespace=namespace, job=name, at=when_message(at, "at")
@@ -266,11 +264,11 @@ class Jobs:
         idempotency_key: str | None = None,
         deadline: float | None = None,
     ) -> BackfillPlan:
-        """Run the job for the instants from `first` to `last` (both inclusive and past), at most
-        `max_parallel` at a time (1 if 0), LOW if no priority is given.
+        """Run the job for the scheduled times from `first` to `last` (both inclusive and past), at
+        most `max_parallel` at a time (1 if 0). The priority is LOW by default.
 
-        Instants that ran are left out; `rerun` "failed" or "all" runs those again. A dry run says
-        what would be run. A key is made when none is given, as for `create`.
+        Times that ran are left out; `rerun` "failed" or "all" runs those again. A dry run returns
+        the plan only. A key is created if none is given, as for `create`.
         """
         namespace, name = job_of(job, self._namespace)
         request = wire.BackfillJobRequest(
@@ -290,19 +288,19 @@ class Jobs:
     async def get_backfill(
         self, backfill_id: Backfill | str, *, deadline: float | None = None
     ) -> Backfill:
-        """One backfill, with how its runs stand."""
+        """Return a backfill, with the states of its runs."""
         request = wire.GetBackfillRequest(backfill_id=backfill_of(backfill_id))
         return value_of(Backfill, await self._call(methods.GET_BACKFILL, request, deadline))
 
     async def watch_backfill(
         self, backfill_id: Backfill | str, *, deadline: float | None = None
     ) -> AsyncIterator[Backfill]:
-        """Yield how it stands, then each change of it, until it has `ended`. A broken stream is
-        taken up again at another member.
+        """Yield the backfill, then each change of it, until it has `ended`. A broken stream is
+        resumed at another member.
 
         Raises:
-            DeadlineExceeded: `deadline` seconds have passed since the first was asked for, whatever
-                streams there were; without one a watch has no end of its own.
+            DeadlineExceeded: `deadline` seconds have passed since the call, over all streams.
+                Without a deadline a watch doesn't end.
             ClusterUnavailable: no endpoint answers.
         """
         asked = watching.WatchMethod(
@@ -317,7 +315,7 @@ class Jobs:
     async def backfills(
         self, job: Job | str = "", *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[Backfill]:
-        """Yield backfills, of all jobs if none is named, newest first."""
+        """Yield backfills of one job (default: all jobs), newest first."""
         namespace, name = job_of(job, self._namespace)
 
         async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
@@ -339,7 +337,7 @@ class Jobs:
 
 
 def _rerun(word: str | None) -> wire.BackfillJobRequest.Rerun.ValueType:
-    """The wire's number of none, failed or all, in any case."""
+    """Return the wire's number of none, failed or all, in any case."""
     if word is None:
         return wire.BackfillJobRequest.RERUN_UNSPECIFIED
     try:
@@ -349,7 +347,7 @@ def _rerun(word: str | None) -> wire.BackfillJobRequest.Rerun.ValueType:
 
 
 def _need_name(call: str, given: object) -> None:
-    """A form in the name's place is a slip that protobuf would tell in words of its own."""
+    """Reject a spec in place of the name: protobuf's own error would be unclear."""
     if not isinstance(given, str):
         raise TypeError(
             f"{call}: the job's name comes first, as text, then its fields: "

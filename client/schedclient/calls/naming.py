@@ -1,6 +1,6 @@
-"""What a call is on: an id or a name, or the value that an earlier call gave.
+"""Objects of calls: given by id or name, or as the value that an earlier call returned.
 
-A job, pool or calendar given as a value is the one of its own namespace, whichever the client's is.
+A job, pool or calendar given as a value is looked up in its own namespace, not in the client's.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def member_of(given: Member | str) -> str:
 
 
 def _text(given: object, noun: str, called: str, value: type[Value]) -> str:
-    """Protobuf would tell of a slip in words of its own."""
+    """Return an id or name given as text. Protobuf's own error would be unclear."""
     if isinstance(given, str):
         return given
     raise TypeError(

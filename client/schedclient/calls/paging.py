@@ -1,4 +1,4 @@
-"""Lists as they are read: page after page, as far as somebody reads on."""
+"""Lists, read page by page as the caller iterates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from schedclient.values.reading import value_of
 V = TypeVar("V", bound=Value)
 
 PAGE: Final = 500
-"""Entries asked for at once; the cluster gives at most 1,000."""
+"""Entries requested at once; the cluster returns at most 1,000."""
 
 
 async def paged(
@@ -21,7 +21,7 @@ async def paged(
     read: Callable[[int, str], Awaitable[tuple[Sequence[Message], str]]],
     limit: int | None,
 ) -> AsyncIterator[V]:
-    """Yield values of the entries that `read(page size, page token)` gives, at most `limit`."""
+    """Yield values of the entries that `read(page size, page token)` returns, at most `limit`."""
     token = ""
     left = limit
     while left is None or left > 0:

@@ -1,4 +1,4 @@
-"""Calls on pools: jobs that share how many runs are under way at once, or how many start."""
+"""Calls on pools: jobs that share a concurrency limit, a rate limit, or both."""
 
 from __future__ import annotations
 
@@ -43,11 +43,10 @@ class Pools:
         validate_only: bool = False,
         deadline: float | None = None,
     ) -> Pool:
-        """Make it, or change it: at most `limit` runs under way at once, however many if None; at
-        most so many starts in a time as `rate` says (`"100/m"`), however often if None.
+        """Create a pool, or replace its limits: at most `limit` runs in progress at once, and at
+        most `rate` starts (`"100/m"`); None: unlimited.
 
-        Both are as given afterwards. With a `version`, a pool that somebody has changed since it
-        had that one stays as it is.
+        With `version` the call fails if the pool has changed.
         """
         form = {"name": name, "limit": limit, "rate": rate, "version": version}
         request = wire.SetPoolRequest(
@@ -56,7 +55,7 @@ class Pools:
         return value_of(Pool, await self._call(methods.SET_POOL, request, deadline))
 
     async def get(self, pool: Pool | str, *, deadline: float | None = None) -> Pool:
-        """One pool, with how many of its runs are under way, and how many wait."""
+        """Return a pool, with its runs in progress and its waiting runs."""
         namespace, name = pool_of(pool, self._namespace)
         request = wire.GetPoolRequest(namespace=namespace, pool=name)
         return value_of(Pool, await self._call(methods.GET_POOL, request, deadline))
@@ -85,15 +84,15 @@ class Pools:
     async def pause(
         self, pool: Pool | str, note: str = "", *, deadline: float | None = None
     ) -> Pool:
-        """Start nothing of it until `resume`, what is triggered neither; its runs wait. When it
-        returns, nothing that was handed out before starts any more.
+        """Pause a pool: its runs wait until `resume`, triggered ones too. On return, runs that were
+        dispatched before can't start any more either.
         """
         namespace, name = pool_of(pool, self._namespace)
         request = wire.PausePoolRequest(namespace=namespace, pool=name, note=note)
         return value_of(Pool, await self._call(methods.PAUSE_POOL, request, deadline))
 
     async def resume(self, pool: Pool | str, *, deadline: float | None = None) -> Pool:
-        """Let a paused pool's runs start again, those that have waited first."""
+        """Resume a pool: its runs start again, in the order in which they waited."""
         namespace, name = pool_of(pool, self._namespace)
         request = wire.ResumePoolRequest(namespace=namespace, pool=name)
         return value_of(Pool, await self._call(methods.RESUME_POOL, request, deadline))

@@ -1,4 +1,4 @@
-"""Calls on runs: what became of the work."""
+"""Calls on runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from schedclient.errors import (
     from_form,
 )
 from schedclient.transport import methods
-from schedclient.transport.transport import NOBODY, Transport
+from schedclient.transport.transport import UNREACHABLE, Transport
 from schedclient.values.events import RunEvent
 from schedclient.values.reading import value_of
 from schedclient.values.runs import Attempt, Explanation, LogPiece, Result, Run
@@ -59,9 +59,9 @@ class Runs:
         limit: int | None = None,
         deadline: float | None = None,
     ) -> AsyncIterator[Run]:
-        """Yield runs, newest first; `after` and `before` are of the nominal instant; `trigger` is
-        schedule, manual, submit, backfill or redrive, `backfill` an id. Children of a broadcast are
-        among them if its id is given, as `parent`, or their `worker`.
+        """Yield runs, newest first. `after` and `before` limit the scheduled time; `trigger` is
+        schedule, manual, submit, backfill or redrive; `backfill` is an id. Children of a broadcast
+        are included only with its id as `parent`, or their `worker`.
         """
         filters = wire.ListRunsRequest(
             namespace=self._namespace,
@@ -87,22 +87,22 @@ class Runs:
     async def watch(
         self, *run_ids: Run | str, job: str = "", deadline: float | None = None
     ) -> AsyncIterator[Run]:
-        """Yield each change of these runs, from how they stand now, until all have ended; or of all
-        runs of `job` (id or name), for ever, from those on that haven't ended.
+        """Yield each of these runs, then each change, until all have ended; or of all runs of `job`
+        (id or name), without an end, beginning with those that haven't ended.
 
-        A broken stream is taken up again at another member; a state that was seen is not told
-        twice. Of a run that changes faster than it is read, the newest state is told.
+        A broken stream is resumed at another member, and no state is yielded twice. If a run
+        changes faster than the caller reads, only its newest state is yielded.
 
         Raises:
-            DeadlineExceeded: `deadline` seconds have passed since the first was asked for, whatever
-                streams there were; without one a watch has no end of its own.
+            DeadlineExceeded: `deadline` seconds have passed since the call, over all streams.
+                Without a deadline a watch doesn't end.
             ClusterUnavailable: no endpoint answers.
         """
         if bool(run_ids) == bool(job):
             raise InvalidArgument(
-                "a watch is of runs or of a job",
+                "watch takes either runs or a job",
                 reason="WRONG_ARGUMENTS",
-                remedy="name one or the other; `events()` tells of all runs of the namespace",
+                remedy="give one of the two; `events()` yields all runs of the namespace",
             )
         if not job:
             watched = [run_of(one) for one in run_ids]
@@ -116,9 +116,9 @@ class Runs:
     async def events(
         self, *, job: str = "", after: str = "", deadline: float | None = None
     ) -> AsyncIterator[RunEvent]:
-        """Yield each change of the runs of `job` (id or name) or of the namespace, for ever:
-        `after` the cursor of an event, from an earlier stream of any member, what has changed
-        since; without it first the runs that haven't ended. `deadline` as of `watch`.
+        """Yield each change of the runs of `job` (id or name) or of the namespace, without an end.
+        With `after`, the cursor of an event of any member: the changes since then. Without it:
+        first the runs that haven't ended. `deadline` as for `watch`.
         """
         request = wire.WatchRunsRequest(namespace=self._namespace, job=job, resume_after=after)
         async for event in watching.events(self._transport, request, deadline):
@@ -131,11 +131,11 @@ class Runs:
         timeout: float | None = None,
         changed: Callable[[Run], Awaitable[None]] | None = None,
     ) -> Run:
-        """Return the run when it has ended; it is left alone if `timeout` seconds pass first.
-        `changed` is awaited with how it stands, and with each change of it until then.
+        """Return the run when it has ended. `changed` is awaited with the run now, and with each
+        change until then.
 
         Raises:
-            DeadlineExceeded: it hasn't ended by then.
+            DeadlineExceeded: `timeout` seconds have passed; the run continues.
         """
         run_id = run_of(run)
         last: Run | None = None
@@ -152,21 +152,23 @@ class Runs:
         raise DeadlineExceeded(
             f"run {run_id} {state} after {timeout:g} s",
             reason="STILL_RUNNING",
-            remedy=f"it goes on; wait again, or ask: schedctl run why {run_id}",
+            remedy=f"the run continues; wait again, or run: schedctl run why {run_id}",
         )
 
     async def cancel(
         self, run_id: Run | str, reason: str = "", *, deadline: float | None = None
     ) -> Run:
-        """End a run: at once if it waits, else by terminate and kill. Twice is fine."""
+        """Cancel a run: a waiting one at once, a running one by terminate and kill. Canceling twice
+        is fine.
+        """
         request = wire.CancelRunRequest(run_id=run_of(run_id), reason=reason)
         return value_of(Run, await self._call(methods.CANCEL_RUN, request, deadline))
 
     async def retry(
         self, run_id: Run | str, *, payload: object = None, deadline: float | None = None
     ) -> Run:
-        """Do a run again that failed for good, was cancelled, or waited too long: a new run, of the
-        job as it is now, with `payload` instead of its own. Twice gives the same run.
+        """Run again a run that failed for good, was canceled, or expired: as a new run of the job
+        as it is now, with `payload` instead of its own. Retrying twice returns the same run.
         """
         request = wire.RetryRunRequest(run_id=run_of(run_id), payload=payload_message(payload))
         return value_of(Run, await self._call(methods.RETRY_RUN, request, deadline))
@@ -179,11 +181,11 @@ class Runs:
         follow: bool = False,
         deadline: float | None = None,
     ) -> AsyncIterator[LogPiece]:
-        """Yield the output of the latest attempt, or of the one with this token; with `follow` as
-        it comes, attempt after attempt, until the run has ended (or this attempt of it). NotFound
-        where no attempt of it has this token.
+        """Yield the output of the latest attempt, or of the one with this token. With `follow`,
+        yield new output until the run (or this attempt) has ended. A broken stream is resumed.
 
-        A broken stream is taken up again where it broke.
+        Raises:
+            NotFound: no attempt of the run has this token.
         """
         request = wire.ReadLogsRequest(
             run_id=run_of(run_id), fencing_token=_token(fencing_token), follow=follow
@@ -207,7 +209,7 @@ class Runs:
                         piece.data, piece.offset = piece.data[seen - piece.offset :], seen
                     yield value_of(LogPiece, piece)
             except ClusterUnavailable as failure:
-                if failure.reason in NOBODY:
+                if failure.reason in UNREACHABLE:
                     raise
                 await asyncio.sleep(backoff.next())
             else:
@@ -216,18 +218,18 @@ class Runs:
     async def attempts(
         self, run_id: Run | str, *, deadline: float | None = None
     ) -> tuple[Attempt, ...]:
-        """Every try and every handing out that was lost."""
+        """Return every attempt, and every assignment that was lost."""
         request = wire.ListAttemptsRequest(run_id=run_of(run_id))
         answer = await self._call(methods.LIST_ATTEMPTS, request, deadline)
         return tuple(value_of(Attempt, one) for one in answer.attempts)
 
     async def why(self, run_id: Run | str, *, deadline: float | None = None) -> Explanation:
-        """Why it waits, or why it ended so."""
+        """Explain why the run waits, or why it ended as it did."""
         request = wire.ExplainRunRequest(run_id=run_of(run_id))
         return value_of(Explanation, await self._call(methods.EXPLAIN_RUN, request, deadline))
 
     async def result(self, run_id: Run | str, *, deadline: float | None = None) -> Result:
-        """What it returned, of whatever size; compared with its SHA-256."""
+        """Return the run's result, of any size, checked against its SHA-256."""
         request = wire.GetRunResultRequest(run_id=run_of(run_id))
         answer = await self._call(methods.GET_RESULT, request, deadline)
         if answer.stored:
@@ -239,7 +241,7 @@ class Runs:
         return value_of(Result, answer)
 
     async def _content(self, answer: run_pb2.RunResult, deadline: float | None) -> bytes:
-        """What is too large for one answer."""
+        """Return a result that is too large for one answer."""
         request = wire.ReadResultRequest(run_id=answer.run_id)
         limit = self._transport.settings.timeout if deadline is None else deadline
         content = bytearray()
@@ -247,7 +249,7 @@ class Runs:
             content += piece.data
         if hashlib.sha256(content).hexdigest() != answer.sha256:
             raise FailedPrecondition(
-                f"what run {answer.run_id} returned came damaged: its SHA-256 differs",
+                f"the result of run {answer.run_id} is damaged: its SHA-256 differs",
                 reason="OBJECT_DAMAGED",
             )
         return bytes(content)

@@ -1,6 +1,6 @@
-"""What a program writes to describe work: typed keywords, read by One JSON's own reader.
+"""Specs of jobs and work: typed keywords, parsed as One JSON.
 
-Instants are aware datetimes (or RFC 3339 texts), lengths timedeltas (or `"90s"`).
+Times are aware datetimes (or RFC 3339 texts), durations timedeltas (or `"90s"`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Retry(TypedDict, total=False):
 
 
 class Limits(TypedDict, total=False):
-    """What a program may have at most: see `docs/semantics/actions.md`, "Limits"."""
+    """Resource limits of a program: see `docs/semantics/actions.md`, "Limits"."""
 
     memory_bytes: int
     processes: int
@@ -88,14 +88,14 @@ class Python(TypedDict, total=False):
 
 
 class Plugin(TypedDict, total=False):
-    """What an executor does that isn't schedd's own; its `config` is its own to know."""
+    """The action of an external executor, with its own `config`."""
 
     executor: str
     config: Any
 
 
 class Notification(TypedDict, total=False):
-    """Who is told of something, and how often: at least one of webhook, command, email."""
+    """A notification: at least one of webhook, command and email; and how often."""
 
     webhook: str
     command: Sequence[str]
@@ -106,7 +106,7 @@ class Notification(TypedDict, total=False):
 
 
 class After(TypedDict, total=False):
-    """The jobs that it runs after, and of which of their ends: success, failure or any."""
+    """Parents of a job, and the outcome that counts: success, failure or any."""
 
     jobs: Sequence[str]
     when: str

@@ -1,18 +1,18 @@
-"""Runs as they change: these until they have ended, or all of a job or a namespace for ever; or one
-thing that makes runs or runs them.
+"""Changes of runs: of some until they have ended, or of all of a job or namespace; or the changes
+of one backfill, redrive or worker.
 
-    stream ──breaks──▶ another member, from the last cursor on ──▶ what was missed, then each change
+    stream ──breaks──▶ another member, from the last cursor on ──▶ missed changes, then new ones
 
 Invariants
-- No state is told twice in a row, however often a stream breaks.
-- One thing is told of from how it stands; what it was between two streams isn't.
-- Where its member ends the stream before it is over, it is asked again a second later, and later
-  and later while it tells nothing new.
-- The last state of a run is told, if it is kept: after a gap those that lived are looked at one by
-  one.
-- A watch has one deadline, however many streams and calls it takes: DeadlineExceeded at its end,
-  and not before because a call has had its time.
-- It ends where no member speaks with us (`NOBODY`), not where one has failed.
+- No state is yielded twice in a row, however often a stream breaks.
+- One object is yielded as it is now; its states between two streams are lost.
+- If a member ends the stream early, the next request follows a second later. The wait grows while
+  nothing changes.
+- The last state of each run is yielded, if the run is kept: after a gap, the runs that hadn't ended
+  are read one by one.
+- A watch has one deadline over all its streams and calls: DeadlineExceeded at its end, and not
+  earlier because one call timed out.
+- A watch ends if no member is reachable (`UNREACHABLE`), not if one fails.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from google.protobuf.message import Message
 from schedclient.errors import NO_ANSWER, ClusterUnavailable, DeadlineExceeded, NotBuilt, NotFound
 from schedclient.transport import methods
 from schedclient.transport.methods import Method
-from schedclient.transport.transport import NOBODY, Transport
+from schedclient.transport.transport import UNREACHABLE, Transport
 from schedclient.values.base import Value
 from schedclient.values.events import RunEvent
 from schedclient.values.reading import value_of
@@ -37,7 +37,7 @@ from schedproto.v1 import run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 
 MOST_KNOWN: Final = 10_000
-"""Runs whose last state is kept, so that it isn't told again."""
+"""Runs whose last state is kept, so that no state is yielded twice."""
 
 M = TypeVar("M", bound=Message)
 Watch = TypeVar("Watch", bound=Message)
@@ -47,8 +47,8 @@ V = TypeVar("V", bound=Value)
 
 @dataclass(frozen=True)
 class WatchMethod(Generic[Watch, Get, M]):
-    """How one thing is watched; and how it is asked for, of members of a version that tells nobody
-    by itself.
+    """The call that watches one object, and the call that reads it, for members of a version
+    without a stream of it.
     """
 
     watch: Method[Watch, M]
@@ -64,36 +64,36 @@ async def one(
     of: type[V],
     over: Callable[[V], bool],
 ) -> AsyncIterator[V]:
-    """Each change of one thing, from how it stands now, until it is `over`."""
+    """Yield one object, then each change of it, until it is `over`."""
     async for message in _changes(transport, asked, deadline):
-        yield (stands := value_of(of, message))
-        if over(stands):
+        yield (value := value_of(of, message))
+        if over(value):
             return
 
 
 async def _changes(
     transport: Transport, asked: WatchMethod[Any, Any, M], deadline: float | None
 ) -> AsyncIterator[M]:
-    """What one stream after another tells, and wasn't told by the one before."""
+    """Yield the object, then each change of it, over any number of streams."""
     broken, ended, time = Backoff(0.1, 2.0), Backoff(1.25, 5.0), _Time(deadline)
-    told: Message | None = None
+    last: Message | None = None
     while True:
         pause = broken
         try:
             try:
                 async for message in transport.stream(asked.watch, asked.watched, time.left):
-                    time.heard()
-                    if (facts := _ageless(message)) != told:
-                        told = facts
+                    time.answered()
+                    if (facts := _ageless(message)) != last:
+                        last = facts
                         broken.reset()
                         ended.reset()
                         yield message
-                pause = ended  # to its member, of another version, it is over: not to who watches
+                pause = ended  # a member of another version may take the object for ended
             except NotBuilt:
-                stands = await _answer(transport, asked.get, asked.got, time)
-                if stands is not None and (facts := _ageless(stands)) != told:
-                    told = facts
-                    yield stands
+                answer = await _answer(transport, asked.get, asked.got, time)
+                if answer is not None and (facts := _ageless(answer)) != last:
+                    last = facts
+                    yield answer
         except (ClusterUnavailable, DeadlineExceeded) as failure:
             time.failed(failure)
         await time.passes(pause.next())
@@ -102,17 +102,17 @@ async def _changes(
 async def _answer(
     transport: Transport, method: Method[Get, M], request: Get, time: _Time
 ) -> M | None:
-    """What a call comes to in its time, or in what the watch has left; None: nothing."""
+    """Return the answer of a call; None if it timed out."""
     try:
         answer = await transport.call(method, request, time.of_a_call(transport.settings.timeout))
     except DeadlineExceeded:
         return None
-    time.heard()
+    time.answered()
     return answer
 
 
 class _Time:
-    """What one watch may take: `most` seconds from now, or any."""
+    """The time of one watch: `most` seconds from now; None: unlimited."""
 
     def __init__(self, most: float | None) -> None:
         self._most = most
@@ -121,49 +121,45 @@ class _Time:
 
     @property
     def left(self) -> float | None:
-        """Seconds, never less than zero; None: it has no end."""
+        """Return the remaining seconds, never below zero; None: unlimited."""
         if self._most is None:
             return None
         return max(0.0, self._began + self._most - asyncio.get_running_loop().time())
 
     def of_a_call(self, usual: float) -> float:
-        """Seconds for one: as usual, or what is left."""
+        """Return the timeout of one call: the usual one, or the remaining time."""
         left = self.left
         return usual if left is None else min(usual, left)
 
-    def heard(self) -> None:
-        """A member has told something."""
+    def answered(self) -> None:
+        """Forget the last rejection: a member has answered."""
         self._refusal = None
 
     def failed(self, failure: ClusterUnavailable | DeadlineExceeded) -> None:
-        """What is gone on after, and told at the end. Raises it where there is nobody to go on
-        with, or where only connecting has an end, which has come.
+        """Keep a failure that the watch retries after. Raise it if no member is reachable, or if
+        the watch has no deadline and connecting timed out.
         """
         if isinstance(failure, DeadlineExceeded):
             gone = self._most is None
         else:
-            gone, self._refusal = failure.reason in NOBODY and self.left != 0, failure
+            gone, self._refusal = failure.reason in UNREACHABLE and self.left != 0, failure
         if gone:
             raise failure
 
     async def passes(self, seconds: float) -> None:
-        """Wait so long, or to the end.
-
-        Raises:
-            DeadlineExceeded: it has come.
-        """
+        """Wait, or raise DeadlineExceeded if the watch's time ends first."""
         await asyncio.sleep(self.of_a_call(seconds))
         if self.left == 0:
             over = DeadlineExceeded(
-                f"the {self._most:g} s of the watch are over",
+                f"the watch timed out after {self._most:g} s",
                 reason=NO_ANSWER,
-                remedy="nothing was changed: watch again, or give it more time",
+                remedy="nothing was changed: watch again, or give a longer deadline",
             )
             raise over.after(self._refusal) if self._refusal else over
 
 
 def _ageless(message: Message) -> Message:
-    """What is a change of it: not how old its lease is."""
+    """Return the message without the age of its lease, which isn't a change."""
     if "lease_age" not in message.DESCRIPTOR.fields_by_name:
         return message
     facts = type(message)()
@@ -175,7 +171,7 @@ def _ageless(message: Message) -> Message:
 async def these(
     transport: Transport, watched: Sequence[str], deadline: float | None
 ) -> AsyncIterator[Run]:
-    """Each change of these runs, from how they stand now, until all have ended."""
+    """Yield these runs, then each change, until all have ended."""
     known = _Known()
     request = wire.WatchRunsRequest(run_ids=watched)
     async for event in _events(transport, request, _Time(deadline)):
@@ -188,7 +184,7 @@ async def these(
 async def events(
     transport: Transport, request: wire.WatchRunsRequest, deadline: float | None
 ) -> AsyncIterator[RunEvent]:
-    """Each change of the runs asked for, and each gap, for ever."""
+    """Yield each change of the requested runs, and each gap."""
     known = _Known()
     async for event in _events(transport, request, _Time(deadline)):
         if event is not None and (not event.HasField("run") or known.is_news(event.run)):
@@ -198,7 +194,7 @@ async def events(
 async def runs(
     transport: Transport, request: wire.WatchRunsRequest, deadline: float | None
 ) -> AsyncIterator[Run]:
-    """As `events`, the runs alone: after a gap those that lived are looked at."""
+    """Yield the runs of `events`; after a gap, read those that hadn't ended."""
     known, time = _Known(), _Time(deadline)
     async for event in _events(transport, request, time):
         if event is None:
@@ -216,7 +212,7 @@ async def runs(
 
 
 async def _read(transport: Transport, run_id: str, time: _Time) -> run_pb2.Run | None:
-    """How it stands, as soon as somebody can say so; None: it isn't kept any longer."""
+    """Return the run as soon as a member answers; None if it isn't kept any more."""
     backoff, request = Backoff(0.1, 2.0), wire.GetRunRequest(run_id=run_id)
     while True:
         try:
@@ -232,14 +228,14 @@ async def _read(transport: Transport, run_id: str, time: _Time) -> run_pb2.Run |
 async def _events(
     transport: Transport, request: wire.WatchRunsRequest, time: _Time
 ) -> AsyncIterator[wire.RunEvent | None]:
-    """The events of one stream after another; None where one came to its end."""
+    """Yield the events of one stream after another; None where a stream ended."""
     backoff = Backoff(0.1, 2.0)
     while True:
         try:
             async for event in transport.stream(methods.WATCH_RUNS, request, time.left):
                 backoff.reset()
-                time.heard()
-                if event.cursor and not request.run_ids:  # which a member may take no cursor for
+                time.answered()
+                if event.cursor and not request.run_ids:  # with run_ids a member accepts no cursor
                     request.resume_after = event.cursor
                 if any(event.HasField(what) for what in ("run", "gap", "cluster")):
                     yield event
@@ -251,13 +247,13 @@ async def _events(
 
 
 class _Known:
-    """How runs were told last."""
+    """The last state that was yielded of each run."""
 
     def __init__(self) -> None:
         self._runs: dict[str, run_pb2.Run] = {}
 
     def is_news(self, run: run_pb2.Run) -> bool:
-        """Whether it was told otherwise, or not at all; it is told now."""
+        """Return whether the state is new, and remember it."""
         before = self._runs.pop(run.run_id, None)
         self._runs[run.run_id] = run
         if len(self._runs) > MOST_KNOWN:
@@ -265,15 +261,15 @@ class _Known:
         return before != run
 
     def forget(self, run_id: str) -> None:
-        """It isn't kept any longer."""
+        """Forget a run that isn't kept any more."""
         self._runs.pop(run_id, None)
 
     def has_ended(self, run_id: str) -> bool:
-        """Whether its end was told."""
+        """Return whether the end of the run was yielded."""
         run = self._runs.get(run_id)
         return run is not None and value_of(Run, run).ended
 
     @property
     def living(self) -> list[str]:
-        """Those whose end wasn't told."""
+        """Return the runs whose end wasn't yielded."""
         return [run_id for run_id in self._runs if not self.has_ended(run_id)]

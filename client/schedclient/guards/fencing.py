@@ -1,11 +1,11 @@
-"""What the guards of all targets share: which token it is, and whether it is stale.
+"""The rules that all guards share: which token applies, and whether it is stale.
 
 Invariants
-- A target remembers, under a name that its user chose (the resource), the greatest token it has
-  seen. A lower one is refused; the same passes, for one attempt may write twice.
-- Tokens are compared within one job alone: those of two jobs say nothing about each other, and a
-  job that was deleted and made anew is another one (docs/fencing.md).
-- No token is never taken for a low one: what can't be read is an error.
+- A target keeps the greatest token it has seen of each resource, a name that its user chose. A
+  lower token is rejected. The same token passes: one attempt may write twice.
+- Tokens are comparable only within one job. A job that was deleted and created again is another job
+  (docs/fencing.md).
+- A missing or unreadable token is an error, never a low token.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from schedkit.errors import Misconfigured
 VARIABLE: Final = "SCHEDD_FENCING_TOKEN"
 GREATEST: Final = 2**63 - 1
 LONGEST: Final = 500
-"""Characters of a resource's name: what an index of PostgreSQL takes, however they are encoded."""
+"""Characters of a resource's name: the limit of an index of PostgreSQL, in any encoding."""
 
 
 def given(token: int | None) -> int:
-    """The attempt's token: as it was given, or from the environment of a shell job.
+    """Return the attempt's token: the given one, or that in the environment of a shell job.
 
     Raises:
-        Misconfigured: it is none.
+        Misconfigured: it isn't a valid token.
     """
     if token is None:
         token = _of_the_environment()
     if isinstance(token, bool) or not isinstance(token, int) or not 0 < token <= GREATEST:
         raise Misconfigured(
-            f"{token!r} is no fencing token: a whole number from 1 to 2^63 - 1 as the job was given"
-            f" it (ctx.fencing_token, {VARIABLE}, Schedd-Fencing-Token)"
+            f"{token!r} isn't a valid fencing token: give the whole number from 1 to 2^63 - 1 that"
+            f" the job received (ctx.fencing_token, {VARIABLE}, Schedd-Fencing-Token)"
         )
     return token
 
 
 def named(resource: str) -> str:
-    """The name of a resource, if it can be one.
+    """Return the name of a resource.
 
     Raises:
         Misconfigured: it is empty, too long, or has a NUL.
@@ -52,7 +52,7 @@ def named(resource: str) -> str:
 
 
 def judge(resource: str, token: int, last_seen: int) -> None:
-    """Let the token pass.
+    """Check a token.
 
     Raises:
         StaleToken: a greater one was seen.
@@ -62,7 +62,7 @@ def judge(resource: str, token: int, last_seen: int) -> None:
 
 
 def read(text: str) -> int | None:
-    """A token as it is written in decimal; None if this isn't one."""
+    """Parse a token in decimal; None if it isn't one."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
@@ -71,10 +71,10 @@ def _of_the_environment() -> int:
     text = os.environ.get(VARIABLE)
     if text is None:
         raise Misconfigured(
-            f"no fencing token: {VARIABLE} isn't set, which schedd does for shell jobs; elsewhere"
-            " give the guard the token (ctx.fencing_token)"
+            f"no fencing token: {VARIABLE} isn't set; schedd sets it for shell jobs only;"
+            " elsewhere give the guard the token (ctx.fencing_token)"
         )
     token = read(text)
     if token is None:
-        raise Misconfigured(f"{VARIABLE}={text!r:.60} is no fencing token: a decimal number")
+        raise Misconfigured(f"{VARIABLE}={text!r:.60} isn't a valid fencing token: not a number")
     return token

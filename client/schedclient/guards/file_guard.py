@@ -1,4 +1,4 @@
-"""A guard of a file: it is replaced as a whole, under a lock, after the token is on disk.
+"""A guard of a file: the file is replaced as a whole, under a lock, once the token is on disk.
 
     FileGuard("/srv/report.csv").replace(table, ctx.fencing_token)
 
@@ -8,11 +8,11 @@
                         *.tmp     what is being written
 
 Invariants
-- The token is durable before the file is renamed: whenever this process or its machine dies, the
-  token on disk is no lower than that of whoever wrote the file.
-- What takes long, the writing itself, is done before the lock is taken.
-- The kernel frees the lock when its holder dies, and not before: a holder that was stopped is
-  waited for, never overtaken. So it holds on one machine's file systems, and no others.
+- The token is durable before the file is renamed: after any crash, the token on disk is at least
+  that of the file's writer.
+- The content is written before the lock is taken.
+- The kernel releases the lock when its holder ends, and not before: a stopped holder is waited for.
+  So the guard works on the file systems of one machine only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOOK: Final = 0.02
 
 
 class FileGuard:
-    """The guard of one file. `wait`: seconds until a lock that somebody holds is an error."""
+    """The guard of one file. `wait`: timeout for the lock, in seconds."""
 
     def __init__(self, path: str | os.PathLike[str], *, wait: float = 30.0) -> None:
         self.path: Final = Path(path).resolve()  # a file with two names must have one guard
@@ -43,13 +43,13 @@ class FileGuard:
         self.wait: Final = wait
 
     def check(self, token: int | None = None) -> None:
-        """Refuse all lower tokens from now on, and write nothing. `token`: by default that of the
+        """Reject all lower tokens from now on, and write nothing. `token`: by default that of the
         environment.
 
         Raises:
             StaleToken: a greater one was seen.
-            GuardBusy: the lock wasn't to be had in time.
-            Misconfigured: no token, no folder, or what should be a token on disk is none.
+            GuardBusy: the lock wasn't released in time.
+            Misconfigured: no token, no folder, or the token on disk isn't valid.
         """
         token = fencing.given(token)
         self._prepare()
@@ -57,14 +57,14 @@ class FileGuard:
             pass
 
     def replace(self, content: bytes | str, token: int | None = None) -> None:
-        """Put this in the file's place, or raise as `check` does and leave it as it was."""
+        """Replace the file's content, or raise as `check` does and change nothing."""
         with self.writing(token) as file:
             file.write(content.encode() if isinstance(content, str) else content)
 
     @contextmanager
     def writing(self, token: int | None = None) -> Iterator[IO[bytes]]:
-        """A file to write into, which takes the other's place at the block's end, if the token is
-        still the greatest then; otherwise, and after an exception, all is as it was.
+        """Open a new file that replaces the guarded one at the end of the block. If the token is
+        stale by then, or after an exception, the guarded file isn't changed.
         """
         token = fencing.given(token)
         self._prepare()
@@ -86,12 +86,12 @@ class FileGuard:
         try:
             self.folder.mkdir(exist_ok=True)
         except FileNotFoundError:
-            raise Misconfigured(f"no folder {self.path.parent} to keep a file in") from None
+            raise Misconfigured(f"folder {self.path.parent} not found") from None
         _sync_folder(self.path.parent)
 
     @contextmanager
     def _passed(self, token: int) -> Iterator[None]:
-        """Under the lock, with the token judged, and on disk."""
+        """Hold the lock, with the token checked and on disk."""
         with self._locked():
             fencing.judge(str(self.path), token, self._last_seen())
             fresh = self.folder / "token.tmp"
@@ -109,18 +109,18 @@ class FileGuard:
             while not _lock(file):
                 if time.monotonic() >= until:
                     raise GuardBusy(
-                        f"{file.name} was held for {self.wait:g} s",
-                        "its holder hangs or is stopped: end it (`fuser` tells who it is) and try"
+                        f"timed out after {self.wait:g} s: {file.name} is held by another process",
+                        "its holder hangs or is stopped: end it (`fuser` shows its id) and try"
                         " again; nothing was written",
                     )
                 time.sleep(LOOK)
             try:
                 yield
             finally:
-                fcntl.flock(file, fcntl.LOCK_UN)  # a child that was forked meanwhile has it too
+                fcntl.flock(file, fcntl.LOCK_UN)  # a forked child inherits the lock
 
     def _last_seen(self) -> int:
-        """The greatest token so far; 0 before the first."""
+        """Return the greatest token so far; 0 before the first."""
         kept = self.folder / "token"
         try:
             text = kept.read_text(encoding="ascii", errors="replace")
@@ -129,13 +129,13 @@ class FileGuard:
         token = fencing.read(text)
         if token is None:
             raise Misconfigured(
-                f"{kept} holds {text!r:.60}, which is no token: put the last one there (`schedctl"
-                " run attempts` shows them), or remove it while nothing of the job runs"
+                f"{kept} holds {text!r:.60}, which isn't a valid token: write the last one there"
+                " (`schedctl run attempts` shows it), or remove the file while no run is active"
             )
         return token
 
     def _sweep(self, token: int) -> None:
-        """Remove what attempts have left that died over their writing: those before this one."""
+        """Remove the unfinished files of earlier attempts that crashed."""
         for left in self.folder.glob("*.*.tmp"):
             owner = fencing.read(left.name.partition(".")[0])
             if owner is not None and owner < token:
@@ -143,7 +143,7 @@ class FileGuard:
 
 
 def _lock(file: IO[bytes]) -> bool:
-    """Take the lock if it is free; no other process, and no other thread, has it then."""
+    """Take the lock if it is free, against other processes and threads."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -157,7 +157,7 @@ def _sync_file(file: IO[bytes]) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have what was made or renamed in it outlive a crash of the machine."""
+    """Make new and renamed files of a folder durable."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(opened)

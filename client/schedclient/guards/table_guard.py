@@ -6,13 +6,13 @@
         connection.execute("UPDATE totals SET sum = 42")
         guard.check(connection, ctx.fencing_token)
 
-Any connection of the DB-API does whose parameters are `%s` (psycopg, psycopg2, Django's). Other
+Works with any connection of the DB-API with `%s` parameters (psycopg, psycopg2, Django's). Other
 drivers and languages send the statement themselves (docs/fencing.md).
 
 Invariants
-- The statement locks the resource's row until the transaction ends. So a check and the writes
-  beside it are one step: who comes meanwhile waits, and is judged by what was committed.
-- A check that no transaction holds together with its writes is an error, not a guard.
+- The statement locks the resource's row until the transaction ends, so a check and the writes
+  beside it are one step: a concurrent writer waits for the commit, and is then checked.
+- A check that isn't in the transaction of its writes is an error.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ CHECK: Final = """\
 INSERT INTO {table} AS guard (resource, token) VALUES (%s, %s)
 ON CONFLICT (resource) DO UPDATE SET token = greatest(guard.token, excluded.token)
 RETURNING token"""
-"""Answers the greatest token seen, this one included: another than this one means refused."""
+"""Returns the greatest token seen, including this one. Another token than this one: rejected."""
 
 WITHIN: Final = "SELECT txid_current_if_assigned() IS NOT NULL"
-"""After the check: whether its transaction is still open. Where each statement is a transaction of
-its own (autocommit, a pooler that deals out statements) it isn't.
+"""Run after the check: whether its transaction is still open. It isn't if each statement commits
+automatically (autocommit, a pooler in statement mode).
 """
 
 _NAME: Final = r"[a-z_][a-z0-9_]{0,62}"
@@ -57,7 +57,7 @@ class Connection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableGuard:
-    """The guard of one resource, remembered in a row of `table`, made by `schema`."""
+    """The guard of one resource, a row of `table`. `schema` creates the table."""
 
     resource: str
     table: str = "schedd_fence"
@@ -72,7 +72,7 @@ class TableGuard:
 
     @property
     def schema(self) -> str:
-        """The statement that makes the table, once for all resources: for your migrations."""
+        """The statement that creates the table, once for all resources: for your migrations."""
         return SCHEMA.format(table=self.table)
 
     def check(self, connection: Connection, token: int | None = None) -> None:
@@ -81,7 +81,7 @@ class TableGuard:
 
         Raises:
             StaleToken: a greater one was seen. Roll back.
-            Misconfigured: no token, no table, or each statement commits by itself.
+            Misconfigured: no token, no table, or the connection is in autocommit mode.
         """
         token = fencing.given(token)
         with closing(connection.cursor()) as cursor:
@@ -89,7 +89,7 @@ class TableGuard:
             fencing.judge(self.resource, token, seen)
             if not self._ask(cursor, WITHIN):
                 raise Misconfigured(
-                    "the check has committed by itself, so it guards nothing: begin a transaction"
+                    "the check was committed automatically and has no effect: begin a transaction"
                     " (or switch autocommit off), and make the check and the writes in it"
                 )
 
@@ -100,18 +100,18 @@ class TableGuard:
         except Exception as error:
             if _sqlstate(error) == _UNDEFINED_TABLE:
                 raise Misconfigured(
-                    f"the guard's table {self.table} isn't there; make it once: {self.schema}"
+                    f"the guard's table {self.table} doesn't exist; create it once: {self.schema}"
                 ) from error
             raise
 
 
 def _only(row: Any) -> Any:
-    """The one value of a row, whatever the connection makes of rows: tuple, mapping, value."""
+    """Return the one value of a row: a tuple, a mapping or the value itself."""
     if isinstance(row, Mapping):
         return next(iter(row.values()))
     return row if isinstance(row, int) else row[0]
 
 
 def _sqlstate(error: Exception) -> object:
-    """PostgreSQL's code for what is wrong, as psycopg and psycopg2 tell it."""
+    """Return PostgreSQL's error code, as psycopg and psycopg2 expose it."""
     return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)

@@ -39,7 +39,7 @@ ENDS_WITHIN: Final = 1.0
 """Seconds that a fork waits for the calls in flight, and for gRPC's threads."""
 FORKED: Final = "FORKED"
 LOOK_EVERY: Final = 0.002
-"""Seconds between two looks at what a fork waits for, or at whether a fork is over."""
+"""Seconds between two checks of open calls, or of the end of a fork."""
 _THREADS: Final = ("event_engine", "grpc_", "lifeguard")
 """How the names of gRPC's own threads begin."""
 _TASKS: Final = Path("/proc/self/task")

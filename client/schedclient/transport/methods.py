@@ -1,4 +1,4 @@
-"""The calls of the wire, each with what it takes, what it gives, and how safe a second try is."""
+"""The calls of the wire: request, answer, and whether a retry is safe."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ Res_co = TypeVar("Res_co", bound=Message, covariant=True)
 
 
 class Again(Enum):
-    """When a call may be sent a second time."""
+    """When a call may be retried."""
 
-    ALWAYS = "a read, or a change that carries its key or is the same twice"
-    UNSENT = "only if the first one surely never left"
+    ALWAYS = "a read, or an idempotent change"
+    UNSENT = "only if the first one surely wasn't sent"
 
 
 READS: Final = ("Get", "List", "Explain", "Check", "Watch", "Read")
-"""How the calls begin that change nothing."""
+"""Prefixes of the calls that change nothing."""
 TRIALS: Final = ("dry_run", "validate_only")
-"""Fields by which the others are asked what they would do."""
+"""Fields that turn a change into a dry run."""
 
 
 @dataclass(frozen=True)  # no slots: a parametrised Generic writes __orig_class__
 class Method(Generic[Req_contra, Res_co]):
-    """One call. `patience` is how many seconds one try may take while others could be made."""
+    """One call. `try_timeout`: seconds for one try while other endpoints remain."""
 
     path: str
     read: Callable[[bytes], Res_co]
     again: Again = Again.ALWAYS
-    patience: float = 5.0
+    try_timeout: float = 5.0
     resumes: bool = False
-    """Whether who reads this stream resumes it where it broke."""
+    """Whether the reader of this stream resumes it if it breaks."""
 
     def reads(self, request: Message) -> bool:
-        """Whether this call of it changes nothing."""
+        """Return whether this request changes nothing."""
         tried = any(getattr(request, field, False) for field in TRIALS)
         return tried or self.path.rpartition("/")[2].startswith(READS)
 
@@ -62,11 +62,11 @@ CALENDARS: Final = "/schedd.v1.CalendarService/"
 POOLS: Final = "/schedd.v1.PoolService/"
 AUTH: Final = "/schedd.v1.AuthService/"
 SETTLING: Final = 12.0
-"""Patience for calls that wait until nothing of a job starts any more (a start_by is 5 s), or
-write many rows."""
+"""Timeout of calls that wait until nothing of a job starts any more (a start_by is 5 s), or write
+many rows."""
 
 TAKING_ON: Final = 60.0
-"""Patience for a calendar whose every job is taken on to its new version."""
+"""Timeout of a change of a calendar, which updates every job that uses it."""
 
 CREATE_JOB: Final = Method[jobs.CreateJobRequest, job_pb2.Job](
     JOBS + "CreateJob", job_pb2.Job.FromString
@@ -161,7 +161,7 @@ LIST_DEAD_GROUPS: Final = Method[
 DISCARD_DEAD: Final = Method[runs.DiscardDeadLettersRequest, runs.DiscardDeadLettersResponse](
     RUNS + "DiscardDeadLetters",
     runs.DiscardDeadLettersResponse.FromString,
-    Again.UNSENT,  # a second one would say 0, and take what has died since
+    Again.UNSENT,  # a retry would return 0, and select what has failed since
     SETTLING,
 )
 REDRIVE_DEAD: Final = Method[runs.RedriveDeadLettersRequest, runs.RedriveDeadLettersResponse](
@@ -245,7 +245,7 @@ DELETE_CALENDAR: Final = Method[calendars.DeleteCalendarRequest, calendars.Delet
 SET_POOL: Final = Method[pools.SetPoolRequest, pools.Pool](
     POOLS + "SetPool",
     pools.Pool.FromString,
-    Again.UNSENT,  # a second one would find the version that the first has made
+    Again.UNSENT,  # a retry would conflict with the version that the first has written
     SETTLING,
 )
 GET_POOL: Final = Method[pools.GetPoolRequest, pools.Pool](POOLS + "GetPool", pools.Pool.FromString)
@@ -265,7 +265,7 @@ RESUME_POOL: Final = Method[pools.ResumePoolRequest, pools.Pool](
 CREATE_TOKEN: Final = Method[auth.CreateTokenRequest, auth.CreateTokenResponse](
     AUTH + "CreateToken",
     auth.CreateTokenResponse.FromString,
-    Again.UNSENT,  # each makes another
+    Again.UNSENT,  # each creates another
 )
 LIST_TOKENS: Final = Method[auth.ListTokensRequest, auth.ListTokensResponse](
     AUTH + "ListTokens", auth.ListTokensResponse.FromString
@@ -280,4 +280,4 @@ GET_IDENTITY: Final = Method[auth.GetIdentityRequest, auth.Identity](
 ALL: Final[tuple[Method[Any, Any], ...]] = tuple(
     value for value in list(globals().values()) if isinstance(value, Method)
 )
-"""Every call, for a test that holds them against the wire's own descriptors."""
+"""Every call, for a test that compares them with the wire's own descriptors."""

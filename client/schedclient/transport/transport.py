@@ -1,22 +1,22 @@
-"""Calls over any of several members: the dead are passed by, what is safe is tried again.
+"""Calls over any of several members: endpoints that are down are skipped, safe calls are retried.
 
     call ──▶ an endpoint that is connected ──▶ a place ──▶ answer
-                │ none is yet: try the next               │ UNAVAILABLE, or out of patience:
-                │                                         │ back off, go on
+                │ none is yet: try the next               │ UNAVAILABLE, or timed out:
+                │                                         │ back off, retry
                 ╰──────────── until the deadline of the call ─────────╯
 
 Invariants
-- Each call has a deadline; no wait or try goes past it. Streams have one only if asked for.
-- A call that may not be made twice (`Again.UNSENT`) is begun on once at most: trying again is
-  allowed only before a connection stands, or where the stream was refused (`errors.REFUSED`).
-- A change that one try may have made is told so (`DeadlineExceeded`), whatever later tries came to.
-- The endpoint that answered last is asked first again.
-- At most AT_ONCE calls are under way, however many are asked for: the others wait here in the order
-  in which they came, and what a try may take counts from when it is sent.
-- Certificates that are changed on disk hold for the calls that begin LOOK_EVERY later.
-- Each event loop has channels of its own. A fork closes them first, and breaks off the streams that
+- Each call has a deadline, which no wait or try exceeds. Streams have one only if asked for.
+- A call that isn't safe to repeat (`Again.UNSENT`) is begun once at most. It is retried only before
+  a connection is open, or if the stream was refused (`errors.REFUSED`).
+- A change that one try may have made ends in `DeadlineExceeded`, whatever later tries return.
+- The endpoint that answered last is tried first.
+- At most AT_ONCE calls are in progress; the others queue here, first in, first out. The timeout of
+  a try counts from when it is sent.
+- Calls that begin LOOK_EVERY after a change of the certificate files use the new ones.
+- Each event loop has its own channels. A fork closes them first, and breaks off the streams that
   their caller resumes (`forking`).
-- Streams, which last, have a connection beside that of the calls: they keep no call waiting.
+- Streams have their own connection, so they never delay a call.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ from schedkit.errors import Misconfigured
 from schedkit.net.channel import MAX_STREAMS, TLS, Rotation, against_each, check_plaintext, connect
 from schedkit.net.handshake import is_tls, why_not
 
-# What the tries of one call have come to: a refusal, or a change that may have been made.
+# The outcome of the tries of one call: a rejection, or a change that may have been made.
 #
-# Invariant: a change that one try may have made is told so (`DeadlineExceeded`), whatever later
-# tries came to.
+# Invariant: a change that one try may have made ends in `DeadlineExceeded`, whatever later tries
+# return.
 
 NO_TIME: Final = "NO_TIME"
-"""Why a try was never sent: there was no time for it."""
+"""A try was never sent: the time was used up."""
 ON_ITS_WAY: Final = frozenset({BROKEN, CANCELLED})
-"""Why no answer came of a member that may have begun on the call."""
+"""A member may have begun the call, but no answer arrived."""
 UNANSWERED: Final = ON_ITS_WAY | {NO_ANSWER}
-"""The same, or its time was over."""
+"""As ON_ITS_WAY, or the call timed out."""
 
 
 class Tries:
-    """What the tries of one call have come to, and what the call ends in by that."""
+    """The outcome of the tries of one call, and the error that the call ends with."""
 
     def __init__(self, *, reads: bool) -> None:
         self._reads = reads
@@ -76,19 +76,19 @@ class Tries:
         self._unclear: DeadlineExceeded | None = None
 
     def add(self, failure: ApiError) -> None:
-        """One more has failed."""
+        """Count one more failure."""
         self._last = failure
         if failure.reason in ON_ITS_WAY:
             failure = _may_have_happened(failure)
         if isinstance(failure, ClusterUnavailable):
             self._refusal = failure
         elif isinstance(failure, DeadlineExceeded) and not (
-            self._unclear and failure.reason in UNANSWERED  # a member's own words say more
+            self._unclear and failure.reason in UNANSWERED  # a member's own error says more
         ):
             self._unclear = failure
 
     def outcome(self, end: ClusterUnavailable | DeadlineExceeded) -> ApiError:
-        """The failure of the call whose tries came to this end, with the last refusal in it."""
+        """Return the error of the call whose tries ended so, with the last rejection."""
         failure: ApiError = self._last if end.reason == NO_TIME and self._last else end
         if self._unclear is not None and not self._reads:
             failure = self._unclear
@@ -104,23 +104,23 @@ def _may_have_happened(failure: ApiError) -> DeadlineExceeded:
     return DeadlineExceeded(
         failure.what,
         reason=failure.reason,
-        remedy="see whether it was done; or call again, what has an idempotency key happens once",
+        remedy="check whether it was done; or call again: an idempotency key takes effect once",
         endpoint=failure.endpoint,
     )
 
 
 def with_remedy(failure: ApiError, *, reads: bool) -> ApiError:
-    """The failure, with what to do where only the call tells."""
+    """Add a remedy that depends on the kind of call."""
     if isinstance(failure, DeadlineExceeded) and reads and not failure.remedy:
-        failure.remedy = "nothing was changed: ask again, or give it more time"
+        failure.remedy = "nothing was changed: call again, or give a longer timeout"
     return failure
 
 
 Req = TypeVar("Req", bound=Message)
 Res = TypeVar("Res", bound=Message)
 
-NOBODY: Final = frozenset({"NO_ENDPOINT", "TLS_WANTED"})
-"""Why a call was never sent: in all its time none of the endpoints spoke with us."""
+UNREACHABLE: Final = frozenset({"NO_ENDPOINT", "TLS_WANTED"})
+"""The call was never sent: no endpoint answered in all its time."""
 SILENT: Final = "DATABASE_SILENT"
 """Reason of a read that PostgreSQL didn't answer."""
 NO_DATABASE: Final = frozenset({SILENT, "DATABASE_UNAVAILABLE", "DEPENDENCY_REJECTED"})
@@ -132,15 +132,15 @@ an answer within 3 s.
 TIMEOUT: Final = 20.0
 """Seconds that a call may take if neither the call nor its client says otherwise."""
 ENOUGH: Final = 1.0
-"""Seconds in which another member may find out more than the one that was asked."""
+"""Seconds in which another member may succeed where the first failed."""
 CONNECTING: Final = 1.5
 """Seconds that connecting to one endpoint may take before the next is tried."""
 AT_ONCE: Final = MAX_STREAMS // 2
-"""Calls under way of one client. Half of what a connection bears: members of before also count
-those that have just ended, and other clients of this process share the connection.
+"""Calls in progress of one client. Half of the limit of a connection: members of earlier versions
+also count calls that have just ended, and other clients of this process share the connection.
 """
 RETIRES_WITHIN: Final = 60.0
-"""Seconds that calls have to end which were made by a certificate that was changed since."""
+"""Seconds after a change of certificate in which calls of the old one may end."""
 GRPC_LATE: Final = 1.0
 """Seconds after its deadline by which gRPC must have ended a call."""
 CALLS: Final = ""
@@ -150,14 +150,14 @@ STREAMS: Final = "streams"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to reach a cluster. `timeout` in seconds holds for each call without its own."""
+    """How to reach a cluster. `timeout`: default timeout of a call, in seconds."""
 
     endpoints: tuple[str, ...]
     tls: TLS | None = None
     token: str | None = None
     timeout: float = TIMEOUT
-    patience: float | None = None
-    """Seconds in which some endpoint must take the first connection; None: the call's timeout."""
+    connect_timeout: float | None = None
+    """Timeout of the first connection, to any endpoint, in seconds; None: the call's timeout."""
 
     def __post_init__(self) -> None:
         if not self.endpoints:
@@ -174,14 +174,14 @@ class Settings:
 
 
 def split_endpoints(endpoints: str | Sequence[str]) -> tuple[str, ...]:
-    """`host:port,host:port` or a sequence of such, as a tuple without repetitions."""
+    """Return `host:port,host:port`, or a sequence of such, as a tuple without repetitions."""
     written = [endpoints] if isinstance(endpoints, str) else endpoints
     parts = [part.strip() for one in written for part in one.split(",")]
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
 def refuse_pickle() -> NoReturn:
-    """Say why a client can't be sent to another process."""
+    """Reject pickling a client."""
     raise TypeError(
         "a client can't be pickled: it holds connections and may hold a token;"
         " pass its endpoints to the other process and make a client there"
@@ -227,8 +227,8 @@ class Transport:
     async def stream(
         self, method: Method[Req, Res], request: Req, timeout: float | None = None
     ) -> AsyncIterator[Res]:
-        """Yield the messages of one stream, from one endpoint. The caller continues where it broke.
-        `timeout` seconds are for all of it, with connecting.
+        """Yield the messages of one stream, from one endpoint. The caller resumes it if it breaks.
+        `timeout` seconds cover all of it, including the connection.
 
         Raises:
             ApiError: see `schedclient.errors`; `ClusterUnavailable` when the stream broke.
@@ -362,12 +362,12 @@ class _Channels:
             return await self._call(method, request, timeout, tries)
         except (ClusterUnavailable, DeadlineExceeded) as error:
             if isinstance(error, ClusterUnavailable):
-                told = tries.outcome(await self._explained(error))
+                outcome = tries.outcome(await self._explained(error))
             else:
-                told = tries.outcome(error)
-            if told is error:
-                raise  # with what it came of
-            raise told from error
+                outcome = tries.outcome(error)
+            if outcome is error:
+                raise  # with its cause
+            raise outcome from error
 
     async def _call(
         self, method: Method[Req, Res], request: Req, timeout: float | None, tries: Tries
@@ -381,7 +381,7 @@ class _Channels:
             if not await self._placed(deadline):
                 raise _never_sent()
             try:
-                endpoint = await self._connected(deadline)  # the one of before may be gone by now
+                endpoint = await self._connected(deadline)  # the first one may be down by now
                 seconds = self._try_for(method, deadline)
                 answer = self._callable(endpoint, method)(
                     request, timeout=seconds, metadata=self._metadata
@@ -392,7 +392,7 @@ class _Channels:
                 raise DeadlineExceeded(
                     f"gRPC didn't end the call to {endpoint} at its deadline",
                     reason=NO_ANSWER,
-                    remedy="see whether the call took effect, and restart this process",
+                    remedy="check whether the call took effect, and restart this process",
                     endpoint=endpoint,
                 ) from None
             except grpc.aio.AioRpcError as error:
@@ -456,11 +456,11 @@ class _Channels:
     # -- Endpoints --
 
     async def _connected(self, deadline: _Deadline, use: str = CALLS) -> str:
-        """An endpoint with a connection of this use: the first in order that gets one in time."""
+        """Return an endpoint with an open connection of this use: the first that connects."""
         backoff = Backoff(0.05, 1.0)
-        tried = False  # whether one has refused, or had all the time that connecting may take
-        if not self._met and self.settings.patience is not None:
-            deadline = _Deadline(min(self.settings.patience, deadline.left()))
+        tried = False  # whether an endpoint refused, or connecting timed out
+        if not self._met and self.settings.connect_timeout is not None:
+            deadline = _Deadline(min(self.settings.connect_timeout, deadline.left()))
         while True:
             for endpoint in tuple(self._order):
                 within = min(CONNECTING, deadline.left())
@@ -472,22 +472,22 @@ class _Channels:
                 self._to_the_end(endpoint)
             wait = backoff.next()
             if deadline.left() <= wait:
-                told = ", ".join(self.settings.endpoints)
+                endpoints = ", ".join(self.settings.endpoints)
                 if not tried:
                     raise DeadlineExceeded(
-                        f"the time was over before a connection stood: {told}",
+                        f"timed out before a connection was open: {endpoints}",
                         reason=NO_TIME,
-                        remedy="give it more time; nothing was sent",
+                        remedy="give a longer timeout; nothing was sent",
                     )
                 raise ClusterUnavailable(
-                    f"no endpoint answers: {told}",
+                    f"no endpoint answers: {endpoints}",
                     reason="NO_ENDPOINT",
                     remedy="check the endpoints, and that the members run",
                 )
             await asyncio.sleep(wait)
 
     async def _connects(self, endpoint: str, use: str, within: float) -> bool | None:
-        """Whether a connection stands; None: it neither did nor was refused `within` seconds."""
+        """Return whether a connection is open; None: timed out after `within` seconds."""
         channel = self._channel(endpoint, use)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(within, 0.0)):
@@ -501,7 +501,7 @@ class _Channels:
         return None
 
     async def _placed(self, deadline: _Deadline) -> bool:
-        """Whether it is this call's turn within its time; then the caller releases the place."""
+        """Wait for a place; return whether it was free in time. The caller releases it."""
         try:
             async with asyncio.timeout(deadline.left()):
                 return await self._places.acquire()
@@ -518,7 +518,7 @@ class _Channels:
         return isinstance(failure, ClusterUnavailable | DeadlineExceeded)
 
     def _demote(self, endpoint: str, failure: ApiError) -> None:
-        """Ask another first the next time, if this one can't answer."""
+        """Try another endpoint first the next time, if this one can't answer."""
         if isinstance(failure, ClusterUnavailable | DeadlineExceeded):
             self._to_the_end(endpoint)
 
@@ -527,28 +527,30 @@ class _Channels:
         self._order.append(endpoint)
 
     def _try_for(self, method: Method[Any, Any], deadline: _Deadline) -> float:
-        """Seconds for one try: with others to ask, not all that is left on one that may hang."""
+        """Return the seconds for one try. With other endpoints, one that hangs doesn't get all."""
         left = deadline.left()
         if method.again is Again.UNSENT or len(self._order) == 1:
             return left
-        return min(left, method.patience)
+        return min(left, method.try_timeout)
 
     # -- Channels --
 
     async def _explained(self, error: ClusterUnavailable) -> ClusterUnavailable:
-        """The failure; where a handshake is what fails, with its own words."""
+        """Return the failure, with the cause if a TLS handshake failed."""
         if self.settings.tls is None:
             return await self._unspoken(error)
         for endpoint in self.settings.endpoints:
             why = await asyncio.to_thread(why_not, endpoint, self.settings.tls)
             if why is not None:
                 return ClusterUnavailable(
-                    f"no TLS with {endpoint}: {why.what}", reason="TLS_REFUSED", remedy=why.remedy
+                    f"TLS with {endpoint} failed: {why.what}",
+                    reason="TLS_REFUSED",
+                    remedy=why.remedy,
                 )
         return error
 
     async def _unspoken(self, error: ClusterUnavailable) -> ClusterUnavailable:
-        """The failure of who talks in the clear, perhaps to members that talk TLS."""
+        """Return the failure of a plaintext client, with the cause if members require TLS."""
         if error.reason != "NO_ENDPOINT":
             return error
         looks = (asyncio.to_thread(is_tls, endpoint) for endpoint in self.settings.endpoints)
@@ -557,7 +559,7 @@ class _Channels:
         ):
             if speaks:
                 return ClusterUnavailable(
-                    f"{endpoint} answers by TLS, and we talk in the clear",
+                    f"{endpoint} requires TLS, but this client uses plaintext",
                     reason="TLS_WANTED",
                     remedy="give tls (ca, with cert and key or a token); for schedctl:"
                     f" schedctl config set NAME --at {endpoint} --ca FILE --cert FILE --key FILE,"
@@ -566,9 +568,9 @@ class _Channels:
         return error
 
     def _retire(self) -> None:
-        """The certificate was changed: calls from now on go by the new one."""
+        """Use the changed certificate for new calls."""
         for channel in self._channels.values():
-            task = asyncio.create_task(channel.close(RETIRES_WITHIN), name="channel of before")
+            task = asyncio.create_task(channel.close(RETIRES_WITHIN), name="retired channel")
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
         self._channels.clear()
@@ -609,7 +611,7 @@ class _Deadline:
         return self._loop.time() - self._began
 
     def left(self) -> float:
-        """Seconds that are left, never less than zero."""
+        """Return the remaining seconds, never below zero."""
         return max(0.0, self._at - self._loop.time())
 
 
@@ -628,7 +630,7 @@ def _is_cancelled() -> bool:
 
 def _never_sent() -> DeadlineExceeded:
     return DeadlineExceeded(
-        f"the time was over before it was this call's turn: {AT_ONCE} are made at a time",
+        f"timed out in the client's queue: {AT_ONCE} calls run at a time",
         reason=NO_TIME,
-        remedy="give it more time, or make fewer at a time; nothing was sent",
+        remedy="give a longer timeout, or make fewer calls at a time; nothing was sent",
     )

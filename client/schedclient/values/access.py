@@ -8,14 +8,14 @@ from typing import Final
 
 from schedclient.values.base import Value
 
-MOST_TOLD: Final = 1_000
+MOST_COUNTED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessToken(Value):
-    """One, but not its secret. `role` VIEWER, OPERATOR or ADMIN; `namespaces` `*` for all;
-    `maker_id` of the token or login that made it, with which it ends; `ended_with_it` how many
-    `revoke_token` took along (MOST_TOLD: as many or more).
+    """A token, without its secret. `role`: VIEWER, OPERATOR or ADMIN; `namespaces`: `*` for all.
+    `maker_id`: the token or login that created it, and ends it when it ends. `ended_with_it`: how
+    many `revoke_token` revoked with it (MOST_COUNTED: as many or more).
     """
 
     token_id: str
@@ -33,7 +33,7 @@ class AccessToken(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewToken(Value):
-    """One that was just made. `secret` is what is sent, and told this once."""
+    """A new token. `secret` is what a client sends; the cluster shows it only once."""
 
     token: AccessToken
     secret: str
@@ -52,7 +52,7 @@ class Grant(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity(Value):
-    """Who the caller is, as the cluster takes them."""
+    """The authenticated caller."""
 
     actor: str
     grants: tuple[Grant, ...]

@@ -12,7 +12,7 @@ from schedproto.v1 import job_service_pb2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut(Value):
-    """An instant of a backfill's range that isn't run; without `run_id` there is no run of it."""
+    """A scheduled time that a backfill leaves out, with its run, if there is one."""
 
     scheduled_at: datetime
     run_id: str | None
@@ -22,8 +22,8 @@ class LeftOut(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfill(Value):
-    """Runs of a past range: `total` instants, of which `to_come` have no run yet, and how the runs
-    of the others stand. `state` is ACTIVE, DONE or CANCELLED; the range is in `first` and `last`.
+    """Runs of a past range. Of `total` scheduled times, `to_come` have no run yet; `runs` counts
+    the others by state. `state` is ACTIVE, DONE or CANCELLED; `first` and `last` are the range.
     """
 
     backfill_id: str
@@ -49,26 +49,26 @@ class Backfill(Value):
 
     @property
     def first(self) -> datetime:
-        """From when on, inclusive. The wire calls it `from`, which is a word of Python's."""
+        """The start of the range, inclusive: the wire's `from`, a keyword of Python."""
         first: datetime = getattr(self.message, "from").ToDatetime(tzinfo=UTC)
         return first
 
     @property
     def last(self) -> datetime:
-        """Until when, inclusive."""
+        """The end of the range, inclusive."""
         last: datetime = cast("job_service_pb2.Backfill", self.message).to.ToDatetime(tzinfo=UTC)
         return last
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of it is there any more, or to come."""
+        """Whether all its runs have ended, and none will follow."""
         return self.state != "ACTIVE" and not self.waiting + self.running + self.retrying
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillPlan(Value):
-    """The instants that a backfill runs, those of its range that it leaves out, and itself; None
-    for a dry run. `left_out` is empty where an idempotency key gave an earlier one.
+    """The scheduled times that a backfill runs, those that it leaves out, and the backfill; None
+    for a dry run. `left_out` is empty if the idempotency key returned an earlier backfill.
     """
 
     instants: tuple[datetime, ...]

@@ -1,11 +1,11 @@
-"""What calls return: frozen values with aware UTC instants, made by `reading`. What all have in
-common is here; those of runs are in `run_values`, those of jobs in `job_values`, and so on.
+"""Base of the values that calls return: frozen, with aware UTC times, created by `reading`. The
+modules beside this one have the values by noun.
 
 Invariants
-- A value never changes; asking again gives a new one.
-- None means unknown, as in One JSON; an instant is an aware datetime in UTC, a length a timedelta.
-- `value.message` is the wire's message in full, `value.to_json()` its One JSON.
-- A state or reason that is newer than this code is shown by its number, never an error.
+- A value never changes; another call returns a new one.
+- None means unknown, as in One JSON; a time is an aware datetime in UTC, a duration a timedelta.
+- `value.message` is the complete wire message, `value.to_json()` its One JSON.
+- A state or reason that is newer than this code is shown by its number, and is no error.
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ class Value:
     message: Message = field(repr=False, compare=False)
 
     def to_json(self, *, snake: bool = False) -> dict[str, Any]:
-        """One JSON of it, every key there."""
+        """Return its One JSON, with every key."""
         return to_json(self.message, snake=snake)

@@ -16,7 +16,7 @@ class DateRange(Value):
 
     @property
     def first(self) -> str:
-        """The first of them."""
+        """The first day."""
         return str(getattr(self.message, "from"))
 
 

@@ -1,7 +1,4 @@
-"""What calls on the cluster return: itself, its members, shards and workers, checkups, the audit.
-
-Values as all others (`values`): frozen, with aware UTC instants; None means unknown.
-"""
+"""Values of cluster calls: the cluster, members, shards, workers, diagnostics, audit log."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from schedclient.values.base import Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster(Value):
-    """The cluster as it stands."""
+    """The state of the cluster."""
 
     cluster_id: str
     leader: str | None
@@ -34,13 +31,13 @@ class Cluster(Value):
     paused_by: str | None
     pause_note: str | None
     troubles: list[str]
-    """What keeps runs from being on time, in words; a pause isn't among it."""
+    """Why runs are late, in words; a pause isn't listed."""
     recovering: bool
-    """It is paused because its database went back, to `paused_at`."""
+    """The cluster is paused because its database was restored, to `paused_at`."""
     lost_until: datetime | None
-    """Until when the database that was lost may have gone on."""
+    """Until when the lost database may have been in use."""
     lost_members: tuple[str, ...]
-    lost_workers: tuple[str, ...]
+    """Workers that were lost within the retention and haven't returned, by name."""
     """Names of those that were lost within the retention and haven't returned."""
 
 
@@ -66,9 +63,9 @@ class Member(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding(Value):
-    """What a checkup found. `severity` OK, WARN or BAD; `why` and `remedy` None where all is well.
+    """One finding of a check. `severity` OK, WARN or BAD; `why` and `remedy` None if it is OK.
 
-    `subject`: the member, endpoint, worker or table that it is about.
+    `subject`: the member, endpoint, worker or table.
     """
 
     area: str
@@ -82,7 +79,7 @@ class Finding(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkup(Value):
-    """All findings of one member that was asked. `now`: cluster time when it answered."""
+    """All findings, from one member. `now`: cluster time when it answered."""
 
     findings: tuple[Finding, ...]
     member: str | None
@@ -102,7 +99,7 @@ class LeaderTransfer(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardMove(Value):
-    """A shard whose owner changed, or would: names of members, None for nobody."""
+    """A shard that changed its owner, or would: names of members, None: no owner."""
 
     shard: int
     old_owner: str | None
@@ -122,11 +119,10 @@ class Shard(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker(Value):
-    """One workerd. `state` LIVE, DRAINING (it says so itself) or LOST; `refuses`: why it takes no
-    new work though it is live, in words; `drained_at`, `drained_by`, `drain_reason`: who wants it
-    to take none until it is undrained. `unstored`: results that it has and no member has stored.
-    `unheard`: no member that answers hears it, so that it isn't known what runs on it: `free`,
-    `running`, `unstored` and `lease_age` are None.
+    """One workerd. `state`: LIVE, DRAINING (as the worker reports) or LOST. `refuses`: why a live
+    worker takes no new work. `drained_at`, `drained_by`, `drain_reason`: the drain by an operator.
+    `unstored`: results that the worker holds and no member has stored. `unheard`: no member that
+    answers receives its heartbeats; `free`, `running`, `unstored` and `lease_age` are None.
     """
 
     name: str
@@ -147,7 +143,7 @@ class Worker(Value):
     drain_reason: str | None
     executors: tuple[str, ...]
     namespaces: tuple[str, ...]
-    """Whose runs it is given; none: of all."""
+    """Namespaces whose runs it takes; none: all."""
     unstored: int | None
     unheard: bool
     lost_at: datetime | None
@@ -156,7 +152,7 @@ class Worker(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry(Value):
-    """Who did what to which, and with what outcome."""
+    """One change or rejection: who, what, when, outcome."""
 
     at: datetime
     actor: str

@@ -1,4 +1,4 @@
-"""Dead letters, and the redrives that do them again, as values."""
+"""Dead letters and redrives, as values."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from schedclient.values.runs import LIVE, Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter(Value):
-    """A run that failed for good, and waits for a person until it is settled: REDRIVEN or
-    DISCARDED. `redriven_as` is the run that does it again.
+    """A run that failed for good, and waits until it is REDRIVEN or DISCARDED (`settled`).
+    `redriven_as` is the new run.
     """
 
     run: Run
@@ -29,9 +29,9 @@ class DeadLetter(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterGroup(Value):
-    """Dead letters of one job with one kind of error, that wait; `promised` of them to a redrive.
-    `run_id` is the newest, and `error` its own. `job` of what was `submitted` is the name that
-    it was given, if any.
+    """Waiting dead letters of one job with one kind of error; `promised` of them are queued for a
+    redrive. `run_id` is the newest, and `error` its error. `job` of `submitted` runs is the name
+    that they were given, if any.
     """
 
     fingerprint: str
@@ -50,9 +50,9 @@ class DeadLetterGroup(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redrive(Value):
-    """Dead letters that are done again, `rate` a second: `made` of `total` so far, and `runs` says
-    how many of those are in which state. `state` is OPEN, STOPPED or DONE. `submitted` says of one
-    group whose it was, submitted runs' or the job's; None: whatever was named so.
+    """A redrive of dead letters, `rate` a second: `made` of `total` so far; `runs` counts those by
+    state. `state` is OPEN, STOPPED or DONE. `submitted`: whether the group was of submitted runs or
+    of the job with this name; None: of both.
     """
 
     redrive_id: str
@@ -75,20 +75,20 @@ class Redrive(Value):
 
     @property
     def left(self) -> int:
-        """How many it is still to do again."""
+        """Dead letters that are still queued."""
         return self.total - self.made - self.left_out
 
     @property
     def ended(self) -> bool:
-        """Whether it was stopped, or all is made and has ended: of one that was asked for by its
-        id, for of a list's `runs` is empty.
+        """Whether it was stopped, or all its runs have ended. Only for a redrive that was read by
+        its id: lists have no `runs`.
         """
         return self.state == "STOPPED" or (self.state == "DONE" and not self.runs.keys() & LIVE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedrivePlan(Value):
-    """How many dead letters a redrive does again, and itself; None for a dry run."""
+    """The number of dead letters that a redrive selects, and the redrive; None for a dry run."""
 
     total: int
     redrive: Redrive | None

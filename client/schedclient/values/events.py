@@ -1,4 +1,4 @@
-"""What a stream of events tells."""
+"""Events of a stream, as values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from schedclient.values.runs import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap(Value):
-    """What a stream couldn't tell, in words: of runs scheduled before this that have ended
+    """Changes that a stream lost, in words: of runs scheduled before `before` that have ended
     meanwhile; None: of all.
     """
 
@@ -35,8 +35,8 @@ class ClusterEvent(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent(Value):
-    """A run as it stands now, a gap, or a change of the cluster. `cursor`: where to go on after
-    it, at any member.
+    """A run as it is now, a gap, or a change of the cluster. `cursor`: to continue after it, at any
+    member.
     """
 
     run: Run | None

@@ -1,4 +1,4 @@
-"""What calls on jobs return: definitions, and the instants that they come to."""
+"""Job definitions and their scheduled times, as values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class After(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job(Value):
-    """A definition. The whole of it is in `message`; here is what programs look at."""
+    """A definition. `message` has all of it; the fields here are what most programs need."""
 
     job_id: str
     namespace: str
@@ -59,8 +59,8 @@ class Job(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instant(Value):
-    """One coming instant of a job: nominal, and with jitter. `excluded_by`: the calendar, in words,
-    for which it doesn't run.
+    """A coming scheduled time of a job, without and with jitter. `excluded_by`: the calendar that
+    excludes it, in words.
     """
 
     scheduled_at: datetime
@@ -70,9 +70,9 @@ class Instant(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstantExplanation(Value):
-    """Why a job ran, or not, at one instant, and the row that says so; None where there is none."""
+    """Why a job ran, or not, at one scheduled time, and its row; None if there is none."""
 
     answer: str
     run: Run | None
     backfilled: tuple[Run, ...]
-    """Runs that backfills made for this instant, oldest first."""
+    """Runs that backfills created for this scheduled time, oldest first."""

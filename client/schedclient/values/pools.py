@@ -10,8 +10,8 @@ from schedclient.values.base import Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool(Value):
-    """Jobs that share a `limit` of runs under way at once (however many if 0), a `rate` of starts
-    as `"100/m"` (however often if None), or both. `recent` started within the rate's last time.
+    """Jobs that share a `limit` of runs in progress (0: unlimited), a `rate` of starts as `"100/m"`
+    (None: unlimited), or both. `recent` started within the last period of the rate.
     """
 
     namespace: str

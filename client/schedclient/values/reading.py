@@ -1,4 +1,4 @@
-"""From the wire's messages to values: each field of a value is the message's field of that name."""
+"""Convert wire messages to values: each field is the message's field of that name."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ _NESTED: Final[dict[str, type[Value]]] = {
     "schedd.v1.Token": AccessToken,
     "schedd.v1.Identity.Grant": Grant,
 }
-"""Which value each nested message becomes."""
+"""The value class of each nested message."""
 
 
 def value_of(cls: type[V], message: Message) -> V:
-    """The value of a message: each field of `cls` from the message's field of that name."""
+    """Return the value of a message: each field of `cls` from the message's field of that name."""
     fields = message.DESCRIPTOR.fields_by_name
     read = {name: _read(message, fields[name], optional) for name, optional in _shape(cls)}
     return cls(message=message, **read)
 
 
 def _shape(cls: type[Value]) -> tuple[tuple[str, bool], ...]:
-    """The names of a value's own fields, and whether each may be None."""
+    """Return the names of a value's own fields, and whether each may be None."""
     if cls not in _SHAPES:
         hints = get_type_hints(cls)
         names = [one.name for one in dataclasses.fields(cls) if one.name != "message"]

@@ -1,4 +1,4 @@
-"""What calls on runs return, and why one waits or ended so."""
+"""Runs, attempts, logs, results and explanations, as values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from schedproto.v1 import run_pb2
 
 
 class RunState(StrEnum):
-    """Where a run stands."""
+    """State of a run."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -27,12 +27,12 @@ class RunState(StrEnum):
 
 
 LIVE: Final = frozenset({RunState.PENDING, RunState.RUNNING, RunState.RETRYING})
-"""States that a run leaves again; every other one is its end."""
+"""States that aren't final."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress(Value):
-    """How far a running attempt is, by its own word: `done` of `total`, said `at`."""
+    """Progress of a running attempt, as it reported: `done` of `total`, `at` then."""
 
     fraction: float
     done: float
@@ -43,7 +43,7 @@ class RunProgress(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parent(Value):
-    """A run that a chain's run came after, and how it had ended."""
+    """A parent run of a run in a chain, and its outcome."""
 
     job: str
     run_id: str
@@ -90,22 +90,22 @@ class Run(Value):
     losses: int
     """How many times its worker was lost while it ran."""
     most_losses: int
-    """At so many it fails; 0: none was lost yet."""
+    """Losses at which the run fails; 0: none so far."""
 
     @property
     def ended(self) -> bool:
-        """Whether it will never change again."""
+        """Whether the state is final."""
         return self.state not in LIVE
 
     @property
     def succeeded(self) -> bool:
-        """Whether it ended well."""
+        """Whether it succeeded."""
         return self.state == RunState.SUCCEEDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt(Value):
-    """One try of a run, or one handing out that was lost."""
+    """One attempt of a run, or one assignment that was lost."""
 
     attempt: int
     fencing_token: int
@@ -131,15 +131,15 @@ class LogPiece(Value):
     omitted: int
     """Bytes left out just before it."""
     fencing_token: int
-    """Of the attempt that wrote it, where the run is followed; else 0."""
+    """Token of the attempt that wrote it, if the run is followed; else 0."""
     note: str | None
-    """Instead of data: what is to be known of the log, such as why it isn't whole."""
+    """Instead of data: a remark on the log, for example why it is incomplete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result(Value):
-    """What a run returned: `value` is JSON's, or bytes where it was no JSON. `stored`: it was too
-    large for the database; `problem`: and why it isn't kept.
+    """The result of a run: `value` is JSON, or bytes if it wasn't JSON. `stored`: it was too large
+    for the database; `problem`: why it isn't kept.
     """
 
     run_id: str
@@ -162,7 +162,7 @@ class Result(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check(Value):
-    """One thing that was looked at to answer why."""
+    """One check that the explanation is based on."""
 
     question: str
     answer: str
@@ -171,9 +171,9 @@ class Check(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation(Value):
-    """Why a run waits, or why it ended so."""
+    """Why a run waits, or why it ended as it did."""
 
     answer: str
     checks: tuple[Check, ...]
     refused: bool
-    """It waits because each worker that might run it has refused it."""
+    """The run waits because each suitable worker has rejected it."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from schedclient import AccessToken, ApiError, Identity, NewToken
-from schedclient.values.access import MOST_TOLD
+from schedclient.values.access import MOST_COUNTED
 from schedctl import contexts
 from schedctl.columns import TOKENS
 from schedctl.failure import CommandFailure
@@ -204,7 +204,7 @@ def revoke(session: Session, token_id: str) -> None:
         message(f"the token of {revoked.name} is revoked: {since}, by {revoked.revoked_by}")
         if count := revoked.ended_with_it:
             were = "was" if count == 1 else "were"
-            told = count if count < MOST_TOLD else f"{count} or more"
+            told = count if count < MOST_COUNTED else f"{count} or more"
             message(f"{told} that {were} made by it ended with it")
     else:
         show_one(session, revoked, TOKENS, lambda one: one.token_id)

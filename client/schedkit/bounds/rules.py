@@ -388,7 +388,7 @@ _CHECKS: Final[Mapping[type, Callable[[Any], Check]]] = {
 }
 
 MOST_FOUND: Final = 20
-"""Violations of a list that are told."""
+"""Violations of a list that are reported."""
 
 
 def problem(found: Found) -> str:

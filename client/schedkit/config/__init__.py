@@ -3,16 +3,15 @@
     default  <  file (TOML)  <  environment (PREFIX_SECTION__KEY)  <  flags ({"section.key": …})
 
 Invariants
-- The dataclasses are the only list of keys: nothing is accepted that they don't have. An unknown
-  key or flag is an error with a suggestion; an unknown variable with the prefix only a warning,
-  for an environment belongs to many.
-- All errors come at once, each with its place: `schedd.toml:7`, the variable, the flag. Where a
-  value is no good its default stands for it (or nothing of its type), for what else is wrong to be
-  found; of such a key nothing more is told, nor of the section that it is in as a whole.
-- Of a file that can't be read nobody knows what it sets: then only values are judged that stand
-  elsewhere, each by itself.
-- Of two values for one key only the stronger is judged.
-- The value of a secret stands in no message.
+- The dataclasses are the only list of keys. An unknown key or flag is an error with a suggestion;
+  an unknown variable with the prefix is only a warning, because an environment is shared.
+- All errors are reported at once, each with its place: `schedd.toml:7`, the variable, the flag. A
+  rejected value is replaced by its default, to find further errors. Of such a key, and of its
+  section as a whole, no second error is reported.
+- If the file can't be read, its values are unknown: then only values from other sources are
+  checked, each separately.
+- Of two values for one key only the stronger is checked.
+- No message contains the value of a secret.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from schedkit.errors import Misconfigured, NotNow
 
 @dataclass(frozen=True, slots=True)
 class SettingKey:
-    """One setting: where it stands, its type (without None), and whether it may be shown."""
+    """One setting: its place, its type (without None), and whether it may be shown."""
 
     path: Path
     kind: Any
@@ -67,7 +66,7 @@ def flag_of(path: Path) -> str:
 
 
 def secret(default: str | None) -> Any:
-    """The default of a field that stands in no message, no log and no `repr`."""
+    """The default of a field that no message, no log and no `repr` shows."""
     return field(default=default, repr=False, metadata={"secret": True})
 
 
@@ -86,7 +85,7 @@ def fields_of(cls: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
 
 
 def keys_of(cls: type, at: Path = ()) -> Iterator[SettingKey]:
-    """All keys of a configuration, sections descended into.
+    """Return all keys of a configuration, with those of its sections.
 
     Raises:
         TypeError: a field has a type that can't be configured.
@@ -127,12 +126,12 @@ JOB_VARIABLES: Final = frozenset(
         *("SCHEDULED_AT", "DEADLINE", "IDEMPOTENCY_KEY"),
     )
 )
-"""What a job sees. A daemon or a client that a job starts never takes it for configuration."""
+"""Variables that a job sees. A daemon or client that a job starts never reads them as settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """One thing to change, and where it stands."""
+    """One error of a configuration, and its place."""
 
     where: str
     what: str
@@ -142,11 +141,11 @@ class ConfigProblem:
 
 
 class Untimely(ConfigProblem):
-    """One that is there by this host's clock, or its full disk, alone."""
+    """An error that may pass: this host's clock, or its full disk."""
 
 
 class ConfigErrors(Misconfigured):
-    """Everything that is wrong with a configuration, one line each."""
+    """All errors of a configuration, one line each."""
 
     def __init__(self, problems: Iterable[ConfigProblem]) -> None:
         self.problems = tuple(problems)
@@ -154,11 +153,11 @@ class ConfigErrors(Misconfigured):
 
 
 def refusal(problems: Iterable[ConfigProblem]) -> Misconfigured:
-    """What to raise for these."""
-    told = [*problems]
-    if all(isinstance(one, Untimely) for one in told):
-        return NotNow("\n".join(map(str, told)))
-    return ConfigErrors(told)
+    """Return the exception for these problems."""
+    found = [*problems]
+    if all(isinstance(one, Untimely) for one in found):
+        return NotNow("\n".join(map(str, found)))
+    return ConfigErrors(found)
 
 
 def load(
@@ -171,19 +170,19 @@ def load(
     foreign: Collection[str] = JOB_VARIABLES,
     also: Callable[[C], Iterable[ConfigProblem]] = lambda _: (),
 ) -> C:
-    """The configuration `cls` from all its sources.
+    """Load the configuration `cls` from all its sources.
 
     Args:
-        cls: a dataclass; nested dataclasses are sections. Each may say by a method `faults` what
-            is wrong with values that can be read: Problems whose `where` is the key in that very
-            section (of sections below it too), or empty for all of it. It is asked for a
-            section that is given, and for the whole.
+        cls: a dataclass; nested dataclasses are sections. Its optional method `faults` returns
+            problems of values that can be read. `where` is a key of that section, or of sections
+            below it, or empty for the whole section. It is called for each given section, and for
+            the whole.
         file: TOML; must exist when given.
-        environ: variables, those of others among them.
-        prefix: of ours, without the underscore: `SCHEDD`.
+        environ: variables, also those of other programs.
+        prefix: of our variables, without the underscore: `SCHEDD`.
         flags: values by dotted path; None is a flag that wasn't given.
         foreign: variables with our prefix that are not ours.
-        also: what else is wrong, told as by `faults` of the whole.
+        also: further problems, reported as by `faults` of the whole.
 
     Raises:
         ConfigErrors: with every problem.
@@ -202,8 +201,8 @@ def load(
 
 
 def masked(config: Any) -> dict[str, object]:
-    """A configuration for people and logs: dotted paths to values, secrets as `***`, and
-    what an address has before its `@`.
+    """Return a configuration for people and logs: dotted paths to values. Secrets, and the part of
+    an address before its `@`, are shown as `***`.
     """
     shown: dict[str, object] = {}
     for key in keys_of(type(config)):
@@ -219,7 +218,7 @@ def _shown(value: object) -> object:
 
 
 def changed(old: C, new: C) -> list[str]:
-    """The dotted paths of what differs between two configurations."""
+    """Return the dotted paths of the values that differ between two configurations."""
     return [key.dotted for key in keys_of(type(old)) if _of(old, key) != _of(new, key)]
 
 
@@ -240,7 +239,7 @@ class _Given:
 
 @dataclass(slots=True)
 class _Sources:
-    """What was given for which key; a later reading is the stronger."""
+    """The values given for each key; a later source overrides an earlier one."""
 
     keys: Mapping[Path, SettingKey]
     prefix: str
@@ -248,10 +247,10 @@ class _Sources:
     """Those that there are, by dotted path."""
     given: dict[Path, _Given] = field(default_factory=dict)
     problems: list[ConfigProblem] = field(default_factory=list)
-    told: set[Path] = field(default_factory=set)
-    """Keys whose value is no good, or missing; and sections that can't be made."""
+    reported: set[Path] = field(default_factory=set)
+    """Keys whose value is invalid or missing, and sections that can't be built."""
     unread: bool = False
-    """Whether there is a file that can't be read."""
+    """Whether a file can't be read."""
 
     def problem(self, where: str, what: str) -> None:
         self.problems.append(ConfigProblem(where, what))
@@ -319,7 +318,7 @@ class _Sources:
                 self.problem(flag, f"unknown flag{_suggestion(flag, near, '--')}")
 
     def value(self, key: SettingKey) -> Any:
-        """The converted value of a key that was given, or MISSING after a problem."""
+        """Return the converted value of a key that was given, or MISSING after a problem."""
         given = self.given[key.path]
         convert = values.from_text if given.is_text else values.from_toml
         try:
@@ -327,12 +326,12 @@ class _Sources:
         except ValueError as error:
             shown = "" if key.secret else f", not {hidden(repr(given.value))}"
             self.problem(given.where, f"{key.dotted} {error}{shown}")
-            self.told.add(key.path)
+            self.reported.add(key.path)
             return MISSING
 
     def missing(self, key: SettingKey) -> None:
-        """Nobody gave what must be given."""
-        self.told.add(key.path)
+        """Report a required key without a value."""
+        self.reported.add(key.path)
         if self.unread:
             return
         flag = f" or {key.flag}" if key.dotted in self.flags else ""
@@ -340,14 +339,16 @@ class _Sources:
         self.problem(key.dotted, f"is missing; {hint}")
 
     def judge(self, at: Path, found: Iterable[ConfigProblem]) -> None:
-        """What the section there finds wrong with its values."""
+        """Add the problems that a section reports about its values."""
         for problem in () if self.unread else found:
             path = (*at, *problem.where.split(".")) if problem.where else at
-            if path not in self.told and not (path and any(_in(each, path) for each in self.told)):
+            if path not in self.reported and not (
+                path and any(_in(each, path) for each in self.reported)
+            ):
                 self.problems.append(self._placed(path, problem))
 
     def _placed(self, path: Path, problem: ConfigProblem) -> ConfigProblem:
-        """With the place where it was given, if it was: of a section, where it begins."""
+        """Return the problem with the place of its value; of a section, where it begins."""
         dotted = ".".join(path) or "configuration"
         inside = (given for key, given in self.given.items() if path and _in(key, path))
         given = self.given.get(path) or next(inside, None)
@@ -357,7 +358,7 @@ class _Sources:
 
 
 def _build(cls: type, at: Path, sources: _Sources) -> Any:
-    """The dataclass from its sources, which hold all problems then: with one it is a draft."""
+    """Return the dataclass from its sources, which collect all problems; with one it is a draft."""
     made: dict[str, Any] = {}
     for each, kind in fields_of(cls):
         path = (*at, each.name)
@@ -387,7 +388,7 @@ def _made(cls: type, made: dict[str, Any], at: Path, sources: _Sources) -> Any:
     except (ValueError, Misconfigured) as error:
         name = at[-1] if at else ""
         sources.judge(at, [ConfigProblem("", str(error).removeprefix(f"{name}: "))])
-        sources.told.add(at)
+        sources.reported.add(at)
         config = _draft(cls, made)
     if hasattr(config, "faults"):
         sources.judge(at, config.faults())
@@ -395,7 +396,7 @@ def _made(cls: type, made: dict[str, Any], at: Path, sources: _Sources) -> Any:
 
 
 def _draft(cls: type, made: dict[str, Any]) -> Any:
-    """One with these values that has not been judged by its own `__post_init__`."""
+    """Return an instance with these values, without its `__post_init__` checks."""
     config: Any = object.__new__(cls)
     for each in fields(cls):
         factory = each.default_factory
@@ -409,7 +410,7 @@ def _in(path: Path, at: Path) -> bool:
 
 
 def _suggestion(name: str, near: Iterable[str], begin: str = "") -> str:
-    """What was meant, perhaps; that all of them begin alike makes none of them nearer."""
+    """Return a suggestion, if a known name is close; a common prefix doesn't count."""
     known = {each.removeprefix(begin): each for each in near}
     close = difflib.get_close_matches(name.removeprefix(begin), known, n=1, cutoff=0.6)
     return f"; did you mean {known[close[0]]!r}?" if close else ""
@@ -420,5 +421,5 @@ def _brackets(line: str) -> int:
 
 
 def _key(line: str) -> str:
-    """The key that is given in this line of TOML, for a message."""
+    """Return the key of this line of TOML, for a message."""
     return "".join(f"{'.'.join(path)} " for path in [*lines_of(line)][-1:])

@@ -1,7 +1,7 @@
-"""Where a key stands in a TOML text, for messages; tomllib reads values and forgets lines.
+"""Line numbers of the keys of a TOML text, for messages: tomllib doesn't keep them.
 
-A scan by line, not a parser: it knows headers and keys at the start of a line. A key that it
-can't see (inside an inline table) is told by the line of the nearest key around it.
+A scan by line, not a parser: it finds headers and keys at the start of a line. A key inside an
+inline table gets the line of the nearest key around it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def lines_of(text: str) -> dict[Path, int]:
 
 
 def nearest(found: dict[Path, int], path: Path) -> int | None:
-    """Line of `path`, or of what it is in; None when nothing of it was seen."""
+    """Return the line of `path`, or of the table around it; None if neither was found."""
     depths = range(len(path), 0, -1)
     return next((found[path[:depth]] for depth in depths if path[:depth] in found), None)
 

@@ -166,14 +166,14 @@ class LimitedLine:
     every: float = 1.0
 
     def __init__(self) -> None:
-        self._since, self._told_at = 0, -1e9
+        self._since, self._written_at = 0, -1e9
 
     def due(self) -> int:
         """Count one more; return how many there were since the last line, or 0 if none is due."""
         self._since += 1
-        if boottime() - self._told_at < self.every:
+        if boottime() - self._written_at < self.every:
             return 0
-        since, self._since, self._told_at = self._since, 0, boottime()
+        since, self._since, self._written_at = self._since, 0, boottime()
         return since
 
 

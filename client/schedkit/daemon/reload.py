@@ -1,10 +1,10 @@
-"""Settings read anew while a daemon runs (SIGHUP): what can be is taken, what can't be is told.
+"""Reload the settings of a running daemon (SIGHUP).
 
-file, environment, flags ──read, checked──▶ how it logs, and what `take` takes: at once
-│       └──▶ all else that differs: told, it takes a restart
-└─ wrong, or a bug in reading: told, and nothing is taken
+file, environment, flags ──read, checked──▶ log settings, and the keys of `take`: at once
+│       └──▶ any other changed key: logged, it needs a restart
+└─ invalid, or a bug in reading: logged, and nothing changes
 
-A reload ends no daemon: what runs goes on with what was in force.
+A reload never ends the daemon: it continues with the settings in force.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from schedkit.errors import Misconfigured
 log = logging.getLogger(__name__)
 
 TAKEN: Final = frozenset({"log_level", "log_format"})
-"""What a daemon that runs can take."""
+"""Keys that every running daemon can reload."""
 
-_REFUSED: Final = "nothing is reloaded, and what was in force stays"
+_REFUSED: Final = "reload rejected, the settings in force are kept"
 
 
 class ReloadableSettings(Protocol):
-    """Those of a daemon."""
+    """The settings of a daemon."""
 
     @property
     def log_level(self) -> str: ...
@@ -39,8 +39,8 @@ C = TypeVar("C", bound=ReloadableSettings)
 
 
 class Reload(Generic[C]):
-    """Of one daemon, which was started with `running`; `read` reads and checks again. `take` puts
-    further settings into force, and returns the keys of all that it put there, now or before.
+    """Reloads one daemon, which was started with `running`. `read` reads and checks the settings.
+    `take` applies further settings, and returns the keys of all that it has applied so far.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class Reload(Generic[C]):
         self._take_more = take
 
     def __call__(self) -> None:
-        """Once. What waits for a restart is told each time, until there was one."""
+        """Reload once. Keys that need a restart are logged each time, until the restart."""
         try:
             found = self._read()
         except Misconfigured as wrong:
-            told = "; ".join(str(wrong).splitlines())
-            log.error("%s: %s", _REFUSED, told)  # noqa: TRY400 - the operator's, not a bug
+            problems = "; ".join(str(wrong).splitlines())
+            log.error("%s: %s", _REFUSED, problems)  # noqa: TRY400 - the operator's, not a bug
         except Exception:
             log.exception("%s: a bug in reading the settings", _REFUSED)
         else:
@@ -74,12 +74,12 @@ class Reload(Generic[C]):
         if taken:
             self._say_and_configure(found, ", ".join(sorted(taken)))
         if waiting:
-            log.warning("not reloaded, it takes a restart: %s", ", ".join(waiting))
+            log.warning("not reloaded, a restart is needed: %s", ", ".join(waiting))
         if not taken and not waiting:
             log.info("reloaded: no setting has changed")
 
     def _say_and_configure(self, found: C, taken: str) -> None:
-        """Said at info between the two levels, for it may be seen under neither."""
+        """Log at info between the two levels: either level alone may hide the line."""
         logs.configure("info", found.log_format, self._service)
         log.info("reloaded: %s", taken)
         logs.configure(found.log_level, found.log_format, self._service)

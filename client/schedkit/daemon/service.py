@@ -1,4 +1,4 @@
-"""A daemon's life as its service manager sees it.
+"""The life of a daemon under its service manager.
 
     start ──ready──→ serving ──SIGTERM, SIGINT──→ draining ──main returns──→ exit 0
                       │    ↑                         └──the same signal again──→ exit at once
@@ -31,21 +31,22 @@ from typing import Final, NoReturn
 from schedkit.errors import Misconfigured, NotNow
 from schedkit.tasks import TERMINATION
 
-# What a daemon tells its service manager: datagrams to NOTIFY_SOCKET, by systemd's protocol.
+# Notifications to the service manager: datagrams to NOTIFY_SOCKET, by systemd's protocol.
 #
 # Invariants
-# - Telling never blocks nor fails the daemon: a service manager that is away or slow hears less.
-# - The variables are taken out of the environment, so that a daemon's children (jobs!) can't speak
-#   in its name.
+# - A notification never blocks nor fails the daemon: if the service manager is slow or away, some
+#   are lost.
+# - The variables are removed from the environment, so that a daemon's children (jobs!) can't send
+#   notifications in its name.
 
 
 class Notifier:
-    """The line to the service manager; silent where there is none."""
+    """The connection to the service manager; without one it does nothing."""
 
     def __init__(self, address: str, watchdog: float | None = None) -> None:
         """Args: address: of the socket, `@name` for an abstract one, empty for none.
 
-        watchdog: seconds within which a beat must come, None when nobody waits for one.
+        watchdog: seconds within which a beat must come; None: no watchdog.
         """
         self.watchdog = watchdog
         self._address = "\0" + address[1:] if address.startswith("@") else address
@@ -56,7 +57,7 @@ class Notifier:
 
     @classmethod
     def take(cls, environ: MutableMapping[str, str]) -> Notifier:
-        """The notifier that the environment names. Takes the variables away."""
+        """Return the notifier that the environment names, and remove the variables."""
         address = environ.pop("NOTIFY_SOCKET", "")
         period = environ.pop("WATCHDOG_USEC", "")
         pid = environ.pop("WATCHDOG_PID", "")
@@ -64,27 +65,27 @@ class Notifier:
         return cls(address, int(period) / 1e6 if ours and period.isdigit() else None)
 
     def ready(self, status: str) -> None:
-        """Started up, or done with a reload."""
+        """Report that the start, or a reload, is complete."""
         self._send("READY=1", _status(status))
 
     def status(self, text: str) -> None:
-        """One line for people."""
+        """Report one line for people."""
         self._send(_status(text))
 
     def beat(self) -> None:
-        """Still alive."""
+        """Report that the daemon is alive."""
         self._send("WATCHDOG=1")
 
     def reloading(self) -> None:
-        """A reload has begun; `ready` ends it."""
+        """Report that a reload has begun; `ready` ends it."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str) -> None:
-        """The end has begun."""
+        """Report that the daemon is stopping."""
         self._send("STOPPING=1", _status(status))
 
     def close(self) -> None:
-        """Nothing is told any more."""
+        """Close the connection; further notifications are dropped."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -95,7 +96,7 @@ class Notifier:
         try:
             self._socket.sendto("\n".join(lines).encode(), self._address)
         except OSError as error:
-            log.debug("the service manager did not hear %s: %s", lines[0], error)
+            log.debug("notification to the service manager failed: %s: %s", lines[0], error)
 
 
 def _status(text: str) -> str:
@@ -113,7 +114,7 @@ REST_WITHIN: Final = 2.0
 
 
 class Daemon:
-    """What `main` is given: the events it waits for, and the ear of the service manager."""
+    """The interface of `main`: events to wait for, and notifications to the service manager."""
 
     def __init__(self, notifier: Notifier, reload: Callable[[], None] = lambda: None) -> None:
         """`reload` takes what it can of the settings as they are now."""
@@ -125,7 +126,7 @@ class Daemon:
         self.reload = asyncio.Event()
         """Set by SIGHUP. `main` clears it, takes the settings, and calls `ready` again."""
         self._notifier = notifier
-        self._heard: set[signal.Signals] = set()
+        self._received: set[signal.Signals] = set()
 
     def ready(self, status: str) -> None:
         """Serving now (or again, after a reload); `status` is one line for people."""
@@ -148,18 +149,18 @@ class Daemon:
             self.draining.set()
 
     def hear(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take the signals for this loop, until it closes."""
+        """Handle the signals on this loop, until it closes."""
         for number in TERMINATION:
             loop.add_signal_handler(number, functools.partial(self._terminated, number))
         loop.add_signal_handler(signal.SIGHUP, self._hung_up)
 
     def _terminated(self, number: signal.Signals) -> None:
         # The same one twice: a terminal's Ctrl-C and the parent's SIGTERM may both come once.
-        if number in self._heard:
+        if number in self._received:
             log.warning("%s again: leaving at once", number.name)
             logging.shutdown()
             os._exit(128 + number)
-        self._heard.add(number)
+        self._received.add(number)
         self.drain(number.name)
 
     def _hung_up(self) -> None:

@@ -6,8 +6,8 @@
                    beside it, while a receiver goes over from one to the next
 
 Invariants
-- Only files below a directory that the worker's own configuration names are read, wherever links
-  lead: whoever writes jobs reads nothing else of a host by them.
+- Only files below a directory that the worker's own configuration names are read, also through
+  links: an author of jobs can't read any other file of the host.
 - No message holds a value, or a line that can't be read.
 """
 
@@ -29,7 +29,7 @@ _KEY_BYTES: Final = range(24, 65)
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _QUOTES: Final = "\"'"
 _OPEN: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""Of a pipe that nobody writes to an open would wait for ever."""
+"""Opening a pipe without a writer would block forever."""
 
 
 def variables(names: Iterable[str], allowed: Sequence[Path]) -> Mapping[str, str]:
@@ -81,7 +81,7 @@ def _lines(field: str, name: str, allowed: Sequence[Path]) -> Iterable[tuple[str
 
 
 def _read(field: str, name: str, allowed: Sequence[Path]) -> str:
-    """What isn't below an allowed directory is told alike, whether it is there or not."""
+    """Read a file. A path outside the allowed directories gives one error, whether it exists or not."""
     if not allowed:
         raise ValueError(f"{field}: {name}: this worker's `secrets` names no directory")
     folders = [os.path.realpath(folder) for folder in allowed]

@@ -1,5 +1,5 @@
-"""What a certificate says of its time and its names: the fields of X.509 that we read, without a
-library for the rest.
+"""Validity and names of a certificate: the fields of X.509 that we read, without a library for the
+rest.
 
     Certificate ::= SEQUENCE { tbsCertificate SEQUENCE {
         [0] version?, serialNumber, signature, issuer, validity SEQUENCE { notBefore, notAfter },
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
 MOST_NAMES: Final = 4
-"""Names of a certificate that are told; a right one of a worker may have more."""
+"""Names of a certificate that a message lists; a valid one of a worker may have more."""
 LONGEST_NAME: Final = 140
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ _END: Final = "-----END CERTIFICATE-----"
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """When it is good, and the URIs among its alternative names."""
+    """Its validity, and the URIs among its alternative names."""
 
     not_before: datetime
     not_after: datetime
@@ -61,18 +61,18 @@ def not_after(pem: bytes) -> datetime:
     return _read(pem, lambda fields: _validity(fields)[1])
 
 
-def names_told(uris: Sequence[str]) -> str:
-    """URIs of a certificate as a message repeats them: however many there are, however long."""
+def listed_names(uris: Sequence[str]) -> str:
+    """Return URIs of a certificate for a message, limited in number and length."""
     cut = (uri if len(uri) <= LONGEST_NAME else f"{uri[:LONGEST_NAME]}…" for uri in uris)
-    told = ", ".join(repr(each) for each, _ in zip(cut, range(MOST_NAMES), strict=False))
+    names = ", ".join(repr(each) for each, _ in zip(cut, range(MOST_NAMES), strict=False))
     more = f" and {len(uris) - MOST_NAMES} more" if len(uris) > MOST_NAMES else ""
-    return f"{told}{more}" if told else "no URI at all"
+    return f"{names}{more}" if names else "no URI at all"
 
 
 def unfit(cert: Path, key: Path) -> str:
-    """Why these two PEM files can't be used together, in words; empty: they can."""
+    """Return why these two PEM files can't be used together; empty: they can."""
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, "")  # asks nobody
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, "")  # without a prompt
     except ssl.SSLError as error:
         if "MISMATCH" in (why := error.reason or str(error)):
             return f"{key} is the key of another certificate than {cert}"

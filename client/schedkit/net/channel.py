@@ -1,8 +1,8 @@
 """gRPC connections and listeners as all of schedd makes them: bounded, kept alive, mutual TLS.
 
 Invariants
-- Without TLS nothing leaves the host unless the operator said `insecure = true`: see
-  `check_plaintext`, which whoever reads a configuration calls.
+- Without TLS nothing leaves the host unless the operator set `insecure = true`: see
+  `check_plaintext`, which every reader of a configuration calls.
 - With TLS both sides show a certificate of the cluster's own authority; at least TLS 1.2 (the
   floor of gRPC's core, held by a test).
 - A dead peer is noticed within 15 s on an idle stream, and tried again within 2 s, for ever.
@@ -66,7 +66,7 @@ SERVER_OPTIONS: Final = (
     # no more than it may is refused streams, each time that a loop is behind with its work.
     ("grpc.http.overload_protection", 0),
     ("grpc.server_handshake_timeout_ms", 10_000),  # two minutes else, for who says nothing at all
-    ("grpc.max_connection_idle_ms", 300_000),  # without a call; a client comes again by itself
+    ("grpc.max_connection_idle_ms", 300_000),  # without a call; clients reconnect automatically
     ("grpc.so_reuseport", 0),  # two daemons on one port are an error, not a lottery
 )
 """For `grpc.aio.server(options=SERVER_OPTIONS)`."""
@@ -152,9 +152,9 @@ def against_each(
     against: Callable[[str], str],
     users: str = "no address takes a user or password: one has an @ in it",
 ) -> Iterator[str]:
-    """Why these addresses of a list can't be what they are to be, in words: by `against` of each
-    ("": it can). None is repeated that may be a part of a password, which stands before an `@`: in
-    that one or, where it has a comma, in an earlier one. So where there is any, `users` is all.
+    """Return why these addresses of a list aren't valid, one text each ("": valid), by `against`.
+    An address that may contain a part of a password isn't repeated. A password comes before an `@`
+    and may hold commas, so if any address has an `@`, `users` is the only problem.
     """
     if any("@" in address for address in addresses):
         yield users
@@ -215,7 +215,7 @@ def check_plaintext(address: str, insecure: bool, section: str = "") -> None:
 
 
 def connect(endpoint: str, *, tls: TLS | None, use: str = "") -> grpc.aio.Channel:
-    """A channel to `host:port`. Connects lazily and again by itself; the caller closes it.
+    """Open a channel to `host:port`. It connects lazily and reconnects; the caller closes it.
 
     Channels of one process to one address share a connection, and with it MAX_STREAMS, unless their
     `use` differs. The certificate files are read now: a channel lives with the certificate it began

@@ -1,9 +1,9 @@
-"""Whether a daemon can live by the files of its `[tls]`: judged before it starts, all at once.
+"""Check the files of a daemon's `[tls]` before it starts, all at once.
 
-    each file is there, and PEM ─▶ the certificate's time, whom it names ─▶ the key fits it
-        ─▶ a handshake of it with itself: do its authorities vouch for it, and for this purpose?
+    each file exists, and is PEM ─▶ the certificate's validity and names ─▶ the key fits it
+        ─▶ a handshake with itself: do its authorities sign it, for this purpose?
 
-What is wrong with them shows nowhere else but as connections that end, on the other side.
+Otherwise an error in these files shows only as closed connections, on the other side.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from schedkit.config import ConfigProblem, Untimely
-from schedkit.net.certificates import Certificate, first_of, names_told, unfit
+from schedkit.net.certificates import Certificate, first_of, listed_names, unfit
 from schedkit.net.channel import TLS
 from schedkit.net.handshake import in_words
 
@@ -29,7 +29,7 @@ _ROUNDS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """Whose the certificate is to be. `is_named`: whether these URIs name it, and nobody else."""
+    """The owner of the certificate. `is_named`: whether these URIs name it and no other process."""
 
     kind: str
     name: str
@@ -42,50 +42,48 @@ class Bearer:
 
 
 def problems(tls: TLS, bearer: Bearer, now: datetime) -> list[ConfigProblem]:
-    """Why this daemon can't be known, or reached, by these files; none: it can."""
+    """Return why this daemon can't be identified, or reached, with these files; none: it can."""
     assert tls.cert is not None
     assert tls.key is not None
-    told = unusable("tls", tls.ca, tls.cert, tls.key)
-    bad = {problem.where for problem in told}
+    found = unusable("tls", tls.ca, tls.cert, tls.key)
+    bad = {problem.where for problem in found}
     if "tls.cert" not in bad:
-        told += _judged(tls.cert, bearer, now)
+        found += _judged(tls.cert, bearer, now)
     if not bad and (refused := _refused(tls, bearer, now)):
-        told.append(refused)
-    return told
+        found.append(refused)
+    return found
 
 
 def unusable(
     section: str, ca: Path | None, cert: Path | None, key: Path | None
 ) -> list[ConfigProblem]:
-    """Which of these files of a section, as far as they are given, can't be read, or aren't what
-    they are given for.
-    """
-    told = [
+    """Return which of the given files of a section can't be read, or have the wrong content."""
+    found = [
         ConfigProblem(f"{section}.{name}", why)
         for name, file in (("ca", ca), ("cert", cert), ("key", key))
         if file is not None and (why := _unusable(name, file))
     ]
-    bad = {problem.where for problem in told} & {f"{section}.cert", f"{section}.key"}
+    bad = {problem.where for problem in found} & {f"{section}.cert", f"{section}.key"}
     if not bad and cert and key and (why := unfit(cert, key)):
-        told.append(ConfigProblem(f"{section}.key", f"{why}; give the two that were made together"))
-    return told
+        found.append(ConfigProblem(f"{section}.key", f"{why}; give a matching pair"))
+    return found
 
 
 def untimely(where: str, file: Path, now: datetime, fresh: str) -> Iterator[ConfigProblem]:
-    """Whether the certificate in this file isn't good now. `fresh`: how to have another one."""
+    """Return whether the certificate in this file isn't valid now. `fresh`: how to replace it."""
     found = first_of(file.read_bytes())
     if found.not_after <= now:
-        yield Untimely(where, f"{file} ended at {_minute(found.not_after)}; {fresh}")
+        yield Untimely(where, f"{file} expired at {_minute(found.not_after)}; {fresh}")
     if now < found.not_before:
-        begins = f"{file} isn't good before {_minute(found.not_before)}, and it is {_minute(now)}"
-        yield Untimely(where, f"{begins}: set this host's clock right, or {fresh}")
+        begins = f"{file} isn't valid before {_minute(found.not_before)}, and it is {_minute(now)}"
+        yield Untimely(where, f"{begins}: correct this host's clock, or {fresh}")
 
 
 def unreadable(file: Path) -> str:
-    """Why this file can't be read, in words; empty: it can."""
+    """Return why this file can't be read; empty: it can."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):  # to read it might take for ever
-            return f"{file} can't be read: it is no regular file"
+            return f"{file} can't be read: it isn't a regular file"
         with file.open("rb"):
             return ""
     except OSError as error:
@@ -102,7 +100,7 @@ def _unusable(name: str, file: Path) -> str:
     if name == "cert" and _certificate(content) is None:
         return f"{file} is no certificate that can be read (PEM)"
     if name == "key" and b"ENCRYPTED" in content:
-        return f"{file} is encrypted, and nobody is asked for its passphrase"
+        return f"{file} is encrypted: give a key without a passphrase"
     if name == "key" and b"PRIVATE KEY-----" not in content:
         return f"{file} is no private key (PEM)"
     return ""
@@ -124,7 +122,7 @@ def _certificate(content: bytes) -> Certificate | None:
 
 
 def _judged(file: Path, bearer: Bearer, now: datetime) -> Iterator[ConfigProblem]:
-    """What the certificate itself says."""
+    """Check the certificate itself."""
     found = first_of(file.read_bytes())
     yield from untimely("tls.cert", file, now, f"issue a fresh one: {bearer.issue}")
     if not bearer.is_named(found.uris):
@@ -132,8 +130,8 @@ def _judged(file: Path, bearer: Bearer, now: datetime) -> Iterator[ConfigProblem
         another = any(uri.startswith(likes) for uri in found.uris)
         yield ConfigProblem(
             "tls.cert",
-            f"{file} names {names_told(found.uris)}, and this {bearer.kind} is {bearer.name!r}:"
-            f" its certificate has the URI {bearer.uri} and names nobody else;"
+            f"{file} names {listed_names(found.uris)}, and this {bearer.kind} is {bearer.name!r}:"
+            f" its certificate must have the URI {bearer.uri} and no other name;"
             f" issue it: {bearer.issue}{', or set `name` as the certificate' * another}",
         )
 
@@ -143,7 +141,7 @@ def _minute(at: datetime) -> str:
 
 
 def _refused(tls: TLS, bearer: Bearer, now: datetime) -> ConfigProblem | None:
-    """What its own authorities have against the certificate."""
+    """Check the certificate against its own authorities."""
     server = _context(tls, ssl.PROTOCOL_TLS_SERVER, verifies=True)
     client = _context(tls, ssl.PROTOCOL_TLS_CLIENT, verifies=bearer.serves)
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -184,7 +182,7 @@ def _against(
     found = first_of(tls.cert.read_bytes())
     if error.verify_code in (_NOT_YET, _ENDED):
         if not found.not_before <= now < found.not_after:
-            return None  # told already
+            return None  # reported already
         return Untimely("tls.ca", f"an authority of {tls.cert} is out of its time: {why}")
     if error.verify_code == _PURPOSE:
         what = f"{tls.cert} isn't one by which a {bearer.kind} may {purpose} (its key usage)"

@@ -1,4 +1,4 @@
-"""Why no TLS comes to stand with a member, in words: gRPC itself says little, and seldom to whom.
+"""Why a TLS connection with a member fails, in words: gRPC itself says little.
 
     connect ─▶ handshake: is the member's certificate one for us? ─▶ wait a moment: is ours for it?
 
@@ -29,7 +29,7 @@ _HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 
 FILES: Final = "check ca, cert and key, and the hosts of the member's certificate"
 NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "HTTP_REQUEST"})
-"""What OpenSSL says of an answer that is none of TLS."""
+"""OpenSSL's reasons for an answer that isn't TLS."""
 IN_THE_CLEAR: Final = (
     "ask a member that has [tls], or leave ca, cert and key out (for schedctl: a context without"
     " them)"
@@ -42,14 +42,14 @@ NONE_OF_OURS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TlsFailure:
-    """What keeps TLS from standing, and what to do."""
+    """Why TLS fails, and the remedy."""
 
     what: str
     remedy: str = FILES
 
 
 def why_not(endpoint: str, tls: TLS) -> TlsFailure | None:
-    """What keeps TLS with `host:port` from standing; None: nothing of TLS. Blocks for seconds."""
+    """Return why TLS with `host:port` fails; None: TLS works. Blocks for seconds."""
     try:
         if ours := out_of_time(tls):
             return TlsFailure(ours)
@@ -69,7 +69,7 @@ def why_not(endpoint: str, tls: TLS) -> TlsFailure | None:
 
 
 def out_of_time(tls: TLS) -> str:
-    """Why our certificate, as its file has it, isn't good now; empty: its time is right, or we have
+    """Return why our certificate, as its file has it, isn't valid now; empty: it is, or we have
     none.
 
     Raises:
@@ -77,12 +77,12 @@ def out_of_time(tls: TLS) -> str:
         ValueError: it is no certificate.
     """
     _, cert, _ = tls.read()
-    told = _untimely(cert) if cert is not None else ""
-    return f"our certificate {tls.cert} {told}" if told else ""
+    why = _untimely(cert) if cert is not None else ""
+    return f"our certificate {tls.cert} {why}" if why else ""
 
 
 def is_tls(endpoint: str) -> bool:
-    """Whether TLS is spoken at `host:port`, by whomever. Blocks for seconds."""
+    """Return whether `host:port` uses TLS. Blocks for seconds."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # nothing is sent, and nothing believed
@@ -92,21 +92,21 @@ def is_tls(endpoint: str) -> bool:
         with socket.create_connection((host, port), LOOKS_WITHIN) as plain:
             context.wrap_socket(plain, server_hostname=host).close()
     except ssl.SSLError as error:
-        return "ALERT" in (error.reason or "")  # in TLS 1.2 who has no certificate is told so here
+        return "ALERT" in (error.reason or "")  # TLS 1.2 rejects a missing certificate here
     except OSError:
         return False
     return True
 
 
 def in_words(error: ssl.SSLError) -> str:
-    """What OpenSSL has against a handshake."""
+    """Return OpenSSL's reason for a failed handshake."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
     return (error.reason or str(error)).lower().replace("_", " ")
 
 
 def _untimely(cert: bytes) -> str:
-    """Why a certificate isn't good now; empty: its time is right. Raises ValueError."""
+    """Return why a certificate isn't valid now; empty: it is. Raises ValueError."""
     found, now = first_of(cert), utcnow()
     if found.not_after <= now:
         return f"ended at {found.not_after:%Y-%m-%d %H:%M} UTC"

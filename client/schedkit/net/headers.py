@@ -1,4 +1,4 @@
-"""Headers, metadata and variables that a job may not set: schedd's own, which tell of its run."""
+"""Headers, metadata and variables that a job may not set: schedd or the client sets them."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import Final
 FRAMING: Final = frozenset(
     {"connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
 )
-"""They say where a message ends and what becomes of its connection: the client's own to set."""
+"""Framing and connection headers, set by the HTTP client."""
 OURS: Final = "schedd-"
-"""By these the receiver knows the run, so no job may write others' facts there."""
+"""Headers that identify the run to the receiver."""
 
 
 SIGNED: Final = frozenset({"webhook-id", "webhook-timestamp", "webhook-signature"})
-"""A signed request has its own."""
+"""Headers of a signed request."""
 
 
 def reserved(name: str, *, signed: bool = False) -> bool:
-    """Whether a job may not set this header, in whatever case it is written."""
+    """Return whether a job may not set this header, in any case."""
     lower = name.lower()
     return lower in FRAMING or lower.startswith(OURS) or (signed and lower in SIGNED)
 
 
 RPC: Final = frozenset({"content-type", "host", "user-agent"})
-"""Of a gRPC call, beside what begins with `grpc-`."""
+"""Headers of a gRPC call, beside those that begin with `grpc-`."""
 
 
 def reserved_metadata(name: str) -> bool:
-    """Whether a job may not set this metadata, in whatever case it is written."""
+    """Return whether a job may not set this metadata, in any case."""
     lower = name.lower()
     return reserved(name) or lower in RPC or lower.startswith("grpc-")
 
 
 def reserved_variable(name: str) -> bool:
-    """Whether a job may not set this variable of its program: in them it is told of its run."""
+    """Return whether a job may not set this variable of its program: schedd sets it."""
     return name.startswith("SCHEDD_")

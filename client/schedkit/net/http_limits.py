@@ -1,17 +1,17 @@
-"""HTTP connections of a daemon whose patience ends: uvicorn's own wait for ever.
+"""HTTP connections of a daemon with timeouts and limits: uvicorn's own wait forever.
 
     accepted ──head──▶ asked ──body: the app's own limit──▶ answered ──▶ kept for a moment
         │ 10 s: ended                                          │ not read for 20 s: cut off
         └ too many, of all or of one host: 503
 
 Invariants
-- A head that isn't whole HEAD_WITHIN after the connection, or after the answer before, ends it;
-  bytes that trickle in don't prolong that.
-- An answer that isn't taken away ends its connection STALLED_FOR later, with all that it held.
-- No host has all connections, but one that stands for many (a trusted proxy), and there are never
-  more of them than descriptors to spare.
-- A body that nobody wants any more isn't read to its end.
-- What comes in one piece is small, so that one peer's noise doesn't hold up the loop for others.
+- A head that is incomplete HEAD_WITHIN after the connection, or after the previous answer, ends the
+  connection; single bytes don't prolong that.
+- An answer that the client doesn't read ends its connection STALLED_FOR later.
+- No host gets all connections, except a trusted proxy, and connections never use up the file
+  descriptors.
+- The body of an answered request isn't read to its end.
+- Data is read in small pieces, so that one client doesn't block the loop for others.
 
 For `uvicorn.Config(http=protocol_of(most, most_of_one_host))`, which is one daemon's listener.
 """
@@ -34,8 +34,8 @@ HEAD_WITHIN: Final = 10.0
 STALLED_FOR: Final = 20.0
 """Seconds that an answer may wait to be read on."""
 PIECE: Final = 2 * 1024
-"""Bytes read at a time: a body may come in chunks of a byte, each of them 20 µs to look at, and
-whoever else is served waits for a few such pieces.
+"""Bytes read at a time. A body may come in chunks of one byte, 20 µs each; other clients wait for a
+few such pieces.
 """
 UNWANTED: Final = 64 * 1024
 """Bytes of a body that are still taken when its request has been answered."""

@@ -3,7 +3,7 @@ callers that may show one of their own.
 
     handshake ─▶ have the files changed? ─▶ the context of this handshake
               ├▶ the caller's certificate, if it shows one ─▶ scope[CERTIFICATE]
-              └▶ none comes to stand: the caller sees its connection end, the log says why
+              └▶ the handshake fails: the caller sees its connection end, the log says why
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _pair(tls: TLS) -> tuple[Path, Path]:
 
 
 class Handshake(SSLProtocol):
-    """TLS of one accepted connection, as asyncio does it; but why it doesn't come to stand is told.
+    """TLS of one accepted connection, as asyncio does it, but a failed handshake is logged.
     `begun`: whether `inner` has had its connection. `lines`: of the listener.
     """
 
@@ -88,7 +88,7 @@ class Handshake(SSLProtocol):
             get_running_loop(),
             inner,
             context,
-            None,  # type: ignore[arg-type]  # nobody waits for it
+            None,  # type: ignore[arg-type]  # no waiter
             server_side=True,
             ssl_handshake_timeout=HANDSHAKE_WITHIN,  # type: ignore[arg-type]
         )
@@ -96,20 +96,20 @@ class Handshake(SSLProtocol):
         self._peer: Any = None
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """It was accepted."""
+        """Begin the handshake."""
         self._peer = transport.get_extra_info("peername")
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """It is over; was it ever more than a handshake?"""
+        """Log the failure if the handshake hadn't ended."""
         if isinstance(exc, ssl.SSLError) and not self._begun() and (refused := self._lines.due()):
-            log.warning("%s", _told(exc, self._peer, refused))
+            log.warning("%s", _failure(exc, self._peer, refused))
         super().connection_lost(exc)
 
 
-def _told(error: ssl.SSLError, peer: Any, refused: int) -> str:
+def _failure(error: ssl.SSLError, peer: Any, refused: int) -> str:
     whose = "its certificate: " if isinstance(error, ssl.SSLCertVerificationError) else ""
-    host, port = peer[:2] if peer else ("somebody", 0)
+    host, port = peer[:2] if peer else ("an unknown host", 0)
     return (
         f"no TLS with {host}:{port}: {whose}{in_words(error)}"
         f" (of {refused} handshakes that failed since the last line)"
@@ -117,16 +117,16 @@ def _told(error: ssl.SSLError, peer: Any, refused: int) -> str:
 
 
 def showing(app: ASGIApp, connection: ssl.SSLObject | None) -> ASGIApp:
-    """The app for the requests of one connection, which tells it what its caller has shown."""
+    """Return the app for the requests of one connection, with its caller's certificate."""
     shown = None if connection is None else connection.getpeercert(binary_form=True)
     if connection is None or not shown:
         return app
-    told: dict[str, Any] = {
+    certificate: dict[str, Any] = {
         "pem": ssl.DER_cert_to_PEM_cert(shown).encode(),
         "names": (connection.getpeercert() or {}).get("subjectAltName", ()),
     }
 
     async def with_certificate(scope: Scope, receive: Receive, send: Send) -> None:
-        await app({**scope, CERTIFICATE: told}, receive, send)
+        await app({**scope, CERTIFICATE: certificate}, receive, send)
 
     return with_certificate

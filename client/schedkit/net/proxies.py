@@ -1,13 +1,13 @@
-"""Who asks, where a proxy stands between: the address that counts for limits and for the audit.
+"""The client's address behind proxies, for limits and for the audit log.
 
     X-Forwarded-For: 192.0.2.1, 203.0.113.9, 10.0.0.7     peer: 10.0.0.2
                      └ whatever was claimed └ the client  └─────┴ trusted
 
 Invariants
-- What a peer says that isn't trusted is believed by nobody: then the peer is the client.
-- Each proxy adds on the right whom it saw. So the client is the last that isn't trusted; what
-  stands to its left, it may have made up.
-- A hop that is no address is nobody's: UNKNOWN, which is never loopback.
+- `X-Forwarded-For` of a peer that isn't trusted is ignored: then the peer is the client.
+- Each proxy appends the address that it saw. So the client is the last untrusted address; addresses
+  to its left may be forged.
+- A hop that isn't an address becomes UNKNOWN, which is never loopback.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from ipaddress import (
 from typing import Final, TypeAlias
 
 UNKNOWN: Final = "unknown"
-"""The host of a client that a trusted proxy names by what is no address."""
+"""The host of a client if a trusted proxy doesn't name an address."""
 
 _Network: TypeAlias = IPv4Network | IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
-    """Those whose `X-Forwarded-For` is believed; nobody by default."""
+    """The peers whose `X-Forwarded-For` is trusted; none by default."""
 
     networks: tuple[_Network, ...] = ()
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Proxies:
-        """Of addresses and networks, `10.0.0.2` or `10.0.0.0/24`.
+        """Parse addresses and networks, `10.0.0.2` or `10.0.0.0/24`.
 
         Raises:
-            ValueError: one is neither, or is everybody.
+            ValueError: an entry is neither, or covers all addresses.
         """
         return cls(tuple(_network(text) for text in texts))
 
     def trusts(self, host: str) -> bool:
-        """Whether what this host says of its clients is believed."""
+        """Return whether this host's `X-Forwarded-For` is trusted."""
         address = _address(host)
         return address is not None and any(address in network for network in self.networks)
 
     def client(self, peer: str, forwarded: Sequence[str]) -> str:
-        """The host that asks through `peer`, which sent these lines of `X-Forwarded-For`."""
+        """Return the client behind `peer`, which sent these `X-Forwarded-For` lines."""
         if not self.trusts(peer):
             return peer
         found = peer
@@ -88,7 +88,7 @@ def _address(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def _without_port(hop: str) -> str:
-    """Some proxies tell `203.0.113.9:4711` or `[2001:db8::9]:4711`."""
+    """Return a hop without its port: some proxies write `203.0.113.9:4711` or `[2001:db8::9]:4711`."""
     if hop.startswith("[") and "]" in hop:
         return hop[1:].partition("]")[0]
     return hop.partition(":")[0] if hop.count(":") == 1 else hop

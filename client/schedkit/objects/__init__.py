@@ -5,14 +5,15 @@
 
     <namespace>/<run id>/<fencing token>/log | result
 
-Workers write, members read and remove. A key has the token of its assignment in it, so no attempt
-ever overwrites another's. What is where, how large it is and its SHA-256 stands in the database:
-whoever reads compares (`reading`).
+Workers write, members read and remove. A key contains the token of its assignment, so no attempt
+overwrites another's object. The database has key, size and SHA-256; readers compare them
+(`reading`).
 
 Invariants
-- An object is there whole or not at all, and isn't changed once it is there.
-- A key that isn't one of the shape above never reaches a store: no `..`, no empty word.
-- All calls block: daemons make them in threads. What is away is `StoreAway`, within a minute.
+- An object is complete or absent, and never changes.
+- A key of another shape never reaches a store: no `..`, no empty word.
+- All calls block: daemons make them in threads. An unavailable store is `StoreAway`, within a
+  minute.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Objects(Protocol):
     """One store."""
 
     def put(self, key: str, source: Path) -> None:
-        """Store a file's content; whoever reads sees all of it or none. Raises StoreAway."""
+        """Store a file's content; readers see all of it or none. Raises StoreAway."""
         ...
 
     def read(self, key: str, start: int, length: int) -> bytes:

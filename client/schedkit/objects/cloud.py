@@ -23,7 +23,7 @@ PART: Final = 5 << 20
 """Bytes of a part of an upload, the least that S3 takes. One at a time is in memory."""
 _MANY: Final = 1_000
 """Keys that are removed in one go."""
-_PATIENCE: Final[dict[str, Any]] = {
+_TIMEOUTS: Final[dict[str, Any]] = {
     "client_options": {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=5)},
     "retry_config": {"max_retries": 2, "retry_timeout": timedelta(seconds=15)},
 }
@@ -42,12 +42,12 @@ def open_cloud(url: str, options: Mapping[str, str]) -> Cloud:
             f"the result store {url!r} needs the extra s3: pip install 'schedd[s3]'"
         ) from None
     make: Any = from_url  # its types know each service's options; these are whose they are
-    patience = {key: dict(value) for key, value in _PATIENCE.items()}
+    limits = {key: dict(value) for key, value in _TIMEOUTS.items()}
     given: dict[str, Any] = dict(options)
     if given.pop("allow_http", "false").lower() in ("true", "1", "yes"):
-        patience["client_options"]["allow_http"] = True
+        limits["client_options"]["allow_http"] = True
     try:
-        return Cloud(make(url, **given, **patience))
+        return Cloud(make(url, **given, **limits))
     except Exception as error:  # the library's own and Rust's: whatever it is, it is the options
         raise Misconfigured(f"the result store {url!r}: {_words(error)}") from error
 

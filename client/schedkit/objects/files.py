@@ -1,8 +1,8 @@
 """Objects as files below one folder, shared by all daemons that name it.
 
 Invariants
-- Nothing outside of the folder is ever opened: each step down is taken from the folder before it,
-  and never through a symbolic link, wherever somebody has put one.
+- Nothing outside the folder is ever opened: each step down starts at the folder above it, and never
+  follows a symbolic link.
 - A file is written beside its place under another name, synced, and put there by a rename.
 """
 

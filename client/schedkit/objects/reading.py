@@ -24,7 +24,7 @@ def parts(objects: Objects, key: str, size: int, sha256: bytes) -> Iterator[byte
 
     Raises:
         NoSuchObject, StoreAway: as of `Objects.read`.
-        Damaged: told before the last part is given.
+        Damaged: before the last part is returned.
     """
     digest, at = hashlib.sha256(), 0
     while at < size:

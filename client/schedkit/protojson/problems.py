@@ -1,4 +1,4 @@
-"""What is wrong with a form that somebody wrote: every problem, each with where it stands."""
+"""Problems of a form that a person wrote, each with its place."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class FormErrors(ScheddError, ValueError):
 
 
 class InvalidText(ValueError):
-    """One value that can't be read, told to the person who wrote it; its path is added above."""
+    """One value that can't be read, with a message for its author; the caller adds the path."""
 
 
 LONGEST_WORD: Final = 64

@@ -48,7 +48,7 @@ ONE_OR_MANY: Final = frozenset(
 MOST_ENTRIES: Final = 20_000
 """Keys and elements of a form, all together but for what is in its payloads."""
 MOST_PROBLEMS: Final = 20
-"""Problems that are told of one form."""
+"""Problems of one form that are reported."""
 
 
 def from_json(obj: Any, message_class: type[M], *, snake: bool = True, strings: bool = False) -> M:
@@ -77,7 +77,7 @@ def named_fields(obj: Mapping[str, Any], message_class: type[Message]) -> list[s
     """The top-level fields that `obj` names, as in the proto, for a field mask.
 
     A null counts: it clears the field. `{"overlap": {"allow": 3}}` names two. Unknown keys are
-    left out: `from_json` tells them.
+    left out: `from_json` reports them.
     """
     fields = message_class.DESCRIPTOR.fields
     known = {name: field.name for field in fields for name in (field.name, field.json_name)}

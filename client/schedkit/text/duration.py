@@ -1,7 +1,7 @@
 """Durations as people write them: `90s`, `1h30m`, `250ms`, `2d`.
 
 Invariants
-- A unit is always written: a bare number is refused, for nobody can know its unit.
+- A unit is always written: a bare number is rejected, because its unit is unknown.
 - Units come in descending order, each once; so one text has one meaning.
 - `parse(render(d)) == d` for every duration of whole milliseconds from zero up.
 """

@@ -1,8 +1,7 @@
-"""JSON as its standard has it: finite numbers, whole characters, no deeper than readers can follow.
+"""JSON by its standard: finite numbers, whole characters, limited depth.
 
-Python's reader also takes `NaN` and `1e400`, which no other does, half of a surrogate pair, which
-is no text that can be written, and how deep it goes hangs on the stack it stands on. What passes
-here can be read back by everybody.
+Python's reader also accepts `NaN` and `1e400`, unpaired surrogates, which can't be written as text,
+and a depth that varies with the stack. A text that passes here can be read by any reader.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ SHORT: Final = 256 * 1024
 """Bytes of a text that may hold as many as go into it."""
 
 _TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""One that doesn't end goes to the end of all, and nothing is looked at twice: where it were none,
-each quote that is escaped in it would be looked from anew, for hours.
+"""A string without an end matches up to the end, and no byte is scanned twice: otherwise each
+escaped quote in it would start a new scan, for hours.
 """
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 """Where half a pair may stand, as an escape or as itself."""

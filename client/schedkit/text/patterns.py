@@ -27,13 +27,13 @@ class Pattern:
         try:
             self._compiled: Any = re2.compile(text.encode(), _QUIET)
         except re2.error as wrong:
-            raise ValueError(_told(wrong)) from None
+            raise ValueError(_reason(wrong)) from None
 
     def found_in(self, data: bytes) -> bool:
         """Whether it matches anywhere in the data."""
         return self._compiled.search(data) is not None
 
 
-def _told(wrong: Exception) -> str:
+def _reason(wrong: Exception) -> str:
     said = wrong.args[0] if wrong.args else ""
     return said.decode(errors="replace") if isinstance(said, bytes) else str(said)

@@ -40,7 +40,7 @@ from schedd.core.jobs.rights import ANONYMOUS, SCHEME, Identity, identity_of
 from schedd.ports import AccessTokenStore, ClusterClock
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
-from schedkit.net.certificates import names_told, not_after
+from schedkit.net.certificates import listed_names, not_after
 from schedkit.tasks import Loop
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ class Authentication:
         if pem not in self._certificates:
             who = identity_of(uris)
             self._certificates[pem] = (
-                Nobody(names_told(uris)) if who is None else replace(who, until=not_after(pem))
+                Nobody(listed_names(uris)) if who is None else replace(who, until=not_after(pem))
             )
             while len(self._certificates) > MOST:
                 self._certificates.popitem(last=False)

@@ -585,7 +585,7 @@ async def test_that_nothing_can_be_read_is_said_once_however_long(
         await back.wait()
     await wait_until_async(lambda: len(caplog.records) == 2, PATIENCE, "what is said of its end")
     told = [record.getMessage() for record in caplog.records]
-    assert told[0].startswith("rescue: PostgreSQL: no answer; trying again in 0.")
+    assert told[0].startswith("rescue: PostgreSQL: no answer; retrying in 0.")
     assert told[1] == "rescue: available again"
     task.cancel()
 

@@ -60,7 +60,7 @@ async def test_waiting_for_a_turn_costs_nothing_of_what_a_try_may_take(
     member: Scripted, other: Scripted, monkeypatch: pytest.MonkeyPatch
 ):
     """With two members, a try that has no answer in time is made again at the other."""
-    monkeypatch.setattr(methods, "GET_RUN", replace(methods.GET_RUN, patience=1.0))
+    monkeypatch.setattr(methods, "GET_RUN", replace(methods.GET_RUN, try_timeout=1.0))
     gate = asyncio.Event()
     answer = Counting(gate=gate)
     for one in (member, other):

@@ -100,7 +100,7 @@ async def test_a_trigger_without_an_answer_tells_what_the_members_said(ctl, memb
     assert ended.code == 7
     what, why, remedy = ended.err.splitlines()
     assert what == (
-        f"error: {member.address} gave no whole answer in time; the last refusal, of"
+        f"error: the call to {member.address} timed out; last rejection by"
         f" {member.address}: the cluster can't reach its database (DATABASE_AWAY)"
     )
     assert why == "  why: DEADLINE_EXCEEDED, NO_ANSWER"

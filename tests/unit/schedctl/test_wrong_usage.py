@@ -175,7 +175,7 @@ def test_a_payload_that_is_nested_too_deeply_is_refused_with_the_limit(offline, 
 def test_a_time_that_is_over_before_anything_was_tried_is_a_deadline(offline, silent):
     ended = offline("job", "list", "--endpoints", silent, "--timeout", "1ms")
     assert ended.code == 7
-    assert "the time was over before a connection stood" in ended.err
+    assert "timed out before a connection was open" in ended.err
 
 
 def test_a_job_is_paused_by_its_own_call_and_never_by_a_patch(offline):

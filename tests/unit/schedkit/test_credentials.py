@@ -15,7 +15,7 @@ from schedd.core.jobs.rights import IdentityKind, identity_of, uri_of, uris_of_w
 from schedkit.clock import utcnow
 from schedkit.config import ConfigProblem, refusal
 from schedkit.errors import NotNow
-from schedkit.net.certificates import MOST_NAMES, names_told
+from schedkit.net.certificates import MOST_NAMES, listed_names
 from schedkit.net.channel import TLS
 from schedkit.net.credentials import Bearer, problems
 from support import certs
@@ -124,7 +124,7 @@ def test_another_name_kind_and_purpose_are_told_with_what_they_should_be(
     worker = authority.issue(WORKER, tmp_path / "w", DAY)
     [why] = told(member, bearer("m3", serves=True))
     assert "m1.pem names 'schedd://member/m1', and this member is 'm3'" in why
-    assert "has the URI schedd://member/m3 and names nobody else" in why
+    assert "must have the URI schedd://member/m3 and no other name" in why
     assert why.endswith("issue it: ISSUE, or set `name` as the certificate")
     [name, purpose] = told(worker, M1)
     assert "names 'schedd://worker/w1', and this member is 'm1'" in name
@@ -150,8 +150,8 @@ def test_its_time_is_judged_and_what_else_is_wrong_is_told_beside_it(
     assert "this member is 'm3'" in name
     good = authority.issue(MEMBER, tmp_path / "g", DAY)
     [why] = told(good, M1, utcnow() - DAY)
-    assert "isn't good before 2" in why
-    assert "set this host's clock right" in why
+    assert "isn't valid before 2" in why
+    assert "correct this host's clock" in why
 
 
 def test_the_key_is_the_certificates_own_and_can_be_read(
@@ -195,10 +195,10 @@ def test_a_key_of_another_user_is_told(authority: Authority, tmp_path: Path) -> 
 
 
 def test_names_are_told_however_many_and_long_they_are() -> None:
-    said = names_told(["x" * 10_000] * 100)
+    said = listed_names(["x" * 10_000] * 100)
     assert len(said) < 1000
     assert said.endswith(f"and {100 - MOST_NAMES} more")
-    assert names_told(["\x1b[31m\n"]) == repr("\x1b[31m\n")
+    assert listed_names(["\x1b[31m\n"]) == repr("\x1b[31m\n")
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_each_reload_names_what_takes_a_restart(capsys: pytest.CaptureFixture[st
     other = Settings(name="w2")
     for said in told([other, other], capsys):
         assert "WARNING" in said
-        assert "not reloaded, it takes a restart: name" in said
+        assert "not reloaded, a restart is needed: name" in said
     [both] = told([replace(other, log_level="debug")], capsys)
     assert "reloaded: log_level" in both
     assert "takes a restart: name" in both
@@ -93,7 +93,7 @@ def test_each_reload_names_what_takes_a_restart(capsys: pytest.CaptureFixture[st
 def test_of_wrong_settings_nothing_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
     [said, after] = told([Misconfigured("slots: must be positive"), Settings()], capsys)
     assert "ERROR" in said
-    assert "what was in force stays: slots: must be positive" in said
+    assert "the settings in force are kept: slots: must be positive" in said
     assert "no setting has changed" in after
 
 
@@ -115,7 +115,7 @@ def test_a_fault_in_reading_takes_nothing_and_is_told_with_its_traceback(
 ) -> None:
     [said, after] = told([KeyError("ours"), Settings(log_level="debug")], capsys)
     assert "ERROR" in said
-    assert "nothing is reloaded, and what was in force stays: a bug" in said
+    assert "reload rejected, the settings in force are kept: a bug" in said
     assert "KeyError: 'ours'" in said
     assert "Traceback" in said
     assert "reloaded: log_level" in after
@@ -123,4 +123,4 @@ def test_a_fault_in_reading_takes_nothing_and_is_told_with_its_traceback(
 
 def test_all_that_is_wrong_is_one_line_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     [said] = told([Misconfigured("name: is empty\nslots: is 0")], capsys)
-    assert said.endswith("what was in force stays: name: is empty; slots: is 0\n")
+    assert said.endswith("the settings in force are kept: name: is empty; slots: is 0\n")

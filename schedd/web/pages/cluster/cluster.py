@@ -20,7 +20,7 @@ from schedd.web.pages.cluster.overview_facts import COLOURS
 from schedd.web.pages.forms import taking
 from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
 from schedd.web.pages.rows import moment
-from schedkit.sources import actor_told
+from schedkit.sources import actor_with_token
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 
 # The shards as a ring: each a part of a circle, in the color of its owner. Pure.
@@ -170,7 +170,7 @@ def deeds(entries: Iterable[cluster_pb.AuditEntry]) -> list[Deed]:
         Deed(
             action=one.action.replace("-", " "),
             outcome=one.outcome,
-            actor=actor_told(one.actor, one.source),
+            actor=actor_with_token(one.actor, one.source),
             detail=" · ".join(filter(None, (refusal(one.reason), in_words(one.after)))),
             at=formatting.instant(one.at),
         )

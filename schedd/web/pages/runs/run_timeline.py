@@ -18,7 +18,7 @@ from schedd.web import formatting
 from schedd.web.formatting import LOOKS, StateStyle
 from schedd.web.pages.cluster.audit_text import in_words
 from schedd.web.pages.rows import look_of, moment, reason
-from schedkit.sources import actor_told
+from schedkit.sources import actor_with_token
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import common_pb2, run_pb2
 
@@ -111,7 +111,7 @@ def _of_audit(entries: Iterable[cluster_pb.AuditEntry]) -> Iterator[TimelineStep
             continue
         refused = entry.outcome == "refused"
         look = LOOKS[State.CANCELLED.value] if refused else WAITS
-        by = f"by {actor_told(entry.actor, entry.source)}"
+        by = f"by {actor_with_token(entry.actor, entry.source)}"
         why = f"{entry.outcome}: {entry.reason.lower()}" if entry.reason else entry.outcome
         what = f"{entry.action} {entry.outcome}" if refused else f"{entry.action} requested"
         said = "" if entry.action == "submit" else in_words(entry.after)  # the page shows it
