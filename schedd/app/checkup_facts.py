@@ -45,7 +45,7 @@ from schedkit.records import replace
 from schedproto.v1 import peer_service_pb2 as wire
 
 TWINS_SEEN: Final = timedelta(minutes=15)
-"""For so long one that was turned away counts; while it stays it is told of each ten minutes."""
+"""How long a rejected twin counts; while it stays, it is reported every ten minutes."""
 TURNED_AWAY: Final = 20
 """Newest lines of the audit that are looked at for it."""
 LOOK_WITHIN: Final = 4.0
@@ -54,7 +54,7 @@ LOOK_WITHIN: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What the database told; as text: why it didn't."""
+    """The answer of the database, or its error as text."""
 
     database: DatabaseFacts | str
     rows: tuple[ShardRow, ...] = ()
@@ -204,15 +204,15 @@ class CheckupCollector:
 
     async def _member(self, one: MemberView) -> MemberFacts:
         if one.tenure == self.member.cluster.tenure:
-            return self._told(one, self.stands(), self.clock.now())
+            return self._facts(one, self.stands(), self.clock.now())
         before = self.clock.now()
         try:
             answer = await self.peers.examine(one.grpc)
         except Unavailable as error:
             return MemberFacts(one, away=str(error))
-        return self._told(one, answer, before + (self.clock.now() - before) / 2)
+        return self._facts(one, answer, before + (self.clock.now() - before) / 2)
 
-    def _told(self, one: MemberView, answer: wire.ExamineResponse, then: datetime) -> MemberFacts:
+    def _facts(self, one: MemberView, answer: wire.ExamineResponse, then: datetime) -> MemberFacts:
         """`then`: cluster time when it answered, half of the round trip after it was asked."""
         ends = answer.certificate_until if answer.HasField("certificate_until") else None
         return MemberFacts(

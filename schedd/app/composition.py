@@ -303,7 +303,7 @@ def _services(
 
 
 def _duties(ground: Ground, member: MemberLifecycle, services: Services) -> list[Loop]:
-    """What the leader does beyond fencing and assigning, made anew for each term."""
+    """Return the leader's loops beyond fencing and assigning, created again for each term."""
     store, emit = ground.store, ground.telemetry.emit
 
     async def keep_house() -> None:

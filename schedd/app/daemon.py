@@ -105,16 +105,16 @@ def readiness(
 
 
 def notes(brake: ClusterPause) -> Callable[[], list[str]]:
-    """What somebody who looks should know, though the member is ready."""
+    """Return remarks for people on a member that is ready."""
 
-    def told() -> list[str]:
+    def remarks() -> list[str]:
         pause = brake.pauses.present
         return [f"the cluster is {paused(pause)}"] if pause else []
 
-    return told
+    return remarks
 
 
-# How a daemon starts before its database if it must, and what its service manager hears of it.
+# The start of a daemon, also before its database, and its notifications to the service manager.
 #
 # waiting for PostgreSQL ──▶ waiting for etcd ──READY──▶ serving │ serving; not ready: why
 
@@ -129,13 +129,13 @@ LOOK_EVERY: Final = 1.0
 async def once_available(
     step: Callable[[], Coroutine[Any, Any, T]], what: str, daemon: service.Daemon
 ) -> T | None:
-    """Do this as soon as the world is there; a daemon starts before its database if it must.
+    """Do this as soon as the dependencies answer; a daemon may start before its database.
 
     None: it was asked to end before.
 
     Raises:
-        NotNow: the dependency rejects this process. A start ends by that, so that whoever starts it
-            sees why; its service manager tries again.
+        NotNow: the dependency rejects this process. The start ends, so that the operator sees why;
+            the service manager tries again.
     """
     backoff = Backoff(0.2, 5.0)
     while not daemon.draining.is_set():
@@ -191,15 +191,15 @@ class ServingStatus:
         """Its status, whenever that is another, and as long as it isn't ready; its end it tells
         itself.
         """
-        told = ""
+        sent = ""
         while True:
             started = self._started.is_set()
             if self._answered():
                 self._started.set()
             status = self._status()
-            again = started and status != self._serving  # a reload may have told otherwise
-            if (again or status != told) and not self._daemon.draining.is_set():
-                told = status
+            again = started and status != self._serving  # a reload may have sent another one
+            if (again or status != sent) and not self._daemon.draining.is_set():
+                sent = status
                 self._daemon.status(status)
             await asyncio.sleep(LOOK_EVERY if self._started.is_set() else LOOK_EVERY / 10)
 
@@ -244,9 +244,7 @@ class Sweeper:
         self.loop = Loop("garbage", self.step, interval=EVERY)
 
     def take_over(self) -> None:
-        """From now on nobody else looks through the old; what was made by now is never looked at
-        again, for it stays.
-        """
+        """Take over full collections, and exempt the objects that exist now."""
         _, middle, _ = gc.get_threshold()
         gc.set_threshold(YOUNG, middle, NEVER)
         gc.freeze()

@@ -3,7 +3,7 @@
     gRPC   listen.grpc (certificates), listen.grpc_tokens (tokens)   calls, workers, members
     HTTP   listen.http                                               pages, REST, metrics, health
 
-An address is had, or not, before anything runs: whoever comes early waits until it is served.
+An address is bound before anything runs: callers that connect early wait until it is served.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Doors:
 
     grpc: grpc.aio.Server
     ports: tuple[int, ...]
-    """Of gRPC: the first is the one that is told to others."""
+    """Of gRPC: the first is the one that is advertised."""
     http: web_server.Bound
     https: ssl.SSLContext | None
     connections: int

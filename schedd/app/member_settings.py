@@ -19,7 +19,7 @@ VERSION: Final = version("schedd")
 def tell_who_is_asked(config: Config) -> None:
     """Say in the log, once, whom this member serves without a question."""
     if config.tls.files() is not None:
-        log.info("TLS is set: whoever calls shows a certificate or sends a token")
+        log.info("TLS is set: callers must show a certificate or send a token")
     elif config.listen.insecure:
         log.warning("insecure = true: everybody who reaches this member may do everything")
     else:

@@ -1,11 +1,11 @@
-"""The owner's loops, made anew for each tenure, and what moves them from outside.
+"""The owner's loops, created again for each tenure, and the events that wake them.
 
     tenure begins → board, transactor, near future, fire, dispatch, rescue, backfills,
                     notifications, chains, retention: in its TaskGroup
     tenure ends   → they are cancelled with it; catalogue, workers and collect live on
 
-Nudges from calls and peers come in here; without a tenure they are nothing, and the workers are
-told that nothing waits here: what they grant is for those who can use it.
+Wake-ups from calls and peers arrive here. Without a tenure they are ignored, and the workers are
+notified that no runs wait here, so that they grant their slots to other members.
 """
 
 import asyncio
@@ -258,9 +258,9 @@ class Owner:
         """With what this member is, as far as memory knows; nothing without a tenure."""
         return Behind() if self._loops is None else self._loops.fire.behind()
 
-    def on_cluster_changed(self, told: Callable[[], None]) -> None:
-        """Have `told()` called when somebody says that the cluster has changed."""
-        self._cluster_changed = told
+    def on_cluster_changed(self, changed: Callable[[], None]) -> None:
+        """Call `changed()` when another process reports a change of the cluster."""
+        self._cluster_changed = changed
 
     # -- nudges --
 
@@ -291,11 +291,11 @@ class Owner:
             self._loops.dispatch.wake()
 
     def runs_changed(self, hints: Sequence[Hint]) -> None:
-        """Somebody may watch these."""
+        """Notify subscriptions of these runs."""
         self._watchers.changed(hints)
 
     def cluster_changed(self) -> None:
-        """The cluster may have been paused or resumed, or its map is to be looked at."""
+        """Read again whether the cluster is paused: it, or its map, may have changed."""
         self._brake.look()
         self._cluster_changed()
 

@@ -19,8 +19,8 @@ from schedd.store.postgres import PostgresStore
 from schedkit.errors import Misconfigured, Unavailable
 
 NO_ETCD: Final = (
-    "etcd doesn't answer, so nobody knows whether members run, and an old map may stand there."
-    " Go on only if etcd was lost too, or its keys are deleted: the database is in recovery"
+    "etcd doesn't answer: members may be running, and etcd may hold an old map."
+    " Continue only if etcd was lost too, or its keys are deleted: the database is in recovery"
 )
 
 
@@ -47,7 +47,7 @@ async def _recover(config: Config) -> list[str]:
 
 
 async def _forget_map(config: Config) -> list[str]:
-    """Nobody is to follow the map of the database that was lost, nor to expect its timeline."""
+    """Delete the map of the lost database, and its timeline, so that no member follows them."""
     access = config.etcd.access()
     try:
         async with etcd_client.connect(

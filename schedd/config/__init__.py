@@ -115,13 +115,13 @@ def _unread(key: str, address: str) -> Iterator[ConfigProblem]:
 
 
 def _unreached(key: str, address: str) -> Iterator[ConfigProblem]:
-    """Why nobody gets to this member there."""
+    """Yield why other processes can't reach this member at the address."""
     if unread := [*_unread(key, address)]:
         yield from unread
         return
     _, port = split_address(address)
     if not port or (place := everywhere(address)):
-        yield ConfigProblem(key, f"nobody reaches {'port 0' if not port else place}")
+        yield ConfigProblem(key, f"{'port 0' if not port else place} can't be reached")
 
 
 DEFAULT_FILE: Final = Path("/etc/schedd/schedd.toml")
@@ -187,7 +187,7 @@ class Config:
             yield ConfigProblem("listen.grpc_tokens", "is for TLS: give tls (ca, cert, key)")
 
     def _begun_tls(self) -> bool:
-        """Whether it is wanted; that it lacks a file is told by itself."""
+        """Whether TLS is configured; a missing file is reported separately."""
         return any((self.tls.ca, self.tls.cert, self.tls.key))
 
     def credentials(self) -> Iterator[ConfigProblem]:
@@ -195,7 +195,7 @@ class Config:
         it is reached. Nothing of it is for a migration.
         """
         if not self.listen.advertise_grpc and (place := everywhere(self.listen.grpc)):
-            yield ConfigProblem("listen.grpc", f"set advertise_grpc: nobody reaches {place}")
+            yield ConfigProblem("listen.grpc", f"set advertise_grpc: {place} can't be reached")
         yield from self.etcd.unusable(utcnow())
         if (tls := self.tls.files()) is not None:
             yield from problems(tls, self._bearer(), utcnow())

@@ -1,4 +1,4 @@
-"""What the members of a cluster agree on: what is late, how far ahead, who is told, what is
+"""Settings that all members share: lateness, lookahead, notifications, retention.
 kept.
 """
 
@@ -19,7 +19,7 @@ class CatchUpConfig:
     """What is late, beside what is due now. The same in all members: each keeps its part of it."""
 
     release_rate: int = 100
-    """Late runs of jobs with `catch_up: all` that the whole cluster hands out in a second."""
+    """Late runs of jobs with `catch_up: all` that the whole cluster dispatches in a second."""
     reserved_percent: int = 20
     """Of the workers' slots: what such runs leave to what is due now."""
 
@@ -58,7 +58,7 @@ class LookaheadConfig:
 
 @dataclass(frozen=True, slots=True)
 class NotificationConfig:
-    """What jobs may have people told by. The same in all members: any of them may be who tells."""
+    """Limits of jobs' notifications. The same in all members: any of them may send them."""
 
     signing_key: Path | None = None
     """A file of keys (`whsec_…` a line) that webhooks are signed with; without it they aren't."""
@@ -74,7 +74,7 @@ class NotificationConfig:
 
 @dataclass(frozen=True, slots=True)
 class RetentionConfig:
-    """How long what has ended is kept. The same in all members; a job's own goes before it."""
+    """Retention of ended work. The same in all members; a job's own has priority over it."""
 
     runs: timedelta = timedelta(days=30)
     """Runs, with all that belongs to them."""

@@ -45,10 +45,10 @@ class Etcd:
             yield ConfigProblem("endpoints", why)
 
     def unusable(self, now: datetime) -> Iterator[ConfigProblem]:
-        """Which of its files are none to connect by, by key."""
-        told = unusable("etcd", self.ca, self.cert, self.key)
-        yield from told
-        if self.cert is not None and all(problem.where != "etcd.cert" for problem in told):
+        """Yield the files that can't be used, by key."""
+        problems = unusable("etcd", self.ca, self.cert, self.key)
+        yield from problems
+        if self.cert is not None and all(problem.where != "etcd.cert" for problem in problems):
             yield from untimely("etcd.cert", self.cert, now, "have a fresh one issued")
 
     def access(self) -> EtcdAccess:
@@ -64,7 +64,7 @@ class Postgres:
 
     dsn: str = secret("")
     lanes: int = 1
-    """Threads with a connection each for the owner's transactions. Each parts every batch anew."""
+    """Threads with a connection each for the owner's transactions. Each splits each batch."""
 
     def faults(self) -> Iterator[ConfigProblem]:
         """What is wrong, by key."""
@@ -75,7 +75,7 @@ class Postgres:
 
 
 def _against(dsn: str) -> Iterator[str]:
-    """Why it is none to connect by; nobody is asked."""
+    """Yield why this DSN isn't valid, without a connection."""
     from schedd.store.connection.dsn import faults  # heavy: not for who reads settings alone
 
     return faults(dsn)
@@ -118,8 +118,8 @@ class ResultStoreConfig:
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """PEM files for everything between members, workers and clients. Without them nobody is asked
-    who they are.
+    """PEM files for everything between members, workers and clients. Without them callers aren't
+    authenticated.
     """
 
     ca: Path | None = None

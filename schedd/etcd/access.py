@@ -132,7 +132,7 @@ def _against(encrypted: bool, endpoint: str) -> str:
         _, port = split_address(address)
     except ValueError as error:
         return str(error)
-    return "" if port else f"nobody is reached at port 0: {endpoint!r}"
+    return "" if port else f"port 0 isn't valid: {endpoint!r}"
 
 
 def metadata(token: str | None) -> tuple[tuple[str, str], ...]:

@@ -69,8 +69,8 @@ class EndpointStatus:
 class EtcdClient:
     """A client of one etcd cluster, for one event loop.
 
-    `deadline`: seconds, for every call (RELIABILITY: member TTL / 6). `root`: what all keys begin
-    with in etcd; callers neither give nor see it. `emit` is told how long each call took.
+    `deadline`: seconds, for every call (RELIABILITY: member TTL / 6). `root`: prefix of all keys in
+    etcd; callers neither pass nor see it. `emit` receives how long each call took.
 
     Each call raises `Unavailable` when etcd is away, `OutcomeUnknown` (a kind of it) when what was
     asked may have been applied, and `AccessDenied` when etcd doesn't allow it.
@@ -152,9 +152,9 @@ class EtcdClient:
         """The state under the prefix, at once and after each change (several may come as one), and
         what of it was watched.
 
-        Outages, compactions and restores of etcd are survived, never shown: after each the next
-        state is simply the newest. Never ends by itself. Close it with `aclosing` or by
-        cancelling the task that iterates.
+        Outages, compactions and restores of etcd are handled, never shown: after each the next
+        state is simply the newest. Never ends on its own. Close it with `aclosing` or by
+        canceling the task that iterates.
 
         Raises:
             AccessDenied: the user may not read the prefix.
@@ -180,12 +180,12 @@ class EtcdClient:
             return
 
     async def keepalive_once(self, lease: LeaseId) -> int:
-        """Start the lease's time anew; the seconds granted, 0 if the lease is gone."""
+        """Renew the lease; return the seconds granted, 0 if the lease has expired."""
         request = wire.LeaseKeepAliveRequest(id=lease)
         return (await self._connection.call(LEASE_KEEP_ALIVE, request)).ttl
 
     async def keep_alive(self, leases: Collection[LeaseId]) -> dict[LeaseId, int]:
-        """Start the time of each of these anew; the seconds granted, 0 if it is gone. A stream for
+        """Renew each lease; return the seconds granted, 0 if it has expired. A stream for
         all of them costs a third of as many calls.
         """
         requests = [wire.LeaseKeepAliveRequest(id=lease) for lease in leases]

@@ -10,7 +10,7 @@
 Invariants
 - A request is sent only over a connection that stands; one that couldn't be made has carried
   nothing, so that rotating is safe for writes too.
-- A TLS channel that can't connect is given up, and its successor reads the files anew: new
+- A TLS channel that can't connect is closed, and its successor reads the files again: new
   certificates need no restart.
 - No call outlasts its deadline, connecting and authenticating included.
 """
@@ -60,7 +60,7 @@ _HOPELESS: Final = (ChannelConnectivity.TRANSIENT_FAILURE, ChannelConnectivity.S
 class EtcdConnection:
     """Channels to all endpoints, made when first used. Belongs to one event loop.
 
-    `deadline`: seconds for each call. `emit` is told how long each took.
+    `deadline`: seconds for each call. `emit` receives how long each took.
     """
 
     def __init__(self, access: EtcdAccess, *, deadline: float, emit: Emit = unheard) -> None:
@@ -118,18 +118,18 @@ class EtcdConnection:
 
     async def _anywhere(self, what: _What[T]) -> T:
         clock = _Clock(self.deadline)
-        told: ScheddError | None = None
+        last: ScheddError | None = None
         for position, share in self._round(clock):
             if not await self._connected(position, share):
-                told = self._unreachable(position)
+                last = self._unreachable(position)
                 continue
             try:
                 return await self._send(position, what, clock)
             except EtcdCallFailed as failed:
-                told = self._note(position, failed.failure)
+                last = self._note(position, failed.failure)
                 if failed.failure.remedy is not EtcdRemedy.ELSEWHERE:
-                    raise told from failed.__cause__
-        raise told or Unavailable("etcd: no endpoint answers")
+                    raise last from failed.__cause__
+        raise last or Unavailable("etcd: no endpoint answers")
 
     async def call_one(
         self, position: int, method: EtcdMethod[RequestT, ReplyT], request: RequestT
@@ -201,11 +201,11 @@ class EtcdConnection:
             return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
         return grpc.aio.secure_channel(target, tls.credentials(), options=CHANNEL_OPTIONS)
 
-    async def _connected(self, position: int, patience: float) -> bool:
-        """Whether a connection stands, or does within `patience` seconds."""
+    async def _connected(self, position: int, timeout: float) -> bool:
+        """Return whether a connection is open, or opens within `timeout` seconds."""
         channel = self._channel(position)
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 while True:
                     state = channel.get_state(try_to_connect=True)
                     if state is ChannelConnectivity.READY:
@@ -266,13 +266,13 @@ class EtcdConnection:
             if not isinstance(failed.failure.error, RightsOff):
                 self._backoff.failed(failed, login)
                 raise
-            log.warning("etcd checks no rights: its user %r is configured in vain", request.name)
+            log.warning("etcd has authentication off: its user %r has no effect", request.name)
             return ""
         return reply.token
 
 
 class _What(Protocol[T_co]):
-    """What is to be sent, and how it is answered."""
+    """A call: the request to send, and how it is answered."""
 
     @property
     def method(self) -> EtcdMethod[Any, Any]: ...

@@ -2,7 +2,7 @@
 
     Unavailable (schedkit)
     ├── OutcomeUnknown   a write without an answer: it may have been applied, read back
-    ├── LeaseGone        what the write stood on has expired: acquire anew
+    ├── LeaseGone        the lease of the write has expired: acquire a new one
     ├── NoSpace          etcd rejects writes until an operator has made room (Rejected)
     └── RevisionGone     the revision asked for was compacted away (or was never reached)
     │   Rejected (schedkit)
@@ -90,7 +90,7 @@ class LoginBackoff:
 
     etcd hashes each password at the cost of a tenth of a second of its processor: calls that each
     try again keep it from everything else, the correction of the password included. A login that
-    got no answer in time counts as well: etcd goes on hashing for it.
+    got no answer in time counts as well: etcd continues to hash for it.
     """
 
     WAIT: Final = 2.0
@@ -161,7 +161,7 @@ _NOT_APPLIED: Final = (
 def judge(code: StatusCode, details: str, *, writes: bool) -> EtcdFailure:
     """What a failed call means. `writes`: a second sending of the request could do harm."""
     words = details or code.name
-    told = f"etcd: {words}"
+    message = f"etcd: {words}"
     if code is StatusCode.UNAUTHENTICATED or details.endswith(_STALE_TOKEN):
         return EtcdFailure(_denied(words), EtcdRemedy.TOKEN, distrust=False)
     if details.endswith("authentication is not enabled"):
@@ -170,10 +170,10 @@ def judge(code: StatusCode, details: str, *, writes: bool) -> EtcdFailure:
     if code is StatusCode.PERMISSION_DENIED or "authentication failed" in details:
         return EtcdFailure(_denied(words), EtcdRemedy.NONE, distrust=False)
     if details.startswith(_NOT_APPLIED):
-        return EtcdFailure(Unavailable(told), EtcdRemedy.ELSEWHERE, distrust=True)
+        return EtcdFailure(Unavailable(message), EtcdRemedy.ELSEWHERE, distrust=True)
     if code in _AWAY:
-        return _away(code, told, writes=writes)
-    return EtcdFailure(_answered(code, details, told), EtcdRemedy.NONE, distrust=False)
+        return _away(code, message, writes=writes)
+    return EtcdFailure(_answered(code, details, message), EtcdRemedy.NONE, distrust=False)
 
 
 def _denied(words: str) -> AccessDenied:
@@ -185,23 +185,23 @@ def _denied(words: str) -> AccessDenied:
     return AccessDenied("login_rejected", f"etcd rejects the login: {words}", _LOGIN_REMEDY)
 
 
-def _away(code: StatusCode, told: str, *, writes: bool) -> EtcdFailure:
+def _away(code: StatusCode, message: str, *, writes: bool) -> EtcdFailure:
     if writes:
-        unknown = OutcomeUnknown(f"{told} (the request may have been applied)")
+        unknown = OutcomeUnknown(f"{message} (the request may have been applied)")
         return EtcdFailure(unknown, EtcdRemedy.NONE, distrust=True)
     spent = code is StatusCode.DEADLINE_EXCEEDED
     return EtcdFailure(
-        Unavailable(told), EtcdRemedy.NONE if spent else EtcdRemedy.ELSEWHERE, distrust=True
+        Unavailable(message), EtcdRemedy.NONE if spent else EtcdRemedy.ELSEWHERE, distrust=True
     )
 
 
-def _answered(code: StatusCode, details: str, told: str) -> ScheddError:
+def _answered(code: StatusCode, details: str, message: str) -> ScheddError:
     if "lease not found" in details:
-        return LeaseGone(told)
+        return LeaseGone(message)
     if "database space exceeded" in details:
         return NoSpace("no_space", f"etcd's database is full: {details}", _SPACE_REMEDY)
     if "mvcc: required revision" in details:
-        return RevisionGone(told)
+        return RevisionGone(message)
     if code is StatusCode.INVALID_ARGUMENT and not details.endswith(_LIMITS):
-        return EtcdRefused(told)
-    return Unavailable(f"{told} ({code.name})")
+        return EtcdRefused(message)
+    return Unavailable(f"{message} ({code.name})")

@@ -11,11 +11,11 @@ and is right even after a restore, when etcd may have the same revision with ano
 
 Invariants
 - A state is shown only if it differs from the one shown before it.
-- A deletion is told only as an event of the watch that goes on; one that breaks takes what it saw
-  with it, at once. Listing again though nothing is wrong is no break.
+- A deletion is reported only as an event of an unbroken watch. A watch that breaks discards the
+  deletions it saw, at once. Listing again without an error is no break.
 - Silence is never taken for calm: an idle watch is asked for progress, and one that doesn't
   answer within the call's deadline is left, with its endpoint.
-- A member of etcd that has lost its leader ends the watch by itself (`hasleader`).
+- A member of etcd that has lost its leader ends the watch (`hasleader`).
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class Mirror:
         self._deleted = {key: at for key, at in deleted.items() if key not in self._entries}
 
     def listed_again(self, listing: Listing) -> Mirror:
-        """The mirror that goes on from a fresh listing, made though nothing was wrong. It knows the
-        deletions that this one has seen itself, unless etcd has another history by now.
+        """Return the mirror that continues from a fresh listing, taken without an error. It knows
+        the deletions that this one has seen itself, unless etcd has another history by now.
         """
         if listing.cluster_id != self.cluster_id or listing.revision < self.revision:
             return Mirror(listing)

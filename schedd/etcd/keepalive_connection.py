@@ -37,7 +37,7 @@ ReplyT = TypeVar("ReplyT", bound=Message)
 class Lifeline:
     """Sends keepalives. Used by one thread; `close` may come from another.
 
-    `deadline`: seconds for each keepalive. `silence` is told which were answered, `emit` how long
+    `deadline`: seconds for each keepalive. `silence` receives which were answered, `emit` how long
     each took.
     """
 
@@ -54,7 +54,7 @@ class Lifeline:
         self._backoff = LoginBackoff()
 
     def keepalive(self, lease: LeaseId) -> int:
-        """Start the lease's time anew; the seconds granted, 0 if the lease is gone.
+        """Renew the lease; return the seconds granted, 0 if the lease has expired.
 
         Raises:
             Unavailable: no endpoint answered within the deadline.
@@ -64,17 +64,17 @@ class Lifeline:
             return self._anywhere(lease, began + self._deadline)
 
     def _anywhere(self, lease: LeaseId, ends: float) -> int:
-        told: ScheddError | None = None
+        last: ScheddError | None = None
         for position in self._ring.round():
             try:
                 return self._keepalive(position, lease, ends)
             except EtcdCallFailed as failed:
-                told = failed.failure.error
+                last = failed.failure.error
                 if failed.failure.distrust:
                     self._leave(position)
                 if failed.failure.remedy is not EtcdRemedy.ELSEWHERE:
-                    raise told from failed.__cause__
-        raise told or Unavailable("etcd: no endpoint answers")
+                    raise last from failed.__cause__
+        raise last or Unavailable("etcd: no endpoint answers")
 
     def close(self) -> None:
         """Close the connections; a keepalive that is under way fails."""
@@ -84,7 +84,7 @@ class Lifeline:
     def _leave(self, position: int) -> None:
         self._ring.failed(position)
         if self._access.tls is not None and (channel := self._channels.pop(position, None)):
-            channel.close()  # the next one reads the certificates anew
+            channel.close()  # the next one reads the certificates again
 
     def _keepalive(self, position: int, lease: LeaseId, ends: float) -> int:
         request = wire.LeaseKeepAliveRequest(id=lease)

@@ -1,5 +1,5 @@
-"""For how long etcd has answered nothing, whoever of this process asked: the event loop's
-connection or the lease keeper's thread.
+"""The time since etcd's last answer to this process: to the event loop's connection or the lease
+keeper's thread.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from schedkit.errors import Unavailable
 
 
 class Silence:
-    """Of one cluster. May be told and asked by any thread: an answer, and the want of one, are each
-    one reference that is written by itself.
+    """Time without an answer of one cluster. Thread-safe: the last answer, and the first unanswered
+    call, are one reference each, written atomically.
     """
 
     def __init__(self) -> None:
@@ -24,8 +24,8 @@ class Silence:
 
     @contextmanager
     def around(self, call: str, emit: Emit) -> Iterator[float]:
-        """Around a call of whatever endpoints answer it: it is told of, and whether it was
-        answered. Gives when it began.
+        """Record a call of any endpoints, and whether it was answered. Yields the time at which it
+        began.
         """
         began, failed = boottime(), True
         try:

@@ -62,7 +62,7 @@ class EtcdLeaseKeeper:
 
     @property
     def loss(self) -> LeaseLoss | None:
-        """Why the lease is no longer trusted; None while it is, or while nobody has looked."""
+        """Why the lease is no longer trusted; None while it is, or before the first check."""
         return self._trust.loss
 
     def trusted(self) -> bool:

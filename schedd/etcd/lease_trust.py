@@ -128,7 +128,7 @@ class LeaseTrust:
         self._due = now + self._retry
 
     def give_up(self) -> None:
-        """Nobody sends keepalives any more: what isn't lost yet is lost now."""
+        """Stop keepalives: a lease that isn't lost yet is lost now."""
         self.loss = self.loss or LeaseLoss.UNANSWERED
 
     def _hung(self, now: float) -> bool:

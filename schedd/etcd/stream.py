@@ -2,7 +2,7 @@
 
 Invariants
 - Waiting for a message that doesn't come does the stream no harm: the wait ends with None and
-  the next one goes on with the same read (grpc would end the call with a cancelled read).
+  the next one continues the same read (grpc would end the call with a cancelled read).
 - Everything that ends the stream but `close` comes out as `Unavailable`, `AccessDenied` or
   `Refused`.
 """
@@ -46,11 +46,11 @@ class EtcdStream(Generic[RequestT, ReplyT]):
         except grpc.aio.AioRpcError as error:
             raise _converted(error) from error
 
-    async def receive(self, patience: float) -> ReplyT | None:
-        """The next message, or None if none comes within `patience` seconds."""
+    async def receive(self, timeout: float) -> ReplyT | None:
+        """Return the next message, or None if none arrives within `timeout` seconds."""
         if self._reading is None:
             self._reading = asyncio.create_task(self._call.read(), name="etcd stream read")
-        await asyncio.wait({self._reading}, timeout=patience)
+        await asyncio.wait({self._reading}, timeout=timeout)
         if not self._reading.done():
             return None
         reading, self._reading = self._reading, None
@@ -67,7 +67,7 @@ class EtcdStream(Generic[RequestT, ReplyT]):
         self._call.cancel()
         if self._reading is not None:
             self._reading.cancel()
-            # Whatever it met, nobody wants to know any more.
+            # The outcome is of no use any more.
             await asyncio.gather(self._reading, return_exceptions=True)
 
 

@@ -132,7 +132,7 @@ WRONG = {
     "another's key": "is the key of another certificate than",
     "no authority": "tls.ca: ",
     "another authority's": "isn't signed by an authority of",
-    "ended": "m9.pem ended at",
+    "ended": "m9.pem expired at",
 }
 
 

@@ -96,9 +96,9 @@ def test_addresses_that_others_are_told_are_read_too() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ("h:0", "nobody reaches port 0"),
-        ("0.0.0.0:7420", "nobody reaches 0.0.0.0"),
-        ("[::]:7420", "nobody reaches ::"),
+        ("h:0", "port 0 can't be reached"),
+        ("0.0.0.0:7420", "0.0.0.0 can't be reached"),
+        ("[::]:7420", ":: can't be reached"),
         ("a b:7420", "address 'a b:7420' is not host:port: 'a b' is no host"),
         ("a\nb:7420", r"address 'a\nb:7420' is not host:port: 'a\nb' is no host"),
         ("256.0.0.1:7420", "address '256.0.0.1:7420' is not host:port: '256.0.0.1' is no host"),
@@ -113,7 +113,7 @@ def test_others_are_told_an_address_that_they_can_reach(wrong: str, said: str) -
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "[::0]"])
 def test_who_listens_everywhere_says_where_it_is_reached(host: str) -> None:
     config = replace(HERE, listen=ListenConfig(grpc=f"{host}:7420", insecure=True))
-    said = f"listen.grpc: set advertise_grpc: nobody reaches {host.strip('[]')}"
+    said = f"listen.grpc: set advertise_grpc: {host.strip('[]')} can't be reached"
     assert told(config) == [said]
     assert [*config.faults()] == [], "a migration listens nowhere"
     listen = replace(config.listen, advertise_grpc="m1.example.com:7420")
@@ -171,7 +171,7 @@ def test_two_listeners_have_no_one_port() -> None:
     [
         (Etcd(endpoints=()), "endpoints: no server is given; write host:port"),
         (Etcd(endpoints=("a:1", "x://a:1")), "endpoints: 'x://a:1' is no endpoint; write"),
-        (Etcd(endpoints=("a:0",)), "endpoints: nobody is reached at port 0: 'a:0'"),
+        (Etcd(endpoints=("a:0",)), "endpoints: port 0 isn't valid: 'a:0'"),
         (Etcd(endpoints=("http://a b:1",)), "endpoints: address 'a b:1' is not host:port: 'a b'"),
         (Etcd(endpoints=("256.0.0.1:1",)), "endpoints: address '256.0.0.1:1' is not host:port"),
         (Etcd(endpoints=("https://a:1",)), "endpoints: 'https://a:1' needs TLS"),
@@ -349,7 +349,7 @@ def test_without_tls_other_hosts_are_served_by_who_asked_for_it_alone() -> None:
             logging.WARNING,
             "insecure = true: everybody who reaches this member may do everything",
         ),
-        (replace(HERE, tls=SECURE), logging.INFO, "shows a certificate or sends a token"),
+        (replace(HERE, tls=SECURE), logging.INFO, "must show a certificate or send a token"),
     ],
 )
 def test_it_says_once_whom_it_serves_without_a_question(

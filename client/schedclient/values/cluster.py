@@ -37,7 +37,7 @@ class Cluster(Value):
     lost_until: datetime | None
     """Until when the lost database may have been in use."""
     lost_members: tuple[str, ...]
-    """Workers that were lost within the retention and haven't returned, by name."""
+    lost_workers: tuple[str, ...]
     """Names of those that were lost within the retention and haven't returned."""
 
 

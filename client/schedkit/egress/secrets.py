@@ -81,7 +81,7 @@ def _lines(field: str, name: str, allowed: Sequence[Path]) -> Iterable[tuple[str
 
 
 def _read(field: str, name: str, allowed: Sequence[Path]) -> str:
-    """Read a file. A path outside the allowed directories gives one error, whether it exists or not."""
+    """Read a file. Any path outside the allowed directories gives the same error."""
     if not allowed:
         raise ValueError(f"{field}: {name}: this worker's `secrets` names no directory")
     folders = [os.path.realpath(folder) for folder in allowed]

@@ -88,7 +88,7 @@ def _address(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def _without_port(hop: str) -> str:
-    """Return a hop without its port: some proxies write `203.0.113.9:4711` or `[2001:db8::9]:4711`."""
+    """Return a hop without its port: some proxies write `203.0.113.9:4711`, `[2001:db8::9]:80`."""
     if hop.startswith("[") and "]" in hop:
         return hop[1:].partition("]")[0]
     return hop.partition(":")[0] if hop.count(":") == 1 else hop

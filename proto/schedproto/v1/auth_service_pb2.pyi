@@ -69,8 +69,8 @@ class Token(google.protobuf.message.Message):
     created_by: builtins.str
     revoked_by: builtins.str
     maker_id: builtins.str
-    """The token or login that made it: it ends with that. Empty: it was made by a certificate, where
-    nobody is asked, or before this was noted.
+    """The token or login that created it, and ends it when it ends. Empty: created with a certificate,
+    without authentication, or before this was recorded.
     """
     ended_with_it: builtins.int
     """In the answer of RevokeToken alone: how many tokens and logins ended with it; 1,000
@@ -149,7 +149,7 @@ class CreateTokenResponse(google.protobuf.message.Message):
     TOKEN_FIELD_NUMBER: builtins.int
     SECRET_FIELD_NUMBER: builtins.int
     secret: builtins.str
-    """What is to be sent: `authorization: Bearer <secret>`."""
+    """The header to send: `authorization: Bearer <secret>`."""
     @property
     def token(self) -> global___Token: ...
     def __init__(
@@ -255,14 +255,14 @@ class Identity(google.protobuf.message.Message):
     EXPIRES_AT_FIELD_NUMBER: builtins.int
     TOKEN_ID_FIELD_NUMBER: builtins.int
     actor: builtins.str
-    """As the audit names the caller: `user/alice`, or `anonymous` where nobody is asked."""
+    """The caller as in the audit log: `user/alice`, or `anonymous` without authentication."""
     token_id: builtins.str
     """By which token, if by one."""
     @property
     def grants(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Identity.Grant]: ...
     @property
     def expires_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """Not set: it doesn't end by itself."""
+        """Not set: it doesn't expire."""
 
     def __init__(
         self,

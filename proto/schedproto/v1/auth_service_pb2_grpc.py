@@ -60,7 +60,7 @@ class AuthServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def CreateToken(self, request, context):
-        """Whoever makes one must be admin in each namespace that it is for. Its text is in the answer
+        """The creator of a token must be admin in each of its namespaces. Its text is in the answer
         alone: only a digest of it is stored. So it isn't made twice for one key: where the answer is
         lost, revoke it and make another.
         """

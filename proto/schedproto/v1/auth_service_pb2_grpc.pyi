@@ -23,7 +23,7 @@ class AuthServiceStub:
         schedproto.v1.auth_service_pb2.CreateTokenRequest,
         schedproto.v1.auth_service_pb2.CreateTokenResponse,
     ]
-    """Whoever makes one must be admin in each namespace that it is for. Its text is in the answer
+    """The creator of a token must be admin in each of its namespaces. Its text is in the answer
     alone: only a digest of it is stored. So it isn't made twice for one key: where the answer is
     lost, revoke it and make another.
     """
@@ -53,7 +53,7 @@ class AuthServiceAsyncStub:
         schedproto.v1.auth_service_pb2.CreateTokenRequest,
         schedproto.v1.auth_service_pb2.CreateTokenResponse,
     ]
-    """Whoever makes one must be admin in each namespace that it is for. Its text is in the answer
+    """The creator of a token must be admin in each of its namespaces. Its text is in the answer
     alone: only a digest of it is stored. So it isn't made twice for one key: where the answer is
     lost, revoke it and make another.
     """
@@ -85,7 +85,7 @@ class AuthServiceServicer(metaclass=abc.ABCMeta):
         request: schedproto.v1.auth_service_pb2.CreateTokenRequest,
         context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.auth_service_pb2.CreateTokenResponse, collections.abc.Awaitable[schedproto.v1.auth_service_pb2.CreateTokenResponse]]:
-        """Whoever makes one must be admin in each namespace that it is for. Its text is in the answer
+        """The creator of a token must be admin in each of its namespaces. Its text is in the answer
         alone: only a digest of it is stored. So it isn't made twice for one key: where the answer is
         lost, revoke it and make another.
         """

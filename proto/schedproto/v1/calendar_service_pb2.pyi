@@ -70,7 +70,7 @@ class Calendar(google.protobuf.message.Message):
     name: builtins.str
     """As a job's."""
     version: builtins.int
-    """Grows with each change; goes on where it was if a deleted one is made anew. Set by the cluster."""
+    """Grows with each change, also if a deleted calendar is created again. Set by the cluster."""
     time_zone: builtins.str
     """IANA name; that of the job if empty."""
     roll: global___Roll.ValueType

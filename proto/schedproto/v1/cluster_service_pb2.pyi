@@ -85,9 +85,7 @@ class Cluster(google.protobuf.message.Message):
     def paused_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     @property
     def troubles(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """What keeps runs from being on time, in words; empty where all is well. A pause isn't among it:
-        it is wanted, and told by `paused`.
-        """
+        """Why runs are late, in words; empty if they aren't. A pause isn't listed: see `paused`."""
 
     @property
     def lost_members(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
@@ -350,7 +348,7 @@ class TransferLeaderResponse(google.protobuf.message.Message):
     new_term: builtins.int
     @property
     def took(self) -> google.protobuf.duration_pb2.Duration:
-        """From the wish to the first map of the new term."""
+        """From the request to the first map of the new term."""
 
     def __init__(
         self,
@@ -397,7 +395,7 @@ class RebalanceClusterResponse(google.protobuf.message.Message):
         NEW_OWNER_FIELD_NUMBER: builtins.int
         shard: builtins.int
         old_owner: builtins.str
-        """Names of members; empty: nobody's."""
+        """Names of members; empty: no owner."""
         new_owner: builtins.str
         def __init__(
             self,
@@ -657,8 +655,8 @@ class Worker(google.protobuf.message.Message):
     unstored: builtins.int
     """Results that it has and no member has stored: their runs are done again if it is lost with them."""
     unheard: builtins.bool
-    """No member that answers hears it: free, running, unstored and lease_age aren't set, for they
-    aren't known; in JSON they are null, never 0.
+    """No member that answers receives its heartbeats: free, running, unstored and lease_age aren't set.
+    In JSON they are null, never 0.
     """
     @property
     def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
@@ -842,7 +840,7 @@ class AuditEntry(google.protobuf.message.Message):
     action: builtins.str
     object: builtins.str
     outcome: builtins.str
-    """ok, refused, unknown (it may have happened), or asked (a later line says what came of it)"""
+    """ok, refused, unknown (it may have happened), or asked (a later line has the outcome)"""
     reason: builtins.str
     run_id: builtins.str
     fencing_token: builtins.int
@@ -850,8 +848,8 @@ class AuditEntry(google.protobuf.message.Message):
     worker: builtins.str
     source: builtins.str
     before: builtins.str
-    """What the object was before and after, as JSON, where that is known. Of a change that was asked
-    for or refused, after is what was wished.
+    """The object before and after, as JSON, if known. Of a change that was requested or refused, after
+    is the requested state.
     """
     after: builtins.str
     @property

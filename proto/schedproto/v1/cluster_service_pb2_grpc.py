@@ -142,7 +142,7 @@ class ClusterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PauseCluster(self, request, context):
-        """Fire and start nothing until it is resumed. What runs goes on.
+        """Pause all jobs: nothing fires or starts until it is resumed. Runs in progress continue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

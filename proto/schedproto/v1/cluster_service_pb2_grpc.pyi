@@ -50,7 +50,7 @@ class ClusterServiceStub:
         schedproto.v1.cluster_service_pb2.PauseClusterRequest,
         schedproto.v1.cluster_service_pb2.Cluster,
     ]
-    """Fire and start nothing until it is resumed. What runs goes on."""
+    """Pause all jobs: nothing fires or starts until it is resumed. Runs in progress continue."""
 
     ResumeCluster: grpc.UnaryUnaryMultiCallable[
         schedproto.v1.cluster_service_pb2.ResumeClusterRequest,
@@ -128,7 +128,7 @@ class ClusterServiceAsyncStub:
         schedproto.v1.cluster_service_pb2.PauseClusterRequest,
         schedproto.v1.cluster_service_pb2.Cluster,
     ]
-    """Fire and start nothing until it is resumed. What runs goes on."""
+    """Pause all jobs: nothing fires or starts until it is resumed. Runs in progress continue."""
 
     ResumeCluster: grpc.aio.UnaryUnaryMultiCallable[
         schedproto.v1.cluster_service_pb2.ResumeClusterRequest,
@@ -218,7 +218,7 @@ class ClusterServiceServicer(metaclass=abc.ABCMeta):
         request: schedproto.v1.cluster_service_pb2.PauseClusterRequest,
         context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.cluster_service_pb2.Cluster, collections.abc.Awaitable[schedproto.v1.cluster_service_pb2.Cluster]]:
-        """Fire and start nothing until it is resumed. What runs goes on."""
+        """Pause all jobs: nothing fires or starts until it is resumed. Runs in progress continue."""
 
     @abc.abstractmethod
     def ResumeCluster(

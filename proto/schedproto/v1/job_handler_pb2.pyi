@@ -20,7 +20,7 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class RunRequest(google.protobuf.message.Message):
-    """All that an attempt is told about itself. The metadata of the call says the same
+    """The facts of one attempt. The metadata of the call has the same
     (schedd-run-id, ...), as the headers of an HTTP job do.
     """
 
@@ -43,8 +43,8 @@ class RunRequest(google.protobuf.message.Message):
     attempt: builtins.int
     """Counts from 1."""
     fencing_token: builtins.int
-    """Greater for each later handing out of the run: a store that keeps the greatest can refuse
-    whoever is late.
+    """Grows with each assignment of the run: a store that keeps the greatest can reject stale
+    attempts.
     """
     idempotency_key: builtins.str
     """The same for all attempts of a run."""

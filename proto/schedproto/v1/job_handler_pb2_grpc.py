@@ -46,8 +46,8 @@ class JobHandlerServicer(object):
 
     def Run(self, request, context):
         """Does the work of one attempt, until its deadline; a call that is cancelled isn't wanted any
-        more. The same run may come again, after a failure or when a worker was lost: its
-        idempotency_key tells.
+        more. The same run may be called again, after a failure or a lost worker, with the same
+        idempotency_key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

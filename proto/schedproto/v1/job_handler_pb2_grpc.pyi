@@ -29,8 +29,8 @@ class JobHandlerStub:
         schedproto.v1.job_handler_pb2.RunResponse,
     ]
     """Does the work of one attempt, until its deadline; a call that is cancelled isn't wanted any
-    more. The same run may come again, after a failure or when a worker was lost: its
-    idempotency_key tells.
+    more. The same run may be called again, after a failure or a lost worker, with the same
+    idempotency_key.
     """
 
 class JobHandlerAsyncStub:
@@ -39,8 +39,8 @@ class JobHandlerAsyncStub:
         schedproto.v1.job_handler_pb2.RunResponse,
     ]
     """Does the work of one attempt, until its deadline; a call that is cancelled isn't wanted any
-    more. The same run may come again, after a failure or when a worker was lost: its
-    idempotency_key tells.
+    more. The same run may be called again, after a failure or a lost worker, with the same
+    idempotency_key.
     """
 
 class JobHandlerServicer(metaclass=abc.ABCMeta):
@@ -51,8 +51,8 @@ class JobHandlerServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.job_handler_pb2.RunResponse, collections.abc.Awaitable[schedproto.v1.job_handler_pb2.RunResponse]]:
         """Does the work of one attempt, until its deadline; a call that is cancelled isn't wanted any
-        more. The same run may come again, after a failure or when a worker was lost: its
-        idempotency_key tells.
+        more. The same run may be called again, after a failure or a lost worker, with the same
+        idempotency_key.
         """
 
 def add_JobHandlerServicer_to_server(servicer: JobHandlerServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

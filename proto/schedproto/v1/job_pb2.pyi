@@ -312,7 +312,7 @@ class Job(google.protobuf.message.Message):
 
     @property
     def start_deadline(self) -> google.protobuf.duration_pb2.Duration:
-        """What isn't handed out so long after it was due, or made, is MISSED."""
+        """A run that isn't dispatched this long after its due time, or its creation, is MISSED."""
 
     @property
     def run_timeout(self) -> google.protobuf.duration_pb2.Duration:
@@ -344,13 +344,13 @@ class Job(google.protobuf.message.Message):
 
     @property
     def on_failure(self) -> global___Notification:
-        """-- Who is told --
+        """-- Notifications --
         A run failed for good.
         """
 
     @property
     def on_recovery(self) -> global___Notification:
-        """The first that succeeds after a failure that was told."""
+        """The first success after a failure that was notified."""
 
     @property
     def on_dead_letter(self) -> global___Notification: ...
@@ -942,7 +942,7 @@ class PluginAction(google.protobuf.message.Message):
     """Its name: [a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?. Only workers that have it are given the run."""
     @property
     def config(self) -> schedproto.v1.common_pb2.Payload:
-        """What it is told to do, as JSON; it alone knows what it may say. Raw bytes aren't taken."""
+        """The executor's own settings, as JSON; only the executor checks them. Raw bytes aren't accepted."""
 
     def __init__(
         self,
@@ -957,7 +957,7 @@ global___PluginAction = PluginAction
 
 @typing.final
 class Notification(google.protobuf.message.Message):
-    """Who is told of something, and how often. At least one of webhook, command, email."""
+    """A notification, and its rate. At least one of webhook, command, email."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -970,7 +970,7 @@ class Notification(google.protobuf.message.Message):
     webhook: builtins.str
     """An http or https URL; called by a member, signed by Standard Webhooks where it has a key."""
     threshold: builtins.int
-    """So many failures in a row before one is told; 1 if 0. Of on_failure and on_dead_letter alone."""
+    """Failures in a row before the first notification; 1 if 0. Only for on_failure, on_dead_letter."""
     @property
     def command(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """A program and its arguments, run on a member; its configuration has to allow the program."""
@@ -981,7 +981,7 @@ class Notification(google.protobuf.message.Message):
 
     @property
     def silence(self) -> google.protobuf.duration_pb2.Duration:
-        """After one was told no other of its kind for so long; then one that says how many were held back."""
+        """Minimum time between two notifications of a kind; the next one says how many were suppressed."""
 
     @property
     def after(self) -> google.protobuf.duration_pb2.Duration:

@@ -207,7 +207,7 @@ class UpdateJobRequest(google.protobuf.message.Message):
 
     @property
     def update_mask(self) -> google.protobuf.field_mask_pb2.FieldMask:
-        """Fields to change. Required; "*" for all that a person may set."""
+        """Fields to change. Required; "*" for every field that a person may set."""
 
     def __init__(
         self,
@@ -373,7 +373,7 @@ class BackfillJobRequest(google.protobuf.message.Message):
         """None of them."""
         RERUN_NONE: BackfillJobRequest._Rerun.ValueType  # 1
         RERUN_FAILED: BackfillJobRequest._Rerun.ValueType  # 2
-        """Those that failed, or were cancelled once they had been handed out."""
+        """Runs that failed, or were cancelled after their dispatch."""
         RERUN_ALL: BackfillJobRequest._Rerun.ValueType  # 3
         """Those that succeeded, too."""
 
@@ -384,7 +384,7 @@ class BackfillJobRequest(google.protobuf.message.Message):
     """None of them."""
     RERUN_NONE: BackfillJobRequest.Rerun.ValueType  # 1
     RERUN_FAILED: BackfillJobRequest.Rerun.ValueType  # 2
-    """Those that failed, or were cancelled once they had been handed out."""
+    """Runs that failed, or were cancelled after their dispatch."""
     RERUN_ALL: BackfillJobRequest.Rerun.ValueType  # 3
     """Those that succeeded, too."""
 

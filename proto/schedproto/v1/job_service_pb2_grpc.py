@@ -133,8 +133,8 @@ class JobServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def BatchCreateJobs(self, request, context):
-        """Up to 1,000 at a time, each as if it had been asked for by itself: one that is refused harms no
-        other, each has its line in the audit, and they are stored in a few transactions. In no order:
+        """Up to 1,000 at a time, as separate requests: a rejected one doesn't affect the others, each has
+        its line in the audit log, and they are stored in a few transactions. In no order:
         none can name another of its batch in `after`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -30,8 +30,8 @@ class JobServiceStub:
         schedproto.v1.job_service_pb2.BatchCreateJobsRequest,
         schedproto.v1.job_service_pb2.BatchCreateJobsResponse,
     ]
-    """Up to 1,000 at a time, each as if it had been asked for by itself: one that is refused harms no
-    other, each has its line in the audit, and they are stored in a few transactions. In no order:
+    """Up to 1,000 at a time, as separate requests: a rejected one doesn't affect the others, each has
+    its line in the audit log, and they are stored in a few transactions. In no order:
     none can name another of its batch in `after`.
     """
 
@@ -130,8 +130,8 @@ class JobServiceAsyncStub:
         schedproto.v1.job_service_pb2.BatchCreateJobsRequest,
         schedproto.v1.job_service_pb2.BatchCreateJobsResponse,
     ]
-    """Up to 1,000 at a time, each as if it had been asked for by itself: one that is refused harms no
-    other, each has its line in the audit, and they are stored in a few transactions. In no order:
+    """Up to 1,000 at a time, as separate requests: a rejected one doesn't affect the others, each has
+    its line in the audit log, and they are stored in a few transactions. In no order:
     none can name another of its batch in `after`.
     """
 
@@ -234,8 +234,8 @@ class JobServiceServicer(metaclass=abc.ABCMeta):
         request: schedproto.v1.job_service_pb2.BatchCreateJobsRequest,
         context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.job_service_pb2.BatchCreateJobsResponse, collections.abc.Awaitable[schedproto.v1.job_service_pb2.BatchCreateJobsResponse]]:
-        """Up to 1,000 at a time, each as if it had been asked for by itself: one that is refused harms no
-        other, each has its line in the audit, and they are stored in a few transactions. In no order:
+        """Up to 1,000 at a time, as separate requests: a rejected one doesn't affect the others, each has
+        its line in the audit log, and they are stored in a few transactions. In no order:
         none can name another of its batch in `after`.
         """
 

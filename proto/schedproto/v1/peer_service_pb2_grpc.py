@@ -91,21 +91,21 @@ class PeerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Refusals(self, request, context):
-        """Which workers have told this member that they can't run a job.
+        """The workers that reported to this member that they can't run a job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Changes(self, request, context):
-        """What changes at the member that is called, for as long as the other has somebody who watches.
+        """The changes at the called member, while the caller has subscriptions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Workers(self, request, context):
-        """How these workers stand, by what the member that is called heard of them last.
+        """The state of these workers, by the last heartbeat that the called member received.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

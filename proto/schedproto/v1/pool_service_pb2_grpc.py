@@ -70,8 +70,8 @@ class PoolServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def SetPool(self, request, context):
-        """Make it, or change it: it is then as the request says, its standing left as it was. What runs
-        goes on; a lower limit holds from the next start on.
+        """Create or replace a pool; whether it is paused is kept. Runs in progress continue; a lower limit
+        applies from the next start on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -97,8 +97,8 @@ class PoolServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PausePool(self, request, context):
-        """Nothing of it starts any more, what is triggered neither; schedules go on, and their runs wait.
-        `ok` means that nothing that was handed out before can start.
+        """Pause a pool: nothing of it starts, triggered runs neither. Schedules continue, and their runs
+        wait. `ok`: runs that were dispatched before can't start any more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

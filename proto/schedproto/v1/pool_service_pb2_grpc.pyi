@@ -23,8 +23,8 @@ class PoolServiceStub:
         schedproto.v1.pool_service_pb2.SetPoolRequest,
         schedproto.v1.pool_service_pb2.Pool,
     ]
-    """Make it, or change it: it is then as the request says, its standing left as it was. What runs
-    goes on; a lower limit holds from the next start on.
+    """Create or replace a pool; whether it is paused is kept. Runs in progress continue; a lower limit
+    applies from the next start on.
     """
 
     GetPool: grpc.UnaryUnaryMultiCallable[
@@ -47,8 +47,8 @@ class PoolServiceStub:
         schedproto.v1.pool_service_pb2.PausePoolRequest,
         schedproto.v1.pool_service_pb2.Pool,
     ]
-    """Nothing of it starts any more, what is triggered neither; schedules go on, and their runs wait.
-    `ok` means that nothing that was handed out before can start.
+    """Pause a pool: nothing of it starts, triggered runs neither. Schedules continue, and their runs
+    wait. `ok`: runs that were dispatched before can't start any more.
     """
 
     ResumePool: grpc.UnaryUnaryMultiCallable[
@@ -61,8 +61,8 @@ class PoolServiceAsyncStub:
         schedproto.v1.pool_service_pb2.SetPoolRequest,
         schedproto.v1.pool_service_pb2.Pool,
     ]
-    """Make it, or change it: it is then as the request says, its standing left as it was. What runs
-    goes on; a lower limit holds from the next start on.
+    """Create or replace a pool; whether it is paused is kept. Runs in progress continue; a lower limit
+    applies from the next start on.
     """
 
     GetPool: grpc.aio.UnaryUnaryMultiCallable[
@@ -85,8 +85,8 @@ class PoolServiceAsyncStub:
         schedproto.v1.pool_service_pb2.PausePoolRequest,
         schedproto.v1.pool_service_pb2.Pool,
     ]
-    """Nothing of it starts any more, what is triggered neither; schedules go on, and their runs wait.
-    `ok` means that nothing that was handed out before can start.
+    """Pause a pool: nothing of it starts, triggered runs neither. Schedules continue, and their runs
+    wait. `ok`: runs that were dispatched before can't start any more.
     """
 
     ResumePool: grpc.aio.UnaryUnaryMultiCallable[
@@ -101,8 +101,8 @@ class PoolServiceServicer(metaclass=abc.ABCMeta):
         request: schedproto.v1.pool_service_pb2.SetPoolRequest,
         context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.pool_service_pb2.Pool, collections.abc.Awaitable[schedproto.v1.pool_service_pb2.Pool]]:
-        """Make it, or change it: it is then as the request says, its standing left as it was. What runs
-        goes on; a lower limit holds from the next start on.
+        """Create or replace a pool; whether it is paused is kept. Runs in progress continue; a lower limit
+        applies from the next start on.
         """
 
     @abc.abstractmethod
@@ -133,8 +133,8 @@ class PoolServiceServicer(metaclass=abc.ABCMeta):
         request: schedproto.v1.pool_service_pb2.PausePoolRequest,
         context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.pool_service_pb2.Pool, collections.abc.Awaitable[schedproto.v1.pool_service_pb2.Pool]]:
-        """Nothing of it starts any more, what is triggered neither; schedules go on, and their runs wait.
-        `ok` means that nothing that was handed out before can start.
+        """Pause a pool: nothing of it starts, triggered runs neither. Schedules continue, and their runs
+        wait. `ok`: runs that were dispatched before can't start any more.
         """
 
     @abc.abstractmethod

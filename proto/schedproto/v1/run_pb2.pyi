@@ -112,9 +112,9 @@ class Run(google.protobuf.message.Message):
     attempt: builtins.int
     """Tries that count against max_attempts."""
     assignments: builtins.int
-    """Every handing out."""
+    """Number of dispatches."""
     fencing_token: builtins.int
-    """0: never handed out. A decimal string in JSON."""
+    """0: never dispatched. A decimal string in JSON."""
     worker: builtins.str
     exit_code: builtins.int
     lateness_ms: builtins.int
@@ -169,7 +169,7 @@ class Run(google.protobuf.message.Message):
 
     @property
     def progress(self) -> global___RunProgress:
-        """Of one that runs, as far as it tells, and the member that is asked has heard."""
+        """Of a running attempt, if it reports any and the called member has received it."""
 
     @property
     def parents(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Run.Parent]:
@@ -260,7 +260,7 @@ global___RunProgress = RunProgress
 
 @typing.final
 class Attempt(google.protobuf.message.Message):
-    """One try, or one handing out that was lost."""
+    """One attempt, or one assignment that was lost."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -348,7 +348,7 @@ class LogPiece(google.protobuf.message.Message):
     fencing_token: builtins.int
     """Of the attempt that wrote it, where a run is followed."""
     note: builtins.str
-    """Instead of data: what is to be known of the log, such as why it isn't whole."""
+    """Instead of data: a remark on the log, for example why it is incomplete."""
     cursor: builtins.str
     """Where a stream that breaks after this piece is taken up again, at any member."""
     @property
@@ -519,7 +519,7 @@ global___ResultPiece = ResultPiece
 
 @typing.final
 class DeadLetter(google.protobuf.message.Message):
-    """A run that failed for good, and waits for a person until it is settled."""
+    """A run that failed for good, and waits until a person resolves it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -550,12 +550,12 @@ class DeadLetter(google.protobuf.message.Message):
     fingerprint: builtins.str
     """Of the error, numbers and ids left out."""
     settled: global___DeadLetter.Settled.ValueType
-    """What became of it; unspecified while it waits."""
+    """The resolution; unspecified while it waits."""
     settled_by: builtins.str
     redriven_as: builtins.str
-    """The run that does it again."""
+    """The run that runs it again."""
     redrive_id: builtins.str
-    """The redrive that is to do it again, or did."""
+    """The redrive that will run it again, or did."""
     note: builtins.str
     """Why it was discarded."""
     @property
@@ -610,7 +610,7 @@ class DeadLetterGroup(google.protobuf.message.Message):
     exit_code: builtins.int
     count: builtins.int
     promised: builtins.int
-    """How many of them a redrive is to do again."""
+    """How many of them are queued for a redrive."""
     run_id: builtins.str
     """The newest."""
     submitted: builtins.bool

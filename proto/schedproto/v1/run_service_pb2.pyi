@@ -221,8 +221,8 @@ class WatchRunsRequest(google.protobuf.message.Message):
     """
     job: builtins.str
     resume_after: builtins.str
-    """Go on after this event: its cursor. What has changed since is told first; of run_ids, how those
-    stand whose end wasn't told.
+    """Continue after this event: its cursor. Changes since then are sent first; of run_ids, the state
+    of those whose end wasn't sent.
     """
     @property
     def run_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
@@ -242,7 +242,7 @@ global___WatchRunsRequest = WatchRunsRequest
 
 @typing.final
 class RunEvent(google.protobuf.message.Message):
-    """With neither run nor gap it says how far all has been told; the first one, that the stream stands."""
+    """Without run and gap it only moves the cursor; the first one says that the stream is open."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -279,7 +279,7 @@ class RunEvent(google.protobuf.message.Message):
     def run(self) -> schedproto.v1.run_pb2.Run: ...
     @property
     def gap(self) -> global___RunEvent.Gap:
-        """Instead of a run: something can't be told."""
+        """Instead of a run: changes were lost."""
 
     @property
     def cluster(self) -> global___ClusterEvent:
@@ -454,7 +454,7 @@ class ReadLogsRequest(google.protobuf.message.Message):
     follow: builtins.bool
     """Stay until the run ends."""
     resume_after: builtins.str
-    """Go on after this piece: its cursor."""
+    """Continue after this piece: its cursor."""
     def __init__(
         self,
         *,
@@ -634,7 +634,7 @@ global___ListDeadLetterGroupsResponse = ListDeadLetterGroupsResponse
 
 @typing.final
 class ChosenGroup(google.protobuf.message.Message):
-    """A group as ListDeadLetterGroups tells of it, and nothing beside it."""
+    """A group as ListDeadLetterGroups returned it, and nothing beside it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -661,8 +661,8 @@ global___ChosenGroup = ChosenGroup
 
 @typing.final
 class DiscardDeadLettersRequest(google.protobuf.message.Message):
-    """Either run_ids, or a group, or what the others choose: those that wait and aren't promised to a
-    redrive.
+    """Either run_ids, or a group, or the selection of the other fields: dead letters that wait and aren't
+    queued for a redrive.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -685,9 +685,7 @@ class DiscardDeadLettersRequest(google.protobuf.message.Message):
     note: builtins.str
     request_id: builtins.str
     at_most: builtins.int
-    """That somebody was told of: where more are chosen by now, none is discarded (ABORTED). 0: however
-    many. Not with run_ids.
-    """
+    """If more are selected, none is discarded (ABORTED). 0: no limit. Not with run_ids."""
     @property
     def run_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -696,9 +694,8 @@ class DiscardDeadLettersRequest(google.protobuf.message.Message):
 
     @property
     def until(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """Of those the ones that died at or before it, of an instant in whole milliseconds with all of its
-        millisecond. With last_died_at of a group: those that it told of, and what had died by then but
-        was still being stored, for the moment that a commit takes. Not with run_ids.
+        """Only those that failed at or before then, to the millisecond. With last_died_at of a group: those
+        that it counted, and those whose commit was still in progress. Not with run_ids.
         """
 
     def __init__(
@@ -766,9 +763,7 @@ class RedriveDeadLettersRequest(google.protobuf.message.Message):
     note: builtins.str
     """Why; the audit keeps it."""
     at_most: builtins.int
-    """That somebody was told of: where more are chosen by now, none is done again (ABORTED). 0: however
-    many.
-    """
+    """If more are selected, none is redriven (ABORTED). 0: no limit."""
     @property
     def payload(self) -> schedproto.v1.common_pb2.Payload:
         """Instead of that of each run."""
@@ -779,9 +774,8 @@ class RedriveDeadLettersRequest(google.protobuf.message.Message):
 
     @property
     def until(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """Of those the ones that died at or before it, of an instant in whole milliseconds with all of its
-        millisecond. With last_died_at of a group: those that it told of, and what had died by then but
-        was still being stored, for the moment that a commit takes.
+        """Only those that failed at or before then, to the millisecond. With last_died_at of a group: those
+        that it counted, and those whose commit was still in progress.
         """
 
     def __init__(

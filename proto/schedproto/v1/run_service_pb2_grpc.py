@@ -158,8 +158,8 @@ class RunServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def BatchSubmitRuns(self, request, context):
-        """Up to 1,000 at a time, each as if it had been asked for by itself: one that is refused harms no
-        other, each has its line in the audit, and they are stored in a few transactions.
+        """Up to 1,000 at a time, as separate requests: a rejected one doesn't affect the others, each has
+        its line in the audit log, and they are stored in a few transactions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -178,8 +178,8 @@ class RunServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchRuns(self, request, context):
-        """Each change of the runs asked for, from how they stand now. Of a run that changes faster than its
-        reader reads, the newest state is told and those between aren't; its last one always is.
+        """The requested runs, then each change. If a run changes faster than the reader reads, states
+        between may be dropped, but never its last one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -252,7 +252,7 @@ class RunServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DiscardDeadLetters(self, request, context):
-        """They wait for nobody any more. Their runs stay as they are.
+        """Discard dead letters. Their runs are kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -278,7 +278,7 @@ class RunServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def StopRedrive(self, request, context):
-        """Make no more runs of it until it is resumed; those that there are go on.
+        """Create no more runs of it until it is resumed; runs that exist continue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

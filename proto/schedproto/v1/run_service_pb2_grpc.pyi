@@ -30,8 +30,8 @@ class RunServiceStub:
         schedproto.v1.run_service_pb2.BatchSubmitRunsRequest,
         schedproto.v1.run_service_pb2.BatchSubmitRunsResponse,
     ]
-    """Up to 1,000 at a time, each as if it had been asked for by itself: one that is refused harms no
-    other, each has its line in the audit, and they are stored in a few transactions.
+    """Up to 1,000 at a time, as separate requests: a rejected one doesn't affect the others, each has
+    its line in the audit log, and they are stored in a few transactions.
     """
 
     GetRun: grpc.UnaryUnaryMultiCallable[
@@ -48,8 +48,8 @@ class RunServiceStub:
         schedproto.v1.run_service_pb2.WatchRunsRequest,
         schedproto.v1.run_service_pb2.RunEvent,
     ]
-    """Each change of the runs asked for, from how they stand now. Of a run that changes faster than its
-    reader reads, the newest state is told and those between aren't; its last one always is.
+    """The requested runs, then each change. If a run changes faster than the reader reads, states
+    between may be dropped, but never its last one.
     """
 
     CancelRun: grpc.UnaryUnaryMultiCallable[
@@ -113,7 +113,7 @@ class RunServiceStub:
         schedproto.v1.run_service_pb2.DiscardDeadLettersRequest,
         schedproto.v1.run_service_pb2.DiscardDeadLettersResponse,
     ]
-    """They wait for nobody any more. Their runs stay as they are."""
+    """Discard dead letters. Their runs are kept."""
 
     RedriveDeadLetters: grpc.UnaryUnaryMultiCallable[
         schedproto.v1.run_service_pb2.RedriveDeadLettersRequest,
@@ -135,7 +135,7 @@ class RunServiceStub:
         schedproto.v1.run_service_pb2.StopRedriveRequest,
         schedproto.v1.run_pb2.Redrive,
     ]
-    """Make no more runs of it until it is resumed; those that there are go on."""
+    """Create no more runs of it until it is resumed; runs that exist continue."""
 
     ResumeRedrive: grpc.UnaryUnaryMultiCallable[
         schedproto.v1.run_service_pb2.ResumeRedriveRequest,
@@ -159,8 +159,8 @@ class RunServiceAsyncStub:
         schedproto.v1.run_service_pb2.BatchSubmitRunsRequest,
         schedproto.v1.run_service_pb2.BatchSubmitRunsResponse,
     ]
-    """Up to 1,000 at a time, each as if it had been asked for by itself: one that is refused harms no
-    other, each has its line in the audit, and they are stored in a few transactions.
+    """Up to 1,000 at a time, as separate requests: a rejected one doesn't affect the others, each has
+    its line in the audit log, and they are stored in a few transactions.
     """
 
     GetRun: grpc.aio.UnaryUnaryMultiCallable[
@@ -177,8 +177,8 @@ class RunServiceAsyncStub:
         schedproto.v1.run_service_pb2.WatchRunsRequest,
         schedproto.v1.run_service_pb2.RunEvent,
     ]
-    """Each change of the runs asked for, from how they stand now. Of a run that changes faster than its
-    reader reads, the newest state is told and those between aren't; its last one always is.
+    """The requested runs, then each change. If a run changes faster than the reader reads, states
+    between may be dropped, but never its last one.
     """
 
     CancelRun: grpc.aio.UnaryUnaryMultiCallable[
@@ -242,7 +242,7 @@ class RunServiceAsyncStub:
         schedproto.v1.run_service_pb2.DiscardDeadLettersRequest,
         schedproto.v1.run_service_pb2.DiscardDeadLettersResponse,
     ]
-    """They wait for nobody any more. Their runs stay as they are."""
+    """Discard dead letters. Their runs are kept."""
 
     RedriveDeadLetters: grpc.aio.UnaryUnaryMultiCallable[
         schedproto.v1.run_service_pb2.RedriveDeadLettersRequest,
@@ -264,7 +264,7 @@ class RunServiceAsyncStub:
         schedproto.v1.run_service_pb2.StopRedriveRequest,
         schedproto.v1.run_pb2.Redrive,
     ]
-    """Make no more runs of it until it is resumed; those that there are go on."""
+    """Create no more runs of it until it is resumed; runs that exist continue."""
 
     ResumeRedrive: grpc.aio.UnaryUnaryMultiCallable[
         schedproto.v1.run_service_pb2.ResumeRedriveRequest,
@@ -292,8 +292,8 @@ class RunServiceServicer(metaclass=abc.ABCMeta):
         request: schedproto.v1.run_service_pb2.BatchSubmitRunsRequest,
         context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.run_service_pb2.BatchSubmitRunsResponse, collections.abc.Awaitable[schedproto.v1.run_service_pb2.BatchSubmitRunsResponse]]:
-        """Up to 1,000 at a time, each as if it had been asked for by itself: one that is refused harms no
-        other, each has its line in the audit, and they are stored in a few transactions.
+        """Up to 1,000 at a time, as separate requests: a rejected one doesn't affect the others, each has
+        its line in the audit log, and they are stored in a few transactions.
         """
 
     @abc.abstractmethod
@@ -316,8 +316,8 @@ class RunServiceServicer(metaclass=abc.ABCMeta):
         request: schedproto.v1.run_service_pb2.WatchRunsRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[schedproto.v1.run_service_pb2.RunEvent], collections.abc.AsyncIterator[schedproto.v1.run_service_pb2.RunEvent]]:
-        """Each change of the runs asked for, from how they stand now. Of a run that changes faster than its
-        reader reads, the newest state is told and those between aren't; its last one always is.
+        """The requested runs, then each change. If a run changes faster than the reader reads, states
+        between may be dropped, but never its last one.
         """
 
     @abc.abstractmethod
@@ -403,7 +403,7 @@ class RunServiceServicer(metaclass=abc.ABCMeta):
         request: schedproto.v1.run_service_pb2.DiscardDeadLettersRequest,
         context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.run_service_pb2.DiscardDeadLettersResponse, collections.abc.Awaitable[schedproto.v1.run_service_pb2.DiscardDeadLettersResponse]]:
-        """They wait for nobody any more. Their runs stay as they are."""
+        """Discard dead letters. Their runs are kept."""
 
     @abc.abstractmethod
     def RedriveDeadLetters(
@@ -433,7 +433,7 @@ class RunServiceServicer(metaclass=abc.ABCMeta):
         request: schedproto.v1.run_service_pb2.StopRedriveRequest,
         context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.run_pb2.Redrive, collections.abc.Awaitable[schedproto.v1.run_pb2.Redrive]]:
-        """Make no more runs of it until it is resumed; those that there are go on."""
+        """Create no more runs of it until it is resumed; runs that exist continue."""
 
     @abc.abstractmethod
     def ResumeRedrive(

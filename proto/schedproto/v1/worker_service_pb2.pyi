@@ -147,7 +147,7 @@ global___MemberFrame = MemberFrame
 
 @typing.final
 class AssignmentKey(google.protobuf.message.Message):
-    """Which handing out of which run. scheduled_at finds the row's partition."""
+    """An assignment. scheduled_at finds the row's partition."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -230,7 +230,7 @@ class Hello(google.protobuf.message.Message):
 
     @property
     def running(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AssignmentKey]:
-        """Taken and not ended, when a stream is opened anew."""
+        """Accepted and not ended, when a stream is opened again."""
 
     @property
     def started_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
@@ -329,7 +329,7 @@ global___Heartbeat = Heartbeat
 
 @typing.final
 class Blocking(google.protobuf.message.Message):
-    """A coroutine of a handler that blocks its event loop: no other coroutine of that loop can go on."""
+    """A coroutine of a handler that blocks its event loop, and so all other coroutines of that loop."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -363,8 +363,8 @@ global___Blocking = Blocking
 
 @typing.final
 class Held(google.protobuf.message.Message):
-    """What a worker has in hand, by pieces of a few bytes one after the other, in no order: of thousands
-    nobody makes a message each. A piece is the run's id (16 bytes) and the fencing token (8, signed,
+    """The runs that a worker holds, as packed bytes in no order: a message for each of thousands would
+    be too slow. A piece is the run's id (16 bytes) and the fencing token (8, signed,
     the greatest first).
     """
 
@@ -502,7 +502,7 @@ class Result(google.protobuf.message.Message):
 
     @property
     def retry_after(self) -> google.protobuf.duration_pb2.Duration:
-        """The job's own wish before the next attempt."""
+        """The wait before the next attempt that the job requested."""
 
     @property
     def log(self) -> schedproto.v1.run_pb2.Kept:
@@ -636,16 +636,16 @@ class Granted(google.protobuf.message.Message):
     slots: builtins.int
     received: builtins.int
     serial: builtins.int
-    """Of the newest grant that promised less (received + slots) than one before it, as long as it
-    isn't answered; absent: nothing is to be answered. Until the answer the sender keeps free what
-    it promised before, for as long as a run may take from its choice to its push.
+    """Serial of the newest grant of fewer slots (received + slots) than a grant before it, while it
+    isn't answered; absent: no answer is needed. Until the answer the sender keeps the earlier
+    grant's slots free, for as long as a run may take from its choice to its push.
     """
     @property
     def before(self) -> global___Demand.Head:
-        """The best head of another member that no slot is left for; absent: nobody
-        goes without. The slots are not for runs that go after it, by half a class
-        of priority or more: if the member has nothing better (any more), it tells
-        its demand, and the slots are dealt anew.
+        """The best head of another member that has no slot left for it; absent: every
+        member has slots. The slots are not for runs that come after it, by half a class
+        of priority or more: if the member has nothing better (any more), it sends
+        its demand, and the slots are distributed again.
         """
 
     def __init__(
@@ -768,8 +768,8 @@ class Welcome(google.protobuf.message.Message):
     still pushes under an earlier grant may find no slot.
     """
     reads_held: builtins.bool
-    """It reads `held` of a heartbeat. To one that doesn't, each holding is told as a message: what is
-    told otherwise it would take for lost.
+    """It reads `held` of a heartbeat. To a member that doesn't, each holding is sent as a message:
+    otherwise the member would take the runs for lost.
     """
     @property
     def members(self) -> global___Members: ...
@@ -847,7 +847,7 @@ class HeartbeatAnswer(google.protobuf.message.Message):
     LOST_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     refreshed: builtins.bool
-    """The lease was refreshed in etcd after this heartbeat was heard."""
+    """The lease was refreshed in etcd after this heartbeat was received."""
     lost: builtins.bool
     """This incarnation was written off: start a new one."""
     @property
@@ -908,7 +908,7 @@ class Assignment(google.protobuf.message.Message):
     def due_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     @property
     def not_before(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """Not to be started before; given when it is handed out early."""
+        """Earliest start; set if it is dispatched early."""
 
     @property
     def start_by(self) -> google.protobuf.timestamp_pb2.Timestamp:
@@ -1066,8 +1066,8 @@ global___Reach = Reach
 
 @typing.final
 class Follow(google.protobuf.message.Message):
-    """Somebody reads along what this attempt writes: the worker sends what is kept of it, and each piece
-    as it comes, as LogChunks on this stream.
+    """A caller follows the output of this attempt: the worker sends what it has kept, then each new
+    piece, as LogChunks on this stream.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1075,7 +1075,7 @@ class Follow(google.protobuf.message.Message):
     KEY_FIELD_NUMBER: builtins.int
     STOP_FIELD_NUMBER: builtins.int
     stop: builtins.bool
-    """Nobody does any more."""
+    """No caller follows it any more."""
     @property
     def key(self) -> global___AssignmentKey: ...
     def __init__(

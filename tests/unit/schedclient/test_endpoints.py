@@ -238,7 +238,7 @@ async def test_a_change_whose_connection_broke_isnt_told_as_refused(
 ):
     member.say("TriggerJob", BROKEN, *then)
     async with Client(member.address, timeout=1) as client:
-        with pytest.raises(DeadlineExceeded, match="no answer from .*: Socket closed") as told:
+        with pytest.raises(DeadlineExceeded, match=r"no answer from .*: Socket closed") as told:
             await client.jobs.trigger("etl")
     assert told.value.reason == "CONNECTION_BROKEN"
     assert "check whether it was done" in told.value.remedy
@@ -264,7 +264,7 @@ async def test_a_dry_run_that_got_no_answer_is_told_as_a_read(client: Client, me
 async def test_a_read_whose_connection_broke_for_ever_is_told_as_refused(member: Scripted):
     member.say("GetRun", BROKEN)
     async with Client(member.address, timeout=0.5) as client:
-        with pytest.raises(ClusterUnavailable, match="no answer from .*: Socket closed"):
+        with pytest.raises(ClusterUnavailable, match=r"no answer from .*: Socket closed"):
             await client.runs.get("r")
 
 

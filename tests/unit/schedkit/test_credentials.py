@@ -144,9 +144,9 @@ def test_its_time_is_judged_and_what_else_is_wrong_is_told_beside_it(
 ) -> None:
     ended = authority.issue(MEMBER, tmp_path / "m", timedelta(minutes=-1))
     [why] = told(ended, M1)
-    assert "m1.pem ended at 2" in why
+    assert "m1.pem expired at 2" in why
     [time, name] = told(ended, bearer("m3", serves=True))
-    assert "ended at" in time
+    assert "expired at" in time
     assert "this member is 'm3'" in name
     good = authority.issue(MEMBER, tmp_path / "g", DAY)
     [why] = told(good, M1, utcnow() - DAY)
