@@ -1,4 +1,4 @@
-"""Inside members, pools and workers: for who knows where to look, and wants to know why."""
+"""Dashboard of the details of members, pools and workers, to find causes."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ DURATIONS = (
 
 
 def rate(metric: str, where: str, by: str) -> Query:
-    """A counter a second, by a label."""
+    """Return the rate of a counter, by a label."""
     per_second = f"sum by ({by}) (rate({metric}{{{where}}}[$__rate_interval]))"
     return Query(per_second, f"{{{{{by}}}}}")
 
 
 def grown(metric: str, by: str) -> Query:
-    """By how much a counter of members grew in five minutes, by a label."""
+    """Return the increase of a counter of members in five minutes, by a label."""
     return Query(f"sum by ({by}) (increase({metric}{{{MEMBER}}}[5m]))", f"{{{{{by}}}}}")
 
 
 def _calls(service: str, title: str) -> list[Panel]:
-    """How long a service takes, how often it is called, how often in vain; by call."""
+    """Return panels of a service: duration, rate and failures, by call."""
     seconds, failed = f"schedd_{service}_call_seconds", f"schedd_{service}_calls_failed_total"
     buckets = f"sum by (le, call) (rate({seconds}_bucket{{{MEMBER}}}[$__rate_interval]))"
     busy = rate(f"{seconds}_count", MEMBER, "call")
     return [
         lines(
-            f"{title}: how long",
-            "99 of 100 take less; the ten slowest.",
+            f"{title}: duration",
+            "99th percentile; the ten slowest.",
             "s",
             Query(f"topk(10, histogram_quantile(0.99, {buckets}))", "{{call}}"),
         ),
         lines(
-            f"{title}: how often",
-            "A second; the ten busiest.",
+            f"{title}: rate",
+            "Calls per second; the ten busiest.",
             "ops",
             Query(f"topk(10, {busy.expr})", busy.legend),
         ),
         lines(
-            f"{title}: in vain",
-            "Without an answer, a second.",
+            f"{title}: failures",
+            "Failed calls per second.",
             "ops",
             rate(failed, MEMBER, "call"),
         ),
@@ -54,28 +54,28 @@ POOLS = Row(
     "Pools",
     [
         lines(
-            "How full",
-            "Runs of the pool that run, beside what it allows at once.",
+            "Runs and limit",
+            "Runs of the pool in progress, and its concurrency limit.",
             "short",
             Query(f"max by (pool) (schedd_pool_running{{{POOL}}})", "{{pool}} runs"),
-            Query(f"max by (pool) (schedd_pool_limit{{{POOL}}})", "{{pool}} allows"),
+            Query(f"max by (pool) (schedd_pool_limit{{{POOL}}})", "{{pool}} limit"),
         ),
         lines(
-            "What waits",
-            "Runs of the pool that are ready and have no room, or no slot.",
+            "Waiting runs",
+            "Runs of the pool that wait for its limit, or for a slot.",
             "short",
             Query(f"max by (pool) (schedd_pool_waiting{{{POOL}}})", "{{pool}}"),
         ),
         lines(
-            "Who could do it",
-            "Slots of the workers that can do each of its jobs, beside the minimum of alerts.yml.",
+            "Slots that can run its jobs",
+            "Slots of workers that can run every job of the pool, and the minimum of alerts.yml.",
             "short",
             Query(f"min by (pool) (schedd_pool_slots{{{POOL}}})", "{{pool}}"),
             Query(f"schedd:pool_slots:minimum{{{POOL}}}", "{{pool}} minimum"),
         ),
         lines(
             "Paused",
-            "1 while the pool is.",
+            "1: the pool is paused.",
             "short",
             Query(f"max by (pool) (schedd_pool_paused{{{POOL}}})", "{{pool}}"),
         ),
@@ -93,74 +93,74 @@ SHARDS = Row(
             stacked=True,
         ),
         lines(
-            "Shards handed over",
-            "Taken, and let go, in each five minutes.",
+            "Shards moved",
+            "Acquired and released, per 5 minutes.",
             "short",
             grown("schedd_shards_moved_total", "what"),
         ),
         lines(
-            "Shards found to be another's",
-            "By the step that found it: a member that acted on what it had lost was refused.",
+            "Shards lost",
+            "By step: the writes of a member that had lost the shard were rejected.",
             "short",
             grown("schedd_shards_lost_total", "step"),
         ),
         lines(
-            "Who leads",
-            "1 where a member leads.",
+            "Leader",
+            "1: the member is the leader.",
             "short",
             Query(f"schedd_leader{{{MEMBER}}}", "{{instance}}"),
             stacked=True,
         ),
         lines(
-            "Not ready, and why",
-            "1 for each reason that a member has, as its /readyz says; 0 for those that it hasn't.",
+            "Not ready, by reason",
+            "1: the member isn't ready for this reason; /readyz shows it too.",
             "short",
             Query(f"schedd_not_ready_reasons{{{MEMBER}}}", "{{instance}} {{reason}}"),
         ),
         lines(
-            "Trust",
-            "1 while the member may act on its lease.",
+            "Leases trusted",
+            "1: the member may act on its lease.",
             "short",
             Query(f"schedd_tenure_trusted{{{MEMBER}}}", "{{instance}}"),
         ),
         lines(
-            "Who knows a leader",
-            "1 where one is known; and how many shards the map gives to live members.",
+            "Leader known",
+            "1: the member knows a leader; and the share of shards that the map assigns to live members.",
             "short",
-            Query(f"schedd_leader_known{{{MEMBER}}}", "{{instance}} knows one"),
-            Query(f"schedd_shards_assigned{{{MEMBER}}} / 256", "{{instance}} shards given"),
+            Query(f"schedd_leader_known{{{MEMBER}}}", "{{instance}} leader known"),
+            Query(f"schedd_shards_assigned{{{MEMBER}}} / 256", "{{instance}} shards assigned"),
         ),
     ],
 )
 
 DISPATCH = Row(
-    "Handing out",
+    "Dispatch",
     [
         lines(
-            "Held in memory",
-            "Timers due soon, runs that wait, and runs that run.",
+            "Runs and timers in memory",
+            "Timers due soon, waiting runs, runs in progress.",
             "short",
             Query(f"sum(schedd_timers_held{{{MEMBER}}})", "timers"),
             Query(f"sum(schedd_queue_ready{{{MEMBER}}})", "wait"),
             Query(f"sum(schedd_queue_running{{{MEMBER}}})", "run"),
         ),
         lines(
-            "Slots as members see them",
-            "Of the workers attached to each that take work.",
+            "Slots per member",
+            "Of the attached workers that take work.",
             "short",
             Query(f"schedd_slots{{{MEMBER}}}", "{{instance}}"),
             Query(f"schedd_slots_free{{{MEMBER}}}", "{{instance}} free"),
         ),
         lines(
-            "Refused by workers",
-            "Assignments that weren't taken, a second, and why.",
+            "Rejected by workers",
+            "Rejected assignments per second, by reason.",
             "ops",
             rate("schedd_refusals_total", MEMBER, "why"),
             stacked=True,
         ),
         lines(
-            "Came to nothing",
-            "Never started, or moved on from a lost worker; in each five minutes.",
+            "Lost assignments",
+            "Never started, or rescued from a lost worker; per 5 minutes.",
             "short",
             Query(f"sum(increase(schedd_never_started_total{{{MEMBER}}}[5m]))", "never started"),
             Query(f"sum(increase(schedd_rescued_runs_total{{{MEMBER}}}[5m]))", "rescued"),
@@ -170,14 +170,14 @@ DISPATCH = Row(
             ),
         ),
         lines(
-            "How long attempts take",
-            "95 of 100 take less, by how they ended.",
+            "Duration of attempts",
+            "95th percentile, by end state.",
             "s",
             Query(f"histogram_quantile(0.95, {DURATIONS})", "{{state}}"),
         ),
         lines(
-            "Accounted for",
-            "Rows for instants that didn't run, a second.",
+            "Rows without a run",
+            "Rows for scheduled times that didn't run, per second.",
             "ops",
             Query(f"sum(rate(schedd_runs_folded_total{{{MEMBER}}}[$__rate_interval]))", "rows"),
         ),
@@ -193,11 +193,11 @@ DISPATCH = Row(
 SERVICES = Row("PostgreSQL and etcd", [*_calls("database", "PostgreSQL"), *_calls("etcd", "etcd")])
 
 KEEPING = Row(
-    "What is told and kept",
+    "Notifications and retention",
     [
         lines(
             "Notifications",
-            "Delivered a second; tries that failed; given up after a day.",
+            "Delivered per second; failed tries; given up after a day.",
             "ops",
             rate("schedd_notifications_sent_total", MEMBER, "way"),
             Query(
@@ -210,19 +210,19 @@ KEEPING = Row(
             ),
         ),
         lines(
-            "Notifications that wait",
+            "Waiting notifications",
             "Of each member's shards, up to 10,000.",
             "short",
             Query(f"schedd_notifications_waiting{{{MEMBER}}}", "{{instance}}"),
         ),
         lines(
-            "Not kept any longer",
-            "Deleted a second, and calls that the result store didn't answer.",
+            "Retention",
+            "Rows deleted per second, and failed calls of the result store.",
             "ops",
             rate("schedd_retention_deleted_total", MEMBER, "what"),
             Query(
                 f"sum(rate(schedd_result_store_failures_total{{{MEMBER}}}[$__rate_interval]))",
-                "store away",
+                "store failures",
             ),
         ),
     ],
@@ -233,7 +233,7 @@ PROCESS = Row(
     [
         lines(
             "Event loop",
-            "Its longest block of the last minute or two; own: the member's CPU within it.",
+            "Longest block of the last two minutes; own: the member's CPU time in it.",
             "s",
             Query(f"schedd_event_loop_longest_block_seconds{{{MEMBER}}}", "{{instance}}"),
             Query(f"schedd_event_loop_longest_own_block_seconds{{{MEMBER}}}", "{{instance}} own"),
@@ -241,14 +241,14 @@ PROCESS = Row(
         ),
         lines(
             "Items set aside",
-            "Values of workers, callers and rows that can't be handled, a second.",
+            "Invalid values of workers, callers and rows, per second.",
             "ops",
             rate("schedd_items_set_aside_total", MEMBER, "kind"),
             rate("workerd_items_set_aside_total", WORKER, "kind"),
         ),
         lines(
-            "Processor",
-            "Cores taken.",
+            "CPU",
+            "Cores in use.",
             "short",
             Query(
                 f'rate(process_cpu_seconds_total{{job="schedd", {MEMBER}}}[$__rate_interval])',
@@ -262,8 +262,8 @@ PROCESS = Row(
             Query(f'process_resident_memory_bytes{{job="schedd", {MEMBER}}}', "{{instance}}"),
         ),
         lines(
-            "Descriptors",
-            "Open, as a share of what it may open.",
+            "File descriptors",
+            "Open, as a share of the limit.",
             "percentunit",
             Query(f"process_open_fds{{{MEMBER}}} / process_max_fds{{{MEMBER}}}", "{{instance}}"),
             steps=((None, GREEN), (0.8, RED)),
@@ -276,47 +276,47 @@ WORKERS = Row(
     [
         lines(
             "Slots",
-            "Used by what is held, armed or runs, and free.",
+            "Used by held, pre-dispatched and running attempts; free.",
             "short",
             Query(f"workerd_slots_used{{{WORKER}}}", "{{instance}} used"),
             Query(f"workerd_slots_free{{{WORKER}}}", "{{instance}} free"),
         ),
         lines(
-            "Starts a second",
-            "By what is run.",
+            "Starts per second",
+            "By action.",
             "ops",
             rate("workerd_starts_total", WORKER, "action"),
             stacked=True,
         ),
         lines(
-            "Ends a second",
-            "By how attempts ended.",
+            "Ends per second",
+            "By outcome.",
             "ops",
             rate("workerd_outcomes_total", WORKER, "outcome"),
             stacked=True,
         ),
         lines(
-            "Not taken",
-            "Assignments, a second, and why.",
+            "Rejected",
+            "Rejected assignments per second, by reason.",
             "ops",
             rate("workerd_refusals_total", WORKER, "why"),
         ),
         lines(
             "Results",
-            "That no member has stored yet; and those answered a second, by verdict.",
+            "Not yet stored by a member; and answers per second, by verdict.",
             "short",
             Query(f"sum(workerd_spool_results{{{WORKER}}})", "in spools"),
             rate("workerd_results_settled_total", WORKER, "verdict"),
         ),
         lines(
             "Logs and large results",
-            "That were to go to the result store, a second, by what came of it.",
+            "Uploads to the result store per second, by outcome.",
             "ops",
             rate("workerd_kept_total", WORKER, "outcome"),
         ),
         lines(
             "Members attached to",
-            "By worker; and 1 while its lease surely lives.",
+            "Members per worker; trusted is 1 while its lease is valid.",
             "short",
             Query(f"workerd_members_attached{{{WORKER}}}", "{{instance}}"),
             Query(f"workerd_trusted{{{WORKER}}}", "{{instance}} trusted"),
@@ -330,7 +330,7 @@ def depth() -> Json:
     return dashboard(
         "schedd-depth",
         "schedd: inside members, pools and workers",
-        "Why: by member, by pool, by call, by worker.",
+        "Details by member, pool, call and worker.",
         [POOLS, SHARDS, DISPATCH, SERVICES, KEEPING, PROCESS, WORKERS],
         [
             Variable("member", "Member", "label_values(schedd_term, instance)"),

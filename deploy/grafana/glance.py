@@ -1,77 +1,77 @@
-"""The cluster at a glance: for who is on call, and wants to know in a minute what is wrong."""
+"""Dashboard of the cluster at a glance, for people on call."""
 
 from __future__ import annotations
 
 from panels import GREEN, RED, YELLOW, Json, Query, Row, dashboard, heat, lines, number
 
 NONE = ((None, GREEN), (1, RED))
-"""Any is one too many."""
+"""Red from 1 on."""
 SOME = ((None, RED), (1, GREEN))
-"""There has to be one."""
+"""Red below 1."""
 
 
 def quantile(share: float, metric: str, by: str = "le") -> str:
-    """Of a histogram, over all members, in the last minutes."""
+    """Return a quantile of a histogram, over all members."""
     rate = f"rate({metric}_bucket[$__rate_interval])"
     return f"histogram_quantile({share}, sum by ({by}) ({rate}))"
 
 
 def per_second(metric: str, by: str = "") -> str:
-    """Of a counter, over all members."""
+    """Return the rate of a counter, over all members."""
     grouped = f" by ({by})" if by else ""
     return f"sum{grouped} (rate({metric}[$__rate_interval]))"
 
 
 WELL = Row(
-    "Is it well?",
+    "Health",
     [
         number(
             "Alerts",
-            "Of deploy/prometheus/alerts.yml, that fire now.",
+            "Active alerts of deploy/prometheus/alerts.yml.",
             "short",
             'count(ALERTS{alertname=~"Schedd.*", alertstate="firing"}) or vector(0)',
             NONE,
         ),
         number(
             "Not ready",
-            "Members that refuse calls: /readyz of each says why.",
+            "Members that reject calls; /readyz shows why.",
             "short",
             "count(schedd_ready == 0) or vector(0)",
             NONE,
         ),
         number(
             "Leaders",
-            "One leads. None: no shard moves, and what falls due may wait.",
+            "Must be 1. Without a leader no shard moves, and due runs may wait.",
             "short",
             "sum(schedd_leader) or vector(0)",
             ((None, RED), (1, GREEN), (2, RED)),
         ),
         number(
             "Shards without owner",
-            "Of 256. Jobs of these don't run.",
+            "Of 256. Their jobs don't run.",
             "short",
             "256 - (sum(schedd_shards_owned) or vector(0))",
             NONE,
         ),
-        number("Members", "That live, as etcd says.", "short", "max(schedd_members)", SOME),
-        number("Workers", "That live, as etcd says.", "short", "max(schedd_workers)", SOME),
+        number("Members", "Registered in etcd.", "short", "max(schedd_members)", SOME),
+        number("Workers", "Registered in etcd.", "short", "max(schedd_workers)", SOME),
         number(
-            "Missed in an hour",
-            "Instants for which nothing runs any more, but those that an edit left out.",
+            "Missed in the last hour",
+            "Scheduled times that didn't run, except those removed by an edit.",
             "short",
             'sum(increase(schedd_instants_missed_total{reason!~"EDITED|DELETED"}[1h]))',
             NONE,
         ),
         number(
             "Dead letters",
-            "Runs that failed for good and wait for a person, up to 10,000.",
+            "Runs that failed for good and wait for a decision, up to 10,000.",
             "short",
             "max(schedd_dead_letters_waiting)",
             ((None, GREEN), (1, YELLOW), (1000, RED)),
         ),
         number(
             "Paused",
-            "1: the whole cluster is, and somebody said so.",
+            "1: an operator has paused all jobs.",
             "short",
             "max(schedd_cluster_paused)",
             ((None, GREEN), (1, YELLOW)),
@@ -80,53 +80,53 @@ WELL = Row(
 )
 
 ON_TIME = Row(
-    "On time?",
+    "Lateness",
     [
         lines(
-            "Start after due",
-            "From due to the start of the handler; what is late here is late for whoever waits.",
+            "Start lateness",
+            "From the due time to the start of the handler, end to end.",
             "s",
-            Query(quantile(0.5, "schedd_run_start_lateness_seconds"), "half"),
-            Query(quantile(0.95, "schedd_run_start_lateness_seconds"), "95 of 100"),
-            Query(quantile(0.99, "schedd_run_start_lateness_seconds"), "99 of 100"),
+            Query(quantile(0.5, "schedd_run_start_lateness_seconds"), "p50"),
+            Query(quantile(0.95, "schedd_run_start_lateness_seconds"), "p95"),
+            Query(quantile(0.99, "schedd_run_start_lateness_seconds"), "p99"),
             steps=((None, GREEN), (5, RED)),
         ),
         heat(
-            "Start after due, all of them",
-            "How many starts were how late.",
+            "Start lateness, distribution",
+            "Number of starts by lateness.",
             "s",
             "sum by (le) (increase(schedd_run_start_lateness_seconds_bucket[$__rate_interval]))",
         ),
         lines(
-            "Where the time goes",
-            "99 of 100: made into a run (members, database), and handed out (slots, pools).",
+            "Lateness by stage",
+            "99th percentile: due to fired (members, database), ready to dispatched (slots, pools).",
             "s",
-            Query(quantile(0.99, "schedd_fire_lateness_seconds"), "due to made"),
-            Query(quantile(0.99, "schedd_run_wait_seconds"), "ready to handed out"),
+            Query(quantile(0.99, "schedd_fire_lateness_seconds"), "due to fired"),
+            Query(quantile(0.99, "schedd_run_wait_seconds"), "ready to dispatched"),
         ),
     ],
 )
 
 WORK = Row(
-    "What is done",
+    "Throughput",
     [
         lines(
-            "Runs a second",
-            "By schedule, and in all: triggers, submits and retries are handed out too.",
+            "Runs per second",
+            "Fired by schedules; dispatched in all, with triggers, submits and retries.",
             "ops",
-            Query(per_second("schedd_runs_fired_total"), "made by schedules"),
-            Query(per_second("schedd_runs_assigned_total"), "handed out"),
+            Query(per_second("schedd_runs_fired_total"), "fired by schedules"),
+            Query(per_second("schedd_runs_assigned_total"), "dispatched"),
         ),
         lines(
-            "Ends a second, by state",
+            "Ends per second, by state",
             "Attempts that ended, and runs that ended without one.",
             "ops",
             Query(per_second("schedd_runs_ended_total", "state"), "{{state}}"),
             stacked=True,
         ),
         lines(
-            "Failures a second, by reason",
-            "What didn't succeed, and why.",
+            "Failures per second, by reason",
+            "Attempts that failed.",
             "ops",
             Query(
                 per_second('schedd_runs_ended_total{state=~"FAILED|RETRYING"}', "reason"),
@@ -135,71 +135,71 @@ WORK = Row(
             stacked=True,
         ),
         lines(
-            "How long attempts take",
-            "95 of 100 take less; the alert is at three times what they took in the last week.",
+            "Duration of attempts",
+            "95th percentile; the alert threshold is three times last week's.",
             "s",
             Query("schedd:run_duration_seconds:p95_15m", "now"),
-            Query("3 * schedd:run_duration_seconds:p95_7d", "three times a week's"),
+            Query("3 * schedd:run_duration_seconds:p95_7d", "alert threshold"),
         ),
         lines(
             "Missed, by reason",
-            "Instants for which nothing runs any more, in each five minutes.",
+            "Scheduled times that didn't run, per 5 minutes.",
             "short",
             Query("sum by (reason) (increase(schedd_instants_missed_total[5m]))", "{{reason}}"),
             stacked=True,
         ),
         lines(
             "Dead letters",
-            "That wait, and that were added in a quarter of an hour.",
+            "Waiting, and new in the last 15 minutes.",
             "short",
-            Query("max(schedd_dead_letters_waiting)", "wait"),
+            Query("max(schedd_dead_letters_waiting)", "waiting"),
             Query("sum(increase(schedd_dead_letters_total[15m]))", "new"),
         ),
     ],
 )
 
 QUEUE = Row(
-    "What waits",
+    "Queue",
     [
         lines(
-            "Runs that wait",
-            "For a slot, for room in their pool, and late ones behind what is due now.",
+            "Waiting runs",
+            "For a slot, for their pool, and late runs behind due ones.",
             "short",
             Query("sum(schedd_queue_ready)", "all"),
             Query("sum(schedd_queue_pooled)", "for their pool"),
             Query("sum(schedd_queue_late)", "late"),
         ),
         lines(
-            "For how long",
-            "The oldest of these; more than five minutes for five minutes is an alert.",
+            "Oldest waiting run",
+            "The alert fires above 5 minutes, for 5 minutes.",
             "s",
-            Query("max(schedd_queue_oldest_seconds)", "the oldest"),
+            Query("max(schedd_queue_oldest_seconds)", "oldest"),
             steps=((None, GREEN), (300, RED)),
         ),
         lines(
             "Slots",
-            "Of all workers; what runs takes some of them each.",
+            "Of all workers; a run takes one or more.",
             "short",
             Query("sum(workerd_slots)", "all"),
             Query("sum(workerd_slots_used)", "used"),
         ),
         lines(
-            "Catching up",
-            "Timers that should have fired, and instants that backfills have left.",
+            "Catch-up",
+            "Overdue timers, and remaining scheduled times of backfills.",
             "short",
-            Query("sum(schedd_catch_up_timers)", "timers behind"),
-            Query("sum(schedd_backfill_instants_left)", "instants of backfills"),
+            Query("sum(schedd_catch_up_timers)", "overdue timers"),
+            Query("sum(schedd_backfill_instants_left)", "backfills"),
         ),
         lines(
-            "How far behind",
-            "Since when the first of these timers is due, also while the database is away.",
+            "Catch-up delay",
+            "Age of the oldest overdue timer, also while the database is unavailable.",
             "s",
-            Query("max(schedd_catch_up_behind_seconds)", "the first"),
+            Query("max(schedd_catch_up_behind_seconds)", "oldest"),
             steps=((None, GREEN), (300, RED)),
         ),
         lines(
             "Slots of pools",
-            "Of workers that can do each job of the pool. None: its runs wait for ever.",
+            "Of workers that can run every job of the pool. 0: its runs wait.",
             "short",
             Query("min by (pool) (schedd_pool_slots)", "{{pool}}"),
         ),
@@ -207,11 +207,11 @@ QUEUE = Row(
 )
 
 GROUND = Row(
-    "What it stands on",
+    "Dependencies and leases",
     [
         lines(
-            "Slack of leases",
-            "The least that was left when they were renewed, as a share; at 0 one is lost.",
+            "Lease margin",
+            "Least remaining share of the TTL at renewal; at 0 a lease is lost.",
             "percentunit",
             Query("schedd_lease_slack_seconds / schedd_lease_ttl_seconds", "{{instance}}"),
             Query("workerd_lease_slack_seconds / workerd_lease_ttl_seconds", "{{instance}}"),
@@ -219,35 +219,35 @@ GROUND = Row(
         ),
         lines(
             "PostgreSQL and etcd",
-            "99 of 100 calls take less.",
+            "99th percentile of calls.",
             "s",
             Query(quantile(0.99, "schedd_database_call_seconds"), "PostgreSQL"),
             Query(quantile(0.99, "schedd_etcd_call_seconds"), "etcd"),
         ),
         lines(
             "Oldest transaction",
-            "Vacuum can't clean up behind it.",
+            "Vacuum can't remove rows that it may still see.",
             "s",
             Query("max(schedd_database_oldest_transaction_seconds)", "open for"),
             steps=((None, GREEN), (300, RED)),
         ),
         lines(
-            "Changes of leader",
-            "In a quarter of an hour; more than four are an alert.",
+            "Leader changes",
+            "In the last 15 minutes; the alert fires above 4.",
             "short",
             Query("max(changes(schedd_term[15m]))", "terms"),
             steps=((None, GREEN), (5, RED)),
         ),
         lines(
             "Fenced",
-            "Results refused for a greater token, and runs of lost workers that moved on.",
+            "Stale results that were rejected, and runs rescued from lost workers.",
             "short",
             Query("sum(increase(schedd_stale_results_total[5m]))", "stale results"),
             Query("sum(increase(schedd_rescued_runs_total[5m]))", "rescued runs"),
         ),
         lines(
             "Event loops",
-            "The longest that each stood still lately; a lease is lost near its TTL.",
+            "Longest recent block of each; near the TTL a lease is lost.",
             "s",
             Query("schedd_event_loop_longest_block_seconds", "{{instance}}"),
             steps=((None, GREEN), (1, RED)),
@@ -261,6 +261,6 @@ def glance() -> Json:
     return dashboard(
         "schedd-glance",
         "schedd: the cluster at a glance",
-        "What somebody on call looks at first: from left to right and from top to bottom.",
+        "First look when on call: from left to right, from top to bottom.",
         [WELL, ON_TIME, WORK, QUEUE, GROUND],
     )

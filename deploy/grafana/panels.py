@@ -1,9 +1,9 @@
-"""What Grafana's dashboards are made of: panels in rows, as the JSON that file provisioning takes.
+"""Parts of Grafana dashboards: panels in rows, as the JSON of file provisioning.
 
     Row("On time?", [lines("Lateness", "s", Query("…", "99 of 100"))]) ──dashboard──→ {…}
 
 Invariants
-- Each panel names the variable `datasource` and no data source of anybody's.
+- Each panel names the variable `datasource` and no fixed data source.
 - Each has a title, a unit, a text of what it shows, and for each query a legend.
 - Ids and places follow from the order: the same rows give the same JSON.
 """

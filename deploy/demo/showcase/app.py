@@ -1,8 +1,8 @@
 """The demo from its first line to its last.
 
-    up → apply → watch, until its time is over or Ctrl-C → let what is due end → judge → down
+    up → apply → watch, until a timeout or Ctrl-C → wait for due runs → check → down
 
-The first Ctrl-C ends the watching and goes on to the verdict; the second goes straight down.
+The first Ctrl-C ends the watching and shows the verdict; the second ends the demo at once.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _each(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
 
 def _options() -> Options:
     parser = argparse.ArgumentParser(prog="deploy/demo/run", description=__doc__.split("\n")[0])
-    parser.add_argument("--seconds", type=float, metavar="S", help="end by itself after S seconds")
+    parser.add_argument("--seconds", type=float, metavar="S", help="end after S seconds")
     parser.add_argument("--dir", type=Path, metavar="D", help="the cluster's folder, kept")
     parser.add_argument("--keep", action="store_true", help="leave the cluster running at the end")
     given = parser.parse_args()
@@ -94,11 +94,11 @@ async def _demo(options: Options, screen: Screen) -> int:
 
 @dataclass(slots=True)
 class Ending:
-    """The wish to end: Ctrl-C, or a signal that means the same."""
+    """A request to end: Ctrl-C, or an equivalent signal."""
 
     asked: asyncio.Event
     gently: bool = False
-    """There is something to judge: the first wish ends the watching. Else it cancels the demo."""
+    """True: the first request ends only the watching. False: it cancels the demo."""
 
 
 @contextmanager
@@ -174,7 +174,7 @@ async def _verdicts(
         expected = _expected(job, await due_instants(client, job, until))
         try:
             async with asyncio.timeout(SETTLE_WITHIN):
-                await watch.settled(expected)
+                await watch.all_ended(expected)
         except TimeoutError:
             pass  # the verdict names what hasn't ended
         await client.jobs.pause(job.job_id, "the demo is over")

@@ -1,8 +1,8 @@
-"""What became of the jobs: each run as it happens, and all of them for the verdict.
+"""The runs of the demo's jobs: each change as it happens, and all of them for the verdict.
 
-    follow ──each 0.3 s, runs newer than the oldest that hasn't ended──→ show, settled
+    follow ──each 0.3 s, runs newer than the oldest that hasn't ended──→ show, all_ended
 
-Watching is for people and for knowing when all has ended; the verdict reads the runs anew.
+Watching shows progress and finds the end; the verdict reads the runs again.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ LOOK_BACK = timedelta(seconds=20)
 
 
 class Watch:
-    """What is known of every run of some jobs."""
+    """The known runs of some jobs."""
 
     def __init__(self, client: Client, show: Callable[[Run], None]) -> None:
         self._client = client
         self._show = show
-        self._told: set[tuple[str, str, int]] = set()
+        self._shown: set[tuple[str, str, int]] = set()
         self._live: dict[str, datetime] = {}
         self._ended: dict[str, set[datetime]] = {}
         self._newest: datetime | None = None
         self._changed = asyncio.Event()
         self.until: datetime | None = None
-        """Runs of later instants are not shown."""
+        """Runs of later scheduled times are not shown."""
 
     async def follow(self, jobs: Collection[Job]) -> NoReturn:
         """Take in every change of these jobs' runs, until cancelled."""
@@ -47,8 +47,8 @@ class Watch:
             self._changed.set()
             await asyncio.sleep(LOOK_EVERY)
 
-    async def settled(self, expected: Expected) -> None:
-        """Return when every instant that was due has ended, however it did."""
+    async def all_ended(self, expected: Expected) -> None:
+        """Return when the runs of all due times have ended, in any state."""
         while not self._ended.get(expected.job, set()).issuperset(expected.due):
             self._changed.clear()
             await self._changed.wait()
@@ -59,7 +59,7 @@ class Watch:
 
     def _take(self, run: Run) -> None:
         at = run.scheduled_at
-        assert at is not None, "every run has a nominal instant"
+        assert at is not None, "every run has a scheduled time"
         assert self._newest is not None
         self._newest = max(self._newest, at)
         if run.ended:
@@ -67,9 +67,9 @@ class Watch:
             self._ended.setdefault(run.job or "", set()).add(at)
         else:
             self._live[run.run_id] = at
-        told = (run.run_id, run.state, run.attempt)
-        if told not in self._told and (self.until is None or at <= self.until):
-            self._told.add(told)
+        state = (run.run_id, run.state, run.attempt)
+        if state not in self._shown and (self.until is None or at <= self.until):
+            self._shown.add(state)
             self._show(run)
 
 
