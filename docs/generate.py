@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What the pages say that code and kept figures say too: made from them, and compared by a test.
+"""Generate the parts of the pages that follow from code and kept figures; a test compares them.
 
-.venv/bin/python docs/generate.py     writes it anew, between the pages' markers
+.venv/bin/python docs/generate.py     writes them between the pages' markers
 """
 
 from __future__ import annotations

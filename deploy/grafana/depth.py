@@ -125,7 +125,7 @@ SHARDS = Row(
         ),
         lines(
             "Leader known",
-            "1: the member knows a leader; and the share of shards that the map assigns to live members.",
+            "1: the member knows a leader; shards: the share assigned to live members.",
             "short",
             Query(f"schedd_leader_known{{{MEMBER}}}", "{{instance}} leader known"),
             Query(f"schedd_shards_assigned{{{MEMBER}}} / 256", "{{instance}} shards assigned"),

@@ -99,7 +99,7 @@ ON_TIME = Row(
         ),
         lines(
             "Lateness by stage",
-            "99th percentile: due to fired (members, database), ready to dispatched (slots, pools).",
+            "p99: due to fired (members, database), ready to dispatched (slots, pools).",
             "s",
             Query(quantile(0.99, "schedd_fire_lateness_seconds"), "due to fired"),
             Query(quantile(0.99, "schedd_run_wait_seconds"), "ready to dispatched"),

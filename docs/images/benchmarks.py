@@ -1,6 +1,6 @@
 """The pictures of benchmarks.md, drawn from kept lines in `docs/evidence/bench`.
 
-A shape's new lines go into its file there in place of the old; `docs/generate.py` draws them anew.
+New lines of a shape replace the old ones in its file there; `docs/generate.py` draws them again.
 """
 
 from pathlib import Path

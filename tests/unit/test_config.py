@@ -213,7 +213,7 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     [
         ("prose", None, None, ["etcd.ca: FOLDER/prose has no authority's certificate in it"]),
         ("empty", None, None, ["etcd.ca: FOLDER/empty has no authority's certificate in it"]),
-        ("pipe", None, None, ["etcd.ca: FOLDER/pipe can't be read: it is no regular file"]),
+        ("pipe", None, None, ["etcd.ca: FOLDER/pipe can't be read: it isn't a regular file"]),
         (
             *("ca", "prose", "prose"),
             [
@@ -270,7 +270,7 @@ def test_a_dsn_with_several_hosts_where_one_stands_is_told_how_several_are_named
         ("connect_timeout=soon", "connect_timeout must be a whole number"),
         ("port=0", "has a port that isn't from 1 to 65535"),
         ("sslmode=verify-full&sslrootcert=/none", "sslrootcert: /none can't be read: No such file"),
-        ("sslmode=require&sslcert=/", "sslcert: / can't be read: it is no regular file"),
+        ("sslmode=require&sslcert=/", "sslcert: / can't be read: it isn't a regular file"),
         (f"sslmode=require&sslcert={__file__}&sslkey=/none", "sslkey: /none can't be read: No"),
     ],
 )
