@@ -96,7 +96,7 @@ class Notifier:
         try:
             self._socket.sendto("\n".join(lines).encode(), self._address)
         except OSError as error:
-            log.debug("notification to the service manager failed: %s: %s", lines[0], error)
+            log.debug("notification to the service manager failed (%s): %s", lines[0], error)
 
 
 def _status(text: str) -> str:

@@ -153,7 +153,7 @@ async def test_who_talks_in_the_clear_is_told_that_the_member_talks_tls(
                 async with asyncio.timeout(PATIENCE):  # it isn't tried for ever
                     await ask
             assert told.value.reason == "TLS_WANTED"
-            assert f"{address} answers by TLS, and we talk in the clear" in told.value.what
+            assert f"{address} requires TLS, but this client uses plaintext" in told.value.what
             assert f"schedctl config set NAME --at {address} --ca FILE" in told.value.remedy
 
 
@@ -168,7 +168,7 @@ async def test_who_talks_tls_is_told_that_the_member_talks_in_the_clear(
         with pytest.raises(ClusterUnavailable) as told:
             await client.access.identity()
     assert told.value.reason == "TLS_REFUSED"
-    assert f"{address}: it talks in the clear" in told.value.what
+    assert f"{address} failed: it talks in the clear" in told.value.what
     assert "check ca, cert" not in told.value.remedy
     assert "leave ca, cert and key out" in told.value.remedy
 

@@ -110,7 +110,7 @@ async def test_a_job_that_there_is_not_is_told(client: Client, member: Scripted)
 
 @pytest.mark.parametrize(("runs", "job"), [((), ""), (("r1",), "etl")])
 async def test_a_watch_is_of_runs_or_of_a_job(client: Client, member: Scripted, runs, job):
-    with pytest.raises(InvalidArgument, match="of runs or of a job"):
+    with pytest.raises(InvalidArgument, match="either runs or a job"):
         await first(1, client.runs.watch(*runs, job=job))
     assert member.requests == []
 

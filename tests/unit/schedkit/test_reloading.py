@@ -87,7 +87,7 @@ def test_each_reload_names_what_takes_a_restart(capsys: pytest.CaptureFixture[st
         assert "not reloaded, a restart is needed: name" in said
     [both] = told([replace(other, log_level="debug")], capsys)
     assert "reloaded: log_level" in both
-    assert "takes a restart: name" in both
+    assert "a restart is needed: name" in both
 
 
 def test_of_wrong_settings_nothing_is_taken(capsys: pytest.CaptureFixture[str]) -> None:

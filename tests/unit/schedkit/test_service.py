@@ -259,4 +259,4 @@ def test_telling_nobody_fails_nothing(address: str, caplog: pytest.LogCaptureFix
     notifier.stopping("stopped")
     unheard = [record.getMessage().split(":")[0] for record in caplog.records]
     tried = ["READY=1", "WATCHDOG=1"] if address else []
-    assert unheard == [f"notification to the service manager failed: {what}" for what in tried]
+    assert unheard == [f"notification to the service manager failed ({what})" for what in tried]
