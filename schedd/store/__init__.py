@@ -1,25 +1,24 @@
-"""PostgreSQL, the truth: everything that `schedd/ports` asks of a database.
+"""Implement the stores of `schedd/ports` over PostgreSQL, the authoritative state of the cluster.
 
-    ports               the promise, one protocol a concern
-      └ postgres, owner, users    the stores: which body runs where (a lane, or the small pool)
-          └ bodies, plain functions of an open transaction
-              membership          tenures, terms, shards
-              firing, assigning, dispatch    timers to runs, runs to workers, and back
-              reported, results   what workers say
-              jobs, runs, waiting, inserting, idempotency, audit    what people do
-              noticing, notifications        what is to be told of runs, and what became of it
-              unstarted, pauses   what may still start; the pause of the whole cluster
-          └ fence, keys           the first locks of a batch
-          └ schema, arrays, rows  tables for builders; values in, values out
-          └ database, errors      connections, lanes, tries; what a failure means
-    migrate, migrations, partitions    the schema's making
+    postgres, owner, users    the stores: which transaction runs where (a lane, or the small pool)
+      └ transaction bodies, plain functions of an open connection
+          cluster     tenures, terms, shards, workers, the cluster pause, recovery
+          timers      due timers to runs; backfills
+          dispatch    runs to workers and back; overlap, pools, broadcasts
+          results     reports of workers, dead letters, redrives, chains
+          jobs, runs  calls of users
+          notify      the outbox of notifications
+          reconcile   deadlines, retention, statistics
+      └ statements    parts that statements share: arrays, rows, keys, group commit
+      └ connection    connections, lanes, retries; the classes of failures
+      └ schema        table definitions, migrations, partitions, grants
 
 Invariants
-- An owner's transaction begins with `fence.lock_shards`, alone; bodies write only for the shards it
-  gave, and draw tokens after it (PROTOCOL 1).
+- An owner's transaction begins with `fence.lock_shards`, alone. Bodies write only for the shards
+  that it returned, and draw tokens after it (PROTOCOL 1).
 - Locks are taken in one order: term → tenures → shards → jobs → timers → runs → attempts →
   notices, ids ascending; runs by (scheduled_at, run_id).
-- No body commits. COMMIT is sent by `database.py`, by itself; when its answer is lost, the error is
-  `OutcomeUnknown`, and nothing is tried again here.
+- No body commits. `database.py` sends COMMIT as a separate statement. If its answer is lost, the
+  error is `OutcomeUnknown`, and nothing is retried here.
 - Nothing is bound to a session: no prepared statements, no advisory locks of sessions, no SET.
 """

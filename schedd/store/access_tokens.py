@@ -1,17 +1,16 @@
-"""Access tokens: made, found, revoked, and forgotten a while after they have ended.
+"""Create, find, revoke and delete access tokens.
 
-Of who made one the row of a login says `parent`, that of any other token `maker`: by this they are
-told apart.
+A login's row names its creator in `parent`, any other token's row in `maker`.
 
 Invariants
-- What is revoked takes along all that was made by it, at any depth, by one mark: whoever reads a
-  row reads those of its makers, all the way up. So it costs the same however much was made. Those
-  that are found near are marked, too, for who looks at them, and to be told; none has to be.
-- Nothing is made by what was revoked, however lately: one lock, which makers share and who revokes
-  has alone, for no longer than MOST_MARKED rows take.
-- A token has MOST_LOGINS at a time, and those that newer ones ended are dead by their own mark.
-- A row outlives those of what was made by it: with it they would be forgotten, too. Nor are more
-  than so many deleted at a time.
+- Revoking a token also revokes the tokens created with it, at any depth, by one mark: every read of
+  a row reads its makers up to the root. So the cost doesn't depend on the number of tokens. The
+  nearest ones are marked, too, for lists and for the answer; correctness doesn't need it.
+- A revoked token creates no token: one advisory lock, shared for creating and exclusive for
+  revoking. It is held for MOST_MARKED rows at most.
+- A token has at most MOST_LOGINS logins. A login that a newer one ended has its own mark.
+- A row is deleted after the rows of the tokens created with it: deleting it first would cascade to
+  them. Each deletion has a limit.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ from schedd.store.statements.rows import decoded
 from schedkit.records import dataclass, replace
 
 KEPT: Final = timedelta(days=30)
-"""After its end: so long a list says that it was there."""
+"""How long lists show a token after its end."""
 
 MOST_LOGINS: Final = 100
-"""That one token has at a time: a new one ends the oldest."""
+"""Logins of one token at a time. A new login ends the oldest."""
 
 _LOCK: Final = "hashtext('schedd access tokens')"
 
@@ -63,10 +62,10 @@ _BY_INDEX: Final = "; ".join(
     f"SET LOCAL {name} = off"
     for name in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit")
 )
-"""Where one token has made nearly all there are, statistics take that for what each has made."""
+"""If one token created nearly all tokens, the planner's statistics expect that of each token."""
 
 _NO_JIT: Final = "SET LOCAL jit = off"
-"""A few looks up for each row are estimated dear enough to be compiled."""
+"""The planner would compile the lookups up to the root: their estimated cost is too high."""
 
 _made: Final = tokens.alias("made")
 _MAKER: Final = func.coalesce(tokens.c.maker, tokens.c.parent)
@@ -79,7 +78,7 @@ _UP: Final = """(
         FROM up JOIN access_tokens m ON m.token_id = up.maker)
     SELECT {} FROM up)
 """
-"""Over all that it was made by: their depth is bounded by who makes them (`schedd.api`)."""
+"""All makers of a token, up to the root. `schedd.api` limits the depth."""
 _ALL: Final = select(
     tokens,
     _MAKER.label("made_by"),
@@ -89,7 +88,7 @@ _ALL: Final = select(
 
 
 def create(connection: Connection, token: AccessToken, entry: AuditEntry) -> bool:
-    """Store a new one; whether it was: its maker is there, and not revoked."""
+    """Store a new token. Returns False if its maker doesn't exist or is revoked."""
     if token.maker is not None:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock_shared({_LOCK})")
         maker = find(connection, token.maker)
@@ -119,13 +118,13 @@ def create(connection: Connection, token: AccessToken, entry: AuditEntry) -> boo
 
 
 def find(connection: Connection, token: AccessTokenId) -> AccessToken | None:
-    """It, as it stands."""
+    """Return the token, None if it doesn't exist."""
     row = connection.execute(_ALL.where(tokens.c.token_id == token)).first()
     return None if row is None else _token_of(row)
 
 
 def find_all(connection: Connection, wanted: Collection[AccessTokenId]) -> list[AccessToken]:
-    """Those of these that there are."""
+    """Return those of these tokens that exist."""
     connection.exec_driver_sql(_NO_JIT)
     these = any_(literal(ids(wanted)).cast(ARRAY(Uuid)))
     found = connection.execute(_ALL.where(tokens.c.token_id == these))
@@ -135,7 +134,7 @@ def find_all(connection: Connection, wanted: Collection[AccessTokenId]) -> list[
 def list_tokens(
     connection: Connection, after: tuple[datetime, AccessTokenId] | None, limit: int
 ) -> list[AccessToken]:
-    """Newest first; logins left out."""
+    """Return tokens without logins, newest first."""
     connection.exec_driver_sql(_NO_JIT)
     at = tuple_(tokens.c.created_at, tokens.c.token_id)
     query = _ALL.where(tokens.c.parent.is_(None)).order_by(at.desc()).limit(limit)
@@ -151,7 +150,7 @@ def revoke(
     entry: AuditEntry,
     noted: Noted,
 ) -> Revoked | None:
-    """It ends now, with all that was made by it; the first time stays."""
+    """Revoke the token and all tokens created with it. An earlier revocation keeps its time."""
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
     connection.exec_driver_sql(_BY_INDEX)
     theirs = _living_of(token).limit(MOST_MARKED + 1).cte("theirs")
@@ -173,8 +172,8 @@ def revoke(
 
 
 def forget_ended(connection: Connection, limit: int = 2_000) -> int:
-    """Delete those that ended long ago, logins as soon as they have ended, where nothing is there
-    any more that was made by them: at most `limit`; how many.
+    """Delete tokens that ended `KEPT` ago and logins that ended, unless a token created with them
+    still exists. At most `limit`; returns how many.
     """
     connection.exec_driver_sql(_BY_INDEX)
     now = func.statement_timestamp()
@@ -193,8 +192,8 @@ def forget_ended(connection: Connection, limit: int = 2_000) -> int:
 
 
 def _living_of(token: AccessTokenId) -> Select[Any]:
-    """The ids of it, and of what is good that was made by it at any depth, nearest first. What has
-    ended is passed by: so has what was made by that.
+    """Select the ids of the token and of the valid tokens created with it, at any depth, nearest
+    first. Ended tokens are skipped with everything created with them: that has ended, too.
     """
     first = select(literal(token, Uuid).label("token_id")).cte("living", recursive=True)
     next_ = (
@@ -206,8 +205,8 @@ def _living_of(token: AccessTokenId) -> Select[Any]:
 
 
 def _outdated(connection: Connection, token: AccessToken) -> builtins.list[AccessTokenId]:
-    """End the oldest logins of a token that is about to have one more; which. Those that somebody
-    else is about to end they end.
+    """End the oldest logins of a token that is about to get another one. Returns their ids. Rows
+    that another transaction has locked are skipped: it ends them.
     """
     living = (tokens.c.parent == token.maker, tokens.c.revoked_at.is_(None))
     beyond = (
@@ -230,7 +229,7 @@ def _outdated(connection: Connection, token: AccessToken) -> builtins.list[Acces
 
 
 def _by(made: FromClause, maker: ColumnElement[UUID]) -> ColumnElement[bool]:
-    """Whether it was made by that one: each half has an index of its own."""
+    """Return the condition that `maker` created the token. Each half has its own index."""
     return or_(made.c.maker == maker, made.c.parent == maker)
 
 
@@ -260,21 +259,21 @@ class PostgresAccessTokenStore:
     database: Database
 
     async def create(self, token: AccessToken, audit: AuditEntry) -> bool:
-        """Store a new one; False: its maker was revoked."""
+        """Store a new token. False: its maker was revoked."""
         return await self.database.call(lambda c: create(c, token, audit))
 
     async def find(self, token: AccessTokenId) -> AccessToken | None:
-        """It, as it stands."""
+        """Return the token, None if it doesn't exist."""
         return await self.database.call(lambda c: find(c, token))
 
     async def find_all(self, tokens: Collection[AccessTokenId]) -> builtins.list[AccessToken]:
-        """Those of these that there are, in one look."""
+        """Return those of these tokens that exist, in one statement."""
         return await self.database.call(lambda c: find_all(c, tokens))
 
     async def list(
         self, after: tuple[datetime, AccessTokenId] | None, limit: int
     ) -> builtins.list[AccessToken]:
-        """Newest first, past `after`; logins left out."""
+        """Return tokens without logins, newest first, after `after`."""
         return await self.database.call(lambda c: list_tokens(c, after, limit))
 
     async def revoke(
@@ -284,5 +283,5 @@ class PostgresAccessTokenStore:
         audit: AuditEntry,
         noted: Noted,
     ) -> Revoked | None:
-        """It ends now, with all that was made by it; None: there is none."""
+        """Revoke the token and all tokens created with it. None: it doesn't exist."""
         return await self.database.call(lambda c: revoke(c, token, by, audit, noted))

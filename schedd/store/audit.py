@@ -1,4 +1,4 @@
-"""The audit: who did what to which object, and what came of it. Only ever appended to."""
+"""The audit log: who did what to which object, with which outcome. Append-only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FROM unnest(%(at)s::timestamptz[], %(actors)s::text[], %(actions)s::text[], %(ob
   AS b(at, actor, action, object, outcome, reason, run_id, token, worker, source, before, after)
 """
 
-UNLESS_TOLD = """
+UNLESS_LOGGED = """
 WHERE NOT EXISTS (
     SELECT FROM audit a WHERE a.run_id = b.run_id AND a.token = b.token AND a.action = b.action
       AND a.reason = b.reason AND a.source = b.source)
@@ -30,16 +30,16 @@ WHERE NOT EXISTS (
 
 
 def write_all(connection: Connection, entries: Sequence[AuditEntry]) -> None:
-    """Append these, in order; `at` is the database's clock where it isn't given."""
+    """Append these entries, in order. `at` defaults to the database's clock."""
     _write(connection, WRITE, entries)
 
 
 def write_once(connection: Connection, entries: Sequence[AuditEntry]) -> None:
-    """Append those about runs that the same source wasn't told already.
+    """Append those of these entries about runs that the same source hasn't logged before.
 
-    The caller holds the locks of the runs' rows: two at once would not see each other's lines.
+    The caller holds the locks of the runs' rows: concurrent calls don't see each other's entries.
     """
-    _write(connection, WRITE + UNLESS_TOLD, list(dict.fromkeys(entries)))
+    _write(connection, WRITE + UNLESS_LOGGED, list(dict.fromkeys(entries)))
 
 
 def _write(connection: Connection, statement: str, entries: Sequence[AuditEntry]) -> None:
@@ -72,7 +72,7 @@ def list_audit(
     before: int | None,
     limit: int,
 ) -> list[tuple[int, AuditEntry]]:
-    """Newest first, below the sequence number `before`."""
+    """Return entries below the sequence number `before`, newest first."""
     query = select(audit).order_by(audit.c.seq.desc()).limit(limit)
     if action is not None:
         query = query.where(audit.c.action == arrays.clean(action))

@@ -103,19 +103,19 @@ class PostgresOwnerStore:
         )
 
     async def moment(self) -> Cursor:
-        """The present one."""
+        """Return the present position in the change stream."""
         return await self.database.call(change_stream.moment)
 
     async def changed_runs(
         self, shards: Sequence[ShardId], states: Sequence[State], until: datetime, since: Cursor
     ) -> ChangedRuns | None:
-        """Which of them may have changed since."""
+        """Return those of these runs that may have changed since."""
         return await self.database.call(
             lambda c: live_run_scan.changed_runs(c, shards, states, until, since)
         )
 
     async def definitions(self, jobs: Sequence[JobId]) -> dict[JobId, StoredDefinition]:
-        """The present definitions."""
+        """Return the present definitions."""
         return await self.database.call(lambda c: live_run_changes.definitions(c, jobs))
 
     async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> FireOutcome:
@@ -147,8 +147,8 @@ class PostgresOwnerStore:
         drafts: Sequence[Draft],
         next_token: Callable[[ShardId], Token],
     ) -> Assignments:
-        """Hand out what may be handed out. Raises `OutcomeUnknown` too when the assignments are
-        committed but their payloads can't be read: they are taken back as never started.
+        """Dispatch the runs that may start now. Raises `OutcomeUnknown` also if the assignments are
+        committed but their payloads can't be read: the runs are given back as never started.
         """
 
         def body(connection: Connection, mine: Sequence[Draft]) -> assign.AssignOutcome:
@@ -163,11 +163,11 @@ class PostgresOwnerStore:
         distinct = list({draft.key: draft for draft in drafts}.values())
         answers, broken = await halved(distinct, write) if distinct else ([], [])
         outcomes = [outcome for _, (_, outcome) in answers]
-        handed = [each for outcome in outcomes for each in outcome.assigned]
-        paid = [run.key for run, paid in handed if paid]
+        assigned = [each for outcome in outcomes for each in outcome.assigned]
+        paid = [run.key for run, paid in assigned if paid]
         payloads = await self.database.call(lambda c: assign.payloads(c, paid)) if paid else {}
         return Assignments(
-            [Assigned(run, payloads.get(run.key.run_id)) for run, _ in handed],
+            [Assigned(run, payloads.get(run.key.run_id)) for run, _ in assigned],
             [key for outcome in outcomes for key in outcome.ended],
             [key for outcome in outcomes for key in outcome.waiting],
             frozenset().union(*(lost for _, (lost, _) in answers)),
@@ -178,19 +178,19 @@ class PostgresOwnerStore:
         )
 
     async def there(self, ids: Collection[IncarnationId]) -> list[Incarnation]:
-        """Those of these that are neither written off nor drained."""
+        """Return those of these incarnations that are neither lost nor drained."""
         return await self.database.call(lambda c: broadcasts.there(c, ids))
 
     async def done(self, keys: Sequence[RunKey]) -> dict[RunId, frozenset[str]]:
-        """On which workers that was done already which these broadcasts do again."""
+        """Return the workers on which the redriven work of these broadcasts has succeeded."""
         return await self.database.call(lambda c: broadcasts.done(c, keys))
 
     async def over(self, keys: Sequence[RunKey]) -> list[RunKey]:
-        """Broadcasts of which there is something to do."""
+        """Return those of these broadcasts that need `close`."""
         return await self.database.call(lambda c: broadcasts.over(c, keys))
 
     async def close(self, claim: Claim, closings: Sequence[Closing]) -> ClosedBroadcasts:
-        """End broadcasts whose children have; cancel the children of those that are cancelled."""
+        """End broadcasts whose children have ended. Cancel the children of canceled ones."""
 
         def body(connection: Connection, mine: Sequence[Closing]) -> ClosedBroadcasts:
             closed = broadcasts.close(connection, mine, shards_of(mine))
@@ -209,11 +209,11 @@ class PostgresOwnerStore:
         )
 
     async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, PoolUsage]:
-        """How full these are."""
+        """Return how much of these pools is in use."""
         return await self.database.call(lambda c: pool_places.standings(c, pools))
 
     async def part(self, claim: Claim, crowds: Sequence[Crowd]) -> Parted:
-        """End what other runs of their jobs replace or leave no room for."""
+        """End runs that the overlap policy of their job replaces or skips."""
 
         def body(connection: Connection, mine: Sequence[Crowd]) -> Parted:
             parted = overlap.part(connection, claim.tenure, mine)
@@ -233,11 +233,11 @@ class PostgresOwnerStore:
         )
 
     async def backfills(self, shards: Sequence[ShardId]) -> list[OpenBackfill]:
-        """Those of which more runs may be made now, oldest first."""
+        """Return backfills that may get more runs now, oldest first."""
         return await self.database.call(lambda c: backfill_feed.with_room(c, shards))
 
     async def feed(self, claim: Claim, wanted: Sequence[OpenBackfill]) -> list[LiveRun]:
-        """Make the next runs of these, as many as there is room for."""
+        """Create the next runs of these backfills, up to their `max_parallel`."""
 
         def body(connection: Connection, mine: Sequence[OpenBackfill]) -> list[LiveRun]:
             return backfill_feed.feed(connection, claim.tenure, mine, shards_of(mine))
@@ -245,7 +245,7 @@ class PostgresOwnerStore:
         return await fenced_rows(self.database, claim, wanted, body)
 
     async def redrives(self, shards: Sequence[ShardId]) -> list[OpenRedrive]:
-        """Those that these shards' owner makes the runs of, oldest first."""
+        """Return the open redrives of these shards, oldest first."""
         return await self.database.call(lambda c: redrive_feed.to_feed(c, shards))
 
     async def redrive(
@@ -254,7 +254,7 @@ class PostgresOwnerStore:
         wanted: Sequence[OpenRedrive],
         lines: Mapping[JobId, RedriveLine],
     ) -> list[LiveRun]:
-        """Make the next runs of these, as many as their rates allow."""
+        """Create the next runs of these redrives, as many as their rates allow."""
 
         def body(connection: Connection, mine: Sequence[OpenRedrive]) -> list[LiveRun]:
             return redrive_feed.feed(connection, claim.tenure, mine, lines)
@@ -262,7 +262,7 @@ class PostgresOwnerStore:
         return await fenced_rows(self.database, claim, wanted, body)
 
     async def give_back(self, claim: Claim, unstarted: Sequence[Unstarted]) -> list[LiveRun]:
-        """Assignments that never started go whence they came."""
+        """Return runs whose assignment never started to their state before it."""
 
         def body(connection: Connection, mine: Sequence[Unstarted]) -> list[LiveRun]:
             return live_run_changes.give_back(connection, mine, shards_of(mine))
@@ -270,7 +270,7 @@ class PostgresOwnerStore:
         return await fenced_rows(self.database, claim, unstarted, body)
 
     async def rescue(self, claim: Claim, losses: Sequence[Loss]) -> list[RunKey]:
-        """Write the losses down and move the runs on."""
+        """Record lost assignments, and retry or end their runs."""
 
         def body(connection: Connection, mine: Sequence[Loss]) -> list[RunKey]:
             rescued = live_run_changes.rescue(connection, mine, shards_of(mine))
@@ -282,21 +282,21 @@ class PostgresOwnerStore:
     async def unsettled(
         self, shards: Sequence[ShardId], now: datetime, limit: int
     ) -> tuple[list[JobRecord], list[tuple[JobRecord, int]]]:
-        """Jobs that are to be resumed, or paused, by their owner."""
+        """Return jobs that their owner must resume, or pause."""
         return await self.database.call(lambda c: owner_changes.unsettled(c, shards, now, limit))
 
     async def resume(self, claim: Claim, ended: Sequence[Resumption]) -> list[JobId]:
-        """Resume these, if they are as they were."""
+        """Resume these jobs, unless they changed since they were read."""
         return await fenced_rows(
             self.database, claim, ended, lambda c, mine: owner_changes.resume(c, claim.tenure, mine)
         )
 
     async def pause_failing(self, claim: Claim, failed: Sequence[FailedTooOften]) -> list[JobId]:
-        """Pause these, if they are as they were."""
+        """Pause these jobs, unless they changed since they were read."""
         return await fenced_rows(self.database, claim, failed, owner_changes.pause_failing)
 
     async def end_waiting(self, claim: Claim, ends: Sequence[Expiry]) -> list[RunKey]:
-        """End waiting runs of the claim's shards whose time is over."""
+        """End waiting runs of the claim's shards that are past their deadline."""
 
         def body(connection: Connection, mine: Sequence[Expiry]) -> list[RunKey]:
             return deadlines.end_waiting(connection, claim.tenure, mine, shards_of(mine))

@@ -1,4 +1,4 @@
-"""All stores over one database, made ready for one member."""
+"""All PostgreSQL stores of one member."""
 
 from __future__ import annotations
 
@@ -79,36 +79,38 @@ class PostgresMembershipStore:
     database: Database
 
     async def probe(self) -> Probe:
-        """The server's clock, timeline and role, and whether it is the database that was known."""
+        """Read the server's clock, timeline and role. Raises Unavailable if the database isn't the
+        known one.
+        """
         known = self.database.lineage.known
         probe = await self.database.call(database_identity.look)
         database_identity.compare(self.database.lineage, probe, known)
         return probe
 
     async def cluster_id(self) -> str:
-        """The name that this database gave itself when it was made."""
+        """Return the id that `schedd migrate` generated for this database."""
         return await self.database.call(membership.cluster_id)
 
     async def open_tenure(self, tenure: Tenure) -> None:
-        """Write the row, and connect under the tenure's name from here on."""
+        """Write the tenure's row, and connect under its name from now on."""
         self.database.rename(application_name(tenure.id))
         await self.database.call(lambda c: membership.open_tenure(c, tenure))
 
     async def unfenced_tenures(self) -> list[Tenure]:
-        """All that may still take shards."""
+        """Return the tenures that may still take shards."""
         return await self.database.call(membership.unfenced_tenures)
 
     async def fenced(self, tenures: Sequence[TenureId]) -> frozenset[TenureId]:
-        """Those of these that are fenced."""
+        """Return those of these tenures that are fenced."""
         return await self.database.call(lambda c: membership.fenced(c, tenures))
 
     async def fence_own(self, tenure: TenureId, why: str = "") -> None:
-        """Fence one's own tenure: a goodbye, or, with a reason, the end of the tenure alone."""
+        """Fence the member's own tenure: a clean shutdown, or a lost tenure if `why` is given."""
         lost = LossReason.TENURE_ENDED if why else None
         await self.database.call(lambda c: membership.fence(c, [tenure], lost=lost, why=why))
 
     async def fence(self, tenures: Sequence[TenureId], term: Term) -> bool:
-        """Fence these if the term is still this one, past backends that sleep on their locks."""
+        """Fence these tenures if the term is still this one. Ends sessions that block the write."""
 
         def body(connection: Connection) -> bool:
             if not membership.holds_term(connection, term):
@@ -121,7 +123,7 @@ class PostgresMembershipStore:
         return await self.database.call(body)
 
     async def losses(self, kept: timedelta) -> Losses:
-        """Members and workers that were lost within this time and haven't returned."""
+        """Return members and workers that were lost within this time and haven't returned."""
         return await self.database.call(lambda c: cluster_events.losses(c, kept))
 
     async def foreign_members(self, prefix: UUID) -> list[str]:
@@ -137,21 +139,21 @@ class PostgresMembershipStore:
         return await self.database.call(lambda c: cluster_events.after(c, id_))
 
     async def read_term(self) -> Term:
-        """The present term; 0 before the first."""
+        """Return the present term; 0 before the first."""
         return await self.database.call(membership.read_term)
 
     async def raise_term(self, seen: Term, leader: TenureId, above: int = 0) -> Term | None:
-        """Compare and set."""
+        """Raise the term by compare-and-set. None: another member raised it."""
         return await self.database.call(lambda c: membership.raise_term(c, seen, leader, above))
 
     async def read_shards(self) -> list[ShardRow]:
-        """All of them, ids ascending."""
+        """Return all shard rows, by id."""
         return await self.database.call(membership.read_shards)
 
     async def take(
         self, tenure: TenureId, timeline: Timeline, seen: dict[ShardId, Epoch]
     ) -> dict[ShardId, Epoch]:
-        """Take what may be taken, past sleeping backends of fenced tenures."""
+        """Take the free shards among these. Ends blocking sessions of fenced tenures."""
 
         def body(connection: Connection) -> dict[ShardId, Epoch]:
             with ending_blockers(self.database, connection):
@@ -162,7 +164,7 @@ class PostgresMembershipStore:
         return await self.database.call(body) if seen else {}
 
     async def release(self, claim: Claim) -> None:
-        """Let go of what is still the claim's."""
+        """Release the shards that the claim still owns."""
         if claim.epochs:
             await self.database.call(lambda c: membership.release(c, claim))
 
@@ -175,7 +177,7 @@ class PostgresResultStore:
     database: Database
 
     async def reported_runs(self, keys: Sequence[RunKey]) -> dict[RunKey, LiveRun]:
-        """The runs as they stand."""
+        """Return the present runs of these keys."""
         if not keys:
             return {}
         return await self.database.call(lambda c: reported_runs.reported_runs(c, keys))
@@ -183,7 +185,7 @@ class PostgresResultStore:
     async def accept(self, reports: Sequence[Report]) -> list[Verdict | None]:
         """Return a verdict for each, in order. None: this report can't be stored.
 
-        What people and workers wrote into a report is left out where PostgreSQL rejects it.
+        If PostgreSQL rejects a report, it is stored without the texts of the worker.
         """
 
         def body(connection: Connection, batch: Sequence[Report]) -> list[Verdict]:
@@ -197,8 +199,8 @@ class PostgresResultStore:
         answers, broken = await halved(reports, write) if reports else ([], [])
         verdicts = {
             id(report): verdict
-            for batch, told in answers
-            for report, verdict in zip(batch, told, strict=True)
+            for batch, given in answers
+            for report, verdict in zip(batch, given, strict=True)
         }
         for report in broken:
             found, _ = await halved([_bare(report)], write)
@@ -207,7 +209,7 @@ class PostgresResultStore:
         return [verdicts.get(id(report)) for report in reports]
 
     async def refuse(self, unstarted: Sequence[Unstarted]) -> list[RunKey]:
-        """Assignments that their worker didn't take go whence they came; the token is the guard."""
+        """Return runs whose worker rejected them to their earlier state, guarded by the token."""
 
         async def write(batch: Sequence[Unstarted]) -> list[LiveRun]:
             return await self.database.call(lambda c: live_run_changes.give_back(c, batch, None))
@@ -220,7 +222,7 @@ class PostgresResultStore:
         await self.database.call(lambda c: membership.outdo(c, shard, seen))
 
     async def started(self, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:
-        """Write down starts, where the token still runs."""
+        """Record start times of assignments whose token is still current."""
 
         async def write(batch: Sequence[tuple[RunKey, Token, datetime]]) -> None:
             await self.database.call(lambda c: reported_runs.started(c, batch))
@@ -237,39 +239,39 @@ class PostgresWorkerStore:
     database: Database
 
     async def register(self, incarnation: Incarnation) -> Incarnation:
-        """Insert it if it is new; gives the stored row."""
+        """Insert the incarnation if it is new. Returns the stored row."""
         return await self.database.call(lambda c: workers.register(c, incarnation))
 
     async def incarnations(self, ids: Sequence[IncarnationId]) -> list[Incarnation]:
-        """Those that are known, lost ones too."""
+        """Return the known ones of these incarnations, lost ones too."""
         return await self.database.call(lambda c: workers.incarnations(c, ids))
 
     async def not_living(self, ids: Sequence[IncarnationId]) -> frozenset[IncarnationId]:
-        """Those that are lost, or not known."""
+        """Return those of these incarnations that are lost or unknown."""
         return await self.database.call(lambda c: workers.not_living(c, ids))
 
     async def of_worker(self, worker: str) -> list[Incarnation]:
-        """Those of this worker that aren't lost, newest first."""
+        """Return this worker's incarnations that aren't lost, newest first."""
         return await self.database.call(lambda c: workers.of_worker(c, worker))
 
     async def newest_of(self, names: Sequence[str]) -> list[Incarnation]:
-        """The newest one of each of these workers, lost or not."""
+        """Return the newest incarnation of each of these workers, lost or not."""
         return await self.database.call(lambda c: workers.newest_of(c, names))
 
     async def drains(self) -> list[Drain]:
-        """Those that are drained, by name."""
+        """Return the drained workers, by name."""
         return await self.database.call(drains.drains)
 
     async def drain(self, worker: str, by: str, reason: str, entry: DrainAudit) -> Drain:
-        """It takes nothing more."""
+        """Drain the worker: it gets no new work."""
         return await self.database.call(lambda c: drains.begin(c, worker, by, reason, entry))
 
     async def undrain(self, worker: str, entry: DrainAudit) -> bool:
-        """It takes work again; whether it was drained."""
+        """End the worker's drain. Returns whether it was drained."""
         return await self.database.call(lambda c: drains.end(c, worker, entry))
 
     async def lose(self, lost: Collection[IncarnationId], kind: EventKind | None) -> None:
-        """Record these as lost, for good; the first record stays."""
+        """Record these incarnations as lost. An earlier record keeps its time."""
         await self.database.call(lambda c: workers.lose(c, lost, kind))
 
     async def registered(self) -> list[RegisteredWorker]:
@@ -277,13 +279,13 @@ class PostgresWorkerStore:
         return await self.database.call(workers.registered)
 
     async def note_seen(self, seen: Collection[IncarnationId]) -> None:
-        """Record that the keys of these exist."""
+        """Record that the etcd keys of these incarnations exist."""
         await self.database.call(lambda c: workers.note_seen(c, seen))
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresStore:
-    """What `app/` ties to the ports."""
+    """The stores that `app/` passes to the services."""
 
     database: Database
     horizon: timedelta = GUARD
@@ -329,41 +331,41 @@ class PostgresStore:
             object.__setattr__(self, name, store)
 
     async def check(self) -> None:
-        """At start: refuse a schema that isn't ours, warn of missing timeouts.
+        """Check the schema and warn of missing timeouts, at start.
 
-        Raises `SchemaMismatch`, or `Unavailable` when the database is away.
+        Raises `SchemaMismatch`, or `Unavailable` if the database is unavailable.
         """
         await self.database.call(revisions.check_schema)
         await self.database.call(revisions.check_timeouts)
 
     async def probe_write(self) -> None:
-        """Write something, to learn whether PostgreSQL takes writes and has room for them."""
+        """Test whether PostgreSQL accepts writes and has space for them."""
         await self.database.call(write_probe.write)
 
     async def look(self) -> DatabaseFacts:
-        """What a checkup wants to know of the database."""
+        """Read the facts about the database that the doctor checks."""
         return await self.database.call(checkup.look)
 
     async def ensure_partitions(self, days: int = partitions.DAYS_AHEAD) -> int:
-        """Make the partitions of `runs` from yesterday to `days` ahead; how many were missing."""
+        """Create the partitions of `runs` from yesterday to `days` ahead. Returns how many."""
         missing = await self.database.call(lambda c: partitions.missing_days(c, days))
         made = [await self.database.call(partitions.making(day)) for day in missing]
         return sum(made)
 
     async def drop_empty_days(self) -> int:
-        """Drop the partitions of past days that hold nothing any more; how many."""
+        """Drop the empty partitions of past days. Returns how many."""
         dropped = 0
         for day in await self.database.call(partitions.past_days):
             try:
                 if await self.database.call(partitions.is_empty(day)):
                     dropped += await self.database.call(partitions.dropping(day))
-            except TookTooLong as error:  # much was deleted there: it is vacuumed meanwhile
-                log.warning("whether the past day %s is empty isn't known yet: %s", day, error)
+            except TookTooLong as error:  # many deleted rows: vacuum removes them
+                log.warning("partition check timed out day=%s: %s; it is repeated", day, error)
         return dropped
 
     async def keep_house(self) -> None:
-        """What the leader does now and then: coming partitions, and what is past its life away. One
-        that takes too long keeps no other from being done.
+        """Create partitions and delete expired rows, regularly and on the leader only. A task that
+        times out doesn't stop the others.
         """
         chores: tuple[Callable[[], Awaitable[object]], ...] = (
             self.ensure_partitions,
@@ -380,7 +382,7 @@ class PostgresStore:
             try:
                 await chore()
             except TookTooLong as error:
-                log.warning("a chore of the database took too long, it is done later: %s", error)
+                log.warning("database maintenance timed out: %s; it is repeated", error)
 
     async def _forget_tokens(self) -> None:
         while await self.database.call(access_tokens.forget_ended):
@@ -396,15 +398,15 @@ class PostgresStore:
             pass
 
     def close(self) -> None:
-        """End its threads and connections."""
+        """End the database's threads and close its connections."""
         self.database.close()
 
 
 def _bare(report: Report) -> Report:
-    """The report with what decides, without what people and workers wrote into it."""
+    """Return the report without the texts and values that the worker wrote."""
     return replace(
         report,
-        error="what the worker wrote about this run can't be stored",
+        error="the worker's error text and output can't be stored",
         exit_code=None,
         result=None,
         output=None,

@@ -1,4 +1,4 @@
-"""The store of user calls: each call one transaction on the small pool, with its audit line."""
+"""The store of user calls: each call is one transaction on the small pool, with its audit entry."""
 
 from __future__ import annotations
 
@@ -73,29 +73,29 @@ class PostgresUserStore:
         idempotency: Idempotency | None,
         audit: AuditEntry,
     ) -> JobRecord | StoreConflict | ChainRefused:
-        """Store job and timer; with those of others who ask meanwhile, where it stands alone."""
+        """Store job and timer. A `plain` create shares a transaction with concurrent ones."""
         create = Create(record, idempotency, audit)
         return await (self.creates.ask if create.plain else self._create)(create)
 
     async def create_jobs(
         self, wanted: Sequence[Create]
     ) -> list[JobRecord | StoreConflict | ChainRefused | Unavailable]:
-        """As `create_job` each, in as few transactions as there can be."""
+        """Store each as `create_job` does, in as few transactions as possible."""
         return await self.creates.ask_all(wanted, lambda create: create.plain)
 
     async def _create(self, create: Create) -> JobRecord | StoreConflict | ChainRefused:
         return await self.database.call(lambda c: job_insert.create(c, create))
 
     async def get_job(self, namespace: str, job: str) -> JobRecord | None:
-        """By id or by name."""
+        """Return a job by id or name."""
         return await self.database.call(lambda c: jobs.get_job(c, namespace, job))
 
     async def definition(self, job_id: JobId) -> StoredDefinition | None:
-        """By id alone; of deleted and one-time jobs too."""
+        """Return a definition by id, of deleted and one-time jobs too."""
         return (await self.definitions([job_id])).get(job_id)
 
     async def definitions(self, jobs: Collection[JobId]) -> dict[JobId, StoredDefinition]:
-        """By id alone, as `definition`."""
+        """Return definitions by id, as `definition` does."""
         return await self.database.call(lambda c: live_run_changes.definitions(c, jobs))
 
     async def list_jobs(
@@ -105,13 +105,13 @@ class PostgresUserStore:
         limit: int,
         wanted: JobFilter = ALL_JOBS,
     ) -> tuple[list[JobRecord], tuple[datetime, JobId] | None]:
-        """Newest first, past `after`, and how far that goes."""
+        """Return jobs after `after`, newest first, and the place where the scan ended."""
         return await self.database.call(
             lambda c: jobs.list_jobs(c, namespace, after, limit, wanted)
         )
 
     async def newest_definitions(self, namespace: str, limit: int) -> list[StoredDefinition]:
-        """Of the newest jobs, without their calendars."""
+        """Return the definitions of the newest jobs, without their calendars."""
         return await self.database.call(lambda c: jobs.newest_definitions(c, namespace, limit))
 
     async def update_job(
@@ -125,8 +125,8 @@ class PostgresUserStore:
         redirection: Redirected = NOT_REDIRECTED,
     ) -> JobRecord | StoreConflict | ChainRefused | None:
         """Write a new generation."""
-        wish = (job_id, seen_generation, definition, timer, audit, missed, redirection)
-        return await self.database.call(lambda c: jobs.update_job(c, *wish))
+        edit = (job_id, seen_generation, definition, timer, audit, missed, redirection)
+        return await self.database.call(lambda c: jobs.update_job(c, *edit))
 
     async def pause_job(
         self,
@@ -138,7 +138,7 @@ class PostgresUserStore:
         seen_generation: int | None = None,
         noted: Callable[[JobRecord], str] | None = None,
     ) -> JobRecord | StoreConflict | None:
-        """Fire nothing more of it; until then, if that is said."""
+        """Pause the job: nothing fires, until `until` if it is given."""
         return await self.database.call(
             lambda c: job_pauses.pause_job(
                 c, job_id, note, actor, audit, until, seen_generation, noted
@@ -154,7 +154,7 @@ class PostgresUserStore:
         seen_generation: int | None = None,
         noted: Callable[[JobRecord], str] | None = None,
     ) -> JobRecord | StoreConflict | None:
-        """Let it fire again, from this timer on."""
+        """Resume the job with this timer."""
         return await self.database.call(
             lambda c: job_pauses.resume_job(
                 c, job_id, timer, skipped, audit, seen_generation, noted=noted
@@ -169,9 +169,9 @@ class PostgresUserStore:
         noted: Callable[[JobRecord], str] | None = None,
         seen_generation: int | None = None,
     ) -> Deletion | StoreConflict | ChainRefused | None:
-        """None: it wasn't there."""
-        wish = (job_id, audit, missed, noted, seen_generation)
-        return await self.database.call(lambda c: jobs.delete_job(c, *wish))
+        """Delete the job. None: it doesn't exist."""
+        given = (job_id, audit, missed, noted, seen_generation)
+        return await self.database.call(lambda c: jobs.delete_job(c, *given))
 
     async def submit_run(
         self,
@@ -181,14 +181,14 @@ class PostgresUserStore:
         audit: AuditEntry,
         priority: Priority,
     ) -> RunRecord | StoreConflict | None:
-        """Store one-time work; with that of others who ask meanwhile, where it stands alone."""
+        """Store one-time work. A `plain` submit shares a transaction with concurrent ones."""
         submit = Submit(record, run, idempotency, audit, priority)
         return await (self.submits.ask if submit.plain else self._submit)(submit)
 
     async def submit_runs(
         self, wanted: Sequence[Submit]
     ) -> list[RunRecord | StoreConflict | Unavailable | None]:
-        """As `submit_run` each, in as few transactions as there can be."""
+        """Store each as `submit_run` does, in as few transactions as possible."""
         return await self.submits.ask_all(wanted, lambda submit: submit.plain)
 
     async def _submit(self, submit: Submit) -> RunRecord | StoreConflict | None:
@@ -205,7 +205,7 @@ class PostgresUserStore:
         audit: AuditEntry,
         overlap: Overlap | None = None,
     ) -> RunRecord | StoreConflict | None:
-        """A trigger; None: the job is deleted."""
+        """Store a triggered run. None: the job is deleted."""
         return await self.database.call(
             lambda c: runs.insert_run(
                 c, job_id, run, trigger, priority, payload, idempotency, audit, overlap
@@ -213,11 +213,11 @@ class PostgresUserStore:
         )
 
     async def get_run(self, run_id: RunId) -> RunRecord | None:
-        """One run, whatever its state."""
+        """Return one run, in any state."""
         return await self.database.call(lambda c: runs.get_run(c, run_id))
 
     async def get_runs(self, run_ids: Sequence[RunId]) -> list[RunRecord]:
-        """Those that exist."""
+        """Return those of these runs that exist."""
         return await self.gathered.runs(run_ids) if run_ids else []
 
     async def list_runs(
@@ -227,13 +227,13 @@ class PostgresUserStore:
         limit: int,
         wanted: RunFilter = ALL_RUNS,
     ) -> tuple[list[RunRecord], tuple[datetime, RunId] | None]:
-        """Newest first, past `after`, and how far that goes."""
+        """Return runs after `after`, newest first, and the place where the scan ended."""
         return await self.database.call(
             lambda c: run_list.list_runs(c, namespace, after, limit, wanted)
         )
 
     async def newest_states(self, job_ids: Sequence[JobId], count: int) -> dict[JobId, list[State]]:
-        """Of each of these jobs, newest first."""
+        """Return the newest states of each of these jobs, newest first."""
         return await self.database.call(lambda c: runs.newest_states(c, job_ids, count))
 
     async def cancel_run(
@@ -242,27 +242,27 @@ class PostgresUserStore:
         audit: AuditEntry,
         noted: Callable[[RunRecord, RunRecord], tuple[str, str]] | None = None,
     ) -> RunRecord | None:
-        """Cancel what waits, mark what runs."""
+        """Cancel a waiting run; mark a running one."""
         return await self.database.call(lambda c: runs.cancel_run(c, run_id, audit, noted))
 
     async def attempts(self, run_id: RunId) -> list[AttemptRecord]:
-        """Every handing out, oldest first."""
+        """Return the run's assignments, oldest first."""
         return await self.database.call(lambda c: runs.attempts_of(c, run_id))
 
     async def unstarted_attempts(
         self, job_id: JobId | None, now: datetime, pool: tuple[str, str] | None = None
     ) -> list[LiveRun]:
-        """Attempts of the job, of the pool, or of all, that may still start."""
+        """Return attempts of the job, of the pool, or of all, that may still start."""
         return await self.database.call(
             lambda c: unstarted.unstarted_attempts(c, job_id, now, pool)
         )
 
     async def output(self, run_id: RunId, token: Token | None) -> tuple[Token, bytes] | None:
-        """The log's pieces, and of which assignment."""
+        """Return the log's pieces, and the token of their assignment."""
         return await self.database.call(lambda c: runs.output(c, run_id, token))
 
     async def result(self, run_id: RunId) -> bytes | None:
-        """What the run gave back."""
+        """Return the run's result."""
         return await self.database.call(lambda c: runs.result(c, run_id))
 
     async def list_audit(
@@ -273,39 +273,39 @@ class PostgresUserStore:
         before: int | None,
         limit: int,
     ) -> list[tuple[int, AuditEntry]]:
-        """Newest first with their sequence numbers."""
+        """Return audit entries, newest first, with their sequence numbers."""
         return await self.database.call(
             lambda c: audit.list_audit(c, action, object_, run_id, before, limit)
         )
 
     async def accounted(self, job_id: JobId, at: datetime) -> RunRecord | None:
-        """The row that accounts for an instant of the schedule."""
+        """Return the row that accounts for a scheduled time."""
         return await self.database.call(lambda c: accounted_times.accounted(c, job_id, at))
 
     async def taken_by(self, job_id: JobId, after: datetime) -> RunRecord | None:
-        """The schedule's first later row."""
+        """Return the schedule's first later row."""
         return await self.database.call(lambda c: accounted_times.taken_by(c, job_id, after))
 
     async def last_pause(self, object_: str, since: datetime, at: datetime) -> AuditEntry | None:
-        """Who paused it last, no later than `at`."""
+        """Return the newest audit entry of a pause of the object, no later than `at`."""
         return await self.database.call(lambda c: accounted_times.last_pause(c, object_, since, at))
 
     async def audit(self, entry: AuditEntry) -> None:
-        """Append one line."""
+        """Append one audit entry."""
         await self.database.call(lambda c: audit.write_all(c, [entry]))
 
     async def counts(self) -> Counts:
-        """The live work at a glance."""
+        """Return the counts of live work."""
         return await self.database.call(run_counts.counts)
 
     async def waits(self) -> list[WaitingRuns]:
-        """What has waited longest among some of each shard."""
+        """Return the runs that have waited longest, of a sample of each shard."""
         return await self.database.call(run_counts.waits)
 
     async def failing(self) -> list[FailingRow]:
-        """Jobs whose last runs failed again and again."""
+        """Return jobs whose last runs failed repeatedly."""
         return await self.database.call(failing_jobs.failing)
 
     async def growing(self) -> list[GrowingRow]:
-        """Jobs whose waiting runs grow."""
+        """Return jobs whose number of waiting runs grows."""
         return await self.database.call(failing_jobs.growing)

@@ -1,7 +1,7 @@
-"""PostgreSQL as a person would look at it: settings, standbys, what vacuum is held back by, room.
+"""Read the facts about PostgreSQL for the doctor: settings, standbys, vacuum blockers, disk space.
 
-Read with the daemons' own role, which owns nothing and sees its own sessions only: what it may not
-know is left out, never guessed.
+The daemons' role reads them. It owns nothing and sees its own sessions only. Facts that it can't
+read are left out, never guessed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ENDS_SESSIONS = """
 SELECT has_function_privilege('pg_terminate_backend(int, bigint)', 'execute')
     AND has_function_privilege('pg_blocking_pids(int)', 'execute')
 """
-"""By both a fencer gets past a session of its own role that stopped inside a transaction."""
+"""Fencing needs both to end a session of its role that hangs inside a transaction."""
 
 IDLE_SLOTS = "SELECT slot_name FROM pg_replication_slots WHERE NOT active ORDER BY 1"
 
@@ -86,7 +86,7 @@ WAL = "SELECT sum(size)::bigint FROM pg_ls_waldir()"
 
 
 def look(connection: Connection) -> DatabaseFacts:
-    """All of it, by one connection."""
+    """Read all facts over one connection."""
     began = boottime()
     settings = {
         name: str(connection.exec_driver_sql(f"SHOW {name}").scalar_one()) for name in SETTINGS

@@ -1,6 +1,6 @@
 """Rows of cluster events, each written beside its line of the audit log in one transaction.
 
-`transaction` is the id of the writing transaction, so that a stream goes on after a cursor
+`transaction` is the id of the writing transaction, so that a stream continues after a cursor
 (`store/runs/change_stream.py`) without gaps: rows may become visible in another order than their
 ids.
 """

@@ -1,14 +1,14 @@
-"""Pausing the whole cluster: written under every shard's lock, judged by fire and assign.
+"""Pause the whole cluster: written under every shard's lock, checked by fire and assign.
 
     lock all shard rows, ids ascending ─→ the cluster's row ─→ its pause ─→ audit
 
 Invariants (PROTOCOL 3)
-- Whoever pauses holds every shard's row first, so no owner's batch is in flight beside it; the
-  statements that fire and assign read the cluster's row under a shard's lock, so what commits after
-  a pause has seen it.
-- `switched` grows with each pause and each resume: a step of a timer that was reckoned before one
-  of them advances nothing after it.
-- A pause ends no run but those that were inserted early for an instant inside it.
+- A pause locks every shard's row first, so no owner's batch runs at the same time. Fire and assign
+  read the cluster's row under a shard's lock, so every transaction that commits after a pause has
+  seen it.
+- `switched` grows with each pause and each resume. A timer step that was computed before one of
+  them advances nothing after it.
+- A pause ends only runs that were inserted early for a scheduled time inside it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SELECT c.switched, p.began, p.paused_by, p.note, p.ended, p.caught_up,
     p.lost_until, p.caught_up_since
 FROM cluster c LEFT JOIN LATERAL (SELECT * FROM pauses ORDER BY id DESC LIMIT 1) p ON true
 """
-"""The newest pause alone: however many there were, a look costs the same."""
+"""The newest pause only: the cost doesn't depend on the number of pauses."""
 
 ALL = """
 SELECT c.switched, p.began, p.paused_by, p.note, p.ended, p.caught_up,
@@ -76,37 +76,37 @@ RETURNING l.scheduled_at, l.run_id
 
 DOUBTFUL = """
 (SELECT max(LEAST(lost_until, ended)) FROM pauses WHERE id > 0 AND lost_until IS NOT NULL)"""
-"""What was handed out by then may have ended, and been handed out again, in a database that was
-lost. NULL: none ever was. By the index, for it stands among statements that have no other way.
+"""A run that was dispatched by then may have ended and been dispatched again in a lost database.
+NULL: no database was ever lost. The condition uses the index: its statements allow no other scan.
 """
 
 AuditOf = Callable[[Pauses, Pauses], AuditEntry]
-"""The audit's line for a change from one to the other."""
+"""Returns the audit entry for a change from the first to the second."""
 
 
 def read(connection: Connection, known: Pauses = NO_PAUSES) -> Pauses:
-    """All pauses there were, read anew only if there are others than the `known` ones."""
+    """Return all pauses, past ones too. They are read again only if they differ from `known`."""
     newest = _pauses(connection, LOOK)
     if newest.switched == known.switched and _began(newest) == _began(known):
-        return replace(known, all=known.all[:-1] + newest.all)  # its note may be another
+        return replace(known, all=known.all[:-1] + newest.all)  # its note may have changed
     return _pauses(connection, ALL)
 
 
 def pause(connection: Connection, by: str, note: str, entry: AuditOf) -> Pauses:
-    """Pause the cluster; one that is paused already gets the new note, if there is one; one that
-    recovers has it beside its own, which says what was lost and the way out. Nothing is written
-    where it has that note.
+    """Pause the cluster. A paused cluster gets the new note, if one is given. During recovery the
+    note is appended to the present one, which says what was lost and how to resume. Nothing is
+    written if the note is the same.
     """
     before = locked(connection)
     if before.present is None:
         connection.exec_driver_sql(SWITCH, (True,))
         connection.exec_driver_sql(BEGIN, (clean(by), clean(note)))
     else:
-        stands, beside = before.present.note, clean(f" ({by}: {note})")
-        said = stands.endswith(beside) if before.present.recovering else stands == clean(note)
-        if said or not note:
+        present, added = before.present.note, clean(f" ({by}: {note})")
+        same = present.endswith(added) if before.present.recovering else present == clean(note)
+        if same or not note:
             return before
-        kept = f"{stands}{beside}" if before.present.recovering else clean(note)
+        kept = f"{present}{added}" if before.present.recovering else clean(note)
         connection.exec_driver_sql("UPDATE pauses SET note = %s WHERE ended IS NULL", (kept,))
     return audited(connection, before, entry)
 
@@ -114,9 +114,9 @@ def pause(connection: Connection, by: str, note: str, entry: AuditOf) -> Pauses:
 def resume(
     connection: Connection, catch_up: bool | None, since: datetime | None, entry: AuditOf
 ) -> Pauses | None:
-    """Let it go on. What was inserted early for an instant of the pause is SKIPPED, unless it is
-    to be caught up. Nothing to do: the cluster isn't paused. None: it recovers, and neither
-    `catch_up` nor `since` was chosen.
+    """Resume the cluster. Runs inserted early for a scheduled time of the pause become SKIPPED,
+    unless the catch-up covers them. Nothing changes if the cluster isn't paused. None: the cluster
+    is in recovery, and neither `catch_up` nor `since` was given.
     """
     before = locked(connection)
     if before.present is None:
@@ -140,19 +140,21 @@ def _pauses(connection: Connection, statement: str) -> Pauses:
 
 
 def _began(pauses: Pauses) -> datetime | None:
-    """When the newest began: a database that lost its tail may count to the same again."""
+    """Return when the newest pause began. `switched` alone isn't enough: a restored database may
+    count to the same number again.
+    """
     return pauses.all[-1].began if pauses.all else None
 
 
 def locked(connection: Connection) -> Pauses:
-    """What there is, with every shard's row and the cluster's locked."""
+    """Lock every shard's row and the cluster's. Returns all pauses."""
     connection.exec_driver_sql(LOCK_ALL_SHARDS)
     connection.exec_driver_sql("SELECT 1 FROM cluster FOR NO KEY UPDATE")
     return read(connection)
 
 
 def audited(connection: Connection, before: Pauses, entry: AuditOf) -> Pauses:
-    """What there is now, written into the audit."""
+    """Write the change into the audit log. Returns all pauses."""
     after = read(connection)
     audit.write_all(connection, [entry(before, after)])
     return after
@@ -166,19 +168,19 @@ class PostgresPauseStore:
     database: Database
 
     async def read(self, known: Pauses = NO_PAUSES) -> Pauses:
-        """All pauses there were, from what is known and what is new."""
+        """Return all pauses, from the known ones and the new ones."""
         return await self.database.call(lambda c: read(c, known))
 
     async def present(self) -> Pause | None:
-        """The pause that lasts."""
+        """Return the present pause."""
         return (await self.database.call(lambda c: _pauses(c, LOOK))).present
 
     async def pause(self, by: str, note: str, entry: AuditOf) -> Pauses:
-        """Nothing fires or starts from the commit on."""
+        """Pause the cluster: nothing fires or starts after the commit."""
         return await self.database.call(lambda c: pause(c, by, note, entry))
 
     async def resume(
         self, catch_up: bool | None, since: datetime | None, entry: AuditOf
     ) -> Pauses | None:
-        """Fire and start again; None: it recovers, and what to catch up wasn't chosen."""
+        """Resume the cluster. None: it is in recovery, and no catch-up was chosen."""
         return await self.database.call(lambda c: resume(c, catch_up, since, entry))

@@ -1,4 +1,4 @@
-"""What the leader looks at now and then: two short statements, whatever the database holds."""
+"""Statistics that the leader reads regularly: two short statements, at any size of the database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FROM pg_current_snapshot() s, (
 ) t(began)
 GROUP BY 3, 4
 """
-"""And the id of the oldest that writes, of which the role may not see when it began."""
+"""With the id of the oldest writing transaction: the role may not see when it began."""
 
 LETTERS = f"""
 SELECT count(*) FROM (
@@ -29,7 +29,7 @@ SELECT count(*) FROM (
 
 
 def look(connection: Connection) -> DatabaseLook:
-    """One look."""
+    """Read the statistics."""
     now, oldest, oldest_id, holds = connection.exec_driver_sql(OLDEST).one()
     letters = connection.exec_driver_sql(LETTERS).scalar_one()
     return DatabaseLook(now, oldest, oldest_id, holds, letters)

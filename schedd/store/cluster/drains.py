@@ -1,4 +1,4 @@
-"""Workers that take no new work because somebody said so: a row a name, until it is undrained."""
+"""Drained workers: one row for each name, until the worker is undrained."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ ON CONFLICT (worker) DO UPDATE SET
     reason = CASE WHEN EXCLUDED.reason = '' THEN drains.reason ELSE EXCLUDED.reason END
 RETURNING worker, drained_at, drained_by, reason
 """
-"""One that is drained already keeps since when, and by whom."""
+"""A worker that is already drained keeps its time and actor."""
 
 AuditOf = Callable[[Drain | None, Drain | None], AuditEntry]
-"""The audit's line for a change from one to the other; None: it isn't drained."""
+"""Returns the audit entry for a change from the first to the second. None: not drained."""
 
 
 def drains(connection: Connection) -> list[Drain]:
-    """All of them, by name."""
+    """Return all drains, by worker name."""
     return [Drain(*row) for row in connection.exec_driver_sql(ALL)]
 
 
 def begin(connection: Connection, worker: str, by: str, reason: str, entry: AuditOf) -> Drain:
-    """Have it take nothing more."""
+    """Drain the worker."""
     before = _locked(connection, worker)
     arguments = {"worker": clean(worker), "by": clean(by), "reason": clean(reason)}
     after = Drain(*connection.exec_driver_sql(BEGIN, arguments).one())
@@ -41,7 +41,7 @@ def begin(connection: Connection, worker: str, by: str, reason: str, entry: Audi
 
 
 def end(connection: Connection, worker: str, entry: AuditOf) -> bool:
-    """Have it take work again; whether it was drained."""
+    """End the worker's drain. Returns whether it was drained."""
     before = _locked(connection, worker)
     if before is None:
         return False

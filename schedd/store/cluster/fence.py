@@ -1,11 +1,11 @@
-"""The shard row is the fence: an owner's first statement, and how a fencer gets past a sleeper.
+"""The shard row is the fence: an owner's first statement; how fencing ends blocking sessions.
 
 Invariants (PROTOCOL 1, 2)
-- `lock_shards` is the first statement of an owner's transaction and stands alone; its locks last
-  until the transaction ends. What is written afterwards is for the shards it gave and no other.
-- It compares owner, epoch and timeline, and the timeline with the server's present one: after a
-  promotion or a restore nobody's claim holds until it has taken anew.
-- Only backends of fenced tenures are ended, told by their application name.
+- `lock_shards` is the first statement of an owner's transaction, alone. Its locks last until the
+  transaction ends. Later statements write only for the shards that it returned.
+- It compares owner, epoch and timeline, and the timeline with the server's present one. After a
+  promotion or a restore no claim is valid until its shards are taken again.
+- Only sessions of fenced tenures are ended. They are identified by their application name.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 BY_INDEX = """(SELECT set_config('enable_seqscan', 'off', true)
     || set_config('enable_bitmapscan', 'off', true) || set_config('enable_mergejoin', 'off', true)
     || set_config('enable_hashjoin', 'off', true) || set_config('jit', 'off', true))"""
-"""A column by which the later statements of this transaction, and of no other, go by keys alone:
-for each row of the batch a look into the index; and none is compiled, which takes longer than it.
+"""A column that sets planner settings for the rest of this transaction: only index lookups by key,
+one for each row of the batch, and no JIT compilation, which takes longer than the statement.
 
-`live` and the day's partition grow from nothing, and `live` is emptied again: whatever their
-statistics say is old, and a join planned on it would read them whole.
+`live` and the day's partition grow from empty, and `live` shrinks again. So their statistics are
+always outdated, and a join planned by them would read whole tables.
 """
 
 LOCK_SHARDS = f"""
@@ -52,17 +52,17 @@ WHERE a.pid = ANY (pg_blocking_pids(%(pid)s)) AND a.pid <> pg_backend_pid()
                   AND a.application_name = 'schedd/' || t.id))
 """
 
-PATIENCE = 0.5
-"""Seconds that a fencer or a taker waits before it ends the backends in its way."""
+BLOCKED_AT_MOST = 0.5
+"""Seconds that fencing or a takeover waits for a lock before it ends the blocking sessions."""
 
 
 def application_name(tenure: TenureId) -> str:
-    """What the connections of a tenure are called in `pg_stat_activity`."""
+    """Return the name of a tenure's connections in `pg_stat_activity`."""
     return f"schedd/{tenure}"
 
 
 def lock_shards(connection: Connection, claim: Claim) -> frozenset[ShardId]:
-    """Lock the rows of the claim's shards that are still its own, and give those."""
+    """Lock the rows of the shards that the claim still owns. Returns those shards."""
     rows = connection.exec_driver_sql(
         LOCK_SHARDS,
         {
@@ -79,9 +79,9 @@ def lock_shards(connection: Connection, claim: Claim) -> frozenset[ShardId]:
 def ending_blockers(
     database: Database, connection: Connection, fencing: Sequence[TenureId] = ()
 ) -> Iterator[None]:
-    """While inside, end what blocks this connection past `PATIENCE`, again and again.
+    """While inside, end the sessions that block this connection, every `BLOCKED_AT_MOST`.
 
-    Ends backends of tenures that are fenced already, or are among `fencing`.
+    Ends only sessions of tenures that are fenced, or are among `fencing`.
     """
     [pid] = connection.exec_driver_sql("SELECT pg_backend_pid()").one()
     names = arrays.texts(application_name(tenure) for tenure in fencing)
@@ -91,11 +91,11 @@ def ending_blockers(
         watch.exec_driver_sql(END_BLOCKERS, {"pid": pid, "names": names})
 
     def watch() -> None:
-        while not through.wait(PATIENCE):
+        while not through.wait(BLOCKED_AT_MOST):
             try:
                 database.transact(end)
             except Unavailable as error:
-                log.warning("couldn't look at what blocks us: %s", error)
+                log.warning("blocking sessions not ended: %s; trying again", error)
 
     watcher = threading.Thread(target=watch, name="end-blockers", daemon=True)
     watcher.start()

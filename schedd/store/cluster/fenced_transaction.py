@@ -1,4 +1,4 @@
-"""An owner's transaction: its shards' rows are locked first, others' left out (PROTOCOL 1)."""
+"""Run an owner's transaction: lock the shard rows first, leave out lost shards (PROTOCOL 1)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class OfShard(Protocol):
-    """Whatever belongs to a shard."""
+    """An item that belongs to a shard."""
 
     @property
     def shard(self) -> ShardId: ...
@@ -33,7 +33,7 @@ async def fenced_rows(
     items: Sequence[S],
     body: Callable[[Connection, Sequence[S]], list[A]],
 ) -> list[A]:
-    """Fenced, for answers that are rows; what the database refuses is set aside."""
+    """Run `fenced` for a body that returns rows. Items that PostgreSQL rejects are set aside."""
 
     async def write(batch: Sequence[S]) -> list[A]:
         _, answer = await fenced(database, claim, batch, body)
@@ -49,7 +49,7 @@ async def fenced(
     items: Sequence[S],
     body: Callable[[Connection, Sequence[S]], T],
 ) -> tuple[frozenset[ShardId], T | None]:
-    """The shards found lost, and the body's answer for the items of the others (None: none)."""
+    """Return the lost shards, and the body's answer for the other items (None: no items)."""
 
     def transaction(connection: Connection) -> tuple[frozenset[ShardId], T | None]:
         owned = lock_shards(connection, claim)
@@ -60,5 +60,5 @@ async def fenced(
 
 
 def shards_of(items: Sequence[OfShard]) -> set[ShardId]:
-    """Where these are."""
+    """Return the shards of these items."""
     return {item.shard for item in items}

@@ -8,7 +8,7 @@ Invariants
 - A tenure is the permission to take; the shard row is the fence of every write.
 - `epoch` and `term` only grow, by at least one, and past the seconds since 2024: a restore from a
   backup can't make them repeat.
-- A shard is taken at the epoch that its taker saw, or not at all; each taking is in `shard_log`.
+- A shard is taken only at the epoch that the member saw. Each takeover is recorded in `shard_log`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from schedd.store.connection.primary_selection import TIMELINE
 from schedd.store.statements import arrays
 
 FLOOR = "extract(epoch FROM clock_timestamp())::bigint - 1704067200"
-"""Seconds since 2024: above whatever a restored backup can have counted."""
+"""Seconds since 2024: greater than any epoch of a restored backup."""
 
 LEAP = 65_536
-"""Epochs that one alarm may skip; a restored database is ahead by `FLOOR` already."""
+"""Epochs that one `outdo` may skip. `FLOOR` already covers a restored database."""
 
 TAKE = f"""
 WITH taken AS (
@@ -50,7 +50,7 @@ RETURNING shard, epoch
 
 
 def cluster_id(connection: Connection) -> str:
-    """The name that this database gave itself when it was made."""
+    """Return the id that `schedd migrate` generated for this database."""
     return str(connection.exec_driver_sql("SELECT cluster_id FROM cluster").scalar_one())
 
 
@@ -82,7 +82,7 @@ NAME_OF = "SELECT member FROM tenures WHERE id = %s"
 
 
 def open_tenure(connection: Connection, tenure: Tenure) -> None:
-    """Write the tenure's row; a repetition changes nothing. A lost member returns by it."""
+    """Write the tenure's row. Repeating it changes nothing. A lost member counts as returned."""
     name = arrays.clean(tenure.member)
     opened = connection.exec_driver_sql(
         OPEN,
@@ -117,7 +117,7 @@ def foreign_members(connection: Connection, prefix: UUID) -> list[str]:
 
 
 def unfenced_tenures(connection: Connection) -> list[Tenure]:
-    """All that may still take shards."""
+    """Return the tenures that may still take shards."""
     rows = connection.exec_driver_sql(
         "SELECT id, member, opened_at FROM tenures WHERE fenced_at IS NULL ORDER BY id"
     )
@@ -125,7 +125,7 @@ def unfenced_tenures(connection: Connection) -> list[Tenure]:
 
 
 def fenced(connection: Connection, tenures: Sequence[TenureId]) -> frozenset[TenureId]:
-    """Those of these that are fenced."""
+    """Return those of these tenures that are fenced."""
     rows = connection.exec_driver_sql(
         "SELECT id FROM tenures WHERE id = ANY (%s::uuid[]) AND fenced_at IS NOT NULL",
         (arrays.ids(tenures),),
@@ -140,8 +140,8 @@ def fence(
     lost: LossReason | None = None,
     why: str = "",
 ) -> None:
-    """Fence these, ids ascending; one that is fenced keeps its first instant. `lost`: they are
-    losses of members, for this reason; None: a goodbye. `why`: in words.
+    """Fence these tenures, by id. A fenced one keeps its time. `lost`: why the members were lost;
+    None: a clean shutdown. `why`: the same as text.
     """
     ids = {"ids": arrays.ids(tenures), "unplanned": lost is not None}
     connection.exec_driver_sql(
@@ -174,18 +174,18 @@ def fence(
 
 
 def holds_term(connection: Connection, term: Term) -> bool:
-    """Whether this is still the term; holds it so until the transaction ends."""
+    """Return whether this is still the term. The term can't change until the transaction ends."""
     rows = connection.exec_driver_sql("SELECT 1 FROM term WHERE term = %s FOR SHARE", (term,))
     return rows.first() is not None
 
 
 def read_term(connection: Connection) -> Term:
-    """The present term; 0 before the first."""
+    """Return the present term; 0 before the first."""
     return Term(connection.exec_driver_sql("SELECT term FROM term").scalar_one())
 
 
 def raise_term(connection: Connection, seen: Term, leader: TenureId, above: int = 0) -> Term | None:
-    """Compare and set, to more than `above`."""
+    """Raise the term above `above` by compare-and-set. None: the term isn't `seen` any more."""
     before = connection.exec_driver_sql("SELECT leader FROM term").scalar()
     raised = connection.exec_driver_sql(
         f"UPDATE term SET term = GREATEST(term + 1, {FLOOR}, %s), leader = %s"
@@ -203,7 +203,7 @@ def raise_term(connection: Connection, seen: Term, leader: TenureId, above: int 
 
 
 def read_shards(connection: Connection) -> list[ShardRow]:
-    """All of them, ids ascending."""
+    """Return all shard rows, by id."""
     rows = connection.exec_driver_sql("SELECT id, owner, epoch, timeline FROM shards ORDER BY id")
     return [ShardRow(*row) for row in rows]
 
@@ -211,7 +211,7 @@ def read_shards(connection: Connection) -> list[ShardRow]:
 def take(
     connection: Connection, tenure: TenureId, timeline: Timeline, seen: dict[ShardId, Epoch]
 ) -> dict[ShardId, Epoch]:
-    """Take what may be taken; nothing for a fenced tenure, or under another timeline."""
+    """Take the free shards among these; nothing for a fenced tenure, or on another timeline."""
     unfenced = connection.exec_driver_sql(
         "SELECT 1 FROM tenures WHERE id = %s AND fenced_at IS NULL FOR SHARE", (tenure,)
     )
@@ -234,8 +234,8 @@ def take(
 
 
 def outdo(connection: Connection, shard: ShardId, seen: Epoch) -> None:
-    """Raise the shard's epoch above one that was seen in a token; its owner takes it anew. Not by
-    more than `LEAP`: what a worker says must not use the epochs up.
+    """Raise the shard's epoch above one that was seen in a token. Its owner takes the shard again.
+    At most by `LEAP`: a worker's report must not use up the epochs.
     """
     connection.exec_driver_sql(
         "UPDATE shards SET epoch = LEAST(%s + 1, epoch + %s) WHERE id = %s AND epoch <= %s",
@@ -244,7 +244,7 @@ def outdo(connection: Connection, shard: ShardId, seen: Epoch) -> None:
 
 
 def release(connection: Connection, claim: Claim) -> None:
-    """Let go of those that are still the claim's; waits for its transactions in flight."""
+    """Release the shards that the claim still owns, after its running transactions."""
     owned = lock_shards(connection, claim)
     connection.exec_driver_sql(
         "UPDATE shards SET owner = NULL WHERE id = ANY (%s::int[])", (arrays.numbers(owned),)

@@ -1,15 +1,15 @@
-"""Marks, and what is done with a database that went back (docs/operations/backup-and-restore.md).
+"""Data-loss marks, and recovery of a restored database (docs/operations/backup-and-restore.md).
 
     mark    cluster.marked_at ← now, each 5 s, under the term
     begin   all shard rows ─→ the cluster's ─→ a pause from the mark ─→ incarnations lost,
             backfills ended, redrives stopped ─→ audit
-    end     waiting runs of at_most_once jobs that may have run in what was lost
+    end     waiting runs of at_most_once jobs that may have run in the lost database
 
 Invariants
-- Each is one transaction that holds the term of who does it; `term` None: nobody can lead, an
-  operator does it before the members start.
-- A mark grows, where the clock doesn't too.
-- `begin` and `end` may be repeated: what is done stays done.
+- Each is one transaction that holds the leader's term. `term` None: there is no leader, an operator
+  runs it before the members start.
+- A mark grows even if the clock doesn't.
+- `begin` and `end` may be repeated: both are idempotent.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SELECT LEAST(clock_timestamp(), COALESCE(c.marked_at, (SELECT min(opened_at) FRO
     COALESCE(%(until)s, clock_timestamp())
 FROM cluster c WHERE c.one
 """
-"""Without a mark all that wasn't accounted for is of the pause: it may begin with the cluster."""
+"""Without a mark the pause begins with the first tenure: any unrecorded time may be lost."""
 
 BEGIN = """
 INSERT INTO pauses (began, paused_by, note, lost_until)
@@ -60,13 +60,13 @@ UPDATE pauses SET began = LEAST(began, %(began)s), paused_by = 'schedd', note = 
     lost_until = GREATEST(lost_until, %(until)s)
 WHERE ended IS NULL
 """
-"""A pause that lasts, of a person or of a `begin` before this one."""
+"""Turn the present pause, of a person or of an earlier `begin`, into the recovery's pause."""
 
-NOBODY_COMES = "LOCK TABLE incarnations IN SHARE ROW EXCLUSIVE MODE"
+NO_REGISTRATIONS = "LOCK TABLE incarnations IN SHARE ROW EXCLUSIVE MODE"
 
 NOTHING_IN_FLIGHT = "LOCK TABLE runs IN EXCLUSIVE MODE"
-"""A report or refusal that was judged before this has been committed, so `end` sees what it made;
-one that is judged later sees the pause.
+"""Waits for reports and rejections that are being written, so `end` sees their runs. Later ones see
+the pause.
 """
 
 LOSE_ALL = "UPDATE incarnations SET lost_at = clock_timestamp() WHERE lost_at IS NULL"
@@ -75,8 +75,8 @@ END_BACKFILLS = """
 UPDATE backfills SET open = false, cancelled_at = clock_timestamp(), cancelled_by = 'schedd'
 WHERE open AND created_at <= %(until)s
 """
-"""Of the instants that they were still to run some may have run in what was lost. Whoever wants the
-others asks again. Nobody makes runs of them meanwhile: all shards' rows are held.
+"""Some of their remaining scheduled times may have run in the lost database. For the others a user
+requests a new backfill. No owner creates runs of them meanwhile: all shard rows are locked.
 """
 
 STOP_REDRIVES = """
@@ -84,7 +84,7 @@ UPDATE redrives SET open = false, stopped_at = clock_timestamp(), stopped_by = '
     fed_until = NULL
 WHERE open AND created_at <= %(until)s
 """
-"""What they were still to do may have been done in what was lost; a person may resume them."""
+"""Their remaining letters may have been redriven in the lost database. A user may resume them."""
 
 WAITING = """
 SELECT l.shard, l.job_id, l.run_id, l.scheduled_at,
@@ -122,19 +122,19 @@ SELECT scheduled_at, run_id FROM ended
 _NO_ID = UUID(int=0)
 
 NoteOf = Callable[[datetime, datetime, Pause | None], str]
-"""The note of a recovery: the database went back to, until when it may have gone on, and the pause
-that lasts already."""
+"""Returns the note of a recovery, from the restore point, the end of the lost time, and the present
+pause."""
 
 
 def read_mark(connection: Connection) -> Mark:
-    """Where the database stands."""
+    """Return the newest mark."""
     found = database_identity.look(connection).mark
     assert found is not None
     return found
 
 
 def mark(connection: Connection, term: Term) -> Mark | None:
-    """Make the next one. None: the term is over."""
+    """Write the next mark. None: the term has ended."""
     if not holds_term(connection, term):
         return None
     connection.exec_driver_sql(MARK)
@@ -142,7 +142,7 @@ def mark(connection: Connection, term: Term) -> Mark | None:
 
 
 def tell(connection: Connection, term: Term, entry: AuditEntry) -> bool:
-    """A line of the audit. False: the term is over."""
+    """Write an audit entry. False: the term has ended."""
     if not holds_term(connection, term):
         return False
     audit.write_all(connection, [entry])
@@ -156,8 +156,8 @@ def begin(
     note: NoteOf,
     entry: cluster_pauses.AuditOf,
 ) -> Pause | None:
-    """Pause the cluster from its newest mark on, and write all workers' incarnations off. None: the
-    term is over. `until` None: it may have gone on until now.
+    """Pause the cluster from its newest mark on, and record all incarnations of workers as lost.
+    None: the term has ended. `until` None: the lost database may have been used until now.
     """
     if term is not None and not holds_term(connection, term):
         return None
@@ -172,7 +172,7 @@ def begin(
     }
     connection.exec_driver_sql(statement, values)
     connection.exec_driver_sql(cluster_pauses.SWITCH, (True,))
-    connection.exec_driver_sql(NOBODY_COMES)
+    connection.exec_driver_sql(NO_REGISTRATIONS)
     connection.exec_driver_sql(NOTHING_IN_FLIGHT)
     connection.exec_driver_sql(LOSE_ALL)
     connection.exec_driver_sql(END_BACKFILLS, {"until": lost_until})
@@ -183,7 +183,7 @@ def begin(
 def waiting(
     connection: Connection, after: WaitingRun | None, until: datetime, limit: int
 ) -> list[WaitingRun]:
-    """The next of the live runs. `doubtful`: made by `until`, and not RUNNING."""
+    """Return the next live runs. `doubtful`: created by `until`, and not RUNNING."""
     where = {
         "shard": after.shard if after else -1,
         "job": after.job_id if after else _NO_ID,
@@ -204,13 +204,13 @@ def end(
     error: str,
     fingerprint: str,
 ) -> int | None:
-    """End those that still wait, as lost; how many they were. None: the term is over."""
+    """End the waiting ones of these runs as WORKER_LOST. Returns how many. None: the term ended."""
     if term is not None and not holds_term(connection, term):
         return None
     arguments = key_arguments(keys)
     lock_runs(connection, arguments)
-    told = arguments | {"error": arrays.clean(error), "fingerprint": fingerprint}
-    return len(connection.exec_driver_sql(END, told).all())
+    arguments |= {"error": arrays.clean(error), "fingerprint": fingerprint}
+    return len(connection.exec_driver_sql(END, arguments).all())
 
 
 @operations("recovery")
@@ -221,15 +221,15 @@ class PostgresRecoveryStore:
     database: Database
 
     async def read_mark(self) -> Mark:
-        """Where the database stands."""
+        """Return the newest mark."""
         return await self.database.call(read_mark)
 
     async def mark(self, term: Term) -> Mark | None:
-        """Make the next one. None: the term is over."""
+        """Write the next mark. None: the term has ended."""
         return await self.database.call(lambda c: mark(c, term))
 
     async def tell(self, term: Term, entry: AuditEntry) -> bool:
-        """A line of the audit. False: the term is over."""
+        """Write an audit entry. False: the term has ended."""
         return await self.database.call(lambda c: tell(c, term, entry))
 
     async def begin(
@@ -239,26 +239,26 @@ class PostgresRecoveryStore:
         note: NoteOf,
         entry: Callable[[Pauses, Pauses], AuditEntry],
     ) -> Pause | None:
-        """Pause the cluster from its newest mark on. None: the term is over."""
+        """Pause the cluster from its newest mark on. None: the term has ended."""
         return await self.database.call(lambda c: begin(c, term, until, note, entry))
 
     async def holding(self) -> Pause | None:
-        """The pause of a recovery that nobody has resumed."""
+        """Return the present pause if it is a recovery's."""
         present = (await self.database.call(cluster_pauses.read)).present
         return present if present is not None and present.recovering else None
 
     async def waiting(
         self, after: WaitingRun | None, until: datetime, limit: int
     ) -> list[WaitingRun]:
-        """The next of the live runs."""
+        """Return the next live runs."""
         return await self.database.call(lambda c: waiting(c, after, until, limit))
 
     async def definitions(self, jobs: Collection[JobId]) -> dict[JobId, StoredDefinition]:
-        """The present definitions."""
+        """Return the present definitions."""
         return await self.database.call(lambda c: live_run_changes.definitions(c, jobs))
 
     async def end(
         self, term: Term | None, keys: Sequence[RunKey], error: str, fingerprint: str
     ) -> int | None:
-        """End those that still wait, as lost. None: the term is over."""
+        """End the waiting ones of these runs as WORKER_LOST. None: the term has ended."""
         return await self.database.call(lambda c: end(c, term, keys, error, fingerprint))

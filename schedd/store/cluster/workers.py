@@ -1,4 +1,4 @@
-"""Incarnations of workers: registered once, lost once and for good (PROTOCOL 6)."""
+"""Incarnations of workers: registered once, lost once (PROTOCOL 6)."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ def forget_lost(connection: Connection, after: str = "", limit: int = 5_000) -> 
 
 
 def register(connection: Connection, new: Incarnation) -> Incarnation:
-    """Insert it if it is new; the stored row wins, but for the namespaces, which go by the
-    certificate of its newest stream.
+    """Insert the incarnation if it is new, and return the stored row. An existing row changes only
+    in its namespaces: they come from the certificate of the newest stream.
     """
     connection.exec_driver_sql(
         REGISTER,
@@ -156,33 +156,33 @@ def register(connection: Connection, new: Incarnation) -> Incarnation:
 
 
 def incarnations(connection: Connection, ids: Collection[IncarnationId]) -> list[Incarnation]:
-    """Those that are known, lost ones too."""
+    """Return the known ones of these incarnations, lost ones too."""
     found = connection.exec_driver_sql(BY_ID, {"ids": arrays.ids(ids)})
     return decoded("incarnations", found, incarnation)
 
 
 def not_living(connection: Connection, ids: Collection[IncarnationId]) -> frozenset[IncarnationId]:
-    """Those that are lost, or not known."""
+    """Return those of these incarnations that are lost or unknown."""
     rows = connection.exec_driver_sql(NOT_LIVING, {"ids": arrays.ids(ids)})
     return frozenset(IncarnationId(row.id) for row in rows)
 
 
 def of_worker(connection: Connection, worker: str) -> list[Incarnation]:
-    """Those of this worker that aren't lost, newest first."""
+    """Return this worker's incarnations that aren't lost, newest first."""
     rows = connection.exec_driver_sql(OF_WORKER, {"worker": arrays.clean(worker)})
     return decoded("incarnations", rows, incarnation)
 
 
 def newest_of(connection: Connection, workers: Collection[str]) -> list[Incarnation]:
-    """The newest one of each of these workers, lost or not."""
+    """Return the newest incarnation of each of these workers, lost or not."""
     rows = connection.exec_driver_sql(NEWEST_OF, {"workers": arrays.texts(workers)})
     return decoded("incarnations", rows, incarnation)
 
 
 def lose(connection: Connection, lost: Collection[IncarnationId], kind: EventKind | None) -> None:
-    """Record these as lost; the first record stays. `kind`: WORKER_LOST, or WORKER_RESTARTED where
-    a newer incarnation of its spool directory ends it. None: a goodbye. An incarnation that never
-    had a key in etcd ends without an event.
+    """Record these incarnations as lost. An earlier record keeps its time. `kind`: WORKER_LOST, or
+    WORKER_RESTARTED if a newer incarnation of its spool directory replaced it. None: a clean
+    shutdown. An incarnation that never had a key in etcd ends without an event.
     """
     unplanned = kind is EventKind.WORKER_LOST
     rows = connection.exec_driver_sql(LOSE, {"ids": arrays.ids(lost), "unplanned": unplanned}).all()
@@ -205,7 +205,7 @@ def registered(connection: Connection) -> list[RegisteredWorker]:
 
 
 def note_seen(connection: Connection, seen: Collection[IncarnationId]) -> None:
-    """Record that the keys of these exist in etcd. A worker that was lost returns by it."""
+    """Record that these incarnations have keys in etcd. A lost worker counts as returned."""
     noted = connection.exec_driver_sql(NOTE_SEEN, {"ids": arrays.ids(seen)}).scalars().all()
     if not noted:
         return

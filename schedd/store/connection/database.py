@@ -1,18 +1,18 @@
-"""Connections, threads and tries: where a transaction's body runs, and what follows a failure.
+"""Run transactions on PostgreSQL: connections, threads and retries.
 
     async call ─→ lane s % n, one thread and one connection at a time   owners' transactions
               └─→ small pool of threads                                 reads, results, user calls
-        each: BEGIN (with the first statement) · body(connection) · COMMIT, by itself
+        each: BEGIN (with the first statement) · body(connection) · COMMIT, sent separately
 
 Invariants
 - Two transactions of one owner never wait for each other's shard rows: a shard has one lane.
-- A body may run several times; it changes nothing but the database and what it returns.
-- After COMMIT was sent nothing is tried again: `OutcomeUnknown`.
-- A new connection is looked at before its first use (`lineage`); once the database isn't the one
-  that was known, no call goes on until `follow`.
-- There are as many connections as threads can use, so none waits for one.
-- No call waits longer than `PATIENCE` for a server that stands still (`patience`).
-- Connections lead to servers that weren't replaced (`servers`).
+- A body may run several times. It changes only the database and the value that it returns.
+- After COMMIT was sent nothing is retried: `OutcomeUnknown`.
+- A new connection is checked before its first use (`lineage`). If the database isn't the known one,
+  every call fails until `follow`.
+- The pool has as many connections as the threads can use, so no thread waits for a connection.
+- No call waits longer than `TRY_TIMEOUT` for a server that hangs (`StatementTimeout`).
+- Connections lead only to servers that weren't replaced (`Servers`).
 """
 
 from __future__ import annotations
@@ -48,25 +48,24 @@ from schedd.store.statements.operations import PRESENT
 from schedkit.clock import boottime
 from schedkit.errors import Fault, Misconfigured, Rejected, Unavailable
 
-# Waits that nobody else ends, ended here: the line of a call that takes too long is cut.
+# Client-side timeout: the socket of a call that takes too long is shut down.
 #
-#     call ──over──→ [ at work on its connection ] ──→ done
+#     call ──over──→ [ uses its connection ] ──→ done
 #                         ├─ longer than `seconds` ──→ its socket is shut down: the call fails
 #                         └─ its server was replaced ─→ the same
 #
-# PostgreSQL's timeouts are the server's own; one that stands still keeps none, and TCP sees nothing
-# wrong as long as its host, or something in between, answers. Without this a thread that waits for
-# such a server would wait for ever, and with a few of them the member would be deaf to the server
-# that took its place.
+# PostgreSQL enforces its timeouts on the server, so a hanging server enforces none. TCP keepalive
+# doesn't help while the host, or a proxy in between, still answers. Without this timeout, calls
+# would block the threads for ever, and the member couldn't reach the new primary.
 #
 # Invariants
-# - A line is cut only while its call is at work on it: the socket of a connection that was closed
-#   belongs to somebody else.
+# - A socket is shut down only while its call uses it: after a close, the descriptor may belong to
+#   another connection.
 
 
 class TimedTransaction:
-    """One transaction at work, on a server of this timeline. `cut`: its line was cut, so the server
-    isn't to be asked again.
+    """A running transaction on a server of this timeline. `cut`: its socket was shut down, so the
+    call isn't retried.
     """
 
     __slots__ = ("cut", "raw", "since", "timeline")
@@ -78,14 +77,14 @@ class TimedTransaction:
         self.cut = False
 
     def end(self) -> None:
-        """Cut its line, once."""
+        """Shut the socket down, once."""
         if not self.cut:
             self.cut = True
             _cut(self.raw)
 
 
 class StatementTimeout:
-    """Watches the calls over one engine; `seconds` each has, and may be set at any time."""
+    """Ends calls of one engine that take longer than `seconds`, which may change at any time."""
 
     def __init__(self, engine: Engine, seconds: float) -> None:
         self.seconds = seconds
@@ -93,12 +92,12 @@ class StatementTimeout:
         self._lock = threading.RLock()  # a connection may be closed by the collector, anywhere
         self._ended = threading.Event()
         event.listen(engine, "close", self._closing)
-        self._thread = threading.Thread(target=self._watch, name="database-patience", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="database-timeouts", daemon=True)
         self._thread.start()
 
     @contextmanager
     def over(self, raw: Any, timeline: Timeline = NO_TIMELINE) -> Iterator[TimedTransaction]:
-        """Around the work on a connection of the driver's."""
+        """Limit the time of the work on this driver connection."""
         call = TimedTransaction(raw, timeline)
         with self._lock:
             self._calls.add(call)
@@ -109,8 +108,8 @@ class StatementTimeout:
                 self._calls.discard(call)
 
     def end_below(self, timeline: Timeline) -> None:
-        """Cut the lines of all calls at work on servers of lower timelines: what those still
-        answer counts for nothing, and they may let a COMMIT wait for ever.
+        """Shut down the sockets of all calls on servers of lower timelines: those were replaced.
+        Such a server's answers don't count, and its COMMIT may wait for ever.
         """
         with self._lock:
             for call in self._calls:
@@ -118,12 +117,12 @@ class StatementTimeout:
                     call.end()
 
     def end(self) -> None:
-        """Watch no more."""
+        """Stop the watching thread."""
         self._ended.set()
         self._thread.join()
 
     def _closing(self, raw: Any, _record: object) -> None:
-        """The pool is about to close this one: from now on its number may be another's."""
+        """Forget this connection before the pool closes it: its descriptor may be reused."""
         with self._lock:
             self._calls = {call for call in self._calls if call.raw is not raw}
 
@@ -137,30 +136,30 @@ class StatementTimeout:
 
 
 def _cut(raw: Any) -> None:
-    """Whoever reads from this connection finds its end."""
+    """Shut the socket down: a thread that reads from it sees the end of the stream."""
     try:
         with socket.socket(fileno=os.dup(raw.fileno())) as line:
             line.shutdown(socket.SHUT_RDWR)
     except (OSError, InterfaceError):
-        return  # it has ended by itself, and its call is about to find that out
+        return  # the connection has ended already, and its call is about to fail
 
 
 T = TypeVar("T")
 Body = Callable[[Connection], T]
 
-PATIENCE = 20.0
-"""Seconds that one try may take: more than all of the server's own timeouts together, and than a
-transaction over a line that takes two seconds each way.
+TRY_TIMEOUT = 20.0
+"""Seconds that one try may take. It exceeds the sum of the server's timeouts, and a transaction
+over a network with two seconds of delay each way.
 """
 
 CLOSE_WITHIN = 1.0
-"""Seconds that what is under way has when the database is closed."""
+"""Seconds that running calls get when the database is closed."""
 
 TRIES = 4
-"""How often a transaction that was rolled back is begun in all."""
+"""How often a transaction is tried in all, if it was rolled back."""
 
 TIMELINE, POOL = "timeline", "pool"
-"""Of a connection's server when it was made, and whose it is: keys of what is known of it."""
+"""Keys of a connection record's `info`: the server's timeline at connect, and the owning pool."""
 
 CONNECTION = {
     "connect_timeout": 5,
@@ -170,11 +169,11 @@ CONNECTION = {
     "keepalives_count": 2,
     "tcp_user_timeout": 5000,
 }
-"""A peer that went silent is noticed within 5 s (RELIABILITY, Timings)."""
+"""A silent peer is detected within 5 s (RELIABILITY, Timings)."""
 
 
 class RolledBack(Exception):
-    """Raised by a body: roll back, and give this value as the call's answer."""
+    """Raised by a body: roll back, and return this value from the call."""
 
     def __init__(self, answer: object) -> None:
         super().__init__(answer)
@@ -182,35 +181,37 @@ class RolledBack(Exception):
 
 
 class StartOver(Exception):
-    """Raised by a body: what it locked isn't what it thought; roll back and begin anew."""
+    """Raised by a body whose locked rows changed since it read them: roll back and try again."""
 
 
 def url_of(dsn: str) -> URL:
-    """The DSN with its driver named: a bare `postgresql://` means psycopg2.
+    """Return the DSN as a URL with its driver: a bare `postgresql://` means psycopg2.
 
     Hosts are read as libpq reads them: a percent-encoded socket directory, or several with ports.
 
-    Raises Misconfigured when it isn't a URL of PostgreSQL.
+    Raises Misconfigured if it isn't a valid URL of PostgreSQL.
     """
     try:
         url = _several(dsn) if "," in _authority(dsn) else make_url(dsn)
         url = url.set(host=unquote(url.host)) if url.host else url
-    except (ArgumentError, ValueError) as error:  # the latter for a port that is no number
-        raise Misconfigured(f"not a PostgreSQL URL: {error}") from error
+    except (ArgumentError, ValueError) as error:  # ValueError: a port that isn't a number
+        raise Misconfigured(f"invalid PostgreSQL URL: {error}") from error
     if url.drivername in {"postgresql", "postgres"}:
         url = url.set(drivername="postgresql+psycopg2")
     if url.drivername != "postgresql+psycopg2":
-        raise Misconfigured(f"not a PostgreSQL URL: it begins with {url.drivername}://")
+        raise Misconfigured(
+            f"invalid PostgreSQL URL: the scheme is {url.drivername}://, use postgresql://"
+        )
     return url
 
 
 def _authority(dsn: str) -> str:
-    """`HOST:PORT,HOST:PORT` of a URL."""
+    """Return the `HOST:PORT,HOST:PORT` of a URL."""
     return dsn.partition("://")[2].partition("?")[0].rpartition("@")[2].partition("/")[0]
 
 
 def _several(dsn: str) -> URL:
-    """A URL with several hosts, by libpq; SQLAlchemy takes them behind the `?` only."""
+    """Return a URL with several hosts, parsed by libpq: SQLAlchemy accepts them as options only."""
     scheme, _, rest = dsn.partition("://")
     try:
         found = parse_dsn(f"postgresql://{rest}")
@@ -221,7 +222,7 @@ def _several(dsn: str) -> URL:
 
 
 class Database:
-    """One member's way to PostgreSQL. Blocking work happens in its own threads."""
+    """One member's access to PostgreSQL. Blocking work runs in its own threads."""
 
     def __init__(
         self,
@@ -230,19 +231,20 @@ class Database:
         lanes: int = 2,
         readers: int = 4,
         name: str = "schedd",
-        patience: float = PATIENCE,
+        timeout: float = TRY_TIMEOUT,
         emit: Emit = unheard,
     ) -> None:
-        """`emit` is told how long each call took, from its own thread."""
+        """`emit` receives the duration of each call, from the call's thread."""
         self.on_rejected: Callable[[Rejected], None] = lambda _: None
-        """Called for each call that PostgreSQL rejects, from its own thread."""
+        """Called for each call that PostgreSQL rejects, from the call's thread."""
         self.name = name
         self._emit = emit
         self.lanes = lanes
         self._url = url_of(dsn)
         self._engine = create_engine(
             self._url,
-            pool_size=lanes + 2 * readers,  # a call that takes or fences has a watch beside it
+            pool_size=lanes
+            + 2 * readers,  # a call that takes shards or fences uses a second connection
             max_overflow=0,
             pool_timeout=10,
             connect_args=dict(CONNECTION),
@@ -252,9 +254,9 @@ class Database:
         event.listen(self._engine, "handle_error", _mark_unsent)
         event.listen(self._engine, "checkin", self._close_if_old)
         self.lineage = Lineage()
-        self._patience = StatementTimeout(self._engine, patience)
+        self._timeouts = StatementTimeout(self._engine, timeout)
         dialect = self._engine.dialect
-        self._servers = Servers(lambda params: dialect.connect(**params), self._patience.over)
+        self._servers = Servers(lambda params: dialect.connect(**params), self._timeouts.over)
         self.answered_at = boottime()
         """When PostgreSQL last completed a transaction, in seconds of CLOCK_BOOTTIME."""
         self._closed = False
@@ -263,13 +265,13 @@ class Database:
         self._pause = threading.Event()
 
     def rename(self, name: str) -> None:
-        """Connect under this `application_name` from now on; the fencer's guard reads it."""
+        """Connect under this `application_name` from now on. Fencing finds sessions by it."""
         self.name = name
         self.reconnect()
 
     def take_login(self, dsn: str) -> bool:
-        """Log in as this DSN says from the next connection on. Returns False, and changes nothing,
-        if it differs in more than user and password.
+        """Use the user and password of this DSN from the next connection on. Returns False, and
+        changes nothing, if the DSN differs in more than those.
         """
         url = url_of(dsn)
         if url.set(username="", password="") != self._url.set(username="", password=""):
@@ -278,41 +280,41 @@ class Database:
         return True
 
     def follow(self) -> None:
-        """Take the database as it is now, whatever it was: nobody is left who knew the old one."""
+        """Accept the database as it is now. Called when no member knows the old one any more."""
         self.reconnect()
         self.lineage.follow()
 
     def reconnect(self) -> None:
-        """Connect anew from the next call on; what is under way ends on the connection it has, and
-        that is closed then.
+        """Use new connections from the next call on. A running call keeps its connection, which is
+        closed afterwards.
         """
         self._engine.dispose()
 
     def expect(self, timeline: Timeline) -> None:
-        """This timeline was seen: servers of lower ones were replaced. Connections to those end,
-        with what is under way on them, and none is made any more.
+        """Record a timeline that was seen: servers of lower ones were replaced. Their connections
+        are closed, with the calls that run on them, and no new ones are opened.
         """
         if self._servers.expect(timeline):
-            self._patience.end_below(timeline)
+            self._timeouts.end_below(timeline)
             self.reconnect()
 
     def close(self) -> None:
-        """End the threads, soon even if the server stands still, and close the connections."""
+        """End the threads, soon even if the server hangs, and close the connections."""
         self._closed = True
         executors = (*self._lanes, self._readers)
         for executor in executors:
             executor.shutdown(wait=False)
-        self._patience.seconds = min(self._patience.seconds, CLOSE_WITHIN)
+        self._timeouts.seconds = min(self._timeouts.seconds, CLOSE_WITHIN)
         for executor in executors:
             executor.shutdown(wait=True)
-        self._patience.end()
+        self._timeouts.end()
         self._engine.dispose()
 
     async def on_lane(self, shards: Iterable[int], body: Body[T]) -> T:
         """Run an owner's transaction on the one lane of these shards."""
         lanes = {shard % self.lanes for shard in shards} or {0}
         if len(lanes) != 1:
-            raise Fault(f"a transaction of an owner keeps to one lane, not {sorted(lanes)}")
+            raise Fault(f"an owner's transaction has shards of several lanes: {sorted(lanes)}")
         return await self._run(self._lanes[lanes.pop()], body)
 
     async def call(self, body: Body[T]) -> T:
@@ -334,14 +336,15 @@ class Database:
             self._emit(Called(Service.DATABASE, call, boottime() - asked_at, failed))
 
     def transact(self, body: Body[T]) -> T:
-        """One transaction, in this thread. Begun anew when it was rolled back by the world.
+        """Run one transaction in this thread. It is tried again if PostgreSQL rolled it back.
 
         Raises:
-            Unavailable: the database is away, or busy past its timeouts; nothing was committed.
+            Unavailable: the database is unavailable, or a statement timed out; nothing was
+                committed.
             OutcomeUnknown: COMMIT was sent and not answered.
-            Rejected: PostgreSQL rejects the login, a right, the schema or every write.
+            Rejected: PostgreSQL rejects the login, a privilege, the schema or every write.
             BrokenData: PostgreSQL or its driver rejects a value.
-            Fault: the statement is wrong in itself.
+            Fault: the statement itself is wrong.
         """
         left = TRIES
         while True:
@@ -386,12 +389,12 @@ class Database:
 
     def _watched(self, connection: Connection) -> AbstractContextManager[TimedTransaction]:
         raw = connection.connection.dbapi_connection
-        return self._patience.over(raw, connection.info[TIMELINE])
+        return self._timeouts.over(raw, connection.info[TIMELINE])
 
     def _connect(
         self, _: object, record: Any, _arguments: object, params: Mapping[str, Any]
     ) -> object:
-        pool = self._engine.pool  # as it is now: connecting may take longer than this one lasts
+        pool = self._engine.pool  # read before connecting: the pool may be replaced meanwhile
         login = {"user": self._url.username, "password": self._url.password}
         given = {key: value for key, value in params.items() if key not in login}
         given |= {key: value for key, value in login.items() if value is not None}
@@ -401,14 +404,14 @@ class Database:
         return raw
 
     def _close_if_old(self, raw: Any, record: Any) -> None:
-        """Its pool was disposed of meanwhile, and would hold it until the collector comes."""
+        """Close a connection whose pool was disposed of: it would stay open until collected."""
         if raw is not None and record.info.get(POOL) is not self._engine.pool:
             record.invalidate()
 
 
 def _commit(connection: Connection, transaction: RootTransaction) -> None:
-    """Commit. Where that fails, give the connection up: the server may reject a COMMIT and leave
-    the transaction open as failed (a statement timeout), and psycopg2 takes it for ended.
+    """Commit. If that fails, discard the connection: after a rejected COMMIT (a statement timeout)
+    the server may keep the failed transaction open, while psycopg2 counts it as ended.
     """
     try:
         transaction.commit()
@@ -418,9 +421,9 @@ def _commit(connection: Connection, transaction: RootTransaction) -> None:
 
 
 def _mark_unsent(context: ExceptionContext) -> None:
-    """Mark what the driver raises in Python, instead of its own errors: a value that it can't
-    encode (UnicodeEncodeError, ValueError, TypeError, OverflowError …), or an answer that it can't
-    decode. Only statements get here, so a bug in a transaction's body isn't taken for one.
+    """Raise `Unsent` for Python errors of the driver: a value that it can't encode
+    (UnicodeEncodeError, ValueError, TypeError, OverflowError …), or an answer that it can't decode.
+    Only statements get here, so a bug in a transaction's body isn't mistaken for one.
     """
     found = context.original_exception
     ours = isinstance(found, (psycopg2.Error, SQLAlchemyError))
@@ -432,7 +435,7 @@ def _mark_unsent(context: ExceptionContext) -> None:
 
 
 class _Failed(Exception):
-    """One try failed; carries what that means."""
+    """One try failed. Carries the classified error and whether to retry."""
 
     def __init__(self, error: Exception, remedy: RetryRule) -> None:
         super().__init__(str(error))

@@ -1,15 +1,15 @@
-"""Whether a connection leads to the database that this process has known: looked at before its use.
+"""Check that a new connection leads to the database that this process knows, before its first use.
 
-    new connection ──look──→ as it was known, or further on ─→ used from here on without a look
-                        └──→ went back, or another one      ─→ `Lineage.broken`: no call goes on
+    new connection ──look──→ the known mark, or a later one  ─→ used without further checks
+                        └──→ an earlier mark, or another database ─→ `Lineage.broken`: calls fail
 
-A restore needs a restart of the server, so each connection to what was restored is a new one, and
-is looked at before the first statement of ours. A pooler between (PgBouncer) keeps our connections
-over it: then the probe, each second, is what tells.
+A restore needs a restart of the server. So every connection to a restored database is new, and is
+checked before its first statement. A pooler (PgBouncer) keeps client connections open over the
+restart: then the probe, each second, detects it.
 
 Invariants
-- What was known is noted before the look: marks grow, so a lesser one isn't merely older news.
-- A standby is compared with nothing: it may be behind. No connection leads to one (`servers`).
+- The known mark is read before the check. Marks only grow, so a smaller one proves a restore.
+- A standby isn't compared: it may lag behind. No connection leads to one (`primary_selection`).
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _LOOKED_AT = "schedd: looked at"
 
 
 def look(connection: Connection) -> Probe:
-    """The server's clock, timeline and role, and the newest mark."""
+    """Read the server's clock, timeline and role, and the newest mark."""
     now, in_recovery, timeline, at, database, system = connection.exec_driver_sql(LOOK).one()
     mark = Mark(at, database, system, Timeline(timeline))
     return Probe(now, mark.timeline, in_recovery, mark)
 
 
 def admit(connection: Connection, lineage: Lineage) -> None:
-    """Look where a connection leads, unless that was done, in a transaction of its own.
+    """Check where a connection leads, once, in a separate transaction.
 
     Raises:
-        Unavailable: not to the database that was known.
+        Unavailable: it doesn't lead to the known database.
         DBAPIError: as any statement.
     """
     if _LOOKED_AT in connection.info:
@@ -57,7 +57,7 @@ def admit(connection: Connection, lineage: Lineage) -> None:
             probe = look(connection)
     except DBAPIError as error:
         if sqlstate(error) in _NOT_MIGRATED:
-            return  # whoever starts on it is told what to do
+            return  # the schema check at start reports the missing migration
         connection.invalidate()  # its COMMIT may have failed: see `database`
         raise
     try:
@@ -69,10 +69,10 @@ def admit(connection: Connection, lineage: Lineage) -> None:
 
 
 def compare(lineage: Lineage, probe: Probe, known: Mark | None) -> None:
-    """Take in what was seen; `known`: what was known before it was asked for.
+    """Compare the probe with the lineage. `known`: the mark that was known before the probe.
 
     Raises:
-        Unavailable: it isn't the database that was known.
+        Unavailable: it isn't the known database.
     """
     if probe.in_recovery or probe.mark is None:
         return

@@ -1,12 +1,11 @@
-"""Whether libpq can connect by a DSN: judged without a call, for else each try fails.
+"""Validate a DSN without connecting: libpq itself checks values and files only as it connects.
 
     postgresql://USER@HOST/DATABASE ? sslmode=verify-full & sslrootcert=/etc/ca.pem
-        what is behind the ? ─▶ the options' names, by libpq's own reading
-            ─▶ hosts, ports ─▶ values of a known few ─▶ files, where it can't go on without
+        options after the ? ─▶ their names, parsed by libpq
+            ─▶ hosts, ports ─▶ values of some options ─▶ files that libpq needs to connect
 
-libpq itself looks at values and files only as it connects. No value is repeated in a message, but
-of an option that takes one of a few words and of files: what stands where a host does is the end of
-a password, perhaps.
+Messages repeat no values, except of options with a fixed set of words and of files: the part where
+a host is expected may be the end of a password.
 """
 
 import errno
@@ -31,7 +30,7 @@ SEVERAL: Final = (
 )
 
 _BEHIND: Final = re.compile(r"[^:]*://(?>(?:[^:/]*(?::[^@]*)?@)?)[^?]*\?(.*)", re.DOTALL)
-"""What SQLAlchemy takes for the options: a `?` before the first `@` is a password's."""
+"""The options as SQLAlchemy splits them off: a `?` before the first `@` belongs to the password."""
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
     "sslnegotiation": ("postgres", "direct"),
@@ -44,20 +43,20 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 _VERSIONS: Final = ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
-"""Words, too, and the only ones that may be written in any case."""
+"""The only option values whose case doesn't matter."""
 _VERSIONED: Final = ("ssl_min_protocol_version", "ssl_max_protocol_version")
 _NUMBERS: Final = (
     *("connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval"),
     *("keepalives_count", "tcp_user_timeout"),
 )
 _SYSTEM: Final = "system"
-"""As `sslrootcert`: what OpenSSL has itself, and no file."""
+"""The value of `sslrootcert` for OpenSSL's default certificates, instead of a file."""
 _PORT: Final = re.compile(r"0*[1-9][0-9]{0,4}")
 _NUMBER: Final = re.compile(r"\s*[+-]?[0-9]{1,9}\s*")
 
 
 def faults(dsn: str) -> Iterator[str]:
-    """What libpq would have against it, in words."""
+    """Return the reasons, in words, why libpq would reject the DSN."""
     try:
         url = url_of(dsn)
     except Misconfigured:
@@ -70,7 +69,7 @@ def faults(dsn: str) -> Iterator[str]:
     try:
         arguments, options = url.get_dialect()().create_connect_args(url)
         if any("\0" in text for text in (*options, *map(str, options.values()))):
-            yield "has a NUL in it (%00), which libpq doesn't take"
+            yield "contains a NUL (%00), which libpq rejects"
             return
         given = parse_dsn(make_dsn(*arguments, **options))
     except UnicodeEncodeError:
@@ -93,7 +92,7 @@ def faults(dsn: str) -> Iterator[str]:
 
 
 def _unreached(given: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong with hosts and ports. Those that begin with `/` or `@` are sockets of UNIX."""
+    """Return what is wrong with hosts and ports. `/…` and `@…` are Unix sockets."""
     hosts = [host for host in given.get("host", "").split(",") if host and host[0] != "/"]
     if any("@" in host[1:] for host in hosts):
         yield "has an @ in its host: write %40 for one in a password"
@@ -105,11 +104,11 @@ def _unreached(given: Mapping[str, str]) -> Iterator[str]:
 
 
 def _unread(given: Mapping[str, str]) -> Iterator[str]:
-    """Files without which libpq doesn't connect; a test asks it.
+    """Return the unreadable files without which libpq doesn't connect. A test compares with libpq.
 
-    It connects without TLS where that may be, and by sockets of UNIX always. A certificate that
-    isn't there is none to show, unless it must; its key is read after it, and lists of what was
-    revoked may be away.
+    libpq connects without TLS where `sslmode` allows it, and always over Unix sockets. A missing
+    client certificate counts as none, unless `sslcertmode` requires one. The key is read after
+    the certificate. Revocation lists may be missing.
     """
     root, cert, key = (given.get(name, "") for name in ("sslrootcert", "sslcert", "sslkey"))
     mode = given.get("sslmode", "verify-full" if root == _SYSTEM else "prefer")
@@ -119,23 +118,23 @@ def _unread(given: Mapping[str, str]) -> Iterator[str]:
     if not by_tls and shows != "require":
         return
     if root and root != _SYSTEM and (mode.startswith("verify") or not _missing(root)):
-        yield from _told("sslrootcert", root)
+        yield from _file_fault("sslrootcert", root)
     if not cert or shows == "disable":
         return
     there = _missing(cert) not in {errno.ENOENT, errno.ENOTDIR}
     if there or shows == "require":
-        yield from _told("sslcert", cert)
-    if there and key and ":" not in key:  # else it is an engine's, by its name
-        yield from _told("sslkey", key)
+        yield from _file_fault("sslcert", cert)
+    if there and key and ":" not in key:  # with a colon the key is one of an OpenSSL engine
+        yield from _file_fault("sslkey", key)
 
 
-def _told(name: str, file: str) -> Iterator[str]:
+def _file_fault(name: str, file: str) -> Iterator[str]:
     if why := unreadable(Path(file)):
         yield f"{name}: {why}"
 
 
 def _missing(file: str) -> int:
-    """Why the system knows nothing of it (`errno`); 0: it does."""
+    """Return why the file can't be found (`errno`); 0 if it exists."""
     try:
         Path(file).stat()
     except OSError as error:
@@ -144,7 +143,7 @@ def _missing(file: str) -> int:
 
 
 def _is_socket(host: str) -> bool:
-    """Of UNIX: as which libpq has it where none is named."""
+    """Return whether this is a Unix socket, which libpq uses where no host is named, too."""
     return not host or host[0] in "/@"
 
 

@@ -98,7 +98,7 @@ _BUGS: Final = frozenset(
         "42P05",  # duplicate prepared statement
     }
 )
-"""A statement that is wrong in itself, on whatever database."""
+"""Codes of a statement that is wrong on every database."""
 
 _LOST: Final = ("08", "25006", "25P0", "53", "55000", "57P", "58", "XX000")
 """The connection or the server ended, or can't serve now: a COMMIT may have taken effect."""
@@ -145,7 +145,7 @@ _FULL_REMEDY: Final = (
 
 
 def judge(error: BaseException, *, committing: bool) -> tuple[Exception, RetryRule]:
-    """What to raise for this failure, and whether the transaction may be tried again.
+    """Return the error to raise for this failure, and whether the transaction may be retried.
 
     `committing`: COMMIT had been sent, so the transaction may have taken effect.
     """
@@ -185,7 +185,7 @@ def _lost(words: str) -> DatabaseUnavailable:
 
 
 def sqlstate(error: DBAPIError) -> str:
-    """The five characters of PostgreSQL; empty when the failure has none (no answer came)."""
+    """Return PostgreSQL's five-character code; empty if the failure has none (no answer)."""
     original = error.orig
     return getattr(original, "pgcode", None) or getattr(original, "sqlstate", None) or ""
 

@@ -1,17 +1,17 @@
-"""Which server a connection leads to: of the hosts that the DSN names, the one that counts.
+"""Select the current primary among the hosts of the DSN.
 
     hosts a, b ──libpq: the first that answers──→ a: timeline 1, and 2 was seen ──→ closed
                 └──without a───────────────────→ b: timeline 2 ──→ a connection; b is first now
 
-A primary that was cut off while another took its place comes back as it was: it takes writes, and
-may well acknowledge them, and all of them are lost. libpq asks no more than whether it takes them,
-so a pool over two hosts would talk to both. And who has just started, and knows no timeline yet,
-asks them all: whom it would meet first may be the one that was replaced.
+A primary that was partitioned while another was promoted comes back unchanged: it accepts and
+acknowledges writes, and all of them are lost. libpq checks only whether a server accepts writes, so
+a pool over two hosts would use both. A process that has just started knows no timeline yet. It asks
+all hosts, as the first one to answer may be the replaced one.
 
 Invariants
-- No connection is handed out to a standby, nor, once a timeline was seen, to a server of a lower
-  one; where other hosts are left, those are tried.
-- The first connection of all leads to the highest timeline of those that answer.
+- No connection leads to a standby, nor, after a timeline was seen, to a server of a lower one. The
+  remaining hosts are tried instead.
+- The first connection of a process leads to the highest timeline among the hosts that answer.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from schedd.core.ids import Timeline
 from schedd.store.connection import session
 
 UNREADABLE: Final = Timeline(1)
-"""Stands for the timeline where the server doesn't give it (Aurora; EXECUTE revoked). A failover is
-then noticed by marks alone."""
+"""The timeline of a server that doesn't report it (Aurora; EXECUTE revoked). A failover is then
+detected by marks only."""
 
 TIMELINE: Final = f"COALESCE(schedd_timeline(), {UNREADABLE})"
 """In statements on the schema (`migrations/versions/v0025_timeline_function.py`)."""
@@ -44,7 +44,7 @@ SELECT CASE WHEN pg_is_in_recovery() THEN NULL
 _ROLE: Final = f"SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE {UNREADABLE} END"
 
 _NOT_GIVEN: Final = ("55000", "42501", "42883", "0A000")
-"""SQLSTATEs by which a server refuses `LOOK`. On Aurora: 55000."""
+"""SQLSTATEs by which a server rejects `LOOK`. On Aurora: 55000."""
 
 Host = tuple[str, str]
 
@@ -52,38 +52,38 @@ log = logging.getLogger(__name__)
 
 
 class Servers:
-    """The hosts of one DSN, and what was seen of their timelines. Safe from any thread.
+    """The hosts of one DSN, and the highest timeline seen. Safe from any thread.
 
-    `open_one` connects by parameters of libpq; `patience` is around each look at what it opened.
+    `open_one` connects with parameters of libpq. `limited` limits the time of each check.
     """
 
     def __init__(
         self,
         open_one: Callable[[Mapping[str, Any]], Any],
-        patience: Callable[[Any], AbstractContextManager[object]],
+        limited: Callable[[Any], AbstractContextManager[object]],
     ) -> None:
         self._open = open_one
-        self._patience = patience
+        self._limited = limited
         self._lock = threading.Lock()
         """Guards `_least`: a timeline that was seen is never forgotten."""
         self._least = NO_TIMELINE
         self._said = False
         self._last: Host | None = None
-        """Where the newest connection leads: the next one tries it first, for a host that is silent
-        costs each connection its timeout."""
+        """The host of the newest connection. The next one tries it first, as a silent host would
+        cost each connection its timeout."""
 
     def expect(self, timeline: Timeline) -> bool:
-        """Somebody has seen this timeline; whether servers have been replaced since the last."""
+        """Record a timeline that was seen. Returns whether it is higher than the one before."""
         with self._lock:
             news = self._least not in (NO_TIMELINE, timeline) and timeline > self._least
             self._least = max(self._least, timeline)
         return news
 
     def connect(self, params: Mapping[str, Any]) -> tuple[Any, Timeline]:
-        """A connection to one that counts, and its timeline.
+        """Return a connection to the current primary, and its timeline.
 
         Raises:
-            OperationalError: none was to be had; says what was wrong with each that answered.
+            OperationalError: no host is the current primary. Names the reason for each host.
         """
         hosts = _hosts(params)
         if self._least == NO_TIMELINE and len(hosts) > 1:
@@ -103,10 +103,10 @@ class Servers:
                 raise OperationalError("; ".join(refused))
 
     def _ask_all(self, hosts: list[Host], params: Mapping[str, Any]) -> None:
-        """Hear of the highest timeline there is, and who has it.
+        """Find the host with the highest timeline.
 
         Raises:
-            OperationalError: nobody answers.
+            OperationalError: no host answers.
         """
         away: list[Error] = []
         for host in hosts:
@@ -124,15 +124,15 @@ class Servers:
             raise OperationalError("\n".join(str(error).strip() for error in away))
 
     def _counts(self, timeline: Timeline) -> bool:
-        """Whether no higher one was seen; the first of all is what the others are judged by."""
+        """Return whether no higher timeline was seen. The first one seen is the minimum."""
         with self._lock:
             self._least = self._least or timeline
             return timeline >= self._least
 
     def _timeline(self, raw: Any) -> Timeline | None:
-        """None for a standby. Leaves no transaction open."""
+        """Return the server's timeline, None for a standby. Leaves no transaction open."""
         try:
-            with self._patience(raw), raw.cursor() as cursor:
+            with self._limited(raw), raw.cursor() as cursor:
                 session.prepare(raw)
                 try:
                     cursor.execute(LOOK)
@@ -163,17 +163,17 @@ class Servers:
     def _why(self, here: Host, timeline: Timeline | None) -> str:
         who = ":".join(here)
         if timeline is None:
-            return f"{who} is a standby, or still recovers"
+            return f"{who} is a standby, or is still in recovery"
         if self._said and timeline == UNREADABLE:
             return (
-                f"{who} doesn't give its timeline, and {self._least} was seen: GRANT EXECUTE ON"
+                f"{who} doesn't report its timeline, and {self._least} was seen: GRANT EXECUTE ON"
                 " FUNCTION pg_current_wal_lsn(), pg_walfile_name(pg_lsn)"
             )
         return f"{who} is on timeline {timeline}, and {self._least} was seen: it was replaced"
 
 
 def _hosts(params: Mapping[str, Any]) -> list[Host]:
-    """Host and port of each server, in the DSN's order; one port may be meant for all."""
+    """Return host and port of each server, in the DSN's order. A single port applies to all."""
     hosts = str(params.get("host") or "").split(",")
     ports = str(params.get("port") or "").split(",")
     if len(ports) != len(hosts):
@@ -182,7 +182,7 @@ def _hosts(params: Mapping[str, Any]) -> list[Host]:
 
 
 def _only(hosts: list[Host]) -> dict[str, str]:
-    """What makes libpq try these alone; nothing where the DSN leaves its host to libpq."""
+    """Return the libpq parameters for these hosts only; none if the DSN names no host."""
     if not any(host for host, _ in hosts):
         return {}
     return {

@@ -29,7 +29,7 @@ LONGEST: Final = timedelta(days=36_525)
 """A century: `LONGEST` added to a date of today is a date."""
 
 _UNKNOWN: Final = SafeUUID.unknown
-"""Looked up once: to ask an enumeration takes as long as to make the id."""
+"""Looked up once: reading it from the enumeration takes as long as creating the id."""
 _OUT_OF_RANGE: Final = re.compile(
     r"(?P<past>-infinity|.* BC)|(?P<future>infinity|\d{4,}-\d\d-\d\d .*)", re.DOTALL
 )

@@ -1,26 +1,26 @@
-"""Assign: hand runs out under new tokens, judged on committed rows by the statement that writes.
+"""Dispatch runs under new tokens. The statement that writes decides, on committed rows.
 
-    draw tokens ─→ lock run rows in order ─→ one statement: who goes, who is skipped, who waits
+    draw tokens ─→ lock run rows in order ─→ one statement: dispatched, skipped or waiting
 
 Invariants (PROTOCOL 1, 3)
-- Called under the locks of the drafts' shards; tokens are drawn there, and a run's only grows.
-- The timer is joined: its generation is the draft's, and it isn't paused (but for what a person
-  triggered). While the cluster is paused nobody is asked.
-- A run is *admitted* once it has had a token and hasn't ended: at most as many of a job as its
-  policy says (`schedd/core/runs/overlap.py`), the statement's own included; an admitted one isn't
-  asked again.
-- Of a job's drafts only those of one policy are judged in a statement, so that none has to know
-  what becomes of another that goes by its own; the rest wait for the next one.
-- A broadcast is judged as any run, and goes to nobody: its children are made in its stead
-  (`broadcasting`). They go whoever else is there.
-- Of a pool only as many are judged as it has places for (`pooling`).
-- Other runs of a job are looked at if it has any and somebody counts them, and in the batch's own
-  day if all of them are there (`_beside`): otherwise the planner looks at each day that is kept,
-  and for each look anew. A run waits whose row counts others though its draft doesn't.
-- What isn't ready yet is armed: it may start from then on, and its `start_by` is counted from then.
-  It isn't skipped before: what is in its way may be gone by then. And it isn't armed while one of
-  its job waits that is ready before it, for that would be skipped for its sake.
-- `attempt` counts tries, the present one included; the one before moves to `attempts`.
+- Called under the locks of the drafts' shards. Tokens are drawn there; a run's token only grows.
+- The timer must have the draft's generation and must not be paused, except for triggered runs.
+  During a cluster pause nothing is dispatched.
+- A run is *admitted* from its first token until it ends. The overlap policy limits the admitted
+  runs of a job (`schedd/core/runs/overlap.py`), including those of this statement. The limit isn't
+  applied to a run that is already admitted.
+- A statement decides only drafts of one policy of each job: no draft depends on another one with a
+  different policy. The others wait for the next statement.
+- A broadcast is decided like any run, but has no worker: it creates its children instead
+  (`broadcasts`). No overlap policy applies to them.
+- Of a pool only as many drafts are decided as it has free places (`pool_places`).
+- Other runs of a job are read only if it has any and its policy counts them, and in the batch's own
+  partition if all of them are there (`_beside`). Otherwise each lookup would scan the partitions of
+  all days. A run waits if its row counts others and its draft doesn't.
+- A run that isn't ready is pre-dispatched: it may start when it is ready, and `start_by` is counted
+  from then. It isn't skipped before, as a blocking run may end by then. It isn't pre-dispatched
+  while an earlier run of its job waits: that one would be skipped because of it.
+- `attempt` counts tries, the present one included. The previous one moves to `attempts`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from schedd.store.timers import run_quota
 from schedkit.records import dataclass
 
 BUSY = "COALESCE(((SELECT busy.runs FROM busy) ->> e.job_id::text)::int, 0)"
-"""How many runs of its job are admitted."""
+"""The number of admitted runs of the draft's job."""
 
 BESIDE = """
 SELECT l.job_id, bool_and(l.scheduled_at >= %(first)s AND l.scheduled_at < %(last)s)
@@ -54,17 +54,17 @@ FROM unnest(%(jobs)s::uuid[], %(shards)s::int[]) j(job_id, shard)
 JOIN live l ON l.shard = j.shard AND l.job_id = j.job_id
 GROUP BY l.job_id HAVING count(*) > 1
 """
-"""Those of these jobs that have more than one live run, and whether all of a job's are of the
-batch's days. Of the rest nobody is admitted but the batch's own. Whoever inserts another meanwhile
-doesn't admit it: that takes the lock of the shard.
+"""Jobs with more than one live run, and whether all of a job's are in the batch's days. The other
+jobs have no admitted runs outside the batch. A run that is inserted meanwhile isn't admitted: that
+takes the shard's lock.
 """
 
 DRAFTS = """unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(jobs)s::uuid[],
         %(shards)s::int[], %(generations)s::int[], %(tokens)s::bigint[], %(workers)s::text[],
-        %(incarnations)s::uuid[], %(limits)s::int[], %(policies)s::text[], %(patience)s::float8[],
-        %(counted)s::bool[], %(crowded)s::bool[], %(spots)s::tid[])
+        %(incarnations)s::uuid[], %(limits)s::int[], %(policies)s::text[],
+        %(start_limits)s::float8[], %(counted)s::bool[], %(crowded)s::bool[], %(spots)s::tid[])
       WITH ORDINALITY AS {by}(scheduled_at, run_id, job_id, shard, generation, next_token,
-        next_worker, next_incarnation, job_limit, job_policy, patience, counted, crowded, spot,
+        next_worker, next_incarnation, job_limit, job_policy, start_limit, counted, crowded, spot,
         n)"""
 
 MAY = """r.state IN ('PENDING', 'RETRYING') AND r.token < {by}.next_token
@@ -73,36 +73,36 @@ MAY = """r.state IN ('PENDING', 'RETRYING') AND r.token < {by}.next_token
       AND NOT (SELECT paused FROM cluster WHERE one)
       AND ({by}.counted OR CASE WHEN r.overlap IS NULL THEN {by}.job_limit = 0
         ELSE r.overlap = 'ALLOW' END)"""
-"""Who may be asked: it waits, and its timer `t` is as the owner thinks. (Jobs are compared in a way
-that isn't one to look up an index by.)
+"""The condition of a dispatch: the run waits, and its timer `t` is as the owner read it. (The
+comparison of jobs is written so that it can't use an index.)
 """
 
-HAND_OUT = """UPDATE {{runs}} r SET state = 'RUNNING', token = d.next_token,
+DISPATCH = """UPDATE {{runs}} r SET state = 'RUNNING', token = d.next_token,
         generation = d.generation, attempt = r.attempt + 1, assignments = r.assignments + 1,
         worker = d.next_worker, incarnation = d.next_incarnation,
         assigned_at = statement_timestamp(),
-        start_by = GREATEST(statement_timestamp(), r.ready_at) + d.patience * interval '1 s',
+        start_by = GREATEST(statement_timestamp(), r.ready_at) + d.start_limit * interval '1 s',
         started_at = NULL, finished_at = NULL, exit_code = NULL, reason = NULL, error = '',
         digest = NULL
     FROM {source} WHERE {goes} AND {{found_by_d}}
-    RETURNING d.n, {told}r.priority, r.due_at, r.ready_at, r.attempt, r.losses, r.start_by,
+    RETURNING d.n, {outcome}r.priority, r.due_at, r.ready_at, r.attempt, r.losses, r.start_by,
         r.created_at, r.payload IS NOT NULL AS paid"""
 
-HAND_ALL_OUT = HAND_OUT.format(
+DISPATCH_ALL = DISPATCH.format(
     source=DRAFTS.format(by="d")
     + """
     JOIN timers t ON t.job_id = d.job_id AND t.shard = d.shard AND t.generation = d.generation""",
     goes=f"r.token = 0 AND {MAY.format(by='d')}",
-    told="true, ",
+    outcome="true, ",
 )
-"""ASSIGN of a batch of which nobody had a token yet and nobody has others of its job beside it: who
-may be asked goes.
+"""ASSIGN for a batch whose runs never had a token, and whose jobs have no other live runs that
+count: every run that fulfils `MAY` is dispatched.
 """
 
 ASSIGN = f"""
 WITH b AS MATERIALIZED (
     SELECT * FROM {DRAFTS.format(by="b")}
-), c AS (  -- may be asked: they wait, and their timer is as the owner thinks
+), c AS (  -- candidates: they wait, and their timer is as the owner read it
     SELECT b.*, t.paused, r.ready_at, r.overlap AS said,
         COALESCE(r.overlap, b.job_policy) AS policy,
         CASE WHEN r.overlap IS NULL THEN b.job_limit WHEN r.overlap = 'ALLOW' THEN 0 ELSE 1 END
@@ -118,8 +118,8 @@ WITH b AS MATERIALIZED (
           AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
     ) r
     WHERE {MAY.format(by="b")}
-), busy AS (  -- admitted runs by job, and beside what isn't due yet those that wait before it;
-    -- a map, for a join with it may become a loop over it
+), busy AS (  -- admitted runs by job; for a run that isn't due, earlier waiting ones, too;
+    -- a map, as the planner may turn a join with it into a loop
     SELECT jsonb_object_agg(job_id::text, admitted) AS runs FROM (
         SELECT l.job_id, count(*) AS admitted
         FROM (
@@ -152,7 +152,7 @@ WITH b AS MATERIALIZED (
         error, digest
     FROM d WHERE goes AND token > 0
 ), assigned AS (
-    {HAND_OUT.format(source="d", goes="d.goes", told="")}
+    {DISPATCH.format(source="d", goes="d.goes", outcome="")}
 )
 SELECT n, true, priority, due_at, ready_at, attempt, losses, start_by, created_at, paid
 FROM assigned
@@ -168,12 +168,12 @@ LINED_UP = f"""q AS (
     WHERE fresh AND policy NOT IN ('SKIP', 'ALLOW')
     GROUP BY job_id, shard, job_policy, paused
 ), next AS ({NEXT})"""
-"""Jobs whose runs are lined up, and who of them is next."""
-NOBODY = "next AS (SELECT NULL::jsonb AS runs)"
-"""In a batch without such jobs; a run that is of one all the same waits."""
+"""Jobs whose runs are queued by policy, and the next run of each."""
+NO_QUEUES = "next AS (SELECT NULL::jsonb AS runs)"
+"""For a batch without such jobs. A run whose row has such a policy nevertheless waits."""
 
 SKIP = f"""
-WITH way AS (  -- by job, the oldest run that is admitted; a map, as above
+WITH way AS (  -- the oldest admitted run of each job; a map, as above
     SELECT jsonb_object_agg(j.job_id::text, x.run_id) AS runs
     FROM unnest(%(jobs)s::uuid[], %(shards)s::int[]) j(job_id, shard)
     CROSS JOIN LATERAL (
@@ -194,7 +194,7 @@ WITH way AS (  -- by job, the oldest run that is admitted; a map, as above
 DELETE FROM live l USING skipped s
 WHERE l.shard = s.shard AND l.job_id = s.job_id AND l.run_id = s.run_id
 """
-"""A statement of its own, for it is seldom needed; the decision was made under the same locks."""
+"""A separate statement, as it is rarely needed. The decision was made under the same locks."""
 
 PAYLOADS = """
 SELECT r.run_id, r.payload FROM runs r
@@ -206,16 +206,16 @@ WHERE r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s
 
 @dataclass(frozen=True, slots=True)
 class AssignOutcome:
-    """What became of the drafts."""
+    """The outcomes of the drafts."""
 
     assigned: list[tuple[LiveRun, bool]] = field(default_factory=list)
-    """With whether a payload of its own waits in the row."""
+    """Each with whether its row has a payload."""
     ended: list[RunKey] = field(default_factory=list)
     held: list[RunKey] = field(default_factory=list)
-    """Other runs of their jobs are in their way."""
+    """Blocked by other runs of their jobs."""
     waiting: list[RunKey] = field(default_factory=list)
     full: list[RunKey] = field(default_factory=list)
-    """Their pools have no room."""
+    """Blocked by their pools."""
     begun: list[LiveRun] = field(default_factory=list)
     """Broadcasts, and their children."""
 
@@ -229,7 +229,7 @@ def assign(
     drafts: Sequence[Draft],
     next_token: Callable[[ShardId], Token],
 ) -> AssignOutcome:
-    """Hand out what may be handed out, in the order of the drafts; a run stands there once."""
+    """Dispatch the runs that may start now, in the order of the drafts: at most one for a run."""
     drafts, full = pool_places.admitted(connection, drafts)
     outcome = AssignOutcome(full=[draft.key for draft in full])
     if not drafts:
@@ -246,35 +246,35 @@ def assign(
         statement(table, None if apart else others, lined_up),
         keys | _arguments(drafts, tokens, beside, locked),
     )
-    handed: list[tuple[LiveRun, PoolKey]] = []
+    dispatched: list[tuple[LiveRun, PoolKey]] = []
     begun: dict[RunKey, tuple[str, ...]] = {}
-    told = set()
+    decided = set()
     for n, goes, *columns in sorted(rows, key=itemgetter(0)):
         draft = drafts[n - 1]
-        told.add(draft.key)
+        decided.add(draft.key)
         if goes and draft.targets:
             begun[draft.key] = draft.targets
         elif goes:
             run = _assigned(draft, tokens[n - 1], columns)
             outcome.assigned.append((run, columns[-1]))
-            handed.append((run, draft.pool))
+            dispatched.append((run, draft.pool))
         else:
             (outcome.held if goes is None else outcome.ended).append(draft.key)
-    pool_places.take(connection, handed)
+    pool_places.take(connection, dispatched)
     if begun:
         outcome.begun.extend(broadcasts.begin(connection, tenure, begun))
     if outcome.ended:
         _skip(connection, tenure, drafts, outcome.ended)
         counted = {draft.key for draft in drafts if draft.counted}
         run_quota.give_back(connection, [key for key in outcome.ended if key in counted])
-    outcome.waiting.extend(draft.key for draft in drafts if draft.key not in told)
+    outcome.waiting.extend(draft.key for draft in drafts if draft.key not in decided)
     return outcome
 
 
 @lru_cache(maxsize=16)
 def statement(table: str, others: str | None, lined_up: bool) -> str:
-    """ASSIGN of runs that are in this table, beside other runs of their jobs that are in that one;
-    None: there are none.
+    """Return ASSIGN for runs in `table`, with the other runs of their jobs in `others`; None: they
+    have none.
     """
     named = {
         "runs": table,
@@ -282,15 +282,15 @@ def statement(table: str, others: str | None, lined_up: bool) -> str:
         "found_by_d": found_in(table, "d"),
     }
     if others is None:
-        return HAND_ALL_OUT.format(**named)
-    return ASSIGN.format(**named, others=others, next=LINED_UP if lined_up else NOBODY)
+        return DISPATCH_ALL.format(**named)
+    return ASSIGN.format(**named, others=others, next=LINED_UP if lined_up else NO_QUEUES)
 
 
 def _beside(
     connection: Connection, keys: dict[str, object], drafts: Sequence[Draft]
 ) -> dict[JobId, bool]:
-    """Jobs of the drafts that have other live runs, if anybody counts them; and whether those are
-    of the drafts' days.
+    """Return the drafts' jobs that have other live runs which count, and whether those are all in
+    the drafts' days.
     """
     jobs = {draft.job_id: draft.shard for draft in drafts if _is_counted(draft)}
     if not jobs:
@@ -300,14 +300,14 @@ def _beside(
 
 
 def _is_counted(draft: Draft) -> bool:
-    """Whether other runs of its job have a say; by what the owner knows."""
+    """Return whether other runs of its job count, as the owner knows its policy."""
     if draft.said is None:
         return draft.overlap_limit > 0
     return draft.said is not Overlap.ALLOW
 
 
 def _is_plain(draft: Draft, row: Locked) -> bool:
-    """It never had a token, and its row says what its owner thinks."""
+    """Return whether the run never had a token, and its row has the draft's policy."""
     return row.token == 0 and row.overlap == draft.said
 
 
@@ -325,7 +325,7 @@ def _skip(
 
 
 def payloads(connection: Connection, keys: Sequence[RunKey]) -> dict[RunId, bytes]:
-    """Payloads given with triggers. Read outside of any lock: they never change."""
+    """Return the payloads of these runs. Read without a lock, as they never change."""
     rows = connection.exec_driver_sql(PAYLOADS, key_arguments(keys))
     return {run_id: bytes(payload) for run_id, payload in rows if payload is not None}
 
@@ -351,7 +351,7 @@ def _arguments(
         "incarnations": arrays.ids(draft.incarnation for draft in drafts),
         "limits": arrays.numbers(draft.overlap_limit for draft in drafts),
         "policies": arrays.texts(draft.overlap.value for draft in drafts),
-        "patience": arrays.numbers(draft.start_by_after.total_seconds() for draft in drafts),
+        "start_limits": arrays.numbers(draft.start_by_after.total_seconds() for draft in drafts),
     }
 
 

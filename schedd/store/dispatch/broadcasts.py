@@ -1,15 +1,15 @@
-"""Broadcasts: they begin with their children, and end when the last of those has (PROTOCOL 3).
+"""Broadcasts: begin with their children, end with the last child (PROTOCOL 3).
 
     begin  assigned without a worker ─→ children inserted, in the transaction that assigned it
-    close  parents and children locked in order ─→ cancelled with it: told or ended
-                                                ─→ no child left: the end, and what follows from it
+    close  parents and children locked in order ─→ children of canceled ones: marked or ended
+                                                ─→ no live child: end the parent
 
 Invariants
-- A child's id is reckoned from its parent's and its worker's name: however often, there is one.
-  All of them are made when the parent goes from PENDING to RUNNING, and none later.
-- A child has its parent's nominal instant, so that both are in one partition.
-- Whoever ends a child need not know of parents: their end is judged on rows, under the lock of
-  their shard, and the UPDATE compares the state. So each ends once, whoever owns it.
+- A child's id derives from its parent's id and its worker's name, so it can't be inserted twice.
+  All children are inserted when the parent goes from PENDING to RUNNING, none later.
+- A child has its parent's scheduled time, so both are in one partition.
+- Code that ends a child doesn't handle the parent. The parent's end is decided on rows, under its
+  shard's lock, and the UPDATE compares the state. So each parent ends once, under any owner.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ WITH RECURSIVE before AS (
 SELECT DISTINCT before.wanted, c.target FROM before JOIN runs c ON c.parent = before.redrive_of
 WHERE c.state = 'SUCCEEDED'
 """
-"""On which workers the runs that these do again have succeeded. Ended runs never change."""
+"""Workers on which the redriven runs succeeded before. Ended runs never change."""
 
 BEGIN = f"""
 WITH b AS MATERIALIZED (
@@ -85,7 +85,7 @@ WITH b AS MATERIALIZED (
 )
 SELECT {RUN_COLUMNS} FROM begun r UNION ALL SELECT {RUN_COLUMNS} FROM made r
 """
-"""They were assigned in this transaction, so their rows are locked."""
+"""The parents were assigned in this transaction, so their rows are locked."""
 
 OVER = """
 SELECT p.scheduled_at, p.run_id
@@ -106,8 +106,8 @@ CROSS JOIN LATERAL (
 WHERE p.state = 'RUNNING' AND p.children IS NOT NULL
   AND (c.live = 0 OR p.cancelling AND c.untold > 0)
 """
-"""Who is left is found among what is live: of those that have ended there may be thousands, and
-each look would read them.
+"""Remaining children are found in `live`: a broadcast may have thousands of ended children, which
+each read would scan.
 """
 
 FAMILY = """
@@ -118,7 +118,7 @@ WHERE r.state IN ('PENDING', 'RUNNING', 'RETRYING')
 """
 
 CANCEL = f"""
-WITH told AS (
+WITH marked AS (
     UPDATE runs c SET cancelling = true, killing = c.killing OR p.killing,
         state = CASE c.state WHEN 'RUNNING' THEN c.state ELSE 'CANCELLED' END,
         reason = CASE WHEN c.cancelling THEN c.reason ELSE COALESCE(p.reason, 'BY_USER') END,
@@ -132,11 +132,11 @@ WITH told AS (
       AND (NOT c.cancelling OR p.killing > c.killing)
     RETURNING c.*
 ), gone AS (
-    DELETE FROM live l USING told r
+    DELETE FROM live l USING marked r
     WHERE r.state = 'CANCELLED' AND l.shard = r.shard AND l.job_id = r.job_id
       AND l.run_id = r.run_id
 )
-SELECT {RUN_COLUMNS}, r.reason FROM told r
+SELECT {RUN_COLUMNS}, r.reason FROM marked r
 """
 
 ENDED = """
@@ -147,7 +147,7 @@ JOIN runs c ON c.parent = p.run_id AND c.scheduled_at = p.scheduled_at
 LEFT JOIN timers t ON t.job_id = p.job_id
 WHERE p.state = 'RUNNING' AND p.children IS NOT NULL AND p.shard = ANY (%(shards)s::int[])
 """
-"""A statement of its own, after CANCEL: it sees who has ended by that."""
+"""A separate statement, after CANCEL: it sees the children that CANCEL ended."""
 
 CLOSE = f"""
 WITH b AS MATERIALIZED (
@@ -175,13 +175,13 @@ FINGERPRINT = fingerprint(Reason.CHILDREN_FAILED, None, "")
 
 
 def there(connection: Connection, ids: Collection[IncarnationId]) -> list[Incarnation]:
-    """Those of these that aren't written off, and whose workers aren't drained."""
+    """Return those of these incarnations that aren't lost, and whose workers aren't drained."""
     rows = connection.exec_driver_sql(THERE, {"ids": arrays.ids(ids)})
     return decoded("incarnations", rows, incarnation)
 
 
 def done(connection: Connection, keys: Sequence[RunKey]) -> dict[RunId, frozenset[str]]:
-    """On which workers that was done already which these runs do again."""
+    """Return the workers on which the redriven work of these runs has succeeded."""
     found: dict[RunId, set[str]] = defaultdict(set)
     for run_id, worker in connection.exec_driver_sql(DONE, key_arguments(keys)):
         found[run_id].add(worker)
@@ -191,7 +191,7 @@ def done(connection: Connection, keys: Sequence[RunKey]) -> dict[RunId, frozense
 def begin(
     connection: Connection, tenure: TenureId, targets: Mapping[RunKey, Sequence[str]]
 ) -> list[LiveRun]:
-    """Make the children of broadcasts that this transaction has assigned; gives both."""
+    """Insert the children of broadcasts that this transaction has assigned. Returns both."""
     made = [
         (key.run_id, child_run_id(key.run_id, worker), worker)
         for key, workers in targets.items()
@@ -213,8 +213,8 @@ def begin(
 
 
 def over(connection: Connection, keys: Sequence[RunKey]) -> list[RunKey]:
-    """Broadcasts of which there is something to do: no child is left, or one isn't told that it is
-    cancelled with them. A hint.
+    """Return those of these broadcasts that need `close`: all children have ended, or a child of a
+    canceled one isn't marked. A hint.
     """
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     return [RunKey(*row) for row in connection.exec_driver_sql(OVER, key_arguments(keys))]
@@ -223,27 +223,27 @@ def over(connection: Connection, keys: Sequence[RunKey]) -> list[RunKey]:
 def close(
     connection: Connection, closings: Sequence[Closing], shards: Collection[ShardId]
 ) -> ClosedBroadcasts:
-    """End those whose last child has ended; cancel the children of those that are cancelled. Under
-    the locks of their shards.
+    """End broadcasts whose last child has ended. Cancel the children of canceled ones. The caller
+    holds the locks of their shards.
     """
     keys = key_arguments([one.key for one in closings])
     family = [RunKey(*row) for row in connection.exec_driver_sql(FAMILY, keys)]
     lock_runs(connection, key_arguments([*(one.key for one in closings), *family]))
     mine = keys | {"shards": arrays.numbers(shards)}
     rows = connection.exec_driver_sql(CANCEL, mine)
-    told = [(live_run(row), row[RUN_WIDTH] and Reason(row[RUN_WIDTH])) for row in rows]
+    marked = [(live_run(row), row[RUN_WIDTH] and Reason(row[RUN_WIDTH])) for row in rows]
     ends = _ends(connection.exec_driver_sql(ENDED, mine).all())
     closing = [one for one in closings if one.key.run_id in ends]
     ended = _close(connection, closing, ends) if closing else []
     return ClosedBroadcasts(
         ended,
-        [(run.key, run.job_id, why) for run, why in told if run.state is not State.RUNNING],
-        [run for run, _ in told if run.state is State.RUNNING],
+        [(run.key, run.job_id, why) for run, why in marked if run.state is not State.RUNNING],
+        [run for run, _ in marked if run.state is State.RUNNING],
     )
 
 
 def _ends(rows: Iterable[Sequence[Any]]) -> dict[RunId, End]:
-    """How those end of which no child is left."""
+    """Return how broadcasts without live children end."""
     children: dict[RunId, list[BroadcastChild]] = defaultdict(list)
     parents: dict[RunId, tuple[Reason | None, bool]] = {}
     for run_id, cancelling, reason, deleted, target, state, why in rows:
@@ -289,7 +289,7 @@ def _close(
 def _happened(
     connection: Connection, closed: Sequence[Closing], ended: Mapping[RunId, LiveRun]
 ) -> Iterable[Happened]:
-    """What is to be told of these: how they ended, and that they began late, for the first time."""
+    """Return the events to notify: ends, and late starts that weren't reported before."""
     late = outbox.first_time_late(
         connection,
         [

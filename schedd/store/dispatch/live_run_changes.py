@@ -1,17 +1,17 @@
-"""Live runs: what an owner finds, takes back, gives up and ends.
+"""Changes of live runs: give back unstarted assignments, retry or end runs of lost workers.
 
-    PENDING, RETRYING ──assign──→ RUNNING ──give_back──→ whence it came, no attempt spent
+    PENDING, RETRYING ──assign──→ RUNNING ──give_back──→ its earlier state, no attempt counted
             └─end_waiting──→ the end  └────rescue─────→ RETRYING or FAILED, with lost_at
 
 Invariants (PROTOCOL 4, 6)
-- A run that never started, or was lost with its worker, gives its count of an attempt back.
-- What comes back unstarted again and again waits ever longer, up to 10 s: a worker that refuses
-  all must not keep the database busy.
-- Loss is a row, committed with what follows from it. Of an incarnation that is lost an owner gives
-  nothing back: in a restored database its worker may have had the run, and ended it, in what was
-  lost, and says truly that it doesn't have it. Nor does a refusal, of what was handed out before
-  the database went back: it may be one that was settled there, and come again.
-- A run whose job is deleted meanwhile, or that somebody cancelled, goes nowhere but CANCELLED.
+- A run that never started, or was lost with its worker, doesn't count an attempt.
+- Repeatedly rejected runs wait with a backoff of up to 10 s: a worker that rejects everything must
+  not keep the database busy.
+- A loss is a row, committed with its consequences. An owner gives back no run of a lost
+  incarnation: in a lost database its worker may have ended the run, so its report that it doesn't
+  have the run proves nothing. For the same reason a rejection gives back no run that was dispatched
+  before the restore.
+- A run whose job was deleted meanwhile, or that a user canceled, can only become CANCELLED.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FROM unnest(%(jobs)s::uuid[]) b(job_id) JOIN jobs j USING (job_id) LEFT JOIN tim
 {PINNED}
 """
 
-# A run whose job is deleted, or that somebody cancelled, has nowhere to go back to.
+# A run whose job is deleted, or that a user canceled, isn't given back.
 _AFTER = """
     CASE WHEN r.cancelling OR t.job_id IS NULL THEN 'CANCELLED' ELSE {state} END AS state,
     CASE WHEN r.cancelling THEN COALESCE(r.reason, 'BY_USER') WHEN t.job_id IS NULL THEN 'DELETED'
@@ -128,7 +128,7 @@ SELECT scheduled_at, run_id, job_id, shard, state FROM moved
 
 
 def definitions(connection: Connection, jobs: Collection[JobId]) -> dict[JobId, StoredDefinition]:
-    """The present definitions, deleted jobs' too."""
+    """Return the present definitions, of deleted jobs, too."""
     rows = connection.exec_driver_sql(DEFINITIONS, {"jobs": arrays.ids(jobs)})
     found = {}
     for job_id, generation, namespace, name, spec, paused, deleted, ephemeral, at, *pins in rows:
@@ -150,7 +150,9 @@ def definitions(connection: Connection, jobs: Collection[JobId]) -> dict[JobId, 
 def give_back(
     connection: Connection, unstarted: Sequence[Unstarted], shards: Collection[ShardId] | None
 ) -> list[LiveRun]:
-    """Assignments that never started go whence they came. `shards` None: token and sender guard."""
+    """Return runs that never started to their earlier state. `shards` None: a worker's rejection,
+    guarded by token and sender.
+    """
     keys = key_arguments([each.key for each in unstarted])
     lock_runs(connection, keys)
     arguments = keys | {
@@ -166,7 +168,7 @@ def give_back(
 def rescue(
     connection: Connection, losses: Sequence[Loss], shards: Collection[ShardId]
 ) -> list[RunKey]:
-    """Move the runs on, and mark the incarnations lost that had them; the first mark stays."""
+    """Retry or end the runs, and record their incarnations as lost. An earlier record stays."""
     keys = key_arguments([loss.key for loss in losses])
     lock_runs(connection, keys)
     arguments = keys | {
@@ -207,7 +209,7 @@ def rescue(
             if state == "FAILED" and (loss := wanted.get(key)) and loss.notices
         ),
     )
-    # Only those: of the others the caller thinks that they may be given work again.
+    # Only incarnations of changed runs: the others may get work again.
     keys_moved = set(moved)
     gone = {loss.incarnation for loss in losses if loss.key in keys_moved}
     workers.lose(connection, gone, EventKind.WORKER_LOST)

@@ -1,10 +1,10 @@
-"""What a scan reads: the live runs of some shards, or which of them have changed since the last.
+"""Read the live runs of shards for a scan: all of them, or those that changed since the last scan.
 
-    a cursor of before ──changed_runs──→ same: as they were, so known   changed: read in full
-    nothing is known   ──live_runs─────→ all of them, in full
+    with a cursor    ──changed_runs──→ ids of unchanged runs; changed ones are read in full
+    without a cursor ──live_runs─────→ all of them, in full
 
-A row names the transaction that wrote it (`store/runs/change_stream.py`), so what is as it was
-costs 16 bytes, and not a row of a hundred. What runs counts as changed: scans look after it each
+A row names the transaction that wrote it (`store/runs/change_stream.py`), so an unchanged run costs
+16 bytes instead of a row of hundreds. RUNNING runs always count as changed: scans check them each
 time.
 """
 
@@ -67,8 +67,8 @@ def live_runs(
     until: datetime | None = None,
     of: Collection[RunId] | None = None,
 ) -> list[LiveRun]:
-    """Runs of these shards in these states; waiting ones if they are ready at `until` (None: ever),
-    of a paused job if a person made them. `of`: no others than these.
+    """Return runs of these shards in these states. Waiting ones must be ready at `until` (None: any
+    time); of paused jobs only triggered ones. `of`: only these runs.
     """
     asked = _asked(shards, states, until)
     if of is not None:
@@ -90,8 +90,8 @@ def changed_runs(
     until: datetime,
     since: Cursor,
 ) -> ChangedRuns | None:
-    """Of the runs that `live_runs` gives, those that may have changed since. None: `since` is no
-    moment of this database's past.
+    """Return those of the runs of `live_runs` that may have changed since. None: `since` isn't from
+    this database's past.
     """
     span = span_since(connection, since)
     if span is None:

@@ -1,18 +1,18 @@
-"""Runs of one job that are in each other's way: who has to go, judged on rows
-(core/runs/overlap.py).
+"""Apply overlap policies to runs of one job: which ones are replaced, skipped or canceled, decided
+on rows (core/runs/overlap.py).
 
-    crowds ─→ DECIDE: read their runs, say what is to be done ─→ lock those rows in order ─→ PART
+    crowds ─→ DECIDE: read their runs, choose what happens ─→ lock those rows in order ─→ PART
 
-It needs no slot: a job whose own run takes the last one is judged as well. Called under the locks
-of the crowds' shards, so no assignment is made beside it; calls and results may come in between,
-and PART compares token and state.
+This needs no free slot: a job whose own run has the last slot is decided as well. Called under the
+locks of the crowds' shards, so no run is assigned at the same time. Calls and results may come in
+between, so PART compares token and state.
 
 Invariants
-- Nothing is decided of a definition that isn't the present one, nor while the cluster is paused.
-  What waits because its job is paused replaces nobody.
-- What is due later than now (a trigger with a delay) neither waits nor is replaced.
-- A run that is being cancelled already keeps its reason; it may be made to be killed.
-- `MOST` rows at a time: a transaction that holds locks reads little.
+- Only the present definition counts, and nothing is decided during a cluster pause. A run that
+  waits because its job is paused replaces no other run.
+- A run that is due later (a trigger with a delay) neither waits nor is replaced.
+- A run that is being canceled keeps its reason. It may be killed in addition.
+- `MOST` rows at a time: a transaction that holds locks must read little.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ REPLACING = _words(REPLACES)
 
 APART = """(x.parent IS NOT NULL
     OR x.backfill IS NOT NULL AND x.overlap IS NOT DISTINCT FROM 'ALLOW')"""
-"""The run `x` is of a backfill that allows overlap, or a broadcast's child: it is in nobody's way,
-and nobody in its.
+"""The run `x` is from a backfill that allows overlap, or a broadcast's child: it blocks no run, and
+no run blocks it.
 """
 
 ADMITTED = f"(x.token > 0 AND NOT (x.state = 'PENDING' AND {run_quota.AS_FRESH.format(r='x')}))"
-"""The run `x`, one that hasn't ended, is in the way of others of its job."""
+"""The live run `x` blocks others of its job."""
 
 WAITS_IN_LINE = f"""(NOT {ADMITTED} AND NOT q.paused
     AND COALESCE(x.overlap, q.job_policy) = 'SKIP' AND x.trigger = 'SCHEDULE'
     AND x.backfill IS NULL AND x.ready_at <= x.due_at)"""
-"""The scheduled run `x` waits under SKIP. Caught-up runs, which are ready after they were due, are
-left to ASSIGN.
+"""The scheduled run `x` waits under SKIP. ASSIGN decides caught-up runs, which are ready after they
+were due.
 """
 
 STANDING = f"""
@@ -73,7 +73,7 @@ STANDING = f"""
     WHERE x.state IN ('PENDING', 'RUNNING', 'RETRYING') AND NOT {APART}
       AND ({ADMITTED} OR x.ready_at <= GREATEST(statement_timestamp(), q.as_of))
 """
-"""What is admitted or waits of the jobs in `q (job_id, shard, job_policy, paused, as_of)`."""
+"""Admitted and waiting runs of the jobs in `q (job_id, shard, job_policy, paused, as_of)`."""
 
 NEXT = f"""
     SELECT jsonb_object_agg(run_id::text, true) AS runs FROM (
@@ -91,8 +91,8 @@ NEXT = f"""
         WHERE NOT admitted
     ) placed WHERE next AND waits
 """
-"""Who of those that wait may go once nobody is admitted: in a buffer the one that is handed out
-first, of those that replace the newest once it is the oldest.
+"""The waiting run that may start when no run is admitted: in a buffer the first in dispatch order;
+with a replacing policy the newest, when it is also the oldest.
 """
 
 DECIDE = f"""
@@ -151,9 +151,9 @@ SELECT scheduled_at, run_id, token, state, fate,
     'run ' || CASE WHEN fate <> 'SKIPPED' THEN by WHEN queued THEN ahead ELSE first END
 FROM decided WHERE fate IS NOT NULL ORDER BY scheduled_at, run_id LIMIT {MOST}
 """
-"""`queued`: it waits under SKIP, and neither its definition nor a newer run is about to end it.
-`taken`: the newest runs already, so that whom it replaced is on its way out, or was let be when its
-policy was another one.
+"""`queued`: the run waits under SKIP, and neither its definition nor a newer run ends it. `taken`:
+the newest run is already admitted, so the runs it replaces are being canceled, or were kept under
+an earlier policy.
 """
 
 PART = f"""
@@ -186,7 +186,7 @@ ROOMS = "{{{}}}".format(", ".join(f'"{policy}": {room}' for policy, room in BUFF
 
 
 def part(connection: Connection, tenure: TenureId, crowds: Sequence[Crowd]) -> Parted:
-    """End what has to go, and mark what runs and has to. A job stands there once."""
+    """End waiting runs by policy, and mark running ones for cancel. At most one crowd for a job."""
     arguments = {
         "jobs": arrays.ids(crowd.job_id for crowd in crowds),
         "shards": arrays.numbers(crowd.shard for crowd in crowds),

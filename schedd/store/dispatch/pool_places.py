@@ -1,14 +1,14 @@
-"""Pools as attempts are handed out: who has a place, judged on rows (core/runs/pools.py).
+"""Apply the limits of pools at dispatch, decided on rows (core/runs/pools.py).
 
-    drafts of a pool ─→ SETTLE what has ended ─→ LOOK how full it is ─→ the first few may go
-                                                     those that went ─→ TAKE a turn each
+    drafts of a pool ─→ SETTLE ended turns ─→ LOOK how full it is ─→ the first few are dispatched
+                                                  dispatched runs ─→ TAKE a turn each
 
 Invariants (PROTOCOL 3)
-- `admitted` and `take` are called under the lock of the pool's shard, in the transaction that hands
-  out: nothing else writes turns, so a place that is free then is free still at its COMMIT.
-- A turn is open until its run is seen to be in another state or under another token: who stores a
-  result, a loss or a refusal needs to know nothing of pools.
-- A turn goes when neither a limit nor a rate can ask for it any more, be it another than today's.
+- `admitted` and `take` are called under the lock of the pool's shard, in the transaction that
+  dispatches. Nothing else writes turns, so a free place is still free at its COMMIT.
+- A turn is open until its run has another state or another token. So code that stores a result, a
+  loss or a rejection doesn't handle pools.
+- A turn is deleted when no limit and no rate can count it any more, not even a changed one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from schedd.store.cluster.fence import BY_INDEX
 from schedd.store.statements import arrays
 
 LATER: Final = "interval '2 s'"
-"""By which a start may be told after the last moment at which it might have been."""
+"""How long after `start_by` a start may be reported."""
 LONGEST: Final = f"interval '{MOST_PER.total_seconds():.0f} s'"
 MARGIN: Final = "interval '20 ms'"
-"""By which a worker's reading of the time may be behind: so much longer a start counts."""
+"""How far a worker's clock may lag. A start counts that much longer."""
 
 OPEN = """
     SELECT run_id, token, pool, runs, CASE
@@ -46,8 +46,8 @@ OPEN = """
         WHERE t.pool = ANY (%(pools)s::text[]) AND NOT t.ended
     ) turn
 """
-"""The open turns of some pools as their runs stand, and when they started. NULL: never; one that
-was lost with its worker has `finished_at` alone, and may have started."""
+"""The open turns of some pools with the states of their runs, and when they started. NULL: never. A
+run that was lost with its worker has `finished_at` only, and may have started."""
 
 SETTLE = f"""
 WITH t AS MATERIALIZED ({OPEN}), never AS (
@@ -72,9 +72,9 @@ WHERE t.pool = p.pool AND t.ended
   AND (p.per IS NULL OR t.start_by < p.newest
        OR t.start_by < statement_timestamp() - {LONGEST} - 2 * {LATER})
 """
-"""As long as it may still start one is kept, so that a pause knows of it. Of a pool with a rate the
-newest are, too, as many as it counts: whoever makes its time longer, for no more starts than it
-allowed, has those counted that were before. `newest`: all of these started later than that.
+"""A turn is kept while its run may still start, so that a pause finds it. A pool with a rate also
+keeps the newest turns, as many as the rate counts: a later edit to a longer period counts them.
+`newest`: those turns were assigned at that time or later.
 """
 
 LOOK = f"""
@@ -105,7 +105,7 @@ LEFT JOIN (
     ) placed GROUP BY pool
 ) s USING (pool)
 """
-"""Each turn is looked at once, however many pools are asked for."""
+"""Each turn is read once, for any number of pools."""
 
 ORPHANS = """
 DELETE FROM pool_turns t
@@ -124,8 +124,8 @@ FROM unnest(%(runs)s::uuid[], %(tokens)s::bigint[], %(scheduled)s::timestamptz[]
 
 
 def standings(connection: Connection, pools: Collection[PoolKey]) -> dict[PoolKey, PoolUsage]:
-    """How full these are now; those that aren't there are left out. Outside of the lock of their
-    shards: a hint.
+    """Return how much of these pools is in use, without pools that don't exist. A hint, unless the
+    caller holds the locks of their shards.
     """
     keys = [pool.split("/", 1) for pool in pools]
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
@@ -143,7 +143,7 @@ def standings(connection: Connection, pools: Collection[PoolKey]) -> dict[PoolKe
 def admitted(
     connection: Connection, drafts: Sequence[Draft]
 ) -> tuple[Sequence[Draft], list[Draft]]:
-    """Those that have a place if they go, in their order, and those for which there is none."""
+    """Return the drafts that have a place in their pools, in order, and those that don't."""
     pools = {draft.pool for draft in drafts if draft.pool}
     if not pools:
         return drafts, []
@@ -163,13 +163,13 @@ def admitted(
 
 
 def forget_orphans(connection: Connection) -> None:
-    """Turns of pools that are deleted, of runs that have ended since."""
+    """Delete turns of deleted pools whose runs have ended since."""
     connection.exec_driver_sql(ORPHANS)
 
 
-def take(connection: Connection, handed: Sequence[tuple[LiveRun, PoolKey]]) -> None:
-    """These were handed out in their pools, in this transaction."""
-    mine = [(run, pool) for run, pool in handed if pool]
+def take(connection: Connection, dispatched: Sequence[tuple[LiveRun, PoolKey]]) -> None:
+    """Record turns for runs that this transaction has dispatched."""
+    mine = [(run, pool) for run, pool in dispatched if pool]
     if not mine:
         return
     connection.exec_driver_sql(

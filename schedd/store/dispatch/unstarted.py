@@ -1,11 +1,11 @@
-"""Attempts that may still start, whatever became of their runs: what `ok` waits for (PROTOCOL 3).
+"""Attempts that may still start, which `ok` of a pause, edit or delete waits for (PROTOCOL 3).
 
-    RUNNING, not yet reported started    it was handed out
-    a lost assignment                    its worker may live: etcd alone said that it was gone
+    RUNNING, not yet reported started    the assignment was dispatched
+    a lost assignment                    its worker may still run: only its etcd lease expired
 
-What was given back was refused, or never will start by its worker's own word. A rescue writes down
-each assignment that it takes from a worker within its `start_by` (`dispatch.RESCUE`): its run may
-since have been handed out again, have ended, or be gone with its job.
+A run that was given back can't start: its worker rejected it or reported so. A rescue records each
+assignment that it takes from a worker within its `start_by` (`live_run_changes.RESCUE`). Its run
+may have been dispatched again since, have ended, or have been deleted with its job.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ def unstarted_attempts(
     now: datetime,
     pool: tuple[str, str] | None = None,
 ) -> list[LiveRun]:
-    """Those of a job, a deleted one too, or those that were handed out in a pool (namespace and
-    name), wherever their jobs are now; None: of all.
+    """Return attempts of a job, deleted ones too, or those dispatched in a pool (namespace and
+    name), whatever pool their jobs have now. None: of all.
 
-    A run that is lost between the two statements is in both, never in neither.
+    A run that is lost between the two statements is in both results.
     """
     key = None if pool is None else pool_key(*pool)
     return [*_running(connection, job_id, now, key), *_lost(connection, job_id, now, key)]
 
 
 def forget_expired(connection: Connection) -> None:
-    """Lost assignments that can't start any more since a while."""
+    """Delete lost assignments that can't start any more."""
     connection.exec_driver_sql(FORGET)
 
 

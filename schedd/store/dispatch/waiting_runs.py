@@ -1,7 +1,7 @@
-"""What a call on a job does to the runs that wait for it: cancelled at delete, skipped at resume.
+"""Change a job's waiting runs in a call: cancel at delete, skip at resume.
 
-The job's live runs are locked first, in order; the change is a statement of its own after that, so
-that it sees what accepts and assignments committed meanwhile.
+The job's live runs are locked first, in order. The change is a separate statement after that, so it
+sees everything that results and assignments committed meanwhile.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ SKIP = END.format(
 
 
 def cancel_waiting(connection: Connection, job_id: JobId, by: str) -> int:
-    """The job is deleted, `by` whom in words: PENDING and RETRYING become CANCELLED (DELETED).
-    Gives how many.
+    """Cancel the PENDING and RETRYING runs of a deleted job (CANCELLED, DELETED). Returns how many.
+    `by`: who deleted the job, as text.
     """
     return len(_end(connection, CANCEL, job_id, "CANCELLED", "DELETED", by))
 
@@ -62,9 +62,9 @@ def skip_paused(
     tenure: TenureId | None = None,
     until: datetime | None = None,
 ) -> None:
-    """The job is resumed: what was inserted early and fell due in the pause is SKIPPED (PAUSED),
-    `by` the pause of whom in words. `tenure`: whose owner resumes it; None: a person. `until`: the
-    pause ended then; None: it ends now.
+    """Skip runs of a resumed job that were inserted early for times in the pause (SKIPPED, PAUSED).
+    `by`: the pause, as text. `tenure`: the owner that resumes; None: a user. `until`: when the
+    pause ended; None: now.
     """
     skipped = _end(connection, SKIP, job_id, "SKIPPED", "PAUSED", by, until, tenure)
     run_quota.give_back(connection, skipped)

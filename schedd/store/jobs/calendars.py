@@ -1,14 +1,14 @@
-"""Calendars: each version of them, and the jobs that are computed with it.
+"""Calendars: their versions, and the jobs that use each version.
 
     calendars ──▶ the newest version of each          job_calendars ──▶ a job's own versions
-         └──────── calendar_versions: what each says ───────┘
+         └──────── calendar_versions: the content of each ──┘
 
 Invariants
-- What a version says never changes; the numbers of a name only grow, also over its deletion.
-- A job is computed with the versions that are pinned to it. They are written with its definition,
-  under its locks, while the rows of its calendars are held FOR SHARE and still say those versions:
-  so a job is never pinned to one that was replaced or deleted before.
-- Locks: shard, job, timer, then calendars by name. Who changes a calendar holds its row alone.
+- A version's content never changes. The numbers of a name only grow, also over its deletion.
+- A job uses the versions that are pinned to it. They are written with its definition, under its
+  locks, while the rows of its calendars are locked FOR SHARE and still have those versions. So a
+  job is never pinned to a version that was replaced or deleted before.
+- Locks: shard, job, timer, then calendars by name. A change of a calendar locks only its row.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ LEFT JOIN LATERAL (
     WHERE c.job_id = j.job_id
 ) pinned ON true
 """
-"""Beside `jobs j`: the calendars that it is computed with."""
+"""A join for `jobs j`: the job's pinned calendars."""
 
 
 def pinned_lateral() -> LateralFromClause:
-    """`PINNED` for statements that are built; with `jobs`, ON true."""
+    """Return `PINNED` for SQLAlchemy, to join with `jobs` ON true."""
     both = job_calendars.join(
         calendar_versions,
         (calendar_versions.c.namespace == job_calendars.c.namespace)
@@ -66,7 +66,7 @@ def pinned_lateral() -> LateralFromClause:
 def pinned(
     names: Sequence[str] | None, versions: Sequence[int] | None, specs: Sequence[Any] | None
 ) -> tuple[PinnedCalendar, ...]:
-    """From the columns of `PINNED`: all NULL for a job that uses none."""
+    """Decode the columns of `PINNED`: all NULL for a job without calendars."""
     if not names or not versions or not specs:
         return ()
     rows = sorted(zip(names, versions, specs, strict=True), key=lambda row: row[0])
@@ -76,7 +76,7 @@ def pinned(
 def current(
     connection: Connection, namespace: str, names: Collection[str]
 ) -> tuple[PinnedCalendar, ...]:
-    """The newest version of those of these that there are, by name."""
+    """Return the newest version of each of these calendars that exists, by name."""
     both = calendars.join(
         calendar_versions,
         (calendar_versions.c.namespace == calendars.c.namespace)
@@ -99,7 +99,7 @@ def current(
 def pin(
     connection: Connection, job_id: JobId, namespace: str, wanted: Sequence[PinnedCalendar]
 ) -> bool:
-    """Have a job be computed with these; False, and nothing done, if one isn't the newest now."""
+    """Pin these calendars to a job. False, and nothing changes, if one isn't the newest version."""
     names = sorted(one.name for one in wanted)
     rows = connection.execute(
         select(calendars.c.name, calendars.c.version)
@@ -124,7 +124,7 @@ def pin(
 
 
 def forget(connection: Connection, job_id: JobId) -> None:
-    """The job uses none."""
+    """Remove the job's calendars."""
     connection.execute(job_calendars.delete().where(job_calendars.c.job_id == job_id))
 
 
@@ -137,8 +137,8 @@ def apply_calendar(
     entry: AuditEntry,
     noted: Callable[[CalendarRecord | None], tuple[str, str]] | None = None,
 ) -> CalendarRecord:
-    """Write its next version, unless the newest one says the same. `noted`: what the audit has of
-    it, before and after, by the version before.
+    """Write the calendar's next version, unless the newest one is equal. `noted`: returns the audit
+    log's texts before and after, for the earlier version.
     """
     connection.execute(
         insert(calendars)
@@ -179,7 +179,7 @@ def apply_calendar(
 def get_calendar(
     connection: Connection, namespace: str, name: str, version: int = 0
 ) -> CalendarRecord | None:
-    """The newest version, or the one of this number, also of a deleted calendar."""
+    """Return the newest version, or the one with this number, also of a deleted calendar."""
     query = _records().where(
         calendars.c.namespace == clean(namespace), calendars.c.name == clean(name)
     )
@@ -196,7 +196,7 @@ def get_calendar(
 def list_calendars(
     connection: Connection, namespace: str, after: str, limit: int
 ) -> list[CalendarRecord]:
-    """By name, past `after`."""
+    """Return calendars after `after`, by name."""
     rows = connection.execute(
         _records()
         .where(
@@ -214,7 +214,7 @@ def list_calendars(
 def behind(
     connection: Connection, namespace: str, name: str, version: int, limit: int
 ) -> list[JobId]:
-    """Jobs that are computed with an earlier version."""
+    """Return jobs that use an earlier version."""
     query = _users(namespace, name).where(job_calendars.c.version < version)
     return [JobId(row.job_id) for row in connection.execute(query.limit(limit))]
 
@@ -227,8 +227,8 @@ def delete_calendar(
     most: int,
     noted: Callable[[CalendarRecord], str] | None = None,
 ) -> bool | list[str]:
-    """Delete it. False: there is none; names (`most` of them): these jobs use it, it stays.
-    `noted`: what the audit has of what went.
+    """Delete the calendar. False: it doesn't exist. Names, at most `most`: these jobs use it, and
+    it isn't deleted. `noted`: returns the audit log's text for the deleted calendar.
     """
     here = (calendars.c.namespace == clean(namespace)) & (calendars.c.name == clean(name))
     found = connection.execute(
@@ -240,7 +240,7 @@ def delete_calendar(
     if names := [row.name for row in users]:
         return names
     gone = get_calendar(connection, namespace, name)
-    assert gone is not None, "its row is held"
+    assert gone is not None, "its row is locked"
     connection.execute(calendars.update().where(here).values(deleted_at=func.clock_timestamp()))
     before = entry.before if noted is None else noted(gone)
     audit.write_all(connection, [replace(entry, before=before)])
@@ -248,7 +248,7 @@ def delete_calendar(
 
 
 def _users(namespace: str, name: str) -> Any:
-    """The jobs that are computed with some version of it."""
+    """Select the jobs that use any version of the calendar."""
     return (
         select(jobs.c.job_id, jobs.c.name)
         .select_from(job_calendars.join(jobs, jobs.c.job_id == job_calendars.c.job_id))
@@ -312,7 +312,7 @@ class PostgresCalendarStore:
     database: Database
 
     async def current(self, namespace: str, names: Collection[str]) -> tuple[PinnedCalendar, ...]:
-        """The newest version of each."""
+        """Return the newest version of each."""
         return await self.database.call(lambda c: current(c, namespace, names))
 
     async def apply(
@@ -324,23 +324,23 @@ class PostgresCalendarStore:
         audit: AuditEntry,
         noted: Callable[[CalendarRecord | None], tuple[str, str]] | None = None,
     ) -> CalendarRecord:
-        """Write its next version."""
+        """Write the calendar's next version."""
         return await self.database.call(
             lambda c: apply_calendar(c, namespace, name, spec, actor, audit, noted)
         )
 
     async def get(self, namespace: str, name: str, version: int = 0) -> CalendarRecord | None:
-        """One version."""
+        """Return one version."""
         return await self.database.call(lambda c: get_calendar(c, namespace, name, version))
 
     async def list(self, namespace: str, after: str, limit: int) -> list[CalendarRecord]:
-        """By name."""
+        """Return calendars after `after`, by name."""
         return await self.database.call(lambda c: list_calendars(c, namespace, after, limit))
 
     async def behind(
         self, namespace: str, name: str, version: int, limit: int
     ) -> builtins.list[JobId]:
-        """Jobs that are computed with an earlier version."""
+        """Return jobs that use an earlier version."""
         return await self.database.call(lambda c: behind(c, namespace, name, version, limit))
 
     async def delete(
@@ -351,7 +351,7 @@ class PostgresCalendarStore:
         most: int,
         noted: Callable[[CalendarRecord], str] | None = None,
     ) -> bool | builtins.list[str]:
-        """False: there is none; names: who uses it."""
+        """Delete the calendar. False: it doesn't exist. Names: these jobs use it."""
         return await self.database.call(
             lambda c: delete_calendar(c, namespace, name, audit, most, noted)
         )

@@ -1,12 +1,12 @@
-"""Who runs after whom: the graph of the chains, which has no cycle (PROTOCOL 5).
+"""The graph of chains: which job runs after which. It has no cycle (PROTOCOL 5).
 
-    after.jobs ─→ the graph's lock ─→ the parents' timers, shared ─→ no way back ─→ edges
+    after.jobs ─→ the graph's lock ─→ the parents' timers, shared ─→ no path back ─→ edges
 
 Invariants
-- Whoever adds edges holds the graph's lock from before its first row, so of two that would close a
-  cycle together the second sees the first.
-- A parent stays while a child names it: who adds an edge holds the parent's timer, shared, and who
-  deletes a job holds its timer before it looks for children.
+- Adding edges takes the graph's lock before any row. Of two calls that would close a cycle together
+  the second sees the edges of the first.
+- A parent can't be deleted while a child names it: adding an edge locks the parent's timer, shared,
+  and deleting a job locks its timer before it reads the children.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from schedd.store.schema.tables import jobs
 from schedd.store.statements import arrays
 
 _LOCK: Final = 7_420_005
-"""Of the graph, among the advisory locks."""
+"""The advisory lock of the graph."""
 
 PARENTS = """
 SELECT j.name, j.job_id FROM jobs j JOIN timers t USING (job_id)
@@ -42,15 +42,15 @@ DELETE FROM chain_arrivals a WHERE NOT EXISTS (
 
 
 def lock(connection: Connection) -> None:
-    """Be alone in adding edges. Before any row is locked."""
+    """Take the graph's lock, before any row is locked."""
     connection.exec_driver_sql("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
 
 
 def fault(
     connection: Connection, job_id: JobId | None, namespace: str, name: str, after: Collection[str]
 ) -> ChainRefused | dict[str, JobId]:
-    """Why a job can't run after these; or their ids, and they stay. `job_id` None: a new one. With
-    the graph's lock.
+    """Return why a job can't run after these, or the ids of the parents, locked against deletion.
+    `job_id` None: a new job. The caller holds the graph's lock.
     """
     if name in after:
         return ChainRefused("cycle", path_text([name, name]))
@@ -71,7 +71,7 @@ def fault(
 
 
 def link(connection: Connection, job_id: JobId, parents: Mapping[str, JobId]) -> None:
-    """Have the job run after these alone."""
+    """Set the job's parents to exactly these."""
     connection.execute(chain_edges.delete().where(chain_edges.c.child == job_id))
     if parents:
         rows = [{"child": job_id, "parent": parent} for parent in parents.values()]
@@ -84,28 +84,28 @@ def link(connection: Connection, job_id: JobId, parents: Mapping[str, JobId]) ->
 
 
 def children(connection: Connection, job_id: JobId) -> list[str]:
-    """The names of the jobs that run after this one."""
+    """Return the names of the jobs that run after this one."""
     both = chain_edges.join(jobs, jobs.c.job_id == chain_edges.c.child)
     query = select(jobs.c.name).select_from(both).where(chain_edges.c.parent == job_id)
     return list(connection.execute(query.order_by(jobs.c.name)).scalars())
 
 
 def forget(connection: Connection, job_id: JobId) -> None:
-    """The job is deleted: nothing arrives at it any more, and what waited for it doesn't."""
+    """Delete the edges and chain events of a deleted job."""
     connection.execute(chain_edges.delete().where(chain_edges.c.child == job_id))
     connection.execute(chain_arrivals.delete().where(chain_arrivals.c.child == job_id))
 
 
 def forget_orphans(connection: Connection) -> None:
-    """What arrived at a job while it was being deleted, or had its parents taken away."""
+    """Delete chain events that reached a job while it or its edges were being deleted."""
     connection.exec_driver_sql(FORGET_ORPHANS)
 
 
 def _way_back(
     connection: Connection, job_id: JobId | None, parents: list[JobId]
 ) -> list[JobId] | None:
-    """In the order of running: from the job over what runs after it to itself, if it is above one
-    of these. Empty: it isn't; None: there is too much above it.
+    """Return the cycle that these parents would close, in run order. Empty: there is none. None:
+    there are more than `MOST_ANCESTORS` ancestors.
     """
     below: dict[JobId, JobId | None] = dict.fromkeys(parents)
     frontier = parents

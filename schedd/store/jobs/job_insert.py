@@ -1,12 +1,12 @@
-"""Jobs of many callers, stored by one statement: jobs, timers, keys.
+"""Store jobs of several callers with one statement: jobs, timers, idempotency keys.
 
 Invariants
-- What this statement wrote is what `jobs.create_job` writes for each by itself, and reading it
-  gives the records that it was given.
-- A call whose key stands already or comes twice in one batch, or whose name is taken, isn't
-  written here: which answer it gets is for `jobs.create_job` to say.
-- A key is taken with the job that it made, or nothing of the batch is written: one that somebody
-  else takes meanwhile has them all begin anew, each by itself.
+- The statement writes the same rows as `jobs.create_job` for each call. Reading them returns the
+  given records.
+- A call isn't written here if its key is in use or repeated in the batch, or its name is taken.
+  `jobs.create_job` decides its answer.
+- Key and job are written together. If another transaction takes one of the keys meanwhile, the
+  batch is rolled back, and each call gets its own transaction.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from schedd.core.runs.records import ChainRefused, Create, JobRecord, StoreConfl
 from schedd.store import audit
 from schedd.store.connection.database import RolledBack
 from schedd.store.jobs import jobs
-from schedd.store.jobs.requested_jobs import wished_columns
+from schedd.store.jobs.requested_jobs import job_columns
 from schedd.store.statements import arrays
 
 CREATE: Final = """
@@ -61,12 +61,12 @@ SELECT place, key IS NULL OR job_id IN (SELECT made FROM taken) FROM b JOIN stor
 
 
 def create(connection: Connection, create: Create) -> JobRecord | StoreConflict | ChainRefused:
-    """One by itself."""
+    """Store one job."""
     return jobs.create_job(connection, create.record, create.key, create.entry)
 
 
 def create_all(connection: Connection, creates: Sequence[Create]) -> dict[int, JobRecord]:
-    """The records by their places; those that aren't there are to be judged one by one."""
+    """Store several jobs. Returns records by place; calls left out need their own transaction."""
     chosen = _first_of_each(creates)
     rows = connection.exec_driver_sql(CREATE, _columns(creates, chosen)).all()
     if not all(keyed for _, keyed in rows):
@@ -77,24 +77,24 @@ def create_all(connection: Connection, creates: Sequence[Create]) -> dict[int, J
 
 
 def _first_of_each(creates: Sequence[Create]) -> list[int]:
-    """The places of those whose key and name no one before them has."""
+    """Return the places of the calls whose key and name no earlier call has."""
     chosen: list[int] = []
     seen: set[object] = set()
     for place, each in enumerate(creates):
         key, new = each.key, each.record.definition
-        told: list[object] = [("name", arrays.clean(new.namespace), arrays.clean(new.name))]
+        identities: list[object] = [("name", arrays.clean(new.namespace), arrays.clean(new.name))]
         if key is not None:
-            told.append((key.namespace, arrays.clean(key.call), arrays.clean(key.key)))
-        if seen.isdisjoint(told):
+            identities.append((key.namespace, arrays.clean(key.call), arrays.clean(key.key)))
+        if seen.isdisjoint(identities):
             chosen.append(place)
-        seen.update(told)
+        seen.update(identities)
     return chosen
 
 
 def _columns(creates: Sequence[Create], places: Sequence[int]) -> dict[str, object]:
     chosen = [creates[place] for place in places]
     records = [each.record for each in chosen]
-    return wished_columns(places, records, [each.key for each in chosen]) | {
+    return job_columns(places, records, [each.key for each in chosen]) | {
         "updated": arrays.instants(record.updated_at for record in records),
         "due": arrays.instants(record.due_at for record in records),
         "nominal": arrays.instants(record.nominal for record in records),

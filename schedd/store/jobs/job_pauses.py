@@ -1,8 +1,8 @@
-"""Jobs that rest: paused and resumed, by a person's call or by their shard's owner (PROTOCOL 3).
+"""Pause and resume jobs, by a user's call or by their shard's owner (PROTOCOL 3).
 
-    lock the job's rows ─→ who, when, why ─→ timer paused ⋯ what fell due skipped ─→ timer set
+    lock the job's rows ─→ who, when, why ─→ timer paused ⋯ missed times skipped ─→ timer set
 
-Invariant: what fell due in a pause is accounted for in the transaction that ends it.
+Invariant: the transaction that ends a pause accounts for the scheduled times inside it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def pause_job(
     seen_generation: int | None = None,
     noted: Callable[[JobRecord], str] | None = None,
 ) -> JobRecord | StoreConflict | None:
-    """Nothing fires from the commit on; waiting runs wait. Pausing again changes the note, if one
-    is given, and the end, and nothing where both are the same. A `StoreConflict` if the generation
-    isn't the one seen. `noted`: what the audit has of how it stands.
+    """Pause the job: nothing fires after the commit, and waiting runs wait. Pausing again replaces
+    the end, and the note if one is given; nothing is written if both are the same. `StoreConflict`:
+    the generation isn't the one seen. `noted`: returns the audit log's text for the job's state.
     """
     generation = lock_job(connection, job_id)
     if generation is None:
@@ -76,10 +76,10 @@ def resume_job(
     tenure: TenureId | None = None,
     noted: Callable[[JobRecord], str] | None = None,
 ) -> JobRecord | StoreConflict | None:
-    """Let it fire again from `timer` on; what fell due in the pause is accounted for. A
-    `StoreConflict` if the generation isn't the one that `timer` was reckoned from. `until`: the
-    pause ended then. `tenure`: whose owner does it; None: a person's call. `noted`: what the audit
-    has of how it stood.
+    """Resume the job with `timer`, and account for the scheduled times in the pause.
+    `StoreConflict`: the generation isn't the one that `timer` was computed from. `until`: when the
+    pause ended. `tenure`: the owner's, None for a user's call. `noted`: returns the audit log's
+    text for the earlier state.
     """
     generation = lock_job(connection, job_id)
     if generation is None:

@@ -1,11 +1,11 @@
-"""The rows of a job: locked in one order, read with all that stands beside them, changed together.
+"""The rows of a job: locked in one order, read with the rows that belong to them, changed together.
 
     shards ─→ jobs ─→ timers        locked (`lock_job`)
     jobs + timers + resumptions + pinned calendars ─→ JobRecord
 
 Invariants
-- Definition and timer have the same generation: `change` and `set_timer` raise it, and go together.
-- What never fired is accounted for (`account`) under the lock that its timer was read with.
+- Definition and timer have the same generation: `change` and `set_timer` raise it together.
+- Scheduled times that never fired are accounted for (`account`) under the lock of the timer read.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ SELECT 1 FROM shards WHERE id = ANY (%s::int[]) ORDER BY id FOR NO KEY UPDATE
 
 
 def lock_job(connection: Connection, job_id: JobId, *others: ShardId) -> int | None:
-    """Lock the job's shard, and these, then the job, then its timer; its generation, None if
-    deleted.
+    """Lock the job's shard and `others`, then the job, then its timer. Returns the generation, None
+    if the job is deleted.
     """
     where = select(timers.c.shard).where(timers.c.job_id == job_id)
     shard = connection.execute(where).scalar_one_or_none()
@@ -77,7 +77,7 @@ def set_timer(
     paused: bool | None = None,
     line: LineId | None = None,
 ) -> None:
-    """`line`: the edited definition's; None: it is as it was."""
+    """Change the timer. `line`: the edited definition's; None: unchanged."""
     same = timers.c.line_generation == timers.c.generation
     values: dict[str, Any] = {
         "generation": timers.c.generation + 1,
@@ -92,7 +92,7 @@ def set_timer(
 
 
 def _edited(edit: TimerEdit) -> dict[str, Any]:
-    """Judged on the row: the schedule may have made a run since it was read."""
+    """Return the new values as SQL: the timer may have fired since the caller read it."""
     due: Any = timers.c.due_at
     nominal: Any = timers.c.nominal
     if edit.reset is not None:
@@ -159,7 +159,7 @@ def records() -> Select[Any]:
     )
 
 
-# Made once: to put a statement together costs more than to run it.
+# Built once: building a statement costs more than running it.
 _OF_ID: Final = records().where(jobs.c.job_id == bindparam("wanted"))
 
 

@@ -1,15 +1,15 @@
-"""Jobs: made, read, edited, deleted (PROTOCOL 3); paused and resumed in `pausing`.
+"""Create, read, edit and delete jobs (PROTOCOL 3). `job_pauses` pauses and resumes them.
 
     lock the shard's row ─→ the job's ─→ its timer's ─→ its runs' ─→ write ─→ audit
-    (one that says `after`: the chains' graph before all)
+    (a definition with `after`: the lock of the chains' graph first)
 
 Invariants
-- A call that changes a job holds its shard's row first, so that no owner's batch is in flight
-  beside it; if the job has moved meanwhile, it starts over.
-- No call ends a run that was inserted early, but delete: the unique key would swallow the instant.
+- A call that changes a job locks its shard's row first, so no owner's batch runs at the same time.
+  If the job has moved meanwhile, the call starts again.
+- Only delete ends a run that was inserted early: its unique key would block the scheduled time.
 - A deleted job has no timer, and its name is free at once.
-- What was due by a timer that is set anew or goes, and never fired, is reckoned from the timer as
-  it stands under the lock, and accounted for in the same transaction.
+- When a timer is reset or deleted, its scheduled times that never fired are computed from the timer
+  under the lock, and accounted for in the same transaction.
 """
 
 from __future__ import annotations
@@ -72,16 +72,16 @@ from schedd.store.statements import idempotency
 from schedd.store.statements.arrays import clean
 from schedd.store.statements.rows import decoded
 
-# A job moves to another shard, for its pool is another one (PROTOCOL 3).
+# A job moves to another shard when its pool changes (PROTOCOL 3).
 #
 #     both shards' rows, in order ─→ the job's ─→ its timer's ─→ its live runs' ─→ the new shard's
-#     epoch ─→ all that stands by shard: job, timer, resumption, failures, live runs, notifications
+#     epoch ─→ all rows with a shard: job, timer, resumption, failures, live runs, notifications
 #
 # Invariants
-# - The new shard's epoch grows past the old one's, and past the clock, as when a shard is taken.
-#   So each token of its owner is greater than the tokens of the job's runs. The owner finds its
-#   epoch gone, takes the shard again, and reads it.
-# - A run that has ended stays where it was: nobody asks for its shard.
+# - The new shard's epoch grows past the old one's, and past the clock, as in a takeover. So each
+#   token of its owner is greater than the tokens of the job's runs. The owner finds that its epoch
+#   isn't current, takes the shard again, and reads it.
+# - A run that has ended keeps its shard: nothing reads it any more.
 
 RAISE: Final = f"""
 UPDATE shards SET epoch = GREATEST(
@@ -105,7 +105,7 @@ MOVE: Final = (
 
 
 def move(connection: Connection, job_id: JobId, there: ShardId) -> None:
-    """Called with both shards' rows, the job's and its timer's locked."""
+    """Move the job to another shard. The caller has locked both shards, the job and its timer."""
     timer = select(timers.c.shard).where(timers.c.job_id == job_id)
     here = connection.execute(timer).scalar_one()
     if here == there:
@@ -118,10 +118,10 @@ def move(connection: Connection, job_id: JobId, there: ShardId) -> None:
 
 
 LOOKED_AT: Final = 5_000
-"""Jobs that one statement looks at: some hundredths of a second."""
+"""Jobs that one statement scans, in some hundredths of a second."""
 
 Place: TypeAlias = tuple[datetime, JobId]
-"""Where a list of jobs is: when the last one was made, and its id."""
+"""A position in a list of jobs: creation time and id of the last one."""
 
 _PLACE: Final = tuple_(jobs.c.created_at, jobs.c.job_id)
 
@@ -132,7 +132,7 @@ def create_job(
     wanted: Idempotency | None,
     entry: AuditEntry,
 ) -> JobRecord | StoreConflict | ChainRefused:
-    """Store job and timer; with a key used before, the job of then."""
+    """Store job and timer. With a key used before, return the earlier job."""
     new = record.definition
     if new.after:
         chains.lock(connection)
@@ -148,7 +148,7 @@ def create_job(
 
 
 def get_job(connection: Connection, namespace: str, job: str) -> JobRecord | None:
-    """By id or by name; a submit's own job by id alone. None for a deleted one."""
+    """Return a job by id or name, the job of a submit by id only. None for a deleted job."""
     by_id = _uuid(job)
     where = jobs.c.job_id == by_id if by_id else (jobs.c.name == clean(job)) & ~jobs.c.ephemeral
     row = connection.execute(
@@ -158,7 +158,7 @@ def get_job(connection: Connection, namespace: str, job: str) -> JobRecord | Non
 
 
 def records_of(connection: Connection, wanted: Collection[JobId]) -> list[JobRecord]:
-    """Those of these that aren't deleted."""
+    """Return those of these jobs that aren't deleted."""
     where = (jobs.c.job_id.in_(wanted), jobs.c.deleted_at.is_(None))
     return decoded("jobs", connection.execute(records().where(*where)), record_of)
 
@@ -170,8 +170,8 @@ def list_jobs(
     limit: int,
     wanted: JobFilter = ALL_JOBS,
 ) -> tuple[list[JobRecord], Place | None]:
-    """Newest first, past `after`, and how far that goes; None: to the end. Without an index for
-    what is wanted LOOKED_AT jobs are looked at.
+    """Return jobs after `after`, newest first, and the place where the scan ended; None: the end of
+    the list. Without an index for the filter `LOOKED_AT` jobs are scanned.
     """
     end = None if wanted.by_index else _end(connection, namespace, after)
     query = _newest(records(), namespace, after).where(*_conditions(wanted)).limit(limit)
@@ -183,8 +183,8 @@ def list_jobs(
 def newest_definitions(
     connection: Connection, namespace: str, limit: int
 ) -> list[StoredDefinition]:
-    """Of the newest jobs, without their calendars; whether they are paused by what stands beside
-    the name, and whether their timers are through by a look at each.
+    """Return the definitions of the newest jobs, without their calendars. `paused` is read from the
+    job's row, `idle` from its timer.
     """
     its = select(timers.c.due_at.is_(None)).where(timers.c.job_id == jobs.c.job_id)
     said = select(
@@ -211,14 +211,14 @@ def newest_definitions(
 
 
 def _end(connection: Connection, namespace: str, after: Place | None) -> Place | None:
-    """Where a look ends that begins past `after`; None: there are no more than it may have."""
+    """Return where a scan after `after` ends; None: it reaches the end of the list."""
     places = _newest(select(jobs.c.created_at, jobs.c.job_id), namespace, after)
     last = connection.execute(places.offset(LOOKED_AT - 1).limit(1)).first()
     return None if last is None else (last.created_at, JobId(last.job_id))
 
 
 def _newest(query: Select[Any], namespace: str, after: Place | None) -> Select[Any]:
-    """Those that there are, newest first."""
+    """Return the query with the conditions and order of a list: not deleted, newest first."""
     query = query.where(
         jobs.c.namespace == clean(namespace), jobs.c.deleted_at.is_(None), ~jobs.c.ephemeral
     ).order_by(jobs.c.created_at.desc(), jobs.c.job_id.desc())
@@ -226,7 +226,7 @@ def _newest(query: Select[Any], namespace: str, after: Place | None) -> Select[A
 
 
 def _conditions(wanted: JobFilter) -> Iterator[ColumnElement[bool]]:
-    """A name in full goes by its index, a pool by its own; the rest is looked for in order."""
+    """Return the filter's conditions. Full names and pools have an index; the rest needs a scan."""
     if "*" in wanted.name:
         likened = wanted.name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
         yield jobs.c.name.like(clean(likened.replace("*", "%")), escape="\\")
@@ -234,7 +234,7 @@ def _conditions(wanted: JobFilter) -> Iterator[ColumnElement[bool]]:
         yield jobs.c.name == clean(wanted.name)
     for word in wanted.words:
         yield jobs.c.name.contains(clean(word.lower()), autoescape=True)
-    if wanted.paused is not None:  # as its timer says, and beside the name: no look elsewhere
+    if wanted.paused is not None:  # a copy of the timer's flag: no join
         yield jobs.c.paused_at.is_not(None) if wanted.paused else jobs.c.paused_at.is_(None)
     if wanted.pool is not None:
         yield jobs.c.pool == clean(wanted.pool) if wanted.pool else jobs.c.pool.is_(None)
@@ -265,7 +265,7 @@ def update_job(
     if generation != seen_generation:
         return StoreConflict("etag", job_id)
     if there != _elsewhere(connection, definition):
-        raise StartOver(f"the pool of job {job_id} was changed meanwhile")
+        raise StartOver(f"the pool of job {job_id} changed during the edit")
     unfired = None if missed is None else missed(stored(connection, job_id))
     try:
         change(
@@ -291,7 +291,7 @@ def update_job(
 
 
 def _elsewhere(connection: Connection, edited: StoredDefinition) -> tuple[ShardId, ...]:
-    """The shard that an edit moves the job to, if its pool is another than it was."""
+    """Return the shard that an edit moves the job to, empty if the pool doesn't change."""
     before = connection.execute(select(jobs.c.pool).where(jobs.c.job_id == edited.job_id)).scalar()
     if (before or "") == edited.pool:
         return ()
@@ -306,10 +306,10 @@ def delete_job(
     noted: Callable[[JobRecord], str] | None = None,
     seen_generation: int | None = None,
 ) -> Deletion | StoreConflict | ChainRefused | None:
-    """Delete it: waiting runs are cancelled, running ones finish. None: it wasn't there. `missed`
-    says of the job as it stood at that moment what accounts for what was due and never fired,
-    `noted` what the audit has of it. While others run after it, it stays, and a `StoreConflict` if
-    the generation isn't the one seen.
+    """Delete the job: waiting runs are canceled, running ones finish. None: it doesn't exist.
+    `missed` returns the row that accounts for scheduled times that never fired, `noted` the audit
+    log's text. `ChainRefused`: other jobs run after it. `StoreConflict`: the generation isn't the
+    one seen.
     """
     generation = lock_job(connection, job_id)
     if generation is None:
@@ -336,8 +336,8 @@ def delete_job(
 
 
 def _pin(connection: Connection, definition: StoredDefinition) -> None:
-    """Have it be computed with its calendars, refused if one of them was changed meanwhile; its
-    pool stays until it is written.
+    """Pin the definition's calendars, and lock its pool against deletion. Rolls back if a calendar
+    changed meanwhile or the pool doesn't exist.
     """
     namespace, pinned = clean(definition.namespace), definition.calendars
     if not pinned:
@@ -349,8 +349,8 @@ def _pin(connection: Connection, definition: StoredDefinition) -> None:
 
 
 def _link(connection: Connection, definition: StoredDefinition) -> None:
-    """Have it run after those that it names, refused if that can't be. With the graph's lock if it
-    names any.
+    """Set the definition's parents. Rolls back if it can't run after them. The caller holds the
+    graph's lock if there are any.
     """
     found: ChainRefused | dict[str, JobId] = {}
     if definition.after:
@@ -366,7 +366,7 @@ def _link(connection: Connection, definition: StoredDefinition) -> None:
     chains.link(connection, definition.job_id, found)
 
 
-# Made once: to put a statement together costs more than to run it.
+# Built once: building a statement costs more than running it.
 _INSERT_TIMER: Final = timers.insert()
 _INSERT_JOB: Final = (
     insert(jobs)

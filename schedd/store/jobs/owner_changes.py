@@ -1,8 +1,8 @@
-"""Changes of jobs that their shard's owner makes, under its claim: no person asked for them now.
+"""Automatic changes of jobs by their shard's owner, under its claim: resume, pause of failing jobs.
 
-    resumptions, failing ──read──→ reckoned by the owner ──→ as the call of a person would write it
+    resumptions, failing ──read──→ computed by the owner ──→ written as by a user's call
 
-Invariant: what was reckoned from one generation of a job changes nothing at another.
+Invariant: a change that was computed from one generation of a job isn't applied to another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from schedd.store.results import failure_counts
 def unsettled(
     connection: Connection, shards: Collection[ShardId], now: datetime, limit: int
 ) -> tuple[list[JobRecord], list[tuple[JobRecord, int]]]:
-    """Jobs whose pause has ended; those that failed too often in a row, and how often that is."""
+    """Return jobs whose pause has ended, and jobs that failed too often in a row with the count."""
     over = failure_counts.over(connection, shards, now, limit)
     often = dict(failure_counts.too_often(connection, shards, limit))
     if not over and not often:
@@ -36,7 +36,7 @@ def unsettled(
 
 
 def resume(connection: Connection, tenure: TenureId, ended: Sequence[Resumption]) -> list[JobId]:
-    """Resume them in the order of their ids; gives those that were."""
+    """Resume these jobs, by id. Returns those that were resumed."""
     done: list[JobId] = []
     for one in sorted(ended, key=lambda one: one.job_id):
         answer = job_pauses.resume_job(
@@ -54,9 +54,7 @@ def resume(connection: Connection, tenure: TenureId, ended: Sequence[Resumption]
 
 
 def pause_failing(connection: Connection, failed: Sequence[FailedTooOften]) -> list[JobId]:
-    """Pause them in the order of their ids; gives those that were. What they have failed counts no
-    more: the next pause takes as many failures again.
-    """
+    """Pause these jobs, by id. Returns those that were paused. Their failure counts are reset."""
     done: list[JobId] = []
     for one in sorted(failed, key=lambda one: one.job_id):
         if not one.note:

@@ -1,11 +1,11 @@
-"""Pools: set, paused, deleted, and who uses them. As attempts are handed out: `pooling`.
+"""Set, pause, delete and list pools. `dispatch/pool_places` applies them to dispatched runs.
 
     lock the pool's shard ─→ its row ─→ write ─→ audit
 
 Invariants
-- Who changes a pool holds its shard's row, so that no batch of its runs is in flight beside it.
-- A job's definition that names a pool is written while the pool's row is held FOR KEY SHARE
-  (`hold`): so no job is left in a pool that was deleted, and who changes one waits for no job.
+- A change of a pool locks its shard's row, so no batch of its runs is written at the same time.
+- A job's definition that names a pool is written while the pool's row is locked FOR KEY SHARE
+  (`hold`). So no job is left in a deleted pool, and a change of a pool waits for no job.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LOCK_SHARD: Final = "SELECT 1 FROM shards WHERE id = %s FOR NO KEY UPDATE"
 
 
 def hold(connection: Connection, namespace: str, name: str) -> bool:
-    """Have it stay until the end of the transaction; False: there is none."""
+    """Lock the pool against deletion until the transaction ends. False: it doesn't exist."""
     found = (
         select(pools.c.name).where(_is(namespace, name)).with_for_update(read=True, key_share=True)
     )
@@ -53,8 +53,8 @@ def hold(connection: Connection, namespace: str, name: str) -> bool:
 
 
 def hold_of(connection: Connection, job_id: JobId) -> bool:
-    """Have the pool that this job names stay, as `hold`; with the job's timer locked. False: it is
-    gone, as it may be of a submitted run that has ended.
+    """Lock the job's pool, as `hold`. The caller has locked the job's timer. False: the pool was
+    deleted, as may happen after a submitted run has ended.
     """
     of = select(jobs.c.namespace, jobs.c.pool).where(jobs.c.job_id == job_id)
     row = connection.execute(of).first()
@@ -71,7 +71,9 @@ def set_pool(
     actor: str,
     entry: AuditEntry,
 ) -> PoolRecord | StoreConflict:
-    """Make it, or write what it allows. `seen_version`: refused if it is another; 0: whatever."""
+    """Create the pool or change its limits. `StoreConflict`: the version isn't `seen_version`; 0
+    accepts any version.
+    """
     shard = shard_of_pool(namespace, name)
     connection.exec_driver_sql(LOCK_SHARD, (shard,))
     before = _found(connection, namespace, name)
@@ -107,8 +109,8 @@ def pause_pool(
     entry: AuditEntry,
     noted: Callable[[PoolRecord], str] | None = None,
 ) -> PoolRecord | None:
-    """Have nothing of it start, or start again. None: there is none. `noted`: what the audit has of
-    how it stands.
+    """Pause or resume the pool. None: it doesn't exist. `noted`: returns the audit log's text for
+    the pool's state.
     """
     connection.exec_driver_sql(LOCK_SHARD, (shard_of_pool(namespace, name),))
     before = _found(connection, namespace, name)
@@ -143,8 +145,8 @@ def delete_pool(
     most: int,
     noted: Callable[[PoolRecord], str] | None = None,
 ) -> bool | list[PoolUser]:
-    """Delete it. False: there is none; some (at most `most`): these use it, and it stays. `noted`:
-    what the audit has of what went.
+    """Delete the pool. False: it doesn't exist. Users, at most `most`: these use it, and it isn't
+    deleted. `noted`: returns the audit log's text for the deleted pool.
     """
     connection.exec_driver_sql(LOCK_SHARD, (shard_of_pool(namespace, name),))
     held = select(pools).where(_is(namespace, name)).with_for_update()
@@ -167,7 +169,7 @@ def delete_pool(
         PoolUser(run=row.run_id) if row.ephemeral else PoolUser(row.name) for row in users
     ]:
         return found
-    # What still runs, of jobs that have moved, counts again if a pool of that name is made anew.
+    # Running attempts of jobs that have moved count again if a pool with that name is created.
     connection.exec_driver_sql(
         pool_places.SETTLE, {"pools": arrays.texts([pool_key(namespace, name)])}
     )
@@ -182,7 +184,7 @@ def delete_pool(
 def get_pool(
     connection: Connection, namespace: str, name: str
 ) -> tuple[PoolRecord, PoolUse] | None:
-    """It, and what is in it."""
+    """Return the pool and its use."""
     record = _found(connection, namespace, name)
     return None if record is None else (record, _use(connection, record))
 
@@ -190,7 +192,7 @@ def get_pool(
 def list_pools(
     connection: Connection, namespace: str, after: str, limit: int
 ) -> list[tuple[PoolRecord, PoolUse]]:
-    """By name, past `after`."""
+    """Return pools after `after`, by name."""
     rows = connection.execute(
         select(pools)
         .where(pools.c.namespace == clean(namespace), pools.c.name > clean(after))
@@ -264,9 +266,9 @@ class PostgresPoolStore:
         actor: str,
         audit: AuditEntry,
     ) -> PoolRecord | StoreConflict:
-        """Make it, or write what it allows."""
-        wish = (namespace, name, limit, rate, seen_version, actor, audit)
-        return await self.database.call(lambda c: set_pool(c, *wish))
+        """Create the pool or change its limits."""
+        given = (namespace, name, limit, rate, seen_version, actor, audit)
+        return await self.database.call(lambda c: set_pool(c, *given))
 
     async def pause(
         self,
@@ -278,26 +280,26 @@ class PostgresPoolStore:
         audit: AuditEntry,
         noted: Callable[[PoolRecord], str] | None = None,
     ) -> PoolRecord | None:
-        """Pause it, or resume it."""
-        wish = (namespace, name, paused, note, actor, audit, noted)
-        return await self.database.call(lambda c: pause_pool(c, *wish))
+        """Pause or resume the pool."""
+        given = (namespace, name, paused, note, actor, audit, noted)
+        return await self.database.call(lambda c: pause_pool(c, *given))
 
     async def there(self, namespace: str, name: str) -> bool:
-        """Whether there is such a pool."""
+        """Return whether the pool exists."""
         return await self.database.call(lambda c: _found(c, namespace, name) is not None)
 
     async def standings(self, pools: Collection[PoolKey]) -> dict[PoolKey, PoolUsage]:
-        """How full these are."""
+        """Return how much of these pools is in use."""
         return await self.database.call(lambda c: pool_places.standings(c, pools))
 
     async def get(self, namespace: str, name: str) -> tuple[PoolRecord, PoolUse] | None:
-        """It, and what is in it."""
+        """Return the pool and its use."""
         return await self.database.call(lambda c: get_pool(c, namespace, name))
 
     async def list(
         self, namespace: str, after: str, limit: int
     ) -> builtins.list[tuple[PoolRecord, PoolUse]]:
-        """By name."""
+        """Return pools after `after`, by name."""
         return await self.database.call(lambda c: list_pools(c, namespace, after, limit))
 
     async def delete(
@@ -308,7 +310,7 @@ class PostgresPoolStore:
         most: int,
         noted: Callable[[PoolRecord], str] | None = None,
     ) -> bool | builtins.list[PoolUser]:
-        """False: there is none; names: who uses it."""
+        """Delete the pool. False: it doesn't exist. Users: these use it."""
         return await self.database.call(
             lambda c: delete_pool(c, namespace, name, audit, most, noted)
         )

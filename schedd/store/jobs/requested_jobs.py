@@ -1,4 +1,4 @@
-"""Jobs that many callers wish for: the columns that `creating` and `submitting` share."""
+"""The columns of batches of new jobs that `job_insert` and `submits` share."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from schedd.core.runs.records import Idempotency, JobRecord
 from schedd.store.statements import arrays
 
 
-def wished_columns(
+def job_columns(
     places: Sequence[int], records: Sequence[JobRecord], keys: Sequence[Idempotency | None]
 ) -> dict[str, object]:
-    """Of the calls at these places of a batch: their jobs and their keys."""
+    """Return the columns of the jobs and keys at these places of a batch."""
     new = [record.definition for record in records]
     return {
         "places": arrays.numbers(places),

@@ -1,11 +1,10 @@
-"""One-time work of many callers, stored by one statement: keys, jobs, timers, runs, live rows.
+"""Store one-time work of several callers with one statement: keys, jobs, timers, runs, live rows.
 
 Invariants
-- What this statement wrote is what `runs.submit_run` writes for each by itself, and the records
-  that are given back are what reading it would give.
-- A call whose key stands already, or comes twice in one batch, isn't written here: which answer it
-  gets is for `runs.submit_run` to say. Keys are taken in one order, so that no two batches wait for
-  each other.
+- The statement writes the same rows as `runs.submit_run` for each call. The returned records equal
+  what reading the rows would return.
+- A call whose key is in use, or repeated in the batch, isn't written here: `runs.submit_run`
+  decides its answer. Keys are taken in one order, so no two batches deadlock.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from schedd.core.runs.model import LiveRun, Trigger
 from schedd.core.runs.records import Submit
 from schedd.core.runs.run_records import RunRecord
 from schedd.store import audit
-from schedd.store.jobs.requested_jobs import wished_columns
+from schedd.store.jobs.requested_jobs import job_columns
 from schedd.store.runs import runs
 from schedd.store.statements import arrays
 from schedd.store.statements.idempotency import LIFE
@@ -67,14 +66,14 @@ SELECT place, (SELECT paused FROM cluster WHERE one) FROM fresh
 
 
 def submit(connection: Connection, submit: Submit) -> RunRecord | None:
-    """One by itself."""
+    """Store one run."""
     return runs.submit_run(
         connection, submit.record, submit.run, submit.key, submit.entry, submit.priority
     )
 
 
 def submit_all(connection: Connection, submits: Sequence[Submit]) -> dict[int, RunRecord]:
-    """The records by their places; those that aren't there are to be judged one by one."""
+    """Store several runs. Returns records by place; calls left out need their own transaction."""
     chosen = _first_of_each_key(submits)
     rows = connection.exec_driver_sql(SUBMIT, _columns(submits, chosen))
     stored = {place: _record(submits[place], braked) for place, braked in sorted(rows)}
@@ -83,7 +82,7 @@ def submit_all(connection: Connection, submits: Sequence[Submit]) -> dict[int, R
 
 
 def _record(submit: Submit, braked: bool) -> RunRecord:
-    """What `runs.get_run` gives of the run that was just made; `braked`: the cluster is paused."""
+    """Return what `runs.get_run` would return for the new run. `braked`: the cluster is paused."""
     new, made = submit.record.definition, submit.run
     return RunRecord(
         LiveRun(
@@ -113,19 +112,19 @@ def _record(submit: Submit, braked: bool) -> RunRecord:
 
 
 def _first_of_each_key(submits: Sequence[Submit]) -> list[int]:
-    """Their places."""
+    """Return the places of the calls whose key no earlier call has."""
     chosen: dict[object, int] = {}
     for place, each in enumerate(submits):
         key = each.key
-        told = key and (key.namespace, arrays.clean(key.call), arrays.clean(key.key))
-        chosen.setdefault(told or place, place)
+        identity = key and (key.namespace, arrays.clean(key.call), arrays.clean(key.key))
+        chosen.setdefault(identity or place, place)
     return list(chosen.values())
 
 
 def _columns(submits: Sequence[Submit], places: Sequence[int]) -> dict[str, object]:
     chosen = [submits[place] for place in places]
     records = [each.record for each in chosen]
-    return wished_columns(places, records, [each.key for each in chosen]) | {
+    return job_columns(places, records, [each.key for each in chosen]) | {
         "runs": arrays.ids(each.run.key.run_id for each in chosen),
         "scheduled": arrays.instants(each.run.key.scheduled_at for each in chosen),
         "due": arrays.instants(each.run.due_at for each in chosen),

@@ -1,14 +1,14 @@
-"""What is to be told of runs, written with what it tells of: rows of the outbox.
+"""Write notifications about runs into the outbox, in the transaction that changes the runs.
 
     runs ended, or are late ─→ their jobs' memories, locked in order ─→ follow ─→ notifications
 
-Called in the transaction that ends the runs, behind it: whatever kills a member, both are there or
-neither. Jobs that want nothing told cost nothing here.
+Runs and notifications are committed together, so a crash can't separate them. Jobs without
+notifications cost nothing here.
 
 Invariants
-- A job's memory is locked while it is followed, so that of two members that end runs of one job the
-  second sees what the first has told.
-- A run is told to be late once: its row says so.
+- A job's memory is locked while it is updated. Of two members that end runs of one job the second
+  sees the notifications of the first.
+- A run is reported late once. Its row has a flag for it.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ INSERT INTO notices (job_id)
 SELECT j.job_id FROM jobs j WHERE j.job_id = ANY (%(jobs)s::uuid[]) AND j.deleted_at IS NULL
 ORDER BY j.job_id ON CONFLICT DO NOTHING
 """
-"""Of a deleted job nothing more is remembered: nobody would forget it. Locks what it makes alone,
-which nobody else sees yet; whatever was there is locked by `RECALL`, in one order.
+"""A deleted job gets no row, as nothing would delete it. The statement locks only new rows, which
+no other transaction sees yet. `RECALL` locks existing rows, in one order.
 """
 
 RECALL = f"""
@@ -78,7 +78,7 @@ WITH joined AS (
       b(job_id, kind, run_id, scheduled_at, failures, held_back, ready_at, ways)
     WHERE n.job_id = b.job_id AND n.kind = b.kind AND n.tries = 0 AND n.ready_at > %(now)s
     RETURNING n.*, b.ways
-), more AS (  -- ways that it didn't name yet when the first of them came
+), more AS (  -- channels that the definition didn't name yet at the first notification
     INSERT INTO notifications (notification_id, way, shard, job_id, kind, run_id, scheduled_at,
         failures, held_back, occurred_at, ready_at, next_at)
     SELECT DISTINCT ON (j.notification_id, w.way) j.notification_id, w.way, j.shard, j.job_id,
@@ -111,7 +111,7 @@ RETURNING r.run_id
 
 
 def tell(connection: Connection, happened: Iterable[Happened]) -> None:
-    """Write what is to be told of this; of one job in this order."""
+    """Write the notifications for these events, of one job in the given order."""
     jobs: dict[JobId, list[Happened]] = defaultdict(list)
     for one in happened:
         jobs[one.job_id].append(one)
@@ -122,17 +122,17 @@ def tell(connection: Connection, happened: Iterable[Happened]) -> None:
         return
     now = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
     kept: dict[JobId, Memory] = {}
-    told: list[DueNotification] = []
+    due: list[DueNotification] = []
     for job, memory in memories.items():
         kept[job], more = follow(memory, jobs[job], now)
-        told += more
+        due += more
     _keep(connection, kept)
-    _write(connection, told, now)
+    _write(connection, due, now)
 
 
 def tell_late(connection: Connection, late: Sequence[Happened]) -> list[RunId]:
-    """Write it of those of these runs that still wait for their first start, and weren't told;
-    gives those. Under the locks of their shards.
+    """Write notifications for those of these runs that still wait for their first start and weren't
+    reported late. Returns their ids. The caller holds the locks of their shards.
     """
     keys = [RunKey(one.scheduled_at, one.run_id) for one in late]
     lock_runs(connection, key_arguments(keys))
@@ -144,8 +144,8 @@ def tell_late(connection: Connection, late: Sequence[Happened]) -> list[RunId]:
 def first_time_late(
     connection: Connection, keys: Collection[RunKey], *, waiting: bool = False
 ) -> set[RunId]:
-    """Those of these runs, whose rows are locked, that weren't told to be late; they are now.
-    `waiting`: and that still wait.
+    """Flag these runs, whose rows are locked, as late. Returns those that weren't flagged before.
+    `waiting`: only runs that still wait.
     """
     if not keys:
         return set()
@@ -154,14 +154,16 @@ def first_time_late(
 
 
 def forget(connection: Connection, job_id: JobId) -> None:
-    """The job is deleted; what is to be told of it still is."""
+    """Delete the job's memory. Notifications that wait are still delivered."""
     connection.execute(notices.delete().where(notices.c.job_id == job_id))
 
 
 def _memories(
     connection: Connection, jobs: Mapping[JobId, Sequence[Happened]]
 ) -> dict[JobId, Memory]:
-    """Locked. Of jobs that did nothing but to succeed only those that have failed before."""
+    """Lock and return the jobs' memories. Jobs that only succeeded are left out, unless they have
+    failed before.
+    """
     well = {
         job for job, those in jobs.items() if all(one.state is State.SUCCEEDED for one in those)
     }
@@ -170,9 +172,9 @@ def _memories(
     if jobs.keys() - well:
         connection.exec_driver_sql(REMEMBER, {"jobs": unwell})
     rows = connection.exec_driver_sql(RECALL, {"jobs": arrays.ids(jobs), "unwell": unwell})
-    for job, failures, told, *latest in rows:
+    for job, failures, notified, *latest in rows:
         seen = zip(COLUMNS, latest, strict=True)
-        found[job] = Memory(failures, told, {kind: at for kind, at in seen if at is not None})
+        found[job] = Memory(failures, notified, {kind: at for kind, at in seen if at is not None})
     return {job: Memory() for job in jobs.keys() - well} | found
 
 
@@ -193,8 +195,8 @@ def _keep(connection: Connection, memories: Mapping[JobId, Memory]) -> None:
     )
 
 
-def _write(connection: Connection, told: Sequence[DueNotification], now: datetime) -> None:
-    joining = [one for one in told if one.joins]
+def _write(connection: Connection, due: Sequence[DueNotification], now: datetime) -> None:
+    joining = [one for one in due if one.joins]
     joined: set[tuple[JobId, str]] = set()
     if joining:
         more = {
@@ -204,10 +206,10 @@ def _write(connection: Connection, told: Sequence[DueNotification], now: datetim
         }
         found = connection.exec_driver_sql(JOIN, _columns(joining) | more)
         joined = {(job, kind) for job, kind in found}
-    # What one was to join may be on its way already: it was ready a moment before.
+    # A notification can't join one whose delivery has begun: it gets its own row.
     rows = [
         (one, way, identity)
-        for one in told
+        for one in due
         if (one.of.job_id, one.kind.value) not in joined or not one.joins
         for identity in (uuid4(),)
         for way in _ways(one)
@@ -231,12 +233,12 @@ def _ways(one: DueNotification) -> tuple[NotificationChannel, ...]:
     return () if notice is None else notice.ways
 
 
-def _columns(told: Sequence[DueNotification]) -> dict[str, object]:
+def _columns(due: Sequence[DueNotification]) -> dict[str, object]:
     return {
-        "jobs": arrays.ids(one.of.job_id for one in told),
-        "kinds": arrays.texts(one.kind.value for one in told),
-        "runs": arrays.ids(one.of.run_id for one in told),
-        "scheduled": arrays.instants(one.of.scheduled_at for one in told),
-        "failures": arrays.numbers(one.failures for one in told),
-        "held_back": arrays.numbers(one.held_back for one in told),
+        "jobs": arrays.ids(one.of.job_id for one in due),
+        "kinds": arrays.texts(one.kind.value for one in due),
+        "runs": arrays.ids(one.of.run_id for one in due),
+        "scheduled": arrays.instants(one.of.scheduled_at for one in due),
+        "failures": arrays.numbers(one.failures for one in due),
+        "held_back": arrays.numbers(one.held_back for one in due),
     }

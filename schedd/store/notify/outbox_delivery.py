@@ -1,15 +1,16 @@
-"""The outbox: which notifications may be delivered, by whom they are tried, and what became of it.
+"""Deliver notifications from the outbox: select, claim, record the outcome.
 
     waiting ─→ claim: one more try, under the shard's lock ─→ delivered by the owner ─→ settle
-                                                    ├ delivered, or not asked for any more: deleted
+                                                    ├ delivered, or not requested any more: deleted
                                                     ├ failed: tried again later
-                                                    └ given up: deleted, with a line of the audit
+                                                    └ given up: deleted, with an audit entry
 
 Invariants
-- Nothing is delivered that wasn't claimed under its shard's lock; a row that another tenure tried
-  is free as soon as the shard is this one's.
-- A try is settled by the number that it was claimed with.
-- Of each job and way some rows are looked at: thousands to one dead receiver hide no other.
+- Every delivery was claimed under its shard's lock. A row that another tenure tried is free once
+  this tenure owns the shard.
+- An outcome is recorded only for the number of the try that was claimed.
+- A few rows of each job and channel are read: thousands for one unreachable receiver don't block
+  the others.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from schedd.store.statements import arrays
 from schedd.store.statements.rows import decoded
 
 OF_EACH: Final = 4
-"""Rows of one job and way that are looked at."""
+"""Rows of one job and channel in one read."""
 AT_ONCE: Final = 500
-"""Rows of one look."""
+"""Rows in one read."""
 LEASE: Final = 120.0
-"""Seconds after which a try that was never settled is taken for failed: longer than any takes."""
+"""Seconds after which a try without an outcome counts as failed: longer than any try takes."""
 MOST_COUNTED: Final = 10_000
 MOST_EXPIRED: Final = 1_000
-"""Rows that one transaction ends: it holds locks."""
+"""Rows that one transaction expires, as it holds locks."""
 
 WAITING = f"""
 SELECT notification_id, way, job_id, shard, kind FROM (
@@ -134,8 +135,8 @@ def waiting(
     shards: Collection[ShardId],
     busy: Collection[tuple[JobId, NotificationChannel]],
 ) -> list[PendingNotification]:
-    """Those of these shards that may be tried now, but for the `busy` ones, longest waiting first.
-    A hint.
+    """Return notifications of these shards that may be tried now, without the `busy` ones, longest
+    waiting first. A hint: `claim` decides.
     """
     arguments = {
         "shards": arrays.numbers(shards),
@@ -154,7 +155,7 @@ def _waits(row: Sequence[Any]) -> PendingNotification:
 
 
 def counted(connection: Connection, shards: Collection[ShardId]) -> int:
-    """How many of these shards aren't delivered, at most `MOST_COUNTED`."""
+    """Return how many notifications of these shards are undelivered, at most `MOST_COUNTED`."""
     found = connection.exec_driver_sql(COUNT, {"shards": arrays.numbers(shards)})
     return int(found.scalar_one())
 
@@ -165,12 +166,12 @@ def claim(
     wanted: Sequence[PendingNotification],
     shards: Collection[ShardId],
 ) -> list[Notification]:
-    """Those of these that are still free, each to be tried once now. Whom to tell is known from a
-    definition: where that isn't the newest any more, it isn't tried. Those that go by other ways
-    instead are tried as what they become.
+    """Claim those of these notifications that are still free, for one try each. The receiver comes
+    from a definition: if that isn't the newest any more, nothing is claimed. Notifications with
+    `instead` move to those channels first.
     """
-    if turned := [one for one in wanted if one.instead]:
-        outbox_reroute.instead(connection, turned, shards)
+    if rerouted := [one for one in wanted if one.instead]:
+        outbox_reroute.instead(connection, rerouted, shards)
         wanted = [one for one in wanted if not one.instead]
     arguments = {
         "generations": arrays.numbers(one.generation for one in wanted),
@@ -197,10 +198,10 @@ def claim(
     ]
 
 
-def settle(connection: Connection, settled: Sequence[DeliveryOutcome]) -> list[DeliveryOutcome]:
-    """Write down what became of these tries; gives them."""
-    again = [one for one in settled if one.wait is not None]
-    over = [one for one in settled if one.wait is None]
+def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> list[DeliveryOutcome]:
+    """Record the outcomes of tries. Returns them."""
+    again = [one for one in outcomes if one.wait is not None]
+    over = [one for one in outcomes if one.wait is None]
     if again:
         more = {
             "errors": arrays.texts(one.error for one in again),
@@ -219,11 +220,11 @@ def settle(connection: Connection, settled: Sequence[DeliveryOutcome]) -> list[D
                 if one.error and (one.notification.notification_id, one.notification.way) in gone
             ],
         )
-    return list(settled)
+    return list(outcomes)
 
 
 def overdue(connection: Connection, shards: Collection[ShardId]) -> list[Overdue]:
-    """Those of these in which some weren't as much as tried for as long as one is tried."""
+    """Return those of these shards with notifications that waited `GIVEN_UP_AFTER` for a try."""
     arguments = {"shards": arrays.numbers(shards), "after": GIVEN_UP_AFTER}
     return [Overdue(ShardId(row[0])) for row in connection.exec_driver_sql(OVERDUE, arguments)]
 
@@ -231,7 +232,7 @@ def overdue(connection: Connection, shards: Collection[ShardId]) -> list[Overdue
 def expire(
     connection: Connection, shards: Collection[ShardId]
 ) -> list[tuple[NotificationChannel, int]]:
-    """End some of those. How many by each way; told in a line of the audit for each job."""
+    """Expire overdue notifications, with an audit entry for each job. Returns counts by channel."""
     arguments = {
         "shards": arrays.numbers(shards),
         "after": GIVEN_UP_AFTER,
@@ -253,27 +254,28 @@ def _expired(namespace: str, name: str, what: str, since: datetime) -> AuditEntr
         action="notify",
         object=f"job/{namespace}/{name}",
         outcome="failed",
-        reason=f"{what}, from {since:%Y-%m-%d %H:%M} on: waited {hours:.0f} h for their receiver,"
-        " which takes fewer than come",
+        reason=f"{what}, from {since:%Y-%m-%d %H:%M} on: undelivered for {hours:.0f} h, the"
+        " receiver accepts fewer than arrive",
     )
 
 
-def _keys(settled: Sequence[DeliveryOutcome]) -> dict[str, object]:
+def _keys(outcomes: Sequence[DeliveryOutcome]) -> dict[str, object]:
     return {
-        "ids": arrays.ids(one.notification.notification_id for one in settled),
-        "ways": arrays.texts(one.notification.way.value for one in settled),
-        "tries": arrays.numbers(one.notification.tries for one in settled),
+        "ids": arrays.ids(one.notification.notification_id for one in outcomes),
+        "ways": arrays.texts(one.notification.way.value for one in outcomes),
+        "tries": arrays.numbers(one.notification.tries for one in outcomes),
     }
 
 
 def _given_up(one: DeliveryOutcome) -> AuditEntry:
-    told = one.notification
+    given_up = one.notification
     return AuditEntry(
         actor="schedd",
         action="notify",
-        object=f"job/{told.namespace}/{told.job}",
+        object=f"job/{given_up.namespace}/{given_up.job}",
         outcome="failed",
-        reason=f"{told.kind.value} by {told.way.value.lower()}, {told.tries} tries: {one.error}",
-        run_id=told.run_id,
-        source=f"notification:{told.notification_id}",
+        reason=f"{given_up.kind.value} by {given_up.way.value.lower()}, {given_up.tries} tries:"
+        f" {one.error}",
+        run_id=given_up.run_id,
+        source=f"notification:{given_up.notification_id}",
     )

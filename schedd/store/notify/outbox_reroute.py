@@ -1,14 +1,15 @@
-"""What waits in the outbox goes where its job's newest definition says, and no later.
+"""Reroute waiting notifications to the channels of the job's newest definition.
 
-    an edit: ways that are gone, ways that are new, silences that are shorter ─→ rows that wait
-    a row of a way that the newest definition doesn't name ─→ rows of those that it names
+    an edit: removed channels, new channels, shorter silences ─→ waiting rows
+    a row of a channel that the newest definition doesn't name ─→ rows of the channels it names
 
-An edit turns over what was written before it, in its own transaction. What is written after it by a
-member that doesn't know it yet is turned over by who is to deliver it.
+An edit reroutes earlier rows in its own transaction. A member that doesn't know the edit yet may
+still write rows afterwards. The member that delivers those reroutes them.
 
 Invariants
-- A row keeps its identity by whatever way it goes, so receivers know repeats; it is tried anew.
-- A way that was left while another stays takes nothing over to that: it was told there already.
+- A row keeps its id on every channel, so receivers recognize repeats. Its tries start again at 0.
+- If a channel is removed and another one stays, the removed channel's rows don't move: the other
+  channel has its own rows.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ ON CONFLICT DO NOTHING
 
 
 def edited(connection: Connection, job_id: JobId, what: Redirected) -> None:
-    """Have what waits of this job follow an edit, in the edit's transaction."""
+    """Reroute the job's waiting notifications after an edit, in the edit's transaction."""
     if not what:
         return
     job = {"job": job_id}
@@ -102,8 +103,8 @@ def edited(connection: Connection, job_id: JobId, what: Redirected) -> None:
 def instead(
     connection: Connection, wanted: Sequence[PendingNotification], shards: Collection[ShardId]
 ) -> None:
-    """Have these go by the ways that they say, if that is still their jobs' newest definition's
-    word. Under the locks of their shards.
+    """Move these notifications to their `instead` channels, unless the jobs' definitions changed
+    meanwhile. The caller holds the locks of their shards.
     """
     arguments = {
         "ids": arrays.ids(one.notification_id for one in wanted),

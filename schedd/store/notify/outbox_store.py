@@ -1,4 +1,4 @@
-"""The outbox's store: what an owner reads and writes of it, one transaction a method, fenced."""
+"""The outbox's store for owners: each method is one transaction, and each write is fenced."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class PostgresNotificationStore:
         shards: Sequence[ShardId],
         busy: Collection[tuple[JobId, NotificationChannel]],
     ) -> list[PendingNotification]:
-        """Those that may be tried now, longest waiting first. A hint."""
+        """Return notifications that may be tried now, longest waiting first. A hint."""
         return await self.database.call(lambda c: outbox_delivery.waiting(c, tenure, shards, busy))
 
     async def counted(self, shards: Sequence[ShardId]) -> int:
-        """How many aren't delivered."""
+        """Return how many notifications are undelivered."""
         return await self.database.call(lambda c: outbox_delivery.counted(c, shards))
 
     async def claim(
         self, claim: Claim, wanted: Sequence[PendingNotification]
     ) -> list[Notification]:
-        """Those that are still free, each to be tried once now."""
+        """Claim those of these notifications that are still free, for one try each."""
 
         def body(connection: Connection, mine: Sequence[PendingNotification]) -> list[Notification]:
             return outbox_delivery.claim(connection, claim.tenure, mine, shards_of(mine))
@@ -59,19 +59,19 @@ class PostgresNotificationStore:
         return claimed
 
     async def settle(
-        self, claim: Claim, settled: Sequence[DeliveryOutcome]
+        self, claim: Claim, outcomes: Sequence[DeliveryOutcome]
     ) -> list[DeliveryOutcome]:
-        """Write down what became of tries; gives those that were written."""
-        return await fenced_rows(self.database, claim, settled, outbox_delivery.settle)
+        """Record the outcomes of tries. Returns those that were recorded."""
+        return await fenced_rows(self.database, claim, outcomes, outbox_delivery.settle)
 
     async def overdue(self, shards: Sequence[ShardId]) -> list[Overdue]:
-        """Those of these in which some waited too long without a try. A hint."""
+        """Return those of these shards with notifications that waited too long. A hint."""
         return await self.database.call(lambda c: outbox_delivery.overdue(c, shards))
 
     async def expire(
         self, claim: Claim, wanted: Sequence[Overdue]
     ) -> list[tuple[NotificationChannel, int]]:
-        """End some of those; how many, by their ways."""
+        """Expire overdue notifications. Returns counts by channel."""
 
         def body(
             connection: Connection, mine: Sequence[Overdue]
@@ -81,5 +81,5 @@ class PostgresNotificationStore:
         return await fenced_rows(self.database, claim, wanted, body)
 
     async def tell_late(self, claim: Claim, late: Sequence[Happened]) -> list[RunId]:
-        """Tell of runs that wait for too long; gives those that weren't told before."""
+        """Write notifications about late runs. Returns those that weren't reported before."""
         return await fenced_rows(self.database, claim, late, outbox.tell_late)

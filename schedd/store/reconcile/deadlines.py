@@ -1,10 +1,10 @@
-"""Runs that wait and whose time is over: MISSED before their first start, FAILED after a while.
+"""End waiting runs past their deadline: MISSED before the first start, FAILED afterwards.
 
-    lock the runs' rows in order ─→ one statement: those that still wait end ─→ turns, failures
+    lock the runs' rows in order ─→ one statement: those that still wait end ─→ quota, failures
 
-Called under the locks of their shards; a result or a cancel may come in between, and what doesn't
-wait any more stays as it is. So does what was judged by another definition than that of now, or
-whose job is paused, and all while the cluster is: edits and pauses hold the shard's row, too.
+Called under the locks of their shards. A result or a cancel may come in between: a run that doesn't
+wait any more isn't changed. Runs of a changed definition or a paused job aren't changed either, and
+none during a cluster pause: edits and pauses lock the shard's row, too.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def end_waiting(
     ends: Sequence[Expiry],
     shards: Collection[ShardId],
 ) -> list[RunKey]:
-    """End those that still wait and may end so; gives them."""
+    """End those of these runs that still wait. Returns them."""
     keys = key_arguments([end.key for end in ends])
     lock_runs(connection, keys)
     arguments = keys | {
@@ -85,12 +85,12 @@ def end_waiting(
 
 
 def _happened(connection: Connection, done: Sequence[Expiry]) -> Iterable[Happened]:
-    """What is to be told of these: what failed; what was missed never started in time."""
+    """Return the events to notify: failed runs, and missed ones as late."""
     missed = [end.key for end in done if end.notices and end.state is State.MISSED]
     late = outbox.first_time_late(connection, missed)
     for end in done:
-        told = end.state is State.FAILED or end.key.run_id in late
-        if end.notices is not None and told:
+        notified = end.state is State.FAILED or end.key.run_id in late
+        if end.notices is not None and notified:
             state = State.FAILED if end.state is State.FAILED else None
             yield Happened(
                 end.key.scheduled_at,

@@ -1,4 +1,4 @@
-"""Jobs that fail again and again, and jobs whose waiting runs grow: read for the doctor."""
+"""Read repeatedly failing jobs, and jobs with growing numbers of waiting runs, for the doctor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from schedd.core.runs.records import FailingRow, GrowingRow
 from schedd.store.cluster.fence import BY_INDEX
 
 LETTERS = 2_000
-"""Newest dead letters that are looked at."""
+"""Newest dead letters that are read."""
 IN_A_ROW = 3
 MOST_RUNS = 20
 MOST_JOBS = 50

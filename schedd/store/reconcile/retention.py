@@ -1,16 +1,16 @@
-"""Runs that have ended, read for their retention, and deleted with all that belongs to them.
+"""Read ended runs that are past their retention, and delete them with all their rows.
 
     pages of old rows, read without a lock ─→ runs/retention decides ─→ one transaction a batch:
     shards locked · timers of submitted work locked · runs locked · what belongs to them · runs
 
 Invariants
-- What is deleted is judged again on its row: it has ended, and no dead letter that waits is among
-  it but those that were chosen as such; nothing is deleted that is still to be told of, may count
-  in the rate of its pool, is to be judged by a chain, or is part of a broadcast that hasn't ended.
-- What the result store may have is written down (`unwanted`) in the transaction that deletes the
-  rows: a member that dies meanwhile leaves nothing behind that nobody knows of.
-- Timers, counts and the audit stay: what fires next, `max_runs` and failures in a row are none of
-  a run's row.
+- The deletion checks each row again: the run has ended, and has no waiting dead letter unless it
+  was chosen with it. A run is kept while a notification waits for delivery, its pool's rate may
+  count it, a chain needs it, or its broadcast hasn't ended.
+- Objects in the result store are recorded (`unwanted`) in the transaction that deletes the rows, so
+  a crash leaves no orphaned object.
+- Timers, counts and the audit log are kept: `max_runs` and failures in a row don't depend on rows
+  of runs.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from schedkit.objects import log_key, place_of
 _ENDED: Final = ", ".join(f"'{state.value}'" for state in sorted(TERMINAL, key=str))
 
 LONGEST_RATE: Final = "interval '2 days'"
-"""A run whose turn in its pool isn't settled yet may count in a rate for so long, at most."""
+"""How long a run with an open turn in its pool may count in a rate, at most."""
 
 OF_ONE_JOB: Final = 100
-"""Runs of one job in a page, which leave room for others'."""
+"""Runs of one job in a page, so that other jobs fit in."""
 
 _FACTS: Final = """r.scheduled_at, r.run_id, r.shard, r.job_id,
     COALESCE(r.finished_at, r.created_at), COALESCE(r.scheduled_until, r.scheduled_at),
@@ -135,7 +135,7 @@ RETURNING j.job_id
 """
 
 BESIDE_A_JOB = ("timers", "notices", "failing", "resumptions")
-"""Tables with rows of a job that go with it."""
+"""Tables with rows of a job that are deleted with it."""
 
 DELETE_LOGS = """
 WITH gone AS (
@@ -169,21 +169,21 @@ SETTLE = "DELETE FROM unwanted WHERE place = ANY (%s::text[]) RETURNING place"
 def old_runs(
     connection: Connection, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
 ) -> OldRuns:
-    """A page of rows by their keys; of these shards those that have ended."""
+    """Return a page of old rows by key: the ended runs of these shards."""
     return _page(connection, OLD, shards, after, before, limit)
 
 
 def old_letters(
     connection: Connection, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
 ) -> OldRuns:
-    """A page of dead letters that wait."""
+    """Return a page of waiting dead letters."""
     return _page(connection, OLD_LETTERS, shards, after, before, limit)
 
 
 def old_logs(
     connection: Connection, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
 ) -> OldRuns:
-    """A page of runs that have output."""
+    """Return a page of runs with output."""
     return _page(connection, OLD_LOGS, shards, after, before, limit)
 
 
@@ -205,7 +205,7 @@ def _page(
 
 
 def with_retention(connection: Connection, after: JobId, limit: int) -> list[JobId]:
-    """Jobs that say themselves how long their runs are kept, by their ids."""
+    """Return jobs with their own retention, by id."""
     rows = connection.exec_driver_sql(WITH_RETENTION, {"after": after, "limit": limit})
     return [JobId(job) for job in rows.scalars()]
 
@@ -217,7 +217,7 @@ def old_runs_of(
     now: datetime,
     limit: int,
 ) -> list[EndedRun]:
-    """Runs of these jobs, past these keys, that are past their own retention."""
+    """Return runs of these jobs after these keys that are past the jobs' own retention."""
     rows = connection.exec_driver_sql(
         OF_JOBS,
         {
@@ -235,7 +235,7 @@ def old_runs_of(
 def delete_runs(
     connection: Connection, chosen: Sequence[EndedRun], shards: Iterable[ShardId]
 ) -> list[RunId]:
-    """Delete these, and what belongs to them; gives those that are gone."""
+    """Delete these runs with all their rows. Returns those that were deleted."""
     submitted = arrays.ids({run.job_id for run in chosen if run.ephemeral})
     connection.exec_driver_sql(LOCK_TIMERS, (submitted,))
     keys = key_arguments([run.key for run in chosen])
@@ -266,7 +266,7 @@ def delete_runs(
 
 
 def delete_logs(connection: Connection, chosen: Sequence[EndedRun]) -> list[RunId]:
-    """Delete what these wrote; gives those that had written."""
+    """Delete the output of these runs. Returns those that had any."""
     lock_runs(connection, key_arguments([run.key for run in chosen]))
     gone = connection.exec_driver_sql(
         DELETE_LOGS,
@@ -288,32 +288,32 @@ def delete_logs(connection: Connection, chosen: Sequence[EndedRun]) -> list[RunI
 
 
 def _remember(connection: Connection, left: Sequence[Unwanted]) -> None:
-    """What is to be removed from the result store once this is committed."""
+    """Record objects to remove from the result store after the commit."""
     if left:
         places = arrays.texts(one.place for one in left)
         connection.exec_driver_sql(REMEMBER, (places, arrays.numbers(one.shard for one in left)))
 
 
 def unwanted(connection: Connection, shards: Sequence[ShardId], limit: int) -> list[Unwanted]:
-    """Objects whose rows are gone, longest gone first."""
+    """Return objects whose rows were deleted, oldest first."""
     rows = connection.exec_driver_sql(UNWANTED, (arrays.numbers(shards), limit))
     return [Unwanted(place, ShardId(shard)) for place, shard in rows]
 
 
 def put_aside(connection: Connection, stuck: Sequence[Unwanted]) -> list[str]:
-    """These couldn't be removed; as if their rows had gone just now."""
+    """Move objects that couldn't be removed to the end of the order."""
     places = arrays.texts(one.place for one in stuck)
     return [*connection.exec_driver_sql(PUT_ASIDE, (places,)).scalars()]
 
 
 def settle(connection: Connection, removed: Sequence[Unwanted]) -> list[str]:
-    """These are removed from the result store too."""
+    """Forget objects that were removed from the result store."""
     places = arrays.texts(one.place for one in removed)
     return [*connection.exec_driver_sql(SETTLE, (places,)).scalars()]
 
 
 def _ended(rows: Iterable[Any]) -> Iterable[EndedRun]:
-    for at, run, shard, job, ended, until, own, ephemeral, waits, promised, state in rows:
+    for at, run, shard, job, ended, until, own, ephemeral, waits, queued, state in rows:
         if state in TERMINAL:
             yield EndedRun(
                 RunKey(at, RunId(run)),
@@ -324,5 +324,5 @@ def _ended(rows: Iterable[Any]) -> Iterable[EndedRun]:
                 own,
                 ephemeral,
                 waits,
-                promised,
+                queued,
             )

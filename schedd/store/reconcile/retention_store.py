@@ -1,4 +1,4 @@
-"""The store of retention: pages read without a lock, and what is deleted, fenced."""
+"""The store of retention: pages are read without a lock, deletions are fenced."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PostgresRetentionStore:
     async def old_runs(
         self, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
     ) -> OldRuns:
-        """The next page of old rows."""
+        """Return the next page of old rows."""
         return await self.database.call(
             lambda c: retention.old_runs(c, shards, after, before, limit)
         )
@@ -38,7 +38,7 @@ class PostgresRetentionStore:
     async def old_letters(
         self, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
     ) -> OldRuns:
-        """The next page of old dead letters that wait."""
+        """Return the next page of old waiting dead letters."""
         return await self.database.call(
             lambda c: retention.old_letters(c, shards, after, before, limit)
         )
@@ -46,25 +46,25 @@ class PostgresRetentionStore:
     async def old_logs(
         self, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
     ) -> OldRuns:
-        """The next page of old runs that have output."""
+        """Return the next page of old runs with output."""
         return await self.database.call(
             lambda c: retention.old_logs(c, shards, after, before, limit)
         )
 
     async def with_retention(self, after: JobId, limit: int) -> list[JobId]:
-        """Jobs that have one of their own."""
+        """Return jobs with their own retention, by id."""
         return await self.database.call(lambda c: retention.with_retention(c, after, limit))
 
     async def old_runs_of(
         self, shards: Sequence[ShardId], past: Mapping[JobId, RunKey], now: datetime, limit: int
     ) -> list[EndedRun]:
-        """Runs past their job's own, and past these keys."""
+        """Return runs after these keys that are past their job's retention."""
         return await self.database.call(
             lambda c: retention.old_runs_of(c, shards, past, now, limit)
         )
 
     async def delete_runs(self, claim: Claim, chosen: Sequence[EndedRun]) -> list[RunId]:
-        """Delete these, and what belongs to them."""
+        """Delete these runs with all their rows."""
 
         def body(connection: Connection, mine: Sequence[EndedRun]) -> list[RunId]:
             gone = retention.delete_runs(connection, mine, shards_of(mine))
@@ -74,17 +74,17 @@ class PostgresRetentionStore:
         return await fenced_rows(self.database, claim, chosen, body)
 
     async def delete_logs(self, claim: Claim, chosen: Sequence[EndedRun]) -> list[RunId]:
-        """Delete what these wrote."""
+        """Delete the output of these runs."""
         return await fenced_rows(self.database, claim, chosen, retention.delete_logs)
 
     async def unwanted(self, shards: Sequence[ShardId], limit: int) -> list[Unwanted]:
-        """Objects whose rows are gone."""
+        """Return objects whose rows were deleted."""
         return await self.database.call(lambda c: retention.unwanted(c, shards, limit))
 
     async def put_aside(self, claim: Claim, stuck: Sequence[Unwanted]) -> list[str]:
-        """Let all others go before these."""
+        """Move these objects to the end of the order."""
         return await fenced_rows(self.database, claim, stuck, retention.put_aside)
 
     async def settle(self, claim: Claim, removed: Sequence[Unwanted]) -> list[str]:
-        """They are gone from the result store."""
+        """Forget objects that were removed from the result store."""
         return await fenced_rows(self.database, claim, removed, retention.settle)

@@ -1,4 +1,4 @@
-"""What an owner looks at now and then of its shards: pools, timers that are behind, backfills."""
+"""Statistics that an owner reads regularly of its shards: pools, overdue timers, backfills."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from schedd.store.statements import arrays
 
 MOST_POOLS: Final = 200
 OF_EACH: Final = 20
-"""Jobs of a pool that are looked at. Of submitted work that has ended nothing is asked any more."""
+"""Stored jobs of a pool that are read. Submitted work is left out."""
 LOOKED_AT: Final = 200
-"""Among so many: a pool may have had a million pieces of submitted work."""
+"""Rows scanned for them: a pool may have had a million submitted runs."""
 BEHIND: Final = f"interval '{LATE.total_seconds()} s'"
 
 POOLS = f"""
@@ -43,7 +43,7 @@ FROM unnest(%(shards)s::int[]) s(shard) LEFT JOIN LATERAL (
     ORDER BY due_at LIMIT 1
 ) earliest(first) ON true
 """
-"""The first of each shard is one look into its index, however many are behind it."""
+"""The first timer of each shard is one index lookup, for any number of overdue timers."""
 
 BACKFILLS = """
 SELECT COALESCE(sum(cardinality(b.instants) - b.made), 0)::bigint
@@ -53,7 +53,7 @@ WHERE b.open AND t.shard = ANY (%(shards)s::int[])
 
 
 def stock(connection: Connection, shards: Sequence[ShardId]) -> Stock:
-    """What there is."""
+    """Read the statistics of these shards."""
     mine = {"shards": arrays.numbers(shards)}
     pools = connection.exec_driver_sql(POOLS, mine)
     named = {PoolKey(key): tuple(JobId(job) for job in jobs) for key, jobs in pools}

@@ -17,14 +17,14 @@ from schedkit.records import dataclass
 @operations("survey")
 @dataclass(frozen=True, slots=True)
 class PostgresSurveyStore:
-    """What is read now and then."""
+    """Statistics that are read regularly."""
 
     database: Database
 
     async def stock(self, shards: Sequence[ShardId]) -> Stock:
-        """What there is of these shards."""
+        """Read the statistics of these shards."""
         return await self.database.call(lambda c: stats.stock(c, shards))
 
     async def look(self) -> DatabaseLook:
-        """What the whole database is held up by."""
+        """Read the statistics of the database: old transactions, waiting dead letters."""
         return await self.database.call(database_stats.look)

@@ -1,7 +1,7 @@
-"""What has ended of cycles, and isn't judged yet: read, locked, taken away, looked at later.
+"""Chain events: ends of parents' runs that their children haven't processed yet.
 
 a parent's run ends ─→ chain_arrivals, by the trigger of its `live` row, in that transaction
-due, read ─→ locked, if they are what was read ─→ judged (`joining`) ─→ over | later
+due, read ─→ locked, if unchanged since ─→ judged (`chain_joins`) ─→ over | later
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from schedd.store.statements import arrays
 from schedd.store.statements.rows import decoded
 
 AT_ONCE: Final = 200
-"""Arrivals of one look: whoever judges them holds locks."""
+"""Events in one read: judging them holds locks."""
 
 _JOINS = """unnest(%(children)s::uuid[], %(scheduled)s::timestamptz[], %(roots)s::uuid[])
     WITH ORDINALITY w(child, scheduled_at, root, n)"""
@@ -75,14 +75,14 @@ WHERE {_SAME}
 
 
 def due(connection: Connection, shards: Collection[ShardId]) -> list[Join]:
-    """What has arrived at jobs of these shards and is to be judged. A hint."""
+    """Return the joins of these shards that are due to be judged. A hint."""
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     found = connection.exec_driver_sql(DUE, {"shards": arrays.numbers(shards)}).all()
     return _read(connection, [(JobId(c), ShardId(s), Cycle(at, root)) for c, s, at, root in found])
 
 
 def of_job(connection: Connection, job_id: JobId, at: datetime) -> list[Join]:
-    """What has arrived at one job of the cycles of one instant, and waits."""
+    """Return the waiting joins of one job for one scheduled time."""
     found = connection.exec_driver_sql(
         "SELECT DISTINCT a.child, t.shard, a.scheduled_at, a.root"
         " FROM chain_arrivals a JOIN timers t ON t.job_id = a.child"
@@ -102,9 +102,9 @@ def _read(connection: Connection, found: Sequence[tuple[JobId, ShardId, Cycle]])
     for n, parent, ended, at in decoded("chain_arrivals", rows, _arrived, _run_of):
         arrived.setdefault(n, {})[parent] = ended
         first[n] = min(at, first.get(n, at))
-    told = _skipped_by(connection, [(child, cycle) for child, _, cycle in found])
+    skipped = _skipped_by(connection, [(child, cycle) for child, _, cycle in found])
     return [
-        Join(child, shard, cycle, arrived[n], first[n], told.get(_first_run(child, cycle), {}))
+        Join(child, shard, cycle, arrived[n], first[n], skipped.get(_first_run(child, cycle), {}))
         for n, (child, shard, cycle) in enumerate(found, 1)
         if n in arrived
     ]
@@ -122,7 +122,7 @@ def _run_of(row: Sequence[Any]) -> object:
 def _skipped_by(
     connection: Connection, joins: Sequence[tuple[JobId, Cycle]]
 ) -> dict[RunId, dict[JobId, ParentEnded]]:
-    """Of runs that were skipped in these: by what."""
+    """Return the skipped runs of these joins, with the parents that caused the skip."""
     rows = connection.exec_driver_sql(
         SKIPPED,
         {
@@ -130,15 +130,15 @@ def _skipped_by(
             "runs": arrays.ids(_first_run(child, cycle) for child, cycle in joins),
         },
     )
-    return dict(decoded("runs", rows, lambda row: (RunId(row[0]), told_in(row[1]))))
+    return dict(decoded("runs", rows, lambda row: (RunId(row[0]), parents_of(row[1]))))
 
 
 def _first_run(child: JobId, cycle: Cycle) -> RunId:
     return chained_run_id(child, cycle.scheduled_at, cycle.root)
 
 
-def told_in(rows: Any) -> dict[JobId, ParentEnded]:
-    """What a run's row says of those that it came after."""
+def parents_of(rows: Any) -> dict[JobId, ParentEnded]:
+    """Decode a run's `parents` column."""
     return {
         JobId(UUID(one["id"])): ParentEnded(
             one["job"], RunId(UUID(one["run"])), State(one["state"])
@@ -148,7 +148,7 @@ def told_in(rows: Any) -> dict[JobId, ParentEnded]:
 
 
 def unchanged(connection: Connection, wanted: Sequence[Wanted]) -> list[Wanted]:
-    """Those whose arrivals are what was read; they are locked."""
+    """Lock the events, and return the joins whose events are unchanged since they were read."""
     if not wanted:
         return []
     found: dict[int, dict[JobId, RunId]] = {}
@@ -163,20 +163,20 @@ def unchanged(connection: Connection, wanted: Sequence[Wanted]) -> list[Wanted]:
 
 
 def over(connection: Connection, joins: Sequence[Join]) -> None:
-    """These are judged: what had arrived is taken away."""
+    """Delete the events of joins that are decided."""
     if joins:
         connection.exec_driver_sql(OVER, _each([(one, 0.0) for one in joins]))
 
 
 def later(connection: Connection, joins: Sequence[tuple[Join, timedelta]]) -> None:
-    """Look at these no sooner, unless something new arrives."""
+    """Judge these joins after a delay, or when a new event arrives."""
     if joins:
         waits = [(one, wait.total_seconds()) for one, wait in joins]
         connection.exec_driver_sql(LATER, _each(waits))
 
 
 def _each(joins: Sequence[tuple[Join, float]]) -> dict[str, object]:
-    """The columns of what was read of these joins; with what each is given."""
+    """Return the columns of the events of these joins, each with its delay."""
     rows = [
         (one.child, one.cycle, parent, ended.run_id, wait)
         for one, wait in joins
@@ -190,7 +190,7 @@ def _each(joins: Sequence[tuple[Join, float]]) -> dict[str, object]:
 
 
 def keys(joins: Sequence[tuple[JobId, Cycle]]) -> dict[str, object]:
-    """The columns of these joins."""
+    """Return the key columns of these joins."""
     return {
         "children": arrays.ids(child for child, _ in joins),
         "scheduled": arrays.instants(cycle.scheduled_at for _, cycle in joins),

@@ -1,17 +1,17 @@
-"""Joins: what has ended of a cycle becomes the child's run, or says why there is none (PROTOCOL 5).
+"""Join chains: create the child's run when its parents have ended, or a skipped row (PROTOCOL 5).
 
     a parent's run ends ─→ chain_arrivals, by the trigger of its `live` row, in that transaction
-    due, read ─→ timers FOR SHARE ─→ arrivals locked ─→ who may still come ─→ judge
-              ─→ insert the run, or the skipped row (which arrives at its own children) ─→ delete
+    due, read ─→ timers FOR SHARE ─→ events locked ─→ parents still to come ─→ judge
+              ─→ insert the run, or the skipped row (an event for its own children) ─→ delete
 
 Invariants
-- Judged under the lock of the child's shard, by who owns it; the run is inserted in the transaction
-  that takes its arrivals away: whatever kills a member, one of the two is there.
-- The run's id is reckoned from the child and the cycle: there is one, however often it is judged.
-- Who may still come is looked for in one statement, and whoever ends a run writes its arrival with
-  that: in each snapshot it is under way, or has arrived.
-- Nothing is judged by a definition that isn't the present one, nor while the cluster is paused.
-- What runs at most once isn't made in a cycle that had begun before the database went back.
+- The owner of the child's shard judges under the shard's lock. The run is inserted in the
+  transaction that deletes its events, so a crash loses neither.
+- The run's id derives from the child and the cycle, so it can't be inserted twice.
+- One statement finds the parents still to come, and a run's end and its event are written together.
+  So in each snapshot a parent's run is either live or has its event.
+- Only the present definition counts, and nothing is judged during a cluster pause.
+- An at-most-once run isn't created in a cycle that began before the database was restored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from schedd.store.statements.rows import RUN_COLUMNS, decoded, live_run, run_id_
 from schedkit.records import dataclass
 
 AGAIN_AFTER: Final = timedelta(milliseconds=200)
-"""Of a join that was to be judged by another definition."""
+"""The delay of a join that was read with an outdated definition."""
 
 MAY_HAVE_RUN: Final = "it may have run in what the database lost, and runs at most once"
 
@@ -89,8 +89,9 @@ WHERE EXISTS (
           AND t.nominal <= j.scheduled_at AND t.due_at IS NOT NULL AND NOT t.paused
     )
 """
-"""Of parents that haven't arrived: those that have by now; and those of which, or of whatever they
-run after, a run of the cycle is under way, or waits to be judged, or whose timer stands before it.
+"""Of the parents without an event: those that have one by now, and those that may still run in the
+cycle. A parent may still run if it or one of its ancestors has a live run or a waiting event of the
+cycle, or a timer that is due before it.
 """
 
 MAKE = f"""
@@ -131,20 +132,20 @@ CROSS JOIN LATERAL (
     SELECT * FROM runs r WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.root OFFSET 0
 ) r
 """
-"""When the runs were made that cycles of their own began with."""
+"""When the first runs of triggered cycles were created."""
 
-RETELL = """
+UPDATE_SKIPPED = """
 UPDATE runs r SET parents = b.parents::jsonb, excluded_by = b.excluded_by
 FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(parents)s::text[], %(by)s::text[])
   b(scheduled_at, run_id, parents, excluded_by)
 WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
 """
-"""Of skipped ones: a parent was done again, and the condition still isn't met."""
+"""For skipped runs: a parent was redriven, and the condition still isn't met."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a transaction found, under its locks."""
+    """What the transaction read, under its locks."""
 
     now: datetime
     paused: Mapping[JobId, bool]
@@ -152,12 +153,12 @@ class _Seen:
     made: Mapping[RunId, tuple[str, str | None, Any]]
     coming: Mapping[int, Collection[JobId]]
     doubtful: Collection[int]
-    """The places of those that may have run in what the database lost, and run at most once."""
+    """Places of at-most-once joins that may have run in the lost database."""
 
 
 @dataclass(frozen=True, slots=True)
 class _New:
-    """A row that is to be inserted."""
+    """A row to insert or update."""
 
     wanted: Wanted
     run_id: RunId
@@ -171,8 +172,8 @@ class _New:
 def join(
     connection: Connection, tenure: TenureId, wanted: Sequence[Wanted], shards: Collection[ShardId]
 ) -> list[LiveRun]:
-    """Judge these as they stand, under the locks of their shards; gives the runs that were made.
-    What has changed since it was read is left for the next look.
+    """Judge these joins, under the locks of their shards. Returns the created runs. Joins that
+    changed since they were read are left for the next call.
     """
     timers = connection.exec_driver_sql(
         TIMERS,
@@ -190,7 +191,7 @@ def join(
         return []
     seen = _look(connection, mine, timers)
     new: list[_New] = []
-    retold: list[_New] = []
+    updated: list[_New] = []
     over: list[Join] = []
     later: list[tuple[Join, timedelta]] = []
     for n, one in enumerate(mine):
@@ -200,10 +201,10 @@ def join(
             continue
         over.append(one.join)
         for row, inserts in steps:
-            (new if inserts else retold).append(row)
+            (new if inserts else updated).append(row)
     made = _make(connection, tenure, new) if new else []
-    if retold:
-        _retell(connection, retold)
+    if updated:
+        _update_skipped(connection, updated)
     chain_events.over(connection, over)
     chain_events.later(connection, later)
     return made
@@ -222,7 +223,7 @@ def _look(connection: Connection, mine: Sequence[Wanted], timers: Sequence[Any])
             "runs": arrays.ids(run_id for _, run_id in ids),
         },
     )
-    made = {RunId(run_id): (state, reason, told) for run_id, state, reason, told in rows}
+    made = {RunId(run_id): (state, reason, ended) for run_id, state, reason, ended in rows}
     return _Seen(
         timers[0][3],
         {JobId(job): paused for job, _, paused, _ in timers},
@@ -234,8 +235,8 @@ def _look(connection: Connection, mine: Sequence[Wanted], timers: Sequence[Any])
 
 
 def _doubtful(connection: Connection, mine: Sequence[Wanted]) -> set[int]:
-    """Whose cycle had begun before the database went back, of those that run at most once. Its
-    parents may have ended there, however late they arrive here, and it may have run.
+    """Return the places of at-most-once joins whose cycle began before the database was restored.
+    Their parents may have ended in the lost database, and the run may have run there.
     """
     once = {n: one.join.cycle for n, one in enumerate(mine) if one.at_most_once}
     if not once:
@@ -256,7 +257,7 @@ def _doubtful(connection: Connection, mine: Sequence[Wanted]) -> set[int]:
 def _coming(
     connection: Connection, mine: Sequence[Wanted], parents: Mapping[JobId, Mapping[JobId, str]]
 ) -> dict[int, set[JobId]]:
-    """By the place of a join: who of those that haven't arrived may still."""
+    """Return, by place of the join, the parents without an event that may still run."""
     missing = [
         (n, one, parent)
         for n, one in enumerate(mine)
@@ -277,17 +278,17 @@ def _coming(
 
 
 def _judged(one: Wanted, n: int, seen: _Seen) -> timedelta | list[tuple[_New, bool]]:
-    """Rows, each with whether it is inserted, or how long to wait."""
+    """Return the rows, each with whether it is inserted, or how long to wait."""
     joined = one.join
     first, again = _ids(one)
     arrived: dict[JobId, ParentEnded] = dict(joined.arrived)
     parents = seen.parents[joined.child]
     before = seen.made.get(first)
     if before is not None:
-        state, reason, told = before
+        state, reason, ended = before
         if again in seen.made or state != State.SKIPPED or reason is not None:
-            return []  # it ran, or is to, or was skipped for something else
-        arrived = chain_events.told_in(told) | arrived
+            return []  # it ran, will run, or was skipped for another reason
+        arrived = chain_events.parents_of(ended) | arrived
     waited = seen.now - joined.first_at
     judged = judge(
         one.after.when,
@@ -329,7 +330,7 @@ def _make(connection: Connection, tenure: TenureId, new: Sequence[_New]) -> list
         "reasons": arrays.texts(one.reason for one in new),
         "generations": arrays.numbers(one.wanted.generation for one in new),
         "by": arrays.texts(one.why or None for one in new),
-        "parents": arrays.texts(_told(one.parents) for one in new),
+        "parents": arrays.texts(_parents_json(one.parents) for one in new),
         "payloads": arrays.blobs(
             one.wanted.payload if one.state is State.PENDING else None for one in new
         ),
@@ -342,25 +343,25 @@ def _make(connection: Connection, tenure: TenureId, new: Sequence[_New]) -> list
     return decoded("runs", connection.exec_driver_sql(MAKE, arguments), live_run, run_id_of)
 
 
-def _retell(connection: Connection, rows: Sequence[_New]) -> None:
+def _update_skipped(connection: Connection, rows: Sequence[_New]) -> None:
     arguments = chain_events.keys(
         [(one.wanted.join.child, one.wanted.join.cycle) for one in rows]
     ) | {
         "runs": arrays.ids(one.run_id for one in rows),
-        "parents": arrays.texts(_told(one.parents) for one in rows),
+        "parents": arrays.texts(_parents_json(one.parents) for one in rows),
         "by": arrays.texts(one.why for one in rows),
     }
-    connection.exec_driver_sql(RETELL, arguments)
+    connection.exec_driver_sql(UPDATE_SKIPPED, arguments)
 
 
 def _ids(one: Wanted) -> tuple[RunId, RunId]:
-    """Of the run of the cycle, and of the one that does it if it was skipped."""
+    """Return the ids of the cycle's run, and of the run that replaces it if it was skipped."""
     cycle = one.join.cycle
     first = chained_run_id(one.join.child, cycle.scheduled_at, cycle.root)
     return first, redriven_run_id(first)
 
 
-def _told(parents: Mapping[JobId, ParentEnded]) -> str:
+def _parents_json(parents: Mapping[JobId, ParentEnded]) -> str:
     return json.dumps(
         [
             {"id": str(job), "job": one.job, "run": str(one.run_id), "state": one.state.value}

@@ -1,4 +1,4 @@
-"""The chains' store: what an owner reads and judges of joins, one transaction a method, fenced."""
+"""The chains' store for owners: each method is one transaction, and each write is fenced."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class PostgresChainStore:
     database: Database
 
     async def due(self, shards: Sequence[ShardId]) -> list[Join]:
-        """What has arrived and is to be judged. A hint."""
+        """Return the joins that are due to be judged. A hint."""
         return await self.database.call(lambda c: chain_events.due(c, shards))
 
     async def results(self, runs: Collection[RunId]) -> dict[RunId, bytes]:
-        """What these gave back."""
+        """Return the results of these runs."""
         return await self.database.call(lambda c: results_of(c, runs))
 
     async def join(self, claim: Claim, wanted: Sequence[Wanted]) -> list[LiveRun]:
-        """Judge these; gives the runs that were made."""
+        """Judge these joins. Returns the created runs."""
 
         def body(connection: Connection, mine: Sequence[Wanted]) -> list[LiveRun]:
             made = chain_joins.join(connection, claim.tenure, mine, shards_of(mine))
@@ -49,7 +49,7 @@ class PostgresChainStore:
         return await fenced_rows(self.database, claim, wanted, body)
 
     async def put_off(self, claim: Claim, joins: Sequence[Join], wait: timedelta) -> list[LiveRun]:
-        """Look at these later."""
+        """Judge these joins after a delay."""
 
         def body(connection: Connection, mine: Sequence[Join]) -> list[LiveRun]:
             chain_events.later(connection, [(one, wait) for one in mine])
@@ -60,7 +60,7 @@ class PostgresChainStore:
     async def fault(
         self, job_id: JobId | None, namespace: str, name: str, after: Collection[str]
     ) -> ChainRefused | None:
-        """Why a job can't run after these; None: it can, as things stand."""
+        """Return why a job can't run after these; None: it can at present."""
 
         def look(connection: Connection) -> ChainRefused | None:
             found = chains.fault(connection, job_id, namespace, name, after)
@@ -69,5 +69,5 @@ class PostgresChainStore:
         return await self.database.call(look)
 
     async def waiting(self, job_id: JobId, at: datetime) -> list[Join]:
-        """What has arrived at a job of the cycles of an instant, and waits."""
+        """Return the waiting joins of a job for a scheduled time."""
         return await self.database.call(lambda c: chain_events.of_job(c, job_id, at))

@@ -1,4 +1,4 @@
-"""The store of calls on dead letters and redrives: each call one transaction, with its audit."""
+"""The store of dead letter and redrive calls: each is one transaction, with its audit entry."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class PostgresDeadLetterStore:
         *,
         resolved: bool,
     ) -> list[DeadLetterRecord]:
-        """Newest first, past `after`."""
+        """Return dead letters after `after`, newest first."""
         return await self.database.call(
             lambda c: dead_letters.listed(c, choice, redrive, after, limit, resolved=resolved)
         )
 
     async def get(self, run_id: RunId) -> DeadLetterRecord | None:
-        """That of this run, settled or not."""
+        """Return the run's dead letter, resolved or not."""
         return await self.database.call(lambda c: dead_letters.get(c, run_id))
 
     async def groups(self, choice: LetterFilter, most: int) -> tuple[list[DeadLetterGroup], int]:
-        """Those that wait, by job and kind of error."""
+        """Return groups of waiting letters, by job and fingerprint."""
         return await self.database.call(lambda c: dead_letters.groups(c, choice, most))
 
     async def discard(
@@ -53,7 +53,7 @@ class PostgresDeadLetterStore:
         audit: AuditEntry,
         noted: Callable[[int], str],
     ) -> list[RunId] | StoreConflict:
-        """Settle those that wait."""
+        """Discard waiting letters."""
         return await self.database.call(
             lambda c: dead_letters.discard(c, choice, by, note, audit, noted)
         )
@@ -66,35 +66,35 @@ class PostgresDeadLetterStore:
         by: str,
         audit: AuditEntry,
     ) -> RunRecord | StoreConflict | None:
-        """Do one run again."""
+        """Redrive one run."""
         return await self.database.call(
             lambda c: redrive_feed.once_more(c, run_id, payload, line, by, audit)
         )
 
     async def planned(self, choice: LetterFilter) -> int:
-        """How many letters a redrive would choose now."""
+        """Return how many letters a redrive would select now."""
         return await self.database.call(lambda c: redrives.planned(c, choice))
 
     async def create(
         self,
-        wish: RedriveRequest,
+        request: RedriveRequest,
         idempotency: Idempotency | None,
         audit: AuditEntry,
         noted: Callable[[int], str],
     ) -> RedriveRecord | StoreConflict | None:
-        """Store it with the letters that are chosen now."""
+        """Store a redrive with the letters that are selected now."""
         return await self.database.call(
-            lambda c: redrives.create(c, wish, idempotency, audit, noted)
+            lambda c: redrives.create(c, request, idempotency, audit, noted)
         )
 
     async def redrive(self, redrive_id: RedriveId) -> RedriveRecord | None:
-        """One, with how its runs stand."""
+        """Return one redrive, with the states of its runs."""
         return await self.database.call(lambda c: redrives.get(c, redrive_id))
 
     async def redrives(
         self, namespace: str, after: tuple[datetime, RedriveId] | None, limit: int
     ) -> list[RedriveRecord]:
-        """Newest first, past `after`."""
+        """Return redrives after `after`, newest first."""
         return await self.database.call(lambda c: redrives.newest(c, namespace, after, limit))
 
     async def switch(
@@ -106,7 +106,7 @@ class PostgresDeadLetterStore:
         *,
         on: bool,
     ) -> RedriveRecord | None:
-        """Stop it, or have it go on."""
+        """Stop or resume the redrive."""
         return await self.database.call(
             lambda c: redrives.switch(c, redrive_id, by, audit, noted, on=on)
         )

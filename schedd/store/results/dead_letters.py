@@ -1,6 +1,6 @@
-"""Dead letters as people see them: listed, grouped, discarded. Who does them again: `redriving`.
+"""List, group and discard dead letters. `redrive_feed` runs them again.
 
-Invariant: a letter is settled once. Whoever settles it holds its row, and finds it unsettled there.
+Invariant: a letter is resolved once. Each change locks its row, and finds it unresolved.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from schedd.store.statements.rows import decoded
 from schedkit.records import replace
 
 MOST_AT_ONCE = 50_000
-"""Letters that one redrive promises, or one call discards."""
+"""Letters that one redrive queues, or one call discards."""
 
 
 def listed(
@@ -51,8 +51,8 @@ def listed(
     *,
     resolved: bool,
 ) -> list[DeadLetterRecord]:
-    """Newest first by when their runs were due, past `after`. Those that wait; `resolved`, or of
-    a redrive, all.
+    """Return letters after `after`, newest scheduled time first. Only waiting ones, unless
+    `resolved` or a redrive is given.
     """
     query = _letters(newest_first(limit)).where(jobs.c.namespace == clean(choice.namespace))
     if not resolved and redrive is None:
@@ -69,7 +69,7 @@ def listed(
 
 
 def get(connection: Connection, run_id: RunId) -> DeadLetterRecord | None:
-    """That of this run, settled or not."""
+    """Return the run's dead letter, resolved or not."""
     row = connection.execute(_letters(records()).where(dead_letters.c.run_id == run_id)).first()
     return None if row is None else _letter(row)
 
@@ -77,19 +77,19 @@ def get(connection: Connection, run_id: RunId) -> DeadLetterRecord | None:
 def groups(
     connection: Connection, choice: LetterFilter, most: int
 ) -> tuple[list[DeadLetterGroup], int]:
-    """Those that wait, by job and kind of error, the greatest first, and how many there are in all.
-    By keys: they are few among the jobs.
+    """Return groups of waiting letters by job and fingerprint, largest first, and their number.
+    Joins use index lookups: few jobs have letters.
     """
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     greatest = _greatest(choice, most)
     newest = dead_letters.alias("newest")
     its = (runs.c.scheduled_at == newest.c.scheduled_at, runs.c.run_id == newest.c.run_id)
     said = select(runs.c.reason, runs.c.exit_code, runs.c.error).where(*its)
-    told = said.offset(0).lateral("told")  # else by its id alone, through all days
+    run = said.offset(0).lateral("run")  # otherwise the planner scans all days for its id
     query = (
-        select(greatest, told)
+        select(greatest, run)
         .join(newest, newest.c.run_id == greatest.c.run_id)
-        .join(told, true())
+        .join(run, true())
         .order_by(greatest.c.how_many.desc(), greatest.c.last.desc())
     )
     rows = connection.execute(query).all()
@@ -99,7 +99,7 @@ def groups(
             choice.namespace,
             row.name,
             row.how_many,
-            row.promised,
+            row.queued,
             row.first,
             row.last,
             RunId(row.run_id),
@@ -121,9 +121,9 @@ def discard(
     entry: AuditEntry,
     noted: Callable[[int], str],
 ) -> list[RunId]:
-    """Settle those that wait, but for what a redrive that isn't stopped is to do again; which. Ends
-    the transaction with a Conflict where they are more than may be. `noted`: what the audit has of
-    it, by how many they are.
+    """Discard waiting letters, except those queued for an open redrive. Returns them. Rolls back
+    with a `StoreConflict` if there are more than allowed. `noted`: returns the audit log's text for
+    their number.
     """
     alone(connection)
     changed = connection.execute(
@@ -146,7 +146,7 @@ def discard(
 
 
 def chosen(choice: LetterFilter) -> ColumnElement[bool]:
-    """Whether a letter beside its job is among these."""
+    """Return the condition that a letter, joined with its job, matches the filter."""
     conditions = [jobs.c.namespace == clean(choice.namespace)]
     if choice.job:
         conditions.append(_of_job(choice.namespace, choice.job))
@@ -166,7 +166,7 @@ def chosen(choice: LetterFilter) -> ColumnElement[bool]:
 
 
 def free(choice: LetterFilter) -> ColumnElement[bool]:
-    """Whether a letter is among these, waits, and no redrive is about to do it again."""
+    """Return the condition that a letter matches, waits, and isn't queued for an open redrive."""
     there = select(dead_letters.c.run_id.label("it")).select_from(
         dead_letters.join(jobs, jobs.c.job_id == dead_letters.c.job_id)
     )
@@ -178,8 +178,8 @@ def free(choice: LetterFilter) -> ColumnElement[bool]:
 
 
 def alone(connection: Connection) -> None:
-    """Nobody else promises letters, or discards them, until this transaction ends: each sees what
-    the one before has written.
+    """Lock redrives and discards: until this transaction ends no other one queues or discards
+    letters, so each sees the changes of the one before.
     """
     connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('schedd redrives'))")
 
@@ -189,7 +189,7 @@ def _under_way() -> Select[Any]:
 
 
 def oldest(choice: LetterFilter) -> Select[Any]:
-    """Those that are `free`, in one order: so many that a statement does it."""
+    """Select the oldest `free` letters, at most `MOST_AT_ONCE`."""
     return (
         select(dead_letters.c.run_id)
         .where(free(choice))
@@ -199,7 +199,7 @@ def oldest(choice: LetterFilter) -> Select[Any]:
 
 
 def locked(choice: LetterFilter) -> Select[Any]:
-    """The `oldest`, locked."""
+    """Select the `oldest` letters FOR UPDATE."""
     return oldest(choice).with_for_update()
 
 
@@ -212,7 +212,7 @@ def _of_job(namespace: str, job: str) -> ColumnElement[bool]:
 
 
 def _greatest(choice: LetterFilter, most: int) -> Subquery:
-    """A row a group, with the run of its newest letter."""
+    """Select one row for each group, with the run of its newest letter."""
     newest = (dead_letters.c.died_at.desc(), dead_letters.c.run_id)
     return (
         select(
@@ -221,7 +221,7 @@ def _greatest(choice: LetterFilter, most: int) -> Subquery:
             jobs.c.ephemeral,
             func.count().label("how_many"),
             func.sum(func.count()).over().label("in_all"),
-            func.count().filter(dead_letters.c.redrive.in_(_under_way())).label("promised"),
+            func.count().filter(dead_letters.c.redrive.in_(_under_way())).label("queued"),
             func.min(dead_letters.c.died_at).label("first"),
             func.max(dead_letters.c.died_at).label("last"),
             func.array_agg(aggregate_order_by(dead_letters.c.run_id, *newest))[1].label("run_id"),

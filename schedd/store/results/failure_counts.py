@@ -1,12 +1,12 @@
-"""How jobs stand that change it by themselves: paused until an instant, failing again and again.
+"""Automatic pauses and resumes of jobs: pauses with an end, and failures in a row.
 
     pause until T ─→ resumptions ─── T has come ──→ resumed by its shard's owner
     failed for good ─→ failing ── as often in a row as the job says ─→ paused by its shard's owner
 
 Invariants
-- A row of `resumptions` stands only beside a timer that is paused; every resume, and every pause
-  that names no end, takes it away.
-- Failures are counted in the transaction that stores them; a success takes the count away.
+- A row of `resumptions` exists only with a paused timer. Every resume, and every pause without an
+  end, deletes it.
+- Failures are counted in the transaction that stores them. A success deletes the count.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LIMIT %(limit)s
 
 
 def resume_at(connection: Connection, job_id: JobId, at: datetime | None) -> None:
-    """The job, which is paused, is to be resumed then; None: by a person alone."""
+    """Set when the paused job is resumed automatically; None: only by a user."""
     if at is None:
         connection.execute(resumptions.delete().where(resumptions.c.job_id == job_id))
     else:
@@ -60,14 +60,14 @@ def resume_at(connection: Connection, job_id: JobId, at: datetime | None) -> Non
 
 
 def forget(connection: Connection, job_id: JobId) -> None:
-    """It was resumed, or deleted: failures count anew."""
+    """Delete the counts and the automatic resume of a resumed or deleted job."""
     for table in (resumptions, failing):
         connection.execute(table.delete().where(table.c.job_id == job_id))
 
 
 def count(connection: Connection, ended: Iterable[tuple[JobId, ShardId, bool, int]]) -> None:
-    """Runs that ended for good, in their order: job, shard, whether it succeeded, and how many
-    failures in a row pause it.
+    """Count runs that ended for good, in order: job, shard, whether it succeeded, and how many
+    failures in a row pause the job.
     """
     succeeded: set[JobId] = set()
     row: dict[JobId, tuple[ShardId, int, int]] = {}
@@ -93,7 +93,7 @@ def count(connection: Connection, ended: Iterable[tuple[JobId, ShardId, bool, in
 
 
 def recount(connection: Connection, job_id: JobId, most: int) -> None:
-    """So many failures in a row pause the job; 0: what it failed so far counts no more."""
+    """Set how many failures in a row pause the job; 0: delete its count."""
     mine = failing.c.job_id == job_id
     if most:
         connection.execute(failing.update().where(mine).values(most=most))
@@ -104,7 +104,7 @@ def recount(connection: Connection, job_id: JobId, most: int) -> None:
 def over(
     connection: Connection, shards: Collection[ShardId], now: datetime, limit: int
 ) -> list[JobId]:
-    """Jobs of these shards whose pause has ended by now, soonest first."""
+    """Return jobs of these shards whose pause has ended by now, soonest first."""
     arguments = {"shards": arrays.numbers(shards), "now": now, "limit": limit}
     return [job for (job,) in connection.exec_driver_sql(OVER, arguments)]
 
@@ -112,6 +112,6 @@ def over(
 def too_often(
     connection: Connection, shards: Collection[ShardId], limit: int
 ) -> list[tuple[JobId, int]]:
-    """Jobs of these shards that failed as often in a row as pauses them, and how often that is."""
+    """Return jobs of these shards that failed often enough to be paused, with the count."""
     arguments = {"shards": arrays.numbers(shards), "limit": limit}
     return [(job, failures) for job, failures in connection.exec_driver_sql(TOO_OFTEN, arguments)]

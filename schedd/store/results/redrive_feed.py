@@ -1,17 +1,17 @@
-"""Runs that do dead ones again: one that a person asks for, and those of redrives (PROTOCOL 3).
+"""Create runs that repeat failed ones: a single one on request, and those of redrives (PROTOCOL 3).
 
-    one       the dead run ─→ its letter locked ─→ its job's timer FOR SHARE ─→ insert, settle
-    redrive   its row locked ─→ its rate ─→ timers FOR SHARE ─→ letters locked ─→ insert, settle
+    one       the failed run ─→ its letter locked ─→ its job's timer FOR SHARE ─→ insert, resolve
+    redrive   its row locked ─→ its rate ─→ timers FOR SHARE ─→ letters locked ─→ insert, resolve
 
 Invariants
-- A run is made in a pool that is held until it is there: one in a pool that was deleted would wait
-  for ever. Of a submitted run nothing else keeps its pool, once it has ended.
-- The new run's id is reckoned from the dead one's, and it has the same nominal instant, in the same
-  cycle of its chain: there is one, whoever inserts it, however often.
-- A letter is settled in the transaction that inserts the run; nothing waits for a lock of a letter
-  or timer that somebody else has: that one comes next time.
-- Who makes runs of a redrive holds its row, so its rate holds over the cluster, whoever owns it,
-  and nothing is made after it was stopped.
+- The run's pool is locked until the run is inserted: in a deleted pool it would wait for ever.
+  After a submitted run has ended nothing else protects its pool.
+- The new run's id derives from the failed run's, with the same scheduled time and chain cycle. So
+  it can't be inserted twice.
+- A letter is resolved in the transaction that inserts the run. Letters and timers that another
+  transaction has locked are left for the next time.
+- Creating a redrive's runs locks its row. So its rate holds across owners, and no run is created
+  after it was stopped.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from schedd.store.statements.rows import RUN_COLUMNS, decoded, live_run, run_id_
 from schedd.store.timers.run_insert import insert_run_row
 
 MOST_WAITING: Final = 900
-"""Runs of a job that waits in line, past which none is done again by itself: past a thousand they'd
-be skipped.
+"""Live runs of a job above which a single redrive is rejected: above a thousand in a buffer, runs
+are skipped.
 """
 AT_ONCE: Final = 200
-"""Runs that one transaction makes of a redrive."""
+"""Runs of a redrive that one transaction creates."""
 
 OPEN = f"""
 SELECT d.redrive_id, d.shard, ARRAY(
@@ -62,14 +62,14 @@ FROM redrives d WHERE d.open AND d.shard = ANY (%(shards)s::int[])
   AND (d.fed_until IS NULL OR d.fed_until + interval '1 s' / d.rate <= clock_timestamp())
 ORDER BY d.looked_at NULLS FIRST, d.created_at LIMIT 20
 """
-"""Whoever was looked at longest ago comes first: none waits for those that can make nothing."""
+"""The redrive that was read longest ago comes first: one without progress blocks no other."""
 
 LOCK = """
 SELECT d.redrive_id, d.rate, d.fed_until, d.payload, clock_timestamp() FROM redrives d
 WHERE d.redrive_id = %(redrive)s AND d.open AND NOT (SELECT paused FROM cluster WHERE one)
 FOR NO KEY UPDATE SKIP LOCKED
 """
-"""Who stops or resumes it holds it: it comes next time, for whole shards wait meanwhile."""
+"""A redrive that is being stopped or resumed is skipped: waiting would block whole shards."""
 
 LETTERS = """
 SELECT l.run_id, l.scheduled_at, l.job_id FROM dead_letters l
@@ -103,7 +103,7 @@ WHERE l.redrive = %(redrive)s AND l.settled IS NULL AND l.run_id = ANY (%(letter
                   AND NOT EXISTS (SELECT FROM pools p
                                   WHERE p.namespace = j.namespace AND p.name = j.pool)))
 """
-"""Of jobs that are deleted, or whose pool is: left out of the redrive, and they still wait."""
+"""Letters of deleted jobs or pools leave the redrive, and still wait."""
 
 MAKE = f"""
 WITH b AS MATERIALIZED (
@@ -124,7 +124,7 @@ WITH b AS MATERIALIZED (
 ), waiting AS (
     INSERT INTO live (shard, job_id, run_id, scheduled_at)
     SELECT shard, job_id, run_id, scheduled_at FROM inserted ON CONFLICT DO NOTHING
-), settled AS (
+), resolved AS (
     UPDATE dead_letters l SET settled = 'REDRIVEN', settled_at = statement_timestamp(),
         settled_by = d.created_by, became = b.run_id
     FROM b, redrives d WHERE l.run_id = b.letter AND d.redrive_id = %(redrive)s
@@ -140,11 +140,11 @@ FROM (SELECT EXISTS (SELECT FROM dead_letters l
     WHERE l.redrive = %(redrive)s AND l.settled IS NULL) AS there) more
 WHERE d.redrive_id = %(redrive)s
 """
-"""A statement of its own, so that it sees what was settled just now."""
+"""A separate statement, so it sees the letters that MAKE resolved."""
 
 
 def to_feed(connection: Connection, shards: Collection[ShardId]) -> list[OpenRedrive]:
-    """Those that these shards' owner makes the runs of, oldest first. A hint."""
+    """Return the open redrives of these shards that may get runs now. A hint."""
     found = connection.exec_driver_sql(OPEN, {"shards": arrays.numbers(shards)})
     return [OpenRedrive(redrive, shard, tuple(jobs)) for redrive, shard, jobs in found]
 
@@ -155,10 +155,11 @@ def feed(
     wanted: Sequence[OpenRedrive],
     lines: Mapping[JobId, RedriveLine],
 ) -> list[LiveRun]:
-    """Make the next runs of these, as many as their rates allow. Under the locks of their shards.
+    """Create the next runs of these redrives, as many as their rates allow. The caller holds the
+    locks of their shards.
 
-    `lines`: of each job, by the definition that is known of it; letters of other jobs wait, and of
-    those whose definition is another by now.
+    `lines`: what the runs of each job need, from its known definition. Letters of other jobs wait,
+    and of jobs whose definition has changed.
     """
     made: list[LiveRun] = []
     for one in sorted(wanted, key=lambda one: one.redrive_id):
@@ -208,9 +209,9 @@ def _fed(
 def _places(
     connection: Connection, jobs: Collection[JobId], lines: Mapping[JobId, RedriveLine]
 ) -> dict[JobId, tuple[ShardId, int, int]]:
-    """Of jobs that are there: shard, generation, and how many more runs may be made now: as many as
-    may wait in line, none where the definition can't be read, or is another by now, nor while its
-    pool is being deleted. Jobs whose pool is gone are left out.
+    """Return shard, generation and room for new runs of each existing job. The room is limited by
+    the job's buffer; it is 0 if the definition can't be read or has changed, or the pool is locked.
+    Jobs with a deleted pool are left out.
     """
     found = connection.exec_driver_sql(TIMERS, {"jobs": arrays.ids(jobs), "most": MOST_IN_LINE})
     places = {
@@ -232,7 +233,7 @@ def _places(
 
 
 def _pooled(connection: Connection, jobs: Collection[JobId]) -> list[tuple[JobId, bool]]:
-    """Those of these that name a pool, each with whether it is there."""
+    """Return those of these jobs that name a pool, each with whether the pool exists."""
     found = connection.exec_driver_sql(POOLS, {"jobs": arrays.ids(jobs)})
     return [(JobId(job), there) for job, there in found]
 
@@ -251,7 +252,7 @@ def _made(
     now: datetime,
     rows: Sequence[tuple[Any, ...]],
 ) -> list[LiveRun]:
-    """`now`: when the rate allowed them, which is their rows' time, too."""
+    """Insert the runs. `now`: when the rate allowed them, also the rows' due time."""
     letters, scheduled, jobs, shards, generations, overlaps, run_ids = zip(*rows, strict=True)
     made = connection.exec_driver_sql(
         MAKE,
@@ -280,11 +281,10 @@ def once_more(
     by: str,
     entry: AuditEntry,
 ) -> RunRecord | StoreConflict | None:
-    """Do one run again; the run that does. None: its job is deleted. A `StoreConflict`: its
-    definition is another than that of the line by now, its pool is deleted, or too many wait in
-    line.
+    """Redrive one run. Returns the new run. None: its job is deleted. `StoreConflict`: its
+    definition changed since `line` was read, its pool is deleted, or too many runs wait.
 
-    The run must have ended so that it may be (`core.redrive.again`): ended runs never change.
+    The caller has checked that the run may be redriven: ended runs never change.
     """
     made = redriven_run_id(run_id)
     dead = connection.execute(
@@ -303,7 +303,7 @@ def once_more(
         select(dead_letters.c.run_id).where(dead_letters.c.run_id == run_id).with_for_update()
     )
     shard = _place(connection, JobId(dead.job_id), made, line)
-    if isinstance(shard, StoreConflict) and shard.what == "pool":  # asked for twice, it is there
+    if isinstance(shard, StoreConflict) and shard.what == "pool":  # a repeated call: the run exists
         return _stored(connection, made) or shard
     if shard is None or isinstance(shard, StoreConflict):
         return shard
@@ -343,7 +343,7 @@ def _stored(connection: Connection, run_id: RunId) -> RunRecord | None:
 def _place(
     connection: Connection, job: JobId, made: RunId, line: RedriveLine
 ) -> ShardId | StoreConflict | None:
-    """Where the job's runs live, whose definition stays until the end of the transaction."""
+    """Return the shard of the job's runs. Locks the definition until the transaction ends."""
     timer = connection.execute(
         select(timers.c.shard, timers.c.generation)
         .where(timers.c.job_id == job)

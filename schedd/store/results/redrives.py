@@ -1,11 +1,11 @@
-"""Redrives as people see them: asked for, told of, stopped and resumed. Their runs: `redriving`.
+"""Create, list, stop and resume redrives. `redrive_feed` creates their runs.
 
-    choose letters that wait ─→ promise them ─→ one row ─→ audit
+    select waiting letters ─→ queue them ─→ one row ─→ audit
 
 Invariants
-- A letter is promised to one redrive at a time; what one that is stopped hasn't done is free for
-  another, which takes it over.
-- Who asks for one does so alone, so that two of the same group don't promise each letter twice.
+- A letter is queued for one redrive at a time. Another redrive may take over the remaining letters
+  of a stopped one.
+- Redrives are created one after the other, so two of the same group don't queue a letter twice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CROSS JOIN LATERAL (
     SELECT state FROM runs r WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.became OFFSET 0
 ) r WHERE l.redrive = %(redrive)s AND l.became IS NOT NULL GROUP BY r.state
 """
-"""Of all its runs: who waits for them goes by none being live. They are MOST_AT_ONCE at most, which
+"""The states of all its runs: callers wait until none is live. At most MOST_AT_ONCE runs, which
 takes a fifth of a second.
 """
 
@@ -47,62 +47,61 @@ SELECT count(*) FROM dead_letters l WHERE l.redrive = %(redrive)s AND l.settled 
 
 
 def planned(connection: Connection, choice: LetterFilter) -> int:
-    """How many letters it would choose now."""
+    """Return how many letters a redrive would select now."""
     query = select(func.count()).select_from(oldest(choice).order_by(None).subquery())
     return int(connection.execute(query).scalar_one())
 
 
 def create(
     connection: Connection,
-    wish: RedriveRequest,
+    request: RedriveRequest,
     wanted: Idempotency | None,
     entry: AuditEntry,
     noted: Callable[[int], str],
 ) -> RedriveRecord | None:
-    """Store it with the letters that are chosen now; with a key used before, the one of then.
-    Ends the transaction with None when no letter is free, with a Conflict where they are more than
-    may be. `noted`: what the audit has of it, by how
-    many they are.
+    """Store a redrive with the letters that are selected now. With a key used before, return the
+    earlier one. Rolls back with None if no letter is free, with a `StoreConflict` if there are more
+    than allowed. `noted`: returns the audit log's text for their number.
     """
-    earlier = idempotency.claim(connection, wanted, wish.redrive_id)
+    earlier = idempotency.claim(connection, wanted, request.redrive_id)
     if earlier is not None:
         return get(connection, RedriveId(earlier))
     alone(connection)
-    group = wish.choice.group
-    chosen = group or wish.choice
-    promised = connection.execute(
+    group = request.choice.group
+    chosen = group or request.choice
+    queued = connection.execute(
         dead_letters.update()
-        .where(dead_letters.c.run_id.in_(locked(wish.choice)))
-        .values(redrive=wish.redrive_id)
+        .where(dead_letters.c.run_id.in_(locked(request.choice)))
+        .values(redrive=request.redrive_id)
     ).rowcount
-    if not promised:
-        raise RolledBack(None)  # the key isn't used up either
-    if wish.choice.is_more(promised):
+    if not queued:
+        raise RolledBack(None)  # which frees the idempotency key, too
+    if request.choice.is_more(queued):
         raise RolledBack(StoreConflict("letters"))
     connection.execute(
         redrives.insert().values(
-            redrive_id=wish.redrive_id,
-            shard=wish.shard,
-            namespace=clean(wish.choice.namespace),
+            redrive_id=request.redrive_id,
+            shard=request.shard,
+            namespace=clean(request.choice.namespace),
             job=clean(chosen.job),
             fingerprint=clean(chosen.fingerprint),
-            rate=wish.rate,
-            payload=wish.payload,
-            total=promised,
+            rate=request.rate,
+            payload=request.payload,
+            total=queued,
             made=0,
             open=True,
             created_at=func.clock_timestamp(),
-            created_by=clean(wish.by),
+            created_by=clean(request.by),
             stopped_by="",
             submitted=group.submitted if group else None,
         )
     )
-    audit.write_all(connection, [replace(entry, after=noted(promised))])
-    return get(connection, wish.redrive_id)
+    audit.write_all(connection, [replace(entry, after=noted(queued))])
+    return get(connection, request.redrive_id)
 
 
 def get(connection: Connection, redrive_id: RedriveId) -> RedriveRecord | None:
-    """One, with how its runs stand, and how many letters wait, counted one by one."""
+    """Return one redrive, with the states of its runs and the exact number of waiting letters."""
     record = _bare(connection, redrive_id)
     if record is None:
         return None
@@ -124,7 +123,7 @@ def newest(
     after: tuple[datetime, RedriveId] | None,
     limit: int,
 ) -> list[RedriveRecord]:
-    """Newest first, past `after` (created_at, id), without how their runs stand."""
+    """Return redrives after `after` (created_at, id), newest first, without states of runs."""
     query = _records().where(redrives.c.namespace == clean(namespace))
     if after is not None:
         query = query.where(tuple_(redrives.c.created_at, redrives.c.redrive_id) < after)
@@ -141,9 +140,9 @@ def switch(
     *,
     on: bool,
 ) -> RedriveRecord | None:
-    """Stop it, or have it go on; one that is done, or so already, stays as it is. None: there is
-    none. Its rate begins anew. Told without how its runs stand: to stop it takes no more than that.
-    `noted`: what the audit has of how it stands.
+    """Stop or resume a redrive. A finished one doesn't change, nor one that is already in that
+    state. None: it doesn't exist. Its rate starts again. The record has no states of runs, which
+    keeps a stop cheap. `noted`: returns the audit log's text for the state.
     """
     mine = redrives.c.redrive_id == redrive_id
     connection.execute(select(redrives.c.redrive_id).where(mine).with_for_update(key_share=True))
@@ -156,14 +155,14 @@ def switch(
             stopped = {"stopped_at": func.clock_timestamp(), "stopped_by": clean(by)}
         connection.execute(redrives.update().where(mine).values(open=on, fed_until=None, **stopped))
         now = _bare(connection, redrive_id)
-        assert now is not None, "its row is held"
+        assert now is not None, "its row is locked"
         audit.write_all(connection, [replace(entry, before=noted(was), after=noted(now))])
         return now
     return was
 
 
 def _records() -> Select[Any]:
-    """What stands in their own rows: `waiting` is at most so many."""
+    """Select the redrives' own columns. `waiting` is an upper bound."""
     finished = redrives.c.finished_at.is_not(None)
     return select(
         *(column for column in redrives.c if column.name != "payload"),

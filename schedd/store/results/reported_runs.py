@@ -1,4 +1,4 @@
-"""What reports are about: the runs as they stand, and starts worth writing down."""
+"""Read the runs of reports, and record their starts."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
 
 
 def reported_runs(connection: Connection, keys: Sequence[RunKey]) -> dict[RunKey, LiveRun]:
-    """The runs as they stand, without those whose rows can't be read: they end as reported."""
+    """Return the present runs, without unreadable rows: those runs end as reported."""
     found = connection.exec_driver_sql(REPORTED, key_arguments(keys))
     return {run.key: run for run in decoded("runs", found, live_run, run_id_of)}
 
 
 def started(connection: Connection, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:
-    """Write down starts, where the token still runs."""
+    """Record start times of assignments whose token is still current."""
     keys = key_arguments([key for key, _, _ in starts])
     lock_runs(connection, keys)
     connection.exec_driver_sql(

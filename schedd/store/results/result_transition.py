@@ -1,10 +1,10 @@
-"""Where a report's run really goes: what was decided from it, and what its row says under its lock.
+"""Decide the state that a report moves its run to, from the report and the locked row.
 
 Invariants (PROTOCOL 5)
-- A run that somebody cancelled ends CANCELLED whatever its worker says; one whose job was deleted
-  is not retried.
-- Nor is one that runs at most once and was handed out before the database went back: the same
-  report may have been stored in what was lost, and the run begun again there.
+- A run that a user canceled ends CANCELLED, whatever its worker reports. A run whose job was
+  deleted isn't retried.
+- An at-most-once run that was dispatched before the database was restored isn't retried: the lost
+  database may have stored the same report, and retried the run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WHERE NOT EXISTS (SELECT FROM timers t WHERE t.job_id = b.job_id)
 
 @dataclass(frozen=True, slots=True)
 class LockedRun:
-    """A run's row as its lock found it, as far as a verdict needs."""
+    """The columns of a locked run that a verdict needs."""
 
     state: State
     token: Token
@@ -40,27 +40,29 @@ class LockedRun:
     digest: bytes | None
     cancelling: bool
     reason: str | None
-    """Of a run that is being cancelled: on whose behalf, if not a person's."""
+    """Why the run is being canceled; None: by a user."""
     job_id: Any
     assigned_at: datetime | None
     child: bool
-    """Of a broadcast: it becomes no dead letter."""
+    """A broadcast's child, which becomes no dead letter."""
     shard: ShardId
     spot: str
-    """Where the row is, in its table."""
+    """The row's position in its partition (ctid)."""
 
 
 def settle(
     connection: Connection, reports: Sequence[Report], standing: Mapping[RunKey, LockedRun]
 ) -> list[Report]:
-    """The reports with the states that their runs go to. Called under the locks of these rows."""
+    """Return the reports with the final states of their runs. The caller has locked these rows."""
     again = [report for report in reports if report.state in (State.PENDING, State.RETRYING)]
     deleted = _deleted(connection, again, standing)
     doubtful = _doubtful(connection, again, standing)
-    return [_settled(report, standing[report.key], deleted, doubtful) for report in reports]
+    return [_resolved(report, standing[report.key], deleted, doubtful) for report in reports]
 
 
-def _settled(report: Report, row: LockedRun, deleted: set[object], doubtful: set[RunKey]) -> Report:
+def _resolved(
+    report: Report, row: LockedRun, deleted: set[object], doubtful: set[RunKey]
+) -> Report:
     if row.cancelling:
         return _cancelled(report, _reason_of(row.reason))
     if row.job_id in deleted and report.state in (State.PENDING, State.RETRYING):
@@ -91,7 +93,7 @@ def _cancelled(report: Report, reason: Reason) -> Report:
 
 
 def _ended(report: Report, row: LockedRun) -> Report:
-    """It would wait again, and may not: as its attempt failed, or else as if that was lost."""
+    """Return the report as a failure without retry: with its reason, or as WORKER_LOST."""
     reason = report.reason if report.counts else Reason.WORKER_LOST
     return replace(
         report,
@@ -107,7 +109,7 @@ def _ended(report: Report, row: LockedRun) -> Report:
 def _deleted(
     connection: Connection, again: Sequence[Report], standing: Mapping[RunKey, LockedRun]
 ) -> set[object]:
-    """Jobs, of those whose runs would wait again, that are no more. Read under the runs' locks."""
+    """Return the deleted jobs of runs that would be retried. Read under the runs' locks."""
     jobs = [standing[report.key].job_id for report in again]
     if not jobs:
         return set()
@@ -117,8 +119,8 @@ def _deleted(
 def _doubtful(
     connection: Connection, again: Sequence[Report], standing: Mapping[RunKey, LockedRun]
 ) -> set[RunKey]:
-    """What runs at most once, of those that would wait again, and may have been begun again in a
-    database that was lost. Read under the runs' locks.
+    """Return at-most-once runs that would be retried, and may have been retried in a lost database.
+    Read under the runs' locks.
     """
     once = [report.key for report in again if report.at_most_once]
     if not once:
@@ -126,5 +128,5 @@ def _doubtful(
     [(until,)] = connection.exec_driver_sql(f"SELECT {cluster_pauses.DOUBTFUL}")
     if until is None:
         return set()
-    handed = {key: standing[key].assigned_at for key in once}
-    return {key for key, at in handed.items() if at is not None and at <= until}
+    assigned = {key: standing[key].assigned_at for key in once}
+    return {key for key, at in assigned.items() if at is not None and at <= until}

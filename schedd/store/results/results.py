@@ -1,16 +1,16 @@
-"""What workers say about runs: any member writes it, the token alone protects it (PROTOCOL 5).
+"""Store workers' reports about runs: any member writes them, fenced by the token (PROTOCOL 5).
 
-    lock the runs' rows in order ─→ judge each report against its row ─→ one statement writes
+    lock the runs' rows in order ─→ compare each report with its row ─→ one statement writes
         RUNNING under this token and sender   → ACCEPTED
         this token, digest and sender stored  → REPEATED   in the row, or among earlier attempts
-        anything else                         → STALE      the audit alone changes, once; of
-                                                           a run that doesn't exist nothing does
+        anything else                         → STALE      one audit entry; none for a run that
+                                                           doesn't exist
 
 Invariants
-- State, attempt, retry time, output, result, dead letter and what is to be told of it are one
+- State, attempt, retry time, output, result, dead letter and notifications are written in one
   transaction.
-- The UPDATE itself compares token and state; what was read before only decides what it writes.
-- Where a run really goes is judged under its lock (`settled`).
+- The UPDATE itself compares token and state. Earlier reads only decide what it writes.
+- The run's final state is decided under its lock (`result_transition`).
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ SELECT * FROM unnest(%(runs)s::uuid[], %(scheduled)s::timestamptz[], %(jobs)s::u
 
 
 def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
-    """A verdict for each report, in order; accepted ones are written, stale ones audited."""
+    """Return a verdict for each report, in order. Accepted ones are written, stale ones audited."""
     keys = key_arguments([report.key for report in reports])
     rows = connection.exec_driver_sql(LOCK, keys).all()
     table = table_of(keys, {row.place for row in rows})
@@ -143,10 +143,10 @@ def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
         stored = _among_attempts(connection, [reports[index] for index in doubtful])
         for place, index in enumerate(doubtful):
             verdicts[index] = Verdict.REPEATED if place in stored else Verdict.STALE
-    told = [verdict or Verdict.STALE for verdict in verdicts]
-    stale = [report for report, each in zip(reports, told, strict=True) if each is Verdict.STALE]
-    # Of runs that don't exist any number can be made up: they are counted (`owner.worker_audit`).
-    # So can tokens: those that were assigned are known (`Report.audited`).
+    final = [verdict or Verdict.STALE for verdict in verdicts]
+    stale = [report for report, each in zip(reports, final, strict=True) if each is Verdict.STALE]
+    # Anyone can invent runs that don't exist: they are only counted (`owner.worker_audit`). The
+    # same for tokens: only those that were assigned are audited (`Report.audited`).
     stale = [report for report in stale if report.key in standing]
     unsure = [report for report in stale if not report.audited]
     assigned = _assigned(connection, unsure, standing) if unsure else set()
@@ -154,13 +154,13 @@ def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
         connection,
         [_refusal(each) for each in stale if each.audited or (each.key, each.token) in assigned],
     )
-    return told
+    return final
 
 
 def _assigned(
     connection: Connection, reports: Sequence[Report], standing: Mapping[RunKey, LockedRun]
 ) -> set[tuple[RunKey, Token]]:
-    """Of these those under tokens that were assigned to some worker: real fencing rejections."""
+    """Return the keys and tokens that were assigned to a worker: real fencing rejections."""
     arguments = {
         "runs": arrays.ids(report.key.run_id for report in reports),
         "tokens": arrays.numbers(report.token for report in reports),
@@ -174,7 +174,7 @@ def _assigned(
 
 
 def results_of(connection: Connection, runs: Collection[RunId]) -> dict[RunId, bytes]:
-    """What these gave back; nothing of those that gave nothing."""
+    """Return the results of these runs, without runs that have none."""
     rows = connection.exec_driver_sql(READ, {"runs": arrays.ids(runs)})
     return {RunId(run_id): bytes(payload) for run_id, payload in rows}
 
@@ -210,7 +210,7 @@ def _write(
     standing: dict[RunKey, LockedRun],
     table: str,
 ) -> dict[RunKey, Verdict]:
-    """A verdict of each that was written. `table`: where all of them are."""
+    """Write the reports. Returns the verdict of each written one. `table`: the runs' partition."""
     final = settle(connection, reports, standing)
     spots = arrays.spots(standing[report.key].spot for report in final)
     rows = connection.exec_driver_sql(statement(table), _arguments(final) | {"spots": spots})
@@ -257,7 +257,7 @@ def _was_cancelled(said: Report, stored: Report) -> bool:
 
 @lru_cache(maxsize=8)
 def statement(table: str) -> str:
-    """ACCEPT of runs that are in this table."""
+    """Return ACCEPT for runs in this table."""
     return ACCEPT.format(runs=table, found=found_in(table, "b"))
 
 
@@ -266,10 +266,10 @@ def _happened(
     noticed: Sequence[Report],
     standing: Mapping[RunKey, LockedRun],
 ) -> Iterable[Happened]:
-    """What is to be told of: runs that ended, and those that started late, for the first time."""
+    """Return the events to notify: ends, and late starts that weren't reported before."""
     late = outbox.first_time_late(connection, [one.key for one in noticed if one.late])
     for report in noticed:
-        assert report.notices is not None, "these alone were chosen"
+        assert report.notices is not None, "only reports with notices were chosen"
         key = report.key
         of = standing[key]
         happened = Happened(

@@ -1,1 +1,1 @@
-"""Rows of runs, read for people."""
+"""Rows of runs, read for users."""

@@ -1,9 +1,9 @@
-"""What has changed of runs since a moment, read off the rows themselves.
+"""Read the runs that changed since a cursor, from the rows' transaction ids.
 
-A row names the transaction that wrote it (`xmin`), and a snapshot the oldest one that may still be
-going on: all below that is to be seen. So "changed since" needs no column, no log, and costs what
-changes a run nothing. No index knows of transactions: the newest rows are looked through, and all
-older runs that haven't ended (`live`); how far that went is part of the answer.
+A row names the transaction that wrote it (`xmin`). A snapshot names the oldest transaction that may
+still be running: all earlier ones are visible. So "changed since" needs no column and no log, and
+writers pay nothing for it. There is no index on `xmin`, so the newest rows are scanned, and the
+older runs that haven't ended (`live`). The answer says how far the scan went.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from schedd.store.statements.rows import decoded
 from schedkit.records import dataclass
 
 MOST: Final = 20_000
-"""Rows that one look goes through, of all jobs together."""
+"""Rows in one scan, of all jobs together."""
 LEAST: Final = 100
-"""Of each job."""
+"""Rows of each job in one scan, at least."""
 MOST_OLDER: Final = 5_000
-"""Of older runs that haven't ended: each is looked up by itself."""
+"""Older runs that haven't ended in one scan. Each needs its own lookup."""
 
 EPOCH: Final = 1 << 32
-"""Rows name transactions by their lower half."""
+"""Rows store the lower 32 bits of the transaction id."""
 LATER: Final = 1 << 20
 """Transactions that may begin between two statements, at most."""
 
@@ -107,15 +107,15 @@ JOIN jobs j ON j.job_id = r.job_id
 WHERE r.state = ANY (%(living)s) AND j.namespace = %(namespace)s
 ORDER BY r.scheduled_at DESC, r.run_id DESC LIMIT %(most)s
 """
-"""Ends where it has found enough: most often long before all of these rows."""
+"""The scan ends when it has found enough rows, usually early."""
 
 END: Final = "SELECT scheduled_at {rows} OFFSET %(looked)s - 1 LIMIT 1"
-"""Of the rows that were looked through; there are older ones, perhaps, that haven't ended."""
+"""The oldest row of the scan. Older runs may exist that haven't ended."""
 
 FREELY: Final = "".join(
     f"SET LOCAL enable_{way} TO DEFAULT;" for way in ("seqscan", "bitmapscan", "hashjoin")
 )
-"""What follows reads all that lives, which has no order: not row by row."""
+"""Resets the planner: the next statement reads all live runs, unordered, not row by row."""
 
 OLDER: Final = """
 SELECT l.run_id FROM live l JOIN jobs j ON j.shard = l.shard AND j.job_id = l.job_id
@@ -146,26 +146,26 @@ class PostgresChangeStore:
     most: int = MOST
 
     async def now(self) -> Cursor:
-        """The present moment."""
+        """Return the present cursor."""
         return await self.database.call(moment)
 
     async def since(self, cursor: Cursor, of: Sequence[JobId] | None) -> MissedChanges:
-        """What changed since, of these jobs or of all."""
+        """Return the changes since the cursor, of these jobs or of all."""
         return await self.database.call(lambda c: since(c, cursor, of, self.most))
 
     async def unended(self, scope: Scope, most: int) -> list[RunId]:
-        """The newest that haven't ended, the oldest of them first."""
+        """Return the newest live runs, the oldest of them first."""
         return await self.database.call(lambda c: unended(c, scope, most, self.most))
 
     async def read(self, run_ids: Sequence[RunId]) -> list[Change]:
-        """Those of these that exist, as they stand now, in this order."""
+        """Return the present state of those of these runs that exist, in this order."""
         return await self.database.call(lambda c: read(c, run_ids))
 
 
 def since(
     connection: Connection, cursor: Cursor, of: Sequence[JobId] | None, most: int
 ) -> MissedChanges:
-    """Look through the newest `most` rows of these jobs, or of all, and those that live."""
+    """Scan the newest `most` rows of these jobs, or of all, and their live runs."""
     present, following = _now(connection)
     span = _span(cursor, present, following)
     if span is None:
@@ -192,7 +192,7 @@ def since(
 
 
 def unended(connection: Connection, scope: Scope, most: int, looked: int) -> list[RunId]:
-    """The newest that haven't ended, the oldest of them first."""
+    """Return the newest live runs, the oldest of them first."""
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     of = ROWS if scope.job is None else ROWS_OF_JOB
     asked = {
@@ -213,7 +213,7 @@ def unended(connection: Connection, scope: Scope, most: int, looked: int) -> lis
 
 
 def read(connection: Connection, run_ids: Sequence[RunId]) -> list[Change]:
-    """Those of these that exist, in this order."""
+    """Return those of these runs that exist, in this order."""
     _, following = _now(connection)
     written: Label[int] = literal_column("runs.xmin::text::bigint", BigInteger).label("written")
     these = any_(literal(ids(run_ids)).cast(ARRAY(Uuid)))
@@ -226,18 +226,18 @@ def read(connection: Connection, run_ids: Sequence[RunId]) -> list[Change]:
 
 
 def _change(row: Any, following: int) -> Change:
-    """Its transaction in full: one a little past the moment, or one below it."""
+    """Return the change with the full transaction id: at most `LATER` past `following`."""
     last = following + LATER
     return Change(record(row), last - (last - row.written) % EPOCH)
 
 
 def moment(connection: Connection) -> Cursor:
-    """The present one."""
+    """Return the present cursor."""
     return _now(connection)[0]
 
 
 def span_since(connection: Connection, cursor: Cursor) -> dict[str, int] | None:
-    """What `CHANGED` asks for; None: the cursor is none of this database's past."""
+    """Return the arguments of `CHANGED`; None: the cursor isn't from this database's past."""
     return _span(cursor, *_now(connection))
 
 
@@ -251,6 +251,6 @@ def _span(cursor: Cursor, present: Cursor, following: int) -> dict[str, int] | N
 
 
 def _now(connection: Connection) -> tuple[Cursor, int]:
-    """This moment, and the first transaction that hadn't begun."""
+    """Return the present cursor, and the first transaction that hasn't begun."""
     timeline, oldest, following = connection.exec_driver_sql(NOW).one()
     return Cursor(timeline, oldest), following

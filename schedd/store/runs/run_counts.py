@@ -1,4 +1,4 @@
-"""The live work at a glance, at a cost that doesn't grow with what is idle or over."""
+"""Count live work, at a cost that doesn't grow with idle jobs and ended runs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from schedd.core.runs.records import Counts, WaitingRuns
 from schedd.store.cluster.fence import BY_INDEX
 
 EXACT = 20_000
-"""Up to so many rows are counted one by one; past it the planner's statistics answer, and past
-twice as many they alone: what was more than that a minute ago isn't few by now.
+"""Rows that are counted exactly. Above, the planner's statistics are used. If they say twice as
+many, nothing is counted: the number can't have dropped that far since the last ANALYZE.
 """
 
 ROWS = """
@@ -31,7 +31,7 @@ CROSS JOIN LATERAL (
 """
 
 OF_EACH_SHARD = 10
-"""Live runs that are looked at for what waits: 2,560 at most."""
+"""Live runs of each shard that `waits` reads: 2,560 in all."""
 WAITS = """
 SELECT r.job_id, r.target, count(*)::int, min(r.ready_at)
 FROM generate_series(0, %(shards)s - 1) s(shard)
@@ -45,20 +45,20 @@ CROSS JOIN LATERAL (
 ) r JOIN timers t ON t.job_id = r.job_id AND (NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
 GROUP BY r.job_id, r.target ORDER BY 4 LIMIT %(most)s
 """
-"""What waits for a moment alone isn't told, nor what a pause of its job keeps."""
+"""Runs that have waited less than 10 s are left out, and runs of paused jobs."""
 MOST_WAITS = 50
 
 
 def waits(connection: Connection) -> list[WaitingRuns]:
-    """What has waited longest, by job, among so many live runs of each shard."""
+    """Return the longest waiting runs by job, of a sample of each shard's live runs."""
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     asked = {"shards": SHARDS, "each": OF_EACH_SHARD, "most": MOST_WAITS}
     return [WaitingRuns(*row) for row in connection.exec_driver_sql(WAITS, asked)]
 
 
 def counts(connection: Connection) -> Counts:
-    """Jobs that people made, runs that haven't ended by state, dead letters. What is armed waits
-    (`run_records.ARMED`).
+    """Count stored jobs, live runs by state, and dead letters. Pre-dispatched runs count as waiting
+    (`run_records.armed`).
     """
     jobs = _count(connection, "jobs", "deleted_at IS NULL AND NOT ephemeral", "jobs_name")
     dead = _count(connection, "dead_letters", "settled IS NULL", "dead_letters_waiting")
@@ -69,7 +69,7 @@ def counts(connection: Connection) -> Counts:
 
 
 def _live(connection: Connection) -> dict[str, int]:
-    """How many live runs are in each state; past `EXACT`, the shares of so many stand for all."""
+    """Return the number of live runs by state. Above `EXACT` it is extrapolated from a sample."""
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     states: dict[str, int] = {
         row[0]: row[1] for row in connection.exec_driver_sql(LIVE, {"limit": EXACT})

@@ -1,4 +1,4 @@
-"""Lists of runs: newest first, each by the shortest way to where its runs are.
+"""List runs, newest first, from the smallest table or index that has them.
 
     of states that haven't ended    live ─────────╮
     FAILED                          dead_letters ─┴─▶ places ─▶ runs ╮
@@ -6,12 +6,11 @@
     any                             by (scheduled_at, run_id) ───────╯     └─▶ those that are wanted
 
 Invariants
-- No index of `runs` names what a completion changes (docs/decisions, "Live runs and waiting
-  runs"), so what isn't found by a way above is looked for among LOOKED_AT runs, and the answer
-  says how far that was.
-- Of a namespace that has one job its runs are looked for, of one that has none nothing is.
-- A run that FAILED and is nobody's child has a dead letter, settled or not, for as long as it is
-  there itself.
+- No index of `runs` has a column that a completion changes (docs/decisions, "Live runs and waiting
+  runs"). So other filters scan LOOKED_AT runs, and the answer says where the scan ended.
+- For a namespace with one job that job's runs are scanned; without jobs nothing is scanned.
+- A FAILED run that isn't a child has a dead letter, resolved or not, as long as the run's row
+  exists.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ from schedd.store.statements.arrays import clean
 from schedd.store.statements.rows import decoded
 
 LOOKED_AT = 25_000
-"""Runs that one statement looks at: a tenth of a second or so, and never as long as it may take."""
+"""Runs that one statement scans, in about a tenth of a second: well below the timeout."""
 
 Place: TypeAlias = tuple[datetime, RunId]
-"""Where a list of runs is."""
+"""A position in a list of runs."""
 
 
 def list_runs(
@@ -58,8 +57,8 @@ def list_runs(
     limit: int,
     wanted: RunFilter,
 ) -> tuple[list[RunRecord], Place | None]:
-    """Those past `after`, up to `limit`, and where those end that were looked at; None: they were
-    all that there are.
+    """Return runs after `after`, up to `limit`, and the place where the scan ended; None: the end
+    of the list.
     """
     source = _source(wanted)
     reached = _newest(select(source.c.scheduled_at, source.c.run_id), source.c).where(
@@ -82,16 +81,14 @@ def list_runs(
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     rows = connection.execute(query.limit(limit)).all()
     found = decoded("runs", rows, record, record_name)
-    if (
-        len(found) < len(rows) == limit
-    ):  # shorter than the limit by what is set aside: there is more
+    if len(found) < len(rows) == limit:  # rows were set aside: the list continues
         return found, (rows[-1].scheduled_at, RunId(rows[-1].run_id))
     return found, _end(connection, reached) if len(rows) < limit else None
 
 
 def _source(wanted: RunFilter) -> FromClause:
-    """Where all runs of the wanted states stand: `live`, the dead letters, both, or nowhere but in
-    `runs` itself.
+    """Return the smallest source with all runs of the wanted states: `live`, the dead letters,
+    both, or `runs`.
     """
     states, tables = set(wanted.states), list[Table]()
     if states & LIVE:
@@ -106,7 +103,7 @@ def _source(wanted: RunFilter) -> FromClause:
 
 
 def _whole(source: FromClause, reached: Select[Any]) -> Select[Any]:
-    """The runs that stand at these places of `source`, in their order."""
+    """Return the query of the runs at these places of `source`, in their order."""
     if source is runs:
         return reached.with_only_columns(*runs.c)
     places = reached.subquery("reached")
@@ -115,13 +112,13 @@ def _whole(source: FromClause, reached: Select[Any]) -> Select[Any]:
 
 
 def _end(connection: Connection, reached: Select[Any]) -> Place | None:
-    """The last of those that are looked at; None: there aren't so many."""
+    """Return the last place of the scan; None: the scan reached the end of the list."""
     last = connection.execute(reached.offset(LOOKED_AT - 1).limit(1)).first()
     return None if last is None else (last.scheduled_at, RunId(last.run_id))
 
 
 def _ids(connection: Connection, namespace: str, job: str) -> Sequence[UUID]:
-    """The jobs that are meant: of a name there may be several, all but one of them deleted."""
+    """Return the ids of the job: a name may have several, all but one of them deleted."""
     try:
         return [UUID(job)]
     except ValueError:
@@ -130,7 +127,7 @@ def _ids(connection: Connection, namespace: str, job: str) -> Sequence[UUID]:
 
 
 def _only(connection: Connection, namespace: str) -> Sequence[UUID] | None:
-    """The job of a namespace that never had more, or had none; None: it had."""
+    """Return the only job of a namespace, or nothing if it has none; None: it has several."""
     of_namespace = select(jobs.c.job_id).where(jobs.c.namespace == clean(namespace)).limit(2)
     found = connection.execute(of_namespace).scalars().all()
     return found if len(found) < 2 else None
@@ -141,7 +138,9 @@ def _newest(query: Select[Any], of: Columns) -> Select[Any]:
 
 
 def _between(of: Columns, wanted: RunFilter, after: Place | None) -> Iterator[ColumnElement[bool]]:
-    """What an index tells of instants; the plain ones leave out whole partitions."""
+    """Return the conditions on scheduled times, which use an index. Literal bounds also prune
+    partitions.
+    """
     if wanted.since is not None:
         yield of.scheduled_at >= wanted.since
     if wanted.before is not None:
@@ -157,7 +156,7 @@ def _between(of: Columns, wanted: RunFilter, after: Place | None) -> Iterator[Co
 
 
 def _conditions(of: Columns, wanted: RunFilter) -> Iterator[ColumnElement[bool]]:
-    """What no index tells."""
+    """Return the conditions that no index covers."""
     if wanted.parent is None and not wanted.worker:
         yield of.parent.is_(None)
     if wanted.states:

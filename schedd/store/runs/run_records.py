@@ -1,4 +1,4 @@
-"""Run records: a run with what its job says, for people to read."""
+"""Run records: a run with data of its job, for users to read."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from schedd.store.schema.tables import attempts, jobs, runs, tenures, timers
 from schedd.store.statements.arrays import clean
 
 RAN: Final = frozenset({State.SUCCEEDED, State.FAILED})
-"""Nothing kept these from running, whatever was about to."""
+"""States of runs that ran: an `excluded_by` of such a run doesn't apply."""
 
 
 Columns: TypeAlias = ReadOnlyColumnCollection[str, Any]
-"""Those of `runs`, or of some of them."""
+"""The columns of `runs`, or of a subquery of it."""
 
 
 def armed(of: Columns) -> ColumnElement[bool]:
-    """It was handed out before it is due, and isn't due yet: for people it waits (SEMANTICS)."""
+    """Return the condition that a run is pre-dispatched and not due. Users see it as waiting."""
     return and_(
         of.state == State.RUNNING.value,
         of.started_at.is_(None),
@@ -46,7 +46,7 @@ def armed(of: Columns) -> ColumnElement[bool]:
 
 
 def in_states(of: Columns, states: Sequence[State]) -> ColumnElement[bool]:
-    """The condition that people see a run in one of these states."""
+    """Return the condition that users see a run in one of these states."""
     found: ColumnElement[bool] = of.state.in_([state.value for state in states])
     if State.PENDING in states and State.RUNNING not in states:
         return found | armed(of)
@@ -54,11 +54,11 @@ def in_states(of: Columns, states: Sequence[State]) -> ColumnElement[bool]:
 
 
 _BY_A_PERSON: Final = (Trigger.MANUAL.value, Trigger.SUBMIT.value)
-"""Those go though their job is paused, as the statement that assigns has it."""
+"""Triggers whose runs start although the job is paused, as in the assign statement."""
 
 
 def records(of: FromClause = runs) -> Select[Any]:
-    """Runs with what their jobs and earlier attempts say. `of`: rows of `runs`, all or some."""
+    """Select runs with data of their jobs and earlier attempts. `of`: `runs` or a subquery."""
     first = select(func.min(attempts.c.started_at)).where(attempts.c.run_id == of.c.run_id)
     fired_by = select(tenures.c.member).where(tenures.c.id == of.c.fired_by)
     earlier = case((of.c.assignments > 1, first.correlate(of).scalar_subquery()))
@@ -81,7 +81,7 @@ def records(of: FromClause = runs) -> Select[Any]:
 
 
 def record(row: Row[Any]) -> RunRecord:
-    """From a row of `records`."""
+    """Decode a row of `records`."""
     run = LiveRun(
         RunKey(row.scheduled_at, RunId(row.run_id)),
         JobId(row.job_id),
@@ -146,8 +146,8 @@ def _trigger(row: Row[Any]) -> Trigger:
 
 
 def _reason(row: Row[Any]) -> str | None:
-    """One of a chain that is skipped by its parents is stored without a reason: members of versions
-    before know no word for it.
+    """Return the reason. A run skipped because of its chain parents is stored without one: members
+    of earlier versions don't know `AFTER`.
     """
     by_parents = row.reason is None and row.parents is not None and row.state == State.SKIPPED
     if by_parents:
@@ -162,7 +162,7 @@ def _parents(rows: Any) -> tuple[ParentEnded, ...]:
 
 
 def of_job(namespace: str, job: str) -> Any:
-    """The condition that a run is of this job, by id or by name."""
+    """Return the condition that a run belongs to this job, by id or name."""
     try:
         return runs.c.job_id == UUID(job)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Runs as people see them: read, triggered, cancelled.
+"""Read, trigger and cancel runs.
 
 Invariants
 - A trigger locks the job's timer FOR SHARE: no such row means that the job is deleted.
-- A cancel changes what waits at once; what runs is marked, and its worker must be told.
+- A cancel ends a waiting run at once. A running one is marked, and the caller notifies its worker.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ATTEMPT = (
     attempts.c.error,
     attempts.c.digest,
 )
-"""What an attempt is, whether it stands here or in the run's own row."""
+"""The columns of an attempt, which the newest one has in the run's row."""
 
 
 def submit_run(
@@ -54,7 +54,7 @@ def submit_run(
     entry: AuditEntry,
     priority: Priority,
 ) -> RunRecord | None:
-    """Store one-time work, a job and its run; with a key used before, the run of then."""
+    """Store one-time work, a job and its run. With a key used before, return the earlier run."""
     earlier = idempotency.claim(connection, wanted, run.key.run_id)
     if earlier is not None:
         return get_run(connection, RunId(earlier))
@@ -80,8 +80,8 @@ def insert_run(
     entry: AuditEntry,
     overlap: Overlap | None = None,
 ) -> RunRecord | None:
-    """Insert a run of a job that isn't deleted; with a key used before, the run of then. A
-    `StoreConflict`: it is submitted work, and its pool is deleted.
+    """Insert a run of a job. With a key used before, return the earlier run. None: the job is
+    deleted. `StoreConflict`: it is submitted work, and its pool is deleted.
     """
     earlier = idempotency.claim(connection, wanted, run.key.run_id)
     if earlier is not None:
@@ -104,12 +104,12 @@ def insert_run(
 
 
 def get_run(connection: Connection, run_id: RunId) -> RunRecord | None:
-    """One run, whatever its state."""
+    """Return one run, in any state."""
     return next(iter(get_runs(connection, [run_id])), None)
 
 
 def get_runs(connection: Connection, run_ids: Collection[RunId]) -> list[RunRecord]:
-    """Those that exist."""
+    """Return those of these runs that exist."""
     query = records().where(runs.c.run_id.in_(run_ids))
     return decoded("runs", connection.execute(query), record, record_name)
 
@@ -117,8 +117,8 @@ def get_runs(connection: Connection, run_ids: Collection[RunId]) -> list[RunReco
 def newest_states(
     connection: Connection, job_ids: Sequence[JobId], count: int
 ) -> dict[JobId, list[State]]:
-    """How the newest runs of each of these jobs stand, newest first; of broadcasts, not of their
-    children. One statement for all of them.
+    """Return the states of the newest runs of each of these jobs, newest first, without children of
+    broadcasts. One statement for all jobs.
     """
     newest = (
         select(runs.c.state, runs.c.scheduled_at)
@@ -145,8 +145,8 @@ def cancel_run(
     entry: AuditEntry,
     noted: Callable[[RunRecord, RunRecord], tuple[str, str]] | None = None,
 ) -> RunRecord | None:
-    """Cancel it, or mark it; a run that has ended, or is marked, stays as it is, and is no line of
-    the audit. `noted`: what the audit has of it, before and after.
+    """Cancel a waiting run, or mark a running one. A run that has ended or is marked doesn't
+    change, and gets no audit entry. `noted`: returns the audit log's texts before and after.
     """
     held = select(runs.c.run_id).where(runs.c.run_id == run_id).with_for_update(key_share=True)
     connection.execute(held)
@@ -185,7 +185,7 @@ def cancel_run(
 
 
 def attempts_of(connection: Connection, run_id: RunId) -> list[AttemptRecord]:
-    """Every handing out, oldest first; the latest stands in the run's own row."""
+    """Return the run's assignments, oldest first. The newest one is in the run's own row."""
     earlier = select(*ATTEMPT).where(attempts.c.run_id == run_id)
     latest = select(*(runs.c[column.name] for column in ATTEMPT)).where(
         runs.c.run_id == run_id, runs.c.token > 0, runs.c.children.is_(None)
@@ -197,7 +197,7 @@ def attempts_of(connection: Connection, run_id: RunId) -> list[AttemptRecord]:
 def output(
     connection: Connection, run_id: RunId, token: Token | None
 ) -> tuple[Token, bytes] | None:
-    """The log's pieces of one assignment; of the newest that has any when `token` is None."""
+    """Return the log's pieces of one assignment, of the newest with a log if `token` is None."""
     query = select(outputs.c.token, outputs.c.pieces).where(outputs.c.run_id == run_id)
     if token is not None:
         query = query.where(outputs.c.token == token)
@@ -206,7 +206,7 @@ def output(
 
 
 def result(connection: Connection, run_id: RunId) -> bytes | None:
-    """What the run gave back."""
+    """Return the run's result."""
     query = select(results.c.payload).where(results.c.run_id == run_id)
     found = connection.execute(query).scalar()
     return None if found is None else bytes(found)

@@ -1,11 +1,11 @@
-"""The privileges that a role needs: the SQL to give them, for whoever may run it.
+"""Check the privileges that a role needs, and print the SQL that grants them.
 
     migrate's role   USAGE and CREATE on the schema; a member of the role that owns the tables;
                      SELECT, INSERT, UPDATE and DELETE on each table, which an owner has at first
     daemons' role    the same, for the leader makes and drops daily partitions
 
-A daemons' role of its own is a member of the owning role, and owns nothing itself: partitions that
-it makes are given to the owner (`partitions`).
+A separate daemons' role is a member of the owning role and owns nothing itself. Partitions that it
+creates are given to the owner (`partitions`).
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ SELECT privileges, array_agg(name ORDER BY name) FROM (
 
 
 def missing(connection: Connection) -> str:
-    """What the current role lacks to migrate and serve the schema, and the SQL that gives it.
+    """Return the privileges that the current role lacks for the schema, and the SQL to grant them.
 
-    Empty: the role lacks nothing. Reads catalogs only, so it works without any privilege.
+    Empty if the role lacks nothing. Reads catalogs only, so it works without any privilege.
     """
     found = connection.exec_driver_sql(_WHERE).one()
     role, database, schema, path, owner, hidden = found
     role_, database_ = _quoted(role), _quoted(database)
     if schema is None and hidden is not None:
-        return _told(
+        return _missing(
             f"role {role} lacks USAGE on schema {hidden} of database {database}",
             f"GRANT USAGE, CREATE ON SCHEMA {_quoted(hidden)} TO {role_};",
         )
     if schema is None:
-        return _told(
+        return _missing(
             f"no schema of the search path ({path}) exists in database {database}",
             f"CREATE SCHEMA IF NOT EXISTS schedd AUTHORIZATION {role_};",
             f"ALTER ROLE {role_} IN DATABASE {database_} SET search_path = schedd;",
         )
     if owner and not connection.exec_driver_sql(_MEMBER, {"owner": owner}).scalar_one():
-        return _told(
+        return _missing(
             f"role {role} isn't a member of role {owner}, which owns the tables",
             f"GRANT {_quoted(owner)} TO {role_};",
         )
     usage, create = connection.exec_driver_sql(_PRIVILEGES, {"schema": schema}).one()
     if not (usage and create):
-        return _told(
+        return _missing(
             f"role {role} can't create tables in schema {schema} of database {database}",
             f"GRANT USAGE, CREATE ON SCHEMA {_quoted(schema)} TO {role_};",
         )
@@ -72,7 +72,7 @@ def missing(connection: Connection) -> str:
     lacks = connection.exec_driver_sql(_TABLES, {"schema": _quoted(schema)}).all()
     if not lacks:
         return ""
-    return _told(
+    return _missing(
         f"role {role} lacks "
         + "; ".join(f"{privileges} on {', '.join(names)}" for privileges, names in lacks),
         *(
@@ -83,7 +83,7 @@ def missing(connection: Connection) -> str:
 
 
 def for_daemons(connection: Connection) -> str:
-    """The SQL for a daemons' role that isn't the one of `migrate`, as comments of SQL."""
+    """Return the SQL for a separate daemons' role, as SQL comments."""
     role, database, schema, *_ = connection.exec_driver_sql(_WHERE).one()
     statements = (
         f"GRANT CONNECT ON DATABASE {_quoted(database)} TO DAEMON;",
@@ -97,7 +97,7 @@ def for_daemons(connection: Connection) -> str:
     return f"-- if the daemons use a role of their own (DAEMON), and not {role}:{lines}"
 
 
-def _told(why: str, *statements: str) -> str:
+def _missing(why: str, *statements: str) -> str:
     lines = "\n".join(f"    {statement}" for statement in statements)
     return f"{why}. Run in this database, as its owner or a superuser:\n{lines}"
 

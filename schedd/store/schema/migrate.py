@@ -1,12 +1,12 @@
-"""The schema: made and changed by `schedd migrate`, looked at by each start (`revisions`).
+"""Create and change the schema: `schedd migrate`. Each start checks the schema (`revisions`).
 
 Alembic runs the steps of `migrations/` in one transaction, under a lock that a second `migrate`
 waits for.
 
 Invariants
-- Each step names the oldest revision whose code works on what it makes.
-- Members go on meanwhile: a step that has to wait holds them up for `HOLDS_UP` a table at most.
-- Nothing goes back: `migrate` of an older schedd leaves a newer schema as it is.
+- Each step names the oldest revision whose code works on its schema.
+- Members continue to run meanwhile: a step that waits blocks them for `HOLDS_UP` a table at most.
+- No downgrade: `migrate` of an older schedd leaves a newer schema as it is.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ log = logging.getLogger(__name__)
 LOCK = 0x73636864  # "schd"
 
 HOLDS_UP = "500ms"
-"""How long a step waits for a table. All who come after it wait as long, members in the first
-place, and for what it has already: longer, and it begins anew."""
+"""How long a step waits for a table lock. Members queue behind it, and wait for tables that the
+migration has locked already. After that time the migration rolls back and starts again."""
 
 TRIES, PAUSE = 20, 0.5
-"""How often it begins, and seconds for the others in between."""
+"""Tries of the migration, and seconds between them in which members can work."""
 
-IN_THE_WAY = ("55P03", "40P01")
-"""Somebody has the table; somebody waits for us as we for him."""
+LOCK_CONFLICTS = ("55P03", "40P01")
+"""Another session holds the table lock; deadlock."""
 
 PROMISE = "UPDATE schema_compatibility SET compatible_from = %s"
 
 
 def upgrade(dsn: str) -> str:
-    """Bring the database to the newest schema and make the coming partitions of `runs`.
+    """Migrate the database to the newest schema, and create the next partitions of `runs`.
 
-    Gives the revision that it has then: a newer one that admits this schedd is left as it is.
-    Raises `SchemaMismatch` when the database is too new for this schedd, `Unavailable` when it is
-    away, `Rejected` when it can't be used, `Misconfigured` when its encoding isn't UTF8.
+    Returns the database's revision. A newer one that admits this schedd is left as it is.
+    Raises `SchemaMismatch` if the database is too new for this schedd, `Unavailable` if it is
+    unavailable, `Rejected` if it can't be used, `Misconfigured` if its encoding isn't UTF8.
     """
     engine = _engine(dsn)
     try:
@@ -61,18 +61,18 @@ def upgrade(dsn: str) -> str:
             try:
                 return _upgrade(engine)
             except DRIVER_ERRORS as error:
-                waits = isinstance(error, DBAPIError) and sqlstate(error) in IN_THE_WAY
+                waits = isinstance(error, DBAPIError) and sqlstate(error) in LOCK_CONFLICTS
                 if not (left and waits):
                     raise judge(error, committing=False)[0] from error
-                log.info("somebody is at a table that is to be changed; trying again")
+                log.info("migration waiting for a table lock tries_left=%d", left)
                 sleep(PAUSE)
     finally:
         engine.dispose()
-    raise AssertionError("the last try gives an answer or raises")
+    raise AssertionError("the last try returns or raises")
 
 
 def daemon_grants(dsn: str) -> str:
-    """The SQL for daemons whose role isn't the one of this DSN."""
+    """Return the SQL for daemons whose role isn't the one of this DSN."""
     engine = _engine(dsn)
     try:
         with engine.begin() as connection:
@@ -82,7 +82,7 @@ def daemon_grants(dsn: str) -> str:
 
 
 def _engine(dsn: str) -> Engine:
-    """Of the servers that the DSN names it leads where members go: to none that was replaced."""
+    """Return an engine that connects to the DSN's current primary, as members do."""
     engine = create_engine(url_of(dsn), poolclass=NullPool, connect_args=dict(CONNECTION))
     dialect = engine.dialect
     servers = Servers(lambda params: dialect.connect(**params), lambda _: nullcontext())
@@ -96,7 +96,7 @@ def _engine(dsn: str) -> Engine:
 
 
 def _upgrade(engine: Engine) -> str:
-    """One try of `upgrade`."""
+    """Try `upgrade` once."""
     with engine.begin() as connection:
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
         connection.exec_driver_sql("SET LOCAL lock_timeout = '10s'")
@@ -117,7 +117,7 @@ def _upgrade(engine: Engine) -> str:
 
 
 def _check_encoding(connection: Connection, *, exists: bool) -> None:
-    """Reject a new database that can't store every text; of one in use, warn.
+    """Reject a new database that can't store every text; log a warning for one in use.
 
     Raises:
         Misconfigured: the database is empty and its encoding isn't UTF8.
@@ -125,24 +125,24 @@ def _check_encoding(connection: Connection, *, exists: bool) -> None:
     encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
     if encoding == ENCODING:
         return
-    told = (
+    fault = (
         f"the database's encoding is {encoding}, and schedd needs {ENCODING}: create it with"
         " CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
     )
     if not exists:
-        raise Misconfigured(told)
+        raise Misconfigured(fault)
     log.warning(
-        "%s, and move the data with pg_dump; values that it can't store are set aside", told
+        "%s, and move the data with pg_dump; values that it can't store are set aside", fault
     )
 
 
 def steps() -> list[Script]:
-    """All steps, in their order."""
+    """Return all migration steps, oldest first."""
     return list(_script().walk_revisions())[::-1]
 
 
 def compatible_from() -> str:
-    """The oldest revision whose code works on `head`, as its step says."""
+    """Return the oldest revision whose code works on `head`, as the newest step declares it."""
     named = steps()[-1].module.compatible_from
     assert isinstance(named, str)
     return named

@@ -1,15 +1,15 @@
 """Daily partitions of `runs`, made ahead of time.
 
-    runs_default ← whatever has no day of its own (backfills far back, instants far ahead)
+    runs_default ← runs whose day has no partition (old backfills, times far in the future)
     runs_20260101, runs_20260102, …
 
 Invariants
-- A day begins at 00:00 UTC. Its partition keeps two thirds of each page free for the two updates
-  that a run sees: all of them are HOT then.
-- A past day that is empty, since its runs weren't kept any longer, is dropped. What comes for it
-  later, by a backfill, has its place in the default partition.
-- Making a day never blocks a writer for longer than an empty table takes: the table is made first
-  and attached then. A day that has rows in the default partition already stays there.
+- A day begins at 00:00 UTC. Its partition keeps two thirds of each page free for the two updates of
+  a run, so that all of them are HOT.
+- The partition of a past day is dropped when retention has emptied it. Later runs of that day, of a
+  backfill, go to the default partition.
+- Creating a partition blocks writers only for the time of attaching an empty table. A day that
+  already has rows in the default partition gets none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DAYS_AHEAD = 7
 
 AT_MOST = "100ms"
 HOLDS_UP = "500ms"
-"""More than a lock may take to get, so that a wait is told as one."""
+"""Greater than the lock timeout, so that a lock wait has its own SQLSTATE."""
 TOOK_TOO_LONG = {"55P03", "57014"}
 _OF_A_DAY = re.compile(r"runs_[0-9]{8}")
 
@@ -41,7 +41,7 @@ WHERE i.inhparent = 'runs'::regclass
 
 
 def missing_days(connection: Connection, days: int) -> list[date]:
-    """Days from yesterday to `days` ahead that have no partition and no rows in the default one."""
+    """Return the days from yesterday to `days` ahead that have no partition."""
     existing = set(connection.exec_driver_sql(EXISTING).scalars())
     now = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
     wanted = [now.astimezone(UTC).date() + timedelta(n) for n in range(-1, days + 1)]
@@ -55,7 +55,7 @@ FROM pg_class WHERE oid = 'runs'::regclass
 
 
 def make_day(connection: Connection, day: date) -> bool:
-    """Make the partition of one day; False when the default one holds rows of it."""
+    """Create the partition of one day. False if the default partition holds rows of that day."""
     start, end = bounds_of(day)
     name = name_of(day)
     taken = connection.exec_driver_sql(
@@ -63,14 +63,16 @@ def make_day(connection: Connection, day: date) -> bool:
         (start, end),
     )
     if taken.first() is not None:
-        log.warning("runs of %s stay in the default partition: it holds some of them", day)
+        log.warning(
+            "partition not created day=%s: the default partition holds runs of that day", day
+        )
         return False
     connection.exec_driver_sql(
         f"CREATE TABLE {name} (LIKE runs INCLUDING DEFAULTS INCLUDING INDEXES)"
         " WITH (fillfactor = 33)"
     )
     owner, quoted, ours = connection.exec_driver_sql(OWNER).one()
-    if owner != ours:  # a member of the owning role made it: all partitions have one owner
+    if owner != ours:  # created by a member of the owning role: all partitions have one owner
         connection.exec_driver_sql(f"ALTER TABLE {name} OWNER TO {quoted}")
     connection.exec_driver_sql(
         f"ALTER TABLE runs ATTACH PARTITION {name} FOR VALUES FROM (%s) TO (%s)", (start, end)
@@ -79,12 +81,12 @@ def make_day(connection: Connection, day: date) -> bool:
 
 
 def making(day: date) -> Callable[[Connection], bool]:
-    """`make_day` as the body of a transaction."""
+    """Return `make_day` as the body of a transaction."""
     return lambda connection: make_day(connection, day)
 
 
 def past_days(connection: Connection) -> list[date]:
-    """Days that have a partition, and were over two days ago; oldest first."""
+    """Return days that have a partition and ended two days ago or earlier, oldest first."""
     now = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
     newest = name_of(now.astimezone(UTC).date() - timedelta(days=3))
     names = connection.exec_driver_sql(EXISTING).scalars()
@@ -93,14 +95,14 @@ def past_days(connection: Connection) -> list[date]:
 
 
 def is_empty(day: date) -> Callable[[Connection], bool]:
-    """Whether it holds no row; read without a lock."""
+    """Return a body that checks, without a lock, whether the partition has no rows."""
     statement = f"SELECT 1 FROM {name_of(day)} LIMIT 1"
     return lambda connection: connection.exec_driver_sql(statement).first() is None
 
 
 def drop_day(connection: Connection, day: date) -> bool:
-    """Drop it if it is empty and nobody is at it. Everybody waits for that lock, so neither waiting
-    for it nor looking under it takes longer than a moment; False: another time.
+    """Drop the partition if it is empty and not in use. All other sessions queue behind that lock,
+    so waiting for it and checking under it are short. False: not dropped now.
     """
     name = name_of(day)
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{AT_MOST}'")
@@ -119,16 +121,16 @@ def drop_day(connection: Connection, day: date) -> bool:
 
 
 def dropping(day: date) -> Callable[[Connection], bool]:
-    """`drop_day` as the body of a transaction."""
+    """Return `drop_day` as the body of a transaction."""
     return lambda connection: drop_day(connection, day)
 
 
 def name_of(day: date) -> str:
-    """The table of a day."""
+    """Return the name of a day's partition."""
     return f"runs_{day:%Y%m%d}"
 
 
 def bounds_of(day: date) -> tuple[datetime, datetime]:
-    """Its first instant, and the first that is not its own any more."""
+    """Return the beginning of the day and of the next one, in UTC."""
     start = datetime(day.year, day.month, day.day, tzinfo=UTC)
     return start, start + timedelta(days=1)

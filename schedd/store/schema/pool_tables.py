@@ -1,4 +1,4 @@
-"""The tables of pools, beside the others of `schema`."""
+"""The tables of pools."""
 
 from __future__ import annotations
 

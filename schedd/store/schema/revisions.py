@@ -1,13 +1,14 @@
-"""Which schema a database has, and whether this schedd may work on it.
+"""Read the schema's revision, and decide whether this schedd may use the schema.
 
-The steps are the files of `migrations/versions`, `v0017_what_it_adds.py`: their numbers are their
-revisions. Each daemon looks at each start, so Alembic, which runs the steps (`migrate`), isn't
-asked here: to load it, and them, takes a third as long as the rest of a daemon.
+The steps are the files of `migrations/versions`, `v0017_what_it_adds.py`. Their numbers are the
+revisions. Each daemon checks at each start without Alembic, which runs the steps (`migrate`):
+loading it would make the start a third slower.
 
 Invariants
-- A daemon starts on the schema that it was written for, and on a newer one that says itself that it
-  may: `compatible_from` is the oldest revision whose code works on it.
-- Whether that holds is told by knowing that revision, never by comparing names of revisions.
+- A daemon starts on the schema that it was written for, and on a newer one that allows it:
+  `compatible_from` is the oldest revision whose code works on the newer schema.
+- A newer schema allows a daemon that knows the revision `compatible_from`. Names of revisions are
+  never compared.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ HAS = "SELECT to_regclass('alembic_version') IS NOT NULL"
 
 REVISION = "SELECT version_num FROM alembic_version"
 
-SAYS = "SELECT to_regclass('schema_compatibility') IS NOT NULL"
+HAS_COMPATIBILITY = "SELECT to_regclass('schema_compatibility') IS NOT NULL"
 
-PROMISED = "SELECT compatible_from FROM schema_compatibility"
+COMPATIBLE_FROM = "SELECT compatible_from FROM schema_compatibility"
 
 TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
@@ -41,44 +42,44 @@ TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_ti
 class SchemaState:
     """The schema of a database.
 
-    `revision`: None if it has none yet. `compatible_from`: the oldest revision whose code works on
-    it; None if it doesn't say.
+    `revision`: None if there is no schema yet. `compatible_from`: the oldest revision whose code
+    works on the schema; None if the schema doesn't record it.
     """
 
     revision: str | None
     compatible_from: str | None
 
     def newer(self) -> bool:
-        """Whether it was made by a schedd newer than this one."""
+        """Return whether the schema is newer than this schedd."""
         return self.revision is not None and self.revision not in known()
 
     def admits(self) -> bool:
-        """Whether it is newer, and says that this schedd may work on it."""
+        """Return whether the schema is newer and allows this schedd."""
         return self.newer() and self.compatible_from in known()
 
 
 @cache
 def known() -> frozenset[str]:
-    """All revisions that this schedd knows."""
+    """Return all revisions that this schedd knows."""
     return frozenset(file.name[1:5] for file in (MIGRATIONS / "versions").glob("v[0-9]*_*.py"))
 
 
 def head() -> str:
-    """The newest revision that this schedd knows."""
+    """Return the newest revision that this schedd knows."""
     return max(known())
 
 
 def look(connection: Connection) -> SchemaState:
-    """What schema this database has."""
+    """Read the schema's state."""
     has = connection.exec_driver_sql(HAS).scalar_one()
     revision = connection.exec_driver_sql(REVISION).scalar() if has else None
-    says = connection.exec_driver_sql(SAYS).scalar_one()
-    promised = connection.exec_driver_sql(PROMISED).scalar() if says else None
-    return SchemaState(revision, promised)
+    declares = connection.exec_driver_sql(HAS_COMPATIBILITY).scalar_one()
+    oldest = connection.exec_driver_sql(COMPATIBLE_FROM).scalar() if declares else None
+    return SchemaState(revision, oldest)
 
 
 def check_schema(connection: Connection) -> None:
-    """Raise `SchemaMismatch` unless this schedd may work on the schema."""
+    """Raise `SchemaMismatch` unless this schedd may use the schema."""
     found = look(connection)
     if found.revision == head() or admitted(found):
         return
@@ -92,7 +93,7 @@ def check_schema(connection: Connection) -> None:
 
 
 def check_timeouts(connection: Connection) -> list[str]:
-    """Names of the timeouts that the role lacks; each is told in the log with its remedy."""
+    """Return the names of the timeouts that the role lacks. Logs them with their remedy."""
     unset = [
         name
         for name in TIMEOUTS
@@ -100,7 +101,7 @@ def check_timeouts(connection: Connection) -> list[str]:
     ]
     if unset:
         log.warning(
-            "the database role has no %s: a stalled session can hold others up."
+            "database role lacks timeouts: %s; a stalled session can block others."
             " Set them with ALTER ROLE … SET (3s, 2s, 2s)",
             ", ".join(unset),
         )
@@ -108,8 +109,8 @@ def check_timeouts(connection: Connection) -> list[str]:
 
 
 def admitted(found: SchemaState) -> bool:
-    """Whether there is a newer schema that admits this schedd. Raises `SchemaMismatch` if there is
-    one that doesn't.
+    """Return whether the schema is newer and allows this schedd. Raises `SchemaMismatch` if it is
+    newer and doesn't.
     """
     if not found.newer():
         return False
@@ -119,7 +120,7 @@ def admitted(found: SchemaState) -> bool:
             "Upgrade schedd, or point it at another database",
         )
     log.info(
-        "the schema is newer than this schedd (revision %s, not %s), and admits it (from %s on)",
+        "the schema is newer than this schedd revision=%s known=%s compatible_from=%s",
         found.revision,
         head(),
         found.compatible_from,

@@ -1,4 +1,4 @@
-"""The tables that user calls are built from. The truth of the schema are the migrations; a test
+"""The tables, for statements that SQLAlchemy builds. The migrations define the schema; a test
 compares the two.
 """
 

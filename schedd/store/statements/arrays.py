@@ -51,7 +51,7 @@ def blobs(values: Iterable[bytes | None]) -> str:
 
 
 def spots(values: Iterable[str | None]) -> str:
-    """A `tid[]`, of what the database has told."""
+    """A `tid[]`, from `ctid` values that the database returned."""
     return _joined("NULL" if value is None else f'"{value}"' for value in values)
 
 
@@ -72,7 +72,7 @@ def _written(value: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _word(value: str) -> str:
-    """States, reasons, names of workers: few, and again and again."""
+    """Return the quoted text, cached: states, reasons and worker names repeat often."""
     return _quoted(clean(value))
 
 

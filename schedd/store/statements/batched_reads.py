@@ -1,10 +1,10 @@
-"""One statement for all who ask the same thing at the same time.
+"""Combine reads of runs that arrive at the same time into one statement.
 
-    a thousand watchers ──ids──▶ gathered while the last statement runs, and a moment ──▶ one SELECT
+    a thousand watchers ──ids──▶ collected while the last statement runs, EVERY at least ──▶ SELECT
 
-Who asks first is served at once; who asks within EVERY of that, or while it runs, by the next one.
-So watching costs the database the same however many watch. A record that is as it was is the very
-object that was given before: a look that finds nothing new costs who watches next to nothing.
+The first caller is served at once. Callers within EVERY of that, or during the statement, are
+served by the next one. So the database's load doesn't depend on the number of watchers. For an
+unchanged record the same object is returned again, so watchers compare it cheaply.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from schedkit.errors import Unavailable
 EVERY: Final = 0.05
 """Seconds between two statements, at least."""
 MOST: Final = 2_000
-"""Runs in one statement; of more the rest is asked for right after it."""
+"""Runs in one statement. The rest follows in the next one."""
 
 
 class Gathered:
-    """Reads runs for many. `fetch`: the statement."""
+    """Reads runs for many callers. `fetch`: the statement."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Gathered:
         self._answer: asyncio.Future[dict[RunId, RunRecord]] | None = None
 
     async def runs(self, run_ids: Sequence[RunId]) -> list[RunRecord]:
-        """Those that exist, as they stand after the call was made. Raises Unavailable."""
+        """Return the existing runs, in a state read after the call. Raises Unavailable."""
         answer = self._answer
         if answer is None or len(self._wanted) + len(run_ids) > MOST:
             answer = self._answer = asyncio.get_running_loop().create_future()
@@ -50,7 +50,7 @@ class Gathered:
         else:
             self._wanted |= dict.fromkeys(run_ids)
             await asyncio.wait([answer])
-            if answer.cancelled():  # who was to read for all has left
+            if answer.cancelled():  # the caller that read for all was canceled
                 return await self.runs(run_ids)
         found = answer.result()
         return [found[run_id] for run_id in run_ids if run_id in found]
@@ -58,7 +58,7 @@ class Gathered:
     async def _read(
         self, answer: asyncio.Future[dict[RunId, RunRecord]], wanted: dict[RunId, None]
     ) -> None:
-        """Read what has been asked for until its turn comes, and tell all."""
+        """Read the runs requested so far, and answer all callers."""
         try:
             async with self._turn:
                 await asyncio.sleep(max(0.0, self._last + EVERY - self._clock()))
@@ -79,6 +79,6 @@ class Gathered:
         return record if before is None or before != record else before
 
     def _close(self, answer: asyncio.Future[dict[RunId, RunRecord]]) -> None:
-        """Who asks from now on isn't answered by this."""
+        """Close this batch: later callers get the next one."""
         if self._answer is answer:
             self._answer = None

@@ -1,4 +1,4 @@
-"""A caller's key: for 24 h the same key and body give what was made then.
+"""Idempotency keys: for 24 h the same key and body return what the first call created.
 
 The row of the key is the lock: a second call with the key waits until the first has ended.
 """
@@ -29,13 +29,14 @@ _TAKE = _FRESH.on_conflict_do_update(
     },
     where=keys.c.created_at < func.clock_timestamp() - LIFE,
 ).returning(keys.c.made)
-"""Made once: to put a statement together costs more than to run it."""
+"""Built once: building a statement costs more than running it."""
 
 
 def claim(connection: Connection, wanted: Idempotency | None, makes: UUID) -> UUID | None:
-    """Take the key for what the call is about to make; the id made earlier, if it was taken.
+    """Claim the key for the object that the call creates. Returns the id of the earlier object if
+    the key is in use.
 
-    Ends the transaction with a `StoreConflict` when the key stands for another body.
+    Rolls the transaction back with a `StoreConflict` if the key was used with another body.
     """
     if wanted is None:
         return None
@@ -57,7 +58,7 @@ def claim(connection: Connection, wanted: Idempotency | None, makes: UUID) -> UU
 
 
 def forget_old(connection: Connection, limit: int = 5_000) -> int:
-    """Delete keys past their life, at most `limit`; how many."""
+    """Delete expired keys, at most `limit`. Returns how many."""
     old = (
         select(keys.c.namespace, keys.c.call, keys.c.key)
         .where(keys.c.created_at < func.clock_timestamp() - LIFE)

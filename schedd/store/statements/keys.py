@@ -1,13 +1,13 @@
 """Batches of runs by key: their columns for `unnest`, and their rows locked in order.
 
-How a batch's statements keep to one plan, a look into the index for each of its rows, whatever the
-statistics of the day say (they say "none": most runs have ended, and the newest aren't counted):
-- reads go through a LATERAL look by key, bounded by the batch's whole days, `first` and `last`,
-  so that the planner drops the other partitions;
-- updates are joined by key alone: a bound or a literal state would look like a short way in, and
-  make the join a loop over the batch for each row found there. The hottest name the one day that
-  all of a batch is in, as nearly every batch is: of forty days' partitions the planner looks at
-  each otherwise, for longer than the batch takes.
+A batch's statements must have one plan, an index lookup for each row, whatever the statistics of
+the day's partition say (usually "empty": most runs have ended, and the newest aren't counted):
+- Reads use a LATERAL lookup by key, bounded by the batch's whole days, `first` and `last`, so the
+  planner prunes the other partitions.
+- Updates join by key alone. With a bound or a literal state the planner would start from that, and
+  loop over the batch for each row found. The most frequent updates name the one partition that
+  holds the whole batch, as it nearly always does. Otherwise the planner examines forty partitions,
+  which takes longer than the batch.
 """
 
 from __future__ import annotations
@@ -25,22 +25,21 @@ from schedd.store.schema.partitions import name_of
 from schedd.store.statements import arrays
 
 RUNS: Final = "runs"
-"""All of them."""
+"""The partitioned table."""
 DEFAULT: Final = "runs_default"
-"""What has no day of its own."""
+"""The partition of runs whose day has none."""
 
 PLACE: Final = "r.tableoid::regclass::text AS place"
-"""A column: the table that a row is in. It is locked by the same statement, so nobody drops that
-table, or detaches it, before this transaction ends. (A table of the day's name may be a detached
-one.)
+"""A column: the partition of a row. The same statement locks the partition, so it can't be dropped
+or detached before this transaction ends. (A table with the day's name may be a detached one.)
 """
 
 SPOT: Final = "r.ctid::text AS spot"
-"""A column: where in its table the row is, until this transaction writes it. A lock that had to
-wait tells of the row as it is afterwards, and so where that is.
+"""A column: the row's position in its partition (ctid), until this transaction writes the row. A
+lock that had to wait returns the newest version of the row, and so its present position.
 """
 
-# The second condition of the latter isn't one to look up an index by.
+# The second condition of BY_SPOT is written so that it can't use an index.
 BY_KEY: Final = "r.scheduled_at = {by}.scheduled_at AND r.run_id = {by}.run_id"
 BY_SPOT: Final = "r.ctid = {by}.spot AND r.run_id IS NOT DISTINCT FROM {by}.run_id"
 
@@ -59,8 +58,8 @@ SELECT {BY_INDEX}, b.n, r.* FROM (
 
 
 def key_arguments(keys: Sequence[RunKey]) -> dict[str, object]:
-    """The keys' columns, and the days they are in, from `first` to before `last`; `day`: the name
-    of the table of the one day that they are in, if it is one.
+    """Return the keys' columns and the range of their days, `first` to before `last`. `day`: the
+    partition's name if all are on one day, else None.
     """
     instants = [key.scheduled_at for key in keys]
     first, last = _day(min(instants)), _day(max(instants))
@@ -78,7 +77,7 @@ def _day(instant: datetime) -> datetime:
 
 
 class Locked(NamedTuple):
-    """Of a run whose row is locked: what doesn't change any more."""
+    """A run whose row is locked, with columns that can't change until the transaction ends."""
 
     n: int
     """Its number in the batch, from 1."""
@@ -89,18 +88,18 @@ class Locked(NamedTuple):
 
 
 def lock_runs(connection: Connection, keys: dict[str, object]) -> list[Locked]:
-    """Lock the runs' rows in order: a batch's own join may visit them in another one. Gives those
-    that are there.
+    """Lock the runs' rows in order: a batch's own join may visit them in another one. Returns the
+    rows that exist.
     """
     return [Locked(*row[1:]) for row in connection.exec_driver_sql(LOCK_RUNS, keys)]
 
 
 def table_of(keys: dict[str, object], places: set[str]) -> str:
-    """Where the batch is, by the places of its rows; what has no day of its own isn't named."""
+    """Return the one partition that holds the whole batch, else `RUNS`."""
     one = keys["day"] is not None and len(places) == 1 and DEFAULT not in places
     return next(iter(places)) if one else RUNS
 
 
 def found_in(table: str, by: str) -> str:
-    """How a statement for this table finds the rows `r` of `by`: a condition."""
+    """Return the join condition of rows `r` and `by` for this table."""
     return (BY_KEY if table == RUNS else BY_SPOT).format(by=by)

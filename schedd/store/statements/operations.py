@@ -1,8 +1,8 @@
-"""Which call of a port a transaction is made for: the name that its time is told under.
+"""Name the port call that a transaction belongs to: the label of its duration metric.
 
     @operations("owner") ──names──→ fire, assign, … ──while one runs──→ PRESENT ──→ `Database`
 
-Invariant: the names are those of the ports' methods, and one for all else: few, and known.
+Invariant: the names are those of the ports' methods, and `other`: a small fixed set.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows in, values out: which columns make which value, written once.
+"""Decode rows: which columns make which value, defined once.
 
 Each `…_COLUMNS` is a select list over fixed aliases (`r` runs, `l` live, `t` timers), and the
 function below it reads that list from `start` on.
@@ -75,7 +75,7 @@ def incarnation(row: Sequence[Any]) -> Incarnation:
     id_, worker, spool_id, host, version, slots, labels, handlers, actions, *rest = row
     for text in (*labels.items(), (*handlers, *actions, *(rest[-1] or ()))):
         if not all(isinstance(part, str) for part in text):
-            raise TypeError(f"{text!r:.100} aren't texts")
+            raise TypeError(f"not all of these are strings: {text!r:.100}")
     started_at, lost_at, namespaces = rest
     return Incarnation(
         id_,

@@ -1,8 +1,8 @@
-"""What was written down of an instant: the row that accounts for it, and who paused its job then.
+"""Read the row that accounts for a scheduled time, and who had paused the job then.
 
-Reads alone, for people who ask; nothing of firing goes through here.
+Read-only, for calls of users. Firing doesn't use it.
 
-Invariant: the rows of a job's schedule never overlap. So an instant is in the newest row that
+Invariant: the rows of a job's schedule never overlap. So a scheduled time is in the newest row that
 begins no later, or in none.
 """
 
@@ -24,7 +24,7 @@ from schedd.store.statements.rows import decoded
 
 
 def accounted(connection: Connection, job_id: JobId, at: datetime) -> RunRecord | None:
-    """The row of the schedule's own that begins at the instant, or folds it in."""
+    """Return the schedule's row that begins at `at` or merges it."""
     query = _scheduled(job_id).where(runs.c.scheduled_at <= at)
     row = connection.execute(query.order_by(runs.c.scheduled_at.desc()).limit(1)).first()
     if row is None or (row.scheduled_until or row.scheduled_at) < at:
@@ -33,8 +33,8 @@ def accounted(connection: Connection, job_id: JobId, at: datetime) -> RunRecord 
 
 
 def taken_by(connection: Connection, job_id: JobId, after: datetime) -> RunRecord | None:
-    """What stands for instants that are COALESCED, the last of them `after`: rows follow each
-    other, so it is the first that begins later but for what is COALESCED with them, or excluded.
+    """Return the run that replaces COALESCED times up to `after`: the first later row that is
+    neither COALESCED nor excluded by a calendar.
     """
     between = (runs.c.state == State.COALESCED.value) | (runs.c.reason == Reason.CALENDAR.value)
     query = _scheduled(job_id).where(runs.c.scheduled_at > after, between.isnot(True))
@@ -43,7 +43,7 @@ def taken_by(connection: Connection, job_id: JobId, after: datetime) -> RunRecor
 
 
 def backfilled(connection: Connection, job_id: JobId, at: datetime) -> list[RunRecord]:
-    """Runs that backfills made of the instant, oldest first."""
+    """Return the backfilled runs of a scheduled time, oldest first."""
     query = records().where(
         runs.c.job_id == job_id, runs.c.scheduled_at == at, runs.c.backfill.is_not(None)
     )
@@ -54,8 +54,8 @@ def backfilled(connection: Connection, job_id: JobId, at: datetime) -> list[RunR
 def last_pause(
     connection: Connection, object_: str, since: datetime, at: datetime
 ) -> AuditEntry | None:
-    """The audit's newest line that paused it no later than `at`. `since`: when it was made, for
-    another one may have had its name before.
+    """Return the newest audit entry that paused the object, no later than `at`. `since`: when the
+    object was created, as an earlier one may have had its name.
     """
     row = connection.execute(
         select(audit)

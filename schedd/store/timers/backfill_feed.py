@@ -1,12 +1,12 @@
-"""Runs of backfills: the next ones of each are made where there is room (PROTOCOL 3).
+"""Create the next runs of backfills, up to `max_parallel` of each (PROTOCOL 3).
 
-    with room, read ─→ lock timers, backfills ─→ count what is there ─→ insert runs, advance `made`
+    with room, read ─→ lock timers, backfills ─→ count live runs ─→ insert runs, advance `made`
 
 Invariants
-- Called under the locks of the jobs' shards, and each holds the backfill's row: what there is of it
-  is counted there, so `max_parallel` holds across owners, and nothing is made after a cancel.
-- `made` moves in the transaction that inserts the runs; their ids are reckoned from the backfill's.
-- A run is due when it is made: it can't age before it is there.
+- Called under the locks of the jobs' shards. Each call locks the backfill's row before it counts
+  live runs. So `max_parallel` holds across owners, and no run is created after a cancel.
+- `made` advances in the transaction that inserts the runs. Their ids derive from the backfill's id.
+- A run's due time is its creation time, so it doesn't age before it exists.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from schedd.store.statements import arrays
 from schedd.store.statements.rows import RUN_COLUMNS, decoded, live_run, run_id_of
 
 AT_ONCE: Final = 200
-"""Runs that one transaction makes, and backfills that it looks at: it holds locks."""
+"""Runs that one transaction creates, and backfills that it reads, as it holds locks."""
 
 THERE = """
     (SELECT count(*) FROM live l CROSS JOIN LATERAL (
         SELECT * FROM runs r WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id OFFSET 0
      ) r WHERE l.shard = t.shard AND l.job_id = b.job_id AND r.backfill = b.backfill_id)
 """
-"""How many runs of the backfill `b` haven't ended; `t` is its job's timer."""
+"""The number of live runs of the backfill `b`; `t` is its job's timer."""
 
 OPEN = f"""
 SELECT b.backfill_id, b.job_id, t.shard FROM backfills b JOIN timers t USING (job_id)
@@ -53,7 +53,7 @@ SELECT b.backfill_id, b.job_id, t.shard, t.generation, b.overlap, b.priority,
 FROM backfills b JOIN timers t USING (job_id)
 WHERE b.backfill_id = ANY (%(backfills)s::uuid[])
 """
-"""A statement of its own, so that it sees what committed before the lock was had."""
+"""A separate statement, so it sees everything that committed before the lock was acquired."""
 
 MAKE = f"""
 WITH b AS MATERIALIZED (
@@ -81,7 +81,7 @@ SELECT * FROM inserted
 
 
 def with_room(connection: Connection, shards: Collection[ShardId]) -> list[OpenBackfill]:
-    """Those of these shards' jobs of which more runs may be made now, oldest first. A hint."""
+    """Return backfills of these shards that may get more runs now, oldest first. A hint."""
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     found = connection.exec_driver_sql(OPEN, {"shards": arrays.numbers(shards)})
     return [OpenBackfill(*row) for row in found]
@@ -93,7 +93,7 @@ def feed(
     wanted: Sequence[OpenBackfill],
     shards: Collection[ShardId],
 ) -> list[LiveRun]:
-    """Make the next runs of these, as many as there is room for. Under the locks of `shards`."""
+    """Create the next runs of these backfills. The caller holds the locks of `shards`."""
     arguments: dict[str, object] = {
         "backfills": arrays.ids(each.backfill_id for each in wanted),
         "shards": arrays.numbers(shards),

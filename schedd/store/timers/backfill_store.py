@@ -1,4 +1,4 @@
-"""The store of calls on backfills: each call one transaction, with its audit line."""
+"""The store of backfill calls: each call is one transaction, with its audit entry."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ class PostgresBackfillStore:
 
     database: Database
 
-    async def plan(self, job_id: JobId, wish: BackfillRequest) -> BackfillSelection:
-        """What it would run now."""
-        return await self.database.call(lambda c: backfills.planned(c, job_id, wish))
+    async def plan(self, job_id: JobId, request: BackfillRequest) -> BackfillSelection:
+        """Return what the backfill would run now."""
+        return await self.database.call(lambda c: backfills.planned(c, job_id, request))
 
     async def create(
         self,
         job_id: JobId,
         seen_generation: int,
-        wish: BackfillRequest,
+        request: BackfillRequest,
         idempotency: Idempotency | None,
         audit: AuditEntry,
     ) -> Backfilled | StoreConflict | None:
-        """Store it; None: the job is deleted."""
+        """Store a backfill. None: the job is deleted."""
         return await self.database.call(
-            lambda c: backfills.create(c, job_id, seen_generation, wish, idempotency, audit)
+            lambda c: backfills.create(c, job_id, seen_generation, request, idempotency, audit)
         )
 
     async def get(self, backfill_id: BackfillId) -> BackfillRecord | None:
-        """One, with how its runs stand."""
+        """Return one backfill, with the states of its runs."""
         return await self.database.call(lambda c: backfills.get(c, backfill_id))
 
     async def newest(
@@ -54,7 +54,7 @@ class PostgresBackfillStore:
         after: tuple[datetime, BackfillId] | None,
         limit: int,
     ) -> list[BackfillRecord]:
-        """Newest first, past `after`."""
+        """Return backfills after `after`, newest first."""
         return await self.database.call(
             lambda c: backfills.newest(c, namespace, job_id, after, limit)
         )
@@ -66,7 +66,7 @@ class PostgresBackfillStore:
         audit: AuditEntry,
         noted: Callable[[BackfillRecord, Sequence[LiveRun]], tuple[str, str]],
     ) -> tuple[BackfillRecord, list[LiveRun]] | None:
-        """Make no more runs of it, and end those that there are."""
+        """Stop the backfill, and cancel its live runs."""
         return await self.database.call(
             lambda c: backfills.cancel(c, backfill_id, by, audit, noted)
         )
@@ -74,10 +74,10 @@ class PostgresBackfillStore:
     async def of_instant(
         self, job_id: JobId, at: datetime
     ) -> tuple[list[RunRecord], BackfillId | None]:
-        """What backfills made, or are to make, of this instant."""
+        """Return the backfilled runs of a scheduled time, and the backfill that will create one."""
 
         def body(connection: Connection) -> tuple[list[RunRecord], BackfillId | None]:
-            to_come = backfills.promised(connection, job_id, at)
-            return accounted_times.backfilled(connection, job_id, at), to_come
+            pending = backfills.pending(connection, job_id, at)
+            return accounted_times.backfilled(connection, job_id, at), pending
 
         return await self.database.call(body)

@@ -1,11 +1,11 @@
-"""Backfills as people see them: asked for, told of, and cancelled. Their runs: `feeding`.
+"""Create, list and cancel backfills. `backfill_feed` creates their runs.
 
-    lock the job's row ─→ its timer's ─→ what there is of the instants ─→ choose ─→ one row ─→ audit
+    lock the job's row ─→ its timer's ─→ existing runs ─→ select times ─→ one row ─→ audit
 
 Invariants
-- Who makes one holds the job's row, so two of the same range can't both miss each other, and its
-  timer FOR SHARE: no such row means that the job is deleted (PROTOCOL 3).
-- Who cancels one holds its row, as who makes runs of it: there are none that it doesn't find.
+- Creating locks the job's row, so of two backfills of one range the second sees the first. It also
+  locks the timer FOR SHARE: without that row the job is deleted (PROTOCOL 3).
+- Canceling locks the backfill's row, as creating its runs does, so it finds all of its runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WHERE r.parent IS NULL
   AND (r.trigger = 'SCHEDULE' OR r.backfill IS NOT NULL OR r.redrive_of IS NOT NULL)
 """
 
-PROMISED = """
+PENDING = """
 SELECT unnest(instants[made + 1:]) FROM backfills WHERE job_id = %(job)s AND open
 UNION ALL
 SELECT l.scheduled_at FROM dead_letters l JOIN redrives d ON d.redrive_id = l.redrive
@@ -74,25 +74,26 @@ SELECT * FROM changed
 """
 
 
-def planned(connection: Connection, job_id: JobId, wish: BackfillRequest) -> BackfillSelection:
-    """What it would run now; nothing is locked or stored."""
-    return plan(wish.instants, _standing(connection, job_id, wish), wish.rerun)
+def planned(connection: Connection, job_id: JobId, request: BackfillRequest) -> BackfillSelection:
+    """Return what the backfill would run now. Locks and stores nothing."""
+    return plan(request.instants, _existing(connection, job_id, request), request.rerun)
 
 
 def create(
     connection: Connection,
     job_id: JobId,
     seen_generation: int,
-    wish: BackfillRequest,
+    request: BackfillRequest,
     wanted: Idempotency | None,
     entry: AuditEntry,
 ) -> Backfilled | StoreConflict | None:
-    """Store it, with the instants that are chosen now; with a key used before, the one of then.
+    """Store a backfill with the scheduled times that are selected now. With a key used before,
+    return the earlier one.
 
-    None: the job is deleted. A `StoreConflict`: it isn't at the generation that the instants are
-    of.
+    None: the job is deleted. `StoreConflict`: the job's generation isn't the one that the times
+    were computed from.
     """
-    earlier = idempotency.claim(connection, wanted, wish.backfill_id)
+    earlier = idempotency.claim(connection, wanted, request.backfill_id)
     if earlier is not None:
         return _stored(connection, BackfillId(earlier), ())
     generation = connection.execute(
@@ -105,30 +106,30 @@ def create(
         return None
     if generation != seen_generation:
         return StoreConflict("etag", job_id)
-    chosen = planned(connection, job_id, wish)
+    chosen = planned(connection, job_id, request)
     connection.execute(
         backfills.insert().values(
-            backfill_id=wish.backfill_id,
+            backfill_id=request.backfill_id,
             job_id=job_id,
-            first=wish.first,
-            last=wish.last,
+            first=request.first,
+            last=request.last,
             instants=list(chosen.instants),
             made=0,
             open=bool(chosen.instants),
-            overlap=wish.overlap and wish.overlap.value,
-            max_parallel=wish.max_parallel,
-            priority=wish.priority.value,
+            overlap=request.overlap and request.overlap.value,
+            max_parallel=request.max_parallel,
+            priority=request.priority.value,
             created_at=func.clock_timestamp(),
-            created_by=clean(wish.by),
+            created_by=clean(request.by),
             cancelled_by="",
         )
     )
     audit.write_all(connection, [entry])
-    return _stored(connection, wish.backfill_id, chosen.left_out)
+    return _stored(connection, request.backfill_id, chosen.left_out)
 
 
 def get(connection: Connection, backfill_id: BackfillId) -> BackfillRecord | None:
-    """One, with how its runs stand."""
+    """Return one backfill, with the states of its runs."""
     row = connection.execute(_records().where(backfills.c.backfill_id == backfill_id)).first()
     return None if row is None else _record(row)
 
@@ -140,7 +141,7 @@ def newest(
     after: tuple[datetime, BackfillId] | None,
     limit: int,
 ) -> list[BackfillRecord]:
-    """Newest first, past `after` (created_at, id)."""
+    """Return backfills after `after` (created_at, id), newest first."""
     query = _records().where(jobs.c.namespace == clean(namespace))
     if job_id is not None:
         query = query.where(backfills.c.job_id == job_id)
@@ -157,9 +158,9 @@ def cancel(
     entry: AuditEntry,
     noted: Callable[[BackfillRecord, Sequence[LiveRun]], tuple[str, str]],
 ) -> tuple[BackfillRecord, list[LiveRun]] | None:
-    """Make no more runs of it, and end those that there are: what waits at once; what runs is
-    marked, and its worker must be told. Gives the runs that changed. One that is done stays so.
-    `noted`: what the audit has of it, before and after, by how it stood and what changed.
+    """Stop the backfill and cancel its live runs: waiting ones end now; running ones are marked,
+    and the caller must notify their workers. Returns the changed runs. A finished backfill doesn't
+    change. `noted`: returns the audit log's texts, from the earlier record and the changed runs.
     """
     mine = backfills.c.backfill_id == backfill_id
     locked = connection.execute(select(backfills).where(mine).with_for_update(key_share=True))
@@ -183,8 +184,8 @@ def cancel(
     return record, changed
 
 
-def promised(connection: Connection, job_id: JobId, at: datetime) -> BackfillId | None:
-    """The backfill that is to make a run of this instant of the job, if there is one."""
+def pending(connection: Connection, job_id: JobId, at: datetime) -> BackfillId | None:
+    """Return the backfill that will create a run for this scheduled time of the job, if any."""
     to_come = func.array_position(backfills.c.instants, at) > backfills.c.made
     row = connection.execute(
         select(backfills.c.backfill_id)
@@ -194,21 +195,21 @@ def promised(connection: Connection, job_id: JobId, at: datetime) -> BackfillId 
     return None if row is None else BackfillId(row.backfill_id)
 
 
-def _standing(connection: Connection, job_id: JobId, wish: BackfillRequest) -> ExistingRuns:
+def _existing(connection: Connection, job_id: JobId, request: BackfillRequest) -> ExistingRuns:
     arguments = {
         "job": job_id,
-        "instants": arrays.instants(wish.instants),
-        "first": wish.first,
-        "last": wish.last,
+        "instants": arrays.instants(request.instants),
+        "first": request.first,
+        "last": request.last,
     }
     timer = connection.execute(
         select(timers.c.due_at, timers.c.nominal, timers.c.paused).where(timers.c.job_id == job_id)
     ).first()
     ran = connection.exec_driver_sql(RAN, arguments).all()
     return ExistingRuns(
-        [Ran(at, RunId(run_id), State(state), handed) for at, run_id, state, handed in ran],
-        set(connection.exec_driver_sql(PROMISED, arguments).scalars()),
-        # What falls due in a pause of the job never fires: it may be asked for meanwhile.
+        [Ran(at, RunId(run_id), State(state), dispatched) for at, run_id, state, dispatched in ran],
+        set(connection.exec_driver_sql(PENDING, arguments).scalars()),
+        # Times in a pause of the job never fire, so a backfill may run them meanwhile.
         None if timer is None or timer.paused or timer.due_at is None else timer.nominal,
     )
 

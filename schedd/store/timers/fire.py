@@ -1,13 +1,13 @@
-"""Timers and the step from due to run: one statement advances timers and inserts their runs.
+"""Fire due timers: one statement advances timers and inserts their runs.
 
-    firings ─→ UPDATE timers WHERE nothing about them changed ─→ INSERT INTO runs FROM the advanced
+    firings ─→ UPDATE timers WHERE they are unchanged ─→ INSERT INTO runs FROM the advanced timers
 
 Invariants (PROTOCOL 3)
-- Every row of the ledger, folds included, selects from the timers that advanced: a paused, edited,
-  moved or already advanced timer leaves no run.
-- Nothing advances while the cluster is paused, nor by a step from before its last pause or resume.
-- The database's own clock holds a step back that comes early, whatever the owner believes.
-- A row that is kept already (the same job and instant) stays as it is, and takes no other turn.
+- Every inserted row, merged ones included, joins a timer that advanced. A paused, edited, moved or
+  already advanced timer inserts nothing.
+- No timer advances during a cluster pause, or by a step computed before the last pause or resume.
+- The database's clock rejects a step that is too early, whatever the owner's clock says.
+- An existing row of the same job and scheduled time doesn't change, and doesn't count again.
 """
 
 from __future__ import annotations
@@ -84,8 +84,9 @@ SELECT true, NULL::uuid, NULL::uuid FROM whole WHERE so
 UNION ALL SELECT false, job_id, NULL FROM advanced WHERE NOT (SELECT so FROM whole)
 UNION ALL SELECT false, NULL, run_id FROM inserted WHERE NOT (SELECT so FROM whole)
 """
-"""A firing's first run stands in its own row: the usual firing has one, and needs no `MORE`. What
-became of each is told if not all of them advanced and all of their runs are new.
+"""The first run of a firing is in the firing's row. Most firings have one run and don't need
+`MORE`. The statement returns single results only if a timer didn't advance or a run already
+existed.
 """
 
 MORE = """
@@ -110,8 +111,8 @@ def due_timers(
     *,
     latest: bool = False,
 ) -> list[Timer]:
-    """Soonest first, from minus infinity: a creation may commit behind any watermark. Or those due
-    `latest`, and the latest first.
+    """Return due timers, soonest first, without a lower bound: a new timer may commit behind any
+    watermark. With `latest`, latest first.
     """
     arguments = {"shards": arrays.numbers(shards), "until": until, "limit": limit}
     rows = connection.exec_driver_sql(LATEST if latest else DUE, arguments)
@@ -119,7 +120,7 @@ def due_timers(
 
 
 def timers(connection: Connection, jobs: Collection[JobId]) -> list[Timer]:
-    """The timers of these jobs, paused ones too; none for a deleted job."""
+    """Return the timers of these jobs, paused ones too; none for a deleted job."""
     return [timer(row) for row in connection.exec_driver_sql(TIMERS, {"jobs": arrays.ids(jobs)})]
 
 
@@ -130,9 +131,10 @@ def fire(
     horizon: timedelta,
     switched: int,
 ) -> tuple[list[LiveRun], list[JobId]]:
-    """Advance what may advance. Gives the new live runs, and the jobs whose timers didn't.
+    """Advance timers and insert their runs. Returns the new live runs, and the jobs whose timers
+    didn't advance.
 
-    At most one firing a job.
+    At most one firing for each job.
     """
     more = any(len(firing.runs) > 1 for firing in firings)
     arguments = _arguments(tenure, firings, horizon, switched)
@@ -185,7 +187,7 @@ def fire(
 
 
 def _kept(firing: Firing, inserted: Collection[RunId]) -> int:
-    """How many of its runs were there already, and counted then."""
+    """Return how many of the firing's runs existed already, and were counted then."""
     made = (run.key.run_id for run in firing.runs if run.state is State.PENDING)
     return sum(run_id not in inserted for run_id in made)
 
@@ -218,7 +220,7 @@ def _arguments(
 
 
 def _columns(runs: Sequence[NewRun | None]) -> dict[str, object]:
-    """Columns of runs; all NULL where a firing has none."""
+    """Return the columns of runs; NULL for a firing without one."""
     return {
         "scheduled": arrays.instants(None if run is None else run.key.scheduled_at for run in runs),
         "runs": arrays.ids(None if run is None else run.key.run_id for run in runs),

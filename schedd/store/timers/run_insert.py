@@ -1,4 +1,4 @@
-"""One run by itself: what a trigger, a submit or a resume writes beside the owner's batches."""
+"""Insert a single run: for triggers, submits and resumes, outside the owner's batches."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def insert_run_row(
     redrive_of: RunId | None = None,
     root: UUID | None = None,
 ) -> bool:
-    """Insert it, and its live row if it hasn't ended; False when the key is there already.
-    `fired_by`: the owner that accounts for it; None: a person's call. `redrive_of`: the dead run
-    that it does again, `root`: in whose cycle; None: it begins one.
+    """Insert the run, and its live row if it hasn't ended. False: the key exists already.
+    `fired_by`: the owner's tenure; None: a user's call. `redrive_of`: the failed run that it
+    repeats. `root`: the run that began its chain cycle; None: this run.
     """
     ended = run.state in TERMINAL
     made = connection.execute(

@@ -1,11 +1,11 @@
-"""Turns of schedules with `max_runs`: a run that was skipped before it was ever handed out gives
-its turn back, and a schedule that had ended by it goes on.
+"""The quota of schedules with `max_runs`: a run that was skipped before it was ever dispatched
+doesn't count, and a schedule that had ended by it continues.
 
     fire: fired + 1 for each run that is made ─→ max_runs reached: due_at is NULL, nominal stays
     skipped (overlap, a full buffer, a pause): fired − 1, due_at = nominal where it was NULL
 
-Called in the transaction that skips, under the shard's lock. Only runs of the schedule's own count;
-what a person triggers never does.
+Called in the transaction that skips, under the shard's lock. Only the schedule's own runs count,
+not triggered ones.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from schedd.store.statements.keys import key_arguments
 
 AS_FRESH = """({r}.token = 0
     OR {r}.attempt = 0 AND {r}.losses = 0 AND {r}.assigned_at < {r}.due_at)"""
-"""The waiting run `r` was never handed out, or was asked back before it could start: it was armed.
-Its token tells the two apart, and nothing else.
+"""The waiting run `r` was never dispatched, or was pre-dispatched and revoked before it could
+start. Only the token differs between the two.
 """
 
 GIVE_BACK = f"""
@@ -48,8 +48,8 @@ FROM unnest(%(jobs)s::uuid[], %(turns)s::int[]) b(job_id, turns) WHERE t.job_id 
 
 
 def take_no_more(connection: Connection, turns: Mapping[JobId, int]) -> None:
-    """Of jobs whose timers this transaction has just advanced: so many of their runs were there
-    already, and had their turns.
+    """Subtract runs that existed already, and were counted, from timers that this transaction has
+    just advanced.
     """
     if turns:
         arguments = {"jobs": arrays.ids(turns), "turns": arrays.numbers(turns.values())}
@@ -57,6 +57,6 @@ def take_no_more(connection: Connection, turns: Mapping[JobId, int]) -> None:
 
 
 def give_back(connection: Connection, skipped: Sequence[RunKey]) -> None:
-    """Of runs that this transaction has just ended, each in its own row."""
+    """Subtract runs that this transaction has just skipped, each in its own row."""
     if skipped:
         connection.exec_driver_sql(GIVE_BACK, key_arguments(skipped))

@@ -158,7 +158,7 @@ async def test_a_wrong_dsn_is_the_operators_error(server: ScratchServer) -> None
         url_of("mysql://somewhere/else")
     with pytest.raises(Misconfigured):
         url_of("no url at all")
-    with pytest.raises(Misconfigured, match="not a PostgreSQL URL"):
+    with pytest.raises(Misconfigured, match="invalid PostgreSQL URL"):
         url_of("postgresql://host:port/db")
     with pytest.raises(Rejected, match="does not exist"):
         migrate.upgrade(server.admin_dsn.replace("/postgres", "/nowhere"))

@@ -255,7 +255,7 @@ async def test_one_broken_row_is_set_aside_and_the_others_fire(world: World) -> 
 async def test_a_transaction_holds_shards_of_one_lane_only(world: World) -> None:
     me = await world.member()
     jobs = [await world.job(shard=0), await world.job(shard=1)]
-    with pytest.raises(Fault, match="one lane"):
+    with pytest.raises(Fault, match="several lanes"):
         await me.fire(*map(firing, jobs))
 
 

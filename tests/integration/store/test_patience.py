@@ -36,7 +36,7 @@ async def test_a_call_ends_though_the_server_stands_still_and_the_next_one_is_se
     dsn: str,
 ) -> None:
     """M10: a thread that waits for ever would be lost to the pool."""
-    database = Database(dsn, lanes=1, readers=1, patience=0.5)
+    database = Database(dsn, lanes=1, readers=1, timeout=0.5)
     [backend] = [await database.call(pid_of)]
     with frozen(backend):
         began = time.monotonic()
@@ -49,7 +49,7 @@ async def test_a_call_ends_though_the_server_stands_still_and_the_next_one_is_se
 
 async def test_a_commit_that_isnt_answered_in_time_is_in_doubt(dsn: str) -> None:
     """P1.3: cut off after COMMIT was sent, and not tried again: it may stand."""
-    database = Database(dsn, lanes=1, readers=1, patience=0.5)
+    database = Database(dsn, lanes=1, readers=1, timeout=0.5)
     seen: list[int] = []
 
     def body(connection: Connection) -> None:
@@ -69,7 +69,7 @@ async def test_a_line_that_broke_before_it_could_be_cut_ends_the_patience_with_n
     dsn: str,
 ) -> None:
     """The server went just when its time was over: its connection has no socket any more."""
-    database = Database(dsn, lanes=1, readers=2, patience=0.5)
+    database = Database(dsn, lanes=1, readers=2, timeout=0.5)
     broken, seen = threading.Event(), threading.Event()
 
     def breaks(connection: Connection) -> None:
@@ -79,7 +79,7 @@ async def test_a_line_that_broke_before_it_could_be_cut_ends_the_patience_with_n
 
     breaking = asyncio.create_task(database.call(breaks), name="breaking")
     await asyncio.to_thread(broken.wait)
-    calls = database._patience._calls
+    calls = database._timeouts._calls
     await wait_until_async(lambda: any(call.cut for call in calls), PATIENCE, "its time to be over")
     backend = await database.call(pid_of)
     with frozen(backend), pytest.raises(Unavailable):
@@ -117,7 +117,7 @@ async def test_closing_doesnt_wait_for_a_server_that_stands_still(dsn: str) -> N
 
 async def test_a_call_that_is_done_quickly_is_never_cut(dsn: str) -> None:
     """Each has its own time: a connection lives longer than any of them."""
-    database = Database(dsn, lanes=1, readers=1, patience=1.5)
+    database = Database(dsn, lanes=1, readers=1, timeout=1.5)
     ends = time.monotonic() + 3.5
     pids = set()
     while time.monotonic() < ends:

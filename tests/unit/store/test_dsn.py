@@ -195,7 +195,7 @@ def test_an_at_may_stand_escaped_behind_the_question_mark(dsn: str) -> None:
 )
 def test_libpq_ends_at_a_nul_so_none_may_stand_anywhere(dsn: str) -> None:
     [told] = faults(f"postgresql://{dsn}")
-    assert told == "has a NUL in it (%00), which libpq doesn't take"
+    assert told == "contains a NUL (%00), which libpq rejects"
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ async def test_one_whose_writer_is_ended_isnt_left_waiting() -> None:
     await asyncio.sleep(0)
     late = asyncio.create_task(table.together.ask(5))
     await asyncio.sleep(0)
-    [writer] = [task for task in asyncio.all_tasks() if task.get_name() == "together"]
+    [writer] = [task for task in asyncio.all_tasks() if task.get_name() == "group-commit"]
     writer.cancel()
     answers = await asyncio.wait_for(
         asyncio.gather(*asked, late, return_exceptions=True), timeout=5
