@@ -13,7 +13,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-from support import distribution
+from support import distribution, repeated
 from support.turnstile import Turnstile
 
 # In CI the same change gives the same answer twice; everywhere else examples are drawn anew, and
@@ -94,6 +94,8 @@ def pytest_testnodedown(node: WorkerController) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
+    repeated.remember(terminalreporter.config, [report.nodeid for report in reports])
     if figures := sorted(terminalreporter.config.stash[_FIGURES]):
         terminalreporter.section("figures")
         for line in figures:

@@ -95,6 +95,7 @@ def test_a_loss_of_etcd_is_bad_and_the_exit_code_says_so(cluster: DevCluster) ->
     assert set(about(found, "etcd", "answers").values()) == {"BAD"}
 
 
+@pytest.mark.alone
 def test_a_postgresql_that_stands_still_is_found_in_good_time_and_reads_say_so(
     cluster: DevCluster,
 ) -> None:
