@@ -122,13 +122,13 @@ def unary(
     `memory`: the memory limit that the request waits for; None: no limit.
     """
 
-    async def handle(requests: AsyncIterator[Message | UndecodedRequest], context: Context) -> Any:
-        return await call(await _asked(requests, context), context)
+    async def handle(_: object, context: Context) -> Any:
+        return await call(await _asked(context), context)
 
-    async def in_turn(requests: AsyncIterator[Message | UndecodedRequest], context: Context) -> Any:
+    async def in_turn(_: object, context: Context) -> Any:
         assert memory is not None
         async with memory.turn() as turn:
-            asked = await _asked(requests, context)
+            asked = await _asked(context)
             turn.weighs(asked.ByteSize())
             return await call(asked, context)
 
@@ -145,28 +145,33 @@ def streaming(
 ) -> _Handler:
     """Return the handler of a call with one request and a stream of answers."""
 
-    async def handle(
-        requests: AsyncIterator[Message | UndecodedRequest], context: Context
-    ) -> AsyncIterator[Any]:
-        async for each in call(await _asked(requests, context), context):
+    async def handle(_: object, context: Context) -> AsyncIterator[Any]:
+        async for each in call(await _asked(context), context):
             yield each
 
     read = reader(request, bounds=bounds)
     return grpc.stream_stream_rpc_method_handler(handle, read, answer.SerializeToString)
 
 
-async def _asked(requests: AsyncIterator[Message | UndecodedRequest], context: Context) -> Message:
-    """Return the one request of a call. End the call if it is missing or can't be decoded."""
-    asked: Message | UndecodedRequest
+async def _asked(context: Context) -> Message:
+    """Return the one request of a call. End the call if it is missing or can't be decoded.
+
+    The context reads it: gRPC's iterator of requests and its generator refer to each other, and
+    would be garbage of each call that only a full collection frees.
+    """
+    asked: Any
     try:
         async with asyncio.timeout(REQUEST_WITHIN):
-            asked = await anext(requests, _NOTHING)
+            asked = await context.read()
+        if asked is grpc.aio.EOF:
+            asked = _NOTHING
     except TimeoutError:
         why = f"no request received within {REQUEST_WITHIN:g} s"
         asked = UndecodedRequest("DEADLINE_EXCEEDED", why, "NO_REQUEST")
     if isinstance(asked, UndecodedRequest):
         await refuse_unread(context, asked)
-    return asked
+    found: Message = asked
+    return found
 
 
 _NOTHING: Final = UndecodedRequest(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import logging
 import time
@@ -25,6 +26,7 @@ from schedd.rpc.server import make_server, served
 from schedd.rpc.status import abort
 from schedkit.errors import Fault
 from schedproto.v1 import job_service_pb2 as wire
+from support.wait import wait_until_async
 
 APART = {"grpc.use_local_subchannel_pool": 1}
 """For a channel that shares no connection with another."""
@@ -96,6 +98,29 @@ async def test_bytes_that_are_no_request_are_an_invalid_argument(
     for path in (LIST, *calls.HEALTH):
         assert await calls.ask(channel, path, [b"\x0f\x0e"]) == "INVALID_ARGUMENT"
     assert "Traceback" not in caplog.text
+
+
+async def test_calls_leave_no_garbage_whether_they_are_rejected_or_not(
+    channel: grpc.aio.Channel,
+) -> None:
+    """The member runs a full collection after up to 15 minutes: memory would grow until then."""
+    gc.collect()
+    gc.disable()
+    try:
+        for path, request in (
+            (LIST, b""),
+            *((path, b"\x0f\x0e") for path in (LIST, *calls.HEALTH)),
+        ):
+            for _ in range(25):
+                await calls.ask(channel, path, [request])
+        # gRPC's own loop keeps the newest call, and has some that wait for the next ones.
+        await wait_until_async(lambda: _kept_calls() < 20, 10, "the calls to be freed")
+    finally:
+        gc.enable()
+
+
+def _kept_calls() -> int:
+    return sum(type(one).__name__ in ("RPCState", "AbortError") for one in gc.get_objects())
 
 
 async def test_a_caller_that_makes_no_more_calls_than_it_may_is_refused_none(address: str) -> None:
