@@ -202,7 +202,7 @@ def test_two_names_of_a_file_have_one_guard(guard: FileGuard, tmp_path: Path) ->
 def test_what_is_no_token_on_disk_lets_nobody_pass(guard: FileGuard, kept: str) -> None:
     guard.replace("one", 1)
     (guard.folder / "token").write_text(kept)
-    with pytest.raises(Misconfigured, match="which is no token: put the last one there"):
+    with pytest.raises(Misconfigured, match="which isn't a valid token: write the last one there"):
         guard.replace("two", 2)
     assert guard.path.read_text() == "one"
 
