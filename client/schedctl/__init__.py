@@ -2,11 +2,11 @@
 
     __main__ ─▶ app (the root group) ─▶ commands/* ─▶ session ─▶ schedclient
                                             │
-                                            ├─▶ output   (what was asked for, on stdout)
+                                            ├─▶ output   (data, on stdout)
                                             └─▶ failure  (three lines on stderr, and the exit code)
 
 Invariants
-- Data goes to stdout, messages to stderr; off a terminal nothing is coloured and nothing is cut.
-- Exit codes are those of `failure.EXIT_CODES` alone.
-- What isn't built yet stands in `unbuilt` and answers by its name.
+- Data goes to stdout, messages to stderr; only on a terminal is output colored or truncated.
+- Exit codes are only those of `failure.EXIT_CODES`.
+- Commands that aren't built yet are listed in `unbuilt`, and fail by name.
 """

@@ -1,4 +1,4 @@
-"""The command `schedctl`: says which extra is missing, where one is."""
+"""The program `schedctl`: run the command, or name the extra that isn't installed."""
 
 import os
 import signal
@@ -10,9 +10,9 @@ OURS = frozenset({"schedctl", "schedclient", "schedkit", "schedproto", "schedd"}
 
 
 def main() -> int:
-    """Run what the command line says; the process's exit code."""
-    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))  # while it loads
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # stderr is for our own three lines
+    """Run the command line and return the exit code."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))  # during imports
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # stderr is for the three lines of an error
     try:
         from schedctl import app
 

@@ -1,4 +1,4 @@
-"""The root command: what there is, and how every ending becomes an exit code."""
+"""The root command: the list of commands, and the exit code of every outcome."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from schedclient import ApiError, Misconfigured, NotFound
 from schedctl import failure
-from schedctl.failure import CommandFailure, Trouble, UnfitEnvironment, untold
+from schedctl.failure import CommandFailure, Trouble, UnfitEnvironment, more_violations
 from schedctl.options.global_options import CommandGroup, with_globals
 from schedctl.session import Session
 from schedkit.protojson.problems import did_you_mean
@@ -55,20 +55,21 @@ def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     is_eager=True,
     expose_value=False,
     callback=_show_version,
-    help="This program's version, and nothing else.",
+    help="Version of schedctl: print it and exit.",
 )
 @click.group(cls=CommandGroup, lazy=COMMANDS, context_settings={"auto_envvar_prefix": "SCHEDCTL"})
 def root() -> None:
-    """Talk to a schedd cluster.
+    """Manage a schedd cluster.
 
-    Every flag can be set as a variable: SCHEDCTL_ENDPOINTS=host:port,host:port. Exit codes: 0 ok,
-    1 the run failed, 2 usage, 3 not found, 4 not allowed, 5 conflict, 6 unavailable, 7 deadline,
-    70 a bug, 130 interrupted.
+    Every option can be set as an environment variable: SCHEDCTL_ENDPOINTS=host:port,host:port.
+
+    Exit codes: 0 success, 1 run failed, 2 invalid usage, 3 not found, 4 not allowed, 5 conflict,
+    6 unavailable, 7 timed out, 70 internal error, 130 interrupted.
     """
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; the exit code."""
+    """Run one command line and return its exit code."""
     session = Session()
     failure.open_stdout()
     try:
@@ -94,10 +95,10 @@ def run(arguments: Sequence[str]) -> int:
     except CommandFailure as error:
         return failure.show(_with_help(error.trouble, session))
     except UnfitEnvironment as error:
-        told = Trouble(str(error), "INVALID_ARGUMENT", "CONFIGURATION", (), error.remedy)
-        return failure.show(told)
+        trouble = Trouble(str(error), "INVALID_ARGUMENT", "CONFIGURATION", (), error.remedy)
+        return failure.show(trouble)
     except Misconfigured as error:
-        remedy = "schedctl config contexts shows what is configured"
+        remedy = "list the configured contexts: schedctl config contexts"
         return failure.show(Trouble(str(error), "INVALID_ARGUMENT", "CONFIGURATION", (), remedy))
     except ApiError as error:
         return failure.show(_refused(error, session))
@@ -105,25 +106,25 @@ def run(arguments: Sequence[str]) -> int:
         if not failure.is_full(error):
             return failure.show_bug(error)
         failure.close_stdout()
-        what = f"what was asked for couldn't be written: {error.strerror}"
-        return failure.show(Trouble(what, "UNAVAILABLE", "OUTPUT", remedy="make room for it"))
-    except Exception as error:  # noqa: BLE001 - the outermost edge: a bug is told, with 70
+        what = f"output can't be written: {error.strerror}"
+        return failure.show(Trouble(what, "UNAVAILABLE", "OUTPUT", remedy="free disk space"))
+    except Exception as error:  # noqa: BLE001 - the outermost handler reports a bug, with exit code 70
         return failure.show_bug(error)
 
 
 def _check_text(arguments: Sequence[str]) -> None:
-    """Refuse bytes that are no text: Python lets them through, and no message can hold them."""
+    """Reject bytes that aren't UTF-8: Python accepts them, but protobuf messages can't."""
     for word in arguments:
         if not word.isascii() and any("\ud800" <= letter <= "\udfff" for letter in word):
             raise CommandFailure(
-                f"{os.fsencode(word)!r} isn't text: arguments are UTF-8",
+                f"argument {os.fsencode(word)!r} isn't valid UTF-8",
                 reason="NOT_TEXT",
-                remedy="give bytes in a file, or by base64",
+                remedy="pass bytes in a file, or as base64",
             )
 
 
 def _with_help(trouble: Trouble, session: Session) -> Trouble:
-    """What has no remedy of its own, and is for the caller to mend: the command's own help."""
+    """Name the command's help as the remedy of a usage error that has none."""
     if trouble.remedy or trouble.status != "INVALID_ARGUMENT":
         return trouble
     return replace(trouble, remedy=f"{session.command or PROGRAM} --help")
@@ -138,7 +139,7 @@ def _usage(error: click.ClickException) -> Trouble:
         if "argv" in {param.name for param in error.ctx.command.params}:
             remedy = f"{remedy}; put -- before the command to run"
         remedy = f"{did_you_mean(wrong, known, begin='--')} {remedy}".strip()
-        return Trouble(f"no such option: {wrong}", "INVALID_ARGUMENT", "USAGE", (), remedy)
+        return Trouble(f"unknown option: {wrong}", "INVALID_ARGUMENT", "USAGE", (), remedy)
     return Trouble(error.format_message(), "INVALID_ARGUMENT", "USAGE", (), remedy)
 
 
@@ -146,15 +147,15 @@ def _refused(error: ApiError, session: Session) -> Trouble:
     remedy = error.remedy
     if isinstance(error, NotFound) and (hint := _near_job(session)):
         remedy = f"{hint} {remedy}".strip()
-    return Trouble(error.what, error.status, error.reason, untold(error), remedy)
+    return Trouble(error.what, error.status, error.reason, more_violations(error), remedy)
 
 
 def _near_job(session: Session) -> str:
-    """A job whose name is near the one that wasn't found."""
+    """Suggest a job whose name is close to the one that wasn't found."""
     if not session.asked_job:
         return ""
     try:
         jobs = session.collect(lambda client: client.jobs.list(limit=1000))
     except ApiError:
-        return ""  # a courtesy: the first refusal stands
+        return ""  # only a hint: report the first error
     return did_you_mean(session.asked_job, [job.name for job in jobs])

@@ -1,18 +1,18 @@
-"""A certificate authority in a folder, for clusters that have none: its making, and what it signs.
+"""A certificate authority in a folder, for clusters that have none: create it, issue certificates.
 
-    FOLDER/ca.pem           everybody trusts it
-    FOLDER/ca.key           0600; whoever has it is whoever they like: keep it off the cluster
+    FOLDER/ca.pem           the certificate that all processes trust
+    FOLDER/ca.key           0600; its holder can impersonate anyone: keep it off the cluster
 
-    member m1   schedd://member/m1, the host's names; serves and calls
-    worker w1   schedd://worker/w1; calls alone
-    user alice  schedd://user/alice/ROLE/NAMESPACE for each namespace; calls alone
+    member m1   schedd://member/m1, host names; server and client
+    worker w1   schedd://worker/w1; client only
+    user alice  schedd://user/alice/ROLE/NAMESPACE for each namespace; client only
 
-Keys are of the curve P-256. What isn't a member's has no name of a host and may not serve, so that
-nobody who has a worker's certificate is taken for a member.
+Keys use the curve P-256. Only members' certificates have host names and may serve, so that a
+worker's certificate can't impersonate a member.
 
 Invariants
-- Nothing that is issued has the name of the authority's own files, wherever it goes.
-- What is replaced is an earlier certificate of the same subject, with its key, and nothing else.
+- No issued file has the name of the authority's own files, in any folder.
+- `issue` replaces only an earlier certificate of the same subject and its key.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from schedkit.net.channel import TLS
 
 OF_AUTHORITY: Final = timedelta(days=3650)
 SKEW: Final = timedelta(minutes=5)
-"""A certificate is good from a little before it was made: clocks differ."""
+"""Certificates are valid from this long before they are issued: clocks differ."""
 OWN: Final = "ca"
-"""`ca.pem` and `ca.key` are the authority's; `ca.pem` is what is trusted, in each folder."""
+"""`ca.pem` and `ca.key` are the authority's; each folder of certificates has `ca.pem`, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom a certificate is for: its file's name, the URIs that name them, the hosts they serve."""
+    """The subject of a certificate: its file name, its URIs and the hosts it serves."""
 
     name: str
     uris: Sequence[str]
@@ -61,23 +61,23 @@ class Authority:
 
     @classmethod
     def create(cls, folder: Path) -> Authority:
-        """A new one.
+        """Create an authority.
 
         Raises:
-            Unfit: there is one already, or its key.
-            OSError: the folder can't be made, or written to.
+            UnfitEnvironment: an authority, or its key, already exists.
+            OSError: the folder can't be created or written to.
         """
         found = cls(folder)
         if found.certificate.exists():
             raise UnfitEnvironment(
-                f"{folder} has an authority already: {found.certificate}",
-                "sign by it: schedctl auth issue; or give another folder: --ca-dir DIR;"
-                " how one in use is replaced: docs/security.md, Changing certificates",
+                f"an authority already exists in {folder}: {found.certificate}",
+                "issue certificates with it: schedctl auth issue; or give another folder:"
+                " --ca-dir DIR; to replace it, see docs/security.md, Changing certificates",
             )
         if found._key_file.exists():
             raise UnfitEnvironment(
-                f"{found._key_file} is there without its certificate, and stays as it is",
-                f"put its {OWN}.pem beside it, or give another folder: --ca-dir DIR",
+                f"{found._key_file} exists without its certificate; it isn't changed",
+                f"put {OWN}.pem beside it, or give another folder: --ca-dir DIR",
             )
         key = ec.generate_private_key(ec.SECP256R1())
         name = _named("schedd authority")
@@ -95,27 +95,28 @@ class Authority:
         return found
 
     def issue(self, subject: Subject, out: Path, lifetime: timedelta) -> TLS:
-        """A new key with a certificate, `NAME.pem` and `NAME.key` in `out`, beside `ca.pem`. Those
-        of the same subject are replaced, each at once: who watches them sees a whole one. A
-        `ca.pem` that is there stays, for it may hold others, too.
+        """Issue a key and a certificate: `NAME.key` and `NAME.pem` in `out`, beside `ca.pem`.
+
+        Files of the same subject are replaced, each atomically. An existing `ca.pem` is kept: it
+        may hold other authorities, too.
 
         Raises:
-            Unfit: there is no authority here, or none that can be read, or its key is another's;
-                or `out` trusts others alone, or holds something else by these names.
-            OSError: `out` can't be made, read or written to.
+            UnfitEnvironment: the authority doesn't exist, can't be read, or has another key; or
+                `ca.pem` of `out` lacks this authority, or a file has another subject.
+            OSError: `out` can't be created, read or written to.
         """
         if subject.name.casefold() == OWN:
             raise UnfitEnvironment(
-                f"{subject.name}.pem and {subject.name}.key are the names of an authority's files",
+                f"name {subject.name!r} is reserved for the authority's files",
                 "choose another name",
             )
         ca, ca_key = self._read()
         trusted = out / f"{OWN}.pem"
         if trusted.exists() and ca not in _certificates(trusted.read_bytes()):
             raise UnfitEnvironment(
-                f"{trusted} is of another authority",
-                f"add {self.certificate} to it, or choose another --out, or the authority that it"
-                " is of: --ca-dir DIR",
+                f"{trusted} is from another authority",
+                f"append {self.certificate} to it, choose another --out, or name the folder of that"
+                " authority: --ca-dir DIR",
             )
         tls = TLS(trusted, out / f"{subject.name}.pem", out / f"{subject.name}.key")
         assert tls.cert is not None
@@ -150,46 +151,48 @@ class Authority:
         except (OSError, ValueError) as error:
             raise UnfitEnvironment(
                 f"no authority in {self.folder}: {error}",
-                "make one: schedctl auth init; or say where it is: --ca-dir DIR",
+                "create one: schedctl auth init; or name its folder: --ca-dir DIR",
             ) from error
         if not _may_sign(ca):
             raise UnfitEnvironment(
-                f"{self.certificate} isn't the certificate of an authority: nobody would trust what"
-                " it signs",
-                "put the authority's own back there, or say where it is: --ca-dir DIR",
+                f"{self.certificate} isn't the certificate of an authority: certificates that it"
+                " signs would be rejected",
+                "restore the authority's certificate, or name its folder: --ca-dir DIR",
             )
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise UnfitEnvironment(
-                f"{self._key_file} isn't one of `schedctl auth init`",
-                "say where such a one is: --ca-dir DIR; or sign by the program that made it,"
-                " with the URIs of docs/security.md",
+                f"{self._key_file} isn't an elliptic-curve key of schedctl auth init",
+                "name the folder of an authority of schedctl: --ca-dir DIR; or sign with the"
+                " program that created this key, with the URIs of docs/security.md",
             )
         if key.public_key() != ca.public_key():
             raise UnfitEnvironment(
-                f"{self._key_file} isn't the key of {self.certificate}: nobody would trust what it"
-                " signs",
-                "put the authority's own key and certificate together there, or say where they are"
-                " together: --ca-dir DIR",
+                f"{self._key_file} isn't the key of {self.certificate}: certificates that it signs"
+                " would be rejected",
+                "restore the key that belongs to the certificate, or name the folder with both:"
+                " --ca-dir DIR",
             )
         return ca, key
 
 
 def _refuse_anothers(subject: Subject, cert: Path, key: Path) -> None:
-    """Raise Unfit where files that would be replaced aren't an earlier pair of this subject: their
-    key may be the only one.
+    """Raise UnfitEnvironment if the files to replace aren't an earlier pair of this subject: their
+    key may be the only copy.
     """
 
     def anothers(file: Path, what: str) -> UnfitEnvironment:
         return UnfitEnvironment(
-            f"{file} {what}, and stays as it is", "choose another --out, or move it away first"
+            f"{file} {what}; it isn't changed", "choose another --out, or move the file away first"
         )
 
     if cert.exists():
         whose = _subject_of(cert.read_bytes())
         if whose != _actor(subject.uris):
-            raise anothers(cert, f"is of {whose}" if whose else "isn't a certificate of schedd's")
+            raise anothers(
+                cert, f"is the certificate of {whose}" if whose else "isn't a certificate of schedd"
+            )
     elif key.exists():
-        raise anothers(key, "is there without a certificate")
+        raise anothers(key, "exists without a certificate")
     if key.exists() and not key.is_file():
         raise anothers(key, "isn't a file")
 
@@ -210,7 +213,7 @@ def _begun(
 
 
 def _certificates(pem: bytes) -> list[x509.Certificate]:
-    """Those in it; none where it is nothing of the kind."""
+    """Return the certificates in it; none if it isn't PEM."""
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
@@ -218,7 +221,7 @@ def _certificates(pem: bytes) -> list[x509.Certificate]:
 
 
 def _subject_of(pem: bytes) -> str | None:
-    """Whom a certificate names; None: nobody."""
+    """Return the actor that a certificate names; None if it names none."""
     for found in _certificates(pem)[:1]:
         for each in found.extensions:
             if isinstance(each.value, x509.SubjectAlternativeName):
@@ -232,10 +235,10 @@ def _actor(uris: Iterable[str]) -> str | None:
 
 
 def _may_sign(certificate: x509.Certificate) -> bool:
-    """Whether it is an authority's."""
-    told = [each.value for each in certificate.extensions]
-    return any(isinstance(one, x509.BasicConstraints) and one.ca for one in told) and all(
-        one.key_cert_sign for one in told if isinstance(one, x509.KeyUsage)
+    """Return whether the certificate is an authority's."""
+    values = [each.value for each in certificate.extensions]
+    return any(isinstance(one, x509.BasicConstraints) and one.ca for one in values) and all(
+        one.key_cert_sign for one in values if isinstance(one, x509.KeyUsage)
     )
 
 

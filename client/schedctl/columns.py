@@ -1,4 +1,4 @@
-"""What tables show of each kind of thing."""
+"""The columns of each table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from schedproto.v1 import job_pb2
 
 
 def schedule_of(job: Job) -> str:
-    """When it fires, in a few words."""
+    """Return a job's schedule in short form."""
     if job.cron:
         return " | ".join(job.cron)
     if job.every is not None:
@@ -46,32 +46,32 @@ def schedule_of(job: Job) -> str:
 
 
 def written(length: timedelta) -> str:
-    """A length as one would write it."""
+    """Return a duration as it is written in options: `1h30m`."""
     return duration.render(length)
 
 
 def written_rate(rate: float) -> str:
-    """Runs in a time as one would write it: `10/s`, `6/m`."""
+    """Return a rate as it is written in options: `10/s`, `6/m`."""
     return f"{rate:g}/s" if rate >= 1 else f"{rate * 60:g}/m"
 
 
 def why_of(entry: AuditEntry) -> str:
-    """Why it was refused, or how it came about: the code, and what somebody typed as the reason."""
-    return ": ".join(filter(None, (entry.reason, _typed(entry.after))))
+    """Return the reason code of an audit entry, and the note of the actor."""
+    return ": ".join(filter(None, (entry.reason, _note(entry.after))))
 
 
-def _typed(after: str | None) -> str:
-    """A line's `after` has it as `note`, or as `reason`."""
+def _note(after: str | None) -> str:
+    """Return the note in an entry's `after`, which is its `note` or its `reason`."""
     try:
-        told = json.loads(after or "null")
+        value = json.loads(after or "null")
     except (ValueError, RecursionError):
         return ""
-    said = told.get("note") or told.get("reason") if isinstance(told, dict) else None
-    return said if isinstance(said, str) else ""
+    note = value.get("note") or value.get("reason") if isinstance(value, dict) else None
+    return note if isinstance(note, str) else ""
 
 
 def last_line(text: str | None) -> str:
-    """Of an error the line that names it: the last one, as in a traceback."""
+    """Return the last line of an error, which names it in a traceback."""
     lines = (text or "").strip().splitlines()
     return ("… " if len(lines) > 1 else "") + lines[-1] if lines else ""
 
@@ -83,42 +83,42 @@ def _known(figure: Any) -> Any:
     return UNKNOWN if figure is None else figure
 
 
-def _stands(worker: Worker) -> str:
-    """Its state, and what keeps work from it though it lives."""
+def _worker_state(worker: Worker) -> str:
+    """Return the state, and the reason why a live worker gets no runs."""
     if worker.unheard and worker.state != "LOST":
         return f"{worker.state}, UNHEARD"
     return f"{worker.state}, FULL" if worker.refuses else worker.state
 
 
-def _of_live(told: Callable[[Member], str]) -> Callable[[Member], str]:
-    return lambda one: UNKNOWN if one.state == "LOST" else told(one)
+def _of_live(cell: Callable[[Member], str]) -> Callable[[Member], str]:
+    return lambda one: UNKNOWN if one.state == "LOST" else cell(one)
 
 
 def of_whom(submitted: bool | None) -> str:
-    """Whose dead letters they are, as `--of` has it; empty: of whatever is named so."""
+    """Return the value of `--of` for a group of dead letters; empty: both kinds."""
     return "" if submitted is None else "submitted" if submitted else "job"
 
 
 def state_of(job: Job) -> str:
-    """A job is active or paused; one that has no instant to come any more is done."""
+    """Return active, PAUSED, or done: no scheduled time remains."""
     if job.paused:
         return "PAUSED"
     return "active" if job.on_demand or job.after or job.next_run_at else "done"
 
 
 def excluded(calendar: Calendar) -> str:
-    """What a calendar excludes, in a few words."""
+    """Return the rules of a calendar in short form."""
     parts = [
         (len(calendar.dates), "date"),
         (len(calendar.ranges), "range"),
         (len(calendar.cron), "cron expression"),
     ]
-    told = [f"{count:,} {what}{'s' if count > 1 else ''}" for count, what in parts if count]
-    return ", ".join([*([" ".join(calendar.weekdays)] if calendar.weekdays else []), *told])
+    counts = [f"{count:,} {what}{'s' if count > 1 else ''}" for count, what in parts if count]
+    return ", ".join([*([" ".join(calendar.weekdays)] if calendar.weekdays else []), *counts])
 
 
 def lateness(run: Run) -> str:
-    """Milliseconds from due to start."""
+    """Return the lateness in milliseconds."""
     return "" if run.lateness_ms is None else f"{run.lateness_ms} ms"
 
 
@@ -138,13 +138,14 @@ JOBS: Final[Sequence[Column[Job]]] = (
 
 
 def progress(run: Run) -> str:
-    """How far it is: `30 of 120 (25 %), the first page`."""
-    told = run.progress
-    if told is None:
+    """Return the progress that the run reported: `30 of 120 (25%), the first page`."""
+    reported = run.progress
+    if reported is None:
         return ""
-    percent = f"{told.fraction:.0%}"
-    counted = percent if told.total == 1 else f"{told.done:g} of {told.total:g} ({percent})"
-    return f"{counted}, {told.note}" if told.note else counted
+    percent = f"{reported.fraction:.0%}"
+    done = f"{reported.done:g} of {reported.total:g} ({percent})"
+    counted = percent if reported.total == 1 else done
+    return f"{counted}, {reported.note}" if reported.note else counted
 
 
 _STATE: Final[Sequence[Column[Run | Attempt]]] = (
@@ -199,9 +200,9 @@ DEAD: Final[Sequence[Column[DeadLetter]]] = (
     Column("REDRIVE", lambda one: one.redrive_id, wide=True),
     Column("ERROR", lambda one: one.run.error, wide=True),
 )
-SETTLED: Final[Sequence[Column[DeadLetter]]] = (
+RESOLVED: Final[Sequence[Column[DeadLetter]]] = (
     *DEAD,
-    Column("SETTLED", lambda one: one.settled),
+    Column("RESOLVED", lambda one: one.settled),
     Column("AS", lambda one: one.redriven_as),
     Column("AT", lambda one: one.settled_at, wide=True),
     Column("BY", lambda one: one.settled_by, wide=True),
@@ -209,7 +210,7 @@ SETTLED: Final[Sequence[Column[DeadLetter]]] = (
 )
 DEAD_GROUPS: Final[Sequence[Column[DeadLetterGroup]]] = (
     Column("COUNT", lambda one: one.count),
-    Column("PROMISED", lambda one: one.promised, wide=True),
+    Column("QUEUED", lambda one: one.promised, wide=True),
     Column("JOB", lambda one: one.job),
     Column("OF", lambda one: of_whom(one.submitted)),
     Column("REASON", lambda one: one.reason),
@@ -218,7 +219,9 @@ DEAD_GROUPS: Final[Sequence[Column[DeadLetterGroup]]] = (
     Column("LAST", lambda one: one.last_died_at),
     Column("FINGERPRINT", lambda one: one.fingerprint),
     Column("RUN", lambda one: one.run_id),
-    Column("ERROR", lambda one: last_line(one.error), cut=True),  # last: it pads no line
+    Column(
+        "ERROR", lambda one: last_line(one.error), cut=True
+    ),  # last: other cells need no padding
 )
 REDRIVES: Final[Sequence[Column[Redrive]]] = (
     Column("REDRIVE", lambda one: one.redrive_id),
@@ -250,7 +253,9 @@ MEMBERS: Final[Sequence[Column[Member]]] = (
     Column("VERSION", lambda one: one.version),
     Column("LOST", lambda one: one.lost_at),
     Column("WORKERS", _of_live(lambda one: "attached" if one.attached else "none"), wide=True),
-    Column("DATABASE", _of_live(lambda one: "answers" if one.database else "away"), wide=True),
+    Column(
+        "DATABASE", _of_live(lambda one: "answers" if one.database else "unavailable"), wide=True
+    ),
     Column("TZDATA", lambda one: one.tzdata, wide=True),
     Column("TENURE", lambda one: one.tenure, wide=True),
 )
@@ -263,7 +268,7 @@ SHARDS: Final[Sequence[Column[Shard]]] = (
 )
 WORKERS: Final[Sequence[Column[Worker]]] = (
     Column("NAME", lambda one: one.name),
-    Column("STATE", _stands),
+    Column("STATE", _worker_state),
     Column("SLOTS", lambda one: one.slots or UNKNOWN),
     Column("FREE", lambda one: _known(one.free)),
     Column("RUNNING", lambda one: _known(one.running)),
@@ -313,8 +318,8 @@ TOKENS: Final[Sequence[Column[AccessToken]]] = (
 
 SHARD_MOVES: Final[Sequence[Column[ShardMove]]] = (
     Column("SHARD", lambda one: one.shard),
-    Column("FROM", lambda one: one.old_owner or "nobody"),
-    Column("TO", lambda one: one.new_owner or "nobody"),
+    Column("FROM", lambda one: one.old_owner or "none"),
+    Column("TO", lambda one: one.new_owner or "none"),
 )
 
 FINDINGS: Final[Sequence[Column[Finding]]] = (
@@ -362,13 +367,13 @@ BACKFILLS: Final[Sequence[Column[Backfill]]] = (
     Column("FROM", lambda one: one.first),
     Column("TO", lambda one: one.last),
     Column("TOTAL", lambda one: one.total),
-    Column("TO COME", lambda one: one.to_come),
-    Column("UNDER WAY", lambda one: one.waiting + one.running + one.retrying),
+    Column("REMAINING", lambda one: one.to_come),
+    Column("IN PROGRESS", lambda one: one.waiting + one.running + one.retrying),
     Column("SUCCEEDED", lambda one: one.succeeded),
     Column("FAILED", lambda one: one.failed),
     Column("SKIPPED", lambda one: one.skipped, wide=True),
     Column("CANCELLED", lambda one: one.cancelled, wide=True),
-    Column("OVERLAP", lambda one: one.overlap or "as the job says", wide=True),
+    Column("OVERLAP", lambda one: one.overlap or "the job's", wide=True),
     Column("PARALLEL", lambda one: one.max_parallel, wide=True),
     Column("PRIORITY", lambda one: one.priority, wide=True),
     Column("BY", lambda one: one.created_by, wide=True),
@@ -384,5 +389,5 @@ WITH_EXCLUDED: Final[Sequence[Column[Instant]]] = (
 
 
 def facts(columns: Sequence[Column[Any]], value: Any) -> list[tuple[str, Any]]:
-    """Every column of one value, as names and values below each other."""
+    """Return the name and the value of every column."""
     return [(one.head.capitalize(), one.cell(value)) for one in columns]

@@ -9,7 +9,7 @@
     token_file = "…"
     protected = true
 
-A file is written whole to a neighbour and renamed, so that a reader never sees half of one.
+The file is replaced atomically.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KEYS: Final = frozenset({"endpoints", "namespace", "tls", "token_file", "protect
 
 @dataclass(frozen=True, slots=True)
 class ClusterContext:
-    """How to reach one cluster."""
+    """Endpoints and credentials of one cluster."""
 
     name: str
     endpoints: tuple[str, ...]
@@ -45,23 +45,23 @@ class ClusterContext:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """All of them, and the one in use."""
+    """All contexts, and the name of the current one."""
 
     current: str | None = None
     known: Mapping[str, ClusterContext] = field(default_factory=dict)
 
 
 def path() -> Path:
-    """Where they are kept: `$XDG_CONFIG_HOME/schedctl/config.toml`."""
+    """Return the path of the configuration file: `$XDG_CONFIG_HOME/schedctl/config.toml`."""
     home = os.environ.get("XDG_CONFIG_HOME")
     return (Path(home) if home else Path.home() / ".config") / "schedctl" / "config.toml"
 
 
 def load() -> Contexts:
-    """All contexts; none if there is no file.
+    """Return all contexts; none if there is no file.
 
     Raises:
-        Misconfigured: the file can't be read; the message names what is wrong.
+        Misconfigured: the file can't be read or isn't valid.
     """
     file = path()
     try:
@@ -71,48 +71,47 @@ def load() -> Contexts:
     except OSError as error:
         raise Misconfigured(f"{file} can't be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise Misconfigured(f"{file} isn't text: it is to be TOML, in UTF-8") from error
+        raise Misconfigured(f"{file} isn't valid UTF-8: it must be TOML in UTF-8") from error
     try:
-        told = tomllib.loads(text)
+        content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise Misconfigured(f"{file}: {error}") from None
-    known = told.get("contexts", {})
+    known = content.get("contexts", {})
     if not isinstance(known, dict):
         raise Misconfigured(f"{file}: contexts must be a table")
     return Contexts(
-        current=told.get("current"),
+        current=content.get("current"),
         known={name: _context(file, name, entry) for name, entry in known.items()},
     )
 
 
 def current() -> ClusterContext | None:
-    """The context in use, if there is one.
+    """Return the current context, if there is one.
 
     Raises:
-        Misconfigured: the file can't be read, or it names a context that isn't there.
+        Misconfigured: the file can't be read, or the current context doesn't exist.
     """
     all_of_them = load()
     return named(all_of_them.current, all_of_them) if all_of_them.current else None
 
 
 def named(name: str, contexts: Contexts | None = None) -> ClusterContext:
-    """One context.
+    """Return a context by its name.
 
     Raises:
-        Misconfigured: there is none of that name; with a suggestion.
+        Misconfigured: it doesn't exist; with a suggestion.
     """
     contexts = contexts or load()
     if name not in contexts.known:
         hint = did_you_mean(name, contexts.known)
-        raise Misconfigured(
-            f'there is no context "{name}" in {path()}' + (f"; {hint}" * bool(hint))
-        )
+        raise Misconfigured(f'context "{name}" not found in {path()}' + (f"; {hint}" * bool(hint)))
     return contexts.known[name]
 
 
 def save(name: str, endpoints: Sequence[str], select: bool = True, **changes: Any) -> None:
-    """Write a context's endpoints, and other fields of it that are given, keeping what else it
-    says; `select` puts it to use.
+    """Write the endpoints and the given fields of a context, and keep its other fields.
+
+    `select` makes it the current context.
     """
     contexts = load()
     before = contexts.known.get(name, ClusterContext(name, ()))
@@ -121,17 +120,17 @@ def save(name: str, endpoints: Sequence[str], select: bool = True, **changes: An
 
 
 def use(name: str) -> None:
-    """Put a context to use."""
+    """Make a context the current one."""
     contexts = load()
     named(name, contexts)
     _write(replace(contexts, current=name))
 
 
 def delete(name: str) -> None:
-    """Forget a context. If it is in use, none is afterwards.
+    """Delete a context. If it was the current one, there is no current context afterwards.
 
     Raises:
-        Misconfigured: there is none of that name.
+        Misconfigured: it doesn't exist.
     """
     contexts = load()
     named(name, contexts)
@@ -190,7 +189,7 @@ def _write(contexts: Contexts) -> None:
     except OSError as error:
         raise UnfitEnvironment(
             f"{file} can't be written: {error.strerror}",
-            "make it writable for you, or keep it in another folder: XDG_CONFIG_HOME=DIR",
+            "make it writable for you, or use another folder: XDG_CONFIG_HOME=DIR",
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""How a command fails: three lines on stderr (what, why, what to do) and an exit code.
+"""Failures of a command: three lines on stderr (what, why, what to do) and an exit code.
 
 error: there is no job "etl"
   why: NOT_FOUND, NO_SUCH_JOB
@@ -47,7 +47,7 @@ REPORT: Final = "report it with the lines above, please"
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What went wrong, as it is told."""
+    """A failure as it is printed."""
 
     what: str
     status: str
@@ -57,11 +57,11 @@ class Trouble:
 
     @property
     def exit_code(self) -> int:
-        """As INTERFACE lists them."""
+        """Return the exit code of the status."""
         return EXIT_CODES.get(self.status, BUG)
 
     def lines(self) -> tuple[str, str, str]:
-        """What, why, what to do."""
+        """Return the three lines: what failed, why, what to do."""
         why = ", ".join(part for part in (self.status, self.reason) if part)
         why += "".join(f"; {detail}" for detail in self.details)
         do = self.remedy or _REMEDIES.get(self.status, "schedctl --help")
@@ -69,18 +69,18 @@ class Trouble:
 
 
 _REMEDIES: Final = {
-    "UNAVAILABLE": "check --endpoints, and that the members run: schedctl cluster status",
-    "DEADLINE_EXCEEDED": "it may have happened: look first, or give a longer --timeout;"
-    " `schedctl cluster doctor` says what doesn't answer",
-    "INTERNAL": "look into the member's log, and report it",
-    "UNAUTHENTICATED": "give a token, or choose another --context",
-    "PERMISSION_DENIED": "ask for the right, or choose another --context",
-    "RESOURCE_EXHAUSTED": "try again later",
+    "UNAVAILABLE": "check --endpoints and that the members run: schedctl cluster status",
+    "DEADLINE_EXCEEDED": "check whether the change was made before you retry, or give a longer"
+    " --timeout; schedctl cluster doctor finds components that don't answer",
+    "INTERNAL": "read the member's log, and report the error",
+    "UNAUTHENTICATED": "set a token for the context, or choose another --context",
+    "PERMISSION_DENIED": "ask an admin for the role, or choose another --context",
+    "RESOURCE_EXHAUSTED": "retry later",
 }
 
 
-def untold(error: ApiError) -> tuple[str, ...]:
-    """The violations that the error's own sentence doesn't tell already."""
+def more_violations(error: ApiError) -> tuple[str, ...]:
+    """Return the violations that the error's message doesn't include."""
     return tuple(
         f"{one.field}: {one.problem}"
         for one in error.violations
@@ -89,7 +89,7 @@ def untold(error: ApiError) -> tuple[str, ...]:
 
 
 class CommandFailure(Exception):
-    """A command that can't go on; `app.run` shows it and leaves with its exit code."""
+    """The failure of a command; `app.run` prints it and exits with its code."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class CommandFailure(Exception):
 
 
 class UnfitEnvironment(Misconfigured):
-    """What was set up otherwise than a command needs it, outside the contexts."""
+    """A local file or setting, outside the contexts, that doesn't fit the command."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(what)
@@ -113,37 +113,37 @@ class UnfitEnvironment(Misconfigured):
 
 
 def of_manifest(error: ApiError, where: str, name: str, remedy: str = "") -> CommandFailure:
-    """The cluster's refusal of what a manifest says, with the place where it says so."""
+    """Return the cluster's rejection of a manifest, with file and line."""
     return CommandFailure(
         f"{where}: {name}: {error.what}",
         status=error.status,
         reason=error.reason,
-        details=untold(error),
+        details=more_violations(error),
         remedy=remedy or error.remedy,
     )
 
 
 class NotBuilt(CommandFailure):
-    """Something that INTERFACE names and this version hasn't."""
+    """A command or option that is reserved and not built yet."""
 
-    def __init__(self, what: str, remedy: str = "schedctl --help shows what there is") -> None:
+    def __init__(self, what: str, remedy: str = "schedctl --help lists the commands") -> None:
         super().__init__(
             f"{what} isn't built yet", status="UNIMPLEMENTED", reason="NOT_BUILT", remedy=remedy
         )
 
 
 def show(trouble: Trouble) -> int:
-    """Tell it on stderr, if that takes it; its exit code."""
+    """Print the failure on stderr, if possible, and return its exit code."""
     try:
         for line in trouble.lines():
             click.echo(line, err=True)
-    except OSError:  # a full disk, or a reader who has gone: the exit code still tells
+    except OSError:  # a full disk or a closed pipe: the exit code remains
         swallow(sys.stderr)
     return trouble.exit_code
 
 
 def show_bug(error: BaseException) -> int:
-    """A bug of ours: the traceback, then three lines like any other."""
+    """Print the traceback of a bug, then the three lines; return the exit code."""
     traceback.print_exception(error)
     return show(
         Trouble(f"a bug in schedctl: {error!r}", "INTERNAL", type(error).__name__, remedy=REPORT)
@@ -151,37 +151,37 @@ def show_bug(error: BaseException) -> int:
 
 
 def open_stdout() -> None:
-    """Who was started with a closed stdout (`>&-`) has one that swallows all."""
+    """Replace a closed stdout (`>&-`) by one that discards everything."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - for as long as the process
 
 
 def standard_input() -> bytes:
-    """All that comes on stdin.
+    """Read stdin to its end.
 
     Raises:
-        Failure: it is closed (`<&-`), or can't be read.
+        CommandFailure: stdin is closed (`<&-`) or can't be read.
     """
     try:
         if sys.stdin is not None:
             return sys.stdin.buffer.read()
-        why = "it is closed"
+        why = "stdin is closed"
     except OSError as error:
         why = str(error.strerror)
     raise CommandFailure(
         f"standard input can't be read: {why}",
         reason="NO_INPUT",
-        remedy="give it a file (< FILE) or a pipe, or name the file instead of -",
+        remedy="redirect a file (< FILE) or a pipe, or name the file instead of -",
     )
 
 
 def is_full(error: OSError) -> bool:
-    """Whether stdout takes no more: the disk below it is full, or fails."""
+    """Return whether a write to stdout failed because the disk is full or broken."""
     return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 def close_stdout() -> None:
-    """The reader of our output has gone: say nothing more to it, at exit either."""
+    """Discard all further output, also at exit: the reader closed the pipe."""
     swallow(sys.stdout)
 
 

@@ -1,8 +1,8 @@
-"""Files as a command leaves them: each whole or not at all, never readable by more than was meant.
+"""Atomic writes of files, with their modes from the start.
 
-write    all are replaced, each at once, by neighbours that had their modes from the first moment
-begin    one is made, for its owner alone, where there is none: before what is to stand in it
-within   a folder is made for them; it goes again if nothing comes into it
+write    replace files, each atomically, by renaming a neighbor that has the mode
+begin    create a new file, 0600, before its content is known
+within   create a folder; remove it again if the command fails and it is empty
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from schedctl.failure import CommandFailure
 
 OPEN: Final = 0o644
 SECRET: Final = 0o600
-ANOTHER: Final = "name another place, or make this one writable for you"
-ROOM: Final = "make room there, or name another place"
+ANOTHER: Final = "name another path, or make this one writable for you"
+ROOM: Final = "free disk space, or name another path"
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 class File(NamedTuple):
-    """What is to stand at a path, and who may read it."""
+    """Path, content and mode of a file to write."""
 
     path: Path
     content: bytes
@@ -34,11 +34,11 @@ class File(NamedTuple):
 
 
 def write(*files: File) -> None:
-    """Put them in the place of what is there, in this order, once all are on the disk.
+    """Replace the files in this order, once all of them are synced to disk.
 
     Raises:
-        OSError: one couldn't be written, or a folder is in its place; then none is replaced. Where
-            the system doesn't let one be replaced for another reason, those before it were.
+        OSError: a file can't be written, or a folder has its name; then none is replaced. If a
+            rename fails for another reason, the files before it are already replaced.
     """
     for file in files:
         if file.path.is_dir():
@@ -60,16 +60,16 @@ def write(*files: File) -> None:
 
 @contextmanager
 def begin(path: Path) -> Iterator[FileIO]:
-    """A new file of one's own, open and without a buffer; removed if what it is for fails.
+    """Create a file and yield it, open and unbuffered; remove it if the body fails.
 
     Raises:
-        Failure: there is one already, or none can be made.
+        CommandFailure: the file exists, or can't be created.
     """
     try:
         opened = FileIO(path, "x", opener=lambda name, flags: os.open(name, flags, SECRET))
     except FileExistsError:
         raise CommandFailure(
-            f"{path} is there already, and stays as it is",
+            f"{path} already exists; it isn't changed",
             reason="FILE_EXISTS",
             remedy="name another file, or remove this one first",
         ) from None
@@ -85,11 +85,10 @@ def begin(path: Path) -> Iterator[FileIO]:
 
 @contextmanager
 def within(folder: Path) -> Iterator[None]:
-    """A folder of one's own, with those above; what was made of them and stays empty is removed if
-    what it is for fails.
+    """Create a folder and its parents; remove the new, empty ones if the body fails.
 
     Raises:
-        OSError: it can't be made.
+        OSError: a folder can't be created.
     """
     made = [*itertools.takewhile(lambda each: not each.exists(), (folder, *folder.parents))]
     try:
@@ -104,7 +103,7 @@ def within(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def using(path: Path) -> Iterator[None]:
-    """What fails in here for the file or folder at `path`, or below, is told as the user's."""
+    """Turn an OSError in the body into a CommandFailure that names the path."""
     try:
         yield
     except OSError as error:
@@ -112,7 +111,7 @@ def using(path: Path) -> Iterator[None]:
 
 
 def unusable(error: OSError, path: Path, remedy: str = "") -> CommandFailure:
-    """A path that somebody gave, and that isn't as they think."""
+    """Return the failure for a path of the user that can't be used."""
     where = error.filename2 or error.filename or path
     remedy = remedy or (ROOM if error.errno in (errno.ENOSPC, errno.EDQUOT) else ANOTHER)
     return CommandFailure(f"{where}: {error.strerror or error}", reason="NO_FILE", remedy=remedy)

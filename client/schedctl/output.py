@@ -1,4 +1,4 @@
-"""Data on stdout, in the form that was asked for: table, wide, json, jsonl, yaml, name."""
+"""Data on stdout, in the format of `--output`: table, wide, json, jsonl, yaml, name."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ MARKS: Final = {
     "WARN": ("!", "yellow"),
     "BAD": ("✗", "red"),
 }
-"""The symbol and the colour that stand beside a word, where there are colours."""
+"""Symbol and color of a word in colored output."""
 
 UNBOUNDED: Final = 10_000
 LEAST_CUT: Final = 20
-"""Characters of a cell that are shown at least."""
+"""The fewest characters shown of a truncated cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Of_contra]):
     """A column of a table: its head, its cell, and whether only `-o wide` shows it.
 
-    `cut`: a person reads its beginning; it takes what room a terminal has beside the others.
+    `cut`: on a terminal the cell is truncated to the width that the other columns leave.
     """
 
     head: str
@@ -94,16 +94,16 @@ def show_listing(
     columns: Sequence[Column[V]],
     name: Callable[[V], str],
 ) -> None:
-    """Read a list and print it: as many as `--limit` asks for, else 50 in a table, else all.
+    """Read a list and print it: up to `--limit` entries, by default 50 in a table and else all.
 
-    `listing` is given the client and how many to read. That a table isn't all is said on stderr.
+    `listing` receives the client and the limit. A message on stderr says if the table is truncated.
     """
     most = session.limit(asked)
     cut = most if asked is None else None
     values = session.collect(lambda client: listing(client, most if cut is None else cut + 1))
     show_list(session, values[:cut], columns, name)
     if cut is not None and len(values) > cut:
-        message(f"these are the first {cut}: --limit N shows more, -o json all")
+        message(f"only the first {cut} are shown: --limit N shows more, -o json all")
 
 
 def show_one(
@@ -120,7 +120,7 @@ def show_one(
 
 
 def show_data(session: Session, data: dict[str, Any]) -> None:
-    """Print an object that is no message: json, jsonl or yaml."""
+    """Print an object that isn't a protobuf message: json, jsonl or yaml."""
     if session.output == "yaml":
         _echo(_yaml(data), end="")
     else:
@@ -128,7 +128,7 @@ def show_data(session: Session, data: dict[str, Any]) -> None:
 
 
 def show_objects(session: Session, objects: Sequence[dict[str, Any]]) -> None:
-    """Print a list of objects that are no messages: json, jsonl or yaml."""
+    """Print a list of objects that aren't protobuf messages: json, jsonl or yaml."""
     if session.output == "yaml":
         _echo("---\n".join(_yaml(one) for one in objects), end="")
     elif session.output == "jsonl":
@@ -139,25 +139,25 @@ def show_objects(session: Session, objects: Sequence[dict[str, Any]]) -> None:
 
 
 def show_facts(session: Session, facts: Iterable[tuple[str, Any]]) -> None:
-    """Print names and values below each other; what is unknown is left out."""
-    told = [(head, _cell(session, value)) for head, value in facts if value not in (None, "", {})]
-    width = max((len(head) for head, _ in told), default=0)
-    for head, cell in told:
+    """Print one line for each name and value; leave out values that are unknown."""
+    shown = [(head, _cell(session, value)) for head, value in facts if value not in (None, "", {})]
+    width = max((len(head) for head, _ in shown), default=0)
+    for head, cell in shown:
         _echo(f"{head + ':':<{width + 1}} {_coloured(session, cell)}")
 
 
 def show_rows(session: Session, heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table of values that are no messages."""
+    """Print a table of values that aren't protobuf messages."""
     _table(session, heads, [[_cell(session, value) for value in row] for row in rows])
 
 
 def event(session: Session, value: V, line: Callable[[V], str]) -> None:
-    """Print one of many as it happens: an object a line, or a line of text."""
+    """Print one event of a stream: a JSON object or a line of text."""
     _echo(line(value) if session.tabular else _json_line(value.to_json()))
 
 
 def message(text: str) -> None:
-    """Say something to the person, not to the program that reads our data."""
+    """Print a message for people, on stderr."""
     click.echo(text, err=True)
 
 
@@ -168,12 +168,12 @@ def show_warnings(job: Job) -> None:
 
 
 def stamp(at: datetime) -> str:
-    """UTC, to the millisecond."""
+    """Return the time in UTC, to the millisecond."""
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def instant(session: Session, at: datetime | None) -> str:
-    """A time as asked for; empty when unknown."""
+    """Return a time in the format of `--time-format`; empty if unknown."""
     if at is None:
         return ""
     if not session.relative:
@@ -183,7 +183,7 @@ def instant(session: Session, at: datetime | None) -> str:
 
 
 def length(span: timedelta | None) -> str:
-    """A length in its two greatest units, finer when short: `2h 5m`, `1.3s`, `20ms`."""
+    """Return a duration in its two largest units: `2h 5m`, `1.3s`, `20ms`."""
     if span is None:
         return ""
     seconds = span.total_seconds()
@@ -230,8 +230,8 @@ def _table(session: Session, heads: Sequence[str], rows: Sequence[Sequence[str]]
 def _cut(
     session: Session, heads: Sequence[str], rows: Sequence[Sequence[str]], at: int
 ) -> list[list[str]]:
-    """This column's cells, cut so that each line fits the terminal, if there is room at all."""
-    marks = 2 * session.colour  # a mark and a space
+    """Return the rows with this column truncated so that each line fits the terminal."""
+    marks = 2 * session.colour  # a symbol and a space
     others = sum(
         2 + max(len(head), *(len(row[n]) + marks * (row[n] in MARKS) for row in rows))
         for n, head in enumerate(heads)
@@ -261,7 +261,7 @@ def _rich_table(session: Session, heads: Sequence[str], rows: Sequence[Sequence[
             mark, colour = MARKS.get(cell, ("", ""))
             cells.append(Text(f"{mark} {cell}", style=colour) if mark else Text(cell))
         table.add_row(*cells)
-    # as wide as it needs: a terminal breaks lines where ids can still be copied
+    # full width: the terminal wraps long lines, and ids can still be copied
     Console(force_terminal=True, highlight=False, width=UNBOUNDED).print(table)
 
 

@@ -1,5 +1,6 @@
-"""To its end: a run, with its output as it was written, one line of what became of it, exit code;
-or what makes many runs, with a line whenever it has got further.
+"""Follow a run to its end: print its output and its outcome, and return the exit code.
+
+A backfill, redrive or drain is followed with a line for each change of its progress.
 """
 
 from __future__ import annotations
@@ -30,71 +31,75 @@ from schedctl.session import Session
 RUN_FAILED: Final = 1
 WAITING: Final = ("PENDING", "RETRYING")
 EXPLAIN_AFTER: Final = 5.0
-"""Seconds after which a command that waits for a run says why the run waits."""
-ASK_WITHIN: Final = 5.0
-"""Seconds for what is only told beside: meanwhile nothing is heard of the run."""
+"""Seconds after which a waiting command prints why its run hasn't started."""
+EXPLAIN_TIMEOUT: Final = 5.0
+"""Timeout of calls for explanations; meanwhile no change of the run is received."""
 
 T = TypeVar("T")
 
 
 async def wait(session: Session, client: Client, run: Run) -> Run:
-    """Until it has ended, or `--timeout` passes, or Ctrl-C; the run itself is left alone."""
-    asides = Asides(client)
-    explaining = asyncio.create_task(asides.explain_wait(run), name="why")
+    """Wait until the run has ended, `--timeout` or Ctrl-C; the run itself isn't canceled."""
+    progress = WaitMessages(client)
+    explaining = asyncio.create_task(progress.explain_wait(run), name="why")
     try:
-        return await client.runs.wait(run, timeout=session.timeout, changed=asides.look)
+        return await client.runs.wait(run, timeout=session.timeout, changed=progress.on_change)
     except asyncio.CancelledError:
-        message(f"run {run.run_id} goes on: schedctl run wait {run.run_id}")
+        message(f"run {run.run_id} continues: schedctl run wait {run.run_id}")
         raise
     finally:
         explaining.cancel()
 
 
-class Asides:
-    """What is said of a run while somebody waits for it: each attempt that failed, with when the
-    next one comes; and, once for each reason, that each worker has refused it: it looks as if it
-    were about to run, and never will be as things are.
+class WaitMessages:
+    """Messages about a run while a command waits for it.
+
+    They report each failed attempt with the time of the next one and, once for each reason, that
+    every worker rejected the run: it would never start.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._told: set[tuple[str, str | int]] = set()
+        self._printed: set[tuple[str, str | int]] = set()
 
     async def explain_wait(self, run: Run) -> None:
-        """Say once why the run still waits, after EXPLAIN_AFTER seconds."""
+        """Print once why the run still waits, after EXPLAIN_AFTER seconds."""
         await asyncio.sleep(EXPLAIN_AFTER)
         try:
-            now = await self._client.runs.get(run.run_id, deadline=ASK_WITHIN)
+            now = await self._client.runs.get(run.run_id, deadline=EXPLAIN_TIMEOUT)
             if now.state not in WAITING:
                 return
-            found = await self._client.runs.why(run.run_id, deadline=ASK_WITHIN)
+            found = await self._client.runs.why(run.run_id, deadline=EXPLAIN_TIMEOUT)
         except ApiError:
             return
-        if (run.run_id, found.answer) not in self._told:
-            self._told.add((run.run_id, found.answer))
+        if (run.run_id, found.answer) not in self._printed:
+            self._printed.add((run.run_id, found.answer))
             message(f"run {run.run_id}: {found.answer} schedctl run why {run.run_id}")
 
-    async def look(self, run: Run) -> None:
-        """At a run that has changed."""
-        if run.retry_at is not None and (at := (run.run_id, run.fencing_token)) not in self._told:
-            self._told.add(at)
+    async def on_change(self, run: Run) -> None:
+        """Print what is new about a changed run."""
+        if (
+            run.retry_at is not None
+            and (at := (run.run_id, run.fencing_token)) not in self._printed
+        ):
+            self._printed.add(at)
             message(outcome(run))
-        await self._refusals(run)
+        await self._explain_rejections(run)
 
-    async def _refusals(self, run: Run) -> None:
+    async def _explain_rejections(self, run: Run) -> None:
         if run.state not in WAITING or run.assignments <= run.attempt:
-            return  # it is under way, or wasn't handed out in vain
+            return  # no worker rejected it
         try:
-            found = await self._client.runs.why(run.run_id, deadline=ASK_WITHIN)
+            found = await self._client.runs.why(run.run_id, deadline=EXPLAIN_TIMEOUT)
         except ApiError:
-            return  # who waits for the run hears of it there
-        if found.refused and (at := (run.run_id, found.answer)) not in self._told:
-            self._told.add(at)
+            return  # waiting for the run reports the error
+        if found.refused and (at := (run.run_id, found.answer)) not in self._printed:
+            self._printed.add(at)
             message(f"run {run.run_id}: {found.answer} schedctl run why {run.run_id}")
 
 
 async def stay(session: Session, client: Client, run: Run, *, follow: bool) -> Run:
-    """As `wait`; a person is shown its output: afterwards, or with `follow` as it comes."""
+    """Wait as `wait` does; in a table format also print the output, with `follow` as it arrives."""
     if not session.tabular:
         return await wait(session, client, run)
     if not follow:
@@ -111,7 +116,7 @@ async def stay(session: Session, client: Client, run: Run, *, follow: bool) -> R
     return run
 
 
-async def to_its_end(
+async def follow_to_end(
     session: Session,
     made: T,
     changes: AsyncIterator[T],
@@ -121,40 +126,42 @@ async def to_its_end(
     name: str,
     remedy: str,
 ) -> T:
-    """Until it has ended, or `--timeout` passes, or Ctrl-C; it goes on by itself. `changes` are of
-    it, each told by its member; `remedy` says what to do about one that goes on.
-    """
-    told = ""
+    """Wait until the operation has ended, `--timeout` or Ctrl-C; the operation itself continues.
 
-    def tell(stands: T) -> bool:
-        nonlocal told
-        if (line := progress(stands)) != told:
-            told = line
+    `changes` are its states as they are received; `remedy` is a command for one that continues.
+    """
+    printed = ""
+
+    def report(state: T) -> bool:
+        nonlocal printed
+        if (line := progress(state)) != printed:
+            printed = line
             message(line)
-        return ended(stands)
+        return ended(state)
 
     try:
         async with asyncio.timeout(session.timeout):
-            if tell(made):
+            if report(made):
                 return made
             async for made in changes:
-                if tell(made):
+                if report(made):
                     break
             return made
     except TimeoutError:
         raise DeadlineExceeded(
-            f"the {name} hasn't ended after {session.timeout:g} s: {told}",
+            f"{name} hasn't ended after {session.timeout:g} s: {printed}",
             reason="STILL_RUNNING",
-            remedy=f"it goes on; {remedy}",
+            remedy=f"the operation continues; {remedy}",
         ) from None
     except asyncio.CancelledError:
-        message(f"the {name} goes on: {remedy}")
+        message(f"{name} continues: {remedy}")
         raise
 
 
 def all_succeeded(states: Mapping[str, int], total: int, see: str) -> bool:
-    """Whether none of these runs ended otherwise; else how they did is said, and where to `see`
-    them: `3 of 5 runs didn't succeed (3 failed): schedctl run list … --state failed`.
+    """Return whether all ended runs succeeded; else print their states and how to list them.
+
+    The line is `3 of 5 runs didn't succeed (3 failed): schedctl run list … --state failed`.
     """
     ends = sorted(
         (state, count)
@@ -162,16 +169,17 @@ def all_succeeded(states: Mapping[str, int], total: int, see: str) -> bool:
         if count and state not in LIVE and state != RunState.SUCCEEDED
     )
     if ends:
-        told = ", ".join(f"{count:,} {state.lower()}" for state, count in ends)
+        counts = ", ".join(f"{count:,} {state.lower()}" for state, count in ends)
         listed = ",".join(state.lower() for state, _ in ends)
         missed = sum(count for _, count in ends)
-        message(f"{missed:,} of {total:,} runs didn't succeed ({told}): {see} --state {listed}")
+        message(f"{missed:,} of {total:,} runs didn't succeed ({counts}): {see} --state {listed}")
     return not ends
 
 
 async def print_pieces(pieces: AsyncIterable[LogPiece], *, timestamps: bool = False) -> None:
-    """Its stdout on ours, its stderr on ours, byte for byte; or each line after its time. What an
-    attempt writes begins a line: where the one before it hasn't ended its last, that is ended here.
+    """Print a run's stdout on stdout and its stderr on stderr, byte for byte or with timestamps.
+
+    The output of each attempt begins on a new line.
     """
     begins = {"STDOUT": True, "STDERR": True}
     attempts: dict[str, int] = {}
@@ -183,7 +191,7 @@ async def print_pieces(pieces: AsyncIterable[LogPiece], *, timestamps: bool = Fa
             continue
         if piece.omitted:
             stream.flush()
-            message(f"… {piece.omitted:,} bytes left out …")
+            message(f"… {piece.omitted:,} bytes omitted …")
         if not piece.data:
             continue
         before = attempts.get(piece.stream, piece.fencing_token)
@@ -200,20 +208,20 @@ async def print_pieces(pieces: AsyncIterable[LogPiece], *, timestamps: bool = Fa
 
 
 def _dated(data: bytes, at: str, *, begins: bool) -> bytes:
-    """Each line that begins in it after its time; the first one does if `begins`."""
+    """Put the time before each line; before the first one only if `begins`."""
     ahead = f"{at} ".encode()
     first, *others = data.splitlines(keepends=True)
     return b"".join([ahead if begins else b"", first, *(ahead + line for line in others)])
 
 
 async def print_output(client: Client, run: Run) -> None:
-    """What an ended run wrote, and what it returned (a handler's value, an answer's body)."""
+    """Print the output and the result of an ended run."""
     await _print_any(client, run.run_id)
     await print_returned(client, run)
 
 
 async def _print_any(client: Client, run_id: str, *, follow: bool = False) -> None:
-    """As `print_pieces`; of a broadcast, which writes nothing itself, who does."""
+    """Print the output; for a broadcast, which has none, a message that names its children."""
     try:
         await print_pieces(client.runs.logs(run_id, follow=follow))
     except FailedPrecondition as refused:
@@ -223,15 +231,15 @@ async def _print_any(client: Client, run_id: str, *, follow: bool = False) -> No
 
 
 async def print_returned(client: Client, run: Run) -> None:
-    """What an ended run returned, if it is of a kind that does."""
+    """Print the result of a run that succeeded, if its action returns one."""
     if run.succeeded and run.exit_code is None and not run.children:
         print_result(await client.runs.result(run.run_id))
 
 
 def print_result(result: Result) -> None:
-    """JSON, or the bytes themselves; nothing where nothing was returned."""
+    """Print a result as JSON or raw bytes; print nothing if it is empty."""
     if result.problem:
-        message(f"what it returned ({result.size:,} bytes) isn't kept: {result.problem}")
+        message(f"result ({result.size:,} bytes) wasn't stored: {result.problem}")
         return
     if isinstance(result.value, bytes):
         sys.stdout.buffer.write(result.value)
@@ -241,8 +249,9 @@ def print_result(result: Result) -> None:
 
 
 def outcome(run: Run) -> str:
-    """One line: `✓ SUCCEEDED etl 0198… in 1.2s on w1 (attempt 1, exit 0)`; of one that is tried
-    again with when.
+    """Return the state of a run in one line, with the time of its retry if there is one.
+
+    The line is `✓ SUCCEEDED etl 0198… in 1.2s on w1 (attempt 1, exit 0)`.
     """
     mark, _ = MARKS.get(run.state, ("•", ""))
     took = (
@@ -254,16 +263,16 @@ def outcome(run: Run) -> str:
     facts = [f"attempt {run.attempt}"] if run.attempt else []
     facts += [run.reason] if run.reason else []
     facts += [f"exit {run.exit_code}"] if run.exit_code is not None else []
-    told = f" ({', '.join(facts)})" if facts else ""
+    details = f" ({', '.join(facts)})" if facts else ""
     again = f"; attempt {run.attempt + 1} at {stamp(run.retry_at)}" if run.retry_at else ""
     error = last_line(run.error) if again else run.error
     why = f": {error}" if error and not run.succeeded else ""
     why = why or (f": {progress(run)}" if run.progress else "")
-    return f"{mark} {run.state} {run.job or 'run'} {run.run_id}{took}{where}{told}{why}{again}"
+    return f"{mark} {run.state} {run.job or 'run'} {run.run_id}{took}{where}{details}{why}{again}"
 
 
 def exit_code(run: Run, *, passed_on: bool) -> int:
-    """0 when it succeeded; else 1, or the job's own code where that is `passed_on`."""
+    """Return 0 for success, else 1; with `passed_on` the job's own exit code."""
     if passed_on and run.exit_code is not None and (run.exit_code or run.succeeded):
         return run.exit_code & 0xFF
     return 0 if run.succeeded else RUN_FAILED

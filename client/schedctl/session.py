@@ -1,4 +1,4 @@
-"""One invocation: what was asked for on the command line, and the calls it makes."""
+"""One invocation: its global options, and the calls it makes."""
 
 from __future__ import annotations
 
@@ -24,75 +24,75 @@ from schedkit.text import duration
 T = TypeVar("T")
 
 LOCAL: Final = "127.0.0.1:7420"
-INSTANT: Final = "INSTANT|+3s"
-"""How help writes the form of `TimeType`."""
-PATIENCE: Final = 5.0
-"""Seconds in which some endpoint must take the first connection; a typed --timeout goes over it."""
-TELL_WITHIN: Final = 3.0
-"""Seconds that an answer waits for what is to be told beside it."""
+TIME: Final = "TIME|+3s"
+"""The metavar of `TimeType`."""
+CONNECT_TIMEOUT: Final = 5.0
+"""Seconds until the first connection must be established; `--timeout` overrides it."""
+EXTRA_TIMEOUT: Final = 3.0
+"""Timeout in seconds of a call that only adds information to an answer."""
 TABLE_LIMIT: Final = 50
 OUTPUTS: Final = ("table", "wide", "json", "jsonl", "yaml", "name")
 
 
 @dataclass(slots=True)
 class Session:
-    """The global flags, as given before or after the subcommand; the later one holds."""
+    """The global options, given before or after the subcommand; the later one wins."""
 
     given: dict[str, Any] = field(default_factory=dict)
     typed: set[str] = field(default_factory=set)
-    """Those that were typed; the others are variables of the environment."""
+    """Options of the command line; the others come from environment variables."""
     command: str = ""
-    """The command's full name, for the hint at its own help."""
+    """The command's full name, for the remedy `… --help`."""
     asked_job: str = ""
-    """Which job is meant: for a suggestion when there is none of that name."""
+    """The job that the command names, for a suggestion if it isn't found."""
 
     @property
     def output(self) -> str:
-        """One of OUTPUTS."""
+        """Return the output format, one of OUTPUTS."""
         return str(self.given.get("output") or "table")
 
     @property
     def tabular(self) -> bool:
-        """Whether people read it, rather than programs."""
+        """Return whether the output is a table for people."""
         return self.output in ("table", "wide")
 
     @property
     def headers(self) -> bool:
-        """Whether tables have a first line of names."""
+        """Return whether tables have a header row."""
         return not self.given.get("no_headers")
 
     @property
     def colour(self) -> bool:
-        """Colours on stdout: `--color`, then NO_COLOR, then whether it is a terminal."""
-        wish = self.given.get("color") or "auto"
-        if wish != "auto":
-            return bool(wish == "always")
+        """Return whether to color stdout, by `--color`, NO_COLOR and the terminal."""
+        when = self.given.get("color") or "auto"
+        if when != "auto":
+            return bool(when == "always")
         return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
     @property
     def relative(self) -> bool:
-        """Times as `3m ago`; by default on a terminal alone."""
-        wish = self.given.get("time_format")
-        return sys.stdout.isatty() if wish is None else bool(wish == "relative")
+        """Return whether to show times as `3m ago`; the default on a terminal."""
+        form = self.given.get("time_format")
+        return sys.stdout.isatty() if form is None else bool(form == "relative")
 
     @property
     def namespace(self) -> str:
-        """Of all names."""
+        """Return the namespace of all names."""
         context = self._context()
         return self.given.get("namespace") or (context and context.namespace) or "default"
 
     @property
     def timeout(self) -> float | None:
-        """Seconds, where `--timeout` was given."""
-        wish: float | None = self.given.get("timeout")
-        return wish
+        """Return `--timeout` in seconds, if given."""
+        seconds: float | None = self.given.get("timeout")
+        return seconds
 
     def limit(self, asked: int | None) -> int | None:
-        """How many entries of a list: `--limit`, else 50 for tables and all for programs."""
+        """Return the limit of a list: `--limit`, else 50 in a table and none in other formats."""
         return asked if asked is not None else TABLE_LIMIT if self.tabular else None
 
     def run(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """Do the calls of a command in an event loop of their own."""
+        """Run the calls of a command in a new event loop."""
 
         async def connected() -> T:
             async with self.client() as client:
@@ -101,8 +101,8 @@ class Session:
         try:
             return asyncio.run(connected())
         except ClusterUnavailable as error:
-            if over := self._over_the_context():
-                error.remedy = f"{over}; {error.remedy}" if error.remedy else over
+            if hint := self._override_hint():
+                error.remedy = f"{hint}; {error.remedy}" if error.remedy else hint
             raise
 
     def collect(self, listing: Callable[[Client], AsyncIterator[T]]) -> list[T]:
@@ -114,7 +114,7 @@ class Session:
         return self.run(read)
 
     def client(self) -> Client:
-        """A client for the endpoints in use: `--endpoints`, `--context`, the current, this host."""
+        """Return a client, by `--endpoints`, `--context`, the current context, or this host."""
         context = self._context()
         endpoints = self._endpoints() or (context and context.endpoints) or LOCAL
         return Client(
@@ -123,12 +123,13 @@ class Session:
             token=_token(context),
             namespace=self.namespace,
             timeout=self.timeout or 20.0,
-            connect_timeout=self.timeout or PATIENCE,
+            connect_timeout=self.timeout or CONNECT_TIMEOUT,
         )
 
     def confirm(self, what: str, name: str, *, always: bool = False) -> None:
-        """Ask before something is destroyed: in a protected context for its name; with `always`, on
-        a terminal, for yes.
+        """Ask for confirmation of a destructive change.
+
+        In a protected context the name must be typed. With `always`, a terminal asks for yes.
         """
         if self.given.get("yes"):
             return
@@ -138,25 +139,27 @@ class Session:
         if context is not None and protected:
             if self.given.get("no_input") or not terminal:
                 raise Misconfigured(
-                    f'context "{context.name}" is protected: give --yes to {what} {name}'
+                    f'context "{context.name}" is protected: add --yes to {what} {name}'
                 )
             click.echo(f'context "{context.name}" is protected: {what} {name}', err=True)
-            if click.prompt("type its name to go on", err=True) != name:
+            if click.prompt("type its name to continue", err=True) != name:
                 raise click.Abort
         elif always and terminal:
             if self.given.get("no_input"):
-                raise Misconfigured(f"--no-input can't ask: give --yes to {what} {name}")
+                raise Misconfigured(
+                    f"{what} {name} needs a confirmation, and --no-input forbids it: add --yes"
+                )
             click.confirm(f"{what} {name}?", abort=True, err=True)
 
     def _context(self) -> ClusterContext | None:
         if name := self.given.get("context"):
             return contexts.named(str(name))
         if self._endpoints():
-            return None  # endpoints alone: nothing of another cluster's settings
+            return None  # the settings of a context belong to another cluster
         return contexts.current()
 
-    def _over_the_context(self) -> str:
-        """What a variable does to the context's endpoints; empty: nothing."""
+    def _override_hint(self) -> str:
+        """Return a hint if SCHEDCTL_ENDPOINTS overrides the context's endpoints; else empty."""
         endpoints = self._endpoints()
         if not endpoints or "endpoints" in self.typed:
             return ""
@@ -165,20 +168,20 @@ class Session:
         if context is None or split_endpoints(endpoints) == context.endpoints:
             return ""
         return (
-            f'SCHEDCTL_ENDPOINTS goes over the endpoints of context "{context.name}": unset it,'
-            " if that one is meant"
+            f'SCHEDCTL_ENDPOINTS overrides the endpoints of context "{context.name}": unset it'
+            " to use the context"
         )
 
     def _endpoints(self) -> str | None:
-        """As given; a context that was typed goes over a variable."""
+        """Return the endpoints; `--context` on the command line overrides the variable."""
         if "context" in self.typed and "endpoints" not in self.typed:
             return None
-        wish: str | None = self.given.get("endpoints")
-        return wish
+        endpoints: str | None = self.given.get("endpoints")
+        return endpoints
 
 
 async def known(call: Awaitable[T]) -> T | None:
-    """What is read beside a change to say more of it; None where it can't be read."""
+    """Return the answer to a call that only adds information; None if it fails."""
     try:
         return await call
     except ApiError:
@@ -195,27 +198,27 @@ def _token(context: ClusterContext | None) -> str | None:
 
 
 class Guard(click.ParamType[str]):
-    """A text that guards a change: an empty one (a variable that isn't set) would guard nothing."""
+    """A text that must not be empty, as an unset shell variable would make it."""
 
     name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text, as it is."""
+        """Return the text unchanged."""
         if not value:
-            self.fail("is empty; leave the flag out if none is meant", param, ctx)
+            self.fail("must not be empty; leave the option out instead", param, ctx)
         return str(value)
 
 
 class TimeType(click.ParamType[datetime]):
-    """An instant: RFC 3339, or from now as `+3s`."""
+    """A time: RFC 3339, or relative to now as `+3s`."""
 
-    name = "instant"
+    name = "time"
     also = "or from now, such as +3s"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
-        """The instant, aware and in UTC."""
+        """Return the time in UTC."""
         text = str(value)
         try:
             if text.startswith("+"):
@@ -229,27 +232,27 @@ class TimeType(click.ParamType[datetime]):
 
 
 class LocalWhen(TimeType):
-    """As `TimeType`, or a local time without an offset, which stays a text."""
+    """As `TimeType`, or a local time without an offset, which stays text."""
 
-    name = "local instant"
+    name = "local time"
     also = "or a local time with --tz, or from now, such as +3s"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The instant in UTC, or the text of a local time."""
+        """Return the time in UTC, or the text of a local time."""
         if re.fullmatch(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d)?", str(value), re.ASCII):
             return str(value)
         return super().convert(value, param, ctx)
 
 
 class Past(TimeType):
-    """An instant: RFC 3339, or so long ago as `10m`."""
+    """A time: RFC 3339, or an age as `10m`."""
 
-    also = "or so long ago, such as 10m"
+    also = "or an age, such as 10m"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
-        """The instant, aware and in UTC."""
+        """Return the time in UTC."""
         text = str(value)
         if not text[:1].isdigit() or "T" in text.upper():
             return super().convert(value, param, ctx)
@@ -260,14 +263,14 @@ class Past(TimeType):
 
 
 class Seconds(click.ParamType[float]):
-    """A time as `30s` or `2m`; a bare number is seconds."""
+    """A duration as `30s` or `2m`; a bare number is seconds."""
 
     name = "duration"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Seconds, more than none."""
+        """Return the seconds, more than 0."""
         text = f"{value:g}s" if isinstance(value, float) else str(value)
         try:
             if text.replace(".", "", 1).isdigit():

@@ -1,6 +1,6 @@
-"""What INTERFACE names and this version hasn't: each answers UNIMPLEMENTED by its name, exit 2.
+"""Commands and options that are reserved but not built: each fails with UNIMPLEMENTED, exit code 2.
 
-A test walks every line. Building one means deleting it here.
+A test runs each of them. Delete the entry of a command when you build it.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ FLAGS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("cluster", "members"): ("--watch",),
     ("apply",): ("--prune", "--check-version"),
 }
-"""Flags of built commands."""
+"""Options of commands that are built."""
 
 WITH_VALUE: Final = frozenset({"--check-version"})
 
 
 def is_command(path: tuple[str, ...]) -> bool:
-    """Whether this, or something below it, is a command that isn't built."""
+    """Return whether the path is a command that isn't built, or the group of one."""
     return any(one[: len(path)] == path for one in COMMANDS)
 
 
 def beside(path: tuple[str, ...]) -> list[str]:
-    """The words that may follow `path` on the way to an unbuilt command."""
+    """Return the words that may follow `path` in a command that isn't built."""
     depth = len(path)
     return sorted({one[depth] for one in COMMANDS if len(one) > depth and one[:depth] == path})
 
 
 def path_of(ctx: click.Context | None) -> tuple[str, ...]:
-    """The words of a context below the root: `("job", "create")`."""
+    """Return the words of a context below the root: `("job", "create")`."""
     words: list[str] = []
     while ctx is not None and ctx.parent is not None:
         words.append(ctx.info_name or "")

@@ -95,7 +95,7 @@ def test_who_waits_for_a_drain_asks_once_and_is_told_when_it_is_done(
             finally:
                 waits.kill()
                 client.workers.undrain(name)
-    assert told.splitlines()[-1].startswith(f"drained {name}: nothing runs on it"), told
+    assert told.splitlines()[-1].startswith(f"drained {name}: no run in progress"), told
     assert (waits.returncode, relay.requests) == (0, 2)
     figure(f"a drain's end was told {took:.1f} s after what ran there had ended")
     assert took < TOLD_WITHIN
@@ -119,7 +119,7 @@ def test_a_drain_is_waited_for_until_a_full_disk_has_room_for_the_results(
         assert client.runs.get(held.run.run_id).state == "RUNNING"
     try:
         waited = rough.schedctl("worker", "drain", name, "--wait")
-        assert f"drained {name}: nothing runs on it" in waited.stderr
+        assert f"drained {name}: no run in progress" in waited.stderr
         assert client.runs.get(held.run.run_id).succeeded
         assert len(held.probe.starts()) == 1
     finally:
@@ -142,9 +142,9 @@ def test_a_drain_that_is_waited_for_says_so_when_the_worker_is_killed_instead(
     client.workers.undrain(name)
     assert waited.returncode == 1, waited.stderr
     *_, unknown, gone, last = waited.stderr.splitlines()
-    assert unknown == "it isn't known what runs on it: no member hears it"
-    assert gone == "it isn't there"
-    assert last.startswith(f"{name} is lost, not drained")
+    assert unknown == "its runs are unknown: no member receives its heartbeats"
+    assert gone == "the worker is lost"
+    assert last.startswith(f"{name} was lost before the drain completed")
     assert client.runs.wait(held.run, timeout=60).succeeded
     assert len(held.probe.starts()) == 2
 
@@ -163,7 +163,8 @@ def test_a_drain_that_is_waited_for_says_so_when_the_worker_is_killed_and_back_a
     held.finish.touch()
     client.workers.undrain(name)
     assert waited.returncode == 1, waited.stderr
-    assert waited.stderr.splitlines()[-1].startswith(f"{name} was started anew, not drained")
+    last = waited.stderr.splitlines()[-1]
+    assert last.startswith(f"{name} was restarted before the drain completed")
     assert client.runs.wait(held.run, timeout=60).succeeded
     assert len(held.probe.starts()) == 2
 

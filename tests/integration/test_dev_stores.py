@@ -150,7 +150,7 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "postgres").mkdir()
     refused = DevCluster(tmp_path).dev("up", "--members", "0", "--detach")
     assert refused.returncode == 5
-    assert "was not made by schedctl dev" in refused.stderr
+    assert "wasn't created by schedctl dev" in refused.stderr
     assert list((tmp_path / "postgres").iterdir()) == []
 
 
@@ -177,7 +177,7 @@ def test_root_without_namespaces_runs_postgresql_as_nobody(tmp_path: Path) -> No
     try:
         if not open_to_all(binaries.find_postgres().initdb):
             refused = cluster.dev("up", "--detach", "--members", "0")
-            assert (refused.returncode, "only root may go" in refused.stderr) == (5, True)
+            assert (refused.returncode, "only root can read" in refused.stderr) == (5, True)
             return
         cluster.up()
         assert (cluster.directory / "postgres").owner() == "nobody"
@@ -227,7 +227,7 @@ def test_in_the_foreground_a_signal_ends_it_all(tmp_path: Path, ending: signal.S
     with subprocess.Popen([*command, "--members", "0"], stderr=subprocess.PIPE, text=True) as shown:
         assert shown.stderr is not None
         lines = iter(shown.stderr.readline, "")
-        assert any("Ctrl-C stops it all" in line for line in lines)
+        assert any("Ctrl-C stops the cluster" in line for line in lines)
         cluster.kill("etcd")
         assert any("etcd ended" in line for line in lines), "a death is told"
         shown.send_signal(ending)
@@ -239,7 +239,7 @@ def test_in_the_foreground_a_signal_ends_it_all(tmp_path: Path, ending: signal.S
 def test_what_cannot_be_set_is_a_usage_error_and_starts_nothing(tmp_path: Path) -> None:
     refused = DevCluster(tmp_path / "d").dev("up", "--set", "schedd.name=x", "--detach")
     assert refused.returncode == 2
-    assert "differs from daemon to daemon" in refused.stderr
+    assert "differs for each daemon" in refused.stderr
     assert left_over(tmp_path / "d") == []
 
 

@@ -1,1 +1,1 @@
-"""The commands, a module for each noun. They say what to call and what to show; nothing else."""
+"""The commands, a module for each noun. They make calls and show the answers, nothing else."""

@@ -1,4 +1,4 @@
-"""`schedctl apply`: make all as manifests say. All is checked before the first is stored."""
+"""`schedctl apply`: all manifests are validated before the first is stored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from schedproto.v1 import job_pb2
 
 @dataclass(frozen=True, slots=True)
 class ApplyPlan:
-    """What is to be done for all manifests."""
+    """The changes for all manifests."""
 
     pools: Sequence[PoolStep]
     calendars: Sequence[CalendarStep]
@@ -33,7 +33,7 @@ class ApplyPlan:
 
     @property
     def verbs(self) -> list[str]:
-        """What happens to each."""
+        """Return created, updated or unchanged for each."""
         kinds: tuple[Sequence[PoolStep | CalendarStep | JobStep], ...]
         kinds = (self.pools, self.calendars, self.jobs)
         return [one.verb for steps in kinds for one in steps]
@@ -47,25 +47,29 @@ class ApplyPlan:
     multiple=True,
     required=True,
     metavar="FILE|DIR|-",
-    help="Manifests; repeatable.",
+    help="Manifests: a file, a folder or standard input; repeatable.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would change. Exit 1 if anything would.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Preview: show the changes, store nothing, exit 1 if there are any.",
+)
 @pass_session
 def apply(session: Session, files: tuple[str, ...], dry_run: bool) -> None:
-    """Create or update jobs, pools and calendars from manifests; nothing is stored if one is wrong.
+    """Create or update jobs, pools and calendars from manifests.
 
-    A manifest with an etag goes over no other's change: it must be the job's own. Its namespace is
-    the one it names, else that of --namespace or the context.
+    Nothing is stored if a manifest isn't valid. A manifest with an etag is rejected if the job has
+    another etag. The namespace is the manifest's own, else that of --namespace or the context.
     """
     reading = manifests.read_or_fail(files)
     if "namespace" in session.typed:
         _refuse_others(reading, session.namespace)
     plan = session.run(lambda client: _plan(client, reading))
-    _tell_changes(session, plan)
+    _show_changes(session, plan)
     if not dry_run:
         plan = session.run(lambda client: _store(client, plan))
     if session.tabular:
-        _tell_outcome(plan, "would be " if dry_run else "")
+        _show_outcome(plan, "would be " if dry_run else "")
     else:
         show_list(session, [step.after for step in plan.jobs], JOBS, lambda one: one.name)
     for step in plan.jobs:
@@ -74,8 +78,8 @@ def apply(session: Session, files: tuple[str, ...], dry_run: bool) -> None:
         click.get_current_context().exit(1)
 
 
-def _tell_changes(session: Session, plan: ApplyPlan) -> None:
-    """What becomes another of what is there, line by line."""
+def _show_changes(session: Session, plan: ApplyPlan) -> None:
+    """Print the changes of existing objects, line by line."""
     for one in plan.pools:
         for line in ([f"pool {one.after.name}:"] if one.lines else []) + one.lines:
             message(line)
@@ -88,44 +92,44 @@ def _tell_changes(session: Session, plan: ApplyPlan) -> None:
                 message(f"  paused: {step.pause[0] or 'true'}")
 
 
-def _tell_outcome(plan: ApplyPlan, would: str) -> None:
+def _show_outcome(plan: ApplyPlan, would: str) -> None:
     for pool in plan.pools:
         click.echo(f"pool {pool.after.name} {would}{pool.verb}")
     for one in plan.calendars:
         click.echo(f"calendar {one.after.name} v{one.after.version} {would}{one.verb}")
     for step in plan.jobs:
         click.echo(f"job {step.after.name} {would}{step.verb}")
-    told = Counter(plan.verbs)
-    message(", ".join(f"{count} {would}{verb}" for verb, count in told.items()) or "nothing")
+    counts = Counter(plan.verbs)
+    message(", ".join(f"{count} {would}{verb}" for verb, count in counts.items()) or "nothing")
 
 
 def _refuse_others(reading: ReadManifests, namespace: str) -> None:
-    """Refuse manifests that name another namespace than the one that was typed."""
+    """Reject manifests of another namespace than `--namespace`."""
     for where, one in chain(*reading.kinds):
         if one.namespace not in ("", namespace):
             raise CommandFailure(
                 f"{where}: {one.name} is for namespace {one.namespace}, not {namespace}",
                 reason="WRONG_NAMESPACE",
-                remedy="leave --namespace out, or the manifest's namespace",
+                remedy="remove --namespace, or the namespace of the manifest",
             )
 
 
 async def _plan(client: Client, reading: ReadManifests) -> ApplyPlan:
-    """What the cluster would do with each, or the first refusal, before anything is stored."""
+    """Return the changes; raise the cluster's first rejection before anything is stored."""
     pools = await pool_steps.plan(client, reading.pools)
     calendars = await calendar_steps.plan(client, reading.calendars)
     here = client.namespace
     new_pools, new_calendars = pool_steps.made(pools, here), calendar_steps.made(calendars, here)
 
     def checked(job: job_pb2.Job) -> job_pb2.Job:
-        """The job without the pool and the calendars that are made before it."""
+        """Return the job without pools and calendars that don't exist yet."""
         return pool_steps.without(calendar_steps.without(job, new_calendars, here), new_pools, here)
 
     return ApplyPlan(pools, calendars, await job_steps.plan(client, reading.manifests, checked))
 
 
 async def _store(client: Client, plan: ApplyPlan) -> ApplyPlan:
-    """Pools and calendars before the jobs that name them."""
+    """Store pools and calendars, then the jobs that use them."""
     pools = await pool_steps.store(client, plan.pools)
     calendars = await calendar_steps.store(client, plan.calendars)
     return ApplyPlan(pools, calendars, await job_steps.store(client, plan.jobs))

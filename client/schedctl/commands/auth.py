@@ -21,7 +21,7 @@ from schedctl import contexts
 from schedctl.columns import TOKENS
 from schedctl.failure import CommandFailure
 from schedctl.files import begin, unusable, using
-from schedctl.options.global_options import CommandGroup, pass_session
+from schedctl.options.global_options import CommandGroup, limit_option, pass_session
 from schedctl.output import instant, message, show_facts, show_listing, show_one
 from schedctl.session import Session
 from schedd.core.jobs.rights import (
@@ -46,48 +46,57 @@ _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 _ca_option = click.option(
     "--ca-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The authority's folder.  [default: authority/ beside schedctl's configuration]",
+    help="Folder of the authority.  [default: authority/ beside schedctl's configuration]",
 )
 
 
 @click.group(cls=CommandGroup)
 def auth() -> None:
-    """Who may do what: certificates, access tokens, and who you are."""
+    """Manage certificates and access tokens, and show your own identity."""
 
 
 @auth.command()
 @_ca_option
 @pass_session
 def init(session: Session, ca_dir: Path | None) -> None:
-    """Make a certificate authority, for a cluster that has none."""
+    """Create a certificate authority, for a cluster that has none."""
     from schedctl.authority import Authority
 
     del session
     folder = _folder(ca_dir)
     with using(folder):
         made = Authority.create(folder)
-    message(f"made {made.certificate}; whoever has the key beside it can be anybody: keep it safe")
+    message(f"created {made.certificate}; the key beside it can issue any identity: keep it safe")
     click.echo(str(made.certificate))
 
 
 @auth.command()
 @click.argument("kind", type=click.Choice([*DAYS]))
 @click.argument("name")
-@click.option("--host", "hosts", multiple=True, help="Of a member: a name or address. Repeatable.")
-@click.option("--role", type=ROLES, help="Of a user.")
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    help="Host name or address of a member; repeatable.  [default: none]",
+)
+@click.option("--role", type=ROLES, help="Role of a user.  [default: none]")
 @click.option(
     "--in",
     "namespaces",
     multiple=True,
-    help="Of a user: where. Of a worker: whose runs it is given.  [default: everywhere, all]",
+    help="Namespace of a user's role, or of the runs a worker gets; repeatable.  [default: all]",
 )
-@click.option("--days", type=click.IntRange(1, 825), help="[default: 90; of a user 30]")
+@click.option(
+    "--days",
+    type=click.IntRange(1, 825),
+    help="Lifetime of the certificate in days.  [default: 90; for a user 30]",
+)
 @_ca_option
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     default=".",
-    help="Where NAME.pem, NAME.key and ca.pem go.  [default: here]",
+    help="Folder for NAME.pem, NAME.key and ca.pem.  [default: the working directory]",
 )
 @pass_session
 def issue(
@@ -101,9 +110,9 @@ def issue(
     ca_dir: Path | None,
     out: Path,
 ) -> None:
-    """Sign a certificate of a member, a worker or a user. Again: a fresh one, in its place.
+    """Issue a certificate for a member, a worker or a user, or renew it.
 
-    Daemons take a fresh one by themselves, at the next handshake.
+    Daemons load a renewed certificate automatically, at the next handshake.
     """
     from schedctl.authority import Authority
 
@@ -112,7 +121,7 @@ def issue(
     lifetime = timedelta(days=days or DAYS[kind])
     with using(out):
         tls = Authority(_folder(ca_dir)).issue(subject, out, lifetime)
-    message(f"{kind} {name}: good for {lifetime.days} days")
+    message(f"{kind} {name}: valid for {lifetime.days} days")
     for file in (tls.ca, tls.cert, tls.key):
         click.echo(str(file))
 
@@ -120,7 +129,7 @@ def issue(
 @auth.command()
 @pass_session
 def whoami(session: Session) -> None:
-    """Who the cluster takes you for, and what you may."""
+    """Show your identity and your roles."""
     found = session.run(lambda client: client.access.identity())
     if not session.tabular:
         show_one(session, found, (), lambda one: one.actor)
@@ -128,28 +137,30 @@ def whoami(session: Session) -> None:
     show_facts(
         session,
         [
-            ("You are", found.actor),
+            ("Identity", found.actor),
             ("Roles", _roles(found)),
-            ("Until", found.expires_at),
-            ("By token", found.token_id),
+            ("Expires", found.expires_at),
+            ("Token", found.token_id),
         ],
     )
 
 
 @auth.group(cls=CommandGroup)
 def token() -> None:
-    """Access tokens: what people and programs send to be known."""
+    """Manage access tokens, which authenticate people and programs."""
 
 
 @token.command()
 @click.argument("name")
-@click.option("--role", type=ROLES, required=True, help="What it is good for.")
-@click.option("--in", "namespaces", multiple=True, help="Where.  [default: everywhere]")
-@click.option("--lifetime", metavar="30d", help="From 1m to 366d.  [default: 30d]")
+@click.option("--role", type=ROLES, required=True, help="Role of the token.")
+@click.option(
+    "--in", "namespaces", multiple=True, help="Namespace of the token; repeatable.  [default: all]"
+)
+@click.option("--lifetime", metavar="30d", help="Lifetime, from 1m to 366d.  [default: 30d]")
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write it to this new file, 0600, instead of printing it.",
+    help="New file for the token, mode 0600.  [default: stdout]",
 )
 @pass_session
 def create(
@@ -160,7 +171,7 @@ def create(
     lifetime: str | None,
     out: Path | None,
 ) -> None:
-    """Make one for NAME. It is told this once: only a digest of it is stored."""
+    """Create a token for NAME. The token is shown only once: the cluster stores a digest."""
     with begin(out) if out else nullcontext() as file:
         made = session.run(
             lambda client: client.access.create_token(
@@ -180,10 +191,10 @@ def create(
 
 
 @token.command("list")
-@click.option("--limit", type=click.IntRange(min=1), help="[default: 50 for tables, else all]")
+@limit_option
 @pass_session
 def list_tokens(session: Session, limit: int | None) -> None:
-    """Those that there are, newest first; ended ones for 30 days more."""
+    """List tokens, newest first. Expired and revoked tokens are listed for 30 days."""
     show_listing(
         session,
         limit,
@@ -197,41 +208,41 @@ def list_tokens(session: Session, limit: int | None) -> None:
 @click.argument("token_id")
 @pass_session
 def revoke(session: Session, token_id: str) -> None:
-    """Make one worth nothing, with all that was made by it: within five seconds, everywhere."""
+    """Revoke a token and all tokens created with it. It takes effect within 5 s."""
     revoked: AccessToken = session.run(lambda client: client.access.revoke_token(token_id))
     if session.tabular:
         since = instant(session, revoked.revoked_at)
-        message(f"the token of {revoked.name} is revoked: {since}, by {revoked.revoked_by}")
+        message(f"token of {revoked.name} revoked: {since}, by {revoked.revoked_by}")
         if count := revoked.ended_with_it:
-            were = "was" if count == 1 else "were"
-            told = count if count < MOST_COUNTED else f"{count} or more"
-            message(f"{told} that {were} made by it ended with it")
+            tokens = "token" if count == 1 else "tokens"
+            shown = count if count < MOST_COUNTED else f"{count} or more"
+            message(f"{shown} {tokens} created with it revoked, too")
     else:
         show_one(session, revoked, TOKENS, lambda one: one.token_id)
 
 
 def _keep(session: Session, made: NewToken, file: FileIO, out: Path) -> None:
-    """Write what is told once. One that can't be written is nobody's: it is revoked."""
+    """Write the new token to its file; revoke the token if that fails."""
     left = f"{made.secret}\n".encode()
     try:
         while left:
             left = left[file.write(left) :]
         os.fsync(file.fileno())
     except BaseException as error:  # Ctrl-C, too
-        alive = _still_alive(session, made.token.token_id)
+        remedy = _revoke(session, made.token.token_id)
         if isinstance(error, OSError):
-            remedy = "make room for it, or name another place: this token was revoked"
-            raise unusable(error, out, alive or remedy) from error
-        message(alive or "this token was revoked")
+            revoked = "free disk space, or name another file; this token was revoked"
+            raise unusable(error, out, remedy or revoked) from error
+        message(remedy or "this token was revoked")
         raise
 
 
-def _still_alive(session: Session, token_id: str) -> str:
-    """Revoke it. What is to be done where that fails; empty: nothing."""
+def _revoke(session: Session, token_id: str) -> str:
+    """Revoke a token that can't be delivered; return the remedy if that fails, else empty."""
     try:
         session.run(lambda client: client.access.revoke_token(token_id))
     except (ApiError, KeyboardInterrupt):
-        return f"revoke it, for nobody has it: schedctl auth token revoke {token_id}"
+        return f"the token is unusable; revoke it: schedctl auth token revoke {token_id}"
     return ""
 
 
@@ -245,45 +256,49 @@ _DAEMONS: Final = {"worker": naming.WORKER, "member": naming.MEMBER}
 def _subject(
     kind: str, name: str, hosts: Sequence[str], role: str | None, namespaces: Sequence[str]
 ) -> Subject:
-    """Whom to sign for. Raises Failure with what is missing or too much."""
+    """Return the subject; raise CommandFailure if an option is missing or doesn't apply."""
     from schedctl.authority import Subject
 
     def wrong(what: str, remedy: str) -> CommandFailure:
         return CommandFailure(what, reason="USAGE", remedy=remedy)
 
     if not is_name(name):
-        raise wrong(f"{name!r} can't name anybody", "use letters, digits, '.', '_', '@', '+', '-'")
+        raise wrong(f"name {name!r} isn't valid", "use letters, digits, '.', '_', '@', '+', '-'")
     if (may := _DAEMONS.get(kind)) is not None and not may.fullmatch(name):
-        raise wrong(f"no {kind} can be named {name!r}", f"it must match {may.pattern}")
+        raise wrong(f"{kind} name {name!r} isn't valid", f"it must match {may.pattern}")
     for namespace in namespaces:
         if namespace != EVERY and not NAMESPACE.fullmatch(namespace):
-            raise wrong(f"{namespace!r} isn't a namespace", "as in `--namespace`")
+            raise wrong(
+                f"namespace {namespace!r} isn't valid", f"it must match {NAMESPACE.pattern}"
+            )
     if kind == "user":
         if hosts or role is None:
-            raise wrong("a user has a role and no host", "give --role viewer, operator or admin")
+            raise wrong(
+                "a user needs --role and can't have --host", "give --role viewer, operator or admin"
+            )
         granted = uris_of_user(name, Role[role.upper()], [*dict.fromkeys(namespaces)] or [EVERY])
         return Subject(name, granted)
     if role is not None:
-        raise wrong(f"a {kind} has no role", "leave --role out")
+        raise wrong(f"a {kind} can't have --role", "remove --role")
     if kind == "worker":
         if hosts:
-            raise wrong("a worker serves nobody", "leave --host out")
+            raise wrong("a worker can't have --host: it isn't a server", "remove --host")
         own = [] if EVERY in namespaces else dict.fromkeys(namespaces)
         return Subject(name, uris_of_worker(name, own))
     if namespaces:
-        raise wrong("a member serves all namespaces", "leave --in out")
+        raise wrong("a member can't have --in: it serves all namespaces", "remove --in")
     if not hosts:
-        raise wrong("others reach a member by its host", "give --host NAME or ADDRESS, for each")
+        raise wrong("a member needs --host", "give --host NAME or ADDRESS, repeatable")
     for host in hosts:
         if not _HOST.fullmatch(host) and not _is_v6(host):
-            raise wrong(f"{host!r} isn't a host", "give a name or an address, without a port")
+            raise wrong(f"host {host!r} isn't valid", "give a name or an address, without a port")
     return replace(Subject(name, [uri_of(IdentityKind(kind), name)]), hosts=hosts)
 
 
 def _roles(who: Identity) -> str:
-    where = {EVERY: "everywhere"}
-    told = (f"{one.role.lower()} {where.get(one.namespace, one.namespace)}" for one in who.grants)
-    return ", ".join(told) or "none"
+    where = {EVERY: "all namespaces"}
+    grants = (f"{one.role.lower()} {where.get(one.namespace, one.namespace)}" for one in who.grants)
+    return ", ".join(grants) or "none"
 
 
 def _is_v6(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""`schedctl job backfill`: a job run for instants of the past, and how far that is."""
+"""`schedctl job backfill`: run a job for scheduled times of the past, and show progress."""
 
 from __future__ import annotations
 
@@ -10,38 +10,59 @@ import click
 
 from schedclient import Backfill, BackfillPlan, Client
 from schedctl.columns import BACKFILLS
-from schedctl.options.global_options import Command, pass_session
+from schedctl.options.global_options import Command, limit_option, pass_session
 from schedctl.output import instant, message, show_data, show_listing, show_one, show_rows
-from schedctl.run_follower import RUN_FAILED, all_succeeded, to_its_end
+from schedctl.run_follower import RUN_FAILED, all_succeeded, follow_to_end
 from schedctl.session import Guard, Past, Session
 
 ENDS: Final = ("succeeded", "failed", "skipped", "cancelled")
 WAIT: Final = (
-    "Stay until its runs have ended; tell how far it is. Exit 1 if not all succeeded: one that was"
-    " skipped didn't."
+    "Wait until all runs have ended, with progress; exit 1 unless all succeeded (skipped runs count"
+    " as failures)."
 )
 
 
 @click.command(cls=Command)
 @click.argument("name")
 @click.option(
-    "--from", "first", required=True, type=Past(), metavar="INSTANT|7d", help="Inclusive."
+    "--from",
+    "first",
+    required=True,
+    type=Past(),
+    metavar="TIME|7d",
+    help="First scheduled time, inclusive; 7d is 7 days ago.",
 )
-@click.option("--to", "last", required=True, type=Past(), metavar="INSTANT|1h", help="Inclusive.")
-@click.option("--overlap", metavar="skip|allow|…", help="Instead of the job's own.")
+@click.option(
+    "--to",
+    "last",
+    required=True,
+    type=Past(),
+    metavar="TIME|1h",
+    help="Last scheduled time, inclusive.",
+)
+@click.option(
+    "--overlap", metavar="skip|allow|…", help="Overlap policy of its runs.  [default: the job's]"
+)
 @click.option(
     "--max-parallel",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="So many of its runs at once.",
+    help="Most of its runs in progress at once.",
 )
-@click.option("--priority", metavar="high|medium|low", help="[default: low]")
-@click.option("--rerun", metavar="failed|all", help="Run instants again that ran already.")
-@click.option("--dry-run", is_flag=True, help="Show the instants; nothing is stored.")
+@click.option("--priority", metavar="high|medium|low", help="Priority of its runs.  [default: low]")
+@click.option(
+    "--rerun",
+    metavar="failed|all",
+    help="Scheduled times to run again although they have a run.  [default: none]",
+)
+@click.option("--dry-run", is_flag=True, help="Preview: show the scheduled times, store nothing.")
 @click.option("--wait", is_flag=True, help=WAIT)
 @click.option(
-    "--idempotency-key", type=Guard(), metavar="KEY", help="The same key starts nothing twice."
+    "--idempotency-key",
+    type=Guard(),
+    metavar="KEY",
+    help="Idempotency key: for 24 h the same key returns the same backfill.  [default: none]",
 )
 @pass_session
 def backfill(
@@ -57,9 +78,10 @@ def backfill(
     wait: bool,
     idempotency_key: str | None,
 ) -> None:
-    """Run a job for the instants of a past range: `--from 7d --to 1h`, or RFC 3339.
+    """Run a job for the scheduled times of a past range: `--from 7d --to 1h`, or RFC 3339.
 
-    Instants that ran are left out. It goes on by itself: `job backfills` shows how far it is.
+    Scheduled times that have a run are left out. The backfill continues in the cluster:
+    `job backfills` shows its progress.
     """
     session.asked_job = name
 
@@ -77,30 +99,30 @@ def backfill(
         )
         if not wait or plan.backfill is None:
             return plan, plan.backfill
-        _tell_left_out(session, plan)
-        return plan, await _to_its_end(session, client, plan.backfill)
+        _show_left_out(session, plan)
+        return plan, await _follow(session, client, plan.backfill)
 
     plan, made = session.run(work)
     if not session.tabular and session.output != "name":
-        told = plan if made is None or not wait else made
-        show_data(session, told.to_json(snake=session.output == "yaml"))
+        shown = plan if made is None or not wait else made
+        show_data(session, shown.to_json(snake=session.output == "yaml"))
     elif made is None:
         _show_dry(session, plan)
     else:
         show_one(session, made, BACKFILLS, _id)
     if made is not None and not wait:
-        _tell_left_out(session, plan)
-        message(f"it goes on: schedctl job backfills {made.job}")
+        _show_left_out(session, plan)
+        message(f"the backfill continues: schedctl job backfills {made.job}")
     if made is not None and wait and not _is_done(made, by_key=idempotency_key is not None):
         click.get_current_context().exit(RUN_FAILED)
 
 
 @click.command(cls=Command)
 @click.argument("name", default="")
-@click.option("--limit", type=click.IntRange(min=1), help="[default: 50 for tables, else all]")
+@limit_option
 @pass_session
 def backfills(session: Session, name: str, limit: int | None) -> None:
-    """Backfills, newest first, with how far they are; of one job if it is named."""
+    """List backfills with their progress, newest first; of one job if NAME is given."""
     session.asked_job = name
     show_listing(
         session, limit, lambda client, most: client.jobs.backfills(name, limit=most), BACKFILLS, _id
@@ -111,16 +133,16 @@ def backfills(session: Session, name: str, limit: int | None) -> None:
 @click.argument("backfill_id")
 @pass_session
 def cancel_backfill(session: Session, backfill_id: str) -> None:
-    """Make no more runs of a backfill; what waits is cancelled, what runs is ended."""
+    """Cancel a backfill: create no more runs, cancel waiting and running ones."""
     ended = session.run(lambda client: client.jobs.cancel_backfill(backfill_id))
     if not session.tabular:
         show_one(session, ended, BACKFILLS, _id)
     running = ended.running
-    message(f"cancelled {backfill_id}" + (f": {running} workers were told" if running else ""))
+    message(f"cancelled {backfill_id}" + (f": {running} runs are being ended" if running else ""))
 
 
-async def _to_its_end(session: Session, client: Client, made: Backfill) -> Backfill:
-    return await to_its_end(
+async def _follow(session: Session, client: Client, made: Backfill) -> Backfill:
+    return await follow_to_end(
         session,
         made,
         client.jobs.watch_backfill(made),
@@ -132,20 +154,22 @@ async def _to_its_end(session: Session, client: Client, made: Backfill) -> Backf
 
 
 def _is_done(made: Backfill, *, by_key: bool) -> bool:
-    """Whether each of its instants has a run that succeeded; else why not is said, and what runs
-    the others: for its range, which isn't that of `7d` any more, and by no key that is used up.
+    """Return whether every scheduled time has a run that succeeded; else print why not.
+
+    The printed command has the exact range, since `7d` means another one now, and a new key.
     """
     ends = {word.upper(): getattr(made, word) for word in ENDS}
     all_succeeded(ends, made.total, f"schedctl run list --backfill {made.backfill_id}")
     if made.succeeded == made.total:
         return True
     if unmade := made.total - sum(ends.values()):
-        why = ": it was cancelled" if made.state == "CANCELLED" else ""
-        message(f"{unmade:,} of {made.total:,} instants have no run{why}")
+        why = ": the backfill was cancelled" if made.state == "CANCELLED" else ""
+        message(f"{unmade:,} of {made.total:,} scheduled times have no run{why}")
     again = f"--from {_exactly(made.first)} --to {_exactly(made.last)}"
     again += " and another idempotency key" if by_key else ""
     message(
-        f"the same command with {again} runs what didn't run; with --rerun failed, what failed, too"
+        f"run the command again with {again} for the missing runs, and with --rerun failed for"
+        " the failed ones, too"
     )
     return False
 
@@ -155,14 +179,14 @@ def _exactly(at: datetime) -> str:
 
 
 def _progress(made: Backfill) -> str:
-    """`12 of 30 ended (11 succeeded, 1 failed), 2 running, 16 to come`."""
+    """Return the progress: `12 of 30 ended (11 succeeded, 1 failed), 2 running, 16 remaining`."""
     ends = {word: getattr(made, word) for word in ENDS}
-    told = ", ".join(f"{count} {word}" for word, count in ends.items() if count)
-    line = f"{sum(ends.values())} of {made.total} ended" + (f" ({told})" if told else "")
+    counts = ", ".join(f"{count} {word}" for word, count in ends.items() if count)
+    line = f"{sum(ends.values())} of {made.total} ended" + (f" ({counts})" if counts else "")
     for word in ("running", "retrying", "waiting"):
         if count := getattr(made, word):
             line += f", {count} {word}"
-    return line + (f", {made.to_come} to come" if made.to_come else "")
+    return line + (f", {made.to_come} remaining" if made.to_come else "")
 
 
 def _show_dry(session: Session, plan: BackfillPlan) -> None:
@@ -170,12 +194,12 @@ def _show_dry(session: Session, plan: BackfillPlan) -> None:
         for at in plan.instants:
             click.echo(at.isoformat())
         return
-    show_rows(session, ["INSTANT"], [[at] for at in plan.instants])
-    _tell_left_out(session, plan)
-    message(f"{len(plan.instants)} instants would be run; nothing was stored")
+    show_rows(session, ["SCHEDULED"], [[at] for at in plan.instants])
+    _show_left_out(session, plan)
+    message(f"{len(plan.instants)} scheduled times would run; nothing was stored")
 
 
-def _tell_left_out(session: Session, plan: BackfillPlan) -> None:
+def _show_left_out(session: Session, plan: BackfillPlan) -> None:
     if not plan.left_out:
         return
     counted = Counter(one.why for one in plan.left_out)

@@ -10,14 +10,14 @@ from schedclient import Calendar, CalendarSpec, Client
 from schedctl.columns import CALENDARS
 from schedctl.failure import CommandFailure
 from schedctl.manifests import manifests
-from schedctl.options.global_options import CommandGroup, pass_session
+from schedctl.options.global_options import CommandGroup, limit_option, pass_session
 from schedctl.output import message, show_data, show_list, show_listing
 from schedctl.session import Guard, Session
 
 
 @click.group(cls=CommandGroup)
 def calendar() -> None:
-    """Calendars: days and times that jobs exclude."""
+    """Manage calendars: days and times that jobs exclude."""
 
 
 def _name(one: Calendar) -> str:
@@ -25,10 +25,10 @@ def _name(one: Calendar) -> str:
 
 
 @calendar.command("list")
-@click.option("--limit", type=click.IntRange(min=1), help="[default: 50 for tables, else all]")
+@limit_option
 @pass_session
 def list_calendars(session: Session, limit: int | None) -> None:
-    """Calendars, by name, with how many jobs use each."""
+    """List calendars by name, with the number of jobs that use each."""
     show_listing(
         session, limit, lambda client, most: client.calendars.list(limit=most), CALENDARS, _name
     )
@@ -36,30 +36,63 @@ def list_calendars(session: Session, limit: int | None) -> None:
 
 @calendar.command()
 @click.argument("name", required=False)
-@click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-", help="Manifests.")
-@click.option("--date", "dates", multiple=True, metavar="2026-12-25", help="12-25: each year.")
-@click.option("--weekday", "weekdays", multiple=True, metavar="sat")
 @click.option(
-    "--range", "ranges", multiple=True, metavar="2026-12-24..2027-01-02", help="Both inclusive."
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    metavar="FILE|DIR|-",
+    help="Manifests; repeatable.  [default: none]",
 )
-@click.option("--cron", multiple=True, metavar="EXPR", help="Five fields: minutes. Six: seconds.")
-@click.option("--tz", type=Guard(), metavar="ZONE", help="[default: that of each job]")
-@click.option("--roll", metavar="next|previous|none", help="[default: none]")
-@click.option("--dry-run", is_flag=True, help="Check only; nothing is stored.")
+@click.option(
+    "--date",
+    "dates",
+    multiple=True,
+    metavar="2026-12-25",
+    help="Date, or 12-25 for every year; repeatable.  [default: none]",
+)
+@click.option(
+    "--weekday",
+    "weekdays",
+    multiple=True,
+    metavar="sat",
+    help="Day of the week; repeatable.  [default: none]",
+)
+@click.option(
+    "--range",
+    "ranges",
+    multiple=True,
+    metavar="2026-12-24..2027-01-02",
+    help="Range of dates, both inclusive; repeatable.  [default: none]",
+)
+@click.option(
+    "--cron",
+    multiple=True,
+    metavar="EXPR",
+    help="Cron expression of excluded minutes, or with six fields of seconds; repeatable."
+    "  [default: none]",
+)
+@click.option(
+    "--tz", type=Guard(), metavar="ZONE", help="IANA time zone.  [default: that of each job]"
+)
+@click.option(
+    "--roll", metavar="next|previous|none", help="Day an excluded run moves to.  [default: none]"
+)
+@click.option("--dry-run", is_flag=True, help="Validation only: store nothing.")
 @pass_session
 def apply(
     session: Session, /, name: str | None, files: tuple[str, ...], dry_run: bool, **flags: Any
 ) -> None:
-    """Make a calendar, or write its next version: by flags, or from manifests (kind: calendar).
+    """Create a calendar or its next version, from options or manifests (kind: calendar).
 
-    What isn't named is no part of the new version. Ends when every job goes by it.
+    The new version has only the rules that are given. Returns when every job uses it.
     """
     given = any(flags.values())
     if bool(files) == (name is not None) or (files and given):
         raise CommandFailure(
-            "give either NAME with flags, or -f FILE",
+            "give either NAME with options, or -f FILE",
             reason="USAGE",
-            remedy="schedctl calendar apply weekends --weekday sat --weekday sun",
+            remedy="for example: schedctl calendar apply weekends --weekday sat --weekday sun",
         )
     todo = _of_files(files) if files else [(name or "", _spec(flags))]
 
@@ -74,7 +107,7 @@ def apply(
     applied = session.run(work)
     show_list(session, applied, CALENDARS, _name)
     if dry_run:
-        message("checked; nothing was stored")
+        message("valid; nothing was stored")
 
 
 @calendar.command()
@@ -120,8 +153,8 @@ def _of_files(files: tuple[str, ...]) -> list[tuple[str, Any]]:
     others += [("pool", one.where) for one in reading.pools]
     for kind, where in others:
         raise CommandFailure(
-            f"{where}: is a {kind}, no calendar",
+            f"{where}: expected a calendar, found a {kind}",
             reason="WRONG_MANIFEST",
-            remedy="schedctl apply -f takes all kinds",
+            remedy="apply all kinds of manifests with schedctl apply -f",
         )
     return [(one.calendar.name, one.calendar) for one in reading.calendars]

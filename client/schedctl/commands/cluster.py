@@ -1,4 +1,4 @@
-"""`schedctl cluster`, `audit`: who is there, and what was done."""
+"""`schedctl cluster` and `schedctl audit`."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import click
 from schedclient import ApiError, Client, Cluster
 from schedctl.columns import AUDIT, MEMBERS, SHARD_MOVES, SHARDS
 from schedctl.commands.doctor import doctor
-from schedctl.options.global_options import CommandGroup, pass_session
+from schedctl.options.global_options import CommandGroup, limit_option, pass_session
 from schedctl.output import instant, length, message, show_facts, show_list, show_listing, show_one
-from schedctl.session import TELL_WITHIN, Past, Session, known
+from schedctl.session import EXTRA_TIMEOUT, Past, Session, known
 
 T = TypeVar("T")
 
 
 @click.group(cls=CommandGroup)
 def cluster() -> None:
-    """The cluster: its leader, members and shards."""
+    """Manage the cluster: its leader, members and shards."""
 
 
 @cluster.command()
 @pass_session
 def status(session: Session) -> None:
-    """Who leads, and what is under way."""
+    """Show the state of the cluster: leader, members, workers, jobs and runs."""
     show_status(session, session.run(lambda client: client.cluster.status()))
 
 
 def show_status(session: Session, found: Cluster) -> None:
-    """The cluster at a glance."""
+    """Print the state of the cluster."""
     if not session.tabular:
         show_one(session, found, (), lambda one: one.cluster_id)
         return
@@ -69,15 +69,17 @@ def _pause(session: Session, found: Cluster) -> str:
 
 @cluster.command("transfer-leader")
 @click.argument("member", required=False)
-@click.option("--reason", default="", help="Why; stands in the audit.")
+@click.option("--reason", default="", help="Reason, for the audit log.  [default: none]")
 @pass_session
 def transfer_leader(session: Session, member: str | None, reason: str) -> None:
-    """Have the leader step down for MEMBER, or for the fittest.
+    """Transfer leadership to MEMBER, or to any other member.
 
-    Nothing stands still meanwhile: owners go on firing.
+    Jobs continue to run meanwhile: owners don't depend on the leader.
     """
-    if member is not None and not member.strip():  # an unset variable, say
-        raise click.UsageError("an empty name is no member; leave MEMBER out to let any other lead")
+    if member is not None and not member.strip():  # such as an unset shell variable
+        raise click.UsageError(
+            "MEMBER must not be empty; leave it out to transfer to any other member"
+        )
     wanted = member or ""
     moved = session.run(lambda client: client.cluster.transfer_leader(wanted, reason=reason))
     if not session.tabular:
@@ -88,16 +90,18 @@ def transfer_leader(session: Session, member: str | None, reason: str) -> None:
 
 
 @cluster.command()
-@click.option("--dry-run", is_flag=True, help="Only say what would move; exit 1 if anything would.")
+@click.option(
+    "--dry-run", is_flag=True, help="Preview: show the moves, make none, exit 1 if there are any."
+)
 @pass_session
 def rebalance(session: Session, dry_run: bool) -> None:
-    """Move every shard to where it should be now, and say what moved.
+    """Move shards to their intended owners now, and list the moves.
 
-    The leader does so by itself once a second: there is seldom anything to move.
+    The leader does this automatically once per second: usually no shard needs to move.
     """
     moves = session.run(lambda client: client.cluster.rebalance(dry_run=dry_run))
     if session.tabular and not moves:
-        message("every shard is where it should be")
+        message("no shard needs to move")
     else:
         show_list(session, moves, SHARD_MOVES, lambda one: str(one.shard))
     if dry_run and moves:
@@ -105,13 +109,12 @@ def rebalance(session: Session, dry_run: bool) -> None:
 
 
 @cluster.command()
-@click.option("--note", default="", help="Why; everybody sees it.")
+@click.option("--note", default="", help="Note, shown with the pause.  [default: none]")
 @pass_session
 def pause(session: Session, note: str) -> None:
-    """Fire and start nothing until it is resumed.
+    """Pause the cluster: fire no job and start no run until `cluster resume`.
 
-    What runs goes on, and calls still work: what is triggered or submitted waits. Returns when
-    nothing starts any more.
+    Running runs continue. Triggered and submitted runs wait. Returns when no run starts any more.
     """
     session.confirm("pause", "the cluster")
     show_status(session, session.run(lambda client: client.cluster.pause(note=note)))
@@ -121,38 +124,41 @@ def pause(session: Session, note: str) -> None:
 @click.option(
     "--catch-up/--no-catch-up",
     default=None,
-    help="What fell due in the pause goes by each job's catch-up policy, as after an outage.",
+    help="Use of each job's catch-up policy for times that came due in the pause."
+    "  [default: no catch-up]",
 )
 @click.option(
     "--catch-up-since",
     type=Past(),
-    metavar="INSTANT|AGO",
-    help="Only what fell due from then on does.",
+    metavar="TIME|AGE",
+    help="Start of the catch-up; earlier times aren't caught up.  [default: none]",
 )
 @pass_session
 def resume(session: Session, catch_up: bool | None, catch_up_since: datetime | None) -> None:
-    """Fire and start again; what fell due in the pause is SKIPPED (PAUSED).
+    """Resume the cluster. Times that came due in the pause are SKIPPED (PAUSED).
 
-    In RECOVERY, after the database went back, one of the three has to be chosen.
+    In RECOVERY, after the database was restored, one of the catch-up options is required.
     """
     if catch_up is not None and catch_up_since is not None:
-        raise click.UsageError("--catch-up-since says from when on: leave --catch-up out")
+        raise click.UsageError(
+            "--catch-up-since can't be combined with --catch-up or --no-catch-up"
+        )
 
     async def both(client: Client) -> tuple[Cluster | None, Cluster]:
-        before = await known(client.cluster.status(deadline=TELL_WITHIN))
+        before = await known(client.cluster.status(deadline=EXTRA_TIMEOUT))
         after = await client.cluster.resume(catch_up=catch_up, catch_up_since=catch_up_since)
         return before, after
 
     before, after = session.run(both)
     show_status(session, after)
     if before is not None and not before.paused:
-        message("the cluster wasn't paused: there was nothing to resume")
+        message("the cluster wasn't paused; nothing changed")
 
 
 @cluster.command()
 @pass_session
 def members(session: Session) -> None:
-    """Every schedd process."""
+    """List members, the schedd processes."""
     found = seen(session, lambda client: client.cluster.members())
     show_list(session, found, MEMBERS, lambda one: one.name)
 
@@ -160,14 +166,15 @@ def members(session: Session) -> None:
 @cluster.command()
 @pass_session
 def shards(session: Session) -> None:
-    """Every partition of the jobs, and who owns it."""
+    """List shards, the partitions of the jobs, with their owners."""
     found = seen(session, lambda client: client.cluster.shards())
     show_list(session, found, SHARDS, lambda one: str(one.shard))
 
 
 def seen(session: Session, read: Callable[[Client], Awaitable[T]]) -> T:
-    """What a member sees of the cluster; a person is told what is wrong with it, which may be that
-    the member sees it as it was.
+    """Read from a member, and print the troubles of the cluster with a table.
+
+    One trouble may be that the member's view of the cluster is outdated.
     """
 
     async def both(client: Client) -> tuple[T, list[str]]:
@@ -175,9 +182,9 @@ def seen(session: Session, read: Callable[[Client], Awaitable[T]]) -> T:
         try:
             if not session.tabular:
                 return found, []
-            return found, [*(await client.cluster.status(deadline=TELL_WITHIN)).troubles]
+            return found, [*(await client.cluster.status(deadline=EXTRA_TIMEOUT)).troubles]
         except ApiError as unknown:
-            return found, [f"how the cluster stands isn't known: {unknown.what}"]
+            return found, [f"the state of the cluster is unknown: {unknown.what}"]
 
     found, troubles = session.run(both)
     for trouble in troubles:
@@ -190,17 +197,17 @@ cluster.add_command(doctor)
 
 @click.group(cls=CommandGroup)
 def audit() -> None:
-    """The audit: what was done, what was refused."""
+    """Read the audit log: changes, and rejected results."""
 
 
 @audit.command("list")
-@click.option("--action", default="", help="Of this kind, such as create or result.")
-@click.option("--object", "of", default="", help="On this object, such as job/default/etl.")
-@click.option("--run", "run_id", default="", metavar="RUN", help="About this run.")
-@click.option("--limit", type=click.IntRange(min=1), help="[default: 50 for tables, else all]")
+@click.option("--action", default="", help="Action, such as create or result.  [default: any]")
+@click.option("--object", "of", default="", help="Object, such as job/default/etl.  [default: any]")
+@click.option("--run", "run_id", default="", metavar="RUN", help="Run.  [default: any]")
+@limit_option
 @pass_session
 def list_audit(session: Session, action: str, of: str, run_id: str, limit: int | None) -> None:
-    """Entries, newest first."""
+    """List entries of the audit log, newest first."""
     show_listing(
         session,
         limit,

@@ -1,4 +1,4 @@
-"""`schedctl config`: which clusters are known, and which is in use."""
+"""`schedctl config`: the configured clusters, and the current one."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ from schedkit.net.channel import TLS
 
 @click.group(cls=CommandGroup)
 def config() -> None:
-    """Contexts: clusters by name."""
+    """Manage contexts: clusters by name."""
 
 
 @config.command()
 @pass_session
 def contexts(session: Session) -> None:
-    """All contexts; a star stands before the one in use."""
-    told = kept.load()
+    """List contexts; a star marks the current one."""
+    found = kept.load()
     if session.tabular:
-        for name, context in told.known.items():
-            star = "*" if name == told.current else " "
+        for name, context in found.known.items():
+            star = "*" if name == found.current else " "
             click.echo(f"{star} {name}  {','.join(context.endpoints)}")
     elif session.output == "name":
-        for name in told.known:
+        for name in found.known:
             click.echo(name)
     else:
-        known = {name: list(context.endpoints) for name, context in told.known.items()}
-        show_data(session, {"current": told.current, "contexts": known})
+        endpoints = {name: list(context.endpoints) for name, context in found.known.items()}
+        show_data(session, {"current": found.current, "contexts": endpoints})
 
 
 @config.command()
 @click.argument("name")
 @pass_session
 def use(session: Session, name: str) -> None:
-    """Put a context to use."""
+    """Select the current context."""
     del session
     kept.use(name)
-    message(f"schedctl now talks to {name}")
+    message(f"current context: {name}")
 
 
 @config.command()
 @click.argument("name")
 @pass_session
 def delete(session: Session, name: str) -> None:
-    """Forget a context, and nothing of its cluster."""
+    """Delete a context. Its cluster isn't changed."""
     del session
     kept.delete(name)
-    message(f"forgot {name}")
+    message(f"deleted context {name}")
 
 
 @config.command()
 @pass_session
 def view(session: Session) -> None:
-    """Where the configuration is, and what the context in use says."""
+    """Show the path of the configuration file, and the current context."""
     context = kept.current()
     show_facts(
         session,
@@ -80,11 +80,17 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @config.command("set")
 @click.argument("name")
-@click.option("--at", "endpoints", metavar="HOST:PORT,…", required=True, help="Its members.")
-@click.option("--ca", type=_file, help="PEM file of the authority: talk TLS.")
-@click.option("--cert", type=_file, help="Your certificate.")
-@click.option("--key", type=_file, help="Its key.")
-@click.option("--token-file", type=_file, help="A file with your access token.")
+@click.option(
+    "--at",
+    "endpoints",
+    metavar="HOST:PORT,…",
+    required=True,
+    help="Members of the cluster.",
+)
+@click.option("--ca", type=_file, help="PEM file of the authority, for TLS.  [default: no TLS]")
+@click.option("--cert", type=_file, help="PEM file of your certificate.  [default: none]")
+@click.option("--key", type=_file, help="PEM file of its key.  [default: none]")
+@click.option("--token-file", type=_file, help="File with your access token.  [default: none]")
 @pass_session
 def set_context(
     session: Session,
@@ -95,17 +101,17 @@ def set_context(
     key: Path | None,
     token_file: Path | None,
 ) -> None:
-    """Write a context, and put it to use."""
+    """Create or change a context, and make it the current one."""
     del session
     if ca is None and (cert or key):
-        raise click.UsageError("--cert and --key go with --ca")
+        raise click.UsageError("--cert and --key need --ca")
     kept.save(
         name,
         split_endpoints(endpoints),
         tls=None if ca is None else _tls(ca, cert, key),
         token_file=token_file and token_file.absolute(),
     )
-    message(f"schedctl now talks to {name}")
+    message(f"current context: {name}")
 
 
 def _tls(ca: Path, cert: Path | None, key: Path | None) -> TLS:

@@ -1,6 +1,6 @@
-"""`schedctl cluster doctor`: what a person would look at, with this machine's clock beside it.
+"""`schedctl cluster doctor`: the checks of the cluster, and of this machine's clock.
 
-Exit codes: 0 nothing is bad (there may be warnings), 1 something is.
+Exit codes: 0 no bad finding (warnings are fine), 1 a bad finding.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ BAD: Final = 1
 @click.command(cls=Command)
 @pass_session
 def doctor(session: Session) -> None:
-    """Look at etcd, PostgreSQL, clocks, members and workers, and say what to do.
+    """Check etcd, PostgreSQL, clocks, members and workers, and print a remedy for each problem.
 
-    Exits 1 if anything is bad; warnings alone are 0.
+    Exits with 1 if a check is bad, and with 0 if there are only warnings.
     """
     found = session.run(lambda client: client.cluster.doctor())
     findings = [*found.findings, this_machine(found.now, datetime.now(UTC))]
     if session.output == "table":
-        _tell(session, findings)
+        _show(session, findings)
     else:
         show_list(session, findings, FINDINGS, lambda one: f"{one.area}: {one.check}")
     if any(one.severity == "BAD" for one in findings):
         click.get_current_context().exit(BAD)
 
 
-def this_machine(told: datetime, here: datetime) -> Finding:
-    """This machine's wall clock beside cluster time, as good as one answer's way allows."""
-    off = here - told
+def this_machine(cluster_time: datetime, here: datetime) -> Finding:
+    """Compare this machine's clock with cluster time, to the accuracy of one call."""
+    off = here - cluster_time
     finding = wire.Finding(
         area="clocks",
         severity=wire.Finding.SEVERITY_OK,
@@ -51,13 +51,13 @@ def this_machine(told: datetime, here: datetime) -> Finding:
     )
     if abs(off) > OFF:
         finding.severity = wire.Finding.SEVERITY_WARN
-        finding.why = "times that are shown or given relative to now are off by as much"
+        finding.why = "relative times in commands and tables are off by the same amount"
         finding.remedy = "start a time service (chrony, systemd-timesyncd)"
     return value_of(Finding, finding)
 
 
-def _tell(session: Session, findings: list[Finding]) -> None:
-    """Area by area; why and what to do below what isn't ok."""
+def _show(session: Session, findings: list[Finding]) -> None:
+    """Print the findings by area, with reason and remedy below those that aren't ok."""
     order = [*dict.fromkeys(one.area for one in findings)]
     area = ""
     for one in sorted(findings, key=lambda each: order.index(each.area)):

@@ -1,4 +1,4 @@
-"""`schedctl job`: definitions, and what to do with them. NAME is an id or a name everywhere."""
+"""`schedctl job`: manage jobs. NAME is an id or a name everywhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from schedctl.columns import INSTANTS, JOBS, RUNS, WITH_EXCLUDED, facts
 from schedctl.commands.backfill import backfill, backfills, cancel_backfill
 from schedctl.failure import CommandFailure
 from schedctl.manifests import job_diff
-from schedctl.options.global_options import CommandGroup, pass_session
+from schedctl.options.global_options import CommandGroup, limit_option, pass_session
 from schedctl.options.job_options import (
     job_of,
     need_action,
@@ -33,13 +33,13 @@ from schedctl.output import (
     show_one,
     show_warnings,
 )
-from schedctl.session import INSTANT, TELL_WITHIN, Guard, Session, TimeType, known
+from schedctl.session import EXTRA_TIMEOUT, TIME, Guard, Session, TimeType, known
 from schedproto.v1 import job_pb2
 
 
 @click.group(cls=CommandGroup)
 def job() -> None:
-    """Jobs: what to run, when, and how."""
+    """Manage jobs: what runs, when, and how."""
 
 
 for command in (backfill, backfills, cancel_backfill):
@@ -53,9 +53,12 @@ def _name(one: Job) -> str:
 @job.command()
 @click.argument("name")
 @click.option(
-    "--idempotency-key", type=Guard(), metavar="KEY", help="The same key makes nothing twice."
+    "--idempotency-key",
+    type=Guard(),
+    metavar="KEY",
+    help="Idempotency key: for 24 h the same key returns the same job.  [default: none]",
 )
-@click.option("--dry-run", is_flag=True, help="Check only; nothing is stored.")
+@click.option("--dry-run", is_flag=True, help="Validation only: store nothing.")
 @schedule_options
 @paused_option
 @work_options
@@ -71,7 +74,7 @@ def create(
     argv: tuple[str, ...],
     **flags: Any,
 ) -> None:
-    """Store a job: `job create NAME --cron '0 2 * * *' -- /opt/etl --full`."""
+    """Create a job: `job create NAME --cron '0 2 * * *' -- /opt/etl --full`."""
     spec, _ = job_of(flags, argv)
     need_action(spec)
     made = session.run(
@@ -83,11 +86,11 @@ def create(
     _warn_of(spec)
     show_warnings(made)
     if dry_run:
-        message("checked; nothing was stored")
+        message("valid; nothing was stored")
 
 
 def _warn_of(spec: job_pb2.Job) -> None:
-    """Warn of a job whose runs end each other. Only such a job loads the schedules' code."""
+    """Warn if runs would end each other. Only such a job imports the code of schedules."""
     if spec.overlap in (job_pb2.OVERLAP_CANCEL_OTHER, job_pb2.OVERLAP_TERMINATE_OTHER):
         from schedctl.timetables import timetables
 
@@ -96,11 +99,17 @@ def _warn_of(spec: job_pb2.Job) -> None:
 
 
 @job.command("list")
-@click.option("--limit", type=click.IntRange(min=1), help="[default: 50 for tables, else all]")
-@click.option("--filter", "where", default="", metavar="'FIELD:VALUE …'")
+@limit_option
+@click.option(
+    "--filter",
+    "where",
+    default="",
+    metavar="'FIELD:VALUE …'",
+    help="Filter by fields, such as 'paused:true label.team:etl'.  [default: none]",
+)
 @pass_session
 def list_jobs(session: Session, limit: int | None, where: str) -> None:
-    """Jobs, newest first."""
+    """List jobs, newest first."""
     show_listing(
         session, limit, lambda client, most: client.jobs.list(where=where, limit=most), JOBS, _name
     )
@@ -110,7 +119,7 @@ def list_jobs(session: Session, limit: int | None, where: str) -> None:
 @click.argument("name")
 @pass_session
 def get(session: Session, name: str) -> None:
-    """One job."""
+    """Show a job in one row."""
     session.asked_job = name
     show_one(session, session.run(lambda client: client.jobs.get(name)), JOBS, _name)
 
@@ -119,7 +128,7 @@ def get(session: Session, name: str) -> None:
 @click.argument("name")
 @pass_session
 def describe(session: Session, name: str) -> None:
-    """One job in full, with its next instants and its latest runs."""
+    """Show a job in full, with its next scheduled times and its latest runs."""
     session.asked_job = name
 
     async def work(client: Client) -> tuple[Job, tuple[Instant, ...], list[Run]]:
@@ -133,8 +142,7 @@ def describe(session: Session, name: str) -> None:
         show_one(session, found, JOBS, _name)
         return
     show_facts(session, facts(JOBS, found))
-    told = found.to_json(snake=True)
-    show_facts(session, job_diff.remaining(told, found.action))
+    show_facts(session, job_diff.remaining(found.to_json(snake=True), found.action))
     if coming:
         message("next:")
         show_list(session, coming, INSTANTS, lambda one: one.scheduled_at.isoformat())
@@ -145,8 +153,12 @@ def describe(session: Session, name: str) -> None:
 
 @job.command()
 @click.argument("name")
-@click.option("--dry-run", is_flag=True, help="Show the change; store nothing. Exit 1 if one.")
-@click.option("--etag", type=Guard(), help="Only if the job is still the one with this etag.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Preview: show the change, store nothing, exit 1 if there is one.",
+)
+@click.option("--etag", type=Guard(), help="Etag that the job must have.  [default: any]")
 @schedule_options
 @work_options
 @notice_options
@@ -161,12 +173,12 @@ def patch(
     argv: tuple[str, ...],
     **flags: Any,
 ) -> None:
-    """Change what is named and nothing else; the change is shown first."""
+    """Change the given fields of a job. The change is shown first."""
     session.asked_job = name
     spec, named = job_of(flags, argv)
     if not named:
         raise CommandFailure(
-            "nothing to change", reason="NO_CHANGE", remedy="name a field: --timeout 5m, --cron …"
+            "no change is given", reason="NO_CHANGE", remedy="name a field: --timeout 5m, --cron …"
         )
 
     async def work(client: Client) -> tuple[Job, bool]:
@@ -175,11 +187,11 @@ def patch(
         after = await client.jobs.update(
             before.name, merged, mask=named, etag=etag or "", validate_only=True
         )
-        told = job_diff.between(session, before, after)
-        for line in told:
+        changes = job_diff.between(session, before, after)
+        for line in changes:
             message(line)
-        if dry_run or not told:
-            return after, bool(told)
+        if dry_run or not changes:
+            return after, bool(changes)
         return await client.jobs.update(
             before.name, merged, mask=named, etag=etag or before.etag
         ), False
@@ -194,10 +206,10 @@ def patch(
 
 @job.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
-@click.option("--note", default="", help="Why; it stands in the audit.")
+@click.option("--note", default="", help="Note, for the audit log.  [default: none]")
 @pass_session
 def delete(session: Session, names: tuple[str, ...], note: str) -> None:
-    """Delete jobs: nothing of them starts any more; what runs, finishes."""
+    """Delete jobs. No new run starts; running ones finish."""
     for name in names:
         session.confirm("delete job", name, always=True)
 
@@ -214,11 +226,19 @@ def delete(session: Session, names: tuple[str, ...], note: str) -> None:
 
 @job.command()
 @click.argument("name")
-@click.option("--note", default="", help="Why.")
-@click.option("--until", type=TimeType(), metavar=INSTANT, help="Resume by itself then.")
+@click.option("--note", default="", help="Note, shown with the pause.  [default: none]")
+@click.option(
+    "--until",
+    type=TimeType(),
+    metavar=TIME,
+    help="Time of the automatic resume.  [default: none]",
+)
 @pass_session
 def pause(session: Session, name: str, note: str, until: datetime | None) -> None:
-    """Fire no instant until `resume`; none is replayed afterwards. Triggers still work."""
+    """Pause a job until `job resume`. Triggers still run.
+
+    Scheduled times in the pause don't run, and aren't caught up afterwards.
+    """
     _change(session, name, lambda client: client.jobs.pause(name, note, until=until))
     message(f"paused {name}")
 
@@ -227,17 +247,17 @@ def pause(session: Session, name: str, note: str, until: datetime | None) -> Non
 @click.argument("name")
 @pass_session
 def resume(session: Session, name: str) -> None:
-    """Let a paused job fire again."""
+    """Resume a paused job."""
     idle = False
 
     async def both(client: Client) -> Job:
         nonlocal idle
-        before = await known(client.jobs.get(name, deadline=TELL_WITHIN))
+        before = await known(client.jobs.get(name, deadline=EXTRA_TIMEOUT))
         idle = before is not None and not before.paused
         return await client.jobs.resume(name)
 
     _change(session, name, both)
-    message(f"{name} wasn't paused: there was nothing to resume" if idle else f"resumed {name}")
+    message(f"{name} wasn't paused; nothing changed" if idle else f"resumed {name}")
 
 
 def _change(session: Session, name: str, call: Callable[[Client], Awaitable[Job]]) -> None:
@@ -249,16 +269,21 @@ def _change(session: Session, name: str, call: Callable[[Client], Awaitable[Job]
 
 @job.command()
 @click.argument("name")
-@click.option("--payload", metavar="JSON|@FILE|-", help="Instead of the job's own.")
-@click.option("--priority", metavar="high|medium|low", help="Instead of the job's own.")
-@click.option("--overlap", metavar="skip|allow|…", help="Instead of the job's own.")
-@click.option("--delay", metavar="5s", help="Not before this has passed.")
+@click.option("--payload", metavar="JSON|@FILE|-", help="Payload.  [default: the job's]")
+@click.option("--priority", metavar="high|medium|low", help="Priority.  [default: the job's]")
+@click.option("--overlap", metavar="skip|allow|…", help="Overlap policy.  [default: the job's]")
+@click.option("--delay", metavar="5s", help="Delay of the start.  [default: 0s]")
 @click.option(
-    "--idempotency-key", type=Guard(), metavar="KEY", help="The same key starts nothing twice."
+    "--idempotency-key",
+    type=Guard(),
+    metavar="KEY",
+    help="Idempotency key: for 24 h the same key returns the same run.  [default: none]",
 )
-@click.option("--wait", is_flag=True, help="Stay until it has ended; print what it wrote.")
-@click.option("--follow", is_flag=True, help="As --wait, and print it as it comes.")
-@click.option("--exit-status", is_flag=True, help="Wait; leave with the job's own exit code.")
+@click.option("--wait", is_flag=True, help="Wait until the run has ended, then print its output.")
+@click.option(
+    "--follow", is_flag=True, help="Wait as with --wait, and print the output as it arrives."
+)
+@click.option("--exit-status", is_flag=True, help="Wait, and exit with the exit code of the job.")
 @pass_session
 def trigger(
     session: Session,
@@ -272,7 +297,7 @@ def trigger(
     follow: bool,
     exit_status: bool,
 ) -> None:
-    """Start a run now, whatever the schedule says; also while the job is paused."""
+    """Start a run of a job now, also while the job is paused."""
     session.asked_job = name
     given = read_payload(payload) if payload is not None else None
     wait = wait or follow or exit_status
@@ -299,14 +324,25 @@ def trigger(
 
 @job.command("next")
 @click.argument("name")
-@click.option("--after", type=TimeType(), metavar=INSTANT, help="Exclusive.  [default: now]")
-@click.option("--count", default=10, show_default=True, type=click.IntRange(1, 1000))
-@click.option("--excluded", is_flag=True, help="Also those between that a calendar excludes.")
+@click.option(
+    "--after",
+    type=TimeType(),
+    metavar=TIME,
+    help="Time after which to begin, exclusive.  [default: now]",
+)
+@click.option(
+    "--count",
+    default=10,
+    show_default=True,
+    type=click.IntRange(1, 1000),
+    help="Number of scheduled times.",
+)
+@click.option("--excluded", is_flag=True, help="Excluded times, too.")
 @pass_session
 def next_instants(
     session: Session, name: str, after: datetime | None, count: int, excluded: bool
 ) -> None:
-    """The coming instants of a job: those that run."""
+    """List the next scheduled times of a job."""
     session.asked_job = name
 
     async def work(client: Client) -> tuple[Job, tuple[Instant, ...]]:
@@ -318,19 +354,19 @@ def next_instants(
     if found.paused:
         note = f": {found.pause_note}" if found.pause_note else ""
         until = f", until {found.paused_until.isoformat()}" if found.paused_until else ""
-        message(f"{name} is paused{until}{note}; nothing of this runs while it is")
+        message(f"{name} is paused{until}{note}; none of these times runs while it is paused")
     if not coming:
-        message(f"{name} has no instant to come" + (" after that" if after else ""))
+        message(f"{name} has no scheduled time" + (" after that" if after else " in the future"))
     columns = WITH_EXCLUDED if excluded else INSTANTS
     show_list(session, coming, columns, lambda one: one.scheduled_at.isoformat())
 
 
 @job.command()
 @click.argument("name")
-@click.option("--at", required=True, type=TimeType(), metavar=INSTANT, help="The nominal instant.")
+@click.option("--at", required=True, type=TimeType(), metavar=TIME, help="Scheduled time.")
 @pass_session
 def explain(session: Session, name: str, at: datetime) -> None:
-    """Why did it run, or not, then? The answer names the row that it was read from."""
+    """Explain why a job ran, or didn't run, at a scheduled time."""
     session.asked_job = name
     found = session.run(lambda client: client.jobs.explain(name, at))
     if not session.tabular:

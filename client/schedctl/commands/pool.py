@@ -1,4 +1,4 @@
-"""`schedctl pool`: jobs that share how many runs are under way at once, or how many start."""
+"""`schedctl pool`: jobs that share a concurrency limit, a rate limit, or both."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from schedclient import Client, NotFound, Pool
 from schedctl.columns import POOLS, facts
 from schedctl.failure import CommandFailure
 from schedctl.manifests import job_diff
-from schedctl.options.global_options import CommandGroup, pass_session
+from schedctl.options.global_options import CommandGroup, limit_option, pass_session
 from schedctl.output import message, show_data, show_facts, show_listing, show_one
-from schedctl.session import TELL_WITHIN, Session, known
+from schedctl.session import EXTRA_TIMEOUT, Session, known
 from schedkit.protojson import FormErrors, from_json, rate_text
 from schedproto.v1 import pool_service_pb2
 
 
 @click.group(cls=CommandGroup)
 def pool() -> None:
-    """Pools: jobs that share a limit of runs at once, or a rate of starts."""
+    """Manage pools: jobs that share a concurrency limit or a rate limit."""
 
 
 def _name(one: Pool) -> str:
@@ -29,12 +29,12 @@ def _name(one: Pool) -> str:
 
 
 class PoolRateType(click.ParamType[str]):
-    """Starts in a time, as `100/m` or `3/30s`."""
+    """A rate limit, as `100/m` or `3/30s`."""
 
     name = "rate"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The shortest text of it."""
+        """Return the shortest text of the rate."""
         try:
             read = from_json({"rate": str(value)}, pool_service_pb2.Pool)
         except FormErrors as error:
@@ -44,7 +44,7 @@ class PoolRateType(click.ParamType[str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolEdit:
-    """What is named of a pool; the rest stays as it is."""
+    """The given fields of a pool; the others are kept."""
 
     limit: int | None
     no_limit: bool
@@ -52,16 +52,16 @@ class PoolEdit:
     no_rate: bool
 
     def check(self) -> None:
-        """Refuse a change of nothing, and one that says two things."""
+        """Reject an empty change, and options that contradict each other."""
         limits, rates = (self.limit, self.no_limit), (self.rate, self.no_rate)
         for flag, (given, none) in (("limit", limits), ("rate", rates)):
             if given is not None and none:
                 raise CommandFailure(
-                    f"--{flag} and --no-{flag} stand beside each other", remedy="give one of them"
+                    f"--{flag} can't be combined with --no-{flag}", remedy="give one of them"
                 )
         if not any((*limits, *rates)):
             raise CommandFailure(
-                "nothing to change",
+                "no change is given",
                 reason="NO_CHANGE",
                 remedy="give --limit N, --no-limit, --rate 100/m or --no-rate",
             )
@@ -69,7 +69,7 @@ class PoolEdit:
     async def put(
         self, client: Client, name: str, before: Pool | None, *, validate_only: bool
     ) -> Pool:
-        """Over what was seen, and nothing newer."""
+        """Change the pool, only if it still has the version of `before`."""
         limit, rate = (before.limit, before.rate) if before else (0, None)
         return await client.pools.set(
             name,
@@ -81,10 +81,10 @@ class PoolEdit:
 
 
 @pool.command("list")
-@click.option("--limit", type=click.IntRange(min=1), help="[default: 50 for tables, else all]")
+@limit_option
 @pass_session
 def list_pools(session: Session, limit: int | None) -> None:
-    """Pools, by name, with how many of their runs are under way, and how many wait."""
+    """List pools by name, with the numbers of their running and waiting runs."""
     show_listing(session, limit, lambda client, most: client.pools.list(limit=most), POOLS, _name)
 
 
@@ -92,7 +92,7 @@ def list_pools(session: Session, limit: int | None) -> None:
 @click.argument("name")
 @pass_session
 def describe(session: Session, name: str) -> None:
-    """One pool in full."""
+    """Show a pool in full."""
     found = session.run(lambda client: client.pools.get(name))
     if session.tabular:
         show_facts(session, facts(POOLS, found))
@@ -102,36 +102,50 @@ def describe(session: Session, name: str) -> None:
 
 @pool.command("set")
 @click.argument("name")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Runs under way at once.")
-@click.option("--no-limit", is_flag=True, help="However many at once.")
-@click.option("--rate", type=PoolRateType(), metavar="100/m|3/30s", help="Starts in any such time.")
-@click.option("--no-rate", is_flag=True, help="However many in a time.")
-@click.option("--dry-run", is_flag=True, help="Show the change; store nothing. Exit 1 if one.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Concurrency limit, in runs.  [default: unchanged]",
+)
+@click.option("--no-limit", is_flag=True, help="No concurrency limit.")
+@click.option(
+    "--rate",
+    type=PoolRateType(),
+    metavar="100/m|3/30s",
+    help="Rate limit, in starts per time.  [default: unchanged]",
+)
+@click.option("--no-rate", is_flag=True, help="No rate limit.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Preview: show the change, store nothing, exit 1 if there is one.",
+)
 @pass_session
 def set_pool(session: Session, /, name: str, dry_run: bool, **flags: Any) -> None:
-    """Make a pool, or change what is named of it and nothing else; the change is shown first.
+    """Create a pool, or change the given limits. The change is shown first.
 
-    What runs goes on; a lower limit holds from the next start on.
+    Running runs continue; a lower limit applies to the next starts.
     """
-    wish = PoolEdit(**flags)
-    wish.check()
+    edit = PoolEdit(**flags)
+    edit.check()
 
     async def work(client: Client) -> tuple[Pool, bool]:
         before = await _there(client, name)
-        if before is None and wish.limit is None and wish.rate is None:
+        if before is None and edit.limit is None and edit.rate is None:
             raise CommandFailure(
-                f"there is no pool {name!r}",
+                f"pool {name!r} not found",
                 status="NOT_FOUND",
                 reason="NO_SUCH_POOL",
-                remedy=f"make it: schedctl pool set {name} --limit 3",
+                remedy=f"create it: schedctl pool set {name} --limit 3",
             )
-        after = await wish.put(client, name, before, validate_only=True)
-        told = job_diff.of_pool(before, after)
-        for line in told:
+        after = await edit.put(client, name, before, validate_only=True)
+        changes = job_diff.of_pool(before, after)
+        for line in changes:
             message(line)
-        if dry_run or not told:
-            return after, bool(told)
-        return await wish.put(client, name, before, validate_only=False), False
+        if dry_run or not changes:
+            return after, bool(changes)
+        return await edit.put(client, name, before, validate_only=False), False
 
     after, differs = session.run(work)
     show_one(session, after, POOLS, _name)
@@ -142,12 +156,12 @@ def set_pool(session: Session, /, name: str, dry_run: bool, **flags: Any) -> Non
 
 @pool.command()
 @click.argument("name")
-@click.option("--note", default="", help="Why.")
+@click.option("--note", default="", help="Note, shown with the pause.  [default: none]")
 @pass_session
 def pause(session: Session, name: str, note: str) -> None:
-    """Start nothing of it until `resume`, what is triggered neither.
+    """Pause a pool: start none of its runs until `pool resume`, also no triggered ones.
 
-    Schedules go on, and their runs wait; what runs goes on.
+    Schedules continue to fire, and their runs wait. Running runs continue.
     """
     _change(session, lambda client: client.pools.pause(name, note))
     message(f"paused {name}")
@@ -157,17 +171,17 @@ def pause(session: Session, name: str, note: str) -> None:
 @click.argument("name")
 @pass_session
 def resume(session: Session, name: str) -> None:
-    """Let the runs of a paused pool start again; those that have waited do, too."""
+    """Resume a paused pool; waiting runs start."""
     idle = False
 
     async def both(client: Client) -> Pool:
         nonlocal idle
-        before = await known(client.pools.get(name, deadline=TELL_WITHIN))
+        before = await known(client.pools.get(name, deadline=EXTRA_TIMEOUT))
         idle = before is not None and not before.paused
         return await client.pools.resume(name)
 
     _change(session, both)
-    message(f"{name} wasn't paused: there was nothing to resume" if idle else f"resumed {name}")
+    message(f"{name} wasn't paused; nothing changed" if idle else f"resumed {name}")
 
 
 @pool.command()

@@ -1,4 +1,4 @@
-"""`schedctl run`: what became of the work."""
+"""`schedctl run` and `schedctl events`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from schedclient import Client, DeadlineExceeded, Result, Run, RunEvent
 from schedctl import run_follower
 from schedctl.columns import ATTEMPTS, CHILDREN, RUNS, facts, progress
 from schedctl.failure import CommandFailure
-from schedctl.options.global_options import Command, CommandGroup, pass_session
+from schedctl.options.global_options import Command, CommandGroup, limit_option, pass_session
 from schedctl.options.payloads import read_payload
 from schedctl.output import (
     event,
@@ -27,7 +27,7 @@ from schedctl.session import Guard, Session
 
 @click.group(cls=CommandGroup)
 def run() -> None:
-    """Runs: one for each occurrence of a job, and for each submitted work."""
+    """Manage runs: occurrences of jobs, and submitted runs."""
 
 
 def _id(one: Run) -> str:
@@ -35,15 +35,28 @@ def _id(one: Run) -> str:
 
 
 @run.command("list")
-@click.option("--job", default="", help="Of this job (id or name).")
-@click.option("--state", multiple=True, metavar="STATE", help="In this state; repeatable.")
-@click.option("--worker", default="", help="Handed to this worker.")
-@click.option("--trigger", metavar="schedule|manual|redrive|…", help="Made by this.")
-@click.option("--backfill", default="", metavar="ID", help="Made by this backfill.")
-@click.option("--parent", default="", metavar="RUN", help="Children of this broadcast.")
-@click.option("--after", metavar="INSTANT", help="Scheduled after.")
-@click.option("--before", metavar="INSTANT", help="Scheduled before.")
-@click.option("--limit", type=click.IntRange(min=1), help="[default: 50 for tables, else all]")
+@click.option("--job", default="", help="Job (id or name).  [default: any]")
+@click.option("--state", multiple=True, metavar="STATE", help="State; repeatable.  [default: any]")
+@click.option("--worker", default="", help="Worker that the run was dispatched to.  [default: any]")
+@click.option(
+    "--trigger",
+    metavar="schedule|manual|redrive|…",
+    help="Origin of the runs.  [default: any]",
+)
+@click.option("--backfill", default="", metavar="ID", help="Backfill of the runs.  [default: any]")
+@click.option(
+    "--parent",
+    default="",
+    metavar="RUN",
+    help="Broadcast whose children to list.  [default: no children]",
+)
+@click.option(
+    "--after", metavar="TIME", help="Start of the scheduled times, exclusive.  [default: none]"
+)
+@click.option(
+    "--before", metavar="TIME", help="End of the scheduled times, exclusive.  [default: none]"
+)
+@limit_option
 @pass_session
 def list_runs(
     session: Session,
@@ -57,7 +70,7 @@ def list_runs(
     before: str | None,
     limit: int | None,
 ) -> None:
-    """Runs, newest first. A broadcast's children stand there with --parent or --worker alone."""
+    """List runs, newest first. Children of broadcasts are listed only with --parent or --worker."""
     states = [word for one in state for word in one.split(",")]
     show_listing(
         session,
@@ -82,7 +95,7 @@ def list_runs(
 @click.argument("run_id")
 @pass_session
 def get(session: Session, run_id: str) -> None:
-    """One run."""
+    """Show a run."""
     found = session.run(lambda client: client.runs.get(run_id))
     if not session.tabular:
         show_one(session, found, RUNS, _id)
@@ -94,7 +107,7 @@ def get(session: Session, run_id: str) -> None:
             ("Due", found.due_at),
             ("Retry", found.retry_at),
             ("Backfill", found.backfill_id),
-            ("Does again", found.redrive_of),
+            ("Redrive of", found.redrive_of),
             ("Child of", found.parent_run_id),
             ("For worker", found.target),
             ("Children", found.children or None),
@@ -120,12 +133,14 @@ def _children(client: Client, run_id: str, most: int | None) -> AsyncIterator[Ru
 
 @run.command()
 @click.argument("run_ids", nargs=-1, metavar="[RUN…]")
-@click.option("--job", default="", help="All runs of this job (id or name), until Ctrl-C.")
+@click.option("--job", default="", help="Job (id or name) to watch until Ctrl-C.  [default: none]")
 @pass_session
 def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
-    """Each change of runs as it happens, until all have ended. JSON: an object a line."""
+    """Print each change of runs until all have ended; with -o json one object per line."""
     if bool(run_ids) == bool(job):
-        raise CommandFailure("name runs or --job", remedy="schedctl events shows those of all jobs")
+        raise CommandFailure(
+            "give either RUN… or --job", remedy="schedctl events prints the changes of all jobs"
+        )
 
     async def work(client: Client) -> None:
         async for one in client.runs.watch(*run_ids, job=job):
@@ -135,23 +150,29 @@ def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
 
 
 @click.command(cls=Command)
-@click.option("--job", type=Guard(), help="Of this job (id or name).")
-@click.option("--after", type=Guard(), metavar="CURSOR", help="First what changed since then.")
+@click.option("--job", type=Guard(), help="Job (id or name).  [default: all]")
+@click.option(
+    "--after",
+    type=Guard(),
+    metavar="CURSOR",
+    help="Cursor of an earlier event to continue from.  [default: runs in progress]",
+)
 @pass_session
 def events(session: Session, job: str | None, after: str | None) -> None:
-    """Each change of any run of the namespace as it happens, until Ctrl-C, from those on that
-    haven't ended; also changes of leader, and members and workers that are lost or return.
-    JSON: an object a line, with the `cursor` to go on after it.
+    """Print each change of any run of the namespace until Ctrl-C.
+
+    Begins with the runs in progress. Also prints changes of leader, and members and workers that
+    are lost or return. With -o json one object per line, with the `cursor` to continue from.
     """
 
     async def work(client: Client) -> None:
         async for one in client.runs.events(job=job or "", after=after or ""):
-            event(session, one, _told)
+            event(session, one, _event_line)
 
     session.run(work)
 
 
-def _told(one: RunEvent) -> str:
+def _event_line(one: RunEvent) -> str:
     if one.cluster:
         return f"{stamp(one.cluster.at)}  {one.cluster.text}"
     return run_follower.outcome(one.run) if one.run else f"… {one.gap.why if one.gap else ''}"
@@ -159,10 +180,10 @@ def _told(one: RunEvent) -> str:
 
 @run.command()
 @click.argument("run_ids", nargs=-1, required=True, metavar="RUN…")
-@click.option("--exit-status", is_flag=True, help="Leave with the job's own exit code.")
+@click.option("--exit-status", is_flag=True, help="Exit with the exit code of the job.")
 @pass_session
 def wait(session: Session, run_ids: tuple[str, ...], exit_status: bool) -> None:
-    """Stay until runs have ended; exit 1 if one failed, 7 if `--timeout` passed first."""
+    """Wait until runs have ended. Exits with 1 if one failed, with 7 after `--timeout`."""
     runs = session.run(lambda client: _all_ended(session, client, run_ids))
     if session.tabular:
         for one in runs:
@@ -179,11 +200,11 @@ async def _all_ended(session: Session, client: Client, run_ids: Sequence[str]) -
     import asyncio
 
     ended: dict[str, Run] = {}
-    asides = run_follower.Asides(client)
+    messages = run_follower.WaitMessages(client)
     try:
         async with asyncio.timeout(session.timeout):
             async for one in client.runs.watch(*run_ids):
-                await asides.look(one)
+                await messages.on_change(one)
                 if one.ended:
                     ended[one.run_id] = one
     except TimeoutError:
@@ -191,19 +212,21 @@ async def _all_ended(session: Session, client: Client, run_ids: Sequence[str]) -
         raise DeadlineExceeded(
             f"{len(left)} of {len(run_ids)} runs haven't ended after {session.timeout:g} s",
             reason="STILL_RUNNING",
-            remedy=f"they go on; schedctl run why {left[0]}" if left else "",
+            remedy=f"the runs continue; schedctl run why {left[0]}" if left else "",
         ) from None
     return [ended[run_id] for run_id in run_ids]
 
 
 @run.command()
 @click.argument("run_id")
-@click.option("-f", "--follow", is_flag=True, help="Stay until it has ended.")
-@click.option("--token", type=int, default=0, help="Of the attempt with this token.")
-@click.option("--timestamps", is_flag=True, help="Each line with when the worker read it, UTC.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the output until the run has ended.")
+@click.option(
+    "--token", type=int, default=0, help="Fencing token of one attempt.  [default: all attempts]"
+)
+@click.option("--timestamps", is_flag=True, help="UTC time before each line, from the worker.")
 @pass_session
 def logs(session: Session, run_id: str, follow: bool, token: int, timestamps: bool) -> None:
-    """What it wrote, byte for byte: its stdout on stdout, its stderr on stderr."""
+    """Print the output of a run, byte for byte: its stdout on stdout, its stderr on stderr."""
 
     async def work(client: Client) -> None:
         pieces = client.runs.logs(run_id, fencing_token=token, follow=follow)
@@ -217,25 +240,25 @@ def logs(session: Session, run_id: str, follow: bool, token: int, timestamps: bo
 
 @run.command()
 @click.argument("run_id")
-@click.option("--reason", default="", help="For the audit.")
+@click.option("--reason", default="", help="Reason, for the audit log.  [default: none]")
 @pass_session
 def cancel(session: Session, run_id: str, reason: str) -> None:
-    """End a run: at once if it waits, else by terminate and kill. Twice is fine."""
+    """Cancel a run: at once if it waits, else by terminate and kill. Can be repeated."""
     ended = session.run(lambda client: client.runs.cancel(run_id, reason))
     if not session.tabular:
         show_one(session, ended, RUNS, _id)
-    told = "its children are ended" if ended.children else "its worker was told"
-    message(f"cancelled {run_id}" if ended.ended else f"cancelling {run_id}: {told}")
+    state = "its children are being ended" if ended.children else "its worker is ending it"
+    message(f"cancelled {run_id}" if ended.ended else f"cancelling {run_id}: {state}")
 
 
 @run.command()
 @click.argument("run_id")
-@click.option("--payload", metavar="JSON|@FILE|-", help="Instead of its own.")
+@click.option("--payload", metavar="JSON|@FILE|-", help="Payload.  [default: the run's]")
 @pass_session
 def retry(session: Session, run_id: str, payload: str | None) -> None:
-    """Do a run again that failed for good, was cancelled, or waited too long.
+    """Run again a run that failed for good, was cancelled or missed its start deadline.
 
-    It is a new run, of the job as it is now. Twice gives the same run.
+    Creates a new run of the current definition of the job. Repeating returns the same run.
     """
     given = read_payload(payload) if payload is not None else None
     made = session.run(lambda client: client.runs.retry(run_id, payload=given))
@@ -246,7 +269,7 @@ def retry(session: Session, run_id: str, payload: str | None) -> None:
 @click.argument("run_id")
 @pass_session
 def attempts(session: Session, run_id: str) -> None:
-    """Every try of a run, and every handing out that was lost."""
+    """List the attempts of a run, and the assignments that were lost."""
     tries = session.run(lambda client: client.runs.attempts(run_id))
     show_list(session, tries, ATTEMPTS, lambda one: str(one.fencing_token))
 
@@ -255,8 +278,9 @@ def attempts(session: Session, run_id: str) -> None:
 @click.argument("run_id")
 @pass_session
 def result(session: Session, run_id: str) -> None:
-    """What a run returned: JSON, or the bytes themselves. Exits with 1 where a run that didn't
-    succeed returned nothing.
+    """Print the result of a run: JSON or raw bytes.
+
+    Exits with 1 if a run that didn't succeed has no result.
     """
 
     async def work(client: Client) -> tuple[Result, Run]:
@@ -268,7 +292,7 @@ def result(session: Session, run_id: str) -> None:
     else:
         run_follower.print_result(found)
         if found.empty:
-            message(f"it returned nothing: {run_follower.outcome(of)}")
+            message(f"no result: {run_follower.outcome(of)}")
     if found.problem or (found.empty and not of.succeeded):
         click.get_current_context().exit(run_follower.RUN_FAILED)
 
@@ -277,7 +301,7 @@ def result(session: Session, run_id: str) -> None:
 @click.argument("run_id")
 @pass_session
 def why(session: Session, run_id: str) -> None:
-    """Why it waits, or why it ended so; and what helps."""
+    """Explain why a run waits or how it ended, with a remedy."""
     found = session.run(lambda client: client.runs.why(run_id))
     if not session.tabular:
         show_data(session, found.to_json(snake=session.output == "yaml"))

@@ -1,4 +1,4 @@
-"""`schedctl submit`: one-time work without a stored job."""
+"""`schedctl submit`: a single run without a stored job."""
 
 from __future__ import annotations
 
@@ -16,13 +16,20 @@ from schedctl.session import Guard, Session
 
 
 @click.command(cls=Command, context_settings={"allow_interspersed_args": False})
-@click.option("--wait", is_flag=True, help="Stay until it has ended; print what it wrote.")
-@click.option("--follow", is_flag=True, help="As --wait, and print it as it comes.")
-@click.option("--exit-status", is_flag=True, help="Leave with the command's own exit code.")
-@click.option("--name", default="", help="Shown as the run's job.")
-@click.option("--delay", metavar="5s", help="Not before this has passed.")
+@click.option("--wait", is_flag=True, help="Wait until the run has ended, then print its output.")
 @click.option(
-    "--idempotency-key", type=Guard(), metavar="KEY", help="The same key starts nothing twice."
+    "--follow", is_flag=True, help="Wait as with --wait, and print the output as it arrives."
+)
+@click.option(
+    "--exit-status", is_flag=True, help="Wait, and exit with the exit code of the command."
+)
+@click.option("--name", default="", help="Name, shown as the job of the run.  [default: none]")
+@click.option("--delay", metavar="5s", help="Delay of the start.  [default: 0s]")
+@click.option(
+    "--idempotency-key",
+    type=Guard(),
+    metavar="KEY",
+    help="Idempotency key: for 24 h the same key returns the same run.  [default: none]",
 )
 @work_options
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
@@ -41,7 +48,7 @@ def submit(
 ) -> None:
     """Run something once: `submit --wait -- sh -c 'echo hi'`.
 
-    Ctrl-C leaves the run alone.
+    Ctrl-C stops the wait, not the run.
     """
     job, _ = job_of(flags, argv)
     need_action(job)

@@ -15,7 +15,7 @@ from schedctl.session import Session
 @click.command(cls=Command)
 @pass_session
 def version(session: Session) -> None:
-    """This program's version; asks no cluster."""
+    """Print the version of schedctl. No cluster is called."""
     found = this_version()
     if session.tabular or session.output == "name":
         click.echo(f"schedctl {found}")
@@ -24,7 +24,7 @@ def version(session: Session) -> None:
 
 
 def this_version() -> str:
-    """As it was installed."""
+    """Return the version of the installed package."""
     try:
         return installed("schedd")
     except PackageNotFoundError:

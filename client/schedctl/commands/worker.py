@@ -1,4 +1,4 @@
-"""`schedctl worker`: who runs the work, and who is to take no more of it."""
+"""`schedctl worker`: list, describe, drain and undrain workers."""
 
 from __future__ import annotations
 
@@ -11,33 +11,35 @@ import click
 from schedclient import Client, Worker
 from schedctl.columns import WORKERS, facts
 from schedctl.commands.cluster import seen
-from schedctl.options.global_options import CommandGroup, pass_session
+from schedctl.options.global_options import CommandGroup, limit_option, pass_session
 from schedctl.output import message, show_facts, show_list, show_one
-from schedctl.run_follower import to_its_end
+from schedctl.run_follower import follow_to_end
 from schedctl.session import Session
 
-UNDRAINED: Final = "it was undrained"
-AWAY: Final = "it isn't there"
-ANEW: Final = "it was started anew"
-_AGAIN: Final = "what still ran on it was given back, or is done again"
-INSTEAD: Final[Mapping[str, str]] = {
-    UNDRAINED: "was undrained, not drained: it is given work again",
-    AWAY: f"is lost, not drained: {_AGAIN} elsewhere; schedctl worker undrain {{name}}",
-    ANEW: f"was started anew, not drained: {_AGAIN}; schedctl worker undrain {{name}}",
+UNDRAINED: Final = "the worker was undrained"
+LOST: Final = "the worker is lost"
+RESTARTED: Final = "the worker was restarted"
+_RUNS: Final = "its remaining runs were returned or start again"
+NOT_DRAINED: Final[Mapping[str, str]] = {
+    UNDRAINED: "was undrained before the drain completed: it gets runs again",
+    LOST: f"was lost before the drain completed: {_RUNS} elsewhere;"
+    " schedctl worker undrain {name}",
+    RESTARTED: f"was restarted before the drain completed: {_RUNS};"
+    " schedctl worker undrain {name}",
 }
-"""How a drain that is waited for ends otherwise: as it stands, and what that means."""
+"""Ends of a drain other than its completion, with their messages."""
 
 
 @click.group(cls=CommandGroup)
 def worker() -> None:
-    """Workers: the workerd processes that run the work."""
+    """Manage workers: the workerd processes that execute runs."""
 
 
 @worker.command("list")
-@click.option("--limit", type=click.IntRange(min=1), help="[default: 50 for tables, else all]")
+@limit_option
 @pass_session
 def list_workers(session: Session, limit: int | None) -> None:
-    """Every worker."""
+    """List workers."""
     most = session.limit(limit)
 
     async def listed(client: Client) -> list[Worker]:
@@ -46,14 +48,14 @@ def list_workers(session: Session, limit: int | None) -> None:
     found = seen(session, listed)
     show_list(session, found[:most], WORKERS, lambda one: one.name)
     if limit is None and most is not None and len(found) > most:
-        message(f"these are the first {most}: --limit N shows more, -o json all")
+        message(f"only the first {most} are shown: --limit N shows more, -o json all")
 
 
 @worker.command()
 @click.argument("name")
 @pass_session
 def describe(session: Session, name: str) -> None:
-    """One worker."""
+    """Show a worker in full."""
     found = session.run(lambda client: client.workers.get(name))
     if session.tabular:
         show_facts(session, facts(WORKERS, found))
@@ -63,44 +65,43 @@ def describe(session: Session, name: str) -> None:
 
 @worker.command()
 @click.argument("name")
-@click.option("--reason", default="", help="Why; everybody sees it.")
+@click.option("--reason", default="", help="Reason, shown with the drain.  [default: none]")
 @click.option(
     "--wait",
     is_flag=True,
-    help="Stay until nothing runs on it and its results are stored; tell how far it is.",
+    help="Wait until its runs have ended and its results are stored, with progress.",
 )
 @pass_session
 def drain(session: Session, name: str, reason: str, wait: bool) -> None:
-    """Give it no new work, also after its next start, until it is undrained.
+    """Drain a worker: send it no new runs, also after a restart, until `worker undrain`.
 
-    What it runs it finishes. --wait ends with 1 where the worker is lost or started anew meanwhile
-    (what ran on it may be done again) or undrained. Of one that was drained before and is LOST
-    there is nothing to wait for: 0.
+    Runs in progress finish. With --wait, exits with 1 if the worker is lost, restarted or undrained
+    meanwhile; its runs may start again. Exits with 0 at once if a drained worker is LOST.
     """
-    otherwise = ""
+    instead = ""
 
     async def work(client: Client) -> Worker:
-        nonlocal otherwise
+        nonlocal instead
         drained = await client.workers.drain(name, reason=reason)
         if not wait or drained.state == "LOST":
             return drained
-        found = await to_its_end(
+        found = await follow_to_end(
             session,
             drained,
             client.workers.watch(name),
-            lambda found: _otherwise(drained, found) or _left(found),
-            lambda found: bool(_otherwise(drained, found)) or _done(found),
-            name="drain",
-            remedy=f"see `schedctl worker describe {name}`, or `schedctl worker undrain {name}`",
+            lambda found: _instead(drained, found) or _left(found),
+            lambda found: bool(_instead(drained, found)) or _done(found),
+            name=f"drain of {name}",
+            remedy=f"schedctl worker describe {name}, or schedctl worker undrain {name}",
         )
-        otherwise = _otherwise(drained, found)
+        instead = _instead(drained, found)
         return found
 
     found = session.run(work)
     if not session.tabular:
         show_one(session, found, WORKERS, lambda one: one.name)
-    if otherwise:
-        message(f"{name} {INSTEAD[otherwise].format(name=name)}")
+    if instead:
+        message(f"{name} {NOT_DRAINED[instead].format(name=name)}")
         click.get_current_context().exit(1)
     done = "drained" if wait else "draining"
     message(f"{done} {name}: {_left(found)}; schedctl worker undrain {name}")
@@ -108,10 +109,10 @@ def drain(session: Session, name: str, reason: str, wait: bool) -> None:
 
 @worker.command()
 @click.argument("name")
-@click.option("--reason", default="", help="Why; it stands in the audit.")
+@click.option("--reason", default="", help="Reason, for the audit log.  [default: none]")
 @pass_session
 def undrain(session: Session, name: str, reason: str) -> None:
-    """Give it work again."""
+    """Undrain a worker: send it runs again."""
 
     async def both(client: Client) -> tuple[Worker, Worker]:
         before = await client.workers.get(name)
@@ -123,14 +124,14 @@ def undrain(session: Session, name: str, reason: str) -> None:
     message(f"undrained {name}" if before.drained_at else f"{name} wasn't drained")
 
 
-def _otherwise(drained: Worker, found: Worker) -> str:
-    """What became of it other than that it is drained, one of INSTEAD; empty where that goes on."""
+def _instead(drained: Worker, found: Worker) -> str:
+    """Return the key in NOT_DRAINED if the drain can't complete any more; else empty."""
     if found.drained_at is None:
         return UNDRAINED
     if found.state == "LOST":
-        return AWAY
+        return LOST
     other = found.incarnation != drained.incarnation
-    return ANEW if other and _started(found) > _started(drained) else ""
+    return RESTARTED if other and _started(found) > _started(drained) else ""
 
 
 def _started(one: Worker) -> datetime:
@@ -138,22 +139,22 @@ def _started(one: Worker) -> datetime:
 
 
 def _done(found: Worker) -> bool:
-    """Whether nothing is done again, whatever becomes of it."""
-    under_way = found.unheard or found.running or found.unstored
-    return found.state == "DRAINING" and not under_way
+    """Return whether the drain is complete: no run would start again if the worker were lost."""
+    in_progress = found.unheard or found.running or found.unstored
+    return found.state == "DRAINING" and not in_progress
 
 
 def _left(found: Worker) -> str:
-    """What a drain still waits for."""
+    """Return what the drain still waits for."""
     if found.state == "LOST":
-        return AWAY
+        return LOST
     if found.unheard:
-        return "it isn't known what runs on it: no member hears it"
-    told = [f"{found.running} still running"] if found.running else []
+        return "its runs are unknown: no member receives its heartbeats"
+    parts = [f"{found.running} still running"] if found.running else []
     if found.unstored:
         what = "result isn't" if found.unstored == 1 else "results aren't"
         why = f": {found.refuses}" if found.refuses else ""
-        told += [f"{found.unstored} {what} stored yet{why}"]
-    if not told and found.state != "DRAINING":  # its figures are of before it heard of the drain
+        parts += [f"{found.unstored} {what} stored yet{why}"]
+    if not parts and found.state != "DRAINING":  # its numbers are older than the drain
         return "the worker hasn't reported its runs yet"
-    return "; ".join(told) or "nothing runs on it"
+    return "; ".join(parts) or "no run in progress"

@@ -1,8 +1,8 @@
-"""Up and down: the whole cluster of one folder.
+"""Start and stop the cluster of one folder.
 
-`up` starts what is missing in the order in which the parts need each other: etcd and PostgreSQL,
-the schema, then members and workers. `down` ends it all in the opposite order. Each step is
-written down at once, so that whatever becomes of the command, the next one knows every process.
+`up` starts missing parts in the order of their dependencies: etcd and PostgreSQL, the schema,
+members, workers. `down` stops them in the opposite order. Each step is recorded at once, so that
+the next command knows every process even if this one is killed.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ Say = Callable[[str], None]
 _OURS = re.compile(
     r"(etcd|postgres|results|tls|m\d+|w\d+)(\.log|\.toml|\.new)?|cluster\.json|state\.json|lock"
 )
-"""What `reset` removes from a folder."""
+"""Names that `reset` removes from a folder."""
 
 
-def up(folder: ClusterFolder, wishes: plan.Wishes, *, timeout: float, say: Say) -> ClusterState:
-    """Start what is missing and wait until all of it is ready.
+def up(
+    folder: ClusterFolder, requested: plan.Requested, *, timeout: float, say: Say
+) -> ClusterState:
+    """Start missing parts and wait until the cluster is ready.
 
     Raises:
-        NotReady: something ended, or `timeout` seconds passed. What runs is left running.
-        DevError: a program is missing, a port is taken, a setting doesn't fit.
+        NotReady: a part ended, or `timeout` seconds passed. Running parts are left running.
+        DevError: a program is missing, a port is taken, or a setting isn't valid.
     """
     deadline = time.monotonic() + timeout
-    for text in wishes.overrides:
+    for text in requested.overrides:
         parse(text)
     found = set(folder.root.iterdir()) if folder.root.is_dir() else None
     folder.root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -48,23 +50,23 @@ def up(folder: ClusterFolder, wishes: plan.Wishes, *, timeout: float, say: Say) 
         before = folder.load()
         if before is None:
             _refuse_what_is_not_ours(folder)
-        state = plan.complete(before, wishes)
+        state = plan.complete(before, requested)
         if state.password is None:
             say(
-                "PostgreSQL and etcd are open to other users of this host: an older version started"
-                " them. `schedctl dev down`, then `schedctl dev up`, sets passwords"
+                "PostgreSQL and etcd accept other users of this host: an older version started them"
+                " without passwords; schedctl dev down, then schedctl dev up sets passwords"
             )
-        if (wishes.overrides or wishes.slots) and (old := _running_daemons(state)):
-            say(f"new settings do not reach what runs already: {', '.join(old)}")
+        if (requested.overrides or requested.slots) and (old := _running_daemons(state)):
+            say(f"new settings don't apply to running processes: {', '.join(old)}")
         try:
             return _start(folder, state, deadline, say)
         except DevError as error:
             if isinstance(error, NotReady):
                 error.out_of_time(timeout)
-            # Settings that nothing came up with are not remembered, else nothing ever would.
+            # Settings that prevent a start aren't stored: they would prevent every later one, too.
             if (reached := folder.load()) is not None:
-                if wishes.overrides or wishes.slots:
-                    say("the settings that came with this are not remembered: say them again")
+                if requested.overrides or requested.slots:
+                    say("the settings of this command weren't stored: give them again")
                 kept = before or ClusterState()
                 folder.save(replace(reached, overrides=kept.overrides, slots=kept.slots))
             elif before is None:
@@ -73,7 +75,7 @@ def up(folder: ClusterFolder, wishes: plan.Wishes, *, timeout: float, say: Say) 
 
 
 def down(folder: ClusterFolder, *, say: Say) -> bool:
-    """Stop everything and leave no process; the data stays. False when nothing ran."""
+    """Stop every process and keep the data. Return False if no process ran."""
     if folder.load() is None:
         return False
     with locked(folder):
@@ -82,8 +84,8 @@ def down(folder: ClusterFolder, *, say: Say) -> bool:
         for kind in (PartKind.WORKER, PartKind.MEMBER):
             if parts := [part for part in state.of(kind) if part.alive()]:
                 say(f"stopping {', '.join(part.name for part in parts)}")
-                patience = daemons.patience(folder, parts)
-                end([p.process for p in parts if p.process], (signal.SIGTERM, patience))
+                timeout = daemons.stop_timeout(folder, parts)
+                end([p.process for p in parts if p.process], (signal.SIGTERM, timeout))
         for part in state.of(PartKind.POSTGRES):
             if part.process:
                 say("stopping PostgreSQL")
@@ -97,7 +99,7 @@ def down(folder: ClusterFolder, *, say: Say) -> bool:
 
 
 def reset(folder: ClusterFolder, *, say: Say) -> None:
-    """Stop everything and forget it: data, logs, configuration, records. Touches nothing else."""
+    """Stop every process; delete data, logs, configuration and records, and no other files."""
     if folder.load() is None:
         return
     down(folder, say=say)
@@ -114,45 +116,45 @@ def reset(folder: ClusterFolder, *, say: Say) -> None:
 
 
 def remembered(folder: ClusterFolder) -> ClusterState:
-    """The state of a cluster that was brought up here.
+    """Return the recorded state of the folder's cluster.
 
     Raises:
-        NotUp: none ever was.
+        NotUp: there is none.
     """
     if (state := folder.load()) is None:
-        raise NotUp(f"there is no cluster in {folder.root}", "schedctl dev up makes one")
+        raise NotUp(f"no cluster found in {folder.root}", "create one: schedctl dev up")
     return state
 
 
 def running(folder: ClusterFolder, kind: PartKind, name: str) -> ClusterPart:
-    """One running part, by name.
+    """Return a running part by its name.
 
     Raises:
-        NotUp: there is no such part, or it is dead; names those there are.
+        NotUp: the part doesn't exist, or isn't running; names those that exist.
     """
     parts = {part.name: part for part in remembered(folder).of(kind)}
     if name not in parts:
-        raise NotUp(f"there is no {kind} {name!r}", f"there is: {', '.join(parts) or 'none'}")
+        raise NotUp(f"{kind} {name!r} not found", f"known {kind}s: {', '.join(parts) or 'none'}")
     if not parts[name].alive():
-        raise NotUp(f"{kind} {name} does not run", "schedctl dev up starts it")
+        raise NotUp(f"{kind} {name} isn't running", "start it: schedctl dev up")
     return parts[name]
 
 
 def leader(folder: ClusterFolder) -> ClusterPart:
-    """The member that leads now.
+    """Return the member that is the leader.
 
     Raises:
-        NotUp: nobody does, or nobody says.
+        NotUp: no member reports a running leader.
     """
     state = remembered(folder)
     if (name := readiness.leader(state, certificates.trust(folder, state))) is None:
-        raise NotUp("no member names a leader", "schedctl cluster status may tell why")
+        raise NotUp("no member reports a leader", "see schedctl cluster status")
     return running(folder, PartKind.MEMBER, name)
 
 
 @contextmanager
 def locked(folder: ClusterFolder) -> Iterator[None]:
-    """Be the one command at work on this folder; waits for another one to finish."""
+    """Hold the lock of this folder; wait until another command releases it."""
     with folder.lock.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -162,15 +164,15 @@ def _refuse_what_is_not_ours(folder: ClusterFolder) -> None:
     for name in ("etcd", "postgres"):
         if folder.data(name).exists():
             raise DevError(
-                f"{folder.data(name)} was not made by schedctl dev",
+                f"{folder.data(name)} wasn't created by schedctl dev",
                 "name another folder with --dir",
             )
 
 
 def _unmake(folder: ClusterFolder, found: set[Path] | None) -> None:
-    """Remove what a refused `up` wrote into a folder that held `found` (None: there was no folder).
+    """Remove the files that a failed `up` wrote; `found` were there before (None: no folder).
 
-    Nothing was started yet: there are configuration files, certificates and the lock alone.
+    No process was started yet: there are only configuration files, certificates and the lock.
     """
     for path in set(folder.root.iterdir()) - (found or set()):
         if _OURS.fullmatch(path.name) and path.is_file():
@@ -207,9 +209,9 @@ def _start(folder: ClusterFolder, state: ClusterState, deadline: float, say: Say
 
 
 def _close_to_others(folder: ClusterFolder, state: ClusterState) -> None:
-    """Leave other users of the host no way to the cluster's files: folders 0700, files 0600.
+    """Deny other users of the host access to the cluster's files: folders 0700, files 0600.
 
-    The folder itself stays as it is when it holds files that are not the cluster's.
+    The mode of the folder itself isn't changed if it holds other files.
     """
     for part in state.of(PartKind.WORKER):
         folder.data(part.name).mkdir(exist_ok=True)
@@ -227,7 +229,7 @@ def _close_to_others(folder: ClusterFolder, state: ClusterState) -> None:
 def _start_stores(
     folder: ClusterFolder, state: ClusterState, deadline: float, say: Say
 ) -> ClusterState:
-    """Start etcd and PostgreSQL where they are dead, both at once, then wait for both."""
+    """Start etcd and PostgreSQL unless they run, both at once, then wait for both."""
     for part in state.of(PartKind.ETCD):
         if part.alive():
             continue
@@ -272,12 +274,12 @@ def _start_stores(
 def _wait_ready(folder: ClusterFolder, state: ClusterState, deadline: float) -> None:
     parts, trust = daemons.all_of(state), certificates.trust(folder, state)
     while True:
-        if dead := [part for part in parts if not part.alive()]:
-            raise ProcessEnded(", ".join(part.name for part in dead), folder.log(dead[0].name))
+        if ended := [part for part in parts if not part.alive()]:
+            raise ProcessEnded(", ".join(part.name for part in ended), folder.log(ended[0].name))
         if not parts or (lack := readiness.lacking(state, trust)) is None:
             return
         if time.monotonic() >= deadline:
-            raise NotReady(f"the cluster is not ready: {lack}", evidence=_tails(folder, parts))
+            raise NotReady(f"the cluster isn't ready: {lack}", evidence=_tails(folder, parts))
         time.sleep(5 * POLL)
 
 

@@ -1,4 +1,4 @@
-"""`schedctl dev`: what people type. Everything it does is in `schedctl.dev.cluster`."""
+"""`schedctl dev`: the commands. The work is in `schedctl.dev.cluster`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import click
 from schedctl import contexts
 from schedctl.dev import cluster
 from schedctl.dev.errors import DevError, MissingProgram, NotReady, NotUp
-from schedctl.dev.plan import Wishes
+from schedctl.dev.plan import Requested
 from schedctl.dev.records import ClusterFolder, ClusterPart, ClusterState, PartKind
 from schedctl.dev.servers import certificates
 from schedctl.dev.servers.processes import DevProcess
@@ -31,8 +31,8 @@ UP_SECONDS = 60.0
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def _told(command: Callable[P, R]) -> Callable[P, R]:
-    """Show a DevError, or a folder that can't be used, as messages; leave with its exit code."""
+def _reporting(command: Callable[P, R]) -> Callable[P, R]:
+    """Print a DevError or an unusable folder as an error, and exit with its code."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -56,38 +56,55 @@ _dir_option = click.option(
     "directory",
     metavar="D",
     type=click.Path(file_okay=False, path_type=Path),
-    help=f"The cluster's folder.  [default: {DEFAULT_DIR}]",
+    help=f"Folder of the cluster.  [default: {DEFAULT_DIR}]",
 )
 
 
 @click.group(name="dev")
 def group() -> None:
-    """A whole cluster on this machine: etcd, PostgreSQL, members and workers."""
+    """Run a whole cluster on this machine: etcd, PostgreSQL, members and workers."""
 
 
 @group.command()
 @_dir_option
-@click.option("--members", type=click.IntRange(min=0), help="How many schedd.  [default: 3]")
-@click.option("--workers", type=click.IntRange(min=0), help="How many workerd.  [default: 2]")
+@click.option(
+    "--members", type=click.IntRange(min=0), help="Number of members (schedd).  [default: 3]"
+)
+@click.option(
+    "--workers", type=click.IntRange(min=0), help="Number of workers (workerd).  [default: 2]"
+)
 @click.option("--slots", type=click.IntRange(min=1), help="Slots of each worker.  [default: 16]")
 @click.option(
     "--set",
     "overrides",
     multiple=True,
     metavar="TARGET.KEY=VALUE",
-    help="A setting; TARGET is schedd, workerd, one daemon's name, postgres or etcd.",
+    help="Setting of schedd, workerd, one daemon by its name, postgres or etcd; repeatable."
+    "  [default: none]",
 )
-@click.option("--postgres", "dsn", metavar="DSN", help="Use this PostgreSQL; start none.")
-@click.option("--tls", is_flag=True, default=None, help="Certificates for all; remembered.")
-@click.option("--detach", is_flag=True, help="Return when it is up, instead of staying.")
+@click.option(
+    "--postgres",
+    "dsn",
+    metavar="DSN",
+    help="PostgreSQL to use instead of a new one.  [default: none]",
+)
+@click.option(
+    "--tls",
+    is_flag=True,
+    default=None,
+    help="TLS with a certificate for each process; kept for later `up`.",
+)
+@click.option(
+    "--detach", is_flag=True, help="Return when the cluster is ready, and leave it running."
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=UP_SECONDS,
     show_default=True,
-    help="Seconds it may take.",
+    help="Time limit for the start, in seconds.",
 )
-@_told
+@_reporting
 def up(
     directory: Path | None,
     members: int | None,
@@ -99,19 +116,19 @@ def up(
     detach: bool,
     timeout: float,
 ) -> None:
-    """Start the cluster, or what is missing of it.
+    """Start the cluster, or its missing parts.
 
-    Sizes and settings are remembered: a later `up` on the same folder needs none of them. Stays
-    until Ctrl-C and then stops everything, unless --detach is given.
+    Sizes and settings are stored: a later `up` on the same folder uses them, too. Waits for Ctrl-C
+    and then stops the cluster, unless --detach is given.
     """
-    _require_what_it_takes()
+    _check_requirements()
     folder = _folder(directory)
-    wishes = Wishes(members, workers, slots, overrides, dsn, tls)
+    requested = Requested(members, workers, slots, overrides, dsn, tls)
     if detach:
         try:
-            state = cluster.up(folder, wishes, timeout=timeout, say=_say)
+            state = cluster.up(folder, requested, timeout=timeout, say=_say)
         except NotReady as error:
-            left = "what did start still runs, to be looked at; schedctl dev down stops it"
+            left = "started processes are left running: schedctl dev down stops them"
             error.hint = f"{error.hint}; {left}" if error.hint else left
             raise
         _announce(folder, state, own_context=directory is None)
@@ -119,45 +136,45 @@ def up(
     try:
         for number in _ENDINGS:
             signal.signal(number, signal.default_int_handler)
-        state = cluster.up(folder, wishes, timeout=timeout, say=_say)
+        state = cluster.up(folder, requested, timeout=timeout, say=_say)
         _announce(folder, state, own_context=directory is None)
-        _say("Ctrl-C stops it all")
+        _say("Ctrl-C stops the cluster")
         with contextlib.suppress(KeyboardInterrupt):
             _watch(folder)
     finally:
-        for number in _ENDINGS:  # a second Ctrl-C must not leave half of it running
+        for number in _ENDINGS:  # a second Ctrl-C must not leave processes running
             signal.signal(number, signal.SIG_IGN)
         cluster.down(folder, say=_say)
 
 
 @group.command()
 @_dir_option
-@_told
+@_reporting
 def down(directory: Path | None) -> None:
-    """Stop everything; the data stays, and so does its context: `up` goes on with both."""
+    """Stop the cluster. Data and context are kept; `dev up` starts it again."""
     folder = _folder(directory)
     ran = cluster.down(folder, say=_say)
-    _say("stopped" if ran else f"nothing runs in {folder.root}")
+    _say("stopped" if ran else f"no process runs in {folder.root}")
 
 
 @group.command()
 @_dir_option
-@_told
+@_reporting
 def reset(directory: Path | None) -> None:
-    """Stop everything, remove its data, and forget its context."""
+    """Stop the cluster, and delete its data and its context."""
     folder = _folder(directory)
     state = folder.load()
     cluster.reset(folder, say=_say)
     if state is not None:
         _forget(_context(folder, own=directory is None), state)
-    _say(f"nothing is left of the cluster in {folder.root}")
+    _say(f"deleted the cluster in {folder.root}")
 
 
 @group.command("kill-leader")
 @_dir_option
-@_told
+@_reporting
 def kill_leader(directory: Path | None) -> None:
-    """Kill the leading member with SIGKILL. It stays dead until the next `up`."""
+    """Kill the leader with SIGKILL. The next `dev up` starts it again."""
     part = cluster.leader(_folder(directory))
     _send(part, signal.SIGKILL, "killed")
 
@@ -165,18 +182,18 @@ def kill_leader(directory: Path | None) -> None:
 @group.command("pause-worker")
 @click.argument("name")
 @_dir_option
-@_told
+@_reporting
 def pause_worker(name: str, directory: Path | None) -> None:
-    """Stop a worker with SIGSTOP, as if its machine slept."""
+    """Pause a worker with SIGSTOP, as if its machine were suspended."""
     _send(cluster.running(_folder(directory), PartKind.WORKER, name), signal.SIGSTOP, "paused")
 
 
 @group.command("resume-worker")
 @click.argument("name")
 @_dir_option
-@_told
+@_reporting
 def resume_worker(name: str, directory: Path | None) -> None:
-    """Let a paused worker go on."""
+    """Resume a paused worker with SIGCONT."""
     _send(cluster.running(_folder(directory), PartKind.WORKER, name), signal.SIGCONT, "resumed")
 
 
@@ -190,7 +207,7 @@ def _say(text: str) -> None:
 
 def _send(part: ClusterPart, number: signal.Signals, done: str) -> None:
     if part.process is None or not part.process.send(number):
-        raise NotUp(f"{part.name} has ended meanwhile")
+        raise NotUp(f"{part.name} isn't running any more", "start it: schedctl dev up")
     _say(f"{done} {part.name}, pid {part.process.pid}")
 
 
@@ -203,14 +220,14 @@ def _endpoints(state: ClusterState) -> list[str]:
 
 
 def _forget(name: str, state: ClusterState) -> None:
-    """The context of a cluster that is no more; another folder's of the same name stays."""
+    """Delete the context of a deleted cluster, unless it is of another cluster."""
     known = contexts.load().known.get(name)
     if known is not None and known.endpoints == tuple(_endpoints(state)):
         contexts.delete(name)
 
 
 def _announce(folder: ClusterFolder, state: ClusterState, *, own_context: bool) -> None:
-    """Say where everything is. On stdout only the line that a shell may evaluate, if any."""
+    """Print the addresses on stderr, and on stdout a line for the shell to evaluate, if any."""
     for part in state.parts.values():
         where = (
             part.address("http") if "http" in part.ports else part.address(next(iter(part.ports)))
@@ -227,7 +244,7 @@ def _announce(folder: ClusterFolder, state: ClusterState, *, own_context: bool) 
         name = _context(folder, own=own_context)
         contexts.save(name, endpoints, select=own_context, tls=tls)
     if own_context:
-        _say("schedctl now talks to it (context dev)")
+        _say("current context: dev")
     elif state.tls:
         click.echo(f"export SCHEDCTL_CONTEXT={shlex.quote(name)}")
     else:
@@ -235,25 +252,25 @@ def _announce(folder: ClusterFolder, state: ClusterState, *, own_context: bool) 
 
 
 def _watch(folder: ClusterFolder) -> None:
-    """Stay while anything runs; say once of each part that it has ended."""
-    gone: set[DevProcess] = set()
+    """Wait while any part runs; report each part that ends."""
+    ended: set[DevProcess] = set()
     while (state := folder.load()) is not None and any(True for _ in state.living()):
         for part in state.parts.values():
-            if part.process and not part.alive() and part.process not in gone:
-                gone.add(part.process)
-                _say(f"{part.name} ended; its log is {folder.log(part.name)}")
+            if part.process and not part.alive() and part.process not in ended:
+                ended.add(part.process)
+                _say(f"{part.name} ended; log: {folder.log(part.name)}")
         time.sleep(0.5)
 
 
-def _require_what_it_takes() -> None:
+def _check_requirements() -> None:
     if not Path("/proc/self/stat").exists():
         raise MissingProgram(
-            "schedctl dev tells processes apart by /proc, and it is not there",
+            "/proc isn't mounted: schedctl dev identifies processes by it",
             "on Linux: mount -t proc proc /proc",
         )
     for module in ("psycopg2", "uvicorn", "aiohttp"):
         if importlib.util.find_spec(module) is None:
             raise MissingProgram(
-                f"schedctl dev needs {module}, which is not installed",
+                f"schedctl dev needs the package {module}, which isn't installed",
                 "pip install 'schedd[dev]'",
             )

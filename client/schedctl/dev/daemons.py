@@ -1,4 +1,4 @@
-"""Members and workers as processes: their files, their environment, their start."""
+"""Members and workers as processes: configuration, environment and start."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from schedctl.dev.servers import certificates
 from schedctl.dev.servers.processes import DevProcess, spawn
 from schedkit.text import duration
 
-# The daemons' configuration files, made from the cluster's record. No I/O here.
+# Configuration files of the daemons, from the cluster's record. No I/O here.
 
 DRAIN_TIMEOUT = "10s"
-"""What `down` gives running jobs; shorter than in production, for a person waits."""
+"""Time for running jobs in `down`; shorter than in production, since a person waits."""
 LOOPBACK: Mapping[str, Any] = {"allow": ["127.0.0.0/8", "::1", "localhost"]}
 """Jobs and webhooks of a development cluster may call its own host."""
 
@@ -31,10 +31,10 @@ LOOPBACK: Mapping[str, Any] = {"allow": ["127.0.0.0/8", "::1", "localhost"]}
 def render(
     folder: ClusterFolder, state: ClusterState, part: ClusterPart, overrides: Sequence[Override]
 ) -> str:
-    """The TOML of one daemon, its overrides in it: for its kind first, then for itself.
+    """Return the TOML of one daemon, with the overrides for its kind and then for its name.
 
     Raises:
-        BadOverride: one doesn't fit.
+        BadOverride: an override doesn't fit.
     """
     if part.kind is PartKind.MEMBER:
         config, target = _member(folder, state, part), "schedd"
@@ -120,14 +120,14 @@ def _key(text: str) -> str:
 
 _MODULES = {PartKind.MEMBER: "schedd", PartKind.WORKER: "workerd"}
 _AFTERWARDS = {PartKind.MEMBER: 5.0, PartKind.WORKER: 30.0}
-"""Seconds beyond the drain: a worker ends what did not finish and hands its results over."""
+"""Seconds after the drain, in which a worker ends unfinished runs and sends its results."""
 
 _NOT_INHERITED = ("SCHEDD_", "WORKERD_", "PG", "NOTIFY_SOCKET", "WATCHDOG_")
-"""Variables that would override the files written here, or speak for another service."""
+"""Variables that would override these files, or belong to another service."""
 
 
 def all_of(state: ClusterState) -> list[ClusterPart]:
-    """Members first, then workers."""
+    """Return the members, then the workers."""
     return [*state.of(PartKind.MEMBER), *state.of(PartKind.WORKER)]
 
 
@@ -148,32 +148,32 @@ def configure(
 
 
 def check(folder: ClusterFolder, parts: Iterable[ClusterPart], left: Callable[[], float]) -> None:
-    """Have daemons check their own files, before anything is started. `left`: seconds it may take.
+    """Run the daemons' own check of their files, before any start; `left` are seconds.
 
     Raises:
-        BadOverride: one refuses a setting; says what it printed.
-        NotReady: it took longer.
+        BadOverride: a daemon rejects a setting; with its output.
+        NotReady: the check timed out.
     """
     for part in parts:
         what = f"the check of {part.name}'s settings"
         done = _run(what, [*_command(folder, part), "--check-config"], folder, left())
         if done.returncode != 0:
-            told = (done.stderr or done.stdout).strip().splitlines()
+            lines = (done.stderr or done.stdout).strip().splitlines()
             problem = (
-                told[0].removeprefix(f"{_MODULES[part.kind]}: ") if told else "no reason given"
+                lines[0].removeprefix(f"{_MODULES[part.kind]}: ") if lines else "no reason given"
             )
             raise BadOverride(
-                f"--set: {part.name} refuses a setting: {problem}",
+                f"--set: {part.name} rejects a setting: {problem}",
                 f"docs/operations/configuration-{_MODULES[part.kind]}.md lists the settings",
             )
 
 
 def migrate(folder: ClusterFolder, member: ClusterPart, timeout: float) -> None:
-    """Bring the schema up to date, as this member's configuration says.
+    """Migrate the schema, with this member's configuration.
 
     Raises:
-        NotReady: it took longer than `timeout` seconds.
-        DevError: it failed; says what it printed.
+        NotReady: the migration timed out after `timeout` seconds.
+        DevError: the migration failed; with its output.
     """
     command = _command(folder, member)
     command.insert(-2, "migrate")
@@ -183,14 +183,14 @@ def migrate(folder: ClusterFolder, member: ClusterPart, timeout: float) -> None:
 
 
 def start(folder: ClusterFolder, part: ClusterPart) -> DevProcess:
-    """Start one daemon with its file; returns before it is ready."""
+    """Start one daemon; return before it is ready."""
     return spawn(
         _command(folder, part), log=folder.log(part.name), cwd=folder.root, env=environment()
     )
 
 
-def patience(folder: ClusterFolder, parts: Iterable[ClusterPart]) -> float:
-    """Seconds within which daemons that were told to end must have done so."""
+def stop_timeout(folder: ClusterFolder, parts: Iterable[ClusterPart]) -> float:
+    """Return the seconds that these daemons may need to stop after SIGTERM."""
     return max(
         (_drain_seconds(folder.config(part.name)) + _AFTERWARDS[part.kind] for part in parts),
         default=0.0,
@@ -198,10 +198,10 @@ def patience(folder: ClusterFolder, parts: Iterable[ClusterPart]) -> float:
 
 
 def environment() -> dict[str, str]:
-    """What daemons inherit: all but settings of theirs, with paths made absolute.
+    """Return the environment of daemons: without their own settings, and with absolute paths.
 
-    PYTHONPATH goes through, so that workers find handlers; loopback never goes through a proxy.
-    That gRPC says nothing is for this command alone: in a daemon's log it says what it refused.
+    PYTHONPATH is passed, so that workers find handlers; loopback never uses a proxy. The log level
+    of gRPC isn't passed: schedctl silences it only for itself.
     """
     inherited = {
         key: value for key, value in os.environ.items() if not key.startswith(_NOT_INHERITED)
@@ -233,17 +233,17 @@ def _run(
             check=False,
         )
     except subprocess.TimeoutExpired as late:
-        raise NotReady(f"{what} did not end in time") from late
+        raise NotReady(f"{what} timed out") from late
 
 
 def _command(folder: ClusterFolder, part: ClusterPart) -> list[str]:
-    # -P: what happens to lie in the working directory must not shadow a module.
+    # -P: a file in the working directory must not shadow a module.
     module = _MODULES[part.kind]
     return [sys.executable, "-P", "-m", module, "--config", os.fspath(folder.config(part.name))]
 
 
 def _drain_seconds(config: Path) -> float:
-    """What a daemon's file says, or the default: to stop a cluster must work whatever is in it."""
+    """Return `drain_timeout` of a daemon's file; the default if the file is broken."""
     try:
         written = tomllib.loads(config.read_text(encoding="utf-8")).get("drain_timeout")
         return duration.parse(str(written or DRAIN_TIMEOUT)).total_seconds()

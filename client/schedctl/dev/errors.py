@@ -1,11 +1,11 @@
-"""What can go wrong while a development cluster is brought up or down.
+"""Errors of `schedctl dev`.
 
-DevError              FAILED_PRECONDITION: a sentence for the person at the terminal
-├── MissingProgram    FAILED_PRECONDITION: etcd or PostgreSQL is nowhere to be found
-├── NotUp             FAILED_PRECONDITION: what was asked for does not run
-├── BadOverride       INVALID_ARGUMENT: a `--set` that cannot be followed
-└── NotReady          DEADLINE_EXCEEDED: it did not come up in time
-    └── Ended         FAILED_PRECONDITION: a part of it ended as it came up
+DevError              FAILED_PRECONDITION: any error of a development cluster
+├── MissingProgram    FAILED_PRECONDITION: etcd or PostgreSQL not found
+├── NotUp             FAILED_PRECONDITION: the cluster, or a part of it, isn't running
+├── BadOverride       INVALID_ARGUMENT: a `--set` that isn't valid
+└── NotReady          DEADLINE_EXCEEDED: the start timed out
+    └── ProcessEnded  FAILED_PRECONDITION: a process ended during the start
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from schedctl.dev.servers.processes import tail
 
 
 class DevError(Exception):
-    """Something a person can act on: `what` in a line, `hint` how, `evidence` from the logs."""
+    """An error for the user: `what` failed, `hint` as remedy, `evidence` from the logs."""
 
     status = "FAILED_PRECONDITION"
     reason = "DEV_CLUSTER"
@@ -29,51 +29,51 @@ class DevError(Exception):
 
 
 class MissingProgram(DevError):
-    """A program that the cluster needs is not installed."""
+    """A required program isn't installed."""
 
     reason = "MISSING_PROGRAM"
 
 
 class NotUp(DevError):
-    """There is no running cluster, or not the part of it that was asked for."""
+    """The cluster, or a part of it, doesn't exist or isn't running."""
 
     reason = "NOT_UP"
 
 
 class BadOverride(DevError):
-    """A `--set` of another form than TARGET.KEY=VALUE, or for something that can't be set."""
+    """A `--set` that isn't TARGET.KEY=VALUE, or whose key can't be set."""
 
     status = "INVALID_ARGUMENT"
     reason = "BAD_SETTING"
 
 
 class NotReady(DevError):
-    """The deadline passed before the cluster, or one part of it, was ready; or one ended."""
+    """The cluster, or a part of it, wasn't ready at the deadline, or a process ended."""
 
     status = "DEADLINE_EXCEEDED"
     reason = "NOT_READY"
 
     def out_of_time(self, timeout: float) -> None:
-        """Say that `timeout` seconds were all that there were, and how to give more."""
-        self.what = f"{self.what} (waited {timeout:g} s in all)"
-        longer = f"wait longer, with --timeout {max(60.0, 2 * timeout):g}"
+        """Add the elapsed time and the remedy of a longer timeout."""
+        self.what = f"{self.what} (timed out after {timeout:g} s)"
+        longer = f"give it more time: --timeout {max(60.0, 2 * timeout):g}"
         self.hint = f"{longer}; {self.hint}" if self.hint else longer
 
 
 class ProcessEnded(NotReady):
-    """What was to come up has ended; its log tells why, most often in its last line."""
+    """A process ended during the start; the last line of its log usually says why."""
 
     status = "FAILED_PRECONDITION"
     reason = "ENDED"
 
     def out_of_time(self, timeout: float) -> None:
-        """It would have ended however long one waits."""
+        """Change nothing: a longer timeout wouldn't help."""
 
     def __init__(self, names: str, log: Path) -> None:
         evidence = tail(log)
         last = evidence.rpartition("\n")[2].strip()
         super().__init__(
             f"{names} ended" + (f": {last}" if last else ""),
-            f"mend what it says; more is in {log}",
+            f"fix the cause; the log is {log}",
             evidence=evidence,
         )

@@ -1,10 +1,9 @@
 """`--set schedd.member_ttl=3s`: settings of daemons from the command line.
 
-The first word says whose: `schedd` (every member), `workerd` (every worker), one daemon's name
-(`m1`, `w2`), `postgres` or `etcd`. The rest is a dotted key of its configuration file, a setting
-of PostgreSQL, or a flag of etcd. The value is TOML where it can be read as such (`1`, `true`,
-`["a", "b"]`), else it is a string. Whether the key exists is for the daemon's own check of its
-configuration to say, or for PostgreSQL and etcd.
+The first word is the target: `schedd` (every member), `workerd` (every worker), one daemon's name
+(`m1`, `w2`), `postgres` or `etcd`. The rest is a dotted key of its configuration file, a setting of
+PostgreSQL, or a flag of etcd. The value is parsed as TOML if possible (`1`, `true`, `["a", "b"]`),
+else it is a string. The daemon, PostgreSQL or etcd checks whether the key exists.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from typing import Any
 from schedctl.dev.errors import BadOverride
 
 OURS = {"name", "listen.grpc", "listen.http", "spool"}
-"""Keys that tell the daemons of a cluster apart; `dev` deals them out itself."""
+"""Keys that differ between the daemons of a cluster; `dev` assigns them."""
 PASSWORD = {"etcd.user", "etcd.password"}
-"""Keys of the login that `dev` sets in etcd: etcd rejects every other one."""
+"""Keys of the login that `dev` creates in etcd."""
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One `--set`: whose, the path of the key, the value."""
+    """One `--set`: target, path of the key, value."""
 
     target: str
     path: tuple[str, ...]
@@ -35,27 +34,27 @@ class Override:
 
 
 def parse(text: str) -> Override:
-    """Read one `TARGET.KEY[.KEY…]=VALUE`.
+    """Parse one `TARGET.KEY[.KEY…]=VALUE`.
 
     Raises:
-        BadOverride: it has another form, or names a key that `dev` deals out itself.
+        BadOverride: it has another form, or names a key that `dev` assigns.
     """
     name, equals, value = text.partition("=")
     target, *path = (word.strip() for word in name.split("."))
     if not equals or not path or not all((target, *path)):
         raise BadOverride(
-            f"--set {text!r} is not of the form TARGET.KEY=VALUE",
+            f"--set {text!r} isn't a valid TARGET.KEY=VALUE",
             "for example --set schedd.member_ttl=3s or --set workerd.slots=1",
         )
     if ".".join(path) in OURS:
         raise BadOverride(
-            f"--set {text!r}: {'.'.join(path)} differs from daemon to daemon",
-            "schedctl dev chooses it; D/cluster.json tells what it chose",
+            f"--set {text!r}: {'.'.join(path)} can't be set: it differs for each daemon",
+            "schedctl dev assigns it; its value is in cluster.json",
         )
     if ".".join(path) in PASSWORD:
         raise BadOverride(
-            f"--set {text!r}: schedctl dev sets {'.'.join(path)} itself",
-            "D/cluster.json has user and password",
+            f"--set {text!r}: {'.'.join(path)} can't be set: schedctl dev creates the login",
+            "user and password are in cluster.json",
         )
     return Override(target, tuple(path), _value(value.strip()))
 
@@ -63,10 +62,10 @@ def parse(text: str) -> Override:
 def apply(
     config: Mapping[str, Any], overrides: Iterable[Override], *targets: str
 ) -> dict[str, Any]:
-    """The configuration with all overrides for these targets put in; later ones win.
+    """Return the configuration with the overrides for these targets; later ones win.
 
     Raises:
-        BadOverride: one goes through a key that is no table.
+        BadOverride: a key inside another one that isn't a table.
     """
     result = dict(config)
     for override in overrides:
@@ -90,5 +89,5 @@ def _value(text: str) -> Any:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
-    # More than the one key: the text held a line break, and is a string.
+    # More than one key: the text has a line break, and is a string.
     return parsed["value"] if len(parsed) == 1 else text

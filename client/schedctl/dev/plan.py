@@ -1,6 +1,6 @@
-"""What a cluster shall consist of: what is remembered, completed with what is asked for.
+"""The planned state of a cluster: the recorded one, completed with the request.
 
-Only decides; starts nothing and writes nothing.
+No process is started and no file is written here.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from schedctl.dev.records import PORTS, ClusterPart, ClusterState, PartKind
 from schedctl.dev.servers.ports import is_free, reserve
 
 TARGETS = {PartKind.MEMBER: "schedd", PartKind.WORKER: "workerd"}
-"""Who all daemons of a kind are, in a `--set`."""
+"""The target of all daemons of a kind, in a `--set`."""
 STORES = {
     PartKind.ETCD: {True: "true", False: "false"},
     PartKind.POSTGRES: {True: "on", False: "off"},
 }
-"""The stores that a `--set` can name, each with its words for yes and no."""
+"""The stores that a `--set` can name, each with its words for true and false."""
 MEMBERS, WORKERS = 3, 2
-"""How many a new cluster has, if nothing else is said."""
+"""Default numbers in a new cluster."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """What `up` is asked for. None: as it was last time, or the default of a new cluster."""
+class Requested:
+    """The options of `up`. None: the recorded value, or the default of a new cluster."""
 
     members: int | None = None
     workers: int | None = None
@@ -37,42 +37,44 @@ class Wishes:
     tls: bool | None = None
 
 
-def complete(before: ClusterState | None, wishes: Wishes) -> ClusterState:
-    """The state to bring about: all parts in starting order, each with its ports.
+def complete(before: ClusterState | None, requested: Requested) -> ClusterState:
+    """Return the planned state: all parts in starting order, each with its ports.
 
-    Parts that run stay as they are, also those no longer asked for.
+    Running parts are kept, also those that aren't requested any more.
 
     Raises:
-        DevError: a port that running parts rely on is taken by a stranger.
+        DevError: another program uses a port that running parts depend on.
         BadOverride: workers without a member.
     """
     known = before or ClusterState()
-    if wishes.tls not in (None, known.tls) and any(True for _ in known.living()):
-        raise DevError("what runs here was started otherwise", "use dev down first")
-    dsn = wishes.foreign_dsn or known.foreign_dsn
+    if requested.tls not in (None, known.tls) and any(True for _ in known.living()):
+        raise DevError(
+            "--tls can't be changed while the cluster runs", "stop it first: schedctl dev down"
+        )
+    dsn = requested.foreign_dsn or known.foreign_dsn
     wanted = {"etcd": PartKind.ETCD}
     if dsn is None:
         wanted["postgres"] = PartKind.POSTGRES
-    wanted |= _daemons(before, wishes)
+    wanted |= _daemons(before, requested)
     wanted |= {part.name: part.kind for part in known.living()}
     order = list(PartKind)
     names = sorted(wanted, key=lambda name: (order.index(wanted[name]), len(name), name))
     parts = {name: known.parts.get(name) or ClusterPart(name, wanted[name]) for name in names}
     return ClusterState(
         parts=_with_ports(parts),
-        slots=wishes.slots or known.slots,
-        overrides=_merged(known.overrides, wishes.overrides),
+        slots=requested.slots or known.slots,
+        overrides=_merged(known.overrides, requested.overrides),
         foreign_dsn=dsn,
-        tls=known.tls if wishes.tls is None else wishes.tls,
+        tls=known.tls if requested.tls is None else requested.tls,
         password=known.password or _new_password(known),
     )
 
 
 def overrides_of(state: ClusterState) -> list[Override]:
-    """The state's overrides, read and checked against its daemons.
+    """Return the state's overrides, validated against its daemons.
 
     Raises:
-        BadOverride: one can't be read, or is for a daemon that is not there.
+        BadOverride: one isn't valid, or its daemon doesn't exist.
     """
     daemons = [part.name for part in (*state.of(PartKind.MEMBER), *state.of(PartKind.WORKER))]
     stores = [part.name for kind in STORES for part in state.of(kind)]
@@ -81,17 +83,17 @@ def overrides_of(state: ClusterState) -> list[Override]:
     for override in overrides:
         if override.target not in known:
             raise BadOverride(
-                f"--set {override}: there is no daemon {override.target!r}",
-                f"the first word is one of {', '.join(known)}",
+                f"--set {override}: daemon {override.target!r} not found",
+                f"the first word must be one of {', '.join(known)}",
             )
     return overrides
 
 
 def settings_of(state: ClusterState, store: PartKind) -> dict[str, str]:
-    """Return the state's overrides of PostgreSQL or etcd, as their command lines take them.
+    """Return the state's overrides of PostgreSQL or etcd, for their command lines.
 
-    >>> changed = State(overrides=("postgres.fsync=true", "etcd.max-txn-ops=64"))
-    >>> settings_of(changed, Kind.POSTGRES), settings_of(changed, Kind.ETCD)
+    >>> changed = ClusterState(overrides=("postgres.fsync=true", "etcd.max-txn-ops=64"))
+    >>> settings_of(changed, PartKind.POSTGRES), settings_of(changed, PartKind.ETCD)
     ({'fsync': 'on'}, {'max-txn-ops': '64'})
     """
     found = [parse(text) for text in state.overrides]
@@ -104,7 +106,7 @@ def settings_of(state: ClusterState, store: PartKind) -> dict[str, str]:
 
 
 def overridden(parts: Sequence[ClusterPart], overrides: Sequence[Override]) -> list[ClusterPart]:
-    """Daemons whose files together hold every override: one of each kind, and all that are named.
+    """Return daemons whose files together have every override: one of each kind, and named ones.
 
     >>> overridden([], [])
     []
@@ -120,46 +122,46 @@ def _new_password(known: ClusterState) -> str | None:
     return None if any(True for _ in known.living()) else secrets.token_hex(24)
 
 
-def _daemons(before: ClusterState | None, wishes: Wishes) -> dict[str, PartKind]:
-    members = _count(wishes.members, before, PartKind.MEMBER, MEMBERS)
-    workers = _count(wishes.workers, before, PartKind.WORKER, WORKERS if members else 0)
+def _daemons(before: ClusterState | None, requested: Requested) -> dict[str, PartKind]:
+    members = _count(requested.members, before, PartKind.MEMBER, MEMBERS)
+    workers = _count(requested.workers, before, PartKind.WORKER, WORKERS if members else 0)
     if workers and not members:
-        raise BadOverride("workers need a member to attach to", "ask for --members 1 or more")
+        raise BadOverride("workers need a member", "give --members 1 or more")
     return {f"m{number}": PartKind.MEMBER for number in range(1, members + 1)} | {
         f"w{number}": PartKind.WORKER for number in range(1, workers + 1)
     }
 
 
-def _count(wished: int | None, before: ClusterState | None, kind: PartKind, default: int) -> int:
-    if wished is not None:
-        return wished
+def _count(requested: int | None, before: ClusterState | None, kind: PartKind, default: int) -> int:
+    if requested is not None:
+        return requested
     return default if before is None else len(before.of(kind))
 
 
 def _merged(known: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
-    """One text for each key; the later wins."""
+    """Return one text for each key; the later wins."""
     return tuple({text.partition("=")[0].strip(): text for text in (*known, *more)}.values())
 
 
 def _with_ports(parts: Mapping[str, ClusterPart]) -> dict[str, ClusterPart]:
-    """Give ports to parts without any, and new ones to those whose ports were taken meanwhile."""
-    someone_runs = any(part.alive() for part in parts.values())
-    homeless = []
+    """Assign ports to parts without any, and to those whose ports are taken."""
+    any_running = any(part.alive() for part in parts.values())
+    unassigned = []
     for part in parts.values():
         if part.alive():
             continue
         taken = [port for port in part.ports.values() if not is_free(port)]
-        if taken and someone_runs:
+        if taken and any_running:
             raise DevError(
-                f"port {taken[0]} of {part.name} is taken by another program",
-                "what runs knows it by that port: free it, or use dev down and then dev up",
+                f"port {taken[0]} of {part.name} is used by another program",
+                "free the port, or assign new ones: schedctl dev down, then schedctl dev up",
             )
         if taken or not part.ports:
-            homeless.append(part)
+            unassigned.append(part)
     used = {port for part in parts.values() for port in part.ports.values()}
-    fresh = iter(reserve(sum(len(PORTS[part.kind]) for part in homeless), but=used))
+    fresh = iter(reserve(sum(len(PORTS[part.kind]) for part in unassigned), but=used))
     moved = {
         part.name: replace(part, ports={use: next(fresh) for use in PORTS[part.kind]})
-        for part in homeless
+        for part in unassigned
     }
     return {name: moved.get(name, part) for name, part in parts.items()}

@@ -1,9 +1,8 @@
-"""Is the cluster ready? One question, answered by its daemons over HTTP.
+"""Readiness of the cluster, read from its daemons over HTTP.
 
-Ready means: every daemon says so itself (`/readyz`); every member, asked for `/api/v1/cluster`,
-names a leader and every shard owned; every worker is attached to every member, as its metrics tell.
-One that is drained is as ready as it was left.
-A count of workers by their leases would not do: one that was just killed still counts.
+The cluster is ready when every daemon is (`/readyz`), every member reports a leader and an owner of
+every shard (`/api/v1/cluster`), and every worker is attached to every member (`/metrics`). A
+drained worker is ready. Leases of workers don't count: a worker that was just killed still has one.
 """
 
 from __future__ import annotations
@@ -18,13 +17,11 @@ from schedctl.dev.records import ClusterState, PartKind
 from schedctl.dev.servers.http import fetch
 
 DRAINING: Final = "draining"
-"""What a drained worker says of itself."""
+"""The answer of a drained worker."""
 
 
 def lacking(state: ClusterState, trust: ssl.SSLContext | None = None) -> str | None:
-    """What still keeps the cluster from being ready, in words; None when nothing does. `trust`:
-    how members are asked over HTTPS.
-    """
+    """Return why the cluster isn't ready; None if it is. `trust` is for HTTPS to members."""
     members, workers = (
         {part.name: part.address("http") for part in state.of(kind)}
         for kind in (PartKind.MEMBER, PartKind.WORKER)
@@ -35,19 +32,19 @@ def lacking(state: ClusterState, trust: ssl.SSLContext | None = None) -> str | N
 def lacking_among(
     members: Mapping[str, str], workers: Mapping[str, str], trust: ssl.SSLContext | None = None
 ) -> str | None:
-    """The same of any daemons: name → `host:port` of their HTTP."""
+    """Return why these daemons (name → `host:port` of HTTP) aren't ready; None if they are."""
     for name, http in (*members.items(), *workers.items()):
         url = f"http://{http}" if name in workers else _url(http, trust)
         answer = fetch(f"{url}/readyz", trust=trust)
         if answer is None:
-            return f"{name} does not answer at {http}"
+            return f"{name} doesn't answer at {http}"
         if answer.status != 200 and not (name in workers and _line(answer.body) == DRAINING):
-            return f"{name} is not ready: {_line(answer.body)}"
+            return f"{name} isn't ready: {_line(answer.body)}"
     for name, http in members.items():
         if (view := cluster_view(http, trust)) is None:
-            return f"{name} does not tell the state of the cluster"
+            return f"{name} doesn't report the state of the cluster"
         if (lack := _lacking_in(view)) is not None:
-            return f"{lack}, says {name}"
+            return f"{lack}, as {name} reports"
     for name, http in workers.items():
         if (attached := _members_attached(http)) < len(members):
             return f"{name} is attached to {attached} of {len(members)} members"
@@ -55,7 +52,7 @@ def lacking_among(
 
 
 def cluster_view(http: str, trust: ssl.SSLContext | None = None) -> Mapping[str, Any] | None:
-    """`GET /api/v1/cluster` of one member; None when it doesn't answer with it."""
+    """Return `GET /api/v1/cluster` of one member; None if it fails."""
     answer = fetch(f"{_url(http, trust)}/api/v1/cluster", trust=trust)
     if answer is None or answer.status != 200:
         return None
@@ -68,7 +65,7 @@ def _url(http: str, trust: ssl.SSLContext | None) -> str:
 
 
 def leader(state: ClusterState, trust: ssl.SSLContext | None = None) -> str | None:
-    """The name of the leader, as the first member that answers with one tells it."""
+    """Return the name of the leader, from the first member that reports one."""
     for member in state.of(PartKind.MEMBER):
         view = cluster_view(member.address("http"), trust) if member.alive() else None
         if view is not None and (name := view.get("leader")):

@@ -1,9 +1,8 @@
-"""What a cluster's folder remembers: `state.json` for us, `cluster.json` for everyone else.
+"""The records in a cluster's folder: `state.json`, internal, and `cluster.json`, public.
 
-`state.json` holds the whole truth: each part with its ports and, while it runs, the process with
-its birth; and what `up` was asked for, so that `up` without arguments completes the same cluster.
-`cluster.json` is written from it in the form that INTERFACE promises; nobody here reads it. A part
-that was stopped by us has `"pid": null` there.
+`state.json` is authoritative: each part with its ports and its process, and the options of `up`, so
+that `up` without options restores the same cluster. `cluster.json` is a public format, written from
+it and never read here. A part that `down` stopped has `"pid": null` there.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from schedctl.dev.servers.processes import DevProcess
 
 
 class PartKind(StrEnum):
-    """What a part of the cluster is."""
+    """The kind of a part."""
 
     ETCD = "etcd"
     POSTGRES = "postgres"
@@ -36,12 +35,12 @@ PORTS: Mapping[PartKind, tuple[str, ...]] = {
     PartKind.MEMBER: ("grpc", "http"),
     PartKind.WORKER: ("http",),
 }
-"""The ports that each kind of part listens on."""
+"""The ports of each kind of part."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterPart:
-    """One process of the cluster. `process` is the last one started, None once we stopped it."""
+    """A part of the cluster. `process` is the last one started; None after `down`."""
 
     name: str
     kind: PartKind
@@ -49,17 +48,17 @@ class ClusterPart:
     process: DevProcess | None = None
 
     def alive(self) -> bool:
-        """Tell whether it runs now (a paused one does)."""
+        """Return whether the process runs; a paused one does."""
         return self.process is not None and self.process.alive()
 
     def address(self, port: str) -> str:
-        """`host:port` of one of its ports, by name."""
+        """Return `host:port` of a port by its name."""
         return address(self.ports[port])
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """The cluster of one folder: its parts by name, in starting order, and what was asked for."""
+    """The cluster of one folder: its parts by name, in starting order, and the options of `up`."""
 
     parts: Mapping[str, ClusterPart] = field(default_factory=dict)
     slots: int = 16
@@ -67,28 +66,28 @@ class ClusterState:
     foreign_dsn: str | None = None
     tls: bool = False
     password: str | None = field(default=None, repr=False)
-    """Of the users of PostgreSQL and etcd; None: an older version made the cluster, and it runs."""
+    """Password of PostgreSQL and etcd; None while a cluster of an older version runs."""
 
     def of(self, kind: PartKind) -> list[ClusterPart]:
-        """The parts of one kind."""
+        """Return the parts of one kind."""
         return [part for part in self.parts.values() if part.kind is kind]
 
     def living(self) -> Iterator[ClusterPart]:
-        """The parts that run now."""
+        """Return the running parts."""
         return (part for part in self.parts.values() if part.alive())
 
     def with_part(self, part: ClusterPart) -> ClusterState:
-        """The same with one part added or replaced."""
+        """Return the state with one part added or replaced."""
         return replace(self, parts={**self.parts, part.name: part})
 
     def without(self, names: set[str]) -> ClusterState:
-        """The same without some parts."""
+        """Return the state without these parts."""
         kept = {name: part for name, part in self.parts.items() if name not in names}
         return replace(self, parts=kept)
 
     @property
     def dsn(self) -> str:
-        """The database of the daemons."""
+        """Return the DSN of the daemons' database."""
         if self.foreign_dsn:
             return self.foreign_dsn
         [server] = self.of(PartKind.POSTGRES)
@@ -96,7 +95,7 @@ class ClusterState:
 
     @property
     def etcd_user(self) -> dict[str, str]:
-        """User and password of the daemons at etcd; empty when etcd asks for none."""
+        """Return user and password of the daemons for etcd; empty if etcd needs none."""
         return {} if self.password is None else {"user": etcd.USER, "password": self.password}
 
 
@@ -108,38 +107,38 @@ class ClusterFolder:
 
     @property
     def state(self) -> Path:
-        """Our own record."""
+        """The internal record."""
         return self.root / "state.json"
 
     @property
     def cluster(self) -> Path:
-        """Everybody's record."""
+        """The public record."""
         return self.root / "cluster.json"
 
     @property
     def lock(self) -> Path:
-        """Held by the command that is at work here."""
+        """The file that a command locks while it works on the folder."""
         return self.root / "lock"
 
     def log(self, name: str) -> Path:
-        """What a part prints."""
+        """Return the path of a part's log."""
         return self.root / f"{name}.log"
 
     def config(self, name: str) -> Path:
-        """A daemon's configuration."""
+        """Return the path of a daemon's configuration."""
         return self.root / f"{name}.toml"
 
     def data(self, name: str) -> Path:
-        """A part's data: etcd's, PostgreSQL's, a worker's spool."""
+        """Return the path of a part's data: etcd's, PostgreSQL's, a worker's spool."""
         return self.root / name
 
     @property
     def tls(self) -> Path:
-        """The cluster's authority, and what it has signed."""
+        """The folder of the cluster's authority and certificates."""
         return self.root / "tls"
 
     def load(self) -> ClusterState | None:
-        """What is remembered; None when no cluster was ever here."""
+        """Return the recorded state; None if there is none."""
         try:
             stored = json.loads(self.state.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -155,7 +154,7 @@ class ClusterFolder:
         )
 
     def save(self, state: ClusterState) -> None:
-        """Write both files, each at once or not at all."""
+        """Write both files, each atomically."""
         stored = {
             "slots": state.slots,
             "overrides": list(state.overrides),
@@ -177,7 +176,7 @@ class ClusterFolder:
 
 
 def describe(folder: ClusterFolder, state: ClusterState) -> dict[str, Any]:
-    """The content of `cluster.json` (INTERFACE, Two commands)."""
+    """Return the content of `cluster.json`."""
 
     def pid(part: ClusterPart) -> int | None:
         return part.process.pid if part.process else None
@@ -223,7 +222,7 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner may read: it may hold a password."""
+    """Write a file that only its owner can read: it may hold a password."""
     path.unlink(missing_ok=True)
     made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(made, "w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""The calendars among manifests: checked with the jobs, stored before them."""
+"""The calendars among manifests: validated with the jobs, stored before them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from schedproto.v1 import job_pb2
 
 @dataclass(frozen=True, slots=True)
 class CalendarStep:
-    """What is to be done for one manifest."""
+    """The change for one manifest."""
 
     manifest: CalendarManifest
     before: Calendar | None
@@ -22,14 +22,14 @@ class CalendarStep:
 
     @property
     def verb(self) -> str:
-        """What happens to the calendar."""
+        """Return created, updated or unchanged."""
         if self.before is None:
             return "created"
         return "unchanged" if self.before.version == self.after.version else "updated"
 
 
 async def plan(client: Client, found: Sequence[CalendarManifest]) -> list[CalendarStep]:
-    """What the cluster would do with each, or the first refusal."""
+    """Return the change for each manifest; raise the cluster's first rejection."""
     steps = []
     for manifest in found:
         calendars, name = _calls(client, manifest), manifest.calendar.name
@@ -46,7 +46,7 @@ async def plan(client: Client, found: Sequence[CalendarManifest]) -> list[Calend
 
 
 async def store(client: Client, steps: Sequence[CalendarStep]) -> list[CalendarStep]:
-    """Write them, the unchanged too: some of their jobs may have been left behind."""
+    """Store the calendars, also unchanged ones: some of their jobs may use an older version."""
     done = []
     for step in steps:
         calendar = step.manifest.calendar
@@ -56,7 +56,7 @@ async def store(client: Client, steps: Sequence[CalendarStep]) -> list[CalendarS
 
 
 def made(steps: Sequence[CalendarStep], namespace: str) -> Set[tuple[str, str]]:
-    """Namespace and name of those that aren't there yet."""
+    """Return namespace and name of the calendars that will be created."""
     return {
         (step.manifest.calendar.namespace or namespace, step.after.name)
         for step in steps
@@ -65,7 +65,7 @@ def made(steps: Sequence[CalendarStep], namespace: str) -> Set[tuple[str, str]]:
 
 
 def without(job: job_pb2.Job, made: Set[tuple[str, str]], namespace: str) -> job_pb2.Job:
-    """The job, excluding nothing by calendars that aren't there yet."""
+    """Return the job without calendars that don't exist yet."""
     here = job.namespace or namespace
     kept = [name for name in job.exclude.calendars if (here, name) not in made]
     if len(kept) == len(job.exclude.calendars):

@@ -1,7 +1,7 @@
-"""Jobs of manifests that run after each other: parents are stored first, whatever the file's order.
+"""The order of jobs in a chain: parents are stored first, whatever their order in the file.
 
-manifests ─→ in_order: parents before children, else as they stand ─→ a cycle is refused here
-plan: a child of one that isn't there yet is checked without it (`without`)
+manifests ─→ in_order: parents before children, else the order of the file; a cycle is rejected
+plan: a child is validated without parents that don't exist yet (`without`)
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Key = tuple[str, str]
 
 
 def key_of(job: job_pb2.Job, namespace: str) -> Key:
-    """Of a job, where `namespace` is the one of the call."""
+    """Return the key of a job; `namespace` is the default."""
     return (job.namespace or namespace, job.name)
 
 
 def in_order(found: Sequence[Manifest], namespace: str) -> list[Manifest]:
-    """Parents before their children.
+    """Return the manifests with parents before their children.
 
     Raises:
-        Failure: some of them run after each other in a circle; with the path.
+        CommandFailure: the jobs form a cycle; the message has its path.
     """
     by_key = {key_of(one.job, namespace): one for one in found}
     done: dict[Key, Manifest] = {}
@@ -35,7 +35,7 @@ def in_order(found: Sequence[Manifest], namespace: str) -> list[Manifest]:
 
 
 def _visit(first: Key, by_key: dict[Key, Manifest], done: dict[Key, Manifest]) -> None:
-    """Depth first, by hand: a chain may be longer than the interpreter's stack."""
+    """Visit depth first, without recursion: a chain may be longer than the stack."""
     path = [first]
     while path:
         here = path[-1]
@@ -50,18 +50,18 @@ def _visit(first: Key, by_key: dict[Key, Manifest], done: dict[Key, Manifest]) -
             path.pop()
         elif left[0] in path:
             names = [name for _, name in path[path.index(left[0]) :]]
-            told = " → ".join([left[0][1], *reversed(names)])
+            cycle = " → ".join([left[0][1], *reversed(names)])
             raise CommandFailure(
-                f"{by_key[here].where}: {here[1]}: after.jobs closes a cycle: {told}",
+                f"{by_key[here].where}: {here[1]}: after.jobs closes a cycle: {cycle}",
                 reason="CHAIN_CYCLE",
-                remedy="take one of these out of the `after` of the next; nothing was stored",
+                remedy="remove one of these from the `after` of the next; nothing was stored",
             )
         else:
             path.append(left[0])
 
 
 def without(job: job_pb2.Job, made: Collection[Key], namespace: str) -> job_pb2.Job:
-    """The job without the parents that are made before it, for a check while they aren't there."""
+    """Return the job without parents that don't exist yet, for validation."""
     place, _ = key_of(job, namespace)
     there = [name for name in job.after.jobs if (place, name) not in made]
     if len(there) == len(job.after.jobs):

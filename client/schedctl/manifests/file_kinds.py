@@ -1,8 +1,8 @@
-"""What kind of file a text is, judged by its content: never by its name or its first key alone.
+"""The kind of a file, detected by its content: never by its name or its first key alone.
 
     text ─▶ a manifest │ a crontab │ a format of another scheduler, with the mapping of its fields
 
-Formats of other schedulers are named in one line; they are never read as something else.
+A format of another scheduler is rejected by name; it is never read as another kind.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import yaml
 
 
 class FileKind(Enum):
-    """What a file is read as."""
+    """The kinds of files that can be read."""
 
     MANIFEST = "manifest"
     CRONTAB = "crontab"
 
 
 class Foreign(str):
-    """A sentence that names the format of another scheduler, and what its fields are here."""
+    """A sentence that names the format of another scheduler and maps its fields."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ _OTHER_OBJECT: Final = (
 _MANIFEST: Final = re.compile(
     r"""---|%YAML|[{\[]|-(?:\s|$)|[!&]\S|\?\s|<<\s*:|["']?[A-Za-z_][\w.-]*["']?\s*:(?:\s|$)"""
 )
-"""How the first line of a YAML or JSON document may begin. No line of a crontab begins so."""
+"""The start of the first line of a YAML or JSON document; no line of a crontab matches."""
 _CRONTAB: Final = re.compile(
     r"-?(?:@\w+|[*\d][\w*/,~#-]*\s+(?:\S+\s+){3}\S+)\s+\S|[A-Za-z_]\w*\s*="
 )
@@ -81,9 +81,7 @@ _SHOWN: Final = re.compile(r"[\w.-]{1,60}", re.ASCII)
 
 
 def kind_of(text: str) -> FileKind | Foreign | None:
-    """What a text is: by its lines, and by the keys of its documents. None: it is empty, or nothing
-    in it looks like either.
-    """
+    """Return the kind of a text, by its lines; None if it is empty or unknown."""
     lines = _significant(text)
     if not lines:
         return None
@@ -99,7 +97,7 @@ def kind_of(text: str) -> FileKind | Foreign | None:
 
 
 def _significant(text: str) -> list[str]:
-    """The lines that aren't blank or a comment, without the spaces around them."""
+    """Return the lines that aren't blank or comments, stripped."""
     lines = (line.strip() for line in text.removeprefix("\ufeff").split("\n"))
     return [line for line in lines if line and line[0] not in "#;"]
 
@@ -114,7 +112,7 @@ def _is_anacrontab(lines: Sequence[str]) -> bool:
 
 
 def foreign_document(value: Any) -> str:
-    """The format of another scheduler that a document (plain values) has; empty: none."""
+    """Return the format of another scheduler that a document has; empty if none."""
     for judged in (value, value[0] if isinstance(value, list) and value else None):
         if isinstance(judged, Mapping):
             for recognise in _DOCUMENTS:
@@ -170,7 +168,7 @@ _DOCUMENTS: Final[Sequence[Callable[[Mapping[str, Any]], str]]] = (
 
 
 def plain_value(node: yaml.Node, depth: int = 4) -> Any:
-    """The outer levels of a node as dicts, lists and texts; the inner ones as None."""
+    """Return the outer levels of a node as dicts, lists and texts; deeper ones as None."""
     if isinstance(node, yaml.ScalarNode):
         return str(node.value)
     if depth == 0:

@@ -1,4 +1,4 @@
-"""What an edit changes, shown field by field, with the next instant before and after."""
+"""The changes of an edit, field by field, with the next scheduled time before and after."""
 
 from __future__ import annotations
 
@@ -35,31 +35,33 @@ IN_TABLE: Final = frozenset(
 
 
 def between(session: Session, before: Job, after: Job) -> list[str]:
-    """A line for each field that differs; none means there is no difference."""
+    """Return a line for each field that differs."""
     old, new = _flat(before), _flat(after)
     lines = [
-        f"  {field}: {_told(old.get(field))} → {_told(new.get(field))}"
+        f"  {field}: {_text(old.get(field))} → {_text(new.get(field))}"
         for field in dict.fromkeys([*old, *new])
         if old.get(field) != new.get(field)
     ]
     if lines and before.next_run_at != after.next_run_at:
-        told = [instant(session, one.next_run_at) or "never" for one in (before, after)]
-        lines.append(f"  next run: {told[0]} → {told[1]}")
+        old_time, new_time = (
+            instant(session, one.next_run_at) or "never" for one in (before, after)
+        )
+        lines.append(f"  next run: {old_time} → {new_time}")
     return lines
 
 
 def of_pool(before: Pool | None, after: Pool) -> list[str]:
-    """The same for a pool, which may be one that isn't there yet."""
-    told = [(before.limit, before.rate) if before else (0, None), (after.limit, after.rate)]
+    """Return the changes of a pool; `before` is None for a new one."""
+    values = [(before.limit, before.rate) if before else (0, None), (after.limit, after.rate)]
     return [
         f"  {field}: {old or 'none'} → {new or 'none'}"
-        for field, old, new in zip(("limit", "rate"), *told, strict=True)
+        for field, old, new in zip(("limit", "rate"), *values, strict=True)
         if old != new
     ]
 
 
 def _flat(job: Job) -> dict[str, Any]:
-    """What a person set, each field by its path: `retry.backoff`."""
+    """Return the fields that a user can set, by their paths: `retry.backoff`."""
     flat: dict[str, Any] = {}
 
     def walk(value: Mapping[str, Any], path: str) -> None:
@@ -69,15 +71,15 @@ def _flat(job: Job) -> dict[str, Any]:
             elif inner not in (None, [], 0, False):
                 flat[path + field] = inner
 
-    told = job.to_json(snake=True)
-    walk({field: told[field] for field in told if field not in SET_BY_CLUSTER}, "")
+    fields = job.to_json(snake=True)
+    walk({field: fields[field] for field in fields if field not in SET_BY_CLUSTER}, "")
     return flat
 
 
 def merged(before: Job, spec: job_pb2.Job, named: Sequence[str]) -> job_pb2.Job:
-    """The spec, with what is left of a nested field as it was where only a part was named.
+    """Return the spec with the unnamed parts of its nested fields as they were.
 
-    `--backoff 5s` changes the back-off and keeps max_attempts; `--env A=b` adds a variable.
+    `--backoff 5s` changes the backoff and keeps max_attempts; `--env A=b` adds a variable.
     """
     full = job_pb2.Job()
     full.CopyFrom(spec)
@@ -103,28 +105,28 @@ def merged(before: Job, spec: job_pb2.Job, named: Sequence[str]) -> job_pb2.Job:
 
 
 def _over(full: Message, old: Message, given: Message) -> None:
-    """`full` is the old one, with each field that is given instead of its own: zero, too."""
+    """Set `full` to `old` with the fields of `given`, including those that are zero."""
     full.CopyFrom(old)
     for field, _ in given.ListFields():
         full.ClearField(field.name)
     full.MergeFrom(given)
 
 
-def remaining(told: Mapping[str, Any], action: str | None) -> list[tuple[str, Any]]:
-    """What a table doesn't show of a job, as names and texts; empty ones left out."""
+def remaining(job: Mapping[str, Any], action: str | None) -> list[tuple[str, Any]]:
+    """Return the fields that the table doesn't show, as names and texts, without empty ones."""
     fields = [
         (field, value)
-        for field, value in told.items()
+        for field, value in job.items()
         if value not in (None, [], {}, 0, False)
         and field not in IN_TABLE | {"job_id", "generation", "next_run_at", action}
     ]
     if action:
-        inner = {key: one for key, one in told[action].items() if one not in (None, [], {}, 0)}
+        inner = {key: one for key, one in job[action].items() if one not in (None, [], {}, 0)}
         fields.insert(0, (action, inner))
-    return [(field.replace("_", " ").capitalize(), _told(value)) for field, value in fields]
+    return [(field.replace("_", " ").capitalize(), _text(value)) for field, value in fields]
 
 
-def _told(value: Any) -> str:
+def _text(value: Any) -> str:
     if value is None or value in ([], {}):
         return "none"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""The jobs among manifests: checked with all else, stored last."""
+"""The jobs among manifests: validated with everything else, stored last."""
 
 from __future__ import annotations
 
@@ -24,36 +24,38 @@ PAUSE: Final = ("paused", "pause_note", "paused_until")
 
 @dataclass(frozen=True, slots=True)
 class JobStep:
-    """What is to be done for one manifest: created, updated or unchanged."""
+    """The change for one manifest: created, updated or unchanged."""
 
     manifest: Manifest
     before: Job | None
     after: Job
     partly: bool = False
-    """Checked without what it names and isn't there yet; so it can't be as it was before."""
+    """Validated without the objects that don't exist yet; it can't be unchanged."""
 
     @property
     def edited(self) -> bool:
-        """Whether its definition changes."""
+        """Return whether the definition changes."""
         was = self.before
         return was is not None and (self.partly or was.generation != self.after.generation)
 
     @property
     def pause(self) -> tuple[str, datetime | None] | None:
-        """Note and end of the pause that is to be made; None: of none. What the manifest doesn't
-        say of a pause stays as it is, and one that says nothing of it resumes nobody.
+        """Return note and end of the pause to set; None if no pause is needed.
+
+        Note and end that the manifest doesn't name are kept. A manifest without `paused` doesn't
+        resume the job.
         """
-        was, said = self.before, self.manifest.job
-        if was is None or not said.paused:
+        was, spec = self.before, self.manifest.job
+        if was is None or not spec.paused:
             return None
-        there = (was.pause_note or "", was.paused_until) if was.paused else None
-        note, until = there or ("", None)
-        wanted = (said.pause_note or note, _until(said) or until)
-        return None if wanted == there else wanted
+        current = (was.pause_note or "", was.paused_until) if was.paused else None
+        note, until = current or ("", None)
+        wanted = (spec.pause_note or note, _until(spec) or until)
+        return None if wanted == current else wanted
 
     @property
     def verb(self) -> str:
-        """What happens to the job."""
+        """Return created, updated or unchanged."""
         if self.before is None:
             return "created"
         return "updated" if self.edited or self.pause else "unchanged"
@@ -62,8 +64,9 @@ class JobStep:
 async def plan(
     client: Client, found: Sequence[Manifest], checked: Callable[[job_pb2.Job], job_pb2.Job]
 ) -> list[JobStep]:
-    """What the cluster would do with each, or the first refusal, parents before their children.
-    `checked` leaves out of a job what it names and isn't there yet.
+    """Return the change for each manifest, parents first; raise the cluster's first rejection.
+
+    `checked` removes the objects from a job that don't exist yet.
     """
     steps = []
     made: set[chain_order.Key] = set()
@@ -93,7 +96,7 @@ async def _planned(jobs: Jobs, manifest: Manifest, job: job_pb2.Job) -> JobStep:
 
 
 def _whole(after: Job, job: job_pb2.Job) -> Job:
-    """What was checked, with what it was checked without."""
+    """Return the validated job with the objects it was validated without."""
     whole = job_pb2.Job()
     whole.CopyFrom(cast("job_pb2.Job", after.message))
     whole.pool = job.pool
@@ -118,7 +121,7 @@ async def _created(jobs: Jobs, manifest: Manifest, job: job_pb2.Job) -> JobStep:
 
 
 async def store(client: Client, steps: Sequence[JobStep]) -> list[JobStep]:
-    """Write them."""
+    """Store the jobs."""
     done = []
     for step in steps:
         job = step.manifest.job
@@ -132,18 +135,18 @@ async def store(client: Client, steps: Sequence[JobStep]) -> list[JobStep]:
 
 
 async def _changed(jobs: Jobs, step: JobStep, before: Job) -> Job:
-    """Paused first: nothing of a new definition starts that isn't to start."""
+    """Pause first, so that no run of the new definition starts."""
     job, seen = step.manifest.job, before
     if step.pause is not None:
         seen = await _paused(jobs, step, *step.pause, before)
     if not step.edited:
         return seen
-    plain = _plain(job, "etag")  # the plan has compared it with the job's own
+    plain = _plain(job, "etag")  # the plan compared the etags already
     return await jobs.update(job.name, plain, mask=ALL, etag=seen.etag)
 
 
 async def _paused(jobs: Jobs, step: JobStep, note: str, until: datetime | None, before: Job) -> Job:
-    """The job as it was planned from, paused."""
+    """Pause the job, if it is still the planned one."""
     name = step.manifest.job.name
     try:
         return await jobs.pause(name, note, until=until, etag=before.etag)
@@ -153,7 +156,7 @@ async def _paused(jobs: Jobs, step: JobStep, note: str, until: datetime | None, 
             return before
         if error.reason != "ETAG_MISMATCH":
             raise
-        found = await jobs.get(name)  # a call that wasn't answered is made again
+        found = await jobs.get(name)  # the client may have retried a call without an answer
         ours = found.paused and found.generation == before.generation + 1
         if not ours or found.job_id != before.job_id or (found.pause_note or "") != note:
             raise
@@ -167,35 +170,37 @@ def _until(job: job_pb2.Job) -> datetime | None:
 
 
 def _gone(manifest: Manifest) -> CommandFailure:
-    """An etag is of a job that was seen; there is none of this name now."""
+    """Return the failure for a manifest with an etag whose job doesn't exist."""
     return CommandFailure(
-        f"{manifest.where}: {manifest.job.name}: no such job, and the manifest has an etag",
+        f"{manifest.where}: job {manifest.job.name} not found, and the manifest has an etag",
         status="ABORTED",
         reason="ETAG_MISMATCH",
-        remedy="leave etag out of the manifest to create the job",
+        remedy="remove etag from the manifest to create the job",
     )
 
 
 def _refused(error: ApiError, manifest: Manifest) -> CommandFailure:
     remedy, name = "", manifest.job.name
     if error.reason == "ETAG_MISMATCH" and manifest.job.etag:
-        remedy = f"get it anew (schedctl job get {name} -o yaml), or leave etag out to overwrite it"
+        remedy = (
+            f"read the job again (schedctl job get {name} -o yaml), or remove etag to overwrite it"
+        )
     return of_manifest(error, manifest.where, name, remedy)
 
 
 def _over(error: ApiError, field: str) -> bool:
-    """Whether a pause was refused for its end has come, by the cluster's time."""
+    """Return whether the cluster rejected a pause because its end is past."""
     return any(one.field == field and one.problem == "is past" for one in error.violations)
 
 
 def _without_pause(manifest: Manifest) -> Manifest:
-    """The manifest without its pause, which is over: the job went on then, by what it says."""
-    message(f"{manifest.where}: the pause of {manifest.job.name} is over: it pauses nothing")
+    """Return the manifest without its pause, which has ended."""
+    message(f"{manifest.where}: paused_until of {manifest.job.name} is past: the pause is ignored")
     return replace(manifest, job=_plain(manifest.job, *PAUSE))
 
 
 def _plain(job: job_pb2.Job, *fields: str) -> job_pb2.Job:
-    """The job without these fields."""
+    """Return the job without these fields."""
     found = job_pb2.Job()
     found.CopyFrom(job)
     plain: Message = found
@@ -205,5 +210,5 @@ def _plain(job: job_pb2.Job, *fields: str) -> job_pb2.Job:
 
 
 def _jobs(client: Client, job: job_pb2.Job) -> Jobs:
-    """The calls for jobs of the namespace that the manifest names, if it does."""
+    """Return the calls for jobs in the manifest's namespace."""
     return client.jobs.in_namespace(job.namespace) if job.namespace else client.jobs

@@ -1,9 +1,9 @@
-"""Manifests: YAML documents that become jobs, pools and calendars, with every problem at its line.
+"""Manifests: YAML documents that become jobs, pools and calendars, with the line of every problem.
 
     text ──compose──▶ nodes with marks ──▶ plain values (all texts) ──One JSON──▶ Job
-                                      ╰──▶ path → line, for what is wrong
+                                      ╰──▶ path → line, for problems
 
-No scalar is guessed at: types come from the model, so `on`, `010` and `22:30` stay what they say.
+Scalars have the types of the model, not YAML's: `on`, `010` and `22:30` stay text until then.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ MESSAGES: Final[dict[str, type[Described]]] = {
     "pool": pool_service_pb2.Pool,
     "calendar": calendar_service_pb2.Calendar,
 }
-"""What a document of a kind is read as."""
+"""The message of each kind of document."""
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 DEEPEST: Final = 100
-"""Levels in a document. A payload nested deeper is refused by the JSON readers after us anyway."""
+"""The deepest nesting of a document. JSON parsers reject deeper payloads anyway."""
 LARGEST: Final = 200_000
-"""Values in a document, aliases written out: more than 256 KiB of payload can hold."""
+"""The most values in a document, with aliases expanded: more than a payload of 256 KiB holds."""
 QUOTE: Final = 'quote it: "*/5 * * * *" (in YAML a * begins an alias)'
 
 
@@ -42,12 +42,12 @@ CRONTAB: Final = "is a crontab (import crontab isn't built): cron lint -f and fo
 
 
 TAGS: Final = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "null"))
-"""What a node is that bears no tag."""
+"""The tags of nodes without an explicit tag."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestFault:
-    """What is wrong with a manifest, and where: `jobs.yaml:12`."""
+    """A problem of a manifest, and where: `jobs.yaml:12`."""
 
     where: str
     problem: str
@@ -56,9 +56,7 @@ class ManifestFault:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One document: where it begins, the job it describes, and the lines of its schedule: of each
-    cron expression, or of `every`.
-    """
+    """One document that describes a job, with the lines of its cron expressions or of `every`."""
 
     where: str
     job: job_pb2.Job
@@ -86,7 +84,7 @@ Read = Manifest | CalendarManifest | PoolManifest
 
 @dataclass(frozen=True, slots=True)
 class ReadManifests:
-    """All documents that could be read, and all that is wrong."""
+    """All valid documents, and all problems."""
 
     manifests: tuple[Manifest, ...]
     faults: tuple[ManifestFault, ...]
@@ -95,7 +93,7 @@ class ReadManifests:
 
     @property
     def kinds(self) -> tuple[list[tuple[str, Described]], ...]:
-        """Of each kind all that is described, and where."""
+        """Return the described objects of each kind, and where."""
         return (
             [(one.where, one.job) for one in self.manifests],
             [(one.where, one.calendar) for one in self.calendars],
@@ -104,13 +102,14 @@ class ReadManifests:
 
 
 class _Unfit(yaml.MarkedYAMLError):
-    """YAML, but no job: has tags, keys that are no texts, is too deep or too large (a few hundred
-    bytes of aliases can mean gigabytes).
+    """Valid YAML that isn't accepted: tags, keys that aren't text, too deep, or too large.
+
+    A few hundred bytes of aliases can expand to gigabytes.
     """
 
 
 class _Loader(yaml.BaseLoader):
-    """All scalars are texts, and what is nested too deep ends as an error, not the stack."""
+    """A loader that reads scalars as text and rejects deep nesting before the stack overflows."""
 
     depth = 0
 
@@ -143,7 +142,7 @@ def read(files: Sequence[str]) -> ReadManifests:
 
 
 def read_or_fail(files: Sequence[str]) -> ReadManifests:
-    """`read`; Failure for what is wrong, all of it."""
+    """Read files; raise CommandFailure with all problems."""
     try:
         reading = read(files)
     except OSError as error:
@@ -161,12 +160,12 @@ def read_or_fail(files: Sequence[str]) -> ReadManifests:
             f"{fault.where}: {fault.problem}" + (f" ({fault.hint})" if fault.hint else "")
             for fault in others
         ],
-        remedy=first.hint or "mend it and apply again; nothing was stored",
+        remedy=first.hint or "fix the manifest and apply it again; nothing was stored",
     )
 
 
 def parse(name: str, content: bytes | str) -> Iterator[Read | ManifestFault]:
-    """The documents of one text, `name` being where it is from."""
+    """Yield the documents of one text; `name` is its file."""
     try:
         text = content if isinstance(content, str) else content.decode()
     except UnicodeDecodeError as error:
@@ -209,7 +208,7 @@ def _document(name: str, node: yaml.Node) -> Iterator[Read | ManifestFault]:
         return
     yield from doubles
     if not isinstance(value, dict):
-        yield ManifestFault(start, "a manifest is an object with keys")
+        yield ManifestFault(start, "a manifest must be an object with keys")
         return
     kind = value.pop("kind", "job")
     if kind not in MESSAGES:
@@ -221,8 +220,8 @@ def _document(name: str, node: yaml.Node) -> Iterator[Read | ManifestFault]:
     except FormErrors as errors:
         for problem in errors.problems:
             line = _line(lines, problem.path, node.start_mark.line)
-            told = f"{problem.where}: {problem.message}" if problem.path else problem.message
-            yield ManifestFault(f"{name}:{line + 1}", told, problem.suggestion)
+            text = f"{problem.where}: {problem.message}" if problem.path else problem.message
+            yield ManifestFault(f"{name}:{line + 1}", text, problem.suggestion)
         return
     if not read_as.name:
         yield ManifestFault(start, "name is missing", f"give the {kind} a name")
@@ -237,7 +236,7 @@ def _document(name: str, node: yaml.Node) -> Iterator[Read | ManifestFault]:
 
 
 def _schedule_lines(lines: dict[FieldPath, int], count: int) -> tuple[int, ...]:
-    """The line of each cron expression (one alone stands beside its key), or of `every`."""
+    """Return the line of each cron expression, or of `every`."""
     if not count:
         return (lines[("every",)] + 1,) if ("every",) in lines else ()
     return tuple(_line(lines, ("cron", at), 0) + 1 for at in range(count))
@@ -250,21 +249,21 @@ def _plain(
     doubles: list[ManifestFault],
     name: str,
 ) -> Any:
-    """The node as dicts, lists and texts, the line of each path written down."""
+    """Return the node as dicts, lists and texts; record the line of each path."""
     lines.setdefault(path, node.start_mark.line)
     if node.tag not in TAGS:
         tag = node.tag.replace("tag:yaml.org,2002:", "!!")
-        raise _Unfit(None, None, f"has the tag {tag}; tags aren't read", node.start_mark)
+        raise _Unfit(None, None, f"has the tag {tag}; tags aren't supported", node.start_mark)
     if len(path) > DEEPEST:  # an alias may hold itself
         raise _Unfit(None, None, f"is nested more than {DEEPEST} deep", node.start_mark)
     if len(lines) > LARGEST:
-        excess = f"has more than {LARGEST:,} values, its aliases written out"
+        excess = f"has more than {LARGEST:,} values, with its aliases expanded"
         raise _Unfit(None, None, excess, node.start_mark)
     if isinstance(node, yaml.MappingNode):
         found: dict[str, Any] = {}
         for key, inner in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise _Unfit(None, None, "has a key that is no text", key.start_mark)
+                raise _Unfit(None, None, "has a key that isn't text", key.start_mark)
             word = str(key.value)
             here = (*path, word)
             if word in found:
@@ -281,12 +280,12 @@ def _plain(
     assert isinstance(node, yaml.ScalarNode), "compose resolves aliases"
     beside_key = not path or isinstance(path[-1], str)
     if node.style is None and beside_key and node.value in ("", "~", "null"):
-        return None  # as if the key weren't there; in a list a word is a word
+        return None  # as if the key were missing; in a list it is text
     return PlainScalar(node.value) if node.style is None else node.value
 
 
 def _line(lines: dict[FieldPath, int], path: FieldPath, default: int) -> int:
-    """The line of the path, or of the nearest one above it."""
+    """Return the line of the path, or of its nearest parent."""
     while path and path not in lines:
         path = path[:-1]
     return lines.get(path, default)
@@ -310,7 +309,7 @@ def _syntax(name: str, text: str, error: yaml.YAMLError) -> ManifestFault:
 
 
 def _quoted(written: str) -> str:
-    """How to write a value that begins with a character that YAML reserves: `cron: @daily`."""
+    """Suggest quotes for a value that begins with a character reserved in YAML: `cron: @daily`."""
     found = re.search(r"(?:[:-]\s+|[\[,]\s*|^\s*)([@`%][^,\]}]*?)\s*(?:\s#.*|[,\]}].*)?$", written)
     return f'quote it: "{found[1]}" (in YAML {found[1][0]} can\'t begin a value)' if found else ""
 
@@ -320,7 +319,7 @@ def _doubles(found: Sequence[tuple[str, Described]]) -> Iterator[ManifestFault]:
     for where, one in found:
         key = (one.namespace, one.name)
         if key in seen:
-            yield ManifestFault(where, f"{one.name} stands in {seen[key]} too")
+            yield ManifestFault(where, f"{one.name} is already defined in {seen[key]}")
         seen.setdefault(key, where)
 
 

@@ -1,4 +1,4 @@
-"""The pools among manifests: checked with the jobs, stored before them."""
+"""The pools among manifests: validated with the jobs, stored before them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from schedproto.v1 import job_pb2
 
 @dataclass(frozen=True, slots=True)
 class PoolStep:
-    """What is to be done for one manifest."""
+    """The change for one manifest."""
 
     manifest: PoolManifest
     before: Pool | None
@@ -24,25 +24,25 @@ class PoolStep:
 
     @property
     def edited(self) -> bool:
-        """Whether its limit or its rate becomes another."""
+        """Return whether the limit or the rate changes."""
         return bool(job_diff.of_pool(self.before, self.after))
 
     @property
     def pauses(self) -> bool:
-        """Whether it is to be paused. A manifest that says nothing of it resumes nobody."""
+        """Return whether to pause the pool. A manifest without `paused` doesn't resume it."""
         paused = self.before is not None and self.before.paused
         return self.manifest.pool.paused and not paused
 
     @property
     def verb(self) -> str:
-        """What happens to the pool."""
+        """Return created, updated or unchanged."""
         if self.before is None:
             return "created"
         return "updated" if self.edited or self.pauses else "unchanged"
 
     @property
     def lines(self) -> list[str]:
-        """What changes of one that is there, for people."""
+        """Return the changes of an existing pool, as lines of text."""
         if self.before is None:
             return []
         paused = f"  paused: {self.manifest.pool.pause_note or 'true'}"
@@ -50,7 +50,7 @@ class PoolStep:
 
 
 async def plan(client: Client, found: Sequence[PoolManifest]) -> list[PoolStep]:
-    """What the cluster would do with each, or the first refusal."""
+    """Return the change for each manifest; raise the cluster's first rejection."""
     steps = []
     for manifest in found:
         pools = _calls(client, manifest)
@@ -67,25 +67,25 @@ async def plan(client: Client, found: Sequence[PoolManifest]) -> list[PoolStep]:
 
 
 async def store(client: Client, steps: Sequence[PoolStep]) -> list[PoolStep]:
-    """Write those that change, each over the version that its change was planned from."""
+    """Store the changed pools, each only over the version that was planned from."""
     return [await _stored(_calls(client, step.manifest), step) for step in steps]
 
 
 async def _stored(pools: Pools, step: PoolStep) -> PoolStep:
-    """One that is there is paused first: nothing starts by a new limit that isn't to start."""
-    said, after = step.manifest.pool, step.before
+    """Pause an existing pool first, so that no run starts under the new limit."""
+    spec, after = step.manifest.pool, step.before
     if after is not None and step.pauses:
-        after = await pools.pause(said.name, said.pause_note)
+        after = await pools.pause(spec.name, spec.pause_note)
     if after is None or step.edited:
-        version = after.version if after else said.version
+        version = after.version if after else spec.version
         after = await _set(pools, step.manifest, version, validate_only=False)
     if step.before is None and step.pauses:
-        after = await pools.pause(said.name, said.pause_note)
+        after = await pools.pause(spec.name, spec.pause_note)
     return PoolStep(step.manifest, step.before, after)
 
 
 def made(steps: Sequence[PoolStep], namespace: str) -> Set[tuple[str, str]]:
-    """Namespace and name of those that aren't there yet."""
+    """Return namespace and name of the pools that will be created."""
     return {
         (step.manifest.pool.namespace or namespace, step.after.name)
         for step in steps
@@ -94,7 +94,7 @@ def made(steps: Sequence[PoolStep], namespace: str) -> Set[tuple[str, str]]:
 
 
 def without(job: job_pb2.Job, made: Set[tuple[str, str]], namespace: str) -> job_pb2.Job:
-    """The job, in no pool where its own isn't there yet."""
+    """Return the job without a pool that doesn't exist yet."""
     if (job.namespace or namespace, job.pool) not in made:
         return job
     checked = job_pb2.Job()
@@ -106,16 +106,16 @@ def without(job: job_pb2.Job, made: Set[tuple[str, str]], namespace: str) -> job
 def _refused(error: ApiError, manifest: PoolManifest) -> CommandFailure:
     name, remedy = manifest.pool.name, ""
     if isinstance(error, Conflict) and manifest.pool.version:
-        remedy = f"get it anew (schedctl pool describe {name} -o yaml), or leave version out"
+        remedy = f"read the pool again (schedctl pool describe {name} -o yaml), or remove version"
     return of_manifest(error, manifest.where, name, remedy)
 
 
 async def _set(pools: Pools, manifest: PoolManifest, version: int, *, validate_only: bool) -> Pool:
-    said = manifest.pool
+    spec = manifest.pool
     return await pools.set(
-        said.name,
-        limit=said.limit,
-        rate=rate_text(said.rate) if said.HasField("rate") else None,
+        spec.name,
+        limit=spec.limit,
+        rate=rate_text(spec.rate) if spec.HasField("rate") else None,
         version=version,
         validate_only=validate_only,
     )

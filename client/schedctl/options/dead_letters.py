@@ -1,5 +1,6 @@
-"""Which dead letters a command means: runs by their ids, or a kind of error, a job, both, or all
-that wait. `--of` makes of a kind and a name the one group that a row of `dlq groups` tells of.
+"""Options that select dead letters: run ids, an error fingerprint, a job, both, or all that wait.
+
+`--of` narrows a fingerprint and a job name to one group, which is one row of `dlq groups`.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What was named: `run_ids`, or what the others choose. A kind of error and a job narrow each
-    other; `of` ("job" or "submitted") takes the one group alone.
+    """The selected dead letters: `run_ids`, or a filter.
+
+    A fingerprint and a job narrow each other; `of` ("job" or "submitted") selects one group.
     """
 
     run_ids: tuple[str, ...] = ()
@@ -37,12 +39,12 @@ class Chosen:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What to ask for before they are destroyed."""
+        """Return the names to show in the confirmation."""
         return self.run_ids or (self.fingerprint or self.job or "all jobs",)
 
     @property
     def whose(self) -> str:
-        """In words that the name follows; empty where that says all."""
+        """Return the words of the confirmation before the name; empty if the name is enough."""
         if self.of == "job":
             return f" job {self.job} with the fingerprint"
         if self.of:
@@ -52,7 +54,7 @@ class Chosen:
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What calls that choose take."""
+        """Return the filter as arguments of the SDK calls."""
         bounds = {"until": self.until, "at_most": self.at_most}
         if not self.of:
             which = {"job": self.job, "fingerprint": self.fingerprint, "all": self.all}
@@ -64,7 +66,7 @@ class Chosen:
 
 
 def choosing(command: Callable[..., R]) -> Callable[..., R]:
-    """Give a command its runs and flags that choose, as one `chosen`, if they go together."""
+    """Pass the selection options to a command as one valid `chosen`."""
 
     def called(
         *args: Any,
@@ -88,27 +90,30 @@ def choosing(command: Callable[..., R]) -> Callable[..., R]:
             "--at-most",
             type=click.IntRange(min=1),
             metavar="N",
-            help="Nothing is done where more than N are chosen by now, such as a group's WAITING.",
+            help="Highest number of dead letters; if more match, change none.  [default: no limit]",
         ),
         click.option(
             "--until",
             type=Past(),
-            metavar="INSTANT|10m",
-            help="Of these the ones that died at or before it, such as a group's LAST.",
+            metavar="TIME|10m",
+            help="Latest time of death, such as LAST of a group; 10m: 10 minutes ago."
+            "  [default: now]",
         ),
         click.option(
             "--of",
             type=click.Choice(["job", "submitted"]),
-            help="With --group: one row of `dlq groups` alone, by its OF; JOB is its name, if any.",
+            help="Column OF of one row of `dlq groups`; needs --group.  [default: both]",
         ),
-        click.option("--all", "every", is_flag=True, help="All that wait."),
-        click.option("--job", type=Guard(), metavar="JOB", help="Those of this job (id or name)."),
+        click.option("--all", "every", is_flag=True, help="All dead letters that wait."),
+        click.option(
+            "--job", type=Guard(), metavar="JOB", help="Job (id or name).  [default: any]"
+        ),
         click.option(
             "--group",
             "fingerprint",
             type=Guard(),
             metavar="FINGERPRINT",
-            help="Those with this kind of error.",
+            help="Fingerprint of the error.  [default: any]",
         ),
         click.argument("run_ids", nargs=-1, metavar="[RUN…]"),
     ):
@@ -117,23 +122,23 @@ def choosing(command: Callable[..., R]) -> Callable[..., R]:
 
 
 def _check(chosen: Chosen) -> None:
-    """Nobody means all of them by saying nothing."""
+    """Reject options that contradict each other, and an empty selection: it doesn't mean all."""
     filtered = bool(chosen.fingerprint or chosen.job)
     if chosen.run_ids and (filtered or chosen.all):
-        problem = "a RUN goes with neither --group, --job nor --all"
+        problem = "RUN can't be combined with --group, --job or --all"
     elif chosen.run_ids and (chosen.of or chosen.until or chosen.at_most):
-        problem = "a RUN goes with neither --of, --until nor --at-most"
+        problem = "RUN can't be combined with --of, --until or --at-most"
     elif filtered and chosen.all:
-        problem = "--all goes with neither --group nor --job"
+        problem = "--all can't be combined with --group or --job"
     elif chosen.of and not chosen.fingerprint:
-        problem = "--of goes with --group alone: it takes one row of schedctl dlq groups"
+        problem = "--of needs --group: together they select one row of schedctl dlq groups"
     elif chosen.of == "job" and not chosen.job:
-        problem = "--of job takes --job: the name of one"
+        problem = "--of job needs --job NAME"
     elif not (chosen.run_ids or filtered or chosen.all):
-        problem = "no dead letters are named"
+        problem = "no dead letters are selected"
     else:
         return
     raise CommandFailure(
         problem,
-        remedy="give RUN…, --group FINGERPRINT, --job JOB or --all; schedctl dlq groups shows them",
+        remedy="give RUN…, --group FINGERPRINT, --job JOB or --all; schedctl dlq groups lists them",
     )

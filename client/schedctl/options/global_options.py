@@ -1,4 +1,4 @@
-"""Global flags, taken before and after the subcommand alike; groups that load when needed.
+"""Global options, accepted before and after the subcommand; command groups that load lazily.
 
 A command's own flag of the same name (`job create --timeout`) hides the global one there.
 """
@@ -39,25 +39,48 @@ def _globals() -> list[click.Option]:
         return click.Option(names, expose_value=False, callback=_keep, **more)
 
     return [
-        option("-o", "--output", type=click.Choice(OUTPUTS), help="How to print data."),
-        option("--no-headers", is_flag=True, help="Tables without their first line."),
+        option(
+            "-o", "--output", type=click.Choice(OUTPUTS), help="Output format.  [default: table]"
+        ),
+        option("--no-headers", is_flag=True, help="Tables without a header row."),
         option(
             "--time-format",
             type=click.Choice(("relative", "iso")),
-            help="Times in tables.  [default: relative on a terminal, else iso]",
+            help="Format of times in tables.  [default: relative on a terminal, else iso]",
         ),
-        option("--color", type=click.Choice(("auto", "always", "never")), help="Colours."),
-        option("--endpoints", metavar="HOST:PORT,…", help="Members to talk to."),
-        option("--context", metavar="NAME", help="A cluster of the configuration."),
-        option("--namespace", metavar="NAME", help="Of all names.  [default: default]"),
-        option("--timeout", type=Seconds(), help="For each call, or for all of a wait."),
-        option("--yes", is_flag=True, help="Don't ask."),
-        option("--no-input", is_flag=True, help="Never ask: fail instead."),
+        option(
+            "--color",
+            type=click.Choice(("auto", "always", "never")),
+            help="Colored output; auto: on a terminal.  [default: auto]",
+        ),
+        option(
+            "--endpoints",
+            metavar="HOST:PORT,…",
+            help="Members to connect to.  [default: the context's, else 127.0.0.1:7420]",
+        ),
+        option(
+            "--context",
+            metavar="NAME",
+            help="Cluster of the configuration file.  [default: the current context]",
+        ),
+        option(
+            "--namespace",
+            metavar="NAME",
+            help="Namespace of all names.  [default: the context's, else default]",
+        ),
+        option(
+            "--timeout",
+            type=Seconds(),
+            help="Time limit of each call, and of waiting; in seconds, or as 2m."
+            "  [default: 20s; waiting has no limit]",
+        ),
+        option("--yes", is_flag=True, help="Yes to all confirmations."),
+        option("--no-input", is_flag=True, help="Failure instead of a confirmation."),
     ]
 
 
 class Command(click.Command):
-    """A command that takes the global flags too, and says which of its flags aren't built."""
+    """A command that also accepts the global options, and reports its options that aren't built."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -74,7 +97,7 @@ class Command(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """Add the flags that aren't built, once the full name is known."""
+        """Add the options that aren't built, once the full name is known."""
         path = (*unbuilt.path_of(parent), info_name or "")
         if parent is not None:
             session_of(parent).command = " ".join(("schedctl", *path))
@@ -88,14 +111,14 @@ class Command(click.Command):
 def _unbuilt_flag(path: Sequence[str], flag: str) -> click.Option:
     def refuse(_ctx: click.Context, _param: click.Parameter, value: Any) -> None:
         if value:
-            raise NotBuilt(f"schedctl {' '.join(path)} {flag}", "leave the flag out")
+            raise NotBuilt(f"schedctl {' '.join(path)} {flag}", "leave the option out")
 
     more: dict[str, Any] = {} if flag in unbuilt.WITH_VALUE else {"is_flag": True}
     return click.Option([flag], hidden=True, expose_value=False, callback=refuse, **more)
 
 
 class CommandGroup(click.Group):
-    """A group that loads its commands when they are named, and knows what isn't built."""
+    """A group that loads a command at its first use, and reports commands that aren't built."""
 
     command_class = Command
 
@@ -104,30 +127,30 @@ class CommandGroup(click.Group):
         self._lazy = dict(lazy or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """What is built, by name."""
+        """Return the names of the commands that are built."""
         return sorted({*super().list_commands(ctx), *self._lazy})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """A command, loaded now if it has to be."""
+        """Return a command; import its module first if necessary."""
         if cmd_name in self._lazy:
             module, _, attribute = self._lazy[cmd_name].partition(":")
             found = getattr(importlib.import_module(module), attribute)
-            assert isinstance(found, click.Command), f"{cmd_name} is no command"
+            assert isinstance(found, click.Command), f"{cmd_name} isn't a command"
             return found
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of the first word; a word that isn't one says what is near."""
+        """Return the command of the first word; for an unknown word, fail with a suggestion."""
         word = args[0]
         if self.get_command(ctx, word) is None and not word.startswith("-"):
             path = (*unbuilt.path_of(ctx), word)
             if unbuilt.is_command(path):
-                told = [part for part in args if not part.startswith("-")]
+                words = [part for part in args if not part.startswith("-")]
                 longest = path
-                for end in range(1, len(told) + 1):
-                    candidate = (*unbuilt.path_of(ctx), *told[:end])
+                for end in range(1, len(words) + 1):
+                    candidate = (*unbuilt.path_of(ctx), *words[:end])
                     longest = candidate if unbuilt.is_command(candidate) else longest
                 raise NotBuilt(f"schedctl {' '.join(longest)}")
             known = [*self.list_commands(ctx), *unbuilt.beside(unbuilt.path_of(ctx))]
@@ -142,7 +165,7 @@ class CommandGroup(click.Group):
 
 
 def _elsewhere(ctx: click.Context, word: str) -> str:
-    """The commands of this name in other groups, as a question; empty: there is none."""
+    """Suggest the commands of this name in other groups; empty if there are none."""
     root = ctx.find_root().command
     assert isinstance(root, click.Group)
     groups = {name: root.get_command(ctx, name) for name in root.list_commands(ctx)}
@@ -158,38 +181,45 @@ CommandGroup.group_class = CommandGroup
 
 
 class Word(click.Choice[str]):
-    """One of a few words, written with `_` or `-`."""
+    """A choice of words that accepts `-` for `_`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The word, with `_`."""
+        """Return the word with `_`."""
         return super().convert(str(value).replace("-", "_"), param, ctx)
 
 
 def dst_options(command: Callable[P, R]) -> Callable[P, R]:
-    """What clocks that change do to fixed times."""
+    """Add the options for fixed times at clock changes."""
     gap = click.option(
         "--dst-gap",
         type=Word(("run_after", "skip")),
         default="run_after",
-        help="A fixed time that the clocks jump over.",
+        help="Policy for a fixed time that the clock skips.  [default: run_after]",
     )
     overlap = click.option(
         "--dst-overlap",
         type=Word(("first", "second", "both")),
         default="first",
-        help="A fixed time that comes twice.",
+        help="Policy for a fixed time that occurs twice.  [default: first]",
     )
     return gap(overlap(command))
 
 
+limit_option = click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    help="Most entries to show.  [default: 50 in tables, else all]",
+)
+
+
 def with_globals(group: click.Group) -> click.Group:
-    """Give the root group the global flags, shown in its help."""
+    """Add the global options to the root group, visible in its help."""
     group.params.extend(_globals())
     return group
 
 
 def session_of(ctx: click.Context) -> Session:
-    """This invocation's session."""
+    """Return the session of this invocation."""
     root = ctx.find_root()
     if not isinstance(root.obj, Session):
         root.obj = Session()
@@ -197,7 +227,7 @@ def session_of(ctx: click.Context) -> Session:
 
 
 def pass_session(command: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
-    """Give a command its Session as first argument."""
+    """Pass the Session to a command as its first argument."""
 
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         return command(session_of(click.get_current_context()), *args, **kwargs)

@@ -1,7 +1,7 @@
-"""Flags that describe work and when it is done, and the job that they make.
+"""Options that describe an action and its schedule, and the job they result in.
 
-Values stay texts and are read by One JSON's own reader, so that a flag, a manifest and REST mean
-the same; a problem names the flag it came from.
+Values stay text and are parsed as in REST and manifests (`schedkit.protojson`), so that all three
+mean the same. An error names the option it came from.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import click
 from schedctl.failure import CommandFailure
 from schedctl.options import notifications, resource_limits
 from schedctl.options.payloads import read_payload
-from schedctl.session import INSTANT, Guard, LocalWhen, TimeType
+from schedctl.session import TIME, Guard, LocalWhen, TimeType
 from schedkit.protojson import FormErrors, Problem, from_json
 from schedproto.v1 import job_pb2
 
@@ -43,7 +43,7 @@ PLAIN: Final = {
     "max_runs": "max_runs",
     "pause_after_failures": "pause_after_failures",
 }
-"""Flags (as parameters) whose text is a field of the job."""
+"""Options, by parameter name, whose text is a field of the job."""
 
 FLAG_OF: Final = {field: f"--{flag.replace('_', '-')}" for flag, field in PLAIN.items()} | {
     "retry.max_attempts": "--max-attempts",
@@ -76,58 +76,150 @@ FLAG_OF: Final = {field: f"--{flag.replace('_', '-')}" for flag, field in PLAIN.
     **resource_limits.FLAG_OF,
     **{field: f"--{field.replace('_', '-')}" for field in notifications.FLAGS},
 }
-"""Fields to the flags that set them."""
+"""Fields to the options that set them."""
 
 
 def work_options(command: F) -> F:
-    """What to run, how often, how long, where."""
+    """Add the options for the action, its attempts and limits, and its placement."""
     for option in reversed(
         [
-            click.option("--http", metavar="URL", help="Call this URL."),
             click.option(
-                "--grpc", metavar="HOST:PORT", help="Call this service; grpcs://… by TLS."
+                "--http", metavar="URL", help="URL to call (action http).  [default: none]"
+            ),
+            click.option(
+                "--grpc",
+                metavar="HOST:PORT",
+                help="Address of a gRPC service to call (action grpc), grpcs://… for TLS."
+                "  [default: none]",
             ),
             click.option(
                 "--method",
-                help="HTTP: POST if not given. gRPC: package.Service/Method; else JobHandler.Run.",
+                help="HTTP method, or gRPC method as package.Service/Method."
+                "  [default: POST; JobHandler.Run]",
             ),
-            click.option("--header", multiple=True, metavar="'NAME: VALUE'", help="HTTP header."),
             click.option(
-                "--metadata", multiple=True, metavar="'NAME: VALUE'", help="Of the gRPC call."
+                "--header",
+                multiple=True,
+                metavar="'NAME: VALUE'",
+                help="HTTP header; repeatable.  [default: none]",
             ),
-            click.option("--body", help="HTTP body; the payload if not given."),
-            click.option("--python", metavar="HANDLER", help="Run a worker's Python handler."),
-            click.option("--plugin", metavar="EXECUTOR", help="Run by an executor of others."),
-            click.option("--plugin-config", metavar="JSON|@FILE|-", help="What that is to do."),
-            click.option("--env", multiple=True, metavar="KEY=VALUE", help="For the command."),
-            click.option("--cwd", metavar="DIR", help="Where the command runs."),
-            click.option("--user", metavar="NAME", help="As whom the command runs."),
+            click.option(
+                "--metadata",
+                multiple=True,
+                metavar="'NAME: VALUE'",
+                help="Metadata of the gRPC call; repeatable.  [default: none]",
+            ),
+            click.option("--body", help="HTTP body.  [default: the payload]"),
+            click.option(
+                "--python",
+                metavar="HANDLER",
+                help="Python handler of a worker to run (action python).  [default: none]",
+            ),
+            click.option(
+                "--plugin",
+                metavar="EXECUTOR",
+                help="Plug-in executor to run (action plugin).  [default: none]",
+            ),
+            click.option(
+                "--plugin-config",
+                metavar="JSON|@FILE|-",
+                help="Configuration for the plug-in executor.  [default: none]",
+            ),
+            click.option(
+                "--env",
+                multiple=True,
+                metavar="KEY=VALUE",
+                help="Environment variable of the command; repeatable.  [default: none]",
+            ),
+            click.option(
+                "--cwd",
+                metavar="DIR",
+                help="Working directory of the command.  [default: the user's home]",
+            ),
+            click.option(
+                "--user",
+                metavar="NAME",
+                help="User that the command runs as.  [default: the worker's]",
+            ),
             resource_limits.options,
-            click.option("--payload", metavar="JSON|@FILE|-", help="What the work is given."),
-            click.option("--priority", metavar="high|medium|low", help="[default: medium]"),
-            click.option("--retry", metavar="KEY=VALUE,…", help="max_attempts=4,retry_on=75+5xx,…"),
-            click.option("--max-attempts", metavar="N", help="Tries in all.  [default: 4]"),
-            click.option("--backoff", metavar="10s", help="Wait before the second try."),
-            click.option("--timeout", metavar="1h", help="Of one attempt.  [default: 1h]"),
             click.option(
-                "--heartbeat-timeout", metavar="1m", help="Of a handler: how long it may be silent."
-            ),
-            click.option("--kill-after", metavar="10s", help="From terminate to kill."),
-            click.option("--run-timeout", metavar="DURATION", help="Over all attempts."),
-            click.option("--start-deadline", metavar="DURATION", help="Missed if it waits longer."),
-            click.option("--delivery", metavar="at-least-once|at-most-once"),
-            click.option("--on-lease-lost", metavar="finish|kill"),
-            click.option("--slots", metavar="N", help="Slots a run takes.  [default: 1]"),
-            click.option("--retention", metavar="30d", help="What has ended is kept so long."),
-            click.option("--pool", metavar="NAME", help="Whose limits it shares; '' for none."),
-            click.option(
-                "--require", multiple=True, metavar="KEY=VALUE,…", help="A label of its worker."
+                "--payload", metavar="JSON|@FILE|-", help="Input of the run.  [default: none]"
             ),
             click.option(
-                "--prefer", multiple=True, metavar="KEY=VALUE,…", help="A better worker's."
+                "--priority",
+                metavar="high|medium|low",
+                help="Priority of the runs.  [default: medium]",
             ),
             click.option(
-                "--placement", metavar="spread|pack|sticky|broadcast", help="[default: spread]"
+                "--retry",
+                metavar="KEY=VALUE,…",
+                help="Retry policy, such as max_attempts=4,retry_on=75+5xx; other keys: backoff,"
+                " factor, max, jitter, fail_on.  [default: 4 attempts, backoff 10s]",
+            ),
+            click.option("--max-attempts", metavar="N", help="Attempts in all.  [default: 4]"),
+            click.option(
+                "--backoff", metavar="10s", help="Wait before the second attempt.  [default: 10s]"
+            ),
+            click.option(
+                "--timeout", metavar="1h", help="Time limit of one attempt.  [default: 1h]"
+            ),
+            click.option(
+                "--heartbeat-timeout",
+                metavar="1m",
+                help="Longest time between heartbeats of a Python handler.  [default: no limit]",
+            ),
+            click.option(
+                "--kill-after", metavar="10s", help="Time from terminate to kill.  [default: 10s]"
+            ),
+            click.option(
+                "--run-timeout",
+                metavar="DURATION",
+                help="Time limit of the run, over all attempts.  [default: no limit]",
+            ),
+            click.option(
+                "--start-deadline",
+                metavar="DURATION",
+                help="Longest wait for the first attempt; later the run is MISSED."
+                "  [default: no limit]",
+            ),
+            click.option(
+                "--delivery",
+                metavar="at-least-once|at-most-once",
+                help="Delivery guarantee.  [default: at-least-once]",
+            ),
+            click.option(
+                "--on-lease-lost",
+                metavar="finish|kill",
+                help="Treatment of a running attempt when its worker loses the lease."
+                "  [default: finish]",
+            ),
+            click.option("--slots", metavar="N", help="Slots of a run.  [default: 1]"),
+            click.option(
+                "--retention",
+                metavar="30d",
+                help="Time for which ended runs are kept.  [default: the cluster's setting]",
+            ),
+            click.option(
+                "--pool",
+                metavar="NAME",
+                help="Concurrency pool; '' removes the job from its pool.  [default: none]",
+            ),
+            click.option(
+                "--require",
+                multiple=True,
+                metavar="KEY=VALUE,…",
+                help="Label that the worker must have; repeatable.  [default: none]",
+            ),
+            click.option(
+                "--prefer",
+                multiple=True,
+                metavar="KEY=VALUE,…",
+                help="Label of preferred workers; repeatable.  [default: none]",
+            ),
+            click.option(
+                "--placement",
+                metavar="spread|pack|sticky|broadcast",
+                help="Choice among equal workers.  [default: spread]",
             ),
         ]
     ):
@@ -136,61 +228,135 @@ def work_options(command: F) -> F:
 
 
 def paused_option(command: F) -> F:
-    """For a job that is made; later it is paused and resumed by calls of their own."""
-    return click.option("--paused", is_flag=True, help="Stored, and not fired until resumed.")(
-        command
-    )
+    """Add `--paused`, for new jobs; `job pause` and `job resume` change it later."""
+    return click.option(
+        "--paused",
+        is_flag=True,
+        help="Paused from the start: no scheduled time fires until `job resume`.",
+    )(command)
 
 
 def schedule_options(command: F) -> F:
-    """When: exactly one of cron, every, at, on-demand, after; and what bends it."""
+    """Add the options for the schedule: exactly one of cron, every, at, on-demand, after."""
     for option in reversed(
         [
-            click.option("--cron", multiple=True, metavar="EXPR", help="Repeatable: their union."),
-            click.option("--every", metavar="30s", help="Aligned to the epoch."),
-            click.option("--phase", metavar="DURATION", help="Moves --every."),
+            click.option(
+                "--cron",
+                multiple=True,
+                metavar="EXPR",
+                help="Cron expression; repeatable, as a union.  [default: none]",
+            ),
+            click.option(
+                "--every",
+                metavar="30s",
+                help="Interval, aligned to the epoch.  [default: none]",
+            ),
+            click.option("--phase", metavar="DURATION", help="Offset of --every.  [default: 0s]"),
             click.option(
                 "--anchor",
                 metavar="LOCAL",
-                help="Local time in --tz that --every is aligned to: 2026-01-06T09:00:00.",
+                help="Local time in --tz to align --every to, such as 2026-01-06T09:00:00."
+                "  [default: the epoch]",
             ),
             click.option(
                 "--at",
                 type=LocalWhen(),
-                metavar=INSTANT,
-                help="Once: RFC 3339, from now, or a local time in --tz.",
+                metavar=TIME,
+                help="Time of a single run: RFC 3339, from now, or a local time in --tz."
+                "  [default: none]",
             ),
-            click.option("--on-demand", is_flag=True, help="Only when triggered."),
-            click.option("--after", metavar="JOB,…", help="When these have ended, once a cycle."),
-            click.option("--when", metavar="success|failure|any", help="[default: success]"),
             click.option(
-                "--with-output/--without-output", default=None, help="Theirs is its payload."
+                "--on-demand", is_flag=True, help="No schedule: only triggers start runs."
             ),
-            click.option("--tz", type=Guard(), metavar="ZONE", help="IANA name.  [default: UTC]"),
-            click.option("--start", type=TimeType(), metavar=INSTANT, help="Not before."),
-            click.option("--end", type=TimeType(), metavar=INSTANT, help="Not after."),
-            click.option("--max-runs", metavar="N", help="End with the N-th run; 0: never."),
+            click.option(
+                "--after",
+                metavar="JOB,…",
+                help="Parents in a chain: run once a cycle, when all have ended.  [default: none]",
+            ),
+            click.option(
+                "--when",
+                metavar="success|failure|any",
+                help="Outcome of the parents that starts the run.  [default: success]",
+            ),
+            click.option(
+                "--with-output/--without-output",
+                default=None,
+                help="The parents' results as the payload.  [default: without]",
+            ),
+            click.option(
+                "--tz", type=Guard(), metavar="ZONE", help="IANA time zone.  [default: UTC]"
+            ),
+            click.option(
+                "--start",
+                type=TimeType(),
+                metavar=TIME,
+                help="Earliest scheduled time.  [default: none]",
+            ),
+            click.option(
+                "--end",
+                type=TimeType(),
+                metavar=TIME,
+                help="Latest scheduled time, inclusive.  [default: none]",
+            ),
+            click.option(
+                "--max-runs",
+                metavar="N",
+                help="Runs after which the schedule ends; 0: no limit.  [default: 0]",
+            ),
             click.option(
                 "--exclude-calendar",
                 multiple=True,
                 metavar="NAME",
-                help="Not what this calendar names; '' for none.",
+                help="Calendar whose times don't run; repeatable; '' clears all.  [default: none]",
             ),
             click.option(
-                "--exclude-cron", multiple=True, metavar="EXPR", help="Not at these times."
+                "--exclude-cron",
+                multiple=True,
+                metavar="EXPR",
+                help="Cron expression whose times don't run; repeatable.  [default: none]",
             ),
             click.option(
-                "--dst-gap", metavar="run-after|skip", help="A time that the clocks jump over."
+                "--dst-gap",
+                metavar="run-after|skip",
+                help="Policy for a fixed time that the clock skips.  [default: run-after]",
             ),
             click.option(
-                "--dst-overlap", metavar="first|second|both", help="One that comes twice."
+                "--dst-overlap",
+                metavar="first|second|both",
+                help="Policy for a fixed time that occurs twice.  [default: first]",
             ),
-            click.option("--jitter", metavar="DURATION", help="Each instant moves by less."),
-            click.option("--overlap", metavar="skip|allow|allow:N|…", help="[default: skip]"),
-            click.option("--catch-up", metavar="latest|all|none", help="[default: latest]"),
-            click.option("--catch-up-window", metavar="1h"),
-            click.option("--pause-after-failures", metavar="N", help="In a row."),
-            click.option("--label", multiple=True, metavar="KEY=VALUE"),
+            click.option(
+                "--jitter",
+                metavar="DURATION",
+                help="Upper bound of the delay after each scheduled time.  [default: 0s]",
+            ),
+            click.option(
+                "--overlap",
+                metavar="skip|allow|allow:N|…",
+                help="Overlap policy: also buffer-one, buffer-all, cancel-other, terminate-other."
+                "  [default: skip]",
+            ),
+            click.option(
+                "--catch-up",
+                metavar="latest|all|none",
+                help="Catch-up policy for missed scheduled times.  [default: latest]",
+            ),
+            click.option(
+                "--catch-up-window",
+                metavar="1h",
+                help="Age up to which scheduled times are caught up.  [default: 1h]",
+            ),
+            click.option(
+                "--pause-after-failures",
+                metavar="N",
+                help="Consecutive failed runs that pause the job; 0: never.  [default: 0]",
+            ),
+            click.option(
+                "--label",
+                multiple=True,
+                metavar="KEY=VALUE",
+                help="Label of the job; repeatable.  [default: none]",
+            ),
         ]
     ):
         command = option(command)
@@ -198,23 +364,23 @@ def schedule_options(command: F) -> F:
 
 
 def job_of(flags: Mapping[str, Any], argv: Sequence[str]) -> tuple[job_pb2.Job, list[str]]:
-    """The job that the flags describe, and the names of the fields they set.
+    """Return the job that the options describe, and the names of the fields they set.
 
     Raises:
-        Failure: with every problem, each by its flag.
+        CommandFailure: with every problem, each named by its option.
     """
     form = _form(flags, argv)
     try:
         job = from_json(form, job_pb2.Job, strings=True)
     except FormErrors as errors:
-        told = [_by_flag(problem) for problem in errors.problems]
-        raise CommandFailure(told[0], reason="WRONG_FLAG", details=told[1:]) from None
+        first, *others = map(_by_flag, errors.problems)
+        raise CommandFailure(first, reason="WRONG_FLAG", details=others) from None
     if flags.get("plugin_config") is not None:
         if flags.get("plugin") is None:
             raise CommandFailure(
-                "--plugin-config goes with --plugin",
+                "--plugin-config needs --plugin",
                 reason="WRONG_FLAG",
-                remedy="name the executor too: --plugin EXECUTOR",
+                remedy="add --plugin EXECUTOR",
             )
         job.plugin.config.CopyFrom(read_payload(flags["plugin_config"], "--plugin-config"))
     if flags.get("payload") is not None:
@@ -224,17 +390,17 @@ def job_of(flags: Mapping[str, Any], argv: Sequence[str]) -> tuple[job_pb2.Job, 
     if "overlap" in named:
         named.append("overlap_limit")
     for field in ("exclude", "after"):
-        if field in named:  # what of it isn't named stays
+        if field in named:  # keep the parts that no option names
             named.remove(field)
             named += [f"{field}.{kind}" for kind in form[field]]
     return job, named
 
 
 def need_action(job: job_pb2.Job) -> None:
-    """Refuse work that says nothing of what to do."""
+    """Reject a job without an action."""
     if job.WhichOneof("action") is None:
         raise CommandFailure(
-            "nothing to run",
+            "no action is given: there is nothing to run",
             reason="NO_ACTION",
             remedy="give one of: -- COMMAND ARG…, --http URL, --grpc HOST:PORT, --python HANDLER,"
             " --plugin EXECUTOR",
@@ -310,7 +476,7 @@ def _grpc(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_grpcs(flags: Mapping[str, Any]) -> bool:
-    """Whose method `--method` names; in an edit neither --http nor --grpc need stand beside it."""
+    """Return whether `--method` is a gRPC method; an edit may have neither --http nor --grpc."""
     if flags.get("grpc") is not None or flags.get("http") is not None:
         return flags.get("grpc") is not None
     return "/" in (flags.get("method") or "")
@@ -331,7 +497,7 @@ def _retry(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_zero(flag: str, given: str | None) -> None:
-    """On the wire 0 means: not given. Who writes it means something else."""
+    """Reject 0: in protobuf it means that the field isn't set."""
     if given is not None and given.strip().strip("0") == "":
         raise CommandFailure(
             f"{flag}: must be at least 1", reason="WRONG_FLAG", remedy=f"write {flag} 1"
@@ -339,31 +505,31 @@ def _refuse_zero(flag: str, given: str | None) -> None:
 
 
 def _of(flags: Mapping[str, Any], **own: str) -> dict[str, Any]:
-    """A field that holds others: each by the flag that sets it."""
+    """Return a nested field: its parts by the options that set them."""
     return {key: flags[flag] for key, flag in own.items() if flags.get(flag) is not None}
 
 
 def _exclude(flags: Mapping[str, Any]) -> dict[str, Any] | None:
-    """An empty one clears what is there, of its own kind."""
+    """Return the exclusions; an empty value clears the list of its kind."""
     given = {"calendars": flags.get("exclude_calendar"), "cron": flags.get("exclude_cron")}
-    return {kind: [*filter(None, said)] for kind, said in given.items() if said} or None
+    return {kind: [*filter(None, values)] for kind, values in given.items() if values} or None
 
 
 def _after(flags: Mapping[str, Any]) -> dict[str, Any]:
-    said = {key: flags[key] for key in ("when", "with_output") if flags.get(key) is not None}
+    after = {key: flags[key] for key in ("when", "with_output") if flags.get(key) is not None}
     if flags.get("after") is not None:
-        said["jobs"] = [name.strip() for name in flags["after"].split(",") if name.strip()]
-    return said
+        after["jobs"] = [name.strip() for name in flags["after"].split(",") if name.strip()]
+    return after
 
 
 def _overlap(text: str | None) -> Any:
-    """`allow:3` is `{allow: 3}`."""
+    """Return the JSON form: `allow:3` is `{allow: 3}`."""
     word, colon, limit = (text or "").partition(":")
     return {word: limit.strip()} if colon else text
 
 
 def _matches(flag: str, written: Sequence[str] | None) -> dict[str, list[str]]:
-    """`region=eu,us`: one of these values."""
+    """Return labels with their allowed values: `region=eu,us`."""
     return {key: value.split(",") for key, value in _pairs(flag, written).items()}
 
 
@@ -373,7 +539,7 @@ def _pairs(flag: str, written: Sequence[str] | None, sign: str = "=") -> dict[st
         key, found, value = one.partition(sign)
         if not found or not key:
             raise CommandFailure(
-                f"{flag} {one!r} is no KEY{sign}VALUE",
+                f"{flag} {one!r} isn't a valid KEY{sign}VALUE",
                 reason="WRONG_FLAG",
                 remedy=f"write {flag} KEY{sign}VALUE",
             )

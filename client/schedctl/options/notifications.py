@@ -1,4 +1,4 @@
-"""Flags that say who is told: `--on-failure webhook=https://… --on-failure threshold=3`."""
+"""Options for notifications: `--on-failure webhook=https://… --on-failure threshold=3`."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from schedkit.protojson.problems import did_you_mean
 F = TypeVar("F", bound=Callable[..., Any])
 
 FLAGS: Final = {
-    "on_failure": "When a run failed for good.",
-    "on_recovery": "When one succeeds after a failure that was told.",
-    "on_dead_letter": "When a run became a dead letter.",
-    "on_late": "When a run starts late, or not at all.",
+    "on_failure": "Notification after a run failed for good",
+    "on_recovery": "Notification of the first success after a notified failure",
+    "on_dead_letter": "Notification of a new dead letter",
+    "on_late": "Notification of a run that starts late or not at all",
 }
 KEYS: Final = ("webhook", "email", "command", "threshold", "silence", "after")
 METAVAR: Final = "webhook=URL|email=…"
 
 
 def notice_options(command: F) -> F:
-    """Who is told of what; each flag as often as it takes."""
+    """Add an option for each kind of notification; each is repeatable."""
     for field, text in reversed(FLAGS.items()):
         flag = f"--{field.replace('_', '-')}"
-        command = click.option(flag, multiple=True, metavar=METAVAR, help=text)(command)
+        help_text = f"{text}; repeatable; '' removes it.  [default: none]"
+        command = click.option(flag, multiple=True, metavar=METAVAR, help=help_text)(command)
     return command
 
 
 def form(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that these flags describe."""
+    """Return the fields that these options describe."""
     return {
         field: _notice(f"--{field.replace('_', '-')}", flags[field])
         for field in FLAGS
@@ -41,7 +42,7 @@ def form(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cleared(flags: Mapping[str, Any]) -> list[str]:
-    """Fields of which nobody is to be told any more: their flag says nothing, `--on-late ''`."""
+    """Return the notifications to remove: their option is empty, as in `--on-late ''`."""
     return [field for field in FLAGS if tuple(flags.get(field) or ()) == ("",)]
 
 
@@ -52,7 +53,8 @@ def _notice(flag: str, written: Sequence[str]) -> dict[str, Any]:
         if not equals or key not in KEYS:
             hint = did_you_mean(key, KEYS) if equals else ""
             raise _wrong(
-                f"{flag} {one!r} says none of {', '.join(KEYS)}", hint or f"write {flag} {METAVAR}"
+                f"{flag} {one!r} must begin with one of {', '.join(KEYS)}",
+                hint or f"write {flag} {METAVAR}",
             )
         if key == "email":
             notice.setdefault("email", []).append(value)
@@ -67,7 +69,7 @@ def _words(flag: str, value: str) -> list[str]:
     try:
         return shlex.split(value)
     except ValueError as error:
-        raise _wrong(f"{flag} command: {error}", "quote its words as in a shell") from None
+        raise _wrong(f"{flag} command: {error}", "quote the words as in a shell") from None
 
 
 def _wrong(problem: str, remedy: str) -> CommandFailure:

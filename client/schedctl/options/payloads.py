@@ -1,4 +1,4 @@
-"""Flags whose value is JSON, or bytes of a file."""
+"""Options whose value is JSON or the bytes of a file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from schedproto.v1 import common_pb2
 
 
 def read_payload(given: str, flag: str = "--payload") -> common_pb2.Payload:
-    """`-` is standard input, `@file` a file (both may be any bytes), else JSON itself.
+    """Read a payload: `-` is standard input, `@FILE` a file, anything else JSON itself.
 
-    What is in a file that is called *.json has to be JSON.
+    Standard input and files may hold any bytes; a file named *.json must hold JSON.
     """
     if given != "-" and not given.startswith("@"):
         return _inline(given, flag)
@@ -26,8 +26,8 @@ def read_payload(given: str, flag: str = "--payload") -> common_pb2.Payload:
         return _json_payload(content.decode(), flag)
     except ValueError as error:
         if given.endswith(".json"):
-            remedy = "mend it, or give the file another name to send its bytes as they are"
-            raise _wrong(f"{given[1:]} is no JSON: {error}", remedy) from None
+            remedy = "fix the JSON; or rename the file, to send its bytes as they are"
+            raise _wrong(f"{given[1:]} isn't valid JSON: {error}", remedy) from None
         return common_pb2.Payload(raw=content)
 
 
@@ -35,15 +35,15 @@ def _inline(text: str, flag: str) -> common_pb2.Payload:
     try:
         return _json_payload(text, flag)
     except ValueError as error:
-        remedy = """write '"text"' for a text, @FILE for a file, - for standard input"""
-        raise _wrong(f"{flag} is no JSON: {error}", remedy) from None
+        remedy = """write '"text"' for a string, @FILE for a file, - for standard input"""
+        raise _wrong(f"{flag} isn't valid JSON: {error}", remedy) from None
 
 
 def _json_payload(text: str, flag: str) -> common_pb2.Payload:
     try:
-        standard.loads(text)  # checked, and kept to the byte
+        standard.loads(text)  # only checked: the text is kept byte for byte
     except standard.TooDeep as deep:
-        remedy = "put what is deeper elsewhere, and give its address"
+        remedy = "store the deeper part elsewhere, and pass its address"
         raise _wrong(f"{flag} {deep}", remedy) from None
     return common_pb2.Payload(json=text)
 

@@ -1,4 +1,4 @@
-"""Flags for what a command may have at most."""
+"""Options for the resource limits of a command."""
 
 from __future__ import annotations
 
@@ -22,18 +22,29 @@ FLAG_OF: Final = {
     for action in ("shell", "python")
     for limit, flag in _FLAGS.items()
 }
-"""Fields to the flags that set them."""
+"""Fields to the options that set them."""
 
 
 def options(command: F) -> F:
-    """What a command may have at most."""
+    """Add the options for resource limits."""
     for option in reversed(
         [
             click.option(
-                "--limit-memory", metavar="64MiB", help="Of a command or a handler's process."
+                "--limit-memory",
+                metavar="64MiB",
+                help="Memory limit of the command, or of the handler's process, in bytes."
+                "  [default: none]",
             ),
-            click.option("--limit-processes", metavar="N", help="And threads, at once."),
-            click.option("--limit-files", metavar="N", help="Open in one process."),
+            click.option(
+                "--limit-processes",
+                metavar="N",
+                help="Limit of processes and threads at once.  [default: none]",
+            ),
+            click.option(
+                "--limit-files",
+                metavar="N",
+                help="Limit of open files of one process.  [default: none]",
+            ),
         ]
     ):
         command = option(command)
@@ -41,10 +52,10 @@ def options(command: F) -> F:
 
 
 def form(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The limits that the flags name.
+    """Return the limits that the options name.
 
     Raises:
-        Failure: one can't be read, or is no limit.
+        CommandFailure: a limit isn't valid.
     """
     limits = {
         limit: flags[flag[2:].replace("-", "_")]
@@ -61,8 +72,8 @@ def form(flags: Mapping[str, Any]) -> dict[str, Any]:
     for limit, flag in _FLAGS.items():
         if limits.get(limit, "1").strip().strip("0") == "":
             raise CommandFailure(
-                f"{flag}: 0 is no limit",
+                f"{flag}: 0 isn't a valid limit",
                 reason="WRONG_FLAG",
-                remedy="to lift one, `schedctl apply` the job's manifest without it",
+                remedy="to remove a limit, apply a manifest without it: schedctl apply -f FILE",
             )
     return limits

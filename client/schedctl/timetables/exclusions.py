@@ -1,4 +1,4 @@
-"""`schedctl cron explain` with calendars: what runs next, and what is left out between."""
+"""`schedctl cron explain` with calendars: the next times that run, and those excluded between."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from schedd.core.schedule.cron import CronError, CronExplanation, Dst
 from schedproto.v1 import calendar_service_pb2
 
 NAMED: Final = 5
-"""Excluded instants that are told one by one."""
+"""Number of excluded times that are listed one by one."""
 
 
 def exclude_of(cron: Sequence[str], files: Sequence[str], zone: str) -> Exclude:
-    """What the flags exclude. Raises Failure for what can't be read."""
+    """Return the exclusions of the options; raise CommandFailure if one isn't valid."""
     for expression in cron:
         try:
             check_expression(expression)
@@ -39,24 +39,24 @@ def exclude_of(cron: Sequence[str], files: Sequence[str], zone: str) -> Exclude:
             raise CommandFailure(
                 f"--exclude-cron: {wrong.problem}",
                 reason="WRONG_EXPRESSION",
-                remedy=wrong.hint or "for example '* 22-23 * * *': the minutes from 22:00 on",
+                remedy=wrong.hint or "for example '* 22-23 * * *': the minutes from 22:00 to 23:59",
             ) from None
     found = manifests.read_or_fail(files).calendars if files else ()
     return Exclude(tuple(map(_calendar, found)), tuple(cron), zone)
 
 
 def without(
-    told: CronExplanation,
+    found: CronExplanation,
     exclude: Exclude,
     after: datetime,
     count: int,
     seed: str,
     dst: Dst,
 ) -> CronExplanation:
-    """The explanation with the instants that run, and notes of those between that don't."""
-    when = CronSchedule((told.expression,), told.time_zone, dst)
+    """Return the explanation with the times that run, and notes on the excluded ones between."""
+    when = CronSchedule((found.expression,), found.time_zone, dst)
     compiled = compiled_schedule.compile(when, seed, UUID(int=0), ScheduleBounds(), exclude)
-    zone = told.instants[0].tzinfo if told.instants else after.tzinfo
+    zone = found.instants[0].tzinfo if found.instants else after.tzinfo
     runs = [one.nominal for one in islice(compiled.walk_after(after), count)]
     until = runs[-1] if len(runs) == count else after + FARTHEST
     left_out = compiled.whole.count(after, until, 0)[0] - len(runs)
@@ -69,22 +69,22 @@ def without(
     if left_out > NAMED:
         notes.append(f"{left_out - NAMED:,} more are excluded.")
     if len(runs) < count:
-        notes.append("No more of them run within five years.")
+        notes.append("No other scheduled time within five years runs.")
     return replace(
-        told, instants=tuple(at.astimezone(zone) for at in runs), notes=(*notes, *told.notes)
+        found, instants=tuple(at.astimezone(zone) for at in runs), notes=(*notes, *found.notes)
     )
 
 
 def _calendar(manifest: CalendarManifest) -> Calendar:
-    said = manifest.calendar
-    roll = calendar_service_pb2.Roll.Name(said.roll).removeprefix("ROLL_")
+    spec = manifest.calendar
+    roll = calendar_service_pb2.Roll.Name(spec.roll).removeprefix("ROLL_")
     try:
         read = rules(
-            dates=said.dates,
-            weekdays=said.weekdays,
-            ranges=[(getattr(span, "from"), span.to) for span in said.ranges],
-            cron=said.cron,
-            zone=said.time_zone,
+            dates=spec.dates,
+            weekdays=spec.weekdays,
+            ranges=[(getattr(span, "from"), span.to) for span in spec.ranges],
+            cron=spec.cron,
+            zone=spec.time_zone,
             roll=Roll.NONE if roll == "UNSPECIFIED" else Roll(roll),
         )
     except WrongRules as wrong:
@@ -93,6 +93,6 @@ def _calendar(manifest: CalendarManifest) -> Calendar:
             f"{manifest.where}: {first}",
             reason="WRONG_MANIFEST",
             details=[str(one) for one in others],
-            remedy=first.hint or "mend it",
+            remedy=first.hint or "fix the manifest",
         ) from None
-    return Calendar(said.name, 0, read)
+    return Calendar(spec.name, 0, read)

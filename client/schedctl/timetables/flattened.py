@@ -1,7 +1,7 @@
-"""The flattened version, as something to apply by hand: a crontab, a patch, or commands.
+"""The flattened schedules as a crontab, a patch or commands that a person applies.
 
-A rewritten text is read again before it is printed: a move that it doesn't show, or that changes
-another schedule, is left out and named. Nothing here writes a file or asks a cluster.
+A rewritten text is parsed again before it is printed. A move that it doesn't contain, or that
+changes another schedule, is left out and reported. No file is written and no cluster is called.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from schedkit.text import duration
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """Lines to print, and the moves that couldn't be written."""
+    """Lines to print, and the moves that couldn't be applied."""
 
     lines: tuple[str, ...]
     left_out: tuple[Move, ...]
 
 
 def rewritten(table: ScheduleTable, flat: Flattened | None) -> Rewritten:
-    """The moves of a proposal. One crontab alone comes whole, with minutes that any cron reads."""
+    """Return the moves of a proposal; a single crontab is returned whole, with plain minutes."""
     moves = () if flat is None else flat.moves
     crontabs = [name for name in table.texts if name in table.crontabs]
     alone = len(table.texts) == len(crontabs) == 1
@@ -42,10 +42,10 @@ def rewritten(table: ScheduleTable, flat: Flattened | None) -> Rewritten:
             lines += made
         elif made != text.split("\n"):
             lines += difflib.unified_diff(text.split("\n"), made, name, name, lineterm="")
-    told: set[str] = set()
+    written: set[str] = set()
     for move in moves:
-        if _file(move) not in table.texts and move.entry.name not in told:
-            told.add(move.entry.name)
+        if _file(move) not in table.texts and move.entry.name not in written:
+            written.add(move.entry.name)
             same = [one for one in moves if one.entry.name == move.entry.name]
             lines.append(_command(move, same))
     if alone and lines and not lines[-1]:
@@ -58,7 +58,7 @@ def _file(move: Move) -> str:
 
 
 def _made(table: ScheduleTable, name: str, moves: Sequence[Move]) -> tuple[list[str], list[Move]]:
-    """The lines with the moves made, as far as the text then says so; and the other moves."""
+    """Return the lines with the moves that could be applied, and the other moves."""
     crontab, text = name in table.crontabs, table.texts[name]
     before = [entry for entry in table.entries if entry.where.rpartition(":")[0] == name]
     lines = _moved(text, moves, crontab=crontab)
@@ -78,7 +78,7 @@ def _shows(
     before: Sequence[TimetableEntry],
     moves: Sequence[Move],
 ) -> bool:
-    """Whether the lines, read again, have these schedules: those of before with the moves."""
+    """Return whether the lines, parsed again, have the schedules of `before` with the moves."""
     crontab = name in table.crontabs
     expected: list[tuple[str, Schedule]] = []
     for entry in before:
@@ -92,7 +92,7 @@ def _shows(
 
 
 def _with(schedule: Schedule, move: Move, after: str) -> Schedule:
-    """The schedule with one move made."""
+    """Return the schedule with one move applied."""
     if isinstance(schedule, EverySchedule):
         return EverySchedule(schedule.interval, duration.parse(after))
     assert isinstance(schedule, CronSchedule), "only these two are moved"
@@ -102,7 +102,7 @@ def _with(schedule: Schedule, move: Move, after: str) -> Schedule:
 
 
 def _moved(text: str, moves: Sequence[Move], *, crontab: bool) -> list[str]:
-    """The lines with the moves made; a phase becomes a line of its own, below `every`."""
+    """Return the lines with the moves applied; a phase becomes a new line below `every`."""
     lines = text.split("\n")
     phases: dict[int, str] = {}
     for move in moves:
@@ -123,11 +123,11 @@ def _moved(text: str, moves: Sequence[Move], *, crontab: bool) -> list[str]:
 
 _BEGINS: Final = r"(?P<begins>(?:^|[\[,'\"{]|[:-]\s)\s*)"
 _ENDS: Final = r"(?=\s*(?:$|['\"\],}]|\s#))"
-"""Where an expression begins and ends in a manifest: one of a list may end as another does."""
+"""Start and end of an expression in a manifest."""
 
 
 def _replaced(line: str, before: str, after: str, *, crontab: bool) -> str:
-    """The line with its expression replaced, however it was spaced."""
+    """Return the line with its expression replaced, whatever its spacing."""
     words = r"\s+".join(re.escape(word) for word in before.split())
     begins, ends = (r"(?P<begins>^\s*-?)", r"(?=\s)") if crontab else (_BEGINS, _ENDS)
     pattern = f"{begins}{words}{ends}"
@@ -135,7 +135,7 @@ def _replaced(line: str, before: str, after: str, *, crontab: bool) -> str:
 
 
 def _command(move: Move, moves: Sequence[Move]) -> str:
-    """What changes a stored job so."""
+    """Return the command that applies the moves to a stored job."""
     words = ["schedctl", "job", "patch", move.entry.name]
     schedule = move.entry.schedule
     if move.number < 0 or not isinstance(schedule, CronSchedule):

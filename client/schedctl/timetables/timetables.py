@@ -1,7 +1,7 @@
-"""What `schedctl cron` looks at, and over which span: words, crontabs, manifests or jobs.
+"""The schedules that `schedctl cron` reads: expressions, crontabs, manifests or stored jobs.
 
 '0 * * * *'                ╮
--f crontab │ jobs.yaml │ - ├──▶ entries (with the line of each), and what couldn't be read
+-f crontab │ jobs.yaml │ - ├──▶ entries (with the line of each), and faults
 the jobs of the namespace  ╯
 """
 
@@ -20,7 +20,7 @@ from schedctl.manifests import manifests
 from schedctl.manifests.file_kinds import FileKind, Foreign, kind_of
 from schedctl.manifests.manifests import ManifestFault
 from schedctl.output import message
-from schedctl.session import INSTANT, Session, TimeType
+from schedctl.session import TIME, Session, TimeType
 from schedd.core.schedule import local_times
 from schedd.core.schedule.compiled_schedule import (
     AtSchedule,
@@ -45,40 +45,40 @@ from schedproto.v1 import job_pb2
 
 SHOWN_LEFT_OUT: Final = 10
 LONGEST: Final = timedelta(days=3 * 366)
-"""Of spans to look at."""
+"""The longest window."""
 
 TIMEOUT: Final = timedelta(hours=1)
-"""Of a job that says none."""
+"""The default timeout of a job."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTable:
-    """What was asked for: `texts` holds each file as it was, `crontabs` names those that are."""
+    """The schedules of a command: `texts` holds each file, `crontabs` the names of crontabs."""
 
     entries: tuple[TimetableEntry, ...]
     faults: tuple[ManifestFault, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
     crontabs: frozenset[str] = frozenset()
     reader: Callable[[str, str], ScheduleTable] | None = None
-    """Reads a text in the place of the file of this name, as the file was read."""
+    """Parses a text as the file of this name was parsed."""
     paused: int = 0
-    """Jobs of the cluster that are left out, since nothing of them starts."""
+    """Paused jobs of the cluster, which are left out."""
     done: int = 0
-    """Jobs that have no instant to come."""
+    """Jobs without a future scheduled time."""
     counting: int = 0
-    """Jobs with `max_runs`; their instants are told as if there were no end."""
+    """Jobs with `max_runs`; they are counted as if they had no limit."""
     traps: tuple[tuple[str, Trap], ...] = ()
-    """What cron does with lines of crontabs that surprises people, and where."""
+    """Traps of cron in crontabs, and where."""
     warnings: tuple[tuple[str, str, LintFinding], ...] = ()
-    """What surprises of jobs as a whole: where, the job's name, and what."""
+    """Warnings about whole jobs: where, the job's name, and the finding."""
     excluding: int = 0
-    """Jobs that exclude calendars or times; their instants are told as if they didn't."""
+    """Jobs that exclude calendars or times; they are counted as if they excluded none."""
 
 
 def source_options(command: F) -> F:
-    """Where schedules come from."""
+    """Add the options for the source of schedules."""
     for option in reversed(
         [
             click.argument("expressions", nargs=-1, metavar="[EXPR]…"),
@@ -88,15 +88,20 @@ def source_options(command: F) -> F:
                 "files",
                 multiple=True,
                 metavar="FILE|DIR|-",
-                help="Crontabs and manifests (*.yaml, *.yml, *.json); repeatable.",
+                help="Crontabs and manifests (*.yaml, *.yml, *.json); repeatable."
+                "  [default: the cluster's jobs, if no EXPR is given]",
             ),
             click.option(
-                "--tz", default="UTC", show_default=True, metavar="ZONE", help="Where none is said."
+                "--tz",
+                default="UTC",
+                show_default=True,
+                metavar="ZONE",
+                help="IANA time zone of schedules that name none.",
             ),
             click.option(
                 "--user-column/--no-user-column",
                 default=None,
-                help="Crontabs have one, as /etc/crontab does.  [default: as they look]",
+                help="User column in crontabs, as in /etc/crontab.  [default: detected]",
             ),
         ]
     ):
@@ -105,14 +110,14 @@ def source_options(command: F) -> F:
 
 
 class SpanType(click.ParamType[timedelta]):
-    """A length of time to look at: `7d`, `36h`."""
+    """The length of a window: `7d`, `36h`."""
 
     name = "duration"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> timedelta:
-        """More than none, at most three years."""
+        """Return the length, from 1 s to three years."""
         if isinstance(value, timedelta):
             return value
         try:
@@ -120,21 +125,33 @@ class SpanType(click.ParamType[timedelta]):
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if not timedelta(seconds=1) <= span <= LONGEST:
-            self.fail(f"is 1s to {LONGEST.days}d", param, ctx)
+            self.fail(f"must be from 1s to {LONGEST.days}d", param, ctx)
         return span
 
 
 def window_options(length: str) -> Callable[[F], F]:
-    """From when on, and for how long, schedules are looked at."""
-    start = click.option("--from", "start", type=TimeType(), metavar=INSTANT, help="[default: now]")
+    """Add the options for start and length of the window."""
+    start = click.option(
+        "--from",
+        "start",
+        type=TimeType(),
+        metavar=TIME,
+        help="Start of the window.  [default: now]",
+    )
     span = click.option(
-        "--for", "span", type=SpanType(), default=length, show_default=True, metavar="7d"
+        "--for",
+        "span",
+        type=SpanType(),
+        default=length,
+        show_default=True,
+        metavar="7d",
+        help="Length of the window.",
     )
     return lambda command: start(span(command))
 
 
 def dst_of(gap: str, overlap: str) -> Dst:
-    """The policy that the flags name."""
+    """Return the policy of the options."""
     return Dst(DstGap[gap.upper()], Pass[overlap.upper()])
 
 
@@ -145,7 +162,7 @@ def given(
     tz: str,
     user_column: bool | None,
 ) -> ScheduleTable:
-    """The schedules of the command line; those of the cluster if it names none."""
+    """Return the schedules of the command line; those of the cluster if it names none."""
     if not expressions and not files:
         return of_cluster(session)
     entries = [
@@ -187,13 +204,13 @@ def given(
 
 
 def entries_of_text(table: ScheduleTable, name: str, text: str) -> tuple[TimetableEntry, ...]:
-    """The schedules that a text has, read in the place of a file of the table."""
-    assert table.reader is not None, "the table is of files"
+    """Return the schedules of a text, parsed as a file of the table."""
+    assert table.reader is not None, "the table was read from files"
     return table.reader(name, text).entries
 
 
 def of_cluster(session: Session) -> ScheduleTable:
-    """The jobs of the namespace that aren't paused."""
+    """Return the schedules of the namespace's jobs that aren't paused."""
     jobs = session.collect(lambda client: client.jobs.list())
     going = [job for job in jobs if not job.paused]
     active = [job for job in going if job.on_demand or job.next_run_at]
@@ -211,8 +228,8 @@ def of_cluster(session: Session) -> ScheduleTable:
     )
 
 
-def tell_left_out(table: ScheduleTable, wrong: Sequence[Wrong]) -> None:
-    """Say what can't be counted, and what is counted as it isn't."""
+def report_left_out(table: ScheduleTable, wrong: Sequence[Wrong]) -> None:
+    """Print the schedules that are left out, and the limits that are ignored."""
     left_out = [(fault.where, fault.problem, fault.hint) for fault in table.faults]
     left_out += [(one.entry.where, str(one.error), "") for one in wrong]
     for where, problem, hint in left_out[:SHOWN_LEFT_OUT]:
@@ -222,15 +239,15 @@ def tell_left_out(table: ScheduleTable, wrong: Sequence[Wrong]) -> None:
     if table.paused:
         message(f"left out: {table.paused} paused jobs")
     if table.done:
-        message(f"left out: {table.done} jobs that are done")
+        message(f"left out: {table.done} jobs without a future scheduled time")
     if table.counting:
-        message(f"counted as if they had no end: {table.counting} jobs with max_runs")
+        message(f"max_runs is ignored: {table.counting} jobs")
     if table.excluding:
-        message(f"counted as if they excluded nothing: {table.excluding} jobs with exclude")
+        message(f"exclude is ignored: {table.excluding} jobs")
 
 
 def entry_of(job: job_pb2.Job, where: str, lines: tuple[int, ...] = ()) -> TimetableEntry:
-    """A job's schedule, as its owner would read it."""
+    """Return a job's schedule as its owner would compute it."""
     bounds = ScheduleBounds(
         job.start.ToDatetime(tzinfo=UTC) if job.HasField("start") else None,
         job.end.ToDatetime(tzinfo=UTC) if job.HasField("end") else None,
@@ -241,14 +258,14 @@ def entry_of(job: job_pb2.Job, where: str, lines: tuple[int, ...] = ()) -> Timet
 
 
 def surprise_of(job: job_pb2.Job) -> LintFinding | None:
-    """A warning of a job whose runs end each other before they finish."""
+    """Return a warning if the job's runs end each other before they finish."""
     policy = job_pb2.Overlap.Name(job.overlap).removeprefix("OVERLAP_").lower()
     timeout = job.timeout.ToTimedelta() if job.HasField("timeout") else TIMEOUT
     seed = f"{job.namespace or 'default'}/{job.name}"
     try:
         return never_finishes(_schedule(job), seed, policy, timeout, utcnow())
     except ScheduleError:
-        return None  # the schedule is wrong: that is said of it
+        return None  # the schedule isn't valid: that is a finding already
 
 
 def _schedule(job: job_pb2.Job) -> Schedule:
@@ -266,7 +283,7 @@ def _schedule(job: job_pb2.Job) -> Schedule:
 
 
 def _local(text: str) -> datetime | None:
-    """A local time; None if it isn't one: the schedule is then read without it."""
+    """Return a local time; None if it isn't valid: the schedule is read without it."""
     try:
         return local_times.read(text, "anchor") if text else None
     except ScheduleError:
@@ -283,7 +300,7 @@ def _dst(policy: job_pb2.DstPolicy) -> Dst:
 
 
 def _texts(files: Sequence[str]) -> list[tuple[str, str]]:
-    """Each file's name and text; of a folder its manifests, or all of it if it has none."""
+    """Return each file's name and text; of a folder its manifests, else all its files."""
     found: list[tuple[str, bytes]] = []
     try:
         for name in files:
@@ -305,7 +322,7 @@ def _texts(files: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _kind(name: str, text: str) -> FileKind | Foreign:
-    """By the content; the name decides only where the content says nothing."""
+    """Return the kind by the content; by the file's suffix if that is inconclusive."""
     found = kind_of(text)
     if found is not None:
         return found

@@ -80,7 +80,7 @@ def test_an_authority_signs_no_other_authority(authority: Authority) -> None:
 
 
 def test_there_is_one_authority_in_a_folder(authority: Authority) -> None:
-    with pytest.raises(UnfitEnvironment, match="has an authority already"):
+    with pytest.raises(UnfitEnvironment, match="an authority already exists in"):
         Authority.create(authority.folder)
 
 
@@ -92,7 +92,7 @@ def test_where_there_is_none_it_says_how_to_make_one(tmp_path: Path) -> None:
 def test_a_key_without_its_certificate_is_no_place_for_an_authority(tmp_path: Path) -> None:
     """It may be the only one of an authority in use."""
     (tmp_path / "ca.key").write_text("a key")
-    with pytest.raises(UnfitEnvironment, match="is there without its certificate"):
+    with pytest.raises(UnfitEnvironment, match="exists without its certificate"):
         Authority.create(tmp_path)
     assert (tmp_path / "ca.key").read_text() == "a key"
 
@@ -135,12 +135,12 @@ def test_what_isn_t_of_its_subject_stays(authority: Authority, tmp_path: Path) -
     (out / "text.pem").write_text("not a certificate")
     before = {file.name: file.read_bytes() for file in out.iterdir()}
     for name, said in (
-        ("one", r"one\.pem is of worker/one"),
-        ("root", r"root\.pem isn't a certificate of schedd's"),
-        ("text", r"text\.pem isn't a certificate of schedd's"),
-        ("lone", r"lone\.key is there without a certificate"),
+        ("one", r"one\.pem is the certificate of worker/one"),
+        ("root", r"root\.pem isn't a certificate of schedd"),
+        ("text", r"text\.pem isn't a certificate of schedd"),
+        ("lone", r"lone\.key exists without a certificate"),
     ):
-        with pytest.raises(UnfitEnvironment, match=f"{said}, and stays as it is"):
+        with pytest.raises(UnfitEnvironment, match=f"{said}; it isn't changed"):
             authority.issue(Subject(name, uris_of_user(name, Role.ADMIN, ["*"])), out, DAY)
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
 
@@ -163,7 +163,7 @@ def test_a_file_of_several_authorities_stays_and_one_of_another_alone_is_refused
     other, out = Authority.create(tmp_path / "other"), tmp_path / "out"
     worker = Subject("w1", [uri_of(IdentityKind.WORKER, "w1")])
     other.issue(worker, out, DAY)
-    with pytest.raises(UnfitEnvironment, match="is of another authority"):
+    with pytest.raises(UnfitEnvironment, match="is from another authority"):
         authority.issue(worker, out, DAY)
     both = other.certificate.read_bytes() + authority.certificate.read_bytes()
     (out / "ca.pem").write_bytes(both)

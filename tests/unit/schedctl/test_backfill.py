@@ -45,9 +45,9 @@ async def test_a_dry_run_lists_the_instants_and_says_what_is_left_out(ctl, membe
     ended = await ctl("job", "backfill", "etl", *RANGE, "--dry-run")
 
     assert ended.code == 0, ended.err
-    assert ended.lines == ["INSTANT", "2026-01-01T00:00:00.000Z", "2026-01-01T01:00:00.000Z"]
+    assert ended.lines == ["SCHEDULED", "2026-01-01T00:00:00.000Z", "2026-01-01T01:00:00.000Z"]
     assert "left out: 2026-01-01T02:00:00.000Z: it has run" in ended.err
-    assert "2 instants would be run; nothing was stored" in ended.err
+    assert "2 scheduled times would run; nothing was stored" in ended.err
     [sent] = member.heard("BackfillJob")
     assert (sent.dry_run, sent.job, sent.max_parallel) == (True, "etl", 1)
 
@@ -64,7 +64,7 @@ async def test_what_is_asked_for_is_sent_and_the_backfill_shown(ctl, member):
     assert ended.code == 0, ended.err
     assert ended.lines[0].split()[:3] == ["BACKFILL", "JOB", "STATE"]
     assert ended.lines[1].split()[:3] == ["b1", "etl", "ACTIVE"]
-    assert "it goes on: schedctl job backfills etl" in ended.err
+    assert "the backfill continues: schedctl job backfills etl" in ended.err
     [sent] = member.heard("BackfillJob")
     span = sent.to.ToDatetime(UTC) - getattr(sent, "from").ToDatetime(UTC)
     assert abs(span - timedelta(days=7, hours=-1)) < timedelta(minutes=1)
@@ -82,8 +82,8 @@ async def test_as_json_it_is_the_whole_answer(ctl, member):
     assert ended.data["backfill"]["from"] == "2026-01-01T00:00:00.000Z"
 
 
-RUNS = "runs what didn't run; with --rerun failed, what failed, too"
-AGAIN = f"the same command with {' '.join(RANGE)} {RUNS}"
+RUNS = "for the missing runs, and with --rerun failed for the failed ones, too"
+AGAIN = f"run the command again with {' '.join(RANGE)} {RUNS}"
 LISTED = "schedctl run list --backfill b1 --state"
 
 
@@ -117,8 +117,8 @@ async def test_it_is_waited_for_and_its_progress_told_and_what_came_of_it(
 
     assert ended.code == code, ended.err
     _, before, going, done, *after = ended.err.splitlines()
-    assert before == "0 of 3 ended, 3 to come"
-    assert going == "1 of 3 ended (1 succeeded), 1 running, 1 to come"
+    assert before == "0 of 3 ended, 3 remaining"
+    assert going == "1 of 3 ended (1 succeeded), 1 running, 1 remaining"
     assert done.startswith("3 of 3 ended (")
     assert after == said
 
@@ -132,7 +132,7 @@ async def test_one_that_somebody_cancels_meanwhile_says_what_it_has_not_run(ctl,
     assert ended.code == 1, ended.err
     assert ended.err.splitlines()[-3:] == [
         f"1 of 3 runs didn't succeed (1 cancelled): {LISTED} cancelled",
-        "1 of 3 instants have no run: it was cancelled",
+        "1 of 3 scheduled times have no run: the backfill was cancelled",
         AGAIN,
     ]
 
@@ -149,7 +149,7 @@ async def test_what_runs_the_rest_has_the_range_that_it_had_and_another_key(ctl,
 
     assert ended.code == 1, ended.err
     assert ended.err.splitlines()[-1] == (
-        "the same command with --from 2026-01-01T00:00:00Z --to 2026-01-01T02:00:00.000007Z"
+        "run the command again with --from 2026-01-01T00:00:00Z --to 2026-01-01T02:00:00.000007Z"
         f" and another idempotency key {RUNS}"
     )
 
@@ -175,8 +175,8 @@ async def test_one_that_takes_longer_than_the_timeout_goes_on(ctl, member):
     ended = await ctl("job", "backfill", "etl", *RANGE, "--wait", "--timeout", "0.5")
 
     assert ended.code == 7
-    assert "0 of 3 ended, 3 to come" in ended.err
-    assert "it goes on; schedctl job backfills etl" in ended.err
+    assert "0 of 3 ended, 3 remaining" in ended.err
+    assert "the operation continues; schedctl job backfills etl" in ended.err
 
 
 async def test_they_are_listed_and_cancelled(ctl, member):
@@ -187,7 +187,7 @@ async def test_they_are_listed_and_cancelled(ctl, member):
     cancelled = await ctl("job", "cancel-backfill", "b1")
 
     assert listed.lines[1].split()[:3] == ["b1", "etl", "ACTIVE"]
-    assert "cancelled b1: 2 workers were told" in cancelled.err
+    assert "cancelled b1: 2 runs are being ended" in cancelled.err
     assert member.heard("CancelBackfill")[0].backfill_id == "b1"
     assert member.heard("ListBackfills")[0].job == "etl"
 

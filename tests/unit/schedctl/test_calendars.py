@@ -87,7 +87,7 @@ async def test_checked_only_is_not_stored(ctl, member):
 async def test_apply_takes_a_name_or_files(ctl, member, words):
     ended = await ctl("calendar", "apply", *words)
     assert ended.code == 2
-    assert "either NAME with flags, or -f FILE" in ended.err
+    assert "either NAME with options, or -f FILE" in ended.err
     assert not member.heard("ApplyCalendar")
 
 
@@ -120,7 +120,7 @@ async def test_manifests_have_calendars_stored_before_the_jobs_that_name_them(
 async def test_a_calendar_file_with_a_job_in_it_is_for_apply(ctl, member, manifest):
     ended = await ctl("calendar", "apply", "-f", manifest)
     assert ended.code == 2
-    assert "is a job, no calendar" in ended.err
+    assert "expected a calendar, found a job" in ended.err
 
 
 async def test_a_job_is_made_and_patched_with_what_it_excludes(ctl, member):

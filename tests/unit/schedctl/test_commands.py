@@ -59,7 +59,7 @@ async def test_a_table_that_was_cut_says_so_and_how_to_get_the_rest(ctl, member)
     member.say("ListRuns", page(51))
     ended = await ctl("run", "list", "--no-headers")
     assert len(ended.lines) == 50
-    assert ended.err == "these are the first 50: --limit N shows more, -o json all\n"
+    assert ended.err == "only the first 50 are shown: --limit N shows more, -o json all\n"
     asked = await ctl("run", "list", "--no-headers", "--limit", "7")
     assert (len(asked.lines), asked.err) == (7, "")
     whole = await ctl("run", "list", "-o", "jsonl")

@@ -26,7 +26,7 @@ def test_a_deleted_context_is_gone_and_no_other(home):
     assert (contexts.load().current, list(contexts.load().known)) == ("b", ["b"])
     contexts.delete("b")
     assert contexts.load() == contexts.Contexts()
-    with pytest.raises(Misconfigured, match='no context "b"'):
+    with pytest.raises(Misconfigured, match='context "b" not found'):
         contexts.delete("b")
 
 
@@ -78,7 +78,7 @@ def test_where_no_context_can_be_written_it_says_so(offline, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("config.toml", "isn't text"), ("token", "token file can't be read")]
+    ("name", "said"), [("config.toml", "isn't valid UTF-8"), ("token", "token file can't be read")]
 )
 def test_what_is_no_text_is_told_as_any_other_wrong_file(home, offline, name, said):
     folder = contexts.path().parent
@@ -121,7 +121,7 @@ async def test_a_variable_that_goes_over_the_contexts_endpoints_is_named_where_n
     contexts.save("here", ["127.0.0.1:2"])
     monkeypatch.setenv("SCHEDCTL_ENDPOINTS", "127.0.0.1:1")
     short = "--timeout", "0.3", "cluster", "status"
-    said = 'SCHEDCTL_ENDPOINTS goes over the endpoints of context "here"'
+    said = 'SCHEDCTL_ENDPOINTS overrides the endpoints of context "here"'
     assert said in (await ctl(*short)).err
     monkeypatch.setenv("SCHEDCTL_CONTEXT", "here")
     assert said in (await ctl(*short)).err
@@ -172,7 +172,7 @@ async def test_a_terminal_is_asked_before_work_is_destroyed(ctl, member, monkeyp
     monkeypatch.setattr("sys.stdin", Terminal(""))
     silent = await ctl("--no-input", *words)
     assert silent.code == 2
-    assert "--no-input can't ask: give --yes" in silent.err
+    assert "and --no-input forbids it: add --yes" in silent.err
     assert member.requests == []
 
 

@@ -67,7 +67,7 @@ async def test_those_that_are_settled_say_what_became_of_them(ctl, member, asked
 
     ended = await ctl("dlq", "list", *asked)
 
-    assert ended.lines[0].split()[-2:] == ["SETTLED", "AS"]
+    assert ended.lines[0].split()[-2:] == ["RESOLVED", "AS"]
     assert ended.lines[1].split()[-2:] == ["REDRIVEN", "n"]
     [sent] = member.heard("ListDeadLetters")
     assert (sent.settled, sent.redrive_id) in {(True, ""), (False, "d1")}
@@ -137,10 +137,10 @@ async def test_one_is_shown_with_its_error_its_tries_and_what_to_do(ctl, member)
 
     assert ended.code == 0, ended.err
     assert "KeyError: 'total'" in ended.out
-    assert any(line.split() == ["Settled:", "no,", "it", "waits"] for line in ended.lines)
+    assert any(line.split() == ["Resolved:", "no"] for line in ended.lines)
     assert "w1" in ended.lines[-1]
-    assert "its output: schedctl run logs r" in ended.err
-    assert "do it again: schedctl dlq redrive r" in ended.err
+    assert "output: schedctl run logs r" in ended.err
+    assert "run it again: schedctl dlq redrive r" in ended.err
 
 
 async def test_one_that_was_done_again_names_the_run_that_did(ctl, member):
@@ -159,7 +159,7 @@ async def test_one_that_was_done_again_names_the_run_that_did(ctl, member):
 async def test_a_run_says_which_one_it_does_again(ctl, member):
     member.say("GetRun", again("r"))
 
-    assert (await ctl("run", "get", "r-again")).lines[-1].split() == ["Does", "again:", "r"]
+    assert (await ctl("run", "get", "r-again")).lines[-1].split() == ["Redrive", "of:", "r"]
 
 
 async def test_runs_are_listed_by_redrives(ctl, member):
@@ -219,7 +219,7 @@ async def test_a_redrive_is_asked_for_at_a_rate_and_shown(ctl, member, written, 
 
     assert ended.code == 0, ended.err
     assert ended.lines[1].split()[:3] == ["d1", "f1", "OPEN"]
-    assert "it goes on: schedctl dlq redrives; schedctl dlq stop d1" in ended.err
+    assert "the redrive continues: schedctl dlq redrives; schedctl dlq stop d1" in ended.err
     [sent] = member.heard("RedriveDeadLetters")
     assert (sent.fingerprint, sent.rate) == ("f1", pytest.approx(rate))
 
@@ -395,7 +395,7 @@ async def test_one_that_somebody_stops_is_waited_for_no_longer(ctl, member):
     ended = await ctl("dlq", "redrive", "--all", "--wait")
 
     assert ended.code == 1
-    assert "it was stopped: 2 of 3 are left; schedctl dlq resume d1" in ended.err
+    assert "stopped: 2 of 3 remain; schedctl dlq resume d1" in ended.err
 
 
 async def test_one_that_takes_longer_than_the_timeout_goes_on(ctl, member):
@@ -405,7 +405,7 @@ async def test_one_that_takes_longer_than_the_timeout_goes_on(ctl, member):
     ended = await ctl("dlq", "redrive", "--all", "--wait", "--timeout", "0.5")
 
     assert ended.code == 7
-    assert "it goes on; schedctl dlq stop d1 stops it" in ended.err
+    assert "the operation continues; schedctl dlq stop d1 stops it" in ended.err
 
 
 async def test_it_is_stopped_and_resumed(ctl, member):
@@ -419,7 +419,7 @@ async def test_it_is_stopped_and_resumed(ctl, member):
     member.say("GetRedrive", redrive("STOPPED", rate=0.1, made=2, runs={"FAILED": 2}))
     listed = await ctl("dlq", "redrives")
 
-    assert "stopped d1: 2 of 3 are left; schedctl dlq resume d1" in stopped.err
+    assert "stopped d1: 2 of 3 remain; schedctl dlq resume d1" in stopped.err
     assert (resumed.code, resumed.err.splitlines()) == (0, ["1 of 3 made", "3 of 3 made"])
     assert listed.lines[1].split() == ["d1", "f1", "STOPPED", "6/m", "3", "2", "1", "FAILED=2"]
 
@@ -435,7 +435,7 @@ async def test_letters_are_discarded_by_name_or_by_what_they_have_in_common(ctl,
 
     assert named.err.splitlines() == [
         "discarded 2",
-        "as they were: 1, which wait for nobody, or for a redrive",
+        "unchanged: 1, already resolved or queued for a redrive",
     ]
     assert (chosen.data, chosen.err) == ({"discarded": 2}, "discarded 2\n")
     first, second = member.heard("DiscardDeadLetters")
@@ -483,20 +483,20 @@ async def test_what_is_asked_for_before_a_group_is_discarded_is_that_group(
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ((), "no dead letters are named"),
-        (("r", "--group", "f1"), "neither --group, --job nor --all"),
-        (("r", "--all"), "neither --group, --job nor --all"),
-        (("--all", "--job", "etl"), "--all goes with neither --group nor --job"),
-        (("--job", "", "--group", "f1"), "is empty"),
-        (("--of", "submitted"), "--of goes with --group"),
-        (("--job", "etl", "--of", "job"), "--of goes with --group"),
-        (("--group", "f1", "--of", "job"), "--of job takes --job"),
-        (("r", "--of", "submitted"), "a RUN goes with neither --of, --until nor --at-most"),
-        (("r", "--until", "10m"), "a RUN goes with neither --of, --until nor --at-most"),
-        (("r", "--at-most", "1"), "a RUN goes with neither --of, --until nor --at-most"),
+        ((), "no dead letters are selected"),
+        (("r", "--group", "f1"), "RUN can't be combined with --group, --job or --all"),
+        (("r", "--all"), "RUN can't be combined with --group, --job or --all"),
+        (("--all", "--job", "etl"), "--all can't be combined with --group or --job"),
+        (("--job", "", "--group", "f1"), "must not be empty"),
+        (("--of", "submitted"), "--of needs --group"),
+        (("--job", "etl", "--of", "job"), "--of needs --group"),
+        (("--group", "f1", "--of", "job"), "--of job needs --job"),
+        (("r", "--of", "submitted"), "RUN can't be combined with --of, --until or --at-most"),
+        (("r", "--until", "10m"), "RUN can't be combined with --of, --until or --at-most"),
+        (("r", "--at-most", "1"), "RUN can't be combined with --of, --until or --at-most"),
         (("--all", "--at-most", "0"), "--at-most"),
-        (("--until", "10m"), "no dead letters are named"),
-        (("--all", "--until", "then"), "or so long ago"),
+        (("--until", "10m"), "no dead letters are selected"),
+        (("--all", "--until", "then"), "or an age"),
     ],
 )
 async def test_what_doesnt_say_which_is_refused_before_it_is_sent(
@@ -515,9 +515,9 @@ async def test_what_doesnt_say_which_is_refused_before_it_is_sent(
         (("--all", "--rate", "fast"), "is no rate: write 100/s, 6/m or 90/h"),
         (("--all", "--rate", "0"), "must be more than 0"),
         (("--all", "--rate", "-3"), "is no rate"),
-        (("r", "--rate", "3"), "--rate goes with --group, --job or --all, and with no RUN"),
-        (("r", "--dry-run"), "--dry-run goes with --group"),
-        (("r", "--payload", "{"), "--payload is no JSON"),
+        (("r", "--rate", "3"), "--rate can't be combined with RUN"),
+        (("r", "--dry-run"), "--dry-run can't be combined with RUN"),
+        (("r", "--payload", "{"), "--payload isn't valid JSON"),
     ],
 )
 async def test_what_is_no_rate_or_goes_with_no_run_is_refused(ctl, member, wrong, told):

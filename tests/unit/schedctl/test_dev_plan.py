@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from schedctl.dev.errors import BadOverride, DevError
-from schedctl.dev.plan import Wishes, complete, overrides_of
+from schedctl.dev.plan import Requested, complete, overrides_of
 from schedctl.dev.records import PORTS, ClusterFolder, ClusterState, PartKind
 from schedctl.dev.servers import ports
 from schedctl.dev.servers.ports import HOST
@@ -37,11 +37,11 @@ def with_running(state: ClusterState, *running: str) -> ClusterState:
 
 
 def test_a_new_cluster_has_three_members_and_two_workers() -> None:
-    assert names(complete(None, Wishes())) == ["etcd", "postgres", "m1", "m2", "m3", "w1", "w2"]
+    assert names(complete(None, Requested())) == ["etcd", "postgres", "m1", "m2", "m3", "w1", "w2"]
 
 
 def test_every_part_gets_its_ports_and_none_comes_twice() -> None:
-    state = complete(None, Wishes(members=9, workers=9))
+    state = complete(None, Requested(members=9, workers=9))
     ports = [port for part in state.parts.values() for port in part.ports.values()]
     assert len(ports) == len(set(ports)) == 2 + 1 + 9 * 2 + 9
     assert all(tuple(part.ports) == PORTS[part.kind] for part in state.parts.values())
@@ -49,56 +49,58 @@ def test_every_part_gets_its_ports_and_none_comes_twice() -> None:
 
 def test_ports_lie_below_those_that_clients_are_given() -> None:
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    state = complete(None, Wishes())
+    state = complete(None, Requested())
     assert all(port < lowest for part in state.parts.values() for port in part.ports.values())
 
 
 def test_a_cluster_without_members_has_no_workers_either() -> None:
-    assert names(complete(None, Wishes(members=0))) == ["etcd", "postgres"]
+    assert names(complete(None, Requested(members=0))) == ["etcd", "postgres"]
     with pytest.raises(BadOverride, match="need a member"):
-        complete(None, Wishes(members=0, workers=1))
+        complete(None, Requested(members=0, workers=1))
 
 
 def test_asked_for_nothing_it_stays_as_it_was() -> None:
-    before = complete(None, Wishes(members=5, workers=1, slots=7, overrides=("schedd.weight=1",)))
-    assert complete(before, Wishes()) == before
+    before = complete(
+        None, Requested(members=5, workers=1, slots=7, overrides=("schedd.weight=1",))
+    )
+    assert complete(before, Requested()) == before
 
 
 def test_a_foreign_database_is_used_and_remembered() -> None:
-    before = complete(None, Wishes(foreign_dsn="postgresql://db/x"))
+    before = complete(None, Requested(foreign_dsn="postgresql://db/x"))
     assert "postgres" not in names(before)
-    assert complete(before, Wishes()).dsn == "postgresql://db/x"
+    assert complete(before, Requested()).dsn == "postgresql://db/x"
 
 
 def test_more_is_added_and_what_runs_stays_though_fewer_are_asked_for() -> None:
-    before = with_running(complete(None, Wishes(members=3, workers=2)), "m3")
-    after = complete(before, Wishes(members=1, workers=3))
+    before = with_running(complete(None, Requested(members=3, workers=2)), "m3")
+    after = complete(before, Requested(members=1, workers=3))
     assert names(after) == ["etcd", "postgres", "m1", "m3", "w1", "w2", "w3"]
     assert after.parts["m3"] == before.parts["m3"]
 
 
 def test_a_setting_given_again_replaces_the_remembered_one() -> None:
-    before = complete(None, Wishes(overrides=("schedd.member_ttl=3s", "workerd.slots=1")))
-    after = complete(before, Wishes(overrides=("schedd.member_ttl=9s",)))
+    before = complete(None, Requested(overrides=("schedd.member_ttl=3s", "workerd.slots=1")))
+    after = complete(before, Requested(overrides=("schedd.member_ttl=9s",)))
     assert after.overrides == ("schedd.member_ttl=9s", "workerd.slots=1")
 
 
 def test_a_setting_for_a_daemon_that_is_not_there_is_refused() -> None:
-    assert len(overrides_of(complete(None, Wishes(overrides=("m3.weight=0",))))) == 1
-    with pytest.raises(BadOverride, match=r"no daemon 'scheddd'"):
-        overrides_of(complete(None, Wishes(overrides=("scheddd.weight=0",))))
+    assert len(overrides_of(complete(None, Requested(overrides=("m3.weight=0",))))) == 1
+    with pytest.raises(BadOverride, match=r"daemon 'scheddd' not found"):
+        overrides_of(complete(None, Requested(overrides=("scheddd.weight=0",))))
 
 
 def test_a_port_taken_by_a_stranger_is_given_up_unless_someone_knows_it() -> None:
-    before = complete(None, Wishes())
+    before = complete(None, Requested())
     with socket.socket() as stranger:
         stranger.bind((HOST, before.parts["m1"].ports["grpc"]))
         stranger.listen()
-        after = complete(before, Wishes())
+        after = complete(before, Requested())
         assert after.parts["m1"].ports["grpc"] != before.parts["m1"].ports["grpc"]
         assert after.parts["m2"] == before.parts["m2"]
-        with pytest.raises(DevError, match="of m1 is taken"):
-            complete(with_running(before, "w1"), Wishes())
+        with pytest.raises(DevError, match="of m1 is used by another program"):
+            complete(with_running(before, "w1"), Requested())
 
 
 def test_a_pid_that_was_handed_out_again_is_not_taken_for_ours() -> None:
@@ -111,14 +113,14 @@ def test_a_pid_that_was_handed_out_again_is_not_taken_for_ours() -> None:
 def test_what_is_saved_is_loaded_the_same(tmp_path: Path) -> None:
     folder = ClusterFolder(tmp_path)
     assert folder.load() is None
-    state = with_running(complete(None, Wishes(overrides=("schedd.weight=1",))), "etcd", "w1")
+    state = with_running(complete(None, Requested(overrides=("schedd.weight=1",))), "etcd", "w1")
     folder.save(state)
     assert folder.load() == state
 
 
 def test_cluster_json_is_as_promised(tmp_path: Path) -> None:
     folder = ClusterFolder(tmp_path)
-    state = with_running(complete(None, Wishes(members=1, workers=1)), "etcd", "postgres", "m1")
+    state = with_running(complete(None, Requested(members=1, workers=1)), "etcd", "postgres", "m1")
     folder.save(state)
     part, pid = state.parts, os.getpid()
     sql = part["postgres"].ports["sql"]

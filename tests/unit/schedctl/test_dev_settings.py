@@ -65,13 +65,13 @@ def test_a_setting_without_target_key_or_value_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("key", ["schedd.name", "m1.listen.grpc", "schedd.listen.http", "w1.spool"])
 def test_what_tells_daemons_apart_cannot_be_set(key: str) -> None:
-    with pytest.raises(BadOverride, match="differs from daemon to daemon"):
+    with pytest.raises(BadOverride, match="differs for each daemon"):
         parse(f"{key}=x")
 
 
 @pytest.mark.parametrize("key", ["schedd.etcd.user", "m1.etcd.password"])
 def test_a_login_other_than_that_of_the_stores_cannot_be_set(key: str) -> None:
-    with pytest.raises(BadOverride, match=r"schedctl dev sets .* itself"):
+    with pytest.raises(BadOverride, match=r"schedctl dev creates the login"):
         parse(f"{key}=x")
 
 

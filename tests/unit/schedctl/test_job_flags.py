@@ -109,8 +109,8 @@ async def test_limits_of_a_handlers_process_are_the_same_flags(ctl, member):
 
 async def test_what_an_executor_of_others_is_to_do_goes_with_its_name(ctl, member):
     for flags, told in (
-        (["--plugin-config", "{}"], "--plugin-config goes with --plugin"),
-        (["--plugin", "sqlite", "--plugin-config", "{"], "--plugin-config is no JSON"),
+        (["--plugin-config", "{}"], "--plugin-config needs --plugin"),
+        (["--plugin", "sqlite", "--plugin-config", "{"], "--plugin-config isn't valid JSON"),
     ):
         ended = await ctl("job", "create", "x", "--on-demand", *flags)
         assert ended.code == 2
@@ -122,7 +122,7 @@ async def test_what_an_executor_of_others_is_to_do_goes_with_its_name(ctl, membe
     ("flag", "told"),
     [
         ("--limit-memory=64MB", "'64MB' is no size"),
-        ("--limit-files=0", "--limit-files: 0 is no limit"),
+        ("--limit-files=0", "--limit-files: 0 isn't a valid limit"),
         ("--limit-processes=many", "--limit-processes"),
     ],
 )

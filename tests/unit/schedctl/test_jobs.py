@@ -51,8 +51,8 @@ async def test_pause_resume_delete_next_trigger(ctl, member):
     member.say("GetJob", job_pb2.Job(name="etl", paused=True, pause_note="disk is full"))
     told = await ctl("job", "next", "etl")
     assert told.err == (
-        "etl is paused: disk is full; nothing of this runs while it is\n"
-        "etl has no instant to come\n"
+        "etl is paused: disk is full; none of these times runs while it is paused\n"
+        "etl has no scheduled time in the future\n"
     )
     explained = jobs.ExplainInstantResponse(answer="It ran.", run=run_of())
     member.say("ExplainInstant", explained)
@@ -77,7 +77,7 @@ async def test_a_resume_of_a_job_that_is_not_paused_says_so(ctl, member):
     member.say("ResumeJob", ETL)
     for before, said in (
         (paused, "resumed etl\n"),
-        (ETL, "etl wasn't paused: there was nothing to resume\n"),
+        (ETL, "etl wasn't paused; nothing changed\n"),
     ):
         member.say("GetJob", before)
         ended = await ctl("job", "resume", "etl")
@@ -104,7 +104,7 @@ async def test_a_trigger_without_an_answer_tells_what_the_members_said(ctl, memb
         f" {member.address}: the cluster can't reach its database (DATABASE_AWAY)"
     )
     assert why == "  why: DEADLINE_EXCEEDED, NO_ANSWER"
-    assert "it may have happened" in remedy
+    assert "check whether the change was made" in remedy
 
 
 async def test_a_misspelt_job_gets_the_near_name(ctl, member):

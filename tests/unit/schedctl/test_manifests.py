@@ -268,7 +268,7 @@ async def test_apply_creates_a_job_whose_pause_is_over_by_the_clusters_time(ctl,
     member.say("CreateJob", lambda r: past("paused_until") if r.job.paused else r.job)
     ended = await ctl("apply", "-f", manifest(OVER))
     assert ended.lines == ["job a created"], ended.err
-    assert "the pause of a is over: it pauses nothing" in ended.err
+    assert "paused_until of a is past: the pause is ignored" in ended.err
     assert [one.job.paused for one in member.heard("CreateJob")] == [True, False, False]
 
 
@@ -281,7 +281,7 @@ async def test_apply_leaves_a_job_alone_whose_pause_is_over_by_the_clusters_time
     member.say("PauseJob", past("until"))
     ended = await ctl("apply", "-f", manifest(OVER))
     assert ended.code == 0, ended.err
-    assert "the pause of a is over: it pauses nothing" in ended.err
+    assert "paused_until of a is past: the pause is ignored" in ended.err
     assert len(member.heard("PauseJob")) == 1
 
 
@@ -293,7 +293,7 @@ async def test_an_etag_in_a_manifest_guards_what_it_was_written_from(ctl, member
     assert (asked.job.etag, asked.validate_only) == ("old", True)
     assert ended.code == 5
     assert "ABORTED, ETAG_MISMATCH" in ended.err
-    assert "get it anew (schedctl job get a -o yaml), or leave etag out" in ended.err
+    assert "read the job again (schedctl job get a -o yaml), or remove etag" in ended.err
 
 
 async def test_a_manifest_goes_to_the_namespace_it_names(ctl, member, manifest):
@@ -317,14 +317,14 @@ async def test_a_manifest_of_another_namespace_than_was_typed_is_refused(ctl, me
 async def test_a_key_that_is_no_text_is_refused_at_its_line(ctl, member, manifest):
     ended = await ctl("apply", "-f", manifest("name: a\npayload:\n  ? [1, 2]\n  : 3\n"))
     assert (ended.code, member.heard("GetJob")) == (2, [])
-    assert ":3: has a key that is no text" in ended.err
+    assert ":3: has a key that isn't text" in ended.err
 
 
 async def test_an_etag_of_a_job_that_is_gone_creates_none(ctl, member, manifest):
     member.say("GetJob", unknown)
     ended = await ctl("apply", "-f", manifest("name: a\netag: old\n"))
     assert (ended.code, member.heard("CreateJob")) == (5, [])
-    assert "leave etag out of the manifest to create the job" in ended.err
+    assert "remove etag from the manifest to create the job" in ended.err
 
 
 async def test_a_dry_run_stores_nothing_and_says_1_where_something_would_change(
@@ -363,7 +363,7 @@ async def test_one_refused_document_and_nothing_is_stored(ctl, member, manifest)
 async def test_the_same_name_twice_is_refused(ctl, member, manifest):
     ended = await ctl("apply", "-f", manifest("name: a\n---\nname: a\n"))
     assert ended.code == 2
-    assert "a stands in" in ended.err
+    assert "a is already defined in" in ended.err
 
 
 async def test_a_folder_is_all_its_manifests(ctl, member, manifest, home):

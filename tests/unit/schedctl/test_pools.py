@@ -115,7 +115,7 @@ async def test_a_pool_is_made_by_its_first_limit_or_rate(ctl, member):
     assert (sent.limit, sent.rate, sent.version) == (0, RATE, 0)
     ended = await ctl("pool", "set", "other", "--no-limit")
     assert ended.code == 3
-    assert "there is no pool 'other'" in ended.err
+    assert "pool 'other' not found" in ended.err
     assert "schedctl pool set other --limit 3" in ended.err
 
 
@@ -130,8 +130,8 @@ async def test_a_pool_that_somebody_else_has_changed_stays(ctl, member):
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ((), "nothing to change"),
-        (("--limit", "3", "--no-limit"), "--limit and --no-limit stand beside each other"),
+        ((), "no change is given"),
+        (("--limit", "3", "--no-limit"), "--limit can't be combined with --no-limit"),
         (("--limit", "0"), "--limit"),
         (("--rate", "100"), "rate '100' needs a time, such as 100/s or 100/m"),
         (("--rate", "1.5/m"), "must be a whole number in a time"),
@@ -264,7 +264,7 @@ async def test_a_manifest_with_a_version_goes_over_no_others_change(ctl, member,
     ended = await ctl("apply", "-f", manifest("kind: pool\nname: reports\nversion: 6\n"))
     assert ended.code == 5
     assert "m.yaml:1: reports: pool 'reports' is version 7" in ended.err
-    assert "leave version out" in ended.err
+    assert "remove version" in ended.err
 
 
 async def test_a_pool_is_for_apply_and_of_the_namespace_that_was_typed(ctl, member, manifest):
@@ -273,7 +273,7 @@ async def test_a_pool_is_for_apply_and_of_the_namespace_that_was_typed(ctl, memb
     assert "reports is for namespace a, not b" in ended.err
     ended = await ctl("calendar", "apply", "-f", file)
     assert ended.code == 2
-    assert "is a pool, no calendar" in ended.err
+    assert "expected a calendar, found a pool" in ended.err
     assert member.requests == []
 
 

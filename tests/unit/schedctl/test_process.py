@@ -39,7 +39,7 @@ async def test_ctrl_c_is_130_and_leaves_the_run_alone(member):
     out, err = await process.communicate()
     assert process.returncode == 130
     assert out == b""
-    assert err.decode() == "run r1 goes on: schedctl run wait r1\n"
+    assert err.decode() == "run r1 continues: schedctl run wait r1\n"
     assert member.heard("CancelRun") == []
 
 
@@ -54,7 +54,7 @@ async def test_ctrl_c_leaves_a_redrive_going_and_says_how_to_stop_it(member):
     assert (process.returncode, out) == (130, b"")
     assert err.decode().splitlines() == [
         "0 of 3 made",
-        "the redrive d1 goes on: schedctl dlq stop d1 stops it",
+        "redrive d1 continues: schedctl dlq stop d1 stops it",
     ]
     assert member.heard("StopRedrive") == []
 
@@ -69,7 +69,7 @@ async def test_a_closed_stdin_is_no_bug(command):
     out, err = await shell.communicate()
     assert (shell.returncode, out) == (2, b"")
     what, why, remedy = err.decode().splitlines()
-    assert what == "error: standard input can't be read: it is closed"
+    assert what == "error: standard input can't be read: stdin is closed"
     assert "NO_INPUT" in why
     assert "< FILE" in remedy
 

@@ -232,7 +232,7 @@ async def test_a_run_and_all_about_it(ctl, member):
     member.say("GetRunResult", run_pb2.RunResult())
     member.say("GetRun", run_of(common_pb2.RUN_STATE_FAILED))
     none = await ctl("run", "result", "r1")
-    assert (none.code, none.out, "it returned nothing: " in none.err) == (1, "", True)
+    assert (none.code, none.out, "no result: " in none.err) == (1, "", True)
     member.say("GetRun", run_of(common_pb2.RUN_STATE_SUCCEEDED))
     assert (await ctl("run", "result", "r1")).code == 0
     assert (await ctl("run", "cancel", "r1")).err == "cancelled r1\n"

@@ -98,7 +98,7 @@ def test_no_unbuilt_flag_is_built():
 def test_every_name_is_shown_in_the_help_of_its_group(offline):
     ended = offline("job", "--help")
     assert ended.code == 0
-    assert re.search(r"create .*Store a job", ended.out)
+    assert re.search(r"create .*Create a job", ended.out)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from schedctl.session import PATIENCE
+from schedctl.session import CONNECT_TIMEOUT
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,14 @@ def test_a_cluster_that_never_answers_is_6_within_the_patience(offline, request,
     began = time.monotonic()
     ended = offline("job", "list", "--endpoints", address)
     assert ended.code == 6
-    assert time.monotonic() - began < 2 * PATIENCE
+    assert time.monotonic() - began < 2 * CONNECT_TIMEOUT
     assert address in ended.err.splitlines()[0]
 
 
 def test_a_timeout_that_was_typed_goes_over_the_patience(offline, closed):
     began = time.monotonic()
     assert offline("job", "list", "--endpoints", closed, "--timeout", "1s").code == 6
-    assert time.monotonic() - began < PATIENCE
+    assert time.monotonic() - began < CONNECT_TIMEOUT
 
 
 def test_a_folder_below_a_file_is_no_bug(offline, tmp_path: Path):
@@ -132,7 +132,7 @@ def test_a_key_that_is_given_twice_is_refused(offline, flag):
 def test_an_empty_guard_is_refused(offline, line):
     ended = offline(*shlex.split(line))
     assert ended.code == 2
-    assert "is empty" in ended.err
+    assert "must not be empty" in ended.err
 
 
 def test_at_most_none_at_once_is_refused(offline):
@@ -150,7 +150,7 @@ def test_a_payload_that_no_reader_of_json_takes_is_refused(offline, command, pay
     ended = offline(*shlex.split(command.format(shlex.quote(payload))))
     assert ended.code == 2
     assert len(ended.err.splitlines()) == 3
-    assert "--payload is no JSON" in ended.err
+    assert "--payload isn't valid JSON" in ended.err
 
 
 @pytest.mark.parametrize("payload", NO_JSON)
@@ -159,7 +159,7 @@ def test_a_file_called_json_has_to_hold_json(offline, tmp_path: Path, payload):
     given.write_text(payload)
     ended = offline("submit", "--payload", f"@{given}", "--", "true")
     assert ended.code == 2, ended.err
-    assert "given.json is no JSON" in ended.err
+    assert "given.json isn't valid JSON" in ended.err
 
 
 def test_a_payload_that_is_nested_too_deeply_is_refused_with_the_limit(offline, tmp_path: Path):
@@ -188,7 +188,7 @@ def test_a_job_is_paused_by_its_own_call_and_never_by_a_patch(offline):
 def test_bytes_that_are_no_text_are_refused(offline, line):
     ended = offline(*(word.format(os.fsdecode(b"\xff\xfe")) for word in line.split()))
     assert ended.code == 2
-    assert "isn't text" in ended.err
+    assert "isn't valid UTF-8" in ended.err
 
 
 def test_a_group_without_a_command_prints_its_help(offline):

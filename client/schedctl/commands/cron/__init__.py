@@ -1,1 +1,1 @@
-"""The commands `schedctl cron`."""
+"""The commands of `schedctl cron`."""

@@ -1,4 +1,4 @@
-"""`schedctl cron`: what expressions mean, and what they add up to. Works without a cluster."""
+"""`schedctl cron`: explain, check, compare and count schedules. Works without a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from schedctl.failure import CommandFailure
 from schedctl.options.global_options import CommandGroup, dst_options, pass_session
 from schedctl.output import show_data
-from schedctl.session import INSTANT, Session, TimeType
+from schedctl.session import TIME, Session, TimeType
 from schedkit.clock import utcnow
 
 
@@ -24,23 +24,42 @@ from schedkit.clock import utcnow
     },
 )
 def cron() -> None:
-    """Cron expressions."""
+    """Explain, check, compare and count cron expressions."""
 
 
 @cron.command()
 @click.argument("expression")
-@click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="IANA name.")
-@click.option("--after", type=TimeType(), metavar=INSTANT, help="Exclusive.  [default: now]")
-@click.option("--next", "count", default=10, show_default=True, type=click.IntRange(0, 1000))
-@click.option("--job", default="", metavar="NAME", help="Whose `H` it is.")
+@click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="IANA time zone.")
+@click.option(
+    "--after",
+    type=TimeType(),
+    metavar=TIME,
+    help="Time after which to begin, exclusive.  [default: now]",
+)
+@click.option(
+    "--next",
+    "count",
+    default=10,
+    show_default=True,
+    type=click.IntRange(0, 1000),
+    help="Number of scheduled times.",
+)
+@click.option(
+    "--job", default="", metavar="NAME", help="Job whose name determines `H`.  [default: none]"
+)
 @dst_options
-@click.option("--exclude-cron", multiple=True, metavar="EXPR", help="Not at these times.")
+@click.option(
+    "--exclude-cron",
+    multiple=True,
+    metavar="EXPR",
+    help="Cron expression whose times don't run; repeatable.  [default: none]",
+)
 @click.option(
     "--calendar",
     "calendars",
     multiple=True,
     metavar="FILE",
-    help="Not what these manifests (kind: calendar) name.",
+    help="Manifest of calendars whose times don't run; repeatable.  [default: none]",
 )
 @click.option(
     "-f",
@@ -48,9 +67,11 @@ def cron() -> None:
     "files",
     multiple=True,
     metavar="FILE|DIR|-",
-    help="Crontabs and manifests: how many of them start in the same minutes.",
+    help="Crontabs and manifests to count starts in the same minutes; repeatable.  [default: none]",
 )
-@click.option("--jobs", "with_jobs", is_flag=True, help="How many of the cluster's jobs do.")
+@click.option(
+    "--jobs", "with_jobs", is_flag=True, help="Count of starts of the cluster's jobs, too."
+)
 @pass_session
 def explain(
     session: Session,
@@ -66,7 +87,7 @@ def explain(
     files: tuple[str, ...],
     with_jobs: bool,
 ) -> None:
-    """What an expression means, when it is next, and what changes of the clock do to it."""
+    """Explain an expression: its meaning, its next times, and the effect of clock changes."""
     from schedctl.timetables import exclusions, timetables
     from schedd.core.schedule.cron import CronError
     from schedd.core.schedule.cron import explain as explained
@@ -75,9 +96,9 @@ def explain(
     since, seed = after or utcnow(), f"{session.namespace}/{job}" if job else ""
     dst = timetables.dst_of(dst_gap, dst_overlap)
     try:
-        told = explained(expression, tz, after=since, count=count, seed=seed, dst=dst)
+        found = explained(expression, tz, after=since, count=count, seed=seed, dst=dst)
         if exclude:
-            told = exclusions.without(told, exclude, since, count, seed, dst)
+            found = exclusions.without(found, exclude, since, count, seed, dst)
     except CronError as error:
         raise CommandFailure(
             f"{error.field}: {error.problem}",
@@ -86,22 +107,22 @@ def explain(
         ) from None
     beside = None
     if files or with_jobs:
-        beside = _beside(session, files, tz, job, told.instants, with_jobs=with_jobs)
+        beside = _beside(session, files, tz, job, found.instants, with_jobs=with_jobs)
     if not session.tabular:
         data = {
-            "expression": told.expression,
-            "timeZone": told.time_zone,
-            "description": told.description,
-            "next": [at.isoformat() for at in told.instants],
-            "notes": list(told.notes),
+            "expression": found.expression,
+            "timeZone": found.time_zone,
+            "description": found.description,
+            "next": [at.isoformat() for at in found.instants],
+            "notes": list(found.notes),
         }
         show_data(session, data if beside is None else data | {"beside": beside})
         return
-    click.echo(told.description)
-    for number, at in enumerate(told.instants):
+    click.echo(found.description)
+    for number, at in enumerate(found.instants):
         others = "" if beside is None else f"  {beside[number]:,} more in this minute"
         click.echo(f"  {at.isoformat(sep=' ')}  {at:%a}{others}")
-    for note in told.notes:
+    for note in found.notes:
         click.echo(f"note: {note}")
 
 
@@ -114,9 +135,7 @@ def _beside(
     *,
     with_jobs: bool,
 ) -> list[int]:
-    """How many schedules of these files and of the cluster, but for `job`, start in the minute of
-    each instant.
-    """
+    """Count the other schedules that start in the minute of each time; `job` isn't counted."""
     from schedctl.timetables import timetables
     from schedd.core.schedule.timetable import beside
 
@@ -125,5 +144,5 @@ def _beside(
     entries = [one for table in tables for one in table.entries if not job or one.name != job]
     found, wrong = beside(entries, instants)
     for number, table in enumerate(tables):
-        timetables.tell_left_out(table, [] if number else wrong)
+        timetables.report_left_out(table, [] if number else wrong)
     return found

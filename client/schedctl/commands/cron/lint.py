@@ -1,4 +1,4 @@
-"""`schedctl cron lint` and `diff`: is it what was meant, and is it the same?"""
+"""`schedctl cron lint` and `schedctl cron diff`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from schedctl.failure import CommandFailure
 from schedctl.options.global_options import Command, dst_options, pass_session
 from schedctl.output import message, show_data, show_objects
-from schedctl.session import INSTANT, Session, TimeType
+from schedctl.session import TIME, Session, TimeType
 from schedctl.timetables.timetables import (
     ScheduleTable,
     dst_of,
@@ -39,7 +39,7 @@ from schedkit.text import duration
 
 @dataclass(frozen=True, slots=True)
 class ReportedFinding:
-    """A finding and where it is from."""
+    """A finding and its source."""
 
     where: str
     name: str
@@ -50,12 +50,12 @@ class ReportedFinding:
 
 @click.command(cls=Command)
 @source_options
-@click.option("--strict", is_flag=True, help="Exit 1 on warnings too.")
+@click.option("--strict", is_flag=True, help="Exit code 1 for warnings, too.")
 @click.option(
     "--after",
     type=TimeType(),
-    metavar=INSTANT,
-    help="Changes of clocks from then on.  [default: now]",
+    metavar=TIME,
+    help="Start of the clock changes to check.  [default: now]",
 )
 @pass_session
 def lint(
@@ -67,24 +67,24 @@ def lint(
     strict: bool,
     after: datetime | None,
 ) -> None:
-    """Find what is wrong, or perhaps not meant, in expressions, crontabs, manifests, or the jobs.
+    """Check expressions, crontabs, manifests or the cluster's jobs for errors and pitfalls.
 
-    Exit 1 if there is an error.
+    Exits with 1 if there is an error.
     """
     table = given(session, expressions, files, tz, user_column)
-    told = list(_findings(table, after or utcnow()))
+    found = list(_findings(table, after or utcnow()))
     if session.tabular:
-        for one in told:
-            _say(one)
+        for one in found:
+            _print(one)
     else:
-        show_objects(session, [_plain(one) for one in told])
-    errors = sum(one.finding.level is Level.ERROR for one in told)
-    warnings = len(told) - errors
+        show_objects(session, [_plain(one) for one in found])
+    errors = sum(one.finding.level is Level.ERROR for one in found)
+    warnings = len(found) - errors
     looked = sum(len(_expressions(entry)) for entry in table.entries)
     message(
         f"{_many(looked, 'expression')}: {_many(errors, 'error')}, {_many(warnings, 'warning')}"
     )
-    if errors or (strict and told):
+    if errors or (strict and found):
         click.get_current_context().exit(1)
 
 
@@ -127,7 +127,7 @@ def _of_entry(
 
 
 def _of_plain(entry: TimetableEntry, after: datetime) -> Iterator[ReportedFinding]:
-    """An interval or an instant, which can only be wrong as a whole."""
+    """Yield the problem of an interval or of a single time."""
     _, wrong = rows_of([entry], grid_over(after, timedelta(minutes=1)))
     for one in wrong:
         finding = LintFinding(Level.ERROR, one.error.field, str(one.error), one.error.hint)
@@ -138,7 +138,7 @@ def _expressions(entry: TimetableEntry) -> tuple[str, ...]:
     return entry.schedule.expressions if isinstance(entry.schedule, CronSchedule) else ("",)
 
 
-def _say(one: ReportedFinding) -> None:
+def _print(one: ReportedFinding) -> None:
     finding = one.finding
     written = f"{one.expression}: " if one.expression else ""
     level = finding.level.value.lower()
@@ -177,12 +177,20 @@ def _many(count: int, what: str) -> str:
 @click.command(cls=Command)
 @click.argument("first")
 @click.argument("second")
-@click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="Of both.")
-@click.option("--second-tz", metavar="ZONE", help="Of the second.  [default: as --tz]")
-@click.option("--job", default="", metavar="NAME", help="Whose `H` it is.")
+@click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="IANA time zone.")
+@click.option("--second-tz", metavar="ZONE", help="IANA time zone of SECOND.  [default: as --tz]")
+@click.option(
+    "--job", default="", metavar="NAME", help="Job whose name determines `H`.  [default: none]"
+)
 @dst_options
 @window_options("366d")
-@click.option("--limit", default=10, show_default=True, type=click.IntRange(0, 1000))
+@click.option(
+    "--limit",
+    default=10,
+    show_default=True,
+    type=click.IntRange(0, 1000),
+    help="Most times to show of each expression.",
+)
 @pass_session
 def diff(
     session: Session,
@@ -197,7 +205,7 @@ def diff(
     span: timedelta,
     limit: int,
 ) -> None:
-    """The instants that one expression has and the other lacks. Exit 1 if there are any."""
+    """List the times at which only one of two expressions fires. Exits with 1 if there are any."""
     dst = dst_of(dst_gap, dst_overlap)
     begin = (start or utcnow()).replace(microsecond=0)
     one, other = (
@@ -217,7 +225,7 @@ def diff(
     )
     if session.tabular:
         since = begin.astimezone(info).isoformat(sep=" ")
-        _tell_difference(sides, f"{duration.render(span)} from {since}", found.both)
+        _show_difference(sides, f"{duration.render(span)} from {since}", found.both)
     else:
         within = {"from": begin.isoformat(), "to": (begin + span).isoformat()}
         show_data(
@@ -229,7 +237,7 @@ def diff(
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One of two that are compared, with the first `instants` of the `count` that it alone has."""
+    """One of the two expressions, with the first of the `count` times that only it has."""
 
     name: str
     mark: str
@@ -239,10 +247,10 @@ class _Side:
     count: int
 
 
-def _tell_difference(sides: Sequence[_Side], window: str, both: int) -> None:
+def _show_difference(sides: Sequence[_Side], window: str, both: int) -> None:
     for side in sides:
         click.echo(f"{side.mark} {side.expression}: {side.description}")
-    alone = ", ".join(f"{side.count:,} in the {side.name} alone" for side in sides)
+    alone = ", ".join(f"{side.count:,} only in the {side.name}" for side in sides)
     click.echo(f"{window}: {alone}, {both:,} in both")
     for side in sides:
         for at in side.instants:
@@ -261,7 +269,7 @@ def _only(side: _Side) -> dict[str, Any]:
 
 
 def wrong_expression(error: ScheduleError) -> CommandFailure:
-    """What the dialect refuses, as three lines."""
+    """Return the failure for an expression or schedule that isn't valid."""
     return CommandFailure(
         f"{error.field}: {error.problem}",
         reason="WRONG_EXPRESSION" if isinstance(error, CronError) else "WRONG_SCHEDULE",

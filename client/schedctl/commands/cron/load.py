@@ -1,4 +1,4 @@
-"""`schedctl cron forecast` and `collide`: what many schedules add up to."""
+"""`schedctl cron forecast` and `schedctl cron collide`: the load of many schedules."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from schedctl.timetables import flattened
 from schedctl.timetables.timetables import (
     ScheduleTable,
     given,
+    report_left_out,
     source_options,
-    tell_left_out,
     window_options,
 )
 from schedd.core.schedule import timetable
@@ -40,11 +40,17 @@ SHOWN_MOVES: Final = 20
 @click.command(cls=Command)
 @source_options
 @window_options("7d")
-@click.option("--top", default=5, show_default=True, type=click.IntRange(1, 100))
+@click.option(
+    "--top",
+    default=5,
+    show_default=True,
+    type=click.IntRange(1, 100),
+    help="Number of minutes to show.",
+)
 @click.option(
     "--rewritten",
     is_flag=True,
-    help="Print the flattened version: a crontab anew, else a patch. Nothing is changed.",
+    help="Flattened schedules as a new crontab, or as a patch. Nothing is stored.",
 )
 @pass_session
 def forecast(
@@ -58,11 +64,11 @@ def forecast(
     top: int,
     rewritten: bool,
 ) -> None:
-    """How many runs start in each minute, the hottest minutes, who is in them, and how to flatten.
+    """Count the starts per minute, list the busiest minutes, and suggest how to spread them.
 
-    Of crontabs, manifests or expressions; of the cluster's jobs if none is named. Nominal instants
-    are counted: jitter comes on top. --rewritten prints what to write instead of the herd: a
-    crontab with the minutes that H stands for, a patch of manifests, or commands for jobs.
+    Reads crontabs, manifests or expressions, else the cluster's jobs. Scheduled times are counted,
+    without jitter. With --rewritten, prints a crontab with fixed minutes for H, a patch for
+    manifests, or commands for jobs.
     """
     table = given(session, expressions, files, tz, user_column)
     grid = _grid(start, span)
@@ -73,21 +79,21 @@ def forecast(
         return
     found = timetable.forecast(rows, grid, top)
     if session.tabular:
-        _tell(session, found, rows)
-        _tell_flat(flat, session.output == "wide")
+        _show(session, found, rows)
+        _show_flat(flat, session.output == "wide")
     else:
         show_data(session, _data(found, rows, flat))
 
 
 def _print_rewritten(found: flattened.Rewritten) -> None:
-    """Print the rewrite. Name the moves that it lacks, and exit 1."""
+    """Print the rewritten schedules; report the moves that are left out, and exit with 1."""
     for line in found.lines:
         click.echo(line)
     for move in found.left_out:
         written = move.after if move.number >= 0 else f"phase: {move.after}"
         message(
             f"left out: {move.entry.where}: {move.entry.name}: {move.before} → {written}: this "
-            "spelling can't be replaced in place (an anchor, a block or a tag); edit it by hand"
+            "notation can't be replaced (an anchor, a block or a tag); edit it by hand"
         )
     if found.left_out:
         click.get_current_context().exit(1)
@@ -98,24 +104,24 @@ def _grid(start: datetime | None, span: timedelta) -> Grid:
 
 
 def _rows(table: ScheduleTable, grid: Grid) -> list[Row]:
-    """What can be counted; what can't is said."""
+    """Return the rows that can be counted; report the others."""
     rows, wrong = timetable.rows_of(table.entries, grid)
-    tell_left_out(table, wrong)
+    report_left_out(table, wrong)
     return rows
 
 
-def _tell(session: Session, found: Forecast, rows: Sequence[Row]) -> None:
+def _show(session: Session, found: Forecast, rows: Sequence[Row]) -> None:
     grid = found.grid
     length = duration.render(timedelta(minutes=grid.minutes))
     mean = found.total / grid.minutes
     click.echo(
         f"{length} from {_at(grid.at(0))}: {len(rows):,} schedules start {found.total:,} runs, "
-        f"{mean:.1f} a minute; {found.peak:,} in the hottest"
+        f"{mean:.1f} a minute; {found.peak:,} in the busiest"
     )
     if not found.hottest:
         return
     click.echo()
-    heads = ("HOTTEST MINUTE", "DAY", "STARTS", "TIMES", "JOBS")
+    heads = ("BUSIEST MINUTE", "DAY", "STARTS", "TIMES", "JOBS")
     show_rows(session, heads, [_hot_row(hot, session.output == "wide") for hot in found.hottest])
     click.echo()
 
@@ -132,14 +138,14 @@ def _names(entries: Sequence[TimetableEntry], full: bool) -> str:
     return ", ".join(entry.name for entry in shown) + (f" and {more:,} more" if more else "")
 
 
-def _tell_flat(flat: Flattened | None, full: bool) -> None:
+def _show_flat(flat: Flattened | None, full: bool) -> None:
     if flat is None:
-        click.echo("flattened: no minute given to H would make the hottest one cooler")
+        click.echo("flattened: no use of H would lower the busiest minute")
         return
     moves = len(flat.moves)
     click.echo(
-        f"flattened: {moves:,} schedule{'s' if moves > 1 else ''} given an H, the hottest minute "
-        f"{flat.peak_before:,} → {flat.peak_after:,} (--rewritten prints it)"
+        f"flattened: {moves:,} schedule{'s' if moves > 1 else ''} changed to H, the busiest minute "
+        f"{flat.peak_before:,} → {flat.peak_after:,} (--rewritten prints them)"
     )
     shown = flat.moves if full else flat.moves[:SHOWN_MOVES]
     for move in shown:
@@ -204,10 +210,22 @@ def _data(found: Forecast, rows: Sequence[Row], flat: Flattened | None) -> dict[
 @source_options
 @window_options("7d")
 @click.option(
-    "--more-than", "allowed", default=1, show_default=True, type=click.IntRange(1), metavar="N"
+    "--more-than",
+    "allowed",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="N",
+    help="Number of simultaneous starts that is allowed.",
 )
-@click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 1000))
-@click.option("--strict", is_flag=True, help="Exit 1 if there is such an instant.")
+@click.option(
+    "--limit",
+    default=10,
+    show_default=True,
+    type=click.IntRange(1, 1000),
+    help="Most times to show.",
+)
+@click.option("--strict", is_flag=True, help="Exit code 1 if there is such a time.")
 @pass_session
 def collide(
     session: Session,
@@ -221,27 +239,27 @@ def collide(
     limit: int,
     strict: bool,
 ) -> None:
-    """The instants at which more than N start together, the worst first, and who."""
+    """List the times at which more than N schedules start together, the worst first."""
     table = given(session, expressions, files, tz, user_column)
     grid = _grid(start, span)
     rows = _rows(table, grid)
     found = timetable.collide(rows, grid, allowed, limit)
     if session.tabular:
-        _tell_collisions(session, found, grid, len(rows), allowed)
+        _show_collisions(session, found, grid, len(rows), allowed)
     else:
         show_data(session, _collisions(found, grid, len(rows), allowed))
     if strict and found.instants:
         click.get_current_context().exit(1)
 
 
-def _tell_collisions(
+def _show_collisions(
     session: Session, found: Collisions, grid: Grid, schedules: int, allowed: int
 ) -> None:
     length = duration.render(timedelta(minutes=grid.minutes))
     most = f", at most {found.most:,}" if found.most else ""
     click.echo(
         f"{length} from {_at(grid.at(0))}: {schedules:,} schedules, {found.instants:,} "
-        f"instants with more than {allowed:,} starts{most}"
+        f"times with more than {allowed:,} starts{most}"
     )
     if found.worst:
         heads, full = ("AT", "DAY", "STARTS", "JOBS"), session.output == "wide"

@@ -1,1 +1,1 @@
-"""The commands `schedctl dlq`."""
+"""The commands of `schedctl dlq`."""

@@ -1,4 +1,4 @@
-"""`schedctl dlq`: runs that failed for good and wait for a person. Done again: `redrive`."""
+"""`schedctl dlq`: list, show and discard dead letters; `redrive` runs them again."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 import click
 
 from schedclient import Attempt, Client, DeadLetter
-from schedctl.columns import ATTEMPTS, DEAD, DEAD_GROUPS, SETTLED
+from schedctl.columns import ATTEMPTS, DEAD, DEAD_GROUPS, RESOLVED
 from schedctl.commands.dead_letters import redrive
 from schedctl.options.dead_letters import Chosen, choosing
-from schedctl.options.global_options import CommandGroup, pass_session
+from schedctl.options.global_options import CommandGroup, limit_option, pass_session
 from schedctl.output import message, show_data, show_facts, show_list, show_listing, show_one
 from schedctl.session import Session
 
 
 @click.group(cls=CommandGroup)
 def dlq() -> None:
-    """Dead letters: runs that failed for good."""
+    """Manage dead letters: runs that failed for good."""
 
 
 for command in (redrive.redrive, redrive.redrives, redrive.stop, redrive.resume):
@@ -30,32 +30,38 @@ def _id(one: DeadLetter) -> str:
 
 
 @dlq.command("list")
-@click.option("--job", default="", help="Of this job (id or name).")
-@click.option("--fingerprint", default="", help="Of this kind of error.")
-@click.option("--redrive", "redrive_id", default="", metavar="ID", help="Chosen by this redrive.")
-@click.option("--settled", is_flag=True, help="Also those that were redriven or discarded.")
-@click.option("--limit", type=click.IntRange(min=1), help="[default: 50 for tables, else all]")
+@click.option("--job", default="", help="Job (id or name).  [default: any]")
+@click.option("--fingerprint", default="", help="Fingerprint of the error.  [default: any]")
+@click.option(
+    "--redrive",
+    "redrive_id",
+    default="",
+    metavar="ID",
+    help="Redrive that includes them.  [default: any]",
+)
+@click.option("--settled", is_flag=True, help="Redriven and discarded dead letters, too.")
+@limit_option
 @pass_session
 def list_dead(
     session: Session, job: str, fingerprint: str, redrive_id: str, settled: bool, limit: int | None
 ) -> None:
-    """Dead letters that wait, newest first."""
+    """List the dead letters that wait, newest first."""
     show_listing(
         session,
         limit,
         lambda client, most: client.dead_letters.list(
             job=job, fingerprint=fingerprint, redrive=redrive_id, settled=settled, limit=most
         ),
-        SETTLED if settled or redrive_id else DEAD,
+        RESOLVED if settled or redrive_id else DEAD,
         _id,
     )
 
 
 @dlq.command()
-@click.option("--job", default="", help="Of this job (id or name).")
+@click.option("--job", default="", help="Job (id or name).  [default: any]")
 @pass_session
 def groups(session: Session, job: str) -> None:
-    """Dead letters that wait, by job and kind of error; the greatest group first."""
+    """List the groups of dead letters, by job and fingerprint, the largest first."""
     found = session.run(lambda client: client.dead_letters.groups(job=job))
     show_list(session, found, DEAD_GROUPS, lambda one: one.fingerprint)
 
@@ -64,7 +70,7 @@ def groups(session: Session, job: str) -> None:
 @click.argument("run_id", metavar="RUN")
 @pass_session
 def show(session: Session, run_id: str) -> None:
-    """One dead letter: what failed and how, what became of it, each of its tries."""
+    """Show a dead letter: its error, its resolution and its attempts."""
 
     async def work(client: Client) -> tuple[DeadLetter, tuple[Attempt, ...]]:
         found = await client.dead_letters.get(run_id)
@@ -78,22 +84,23 @@ def show(session: Session, run_id: str) -> None:
     if attempts:
         click.echo()
         show_list(session, attempts, ATTEMPTS, lambda one: str(one.fencing_token))
-    message(f"its output: schedctl run logs {run_id}")
+    message(f"output: schedctl run logs {run_id}")
     if found.redriven_as:
-        message(f"the run that does it again: schedctl run get {found.redriven_as}")
+        message(f"redriven as: schedctl run get {found.redriven_as}")
     elif found.settled is None:
-        message(f"do it again: schedctl dlq redrive {run_id}")
+        message(f"run it again: schedctl dlq redrive {run_id}")
 
 
 @dlq.command()
 @choosing
-@click.option("--note", default="", help="Why; it is kept with them.")
+@click.option("--note", default="", help="Note, stored with the dead letters.  [default: none]")
 @pass_session
 def discard(session: Session, chosen: Chosen, note: str) -> None:
-    """Have dead letters wait for nobody any more; their runs stay as they are.
+    """Discard dead letters. Their runs are kept.
 
-    What a redrive is about to do again isn't discarded. `--group FINGERPRINT --job JOB --of job` is
-    one row of `dlq groups`, `--of submitted` another (without --job: what has no name).
+    Dead letters that a redrive has queued aren't discarded. `--group FINGERPRINT --job JOB --of
+    job` selects one row of `dlq groups`, and `--of submitted` a row of submitted runs (without
+    --job: those without a name).
     """
     for name in chosen.names:
         many = f"discard the dead letters of{chosen.whose}"
@@ -108,7 +115,7 @@ def discard(session: Session, chosen: Chosen, note: str) -> None:
         show_data(session, {"discarded": count})
     message(f"discarded {count:,}")
     if others := len(set(chosen.run_ids)) - count if chosen.run_ids else 0:
-        message(f"as they were: {others:,}, which wait for nobody, or for a redrive")
+        message(f"unchanged: {others:,}, already resolved or queued for a redrive")
 
 
 def _facts(found: DeadLetter) -> Iterator[tuple[str, Any]]:
@@ -119,9 +126,9 @@ def _facts(found: DeadLetter) -> Iterator[tuple[str, Any]]:
     yield "Exit", run.exit_code
     yield "Scheduled", run.scheduled_at
     yield "Died", found.died_at
-    yield "Does again", run.redrive_of
+    yield "Redrive of", run.redrive_of
     yield "Fingerprint", found.fingerprint
-    yield "Settled", found.settled or "no, it waits"
+    yield "Resolved", found.settled or "no"
     yield "At", found.settled_at
     yield "By", found.settled_by
     yield "Redriven as", found.redriven_as

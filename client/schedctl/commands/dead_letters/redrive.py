@@ -1,4 +1,4 @@
-"""`schedctl dlq redrive`: dead letters done again, each by name or many at a rate."""
+"""`schedctl dlq redrive`: run dead letters again, single ones at once or many at a rate."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from schedclient import ApiError, Client, Redrive, RedrivePlan, Run
 from schedctl.columns import REDRIVES, RUNS
 from schedctl.failure import CommandFailure
 from schedctl.options.dead_letters import Chosen, choosing
-from schedctl.options.global_options import Command, pass_session
+from schedctl.options.global_options import Command, limit_option, pass_session
 from schedctl.options.payloads import read_payload
 from schedctl.output import message, show_data, show_facts, show_list, show_listing, show_one
-from schedctl.run_follower import RUN_FAILED, all_succeeded, to_its_end
+from schedctl.run_follower import RUN_FAILED, all_succeeded, follow_to_end
 from schedctl.session import Guard, Session
 from schedkit.text import rate as rates
 
 WAIT: Final = (
-    "Stay until its runs have ended; tell how far it is. Exit 1 if one didn't succeed, or it was"
+    "Wait until all runs have ended, with progress; exit 1 if one didn't succeed or the redrive was"
     " stopped."
 )
 
 
 class RedriveRateType(click.ParamType[float]):
-    """Runs in a time, as `100/s`, `6/m` or `90/h`; a bare number is a second's."""
+    """A rate of runs, as `100/s`, `6/m` or `90/h`; a bare number is per second."""
 
     name = "rate"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Runs a second, more than none."""
+        """Return the runs per second, more than 0."""
         try:
             count, per = rates.parse(str(value), bare="s")
         except ValueError as error:
@@ -43,22 +43,29 @@ class RedriveRateType(click.ParamType[float]):
 @click.command(cls=Command)
 @choosing
 @click.option(
-    "--rate", type=RedriveRateType(), metavar="100/s|6/m", help="So many at most.  [default: 10/s]"
+    "--rate",
+    type=RedriveRateType(),
+    metavar="100/s|6/m",
+    help="Highest rate of new runs.  [default: 10/s]",
 )
-@click.option("--payload", metavar="JSON|@FILE|-", help="Instead of each run's own.")
-@click.option("--dry-run", is_flag=True, help="Say how many; nothing is stored.")
+@click.option("--payload", metavar="JSON|@FILE|-", help="Payload.  [default: each run's own]")
+@click.option("--dry-run", is_flag=True, help="Preview: show the number, store nothing.")
 @click.option("--wait", is_flag=True, help=WAIT)
-@click.option("--note", default="", help="Why; it stands in the audit.")
+@click.option("--note", default="", help="Note, for the audit log.  [default: none]")
 @click.option(
-    "--idempotency-key", type=Guard(), metavar="KEY", help="The same key starts nothing twice."
+    "--idempotency-key",
+    type=Guard(),
+    metavar="KEY",
+    help="Idempotency key: for 24 h the same key returns the same redrive.  [default: none]",
 )
 @pass_session
 def redrive(session: Session, /, chosen: Chosen, payload: str | None, **flags: Any) -> None:
-    """Do dead letters again, each by a new run of its job as it is now.
+    """Run dead letters again, each as a new run of its job's current definition.
 
-    RUN… at once; a kind of error, a job or all at a rate, as one redrive. That goes on by
-    itself: `dlq redrives` shows how far it is. `--group FINGERPRINT --job JOB --of job` is one row
-    of `dlq groups`, `--of submitted` another (without --job: what has no name).
+    RUN… start at once. A fingerprint, a job or --all become one redrive with a rate, which
+    continues in the cluster: `dlq redrives` shows its progress. `--group FINGERPRINT --job JOB
+    --of job` selects one row of `dlq groups`, and `--of submitted` a row of submitted runs (without
+    --job: those without a name).
     """
     given = read_payload(payload) if payload is not None else None
     if chosen.run_ids:
@@ -71,15 +78,15 @@ def redrive(session: Session, /, chosen: Chosen, payload: str | None, **flags: A
 
 
 @click.command(cls=Command)
-@click.option("--limit", type=click.IntRange(min=1), help="[default: 50 for tables, else all]")
+@limit_option
 @pass_session
 def redrives(session: Session, limit: int | None) -> None:
-    """Redrives, newest first, with how far they are, and how their runs stand."""
+    """List redrives with their progress and the states of their runs, newest first."""
     show_listing(session, limit, _each_counted, REDRIVES, _id)
 
 
 async def _each_counted(client: Client, most: int | None) -> AsyncIterator[Redrive]:
-    """A list is told without how their runs stand: that is counted one by one."""
+    """Yield redrives with the states of their runs, which lists don't include."""
     async for one in client.redrives.list(limit=most):
         yield await client.redrives.get(one.redrive_id)
 
@@ -88,11 +95,11 @@ async def _each_counted(client: Client, most: int | None) -> AsyncIterator[Redri
 @click.argument("redrive_id", metavar="REDRIVE")
 @pass_session
 def stop(session: Session, redrive_id: str) -> None:
-    """Make no more runs of a redrive until it is resumed; those that there are go on."""
+    """Stop a redrive: create no more runs until `dlq resume`. Its existing runs continue."""
     stopped = session.run(lambda client: client.redrives.stop(redrive_id))
     if not session.tabular:
         show_one(session, stopped, REDRIVES, _id)
-    message(f"stopped {redrive_id}: {_told_left(stopped)}; schedctl dlq resume {redrive_id}")
+    message(f"stopped {redrive_id}: {_remaining(stopped)}; schedctl dlq resume {redrive_id}")
 
 
 @click.command(cls=Command)
@@ -100,26 +107,26 @@ def stop(session: Session, redrive_id: str) -> None:
 @click.option("--wait", is_flag=True, help=WAIT)
 @pass_session
 def resume(session: Session, redrive_id: str, wait: bool) -> None:
-    """Go on with what is left of a redrive that was stopped."""
+    """Resume a stopped redrive."""
 
     async def work(client: Client) -> Redrive:
-        goes_on = await client.redrives.resume(redrive_id)
-        return await _to_its_end(session, client, goes_on) if wait else goes_on
+        resumed = await client.redrives.resume(redrive_id)
+        return await _follow(session, client, resumed) if wait else resumed
 
     _show(session, session.run(work), waited=wait)
 
 
 def _check_alone(flags: dict[str, Any]) -> None:
-    """Runs that are named are done again at once, and by the ids of their own."""
+    """Reject options that apply only to a redrive of many dead letters."""
     for name in (name for name, value in flags.items() if value):
         raise CommandFailure(
-            f"--{name.replace('_', '-')} goes with --group, --job or --all, and with no RUN",
-            remedy="leave it out: runs that are named are done again at once, each only once",
+            f"--{name.replace('_', '-')} can't be combined with RUN",
+            remedy="remove the option, or select by --group, --job or --all instead of RUN",
         )
 
 
 def _each(session: Session, run_ids: tuple[str, ...], payload: object) -> None:
-    """Do these again; what can't be is told, and doesn't keep the others from it."""
+    """Run these again; report the ones that are rejected, and continue with the others."""
     refused: list[ApiError] = []
 
     async def work(client: Client) -> list[Run]:
@@ -162,7 +169,7 @@ def _many(
         )
         if plan.redrive is None or not wait:
             return plan.redrive or plan
-        return await _to_its_end(session, client, plan.redrive)
+        return await _follow(session, client, plan.redrive)
 
     done = session.run(work)
     if isinstance(done, RedrivePlan):
@@ -182,9 +189,11 @@ def _show_dry(session: Session, plan: RedrivePlan) -> None:
 def _show(session: Session, made: Redrive, *, waited: bool) -> None:
     show_one(session, made, REDRIVES, _id)
     if made.state == "STOPPED":
-        message(f"it was stopped: {_told_left(made)}; schedctl dlq resume {made.redrive_id}")
+        message(f"stopped: {_remaining(made)}; schedctl dlq resume {made.redrive_id}")
     elif made.state == "OPEN":
-        message(f"it goes on: schedctl dlq redrives; schedctl dlq stop {made.redrive_id}")
+        message(
+            f"the redrive continues: schedctl dlq redrives; schedctl dlq stop {made.redrive_id}"
+        )
     if not waited:
         return
     of = f" --job {made.job}" if made.job else ""
@@ -193,10 +202,10 @@ def _show(session: Session, made: Redrive, *, waited: bool) -> None:
         click.get_current_context().exit(RUN_FAILED)
 
 
-async def _to_its_end(session: Session, client: Client, made: Redrive) -> Redrive:
-    if made.state == "DONE":  # by its key: it doesn't say how its runs stand
+async def _follow(session: Session, client: Client, made: Redrive) -> Redrive:
+    if made.state == "DONE":  # found by its idempotency key, without the states of its runs
         made = await client.redrives.get(made)
-    return await to_its_end(
+    return await follow_to_end(
         session,
         made,
         client.redrives.watch(made),
@@ -208,14 +217,14 @@ async def _to_its_end(session: Session, client: Client, made: Redrive) -> Redriv
 
 
 def _progress(made: Redrive) -> str:
-    """`120 of 500 made (100 succeeded, 20 running), 3 left out`."""
-    told = ", ".join(f"{count} {state.lower()}" for state, count in sorted(made.runs.items()))
-    line = f"{made.made} of {made.total} made" + (f" ({told})" if told else "")
+    """Return the progress: `120 of 500 made (100 succeeded, 20 running), 3 left out`."""
+    counts = ", ".join(f"{count} {state.lower()}" for state, count in sorted(made.runs.items()))
+    line = f"{made.made} of {made.total} made" + (f" ({counts})" if counts else "")
     return line + (f", {made.left_out} left out" if made.left_out else "")
 
 
-def _told_left(made: Redrive) -> str:
-    return f"{made.left:,} of {made.total:,} are left"
+def _remaining(made: Redrive) -> str:
+    return f"{made.left:,} of {made.total:,} remain"
 
 
 def _id(one: Redrive) -> str:

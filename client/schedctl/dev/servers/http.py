@@ -1,4 +1,4 @@
-"""GET and POST to a server on loopback: past any proxy; an answer of any status is an answer."""
+"""GET and POST to a server on loopback, without a proxy. Every status is returned."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class HttpAnswer:
 
 
 def fetch(url: str, timeout: float = 2.0, trust: ssl.SSLContext | None = None) -> HttpAnswer | None:
-    """GET `url`; None when nobody answers within `timeout` seconds. `trust`: for https."""
+    """GET `url`; return None without an answer within `timeout` seconds. `trust` is for https."""
     return _send("GET", url, None, timeout, trust)
 
 
 def post(url: str, body: Mapping[str, Any], timeout: float = 2.0) -> HttpAnswer | None:
-    """POST JSON to `url`; None when there is no answer within `timeout` seconds."""
+    """POST JSON to `url`; return None without an answer within `timeout` seconds."""
     return _send("POST", url, json.dumps(body), timeout, None)
 
 

@@ -1,14 +1,14 @@
-"""How to run PostgreSQL, which refuses root, whoever we are.
+"""Run PostgreSQL, which rejects root, as any user.
 
 As root, in this order:
 
-1. in a user namespace where root is shown as an ordinary user (`unshare --map-user`). To the file
-   system it stays root, so data folders under a closed home work, and no mode is changed;
-2. where namespaces are forbidden (containers, and any chroot), as `nobody` by `setpriv`, which
-   keeps the one capability needed to pass closed parent folders.
+1. in a user namespace that maps root to an ordinary user (`unshare --map-user`). The file system
+   still sees root, so data folders under a closed home work, and no mode is changed;
+2. where namespaces are forbidden (containers, and any chroot), as an unprivileged user by
+   `setpriv`, which keeps the one capability needed to pass closed parent folders.
 
-`unshare` without `--fork`, and `setpriv`, exec the program: the pid we start is the server's own.
-The user it is shown as must have a line in the password file, else initdb refuses.
+`unshare` without `--fork`, and `setpriv`, exec the program: its pid is the server's own. The mapped
+user must have an entry in the password file, else initdb fails.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from schedctl.dev.errors import DevError
 
 
 def command_prefix(data: Path, program: Path) -> list[str]:
-    """What to put before `program`, which is `initdb` or `postgres`, for this data folder (which
-    need not exist yet).
+    """Return the words to put before `program` (`initdb` or `postgres`) for this data folder.
+
+    The folder needn't exist yet.
 
     Raises:
-        DevError: we are root and no way leads to an unprivileged process that can run it.
+        DevError: this process is root and can't start an unprivileged process that runs it.
     """
     owner = data.stat().st_uid if data.exists() else None
     for prefix in _ways(os.geteuid(), owner):
@@ -35,16 +36,15 @@ def command_prefix(data: Path, program: Path) -> list[str]:
             break
     else:
         raise DevError(
-            "PostgreSQL refuses to run as root, and neither unshare nor setpriv may change that"
-            " here",
-            "run schedctl as another user, or name a running server with --postgres DSN",
+            "PostgreSQL can't run as root, and unshare and setpriv aren't permitted here",
+            "run schedctl as another user, or name a running server: --postgres DSN",
         )
     if prefix[:1] == ["setpriv"] and not open_to_all(program):
-        # The capability would let it pass; but PostgreSQL asks access(2), which knows none.
+        # The capability would suffice, but PostgreSQL calls access(2), which ignores it.
         raise DevError(
-            f"PostgreSQL lies where only root may go ({program.parent}), and this machine forbids"
-            " user namespaces",
-            "install PostgreSQL by the system's packages, or open the environment's folder",
+            f"PostgreSQL is in a folder that only root can read ({program.parent}), and user"
+            " namespaces are forbidden here",
+            "install PostgreSQL from the system's packages, or make the folder readable",
         )
     return prefix
 
@@ -66,7 +66,7 @@ def _ways(user: int, owner: int | None) -> Iterator[list[str]]:
 
 
 def open_to_all(path: Path) -> bool:
-    """Whether any user may go there. What isn't there hides nothing."""
+    """Return whether any user may enter the path; parts that don't exist are ignored."""
     return all(not each.exists() or each.stat().st_mode & 0o001 for each in (path, *path.parents))
 
 

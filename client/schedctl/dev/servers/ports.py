@@ -1,8 +1,8 @@
-"""Free loopback ports that stay free while their server is down.
+"""Free loopback ports that stay free while their server is stopped.
 
-They are taken from below the kernel's ephemeral range. Inside it a client that keeps dialling a
-dead server may be given that very port as its own source, connect to itself and so keep the server
-from coming back: tests that kill and restart would fail now and then for no fault of theirs.
+They are below the kernel's ephemeral range. Inside the range, a client that keeps connecting to a
+stopped server may get that port as its source port, connect to itself and block the server's
+restart: tests that kill and restart would fail now and then.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _LOWEST = 10240
 
 
 def reserve(count: int, *, but: Collection[int] = ()) -> list[int]:
-    """`count` different ports nobody listens on now, none of them in `but`.
+    """Return `count` different ports without a listener, none of them in `but`.
 
-    All are held at once and then let go. That alone doesn't keep one from coming twice: with
-    SO_REUSEADDR two sockets may hold a port as long as neither listens.
+    All are bound at once and then released. A port may be drawn twice: with SO_REUSEADDR two
+    sockets may bind a port as long as neither listens.
     """
     with contextlib.ExitStack() as held:
         found: list[int] = []
@@ -35,7 +35,7 @@ def reserve(count: int, *, but: Collection[int] = ()) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a server could listen on this port now."""
+    """Return whether a server could listen on this port now."""
     holder = _bind(port)
     if holder is None:
         return False
@@ -44,18 +44,18 @@ def is_free(port: int) -> bool:
 
 
 def address(port: int) -> str:
-    """`host:port` on loopback."""
+    """Return `host:port` on loopback."""
     return f"{HOST}:{port}"
 
 
 def port_of(address: str) -> int:
-    """The port of a `host:port`."""
+    """Return the port of a `host:port`."""
     return int(address.rpartition(":")[2])
 
 
 def _bind(port: int) -> socket.socket | None:
     holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # TIME_WAIT is no server
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free
     try:
         holder.bind((HOST, port))
     except OSError:

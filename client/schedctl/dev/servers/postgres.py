@@ -1,11 +1,10 @@
-"""One PostgreSQL server of our own: made, started, made ready, stopped, and cleaned up after.
+"""One PostgreSQL server: create, start, prepare, stop and clean up.
 
-Rules:
-- the process started is the postmaster itself, so that a signal to its pid hits PostgreSQL;
-- a server that was killed leaves nothing behind that could hinder the next one or outlive `stop`:
-  no stale lock file, no orphaned backend, no System V segment, nothing in /dev/shm;
-- the callers hold the folder's lock: whatever still runs in a data folder that is about to be
-  started belongs to nobody.
+Invariants
+- The started process is the postmaster itself, so that a signal to its pid reaches PostgreSQL.
+- After `stop` or the next start, a killed server has left no stale lock file, no backend, no
+  System V segment and no file in /dev/shm.
+- Callers hold the folder's lock: processes in a data folder before its start are leftovers.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ SETTINGS: Mapping[str, str] = {
     # Files of the data folder, not of /dev/shm: there they would outlive a killed server.
     "dynamic_shared_memory_type": "mmap",
 }
-"""What differs from PostgreSQL's own defaults; written once, into `postgresql.conf`."""
+"""Settings that differ from PostgreSQL's defaults; written once, into `postgresql.conf`."""
 
 ROLE_LIMITS: Mapping[str, str] = {
     "statement_timeout": "3s",
     "lock_timeout": "2s",
     "idle_in_transaction_session_timeout": "2s",
 }
-"""Settings of the daemons' role (RELIABILITY, Timings): on the role, so poolers can't lose them."""
+"""Settings of the daemons' role: stored with the role, so that poolers can't lose them."""
 
 _TRUST = re.compile(r"^([^#\n]*\s)trust\b", re.MULTILINE)
 
@@ -66,23 +65,23 @@ def dsn(
     host: str = HOST,
     password: str | None = None,
 ) -> str:
-    """The URL of a database of the server on this port. `password` is URL-safe."""
+    """Return the URL of a database of the server on this port. `password` must be URL-safe."""
     user = role if password is None else f"{role}:{password}"
     return f"postgresql://{user}@{host}:{port}/{database}"
 
 
 def environment() -> dict[str, str]:
-    """Our environment without what libpq or the server would take for settings of theirs."""
+    """Return the environment without variables that libpq or the server would read."""
     return {key: value for key, value in os.environ.items() if not key.startswith("PG")}
 
 
 def initialise(
     binaries: PostgresBinaries, data: Path, settings: Mapping[str, str] = SETTINGS
 ) -> None:
-    """Make an empty data folder, unless it is there. Interrupted half-way, it leaves none.
+    """Create an empty data folder, unless it exists. An interrupted call leaves none.
 
     Raises:
-        DevError: initdb failed; says what it said.
+        DevError: initdb failed; with its output.
     """
     if data.exists():
         return
@@ -97,7 +96,7 @@ def initialise(
             *("--auth", "trust"),
             *("--encoding", "UTF8"),
             *("--locale", "C"),
-            "--no-sync",  # nothing in it is worth it yet; the server itself syncs as always
+            "--no-sync",  # the folder is still empty; the server itself syncs
         ],
         cwd=data.parent,
         env=environment(),
@@ -114,13 +113,13 @@ def initialise(
 
 
 def require_password(binaries: PostgresBinaries, data: Path, password: str) -> None:
-    """Make a stopped server refuse connections without a password, if it doesn't yet.
+    """Make a stopped server reject connections without a password, if it doesn't yet.
 
     Sets the superuser's password in single-user mode, where no port is open; then replaces each
-    `trust` of `pg_hba.conf`. Interrupted halfway, it runs again at the next start.
+    `trust` of `pg_hba.conf`. An interrupted call is repeated at the next start.
 
     Raises:
-        DevError: the password could not be set.
+        DevError: the password can't be set.
     """
     rules = data / "pg_hba.conf"
     text = rules.read_text(encoding="utf-8")
@@ -144,7 +143,7 @@ def require_password(binaries: PostgresBinaries, data: Path, password: str) -> N
         check=False,
     )
     if done.returncode != 0 or "ERROR:" in done.stderr:
-        raise DevError("the password of PostgreSQL was not set", evidence=done.stderr.strip())
+        raise DevError("the password of PostgreSQL can't be set", evidence=done.stderr.strip())
     rules.write_text(closed, encoding="utf-8")
 
 
@@ -155,8 +154,9 @@ def start(
     log: Path,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> DevProcess:
-    """Start the server of an initialised data folder; returns before it accepts connections.
-    `settings` hold for this start, above those of its file.
+    """Start the server of an initialized data folder; return before it accepts connections.
+
+    `settings` override those of its file, for this start.
     """
     clean_up(data)
     return spawn(
@@ -178,16 +178,16 @@ def start(
 def wait_ready(
     server: DevProcess, port: int, log: Path, timeout: float, password: str | None = None
 ) -> None:
-    """Wait until it accepts connections (a crash recovery may come first).
+    """Wait until it accepts connections, after a crash recovery if one is needed.
 
     Raises:
-        Ended: it died. NotReady: `timeout` seconds passed. Both carry the log's tail.
+        ProcessEnded: it ended. NotReady: `timeout` seconds passed. Both have the log's tail.
     """
     if wait_for(lambda: _answers(port, password) or not server.alive(), timeout) and server.alive():
         return
     if not server.alive():
         raise ProcessEnded("PostgreSQL", log)
-    raise NotReady("PostgreSQL is not ready yet", f"look into {log}", evidence=tail(log))
+    raise NotReady("PostgreSQL isn't ready", f"read its log: {log}", evidence=tail(log))
 
 
 def prepare(
@@ -200,7 +200,7 @@ def prepare(
 ) -> str:
     """Create the daemons' role with its limits and a database that it owns; return the DSN.
 
-    `password` is that of both roles; None: the server trusts its host.
+    `password` is that of both roles; None if the server needs none.
     """
     admin = dsn(port, database="postgres", role=ADMIN, host=host, password=password)
     with connect(admin) as session, session.cursor() as cursor:
@@ -220,8 +220,8 @@ def prepare(
 
 
 def stop(server: DevProcess | None, data: Path) -> None:
-    """End the server and everything it left: fast shutdown, then immediate, then by force."""
-    for process in living_in(data):  # a backend that was paused would hold the shutdown up
+    """Stop the server: fast shutdown, then immediate, then SIGKILL; clean up after it."""
+    for process in living_in(data):  # a paused backend would delay the shutdown
         process.send(signal.SIGCONT)
     if server is not None:
         end([server], (signal.SIGINT, 15.0), (signal.SIGQUIT, 5.0))
@@ -229,14 +229,14 @@ def stop(server: DevProcess | None, data: Path) -> None:
 
 
 def clean_up(data: Path) -> None:
-    """Remove what a killed server leaves: backends, their shared memory, the lock file."""
+    """Remove the leftovers of a killed server: backends, shared memory, the lock file."""
     end(list(living_in(data)))
     lock = data / "postmaster.pid"
     try:
         lines = lock.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return
-    # Line 7 holds key and id of the System V segment that guards the data folder.
+    # Line 7 has key and id of the System V segment that protects the data folder.
     if len(lines) >= 7 and len(ids := lines[6].split()) == 2:
         _remove_segment(key=int(ids[0]), segment=int(ids[1]))
     lock.unlink(missing_ok=True)
@@ -244,7 +244,7 @@ def clean_up(data: Path) -> None:
 
 @contextmanager
 def connect(url: str, timeout: int = 5) -> Iterator[connection]:
-    """A session in autocommit, deaf to the PG… variables that change what a URL means."""
+    """Open a session in autocommit that ignores the PG… variables."""
     import psycopg2
 
     session = psycopg2.connect(url, sslmode="disable", options="", connect_timeout=timeout)
@@ -266,7 +266,7 @@ def _answers(port: int, password: str | None) -> bool:
 
 def _remove_segment(*, key: int, segment: int) -> None:
     libc = ctypes.CDLL(None)
-    # The id may be somebody else's by now; the key, made from the folder's inode, tells.
+    # The id may be reused by another program; the key, from the folder's inode, identifies it.
     if libc.shmget(ctypes.c_int(key), ctypes.c_size_t(0), 0) == segment:
         ipc_rmid = 0
         libc.shmctl(segment, ipc_rmid, None)

@@ -1,8 +1,8 @@
-"""Processes that outlive their starter, known by pid and birth.
+"""Processes that outlive their parent, identified by pid and start time.
 
-A pid alone names nobody: the system hands it out again. So a process is its pid together with the
-moment of its birth (boot id and start time out of `/proc`), and it is signalled only while both
-still agree. A zombie is dead: on machines whose init does not reap, that is all that stays of it.
+A pid alone doesn't identify a process: the system reuses it. So a process is its pid with its
+start time (boot id and start time from `/proc`), and it is signaled only while both match. A zombie
+has ended: without an init that reaps, it remains.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 POLL = 0.02
-"""Seconds between two looks at something that does not tell us when it changes."""
+"""Seconds between two polls."""
 
 
 @dataclass(frozen=True, slots=True)
 class DevProcess:
-    """One process: `pid`, and `born` (opaque; equal only for the same life of that pid)."""
+    """One process: `pid`, and `born`, its start time (opaque)."""
 
     pid: int
     born: str
 
     def alive(self) -> bool:
-        """Tell whether this very process still runs (paused ones do, zombies don't)."""
+        """Return whether this process still runs; paused ones do, zombies don't."""
         state, born = _stat(self.pid)
         return state not in ("", "Z", "X") and born == self.born
 
     def paused(self) -> bool:
-        """Tell whether it stands under SIGSTOP."""
+        """Return whether it is stopped by SIGSTOP."""
         state, born = _stat(self.pid)
         return state == "T" and born == self.born
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal if it still lives. False when it has gone."""
+        """Send a signal; return False if the process has ended."""
         if not self.alive():
             return False
         try:
@@ -49,26 +49,26 @@ class DevProcess:
 
 
 def end(processes: Collection[DevProcess], *steps: tuple[signal.Signals, float]) -> None:
-    """End them together: each step is a signal and the seconds it is given; SIGKILL comes last.
+    """End processes: each step is a signal and its timeout in seconds; SIGKILL comes last.
 
-    A paused process is continued, for it would not see any other signal.
+    A paused process is continued, since it wouldn't receive any other signal.
     """
-    for number, patience in steps:
+    for number, timeout in steps:
         for process in processes:
             process.send(number)
             process.send(signal.SIGCONT)
-        if _wait_all_gone(processes, patience):
+        if _wait_all_ended(processes, timeout):
             return
     for process in processes:
         process.send(signal.SIGKILL)
-    # Past this the kernel itself holds them (a dead disk); nothing more can be done from here.
-    _wait_all_gone(processes, 10.0)
+    # After this the kernel itself blocks them (a broken disk), and no signal helps.
+    _wait_all_ended(processes, 10.0)
 
 
 def spawn(
     argv: Sequence[str], *, log: Path, cwd: Path, env: Mapping[str, str] | None = None
 ) -> DevProcess:
-    """Start `argv` in a session of its own, its output appended to `log`. Returns at once."""
+    """Start `argv` in a new session, with its output appended to `log`; return at once."""
     with log.open("ab") as output:
         child = subprocess.Popen(
             argv,
@@ -80,33 +80,33 @@ def spawn(
             start_new_session=True,
         )
     process = DevProcess(child.pid, _stat(child.pid)[1])
-    # While we live we are its parent: without a reaper its death would leave a zombie.
+    # This process is its parent: without a reaper it would end as a zombie.
     threading.Thread(target=child.wait, name=f"reap {child.pid}", daemon=True).start()
     return process
 
 
 def find(pid: int) -> DevProcess | None:
-    """The process that has this pid now, or None."""
+    """Return the process that has this pid now, or None."""
     state, born = _stat(pid)
     return None if state in ("", "Z", "X") else DevProcess(pid, born)
 
 
 def living_in(folder: Path) -> Iterator[DevProcess]:
-    """Every process whose working directory is exactly `folder`, as far as we may look."""
+    """Yield every process whose working directory is exactly `folder`, if it is readable."""
     wanted = os.path.realpath(folder)
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
             inside = os.fspath((entry / "cwd").readlink()) == wanted
-        except OSError:  # it has ended, or it is somebody else's
+        except OSError:  # it has ended, or belongs to another user
             continue
         if inside and (process := find(int(entry.name))) is not None:
             yield process
 
 
 def wait_for(condition: Callable[[], bool], timeout: float) -> bool:
-    """Look every few milliseconds until `condition` holds or `timeout` seconds have passed."""
+    """Poll until `condition` holds; return False after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() >= deadline:
@@ -115,12 +115,12 @@ def wait_for(condition: Callable[[], bool], timeout: float) -> bool:
     return True
 
 
-def _wait_all_gone(processes: Collection[DevProcess], timeout: float) -> bool:
+def _wait_all_ended(processes: Collection[DevProcess], timeout: float) -> bool:
     return wait_for(lambda: not any(process.alive() for process in processes), timeout)
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """The last lines of a log, indented; empty when there is none."""
+    """Return the last lines of a log, indented; empty if there is none."""
     try:
         with log.open("rb") as source:
             source.seek(0, os.SEEK_END)
@@ -132,12 +132,12 @@ def tail(log: Path, lines: int = 15) -> str:
 
 
 def _stat(pid: int) -> tuple[str, str]:
-    """State letter and birth of a pid; two empty strings when there is none."""
+    """Return state letter and start time of a pid; two empty strings if there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return "", ""
-    # The second field is the program's name in parentheses and may hold anything, spaces too.
+    # The second field is the program's name in parentheses, which may have spaces.
     fields = text.rpartition(")")[2].split()
     return fields[0], f"{_boot_id()}:{fields[19]}"
 
