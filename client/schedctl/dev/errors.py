@@ -55,7 +55,7 @@ class NotReady(DevError):
 
     def out_of_time(self, timeout: float) -> None:
         """Add the elapsed time and the remedy of a longer timeout."""
-        self.what = f"{self.what} (timed out after {timeout:g} s)"
+        self.what = f"{self.what} (waited {timeout:g} s)"
         longer = f"give it more time: --timeout {max(60.0, 2 * timeout):g}"
         self.hint = f"{longer}; {self.hint}" if self.hint else longer
 

@@ -63,9 +63,9 @@ async def test_a_token_that_was_revoked_before_is_told_as_revoked_then_and_by_wh
 @pytest.mark.parametrize(
     ("count", "said"),
     [
-        (1, "1 that was made by it ended with it\n"),
-        (3, "3 that were made by it ended with it\n"),
-        (1000, "1000 or more that were made by it ended with it\n"),
+        (1, "1 token created with it revoked, too\n"),
+        (3, "3 tokens created with it revoked, too\n"),
+        (1000, "1000 or more tokens created with it revoked, too\n"),
     ],
 )
 async def test_a_revocation_says_how_many_went_with_it(
@@ -256,7 +256,7 @@ def test_an_authority_is_made_and_signs(offline: Any, home: Any) -> None:
     mixed = offline("auth", "issue", "user", "bob", *told)
     assert mixed.code == 2
     assert f"{home / 'ca.pem'} is from another authority" in mixed.err
-    assert f"try: add {home / 'other' / 'ca.pem'} to it, choose another --out" in mixed.err
+    assert f"try: append {home / 'other' / 'ca.pem'} to it, choose another --out" in mixed.err
 
 
 @pytest.mark.parametrize(
