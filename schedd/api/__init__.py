@@ -1,10 +1,11 @@
-"""User calls: one module a noun, one function a call: check, do in one transaction, tell, audit.
+"""User calls: a module for each noun, a function for each call.
 
-    calls        the one table of all calls; rpc/ and web/ serve it
-    definitions  the wire's Job ⇄ what decisions need, with every check on the way
-    unbuilt      what the wire has and this version hasn't: refused by name
-    views        stored records as people see them
-    errors       how a call is refused
+    calls        the table of all calls; rpc/ and web/ serve it
+    definitions  checks of job definitions
+    unbuilt      fields and calls that aren't implemented: rejected by name
+    views        stored records as API messages
+    errors       the errors of calls; rpc/ and web/ turn them into statuses
 
-The faces turn a refusal into a status of theirs; a call knows neither.
+A call checks its request, makes the change and its audit line in one transaction, and notifies the
+owners.
 """

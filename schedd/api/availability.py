@@ -1,7 +1,7 @@
-"""What a member can say of the cluster, and when it can't.
+"""Problems of the cluster, as a member reports them.
 
-A member whose lease isn't trusted goes on answering: an old view is better than none. It says so,
-and changes nothing that it would have to know the cluster for.
+A member whose lease isn't trusted still answers reads, with a warning: an old view is better than
+none. It rejects changes that need a current view of the cluster.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from schedd.core.ids import SHARDS
 from schedd.ports import Cluster
 
 UNTRUSTED = (
-    "this member's lease in etcd isn't trusted: it fires nothing, and what it says of members,"
+    "this member's lease in etcd isn't trusted: the member fires nothing, and its view of members,"
     " leader and shards may be old"
 )
 TWIN = (
-    "another daemon serves under this member's name ({}): this one fires nothing; stop one of them,"
-    " or give it another name"
+    "another daemon uses this member's name ({}): this member fires nothing; stop one of the two,"
+    " or rename it"
 )
 
 
@@ -31,11 +31,11 @@ def troubles(
     twin: str = "",
     failures: Sequence[DependencyFailure] = (),
 ) -> list[str]:
-    """What keeps runs from being on time; nothing where all is well. A pause is none of it: it is
-    wanted, and told for itself.
+    """Return the problems that may delay runs. A pause isn't one: it is intended, and shown
+    separately.
 
-    `owned`: shards that have a live owner; `workers`: those that are there. None: not known yet.
-    `twin`: who serves under this member's name. `failures`: of its dependencies.
+    `owned`: shards with a live owner; `workers`: connected workers; None: not known yet.
+    `twin`: the address of another daemon with this member's name.
     """
     found = [str(failure) for failure in failures]
     found += [TWIN.format(twin)] if twin else [] if trusted else [UNTRUSTED]
@@ -44,15 +44,16 @@ def troubles(
     if owned is not None and owned < SHARDS:
         found.append(f"{SHARDS - owned} of {SHARDS} shards have no live owner")
     if workers == 0:
-        found.append("no worker is there to run anything")
+        found.append("no worker is running")
     return found
 
 
-def need_touch(cluster: Cluster) -> None:
-    """Raise OutOfTouch where this member can't know how the cluster stands."""
+def require_trusted(cluster: Cluster) -> None:
+    """Raise OutOfTouch if this member's view of the cluster may be old."""
     if not cluster.trusted():
         raise OutOfTouch(
-            "this member's lease in etcd isn't trusted: it doesn't know how the cluster stands",
+            "this member's lease in etcd isn't trusted: its view of the cluster may be old",
             reason="NOT_TRUSTED",
-            remedy="see `schedctl cluster doctor`; ask again when etcd answers, or another member",
+            remedy="see `schedctl cluster doctor`; call again when etcd answers, or call another"
+            " member",
         )

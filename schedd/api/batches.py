@@ -1,14 +1,14 @@
-"""Many requests in one call: each judged, stored and answered as the single call would.
+"""Batch calls: each request is checked, stored and answered as in a call of its own.
 
-    requests ─judge, some at a time─▶ wishes ─store, all at once─▶ answers ─told─▶ outcomes
-                └─ refused ──────────────────────────────────────────────────────▶ its error
+    requests ─check, a slice at a time─▶ items ─store, all at once─▶ answers ─convert─▶ outcomes
+                └─ rejected ───────────────────────────────────────────────────────────▶ error
 
 Invariants
-- What becomes of one request is nobody else's business: it ends in what it made, or in the error
-  that a call of its own would have ended in.
-- The call itself fails where the world was away for every one of them, and then as each would have:
-  so whoever makes failed calls again makes this one again.
-- The loop that keeps the lease alive waits for a slice, never for a whole batch.
+- The outcome of a request doesn't depend on the others: its object, or the error that a single
+  call would have returned.
+- The call itself fails only if a dependency failed for all requests, with the error of a single
+  call: so clients that retry failed calls retry this one.
+- The event loop, which keeps the lease alive, is blocked for a slice, never for a whole batch.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Final, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from schedd.api.errors import CallError, InvalidArgument, Violation, of_world
+from schedd.api.errors import CallError, InvalidArgument, Violation, dependency_error
 from schedd.api.request_check import check_wellformed
 from schedkit.errors import Unavailable
 from schedproto.v1 import common_pb2
@@ -25,61 +25,61 @@ from schedproto.v1 import common_pb2
 MOST: Final = 1_000
 """Requests in one call."""
 SLICE: Final = 16
-"""Requests that are judged, or told, before others have their turn: about two milliseconds."""
+"""Requests that are handled before other tasks may run: about two milliseconds."""
 MOST_BYTES: Final = 4 * 1024 * 1024 - 4096
-"""Of an answer: a message of 4 MiB, less what is around it."""
+"""Size of an answer: the largest message, 4 MiB, less its framing."""
 
 Request = TypeVar("Request", bound=Message)
-Wish = TypeVar("Wish")
+Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 Made = TypeVar("Made", bound=Message)
 
 
 def check_count(requests: Sequence[Message]) -> None:
-    """Raise InvalidArgument for none, and for too many."""
+    """Raise InvalidArgument for no request, and for too many."""
     if not 1 <= len(requests) <= MOST:
-        problem = f"has {len(requests):,} of them: give 1 to {MOST:,}"
+        problem = f"has {len(requests):,} entries: give 1 to {MOST:,}"
         raise InvalidArgument(
             f"requests: {problem}",
             reason="BAD_COUNT",
-            remedy="divide them among several calls; nothing was stored",
+            remedy="split the batch into several calls; nothing was stored",
             violations=[Violation("requests", problem)],
         )
 
 
 async def outcomes(
     requests: Sequence[Request],
-    judge: Callable[[Request], Awaitable[Wish | Made]],
-    store: Callable[[Sequence[Wish]], Awaitable[Sequence[Answer]]],
-    told: Callable[[Request, Answer], Made],
+    check: Callable[[Request], Awaitable[Item | Made]],
+    store: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]],
+    convert: Callable[[Request, Answer], Made],
 ) -> list[Made | common_pb2.CallError]:
-    """What became of each, in order.
+    """Return the outcome of each request, in order.
 
-    `judge` gives what is to be stored, or what is to be answered without that; `told`, the message
-    for what the store has answered. Both raise CallError for what is refused, and Unavailable.
+    `check` returns the item to store, or a message to answer with instead. `convert` returns the
+    message for the store's answer. Both raise CallError for a rejected request, and Unavailable.
 
     Raises:
-        Unavailable: the world was away for all of them.
+        Unavailable: a dependency failed for all requests.
     """
     found: dict[int, Made | CallError | Unavailable] = {}
-    wishes: dict[int, Wish] = {}
+    items: dict[int, Item] = {}
     for part in _slices(range(len(requests))):
-        judging = [_judged(judge, requests[place]) for place in part]
-        judged: list[Wish | Made | CallError | Unavailable] = await asyncio.gather(*judging)
-        for place, one in zip(part, judged, strict=True):
+        checking = [_checked(check, requests[place]) for place in part]
+        checked: list[Item | Made | CallError | Unavailable] = await asyncio.gather(*checking)
+        for place, one in zip(part, checked, strict=True):
             if isinstance(one, Message | CallError | Unavailable):
                 found[place] = cast("Made | CallError | Unavailable", one)
             else:
-                wishes[place] = one
-        away = next((one for one in judged if isinstance(one, Unavailable)), None)
-        if away is not None:  # nobody waits for it a thousand times
-            found |= dict.fromkeys(range(part.stop, len(requests)), away)
+                items[place] = one
+        failure = next((one for one in checked if isinstance(one, Unavailable)), None)
+        if failure is not None:  # don't wait for the same timeout for each request
+            found |= dict.fromkeys(range(part.stop, len(requests)), failure)
             break
-    answers = await store([*wishes.values()]) if wishes else ()
-    stored = [*zip(wishes, answers, strict=True)]
+    answers = await store([*items.values()]) if items else ()
+    stored = [*zip(items, answers, strict=True)]
     for part in _slices(range(len(stored))):
         for place, answer in stored[part.start : part.stop]:
-            found[place] = _told(told, requests[place], answer)
+            found[place] = _converted(convert, requests[place], answer)
         await asyncio.sleep(0)
     failed = [one for one in found.values() if isinstance(one, Unavailable)]
     if len(failed) == len(requests):
@@ -91,28 +91,28 @@ def _slices(places: range) -> Iterator[range]:
     return (places[start : start + SLICE] for start in range(0, len(places), SLICE))
 
 
-async def _judged(
-    judge: Callable[[Request], Awaitable[Answer]], request: Request
+async def _checked(
+    check: Callable[[Request], Awaitable[Answer]], request: Request
 ) -> Answer | CallError | Unavailable:
     try:
         check_wellformed(request)
-        return await judge(request)
-    except (CallError, Unavailable) as refused:
-        return refused
+        return await check(request)
+    except (CallError, Unavailable) as error:
+        return error
 
 
-def _told(
-    told: Callable[[Request, Answer], Made], request: Request, answer: Answer
+def _converted(
+    convert: Callable[[Request, Answer], Made], request: Request, answer: Answer
 ) -> Made | CallError | Unavailable:
     try:
-        return told(request, answer)
-    except (CallError, Unavailable) as refused:
-        return refused
+        return convert(request, answer)
+    except (CallError, Unavailable) as error:
+        return error
 
 
 def _outcome(found: Made | CallError | Unavailable) -> Made | common_pb2.CallError:
     if isinstance(found, Unavailable):
-        found = of_world(found)
+        found = dependency_error(found)
     if not isinstance(found, CallError):
         return found
     error = common_pb2.CallError(

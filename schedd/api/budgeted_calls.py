@@ -1,15 +1,13 @@
-"""Computations of calls, each within a budget of work (`core/schedule/work_budget`): on the event
-loop while it is little, else in one thread, one at a time for each caller.
+"""Run the computations of calls within a work budget (`core/schedule/work_budget`): small ones on
+the event loop, large ones in one thread, one at a time for each caller.
 
     compute ──ON_LOOP──▶ answer
                └─ more ──caller's turn──▶ thread ──OF_CALL──▶ answer
                                                     └─ more ──▶ RESOURCE_EXHAUSTED
 
-One computation is tried on the event loop at a time, and after much work other tasks have their
-turn, so many calls together block the loop no longer than one.
-
-A caller has one computation in the thread at a time, so a caller with many delays the others by one
-of them. A cancelled call ends its computation.
+The event loop runs one computation at a time and then yields, so many calls together block it no
+longer than one. A caller has one computation in the thread at a time, so a caller with many calls
+delays the others by one computation. A cancelled call ends its computation.
 """
 
 from __future__ import annotations
@@ -39,11 +37,11 @@ def _attempts() -> asyncio.Lock:
 
 
 async def compute(caller: Caller, computation: Callable[[], T]) -> T:
-    """The answer of a pure computation. Raises TooMany when it needs more than a call may spend."""
+    """Return the result of a pure computation. Raises LimitReached if it exceeds the budget."""
     async with _attempts():
         try:
             return await on_loop(ON_LOOP, computation)
-        except TooMuchWork:  # repeated in the thread: what it has found is in caches
+        except TooMuchWork:  # repeated in the thread, with warm caches
             await asyncio.sleep(0)
     turn = _turns.setdefault(caller.actor, asyncio.Lock())
     async with turn:
@@ -54,7 +52,7 @@ async def compute(caller: Caller, computation: Callable[[], T]) -> T:
 
 
 def too_expensive() -> LimitReached:
-    """The refusal of a computation that needs more than a call may spend."""
+    """Return the error for a computation that exceeds the budget of a call."""
     return LimitReached(
         "computing the fire times of this schedule exceeds the CPU budget of one call"
         f" ({OF_CALL / 1_000_000:g} s)",

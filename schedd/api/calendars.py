@@ -1,10 +1,10 @@
-"""Calls on calendars: make, change, read, delete.
+"""Calls on calendars: apply, get, list, delete.
 
-    judged ─→ next version, COMMIT ─→ each job that uses it: generation + 1, its timer anew ─→ ok
+    check ─→ next version, COMMIT ─→ each job that uses it: generation + 1, timer reset ─→ ok
 
-A version never changes, so an owner that reads a job's definition reads what it is computed with,
-and nobody has to be told. `ok` means that every job goes by the new version. Where it couldn't be
-waited for, those that don't yet say so (`behind`), and the same call again takes them on.
+A version never changes and a job's definition names its versions, so owners need no notification.
+`ok` means that every job uses the new version. If the call timed out before that, `behind` counts
+the jobs that don't yet, and the same call again updates them.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from schedd.api.errors import (
 )
 from schedd.api.jobs import stored_jobs, timer_edit
 from schedd.api.jobs.missed_on_edit import MissedOnEdit
-from schedd.api.request_check import MOST_TOLD
+from schedd.api.request_check import MOST_VIOLATIONS
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core.ids import JobId
@@ -45,13 +45,13 @@ from schedproto.v1 import calendar_service_pb2, job_pb2
 log = logging.getLogger(__name__)
 
 SET_BY_CLUSTER: Final = ("version", "jobs", "behind", "updated_at", "updated_by")
-"""What they say in a request is ignored."""
+"""Fields that are ignored in a request."""
 BATCH: Final = 200
-"""Jobs that are read at once, to go by a new version."""
+"""Jobs that are read at once to move them to a new version."""
 AT_ONCE: Final = 4
-"""Jobs of them that are written at once."""
+"""Jobs that are written at once."""
 MOST_USERS: Final = 20
-"""Jobs that a refusal to delete names."""
+"""Jobs that the error of a rejected delete names."""
 LONGEST: Final = 256 * 1024
 """Bytes of one calendar."""
 
@@ -59,7 +59,7 @@ LONGEST: Final = 256 * 1024
 async def apply_calendar(
     services: Services, caller: Caller, request: calendar_service_pb2.ApplyCalendarRequest
 ) -> calendar_service_pb2.Calendar:
-    """Make it, or write its next version; the jobs that use it go by that one then."""
+    """Create a calendar, or write its next version and move the jobs that use it to that."""
     refuse_unbuilt(request)
     calendar = request.calendar
     namespace = stored_jobs.namespace_of(calendar.namespace)
@@ -69,13 +69,12 @@ async def apply_calendar(
     if request.validate_only:
         return await _as_it_would_be(services, namespace, calendar.name, spec, caller)
     audit = caller.audit("apply", f"calendar/{namespace}/{calendar.name}", request.request_id)
-    told = partial(_differences, spec)
     record = await services.calendars.apply(
-        namespace, calendar.name, spec, caller.actor, audit, told
+        namespace, calendar.name, spec, caller.actor, audit, partial(_differences, spec)
     )
     try:
         async with asyncio.timeout(caller.deadline):
-            await _take_on(services, caller, record)
+            await _update_jobs(services, caller, record)
     except TimeoutError:
         raise _some_behind(record) from None
     return _message(await _find(services, namespace, calendar.name, record.version))
@@ -84,7 +83,7 @@ async def apply_calendar(
 async def get_calendar(
     services: Services, caller: Caller, request: calendar_service_pb2.GetCalendarRequest
 ) -> calendar_service_pb2.Calendar:
-    """One calendar, in its newest version or an earlier one."""
+    """Return a calendar, in its newest version or an earlier one."""
     del caller
     namespace = stored_jobs.namespace_of(request.namespace)
     return _message(await _find(services, namespace, request.calendar, request.version))
@@ -93,7 +92,7 @@ async def get_calendar(
 async def list_calendars(
     services: Services, caller: Caller, request: calendar_service_pb2.ListCalendarsRequest
 ) -> calendar_service_pb2.ListCalendarsResponse:
-    """A page of calendars, by name."""
+    """Return a page of calendars, by name."""
     del caller
     size = paging.size(request.page_size)
     listing = paging.listing("calendars", request)
@@ -109,7 +108,7 @@ async def list_calendars(
 async def delete_calendar(
     services: Services, caller: Caller, request: calendar_service_pb2.DeleteCalendarRequest
 ) -> calendar_service_pb2.DeleteCalendarResponse:
-    """Delete it, unless a job uses it."""
+    """Delete a calendar, unless a job uses it."""
     namespace, name = stored_jobs.namespace_of(request.namespace), request.calendar
     audit = caller.audit("delete", f"calendar/{namespace}/{name}", request.request_id)
     answer = await services.calendars.delete(namespace, name, audit, MOST_USERS + 1, _whole)
@@ -120,8 +119,8 @@ async def delete_calendar(
     return calendar_service_pb2.DeleteCalendarResponse(deleted=True)
 
 
-async def _take_on(services: Services, caller: Caller, record: CalendarRecord) -> None:
-    """Have every job that uses the calendar go by its newest version."""
+async def _update_jobs(services: Services, caller: Caller, record: CalendarRecord) -> None:
+    """Move every job that uses the calendar to its newest version."""
     left_alone: set[JobId] = set()
     while behind := [
         job
@@ -134,7 +133,7 @@ async def _take_on(services: Services, caller: Caller, record: CalendarRecord) -
 
         async def work_off(todo: Iterator[JobId]) -> None:
             for job in todo:
-                if not await _renewed(services, caller, record, job):
+                if not await _update_job(services, caller, record, job):
                     left_alone.add(job)
 
         async with asyncio.TaskGroup() as group:
@@ -142,10 +141,10 @@ async def _take_on(services: Services, caller: Caller, record: CalendarRecord) -
                 group.create_task(work_off(todo), name=f"calendar-{number}")
 
 
-async def _renewed(
+async def _update_job(
     services: Services, caller: Caller, calendar: CalendarRecord, job_id: JobId
 ) -> bool:
-    """One job goes by the newest version of its calendars; False: its definition can't be read."""
+    """Move a job to the newest versions of its calendars. False: its definition can't be read."""
     job = await services.store.get_job(calendar.namespace, str(job_id))
     if job is None:
         return True
@@ -156,23 +155,24 @@ async def _renewed(
     now = services.clock.now()
     try:
         most = job_codec.stored_definition(edited, spec).max_runs
-        anew_at = await compute(caller, partial(timer_edit.timer_anew, job, edited, now))
-        timer = TimerEdit(anew_at, max_runs=most)
+        reset = await compute(caller, partial(timer_edit.reset_timer, job, edited, now))
+        timer = TimerEdit(reset, max_runs=most)
         by = reasons.edit(f"{caller.actor}: calendar {calendar.name} v{calendar.version}")
-        anew = await compute(caller, partial(stored_jobs.compiled, edited))
-        never_fired = partial(timer_edit.never_fired, now=now, by=by, edited=anew)
+        compiled = await compute(caller, partial(stored_jobs.compiled, edited))
+        never_fired = partial(timer_edit.never_fired, now=now, by=by, edited=compiled)
         missed = MissedOnEdit(never_fired, services.emit)
         # a definition that can't be read is rejected here, before the transaction
         await compute(caller, partial(stored_jobs.compiled, stored))
     except (ScheduleError, LimitReached) as wrong:
-        log.warning("job %s can't go by calendar %s: %s", stored.name, calendar.name, wrong)
+        names = stored.name, calendar.name
+        log.warning("calendar not applied job=%s calendar=%s: %s", *names, wrong)
         return False
     entry = caller.audit("update", f"job/{stored.namespace}/{stored.name}")
     entry = replace(entry, reason=f"calendar {calendar.name} v{calendar.version}")
     result = await services.store.update_job(
         job_id, stored.generation, edited, timer, entry, missed
     )
-    if isinstance(result, JobRecord):  # else it was changed meanwhile, and comes up again
+    if isinstance(result, JobRecord):  # else the job was changed meanwhile, and is read again
         missed.stored()
         services.nudges.jobs_changed([(job_id, result.shard)])
     return True
@@ -197,7 +197,7 @@ async def _find(services: Services, namespace: str, name: str, version: int) -> 
 
 
 def _spec(calendar: calendar_service_pb2.Calendar) -> bytes:
-    """What is stored of a calendar: what a person says, without its name."""
+    """Return the calendar as stored: the fields that a caller sets, without its name."""
     plain: Message = calendar_service_pb2.Calendar()
     plain.CopyFrom(calendar)
     for field in (*SET_BY_CLUSTER, "namespace", "name"):
@@ -206,7 +206,7 @@ def _spec(calendar: calendar_service_pb2.Calendar) -> bytes:
 
 
 def _differences(spec: bytes, before: CalendarRecord | None) -> tuple[str, str]:
-    """What it was and what it is, as the audit has it."""
+    """Return the changed fields before and after, for the audit log."""
     new = calendar_service_pb2.Calendar.FromString(spec)
     if before is None:
         return "", audit_diff.whole(new)
@@ -214,7 +214,7 @@ def _differences(spec: bytes, before: CalendarRecord | None) -> tuple[str, str]:
 
 
 def _whole(record: CalendarRecord) -> str:
-    """What it was, as the audit has it."""
+    """Return all fields, for the audit log."""
     return audit_diff.whole(calendar_service_pb2.Calendar.FromString(record.spec))
 
 
@@ -227,13 +227,13 @@ def _violations(calendar: calendar_service_pb2.Calendar) -> Iterator[Violation]:
     try:
         job_codec.rules_of(calendar)
     except WrongRules as wrong:
-        for fault in wrong.faults[:MOST_TOLD]:
+        for fault in wrong.faults[:MOST_VIOLATIONS]:
             hint = f" ({fault.hint})" if fault.hint else ""
             yield Violation(f"calendar.{fault.field}", fault.problem + hint)
 
 
 def _message(record: CalendarRecord) -> calendar_service_pb2.Calendar:
-    """A calendar as people see it."""
+    """Return a calendar as its API message."""
     found = calendar_service_pb2.Calendar.FromString(record.spec)
     found.namespace, found.name, found.version = record.namespace, record.name, record.version
     found.jobs, found.behind, found.updated_by = record.jobs, record.behind, record.updated_by
@@ -243,26 +243,26 @@ def _message(record: CalendarRecord) -> calendar_service_pb2.Calendar:
 
 def _unknown(name: str, version: int = 0) -> NotFound:
     what = f"calendar {cut(name)!r}"
-    what = f"no version {version} of {what}" if version else f"no {what}"
+    what = f"version {version} of {what}" if version else what
     return NotFound(
-        f"there is {what}" if name else "no calendar was named",
+        f"{what} not found" if name else "the calendar's name is missing",
         reason="NO_SUCH_CALENDAR",
         remedy="see `schedctl calendar list`",
     )
 
 
 def _in_use(name: str, users: Sequence[str]) -> FailedPrecondition:
-    told = ", ".join(users[:MOST_USERS]) + (" and more" if len(users) > MOST_USERS else "")
+    names = ", ".join(users[:MOST_USERS]) + (" and more" if len(users) > MOST_USERS else "")
     return FailedPrecondition(
-        f"calendar {name!r} is used by {told}",
+        f"calendar {name!r} is used by {names}",
         reason="CALENDAR_IN_USE",
-        remedy="take it out of the jobs first: schedctl job patch JOB --exclude-calendar …",
+        remedy="remove it from the jobs first: schedctl job patch JOB --exclude-calendar …",
     )
 
 
 def _some_behind(record: CalendarRecord) -> OutcomeUnclear:
     return OutcomeUnclear(
-        f"calendar {record.name!r} v{record.version} is stored, but not all jobs go by it yet",
+        f"calendar {record.name!r} v{record.version} is stored, but not all jobs use it yet",
         reason="JOBS_BEHIND",
-        remedy="call again: it takes on the jobs that are left",
+        remedy="call again to update the remaining jobs",
     )

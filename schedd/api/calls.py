@@ -1,10 +1,12 @@
-"""The one table of user calls: every method of the wire, with the function behind it.
+"""The table of user calls: every method of the protos, with its function.
 
-`rpc/` serves it over gRPC and `web/` over HTTP, by the rules that stand in the protos. A method
-without a line, and not in `unbuilt.CALLS`, fails a test; so does a line without a method. Every
-request is checked for what nobody can mean (`wellformed`), and whether its caller may
-(`authorising`), before its function sees it; and has its answer in good time, whatever PostgreSQL
-does (`in_time`).
+`rpc/` serves it over gRPC and `web/` over HTTP, by the rules in the protos.
+
+Invariants
+- Every method is in the table or in `unbuilt.CALLS`, and nothing else is: a test checks it.
+- A function sees only requests that are within their bounds (`request_check`) and whose caller has
+  the role (`authorization`).
+- Every call ends within its deadline, whatever PostgreSQL does (`deadlines`).
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -39,10 +41,10 @@ Streaming: TypeAlias = Callable[[Services, Caller, Any], AsyncGenerator[Message,
 
 
 READS: Final = ("Get", "List", "Explain")
-"""How the methods begin that change nothing."""
+"""Prefixes of methods that change nothing."""
 
 TRIALS: Final = ("dry_run", "validate_only")
-"""Fields by which the others are asked what they would do."""
+"""Fields that make the other methods change nothing."""
 
 
 def _authorised(method: str, call: Unary) -> Unary:
@@ -91,7 +93,7 @@ def _checked_stream(method: str, call: Streaming) -> Streaming:
             aclosing(authentication.until_over(who, answers)) as read,
         ):
             async for answer in read:
-                await authentication.still(who)
+                await authentication.check(who)
                 yield answer
 
     return checked
@@ -171,7 +173,7 @@ BATCHES: Final[dict[str, Unary]] = {
     "schedd.v1.JobService.BatchCreateJobs": create.batch_create_jobs,
     "schedd.v1.RunService.BatchSubmitRuns": submit.batch_submit_runs,
 }
-"""Many requests in one, each of which is checked by itself."""
+"""Batch calls. Each of their requests is checked separately."""
 
 _TIMELY: Final = {
     name: _in_time(name, _authorised(name, call)) for name, call in (_UNARY | BATCHES).items()
@@ -192,5 +194,5 @@ STREAMING: Final = {name: _checked_stream(name, call) for name, call in _STREAMI
 
 
 def methods() -> list[MethodDescriptor]:
-    """Every method of the user calls."""
+    """Return all methods of the user calls."""
     return [method for service in SERVICES for method in service.methods]

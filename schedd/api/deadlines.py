@@ -1,12 +1,12 @@
-"""No call waits for ever for a PostgreSQL that stands still. What is answered then:
+"""Deadlines of calls: no call waits for an unresponsive PostgreSQL without limit.
 
     read      UNAVAILABLE, DATABASE_SILENT, after 2.5 s without any answer: nothing was changed
-    change    DEADLINE_EXCEEDED, OUTCOME_UNKNOWN: it may have happened, and may happen yet
+    change    DEADLINE_EXCEEDED, OUTCOME_UNKNOWN: it may have been made, or be made later
 
-A change ends as that of a gRPC caller whose deadline has passed: between two transactions, each of
-which happens once or not at all; one that is at PostgreSQL ends there, in its own time. What nobody
-told the owners of, they find. It isn't gone on with behind the answer: who asks again and again
-would heap up what is all done once PostgreSQL goes on.
+A change that exceeds its deadline stops between two transactions, as if its gRPC caller had left. A
+statement that was sent ends in PostgreSQL at its own timeout. Owners find changes that they weren't
+notified of by their scans. The change isn't continued in the background: retries would pile up and
+all run once PostgreSQL answers again.
 """
 
 import asyncio
@@ -18,22 +18,22 @@ from schedd.api.errors import CallError, OutOfTouch, unanswered
 from schedkit.clock import boottime
 
 READ_WITHIN: Final = 10.0
-"""Seconds that a read may take: several statements, each as long as its own timeout allows."""
+"""Seconds that a read may take: several statements, each with its own timeout."""
 
 SILENT_FOR: Final = 2.5
 """Seconds without any answer of PostgreSQL after which a read ends: a call answers within 3 s."""
 
-TELLING: Final = 0.5
-"""Seconds after which it says something of PostgreSQL that there was no answer."""
+SHORTEST: Final = 0.5
+"""Seconds. A deadline below that can't show that PostgreSQL is silent."""
 
 WAITS: Final = 25.0
-"""Seconds that a change may wait for others, such as workers that give runs back, where its caller
-doesn't say: HTTP's can't.
+"""Seconds that a change may wait for other processes, for example workers that return runs, if its
+caller gives no deadline. HTTP callers can't.
 """
 
 STATEMENTS: Final = 5.0
-"""Seconds that it has beside them for its own statements: so it says itself what it waited for in
-vain, unless those take so long.
+"""Seconds that a change has for its own statements beside `WAITS`. So a change that waits too long
+can usually report what it waited for.
 """
 
 
@@ -47,7 +47,7 @@ async def read(
     `answered_at` returns when PostgreSQL last answered, in seconds of CLOCK_BOOTTIME.
     """
     within = READ_WITHIN if deadline is None else min(deadline, READ_WITHIN)
-    if within < TELLING:  # a shorter deadline says nothing of PostgreSQL
+    if within < SHORTEST:
         yield
         return
     began = boottime()
@@ -61,13 +61,13 @@ async def read(
 
 @asynccontextmanager
 async def changed(waits: float) -> AsyncIterator[None]:
-    """Around a change that waits for others so many seconds at most."""
+    """Limit a change that waits for other processes for at most `waits` seconds."""
     async with _ended(waits + STATEMENTS, unanswered):
         yield
 
 
 class _Watch:
-    """Ends a read early once PostgreSQL is silent."""
+    """End a read early once PostgreSQL is silent."""
 
     def __init__(
         self, limit: asyncio.Timeout, began: float, within: float, answered_at: Callable[[], float]
@@ -94,9 +94,9 @@ class _Watch:
 
 def _silent(after: float) -> OutOfTouch:
     return OutOfTouch(
-        f"PostgreSQL gave this member no answer within {after:.1f} s; nothing was changed",
+        f"PostgreSQL timed out: no answer within {after:.1f} s; nothing was changed",
         reason="DATABASE_SILENT",
-        remedy="`schedctl cluster doctor` says what is wrong; or ask another member",
+        remedy="`schedctl cluster doctor` shows the cause; or call another member",
     )
 
 

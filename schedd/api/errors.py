@@ -1,20 +1,21 @@
-"""How a call is refused. The faces (`rpc/`, `web/`) turn these into statuses; nobody else may.
+"""The errors of user calls. Only `rpc/` and `web/` turn them into statuses.
 
     CallError
-    ├── the caller's fault
-    │   ├── InvalidArgument      a field is wrong: INVALID_ARGUMENT, 400
-    │   ├── Unbuilt              a field or call that isn't built yet: UNIMPLEMENTED, 501
+    ├── caused by the caller
+    │   ├── InvalidArgument      a field is invalid: INVALID_ARGUMENT, 400
+    │   ├── Unbuilt              not implemented: UNIMPLEMENTED, 501
+    │   ├── Unauthenticated      no valid credentials: UNAUTHENTICATED, 401
+    │   ├── PermissionDenied     the caller's roles don't allow it: PERMISSION_DENIED, 403
     │   ├── NotFound             NOT_FOUND, 404
     │   ├── AlreadyExists        ALREADY_EXISTS, 409
-    │   ├── Aborted              the etag is old: ABORTED, 409
-    │   ├── FailedPrecondition   not in this state: FAILED_PRECONDITION, 409
-    │   └── TooMany              more than one may have: RESOURCE_EXHAUSTED, 429
-    └── the world's
-        ├── OutOfTouch           this member can't know it, nothing was done: UNAVAILABLE, 503
-        └── OutcomeUnclear       it may have happened: DEADLINE_EXCEEDED, 504
+    │   ├── Aborted              a concurrent change: ABORTED, 409
+    │   ├── FailedPrecondition   not allowed in this state: FAILED_PRECONDITION, 409
+    │   └── LimitReached         over a limit: RESOURCE_EXHAUSTED, 429
+    └── caused by a dependency
+        ├── OutOfTouch           this member can't answer, nothing changed: UNAVAILABLE, 503
+        └── OutcomeUnclear       the change may have been made: DEADLINE_EXCEEDED, 504
 
-`Unavailable` (schedkit.errors) passes through and becomes UNAVAILABLE, 503; `OutcomeUnknown` among
-it what `unanswered` says.
+`Unavailable` (schedkit.errors) passes through; `dependency_error` converts it.
 """
 
 from collections.abc import Sequence
@@ -23,20 +24,20 @@ from typing import Final
 
 from schedkit.errors import BrokenData, DatabaseUnavailable, OutcomeUnknown, Rejected, Unavailable
 
-LONGEST_TOLD: Final = 140
-"""Characters of a name that a message repeats; a right one has 128 at most."""
+LONGEST_VALUE: Final = 140
+"""Characters of a value that a message repeats. A valid name has at most 128."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One field that is wrong: its path as in the request, and what is wrong with it."""
+    """An invalid field: its path in the request, and the problem."""
 
     field: str
     problem: str
 
 
 class CallError(Exception):
-    """A call that was refused: what, why (`reason`, an UPPER_CASE word), and what to do."""
+    """A rejected call: the message, the reason code (`reason`), and what to do (`remedy`)."""
 
     code = "UNKNOWN"
 
@@ -56,31 +57,33 @@ class CallError(Exception):
 
 
 class InvalidArgument(CallError):
-    """A field is wrong."""
+    """A field is invalid."""
 
     code = "INVALID_ARGUMENT"
 
 
 class Unbuilt(CallError):
-    """A field or call that isn't built yet."""
+    """A field or call isn't implemented in this version."""
 
     code = "UNIMPLEMENTED"
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what} isn't built yet",
+            f"{what} isn't implemented",
             reason="NOT_BUILT",
             remedy=f"leave {what} out; nothing was stored",
-            violations=(Violation(what, "isn't built yet"),),
+            violations=(Violation(what, "isn't implemented"),),
         )
 
 
 def refuse(
     violations: Sequence[Violation],
     reason: str,
-    remedy: str = "mend the field and send it again; nothing was stored",
+    remedy: str = "correct the field and call again; nothing was stored",
 ) -> None:
-    """Raise InvalidArgument that tells the first, how many more there are, and holds all."""
+    """Raise InvalidArgument if there are violations. The message has the first one and a count of
+    the others.
+    """
     if violations:
         first, more = violations[0], len(violations) - 1
         raise InvalidArgument(
@@ -92,103 +95,103 @@ def refuse(
 
 
 def wrong(field: str, problem: str) -> InvalidArgument:
-    """The refusal of one field of a call that stores nothing unless all of it is right."""
+    """Return the error for one invalid field."""
     return InvalidArgument(
         f"{field}: {problem}",
         reason="INVALID_FIELD",
-        remedy="mend the field and call again; nothing was stored",
+        remedy="correct the field and call again; nothing was stored",
         violations=[Violation(field, problem)],
     )
 
 
 class Unauthenticated(CallError):
-    """It isn't known who calls."""
+    """The caller has no valid credentials."""
 
     code = "UNAUTHENTICATED"
 
 
 class PermissionDenied(CallError):
-    """It is known who calls, and they may not."""
+    """The caller's roles don't allow the call."""
 
     code = "PERMISSION_DENIED"
 
 
 class NotFound(CallError):
-    """There is no such thing."""
+    """Not found."""
 
     code = "NOT_FOUND"
 
 
 class AlreadyExists(CallError):
-    """The name or key is taken."""
+    """The name or key already exists."""
 
     code = "ALREADY_EXISTS"
 
 
 class Aborted(CallError):
-    """Somebody else changed it meanwhile."""
+    """Another caller changed the object meanwhile."""
 
     code = "ABORTED"
 
 
 class OutOfTouch(CallError):
-    """This member can't know what the call asks or changes. Nothing was done; another may know."""
+    """This member can't answer. Nothing was changed; another member may be able to answer."""
 
     code = "UNAVAILABLE"
 
 
 class FailedPrecondition(CallError):
-    """It isn't in a state that allows this."""
+    """The object's state doesn't allow the call."""
 
     code = "FAILED_PRECONDITION"
 
 
 class LimitReached(CallError):
-    """The caller has as much as one may have."""
+    """The call exceeds a limit."""
 
     code = "RESOURCE_EXHAUSTED"
 
 
 class OutcomeUnclear(CallError):
-    """It may have happened; ask again."""
+    """The change may have been made; its outcome is unknown."""
 
     code = "DEADLINE_EXCEEDED"
 
 
 def cut(text: str) -> str:
-    """What a caller sent, at a length that fits a message: names are seldom longer."""
-    return text if len(text) <= LONGEST_TOLD else f"{text[: LONGEST_TOLD - 1]}…"
+    """Return a caller's value, truncated to a length that fits a message."""
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
 
 
 def unanswered() -> OutcomeUnclear:
-    """What a caller is told of a write that went out and had no answer."""
+    """Return the error for a write that was sent and not answered."""
     return OutcomeUnclear(
-        "the change was asked for, and no answer came: it may have been made",
+        "the outcome is unknown: the change was sent, but not answered; it may have been made",
         reason="OUTCOME_UNKNOWN",
-        remedy="look before you call again; with an idempotency key, call again",
+        remedy="check the state before you call again; with an idempotency key, just call again",
     )
 
 
-def of_world(away: Unavailable) -> CallError:
-    """What a caller is told of a world that was away."""
-    if isinstance(away, OutcomeUnknown):
+def dependency_error(error: Unavailable) -> CallError:
+    """Return the error of a call for a failed dependency."""
+    if isinstance(error, OutcomeUnknown):
         return unanswered()
-    if isinstance(away, BrokenData):
+    if isinstance(error, BrokenData):
         return InvalidArgument(
-            f"the database rejects a value of the request: {away}",
+            f"PostgreSQL rejected a value of the request: {error}",
             reason="VALUE_REJECTED",
-            remedy="change the value that it names; nothing was stored",
+            remedy="change that value; nothing was stored",
         )
-    if isinstance(away, Rejected):
-        return OutOfTouch(away.cause, reason="DEPENDENCY_REJECTED", remedy=away.remedy)
-    if isinstance(away, DatabaseUnavailable):
+    if isinstance(error, Rejected):
+        return OutOfTouch(error.cause, reason="DEPENDENCY_REJECTED", remedy=error.remedy)
+    if isinstance(error, DatabaseUnavailable):
         return OutOfTouch(
             "PostgreSQL is unavailable: this member can't reach it; nothing was changed",
             reason="DATABASE_UNAVAILABLE",
             remedy="start PostgreSQL, then call again; `schedctl cluster doctor` shows the cause",
         )
     return OutOfTouch(
-        "the cluster can't reach its database or etcd just now",
+        "PostgreSQL or etcd is unavailable",
         reason="UNAVAILABLE",
-        remedy="call again; `schedctl cluster doctor` says which of them",
+        remedy="call again; `schedctl cluster doctor` shows the cause",
     )

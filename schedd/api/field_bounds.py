@@ -1,7 +1,7 @@
-"""What the fields of requests may hold where the wire leaves more open: calls check by these
-tables, and OpenAPI tells by them (`web/rest/openapi`). Pure.
+"""Tables of what the fields of requests may hold, beyond their proto types. Calls check them, and
+OpenAPI documents them (`web/rest/openapi`). Pure.
 
-Invariant: nothing stands here that isn't refused otherwise.
+Invariant: a request that breaks a rule of these tables is rejected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from schedd.api.errors import InvalidArgument, Violation, cut
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What an id names, and the command that shows ids of the kind."""
+    """The kind of object that an id names, and the command that lists such ids."""
 
     what: str
     listed: str
@@ -26,7 +26,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Whole numbers from `low` to `high`, in words what they mean."""
+    """Whole numbers from `low` to `high`; `meaning` is for documentation."""
 
     low: int
     high: int
@@ -45,7 +45,7 @@ IDS: Final[Mapping[str, Named]] = {
     "redrive_id": Named("redrive", "dlq redrives"),
     "token_id": Named("token", "auth token list"),
 }
-"""Fields that hold the id of something."""
+"""Fields that hold an id."""
 MAY_BE_EMPTY: Final = frozenset(
     {
         "namespace",
@@ -58,16 +58,13 @@ MAY_BE_EMPTY: Final = frozenset(
         "time_zone",
     }
 )
-"""Texts of which an empty one says as much as none: the usual, all, from the beginning, nothing to
-be told. Any other that is a parameter, and empty, is taken for a mistake: left out it would choose
-all.
+"""Text parameters that may be empty: an empty one means the default. Any other empty parameter is
+rejected as a mistake, because leaving it out would select all.
 """
 CHOOSING: Final = frozenset({"job", "fingerprint", "member"})
-"""Fields of a request's body by which less than all is chosen."""
+"""Fields of a request's body that narrow its selection."""
 CAREFUL: Final[Mapping[str, str]] = {"idempotency_key": "a key", "etag": "a value"}
-"""Fields of any message by which a change is made once, or to what was seen alone, and what they
-hold.
-"""
+"""Fields that guard a change against repetition or conflicts, with a word for their content."""
 
 ROWS: Final = 50
 MOST_ROWS: Final = 1_000
@@ -75,30 +72,30 @@ COMING: Final = 10
 MOST_COMING: Final = 1_000
 NUMBERS: Final[Mapping[str, Whole]] = {
     "page_size": Whole(
-        0, (1 << 31) - 1, f"{ROWS} if it is 0 or isn't given; at most {MOST_ROWS:,} come."
+        0, (1 << 31) - 1, f"{ROWS} if it is 0 or isn't given; at most {MOST_ROWS:,} are returned."
     ),
     "count": Whole(0, MOST_COMING, f"{COMING} if it is 0 or isn't given."),
 }
-"""Fields that hold a number of things that are asked for."""
+"""Fields that hold a number of requested objects."""
 
 MISSING: Final[Mapping[str, str]] = {
     "schedd.v1.ExplainCronRequest.expression": "is missing: give a cron expression",
-    "schedd.v1.ExplainInstantRequest.at": "is missing: give the instant to explain",
+    "schedd.v1.ExplainInstantRequest.at": "is missing: give the scheduled time to explain",
 }
-"""Fields, by full name, that a request can't do without: what is said where they are missing."""
+"""Required fields, by full name, with the problem to report if they are missing."""
 
 
 def if_empty(field: FieldDescriptor) -> str:
-    """What is wrong with this field of a body where it is an empty text; empty: it says no less."""
+    """Return the problem of an empty text in this field of a body; empty: it is allowed."""
     if (holds := CAREFUL.get(field.name)) is not None:
         return f"is empty: give {holds}, or leave it out"
     of = field.containing_type
     chooses = of is not None and of.name.endswith("Request") and field.name in CHOOSING
-    return "is empty: say which, or leave it out" if chooses else ""
+    return "is empty: give a value, or leave it out" if chooses else ""
 
 
 def id_of(field: str, text: str) -> UUID:
-    """The id that a field, one of IDS, holds. Raises InvalidArgument."""
+    """Return the id in a field of IDS. Raises InvalidArgument."""
     try:
         return UUID(text)
     except ValueError:

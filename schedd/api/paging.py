@@ -1,7 +1,6 @@
-"""Page tokens: where a list goes on, opaque to the caller, never an offset.
+"""Page tokens: the position at which a list continues. Opaque to the caller, never an offset.
 
-Invariant: a token goes with the question that it was given for, whatever the size of its pages;
-with another one it is refused.
+Invariant: a token is valid only for the list and filter it was issued for, with any page size.
 """
 
 import base64
@@ -21,33 +20,31 @@ LONGEST_TOKEN: Final = 500
 
 
 def size(asked: int) -> int:
-    """How many rows a page has. Raises InvalidArgument."""
+    """Return the number of rows of a page. Raises InvalidArgument."""
     if asked not in NUMBERS["page_size"]:
         raise InvalidArgument(
             f"page_size is {asked}",
             reason="BAD_PAGE_SIZE",
-            remedy=f"give 1 to {MOST_ROWS}, or nothing for {ROWS}",
+            remedy=f"give 1 to {MOST_ROWS}, or leave it out for {ROWS}",
             violations=[Violation("page_size", "must not be negative")],
         )
     return min(asked or ROWS, MOST_ROWS)
 
 
 def coming(asked: int) -> int:
-    """How many instants are told of those to come. Raises InvalidArgument."""
+    """Return how many future scheduled times to list. Raises InvalidArgument."""
     if asked not in NUMBERS["count"]:
         raise InvalidArgument(
             f"count is {asked}",
             reason="BAD_COUNT",
-            remedy=f"give 1 to {MOST_COMING}, or nothing for {COMING}",
+            remedy=f"give 1 to {MOST_COMING}, or leave it out for {COMING}",
             violations=[Violation("count", f"must be from 0 to {MOST_COMING}")],
         )
     return asked or COMING
 
 
 def listing(name: str, request: Message) -> str:
-    """The list that a request asks for: with other filters, or of another namespace, it is another
-    one of the same name.
-    """
+    """Return the identity of the requested list: its name with a digest of its filters."""
     asked: Message = type(request)()
     asked.CopyFrom(request)
     for field in ("page_size", "page_token"):
@@ -57,12 +54,12 @@ def listing(name: str, request: Message) -> str:
 
 
 def token(listing: str, at: datetime, row: UUID) -> str:
-    """The token of the page of `listing` that goes on past this row."""
+    """Return the token of the page of `listing` after this row."""
     return _encode([listing, at.isoformat(), str(row)])
 
 
 def read_token(listing: str, text: str) -> tuple[datetime, UUID] | None:
-    """Where to go on in `listing`; None: from the start. Raises InvalidArgument."""
+    """Return the row after which `listing` continues; None: the start. Raises InvalidArgument."""
     if not text:
         return None
     try:
@@ -76,17 +73,19 @@ def read_token(listing: str, text: str) -> tuple[datetime, UUID] | None:
 
 
 def reached(text: str) -> datetime | None:
-    """How far back the page has come that was given this token; None: to the end."""
+    """Return the time of the last row before this token; None: there is no next page."""
     return _instant(_decode(text)[1]) if text else None
 
 
 def number_token(listing: str, number: int) -> str:
-    """The token of a list that goes by a number."""
+    """Return the token of a list that is ordered by number."""
     return _encode([listing, number])
 
 
 def read_number_token(listing: str, text: str) -> int | None:
-    """The number to go on below; None: from the start. Raises InvalidArgument."""
+    """Return the number below which the list continues; None: from the start. Raises
+    InvalidArgument.
+    """
     if not text:
         return None
     try:
@@ -101,12 +100,14 @@ def read_number_token(listing: str, text: str) -> int | None:
 
 
 def name_token(listing: str, name: str) -> str:
-    """The token of a list that goes by a name."""
+    """Return the token of a list that is ordered by name."""
     return _encode([listing, name])
 
 
 def read_name_token(listing: str, text: str) -> str:
-    """The name to go on past; empty: from the start. Raises InvalidArgument."""
+    """Return the name after which the list continues; empty: from the start. Raises
+    InvalidArgument.
+    """
     if not text:
         return ""
     try:
@@ -122,9 +123,7 @@ def read_name_token(listing: str, text: str) -> str:
 
 
 def _instant(text: str) -> datetime:
-    """In UTC, whatever offset it names. Raises ValueError, and OverflowError for what would be no
-    instant of the years 1 to 9999 there.
-    """
+    """Return the time in UTC. Raises ValueError, and OverflowError outside the years 1 to 9999."""
     at = datetime.fromisoformat(text)
     return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
 
@@ -134,24 +133,22 @@ def _encode(parts: list[str | int]) -> str:
 
 
 def _decode(text: str) -> Any:
-    """What was encoded. Raises ValueError."""
+    """Return the parts of a token. Raises ValueError."""
     if len(text) > LONGEST_TOKEN:
         raise ValueError("too long")
     return json.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
 
 
 def _bad_token() -> InvalidArgument:
-    return _refusal("page_token isn't one of this cluster's", "can't be read")
+    return _refusal("page_token is invalid", "can't be read")
 
 
 def _of_another(of: object, listing: str) -> InvalidArgument:
-    """The refusal for a token of another list. What is past the slash is what the list is asked
-    by.
-    """
+    """Return the error for a token of another list, or of the same list with another filter."""
     if isinstance(of, str) and of.partition("/")[0] == listing.partition("/")[0]:
-        problem = "goes with the filter that it was given for, and this one is another"
+        problem = "was issued for another filter"
     else:
-        problem = "is of another list"
+        problem = "was issued for another list"
     return _refusal(f"page_token {problem}", problem)
 
 
@@ -159,6 +156,6 @@ def _refusal(message: str, problem: str) -> InvalidArgument:
     return InvalidArgument(
         message,
         reason="BAD_PAGE_TOKEN",
-        remedy="give back the token of the last page as it came, or nothing for the first page",
+        remedy="send the token of the last page unchanged, or leave it out for the first page",
         violations=[Violation("page_token", problem)],
     )

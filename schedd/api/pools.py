@@ -1,4 +1,4 @@
-"""Calls on pools: set, read, paused, deleted; and whether the one that a job names is there."""
+"""Calls on pools: set, get, list, pause, resume, delete; and the check of a job's pool."""
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -32,14 +32,14 @@ from schedd.core.runs.records import StoreConflict
 from schedproto.v1 import pool_service_pb2
 
 MOST_USERS: Final = 20
-"""Jobs that a refusal to delete names."""
+"""Jobs that the error of a rejected delete names."""
 EMPTY: Final = PoolUse(0, 0, 0, 0)
 
 
 async def set_pool(
     services: Services, caller: Caller, request: pool_service_pb2.SetPoolRequest
 ) -> pool_service_pb2.Pool:
-    """Make it, or change what it allows; its jobs go by it from their next start on."""
+    """Create a pool, or change its limits. They apply to all later starts."""
     refuse_unbuilt(request)
     pool = request.pool
     namespace = stored_jobs.namespace_of(pool.namespace)
@@ -49,9 +49,9 @@ async def set_pool(
     found = await services.pools.get(namespace, pool.name)
     if request.validate_only:
         return _as_it_would_be(services, caller, pool, namespace, limit, rate, found)
-    before = {} if found is None else _said(found[0].limit, found[0].rate)
+    before = {} if found is None else _limits(found[0].limit, found[0].rate)
     audit = caller.changed(
-        "set", f"pool/{namespace}/{pool.name}", before, _said(limit, rate), request.request_id
+        "set", f"pool/{namespace}/{pool.name}", before, _limits(limit, rate), request.request_id
     )
     stored = await services.pools.set(
         namespace, pool.name, limit, rate, pool.version, caller.actor, audit
@@ -59,21 +59,21 @@ async def set_pool(
     if isinstance(stored, StoreConflict):
         raise _changed_meanwhile(pool.name)
     services.nudges.runs_ready([shard_of_pool(namespace, pool.name)])
-    return await _told(services, namespace, pool.name)
+    return await _current(services, namespace, pool.name)
 
 
 async def get_pool(
     services: Services, caller: Caller, request: pool_service_pb2.GetPoolRequest
 ) -> pool_service_pb2.Pool:
-    """One pool, and what is in it."""
+    """Return a pool and its use."""
     del caller
-    return await _told(services, stored_jobs.namespace_of(request.namespace), request.pool)
+    return await _current(services, stored_jobs.namespace_of(request.namespace), request.pool)
 
 
 async def list_pools(
     services: Services, caller: Caller, request: pool_service_pb2.ListPoolsRequest
 ) -> pool_service_pb2.ListPoolsResponse:
-    """A page of pools, by name."""
+    """Return a page of pools, by name."""
     del caller
     size = paging.size(request.page_size)
     listing = paging.listing("pools", request)
@@ -89,7 +89,7 @@ async def list_pools(
 async def delete_pool(
     services: Services, caller: Caller, request: pool_service_pb2.DeletePoolRequest
 ) -> pool_service_pb2.DeletePoolResponse:
-    """Delete it, unless a job, or a submitted run that hasn't ended, uses it."""
+    """Delete a pool, unless a job, or a submitted run that hasn't ended, uses it."""
     namespace, name = stored_jobs.namespace_of(request.namespace), request.pool
     audit = caller.audit("delete", f"pool/{namespace}/{name}", request.request_id)
     answer = await services.pools.delete(namespace, name, audit, MOST_USERS + 1, _whole)
@@ -103,7 +103,7 @@ async def delete_pool(
 async def pause_pool(
     services: Services, caller: Caller, request: pool_service_pb2.PausePoolRequest
 ) -> pool_service_pb2.Pool:
-    """Have nothing of it start: `ok` means that nothing that was handed out before can, either."""
+    """Pause a pool. `ok` means that no run of it can start, dispatched ones included."""
     validation.check_note(request.note, "note")
     namespace, name = stored_jobs.namespace_of(request.namespace), request.pool
     audit = caller.audit("pause", f"pool/{namespace}/{name}", request.request_id)
@@ -116,49 +116,48 @@ async def pause_pool(
             raise _unknown(name)
         out = await quiesce.unstarted(services, None, what, pool=(namespace, name))
         await quiesce.revoke(services, caller, out, what)
-    return await _told(services, namespace, name)
+    return await _current(services, namespace, name)
 
 
 async def resume_pool(
     services: Services, caller: Caller, request: pool_service_pb2.ResumePoolRequest
 ) -> pool_service_pb2.Pool:
-    """Let its runs start again."""
+    """Resume a pool."""
     namespace, name = stored_jobs.namespace_of(request.namespace), request.pool
     audit = caller.audit("resume", f"pool/{namespace}/{name}", request.request_id)
     resumed = await services.pools.pause(namespace, name, False, "", caller.actor, audit, _paused)
     if resumed is None:
         raise _unknown(name)
     services.nudges.runs_ready([shard_of_pool(namespace, name)])
-    return await _told(services, namespace, name)
+    return await _current(services, namespace, name)
 
 
 async def check_there(services: Services, namespace: str, name: str) -> None:
-    """Raises InvalidArgument for a job whose pool isn't there. It is judged again as it is stored
-    (`missing`).
-    """
+    """Raise InvalidArgument if a job's pool doesn't exist. The store checks it again."""
     if name and not await services.pools.there(namespace, name):
         raise missing(name)
 
 
 def missing(name: str) -> InvalidArgument:
-    """The refusal for a job whose pool isn't there."""
-    problem = f"there is no pool {cut(name)!r}"
+    """Return the error for a job whose pool doesn't exist."""
+    problem = f"{cut(name)!r} not found"
     return InvalidArgument(
         f"pool: {problem}",
         reason="NO_SUCH_POOL",
-        remedy="make it first: schedctl pool set NAME --limit N",
+        remedy="create it first: schedctl pool set NAME --limit N",
         violations=[Violation("pool", problem)],
     )
 
 
 def deleted(what: str) -> FailedPrecondition:
-    """The refusal to make a run of submitted work whose pool is there no more: nothing keeps the
-    pool once that has ended, and another run would wait for ever.
+    """Return the error for another run of submitted work whose pool was deleted. Such a run would
+    wait without limit.
     """
     return FailedPrecondition(
         f"{what} is deleted",
         reason="NO_SUCH_POOL",
-        remedy="make it anew, `schedctl pool set NAME --limit N`, or submit the work without it",
+        remedy="create the pool again, `schedctl pool set NAME --limit N`, or submit the work"
+        " without it",
     )
 
 
@@ -193,7 +192,7 @@ def _as_it_would_be(
         raise _changed_meanwhile(pool.name)
     if record is not None and (record.limit, record.rate) == (limit, rate):
         return _message(record, use)
-    wished = PoolRecord(
+    result = PoolRecord(
         namespace=namespace,
         name=pool.name,
         limit=limit,
@@ -205,30 +204,30 @@ def _as_it_would_be(
         updated_at=services.clock.now(),
         updated_by=caller.actor,
     )
-    return _message(wished, use)
+    return _message(result, use)
 
 
-def _said(limit: int | None, rate: StartRate | None) -> dict[str, object]:
-    """What it allows, as the audit has it."""
-    told = None if rate is None else f"{rate.count}/{rate.per.total_seconds():g}s"
-    return {"limit": limit, "rate": told}
+def _limits(limit: int | None, rate: StartRate | None) -> dict[str, object]:
+    """Return the limits, for the audit log."""
+    text = None if rate is None else f"{rate.count}/{rate.per.total_seconds():g}s"
+    return {"limit": limit, "rate": text}
 
 
-def _standing(pool: PoolRecord) -> dict[str, object]:
-    return pause.standing(pool.paused, pool.paused_by, pool.pause_note, None)
+def _pause_state(pool: PoolRecord) -> dict[str, object]:
+    return pause.pause_state(pool.paused, pool.paused_by, pool.pause_note, None)
 
 
 def _paused(pool: PoolRecord) -> str:
-    """Whether it is paused, by whom and why, as the audit has it."""
-    return compact(_standing(pool))
+    """Return the pause state, for the audit log."""
+    return compact(_pause_state(pool))
 
 
 def _whole(pool: PoolRecord) -> str:
-    """All of it, as the audit has it."""
-    return compact(_said(pool.limit, pool.rate) | (_standing(pool) if pool.paused else {}))
+    """Return all fields, for the audit log."""
+    return compact(_limits(pool.limit, pool.rate) | (_pause_state(pool) if pool.paused else {}))
 
 
-async def _told(services: Services, namespace: str, name: str) -> pool_service_pb2.Pool:
+async def _current(services: Services, namespace: str, name: str) -> pool_service_pb2.Pool:
     found = await services.pools.get(namespace, name) if name else None
     if found is None:
         raise _unknown(name)
@@ -236,7 +235,7 @@ async def _told(services: Services, namespace: str, name: str) -> pool_service_p
 
 
 def _message(record: PoolRecord, use: PoolUse) -> pool_service_pb2.Pool:
-    """A pool as people see it."""
+    """Return a pool as its API message."""
     message = pool_service_pb2.Pool(
         namespace=record.namespace,
         name=record.name,
@@ -260,25 +259,25 @@ def _message(record: PoolRecord, use: PoolUse) -> pool_service_pb2.Pool:
 
 def _unknown(name: str) -> NotFound:
     return NotFound(
-        f"there is no pool {cut(name)!r}" if name else "no pool was named",
+        f"pool {cut(name)!r} not found" if name else "the pool's name is missing",
         reason="NO_SUCH_POOL",
         remedy="see `schedctl pool list`",
     )
 
 
 def _in_use(name: str, users: Sequence[PoolUser]) -> FailedPrecondition:
-    told = ", ".join(map(str, users[:MOST_USERS])) + " and more" * (len(users) > MOST_USERS)
-    wishes = []
+    names = ", ".join(map(str, users[:MOST_USERS])) + " and more" * (len(users) > MOST_USERS)
+    steps = []
     if any(one.run is None for one in users):
-        wishes.append("take the jobs out of it first: schedctl job patch JOB --pool ''")
+        steps.append("remove the jobs from it first: schedctl job patch JOB --pool ''")
     if any(one.run is not None for one in users):
-        wishes.append(
+        steps.append(
             "wait until submitted runs have ended, or cancel them: schedctl run cancel RUN"
         )
     return FailedPrecondition(
-        f"pool {name!r} is used by {told}",
+        f"pool {name!r} is used by {names}",
         reason="POOL_IN_USE",
-        remedy="; ".join(wishes),
+        remedy="; ".join(steps),
     )
 
 
@@ -286,5 +285,5 @@ def _changed_meanwhile(name: str) -> Aborted:
     return Aborted(
         f"pool {name!r} was changed meanwhile",
         reason="ETAG_MISMATCH",
-        remedy="read it again, and change what you then see",
+        remedy="read the pool again, then change the current version",
     )

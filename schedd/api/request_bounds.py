@@ -1,7 +1,7 @@
 """Bounds of every field of every user call, over gRPC and REST alike.
 
-These are the bounds within which a call can compute and answer. Where a call says more precisely
-what it takes (a name's spelling, at most 1,000 runs), the bound here is wider.
+A call can handle any value within these bounds. Where a call has a stricter rule of its own (the
+spelling of a name, at most 1,000 runs), the bound here is wider.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from schedkit.bounds.rules import (
 )
 
 LONGEST_KEY: Final = 255
-"""Characters of an idempotency key: it stands in an index."""
+"""Characters of an idempotency key, which is indexed."""
 _SIGNED: Final = Number(-INT32 - 1, INT32)
-"""A number of which the call says what it may be."""
+"""A number with a stricter rule in its call."""
 _MANY_IDS: Final = Many(ASKED_ID, 20_000)
 
 _FIELDS: Final[Mapping[str, Rule]] = {
@@ -185,14 +185,14 @@ _REQUESTS: Final[Mapping[str, str]] = {
 _OWN: Final[Mapping[str, Mapping[str, Rule]]] = {
     "CreateJobRequest": {"job": PART},
     "UpdateJobRequest": {"job": PART, "update_mask": PART},
-    # Requests of a batch are checked one by one: each has an answer of its own.
+    # Requests of a batch are checked separately: each has an answer of its own.
     "BatchCreateJobsRequest": {"requests": Many(ITEM, 10_000)},
     "BatchSubmitRunsRequest": {"requests": Many(ITEM, 10_000)},
     "ReadLogsRequest": {"fencing_token": COUNT64},
     "ApplyCalendarRequest": {"calendar": PART},
     "SetPoolRequest": {"pool": PART},
 }
-"""Fields that mean something else in this request, or stand in no other."""
+"""Fields with another meaning in this request, and fields of this request only."""
 
 REQUEST: Final = Bounds(
     {

@@ -1,7 +1,7 @@
-"""Requests with a field out of its bounds are refused before a call looks at them.
+"""Reject requests with a field out of its bounds (`request_bounds`).
 
-The bounds are those of `request_bounds`. Behind this check every enum has a name, every time and
-duration can be computed with, and texts, lists and maps have a size that a call can handle.
+After this check every enum value is known, every time and duration can be computed with, and texts,
+lists and maps have a size that a call can handle.
 """
 
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from schedd.api.errors import Violation, refuse
 from schedd.api.field_bounds import MISSING
 from schedd.api.request_bounds import REQUEST
 
-MOST_TOLD: Final = 20
-"""Violations that are told: nobody can use a thousand lines."""
+MOST_VIOLATIONS: Final = 20
+"""Violations that an error reports."""
 
 
 def check_wellformed(request: Message) -> None:
     """Raise InvalidArgument with the first violations of the request's bounds."""
     found = (Violation(_named(path), problem) for path, problem in REQUEST.violations(request))
-    refuse([*islice(chain(_missing(request), found), MOST_TOLD)], "INVALID_FIELD")
+    refuse([*islice(chain(_missing(request), found), MOST_VIOLATIONS)], "INVALID_FIELD")
 
 
 def _missing(request: Message) -> Iterator[Violation]:
@@ -32,5 +32,5 @@ def _missing(request: Message) -> Iterator[Violation]:
 
 
 def _named(path: str) -> str:
-    """Name a field of a job as `validation` does, wherever the job stands in the request."""
+    """Name a field of a job as `validation` does, wherever the job is in the request."""
     return path.removeprefix("job.").removeprefix("spec.")

@@ -1,4 +1,4 @@
-"""What every call stands on: the ports, and who is calling."""
+"""The ports that calls use, and the caller."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -81,22 +81,20 @@ class Services:
     lost_for: timedelta = LOST_FOR
     """How long lost members and workers stay listed."""
     means: Means = NO_MEANS
-    """What jobs may have people told by."""
+    """Means of notification that jobs may use."""
     failures: Callable[[], Sequence[DependencyFailure]] = tuple
-    """Of the dependencies of this member."""
+    """Return the failures of this member's dependencies."""
     database_answered_at: Callable[[], float] = boottime
     """Return when PostgreSQL last answered this member, in seconds of CLOCK_BOOTTIME."""
     emit: Emit = unheard
-    """What happened, for who counts it."""
+    """Report an event to the metrics."""
     run_messages: RunMessages = field(default_factory=RunMessages)
-    looks: ObjectSnapshots = field(default_factory=ObjectSnapshots)
+    snapshots: ObjectSnapshots = field(default_factory=ObjectSnapshots)
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, as they were authenticated, from where, and how long the call may take: `deadline`
-    is in seconds from now.
-    """
+    """The authenticated caller, its source, and the deadline of the call in seconds from now."""
 
     who: Identity
     source: str
@@ -104,14 +102,11 @@ class Caller:
 
     @property
     def actor(self) -> str:
-        """As the audit names them."""
+        """The name in the audit log."""
         return self.who.actor
 
     def audit(self, action: str, object_: str, request_id: str = "") -> AuditEntry:
-        """The audit's line for a change that is about to be made.
-
-        The caller's own name for the call, if it gave one, stands beside where it came from.
-        """
+        """Return the audit line of a change. `request_id`, if given, is appended to the source."""
         source = self.source if self.who.token is None else f"{self.source} token:{self.who.token}"
         if request_id:
             source = f"{source} request:{request_id}"
@@ -125,11 +120,11 @@ class Caller:
         after: Mapping[str, object],
         request_id: str = "",
     ) -> AuditEntry:
-        """The audit's line for a change, with what the object was and what it is."""
+        """Return the audit line of a change, with the object's state before and after."""
         entry = self.audit(action, object_, request_id)
         return replace(entry, before=compact(before), after=compact(after))
 
 
 def compact(state: Mapping[str, object]) -> str:
-    """A state as the audit has it: JSON."""
+    """Return a state as JSON, for the audit log."""
     return json.dumps(state, separators=(",", ":"), ensure_ascii=False)

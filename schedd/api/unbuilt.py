@@ -1,7 +1,7 @@
-"""What the wire has and this version hasn't: each answers UNIMPLEMENTED by name.
+"""Fields and calls of the protos that this version doesn't implement: UNIMPLEMENTED, by name.
 
-Nothing is accepted and ignored. A test walks every field of every request and every call: each is
-either read by the code or stands here. Building one means deleting its line.
+Invariant: no field is accepted and ignored. A test checks that each field and call is either used
+by the code or listed here.
 """
 
 from google.protobuf.message import Message
@@ -16,7 +16,7 @@ CALLS: frozenset[str] = frozenset()
 
 
 def refuse_unbuilt(message: Message, path: str = "") -> None:
-    """Raise Unbuilt for the first field set in `message`, at any depth, that isn't built."""
+    """Raise Unbuilt for the first set field of `message`, at any depth, that isn't implemented."""
     missing = FIELDS.get(message.DESCRIPTOR.full_name, frozenset())
     for field, value in message.ListFields():
         here = f"{path}.{field.name}" if path else field.name

@@ -1,4 +1,4 @@
-"""Records as messages: how the stored things look to people."""
+"""Convert stored records to API messages."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -25,13 +25,13 @@ from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, job_service_
 from schedproto.v1.run_service_pb2 import ClusterEvent as ClusterEventMessage
 
 NEXT_RUN: Final = 500
-"""Units of work (`core/schedule/work_budget`) to find the next run of a job whose timer is at an
-excluded time. Past them the due time of the timer is shown.
+"""Work budget (`core/schedule/work_budget`) to find the next run of a job whose timer is at an
+excluded time. Beyond it, the due time of the timer is shown.
 """
 
 
 def stamp(instant: datetime | None) -> Timestamp | None:
-    """An instant on the wire; None stays None."""
+    """Return a time as a proto message; None stays None."""
     if instant is None:
         return None
     found = Timestamp()
@@ -40,12 +40,12 @@ def stamp(instant: datetime | None) -> Timestamp | None:
 
 
 def etag(job_id: UUID, generation: int) -> str:
-    """Changes with each edit."""
+    """Return the etag of a generation."""
     return f'"{job_id.hex[:8]}-{generation}"'
 
 
 def job_message(record: JobRecord, *, exact: bool = False) -> job_pb2.Job:
-    """A job as people see it."""
+    """Return a job as its API message."""
     stored = record.definition
     job = job_codec.stored_spec(stored.spec)
     job.job_id = str(stored.job_id)
@@ -81,16 +81,16 @@ def _next_run_within(record: JobRecord, job: job_pb2.Job) -> datetime | None:
 
 
 def next_run(record: JobRecord, job: job_pb2.Job) -> datetime | None:
-    """When it runs next. The timer of a job that excludes instants may stand at one of those, and
-    what was made before it is due (`core/timers/pre_dispatch`) comes before where any stands, if no
-    edit has taken its instant out since.
+    """Return when the job runs next. The timer of a job with `exclude` may be at an excluded time.
+    A run that was created early (`core/timers/pre_dispatch`) comes first, if its scheduled time is
+    still in the schedule.
     """
     plain = record.due_at is None or record.nominal is None or not job.HasField("exclude")
     if plain and not record.early:
         return record.due_at
     try:
         schedule = job_codec.compiled(job_codec.stored_definition(record.definition, job))
-    except ScheduleError:  # stored by a version that took it
+    except ScheduleError:  # stored by an earlier version that accepted it
         return record.due_at
     due = record.due_at
     if not plain and record.nominal is not None and schedule.excludes(record.nominal):
@@ -101,7 +101,7 @@ def next_run(record: JobRecord, job: job_pb2.Job) -> datetime | None:
 
 
 def run_message(record: RunRecord, progress: run_pb2.RunProgress | None = None) -> run_pb2.Run:
-    """A run as people see it."""
+    """Return a run as its API message."""
     run = record.run
     late = record.lateness
     return run_pb2.Run(
@@ -147,7 +147,7 @@ def run_message(record: RunRecord, progress: run_pb2.RunProgress | None = None) 
 
 
 def planned_message(plan: BackfillSelection) -> job_service_pb2.BackfillJobResponse:
-    """What a backfill runs, and what it leaves out."""
+    """Return the scheduled times that a backfill runs, and those that it leaves out."""
     answer = job_service_pb2.BackfillJobResponse()
     for at in plan.instants:
         answer.instants.add().FromDatetime(at.astimezone(UTC))
@@ -162,7 +162,7 @@ def planned_message(plan: BackfillSelection) -> job_service_pb2.BackfillJobRespo
 
 
 def backfill_message(record: BackfillRecord) -> job_service_pb2.Backfill:
-    """A backfill as people see it."""
+    """Return a backfill as its API message."""
     states = record.states
     if record.cancelled_at is not None:
         state = job_service_pb2.Backfill.STATE_CANCELLED
@@ -199,17 +199,17 @@ def backfill_message(record: BackfillRecord) -> job_service_pb2.Backfill:
 
 
 def state_value(state: State) -> common_pb2.RunState.ValueType:
-    """A state on the wire."""
+    """Return the proto value of a state."""
     return common_pb2.RunState.Value(f"RUN_STATE_{state}")
 
 
 def state_of(value: common_pb2.RunState.ValueType) -> State:
-    """A state from the wire. Raises ValueError for UNSPECIFIED and unknown ones."""
+    """Return the state of a proto value. Raises ValueError for UNSPECIFIED and unknown values."""
     return State(common_pb2.RunState.Name(value).removeprefix("RUN_STATE_"))
 
 
 def trigger_of(value: run_pb2.Run.Trigger.ValueType) -> Trigger | None:
-    """What made a run, from the wire; None: nothing was named. Raises Unbuilt."""
+    """Return the trigger of a proto value; None for UNSPECIFIED. Raises Unbuilt."""
     word = run_pb2.Run.Trigger.Name(value).removeprefix("TRIGGER_")
     if word == "UNSPECIFIED":
         return None
@@ -220,12 +220,12 @@ def trigger_of(value: run_pb2.Run.Trigger.ValueType) -> Trigger | None:
 
 
 def reason_value(reason: str | None) -> common_pb2.Reason.ValueType:
-    """A reason on the wire."""
+    """Return the proto value of a reason."""
     return common_pb2.Reason.Value(f"REASON_{reason}") if reason else common_pb2.REASON_UNSPECIFIED
 
 
 def attempt_message(record: AttemptRecord) -> run_pb2.Attempt:
-    """A handing out as people see it."""
+    """Return an attempt as its API message."""
     return run_pb2.Attempt(
         attempt=record.attempt,
         fencing_token=record.token,
@@ -242,7 +242,7 @@ def attempt_message(record: AttemptRecord) -> run_pb2.Attempt:
 
 
 def dead_letter_message(record: DeadLetterRecord) -> run_pb2.DeadLetter:
-    """A dead letter as people see it."""
+    """Return a dead letter as its API message."""
     return run_pb2.DeadLetter(
         run=run_message(record.run),
         fingerprint=record.fingerprint,
@@ -257,7 +257,7 @@ def dead_letter_message(record: DeadLetterRecord) -> run_pb2.DeadLetter:
 
 
 def group_message(group: DeadLetterGroup) -> run_pb2.DeadLetterGroup:
-    """Dead letters of one kind as people see them."""
+    """Return a group of dead letters as its API message."""
     return run_pb2.DeadLetterGroup(
         fingerprint=group.fingerprint,
         namespace=group.namespace,
@@ -275,7 +275,7 @@ def group_message(group: DeadLetterGroup) -> run_pb2.DeadLetterGroup:
 
 
 def redrive_message(record: RedriveRecord) -> run_pb2.Redrive:
-    """A redrive as people see it."""
+    """Return a redrive as its API message."""
     state = "DONE" if record.finished_at else "OPEN" if record.open else "STOPPED"
     return run_pb2.Redrive(
         redrive_id=str(record.redrive_id),
@@ -299,7 +299,7 @@ def redrive_message(record: RedriveRecord) -> run_pb2.Redrive:
 
 
 def audit_message(entry: AuditEntry) -> cluster_service_pb2.AuditEntry:
-    """A line of the audit as people see it."""
+    """Return a line of the audit log as its API message."""
     return cluster_service_pb2.AuditEntry(
         at=stamp(entry.at),
         actor=entry.actor,
@@ -317,7 +317,7 @@ def audit_message(entry: AuditEntry) -> cluster_service_pb2.AuditEntry:
 
 
 def paused(pause: Pause) -> str:
-    """A pause of the cluster in words: by whom, since when, why."""
+    """Describe a cluster pause: by whom, since when, why."""
     if pause.recovering:
         return f"in recovery: {pause.note}"
     since = pause.began.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -325,7 +325,7 @@ def paused(pause: Pause) -> str:
 
 
 def _reason(record: RunRecord) -> str | None:
-    """The stored reason; a waiting run of a paused job, or cluster, says PAUSED."""
+    """Return the stored reason; PAUSED for a waiting run of a paused job or cluster."""
     if record.armed:
         return Reason.ARMED
     waits = record.run.state in {State.PENDING, State.RETRYING}
@@ -333,7 +333,7 @@ def _reason(record: RunRecord) -> str | None:
 
 
 def cluster_event(event: ClusterEvent) -> ClusterEventMessage:
-    """An event of the cluster on the wire."""
+    """Return an event of the cluster as its API message."""
     return ClusterEventMessage(
         at=stamp(event.at),
         kind=event.kind,

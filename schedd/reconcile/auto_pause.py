@@ -112,7 +112,7 @@ def _ended(record: JobRecord) -> Sequence[Resumption]:
     if record.paused_until is None or not stored.paused:
         return ()
     timer, skipped = timer_edit.after_pause(record, record.paused_until)
-    was = pause.standing(True, record.paused_by, record.pause_note, record.paused_until)
+    was = pause.pause_state(True, record.paused_by, record.pause_note, record.paused_until)
     entry = _entry(record, "resume", was, {"paused": False}, "its pause has ended")
     resumption = Resumption(
         stored.job_id,
@@ -133,7 +133,7 @@ def _failed(record: JobRecord, failures: int) -> FailedTooOften:
     if 0 < most <= failures:
         note = f"{failures} runs in a row failed (pause_after_failures: {most})"
     entry = _entry(
-        record, "pause", {"paused": False}, pause.standing(True, ACTOR, note, None), note
+        record, "pause", {"paused": False}, pause.pause_state(True, ACTOR, note, None), note
     )
     return FailedTooOften(stored.job_id, record.shard, stored.generation, most, note, entry)
 

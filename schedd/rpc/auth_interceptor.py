@@ -20,10 +20,10 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
-from schedd.api.auth.authentication import Authentication, Nobody
+from schedd.api.auth.authentication import Authentication, UnknownSubject
 from schedd.api.auth.authorization import admitted
 from schedd.api.auth.policy import OPEN, POLICY
-from schedd.api.errors import CallError, Unauthenticated, of_world
+from schedd.api.errors import CallError, Unauthenticated, dependency_error
 from schedd.core.jobs.rights import ANONYMOUS, Identity
 from schedd.rpc.rejection_rate import RejectionRate
 from schedd.rpc.status import abort_with
@@ -83,7 +83,7 @@ class Gate:
         except CallError as error:
             return error.with_traceback(None)
         except Unavailable as error:
-            return of_world(error)
+            return dependency_error(error)
         return who
 
     def _log(self, method: str, peer: str, refusal: CallError) -> None:
@@ -91,7 +91,7 @@ class Gate:
             values = (method, peer, refused, refusal.message)
             log.info("call rejected: method=%s peer=%s rejected=%d error=%s", *values)
 
-    def _certified(self, context: Context) -> Identity | Nobody | None:
+    def _certified(self, context: Context) -> Identity | UnknownSubject | None:
         """Return the identity in the certificate of the connection."""
         assert self._authentication is not None
         properties = context.auth_context()

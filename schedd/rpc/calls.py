@@ -13,7 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from schedd.api.calls import BATCHES, SERVICES, STREAMING, UNARY, Streaming, Unary
-from schedd.api.errors import CallError, InvalidArgument, Unbuilt, of_world
+from schedd.api.errors import CallError, InvalidArgument, Unbuilt, dependency_error
 from schedd.api.runs.stream_limits import Places
 from schedd.api.services import Caller, Services
 from schedd.rpc.auth_interceptor import Gate, caller
@@ -126,5 +126,5 @@ async def refuse(context: Context, error: CallError | Unavailable) -> NoReturn:
     """End the call with this error."""
     if isinstance(error, Unavailable):
         log.warning("call rejected, a dependency is unavailable: %s", error)
-        error = of_world(error)
+        error = dependency_error(error)
     await abort_with(context, error)

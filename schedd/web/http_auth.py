@@ -28,7 +28,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from schedd.api.auth.authentication import BEARER, NAMES_NOBODY, Authentication, Nobody
+from schedd.api.auth.authentication import BEARER, NO_SUBJECT, Authentication, UnknownSubject
 from schedd.api.errors import CallError, PermissionDenied, Unauthenticated
 from schedd.api.services import Caller
 from schedd.core.jobs.rights import EVERY, Identity, Role
@@ -121,7 +121,7 @@ class HttpAuth:
         if scope["path"] in self._forms:
             form = scope["path"] + (f"?{request.url.query}" if request.url.query else "")
         problem = problems.of(error)
-        if error.reason != NAMES_NOBODY:
+        if error.reason != NO_SUBJECT:
             problem["remedy"] = "log in; then you return to this page and can send it again"
         if typed is None:
             problem["remedy"] += f"; {_LOST}"
@@ -137,7 +137,7 @@ class HttpAuth:
             values = (scope["method"], scope["path"], scope.get("client"), refused, error.message)
             log.info("request rejected: method=%s path=%r peer=%s rejected=%d error=%s", *values)
 
-    def _certified(self, scope: Scope) -> Identity | Nobody | None:
+    def _certified(self, scope: Scope) -> Identity | UnknownSubject | None:
         shown: Mapping[str, Any] | None = scope.get(CERTIFICATE)
         if not shown:
             return None

@@ -24,7 +24,7 @@ from starlette.routing import BaseRoute, Route
 
 from schedd.api import deadlines
 from schedd.api.auth.access_tokens import log_in, log_out, replace_login
-from schedd.api.errors import CallError, OutcomeUnclear, OutOfTouch, of_world
+from schedd.api.errors import CallError, OutcomeUnclear, OutOfTouch, dependency_error
 from schedd.api.services import Services
 from schedd.core.jobs.rights import Identity
 from schedd.web import links, login_page, refusals
@@ -66,7 +66,7 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
                 caller = caller_of(request)
                 login, lasts = await log_in(services, caller)
         except (CallError, Unavailable) as error:
-            refusal = of_world(error) if isinstance(error, Unavailable) else error
+            refusal = dependency_error(error) if isinstance(error, Unavailable) else error
             _log_failure(failed, request, refusal)
             status = 503 if isinstance(refusal, OutOfTouch | OutcomeUnclear) else 403
             wrong = refusal.message

@@ -94,7 +94,7 @@ def test_each_instant_runs_once_and_no_more_at_once_though_its_owner_dies(
     assert sorted(start.scheduled_at for start in probe.starts()) == HOURS
     assert most_at_once(runs) <= AT_ONCE
     told = rough.schedctl("job", "explain", name, "--at", HOURS[0].isoformat()).stdout
-    assert f"Backfill {asked.backfill_id} made run {runs[-1].run_id} for it" in told
+    assert f"Backfill {asked.backfill_id} created run {runs[-1].run_id} for it" in told
 
 
 def test_what_ran_isnt_run_again_and_a_backfill_ends_when_it_is_cancelled(

@@ -159,7 +159,7 @@ def test_without_anybody_who_matches_it_waits_and_says_so(
     name = job(Probe(tmp_path / "starts"), require={"disk": ["tape"]})
     run = client.jobs.trigger(name)
     wait_until(
-        lambda: "no worker attached takes" in client.runs.why(run.run_id).answer,
+        lambda: "no connected worker runs" in client.runs.why(run.run_id).answer,
         PATIENCE,
         "it to say why",
     )

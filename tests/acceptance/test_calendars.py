@@ -30,7 +30,7 @@ def test_what_a_calendar_excludes_is_skipped_and_told_and_the_next_version_goes_
     first, *_ = wait_until(lambda: ran()[1:] and ran(), PATIENCE, "two runs")
     assert all(not at.second % 10 for at in ran())
     told = calm.schedctl("job", "explain", job, "--at", (first + timedelta(seconds=1)).isoformat())
-    assert told.stdout.startswith(f"It was skipped by calendar {off} v1."), told
+    assert told.stdout.startswith(f"The run was skipped by calendar {off} v1."), told
     refused = calm.schedctl("calendar", "delete", off, "--yes")
     assert refused.returncode != 0
     assert job in refused.stderr

@@ -32,17 +32,19 @@ def test_it_tells_what_ran_what_overlapped_what_a_pause_held_and_what_has_no_rec
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert asked(ran.scheduled_at).startswith("It ran ")
+    assert asked(ran.scheduled_at).startswith("The job ran ")
     assert f"Read from run {ran.run_id}." in asked(ran.scheduled_at)
     overlapped = asked(skipped.scheduled_at)
-    assert overlapped.startswith("It was skipped (OVERLAP): another run of the job hadn't ended")
+    assert overlapped.startswith(
+        "The run was skipped (OVERLAP): another run of the job hadn't ended"
+    )
     assert skipped.run_id in overlapped
     way = str(skipped.excluded_by)
     assert f": {way}. Read from run " in overlapped
     assert calm_client.runs.get(way.removeprefix("run ")).started_at is not None
-    assert asked(held).startswith("It didn't run: the job is paused by ")
+    assert asked(held).startswith("The job didn't run: it is paused by ")
     assert ": disk is full." in asked(held)
 
     calm.sql("DELETE FROM runs WHERE run_id = %s RETURNING 1", ran.run_id)
-    assert asked(ran.scheduled_at).startswith("There is no record of it")
+    assert asked(ran.scheduled_at).startswith("There is no record")
     calm_client.jobs.delete("asked")

@@ -65,7 +65,7 @@ def test_a_run_is_followed_from_before_its_start_through_its_attempts(
         for token in (5, pieces[-1].fencing_token + 1):
             told = calm.schedctl("run", "logs", run.run_id, f"--token={token}", *more)
             assert (told.returncode, told.stdout) == (3, "")
-            assert f"has no attempt with the token {token}" in told.stderr
+            assert f"attempt with token {token} of run {run.run_id} not found" in told.stderr
 
 
 def test_a_log_that_is_read_over_rest_goes_on_at_the_next_member_while_it_is_written(

@@ -271,7 +271,7 @@ def test_a_run_waits_for_a_worker_that_has_its_executor(
     run = client.submit(plugin={"executor": "teleport", "config": {"to": "moon"}})
     try:
         why = cluster.schedctl("run", "why", run.run_id).stdout
-        assert "no worker attached takes plugin/teleport" in why
+        assert "no connected worker runs plugin/teleport" in why
         assert client.runs.get(run.run_id).state == "PENDING"
     finally:
         client.runs.cancel(run.run_id)
@@ -287,7 +287,7 @@ def test_who_waits_is_told_that_each_worker_has_refused_and_any_member_says_why(
         idempotency_key="refused",
     )
     try:
-        refused = "It waits: 1 might run it, and each has refused it: handler 'in_a_thread' has no"
+        refused = "The run waits: all suitable workers (1) have rejected it: handler 'in_a_thread'"
         [line] = [one for one in waited.stderr.splitlines() if "refused" in one]
         assert line.startswith(f"run {run.run_id}: {refused}")
         assert waited.returncode == 7

@@ -46,7 +46,7 @@ def test_a_schedule_ends_with_its_last_run_and_goes_on_when_it_may_make_more(
     wait_until(lambda: succeeded() == 4, PATIENCE, "a fourth, that a person asked for")
     later = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
     told = calm.schedctl("job", "explain", name, "--at", later.isoformat())
-    assert told.stdout.startswith("It isn't due: the schedule has made the 3 runs that max_runs")
+    assert told.stdout.startswith("The job won't run: all 3 runs of max_runs have been created")
 
     calm_client.jobs.update(name, max_runs=5)
     wait_until(lambda: ended() is not None, PATIENCE, "the schedule to end once more")
@@ -94,7 +94,7 @@ def test_a_job_that_is_paused_until_an_instant_goes_on_by_itself(
 
     wait_until(after, PATIENCE, "a run after the pause")
     told = calm.schedctl("job", "explain", name, "--at", (until - timedelta(seconds=1)).isoformat())
-    assert told.stdout.startswith("It was skipped by a pause by ")
+    assert told.stdout.startswith("The run was skipped by a pause by ")
     assert "stocktaking" in told.stdout
     calm_client.jobs.delete(name)
 

@@ -145,7 +145,7 @@ def test_a_job_at_an_instant_fires_once_and_on_time(
     assert run.succeeded
     told = timetable.at.replace(microsecond=timetable.at.microsecond // 1000 * 1000)
     assert run.scheduled_at == told, "in the milliseconds that everybody sees"
-    assert "It ran on time" in calm_client.jobs.explain("once", run.scheduled_at).answer
+    assert "The job ran on time" in calm_client.jobs.explain("once", run.scheduled_at).answer
     assert_on_time([run], timetable.once)
     assert [start.run_id for start in timetable.once.starts()] == [run.run_id]
     assert calm_client.jobs.get("once").next_run_at is None

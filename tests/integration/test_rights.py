@@ -265,7 +265,7 @@ async def test_who_shows_a_certificate_that_names_nobody_is_told_what_it_has_and
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await listing(jobs.ListJobsRequest(), timeout=5)
     assert refused.value.code() is UNKNOWN
-    said = "names nobody that schedd knows: 'schedd://worker/w1', 'schedd://worker/w2'"
+    said = "has no name that schedd knows: 'schedd://worker/w1', 'schedd://worker/w2'"
     assert said in (refused.value.details() or "")
     assert re.search(rf"rejected=1 error=.*{re.escape(said)}", caplog.text)
 
@@ -364,7 +364,7 @@ async def test_a_quiet_stream_is_refused_as_a_call_is_when_what_opened_it_is_ove
     async def nothing() -> None:
         pass
 
-    assert "certificate has ended" in await until_over(place.mutual, bob, nothing)
+    assert "certificate has expired" in await until_over(place.mutual, bob, nothing)
     async with served(dsn, demanded=True) as other:
         for member in (place.web, other):
             token_id, text = await place.token(1)

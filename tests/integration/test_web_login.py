@@ -137,7 +137,7 @@ async def test_who_sees_what_isn_t_there_or_may_not_is_told_on_a_page_who_they_a
     nowhere = await web.get("/nowhere", headers=sent)
     denied = await web.ask("POST", "/cluster/pause", data={}, headers=form)
     assert (nowhere.status, denied.status) == (404, 403)
-    assert "PauseCluster takes the role admin in" in denied.text
+    assert "PauseCluster requires the role admin in" in denied.text
     for answer in (nowhere, denied):
         assert 'You are user/alice (<a href="/login">log in or out</a>)' in answer.text
     assert (await web.get("/static/nowhere.css", headers=sent)).status == 404
@@ -185,7 +185,7 @@ async def test_a_login_and_its_end_wait_for_a_silent_postgresql_no_longer_than_o
         refused = await log_in(web, text)
         left = await web.ask("POST", "/logout", headers=sent, allow_redirects=False)
     assert (refused.status, "set-cookie" in refused.headers) == (503, False)
-    assert "PostgreSQL gave this member no answer within 0.5 s" in refused.text
+    assert "PostgreSQL timed out: no answer within 0.5 s" in refused.text
     assert (left.status, "set-cookie" in left.headers) == (504, False), "it may still be good"
     assert "it may have been made" in left.text
 
@@ -336,7 +336,7 @@ async def test_what_is_no_token_makes_no_login_and_the_page_says_so(web: Web, ty
     answer = await log_in(web, typed)
     assert answer.status == 403
     assert "set-cookie" not in answer.headers
-    assert "isn&#39;t one of this cluster" in answer.text
+    assert "isn&#39;t valid in this cluster" in answer.text
 
 
 async def test_a_login_with_two_tokens_is_refused_as_what_is_given_twice(web: Web) -> None:
@@ -358,7 +358,7 @@ async def test_logins_that_fail_are_told_once_a_second_at_most_with_how_many_the
     assert (await log_in(web, "schedd_x")).status == 403
     lines = [one.getMessage() for one in caplog.records if one.name == "schedd.web.login"]
     told = r"login failed: peer=127\.0\.0\.1:\d+ failures=(\d+) "
-    told += r"error=the token isn't one of this cluster's"
+    told += r"error=the token isn't valid in this cluster"
     counts = [found[1] for line in lines if (found := re.fullmatch(told, line))]
     assert (len(lines), counts) == (2, ["1", "20"])
 
@@ -684,7 +684,7 @@ async def test_a_certificate_that_names_nobody_is_told_from_none_and_the_log_say
             answer = await secure.get("/api/v1/jobs", ssl=mine)
         assert (answer.status, answer.json["reason"]) == (401, "CERTIFICATE_NAMES_NOBODY")
         assert "'SCHEDD://user/bob/viewer/*'" in answer.json["detail"]
-        [line] = [each for each in caplog.messages if "names nobody" in each]
+        [line] = [each for each in caplog.messages if "has no name that schedd knows" in each]
         assert line.startswith(
             "request rejected: method=GET path='/api/v1/jobs' peer=('127.0.0.1', "
         )

@@ -708,7 +708,7 @@ async def test_a_redrive_is_told_as_what_is_to_be_and_what_may_stay(web: Web) ->
         ({"fingerprint": "f"}, "Group.job: is missing"),
         ({"job": "etl", "fingerprint": "f", "until": "then"}, "isn&#39;t a valid time"),
         ({"job": "etl", "fingerprint": "f", "count": "many"}, "isn&#39;t a valid count"),
-        ({"job": "etl", "fingerprint": "f", "count": "2"}, "are chosen by now than 2"),
+        ({"job": "etl", "fingerprint": "f", "count": "2"}, "the selection now has more than 2"),
     ],
 )
 async def test_a_form_that_names_no_group_of_dead_letters_is_refused(

@@ -390,7 +390,7 @@ async def test_a_page_goes_on_with_the_question_that_it_began_with_alone(web: We
         assert (await web.get(f"/api/v1/{path}", params=mine | token)).status == 200, path
         refused = await web.get(f"/api/v1/{path}", params=other | token)
         assert (refused.status, refused.json["reason"]) == (400, "BAD_PAGE_TOKEN"), path
-        assert "goes with the filter that it was given for" in refused.json["detail"]
+        assert "was issued for another filter" in refused.json["detail"]
 
 
 AT_THE_ENDS_OF_TIME = ("9999-12-31T23:59:59-23:00", "0001-01-01T00:00:00+23:00")
@@ -578,7 +578,7 @@ async def test_what_is_wrong_before_a_stream_begins_is_a_plain_problem(web: Web)
     assert (answer.status, answer.json["reason"]) == (404, "NO_SUCH_JOB")
     answer = await web.get("/api/v1/events", headers={"Last-Event-ID": "yesterday"})
     assert (answer.status, answer.json["reason"]) == (400, "BAD_CURSOR")
-    assert answer.json["detail"].startswith("Last-Event-ID: 'yesterday' isn't the id of an event")
+    assert answer.json["detail"].startswith("Last-Event-ID: 'yesterday' isn't a valid cursor")
 
 
 async def test_events_begin_with_the_runs_that_live_and_say_where_to_go_on(web: Web) -> None:

@@ -1,1 +1,1 @@
-"""What calls write into the audit log."""
+"""The audit log of calls."""

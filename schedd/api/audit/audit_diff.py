@@ -1,17 +1,17 @@
-"""Definitions of jobs and calendars as the audit has them: what is set, or differs, in a bound.
+"""Definitions of jobs and calendars in the audit log: the fields that are set, or that changed.
 
-    create ──▶ after:  {field: value, …}              what was set
-    update ──▶ before: {field: value | null, …}       the fields that differ, as they were,
-               after:  {field: value | null, …}       and as they are; null: not set
+    create ──▶ after:  {field: value, …}              the fields that are set
+    update ──▶ before: {field: value | null, …}       the changed fields before the edit
+               after:  {field: value | null, …}       and after it; null: not set
     submit ──▶ after:  {namespace, name, field: value, …}
     delete ──▶ before: {field: value, …}
-               after:  {note: why}                if it was said
+               after:  {note: why}                    if a note was given
 
 Invariants
-- Keys and values are those of `schedctl job get -o json`, without what the cluster sets; of a
-  calendar those of `schedctl calendar get`, of one-time work those of a job.
-- A state is valid JSON, however large the definition is: a field that has no room any more is
-  `{"$cut": N}`, N characters or bytes being left out.
+- Keys and values are those of `schedctl job get -o json` or `schedctl calendar get`, without the
+  fields that the cluster sets. One-time work has those of a job.
+- A state is valid JSON of bounded size: a field that doesn't fit is `{"$cut": N}`, N being its
+  characters or bytes.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from schedproto.v1 import calendar_service_pb2, job_pb2
 Spec: TypeAlias = job_pb2.Job | calendar_service_pb2.Calendar
 
 MOST: Final = 8 * 1024
-"""Characters that the values of a state have together; 60 more a field that is cut, at most."""
+"""Characters of all values of a state together. A field that is cut adds at most 60."""
 
 
 def definition(record: JobRecord) -> str:
-    """All that is set."""
+    """Return all set fields of a definition."""
     if record.definition.ephemeral:
         return _work(record)
     return whole(stored_spec(record.definition.spec))
 
 
 def _work(record: JobRecord) -> str:
-    """Of one-time work what runs, and whose it is; what it is given stands with its run. Of many
-    that differ in that alone it is written once.
+    """Return the fields of one-time work, without its payload, which is stored with the run. Work
+    that differs only in its payload is serialized once.
     """
     stored = record.definition
     spec = stored_spec(stored.spec)
@@ -55,12 +55,12 @@ def _work(record: JobRecord) -> str:
 
 
 def whole(spec: Spec) -> str:
-    """All that is set."""
+    """Return all set fields."""
     return _state(spec, _set(spec))
 
 
 def differences(old: Spec, new: Spec) -> tuple[str, str]:
-    """What differs: as it was, as it is."""
+    """Return the changed fields, before and after."""
     was, now = _set(old), _set(new)
     names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
     return _state(old, names), _state(new, names)
@@ -68,12 +68,12 @@ def differences(old: Spec, new: Spec) -> tuple[str, str]:
 
 @lru_cache(maxsize=256)
 def _rest(spec: bytes) -> str:
-    """All that is set, to be put among others."""
+    """Return all set fields as JSON without its braces."""
     return whole(stored_spec(spec))[1:-1]
 
 
 def _set(spec: Spec) -> dict[str, Any]:
-    """Its fields that say something, by their JSON names."""
+    """Return the set fields by their JSON names."""
     return {
         field.json_name: value
         for field, value in spec.ListFields()
@@ -82,14 +82,14 @@ def _set(spec: Spec) -> dict[str, Any]:
 
 
 def _state(spec: Spec, names: Collection[str]) -> str:
-    """What each of these fields says, null where it isn't set. What is large isn't even written."""
+    """Return these fields as JSON, null if not set. Large fields aren't serialized at all."""
     large = {
         field.json_name: value.ByteSize()
         for field, value in spec.ListFields()
         if isinstance(value, Message) and value.ByteSize() > MOST
     }
-    told = fields_to_json(spec, _set(spec).keys() & (set(names) - large.keys()))
-    texts = {name: _compact(value) for name, value in told.items()}
+    values = fields_to_json(spec, _set(spec).keys() & (set(names) - large.keys()))
+    texts = {name: _compact(value) for name, value in values.items()}
     left = MOST
     written = []
     for name in names:
@@ -104,4 +104,4 @@ def _state(spec: Spec, names: Collection[str]) -> str:
 
 
 _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-"""Made once: to put an encoder together costs more than to use it."""
+"""Created once: building an encoder costs more than using it."""

@@ -1,4 +1,4 @@
-"""Refused changes of the cluster are audited too: who wanted what, and why it wasn't done."""
+"""Audit rejected changes of the cluster: the caller, the requested change, and the reason."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -10,8 +10,8 @@ from schedd.api.errors import CallError, OutcomeUnclear
 from schedd.api.services import Caller, Services, compact
 from schedkit.errors import Unavailable
 
-GONE_WITHIN: Final = 2.0
-"""Seconds to write what may have happened: a caller has gone, or the world was away."""
+WRITE_WITHIN: Final = 2.0
+"""Seconds to write the audit line after the caller left or a dependency failed."""
 
 
 @asynccontextmanager
@@ -21,33 +21,33 @@ async def audited(
     action: str,
     object_: str,
     request_id: str,
-    wished: Mapping[str, object] | None = None,
+    requested: Mapping[str, object] | None = None,
 ) -> AsyncIterator[None]:
-    """Write down what is raised inside: as refused, or as unknown where it may have happened. That
-    is so too when etcd gave no answer, and when the caller left before it had one. `wished`: what
-    the caller would have the object be; it stands as the line's "after".
+    """Write an audit line for an error that is raised inside. Its outcome is "refused", or
+    "unknown" if the change may have been made: etcd didn't answer, or the caller left. `requested`,
+    the state that the caller asked for, is the line's "after".
     """
 
-    async def told(outcome: str, reason: str) -> None:
+    async def write(outcome: str, reason: str) -> None:
         entry = caller.audit(action, object_, request_id)
-        if wished is not None:
-            entry = replace(entry, after=compact(wished))
+        if requested is not None:
+            entry = replace(entry, after=compact(requested))
         await services.store.audit(replace(entry, outcome=outcome, reason=reason))
 
-    async def tried(reason: str) -> None:
-        """Of what may have happened, the caller is to hear that, whether this is written or not."""
+    async def write_unknown(reason: str) -> None:
+        """The caller gets the original error, also if this line can't be written."""
         with suppress(Unavailable, TimeoutError):
-            async with asyncio.timeout(GONE_WITHIN):
-                await told("unknown", reason)
+            async with asyncio.timeout(WRITE_WITHIN):
+                await write("unknown", reason)
 
     try:
         yield
     except OutcomeUnclear as error:
-        await tried(error.reason)
+        await write_unknown(error.reason)
         raise
     except CallError as error:
-        await told("refused", error.reason)
+        await write("refused", error.reason)
         raise
     except (Unavailable, asyncio.CancelledError) as error:
-        await tried("UNAVAILABLE" if isinstance(error, Unavailable) else "GONE")
+        await write_unknown("UNAVAILABLE" if isinstance(error, Unavailable) else "GONE")
         raise

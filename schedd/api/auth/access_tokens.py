@@ -1,4 +1,4 @@
-"""Calls on access tokens; logins, which are short-lived ones; and who the caller is."""
+"""Calls on access tokens, on logins (short-lived tokens), and on the caller's identity."""
 
 import secrets
 from collections.abc import Iterator, Sequence
@@ -30,17 +30,15 @@ from schedproto.v1 import auth_service_pb2 as wire
 MOST_NAMESPACES: Final = 100
 SHORTEST: Final = timedelta(minutes=1)
 MOST_DEEP: Final = 32
-"""Makers above a token: whoever is asked who a token is looks at all of them."""
+"""Ancestors of a token, all of which each lookup reads."""
 MOST_NOTED: Final = 100
-"""Of those that end with one that is revoked the audit has no more ids, and how many they are."""
+"""Ids of descendants that the audit line of a revocation lists, beside their number."""
 
 
 async def create_token(
     services: Services, caller: Caller, request: wire.CreateTokenRequest
 ) -> wire.CreateTokenResponse:
-    """Make one; its text is told once, here. One that a token makes ends with that: nobody stays
-    longer than they were let in for.
-    """
+    """Create a token. Its text is returned only here. It ends with the token that created it."""
     now = services.clock.now()
     asked = request.lifetime.ToTimedelta() if request.HasField("lifetime") else None
     ends = _maker_ends(caller)
@@ -68,7 +66,7 @@ async def create_token(
 async def list_tokens(
     services: Services, caller: Caller, request: wire.ListTokensRequest
 ) -> wire.ListTokensResponse:
-    """A page of them, newest first."""
+    """Return a page of tokens, newest first."""
     del caller
     size = paging.size(request.page_size)
     after = paging.read_token("tokens", request.page_token)
@@ -87,13 +85,13 @@ async def list_tokens(
 async def revoke_token(
     services: Services, caller: Caller, request: wire.RevokeTokenRequest
 ) -> wire.Token:
-    """It is worth nothing any more, nor is what was made by it."""
+    """Revoke a token and all tokens created with it."""
     token_id = AccessTokenId(id_of("token_id", request.token_id))
     entry = caller.audit("revoke", f"token/{token_id}", request.request_id)
     done = await _revoke(services, caller, token_id, entry)
     if done is None:
         raise NotFound(
-            f"there is no token {cut(request.token_id)}",
+            f"token {cut(request.token_id)} not found",
             reason="NO_SUCH_TOKEN",
             remedy="see `schedctl auth token list`",
         )
@@ -103,7 +101,7 @@ async def revoke_token(
 async def get_identity(
     services: Services, caller: Caller, request: wire.GetIdentityRequest
 ) -> wire.Identity:
-    """Who the caller is, as this member takes them."""
+    """Return the caller's identity and roles."""
     del services, request
     who = caller.who
     return wire.Identity(
@@ -118,8 +116,8 @@ async def get_identity(
 
 
 async def log_in(services: Services, caller: Caller) -> tuple[str, timedelta]:
-    """The text of a login, and for how long it is good: a token as good as the caller's own, for a
-    shorter time. Theirs must be one, for a login ends with the token that it was made by.
+    """Create a login and return its text and lifetime. A login is a token with the caller's roles
+    and a shorter lifetime. It ends with the caller's token, so the caller must have one.
     """
     who = caller.who
     assert who.token is not None
@@ -147,16 +145,14 @@ async def log_in(services: Services, caller: Caller) -> tuple[str, timedelta]:
 
 
 async def log_out(services: Services, caller: Caller) -> None:
-    """The login that the caller came by is worth nothing any more, nor is what was made by it."""
+    """Revoke the caller's login and all tokens created with it."""
     if (token := caller.who.token) is not None:
         entry = caller.audit("logout", f"token/{token}")
         await _revoke(services, caller, token, entry)
 
 
 async def replace_login(services: Services, text: str, source: str) -> None:
-    """A login that its browser has another for is worth nothing any more; what is none, or over,
-    stays as it is.
-    """
+    """Revoke a login that its browser replaced. Other tokens, and expired logins, are kept."""
     try:
         who = await services.authentication.of_token(text)
     except Unauthenticated:
@@ -170,7 +166,7 @@ async def replace_login(services: Services, text: str, source: str) -> None:
 async def _revoke(
     services: Services, caller: Caller, token: AccessTokenId, entry: AuditEntry
 ) -> Revoked | None:
-    """It is worth nothing here whatever comes of it: who asks may never hear that it was done."""
+    """Revoke the token. This member rejects it also if the outcome is unknown."""
     try:
         return await services.access_tokens.revoke(token, caller.actor, entry, _noted)
     finally:
@@ -178,9 +174,7 @@ async def _revoke(
 
 
 async def _store(services: Services, token: AccessToken, entry: AuditEntry) -> None:
-    """Store a new one. Raises Unauthenticated: the one that it is made by was revoked, which this
-    member didn't know yet.
-    """
+    """Store a new token. Raises Unauthenticated if its parent was revoked meanwhile."""
     if not await services.access_tokens.create(token, entry):
         if token.maker is not None:
             services.authentication.revoked(token.maker)
@@ -192,42 +186,42 @@ async def _not_too_deep(services: Services, caller: Caller) -> None:
         maker = await services.access_tokens.find(caller.who.token)
         if maker is not None and len(maker.makers) >= MOST_DEEP:
             raise FailedPrecondition(
-                f"your token was made by a token that was made by one, and so on, {MOST_DEEP} deep",
+                f"your token has {MOST_DEEP} ancestors, the maximum: it can't create tokens",
                 reason="TOO_MANY_MAKERS",
-                remedy="make it with a token that fewer stand above, or with a certificate",
+                remedy="use a token with fewer ancestors, or a certificate",
             )
 
 
 def _drawn(token: AccessToken) -> tuple[AccessToken, str]:
-    """It with a secret of its own, and what is sent for it."""
+    """Return the token with a new secret, and the text that its owner sends."""
     text, digest = text_of(token.id, secrets.token_bytes(SECRET_BYTES))
     return replace(token, digest=digest), text
 
 
 def _faults(request: wire.CreateTokenRequest, lifetime: timedelta) -> Iterator[Violation]:
     if not is_name(request.name):
-        yield Violation("name", "give whose it is: letters, digits, '.', '_', '@', '+', '-'")
+        yield Violation("name", "give the owner's name: letters, digits, '.', '_', '@', '+', '-'")
     if not request.role:
         yield Violation("role", "give one of viewer, operator, admin")
     if len(request.namespaces) > MOST_NAMESPACES:
-        yield Violation("namespaces", f"are at most {MOST_NAMESPACES}")
+        yield Violation("namespaces", f"has more than {MOST_NAMESPACES} entries")
     for namespace in request.namespaces[:MOST_NAMESPACES]:
         if namespace != EVERY:
             yield from validation.check_name(namespace, "namespaces")
     if not SHORTEST <= lifetime <= LONGEST:
-        yield Violation("lifetime", f"is from a minute to {LONGEST.days} days")
+        yield Violation("lifetime", f"must be from 1 minute to {LONGEST.days} days")
 
 
 def _maker_ends(caller: Caller) -> datetime | None:
-    """When the token ends that the caller came by; None: they came by none."""
+    """Return when the caller's token expires; None: the caller has no token."""
     return caller.who.until if caller.who.token is not None else None
 
 
 def _too_late(asked: timedelta | None, now: datetime, ends: datetime | None) -> Iterator[Violation]:
-    """What is wrong with a lifetime that was asked for, by a caller whose own token ends then."""
+    """Return the violation of a lifetime beyond the caller's own token."""
     if asked is not None and ends is not None and asked > ends - now:
         at = ends.isoformat(timespec="seconds")
-        yield Violation("lifetime", f"goes beyond the token that makes it, which ends at {at}")
+        yield Violation("lifetime", f"is longer than that of your token, which expires at {at}")
 
 
 def _said(token: AccessToken) -> dict[str, object]:
@@ -240,7 +234,7 @@ def _said(token: AccessToken) -> dict[str, object]:
 
 
 def _noted(token: AccessToken, with_it: Sequence[AccessTokenId]) -> tuple[str, str]:
-    """As the audit has one that is revoked, and what ends with it: never what it is proven by."""
+    """Return a revoked token and its descendants, for the audit log: never a secret."""
     ids = [str(token_id) for token_id in with_it[:MOST_NOTED]]
     ended = compact({"ended_with_it": len(with_it), "tokens": ids}) if with_it else ""
     return compact(_said(token)), ended

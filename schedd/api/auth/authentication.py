@@ -1,23 +1,22 @@
-"""Who calls: by the certificate that they showed, or by the access token that they sent.
+"""Authenticate callers by client certificate or access token.
 
-    token ─▶ its row, `remembered` for FRESH seconds ─▶ secret? ended? revoked? ─▶ Identity
-    certificate ─▶ names in it (`core.rights`) ─▶ Identity, until the certificate ends
-    stream ─▶ its reader is asked about again and again, in memory (`readers`)
+    token ─▶ its row, cached for FRESH seconds ─▶ secret? expired? revoked? ─▶ Identity
+    certificate ─▶ names in it (`core.rights`) ─▶ Identity, until the certificate expires
+    stream ─▶ its reader is checked regularly, in memory (`stream_readers`)
 
 Invariants
-- A token that is sent is judged, whatever certificate comes with it: a wrong one isn't passed by.
-  Of two it isn't guessed which is meant.
-- A revoked token is worth nothing FRESH seconds later, on whichever member; here, at once. So is
-  a stream that it opened, and what was made by it. A login that newer ones ended has FRESH here,
-  too.
-- While PostgreSQL says nothing, nobody is known by a token but for what needs none of it (`lately`:
-  a member's own figures and the doctor, which tell that it is away): who was known LATELY, and
-  isn't known here to have been revoked since. One that answers later than that is heard all the
-  same, by the next who asks.
-- That a token has ended or was revoked is told to who knows its secret alone.
-- Tokens that this member has verified before never wait for unknown ones: LOOKS of them are read
-  at a time, and unknown tokens share one statement at a time (`token_lookups`). Rows of at
-  most MOST tokens are kept; those of unknown tokens are forgotten first.
+- A token has priority over a certificate: with an invalid token, the call is rejected. So is a call
+  with two tokens.
+- This member rejects a token at once after a revocation here, and within FRESH seconds after one
+  elsewhere. The same holds for its streams and for tokens created with it. A login that newer ones
+  replaced is rejected within FRESH seconds, here too.
+- While PostgreSQL doesn't answer, tokens are rejected, except for calls that work without it
+  (`lately`: a member's own metrics and the doctor). These accept a token that was verified within
+  LATELY and not revoked here since. A later answer of PostgreSQL counts for the next call.
+- Only a caller with the token's secret learns that the token expired or was revoked.
+- Tokens that this member verified before never wait for unknown ones: LOOKUPS of them are read at a
+  time, and unknown tokens share one statement at a time (`token_lookups`). At most MOST rows are
+  cached; those of unknown tokens are evicted first.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from schedd.api import deadlines
-from schedd.api.auth.token_cache import MOST, Remembered
+from schedd.api.auth.token_cache import MOST, TokenCache
 from schedd.api.auth.token_lookups import TokenLookups
 from schedd.api.errors import OutOfTouch, Unauthenticated, wrong
 from schedd.api.runs.stream_readers import TICK, Readers
@@ -46,63 +45,64 @@ from schedkit.tasks import Loop
 T = TypeVar("T")
 
 FRESH: Final = 5.0
-"""Seconds for which a row that was read stands for what is stored."""
+"""Seconds for which a cached row is used."""
 LATELY: Final = 86_400.0
-"""Seconds for which it does where PostgreSQL says nothing, for who reads what needs none of it."""
+"""Seconds for which it is used for `lately` calls while PostgreSQL doesn't answer."""
 PROMPT: Final = 1.0
-"""Seconds that those wait for its answer: it is then that they are to be told so."""
-LOOKS: Final = 4
+"""Seconds that a `lately` call waits for PostgreSQL."""
+LOOKUPS: Final = 4
 
 BEARER: Final = "bearer "
 HOW: Final = (
-    "show a certificate (`schedctl auth issue`) or send a token (`schedctl auth token create`)"
+    "use a client certificate (`schedctl auth issue`) or send a token"
+    " (`schedctl auth token create`)"
 )
 NAMED: Final = (
-    f"show one with the URI {SCHEME}user/NAME/ROLE/NAMESPACE, {SCHEME}worker/NAME or"
-    f" {SCHEME}member/NAME, and of one subject alone (`schedctl auth issue`), or send a token"
+    f"use a certificate with the URI {SCHEME}user/NAME/ROLE/NAMESPACE, {SCHEME}worker/NAME or"
+    f" {SCHEME}member/NAME, all of one subject (`schedctl auth issue`), or send a token"
 )
-NAMES_NOBODY: Final = "CERTIFICATE_NAMES_NOBODY"
-"""Why somebody is refused whose certificate is good, and says nothing that schedd understands."""
+NO_SUBJECT: Final = "CERTIFICATE_NAMES_NOBODY"
+"""Reason code for a valid certificate without a name that schedd knows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Nobody:
-    """Whom a certificate names that is good, and says nothing that schedd understands."""
+class UnknownSubject:
+    """The subject of a valid certificate without a name that schedd knows."""
 
     uris: str
-    """As they are told."""
+    """Its URIs, for messages."""
 
 
 class Authentication:
-    """Of one member. `demanded`: whether anybody is asked who they are."""
+    """The authentication of one member. `demanded`: callers must authenticate."""
 
     def __init__(self, store: AccessTokenStore, clock: ClusterClock, *, demanded: bool) -> None:
         self.demanded: Final = demanded
         self._store, self._clock = store, clock
-        self._looks = asyncio.Semaphore(LOOKS)
-        self._rows = Remembered()
+        self._lookups = asyncio.Semaphore(LOOKUPS)
+        self._rows = TokenCache()
         self._unknown = TokenLookups(store, self._rows.keep)
-        self._looking: dict[AccessTokenId, asyncio.Task[None]] = {}
-        self._certificates: OrderedDict[bytes, Identity | Nobody] = OrderedDict()
+        self._pending: dict[AccessTokenId, asyncio.Task[None]] = {}
+        self._certificates: OrderedDict[bytes, Identity | UnknownSubject] = OrderedDict()
         self._readers = Readers(self._over, self._refresh)
 
     @property
     def loops(self) -> tuple[Loop, ...]:
-        """To be run as long as anything is streamed."""
+        """Loops to run while there are streams."""
         return self._readers.loops
 
     async def of(
         self,
         sent: tuple[str, ...],
-        certificate: Callable[[], Identity | Nobody | None],
+        certificate: Callable[[], Identity | UnknownSubject | None],
         *,
         lately: bool = False,
     ) -> Identity:
-        """Who sent this header (all that came of it), or else showed this certificate. `lately`:
-        for what needs no PostgreSQL.
+        """Return the identity for these Authorization headers, or else for this certificate.
+        `lately`: the call works without PostgreSQL.
 
         Raises:
-            InvalidArgument: it came more than once. Unauthenticated: nobody that is known.
+            InvalidArgument: more than one header. Unauthenticated: no valid credentials.
             OutOfTouch, Unavailable: the token can't be looked up.
         """
         if not self.demanded:
@@ -113,59 +113,63 @@ class Authentication:
             return await self.of_header(sent[0], lately=lately)
         who = certificate()
         if who is None:
-            raise _unknown("it isn't known who calls", "NO_CREDENTIALS")
-        if isinstance(who, Nobody):
-            what = f"a certificate was shown, but it names nobody that schedd knows: {who.uris}"
-            raise Unauthenticated(what, reason=NAMES_NOBODY, remedy=NAMED)
+            raise _unknown("credentials are missing", "NO_CREDENTIALS")
+        if isinstance(who, UnknownSubject):
+            what = f"the client certificate has no name that schedd knows: {who.uris}"
+            raise Unauthenticated(what, reason=NO_SUBJECT, remedy=NAMED)
         if who.ended(self._clock.now()):
-            raise _unknown("the certificate has ended", "CERTIFICATE_EXPIRED")
+            raise _unknown("the client certificate has expired", "CERTIFICATE_EXPIRED")
         return who
 
     async def of_header(self, authorization: str, *, lately: bool = False) -> Identity:
-        """Who is meant by `Bearer schedd_…`. Raises Unauthenticated, OutOfTouch, Unavailable."""
+        """Return the identity for `Bearer schedd_…`. Raises Unauthenticated, OutOfTouch,
+        Unavailable.
+        """
         if authorization[: len(BEARER)].lower() != BEARER:
-            raise _unknown("authorization isn't `Bearer` and a token", "BAD_TOKEN")
+            raise _unknown("the Authorization header isn't `Bearer TOKEN`", "BAD_TOKEN")
         async with deadlines.read(deadlines.SILENT_FOR):
             return await self.of_token(authorization[len(BEARER) :].strip(), lately=lately)
 
     async def of_token(self, text: str, *, lately: bool = False) -> Identity:
-        """Whose token this is. Raises Unauthenticated, Unavailable."""
+        """Return the identity for a token. Raises Unauthenticated, Unavailable."""
         parts = read(text)
         token = None if parts is None else await self._stored(*parts, lately=lately)
         if parts is None or token is None or not token.is_of(parts[1]):
-            raise _unknown("the token isn't one of this cluster's", "BAD_TOKEN")
-        return self._living(token)
+            raise _unknown("the token isn't valid in this cluster", "BAD_TOKEN")
+        return self._valid(token)
 
-    async def still(self, who: Identity) -> None:
-        """Raise Unauthenticated where what somebody was known by is over: for what lasts."""
+    async def check(self, who: Identity) -> None:
+        """Raise Unauthenticated if credentials expired or were revoked during a long request."""
         if who.token is not None:
             await self._row(who.token)
         if (over := self._over(who)) is not None:
             raise over
 
     def until_over(self, who: Identity, items: AsyncIterator[T]) -> AsyncGenerator[T, None]:
-        """These, for as long as `still` would say nothing: it raises the same where there is no
-        item, too. To be closed by who reads it.
+        """Return the items until `check` would raise; it raises the same, also while no item comes.
+        The reader must close it.
         """
         return self._readers.until_over(who, items)
 
-    def of_certificate(self, pem: bytes, uris: Sequence[str]) -> Identity | Nobody:
-        """Whom a certificate that was verified names. Remembered by its bytes."""
+    def of_certificate(self, pem: bytes, uris: Sequence[str]) -> Identity | UnknownSubject:
+        """Return the subject of a verified certificate. Cached by its bytes."""
         if pem not in self._certificates:
             who = identity_of(uris)
             self._certificates[pem] = (
-                Nobody(listed_names(uris)) if who is None else replace(who, until=not_after(pem))
+                UnknownSubject(listed_names(uris))
+                if who is None
+                else replace(who, until=not_after(pem))
             )
             while len(self._certificates) > MOST:
                 self._certificates.popitem(last=False)
         return self._certificates[pem]
 
     def revoked(self, token: AccessTokenId) -> None:
-        """It was, here, or may have been: so what was made by it is worth nothing, either."""
+        """Reject a token that was, or may have been, revoked here, and those created with it."""
         self._rows.revoked(token, boottime())
         self._readers.revoked()
 
-    def _living(self, token: AccessToken) -> Identity:
+    def _valid(self, token: AccessToken) -> Identity:
         if (over := self._token_over(token)) is not None:
             raise over
         return token.identity
@@ -178,16 +182,17 @@ class Authentication:
         return None
 
     def _over(self, who: Identity) -> Unauthenticated | None:
-        """Why what somebody was known by is worth nothing any more, by what is in memory."""
+        """Return why credentials aren't valid any more, by the cached rows; None: they are."""
         if who.token is None:
-            ended = who.ended(self._clock.now())
-            return _unknown("the certificate has ended", "CERTIFICATE_EXPIRED") if ended else None
+            if who.ended(self._clock.now()):
+                return _unknown("the client certificate has expired", "CERTIFICATE_EXPIRED")
+            return None
         if who.ended(self._clock.now()):
             return _unknown("the token has expired", "TOKEN_EXPIRED")
-        if who.token not in self._rows:  # forgotten: `_refresh` asks for it again
+        if who.token not in self._rows:  # evicted: `_refresh` reads it again
             return None
         if (token := self._rows.row(who.token)) is None:
-            return _unknown("the token isn't there any more", "BAD_TOKEN")
+            return _unknown("the token was deleted", "BAD_TOKEN")
         return self._token_over(token)
 
     async def _stored(
@@ -202,37 +207,36 @@ class Authentication:
 
     async def _row(self, token: AccessTokenId) -> AccessToken | None:
         if not self._fresh(token):
-            async with self._looks:
-                if not self._fresh(token):  # somebody looked meanwhile
+            async with self._lookups:
+                if not self._fresh(token):  # else another call read it meanwhile
                     asked = boottime()
                     found = await self._store.find(token)
                     self._rows.keep(asked, {token: found})
         return self._rows.row(token)
 
     async def _row_lately(self, token: AccessTokenId) -> AccessToken | None:
-        """As it was read last, where PostgreSQL doesn't say in time how it stands. The look goes
-        on: what it finds counts for the next who asks.
+        """Return the cached row if PostgreSQL doesn't answer in time. The lookup continues: its
+        result counts for the next call.
         """
         if self._fresh(token):
             return self._rows.row(token)
-        look = self._looking.get(token)
-        if look is None:
-            look = self._looking[token] = asyncio.create_task(self._look(token), name="a token")
-            look.add_done_callback(lambda _: self._looking.pop(token))
-        await asyncio.wait({look}, timeout=PROMPT)
+        lookup = self._pending.get(token)
+        if lookup is None:
+            task = asyncio.create_task(self._look_up(token), name="token lookup")
+            lookup = self._pending[token] = task
+            lookup.add_done_callback(lambda _: self._pending.pop(token))
+        await asyncio.wait({lookup}, timeout=PROMPT)
         if self._fresh(token) or self._rows.known(token, boottime() - LATELY):
             return self._rows.row(token)
         return await self._row(token)
 
-    async def _look(self, token: AccessTokenId) -> None:
+    async def _look_up(self, token: AccessTokenId) -> None:
         with suppress(OutOfTouch, Unavailable):
             async with deadlines.read(deadlines.SILENT_FOR):
                 await self._row(token)
 
     async def _refresh(self, tokens: Collection[AccessTokenId]) -> bool:
-        """Read the rows of all of these, unless each is fresh until the next such look has had its
-        time.
-        """
+        """Read the rows of these tokens, unless all stay fresh until the next refresh."""
         if all(self._fresh(token, FRESH - 2 * TICK) for token in tokens):
             return False
         asked = boottime()
@@ -241,12 +245,12 @@ class Authentication:
         return True
 
     def _fresh(self, token: AccessTokenId, within: float | None = None) -> bool:
-        """Whether what is known of it was read lately, and since the last revocation here."""
+        """Whether the cached row was read within FRESH, and since the last revocation here."""
         return self._rows.fresh(token, boottime() - (FRESH if within is None else within))
 
 
 def ended() -> Unauthenticated:
-    """That a token is worth nothing any more."""
+    """Return the error for a revoked token."""
     return _unknown("the token was revoked", "TOKEN_REVOKED")
 
 

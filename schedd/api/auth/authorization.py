@@ -1,10 +1,10 @@
-"""Whether a caller may: asked of every call before its function sees it (`policy` says what of).
+"""Authorize callers: every call, before its function runs, by the rules of `policy`.
 
-    admitted    by the method alone, before the request is read: known? of the right kind?
-    authorise   by the request: the namespaces that it names, or those of what it names by id
+    admitted    by the method alone, before the request is read
+    authorise   by the request: the namespaces that it names, or those of the objects it names by id
 
-Namespaces don't see each other: what is named by an id and lies in one where the caller may see
-nothing is answered as if it weren't there, and what isn't there the same.
+Invariant: namespaces are isolated. An object in a namespace that the caller may not view is
+reported as not found.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from schedd.api.services import Services
 from schedd.core.ids import BackfillId, RedriveId, RunId
 from schedd.core.jobs.rights import EVERY, Identity, IdentityKind, Role
 
-ASK: Final = "ask somebody who is admin for a token that may: `schedctl auth token create`"
+ASK: Final = "ask an admin for a token with that role: `schedctl auth token create`"
 
 
 def admitted(who: Identity, method: str) -> None:
-    """Raise PermissionDenied where somebody may never call this. `method`: its full name."""
+    """Raise PermissionDenied if the caller may never call this method (its full name)."""
     rule = _rule(who, method)
     if IdentityKind.ANYBODY in (rule.kind, who.kind):
         return
     if rule.role is not None and not who.may_somewhere(rule.role):
-        where = "all namespaces" if rule.where is None else "the namespace that it is about"
+        where = "all namespaces" if rule.where is None else "the request's namespace"
         raise _lacking(who, method, rule.role, where)
 
 
 async def authorise(services: Services, who: Identity, method: str, request: Message) -> None:
-    """Raise PermissionDenied, or NotFound for what they can't know of.
+    """Raise PermissionDenied, or NotFound for an object that the caller may not view.
 
-    Costs nothing for who has the role everywhere; else at most one look at the database.
+    Needs no query for a caller with the role in all namespaces, else one at most.
     """
     rule = _rule(who, method)
     if rule.role is None or who.may(rule.role, EVERY):
@@ -52,23 +52,23 @@ async def authorise(services: Services, who: Identity, method: str, request: Mes
         namespaces = await _of_named(services, who, rule.where, request)
     for namespace in sorted(namespaces):
         if not who.may(rule.role, namespace):
-            raise _lacking(who, method, rule.role, _told(namespace))
+            raise _lacking(who, method, rule.role, _named(namespace))
 
 
 def _rule(who: Identity, method: str) -> Rule:
-    """What the method takes, of who is of its kind."""
+    """Return the rule of a method. Raises PermissionDenied for a caller of another kind."""
     rule = POLICY.get(method)
     if rule is None:
-        raise _denied(f"{_short(method)} is open to nobody", "NO_POLICY", "")
+        raise _denied(f"{_short(method)} isn't allowed for any caller", "NO_POLICY", "")
     if IdentityKind.ANYBODY not in (rule.kind, who.kind) and rule.kind is not who.kind:
-        what = f"{_short(method)} is for the certificate of a {rule.kind.value}"
-        raise _denied(f"{what}, and this is {who.actor}", "WRONG_KIND", "")
+        what = f"{_short(method)} requires the certificate of a {rule.kind.value}"
+        raise _denied(f"{what}; the caller is {who.actor}", "WRONG_KIND", "")
     return rule
 
 
 async def _of_named(services: Services, who: Identity, of: Of, request: Message) -> set[str]:
-    """The namespaces of what the request names, all of which the caller may see; EVERY where it
-    names nothing.
+    """Return the namespaces of the objects that the request names, or EVERY if it names none.
+    Raises NotFound for an object that the caller may not view.
     """
     beside: set[str] = set()
     if of.beside is not None and (not of.ids(request) or getattr(request, of.beside.path)):
@@ -81,7 +81,7 @@ async def _of_named(services: Services, who: Identity, of: Of, request: Message)
         if each not in found or not who.may(Role.VIEWER, found[each]):
             word = of.what.value
             raise NotFound(
-                f"there is no {word} {text}",
+                f"{word} {text} not found",
                 reason=f"NO_SUCH_{word.upper().replace(' ', '_')}",
                 remedy=f"see `schedctl {_LISTS[of.what]}`",
             )
@@ -124,7 +124,7 @@ _LISTS: Final = {
 
 
 def _lacking(who: Identity, method: str, role: Role, where: str) -> PermissionDenied:
-    what = f"{_short(method)} takes the role {role.word} in {where}; {who.actor} hasn't got it"
+    what = f"{_short(method)} requires the role {role.word} in {where}; {who.actor} doesn't have it"
     return _denied(what, "ROLE_MISSING", ASK)
 
 
@@ -132,7 +132,7 @@ def _denied(what: str, reason: str, remedy: str) -> PermissionDenied:
     return PermissionDenied(what, reason=reason, remedy=remedy)
 
 
-def _told(namespace: str) -> str:
+def _named(namespace: str) -> str:
     return "all namespaces" if namespace == EVERY else f"namespace {namespace[:130]}"
 
 

@@ -1,14 +1,14 @@
-"""Who may call what: a line for every method that a member serves. Pure.
+"""Access rules: one for every method that a member serves. Pure.
 
-    method ─▶ Rule ─┬─ kind   a member's or a worker's own, by its certificate
-                    ├─ role   the least that it takes
-                    └─ where  which namespace it takes that in, as the request tells
+    method ─▶ Rule ─┬─ kind   of caller: user, member or worker
+                    ├─ role   the least role that the method requires
+                    └─ where  the namespaces in which it requires that role
 
 Invariants
-- A method without a line is served to nobody, and fails a test (`tests/unit/api/test_policy.py`).
-- Whoever may have a program run (`CreateJob`, `SubmitRun`) is admin of the namespace: it is as
-  mighty as that. An operator works with what others have defined.
-- What tells of all namespaces, or acts on the cluster, takes its role in all of them.
+- A method without a rule is always denied, and fails a test (`tests/unit/api/test_policy.py`).
+- Running a program of one's own (`CreateJob`, `SubmitRun`) requires the role admin in the
+  namespace. Operators work with existing definitions.
+- Methods that show all namespaces, or act on the cluster, require their role in all namespaces.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from schedd.core.jobs.rights import EVERY, IdentityKind, Role
 
 
 class What(Enum):
-    """What is named by an id alone."""
+    """Objects that requests name by id."""
 
     RUN = "run"
     DEAD_LETTER = "dead letter"
@@ -35,7 +35,7 @@ class What(Enum):
 
 
 def _several(message: Message, field: str) -> Iterable[Any]:
-    """The values of a field, be it a repeated one or not."""
+    """Return the values of a field, repeated or not."""
     value = getattr(message, field)
     repeated: bool = message.DESCRIPTOR.fields_by_name[field].is_repeated
     return value if repeated else (value,)
@@ -43,15 +43,15 @@ def _several(message: Message, field: str) -> Iterable[Any]:
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """The namespaces that stand at a path of the request's fields, of which the first may be a
-    repeated one; `unsaid` where none is named.
+    """The namespaces at a path of the request's fields, of which the first may be repeated.
+    `unsaid`: the namespace if none is named.
     """
 
     path: str
     unsaid: str = DEFAULT_NAMESPACE
 
     def of(self, request: Message) -> set[str]:
-        """Which these are."""
+        """Return the namespaces of a request."""
         first, _, rest = self.path.partition(".")
         values = _several(request, first)
         named = set(map(attrgetter(rest), values) if rest else values)
@@ -60,8 +60,8 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class Of:
-    """The namespaces of what is named by the ids in a field; they are looked up. `beside`: those
-    that are named as well, or instead.
+    """The namespaces of the objects whose ids are in a field; they are looked up. `beside`:
+    namespaces that the request names additionally, or instead.
     """
 
     what: What
@@ -69,26 +69,26 @@ class Of:
     beside: In | None = None
 
     def ids(self, request: Message) -> list[str]:
-        """As they were sent."""
+        """Return the ids of a request."""
         return [*_several(request, self.field)]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a method takes. `role` None: it is open to whoever is of the kind."""
+    """The rule of a method. `role` None: every caller of the kind may call it."""
 
     role: Role | None
     where: In | Of | None = None
     """None: in all namespaces."""
     kind: IdentityKind = IdentityKind.USER
     lately: bool = False
-    """It tells of PostgreSQL while that says nothing: to who was known lately, then."""
+    """The method works without PostgreSQL: cached tokens are accepted while it doesn't answer."""
 
 
 OPEN: Final = Rule(None, kind=IdentityKind.ANYBODY)
-"""Served without a question, before anybody is known."""
+"""For all callers, without authentication."""
 KNOWN: Final = Rule(None)
-"""To whoever is known, whatever they may."""
+"""For all authenticated users, with any role."""
 
 
 _NAMESPACE: Final = In("namespace")
@@ -204,4 +204,4 @@ POLICY: Final[Mapping[str, Rule]] = {
     for service, rules in _SERVICES.items()
     for method, rule in rules.items()
 }
-"""Full name of a method → what it takes."""
+"""Full name of a method → its rule."""

@@ -1,13 +1,13 @@
-"""Rows of access tokens, as a member read them last.
+"""The cache of a member for rows of access tokens.
 
-    look ─▶ read ─▶ row, of when it was asked for ─▶ fresh? │ known, if not anew?
-                     ▲ worth nothing any more: it, or one that made it, was revoked here
+    lookup ─▶ row, with the time at which the lookup began ─▶ fresh? known?
+               ▲ revoked: this token, or an ancestor, was revoked here
 
 Invariants
-- Of two looks that one counts that was asked for later, and what was revoked here is so to each
-  that was asked for before.
-- No more than MOST are remembered; those of ids that nobody has go first, so whoever makes ids up
-  drives nobody out.
+- Of two lookups the one that began later counts. A revocation here overrides all lookups that began
+  before it.
+- At most MOST rows are cached. Unknown ids are evicted first, so requests with invented ids never
+  evict real tokens.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from schedkit.records import replace
 MOST: Final = 4_096
 
 _SINCE: Final = datetime.min.replace(tzinfo=UTC)
-"""When isn't said of what was revoked here: until it is read anew it is worth nothing."""
+"""The revocation time of a token that was revoked here, until its row is read again."""
 
 
-class Remembered:
-    """Those of one member. Instants are `boottime`, but for what rows say."""
+class TokenCache:
+    """The cached rows of one member. Times are in seconds of `boottime`."""
 
     def __init__(self) -> None:
         self._rows: OrderedDict[AccessTokenId, tuple[float, AccessToken | None]] = OrderedDict()
@@ -43,21 +43,21 @@ class Remembered:
         return token in self._rows
 
     def row(self, token: AccessTokenId) -> AccessToken | None:
-        """As it was read last; None: it isn't there, or wasn't read."""
+        """Return the cached row; None: it doesn't exist, or wasn't read."""
         return self._rows.get(token, (0.0, None))[1]
 
     def fresh(self, token: AccessTokenId, since: float) -> bool:
-        """Whether it was read since then, and since the last revocation here."""
+        """Whether the row was read after `since`, and since the last revocation here."""
         asked, _ = self._rows.get(token, (-math.inf, None))
         return asked > max(self._revoked_at, since)
 
     def known(self, token: AccessTokenId, since: float) -> bool:
-        """Whether it was there since then."""
+        """Whether the row existed when it was read, after `since`."""
         asked, row = self._rows.get(token, (-math.inf, None))
         return row is not None and asked > since
 
     def keep(self, asked: float, found: Mapping[AccessTokenId, AccessToken | None]) -> None:
-        """What a look found that was asked for then."""
+        """Cache the rows that a lookup found. `asked`: when it began."""
         for token, row in found.items():
             if asked < self._rows.get(token, (-math.inf, None))[0]:
                 continue
@@ -66,11 +66,11 @@ class Remembered:
             if row is not None and row.revoked:
                 self._end(token)
         while len(self._rows) > MOST:
-            nobodys = (token for token, (_, row) in self._rows.items() if row is None)
-            del self._rows[next(nobodys, next(iter(self._rows)))]
+            unknown = (token for token, (_, row) in self._rows.items() if row is None)
+            del self._rows[next(unknown, next(iter(self._rows)))]
 
     def revoked(self, token: AccessTokenId, at: float) -> None:
-        """It was, here and then, or may have been: so what was made by it isn't good, either."""
+        """Mark a token that was, or may have been, revoked here, and those created with it."""
         self._revoked_at = at
         self._revoked[token] = at
         self._revoked.move_to_end(token)
@@ -79,7 +79,7 @@ class Remembered:
         self._end(token)
 
     def _judged(self, row: AccessToken | None, asked: float) -> AccessToken | None:
-        """A row, by what was revoked here since it was asked for."""
+        """Return a row, with the revocations here since its lookup began."""
         if row is None or row.revoked or asked > self._revoked_at:
             return row
         over = any(self._revoked.get(each, -math.inf) >= asked for each in (row.id, *row.makers))

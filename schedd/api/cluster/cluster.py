@@ -1,4 +1,4 @@
-"""Calls on the cluster: who is there, who leads, who owns what, which workers, what was done."""
+"""Calls on the cluster: its state, members, shards, workers and audit log."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ from schedd.core.runs.records import WorkerView, unheard
 from schedproto.v1 import cluster_service_pb2 as wire
 
 AUDIT_BYTES: Final = 2 * 1024 * 1024
-"""Of one page of the audit, about: half of what a message holds."""
+"""Approximate size of a page of the audit log: half of the largest message."""
 
 
 async def get_cluster(
     services: Services, caller: Caller, request: wire.GetClusterRequest
 ) -> wire.Cluster:
-    """The cluster at a glance."""
+    """Return the state of the cluster."""
     del caller, request
     view = services.cluster.view()
     rows = await services.membership.read_shards()
@@ -69,7 +69,7 @@ async def get_cluster(
 async def list_members(
     services: Services, caller: Caller, request: wire.ListMembersRequest
 ) -> wire.ListMembersResponse:
-    """Those who are there, and those lost within the retention, by name."""
+    """Return the members, and those lost within the retention, by name."""
     del caller, request
     view = services.cluster.view()
     rows = await services.membership.read_shards()
@@ -98,7 +98,7 @@ async def lost_now(services: Services) -> Losses:
 async def list_shards(
     services: Services, caller: Caller, request: wire.ListShardsRequest
 ) -> wire.ListShardsResponse:
-    """All shards with owner and epoch."""
+    """Return all shards with owner and epoch."""
     del caller, request
     view = services.cluster.view()
     rows = await services.membership.read_shards()
@@ -120,7 +120,7 @@ async def list_shards(
 async def list_workers(
     services: Services, caller: Caller, request: wire.ListWorkersRequest
 ) -> wire.ListWorkersResponse:
-    """The workers that live, by name. They are few: one page."""
+    """Return the workers, by name, in one page."""
     del caller
     paging.size(request.page_size)
     if request.page_token:
@@ -136,27 +136,27 @@ async def list_workers(
 async def get_worker(
     services: Services, caller: Caller, request: wire.GetWorkerRequest
 ) -> wire.Worker:
-    """One worker, by name."""
+    """Return a worker, by name."""
     del caller
     return await worker_named(services, request.worker)
 
 
 async def worker_named(services: Services, name: str) -> wire.Worker:
-    """One that lives, or is drained. Raises NotFound."""
+    """Return a worker that is running or drained. Raises NotFound."""
     return picked(await workers_by_name(services), name)
 
 
 async def workers_by_name(services: Services) -> dict[str, wire.Worker]:
-    """Those that live, or are drained. Of two with one name, the one that was started last."""
+    """Return workers that are running or drained. Of two with one name, the last one started."""
     return {worker.name: worker for worker in reversed(await _workers(services))}
 
 
 def picked(workers: Mapping[str, wire.Worker], name: str) -> wire.Worker:
-    """The one of this name. Raises NotFound."""
+    """Return the worker of this name. Raises NotFound."""
     if (worker := workers.get(name)) is not None:
         return worker
     raise NotFound(
-        f"there is no live worker {cut(name)!r}",
+        f"worker {cut(name)!r} not found",
         reason="NO_SUCH_WORKER",
         remedy="see `schedctl worker list`",
     )
@@ -165,7 +165,7 @@ def picked(workers: Mapping[str, wire.Worker], name: str) -> wire.Worker:
 async def list_audit(
     services: Services, caller: Caller, request: wire.ListAuditRequest
 ) -> wire.ListAuditResponse:
-    """A page of the audit, newest first; a short one, where its lines say much."""
+    """Return a page of the audit log, newest first. A page with large lines has fewer of them."""
     del caller
     size, listing = paging.size(request.page_size), paging.listing("audit", request)
     rows = await services.store.list_audit(
@@ -187,8 +187,8 @@ async def list_audit(
     return answer
 
 
-async def living(services: Services) -> list[WorkerView]:
-    """Those that live by etcd, with what some member hears from them."""
+async def running_workers(services: Services) -> list[WorkerView]:
+    """Return the workers with a lease in etcd, with the newest heartbeat of any member."""
     here = {view.incarnation.id: view.incarnation for view in services.lines.workers()}
     ids = sorted(services.cluster.view().workers | here.keys())
     stored = {one.id: one for one in await services.worker_store.incarnations(ids)}
@@ -199,10 +199,10 @@ async def living(services: Services) -> list[WorkerView]:
 
 
 async def _workers(services: Services) -> list[wire.Worker]:
-    """Live by etcd, with what some member hears from them; then those that were lost within the
-    retention, and those that are drained and not there.
+    """Return running workers, workers lost within the retention, and drained workers that aren't
+    running.
     """
-    workers = [_worker(view) for view in await living(services)]
+    workers = [_worker(view) for view in await running_workers(services)]
     drains = {one.worker: one for one in await services.worker_store.drains()}
     there = {worker.name for worker in workers}
     lost = wire.Worker.STATE_LOST
@@ -216,7 +216,7 @@ async def _workers(services: Services) -> list[wire.Worker]:
         if (drain := drains.get(worker.name)) is not None:
             worker.drained_at.FromDatetime(drain.at)
             worker.drained_by, worker.drain_reason = drain.by, drain.reason
-            if worker.unheard and worker.state != lost:  # it can't say so itself
+            if worker.unheard and worker.state != lost:  # no heartbeat reports it
                 worker.state = wire.Worker.STATE_DRAINING
     return sorted(workers, key=_by_name_newest_first)
 
@@ -289,7 +289,7 @@ def _member(member: MemberView, view: ClusterView, shards: int, *, fenced: bool)
 
 
 def _state(member: MemberView, *, fenced: bool) -> wire.Member.State.ValueType:
-    """FENCED: its lease still lives, and it may take no shard any more."""
+    """Return a member's state. FENCED: its lease is alive, but it may not take shards any more."""
     if fenced:
         return wire.Member.STATE_FENCED
     return wire.Member.STATE_DRAINING if member.draining else wire.Member.STATE_LIVE

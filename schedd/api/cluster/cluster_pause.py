@@ -1,7 +1,8 @@
-"""Pausing and resuming the whole cluster: nothing fires and nothing starts, and calls still work.
+"""Pause and resume the cluster. While it is paused, nothing fires and nothing starts; calls still
+work.
 
-`ok` of a pause means that nothing starts any more: it waits as the pause of a job does, for the
-attempts of all jobs (`settling`).
+`ok` of a pause means that nothing can start any more. Like the pause of a job it waits for
+dispatched attempts (`quiesce`), here of all jobs.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -18,18 +19,16 @@ from schedd.core.timers.cluster_pauses import Pauses
 from schedproto.v1 import cluster_service_pb2 as wire
 
 CLOCKS_DIFFER: Final = timedelta(minutes=1)
-"""By which the clock of a person's host may be ahead of the cluster's."""
+"""By which a caller's clock may be ahead of cluster time."""
 
 
 async def pause_cluster(
     services: Services, caller: Caller, request: wire.PauseClusterRequest
 ) -> wire.Cluster:
-    """Fire and start nothing until it is resumed. Pausing again changes the note, if it
-    says one.
-    """
+    """Pause the cluster until it is resumed. Pausing again replaces the note, if one is given."""
 
     def entry(before: Pauses, after: Pauses) -> AuditEntry:
-        return caller.changed("pause", "cluster", _told(before), _told(after), request.request_id)
+        return caller.changed("pause", "cluster", _state(before), _state(after), request.request_id)
 
     validation.check_note(request.note, "note")
     async with quiesce.kept(services, "the cluster"):
@@ -44,8 +43,8 @@ async def pause_cluster(
 async def resume_cluster(
     services: Services, caller: Caller, request: wire.ResumeClusterRequest
 ) -> wire.Cluster:
-    """Fire and start again. What fell due in the pause is SKIPPED (PAUSED), or caught up: all of
-    it, or from some instant on. A cluster that recovers is resumed with one of the three chosen.
+    """Resume the cluster. Scheduled times of the pause are SKIPPED (PAUSED), or caught up: all of
+    them, or those since a given time. In recovery the caller must choose one of the three.
     """
     since = _since(services, request)
     catch_up = True if request.catch_up else False if request.catch_up_nothing else None
@@ -54,15 +53,16 @@ async def resume_cluster(
         chosen: dict[str, object] = {"catchUp": bool(catch_up)}
         if since is not None:
             chosen = {"catchUpSince": since.isoformat()}
-        ended = _told(after) | chosen
-        return caller.changed("resume", "cluster", _told(before), ended, request.request_id)
+        ended = _state(after) | chosen
+        return caller.changed("resume", "cluster", _state(before), ended, request.request_id)
 
     if await services.pauses.resume(catch_up, since, entry) is None:
         raise FailedPrecondition(
-            "the cluster recovers: its database went back, and what fell due since may have run",
+            "the cluster is in recovery: PostgreSQL was restored to an earlier state, and runs due"
+            " since then may have run already",
             reason="RECOVERING",
-            remedy="choose: `schedctl cluster resume --catch-up-since T` (what fell due from T on"
-            " is caught up), --catch-up (all of it) or --no-catch-up (nothing of it)",
+            remedy="choose: `schedctl cluster resume --catch-up-since T` (catch up runs due since"
+            " T), --catch-up (all of them) or --no-catch-up (none of them)",
         )
     services.nudges.cluster_changed()
     with quiesce.after_commit():
@@ -70,11 +70,11 @@ async def resume_cluster(
 
 
 def _since(services: Services, request: wire.ResumeClusterRequest) -> datetime | None:
-    """From when on what fell due is caught up; None if it doesn't say."""
+    """Return the time since when runs are caught up; None if the request has none."""
     chosen = request.HasField("catch_up_since")
     if chosen + request.catch_up + request.catch_up_nothing > 1:
         raise _wrong(
-            "catch_up, catch_up_nothing and catch_up_since say all, nothing and from when on",
+            "catch_up, catch_up_nothing and catch_up_since exclude each other",
             remedy="give one of them",
         )
     if not chosen:
@@ -82,9 +82,9 @@ def _since(services: Services, request: wire.ResumeClusterRequest) -> datetime |
     since = request.catch_up_since.ToDatetime(UTC)
     if since > services.clock.now() + CLOCKS_DIFFER:
         raise _wrong(
-            f"catch_up_since: {since:%Y-%m-%dT%H:%M:%SZ} is still to come, so nothing would be"
-            " caught up, and what is skipped stays so",
-            remedy="give an instant of the pause, or --no-catch-up",
+            f"catch_up_since: {since:%Y-%m-%dT%H:%M:%SZ} is in the future, so nothing would be"
+            " caught up, and skipped runs can't be caught up later",
+            remedy="give a time within the pause, or --no-catch-up",
         )
     return max(since, EPOCH)
 
@@ -94,10 +94,10 @@ def _wrong(problem: str, *, remedy: str) -> InvalidArgument:
     return InvalidArgument(problem, reason="INVALID_FIELD", remedy=remedy, violations=[violation])
 
 
-def _told(pauses: Pauses) -> dict[str, object]:
-    """The state as the audit has it."""
+def _state(pauses: Pauses) -> dict[str, object]:
+    """Return the pause state, for the audit log."""
     present = pauses.present
     if present is None:
         return {"paused": False}
-    told: dict[str, object] = {"paused": True, "by": present.by, "note": present.note}
-    return told | {"recovering": True} if present.recovering else told
+    state: dict[str, object] = {"paused": True, "by": present.by, "note": present.note}
+    return state | {"recovering": True} if present.recovering else state

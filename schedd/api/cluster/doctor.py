@@ -1,4 +1,4 @@
-"""The checkup of the cluster: what a person would look at, judged."""
+"""The doctor: checks of the cluster."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ from schedproto.v1 import cluster_service_pb2 as wire
 async def check_cluster(
     services: Services, caller: Caller, request: wire.CheckClusterRequest
 ) -> wire.CheckClusterResponse:
-    """Every finding, good ones too. Changes nothing."""
+    """Return all findings, good ones too. Changes nothing."""
     del caller, request
     async with asyncio.TaskGroup() as group:
         work = group.create_task(work_facts(services), name="checkup: work")

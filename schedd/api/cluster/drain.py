@@ -1,10 +1,9 @@
-"""Draining a worker: it takes nothing more and finishes what it has, until it is undrained.
+"""Drain a worker: it gets no new work and finishes its running work, until it is undrained.
 
-    row (by the worker's name) ─→ each member, within a second: nothing more is handed to it, and
-                                  it is told: what it holds and hasn't started goes back
+    row (by the worker's name) ─→ each member, within a second: dispatches nothing more to the
+                                  worker, and notifies it; it returns runs that haven't started
 
-A drain outlives the worker's process, its host's restart and this member: whoever drained it says
-when it is over.
+A drain survives restarts of the worker, its host and this member. It ends with `undrain` only.
 """
 
 from schedd.api.cluster.cluster import worker_named
@@ -18,11 +17,11 @@ from schedproto.v1 import cluster_service_pb2 as wire
 async def drain_worker(
     services: Services, caller: Caller, request: wire.DrainWorkerRequest
 ) -> wire.Worker:
-    """Give it no new work. Draining again changes the reason, if it says one."""
+    """Drain a worker. Draining again replaces the reason, if one is given."""
 
     def entry(before: Drain | None, after: Drain | None) -> AuditEntry:
         of = f"worker/{request.worker}"
-        return caller.changed("drain", of, _told(before), _told(after), request.request_id)
+        return caller.changed("drain", of, _state(before), _state(after), request.request_id)
 
     validation.check_note(request.reason, "reason")
     await worker_named(services, request.worker)
@@ -33,17 +32,17 @@ async def drain_worker(
 async def undrain_worker(
     services: Services, caller: Caller, request: wire.UndrainWorkerRequest
 ) -> wire.Worker:
-    """Give it work again. One that isn't drained stays as it is."""
+    """Undrain a worker. One that isn't drained is left unchanged."""
 
     def entry(before: Drain | None, after: Drain | None) -> AuditEntry:
         of = f"worker/{request.worker}"
-        after_ = _told(after) | ({"reason": request.reason} if request.reason else {})
-        return caller.changed("undrain", of, _told(before), after_, request.request_id)
+        after_ = _state(after) | ({"reason": request.reason} if request.reason else {})
+        return caller.changed("undrain", of, _state(before), after_, request.request_id)
 
     validation.check_note(request.reason, "reason")
     found = await worker_named(services, request.worker)
     await services.worker_store.undrain(request.worker, entry)
-    if found.state == wire.Worker.STATE_LOST:  # known by its drain alone
+    if found.state == wire.Worker.STATE_LOST:  # listed for its drain only
         found.ClearField("drained_at")
         found.ClearField("drained_by")
         found.ClearField("drain_reason")
@@ -51,8 +50,8 @@ async def undrain_worker(
     return await worker_named(services, request.worker)
 
 
-def _told(drain: Drain | None) -> dict[str, object]:
-    """As the audit has it."""
+def _state(drain: Drain | None) -> dict[str, object]:
+    """Return the drain state, for the audit log."""
     if drain is None:
         return {"drained": False}
     return {"drained": True, "by": drain.by, "reason": drain.reason}

@@ -1,13 +1,13 @@
 """A planned change of leader.
 
-    asked of any member ─→ the wish in etcd ─→ the leader steps down ─→ the heir is elected ─→ ok
+    call to any member ─→ request in etcd ─→ the leader steps down ─→ the successor is elected ─→ ok
 
-Nothing stands still meanwhile: owners go on firing by the map they have, and the new leader's first
-map is the same. `ok` comes when that map is seen.
+Owners continue to fire meanwhile by their shard map, and the new leader's first map is the same.
+`ok` means that this map was published.
 
-The audit has two lines, for the change itself is etcd's: "asked", written before the wish, and what
-came of it. A member that dies in between leaves the first. A refused try has one line, with who
-was to lead ("": nobody was named, and nobody is fit) and why.
+The change is made in etcd, so the audit log has two lines: "asked", written before the request, and
+the outcome. If the member stops in between, only the first is written. A rejected call has one
+line, with the requested leader ("" if none was named and no member is eligible) and the reason.
 """
 
 import asyncio
@@ -30,29 +30,31 @@ from schedproto.v1 import cluster_service_pb2 as wire
 OBJECT: Final = "cluster/leader"
 ACTION: Final = "transfer-leader"
 WITHIN: Final = 10.0
-"""Seconds to wait for the new leader, if the caller gives no deadline before."""
+"""Seconds to wait for the new leader, or less if the caller's deadline is earlier."""
 
 
 async def transfer_leader(
     services: Services, caller: Caller, request: wire.TransferLeaderRequest
 ) -> wire.TransferLeaderResponse:
-    """Have the leader step down for this member, or for the fittest. Every try is audited."""
+    """Make this member, or the most eligible one, the leader. Every call is audited."""
     validation.check_note(request.reason, "reason")
     view = services.cluster.view()
     began = boottime()
-    wish: dict[str, object] = {"leader": cut(request.member), "reason": request.reason}
-    async with refusal_audit.audited(services, caller, ACTION, OBJECT, request.request_id, wish):
-        availability.need_touch(services.cluster)
+    requested: dict[str, object] = {"leader": cut(request.member), "reason": request.reason}
+    async with refusal_audit.audited(
+        services, caller, ACTION, OBJECT, request.request_id, requested
+    ):
+        availability.require_trusted(services.cluster)
         old, heir = parties(view, request.member)
         before: dict[str, object] = {"leader": old.name, "term": view.term}
-        wish["leader"] = heir.name
-        asked = caller.changed(ACTION, OBJECT, before, wish, request.request_id)
+        requested["leader"] = heir.name
+        asked = caller.changed(ACTION, OBJECT, before, requested, request.request_id)
         await services.store.audit(replace(asked, outcome="asked"))
         if not await services.succession.ask(view, heir.tenure):
             raise Aborted(
-                "leadership changed meanwhile, or another transfer is under way",
+                "the leader changed meanwhile, or another transfer is in progress",
                 reason="LEADER_CHANGED",
-                remedy="see `schedctl cluster members`, and ask again",
+                remedy="see `schedctl cluster members`, then call again",
             )
         with quiesce.after_commit():
             after = await _followed(services, caller, view)
@@ -65,9 +67,9 @@ async def transfer_leader(
             )
     if new is None or new.tenure != heir.tenure:
         raise Aborted(
-            f"{name or 'somebody else'} leads now, not {heir.name}",
+            f"{name or 'another member'} was elected leader, not {heir.name}",
             reason="ANOTHER_WON",
-            remedy=f"see whether {heir.name} is well, and ask again",
+            remedy=f"check member {heir.name} with `schedctl cluster doctor`, then call again",
         )
     length = Duration()
     length.FromTimedelta(timedelta(seconds=took))
@@ -81,15 +83,16 @@ async def transfer_leader(
 
 
 def parties(view: ClusterView, wanted: str) -> tuple[MemberView, MemberView]:
-    """Who leads, and who shall: the member of this name, or the fittest if it is empty. Pure.
+    """Return the leader and its successor: the member `wanted`, or if empty the most eligible one.
+    Pure.
 
     Raises:
-        NotFound, FailedPrecondition: there is no such member, or it can't be.
+        NotFound: no such member. FailedPrecondition: it can't become leader.
     """
     old = view.member(view.leader)
     if old is None:
         raise FailedPrecondition(
-            "there is no leader to hand over",
+            "leadership can't be transferred: there is no leader",
             reason="NO_LEADER",
             remedy="wait for the election; see `schedctl cluster members`",
         )
@@ -98,33 +101,36 @@ def parties(view: ClusterView, wanted: str) -> tuple[MemberView, MemberView]:
     heir = next((member for member in view.members if member.name == wanted), None)
     if heir is None:
         raise NotFound(
-            f"there is no live member {cut(wanted)!r}",
+            f"member {cut(wanted)!r} not found",
             reason="NO_SUCH_MEMBER",
             remedy="see `schedctl cluster members`",
         )
     if heir == old:
         raise FailedPrecondition(
-            f"{wanted} leads already",
+            f"member {wanted} is already the leader",
             reason="LEADS_ALREADY",
-            remedy="name another member, or none for the fittest",
+            remedy="name another member, or none to have one chosen",
         )
     if why := _unfit(heir):
         raise FailedPrecondition(
-            f"{wanted} can't lead: {why}",
+            f"member {wanted} can't become leader: {why}",
             reason="UNFIT",
-            remedy="name another member, or none for the fittest",
+            remedy="name another member, or none to have one chosen",
         )
     return old, heir
 
 
 def _fittest(view: ClusterView, old: MemberView) -> MemberView:
-    """One with workers before one without, then the heaviest, then by name; of weight 0 never."""
+    """Return a member with workers if there is one, then by weight, then by name. Weight 0 is never
+    chosen.
+    """
     able = [one for one in view.members if one != old and not _unfit(one) and one.weight > 0]
     if not able:
         raise FailedPrecondition(
-            "no other member can lead: each is draining, without its database, or of weight 0",
+            "no other member can become leader: each is draining, can't reach PostgreSQL, or has"
+            " weight 0",
             reason="NOBODY_FIT",
-            remedy="start another member, or name one of weight 0 all the same",
+            remedy="start another member, or name one with weight 0",
         )
     return min(able, key=lambda one: (not one.attached, -one.weight, one.name))
 
@@ -132,7 +138,7 @@ def _fittest(view: ClusterView, old: MemberView) -> MemberView:
 def _unfit(member: MemberView) -> str:
     if member.draining:
         return "it is draining"
-    return "" if member.database else "the database doesn't answer it"
+    return "" if member.database else "it can't reach PostgreSQL"
 
 
 async def _followed(services: Services, caller: Caller, view: ClusterView) -> ClusterView:
@@ -141,7 +147,7 @@ async def _followed(services: Services, caller: Caller, view: ClusterView) -> Cl
             return await services.succession.follows(view.term)
     except TimeoutError:
         raise OutcomeUnclear(
-            "the leader was asked to step down, but no new one is seen yet",
+            "the leader was asked to step down, but no new leader was elected yet",
             reason="NO_SUCCESSOR_YET",
             remedy="see `schedctl cluster members`",
         ) from None

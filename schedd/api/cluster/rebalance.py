@@ -1,10 +1,10 @@
-"""Rebalancing: the shards' owners against the map as it should be now.
+"""Rebalance the shards: compare their owners with the ideal shard map.
 
-    members as they stand ─→ who should own what ─┐
-    shards' rows ─→ who owns what ───────────────┴─→ what moves; the leader looks now; ok when moved
+    members ─→ ideal shard map ─┐
+    rows of shards ─→ owners ───┴─→ moves ─→ wake the leader ─→ ok once all shards have moved
 
-A leader compares once a second by itself, so there is seldom anything to move; this says so, or
-waits until it is done.
+The leader compares automatically once a second, so there is rarely anything to move. The call then
+returns no moves.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from schedproto.v1 import cluster_service_pb2 as wire
 OBJECT: Final = "cluster/shards"
 ACTION: Final = "rebalance"
 WITHIN: Final = 10.0
-"""Seconds to wait, if the caller gives no deadline before."""
+"""Seconds to wait, or less if the caller's deadline is earlier."""
 LOOK_EVERY: Final = 0.05
 
 Owners = Mapping[ShardId, TenureId | None]
@@ -34,9 +34,7 @@ Owners = Mapping[ShardId, TenureId | None]
 async def rebalance_cluster(
     services: Services, caller: Caller, request: wire.RebalanceClusterRequest
 ) -> wire.RebalanceClusterResponse:
-    """Move what must move, or with `dry_run` say what would: that changes nothing, so it isn't
-    audited when it is refused either.
-    """
+    """Rebalance the shards. `dry_run` only returns the moves, and isn't audited."""
     if request.dry_run:
         return await _rebalance(services, caller, request)
     async with refusal_audit.audited(services, caller, ACTION, OBJECT, request.request_id):
@@ -46,12 +44,14 @@ async def rebalance_cluster(
 async def _rebalance(
     services: Services, caller: Caller, request: wire.RebalanceClusterRequest
 ) -> wire.RebalanceClusterResponse:
-    availability.need_touch(services.cluster)
+    availability.require_trusted(services.cluster)
     view = services.cluster.view()
     wanted = assign(view.members)
     if view.member(view.leader) is None or not wanted:
         raise FailedPrecondition(
-            "there is no leader to write a map" if wanted else "no live member may own shards",
+            "shards can't be moved: there is no leader"
+            if wanted
+            else "shards can't be moved: no member may own shards",
             reason="NO_LEADER" if wanted else "NOBODY_FIT",
             remedy="see `schedctl cluster members`",
         )
@@ -60,7 +60,7 @@ async def _rebalance(
         return _answer(view, before, wanted, dry_run=True)
     services.nudges.cluster_changed()
     with quiesce.after_commit():
-        after = await _settled(services, caller)
+        after = await _rebalanced(services, caller)
         view = services.cluster.view()
         moved = _shares(view, before), _shares(view, after)
         await services.store.audit(caller.changed(ACTION, OBJECT, *moved, request.request_id))
@@ -71,8 +71,8 @@ async def _owners(services: Services) -> Owners:
     return {row.id: row.owner for row in await services.membership.read_shards()}
 
 
-async def _settled(services: Services, caller: Caller) -> Owners:
-    """The owners once they are those that should be."""
+async def _rebalanced(services: Services, caller: Caller) -> Owners:
+    """Return the owners once they match the ideal shard map."""
     try:
         async with asyncio.timeout(min(caller.deadline or WITHIN, WITHIN)):
             while True:
@@ -82,7 +82,7 @@ async def _settled(services: Services, caller: Caller) -> Owners:
                 await asyncio.sleep(LOOK_EVERY)
     except TimeoutError:
         raise OutcomeUnclear(
-            "not every shard is where it should be yet",
+            "shards are still moving",
             reason="STILL_MOVING",
             remedy="see `schedctl cluster shards` and `schedctl cluster doctor`",
         ) from None
@@ -109,6 +109,6 @@ def _answer(
 
 
 def _shares(view: ClusterView, owners: Owners) -> dict[str, object]:
-    """How many shards each member owns, by name."""
+    """Return the number of shards of each member, by name."""
     names = {member.tenure: member.name for member in view.members}
     return dict(sorted(Counter(names.get(o, "") if o else "" for o in owners.values()).items()))

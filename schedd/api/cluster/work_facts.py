@@ -1,4 +1,4 @@
-"""What the doctor's area "work" looks at: losses, waiting runs, failing jobs, growing queues."""
+"""Facts for the doctor's area "work": losses, waiting runs, failing jobs, growing queues."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from schedd.api.cluster.cluster import living, lost_now
-from schedd.api.runs.waiting_runs import doable
+from schedd.api.cluster.cluster import lost_now, running_workers
+from schedd.api.runs.waiting_runs import can_run
 from schedd.api.services import Services
 from schedd.core.checkup.facts import FailingJob, GrowingQueue, StuckJob, WorkFacts
 from schedd.core.cluster.cluster_events import Losses
@@ -23,11 +23,11 @@ from schedd.runtime import job_codec
 from schedkit.errors import Unavailable
 
 WITHIN: Final = 4.0
-"""Seconds that all of it may take."""
+"""Seconds that reading all facts may take."""
 
 
 async def work_facts(services: Services) -> WorkFacts | str:
-    """Return the facts; as text: why they can't be read."""
+    """Return the facts, or a text: why they can't be read."""
     try:
         async with asyncio.timeout(WITHIN):
             return await _read(services)
@@ -58,7 +58,7 @@ async def _read(services: Services) -> WorkFacts:
         for wait in waits
         if (one := stored.get(wait.job_id)) is not None
         and (definition := job_codec.stored_definition(one)).overlap not in BUFFERS
-        and doable(wait, definition, takers)
+        and can_run(wait, definition, takers)
     ]
     return WorkFacts(
         losses=losses,
@@ -79,11 +79,11 @@ async def _read(services: Services) -> WorkFacts:
 
 
 async def _takers(services: Services) -> tuple[list[Incarnation], list[Incarnation]]:
-    """The workers that may take work, those that are full just now too; and those that drain."""
+    """Return the workers that take work, full ones included, and those that drain."""
     drained = {drain.worker for drain in await services.worker_store.drains()}
     takers: list[Incarnation] = []
     draining: list[Incarnation] = []
-    for view in await living(services):
+    for view in await running_workers(services):
         drains = view.draining or view.incarnation.worker in drained
         (draining if drains else takers).append(view.incarnation)
     return takers, draining
@@ -102,7 +102,7 @@ def stuck(
         if (one := stored.get(wait.job_id)) is None or one.deleted:
             continue
         definition = job_codec.stored_definition(one)
-        if doable(wait, definition, [*takers]):
+        if can_run(wait, definition, [*takers]):
             continue
         need = replace(asked_of_worker(definition), worker=wait.target)
         before = found.get(wait.job_id)
@@ -131,7 +131,7 @@ def _there(stored: Mapping[JobId, StoredDefinition], job: JobId) -> bool:
 
 
 def _name(job: StoredDefinition) -> str:
-    """`namespace/name`; the default namespace isn't named."""
+    """Return `namespace/name`, without the default namespace."""
     if job.ephemeral:
         return f"{job.namespace}/submitted work"
     return job.name if job.namespace == "default" else f"{job.namespace}/{job.name}"

@@ -1,6 +1,6 @@
-"""Which dead letters a call is about, and how the audit has it.
+"""The selection of dead letters by a call, and its form in the audit log.
 
-namespace, job, fingerprint │ group │ run_ids │ all, until ─▶ Choice ─▶ what was done with how many
+namespace, job, fingerprint │ group │ run_ids │ all, until ─▶ LetterFilter ─▶ audit line with count
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ def choice_of(
     until: datetime | None = None,
     at_most: int | None = None,
 ) -> LetterFilter:
-    """What is asked for, in the namespace that is meant."""
+    """Return the filter, in the given namespace or the default one."""
     space = stored_jobs.namespace_of(namespace)
     return LetterFilter(space, job, fingerprint, run_ids, group, until, at_most)
 
 
 def chosen_by(request: Choosing, run_ids: tuple[RunId, ...] = ()) -> LetterFilter:
-    """What a call that changes letters is about. Raises InvalidArgument for half a group."""
+    """Return the filter of a call that changes dead letters. Raises InvalidArgument for an
+    incomplete group.
+    """
     return choice_of(
         request.namespace,
         request.job,
@@ -50,15 +52,15 @@ def chosen_by(request: Choosing, run_ids: tuple[RunId, ...] = ()) -> LetterFilte
 
 
 def _until(stamp: Timestamp) -> datetime:
-    """The last instant that is meant. JSON and tables cut what is finer than a millisecond, so one
-    that was read there is with all of it: else the newest letter that it is of would be left out.
+    """Return the end of the range, inclusive. JSON and tables show milliseconds only, so a time
+    with whole milliseconds includes all of its last one. Else the newest letter would be left out.
     """
     at = job_codec.instant(stamp)
     return at if at.microsecond % 1000 else at.replace(microsecond=at.microsecond + 999)
 
 
 def _group_of(group: wire.ChosenGroup) -> RedriveGroup:
-    remedy = "give the group as ListDeadLetterGroups tells of it; nothing was done"
+    remedy = "give the group as ListDeadLetterGroups returns it; nothing was changed"
     refuse([*_missing(group)], "INVALID_FIELD", remedy)
     return RedriveGroup(group.job, group.fingerprint, group.submitted)
 
@@ -67,49 +69,49 @@ def _missing(group: wire.ChosenGroup) -> Iterator[Violation]:
     if not group.fingerprint:
         yield Violation("group.fingerprint", "is missing")
     if not group.job and not group.submitted:
-        problem = "is missing, and submitted isn't set: only submitted runs may have no name"
+        problem = "is missing: only submitted runs have no job, and submitted isn't set"
         yield Violation("group.job", problem)
 
 
 def check_chosen(request: Choosing) -> None:
-    """Nobody means all of them by saying nothing, nor fewer than none."""
+    """Raise InvalidArgument unless the selection is explicit and unambiguous."""
     if request.at_most < 0:
-        raise wrong("at_most", "is below 0")
+        raise wrong("at_most", "must not be negative")
     filtered = request.job or request.fingerprint
     if request.HasField("group"):
         if filtered or request.all:
-            raise wrong("group", "goes with neither job, fingerprint nor all")
+            raise wrong("group", "can't be combined with job, fingerprint or all")
     elif not filtered and not request.all:
-        raise wrong("all", "is missing: name a job, a fingerprint, or say that all are meant")
+        raise wrong("all", "is missing: give a job, a fingerprint, a group, or all: true")
     elif filtered and request.all:
-        raise wrong("all", "goes with neither job nor fingerprint")
+        raise wrong("all", "can't be combined with job or fingerprint")
 
 
-def more_than_told(choice: LetterFilter) -> Aborted:
-    """More are chosen than somebody was told of."""
+def more_than_expected(choice: LetterFilter) -> Aborted:
+    """Return the error for a selection that has grown beyond `at_most`."""
     return Aborted(
-        f"more dead letters are chosen by now than {choice.at_most:,}",
+        f"the selection now has more than {choice.at_most:,} dead letters",
         reason="MORE_THAN_TOLD",
-        remedy="look at them again, and call anew; nothing was done",
+        remedy="list the dead letters again, then call again; nothing was changed",
     )
 
 
-def told(choice: LetterFilter) -> dict[str, object]:
-    """What was chosen, as the audit has it."""
-    said: dict[str, object] = {
+def audit_state(choice: LetterFilter) -> dict[str, object]:
+    """Return the selection, for the audit log."""
+    selection: dict[str, object] = {
         "job": choice.job,
         "fingerprint": choice.fingerprint,
         "runs": [str(one) for one in choice.run_ids],
     }
     if (group := choice.group) is not None:
         chosen = {"job": group.job, "fingerprint": group.fingerprint}
-        said = {"group": chosen | {"submitted": group.submitted}}
-    elif not any(said.values()):
-        said = {"all": True}
+        selection = {"group": chosen | {"submitted": group.submitted}}
+    elif not any(selection.values()):
+        selection = {"all": True}
     until = {"until": choice.until.isoformat()} if choice.until else {}
-    return {"namespace": choice.namespace, **said, **until}
+    return {"namespace": choice.namespace, **selection, **until}
 
 
 def counted(what: Mapping[str, object], name: str, count: int) -> str:
-    """What was done with how many, as the audit has it."""
+    """Return the selection with the number of changed letters, for the audit log."""
     return compact({key: value for key, value in what.items() if value} | {name: count})

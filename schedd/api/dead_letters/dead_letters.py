@@ -1,6 +1,4 @@
-"""Dead letters: what failed for good, told of or discarded. Done again: `retrying` one, `redrives`
-many.
-"""
+"""List and discard dead letters. `redrive_run` runs one again, `redrives` many."""
 
 from __future__ import annotations
 
@@ -9,12 +7,12 @@ from typing import Final
 
 from schedd.api import paging, views
 from schedd.api.dead_letters.dead_letter_filter import (
+    audit_state,
     check_chosen,
     choice_of,
     chosen_by,
     counted,
-    more_than_told,
-    told,
+    more_than_expected,
 )
 from schedd.api.definitions import validation
 from schedd.api.errors import NotFound, cut, wrong
@@ -36,7 +34,7 @@ MOST_NAMED: Final = 1_000
 async def list_dead_letters(
     services: Services, caller: Caller, request: wire.ListDeadLettersRequest
 ) -> wire.ListDeadLettersResponse:
-    """A page of the runs that failed for good, newest first."""
+    """Return a page of dead letters, newest first."""
     del caller
     size = paging.size(request.page_size)
     listing = paging.listing("dead letters", request)
@@ -59,12 +57,12 @@ async def list_dead_letters(
 async def get_dead_letter(
     services: Services, caller: Caller, request: wire.GetDeadLetterRequest
 ) -> run_pb2.DeadLetter:
-    """One, settled or not."""
+    """Return a dead letter, also a resolved one."""
     del caller
     found = await services.dead_letters.get(run_id_of(request.run_id))
     if found is None:
         raise NotFound(
-            f"no dead letter of run {cut(request.run_id)}: it didn't fail for good",
+            f"dead letter of run {cut(request.run_id)} not found: the run didn't fail for good",
             reason="NO_SUCH_DEAD_LETTER",
             remedy="see `schedctl dlq list`, or `schedctl run get` for the run",
         )
@@ -74,7 +72,7 @@ async def get_dead_letter(
 async def list_dead_letter_groups(
     services: Services, caller: Caller, request: wire.ListDeadLetterGroupsRequest
 ) -> wire.ListDeadLetterGroupsResponse:
-    """Those that wait, by job and kind of error; the greatest first."""
+    """Return the open dead letters by job and fingerprint, the largest groups first."""
     del caller
     found, _ = await services.dead_letters.groups(
         choice_of(request.namespace, request.job, ""), MOST_GROUPS
@@ -85,8 +83,8 @@ async def list_dead_letter_groups(
 async def greatest_groups(
     services: Services, namespace: str, most: int, job: str = "", fingerprint: str = ""
 ) -> tuple[list[run_pb2.DeadLetterGroup], int]:
-    """The greatest, and how many letters wait in whichever; for who may see them. `job` and
-    `fingerprint` choose, where they aren't empty.
+    """Return the largest groups, and the number of open letters in all groups. The caller must be
+    authorized already. `job` and `fingerprint` filter if not empty.
     """
     found, waiting = await services.dead_letters.groups(
         choice_of(namespace, job, fingerprint), most
@@ -97,7 +95,7 @@ async def greatest_groups(
 async def discard_dead_letters(
     services: Services, caller: Caller, request: wire.DiscardDeadLettersRequest
 ) -> wire.DiscardDeadLettersResponse:
-    """They wait for nobody any more; their runs stay. Those that a redrive is to do stay, too."""
+    """Discard dead letters; their runs are kept. Letters queued for redrive aren't discarded."""
     validation.check_note(request.note, "note")
     if len(request.run_ids) > MOST_NAMED:
         raise wrong("run_ids", f"has {len(request.run_ids):,}, at most {MOST_NAMED:,} are allowed")
@@ -105,25 +103,25 @@ async def discard_dead_letters(
     if not run_ids:
         check_chosen(request)
     elif request.job or request.fingerprint or request.all or request.HasField("group"):
-        raise wrong("run_ids", "goes with neither job, fingerprint, group nor all")
+        raise wrong("run_ids", "can't be combined with job, fingerprint, group or all")
     elif request.HasField("until") or request.at_most:
         field = "until" if request.HasField("until") else "at_most"
-        raise wrong(field, "goes with a job, a fingerprint, a group or all, not with ids of runs")
+        raise wrong(field, "can't be combined with run_ids")
     choice = chosen_by(request, run_ids)
-    what = told(choice) | {"note": request.note}
+    what = audit_state(choice) | {"note": request.note}
     entry = caller.audit("discard", "dead letters", request.request_id)
     done = await services.dead_letters.discard(
         choice, caller.actor, request.note, entry, partial(counted, what, "discarded")
     )
     if isinstance(done, StoreConflict):
-        raise more_than_told(choice)
+        raise more_than_expected(choice)
     if not done:
         await check_job(services, choice)
     return wire.DiscardDeadLettersResponse(discarded=len(done))
 
 
 async def check_job(services: Services, choice: LetterFilter) -> None:
-    """Raise NotFound where the job that is named neither is there nor has left a letter."""
+    """Raise NotFound if the named job neither exists nor has left a dead letter."""
     if not choice.job or await services.store.get_job(choice.namespace, choice.job) is not None:
         return
     of_job = LetterFilter(choice.namespace, choice.job)

@@ -1,6 +1,6 @@
-"""Redrives: many dead letters done again, so many a second.
+"""Redrives: run many dead letters again, at a rate.
 
-letters chosen ─▶ promised ─▶ their runs, made by the owner ⇄ stopped
+selection ─▶ queued for redrive ─▶ new runs, created by the owner ⇄ stopped
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from uuid import uuid4
 
 from schedd.api import paging, views
 from schedd.api.dead_letters.dead_letter_filter import (
+    audit_state,
     check_chosen,
     chosen_by,
     counted,
-    more_than_told,
-    told,
+    more_than_expected,
 )
 from schedd.api.dead_letters.dead_letters import check_job
 from schedd.api.definitions import validation
@@ -41,12 +41,12 @@ from schedproto.v1 import run_service_pb2 as wire
 async def redrive_dead_letters(
     services: Services, caller: Caller, request: wire.RedriveDeadLettersRequest
 ) -> wire.RedriveDeadLettersResponse:
-    """Do many again, so many a second, as people see it go on."""
+    """Start a redrive."""
     validation.check_note(request.note, "note")
     payload = validation.given_payload(request)
     rate = request.rate or USUAL_RATE
     if not math.isfinite(rate) or not LEAST_RATE <= rate <= MOST_RATE:
-        raise wrong("rate", f"is {rate:g} a second: from {LEAST_RATE} to {MOST_RATE:,.0f}")
+        raise wrong("rate", f"is {rate:g}/s: must be from {LEAST_RATE}/s to {MOST_RATE:,.0f}/s")
     check_chosen(request)
     choice = chosen_by(request)
     if request.dry_run:
@@ -55,13 +55,14 @@ async def redrive_dead_letters(
             await check_job(services, choice)
         return wire.RedriveDeadLettersResponse(total=planned)
     redrive_id = RedriveId(uuid4())
-    wish = RedriveRequest(
+    redrive = RedriveRequest(
         redrive_id, shard_of(JobId(redrive_id)), choice, rate, payload, caller.actor
     )
-    what = told(choice) | {"rate": rate, "payload": payload is not None, "note": request.note}
+    given = {"rate": rate, "payload": payload is not None, "note": request.note}
+    what = audit_state(choice) | given
     entry = caller.audit("redrive", f"redrive/{redrive_id}", request.request_id)
     made = await services.dead_letters.create(
-        wish,
+        redrive,
         stored_jobs.idempotency(
             choice.namespace, request.idempotency_key, "RedriveDeadLetters", request
         ),
@@ -69,15 +70,15 @@ async def redrive_dead_letters(
         partial(counted, what, "total"),
     )
     if isinstance(made, StoreConflict) and made.what == "letters":
-        raise more_than_told(choice)
+        raise more_than_expected(choice)
     if isinstance(made, StoreConflict):
         raise stored_jobs.taken(made, name="redrive", key=request.idempotency_key)
     if made is None:
         await check_job(services, choice)
         raise FailedPrecondition(
-            f"no dead letter{_of(choice)} is free to be done again",
+            f"no dead letter{_of(choice)} can be redriven",
             reason="NO_DEAD_LETTERS",
-            remedy="see `schedctl dlq groups`, and `schedctl dlq redrives` for what is under way",
+            remedy="see `schedctl dlq groups`, and `schedctl dlq redrives` for current redrives",
         )
     return wire.RedriveDeadLettersResponse(total=made.total, redrive=views.redrive_message(made))
 
@@ -85,7 +86,7 @@ async def redrive_dead_letters(
 async def get_redrive(
     services: Services, caller: Caller, request: wire.GetRedriveRequest
 ) -> run_pb2.Redrive:
-    """One, with how its runs stand."""
+    """Return a redrive with the states of its runs."""
     del caller
     redrive_id = _redrive_id(request.redrive_id)
     return _answer(request.redrive_id, await services.dead_letters.redrive(redrive_id))
@@ -94,7 +95,7 @@ async def get_redrive(
 async def list_redrives(
     services: Services, caller: Caller, request: wire.ListRedrivesRequest
 ) -> wire.ListRedrivesResponse:
-    """A page of redrives, newest first."""
+    """Return a page of redrives, newest first."""
     del caller
     size = paging.size(request.page_size)
     listing = paging.listing("redrives", request)
@@ -115,14 +116,14 @@ async def list_redrives(
 async def stop_redrive(
     services: Services, caller: Caller, request: wire.StopRedriveRequest
 ) -> run_pb2.Redrive:
-    """Make no more runs of it; those that there are go on. Twice is fine."""
+    """Stop a redrive: it creates no more runs, and existing ones continue. Idempotent."""
     return await _switched(services, caller, request, "stop", on=False)
 
 
 async def resume_redrive(
     services: Services, caller: Caller, request: wire.ResumeRedriveRequest
 ) -> run_pb2.Redrive:
-    """Go on with what is left of it. Twice is fine."""
+    """Resume a stopped redrive. Idempotent."""
     return await _switched(services, caller, request, "resume", on=True)
 
 
@@ -139,15 +140,15 @@ async def _switched(
     done = await services.dead_letters.switch(redrive_id, caller.actor, entry, _stands, on=on)
     if done is not None and done.finished_at is not None:
         raise FailedPrecondition(
-            "the redrive has made all its runs already",
+            "the redrive has created all its runs already",
             reason="REDRIVE_DONE",
-            remedy="`schedctl run cancel` ends runs that are under way",
+            remedy="`schedctl run cancel` cancels its runs",
         )
     return _answer(request.redrive_id, done)
 
 
 def _of(choice: LetterFilter) -> str:
-    """In words, after what is chosen."""
+    """Describe the selection."""
     one = choice.group or choice
     whose = "submitted runs" if choice.group and choice.group.submitted else "job"
     named = f" {cut(one.job)!r}" if one.job else ""
@@ -160,7 +161,7 @@ def _of(choice: LetterFilter) -> str:
 def _answer(text: str, found: RedriveRecord | None) -> run_pb2.Redrive:
     if found is None:
         raise NotFound(
-            f"there is no redrive {cut(text)}",
+            f"redrive {cut(text)} not found",
             reason="NO_SUCH_REDRIVE",
             remedy="see `schedctl dlq redrives`",
         )
@@ -168,7 +169,7 @@ def _answer(text: str, found: RedriveRecord | None) -> run_pb2.Redrive:
 
 
 def _stands(redrive: RedriveRecord) -> str:
-    """Whether it is stopped, as the audit has it."""
+    """Return whether the redrive is stopped, for the audit log."""
     by = {} if redrive.open else {"by": redrive.stopped_by}
     return compact({"namespace": redrive.namespace, "stopped": not redrive.open} | by)
 

@@ -1,1 +1,1 @@
-"""From the wire's `Job` to its definition, checked."""
+"""Checks of job definitions."""

@@ -1,4 +1,4 @@
-"""What a job does, checked as far as it can be before any worker sees it."""
+"""Check the action of a job, as far as members can."""
 
 import re
 from collections import Counter
@@ -20,7 +20,7 @@ _LEAST_MEMORY: Final = 1 << 20
 _LEAST_FILES: Final = 16
 _USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,31}\$?", re.ASCII)
 MOST_FILES: Final = 20
-"""Of variables, that a job may name."""
+"""Files of environment variables that a job may name."""
 _EXECUTOR: Final = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~-]+")
@@ -29,7 +29,7 @@ _TEXT: Final = re.compile(r"[ -~]*")
 
 
 def violations(job: job_pb2.Job) -> Iterator[Violation]:
-    """What no worker could run."""
+    """Return the violations of a job's action."""
     match job.WhichOneof("action"):
         case None:
             yield Violation("action", "give one of shell, http, grpc, python, plugin")
@@ -51,30 +51,32 @@ def _shell(shell: job_pb2.ShellAction) -> Iterator[Violation]:
     if shell.argv and not shell.argv[0]:
         yield Violation("shell.argv", "the program's name is empty")
     if shell.interpreter and not shell.script:
-        yield Violation("shell.interpreter", "goes with script alone")
+        yield Violation("shell.interpreter", "requires script")
     if shell.stdin_text and shell.stdin != job_pb2.ShellAction.STDIN_TEXT:
-        yield Violation("shell.stdin_text", "goes with stdin: text")
+        yield Violation("shell.stdin_text", "requires stdin: text")
     if shell.cwd and not shell.cwd.startswith("/"):
         yield Violation("shell.cwd", f"{shell.cwd[:140]!r} isn't an absolute path")
     for code in shell.success_codes:
         if not 0 <= code <= _LAST_CODE:
-            # Not even -15, Python's word for SIGTERM, which workers would understand: who killed a
-            # program, a person or a host without memory, can't be told from it, so it never is
-            # success. A program that ends well when it is asked to catches the signal and exits.
-            signal = ", and an end by a signal is a failure" if code < 0 else ""
-            problem = f"{code} isn't an exit code: 0 to {_LAST_CODE}{signal}"
+            # Not even -15 (SIGTERM) is success: it doesn't show whether a person or the host's
+            # out-of-memory killer ended the program. A program that should end well on SIGTERM
+            # catches the signal and exits.
+            signal = "; an end by a signal is always a failure" if code < 0 else ""
+            problem = f"{code} isn't an exit code: must be 0 to {_LAST_CODE}{signal}"
             yield Violation("shell.success_codes", problem)
     if shell.umask > _LAST_UMASK:
-        yield Violation("shell.umask", f"{shell.umask} isn't a umask: 0 to {_LAST_UMASK} (0o777)")
+        problem = f"{shell.umask} isn't a umask: must be 0 to {_LAST_UMASK} (0o777)"
+        yield Violation("shell.umask", problem)
     if shell.user and not _USER.fullmatch(shell.user):
-        yield Violation("shell.user", f"{shell.user[:60]!r} isn't the name of a user")
+        yield Violation("shell.user", f"{shell.user[:60]!r} isn't a valid user name")
     yield from _variables("shell.env_from", shell.env_from)
     yield from _limits("shell.limits", shell.limits)
     for name in shell.env:
         if not _VARIABLE.fullmatch(name) or not name.isprintable():
-            yield Violation("shell.env", f"{name!r} isn't the name of a variable")
+            yield Violation("shell.env", f"{name!r} isn't a valid variable name")
         elif headers.reserved_variable(name):
-            yield Violation("shell.env", f"{name[:60]!r} is set by schedd itself, as all SCHEDD_…")
+            problem = f"{name[:60]!r} is reserved: schedd sets all SCHEDD_… variables"
+            yield Violation("shell.env", problem)
 
 
 def _python(python: job_pb2.PythonAction) -> Iterator[Violation]:
@@ -85,30 +87,30 @@ def _python(python: job_pb2.PythonAction) -> Iterator[Violation]:
 
 
 def _plugin(plugin: job_pb2.PluginAction) -> Iterator[Violation]:
-    """What its config may say is the executor's own to know."""
+    """Only the executor can check the content of its config."""
     if not _EXECUTOR.fullmatch(plugin.executor):
-        problem = f"{plugin.executor[:80]!r} isn't the name of an executor: {_EXECUTOR.pattern}"
+        problem = f"{plugin.executor[:80]!r} isn't a valid executor name: {_EXECUTOR.pattern}"
         yield Violation("plugin.executor", problem)
     if plugin.config.WhichOneof("kind") == "raw":
-        yield Violation("plugin.config", "is JSON, not bytes")
+        yield Violation("plugin.config", "must be JSON, not bytes")
 
 
 def _variables(field: str, files: Sequence[str]) -> Iterator[Violation]:
     if len(files) > MOST_FILES:
-        yield Violation(field, f"names {len(files)} files, at most {MOST_FILES}")
+        yield Violation(field, f"has {len(files)} files, at most {MOST_FILES} are allowed")
     for path in files[:MOST_FILES]:
         if not path.startswith("/"):
             yield Violation(field, f"{path[:140]!r} isn't an absolute path")
 
 
 def _limits(where: str, limits: job_pb2.ShellAction.Limits) -> Iterator[Violation]:
-    """0 is none. What is too little for any program is a slip, such as of the unit."""
-    for field, given, least, told in (
+    """0 means no limit. A limit that is too low for any program is likely a wrong unit."""
+    for field, given, least, text in (
         ("memory_bytes", limits.memory_bytes, _LEAST_MEMORY, f"{_LEAST_MEMORY} (1 MiB)"),
         ("files", limits.files, _LEAST_FILES, f"{_LEAST_FILES}"),
     ):
         if 0 < given < least:
-            problem = f"{given} is too little for any program: at least {told}"
+            problem = f"{given} is too low for any program: must be at least {text}"
             yield Violation(f"{where}.{field}", problem)
 
 
@@ -119,13 +121,13 @@ def _http(http: job_pb2.HttpAction) -> Iterator[Violation]:
         yield Violation("http.method", f"{http.method[:60]!r} isn't an HTTP method")
     for name, value in http.headers.items():
         if not _HEADER.fullmatch(name):
-            yield Violation("http.headers", f"{name[:60]!r} isn't the name of a header")
+            yield Violation("http.headers", f"{name[:60]!r} isn't a valid header name")
         if any(sign in value for sign in "\r\n"):
-            yield Violation("http.headers", f"the value of {name!r} holds a line break")
+            yield Violation("http.headers", f"the value of {name!r} has a line break")
         if headers.reserved(name, signed=bool(http.signing_key)):
-            yield Violation("http.headers", f"{name!r} is set by schedd itself")
+            yield Violation("http.headers", f"{name!r} is reserved: schedd sets it")
     if http.signing_key and not http.signing_key.startswith("/"):
-        problem = f"{http.signing_key[:140]!r} isn't the absolute path of a file on the worker"
+        problem = f"{http.signing_key[:140]!r} isn't an absolute path"
         yield Violation("http.signing_key", problem)
     yield from _twice("http.headers", http.headers)
     if http.HasField("json") and http.body:
@@ -137,7 +139,7 @@ def _http(http: job_pb2.HttpAction) -> Iterator[Violation]:
         try:
             Pattern(http.success_pattern)
         except ValueError as wrong:
-            yield Violation("http.success_pattern", f"can't be read as RE2 syntax: {wrong}")
+            yield Violation("http.success_pattern", f"isn't a valid RE2 pattern: {wrong}")
 
 
 def _grpc(call: job_pb2.GrpcAction) -> Iterator[Violation]:
@@ -152,13 +154,14 @@ def _grpc(call: job_pb2.GrpcAction) -> Iterator[Violation]:
             yield Violation(f"grpc.{field}", str(wrong))
     for name, value in call.metadata.items():
         if not _METADATA.fullmatch(name):
-            yield Violation("grpc.metadata", f"{name[:60]!r} isn't the name of metadata")
+            yield Violation("grpc.metadata", f"{name[:60]!r} isn't a valid metadata name")
         if name.lower().endswith("-bin"):
-            yield Violation("grpc.metadata", f"{name[:60]!r} would be binary; text alone is sent")
+            problem = f"{name[:60]!r} is binary: only text is supported"
+            yield Violation("grpc.metadata", problem)
         if not _TEXT.fullmatch(value):
             yield Violation("grpc.metadata", f"the value of {name[:60]!r} isn't printable ASCII")
         if headers.reserved_metadata(name):
-            yield Violation("grpc.metadata", f"{name[:60]!r} is set by schedd itself")
+            yield Violation("grpc.metadata", f"{name[:60]!r} is reserved: schedd sets it")
     yield from _twice("grpc.metadata", call.metadata)
 
 
@@ -169,7 +172,7 @@ def _twice(field: str, names: Iterable[str]) -> Iterator[Violation]:
 
 
 def is_url(text: str) -> bool:
-    """Whether it is an http or https address with a host that can be looked up."""
+    """Whether this is an http or https URL with a valid host."""
     if not re.match(r"https?://[^/\s]+", text, re.IGNORECASE):
         return False
     try:
@@ -181,7 +184,7 @@ def is_url(text: str) -> bool:
 
 
 def _is_host(host: str) -> bool:
-    """Raises ValueError where one of its labels is none."""
+    """Whether this is a valid host. Raises ValueError for an invalid label."""
     if ":" in host:  # an IPv6 address, which `urlsplit` has read
         return True
     known = host.encode("idna")

@@ -1,4 +1,4 @@
-"""What a job runs after, between the wire and the store: judged, refused, and told."""
+"""Chains: check the `after` of a job, convert the store's rejections, describe waiting cycles."""
 
 from collections.abc import Iterator
 
@@ -11,23 +11,24 @@ from schedproto.v1 import job_pb2
 
 
 def violations(job: job_pb2.Job) -> Iterator[Violation]:
-    """What is wrong with it, whatever jobs there are."""
+    """Return the violations that don't depend on other jobs."""
     named = list(job.after.jobs)
     if not named:
-        yield Violation("after.jobs", "is empty: name the jobs that it runs after")
+        yield Violation("after.jobs", "is empty: name the parent jobs")
     elif len(named) > MOST_PARENTS:
-        yield Violation("after.jobs", f"{len(named):,} of them, at most {MOST_PARENTS} are allowed")
+        problem = f"has {len(named):,} jobs, at most {MOST_PARENTS} are allowed"
+        yield Violation("after.jobs", problem)
     for name in dict.fromkeys(named):
         if named.count(name) > 1:
-            yield Violation("after.jobs", f"{name[:140]!r} stands there twice")
+            yield Violation("after.jobs", f"{name[:140]!r} is given twice")
     if job.after.with_output and (job.payload.json or job.payload.raw):
         yield Violation(
-            "payload", "after.with_output gives what the parents gave back in its place"
+            "payload", "can't be combined with after.with_output, which sets the payload"
         )
 
 
 async def check(services: Services, job_id: JobId | None, namespace: str, job: job_pb2.Job) -> None:
-    """Raise what would be refused if it were stored now."""
+    """Raise the error with which the store would reject the job now."""
     if job.name in job.after.jobs:
         raise refusal(ChainRefused("cycle", f"{job.name} → {job.name}"), job.name)
     if job.after.jobs:
@@ -37,23 +38,23 @@ async def check(services: Services, job_id: JobId | None, namespace: str, job: j
 
 
 def refusal(refused: ChainRefused, name: str) -> CallError:
-    """Of a job that can't run after others, or is run after."""
+    """Return the error for a rejected chain."""
     if refused.what == "child":
         return FailedPrecondition(
-            f"job {name!r} is run after by {refused.names}",
+            f"job {name!r} has child jobs: {refused.names}",
             reason="JOB_HAS_CHILDREN",
-            remedy="delete those first, or have them run after others: schedctl job patch JOB"
+            remedy="delete the children first, or change their parents: schedctl job patch JOB"
             " --after …",
         )
     if refused.what == "cycle":
         problem, reason = f"closes a cycle: {refused.names}", "CHAIN_CYCLE"
-        remedy = "take one of these out of the `after` of the next; nothing was stored"
+        remedy = "remove one of these jobs from the `after` of the next; nothing was stored"
     elif refused.what == "parent":
-        problem, reason = f"there is no job {refused.names}", "NO_SUCH_PARENT"
-        remedy = "make those first; they are of the same namespace, and named, not by id"
+        problem, reason = f"job {refused.names} not found", "NO_SUCH_PARENT"
+        remedy = "create the parents first, in the same namespace, and give names, not ids"
     else:
-        problem, reason = f"there are more than {refused.names} jobs above it", "CHAIN_TOO_LONG"
-        remedy = "divide the chain: one of its jobs may trigger the next part"
+        problem, reason = f"the job has more than {refused.names} ancestors", "CHAIN_TOO_LONG"
+        remedy = "split the chain: let one of its jobs trigger the next part"
     return InvalidArgument(
         f"after.jobs: {problem}",
         reason=reason,
@@ -62,11 +63,11 @@ def refusal(refused: ChainRefused, name: str) -> CallError:
     )
 
 
-def waits_told(join: Join, parents: tuple[str, ...]) -> str:
-    """What a cycle waits for, in words."""
+def describe_wait(join: Join, parents: tuple[str, ...]) -> str:
+    """Describe what a cycle waits for."""
     ended = {one.job: one for one in join.arrived.values()}
     there = [f"{one.job} is {one.state} (run {one.run_id})" for one in ended.values()]
     missing = [name for name in parents if name not in ended]
     if not missing:
-        return f"All that it runs after has ended: {', '.join(there)}. It is judged in a moment."
-    return f"It waits for {', '.join(missing)}; {', '.join(there)}."
+        return f"All parents have ended: {', '.join(there)}. The run is created in a moment."
+    return f"The cycle waits for {', '.join(missing)}; {', '.join(there)}."

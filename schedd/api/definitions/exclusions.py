@@ -1,4 +1,4 @@
-"""What a job excludes, between the wire and the store: found by name, and judged."""
+"""Check the `exclude` of a job, and find its calendars."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -11,14 +11,14 @@ from schedd.core.schedule.cron import CronError
 from schedproto.v1 import job_pb2
 
 MOST_CALENDARS: Final = 20
-"""Of one job."""
+"""Calendars of one job."""
 MOST_EXPRESSIONS: Final = 100
 
 
 async def calendars_of(
     services: Services, namespace: str, job: job_pb2.Job
 ) -> tuple[PinnedCalendar, ...]:
-    """The newest version of the calendars that a job names, as far as there are any."""
+    """Return the newest versions of the calendars that a job names and that exist."""
     names = sorted({*job.exclude.calendars})[:MOST_CALENDARS]
     return await services.calendars.current(namespace, names) if names else ()
 
@@ -26,33 +26,33 @@ async def calendars_of(
 def violations(
     exclude: job_pb2.Exclude, calendars: Sequence[PinnedCalendar]
 ) -> Iterator[Violation]:
-    """What is wrong with it, given the calendars that there are."""
+    """Return the violations of `exclude`, given the calendars that exist."""
     named, there = list(exclude.calendars), {one.name for one in calendars}
     if len(named) > MOST_CALENDARS:
-        problem = f"{len(named):,} of them, at most {MOST_CALENDARS} are allowed"
+        problem = f"has {len(named):,} calendars, at most {MOST_CALENDARS} are allowed"
         yield Violation("exclude.calendars", problem)
         return
     for name in dict.fromkeys(named):
         if named.count(name) > 1:
-            yield Violation("exclude.calendars", f"{name[:140]!r} stands there twice")
+            yield Violation("exclude.calendars", f"{name[:140]!r} is given twice")
         if name not in there:
-            yield Violation("exclude.calendars", f"there is no calendar {name[:140]!r}")
+            yield Violation("exclude.calendars", f"calendar {name[:140]!r} not found")
     if len(exclude.cron) > MOST_EXPRESSIONS:
-        problem = f"{len(exclude.cron):,} expressions, at most {MOST_EXPRESSIONS} are allowed"
+        problem = f"has {len(exclude.cron):,} expressions, at most {MOST_EXPRESSIONS} are allowed"
         yield Violation("exclude.cron", problem)
         return
     for expression in exclude.cron:
         try:
             check_expression(expression)
         except CronError as wrong:
-            told = wrong.problem + (f" ({wrong.hint})" if wrong.hint else "")
-            yield Violation("exclude.cron", told)
+            problem = wrong.problem + (f" ({wrong.hint})" if wrong.hint else "")
+            yield Violation("exclude.cron", problem)
 
 
 def changed_meanwhile(name: str) -> Aborted:
-    """The refusal for a job whose calendars were changed while it was checked."""
+    """Return the error for a job whose calendars were changed while it was checked."""
     return Aborted(
         f"a calendar of job {name!r} was changed meanwhile",
         reason="CALENDAR_CHANGED",
-        remedy="call again: it is checked with what the calendar says now",
+        remedy="call again: the job is then checked with the new version",
     )

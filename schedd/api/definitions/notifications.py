@@ -1,4 +1,4 @@
-"""Who is to be told: what is wrong with that, and what this member has no means for."""
+"""Check the notifications of a job, also against the means that this member is configured with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from schedd.runtime.job_codec import seconds
 from schedproto.v1 import job_pb2
 
 FIELDS: Final = ("on_failure", "on_recovery", "on_dead_letter", "on_late")
-OF_TROUBLE: Final = ("on_failure", "on_dead_letter")
+FAILURE_FIELDS: Final = ("on_failure", "on_dead_letter")
 MOST_ADDRESSES: Final = 20
 MOST_ARGUMENTS: Final = 50
 LONGEST: Final = timedelta(days=366)
@@ -27,18 +27,18 @@ _ADDRESS: Final = re.compile(
 
 
 def violations(job: job_pb2.Job) -> Iterator[Violation]:
-    """What nobody could be told by."""
+    """Return the violations of a job's notifications."""
     for field, said in _given(job):
-        yield from _way_violations(field, said)
-        yield from _often_violations(field, said)
-    if job.HasField("on_recovery") and not any(name in OF_TROUBLE for name, _ in _given(job)):
-        problem = "goes with on_failure or on_dead_letter: what wasn't told has no recovery"
+        yield from _target_violations(field, said)
+        yield from _frequency_violations(field, said)
+    if job.HasField("on_recovery") and not any(name in FAILURE_FIELDS for name, _ in _given(job)):
+        problem = "requires on_failure or on_dead_letter"
         yield Violation("on_recovery", problem)
 
 
 def check_means(services: Services, job: job_pb2.Job, old: job_pb2.Job | None = None) -> None:
-    """Raise InvalidArgument for ways that this member's configuration has no means for. What stood
-    in the `old` job already is borne with: its other fields must stay editable.
+    """Raise InvalidArgument for means that this member's configuration doesn't allow. Notifications
+    of the `old` job are accepted: its other fields must stay editable.
     """
     kept = dict(_given(old)) if old is not None else {}
     wrong: list[Violation] = []
@@ -54,7 +54,7 @@ def check_means(services: Services, job: job_pb2.Job, old: job_pb2.Job | None = 
         if said.email and not services.means.mail:
             problem = "no mail server is configured (smtp.host of schedd.toml)"
             wrong.append(Violation(f"{field}.email", problem))
-    refuse(wrong, "NO_MEANS", "ask whoever runs the cluster, or give a webhook")
+    refuse(wrong, "NO_MEANS", "ask the cluster's operator to allow it, or give a webhook")
 
 
 def _given(job: job_pb2.Job) -> Iterator[tuple[str, job_pb2.Notification]]:
@@ -64,32 +64,32 @@ def _given(job: job_pb2.Job) -> Iterator[tuple[str, job_pb2.Notification]]:
             yield field, getattr(plain, field)
 
 
-def _way_violations(field: str, said: job_pb2.Notification) -> Iterator[Violation]:
+def _target_violations(field: str, said: job_pb2.Notification) -> Iterator[Violation]:
     if not (said.webhook or said.command or said.email):
-        yield Violation(field, "tells nobody: give webhook, command or email")
+        yield Violation(field, "has no target: give webhook, command or email")
     if said.webhook and (not is_url(said.webhook) or "@" in said.webhook.split("/")[2]):
         problem = f"{said.webhook[:140]!r} isn't an http or https URL without a user"
         yield Violation(f"{field}.webhook", problem)
     elif any(sign.isspace() for sign in said.webhook):
-        problem = f"{said.webhook[:140]!r} holds white space; a URL has %20 for a space"
+        problem = f"{said.webhook[:140]!r} has white space: write a space as %20"
         yield Violation(f"{field}.webhook", problem)
     if said.command and not said.command[0].startswith("/"):
-        problem = f"{said.command[0][:140]!r} isn't the absolute path of a program"
+        problem = f"{said.command[0][:140]!r} isn't an absolute path"
         yield Violation(f"{field}.command", problem)
     if len(said.command) > MOST_ARGUMENTS or any("\0" in word for word in said.command):
-        problem = f"holds NUL, or more than {MOST_ARGUMENTS} words"
+        problem = f"has a NUL character, or more than {MOST_ARGUMENTS} words"
         yield Violation(f"{field}.command", problem)
     if len(said.email) > MOST_ADDRESSES:
         problem = f"has {len(said.email):,} addresses, at most {MOST_ADDRESSES} are allowed"
         yield Violation(f"{field}.email", problem)
     for address in said.email[:MOST_ADDRESSES]:
         if "=?" in address or not _ADDRESS.fullmatch(address):
-            yield Violation(f"{field}.email", f"{address[:140]!r} isn't an address")
+            yield Violation(f"{field}.email", f"{address[:140]!r} isn't a valid address")
 
 
-def _often_violations(field: str, said: job_pb2.Notification) -> Iterator[Violation]:
-    if said.threshold and field not in OF_TROUBLE:
-        problem = "goes with on_failure and on_dead_letter alone: it counts failures"
+def _frequency_violations(field: str, said: job_pb2.Notification) -> Iterator[Violation]:
+    if said.threshold and field not in FAILURE_FIELDS:
+        problem = "is allowed in on_failure and on_dead_letter only: it counts failures"
         yield Violation(f"{field}.threshold", problem)
     elif not 0 <= said.threshold <= MOST_IN_A_ROW:
         yield Violation(f"{field}.threshold", f"must be from 1 to {MOST_IN_A_ROW:,}")
@@ -97,6 +97,6 @@ def _often_violations(field: str, said: job_pb2.Notification) -> Iterator[Violat
         yield Violation(f"{field}.silence", "must be a positive duration of at most 366 days")
     if said.HasField("after"):
         if field != "on_late":
-            yield Violation(f"{field}.after", "goes with what is told of late runs alone")
+            yield Violation(f"{field}.after", "is allowed in on_late only")
         elif not timedelta(0) < seconds(said.after) <= LONGEST:
             yield Violation(f"{field}.after", "must be a positive duration of at most 366 days")

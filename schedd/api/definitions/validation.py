@@ -1,4 +1,4 @@
-"""What is wrong with a job that somebody sends: all of it at once, each with its field's name."""
+"""Validate a job: return all violations at once, each with its field."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from schedd.api.definitions import actions, chains, exclusions, notifications
 from schedd.api.errors import Violation, refuse
-from schedd.api.request_check import MOST_TOLD
+from schedd.api.request_check import MOST_VIOLATIONS
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core.ids import JobId
 from schedd.core.runs import failures
@@ -27,21 +27,22 @@ from schedproto.v1 import common_pb2, job_pb2, run_service_pb2
 
 MAX_PAYLOAD = 256 * 1024
 MAX_JOB = 1024 * 1024
-"""Bytes of a whole definition: an assignment that carries it must fit into one frame."""
+"""Bytes of a whole definition: an assignment with it must fit into one frame."""
 MAX_NOTE = 1_000
 MAX_EXPRESSIONS = 100
-"""Of one job: their union is reckoned whenever it fires."""
+"""Cron expressions of one job. Their union is computed whenever it fires."""
 MOST_KINDS = 100
-"""Of failures, in each of the two lists of a job."""
+"""Failure kinds in each of `retry_on` and `fail_on`."""
 MOST_MATCHES = 20
+"""Labels in each of `require` and `prefer`."""
 MOST_VALUES = 100
-"""Of labels that a job asks of its worker, and of what each of them may be."""
+"""Values of one such label."""
 NEVER_ZERO = frozenset({"timeout", "start_deadline", "run_timeout", "heartbeat_timeout"})
-"""Durations of which none at all would let nothing run."""
+"""Durations that must not be 0, because nothing could run."""
 _NO_ID = UUID(int=0)
 
 LATE_AT = timedelta(seconds=60)
-"""An `at` further past than this is refused; one less past fires at once."""
+"""An `at` further in the past than this is rejected; a more recent one fires at once."""
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?")
 
@@ -54,42 +55,42 @@ def check(
     known: Sequence[Violation] = (),
     calendars: Sequence[PinnedCalendar] = (),
 ) -> None:
-    """Raise InvalidArgument with all that is wrong with a job, or Unbuilt.
+    """Raise InvalidArgument with all violations of a job, or Unbuilt.
 
-    `scheduled=False` is for one-time work: it has no name of its own and no schedule. What is
-    `known` to be wrong is borne with. `calendars` are those that it names, as far as there are any.
+    `scheduled=False` is for one-time work, which has no schedule and may have no name. Violations
+    in `known` are accepted. `calendars`: those that the job names and that exist.
     """
     refuse_unbuilt(job)
     found = faults(job, now, scheduled=scheduled, calendars=calendars)
     unknown = (each for each in found if each not in known)
-    refuse([*islice(unknown, MOST_TOLD)], "INVALID_JOB")
+    refuse([*islice(unknown, MOST_VIOLATIONS)], "INVALID_JOB")
 
 
 def check_name(name: str, field: str = "name") -> Iterator[Violation]:
-    """What is wrong with a name."""
+    """Return the violations of a name."""
     if not name:
         yield Violation(field, "is missing")
     elif not NAME.fullmatch(name):
         yield Violation(
             field,
-            f"{name[:140]!r} isn't a name: at most 128 lower-case letters, digits, '.', '_', '-',"
-            " beginning and ending with a letter or digit",
+            f"{name[:140]!r} isn't a valid name: at most 128 lower-case letters, digits, '.', '_',"
+            " '-', beginning and ending with a letter or digit",
         )
     elif _is_id(name):
-        yield Violation(field, "a name may not look like an id (UUID)")
+        yield Violation(field, "must not look like an id (UUID)")
 
 
-_UNTIL_ALONE: Final = Violation("paused_until", "goes with paused: true alone")
+_UNTIL_ALONE: Final = Violation("paused_until", "requires paused: true")
 
 
 def check_note(note: str, field: str) -> None:
-    """Raise InvalidArgument for a note that can't stand in a line of a table."""
+    """Raise InvalidArgument for a note that doesn't fit into a line of a table."""
     refuse([*note_violations(note, field)], "INVALID_FIELD", "give one line of plain text")
 
 
-def check_standing(job: job_pb2.Job) -> None:
-    """Raise InvalidArgument for a pause that nobody could ever make of what a job says of its own.
-    An edit makes none, so one that is over says nothing; who applies a manifest makes the others.
+def check_pause(job: job_pb2.Job) -> None:
+    """Raise InvalidArgument for an impossible pause in a job. Edits don't change the pause, so an
+    expired one is ignored; `schedctl apply` makes separate calls for it.
     """
     violations = [*note_violations(job.pause_note, "pause_note")]
     if job.HasField("paused_until") and not job.paused:
@@ -98,15 +99,15 @@ def check_standing(job: job_pb2.Job) -> None:
 
 
 def note_violations(note: str, field: str) -> Iterator[Violation]:
-    """What is wrong with a note: people read it in a line, as it is."""
+    """Return the violations of a note, which is shown as one line."""
     if len(note) > MAX_NOTE:
         yield Violation(field, f"has {len(note):,} characters, at most {MAX_NOTE:,} are allowed")
     elif not note.isprintable():
-        yield Violation(field, "holds a line break, or another character that isn't printed")
+        yield Violation(field, "has a line break or another unprintable character")
 
 
 def _is_id(name: str) -> bool:
-    """Whether a call that is given an id or a name would take this for an id."""
+    """Whether a call that takes an id or a name would read this as an id."""
     try:
         UUID(name)
     except ValueError:
@@ -115,7 +116,7 @@ def _is_id(name: str) -> bool:
 
 
 def payload_violations(payload: common_pb2.Payload, field: str = "payload") -> Iterator[Violation]:
-    """What is wrong with a payload: too large, or JSON that nobody can read."""
+    """Return the violations of a payload: too large, or invalid JSON."""
     size = len(payload.json.encode()) + len(payload.raw)
     if size > MAX_PAYLOAD:
         yield Violation(field, f"has {size:,} bytes, at most {MAX_PAYLOAD:,} are allowed")
@@ -125,13 +126,13 @@ def payload_violations(payload: common_pb2.Payload, field: str = "payload") -> I
         except (standard.TooDeep, standard.TooMany) as beyond:
             yield Violation(field, str(beyond))
         except ValueError as wrong:
-            yield Violation(field, f"isn't JSON: {wrong}")
+            yield Violation(field, f"isn't valid JSON: {wrong}")
 
 
 def given_payload(
     request: run_service_pb2.RetryRunRequest | run_service_pb2.RedriveDeadLettersRequest,
 ) -> bytes | None:
-    """That which a call gives in place of the job's, as it is stored; None: it gives none."""
+    """Return the payload that replaces the job's, as stored; None: the request has none."""
     if not request.HasField("payload"):
         return None
     refuse([*payload_violations(request.payload)], "INVALID_FIELD")
@@ -145,7 +146,7 @@ def faults(
     scheduled: bool,
     calendars: Sequence[PinnedCalendar] = (),
 ) -> Iterator[Violation]:
-    """All that is wrong with a job; `scheduled`: its name and its schedule are looked at, too."""
+    """Return all violations of a job. `scheduled`: also of its name and schedule."""
     if scheduled:
         yield from check_name(job.name)
         yield from _schedule_violations(job, now, calendars)
@@ -153,17 +154,17 @@ def faults(
         yield from check_name(job.name)
     for key in job.labels:
         if not LABEL.fullmatch(key):
-            yield Violation("labels", f"{key[:140]!r} isn't a key: {LABEL_IN_WORDS}")
+            yield Violation("labels", f"{key[:140]!r} isn't a valid key: {LABEL_IN_WORDS}")
     yield from _match_violations("require", job.require)
     yield from _match_violations("prefer", job.prefer)
     if job.prefer and job.placement == job_pb2.PLACEMENT_BROADCAST:
-        problem = "means nothing with placement: broadcast: all that can do it have a run each"
+        problem = "has no effect with placement: broadcast, which uses all matching workers"
         yield Violation("prefer", problem)
     yield from actions.violations(job)
     yield from notifications.violations(job)
     yield from note_violations(job.pause_note, "pause_note")
     if job.pause_note and not job.paused and scheduled:
-        yield Violation("pause_note", "goes with paused: true alone")
+        yield Violation("pause_note", "requires paused: true")
     payload = list(payload_violations(job.payload))
     yield from payload
     yield from payload_violations(job.http.json, "http.json")
@@ -182,16 +183,16 @@ def _schedule_violations(
         return
     job = with_instant(job)
     if job.HasField("phase") and not job.HasField("every"):
-        yield Violation("phase", "goes with every alone")
+        yield Violation("phase", "requires every")
     if job.anchor and not job.HasField("every"):
-        yield Violation("anchor", "goes with every alone")
+        yield Violation("anchor", "requires every")
     if job.HasField("every") and job.time_zone and not job.anchor and not job.HasField("exclude"):
-        problem = "has no effect beside every: give an anchor (a local time), or leave it out"
+        problem = "has no effect with every: give an anchor (a local time), or leave it out"
         yield Violation("time_zone", problem)
     if job.HasField("dst") and not job.cron:
-        yield Violation("dst", "goes with cron alone: nothing else is bound to a wall clock")
+        yield Violation("dst", "requires cron: other schedules don't follow local time")
     if job.HasField("at") and instant(job.at) < now - LATE_AT:
-        yield Violation("at", "is more than 60 s past")
+        yield Violation("at", "is more than 60 s in the past")
     if job.HasField("paused_until"):
         yield from _until_violations(job, now)
     if job.time_zone and not job.cron:
@@ -201,15 +202,15 @@ def _schedule_violations(
             yield Violation("time_zone", f"{unknown} ({unknown.hint})")
     if job.HasField("after"):
         yield from chains.violations(job)
-        yield from _no_instant_violations(job, "after: its parents decide")
+        yield from _no_instant_violations(job, "after: the parents decide when it runs")
     elif job.on_demand:
-        yield from _no_instant_violations(job, "on_demand: triggers start it any time")
+        yield from _no_instant_violations(job, "on_demand: triggers decide when it runs")
     else:
         yield from _instant_violations(job, now, calendars)
 
 
 def _kind_violations(job: job_pb2.Job) -> Iterator[Violation]:
-    """Why this is no schedule of any kind; the first reason alone."""
+    """Return the first violation of the kind of schedule."""
     kinds = {
         "cron": bool(job.cron),
         "every": job.HasField("every"),
@@ -223,33 +224,31 @@ def _kind_violations(job: job_pb2.Job) -> Iterator[Violation]:
         said = " and ".join(given) if given else "none"
         yield Violation("schedule", f"give exactly one of {', '.join(kinds)}; got {said}")
     elif job.HasField("at") and job.local_at:
-        yield Violation("local_at", "stands beside at; give one of them")
+        yield Violation("local_at", "can't be combined with at")
     elif len(job.cron) > MAX_EXPRESSIONS:
-        problem = f"{len(job.cron):,} expressions, at most {MAX_EXPRESSIONS} are allowed"
+        problem = f"has {len(job.cron):,} expressions, at most {MAX_EXPRESSIONS} are allowed"
         yield Violation("cron", problem)
     elif odd:
-        yield Violation("cron", f"{odd[0][:100]!r} holds a line break or the like")
+        yield Violation("cron", f"{odd[0][:100]!r} has an unprintable character")
     elif job.HasField("every") and seconds(job.every) < timedelta(seconds=1):
         yield Violation("every", "must be at least 1s")
 
 
 def _no_instant_violations(job: job_pb2.Job, kind: str) -> Iterator[Violation]:
-    """What there is to be said of instants, where there are none."""
+    """Return the violations of fields that a job without scheduled times can't have."""
     if job.max_runs:
         word = kind.split(":", maxsplit=1)[0]
-        yield Violation(
-            "max_runs", f"means nothing with {word}: runs of no schedule aren't counted"
-        )
+        yield Violation("max_runs", f"has no effect with {word}: only scheduled runs are counted")
     plain: Message = job
     for field in OF_INSTANTS:
         if plain.HasField(field):
-            yield Violation(field, f"means nothing with {kind}")
+            yield Violation(field, f"has no effect with {kind}")
 
 
 def _instant_violations(
     job: job_pb2.Job, now: datetime, calendars: Sequence[PinnedCalendar]
 ) -> Iterator[Violation]:
-    """Why its instants can't be reckoned, or why there is none."""
+    """Return why the scheduled times can't be computed, or why there are none."""
     if job.HasField("start") and job.HasField("end") and instant(job.end) < instant(job.start):
         yield Violation("end", "is before start")
         return
@@ -260,12 +259,12 @@ def _instant_violations(
     try:
         schedule = schedule_of(job, JobId(_NO_ID), namespace, job.name, calendars)
         if (text := silent(when(job), f"{namespace}/{job.name}", now)) is not None:
-            problem = "never matches: the clocks of its zone skip all its times (dst.gap)"
+            problem = "never matches: all its times fall into DST gaps of the time zone (dst.gap)"
             yield Violation("cron", f"{text[:100]!r} {problem}")
         elif schedule.first(now) is None:
             yield from _never(job)
         elif schedule.excludes_all_after(now):
-            yield Violation("exclude", "nothing runs: no instant to come is left, for years")
+            yield Violation("exclude", "excludes all scheduled times for years")
     except CronError as wrong:
         yield _cron_violation(job, wrong)
     except ScheduleError as wrong:
@@ -277,42 +276,42 @@ def _until_violations(job: job_pb2.Job, now: datetime) -> Iterator[Violation]:
     if not job.paused:
         yield _UNTIL_ALONE
     elif instant(job.paused_until) <= now:
-        yield Violation("paused_until", "is past")
+        yield Violation("paused_until", "is in the past")
 
 
 def _never(job: job_pb2.Job) -> Iterator[Violation]:
-    """Of a schedule that has no instant to come: which of its bounds takes the last one away."""
+    """Return the violation of a schedule without future scheduled times."""
     if job.HasField("at") and job.HasField("start") and instant(job.at) < instant(job.start):
         yield Violation("start", "is after `at`: the job would never fire")
     elif job.HasField("end"):
-        yield Violation("end", "no instant of the schedule lies between now and then")
+        yield Violation("end", "is before the next scheduled time: the job would never fire")
 
 
 def _cron_violation(job: job_pb2.Job, wrong: CronError) -> Violation:
-    """In the words of the caller's fields, with the expression that it is of."""
+    """Return the violation for a cron error, with the expression that caused it."""
     if wrong.field == "time_zone":
         return Violation("time_zone", f"{wrong.problem} ({wrong.hint})")
-    told = " | ".join(job.cron)
+    shown = " | ".join(job.cron)
     for text in job.cron:
         try:
             parse(text, zone=job.time_zone or "UTC", seed="default/j")
         except CronError:
-            told = text
+            shown = text
             break
-    return Violation("cron", f"{told[:100]!r}: {wrong}")
+    return Violation("cron", f"{shown[:100]!r}: {wrong}")
 
 
 def _match_violations(field: str, matches: Sequence[common_pb2.LabelMatch]) -> Iterator[Violation]:
-    """What is wrong with what a job asks of its worker's labels."""
+    """Return the violations of `require` or `prefer`."""
     if len(matches) > MOST_MATCHES:
         yield Violation(field, f"has {len(matches):,} labels, at most {MOST_MATCHES} are allowed")
         return
     seen: set[str] = set()
     for match in matches:
         if not LABEL.fullmatch(match.key):
-            yield Violation(field, f"{match.key[:140]!r} isn't a label's key: {LABEL_IN_WORDS}")
+            yield Violation(field, f"{match.key[:140]!r} isn't a valid key: {LABEL_IN_WORDS}")
         elif match.key in seen:
-            yield Violation(field, f"{match.key!r} stands there twice: give all its values at once")
+            yield Violation(field, f"{match.key!r} is given twice: give all its values at once")
         elif not match.any_of or len(match.any_of) > MOST_VALUES:
             yield Violation(field, f"{match.key!r} has no value, or more than {MOST_VALUES}")
         seen.add(match.key)
@@ -334,10 +333,10 @@ def _number_violations(job: job_pb2.Job) -> Iterator[Violation]:
     yield from _kind_of_failure_violations("retry.retry_on", retry.retry_on)
     yield from _kind_of_failure_violations("retry.fail_on", retry.fail_on)
     if job.overlap_limit and job.overlap != job_pb2.OVERLAP_ALLOW:
-        problem = "the N of overlap: allow: N must be positive, and goes with allow alone"
+        problem = "requires overlap: allow, and must be positive"
         yield Violation("overlap_limit", problem)
     if job.HasField("heartbeat_timeout") and job.WhichOneof("action") not in ("python", "plugin"):
-        problem = "goes with python and plugin alone: nothing else beats"
+        problem = "requires a python or plugin action: others send no heartbeats"
         yield Violation("heartbeat_timeout", problem)
     if job.HasField("retention") and not LEAST <= seconds(job.retention) <= MOST:
         yield Violation("retention", f"must be from 1s to {MOST.days:,}d")

@@ -1,7 +1,7 @@
-"""Backfills: a job run for instants of the past, told of while that goes on, and cancelled.
+"""Backfills: run a job for the scheduled times of a past range.
 
-check ─→ the instants of the range ─→ dry run: said, nothing stored
-                                  └─→ stored with what is chosen; its job's owner makes the runs
+check ─→ scheduled times of the range ─→ dry run: answer only
+                                     └─→ stored with the chosen times; the owner creates the runs
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ from schedd.api.services import Caller, Services, compact
 from schedd.core.events import EndedUnreported
 from schedd.core.ids import BackfillId
 from schedd.core.jobs.definition import Definition, Priority
+from schedd.core.runs import reasons
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun
-from schedd.core.runs.reasons import time_text
 from schedd.core.runs.records import StoreConflict
 from schedd.core.schedule.cron import ScheduleError
 from schedd.core.timers.backfill import (
@@ -42,23 +42,20 @@ from schedd.core.timers.backfill_records import BackfillRecord
 from schedd.runtime import job_codec
 from schedproto.v1 import job_service_pb2
 
-TURN: Final = 250
-"""Instants that are reckoned before everybody else has their turn."""
-
 _TICK: Final = timedelta(microseconds=1)
 
 
 async def backfill_job(
     services: Services, caller: Caller, request: job_service_pb2.BackfillJobRequest
 ) -> job_service_pb2.BackfillJobResponse:
-    """Run a job for the instants of a past range, some at a time; also while it is paused."""
+    """Start a backfill of a past range; also while the job is paused."""
     now = services.clock.now()
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition
     definition = stored_jobs.definition(stored)
     first, last = _range(request, now)
     _check_parallel(request, definition)
-    wish = BackfillRequest(
+    backfill = BackfillRequest(
         BackfillId(uuid4()),
         first,
         last,
@@ -70,17 +67,17 @@ async def backfill_job(
         caller.actor,
     )
     if request.dry_run:
-        return views.planned_message(await services.backfills.plan(stored.job_id, wish))
+        return views.planned_message(await services.backfills.plan(stored.job_id, backfill))
     object_ = f"job/{stored.namespace}/{stored.name}"
     what = {
-        "backfill": str(wish.backfill_id),
-        "from": time_text(first),
-        "to": time_text(last),
+        "backfill": str(backfill.backfill_id),
+        "from": reasons.time_text(first),
+        "to": reasons.time_text(last),
     }
     made = await services.backfills.create(
         stored.job_id,
         stored.generation,
-        wish,
+        backfill,
         stored_jobs.idempotency(stored.namespace, request.idempotency_key, "BackfillJob", request),
         caller.changed("backfill", object_, {}, what, request.request_id),
     )
@@ -99,7 +96,7 @@ async def backfill_job(
 async def get_backfill(
     services: Services, caller: Caller, request: job_service_pb2.GetBackfillRequest
 ) -> job_service_pb2.Backfill:
-    """One backfill, with how its runs stand."""
+    """Return a backfill with the states of its runs."""
     del caller
     found = await services.backfills.get(_id(request.backfill_id))
     if found is None:
@@ -110,7 +107,7 @@ async def get_backfill(
 async def list_backfills(
     services: Services, caller: Caller, request: job_service_pb2.ListBackfillsRequest
 ) -> job_service_pb2.ListBackfillsResponse:
-    """A page of backfills, newest first."""
+    """Return a page of backfills, newest first."""
     del caller
     size = paging.size(request.page_size)
     listing = paging.listing("backfills", request)
@@ -136,7 +133,7 @@ async def list_backfills(
 async def cancel_backfill(
     services: Services, caller: Caller, request: job_service_pb2.CancelBackfillRequest
 ) -> job_service_pb2.Backfill:
-    """Make no more runs of it, and end those that there are. Twice is fine."""
+    """Cancel a backfill: create no more runs, and cancel the existing ones. Idempotent."""
     backfill_id = _id(request.backfill_id)
     done = await services.backfills.cancel(
         backfill_id,
@@ -165,7 +162,7 @@ async def cancel_backfill(
 
 
 def _cancelled(was: BackfillRecord, changed: Sequence[LiveRun]) -> tuple[str, str]:
-    """How it stood and what was ended of it, as the audit has it."""
+    """Return the state before, and the cancelled runs, for the audit log."""
     running = sum(run.state is State.RUNNING for run in changed)
     before = {
         "namespace": was.namespace,
@@ -178,17 +175,14 @@ def _cancelled(was: BackfillRecord, changed: Sequence[LiveRun]) -> tuple[str, st
 
 
 def of_run(text: str) -> BackfillId | None:
-    """The backfill by which runs are to be found; None for an empty text."""
+    """Return the id of the backfill whose runs are listed; None for an empty text."""
     return _id(text) if text else None
 
 
-# -- what is asked for --
-
-
 def _range(request: job_service_pb2.BackfillJobRequest, now: datetime) -> tuple[datetime, datetime]:
-    """From when to when, both inclusive. Raises InvalidArgument."""
+    """Return the first and last time of the range, inclusive. Raises InvalidArgument."""
     violations = [
-        Violation(field, "is missing: give the first and the last instant of the range")
+        Violation(field, "is missing: give the first and the last time of the range")
         for field in ("from", "to")
         if not request.HasField(field)
     ]
@@ -197,23 +191,22 @@ def _range(request: job_service_pb2.BackfillJobRequest, now: datetime) -> tuple[
     if last < first:
         violations.append(Violation("to", "is before from; both are inclusive"))
     if last > now:
-        violations.append(
-            Violation("to", f"is still to come: a backfill is of the past, until {time_text(now)}")
-        )
+        problem = f"is in the future: a backfill ends by now, {reasons.time_text(now)}"
+        violations.append(Violation("to", problem))
     refuse(violations, "INVALID_FIELD")
     return first, last
 
 
 def _check_parallel(request: job_service_pb2.BackfillJobRequest, definition: Definition) -> None:
-    """Raises InvalidArgument for a number that nobody can mean, or that would lose instants."""
+    """Raise InvalidArgument for a number out of range, or one that would lose runs."""
     wanted = request.max_parallel
     policy = job_codec.overlap_of(request.overlap) or definition.overlap
     if not 0 <= wanted <= MOST_PARALLEL:
-        problem = f"is {wanted}: from 1 to {MOST_PARALLEL:,}"
+        problem = f"is {wanted}: must be from 1 to {MOST_PARALLEL:,}"
     elif wanted > 1 and policy not in TOGETHER:
         problem = (
-            f"is {wanted}, and overlap is {policy.lower()}: of runs that come together all but one "
-            "would be lost. Name overlap: allow, or buffer_all, or leave max_parallel out"
+            f"is {wanted} with overlap: {policy.lower()}, which would drop all but one of the"
+            " parallel runs. Set overlap: allow or buffer_all, or leave max_parallel out"
         )
     else:
         return
@@ -223,12 +216,14 @@ def _check_parallel(request: job_service_pb2.BackfillJobRequest, definition: Def
 async def _instants(
     caller: Caller, definition: Definition, first: datetime, last: datetime
 ) -> tuple[datetime, ...]:
-    """All of the range. Raises InvalidArgument when there are none, or too many."""
+    """Return the scheduled times of the range. Raises InvalidArgument for none, or too many."""
     try:
         schedule = await compute(caller, partial(job_codec.compiled, definition))
-    except ScheduleError as error:  # stored by a version that took it
+    except ScheduleError as error:  # stored by an earlier version that accepted it
         raise InvalidArgument(
-            f"the job's schedule can't be read: {error}", reason="INVALID_JOB", remedy="mend it"
+            f"the job's schedule is invalid: {error}",
+            reason="INVALID_JOB",
+            remedy=f"correct it: schedctl job patch {definition.name}",
         ) from error
     most = MOST_INSTANTS + 1
     walk = partial(schedule.instants_between, first - _TICK, last, most)
@@ -239,17 +234,18 @@ async def _instants(
         )
         many = f"{max(count, len(found)):,}" + (" or more" if reached < last else "")
         raise InvalidArgument(
-            f"the range holds {many} instants, and a backfill has {MOST_INSTANTS:,} at most",
+            f"the range has {many} scheduled times, at most {MOST_INSTANTS:,} are allowed",
             reason="TOO_MANY_INSTANTS",
-            remedy="ask for a part of the range at a time; nothing was stored",
-            violations=[Violation("from", f"holds {many} instants until `to`")],
+            remedy="split the range; nothing was stored",
+            violations=[Violation("from", f"has {many} scheduled times until `to`")],
         )
     if not found:
+        since, until = reasons.time_text(first), reasons.time_text(last)
         raise InvalidArgument(
-            f"{definition.name!r} has no instant from {time_text(first)} to {time_text(last)}",
+            f"job {definition.name!r} has no scheduled time from {since} to {until}",
             reason="NO_INSTANTS",
-            remedy=f"see `schedctl job next {definition.name} --after {time_text(first)}`",
-            violations=[Violation("from", "there is no instant of the schedule until `to`")],
+            remedy=f"see `schedctl job next {definition.name} --after {since}`",
+            violations=[Violation("from", "has no scheduled time until `to`")],
         )
     return tuple(found)
 
@@ -264,7 +260,7 @@ def _id(text: str) -> BackfillId:
 
 def _unknown(text: str) -> NotFound:
     return NotFound(
-        f"there is no backfill {text}",
+        f"backfill {text} not found",
         reason="NO_SUCH_BACKFILL",
         remedy="see `schedctl job backfills`",
     )

@@ -1,4 +1,4 @@
-"""New jobs, one or many in a call: judged one by one, stored with whatever comes at that time."""
+"""Create jobs, one or many in a call: checked one by one, stored by group commit."""
 
 from dataclasses import replace
 from functools import partial
@@ -22,17 +22,18 @@ from schedproto.v1 import job_service_pb2 as wire
 Answer: TypeAlias = JobRecord | StoreConflict | ChainRefused | Unavailable
 
 NAMES: Final = frozenset({"job_id", "namespace", "name", "generation", "etag", "warnings"})
-"""What an answer has of a job that holds too many of them."""
+"""Fields of each job that are kept in an answer that would be too large."""
 
 
 async def create_job(
     services: Services, caller: Caller, request: wire.CreateJobRequest
 ) -> job_pb2.Job:
-    """Store a new job with its timer."""
-    wish = await _judged(services, caller, request)
-    if isinstance(wish, job_pb2.Job):
-        return wish
-    stored = _made(request, await services.store.create_job(wish.record, wish.key, wish.entry))
+    """Create a job with its timer."""
+    checked = await _checked(services, caller, request)
+    if isinstance(checked, job_pb2.Job):
+        return checked
+    answer = await services.store.create_job(checked.record, checked.key, checked.entry)
+    stored = _made(request, answer)
     services.nudges.jobs_changed([(stored.definition.job_id, stored.shard)])
     return await worker_warnings.answer(services, stored)
 
@@ -40,19 +41,19 @@ async def create_job(
 async def batch_create_jobs(
     services: Services, caller: Caller, request: wire.BatchCreateJobsRequest
 ) -> wire.BatchCreateJobsResponse:
-    """Store many; each fares as `create_job` by itself."""
+    """Create many jobs; each succeeds or fails as with `create_job`."""
     batches.check_count(request.requests)
     made: list[tuple[job_pb2.Job, JobRecord]] = []
 
-    async def judged(one: wire.CreateJobRequest) -> Create | job_pb2.Job:
-        return await _judged(services, caller, one)
+    async def check(one: wire.CreateJobRequest) -> Create | job_pb2.Job:
+        return await _checked(services, caller, one)
 
-    def told(one: wire.CreateJobRequest, answer: Answer) -> job_pb2.Job:
+    def convert(one: wire.CreateJobRequest, answer: Answer) -> job_pb2.Job:
         stored = _made(one, answer)
         made.append((job := views.job_message(stored), stored))
         return job
 
-    outcomes = await batches.outcomes(request.requests, judged, services.store.create_jobs, told)
+    outcomes = await batches.outcomes(request.requests, check, services.store.create_jobs, convert)
     await worker_warnings.add(services, made)
     answer = wire.BatchCreateJobsResponse()
     for outcome in outcomes:
@@ -68,7 +69,7 @@ async def batch_create_jobs(
 
 
 def _cut(result: wire.BatchCreateJobsResponse.Result) -> None:
-    """To what a message can hold of each, however much was sent."""
+    """Reduce a result to a bounded size."""
     if result.HasField("error"):
         result.error.ClearField("violations")
         return
@@ -78,10 +79,10 @@ def _cut(result: wire.BatchCreateJobsResponse.Result) -> None:
             plain.ClearField(field.name)
 
 
-async def _judged(
+async def _checked(
     services: Services, caller: Caller, request: wire.CreateJobRequest
 ) -> Create | job_pb2.Job:
-    """What is to be stored; the job as it would be, where it is only to be checked."""
+    """Return the item to store; with `validate_only`, the job as it would be."""
     now = services.clock.now()
     job = request.job
     namespace = stored_jobs.namespace_of(job.namespace)
@@ -116,7 +117,7 @@ async def _judged(
 
 
 def _made(request: wire.CreateJobRequest, stored: Answer) -> JobRecord:
-    """The job that there is now. Raises what stands against it."""
+    """Return the stored job. Raises the error for a rejected one."""
     job = request.job
     if isinstance(stored, Unavailable):
         raise stored

@@ -1,6 +1,4 @@
-"""What a cron expression means, for whoever asks: a call, and the dashboard's page by it. Pure but
-for the clock.
-"""
+"""Explain a cron expression, for the call and for the dashboard."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from schedproto.v1 import job_service_pb2 as wire
 async def explain_cron(
     services: Services, caller: Caller, request: wire.ExplainCronRequest
 ) -> wire.ExplainCronResponse:
-    """In words, its next instants, what to know about it. Raises InvalidArgument: it is none."""
+    """Describe an expression, with its next scheduled times and notes. Raises InvalidArgument."""
     after = services.clock.now()
     if request.HasField("after"):
         after = max(job_codec.instant(request.after), EPOCH)  # a schedule has no earlier past
@@ -29,29 +27,29 @@ async def explain_cron(
 
 
 def explanation(request: wire.ExplainCronRequest, after: datetime) -> wire.ExplainCronResponse:
-    """The answer, of instants after `after` (exclusive). Raises InvalidArgument. Pure."""
+    """Return the answer, with scheduled times later than `after`. Raises InvalidArgument. Pure."""
     namespace = namespace_of(request.namespace)
     seed = f"{namespace}/{request.job}" if request.job else ""
     count = paging.coming(request.count)
     try:
-        told = explained(
+        found = explained(
             request.expression, request.time_zone or "UTC", after=after, count=count, seed=seed
         )
     except CronError as error:
         raise _wrong(error) from error
     answer = wire.ExplainCronResponse(
-        expression=told.expression,
-        time_zone=told.time_zone,
-        description=told.description,
-        warnings=told.notes,
+        expression=found.expression,
+        time_zone=found.time_zone,
+        description=found.description,
+        warnings=found.notes,
     )
-    for at in told.instants:
+    for at in found.instants:
         answer.instants.add().FromDatetime(at.astimezone(UTC))
     return answer
 
 
 def _wrong(error: CronError) -> InvalidArgument:
-    """By the caller's own fields; which part of the expression it is stands in the words."""
+    """Return the error, with the request's field. The text names the part of the expression."""
     whole = error.field in ("expression", "time_zone")
     violation = (
         Violation(error.field, error.problem)

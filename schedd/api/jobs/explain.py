@@ -1,11 +1,13 @@
-"""Why did it run, or not, then? Answered from what was written down, and from nothing else.
+"""Explain why a job ran, or didn't run, at a scheduled time, from stored rows only.
 
-    a row accounts for the instant ──▶ what the row says: ran, late, skipped, missed, coalesced
-    none does ──▶ before the job · outside its bounds · no instant of it · still to come
-                  · due, not accounted for yet (paused, or its owner is behind) · no record
+    a row covers the time ──▶ the row's state: ran, late, skipped, missed, coalesced
+    no row does ──▶ before the job · outside its bounds · not a scheduled time · in the future
+                    · due, not fired yet (paused, or its owner is behind) · no record
 
-One idea: an answer names what it was read from. The job's row is read before the ledger's: an
-instant that is accounted for in between is then found there, so "no record" is never a race.
+Invariants
+- An answer names the rows that it was read from.
+- The job's row is read before the runs: a time that is fired in between is then found among them,
+  so "no record" is never a race.
 """
 
 import json
@@ -36,34 +38,32 @@ from schedd.runtime import job_codec
 from schedkit.text.duration import render
 from schedproto.v1 import job_service_pb2
 
-# What backfills made of one instant, in words: beside what its own row says, not in its stead.
-
 
 async def backfilled(
     services: Services, job_id: JobId, at: datetime
 ) -> tuple[str, Sequence[RunRecord]]:
-    """The sentences, each after a blank, and the runs they are of; empty: there are none."""
+    """Return sentences about backfills of this time, each after a blank, and their runs."""
     made, to_come = await services.backfills.of_instant(job_id, at)
-    told = "".join(f" {_run(one)}" for one in made)
+    text = "".join(f" {_run(one)}" for one in made)
     if to_come is not None:
-        told += f" Backfill {to_come} is to run it: no run of that is made yet."
-    return told, made
+        text += f" Backfill {to_come} will run it: no run has been created yet."
+    return text, made
 
 
 def _run(record: RunRecord) -> str:
     run = record.run
-    stands = f"is {run.state}" + (f" ({record.reason})" if record.reason else "")
-    now = ", as it stands now" if run.state in LIVE else ""
-    return f"Backfill {record.backfill} made run {run.key.run_id} for it, which {stands}{now}."
+    state = f"is {run.state}" + (f" ({record.reason})" if record.reason else "")
+    now = " now" if run.state in LIVE else ""
+    return f"Backfill {record.backfill} created run {run.key.run_id} for it, which {state}{now}."
 
 
 _FAR: Final = timedelta(days=800)
-"""How far back the instant before one that isn't is looked for."""
+"""How far back the previous scheduled time is searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainRequest:
-    """The question with all that was read for it, but the row."""
+    """The question, with everything that was read for it except the run's row."""
 
     services: Services
     caller: Caller
@@ -72,53 +72,55 @@ class ExplainRequest:
     at: datetime
     now: datetime
     is_instant: bool
-    """Whether the schedule, as it stands, has this instant, be it one that it excludes."""
+    """Whether the current schedule has this time, excluded or not."""
 
     @property
     def name(self) -> str:
-        """The job's."""
+        """The job's name."""
         return self.record.definition.name
 
     def changed_since(self, instant: datetime) -> bool:
-        """Whether the schedule may have been another one then: definitions of old aren't kept."""
+        """Whether the schedule may have been different then: old definitions aren't kept."""
         return self.record.definition.generation > 1 and self.record.updated_at > instant
 
 
 async def explain_instant(
     services: Services, caller: Caller, request: job_service_pb2.ExplainInstantRequest
 ) -> job_service_pb2.ExplainInstantResponse:
-    """What became of one instant of a job, in words, and the row that was read for it."""
+    """Describe what happened at a scheduled time of a job, with the run's row."""
     record = await stored_jobs.find(services, request.namespace, request.job)
     at = job_codec.instant(request.at)
     try:
         schedule = await compute(caller, partial(stored_jobs.compiled, record.definition))
-    except ScheduleError as error:  # stored by a version that took it
+    except ScheduleError as error:  # stored by an earlier version that accepted it
         raise InvalidArgument(
-            f"the job's schedule can't be read: {error}", reason="INVALID_JOB", remedy="mend it"
+            f"the job's schedule is invalid: {error}",
+            reason="INVALID_JOB",
+            remedy=f"correct it: schedctl job patch {record.definition.name}",
         ) from error
     is_instant = await compute(caller, partial(schedule.whole.contains, at))
     asked = ExplainRequest(services, caller, record, schedule, at, services.clock.now(), is_instant)
     row = await services.store.accounted(record.definition.job_id, at)
-    told, made = await backfilled(services, record.definition.job_id, at)
+    backfills, made = await backfilled(services, record.definition.job_id, at)
     runs = [views.run_message(one) for one in made]
-    if row is None or not _speaks_of(asked, row):
-        answer = await _without_row(asked) + told
+    if row is None or not _covers(asked, row):
+        answer = await _without_row(asked) + backfills
         return job_service_pb2.ExplainInstantResponse(answer=answer, backfilled=runs)
-    story = _STORIES.get(row.run.state, _ran)
-    answer = f"{await story(asked, row)} Read from {_row(row)}.{told}"
+    describe = _BY_STATE.get(row.run.state, _ran)
+    answer = f"{await describe(asked, row)} Read from {_row(row)}.{backfills}"
     return job_service_pb2.ExplainInstantResponse(
         answer=answer, run=views.run_message(row), backfilled=runs
     )
 
 
-def _speaks_of(asked: ExplainRequest, row: RunRecord) -> bool:
-    """A row of one instant does; one of many also holds moments that never were instants."""
+def _covers(asked: ExplainRequest, row: RunRecord) -> bool:
+    """Whether a row covers this time. The span of a merged row also has other times in between."""
     if row.run.key.scheduled_at == asked.at or asked.is_instant:
         return True
     return row.reason == Reason.EDITED or asked.changed_since(row.scheduled_until or asked.at)
 
 
-# -- What a row says --
+# -- With a row --
 
 
 async def _ran(_: ExplainRequest, row: RunRecord) -> str:
@@ -127,74 +129,74 @@ async def _ran(_: ExplainRequest, row: RunRecord) -> str:
         why = ENDS.get(row.reason or "", "")
         reason = f" ({row.reason})" if row.reason else ""
         lost = row.reason in (Reason.WORKER_LOST, Reason.TOO_MANY_LOSSES)
-        begins = "It isn't known to have started" if lost else "It never started"
+        begins = "No start was reported" if lost else "The run never started"
         return f"{begins}: it ended as {run.state}{reason}" + (f": {why}." if why else ".")
     how = "on time" if late <= GRACE else "late"
-    told = (
-        f"It ran {how}: due {_told(run.due_at)}, started {_span(late)} later"
+    text = (
+        f"The job ran {how}: due {_time(run.due_at)}, started {_span(late)} later"
         + (f" on {run.worker}" if run.worker else "")
-        + f", attempt {run.attempt}; it is {run.state}"
+        + f", attempt {run.attempt}; the run is {run.state}"
     )
-    return told + (f" ({row.reason})." if row.reason else ".")
+    return text + (f" ({row.reason})." if row.reason else ".")
 
 
 async def _runs(asked: ExplainRequest, row: RunRecord) -> str:
     if row.first_started_at is not None:
         return await _ran(asked, row)
-    return f"It was handed out to {row.run.worker}, which hasn't told of its start yet."
+    return f"The run was dispatched to {row.run.worker}, which hasn't reported its start yet."
 
 
 async def _waits(asked: ExplainRequest, row: RunRecord) -> str:
     run = row.run
     if row.first_started_at is not None:
-        return f"It ran and will be tried again: {run.state} after attempt {run.attempt}."
+        return f"The job ran and will be retried: {run.state} after attempt {run.attempt}."
     if (paused := await _made_before_pause(asked, row)) is not None:
         return paused
-    told = f"It was made and waits to start: `schedctl run why {run.key.run_id}` says for what."
+    text = f"The run waits to start: `schedctl run why {run.key.run_id}` shows the reason."
     if not run.late:
-        return told
+        return text
     definition = stored_jobs.definition(asked.record.definition)
-    return f"{told} Caught up with, {waits_late(asked.services, definition)}."
+    return f"{text} It is a catch-up: {waits_late(asked.services, definition)}."
 
 
 async def _skipped(asked: ExplainRequest, row: RunRecord) -> str:
-    if row.reason == Reason.PAUSED and not row.excluded_by:  # of a version that didn't write it
-        return f"It was skipped: {await _who_paused(asked)}."
+    if row.reason == Reason.PAUSED and not row.excluded_by:  # an earlier version didn't store it
+        return f"The run was skipped: {await _who_paused(asked)}."
     if row.reason in {Reason.PAUSED, Reason.CALENDAR} and row.excluded_by:
-        return f"It was skipped by {row.excluded_by}."
+        return f"The run was skipped by {row.excluded_by}."
     return _never_ran("skipped", row)
 
 
 async def _missed(asked: ExplainRequest, row: RunRecord) -> str:
-    told = _never_ran("missed", row)
+    text = _never_ran("missed", row)
     if row.reason == Reason.WINDOW:
         window = stored_jobs.definition(asked.record.definition).catch_up.window
-        told += f" The window is {_span(window)} now."
+        text += f" The window is {_span(window)} now."
     if not asked.is_instant:
-        told += " Whether this very moment was one of its instants then isn't kept."
-    return told
+        text += " The schedule of that time isn't kept: this may not have been a scheduled time."
+    return text
 
 
 async def _coalesced(asked: ExplainRequest, row: RunRecord) -> str:
     until = row.scheduled_until or row.run.key.scheduled_at
     into = await asked.services.store.taken_by(asked.record.definition.job_id, until)
     if into is None:
-        return "It was coalesced into a later run, of which there is no record any more."
+        return "The run was coalesced into a later run, which isn't kept any more."
     run = into.run
     return (
-        f"It was coalesced: it was late, and the job says catch_up: latest, so the newest instant, "
-        f"{_told(run.key.scheduled_at)}, stands for it: run {run.key.run_id}, {run.state}"
+        "The run was coalesced: it was late, and the job has catch_up: latest. The newest scheduled"
+        f" time, {_time(run.key.scheduled_at)}, covers it: run {run.key.run_id}, {run.state}"
         + (f" ({into.reason})." if into.reason else ".")
     )
 
 
 def _never_ran(what: str, row: RunRecord) -> str:
-    why = ENDS.get(row.reason or "", "no reason is known to this version")
+    why = ENDS.get(row.reason or "", "this version doesn't know the reason")
     by = f": {row.excluded_by}" if row.excluded_by else ""
-    return f"It was {what} ({row.reason}): {why}{by}."
+    return f"The run was {what} ({row.reason}): {why}{by}."
 
 
-_STORIES: Final[dict[State, Callable[[ExplainRequest, RunRecord], Awaitable[str]]]] = {
+_BY_STATE: Final[dict[State, Callable[[ExplainRequest, RunRecord], Awaitable[str]]]] = {
     State.PENDING: _waits,
     State.RETRYING: _waits,
     State.RUNNING: _runs,
@@ -202,11 +204,11 @@ _STORIES: Final[dict[State, Callable[[ExplainRequest, RunRecord], Awaitable[str]
     State.MISSED: _missed,
     State.COALESCED: _coalesced,
 }
-"""By the row's state; every other one has run, or never will."""
+"""The description of a row by its state; `_ran` for all other states."""
 
 
 async def _who_paused(asked: ExplainRequest) -> str:
-    """Who paused the job, or the cluster, when, and with what note; from what was written down."""
+    """Describe the pause of the job or cluster: by whom, since when, with which note."""
     stored, since = asked.record.definition, asked.record.paused_at
     once = stored_jobs.definition(stored).delivery is Delivery.AT_MOST_ONCE
     for pause in (await asked.services.pauses.read()).all:
@@ -217,59 +219,57 @@ async def _who_paused(asked: ExplainRequest) -> str:
     object_ = f"job/{stored.namespace}/{stored.name}"
     entry = await asked.services.store.last_pause(object_, asked.record.created_at, asked.at)
     if entry is None:
-        return "the job was paused, by whom the audit doesn't say"
+        return "the job was paused; the audit log doesn't show by whom"
     note = json.loads(entry.after).get("note", "") if entry.after else ""
-    return f"the job was {_pause(entry.actor, entry.at, note)} (the audit has it)"
+    return f"the job was {_pause(entry.actor, entry.at, note)} (from the audit log)"
 
 
 def _pause(by: str, since: datetime | None, note: str) -> str:
-    told = f"paused by {by}" if by else "paused"
-    return told + (f" since {_told(since)}" if since else "") + (f": {note}" if note else "")
+    text = f"paused by {by}" if by else "paused"
+    return text + (f" since {_time(since)}" if since else "") + (f": {note}" if note else "")
 
 
-# -- What is said where there is no row --
+# -- Without a row --
 
 
 async def _without_row(asked: ExplainRequest) -> str:
     record, at = asked.record, asked.at
     job = f"Read from the row of job {record.definition.job_id}."
     if at < record.created_at:
-        made = f"{_told(record.created_at)} by {record.created_by}"
-        return f"It is from before the job was made ({made}). {job}"
+        made = f"{_time(record.created_at)} by {record.created_by}"
+        return f"The time is before the job was created ({made}). {job}"
     after = stored_jobs.definition(record.definition).after
     if after is not None:
         joins = await asked.services.chains.waiting(record.definition.job_id, at)
         if joins:
-            return " ".join(chains.waits_told(one, after.jobs) for one in joins)
+            return " ".join(chains.describe_wait(one, after.jobs) for one in joins)
         parents = ", ".join(after.jobs)
-        return f"Nothing of that cycle has come from what it runs after: {parents}. {job}"
+        return f"No parent has ended in that cycle: {parents}. {job}"
     if not asked.is_instant:
         return f"{await compute(asked.caller, partial(_no_instant, asked))} {job}"
-    if (excluded_by := asked.schedule.excluded_by(at)) and (told := _excluded(asked, excluded_by)):
-        return f"{told} {job}"
+    if (excluded_by := asked.schedule.excluded_by(at)) and (text := _excluded(asked, excluded_by)):
+        return f"{text} {job}"
     counted = record.nominal is not None and record.nominal <= at
     if counted and (words := await compute(asked.caller, partial(_counted_out, asked))):
         return f"{words} {job}"
     if at > asked.now:
         due = await compute(asked.caller, partial(asked.schedule.due, at))
-        told = f"It is still to come: due {_told(due)}"
+        text = f"The run is in the future: due {_time(due)}"
         if record.definition.paused:
-            told += (
-                f"; and the job is {_pause(record.paused_by, record.paused_at, record.pause_note)}"
-            )
-        return f"{told}. {job}"
+            text += f"; the job is {_pause(record.paused_by, record.paused_at, record.pause_note)}"
+        return f"{text}. {job}"
     if record.nominal is not None and record.nominal <= at:
         return f"{await _unaccounted(asked)} {job}"
     return (
-        f"There is no record of it: {_told(at)} is an instant of the schedule as it stands, and no "
-        "row accounts for it."
+        f"There is no record: {_time(at)} is a scheduled time of the current schedule, but no row"
+        " covers it."
         + (
-            " The job was changed since: its schedule may have been another one then."
+            " The job was changed since: its schedule may have been different then."
             if asked.changed_since(at)
             else ""
         )
         + _not_kept(asked)
-        + f" Looked for in the rows of job {record.definition.job_id}."
+        + f" Searched the rows of job {record.definition.job_id}."
     )
 
 
@@ -278,78 +278,78 @@ def _not_kept(asked: ExplainRequest) -> str:
     kept = asked.services.retention.runs if own is None else own
     if asked.now - asked.at < kept:
         return ""
-    return f" What is that old isn't kept: runs are deleted {render(kept)} after their end."
+    return f" Runs are deleted {render(kept)} after their end."
 
 
 def _no_instant(asked: ExplainRequest) -> str:
     bounds, at = asked.schedule.bounds, asked.at
-    told = f"{_told(at)} is not an instant of this schedule"
+    text = f"{_time(at)} isn't a scheduled time of this job"
     if bounds.start is not None and at < bounds.start:
-        return f"{told}: it starts {_told(bounds.start)}."
+        return f"{text}: the schedule starts {_time(bounds.start)}."
     if bounds.end is not None and at > bounds.end:
-        return f"{told}: it ended {_told(bounds.end)}."
+        return f"{text}: the schedule ended {_time(bounds.end)}."
     before = asked.schedule.newest(at - _FAR, at)
     after = asked.schedule.next_after(at)
-    near = [f"the one before is {_told(before)}"] if before else []
-    near += [f"the next is {_told(after.nominal)}"] if after else []
-    told += ": " + ", ".join(near or ["it has none near"]) + "."
+    near = [f"the previous one is {_time(before)}"] if before else []
+    near += [f"the next is {_time(after.nominal)}"] if after else []
+    text += ": " + ", ".join(near or ["there is none near it"]) + "."
     if asked.changed_since(at):
-        told += f" The job was changed since, last {_told(asked.record.updated_at)}."
-    return told
+        text += f" The job was changed since, last {_time(asked.record.updated_at)}."
+    return text
 
 
 def _excluded(asked: ExplainRequest, excluded_by: str) -> str:
-    """Of an excluded instant that is still to come, or that its timer stands at or before."""
+    """Describe an excluded time in the future, or one that isn't stored yet."""
     record = asked.record
     if asked.at > asked.now:
-        return f"It won't run: it is excluded by {excluded_by}."
+        return f"The job won't run: the time is excluded by {excluded_by}."
     if record.definition.paused or record.nominal is None or record.nominal > asked.at:
         return ""
-    told = f"It didn't run: it is excluded by {excluded_by}."
+    text = f"The job didn't run: the time is excluded by {excluded_by}."
     if record.due_at is None:
-        return told
-    return f"{told} It is accounted for {_told(record.due_at)}, with the others of its day."
+        return text
+    return f"{text} A row is written {_time(record.due_at)}, with the other times of that day."
 
 
 def _counted_out(asked: ExplainRequest) -> str:
-    """Of an instant to come: that the schedule will have made its `max_runs` by then."""
+    """Describe a future time that comes after the last of `max_runs` runs; else empty."""
     record = asked.record
     most = stored_jobs.definition(record.definition).max_runs
     before = asked.at - timedelta(microseconds=1)
     if not most or timer_edit.left_after(record, asked.schedule, most, before):
         return ""
     if record.due_at is None:
-        return f"It isn't due: the schedule has made the {most:,} runs that max_runs allows."
+        return f"The job won't run: all {most:,} runs of max_runs have been created."
     return (
-        f"It won't be due, unless one before it is skipped: max_runs is {most:,}, of which "
-        f"{record.fired:,} were made, and the rest comes sooner."
+        f"The job won't run, unless an earlier run is skipped: max_runs is {most:,},"
+        f" {record.fired:,} runs have been created, and the others are due earlier."
     )
 
 
 async def _made_before_pause(asked: ExplainRequest, row: RunRecord) -> str | None:
-    """Of an instant of the pause that lasts, whose run was made ahead of both."""
+    """Describe a time in the current pause whose run was created before it; else None."""
     record, present = asked.record, await asked.services.pauses.present()
     if not asked.is_instant or row.trigger is not Trigger.SCHEDULE:
         return None
     if record.paused_at is not None and record.paused_at < asked.at <= asked.now:
         who = _pause(record.paused_by, record.paused_at, record.pause_note)
-        return f"It didn't run: the job is {who}. It is skipped when the job is resumed."
+        return f"The job didn't run: it is {who}. The run is skipped when the job is resumed."
     if present is not None and present.began < asked.at <= asked.now:
-        return f"It didn't run: the cluster is {views.paused(present)}."
+        return f"The job didn't run: the cluster is {views.paused(present)}."
     return None
 
 
 async def _unaccounted(asked: ExplainRequest) -> str:
-    """Its timer still stands at, or before, this instant."""
+    """Describe a time at or after the timer of the job."""
     record = asked.record
     present = await asked.services.pauses.present()
     if record.definition.paused:
         who = _pause(record.paused_by, record.paused_at, record.pause_note)
-        return f"It didn't run: the job is {who}. It is accounted for when the job is resumed."
+        return f"The job didn't run: it is {who}. A row is written when the job is resumed."
     if present is not None:
-        return f"It didn't run: the cluster is {views.paused(present)}."
-    behind = f"the timer of the job stands at {_told(record.nominal)}"
-    return f"It hasn't fired yet: {behind}, in shard {record.shard} (schedctl cluster shards)."
+        return f"The job didn't run: the cluster is {views.paused(present)}."
+    behind = f"its timer is at {_time(record.nominal)}"
+    return f"The job hasn't fired yet: {behind}, in shard {record.shard} (schedctl cluster shards)."
 
 
 # -- Words --
@@ -357,19 +357,19 @@ async def _unaccounted(asked: ExplainRequest) -> str:
 
 def _row(row: RunRecord) -> str:
     run = row.run
-    told = f"run {run.key.run_id}"
+    text = f"run {run.key.run_id}"
     if row.count > 1 and row.scheduled_until is not None:
-        span = f"{_told(run.key.scheduled_at)} to {_told(row.scheduled_until)}"
-        told += f", which accounts for {row.count:,} instants from {span}"
+        span = f"{_time(run.key.scheduled_at)} to {_time(row.scheduled_until)}"
+        text += f", which covers {row.count:,} scheduled times from {span}"
     if run.state in LIVE:
-        return f"{told}, as it stands now"
+        return f"{text}, in its current state"
     if run.state in NEVER_RAN and row.finished_at is not None:
-        told += f", written {_told(row.finished_at)}" + (f" by {row.member}" if row.member else "")
-    return told
+        text += f", written {_time(row.finished_at)}" + (f" by {row.member}" if row.member else "")
+    return text
 
 
-def _told(at: datetime | None) -> str:
-    assert at is not None, "callers ask for what there is"
+def _time(at: datetime | None) -> str:
+    assert at is not None
     return reasons.time_text(at)
 
 

@@ -1,15 +1,15 @@
-"""The filter of a list of jobs: words, all of which must hold.
+"""The filter of a list of jobs: words, all of which must match.
 
-    nightly            the name has this in it
-    name:etl-*         the name, with `*` for any signs
+    nightly            the name contains this
+    name:etl-*         the name, with `*` for any characters
     label.team:data    a label and its value, `*` for any value
     paused:true        pool:reports   pool:none   action:shell
 
     text ──read──▶ Filter ──database──▶ rows ──holds──▶ jobs
 
-A value with spaces stands in double quotes. A field that isn't known is refused, with the one that
-was probably meant. Labels and actions lie in the definition, which the database has as bytes: it
-looks for how they are written in it, and `holds` judges.
+Values with spaces are in double quotes. An unknown field is rejected with a suggestion. Labels and
+actions are in the serialized definition: the database searches for their bytes, and `holds` removes
+false matches.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ PAUSED: Final = {"true": True, "yes": True, "false": False, "no": False}
 
 
 class _Wrong(ValueError):
-    """One word that can't be read, told to who wrote it."""
+    """A word of a filter is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What was asked for. `stored`: as much of it as the database can tell."""
+    """A parsed filter. `stored`: the part that the database checks."""
 
     stored: JobFilter = ALL_JOBS
     labels: dict[str, str] = field(default_factory=dict)
     action: str = ""
 
     def holds(self, job: job_pb2.Job) -> bool:
-        """Whether a job is among those that the database has found rightly."""
+        """Whether a job that the database found matches the labels and action."""
         labels = all(
             key in job.labels and value in (ANY, job.labels[key])
             for key, value in self.labels.items()
@@ -56,10 +56,10 @@ class Filter:
 
 
 def read(text: str) -> Filter:
-    """The filter that is meant.
+    """Parse a filter.
 
     Raises:
-        InvalidArgument: with each word that can't be read.
+        InvalidArgument: with each invalid word.
     """
     wanted, wrong = Filter(), []
     seen: set[str] = set()
@@ -70,9 +70,9 @@ def read(text: str) -> Filter:
                 wanted = _stored(wanted, words=(*wanted.stored.words, word))
                 continue
             if not value:
-                raise _Wrong("says nothing after the colon")
+                raise _Wrong("has no value after the colon")
             if name in seen:
-                raise _Wrong("is given twice; all words of a filter must hold")
+                raise _Wrong("is given twice; all words of a filter must match")
             seen.add(name)
             wanted = _field(name)(wanted, value)
         except _Wrong as problem:
@@ -84,13 +84,13 @@ def read(text: str) -> Filter:
 
 def _words(text: str) -> list[str]:
     if len(text) > LONGEST:
-        raise _refusal([f"has more than {LONGEST:,} signs"])
+        raise _refusal([f"has more than {LONGEST:,} characters"])
     lexer = shlex.shlex(text, posix=True, punctuation_chars="")
     lexer.whitespace_split, lexer.commenters, lexer.quotes, lexer.escape = True, "", '"', ""
     try:
         words = [*lexer]
     except ValueError:
-        raise _refusal(["a double quote is never closed"]) from None
+        raise _refusal(["has an unclosed double quote"]) from None
     if len(words) > MOST_WORDS:
         raise _refusal([f"has more than {MOST_WORDS} words"])
     return words
@@ -103,7 +103,7 @@ def _field(name: str) -> Callable[[Filter, str], Filter]:
         return FIELDS[name]
     near = did_you_mean(name, [*FIELDS, f"{LABEL}KEY"])
     known = ", ".join([*FIELDS, f"{LABEL}KEY"])
-    raise _Wrong(f"no field of a filter; {near or f'there are {known}'}")
+    raise _Wrong(f"isn't a valid field; {near or f'fields are {known}'}")
 
 
 def _name(wanted: Filter, value: str) -> Filter:
@@ -124,7 +124,7 @@ def _action(wanted: Filter, value: str) -> Filter:
     action = value.lower()
     if action not in ACTIONS:
         near = did_you_mean(action, ACTIONS)
-        raise _Wrong(f"{value!r} is no action; {near or 'there are ' + ', '.join(ACTIONS)}")
+        raise _Wrong(f"{value!r} isn't a valid action; {near or 'give ' + ', '.join(ACTIONS)}")
     number = job_pb2.Job.DESCRIPTOR.fields_by_name[action].number
     return replace(_contains(wanted, _tag(number)), action=action)
 
@@ -153,7 +153,7 @@ def _contains(wanted: Filter, written: bytes) -> Filter:
 
 
 def _tag(number: int) -> bytes:
-    """How a field with a length begins on the wire."""
+    """Return the tag of a length-delimited field."""
     return _varint(number << 3 | 2)
 
 
@@ -174,6 +174,6 @@ def _refusal(wrong: list[str]) -> InvalidArgument:
     return InvalidArgument(
         f"filter: {'; '.join(wrong)}",
         reason="BAD_FILTER",
-        remedy="write words such as: name:etl-* label.team:data paused:true pool:reports",
+        remedy="give words like name:etl-* label.team:data paused:true pool:reports",
         violations=[Violation("filter", one) for one in wrong],
     )

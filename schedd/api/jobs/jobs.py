@@ -1,7 +1,7 @@
-"""Calls on jobs: read, edit, delete, and what comes next; `creating` makes them.
+"""Calls on jobs: get, list, update, delete, and their next scheduled times; `create` is separate.
 
-Each is: check, do it in one transaction with its audit line, tell the owner. `ok` of edit and
-delete means that nothing of the old definition starts any more (`settling`).
+A change and its audit line are one transaction; then the owner is notified. `ok` of update and
+delete means that nothing of the old definition can start any more (`quiesce`).
 """
 
 import logging
@@ -45,20 +45,18 @@ from schedproto.v1 import job_pb2, job_service_pb2
 log = logging.getLogger(__name__)
 
 LOOKS: Final = 50
-"""Statements for one page of a list, at most; where they don't fill it, it goes on in the next."""
+"""Statements for a page of a list, at most. A page that they don't fill is returned as it is."""
 LOOKED_FOR: Final = 0.05
-"""Seconds past which none is begun any more for a page."""
+"""Seconds after which no further statement is sent for a page."""
 PAGE: Final = 20_000
-"""Units of work (`core/schedule/work_budget`) to find the next runs of a page's jobs, about 20
-ms.
-"""
+"""Work budget (`core/schedule/work_budget`) to find the next runs of a page's jobs: about 20 ms."""
 _TICK: Final = timedelta(microseconds=1)
 
 
 async def get_job(
     services: Services, caller: Caller, request: job_service_pb2.GetJobRequest
 ) -> job_pb2.Job:
-    """One job, by id or name."""
+    """Return a job, by id or name."""
     record = await stored_jobs.find(services, request.namespace, request.job)
     return await compute(caller, partial(views.job_message, record, exact=True))
 
@@ -66,7 +64,7 @@ async def get_job(
 async def list_jobs(
     services: Services, caller: Caller, request: job_service_pb2.ListJobsRequest
 ) -> job_service_pb2.ListJobsResponse:
-    """A page of jobs, newest first."""
+    """Return a page of jobs, newest first."""
     del caller
     wanted, listing = job_filter.read(request.filter), paging.listing("jobs", request)
     size = paging.size(request.page_size)
@@ -100,8 +98,8 @@ def _name_of(record: JobRecord) -> str:
 async def newest_definitions(
     services: Services, namespace: str, most: int
 ) -> list[StoredDefinition]:
-    """Of the newest jobs, without the calendars that they go by: for who may see them and counts
-    what they come to.
+    """Return the definitions of the newest jobs, without calendars. The caller must be authorized
+    already.
     """
     return await services.store.newest_definitions(stored_jobs.namespace_of(namespace), most)
 
@@ -116,7 +114,7 @@ def _page(
 async def update_job(
     services: Services, caller: Caller, request: job_service_pb2.UpdateJobRequest
 ) -> job_pb2.Job:
-    """Write a new generation with the fields that the mask names."""
+    """Write a new generation with the fields of the mask."""
     now = services.clock.now()
     refuse_unbuilt(request)
     record = await _seen(services, request)
@@ -124,7 +122,7 @@ async def update_job(
     old = job_codec.stored_spec(stored.spec)
     spec, calendars = await _edited_spec(services, caller, request, stored, old, now)
     if spec == old:
-        if not request.validate_only:  # an edit whose answer was "unknown" may be asked again
+        if not request.validate_only:  # a retry of an edit whose outcome was unknown
             async with quiesce.kept(services, stored.name):
                 await quiesce.settle(services, caller, record, may_start=stored.generation)
         return views.job_message(record)
@@ -160,10 +158,10 @@ async def update_job(
     before, after = audit_diff.differences(old, spec)
     audit = replace(audit, before=before, after=after)
     async with quiesce.kept(services, stored.name):
-        told = redirected(job_codec.notices_of(old), job_codec.notices_of(spec))
+        notices = redirected(job_codec.notices_of(old), job_codec.notices_of(spec))
         result = _written(
             await services.store.update_job(
-                stored.job_id, stored.generation, edited, timer, audit, missed, told
+                stored.job_id, stored.generation, edited, timer, audit, missed, notices
             ),
             stored.name,
             spec.pool,
@@ -175,7 +173,7 @@ async def update_job(
 
 
 async def _seen(services: Services, request: job_service_pb2.UpdateJobRequest) -> JobRecord:
-    """The job that is to be edited, if it is the one that was seen."""
+    """Return the job to edit, if its etag matches."""
     record = await stored_jobs.find(
         services, request.job.namespace, request.job.name or request.job.job_id
     )
@@ -195,10 +193,10 @@ async def _edited_spec(
     old: job_pb2.Job,
     now: datetime,
 ) -> tuple[job_pb2.Job, tuple[PinnedCalendar, ...]]:
-    """What would be stored, and the calendars that it goes by; checked."""
+    """Return the checked new definition, and its calendars."""
     new = masked(old, request)
     if list(request.update_mask.paths) == ["*"]:
-        validation.check_standing(request.job)
+        validation.check_pause(request.job)
     new.namespace, new.name = stored.namespace, stored.name
     calendars = await exclusions.calendars_of(services, stored.namespace, new)
     await compute(
@@ -216,7 +214,7 @@ async def _edited_spec(
 def _written(
     result: JobRecord | StoreConflict | ChainRefused | None, name: str, pool: str
 ) -> JobRecord:
-    """The job as it is after an edit that wasn't refused."""
+    """Return the edited job. Raises the error for a rejected edit."""
     if isinstance(result, ChainRefused):
         raise chains.refusal(result, name)
     if isinstance(result, StoreConflict) and result.what == "calendar":
@@ -233,7 +231,7 @@ def _written(
 async def delete_job(
     services: Services, caller: Caller, request: job_service_pb2.DeleteJobRequest
 ) -> job_service_pb2.DeleteJobResponse:
-    """Delete a job: waiting runs are cancelled, running ones finish, the name is free."""
+    """Delete a job: waiting runs are cancelled, running ones finish, its name can be reused."""
     validation.check_note(request.note, "note")
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition
@@ -261,21 +259,21 @@ async def delete_job(
 
 
 def _never_fired(actor: str, record: JobRecord, now: datetime) -> NewRun | None:
-    """The row for what was due of a job that is deleted now; none if it can't be read."""
+    """Return the row for due runs of a deleted job; None if the job can't be read."""
     stored = record.definition
     try:
         job_codec.check_dialect(job_codec.stored_spec(stored.spec))
         return timer_edit.never_fired(record, now, reasons.deletion(actor), Reason.DELETED)
-    except (ValueError, ScheduleError, TooMuchWork) as wrong:  # it must be deleted all the same
-        log.warning("job %s is deleted, and what was due of it isn't known: %s", stored.name, wrong)
+    except (ValueError, ScheduleError, TooMuchWork) as wrong:  # deleting must work nevertheless
+        log.warning("due runs of deleted job not recorded job=%s: %s", stored.name, wrong)
         return None
 
 
 async def list_next_instants(
     services: Services, caller: Caller, request: job_service_pb2.ListNextInstantsRequest
 ) -> job_service_pb2.ListNextInstantsResponse:
-    """The coming instants of a stored job, as its schedule has them: those that run. With
-    `max_runs`, those that are left, from its next one on.
+    """Return the next scheduled times of a job that will run. With `max_runs`, the remaining ones,
+    from its next run on.
     """
     count = paging.coming(request.count)
     record = await stored_jobs.find(services, request.namespace, request.job)
@@ -300,8 +298,8 @@ async def list_next_instants(
 def _coming(
     record: JobRecord, after: datetime, count: int, *, excluded: bool
 ) -> list[tuple[Occurrence, str]]:
-    """The next `count` that run, each with nothing beside it; with `excluded` those between, too,
-    each with what excludes it.
+    """Return the next `count` times that run; with `excluded`, also the excluded ones in between,
+    each with the calendar or expression that excludes it.
     """
     definition = stored_jobs.definition(record.definition)
     compiled = job_codec.compiled(definition)

@@ -1,7 +1,7 @@
-"""What an edit or a deletion leaves out of a schedule, counted once it is stored.
+"""Count the scheduled times that an edit or deletion leaves unfired, once the row is stored.
 
-The transaction asks for the row that accounts for it, anew each time that it is begun anew; only
-the last answer was stored, and only if the call went well.
+The transaction calls for the row again at each retry; only the last row is stored, and only if the
+call succeeds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ P = ParamSpec("P")
 
 
 class MissedOnEdit(Generic[P]):
-    """Stands in for the function that says which row accounts for it."""
+    """Wrap the function that returns the row, and remember its last result."""
 
     def __init__(self, row_of: Callable[P, NewRun | None], emit: Emit) -> None:
         self._row_of = row_of
@@ -27,7 +27,7 @@ class MissedOnEdit(Generic[P]):
         self._row: NewRun | None = None
 
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> NewRun | None:
-        """The row, to be stored."""
+        """Return the row to store."""
         try:
             with limited(OF_CALL):
                 self._row = self._row_of(*arguments, **named)
@@ -36,7 +36,7 @@ class MissedOnEdit(Generic[P]):
         return self._row
 
     def stored(self) -> None:
-        """It is: tell how many instants are MISSED by it."""
+        """Report the number of MISSED scheduled times, after the row was stored."""
         row = self._row
         if row is not None and row.state is State.MISSED and row.reason is not None:
             self._emit(RunsMissed(row.reason, row.count))

@@ -1,4 +1,4 @@
-"""Pausing and resuming a job. While it is paused nothing of it fires; triggers still work."""
+"""Pause and resume a job. While it is paused, its schedule doesn't fire; triggers still work."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -23,16 +23,16 @@ RESUMED_AT_MOST: Final = 5
 async def pause_job(
     services: Services, caller: Caller, request: job_service_pb2.PauseJobRequest
 ) -> job_pb2.Job:
-    """Fire nothing more until it is resumed, by its owner at `until`. Triggers still work."""
+    """Pause a job until it is resumed, automatically at `until` if given. Triggers still work."""
     refuse_unbuilt(request)
     validation.check_note(request.note, "note")
     until = job_codec.instant(request.until) if request.HasField("until") else None
     if until is not None and until <= services.clock.now():
         raise InvalidArgument(
-            "until: is past",
+            "until: is in the past",
             reason="INVALID_FIELD",
-            remedy="give an instant to come, or none: it is then paused until somebody resumes it",
-            violations=[Violation("until", "is past")],
+            remedy="give a time in the future, or leave it out to pause without an end",
+            violations=[Violation("until", "is in the past")],
         )
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition
@@ -46,7 +46,7 @@ async def pause_job(
             audit,
             until,
             stored.generation if request.etag else None,
-            _stood,
+            _audit_state,
         )
         if isinstance(paused, StoreConflict):
             raise stored_jobs.edited_meanwhile(stored.name)
@@ -59,7 +59,7 @@ async def pause_job(
 async def resume_job(
     services: Services, caller: Caller, request: job_service_pb2.ResumeJobRequest
 ) -> job_pb2.Job:
-    """Fire again from now on; the instants of the pause are SKIPPED (PAUSED)."""
+    """Resume a job; the scheduled times of the pause are SKIPPED (PAUSED)."""
     for _ in range(RESUMED_AT_MOST):
         record = await stored_jobs.find(services, request.namespace, request.job)
         stored = record.definition
@@ -75,10 +75,10 @@ async def resume_job(
             skipped,
             replace(audit, after=compact({"paused": False})),
             stored.generation,
-            _stood,
+            _audit_state,
         )
         if not isinstance(resumed, StoreConflict):
-            break  # else it was edited meanwhile, and the timer was reckoned from what it was
+            break  # else the job was edited meanwhile: compute the timer again
     else:
         raise stored_jobs.edited_meanwhile(request.job)
     if resumed is None:
@@ -88,13 +88,14 @@ async def resume_job(
     return views.job_message(resumed)
 
 
-def _stood(job: JobRecord) -> str:
-    return compact(standing(job.definition.paused, job.paused_by, job.pause_note, job.paused_until))
+def _audit_state(job: JobRecord) -> str:
+    paused = job.definition.paused
+    return compact(pause_state(paused, job.paused_by, job.pause_note, job.paused_until))
 
 
-def standing(paused: bool, by: str, note: str, until: datetime | None) -> dict[str, object]:
-    """How the job stands, as the audit has it."""
+def pause_state(paused: bool, by: str, note: str, until: datetime | None) -> dict[str, object]:
+    """Return a pause state, for the audit log."""
     if not paused:
         return {"paused": False}
-    told: dict[str, object] = {"paused": True, "by": by, "note": note}
-    return told if until is None else told | {"until": until.isoformat()}
+    state: dict[str, object] = {"paused": True, "by": by, "note": note}
+    return state if until is None else state | {"until": until.isoformat()}

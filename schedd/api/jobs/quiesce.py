@@ -1,11 +1,13 @@
-"""What `ok` of pause, edit and delete waits for: each attempt that may still start was given up,
-has started, or has expired (PROTOCOL 3).
+"""Quiesce a job after a pause, edit or delete: `ok` waits until each dispatched attempt was
+returned, has started, or has expired (PROTOCOL 3).
 
-    probe ─→ change, COMMIT ─→ what is out? ─→ asked back, until it expires ─→ probe ─→ ok
-      └──────────────── the same timeline of PostgreSQL? else: unknown ────┘
+    probe ─→ change, COMMIT ─→ dispatched attempts ─→ revoke, or wait for expiry ─→ probe ─→ ok
+      └──────────────── same PostgreSQL timeline? else: outcome unknown ───────────┘
 
-A standby that was promoted while `ok` waited may lack the change. What fails after the COMMIT
-leaves it standing, so it is never told as if nothing had been done.
+Invariants
+- After a failover of PostgreSQL the call reports an unknown outcome: the promoted standby may lack
+  the change.
+- An error after the COMMIT never claims that nothing was changed.
 """
 
 import asyncio
@@ -32,17 +34,17 @@ LONGEST: Final = pre_dispatch.MOST + START_WITHIN
 
 @asynccontextmanager
 async def kept(services: Services, what: str) -> AsyncIterator[None]:
-    """Around a change and all that its `ok` waits for: PostgreSQL didn't fail over meanwhile.
+    """Check that PostgreSQL doesn't fail over during a change and the wait after it.
 
     Raises:
-        OutcomeUnclear: it did, so that the change may be lost, or it doesn't say.
+        OutcomeUnclear: it did, so the change may be lost; or it doesn't answer.
     """
     before = (await services.membership.probe()).timeline
     yield
     try:
         after = await services.membership.probe()
     except Unavailable as away:
-        raise _failed_over(f"PostgreSQL went away while {what} was changed") from away
+        raise _failed_over(f"PostgreSQL became unavailable while {what} was changed") from away
     newest = max(after.timeline, services.cluster.view().timeline)
     if after.in_recovery or newest != before:
         raise _failed_over(f"PostgreSQL failed over while {what} was changed")
@@ -50,11 +52,11 @@ async def kept(services: Services, what: str) -> AsyncIterator[None]:
 
 @contextmanager
 def after_commit() -> Iterator[None]:
-    """Around what a call still reads or writes when its change is made already: a world that goes
-    away in there is no reason to call again.
+    """Wrap the reads and writes of a call after its change was committed. A dependency that fails
+    there must not look as if nothing was changed.
 
     Raises:
-        OutcomeUnclear: it did.
+        OutcomeUnclear: a dependency failed.
     """
     try:
         yield
@@ -69,8 +71,8 @@ async def settle(
     *,
     may_start: int | None = None,
 ) -> None:
-    """Tell the owner, and wait until nothing of the old definition can start any more; attempts
-    of generation `may_start` and later may.
+    """Notify the owner, and wait until nothing of the old definition can start any more. Attempts
+    of generation `may_start` and later may start.
     """
     stored = record.definition
     what = stored.name or str(stored.job_id)
@@ -83,8 +85,8 @@ async def settle(
 async def unstarted(
     services: Services, job_id: JobId | None, what: str, pool: tuple[str, str] | None = None
 ) -> list[LiveRun]:
-    """Attempts of a job, of a pool (namespace and name), or of all jobs, that may still start
-    though `what` was changed.
+    """Return the dispatched attempts of a job, of a pool (namespace and name), or of all jobs, that
+    may still start after the change of `what`.
     """
     now = services.clock.now() - CLOCKS_DIFFER
     try:
@@ -94,10 +96,10 @@ async def unstarted(
 
 
 async def revoke(services: Services, caller: Caller, out: Sequence[LiveRun], what: str) -> None:
-    """Return when none of these attempts can start any more.
+    """Wait until none of these attempts can start any more.
 
     Raises:
-        OutcomeUnclear: the caller can't wait so long.
+        OutcomeUnclear: the caller's deadline is earlier.
     """
     if not out:
         return
@@ -109,18 +111,18 @@ async def revoke(services: Services, caller: Caller, out: Sequence[LiveRun], wha
         raise _attempts_out(what, last - services.clock.now()) from None
 
 
-def _failed_over(told: str) -> OutcomeUnclear:
+def _failed_over(event: str) -> OutcomeUnclear:
     return OutcomeUnclear(
-        f"{told}: the change may be lost",
+        f"{event}: the change may be lost",
         reason="FAILED_OVER",
-        remedy="see whether it is as it should be, and call again if it isn't",
+        remedy="check whether the change was made; if not, call again",
     )
 
 
 def _attempts_out(what: str, within: timedelta) -> OutcomeUnclear:
     seconds = max(1, math.ceil((within + CLOCKS_DIFFER).total_seconds()))
     return OutcomeUnclear(
-        f"{what} was changed, but a run of it may still start",
+        f"{what} was changed, but a dispatched run of it may still start",
         reason="ATTEMPTS_OUT",
-        remedy=f"it can't start later than {seconds} s from now; call again to be sure",
+        remedy=f"no run can start later than {seconds} s from now; call again to be sure",
     )

@@ -1,5 +1,5 @@
-"""Jobs between the wire and the store: found by name, made from a checked message, and the
-refusals that every call on them shares.
+"""Stored jobs: find one by name, build a record from a checked message, and the errors that calls
+on jobs share.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ from schedproto.v1 import job_pb2
 
 
 def namespace_of(given: str) -> str:
-    """The namespace of a request. Raises InvalidArgument for what can't be one."""
+    """Return the namespace of a request. Raises InvalidArgument."""
     if not given:
         return DEFAULT_NAMESPACE
     remedy = "leave it out for the namespace `default`"
@@ -46,7 +46,7 @@ def namespace_of(given: str) -> str:
 
 
 async def find(services: Services, namespace: str, job: str) -> JobRecord:
-    """The job of this id or name. Raises NotFound."""
+    """Return the job with this id or name. Raises NotFound."""
     record = await services.store.get_job(namespace_of(namespace), job) if job else None
     if record is None:
         raise unknown(job)
@@ -63,7 +63,7 @@ def new_record(
     ephemeral: bool,
     calendars: tuple[PinnedCalendar, ...] = (),
 ) -> JobRecord:
-    """The record of a job that was checked, as it will be stored."""
+    """Return the record to store for a checked job."""
     spec = job_codec.spec_of(job)
     stored = StoredDefinition(
         job_id=job_id,
@@ -98,7 +98,7 @@ def new_record(
 
 
 def idempotency(namespace: str, key: str, call: str, body: Message) -> Idempotency | None:
-    """The caller's key with a digest of what it stands for."""
+    """Return the caller's key with a digest of the request."""
     if not key:
         return None
     plain = type(body)()
@@ -111,27 +111,25 @@ def idempotency(namespace: str, key: str, call: str, body: Message) -> Idempoten
 
 
 def definition(stored: StoredDefinition) -> Definition:
-    """As the core reads it."""
+    """Return a stored definition in the core's form."""
     return job_codec.stored_definition(stored)
 
 
 def compiled(stored: StoredDefinition) -> CompiledSchedule:
-    """Its schedule, ready to be asked for instants."""
+    """Return the compiled schedule of a stored definition."""
     return job_codec.compiled(definition(stored))
 
 
 def first_timer(
     schedule: CompiledSchedule, now: datetime
 ) -> tuple[datetime | None, datetime | None]:
-    """When it is due first after `now`, and the instant that stands for; None, None: never."""
+    """Return the first due time after `now` and its scheduled time; None, None: never."""
     first = schedule.first(now)
     return (first.due, first.nominal) if first else (None, None)
 
 
 def audited(caller: Caller, action: str, stored: StoredDefinition, request_id: str) -> AuditEntry:
-    """The audit's line for a change of a job; of one-time work, which has no name of its own, it
-    names the run.
-    """
+    """Return the audit line for a change of a job. For one-time work it names the run."""
     if not stored.ephemeral:
         return caller.audit(action, f"job/{stored.namespace}/{stored.name}", request_id)
     entry = caller.audit(action, f"run/{stored.job_id}", request_id)
@@ -139,27 +137,27 @@ def audited(caller: Caller, action: str, stored: StoredDefinition, request_id: s
 
 
 def unknown(job: str) -> NotFound:
-    """The refusal for a job that isn't there."""
+    """Return the error for a job that doesn't exist."""
     return NotFound(
-        f"there is no job {cut(job)!r}" if job else "no job was named",
+        f"job {cut(job)!r} not found" if job else "the job's name is missing",
         reason="NO_SUCH_JOB",
         remedy="see `schedctl job list`",
     )
 
 
 def another_job(name: str, job_id: str) -> InvalidArgument:
-    """The refusal for an edit that names one job and bears the id of another."""
+    """Return the error for an edit with the name of one job and the id of another."""
     return InvalidArgument(
         f"job.job_id: {cut(job_id)!r} isn't the id of job {cut(name)!r}",
         reason="JOB_ID_MISMATCH",
-        remedy="leave the id out, or name the job that it belongs to; nothing was stored",
+        remedy="leave the id out, or give the name of that job; nothing was stored",
         violations=[Violation("job.job_id", f"isn't the id of job {cut(name)!r}")],
     )
 
 
 def check_seen(stored: StoredDefinition, etags: str) -> None:
-    """Raise Aborted unless this is what the caller has seen: its etag, or one of several with
-    commas between, as `If-Match` has them; empty: it doesn't matter.
+    """Raise Aborted unless the etag matches one of `etags`, separated by commas as in `If-Match`.
+    Empty: no check.
     """
     seen = {one.strip() for one in etags.split(",")}
     if etags and views.etag(stored.job_id, stored.generation) not in seen:
@@ -167,24 +165,24 @@ def check_seen(stored: StoredDefinition, etags: str) -> None:
 
 
 def edited_meanwhile(name: str) -> Aborted:
-    """The refusal for an edit of what the caller hasn't seen."""
+    """Return the error for an edit of an old version."""
     return Aborted(
         f"job {name!r} was changed meanwhile",
         reason="ETAG_MISMATCH",
-        remedy="read it again, and edit what you then see",
+        remedy="read the job again, then edit the current version",
     )
 
 
 def taken(conflict: StoreConflict, *, name: str, key: str) -> AlreadyExists:
-    """The refusal for a name or an idempotency key that stands for something else."""
+    """Return the error for a name that exists, or an idempotency key that was used."""
     if conflict.what == "key":
         return AlreadyExists(
-            f"the idempotency key {key!r} was used for another body",
+            f"idempotency key {key!r} was already used for a different request",
             reason="IDEMPOTENCY_KEY_REUSED",
             remedy="use a new key for a new call",
         )
     return AlreadyExists(
-        f"there is a job {name!r} already",
+        f"job {name!r} already exists",
         reason="NAME_TAKEN",
         remedy=f"edit it with `schedctl job patch {name}`, or choose another name",
     )

@@ -1,10 +1,10 @@
-"""What a pause, an edit or a deletion makes of a job's timer, reckoned from the job as it stands.
+"""The effect of a pause, an edit or a deletion on a job's timer. Pure.
 
-instants of the timer until now ─→ one row that accounts for them all
-the first that is later         ─→ the timer to go on with
+scheduled times of the timer until now ─→ one merged row for all of them
+the first later one                    ─→ the new timer
 
-It is the nominal instant that counts: one of a pause is accounted for though jitter makes it due
-after the end. One from before the pause that isn't due yet fires when it is.
+Invariant: the scheduled time decides, not the due time. A time within a pause is in its row, even
+if jitter makes it due after the pause. A time before the pause fires when it is due.
 """
 
 from collections.abc import Sequence
@@ -30,22 +30,22 @@ from schedproto.v1 import job_pb2
 WHEN: Final = frozenset(
     {*SCHEDULES, "phase", "anchor", "time_zone", "start", "end", "jitter", "dst", "exclude"}
 )
-"""Fields whose edit sets the timer anew; any other keeps it."""
+"""Fields whose edit resets the timer; all others keep it."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 COUNTED: Final = 100_000
-"""Instants that are counted one by one, at most."""
+"""Scheduled times that are counted one by one, at most."""
 _TICK: Final = timedelta(microseconds=1)
 FOLDS: Final = 20
-"""Steps in which the instants of a pause are counted; past them the count is a lower bound."""
+"""Steps in which the times of a pause are counted; beyond them the count is a lower bound."""
 
 
 def after_pause(record: JobRecord, end: datetime) -> tuple[TimerEdit, NewRun | None]:
-    """The timer to go on with, and the row that accounts for the pause until its end."""
+    """Return the timer after a pause, and the row for the scheduled times of the pause."""
     most = stored_jobs.definition(record.definition).max_runs
     if record.due_at is None:
         return TimerEdit(max_runs=most), None
     why, since = _pause(record), record.paused_at
-    fold, following = _settled(record, end, State.SKIPPED, Reason.PAUSED, why, since)
+    fold, following = _merged(record, end, State.SKIPPED, Reason.PAUSED, why, since)
     reset = (following.due, following.nominal) if following else (None, None)
     return TimerEdit(reset, max_runs=most), fold
 
@@ -53,27 +53,26 @@ def after_pause(record: JobRecord, end: datetime) -> tuple[TimerEdit, NewRun | N
 def edited_timer(
     record: JobRecord, old: job_pb2.Job, new: job_pb2.Job, edited: StoredDefinition, now: datetime
 ) -> TimerEdit:
-    """Where an edit leaves the timer: anew if the schedule changed, or ends with it (it has made
-    as many runs as are wanted now), or had made all its runs and may make more now.
+    """Return the timer after an edit. It is reset if the schedule changed. A change of `max_runs`
+    may end it, or restart one that had created all its runs.
     """
     most = stored_jobs.definition(edited).max_runs
     if schedule_changed(old, new) or edited.calendars != record.definition.calendars:
-        return TimerEdit(timer_anew(record, edited, now), max_runs=most)
+        return TimerEdit(reset_timer(record, edited, now), max_runs=most)
     if new.max_runs == old.max_runs or record.nominal is None:
         return TimerEdit(max_runs=most)
-    anew = stored_jobs.compiled(edited).following(now)
-    later = (anew.due, anew.nominal) if anew else (None, None)
-    if 0 < most <= record.fired:  # it ends with this edit, which accounts for what was due
+    following = stored_jobs.compiled(edited).following(now)
+    later = (following.due, following.nominal) if following else (None, None)
+    if 0 < most <= record.fired:  # the schedule ends with this edit, which records due times
         return TimerEdit(later, max_runs=most)
     return TimerEdit(restart=later, max_runs=most)
 
 
-def timer_anew(
+def reset_timer(
     record: JobRecord, edited: StoredDefinition, now: datetime
 ) -> tuple[datetime | None, datetime | None]:
-    """When another schedule is due first, and the instant that stands for. Whose run is made
-    already isn't made again: a row of several instants, that one the first, would find its key
-    taken.
+    """Return the first due time of a new schedule, and its scheduled time. Times whose runs were
+    created early are passed over: a merged row that begins with one would violate its key.
     """
     compiled = stored_jobs.compiled(edited)
     kept = _kept(record, compiled, now)
@@ -86,8 +85,8 @@ def timer_anew(
 
 
 def _kept(record: JobRecord, edited: CompiledSchedule, now: datetime) -> Occurrence | None:
-    """The instant that has passed and isn't due yet, for its jitter, if the schedule that takes the
-    place of the job's has it as well: an edit takes nothing from it.
+    """Return the past scheduled time that isn't due yet because of its jitter, if the new schedule
+    has it too: it still fires.
     """
     if record.nominal is None or record.nominal > now or record.definition.paused:
         return None
@@ -101,9 +100,7 @@ def _kept(record: JobRecord, edited: CompiledSchedule, now: datetime) -> Occurre
 def left_after(
     record: JobRecord, schedule: CompiledSchedule, max_runs: int, after: datetime
 ) -> int:
-    """How many runs a schedule with `max_runs` still makes later than `after`, as it stands: one
-    that is skipped gives its turn back.
-    """
+    """Return how many of `max_runs` runs are left later than `after`. Skipped ones don't count."""
     if record.nominal is None:
         return 0
     before, _ = schedule.count(record.nominal - _TICK, after, COUNTED)
@@ -111,7 +108,7 @@ def left_after(
 
 
 def due_after(record: JobRecord, edit: TimerEdit) -> datetime | None:
-    """When it would be due first after an edit, as the record stands."""
+    """Return the first due time after an edit."""
     if edit.max_runs and record.fired >= edit.max_runs:
         return None
     if edit.reset is not None:
@@ -128,21 +125,21 @@ def never_fired(
     reason: Reason = Reason.EDITED,
     edited: CompiledSchedule | None = None,
 ) -> NewRun | None:
-    """The row that accounts for what was due by a schedule that is being replaced (by `edited`), or
-    that ends with its job (DELETED). `by`: what of whom, in words.
+    """Return the row for the due times of a schedule that is replaced (by `edited`) or deleted.
+    `by`: description of the change and its author.
     """
     if record.definition.paused:
-        return _settled(record, now, State.SKIPPED, Reason.PAUSED, _pause(record))[0]
+        return _merged(record, now, State.SKIPPED, Reason.PAUSED, _pause(record))[0]
     kept = None if edited is None else _kept(record, edited, now)
     spares = None if kept is None else kept.nominal
-    return _settled(record, now, State.MISSED, reason, by, spares)[0]
+    return _merged(record, now, State.MISSED, reason, by, spares)[0]
 
 
 def _pause(record: JobRecord) -> str:
     return reasons.pause(record.paused_by, record.paused_at, record.pause_note)
 
 
-def _settled(
+def _merged(
     record: JobRecord,
     now: datetime,
     state: State,
@@ -150,14 +147,14 @@ def _settled(
     by: str,
     spares: datetime | None = None,
 ) -> tuple[NewRun | None, Occurrence | None]:
-    """One row for all instants of the timer until now, and the first one that is later. One up to
-    `spares` that isn't due yet is left to fire.
+    """Return one row for all scheduled times of the timer until now, and the first later one. A
+    time up to `spares` that isn't due yet still fires.
     """
     if record.nominal is None or record.due_at is None:
         return None, None
     compiled = stored_jobs.compiled(record.definition)
     schedule, head = compiled.whole, Occurrence(record.nominal, record.due_at)
-    if compiled.excludes(head.nominal):  # its timer waits for the last of many
+    if compiled.excludes(head.nominal):  # its timer is at the last of several excluded times
         head = Occurrence(head.nominal, schedule.due(head.nominal))
     newest = schedule.newest(head.nominal, now) or head.nominal
     spared = newest > now or (spares is not None and newest <= spares)
@@ -191,7 +188,7 @@ def _settled(
 
 
 def edited_at(old: job_pb2.Job, new: job_pb2.Job, now: datetime) -> datetime:
-    """The instant to judge an edit by: a schedule, or an `at`, that stays as it was may be past."""
+    """Return the time for the checks of an edit: an unchanged schedule, or `at`, may be past."""
     if not schedule_changed(old, new):
         return EPOCH
     return job_codec.instant(old.at) if new.HasField("at") and new.at == old.at else now
@@ -204,11 +201,11 @@ def check_edit(
     pinned: Sequence[PinnedCalendar] = (),
     calendars: Sequence[PinnedCalendar] = (),
 ) -> None:
-    """Raise InvalidArgument with all that an edit would make wrong with a job, or Unbuilt.
+    """Raise InvalidArgument with all violations that an edit would add to a job, or Unbuilt.
 
-    A fault that the stored job has, in the same words, is none of the edit's: an earlier version
-    took it, and the job must stay editable. The schedule's are borne with only as it stays.
-    `pinned` are the old one's calendars, `calendars` the new one's.
+    Violations that the stored job has already are accepted: an earlier version accepted them, and
+    the job must stay editable. Those of the schedule are accepted only if it doesn't change.
+    `pinned` are the old definition's calendars, `calendars` the new one's.
     """
     at = edited_at(old, new, now)
     scheduled = not schedule_changed(old, new)

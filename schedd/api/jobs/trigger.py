@@ -1,4 +1,4 @@
-"""Triggering a job: a run of it that no schedule asked for."""
+"""Trigger a job: start a run by request."""
 
 from dataclasses import replace
 from uuid import uuid4
@@ -50,7 +50,7 @@ async def trigger_job(
 
 
 def check_trigger(request: job_service_pb2.TriggerJobRequest) -> None:
-    """Raise InvalidArgument for a payload that can't be stored, or a delay that is negative."""
+    """Raise InvalidArgument for an invalid payload or a negative delay."""
     violations = list(validation.payload_violations(request.payload))
     if request.delay.ToTimedelta().total_seconds() < 0:
         violations.append(Violation("delay", "must not be negative"))

@@ -1,7 +1,7 @@
 """Update masks: which fields of a job an edit changes.
 
-`"*"` stands for everything that a person may set; otherwise each path names one field, at any
-depth. A patch that gives one kind of schedule takes the others away, with what means nothing then.
+`"*"` means all fields that a caller may set; otherwise each path names one field, at any depth. A
+patch with one kind of schedule clears the other kinds, and the fields that belong to them.
 """
 
 from collections.abc import Collection
@@ -19,10 +19,10 @@ SCHEDULES: Final = ("cron", "every", "at", "local_at", "on_demand", "after")
 
 
 def masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_pb2.Job:
-    """The job with the named fields taken from the request."""
+    """Return the job with the named fields of the request."""
     paths = list(request.update_mask.paths)
     if not paths:
-        raise _bad_mask("update_mask is missing", 'name the fields to change, or "*" for all')
+        raise _bad_mask("update_mask is missing", 'give the fields to change, or "*" for all')
     new = job_pb2.Job()
     if paths == ["*"]:
         new.CopyFrom(job_codec.spec_of(request.job))
@@ -47,7 +47,7 @@ def masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_p
 
 
 def _meaningless(given: job_pb2.Job, paths: Collection[str]) -> set[str]:
-    """What goes with another kind of schedule than the one that is taken from what is given."""
+    """Return the fields that don't belong to the given kind of schedule."""
     kept: set[str] = set()
     if "every" in paths and given.HasField("every"):
         kept.update(("phase", "anchor"))
@@ -86,7 +86,7 @@ def _not_edited(path: str) -> InvalidArgument:
     return InvalidArgument(
         f"{path}: {problem}",
         reason="BAD_UPDATE_MASK",
-        remedy="leave it out: the cluster sets it, or a call of its own does, as pause and resume",
+        remedy="leave it out: the cluster sets it, or a separate call does, like pause and resume",
         violations=[Violation(path, problem)],
     )
 

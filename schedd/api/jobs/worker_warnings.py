@@ -1,4 +1,4 @@
-"""Warn of jobs whose runs no running worker can take, or whose late instants would be skipped.
+"""Warn of jobs whose runs no running worker can take, or whose late runs would be skipped.
 
 Invariant: a warning never fails the call, because the job is stored already.
 """
@@ -26,13 +26,13 @@ WITHIN: Final = 1.0
 
 
 SKIPS_LATE: Final = (
-    "catch_up all with overlap skip: late instants become ready together, and all but one at a time"
-    " are skipped; give it overlap buffer_all or allow"
+    "catch_up all with overlap skip: late runs become ready together, and all but one at a time are"
+    " skipped; set overlap buffer_all or allow"
 )
 
 
 async def answer(services: Services, record: JobRecord) -> job_pb2.Job:
-    """Return the job as people see it, with its warnings."""
+    """Return the job's API message with its warnings."""
     job = views.job_message(record)
     await add(services, [(job, record)])
     return job
@@ -56,7 +56,7 @@ async def add(services: Services, jobs: Sequence[tuple[job_pb2.Job, JobRecord]])
 
 
 def skips_late(definition: Definition) -> bool:
-    """Whether each late instant would get a run, and nearly all of them would be skipped."""
+    """Whether each late scheduled time would get a run, and nearly all of them be skipped."""
     every = definition.catch_up.policy is CatchUpPolicy.ALL
     return every and definition.overlap is Overlap.SKIP
 

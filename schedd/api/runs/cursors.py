@@ -1,12 +1,11 @@
-"""Where a stream that ends by itself is gone on from: how far a log was told, which of the runs
-that are watched have been told to their end. Pure.
+"""Cursors of finite streams: the position in a log, and the watched runs that have ended. Pure.
 
-    7-1024-20     attempt 7, so many bytes of its stdout and stderr
+    7-1024-20     attempt 7, bytes of its stdout and stderr
     9f3c01aa-5    of these runs, in order, the first and the third have ended
 
-Invariant: what was told before a position isn't told after it, at whatever member; and after that
-of the end nothing is. A note stands at its place of a log, not before it: who goes on from there
-has it again.
+Invariant: a stream that continues from a cursor, on any member, repeats nothing that was sent
+before it, and sends nothing after the end. Notes in a log are the exception: the note at the cursor
+is sent again.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from schedd.core.ids import NO_TOKEN, RunId, Token
 from schedproto.v1.run_pb2 import LogPiece
 
 BEGINNING: Final = "0"
-"""Nothing was told yet, and it ended."""
+"""The cursor of a stream that ended before anything was sent."""
 
 _LOG: Final = re.compile(r"(\d{1,18})-(\d{1,18})-(\d{1,18})", re.ASCII)
 _RUNS: Final = re.compile(r"([0-9a-f]{8})-([0-9a-f]{1,256})")
@@ -30,7 +29,7 @@ _RUNS: Final = re.compile(r"([0-9a-f]{8})-([0-9a-f]{1,256})")
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """Of the attempt with this token, the bytes of each stream that were told."""
+    """The bytes of each stream that were sent, of the attempt with this token."""
 
     token: Token = NO_TOKEN
     ends: Mapping[int, int] = field(default_factory=dict)
@@ -43,12 +42,12 @@ class LogPosition:
 
     @classmethod
     def read(cls, text: str) -> LogPosition:
-        """From its text; the beginning from none. Raises InvalidArgument."""
+        """Parse a cursor; an empty one is the beginning. Raises InvalidArgument."""
         if text in ("", BEGINNING):
             return cls()
         found = _LOG.fullmatch(text)
         if found is None:
-            raise refused(text, "isn't the id of an event of a log")
+            raise refused(text, "isn't a valid cursor of a log")
         ends: dict[int, int] = {
             LogPiece.STREAM_STDOUT: int(found[2]),
             LogPiece.STREAM_STDERR: int(found[3]),
@@ -56,11 +55,11 @@ class LogPosition:
         return cls(Token(int(found[1])), ends)
 
 
-class ToldRuns:
-    """Which of these runs have been told to their end: those that `after` says, and then more."""
+class EndedRuns:
+    """The watched runs whose end was sent: those of the cursor `after`, and more later."""
 
     def __init__(self, watched: Sequence[RunId], after: str) -> None:
-        """Raise InvalidArgument where `after` isn't of these runs."""
+        """Raise InvalidArgument if `after` is a cursor of other runs."""
         self._places = {run_id: place for place, run_id in enumerate(watched)}
         self._digest = f"{crc32(b''.join(run_id.bytes for run_id in watched)):08x}"
         self._bits = 0
@@ -70,16 +69,16 @@ class ToldRuns:
     def _read(self, after: str) -> int:
         found = _RUNS.fullmatch(after)
         if found is None or found[1] != self._digest:
-            raise refused(after, "isn't the id of an event of these runs")
+            raise refused(after, "isn't a valid cursor of these runs")
         return int(found[2], 16)
 
     def end(self, run_id: RunId) -> None:
-        """This one, too."""
+        """Record that the end of this run was sent."""
         self._bits |= 1 << self._places[run_id]
 
     @property
     def left(self) -> list[RunId]:
-        """Those that are to be told of."""
+        """The runs whose end wasn't sent yet."""
         return [run_id for run_id, place in self._places.items() if not self._bits >> place & 1]
 
     def __str__(self) -> str:
@@ -87,10 +86,10 @@ class ToldRuns:
 
 
 def refused(text: str, problem: str) -> InvalidArgument:
-    """The refusal of what no stream like this one has told."""
+    """Return the error for an invalid cursor."""
     return InvalidArgument(
         f"resume_after: {cut(text)!r} {problem}",
         reason="BAD_CURSOR",
-        remedy="give back the id of the last event as it came, or leave it out",
+        remedy="send the cursor of the last event unchanged, or leave it out",
         violations=[Violation("resume_after", problem)],
     )

@@ -1,8 +1,8 @@
-"""What runs write: kept of an attempt that has ended, or read along while it runs.
+"""Logs of runs: stored logs of ended attempts, and logs followed while an attempt runs.
 
-ended:     the ends are all of it, or were given out: these
-           else: the whole from the result store; where that hasn't it, why, and the ends
-followed:  waits ─→ runs: pieces as they come ─→ ended: the stored rest ─→ the next attempt, if any
+ended:     the row has the whole log, or its beginning was sent already: read the row
+           else: read the whole log from the result store; if it isn't there, a note and the row
+followed:  wait ─→ running: pieces as they come ─→ ended: the stored rest ─→ next attempt, if any
 """
 
 from __future__ import annotations
@@ -31,15 +31,13 @@ from schedproto.v1 import run_pb2
 _FROM_THE_FIRST: Final = Token(1)
 BEFORE_ALL: Final = LogPosition()
 LOOK_EVERY: Final = 0.15
-"""Seconds after which a run that is followed is read anew. What another member stores, such as its
-start, is seen by this alone; who follows, however many they are, shares one statement.
+"""Seconds after which a followed run is read again. Changes that another member stores, for example
+its start, are seen by this only. All readers of a run share one statement.
 """
 
 
 class Reached:
-    """How far one attempt's streams were given out, perhaps in an earlier stream. `token` is what
-    its pieces say of it.
-    """
+    """How far the log of one attempt was sent, also by earlier streams. `token`: for its pieces."""
 
     def __init__(self, token: Token, after: LogPosition = BEFORE_ALL) -> None:
         self._token = token
@@ -47,11 +45,11 @@ class Reached:
         self._ends = dict(after.ends)
         self._begun: set[int] = set()
         self.left_out = 0
-        """Bytes that were passed over."""
+        """Bytes that were omitted."""
 
     def next(self, piece: run_pb2.LogPiece) -> run_pb2.LogPiece | None:
-        """As `beyond`, of what comes while it runs: nothing of a stream before its beginning, which
-        a worker sends first to each new reader; until then what comes is meant for others.
+        """Like `beyond`, for a running attempt. A worker sends each new reader the beginning of a
+        stream first; pieces before that are for other readers and dropped.
         """
         if piece.offset and piece.stream not in self._begun:
             return None
@@ -59,7 +57,7 @@ class Reached:
         return self.beyond(piece)
 
     def beyond(self, piece: run_pb2.LogPiece) -> run_pb2.LogPiece | None:
-        """What of a piece wasn't given out yet."""
+        """Return the part of a piece that wasn't sent yet."""
         at = self._ends.get(piece.stream, 0)
         end = piece.offset + len(piece.data)
         if end <= at:
@@ -78,16 +76,16 @@ class Reached:
         )
 
     def noted(self, note: str) -> run_pb2.LogPiece:
-        """What is to be known of the log, at this place of it."""
+        """Return a note about the log, at this position."""
         return run_pb2.LogPiece(note=note, cursor=str(self.position))
 
     @property
     def position(self) -> LogPosition:
-        """Where a stream that breaks now is gone on from."""
+        """The position from which an interrupted stream continues."""
         return LogPosition(self.attempt, self._ends)
 
     def lacks(self, pieces: Iterable[run_pb2.LogPiece]) -> bool:
-        """Whether something lies between these, and what was given out, that is neither."""
+        """Whether bytes are missing between these pieces and the position."""
         trial = Reached(self._token)
         trial._ends = dict(self._ends)
         return any(rest.omitted for one in pieces if (rest := trial.beyond(one)) is not None)
@@ -96,15 +94,15 @@ class Reached:
 async def kept(
     services: Services, namespace: str, run_id: RunId, token: Token | None, reach: Reached
 ) -> AsyncIterator[run_pb2.LogPiece]:
-    """What is stored of an attempt that has ended (None: of the newest that has any), as far as it
-    wasn't given out yet.
+    """Return the stored log of an ended attempt, from the position on. `token` None: of the newest
+    attempt with a log.
     """
     stored = await services.store.output(run_id, token)
     if stored is None:
         return
     reach.attempt, pieces = stored
     output = run_pb2.Output.FromString(pieces)
-    left_out = reach.left_out  # of what came while it ran
+    left_out = reach.left_out  # while the attempt ran
     if output.HasField("log") and reach.lacks(output.pieces):
         async for piece in _whole(services, namespace, run_id, output.log):
             if piece.note:
@@ -116,14 +114,14 @@ async def kept(
             yield rest
     if left_out and output.HasField("log") and not output.log.problem:
         command = f"schedctl run logs {run_id} --token {output.log.fencing_token}"
-        what = "more of it" if output.log.omitted else "the whole"
-        yield reach.noted(f"{left_out:,} bytes were left out as it came; {command} has {what}")
+        what = "more of the log" if output.log.omitted else "the whole log"
+        yield reach.noted(f"{left_out:,} bytes were omitted while it ran; {command} shows {what}")
 
 
 async def _whole(
     services: Services, namespace: str, run_id: RunId, log: run_pb2.Kept
 ) -> AsyncIterator[run_pb2.LogPiece]:
-    """From the result store; where that hasn't got it, a note of why."""
+    """Read a log from the result store. If that fails, return a note with the reason."""
     if log.problem:
         yield run_pb2.LogPiece(note=f"the whole log isn't kept: {log.problem}")
         return
@@ -134,49 +132,47 @@ async def _whole(
             for message in unframed.feed(part):
                 yield run_pb2.LogPiece.FromString(message)
     except NoSuchObject:
-        told = "it isn't in the result store; is results.url the same for members and workers?"
-        yield run_pb2.LogPiece(note=f"the whole log can't be read: {told}")
+        why = "not found in the result store; members and workers must have the same results.url"
+        yield run_pb2.LogPiece(note=f"the whole log can't be read: {why}")
     except Unavailable as error:
         yield run_pb2.LogPiece(note=f"the whole log can't be read: {error}")
     except (Damaged, ValueError, DecodeError) as error:
         raise damaged(key) from error
     if log.omitted:
-        yield run_pb2.LogPiece(note=f"{log.omitted:,} bytes are over what its worker keeps")
+        yield run_pb2.LogPiece(note=f"{log.omitted:,} bytes exceed the worker's limit")
 
 
 def damaged(key: str) -> FailedPrecondition:
-    """What a reader is told of an object that isn't what was stored."""
+    """Return the error for an object whose content has changed."""
     return FailedPrecondition(
-        f"{key} in the result store isn't what was stored: its size or its SHA-256 differs",
+        f"object {key} in the result store is damaged: its size or SHA-256 differs",
         reason="OBJECT_DAMAGED",
-        remedy="what came before it may be wrong too",
+        remedy="don't use the data received before this error; it may be damaged too",
     )
 
 
 async def followed(
     services: Services, run_id: RunId, asked: Token, after: LogPosition = BEFORE_ALL
 ) -> AsyncIterator[run_pb2.LogPiece]:
-    """All that it writes until it has ended, past what was told before; `asked`: until this attempt
-    of it has.
-    """
+    """Follow the log of a run from a position until it has ended; `asked`: of this attempt only."""
     reached = {after.token: Reached(after.token, after)}
-    told: set[Token] = set()  # whose stored output was given out
+    sent: set[Token] = set()  # attempts whose stored log was sent
     first = asked or after.token
     with services.changes.watching([run_id]) as changes:
-        while (record := await _stands(services, run_id)) is not None:
+        while (record := await _read(services, run_id)) is not None:
             run = record.run
             first = first or run.token or _FROM_THE_FIRST
             running = run.token if run.state is State.RUNNING else NO_TOKEN
-            for token in await _handed_out(services, run, first, asked, told):
+            for token in await _dispatched(services, run, first, asked, sent):
                 if token == running:
                     continue
-                told.add(token)
+                sent.add(token)
                 reach = reached.setdefault(token, Reached(token))
                 async for piece in kept(services, record.namespace, run_id, token, reach):
                     yield piece
-            if run.state not in LIVE or (asked and asked in told):
+            if run.state not in LIVE or (asked and asked in sent):
                 return
-            if run.children is not None:  # it has just begun
+            if run.children is not None:  # a broadcast that has just started
                 raise await broadcasts.no_log(services, record)
             if running and (not asked or running == asked):
                 reach = reached.setdefault(running, Reached(running))
@@ -186,31 +182,31 @@ async def followed(
                 await changes.wait(LOOK_EVERY)
 
 
-async def _stands(services: Services, run_id: RunId) -> RunRecord | None:
+async def _read(services: Services, run_id: RunId) -> RunRecord | None:
     return next(iter(await services.store.get_runs([run_id])), None)
 
 
-async def _handed_out(
-    services: Services, run: LiveRun, first: Token, asked: Token, told: Collection[Token]
+async def _dispatched(
+    services: Services, run: LiveRun, first: Token, asked: Token, sent: Collection[Token]
 ) -> list[Token]:
-    """Attempts from the `first` on that weren't told of, oldest first; or the one that is asked
-    for. None that was handed out since the run was read: it hasn't ended.
+    """Return the attempts from `first` on that weren't sent, oldest first; or the one asked for.
+    Attempts dispatched after the run was read are left out: they haven't ended.
     """
     if asked:
-        return [asked] if asked <= run.token and asked not in told else []
+        return [asked] if asked <= run.token and asked not in sent else []
     if run.token in (first, NO_TOKEN):
-        return [run.token] if run.token and run.token not in told else []
+        return [run.token] if run.token and run.token not in sent else []
     attempts = await services.store.attempts(run.key.run_id)
     tokens = (one.token for one in attempts)
-    return [token for token in tokens if first <= token <= run.token and token not in told]
+    return [token for token in tokens if first <= token <= run.token and token not in sent]
 
 
 async def _as_it_comes(
     services: Services, run: LiveRun, reach: Reached, changes: Watching
 ) -> AsyncIterator[run_pb2.LogPiece]:
-    """Until this attempt has ended."""
+    """Follow a running attempt until it has ended."""
     with services.tails.following(run, changes.wake) as reader:
-        looked, over = boottime(), False
+        polled, over = boottime(), False
         while True:
             if not over:
                 await changes.wait(LOOK_EVERY)
@@ -220,8 +216,8 @@ async def _as_it_comes(
                     yield rest
             if over:
                 return
-            if pieces and boottime() - looked < LOOK_EVERY:
+            if pieces and boottime() - polled < LOOK_EVERY:
                 continue
-            looked = boottime()
-            record = await _stands(services, run.key.run_id)
+            polled = boottime()
+            record = await _read(services, run.key.run_id)
             over = record is None or (record.run.state, record.run.token) != (run.state, run.token)

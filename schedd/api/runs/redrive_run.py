@@ -1,6 +1,6 @@
-"""One run done again that failed for good, was cancelled, or waited past its deadline.
+"""Run a single run again that failed for good, was cancelled, or missed its start deadline.
 
-run ─▶ its job as it is now ─▶ a new run, at once ─▶ edited meanwhile? again
+run ─▶ its job as it is now ─▶ a new run at once ─▶ job edited meanwhile? retry
 """
 
 from __future__ import annotations
@@ -24,27 +24,28 @@ from schedproto.v1 import run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 
 TRIES: Final = 5
-"""Of a retry whose job is edited again and again meanwhile."""
+"""Tries of one call while others edit the job."""
 
 
 async def retry_run(
     services: Services, caller: Caller, request: wire.RetryRunRequest
 ) -> run_pb2.Run:
-    """Do a run again that failed for good, was cancelled, or waited past its deadline: a new run,
-    by the job as it is now, for the same nominal instant. Twice gives the same run.
+    """Run a failed or cancelled run again: create a new run of the job as it is now, for the same
+    scheduled time. Idempotent: a second call returns the same run.
     """
     payload = validation.given_payload(request)
     run_id = runs.run_id_of(request.run_id)
     found = await services.store.get_run(run_id)
     if found is None:
         raise NotFound(
-            f"there is no run {run_id}", reason="NO_SUCH_RUN", remedy="see `schedctl run list`"
+            f"run {run_id} not found", reason="NO_SUCH_RUN", remedy="see `schedctl run list`"
         )
     broadcasts.check_no_child(found)
     _check_again(found)
-    told = {"runId": str(redriven_run_id(run_id))} | ({} if payload is None else {"payload": True})
+    after = {"runId": str(redriven_run_id(run_id))} | ({} if payload is None else {"payload": True})
+    before = runs.audit_state(found)
     entry = replace(
-        caller.changed("retry", f"run/{run_id}", runs.stood(found), told, request.request_id),
+        caller.changed("retry", f"run/{run_id}", before, after, request.request_id),
         run_id=run_id,
     )
     made: RunRecord | StoreConflict | None = None
@@ -73,7 +74,7 @@ def _check_again(found: RunRecord) -> None:
     elif state is State.SUCCEEDED:
         problem, remedy = "has SUCCEEDED", "`schedctl job trigger` starts another run"
     else:
-        problem, remedy = f"is {state}: it never ran", "`schedctl job backfill` runs such instants"
+        problem, remedy = f"is {state}: it never ran", "`schedctl job backfill` runs it"
     raise FailedPrecondition(
         f"run {found.run.key.run_id} {problem}", reason="NOT_FAILED", remedy=remedy
     )
@@ -83,28 +84,28 @@ def _deleted(found: RunRecord) -> FailedPrecondition:
     return FailedPrecondition(
         f"the job of run {found.run.key.run_id} is deleted: {found.job!r}",
         reason="JOB_DELETED",
-        remedy="create it anew and trigger it",
+        remedy="create the job again and trigger it",
     )
 
 
 def _refused(found: RunRecord, why: StoreConflict) -> CallError:
     if why.what == "line":
-        return _crowded(found)
+        return _line_full(found)
     if why.what == "pool":
         return pools.deleted(f"the pool of run {found.run.key.run_id}")
     if why.what == "payload":
         made = redriven_run_id(found.run.key.run_id)
         return FailedPrecondition(
-            f"run {found.run.key.run_id} was done again already, with another payload: run {made}",
+            f"run {found.run.key.run_id} was already run again, with another payload: run {made}",
             reason="DONE_AGAIN",
-            remedy=f"look at it, `schedctl run get {made}`; to do that one again, name it",
+            remedy=f"see `schedctl run get {made}`; to run that again: `schedctl run retry {made}`",
         )
     return stored_jobs.edited_meanwhile(found.job)
 
 
-def _crowded(found: RunRecord) -> FailedPrecondition:
+def _line_full(found: RunRecord) -> FailedPrecondition:
     return FailedPrecondition(
-        f"too many runs of {found.job!r} wait in line already",
+        f"too many runs of job {found.job!r} are waiting already",
         reason="LINE_FULL",
         remedy="wait until some have ended, or redrive them at a rate: `schedctl dlq redrive`",
     )

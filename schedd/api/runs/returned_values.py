@@ -1,4 +1,4 @@
-"""What runs return: up to 64 KiB in a row, more in the result store."""
+"""Results of runs: up to 64 KiB in the run's row, larger ones in the result store."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PART: Final = 256 * 1024
 """Bytes of a piece, at most."""
 
 
-def told(run_id: str, stored: bytes | None) -> run_pb2.RunResult:
-    """What `GetRunResult` says of it: itself, or how large it is and where."""
+def message(run_id: str, stored: bytes | None) -> run_pb2.RunResult:
+    """Return the answer of `GetRunResult`: the result, or its size and place."""
     result = run_pb2.RunResult(run_id=run_id)
     if stored is None:
         return result
@@ -41,7 +41,7 @@ def told(run_id: str, stored: bytes | None) -> run_pb2.RunResult:
 async def content(
     services: Services, record: RunRecord, stored: bytes | None
 ) -> AsyncIterator[run_pb2.ResultPiece]:
-    """All of it, in pieces; none where nothing was returned."""
+    """Return the whole result in pieces; none if nothing was returned."""
     found = run_pb2.StoredResult.FromString(stored or b"")
     if not found.HasField("kept"):
         data = _content(found)
@@ -50,19 +50,19 @@ async def content(
         return
     kept, run_id = found.kept, str(record.run.key.run_id)
     if kept.problem:
-        raise _lost(f"what run {run_id} returned isn't kept: {kept.problem}")
+        raise _lost(f"the result of run {run_id} isn't kept: {kept.problem}")
     at, key = 0, result_key(record.namespace, run_id, kept.fencing_token)
     try:
         async for part in services.objects.parts(key, kept.size, kept.sha256):
             yield run_pb2.ResultPiece(offset=at, data=part)
             at += len(part)
     except NoSuchObject as error:
-        raise _lost(f"what run {run_id} returned isn't in the result store") from error
+        raise _lost(f"result of run {run_id} not found in the result store") from error
     except Unavailable as error:
         raise OutOfTouch(
-            f"the result store is away: {error}",
+            f"the result store is unavailable: {error}",
             reason="STORE_AWAY",
-            remedy="call again; `schedctl cluster doctor` says more",
+            remedy="call again; `schedctl cluster doctor` shows the cause",
         ) from error
     except Damaged as error:
         raise damaged(key) from error
@@ -76,6 +76,6 @@ def _lost(what: str) -> NotFound:
     return NotFound(
         what,
         reason="NOT_KEPT",
-        remedy="its size and SHA-256 are in `schedctl run result -o json`; members and workers"
-        " must name the same results.url",
+        remedy="members and workers must have the same results.url; `schedctl run result -o json`"
+        " shows its size and SHA-256",
     )

@@ -1,4 +1,4 @@
-"""Events that tell of runs: each made once for all who are told the same."""
+"""Event messages of runs: each is built once for all streams that send it."""
 
 from weakref import WeakKeyDictionary
 
@@ -9,13 +9,13 @@ from schedproto.v1.run_service_pb2 import RunEvent
 
 
 class RunMessages:
-    """The events of changes, for as long as somebody has the change."""
+    """The event messages of changes, kept as long as their changes are referenced."""
 
     def __init__(self) -> None:
         self._made: WeakKeyDictionary[Change, tuple[bytes, RunEvent]] = WeakKeyDictionary()
 
     def of(self, change: Change, progress: run_pb2.RunProgress | None, cursor: str) -> RunEvent:
-        """The run as people see it, with the cursor after which one goes on. Not to be changed."""
+        """Return the event of a change, with its cursor. It is shared: don't modify it."""
         further = b"" if progress is None else progress.SerializeToString()
         before = self._made.get(change)
         if before is not None and before[0] == further:

@@ -1,6 +1,4 @@
-"""Calls on runs: read, cancel, logs, and why; `submitting` makes those without a job, `watching`
-tells of their changes.
-"""
+"""Calls on runs: get, list, cancel, logs, results, explain. See also `submit`, `watch_runs`."""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
@@ -29,7 +27,7 @@ from schedproto.v1 import run_pb2, run_service_pb2
 async def get_run(
     services: Services, caller: Caller, request: run_service_pb2.GetRunRequest
 ) -> run_pb2.Run:
-    """One run."""
+    """Return a run."""
     del caller
     record = await _find(services, request.run_id)
     return views.run_message(record, services.advances.of(record.run))
@@ -38,8 +36,8 @@ async def get_run(
 async def list_runs(
     services: Services, caller: Caller, request: run_service_pb2.ListRunsRequest
 ) -> run_service_pb2.ListRunsResponse:
-    """A page of runs, newest first: shorter than was asked for, or empty, where so many had to be
-    looked at that it goes on in the next one.
+    """Return a page of runs, newest first. If the filter needs too many rows, the page is shorter
+    than requested, or empty, and has a token to continue.
     """
     del caller
     size = paging.size(request.page_size)
@@ -61,7 +59,7 @@ async def list_runs(
 
 
 def _wanted(request: run_service_pb2.ListRunsRequest) -> RunFilter:
-    """What is asked for. Raises InvalidArgument."""
+    """Return the filter of a request. Raises InvalidArgument."""
     try:
         states = tuple(views.state_of(state) for state in request.states)
     except ValueError as unread:
@@ -82,8 +80,8 @@ def _wanted(request: run_service_pb2.ListRunsRequest) -> RunFilter:
 async def newest_states(
     services: Services, job_ids: Sequence[str], count: int
 ) -> dict[str, list[State]]:
-    """How the newest runs of each of these jobs stand, newest first: for lists of jobs that the
-    caller may see, in one statement.
+    """Return the states of the newest runs of each job, newest first, in one statement. The caller
+    must be authorized already.
     """
     found = await services.store.newest_states([JobId(UUID(one)) for one in job_ids], count)
     return {str(job_id): states for job_id, states in found.items()}
@@ -92,8 +90,8 @@ async def newest_states(
 async def cancel_run(
     services: Services, caller: Caller, request: run_service_pb2.CancelRunRequest
 ) -> run_pb2.Run:
-    """End a run: at once while it waits, by its worker while it runs. Twice is fine. A broadcast
-    that has begun ends with its children, which its shard's owner cancels.
+    """Cancel a run: at once while it waits, by its worker while it runs. Idempotent. A started
+    broadcast ends with its children, which the owner cancels.
     """
     validation.check_note(request.reason, "reason")
     record = await _find(services, request.run_id)
@@ -112,40 +110,39 @@ async def cancel_run(
         )
     if cancelled.run.state is State.RUNNING:
         services.lines.cancel(cancelled.run)
-    elif cancelled is noted.now:  # as this call left it, and not as it found it
+    elif cancelled is noted.now:  # this call cancelled it
         services.emit(EndedUnreported(State.CANCELLED, Reason.BY_USER, 1))
     services.nudges.runs_changed([cancelled.run.hint])
     services.nudges.runs_ready([cancelled.run.shard])
     return views.run_message(cancelled)
 
 
-def stood(record: RunRecord) -> dict[str, object]:
-    """Whose run it is and how it stands, as the audit has it."""
+def audit_state(record: RunRecord) -> dict[str, object]:
+    """Return the job and state of a run, for the audit log."""
     return {"namespace": record.namespace, "job": record.job, "state": record.state.value}
 
 
 class _Cancelled:
-    """What the audit has of it. `now`: the run as the transaction has left it that was begun last
-    and found something to change.
-    """
+    """Build the audit states. `now`: the run as the last transaction that changed it left it."""
 
     def __init__(self, why: str) -> None:
         self._why = why
         self.now: RunRecord | None = None
 
     def __call__(self, was: RunRecord, now: RunRecord) -> tuple[str, str]:
-        """Before and after."""
+        """Return the states before and after."""
         self.now = now
         after: dict[str, object] = {"state": now.state.value}
         if now.run.cancelling and now.run.state in LIVE:
             after["cancelling"] = True
-        return compact(stood(was)), compact(after | ({"reason": self._why} if self._why else {}))
+        why = {"reason": self._why} if self._why else {}
+        return compact(audit_state(was)), compact(after | why)
 
 
 async def list_attempts(
     services: Services, caller: Caller, request: run_service_pb2.ListAttemptsRequest
 ) -> run_service_pb2.ListAttemptsResponse:
-    """Every handing out of a run, oldest first."""
+    """Return all attempts of a run, oldest first."""
     del caller
     record = await _find(services, request.run_id)
     rows = await services.store.attempts(record.run.key.run_id)
@@ -157,17 +154,17 @@ async def list_attempts(
 async def get_run_result(
     services: Services, caller: Caller, request: run_service_pb2.GetRunResultRequest
 ) -> run_pb2.RunResult:
-    """What the handler returned."""
+    """Return the result of a run."""
     del caller
     record = await _find(services, request.run_id)
     stored = await services.store.result(record.run.key.run_id)
-    return returned_values.told(request.run_id, stored)
+    return returned_values.message(request.run_id, stored)
 
 
 async def read_result(
     services: Services, caller: Caller, request: run_service_pb2.ReadResultRequest
 ) -> AsyncGenerator[run_pb2.ResultPiece, None]:
-    """What the handler returned, of whatever size."""
+    """Return the result of a run in pieces, at any size."""
     del caller
     record = await _find(services, request.run_id)
     stored = await services.store.result(record.run.key.run_id)
@@ -178,7 +175,7 @@ async def read_result(
 async def read_logs(
     services: Services, caller: Caller, request: run_service_pb2.ReadLogsRequest
 ) -> AsyncGenerator[run_pb2.LogPiece, None]:
-    """What an attempt has written; followed, what its run writes until it has ended."""
+    """Return the log of an attempt; with `follow`, of the run until it has ended."""
     del caller
     record = await _find(services, request.run_id)
     if record.run.children is not None:
@@ -187,7 +184,7 @@ async def read_logs(
     await _check_attempt(services, record, token)
     after = LogPosition.read(request.resume_after)
     if NO_TOKEN not in (token, after.token) and token != after.token:
-        raise refused(request.resume_after, f"is of another attempt than {token}")
+        raise refused(request.resume_after, f"is a cursor of another attempt than {token}")
     if request.follow:
         async for piece in logs.followed(services, run_id, token, after):
             yield piece
@@ -200,27 +197,27 @@ async def read_logs(
 async def explain_run(
     services: Services, caller: Caller, request: run_service_pb2.ExplainRunRequest
 ) -> run_service_pb2.ExplainRunResponse:
-    """Why it waits, or why it ended so."""
+    """Explain why a run waits, or why it ended in its state."""
     del caller
     return await explain(services, await _find(services, request.run_id))
 
 
 async def _check_attempt(services: Services, record: RunRecord, token: Token) -> None:
-    """Raise NotFound unless the run has an attempt with this token, or none is asked for."""
+    """Raise NotFound if the run has no attempt with this token."""
     if token in (NO_TOKEN, record.run.token):
         return
     run_id = record.run.key.run_id
     tokens = [attempt.token for attempt in await services.store.attempts(run_id)]
     if token not in tokens:
         raise NotFound(
-            f"run {run_id} has no attempt with the token {token}",
+            f"attempt with token {token} of run {run_id} not found",
             reason="NO_SUCH_ATTEMPT",
             remedy=f"see `schedctl run attempts {run_id}`",
         )
 
 
 def run_id_of(text: str, field: str = "run_id") -> RunId:
-    """The id that a request names. Raises InvalidArgument."""
+    """Parse a run id. Raises InvalidArgument."""
     return RunId(id_of(field, text))
 
 
@@ -238,7 +235,5 @@ def _instant(request: run_service_pb2.ListRunsRequest, field: str) -> datetime |
 
 
 def unknown(text: str) -> NotFound:
-    """The refusal of a run that there isn't."""
-    return NotFound(
-        f"there is no run {text}", reason="NO_SUCH_RUN", remedy="see `schedctl run list`"
-    )
+    """Return the error for a run that doesn't exist."""
+    return NotFound(f"run {text} not found", reason="NO_SUCH_RUN", remedy="see `schedctl run list`")

@@ -1,19 +1,18 @@
-"""One thing told of as it changes: first how it stands, then each change, until it is over.
+"""Streams of one object: first its state, then each change, until it has ended.
 
-    watcher ─┐                           ┌─ nobody has looked since then: look ─┐
-    watcher ─┼─▶ how do they stand now? ─┤                                      ├─▶ its own, picked
-    watcher ─┘                           └─ somebody has: that, for all of them ┘
+    watcher ─┐            ┌─ the shared snapshot is too old: poll ─┐
+    watcher ─┼─▶ state? ──┤                                        ├─▶ the watcher's own object
+    watcher ─┘            └─ it is new enough: share it ───────────┘
 
 Invariants
-- Whoever begins is told of a look that began after they had asked.
-- However many watch what one look shows, be it one thing or all of a kind, it is looked at about as
-  often as for two of them; the others wait for who looks, and look themselves where that one fails
-  or leaves. What one of them picks, and that it isn't there, is that one's alone.
-- Between two looks that cost much are RESTS times what the last one took, MOST_REST at most: but
-  for who begins.
-- A look that isn't answered in the time of a read ends the stream (UNAVAILABLE, DATABASE_SILENT):
-  another member may know more.
-- Nothing is kept of what nobody watches.
+- The first state of a stream is from a poll that began after the stream did.
+- All watchers of a kind share polls (single flight): many of them cost about as much as two. If the
+  polling watcher fails or leaves, another one polls. An object that isn't found fails only its own
+  watchers.
+- After an expensive poll, streams that have begun wait RESTS times its duration, at most MOST_REST.
+- A poll that exceeds the deadline of a read ends the stream (UNAVAILABLE, DATABASE_SILENT): another
+  member may be able to answer.
+- Nothing is kept of objects that aren't watched.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ from schedkit.backoff import Backoff
 
 FIRST_AFTER: Final = 0.2
 LOOK_EVERY: Final = 1.0
-"""Seconds from one look of a stream to its next: soon at first, for what is over soon."""
+"""Seconds between polls of a stream: short at first, for objects that end soon."""
 RESTS: Final = 10
 MOST_REST: Final = 10.0
-"""How long nobody looks again at what costs much: so many times what a look took, in seconds."""
+"""The pause after an expensive poll: RESTS times its duration, at most MOST_REST seconds."""
 
 L = TypeVar("L")
 M = TypeVar("M", bound=Message)
 
 
 class ObjectSnapshots:
-    """Those at what is watched, shared by who watches the same."""
+    """The snapshots of watched objects, shared by their watchers."""
 
     def __init__(self) -> None:
         self._watched: dict[tuple[str, str], _Watched[Any]] = {}
@@ -57,19 +56,19 @@ class ObjectSnapshots:
         *,
         rests: bool = True,
     ) -> AsyncGenerator[M, None]:
-        """How that stands which is picked of a look, then each change of it, until it is `over`.
-        Others that watch under the same name (`what`) look in the same way; two whose `facts` are
-        equal are no change. `rests`: what a look takes is work, not waiting for others.
+        """Return the object that `pick` takes from a snapshot, then each change of it, until it is
+        `over`. Streams with the same name (`what`) share snapshots. Objects with equal `facts` are
+        unchanged. `rests`: polls cost work of this member, so they are followed by a pause.
         """
-        pause, told, since = Backoff(FIRST_AFTER, LOOK_EVERY), None, _now()
+        pause, sent, since = Backoff(FIRST_AFTER, LOOK_EVERY), None, _now()
         with self._of(what) as watched:
             while True:
                 async with deadlines.read(None):
-                    stands = pick(await watched.at(since, look))
-                if (stood := facts(stands)) != told:
-                    told = stood
-                    yield stands
-                if over(stands):
+                    found = pick(await watched.at(since, look))
+                if (current := facts(found)) != sent:
+                    sent = current
+                    yield found
+                if over(found):
                     return
                 wait = pause.next()
                 await asyncio.sleep(
@@ -91,7 +90,7 @@ class ObjectSnapshots:
 
 @dataclass
 class _Watched(Generic[L]):
-    """The newest look: when it began, how long it took, and what it found."""
+    """The newest snapshot: when its poll began, how long it took, and the result."""
 
     watchers: int = 0
     began: float = -inf
@@ -101,11 +100,11 @@ class _Watched(Generic[L]):
 
     @property
     def apart(self) -> float:
-        """Seconds from its beginning to that of the next one, where it costs much."""
+        """Seconds from the beginning of an expensive poll to that of the next one."""
         return self.took + min(RESTS * self.took, MOST_REST)
 
     async def at(self, since: float, look: Callable[[], Awaitable[L]]) -> L:
-        """By a look that began at `since` or later."""
+        """Return a snapshot from a poll that began at `since` or later."""
         async with self.turn:
             if self.found is None or self.began < since:
                 began = _now()

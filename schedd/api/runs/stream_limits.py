@@ -1,6 +1,6 @@
-"""How many streams one host may hold open at a member, so that it can't have all of them.
+"""Limits of open streams, in total and for each host, so that one host can't use all of them.
 
-A stream costs memory, and a look at the database now and then, for as long as its reader likes.
+An open stream costs memory and regular queries for as long as its reader stays.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ class Places:
 
     @contextmanager
     def taken(self, peer: str) -> Iterator[None]:
-        """A place for one stream of this peer (`host:port`, as its face tells it).
+        """Count one stream of this peer (`host:port`) while it is open.
 
         Raises:
-            TooMany: its host, or all together, have as many as they may.
+            LimitReached: its host, or all hosts together, have too many streams.
         """
         host = peer.rpartition(":")[0] or peer
         if self._taken[host] >= self._most_of_one or self._taken.total() >= self._most:
             raise LimitReached(
-                f"this host has {self._taken[host]:,} streams open here, all hosts"
-                f" {self._taken.total():,}: at most {self._most_of_one:,} and {self._most:,}",
+                f"too many open streams: {self._taken[host]:,} of this host (at most"
+                f" {self._most_of_one:,}), {self._taken.total():,} of all hosts (at most"
+                f" {self._most:,})",
                 reason="TOO_MANY_STREAMS",
-                remedy="end some; one stream can watch many runs",
+                remedy="close some streams; one stream can watch many runs",
             )
         self._taken[host] += 1
         try:

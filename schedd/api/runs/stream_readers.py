@@ -1,17 +1,17 @@
-"""Who reads a stream, until what they were known by is over: also where nothing happens on it.
+"""End streams whose reader's credentials have expired or been revoked, idle streams included.
 
     stream ─▶ next item ──waits──▶ item
-                  ▲ ended: what a call would be refused with
-    judging   each TICK: of each reader, by what is in memory
-    reading   the rows of all their tokens in one look at the database, before one is FRESH old;
+                  ▲ ended: the error with which a call would be rejected
+    checking  every TICK: each reader's credentials, by the cached rows
+    reading   the rows of all readers' tokens in one query, before they are older than FRESH;
               at once when a token was revoked here
 
 Invariants
 - A stream ends within FRESH of a revocation on any member, and within TICK of an expiry.
-- However many streams there are, they cost one look at the database in a while, and two wake-ups
-  a second; where nobody reads, or nobody is asked who they are, nothing.
-- Only the end of what its reader was known by ends a stream, and then no item of it is wanted: a
-  wait is never given up to be taken up again. While the database is away none ends but by expiry.
+- All streams together cost one query per FRESH and two wake-ups a second; without streams, or
+  without authentication, nothing.
+- Only invalid credentials end a stream here. A wait for an item is never interrupted and resumed.
+  While PostgreSQL is unavailable, streams end at expiry only.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from schedkit.tasks import Loop
 T = TypeVar("T")
 
 TICK: Final = 1.0
-"""Seconds between two looks at who is still known."""
+"""Seconds between two checks of the readers."""
 IDLE: Final = 3600.0
-"""Seconds between them where nobody reads: the first reader wakes them."""
+"""Seconds between them without readers: the first reader wakes the loops."""
 
 
 class Readers:
-    """Those of one member.
+    """The readers of one member.
 
-    `over`: why somebody isn't known any more, by what is in memory. `refresh`: has that be new
-    enough for these tokens; whether it had to look.
+    `over` returns why an identity isn't valid any more, by the cached rows. `refresh` updates the
+    cached rows of these tokens; it returns whether it queried the database.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class Readers:
         steady = Backoff(initial=TICK, maximum=TICK)
         self._reading = Loop("tokens of readers", self._read, TICK, steady)
         self.loops: Final = (self._judging, self._reading)
-        """To be run as long as there may be any."""
+        """Loops to run while there may be readers."""
 
     async def until_over(self, who: Identity, items: AsyncIterator[T]) -> AsyncGenerator[T, None]:
-        """These; raises Unauthenticated as soon as what their reader was known by is over."""
+        """Return the items. Raises Unauthenticated once the reader's credentials aren't valid."""
         if who.token is None and who.until is None:
             async for item in items:
                 yield item
@@ -72,7 +72,7 @@ class Readers:
             self._readers.discard(reader)
 
     def revoked(self) -> None:
-        """A token was, here: nobody waits for the next look."""
+        """Check all readers now, because a token was revoked here."""
         self._reading.wake()
 
     def _come(self, reader: _Reader) -> _Reader:
@@ -107,7 +107,7 @@ _END: Final = _End.END
 
 
 class _Reader:
-    """One stream's. It waits for one item at a time."""
+    """The reader of one stream. It waits for one item at a time."""
 
     def __init__(self, who: Identity) -> None:
         self.who: Final = who
@@ -115,13 +115,13 @@ class _Reader:
         self._wait: asyncio.Timeout | None = None
 
     def end(self, over: Unauthenticated) -> None:
-        """It reads no more."""
+        """End the stream."""
         self._over = over
         if self._wait is not None:
             self._wait.reschedule(0.0)
 
     async def next(self, items: AsyncIterator[T]) -> T | Literal[_End.END]:
-        """The next of these. Raises Unauthenticated: it has ended."""
+        """Return the next item. Raises Unauthenticated if the stream was ended."""
         if self._over is None:
             self._wait = wait = asyncio.timeout(None)
             try:
@@ -136,4 +136,4 @@ class _Reader:
         try:
             raise self._over from None
         finally:
-            self._over = None  # which would hold this frame, and this frame it, with the stream
+            self._over = None  # break the reference cycle of error and frame

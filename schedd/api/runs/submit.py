@@ -1,6 +1,6 @@
-"""One-time work, one or many in a call: judged one by one, stored with whatever comes at that time.
+"""Submit one-time work, one or many in a call: checked one by one, stored by group commit.
 
-A submit is a run whose definition comes with it and goes with it.
+Submitted work is a run with a definition of its own, which is deleted with the run.
 """
 
 from dataclasses import replace
@@ -30,11 +30,11 @@ Answer: TypeAlias = RunRecord | StoreConflict | Unavailable | None
 async def submit_run(
     services: Services, caller: Caller, request: wire.SubmitRunRequest
 ) -> run_pb2.Run:
-    """Store one-time work."""
-    wish = await _judged(services, caller, request)
+    """Submit one-time work."""
+    item = await _checked(services, caller, request)
     stored = _made(
         request,
-        await services.store.submit_run(wish.record, wish.run, wish.key, wish.entry, wish.priority),
+        await services.store.submit_run(item.record, item.run, item.key, item.entry, item.priority),
     )
     services.nudges.runs_made([stored.run])
     return views.run_message(stored)
@@ -43,21 +43,21 @@ async def submit_run(
 async def batch_submit_runs(
     services: Services, caller: Caller, request: wire.BatchSubmitRunsRequest
 ) -> wire.BatchSubmitRunsResponse:
-    """Store many; each fares as `submit_run` by itself."""
+    """Submit many; each succeeds or fails as with `submit_run`."""
     batches.check_count(request.requests)
     made: list[LiveRun] = []
 
-    async def judged(one: wire.SubmitRunRequest) -> Submit | run_pb2.Run:
-        return await _judged(services, caller, one)
+    async def check(one: wire.SubmitRunRequest) -> Submit | run_pb2.Run:
+        return await _checked(services, caller, one)
 
-    def told(one: wire.SubmitRunRequest, answer: Answer) -> run_pb2.Run:
+    def convert(one: wire.SubmitRunRequest, answer: Answer) -> run_pb2.Run:
         stored = _made(one, answer)
         made.append(stored.run)
         return views.run_message(stored)
 
     answer = wire.BatchSubmitRunsResponse()
     for outcome in await batches.outcomes(
-        request.requests, judged, services.store.submit_runs, told
+        request.requests, check, services.store.submit_runs, convert
     ):
         if isinstance(outcome, common_pb2.CallError):
             answer.results.add(error=outcome)
@@ -71,15 +71,15 @@ async def batch_submit_runs(
     return answer
 
 
-async def _judged(services: Services, caller: Caller, request: wire.SubmitRunRequest) -> Submit:
-    """What is to be stored."""
+async def _checked(services: Services, caller: Caller, request: wire.SubmitRunRequest) -> Submit:
+    """Return the item to store."""
     now = services.clock.now()
     namespace = namespace_of(request.namespace)
     spec = job_pb2.Job()
     spec.CopyFrom(request.spec)
     _refuse_standing(spec)
     if spec.namespace not in ("", namespace):
-        raise wrong("spec.namespace", f"is another than the run's, {namespace!r}")
+        raise wrong("spec.namespace", f"differs from the run's namespace, {namespace!r}")
     spec.name, spec.namespace, spec.on_demand = request.name, namespace, True
     if not spec.retry.ByteSize():
         spec.retry.max_attempts = 1  # a stored job without retry options has four
@@ -102,7 +102,7 @@ async def _judged(services: Services, caller: Caller, request: wire.SubmitRunReq
 
 
 def _made(request: wire.SubmitRunRequest, stored: Answer) -> RunRecord:
-    """The run that there is now. Raises what stands against it."""
+    """Return the stored run. Raises the error for a rejected one."""
     if isinstance(stored, Unavailable):
         raise stored
     if isinstance(stored, StoreConflict) and stored.what == "pool":
@@ -111,19 +111,19 @@ def _made(request: wire.SubmitRunRequest, stored: Answer) -> RunRecord:
         raise taken(stored, name=request.name, key=request.idempotency_key)
     if stored is None:
         raise FailedPrecondition(
-            "the run that was submitted with this key isn't kept any more",
+            "the run that was submitted with this idempotency key isn't kept any more",
             reason="RUN_FORGOTTEN",
-            remedy="give another key to submit it again",
+            remedy="use a new key to submit it again",
         )
     return stored
 
 
 def _refuse_standing(spec: job_pb2.Job) -> None:
-    """One-time work has no schedule and can't be paused."""
+    """Raise InvalidArgument for fields of a schedule or a pause."""
     fields = {field.name for field, _ in spec.ListFields()}
     extra = fields & _STANDING
     if extra:
-        raise wrong(f"spec.{min(extra)}", "doesn't go with one-time work")
+        raise wrong(f"spec.{min(extra)}", "isn't allowed for one-time work")
 
 
 _STANDING = frozenset(

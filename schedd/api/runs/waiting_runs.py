@@ -1,11 +1,11 @@
-"""What waits though it could start: whether anybody could do it, and since when the first of it.
+"""Summarize the runs that are ready and wait: those that no worker can run, and the oldest other.
 
-    waits by job ──┬─ able by no worker that takes work ──▶ in vain
+    waits by job ──┬─ no worker that takes work can run them ──▶ unrunnable
     definitions  ──┤
-    workers      ──┘─ the others, but those that wait for a run of their own job ──▶ oldest
+    workers      ──┘─ others, except those blocked by a run of their job ──▶ oldest
 
-Judged as the owners judge (`core/dispatch/placement`), by what the database says of all shards, so
-that any member tells the same.
+The rules are those of the owners (`core/dispatch/placement`). The rows of all shards are read, so
+every member returns the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from schedd.api.cluster.cluster import living
+from schedd.api.cluster.cluster import running_workers
 from schedd.api.services import Services
 from schedd.core.dispatch.placement import able, asked_of_worker
 from schedd.core.jobs.definition import Definition
@@ -27,18 +27,18 @@ from schedd.runtime import job_codec
 
 @dataclass(frozen=True, slots=True)
 class WaitSummary:
-    """`in_vain`: at least so many runs that no worker that takes work can do, of these `jobs`, and
-    of others `elsewhere`. `since`: from when the first of all others has waited.
+    """`unrunnable`: at least this many runs that no worker can run, of these `jobs`, and of other
+    namespaces if `elsewhere`. `since`: how long the oldest other run has waited.
     """
 
-    in_vain: int = 0
+    unrunnable: int = 0
     jobs: tuple[tuple[str, str], ...] = ()
     """Namespace and name of each."""
     elsewhere: bool = False
     since: datetime | None = None
 
-    def told_in(self, namespace: str) -> WaitSummary:
-        """As whoever may look into this namespace alone is told: without others' names."""
+    def visible_in(self, namespace: str) -> WaitSummary:
+        """Return the summary without the names of jobs of other namespaces."""
         here = tuple(job for job in self.jobs if job[0] == namespace)
         return replace(self, jobs=here, elsewhere=len(here) < len(self.jobs))
 
@@ -47,7 +47,7 @@ NO_WAITS: Final = WaitSummary()
 
 
 async def waits(services: Services) -> WaitSummary:
-    """What waits now. Raises Unavailable."""
+    """Return the current summary. Raises Unavailable."""
     found = await services.store.waits()
     if not found:
         return NO_WAITS
@@ -55,7 +55,7 @@ async def waits(services: Services) -> WaitSummary:
     drained = {drain.worker for drain in await services.worker_store.drains()}
     takers = [
         view.incarnation
-        for view in await living(services)
+        for view in await running_workers(services)
         if not view.draining and not view.refuses and view.incarnation.worker not in drained
     ]
     return judged(found, stored.values(), takers)
@@ -64,25 +64,25 @@ async def waits(services: Services) -> WaitSummary:
 def judged(
     found: Sequence[WaitingRuns], stored: Iterable[StoredDefinition], takers: Sequence[Incarnation]
 ) -> WaitSummary:
-    """Which of these nobody of the `takers` can do. Pure."""
+    """Return the summary, given the workers that take work. Pure."""
     known = {one.job_id: one for one in stored}
     read = {job: job_codec.stored_definition(one) for job, one in known.items()}
-    vain, since = list[WaitingRuns](), list[datetime]()
+    unrunnable, since = list[WaitingRuns](), list[datetime]()
     for wait in found:
         if (definition := read.get(wait.job_id)) is None:
-            continue  # forgotten meanwhile
-        if not doable(wait, definition, takers):
-            vain.append(wait)
+            continue  # deleted meanwhile
+        if not can_run(wait, definition, takers):
+            unrunnable.append(wait)
         elif definition.overlap not in BUFFERS:
             since.append(wait.since)
-    names = dict.fromkeys(_name(known[wait.job_id]) for wait in vain)
+    names = dict.fromkeys(_name(known[wait.job_id]) for wait in unrunnable)
     return WaitSummary(
-        sum(wait.runs for wait in vain), tuple(names), since=min(since, default=None)
+        sum(wait.runs for wait in unrunnable), tuple(names), since=min(since, default=None)
     )
 
 
-def doable(wait: WaitingRuns, definition: Definition, takers: Sequence[Incarnation]) -> bool:
-    """Whether one of the takers can do it. Pure."""
+def can_run(wait: WaitingRuns, definition: Definition, takers: Sequence[Incarnation]) -> bool:
+    """Whether one of the workers can run it. Pure."""
     need = replace(asked_of_worker(definition), worker=wait.target)
     return any(able(worker, need) for worker in takers)
 

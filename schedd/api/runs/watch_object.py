@@ -1,4 +1,4 @@
-"""Watching one thing: a worker, a redrive, a backfill. One request, and the member tells."""
+"""Watch one object: a worker, a redrive or a backfill."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ M = TypeVar("M", bound=Message)
 def watch_worker(
     services: Services, caller: Caller, request: cluster_service_pb2.WatchWorkerRequest
 ) -> AsyncGenerator[cluster_service_pb2.Worker, None]:
-    """One that lives, or is drained, until its reader leaves. One look is of all workers, whichever
-    are watched; what it takes is mostly the other members' time.
+    """Watch a running or drained worker without end. All streams share a snapshot of all workers;
+    its cost is mostly that of other members.
     """
     del caller
-    return services.looks.changes(
+    return services.snapshots.changes(
         ("workers", ""),
         lambda: cluster.workers_by_name(services),
         lambda workers: cluster.picked(workers, request.worker),
@@ -37,9 +37,9 @@ def watch_worker(
 def watch_redrive(
     services: Services, caller: Caller, request: run_service_pb2.WatchRedriveRequest
 ) -> AsyncGenerator[run_pb2.Redrive, None]:
-    """Until it is stopped, or all its runs are made and have ended."""
+    """Watch a redrive until it is stopped, or all its runs have ended."""
     asked = run_service_pb2.GetRedriveRequest(redrive_id=request.redrive_id)
-    return services.looks.changes(
+    return services.snapshots.changes(
         ("redrive", request.redrive_id),
         lambda: redrives.get_redrive(services, caller, asked),
         _itself,
@@ -51,9 +51,9 @@ def watch_redrive(
 def watch_backfill(
     services: Services, caller: Caller, request: job_service_pb2.WatchBackfillRequest
 ) -> AsyncGenerator[job_service_pb2.Backfill, None]:
-    """Until nothing of it is there any more, or to come."""
+    """Watch a backfill until all its runs have ended."""
     asked = job_service_pb2.GetBackfillRequest(backfill_id=request.backfill_id)
-    return services.looks.changes(
+    return services.snapshots.changes(
         ("backfill", request.backfill_id),
         lambda: backfills.get_backfill(services, caller, asked),
         _itself,
@@ -67,7 +67,7 @@ def _itself(one: M) -> M:
 
 
 def _ageless(worker: cluster_service_pb2.Worker) -> cluster_service_pb2.Worker:
-    """What is a change of it: not that its lease is older or younger."""
+    """Return the worker without its lease age, which isn't a change."""
     facts = cluster_service_pb2.Worker()
     facts.CopyFrom(worker)
     facts.ClearField("lease_age")

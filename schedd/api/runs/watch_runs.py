@@ -1,8 +1,7 @@
-"""Watching runs: these until they have ended, or all of a job or of a namespace for as long as one
-likes.
+"""Watch runs: given runs until they have ended, or all runs of a job or namespace without end.
 
-    run_ids ──▶ looked at again and again, and at once when this member hears of one
-    namespace, job ──▶ feed ──▶ each change, with the cursor after which a stream goes on elsewhere
+run_ids ──▶ polled, and read at once when this member receives a change
+namespace, job ──▶ change stream ──▶ each change, with the cursor to continue from on any member
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -30,7 +29,7 @@ MOST_WATCHED: Final = 1000
 async def watch_runs(
     services: Services, caller: Caller, request: run_service_pb2.WatchRunsRequest
 ) -> AsyncGenerator[run_service_pb2.RunEvent, None]:
-    """Each change of the runs asked for, from how they stand now or from a cursor on."""
+    """Return each change of the requested runs, from their current state or from a cursor on."""
     if not request.run_ids:
         sees_cluster = caller.who.may(Role.VIEWER, EVERY)
         async with aclosing(_all(services, request, sees_cluster=sees_cluster)) as events:
@@ -39,18 +38,18 @@ async def watch_runs(
         return
     for field in ("namespace", "job"):
         if getattr(request, field):
-            raise wrong(field, "goes without the ids of runs, each of which says whose it is")
+            raise wrong(field, "can't be combined with run_ids")
     if len(request.run_ids) > MOST_WATCHED:
         raise wrong("run_ids", f"has {len(request.run_ids)}, at most {MOST_WATCHED} are allowed")
     watched = sorted(await _find_all(services, request.run_ids))
-    async for event in _these(services, cursors.ToldRuns(watched, request.resume_after)):
+    async for event in _these(services, cursors.EndedRuns(watched, request.resume_after)):
         yield event
 
 
 async def _all(
     services: Services, request: run_service_pb2.WatchRunsRequest, *, sees_cluster: bool
 ) -> AsyncGenerator[run_service_pb2.RunEvent, None]:
-    """Those of a namespace or of a job, for ever; events of the cluster for who may see it."""
+    """Watch the runs of a namespace or job, and events of the cluster if the caller may view it."""
     after = _cursor(request.resume_after)
     namespace, job = stored_jobs.namespace_of(request.namespace), None
     if request.job:
@@ -85,24 +84,24 @@ def _cursor(text: str) -> Cursor | None:
 
 
 async def _these(
-    services: Services, ends: cursors.ToldRuns
+    services: Services, ends: cursors.EndedRuns
 ) -> AsyncGenerator[run_service_pb2.RunEvent, None]:
-    """Those whose end wasn't told, until all have ended."""
+    """Watch the runs whose end wasn't sent, until all have ended."""
     seen: dict[RunId, RunRecord] = {}
-    told: dict[RunId, run_pb2.RunProgress] = {}
+    sent: dict[RunId, run_pb2.RunProgress] = {}
     look = Backoff(initial=0.02, maximum=0.5, factor=1.3)
     with services.changes.watching(left := ends.left) as changes:
         while left:
             for record in await services.store.get_runs(left):
                 run_id = record.run.key.run_id
                 before, progress = seen.get(run_id), services.advances.of(record.run)
-                further = progress is not None and progress != told.get(run_id)
+                further = progress is not None and progress != sent.get(run_id)
                 same = before is record or before == record  # thousands may be watched
                 if same and not further:
                     continue
                 seen[run_id] = record
                 if progress is not None:
-                    told[run_id] = progress
+                    sent[run_id] = progress
                 run = views.run_message(record, progress)
                 changed = before is None or views.run_message(before, progress) != run
                 if changed:
@@ -116,7 +115,7 @@ async def _these(
 
 
 async def _find_all(services: Services, texts: Sequence[str]) -> set[RunId]:
-    """The runs that these name, all of which there must be: one look for all."""
+    """Return the ids, in one query. Raises NotFound if a run doesn't exist."""
     named = {run_id_of(text, "run_ids"): text for text in texts}
     found = {record.run.key.run_id for record in await services.store.get_runs([*named])}
     for run_id, text in named.items():

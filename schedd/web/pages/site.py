@@ -158,7 +158,7 @@ class Site:
                 async for event in read:
                     try:
                         async with asyncio.timeout(PROMPT):
-                            await authentication.still(who)
+                            await authentication.check(who)
                     except (Unavailable, TimeoutError) as away:  # the page shows it
                         why = str(away) or "no answer"
                         log.info("reader not verified: peer=%s error=%s", asked.caller.source, why)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from schedd.api.errors import CallError, Violation, of_world
+from schedd.api.errors import CallError, Violation, dependency_error
 from schedd.web.rest import field_names
 from schedkit.errors import Unavailable
 from schedkit.protojson import FormErrors
@@ -70,7 +70,7 @@ def problem(
 def of(error: CallError | Unavailable) -> dict[str, Any]:
     """Return the body for the error of a call."""
     if isinstance(error, Unavailable):
-        error = of_world(error)
+        error = dependency_error(error)
     return problem(
         error.code,
         field_names.detail(error.message, error.violations),

@@ -384,7 +384,7 @@ async def test_a_range_of_too_many_instants_is_refused_with_their_number(past: P
     with pytest.raises(InvalidArgument) as refused:
         await past.backfill(-10_000, 0)
 
-    assert "the range holds 10,001 instants, and a backfill has 10,000 at most" in str(
+    assert "the range has 10,001 scheduled times, at most 10,000 are allowed" in str(
         refused.value.message
     )
     assert refused.value.reason == "TOO_MANY_INSTANTS"
@@ -395,9 +395,9 @@ async def test_a_range_of_too_many_instants_is_refused_with_their_number(past: P
     ("changes", "problem"),
     [
         ({"last": -1}, "to: is before from; both are inclusive"),
-        ({"last": 60 * 24 * 366 * 100}, "to: is still to come: a backfill is of the past"),
-        ({"max_parallel": 2}, "max_parallel: is 2, and overlap is skip: of runs that come"),
-        ({"max_parallel": -1}, "max_parallel: is -1: from 1 to 1,000"),
+        ({"last": 60 * 24 * 366 * 100}, "to: is in the future: a backfill ends by now"),
+        ({"max_parallel": 2}, "max_parallel: is 2 with overlap: skip, which would drop"),
+        ({"max_parallel": -1}, "max_parallel: is -1: must be from 1 to 1,000"),
         ({"max_parallel": 1_001}, "max_parallel: is 1001: from 1 to 1,000"),
     ],
 )
@@ -427,7 +427,7 @@ async def test_however_much_a_range_holds_it_is_refused_soon(api: Any, cron: lis
     getattr(request, "from").CopyFrom(stamp(datetime(1970, 1, 1, tzinfo=START.tzinfo)))
     began = asyncio.get_running_loop().time()
 
-    with pytest.raises(InvalidArgument, match="and a backfill has 10,000 at most"):
+    with pytest.raises(InvalidArgument, match="at most 10,000 are allowed"):
         await past.api("BackfillJob", request)
     assert asyncio.get_running_loop().time() - began < 5
 
@@ -594,10 +594,9 @@ async def test_an_instant_tells_of_its_backfilled_run_beside_its_own_row(past: P
     assert first.run.state == common_pb2.RUN_STATE_FAILED
     assert [one.run_id for one in first.backfilled] == [str(run.key.run_id)]
     assert first.answer.endswith(
-        f" Backfill {backfill} made run {run.key.run_id} for it, which is PENDING,"
-        " as it stands now."
+        f" Backfill {backfill} created run {run.key.run_id} for it, which is PENDING now."
     )
-    assert second.answer.endswith(f" Backfill {backfill} is to run it: no run of that is made yet.")
+    assert second.answer.endswith(f" Backfill {backfill} will run it: no run has been created yet.")
     assert not second.backfilled
 
 
@@ -650,7 +649,7 @@ async def test_what_waits_isnt_said_to_wait_for_it(api: Any) -> None:
     why = await api("ExplainRun", ExplainRunRequest(run_id=str(own.key.run_id)))
 
     answers = {check.question: check.answer for check in why.checks}
-    assert answers["Are other runs of its job in its way (overlap: buffer_one)?"] == "no"
+    assert answers["Do other runs of its job block it (overlap: buffer_one)?"] == "no"
 
 
 async def test_one_that_goes_by_the_jobs_word_counts_as_any_run_of_it(past: Past) -> None:
@@ -694,7 +693,7 @@ async def test_one_that_is_cancelled_is_told_of_until_its_runs_have_ended(past: 
 
 
 async def test_who_watches_one_that_there_is_not_is_told_so_at_once(past: Past) -> None:
-    with pytest.raises(NotFound, match="there is no backfill"):
+    with pytest.raises(NotFound, match="not found"):
         await anext(
             past.api.stream("WatchBackfill", wire.WatchBackfillRequest(backfill_id=str(uuid4())))
         )

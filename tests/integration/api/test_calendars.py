@@ -232,12 +232,12 @@ async def test_what_rolls_runs_on_the_next_open_day(desk: Desk):
 @pytest.mark.parametrize(
     ("exclude", "told"),
     [
-        ({"calendars": ["nobody"]}, "there is no calendar 'nobody'"),
-        ({"calendars": ["off", "off"]}, "'off' stands there twice"),
+        ({"calendars": ["nobody"]}, "calendar 'nobody' not found"),
+        ({"calendars": ["off", "off"]}, "'off' is given twice"),
         ({"cron": ["61 * * * *"]}, "'61 \\* \\* \\* \\*'"),
         ({"cron": ["H 2 * * *"]}, "H isn't allowed in calendars"),
         ({"cron": ["@every 90s"]}, "has no time of day"),
-        ({"cron": ["* 9 * * *"]}, "nothing runs"),
+        ({"cron": ["* 9 * * *"]}, "excludes all scheduled times"),
     ],
 )
 async def test_an_exclude_that_cannot_be_meant_is_refused(desk: Desk, exclude, told):
@@ -339,7 +339,7 @@ async def test_excluded_instants_share_a_row_that_says_by_which_calendar(desk: D
     assert await desk.rows() == [("SKIPPED", "CALENDAR", 24, "calendar off v1")]
     assert len(await desk.fire(TODAY + DAY)) == 1
     answer = await desk.explained(TODAY + timedelta(hours=5))
-    assert answer.startswith("It was skipped by calendar off v1. Read from run ")
+    assert answer.startswith("The run was skipped by calendar off v1. Read from run ")
     assert "24 instants" in answer
 
 
@@ -349,10 +349,10 @@ async def test_what_a_calendar_excluded_then_is_told_from_the_row_whatever_it_sa
     await desk.set_back(TODAY)
     await desk.fire(nine(0))
     await desk.apply(dates=[day(20)])
-    assert (await desk.explained(nine(0))).startswith("It was skipped by calendar off v1.")
+    assert (await desk.explained(nine(0))).startswith("The run was skipped by calendar off v1.")
     for table in ("live", "runs"):
         await desk.sql(f"DELETE FROM {table}")
-    assert (await desk.explained(nine(0))).startswith("There is no record of it")
+    assert (await desk.explained(nine(0))).startswith("There is no record")
 
 
 async def test_an_excluded_instant_is_explained_before_there_is_a_row(desk: Desk):
@@ -360,10 +360,10 @@ async def test_an_excluded_instant_is_explained_before_there_is_a_row(desk: Desk
     await desk.job("off", cron=["0 9,21 * * *"])
     await desk.set_back(TODAY)
     told = await desk.explained(nine(0))
-    assert told.startswith("It didn't run: it is excluded by calendar off v1. It is accounted for")
+    assert told.startswith("The job didn't run: the time is excluded by calendar off v1. A row")
     later = datetime.now(UTC).replace(hour=9, minute=0, second=0, microsecond=0) + 40 * DAY
     told = await desk.explained(later)
-    assert told.startswith("It won't run: it is excluded by calendar off v1. Read from the row")
+    assert told.startswith("The job won't run: the time is excluded by calendar off v1. Read from")
 
 
 async def test_an_edit_accounts_for_what_was_excluded_until_then(desk: Desk):

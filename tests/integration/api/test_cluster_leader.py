@@ -152,7 +152,7 @@ async def test_a_caller_that_leaves_before_the_outcome_is_written_is_audited_too
 async def test_when_another_won_the_caller_is_told_who_leads(api):
     api.cluster.now = cluster("m1", *ALL)
     api.cluster.next = cluster("m3", *ALL, term=9)
-    with pytest.raises(Aborted, match="m3 leads now, not m2"):
+    with pytest.raises(Aborted, match="m3 was elected leader, not m2"):
         await api("TransferLeader", transfer("m2"))
     line = await outcome_of_what_was_asked(api)
     assert json.loads(line.after)["leader"] == "m3"

@@ -104,8 +104,8 @@ def second(seconds: float) -> timedelta:
 @pytest.mark.parametrize(
     ("late", "how"),
     [
-        (0.25, "It ran on time: due 2026-01-05T12:00:00Z, started 250 ms later"),
-        (12.5, "It ran late: due 2026-01-05T12:00:00Z, started 12.5 s later"),
+        (0.25, "The job ran on time: due 2026-01-05T12:00:00Z, started 250 ms later"),
+        (12.5, "The job ran late: due 2026-01-05T12:00:00Z, started 12.5 s later"),
     ],
 )
 async def test_it_ran_and_whether_it_was_late(past, late, how):
@@ -114,7 +114,7 @@ async def test_it_ran_and_whether_it_was_late(past, late, how):
     await past.ran(run, START + second(late))
     told = await past.asked(START)
     assert told.answer.startswith(how)
-    assert "on worker-1, attempt 1; it is SUCCEEDED." in told.answer
+    assert "on worker-1, attempt 1; the run is SUCCEEDED." in told.answer
     assert told.answer.endswith(f"Read from run {run.key.run_id}.")
     assert told.run.run_id == str(run.key.run_id)
 
@@ -124,7 +124,7 @@ async def test_it_was_handed_out_and_hasnt_told_of_its_start(past):
     [run] = await past.fire(START)
     await past.api.world.members[0].assigned(draft(run))
     told = await past.asked(START)
-    assert told.answer.startswith("It was handed out to worker-1, which hasn't told of its start")
+    assert told.answer.startswith("The run was dispatched to worker-1, which hasn't reported")
 
 
 async def test_of_what_was_lost_with_its_worker_it_isnt_known_whether_it_began(past):
@@ -134,7 +134,7 @@ async def test_of_what_was_lost_with_its_worker_it_isnt_known_whether_it_began(p
     await past.api.world.members[0].assigned(draft(run))
     await past.sql("UPDATE runs SET state = 'FAILED', reason = 'WORKER_LOST', finished_at = now()")
     told = await past.asked(START)
-    assert told.answer.startswith("It isn't known to have started: it ended as FAILED (WORKER_LOST")
+    assert told.answer.startswith("No start was reported: it ended as FAILED (WORKER_LOST")
 
 
 async def test_it_waits(past):
@@ -147,8 +147,8 @@ async def test_it_waits(past):
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        ("ALL", "waits for its release: of late runs of jobs with catch_up: all the cluster hands"),
-        ("LATEST", "it is late, and goes behind what is due now."),
+        ("ALL", "waits for its release: late runs of jobs with catch_up: all are"),
+        ("LATEST", "it is late; runs that are due now have priority over it."),
     ],
 )
 async def test_what_is_late_waits_behind_what_is_due_now_and_says_so(past, policy, words):
@@ -170,7 +170,7 @@ async def test_skipped_by_overlap(past):
     await past.made()
     me, first, second_run = await past.overlapped()
     told = await past.asked(START + MINUTE)
-    assert told.answer.startswith("It was skipped (OVERLAP): another run of the job hadn't")
+    assert told.answer.startswith("The run was skipped (OVERLAP): another run of the job hadn't")
     assert f"overlap: skip: run {first.key.run_id}. Read from run {second_run.key.run_id}, wr" in (
         told.answer
     )
@@ -183,14 +183,14 @@ async def test_missed_outside_the_window_and_coalesced_within(past):
     await past.made(catch_up=job_pb2.CatchUp(window=Duration(seconds=600)))
     [run] = await past.fire(START + timedelta(hours=1))
     missed = await past.asked(START + 5 * MINUTE)
-    assert missed.answer.startswith("It was missed (WINDOW): it was later than the job's catch-up")
+    assert missed.answer.startswith("The run was missed (WINDOW): it was later than the")
     assert "The window is 10 min now." in missed.answer
-    assert "which accounts for 50 instants from 2026-01-05T12:00:00Z to" in missed.answer
+    assert "which covers 50 scheduled times from 2026-01-05T12:00:00Z to" in missed.answer
     assert missed.run.count == 50
 
     folded = await past.asked(START + 55 * MINUTE)
-    assert folded.answer.startswith("It was coalesced: ")
-    assert f"2026-01-05T13:00:00Z, stands for it: run {run.key.run_id}, PENDING" in folded.answer
+    assert folded.answer.startswith("The run was coalesced: ")
+    assert f"2026-01-05T13:00:00Z, covers it: run {run.key.run_id}, PENDING" in folded.answer
     assert folded.run.count == 10
 
 
@@ -198,30 +198,30 @@ async def test_what_was_coalesced_names_the_run_though_excluded_instants_lie_bet
     await past.made(exclude=job_pb2.Exclude(cron=["55-58 12 * * *"]))
     [run] = await past.fire(START + timedelta(hours=1))
     excluded = await past.asked(START + 56 * MINUTE)
-    assert excluded.answer.startswith("It was skipped by ")
+    assert excluded.answer.startswith("The run was skipped by ")
     told = await past.asked(START + 50 * MINUTE)
-    assert f"2026-01-05T13:00:00Z, stands for it: run {run.key.run_id}, PENDING." in told.answer
+    assert f"2026-01-05T13:00:00Z, covers it: run {run.key.run_id}, PENDING." in told.answer
 
 
 async def test_missed_since_the_job_catches_nothing_up(past):
     await past.made(catch_up=job_pb2.CatchUp(policy=job_pb2.CatchUp.POLICY_NONE))
     await past.fire(START + timedelta(hours=1))
-    assert "It was missed (CATCH_UP_NONE)" in (await past.asked(START)).answer
+    assert "The run was missed (CATCH_UP_NONE)" in (await past.asked(START)).answer
 
 
 async def test_paused_says_who_when_and_the_note_while_it_lasts_and_afterwards(past):
     await past.made()
     await past.api("PauseJob", wire.PauseJobRequest(job="j", note="disk is full"))
     during = await past.asked(START)
-    assert during.answer.startswith("It didn't run: the job is paused by tester since ")
-    assert ": disk is full. It is accounted for when the job is resumed." in during.answer
+    assert during.answer.startswith("The job didn't run: it is paused by tester since ")
+    assert ": disk is full. A row is written when the job is resumed." in during.answer
     assert not during.HasField("run")
 
     await past.sql("UPDATE jobs SET paused_at = %s", START - MINUTE)
     await past.api("ResumeJob", wire.ResumeJobRequest(job="j"))
     after = await past.asked(START + MINUTE)
     assert after.answer.startswith(
-        "It was skipped by a pause by tester since 2026-01-05T11:59:00Z: disk is full. Read from"
+        "The run was skipped by a pause by tester since 2026-01-05T11:59:00Z: disk is full. Read"
     )
     assert after.run.count > 1000
 
@@ -233,7 +233,9 @@ async def test_the_pause_of_then_is_named_though_the_job_is_paused_again(past):
     await past.api("ResumeJob", wire.ResumeJobRequest(job="j"))
     await past.api("PauseJob", wire.PauseJobRequest(job="j", note="on holiday"))
     told = await past.asked(START + MINUTE)
-    assert told.answer.startswith("It was skipped by a pause by tester since 2026-01-05T11:59:00Z")
+    assert told.answer.startswith(
+        "The run was skipped by a pause by tester since 2026-01-05T11:59:00Z"
+    )
     assert "disk is full" in told.answer
 
 
@@ -265,7 +267,7 @@ async def test_what_a_version_before_skipped_is_told_by_the_audit_and_not_of_an_
     await past.api("ResumeJob", wire.ResumeJobRequest(job="j"))
     await past.sql("UPDATE runs SET excluded_by = NULL")
     told = await past.asked(START)
-    assert told.answer.startswith("It was skipped: the job was paused, by whom the audit doesn't")
+    assert told.answer.startswith("The run was skipped: the job was paused; the audit log doesn't")
     await past.sql(
         "UPDATE audit SET at = %s WHERE action = 'pause' AND after LIKE '%%disk%%'", START - MINUTE
     )
@@ -292,7 +294,7 @@ async def test_a_pause_of_the_cluster_is_told_too(past):
     await past.sql("UPDATE pauses SET began = %s, ended = %s", START - MINUTE, START + MINUTE)
     assert await past.fire(START + MINUTE) == []
     told = await past.asked(START)
-    assert told.answer.startswith("It was skipped by a pause of the cluster by tester since")
+    assert told.answer.startswith("The run was skipped by a pause of the cluster by tester since")
     assert "moving house" in told.answer
 
 
@@ -303,16 +305,19 @@ async def test_an_edit_that_replaces_the_schedule_is_told(past):
         "UpdateJob", wire.UpdateJobRequest(job=changed, update_mask=FieldMask(paths=["cron"]))
     )
     told = await past.asked(START + MINUTE)
-    assert told.answer.startswith("It was missed (EDITED): the job was edited")
-    assert "a new schedule begins with the edit: an edit by tester. Whether" in told.answer
-    assert "Whether this very moment was one of its instants then isn't kept." in told.answer
+    assert told.answer.startswith("The run was missed (EDITED): the job was edited")
+    assert "a new schedule begins with the edit: an edit by tester. The schedule of" in told.answer
+    assert (
+        "The schedule of that time isn't kept: this may not have been a scheduled time."
+        in told.answer
+    )
 
 
 async def test_before_the_job_was_made(past):
     await past.made()
     told = await past.asked(START - 2 * DAY)
     assert told.answer.startswith(
-        "It is from before the job was made (2026-01-04T12:00:00Z by tester)."
+        "The time is before the job was created (2026-01-04T12:00:00Z by tester)."
     )
     assert f"Read from the row of job {(await past.record()).definition.job_id}." in told.answer
 
@@ -321,7 +326,7 @@ async def test_no_instant_of_this_schedule_names_those_around_it(past):
     await past.made()
     told = await past.asked(START + second(30))
     assert told.answer.startswith(
-        "2026-01-05T12:00:30Z is not an instant of this schedule: the one before is "
+        "2026-01-05T12:00:30Z isn't a scheduled time of this job: the previous one is "
         "2026-01-05T12:00:00Z, the next is 2026-01-05T12:01:00Z."
     )
 
@@ -330,7 +335,7 @@ async def test_a_moment_within_a_fold_is_no_instant_for_that(past):
     await past.made()
     await past.fire(START + timedelta(hours=1))
     told = await past.asked(START + second(90))
-    assert "is not an instant of this schedule" in told.answer
+    assert "isn't a scheduled time of this job" in told.answer
     assert not told.HasField("run")
 
 
@@ -339,23 +344,23 @@ async def test_outside_of_its_bounds(past):
     end.FromDatetime(datetime(2040, 1, 1))  # noqa: DTZ001 - protobuf's own form: naive is UTC
     await past.made(end=end)
     later = datetime.fromisoformat("2041-01-01T00:00:00+00:00")
-    assert "schedule: it ended 2040-01-01T00:00:00Z." in (await past.asked(later)).answer
+    assert "job: the schedule ended 2040-01-01T00:00:00Z." in (await past.asked(later)).answer
 
 
 async def test_still_to_come_and_due_but_not_fired(past):
     await past.made()
     ahead = (past.api.clock.now() + DAY).replace(second=0, microsecond=0)
-    assert (await past.asked(ahead)).answer.startswith("It is still to come: due ")
+    assert (await past.asked(ahead)).answer.startswith("The run is in the future: due ")
     await past.fire(START)
     waiting = await past.asked(START + MINUTE)  # not told by the row of the instant before
-    assert waiting.answer.startswith("It hasn't fired yet: the timer of the job stands at 2026-01")
+    assert waiting.answer.startswith("The job hasn't fired yet: its timer is at 2026-01")
 
 
 async def test_a_manual_run_at_that_moment_is_not_the_schedules(past):
     await past.made()
     await past.api("TriggerJob", wire.TriggerJobRequest(job="j"))
     await past.sql("UPDATE runs SET scheduled_at = %s", START - MINUTE)
-    assert (await past.asked(START - MINUTE)).answer.startswith("There is no record of it")
+    assert (await past.asked(START - MINUTE)).answer.startswith("There is no record")
 
 
 async def test_with_the_rows_removed_it_says_that_there_is_no_record(past):
@@ -368,10 +373,8 @@ async def test_with_the_rows_removed_it_says_that_there_is_no_record(past):
     await past.rows_gone()
     for moment in moments:
         told = await past.asked(moment)
-        assert told.answer.startswith("There is no record of it: 2026-01-05T1")
-        assert (
-            "is an instant of the schedule as it stands, and no row accounts for it" in told.answer
-        )
+        assert told.answer.startswith("There is no record: 2026-01-05T1")
+        assert "is a scheduled time of the current schedule, but no row covers it" in told.answer
         assert not told.HasField("run")
 
 
@@ -384,7 +387,7 @@ async def test_with_the_row_of_a_skipped_instant_removed_it_says_that_there_is_n
     await past.api("ResumeJob", wire.ResumeJobRequest(job="j"))
     assert "skipped by a pause" in (await past.asked(START + MINUTE)).answer
     await past.rows_gone()
-    assert (await past.asked(START + MINUTE)).answer.startswith("There is no record of it")
+    assert (await past.asked(START + MINUTE)).answer.startswith("There is no record")
 
 
 async def test_with_the_row_of_what_overlapped_removed_it_says_that_there_is_no_record(past):
@@ -392,7 +395,7 @@ async def test_with_the_row_of_what_overlapped_removed_it_says_that_there_is_no_
     _, _, second_run = await past.overlapped()
     assert "(OVERLAP)" in (await past.asked(START + MINUTE)).answer
     await past.sql("DELETE FROM runs WHERE run_id = %s", second_run.key.run_id)
-    assert (await past.asked(START + MINUTE)).answer.startswith("There is no record of it")
+    assert (await past.asked(START + MINUTE)).answer.startswith("There is no record")
 
 
 async def test_what_can_t_be_asked_is_refused(past):

@@ -229,7 +229,7 @@ async def test_the_same_key_and_body_give_the_same_job_another_body_is_refused(a
     with pytest.raises(AlreadyExists) as refused:
         await api("CreateJob", create(job("other"), "k"))
     assert refused.value.reason == "IDEMPOTENCY_KEY_REUSED"
-    assert "the idempotency key 'k' was used" in str(refused.value)
+    assert "idempotency key 'k' was already used" in str(refused.value)
     with pytest.raises(NotFound):
         await api("GetJob", wire.GetJobRequest(job="other"))
 

@@ -54,7 +54,7 @@ async def test_a_buffered_run_names_the_one_that_is_in_its_way(api):
     await me.store.owner.part(me.claim(first.shard), [crowd])
 
     waits = await why(api, second)
-    question = "Are other runs of its job in its way (overlap: buffer_one)?"
+    question = "Do other runs of its job block it (overlap: buffer_one)?"
     (check,) = [one for one in waits.checks if one.question == question]
     assert check.answer.startswith(f"run {first.key.run_id} of its job is RUNNING")
     assert "buffer_one (1) or buffer_all (1,000)" in (await why(api, third)).answer
@@ -84,9 +84,9 @@ async def test_a_run_that_is_replaced_says_so_while_it_ends_and_afterwards(api):
     await me.store.owner.part(me.claim(first.shard), [crowd])
 
     told = (await why(api, first)).answer
-    assert "its worker is to kill it, for a newer run of its job takes its place" in told
+    assert "its worker is to kill it, because a newer run of its job replaces it" in told
     waits = [check.answer for check in (await why(api, second)).checks]
-    told = f"run {first.key.run_id} of its job is being cancelled"
+    told = f"yes, run {first.key.run_id} of its job is being cancelled"
     assert any(answer.startswith(told) for answer in waits)
     await me.store.results.accept([report(running)])
     run = await api("GetRun", run_service_pb2.GetRunRequest(run_id=str(first.key.run_id)))
@@ -94,4 +94,4 @@ async def test_a_run_that_is_replaced_says_so_while_it_ends_and_afterwards(api):
         common_pb2.RUN_STATE_CANCELLED,
         common_pb2.REASON_BY_OVERLAP,
     )
-    assert "took its place" in (await why(api, first)).answer
+    assert "replaced it" in (await why(api, first)).answer

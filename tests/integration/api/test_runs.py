@@ -204,7 +204,7 @@ async def test_an_attempt_that_a_run_hasnt_has_no_log(api, follow):
     run = await api("SubmitRun", submit())
     [read] = [call for full, call in calls.STREAMING.items() if full.endswith(".ReadLogs")]
     refusals = {
-        5: (NotFound, "no attempt with the token 5"),
+        5: (NotFound, "attempt with token 5"),
         -1: (InvalidArgument, "fencing_token: -1 is out of range"),
     }
     for token, (error, text) in refusals.items():
@@ -239,8 +239,8 @@ async def test_why_a_run_waits_that_asks_more_slots_than_any_worker_has(api):
     spec = job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"]), slots=99)
     run = await api("SubmitRun", wire.SubmitRunRequest(spec=spec))
     why = await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))
-    (check,) = [one for one in why.checks if one.question == "Is there a worker for it?"]
-    assert check.answer == "no worker attached takes jobs of 99 slots: the largest has 2"
+    (check,) = [one for one in why.checks if one.question == "Can a worker run it?"]
+    assert check.answer == "no connected worker runs jobs of 99 slots: the largest has 2"
 
 
 async def test_why_a_run_waits_that_each_worker_has_refused(api):
@@ -255,11 +255,11 @@ async def test_why_a_run_waits_that_each_worker_has_refused(api):
         return await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))
 
     by_all = await why(one, other)
-    assert by_all.answer == "It waits: 2 might run it, and each has refused it: no cgroup."
+    assert by_all.answer == "The run waits: all suitable workers (2) have rejected it: no cgroup."
     assert by_all.refused
     by_one = await why(one)
     assert not by_one.refused
-    assert "1 can run it, 1 has refused it: no cgroup" in [each.answer for each in by_one.checks]
+    assert "1 can run it, 1 has rejected it: no cgroup" in [each.answer for each in by_one.checks]
     by_none = await why()
     assert not by_none.refused
     assert "2 can run it" in [each.answer for each in by_none.checks]
@@ -282,10 +282,12 @@ async def test_why_a_run_waits_whose_workers_take_no_work_for_their_disks_are_fu
     leaving = await why(one, replace(other, draining=True))
     assert leaving.answer == f"no, worker-1 takes no work: {full} (worker-2 draining)"
     busy = await why(one, replace(other, refuses="", free=0))
-    assert busy.answer == (f"no, all slots of 2 workers are taken (worker-1 takes no work: {full})")
+    assert busy.answer == (
+        f"no, all slots of 2 workers are in use (worker-1 takes no work: {full})"
+    )
     assert (await why(one, replace(other, refuses=""))).answer == "2 can run it"
     assert (await why(replace(one, refuses="", free=0))).answer == (
-        "no, all slots of worker-1 are taken"
+        "no, all slots of worker-1 are in use"
     )
 
 
@@ -299,15 +301,15 @@ async def test_why_a_run_waits_whose_worker_no_member_hears(api):
         answer = await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))
         return answer.checks[-1]
 
-    assert (await why()).answer == "no, no member hears worker-1"
+    assert (await why()).answer == "no, no member receives heartbeats of worker-1"
     busy = WorkerView(incarnation(worker="worker-2"), True, False, 0, running=1, lease_age=0.0)
     api.lines.attached = [busy]
-    told = "no, all slots of 2 workers are taken (no member hears worker-1)"
+    told = "no, all slots of 2 workers are in use (no member receives heartbeats of worker-1)"
     assert (await why()).answer == told
     api.lines.attached = [replace(busy, free=1)]
     assert (await why()).answer == "2 can run it"
     api.lines.attached = [WorkerView(one, True, False, 1, running=0, lease_age=0.0, silent=40.2)]
-    assert (await why()).answer == "no, worker-1 has said nothing for 40 s"
+    assert (await why()).answer == "no, worker-1 has sent no heartbeat for 40 s"
 
 
 async def test_why_a_run_waits_whose_only_worker_is_lost_or_drained_and_not_there(api):
@@ -331,7 +333,7 @@ async def test_why_a_run_waits_whose_only_worker_is_lost_or_drained_and_not_ther
         answer = await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))
         return answer.checks[-1]
 
-    nobody = "no worker attached takes shell jobs and has k=nine"
+    nobody = "no connected worker runs shell jobs and has k=nine"
     lost = await why()
     assert lost.answer == f"{nobody}; w9 could, but is lost"
     assert lost.remedy == "start worker w9 again"
@@ -339,7 +341,7 @@ async def test_why_a_run_waits_whose_only_worker_is_lost_or_drained_and_not_ther
     for name in ("w8", "w9"):
         await store.drain(name, "ops", "", lambda *_: entry)
     found = await why()
-    assert found.answer == f"{nobody}; w9 could, but is drained and isn't there"
+    assert found.answer == f"{nobody}; w9 could, but is drained and stopped"
     assert found.remedy == "start it, and schedctl worker undrain w9"
 
 
@@ -347,7 +349,7 @@ async def test_why_a_run_waits_at_a_member_that_has_lost_its_lease(api):
     run = await api("SubmitRun", submit())
     api.cluster.trust = False
     why = await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))
-    assert why.answer.startswith("It waits: this member's lease in etcd isn't trusted")
+    assert why.answer.startswith("The run waits: this member's lease in etcd isn't trusted")
     assert why.checks[0].remedy == "schedctl cluster doctor"
 
 

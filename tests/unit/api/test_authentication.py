@@ -224,21 +224,21 @@ async def test_a_stream_ends_with_what_its_reader_was_known_by() -> None:
     place = Place()
     _, text = place.token()
     who = await place.authentication.of_token(text)
-    await place.authentication.still(who)
-    await place.authentication.still(CERTIFIED)
+    await place.authentication.check(who)
+    await place.authentication.check(CERTIFIED)
     place.now += timedelta(days=1)
     for over in (who, CERTIFIED):
         with pytest.raises(Unauthenticated):
-            await place.authentication.still(over)
+            await place.authentication.check(over)
 
 
 async def test_without_a_token_the_certificate_counts_until_it_ends() -> None:
     place = Place()
     assert await place.authentication.of((), lambda: CERTIFIED) is CERTIFIED
     place.now += timedelta(days=1)
-    with pytest.raises(Unauthenticated, match="has ended"):
+    with pytest.raises(Unauthenticated, match="has expired"):
         await place.authentication.of((), lambda: CERTIFIED)
-    with pytest.raises(Unauthenticated, match="isn't known who"):
+    with pytest.raises(Unauthenticated, match="credentials are missing"):
         await place.authentication.of((), lambda: None)
 
 
@@ -262,12 +262,12 @@ async def test_a_certificate_that_names_nobody_is_told_from_none(
     with pytest.raises(Unauthenticated) as refusal:
         await authentication.of((), lambda: authentication.of_certificate(b"pem", uris))
     assert refusal.value.reason == "CERTIFICATE_NAMES_NOBODY"
-    assert "a certificate was shown, but it names nobody that schedd knows" in refusal.value.message
+    assert "the client certificate has no name that schedd knows" in refusal.value.message
     assert said in refusal.value.message
     assert len(refusal.value.message) < 1_000
     for right in ("schedd://user/NAME/ROLE/NAMESPACE", "schedd://worker/NAME", "one subject"):
         assert right in refusal.value.remedy
-    assert "show a certificate" not in refusal.value.remedy
+    assert "use a client certificate" not in refusal.value.remedy
 
 
 async def test_who_isn_t_asked_is_anonymous() -> None:

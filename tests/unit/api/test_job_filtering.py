@@ -57,16 +57,16 @@ def test_words_and_fields_hold_together() -> None:
     ("text", "told"),
     [
         ("nmae:etl", 'did you mean "name"?'),
-        ("state:failed", "there are name, paused, pool, action, label.KEY"),
+        ("state:failed", "fields are name, paused, pool, action, label.KEY"),
         ("labels.team:data", 'did you mean "label.KEY"?'),
         ("paused:maybe", "neither true nor false"),
         ("action:shel", 'did you mean "shell"?'),
-        ("name:", "says nothing after the colon"),
+        ("name:", "has no value after the colon"),
         ("pool:a pool:b", "given twice"),
         ("label.a:b label.a:c", "given twice"),
-        ('name:"etl', "never closed"),
+        ('name:"etl', "unclosed"),
         (" ".join(["x"] * 21), "more than 20 words"),
-        ("x" * 1001, "more than 1,000 signs"),
+        ("x" * 1001, "more than 1,000 characters"),
     ],
 )
 def test_what_means_nothing_is_refused_with_what_may_have_been_meant(text: str, told: str) -> None:

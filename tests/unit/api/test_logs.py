@@ -219,9 +219,9 @@ async def test_who_followed_it_is_told_where_the_whole_is_if_something_was_left_
     command = f"schedctl run logs {run(1).key.run_id} --token 7"
     [*rest, (note, _, _)] = await read(framed_log(WHOLE), given=35, after=8, fencing_token=7)
     assert b"".join(data for _, data, _ in rest) == WHOLE[35:]
-    assert note == f"8 bytes were left out as it came; {command} has the whole"
+    assert note == f"8 bytes were omitted while it ran; {command} shows the whole log"
     [*_, (note, _, _)] = await read(given=35, after=8, fencing_token=7, omitted=4)
-    assert note == f"8 bytes were left out as it came; {command} has more of it"
+    assert note == f"8 bytes were omitted while it ran; {command} shows more of the log"
     assert not any(note for note, _, _ in await read(given=35, after=8, problem="away"))
 
 
@@ -239,7 +239,7 @@ async def test_a_note_stands_at_its_place_and_is_told_again_to_who_goes_on_from_
 async def test_what_is_over_the_cap_is_told_and_the_end_comes_from_inline() -> None:
     told = await read(framed_log(WHOLE[:16]), omitted=24)
     assert b"".join(data for _, data, _ in told) == WHOLE[:16] + TAIL
-    assert "24 bytes are over" in told[2][0]
+    assert "24 bytes exceed" in told[2][0]
     assert told[-1] == ("", TAIL, 14)
 
 

@@ -26,12 +26,12 @@ def test_json_is_taken_as_it_is(text: str):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{", "isn't JSON"),
+        ("{", "isn't valid JSON"),
         ("[" * 100_000 + "]" * 100_000, "at most 100 levels"),
         ("[" * 101 + "]" * 101, "at most 100 levels"),
-        ("NaN", "isn't JSON"),
-        ("[-Infinity]", "isn't JSON"),
-        ('{"a": 1e400}', "isn't JSON"),
+        ("NaN", "isn't valid JSON"),
+        ("[-Infinity]", "isn't valid JSON"),
+        ('{"a": 1e400}', "isn't valid JSON"),
         (r'["\ud800"]', "half of a surrogate pair"),
         (r'{"\uDFFF": 1}', "half of a surrogate pair"),
         ('"' + "x" * MAX_PAYLOAD + '"', "bytes, at most"),

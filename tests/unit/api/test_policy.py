@@ -46,7 +46,7 @@ def test_every_method_has_a_line_and_every_line_its_method() -> None:
 
 def test_a_method_without_a_line_is_closed_to_everybody() -> None:
     mighty = Identity(IdentityKind.USER, "root", {EVERY: Role.ADMIN})
-    with pytest.raises(PermissionDenied, match="open to nobody"):
+    with pytest.raises(PermissionDenied, match="isn't allowed for any caller"):
         admitted(mighty, "schedd.v1.JobService.Unheard")
 
 
@@ -108,7 +108,7 @@ def test_what_is_one_kinds_own_is_refused_to_all_others(kind: IdentityKind, serv
     for method in service.methods:
         admitted(Identity(kind, "n1"), method.full_name)
         for other in {IdentityKind.USER, IdentityKind.WORKER, IdentityKind.MEMBER} - {kind}:
-            with pytest.raises(PermissionDenied, match="is for the certificate of a"):
+            with pytest.raises(PermissionDenied, match="requires the certificate of a"):
                 admitted(Identity(other, "n1", mighty), method.full_name)
 
 
@@ -123,7 +123,7 @@ def test_who_lacks_a_role_is_told_where_it_would_have_to_be() -> None:
     viewer = Identity(IdentityKind.USER, "alice", {"billing": Role.VIEWER})
     for call, where in (
         ("Cluster.ListAudit", "all namespaces"),
-        ("Job.PauseJob", "the namespace that it is about"),
+        ("Job.PauseJob", "the request's namespace"),
     ):
         service, _, method = call.partition(".")
         with pytest.raises(PermissionDenied, match=f"in {where}"):
@@ -140,6 +140,6 @@ async def test_who_has_a_role_nowhere_is_told_of_the_namespace_of_their_request(
     with pytest.raises(PermissionDenied) as told:
         await authorise(services, operator, "schedd.v1.JobService.CreateJob", request)
     assert told.value.message == (
-        f"CreateJob takes the role admin in namespace {namespace or 'default'};"
-        " user/bob hasn't got it"
+        f"CreateJob requires the role admin in namespace {namespace or 'default'};"
+        " user/bob doesn't have it"
     )

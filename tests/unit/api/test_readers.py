@@ -187,7 +187,7 @@ async def test_all_streams_of_a_member_share_one_look_in_a_while(
         began = asyncio.get_running_loop().time()
         await wait_until_async(lambda: stored.together >= 3, PATIENCE, "looks")
         for who in known:
-            await here.still(who)
+            await here.check(who)
         took = asyncio.get_running_loop().time() - began
         assert stored.together <= 2 + took / 0.4
         assert (logins, stored.alone) == (256, 0), "each once, when it came"

@@ -107,7 +107,7 @@ def test_an_edit_leaves_an_instant_that_isnt_due_yet_to_a_schedule_that_has_it_a
     said = {"cron": ["* * * * *"]} | also
     spec = job_pb2.Job(name="j", jitter=Duration(seconds=JITTER), **said)
     edited = replace(record.definition, spec=spec.SerializeToString())
-    assert timer_edit.timer_anew(record, edited, now) == (record.due_at, at(LATE))
+    assert timer_edit.reset_timer(record, edited, now) == (record.due_at, at(LATE))
     anew = stored_jobs.compiled(edited)
     assert timer_edit.never_fired(record, now, "an edit by ann", edited=anew) is None
 
@@ -116,14 +116,14 @@ def test_what_an_edit_leaves_and_is_due_earlier_now_is_due_now() -> None:
     record, now = each_minute(LATE), at(f"{LATE}:05")
     spec = job_pb2.Job(name="j", cron=["* * * * *"])
     edited = replace(record.definition, spec=spec.SerializeToString())
-    assert timer_edit.timer_anew(record, edited, now) == (now, at(LATE))
+    assert timer_edit.reset_timer(record, edited, now) == (now, at(LATE))
 
 
 def test_an_edit_to_a_schedule_without_the_instant_that_isnt_due_yet_accounts_for_it() -> None:
     record, now = each_minute(LATE), at(f"{LATE}:05")
     spec = job_pb2.Job(name="j", cron=["0 0 1 1 *"])
     edited = replace(record.definition, spec=spec.SerializeToString())
-    assert timer_edit.timer_anew(record, edited, now)[1] == datetime(2027, 1, 1, tzinfo=UTC)
+    assert timer_edit.reset_timer(record, edited, now)[1] == datetime(2027, 1, 1, tzinfo=UTC)
     anew = stored_jobs.compiled(edited)
     row = timer_edit.never_fired(record, now, "an edit by ann", edited=anew)
     assert told(row) == (State.MISSED, Reason.EDITED, LATE, 1)
@@ -163,5 +163,5 @@ def test_an_edited_timer_begins_behind_what_is_made_already(
     record = replace(each_minute("12:02"), early=tuple(at(each) for each in made))
     spec = job_pb2.Job(name="j", cron=["* * * * *"], exclude=job_pb2.Exclude(cron=exclude))
     edited = replace(record.definition, spec=spec.SerializeToString())
-    _, nominal = timer_edit.timer_anew(record, edited, at("12:00:30"))
+    _, nominal = timer_edit.reset_timer(record, edited, at("12:00:30"))
     assert nominal == at(first)

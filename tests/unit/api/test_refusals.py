@@ -93,7 +93,7 @@ async def test_a_name_that_is_too_long_is_repeated_in_part() -> None:
     request = wire.TransferLeaderRequest(member="m" * 300)
     with pytest.raises(NotFound) as refused:
         await leader_transfer.transfer_leader(world.services(), CALLER, request)
-    assert refused.value.message == f"there is no live member '{'m' * 139}…'"
+    assert refused.value.message == f"member '{'m' * 139}…' not found"
     [line] = world.lines
     assert json.loads(line.after)["leader"] == f"{'m' * 139}…"
 

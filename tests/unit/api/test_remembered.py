@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
-from schedd.api.auth.token_cache import MOST, Remembered
+from schedd.api.auth.token_cache import MOST, TokenCache
 from schedd.core.ids import AccessTokenId
 from schedd.core.jobs.access_tokens import AccessToken
 from schedd.core.jobs.rights import Role
@@ -21,13 +21,13 @@ def token(*makers: AccessToken) -> AccessToken:
     return AccessToken(AccessTokenId(uuid4()), b"", *given, makers=over)
 
 
-def remembering(*rows: AccessToken, asked: float = EARLIER) -> Remembered:
-    rows_ = Remembered()
+def remembering(*rows: AccessToken, asked: float = EARLIER) -> TokenCache:
+    rows_ = TokenCache()
     rows_.keep(asked, {row.id: row for row in rows})
     return rows_
 
 
-def good(rows: Remembered, row: AccessToken) -> bool:
+def good(rows: TokenCache, row: AccessToken) -> bool:
     found = rows.row(row.id)
     return found is not None and not found.revoked and rows.known(row.id, 0.0)
 
@@ -35,7 +35,7 @@ def good(rows: Remembered, row: AccessToken) -> bool:
 def test_a_look_that_was_asked_for_before_a_revocation_here_says_nothing_against_it() -> None:
     first = token()
     made, another = token(first), token()
-    rows = Remembered()
+    rows = TokenCache()
     rows.revoked(first.id, THEN)
     rows.keep(EARLIER, {row.id: row for row in (first, made, another)})
     assert [good(rows, row) for row in (first, made, another)] == [False, False, True]

@@ -73,7 +73,7 @@ async def test_a_change_is_never_told_as_not_made_because_the_database_went_away
     with pytest.raises(OutcomeUnclear) as unknown:
         await settle(cast("Services", told), Caller(TESTER, "test"), job_record(due=NOW))
     assert unknown.value.reason == "ATTEMPTS_OUT"
-    assert unknown.value.remedy.startswith("it can't start later than 36 s from now"), "at most"
+    assert unknown.value.remedy.startswith("no run can start later than 36 s from now"), "at most"
 
 
 async def test_who_cant_wait_so_long_is_told_when_the_last_of_them_has_expired() -> None:
@@ -89,7 +89,7 @@ async def test_who_cant_wait_so_long_is_told_when_the_last_of_them_has_expired()
     caller = Caller(TESTER, "test", deadline=0.01)
     with pytest.raises(OutcomeUnclear) as unknown:
         await settle(cast("Services", told), caller, job_record(due=NOW))
-    assert unknown.value.remedy.startswith("it can't start later than 30 s from now")
+    assert unknown.value.remedy.startswith("no run can start later than 30 s from now")
 
 
 async def test_nobody_says_ok_who_cant_tell_whether_the_database_failed_over() -> None:

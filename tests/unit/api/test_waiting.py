@@ -92,7 +92,7 @@ async def test_what_only_a_worker_could_do_whose_disk_is_full_waits_in_vain() ->
 def test_what_requires_a_label_that_no_worker_has_waits_in_vain() -> None:
     assert judged([wait(1)], [PICKY], [W1]) == WaitSummary(1, (("default", "picky"),))
     fast = incarnation(worker="w2", actions=("shell",), labels={"disk": "ssd"})
-    assert judged([wait(1)], [PICKY], [W1, fast]).in_vain == 0
+    assert judged([wait(1)], [PICKY], [W1, fast]).unrunnable == 0
 
 
 def test_what_is_for_a_worker_that_isn_t_there_waits_in_vain() -> None:
@@ -111,8 +111,8 @@ def test_a_job_that_was_forgotten_meanwhile_is_told_of_no_more() -> None:
 
 def test_who_sees_one_namespace_is_told_no_names_of_others() -> None:
     found = WaitSummary(3, (("default", "etl"), ("billing", "bill")), since=OLD)
-    assert found.told_in("billing") == WaitSummary(
+    assert found.visible_in("billing") == WaitSummary(
         3, (("billing", "bill"),), elsewhere=True, since=OLD
     )
-    assert found.told_in("ops") == WaitSummary(3, (), elsewhere=True, since=OLD)
-    assert WaitSummary(1, (("ops", "a"),)).told_in("ops") == WaitSummary(1, (("ops", "a"),))
+    assert found.visible_in("ops") == WaitSummary(3, (), elsewhere=True, since=OLD)
+    assert WaitSummary(1, (("ops", "a"),)).visible_in("ops") == WaitSummary(1, (("ops", "a"),))

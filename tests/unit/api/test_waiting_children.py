@@ -15,7 +15,7 @@ def test_a_child_says_that_its_worker_has_refused_it_and_not_that_it_is_there() 
     [check] = waits_for(need, views, {one.id: "no such limits"})
     assert (check.question, check.answer) == (
         REFUSED,
-        f"worker {one.worker} has refused it: no such limits",
+        f"worker {one.worker} has rejected it: no such limits",
     )
     [there] = waits_for(need, views, {worker(9).id: "no such limits"})
     assert (there.answer, there.remedy) == ("yes", "")
@@ -25,5 +25,5 @@ def test_a_child_says_that_its_worker_takes_no_work_why_and_what_helps() -> None
     one, full = worker(), "spool rejects writes: No space left on device"
     views = [WorkerView(one, True, False, free=1, running=0, lease_age=0.0, refuses=full)]
     [check] = waits_for(Need("shell", worker=one.worker), views, {})
-    assert check.answer == (f"worker {one.worker} takes no work, and it goes to no other: {full}")
+    assert check.answer == (f"worker {one.worker} takes no work: {full}")
     assert check.remedy.startswith("free space on its disk")

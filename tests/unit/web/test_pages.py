@@ -141,7 +141,7 @@ def test_what_went_wrong_is_said_the_worst_first_and_nothing_is_called_well() ->
 def test_what_went_wrong_stands_behind_what_keeps_runs_from_being_on_time() -> None:
     page = html(seen(stored(workers=(), counts=Counts(0, 0, 0, 0, dead_letters=1))))
     assert 'class="verdict bad"' in page
-    assert page.index("No worker is there") < page.index("1 dead letter is open")
+    assert page.index("No worker is running") < page.index("1 dead letter is open")
 
 
 def test_a_run_that_was_missed_days_ago_is_no_concern_any_more() -> None:
@@ -181,11 +181,11 @@ UNMATCHED = "runs wait without a matching worker"
             [f"at least 17 {UNMATCHED}: v, w, x and 2 more"],
         ),
         (
-            WaitSummary(2, (("a", "etl"), ("b", "bill"))).told_in("a"),
+            WaitSummary(2, (("a", "etl"), ("b", "bill"))).visible_in("a"),
             [f"at least 2 {UNMATCHED}: etl and jobs of other namespaces"],
         ),
         (
-            WaitSummary(1, (("b", "bill"),)).told_in("a"),
+            WaitSummary(1, (("b", "bill"),)).visible_in("a"),
             ["1 run waits without a matching worker: jobs of other namespaces"],
         ),
         (

@@ -230,7 +230,7 @@ def _lost(what: str, lost: Sequence[tuple[str, datetime | None]]) -> str:
 
 
 def _waits(found: WaitSummary, now: datetime) -> Iterable[str]:
-    if runs := found.in_vain:
+    if runs := found.unrunnable:
         named = [name for _, name in found.jobs[:NAMED]]
         if more := len(found.jobs[NAMED:]):
             named.append(f"{more} more")

@@ -51,7 +51,7 @@ async def waiting_now(asked: PageRequest) -> WaitSummary:
     of the page's namespace.
     """
     found = await asked.recent.of("waits", GOOD_FOR, lambda: asked.read(waits, asked.services))
-    return found.told_in(asked.namespace or DEFAULT_NAMESPACE)
+    return found.visible_in(asked.namespace or DEFAULT_NAMESPACE)
 
 
 async def read(asked: PageRequest) -> Stored:
