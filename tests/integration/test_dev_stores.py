@@ -287,5 +287,5 @@ def test_what_is_not_up_in_time_says_what_was_waited_for_and_how_to_wait_longer(
 
 def test_workers_and_leaders_that_are_not_there_are_named(stores: DevCluster) -> None:
     paused = stores.dev("pause-worker", "w9")
-    assert (paused.returncode, "no worker 'w9'" in paused.stderr) == (5, True)
+    assert (paused.returncode, "worker 'w9' not found" in paused.stderr) == (5, True)
     assert stores.dev("kill-leader").returncode == 5
