@@ -154,7 +154,7 @@ async def test_each_change_of_a_calendar_is_a_version_and_the_same_again_is_none
 
 async def test_what_is_checked_only_is_not_stored(desk: Desk):
     assert (await desk.apply(dates=[day(3)], dry=True)).version == 1
-    with pytest.raises(NotFound, match="no calendar 'off'"):
+    with pytest.raises(NotFound, match="calendar 'off' not found"):
         await desk.get()
 
 
@@ -192,7 +192,7 @@ async def test_a_calendar_in_use_is_not_deleted_and_who_uses_it_is_said(desk: De
     await desk.api("DeleteJob", wire.DeleteJobRequest(job="k"))
     await desk.patch("exclude")
     assert (await desk.delete()).deleted
-    with pytest.raises(NotFound, match="no calendar 'off'"):
+    with pytest.raises(NotFound, match="calendar 'off' not found"):
         await desk.delete()
     assert (await desk.apply(dates=[day(1)])).version == 2, "a number never comes again"
 
@@ -340,7 +340,7 @@ async def test_excluded_instants_share_a_row_that_says_by_which_calendar(desk: D
     assert len(await desk.fire(TODAY + DAY)) == 1
     answer = await desk.explained(TODAY + timedelta(hours=5))
     assert answer.startswith("The run was skipped by calendar off v1. Read from run ")
-    assert "24 instants" in answer
+    assert "24 scheduled times" in answer
 
 
 async def test_what_a_calendar_excluded_then_is_told_from_the_row_whatever_it_says_now(desk: Desk):

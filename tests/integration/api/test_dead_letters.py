@@ -523,7 +523,7 @@ async def test_a_redrive_until_an_instant_is_of_those_that_its_dry_run_counts(de
         assert made.total == 2
     with pytest.raises(AlreadyExists, match="idempotency key"):
         await dead.redrive(group=group, idempotency_key="k")
-    with pytest.raises(FailedPrecondition, match=r"that died by .* is free"):
+    with pytest.raises(FailedPrecondition, match=r"that died by .* can be redriven"):
         await dead.redrive(group=group, until=newest)
     assert (await dead.redrive(group=group)).total == 3
 
@@ -730,7 +730,7 @@ async def test_what_a_stopped_one_hasnt_done_is_free_for_another(dead: Dead) -> 
     await dead.job(overlap=ALLOW)
     await dead.many(10)
     one = await dead.redrive(all=True, rate=1000)
-    with pytest.raises(FailedPrecondition, match="no dead letter is free"):
+    with pytest.raises(FailedPrecondition, match="no dead letter can be redriven"):
         await dead.redrive(all=True)
     discard = wire.DiscardDeadLettersRequest(all=True)
     assert (await dead.api("DiscardDeadLetters", discard)).discarded == 0, "it is promised"
@@ -916,7 +916,7 @@ async def test_the_same_key_and_body_give_the_same_redrive(dead: Dead) -> None:
 
 async def test_a_key_that_began_nothing_isnt_used_up(dead: Dead) -> None:
     await dead.job()
-    with pytest.raises(FailedPrecondition, match="no dead letter is free"):
+    with pytest.raises(FailedPrecondition, match="no dead letter can be redriven"):
         await dead.redrive(all=True, idempotency_key="k")
     await dead.many(2)
     assert (await dead.redrive(all=True, idempotency_key="k")).total == 2

@@ -56,7 +56,7 @@ async def test_a_buffered_run_names_the_one_that_is_in_its_way(api):
     waits = await why(api, second)
     question = "Do other runs of its job block it (overlap: buffer_one)?"
     (check,) = [one for one in waits.checks if one.question == question]
-    assert check.answer.startswith(f"run {first.key.run_id} of its job is RUNNING")
+    assert check.answer.startswith(f"yes, run {first.key.run_id} of its job is RUNNING")
     assert "buffer_one (1) or buffer_all (1,000)" in (await why(api, third)).answer
 
     await me.store.results.accept([report(running)])
@@ -71,7 +71,8 @@ async def test_a_run_names_an_armed_one_that_is_in_its_way(api):
     later = "UPDATE runs SET ready_at = now() + interval '1 min' WHERE run_id = %s RETURNING 1"
     await api.world.sql(later, first.key.run_id)
     answers = [check.answer for check in (await why(api, second)).checks]
-    assert any(one.startswith(f"run {first.key.run_id} of its job is ARMED") for one in answers)
+    told = f"yes, run {first.key.run_id} of its job is ARMED"
+    assert any(one.startswith(told) for one in answers)
 
 
 async def test_a_run_that_is_replaced_says_so_while_it_ends_and_afterwards(api):
@@ -84,7 +85,7 @@ async def test_a_run_that_is_replaced_says_so_while_it_ends_and_afterwards(api):
     await me.store.owner.part(me.claim(first.shard), [crowd])
 
     told = (await why(api, first)).answer
-    assert "its worker is to kill it, because a newer run of its job replaces it" in told
+    assert "its worker will kill it, because a newer run of its job replaces it" in told
     waits = [check.answer for check in (await why(api, second)).checks]
     told = f"yes, run {first.key.run_id} of its job is being cancelled"
     assert any(answer.startswith(told) for answer in waits)

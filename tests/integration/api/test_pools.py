@@ -85,7 +85,7 @@ async def test_a_job_goes_where_its_pool_is_and_back(api: Any) -> None:
     assert not (await api("UpdateJob", out)).pool
     assert (await get(api)).jobs == 0
     await api("DeletePool", pools.DeletePoolRequest(pool="p"))
-    with pytest.raises(NotFound, match="no pool 'p'"):
+    with pytest.raises(NotFound, match="pool 'p' not found"):
         await get(api)
 
 
@@ -153,6 +153,6 @@ async def test_ok_of_a_pause_waits_for_what_may_still_start_and_says_why_the_res
 
 async def room(api: Any, asked: run_service_pb2.ExplainRunRequest) -> str:
     told = await api("ExplainRun", asked)
-    [check] = [one for one in told.checks if one.question == "Has pool p room?"]
+    [check] = [one for one in told.checks if one.question == "Does pool p have capacity?"]
     answer: str = check.answer
     return answer
