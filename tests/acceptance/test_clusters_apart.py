@@ -96,9 +96,9 @@ def test_a_worker_refuses_a_member_of_another_cluster_by_name(
             )
         try:
             wait_until(
-                lambda: "this worker belongs to cluster" in log.read_text(), PATIENCE, "the refusal"
+                lambda: "and this worker to cluster" in log.read_text(), PATIENCE, "the refusal"
             )
-            assert "is of cluster" in log.read_text()
+            assert "belongs to cluster" in log.read_text()
             assert all(one["free"] is None for one in other.json("worker", "list"))
         finally:
             worker.terminate()

@@ -73,5 +73,5 @@ def test_a_cluster_on_a_server_without_the_timeline_functions_fires_and_fails_ov
     with dev_cluster(members=2, workers=1, overrides=TTLS, postgres=dsn) as cluster:
         fires(cluster, "tick")
         told = doctor(cluster)
-        assert "this server doesn't give its timeline" in told
+        assert "this server doesn't report its timeline" in told
         assert "noticed by marks" in told

@@ -172,7 +172,7 @@ def assert_recovery_is_told(cluster: DevCluster, client: SyncClient) -> None:
     """And doesn't end without a choice."""
     findings = client.cluster.doctor().findings
     assert [one.severity for one in findings if one.check == "pause"] == ["BAD"]
-    with pytest.raises(FailedPrecondition, match="went back"):
+    with pytest.raises(FailedPrecondition, match="restored to an earlier state"):
         client.cluster.resume()
     assert "RECOVERY" in cluster.schedctl("cluster", "status").stdout
 

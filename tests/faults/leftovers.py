@@ -15,7 +15,7 @@ from schedctl.dev.servers.processes import find
 KINDS = tuple(
     f"schedd/{kind}" for kind in ("members", "workers", "leader", "map", "mark", "cluster")
 )
-TREE = re.compile(r"(?:have cgroups|a cgroup of its own,) under (\S+)")
+TREE = re.compile(r"have cgroups under (\S+)")
 """What a worker logs when it starts: where the cgroups of its attempts will be."""
 
 

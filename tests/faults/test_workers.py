@@ -108,7 +108,7 @@ def test_two_daemons_with_one_identity(fault_run: FaultRun, world: World) -> Non
     with fault_run() as run:
         member, worker = world.twin_of_member("m1"), world.twin_of_worker("w1")
         with (
-            twin_of(run.journal, worker, "already there"),
+            twin_of(run.journal, worker, "already exists on host"),
             twin_of(run.journal, member, "already registered"),
         ):
             run.ride(4)

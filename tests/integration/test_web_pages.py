@@ -427,7 +427,7 @@ async def test_the_name_of_a_submitted_run_leads_to_the_runs_of_that_name(web: W
 
 async def test_what_a_page_cant_show_is_told_in_its_stream_too(web: Web) -> None:
     async with web.events("/live/jobs/etl") as events:
-        assert "There is no job" in (await anext(events)).data
+        assert "Job 'etl' not found" in (await anext(events)).data
         await web.post("/api/v1/jobs", JOB)
         assert "<h1>etl</h1>" in (await anext(events)).data
 

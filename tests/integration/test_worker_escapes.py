@@ -78,7 +78,7 @@ def until(mark: Path) -> str:
 
 def tree(worker: WorkerProcess) -> Path | None:
     """Where the worker's log says that its cgroups are."""
-    _, found, path = worker.log.read_text().rpartition("of its own, under ")
+    _, found, path = worker.log.read_text().rpartition("have cgroups under ")
     return Path(path.split("\n", 1)[0]) if found else None
 
 

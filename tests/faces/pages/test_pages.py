@@ -232,7 +232,7 @@ def test_pages_read_and_forms_work_without_a_script(
 
 def test_there_is_a_page_for_what_isnt_there(web: Watched) -> None:
     page = web.open("/jobs/nowhere")
-    assert "There is no job 'nowhere'" in page.locator("#problem").inner_text()
+    assert "Job 'nowhere' not found" in page.locator("#problem").inner_text()
     page = web.open("/nothing/here")
     assert "No page at /nothing/here" in page.locator("#problem").inner_text()
     web.allow("status of 404")
