@@ -680,18 +680,20 @@ async def test_how_the_runs_of_a_redrive_stand_is_told_of_all_however_many(dead:
     await dead.job()
     await dead.many(1)
     one = await dead.redrive(job="j")
-    await dead.api.world.sql(
-        "WITH made AS (INSERT INTO runs (scheduled_at, run_id, job_id, due_at, shard, priority,"
-        " trigger, state, ready_at) SELECT now() + n * interval '1 ms', gen_random_uuid(), job_id,"
-        " now(), shard, 1, 'REDRIVE', CASE n WHEN 30000 THEN 'RUNNING' WHEN 29999 THEN 'FAILED'"
-        " ELSE 'SUCCEEDED' END, now() FROM jobs, generate_series(1, 30000) n"
-        " RETURNING scheduled_at, run_id, job_id)"
-        " INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint, redrive, settled,"
-        " became) SELECT gen_random_uuid(), scheduled_at, job_id, 'f', %s, 'REDRIVEN', run_id"
-        " FROM made RETURNING 1",
-        one.redrive_id,
-    )
-
+    for first in range(1, 30_000, 5_000):  # each statement within the limit of a statement
+        await dead.api.world.sql(
+            "WITH made AS (INSERT INTO runs (scheduled_at, run_id, job_id, due_at, shard, priority,"
+            " trigger, state, ready_at) SELECT now() + n * interval '1 ms', gen_random_uuid(),"
+            " job_id, now(), shard, 1, 'REDRIVE', CASE n WHEN 30000 THEN 'RUNNING' WHEN 29999 THEN"
+            " 'FAILED' ELSE 'SUCCEEDED' END, now() FROM jobs, generate_series(%s, %s) n"
+            " RETURNING scheduled_at, run_id, job_id)"
+            " INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint, redrive,"
+            " settled, became) SELECT gen_random_uuid(), scheduled_at, job_id, 'f', %s, 'REDRIVEN',"
+            " run_id FROM made RETURNING 1",
+            first,
+            first + 4_999,
+            one.redrive_id,
+        )
     assert (await dead.now(one)).runs == {"SUCCEEDED": 29_998, "FAILED": 1, "RUNNING": 1}
 
 
