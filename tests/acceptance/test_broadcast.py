@@ -127,7 +127,7 @@ def test_one_that_fails_is_named_and_done_again_alone(
         list(client.runs.logs(run.run_id))
     assert refused.value.reason == "IS_BROADCAST"
     failed = children(client, run)["w2"]
-    with pytest.raises(FailedPrecondition, match="for worker w2 alone"):
+    with pytest.raises(FailedPrecondition, match="for worker w2 only"):
         client.runs.retry(failed.run_id)
     letters = [one.run.run_id for one in client.dead_letters.list(job=name)]
     assert letters == [run.run_id], "the whole is one dead letter"
