@@ -380,7 +380,7 @@ async def test_a_job_that_is_made_twice_by_one_form_is_made_once(web: Web) -> No
         answer = await sent(web, "/new-job", **fields)
         assert (answer.status, answer.headers["location"]) == (303, "/jobs/one")
     other = await sent(web, "/new-job", **fields | {"what": "false"})
-    assert (other.status, "There is a job &#39;one&#39; already" in other.text) == (409, True)
+    assert (other.status, "ob &#39;one&#39; already exists" in other.text) == (409, True)
     assert drawn(other.text) != fields["request_id"]
 
 
