@@ -288,7 +288,7 @@ def test_who_waits_is_told_that_each_worker_has_refused_and_any_member_says_why(
     )
     try:
         refused = "The run waits: all suitable workers (1) have rejected it: handler 'in_a_thread'"
-        [line] = [one for one in waited.stderr.splitlines() if "refused" in one]
+        [line] = [one for one in waited.stderr.splitlines() if "rejected" in one]
         assert line.startswith(f"run {run.run_id}: {refused}")
         assert waited.returncode == 7
         for member in cluster.endpoints:
