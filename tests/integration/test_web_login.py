@@ -311,7 +311,7 @@ async def test_a_live_page_goes_on_though_nobody_can_say_who_reads_it(
     sent = {"cookie": cookie_of(await log_in(web, text))}
     async with web.events("/live/jobs", headers=sent) as events:
         assert (await anext(events)).id
-        monkeypatch.setattr(type(web.services.authentication), "still", silent)
+        monkeypatch.setattr(type(web.services.authentication), "check", silent)
         web.cluster.has_trust = False
         async with asyncio.timeout(10):
             told = await anext(events)

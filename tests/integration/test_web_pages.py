@@ -294,7 +294,7 @@ async def test_the_audit_keeps_the_reasons_of_forms_that_destroy_or_do_again(web
 async def test_what_a_form_couldnt_do_is_told_with_what_to_do(web: Web) -> None:
     answer = await sent(web, "/jobs/nowhere/trigger")
     assert answer.status == 404
-    assert "There is no job &#39;nowhere&#39;" in answer.text
+    assert "Job &#39;nowhere&#39; not found" in answer.text
     assert "Remedy" in answer.text
 
 
@@ -427,7 +427,7 @@ async def test_the_name_of_a_submitted_run_leads_to_the_runs_of_that_name(web: W
 
 async def test_what_a_page_cant_show_is_told_in_its_stream_too(web: Web) -> None:
     async with web.events("/live/jobs/etl") as events:
-        assert "Job 'etl' not found" in (await anext(events)).data
+        assert "Job &#39;etl&#39; not found" in (await anext(events)).data
         await web.post("/api/v1/jobs", JOB)
         assert "<h1>etl</h1>" in (await anext(events)).data
 
@@ -708,7 +708,7 @@ async def test_a_redrive_is_told_as_what_is_to_be_and_what_may_stay(web: Web) ->
         ({"fingerprint": "f"}, "Group.job: is missing"),
         ({"job": "etl", "fingerprint": "f", "until": "then"}, "isn&#39;t a valid time"),
         ({"job": "etl", "fingerprint": "f", "count": "many"}, "isn&#39;t a valid count"),
-        ({"job": "etl", "fingerprint": "f", "count": "2"}, "the selection now has more than 2"),
+        ({"job": "etl", "fingerprint": "f", "count": "2"}, "selection now has more than 2"),
     ],
 )
 async def test_a_form_that_names_no_group_of_dead_letters_is_refused(

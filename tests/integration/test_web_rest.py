@@ -578,7 +578,7 @@ async def test_what_is_wrong_before_a_stream_begins_is_a_plain_problem(web: Web)
     assert (answer.status, answer.json["reason"]) == (404, "NO_SUCH_JOB")
     answer = await web.get("/api/v1/events", headers={"Last-Event-ID": "yesterday"})
     assert (answer.status, answer.json["reason"]) == (400, "BAD_CURSOR")
-    assert answer.json["detail"].startswith("Last-Event-ID: 'yesterday' isn't a valid cursor")
+    assert answer.json["detail"].startswith("Last-Event-ID: 'yesterday' isn't the id of an event of this cluster")
 
 
 async def test_events_begin_with_the_runs_that_live_and_say_where_to_go_on(web: Web) -> None:
@@ -727,7 +727,7 @@ async def test_a_redrive_is_asked_for_read_stopped_and_resumed(web: Web) -> None
     none = await web.post("/api/v1/dead-letters:redrive", {"all": True})
     assert (none.status, none.json["reason"]) == (409, "NO_DEAD_LETTERS")
     none = await web.post("/api/v1/dead-letters:redrive", {"fingerprint": "mistyped"})
-    assert "no dead letter with the fingerprint 'mistyped' is free" in none.json["detail"]
+    assert "no dead letter with the fingerprint 'mistyped' can be redriven" in none.json["detail"]
     for more in ({}, {"dryRun": True}):
         none = await web.post("/api/v1/dead-letters:redrive", {"job": "mistyped", **more})
         assert (none.status, none.json["reason"]) == (404, "NO_SUCH_JOB")

@@ -106,7 +106,7 @@ async def discard_dead_letters(
         raise wrong("run_ids", "can't be combined with job, fingerprint, group or all")
     elif request.HasField("until") or request.at_most:
         field = "until" if request.HasField("until") else "at_most"
-        raise wrong(field, "can't be combined with run_ids")
+        raise wrong(field, "can't be combined with ids of runs")
     choice = chosen_by(request, run_ids)
     what = audit_state(choice) | {"note": request.note}
     entry = caller.audit("discard", "dead letters", request.request_id)

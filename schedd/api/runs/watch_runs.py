@@ -38,7 +38,7 @@ async def watch_runs(
         return
     for field in ("namespace", "job"):
         if getattr(request, field):
-            raise wrong(field, "can't be combined with run_ids")
+            raise wrong(field, "can't be combined with ids of runs")
     if len(request.run_ids) > MOST_WATCHED:
         raise wrong("run_ids", f"has {len(request.run_ids)}, at most {MOST_WATCHED} are allowed")
     watched = sorted(await _find_all(services, request.run_ids))
