@@ -578,7 +578,9 @@ async def test_what_is_wrong_before_a_stream_begins_is_a_plain_problem(web: Web)
     assert (answer.status, answer.json["reason"]) == (404, "NO_SUCH_JOB")
     answer = await web.get("/api/v1/events", headers={"Last-Event-ID": "yesterday"})
     assert (answer.status, answer.json["reason"]) == (400, "BAD_CURSOR")
-    assert answer.json["detail"].startswith("Last-Event-ID: 'yesterday' isn't the id of an event of this cluster")
+    assert answer.json["detail"].startswith(
+        "Last-Event-ID: 'yesterday' isn't the id of an event of this cluster"
+    )
 
 
 async def test_events_begin_with_the_runs_that_live_and_say_where_to_go_on(web: Web) -> None:
