@@ -61,7 +61,7 @@ def test_a_run_that_no_worker_takes_in_time_is_missed(calm_client: SyncClient) -
         shell={"argv": ["true"]}, require={"gpu": "a100"}, start_deadline="2s"
     )
     why = calm_client.runs.why(submitted.run_id)
-    assert "takes shell jobs and has gpu=a100" in why.answer
+    assert "runs shell jobs and has gpu=a100" in why.answer
     run = ended_run(calm_client, submitted.run_id)
     assert (run.state, run.reason, run.assignments) == ("MISSED", "START_DEADLINE", 0)
     assert run.finished_at is not None
