@@ -193,7 +193,7 @@ def test_an_instant_of_a_job_is_explained(web: Watched, cluster: DevCluster) -> 
     page = web.open("/jobs/clock")
     page.get_by_label("At, in UTC").fill(run["scheduledAt"][:19])
     page.get_by_role("button", name="Explain").click()
-    expect(page.locator("#answer")).to_contain_text("It ran")
+    expect(page.locator("#answer")).to_contain_text("The job ran")
     expect(page.locator("#answer")).to_contain_text(run["runId"])
 
 
