@@ -140,7 +140,7 @@ def test_jobs_that_are_created_are_stored_and_counted() -> None:
 def test_a_cluster_that_does_not_start_says_why_and_no_more() -> None:
     done = ridden("drain", "--runs", 9, "--set", "nonsense")
     assert done.returncode == 1
-    assert "--set 'nonsense' is not of the form TARGET.KEY=VALUE" in done.stderr
+    assert "--set 'nonsense' isn't a valid TARGET.KEY=VALUE" in done.stderr
     assert "Traceback" not in done.stderr
     assert not done.stdout
     [kept] = [line for line in done.stderr.splitlines() if "folder is kept" in line]
