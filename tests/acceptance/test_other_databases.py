@@ -74,4 +74,4 @@ def test_a_cluster_on_a_server_without_the_timeline_functions_fires_and_fails_ov
         fires(cluster, "tick")
         told = doctor(cluster)
         assert "this server doesn't report its timeline" in told
-        assert "noticed by marks" in told
+        assert "detected only by marks" in told
