@@ -171,7 +171,7 @@ def test_an_empty_namespace_is_the_usual_one_and_an_empty_page_token_the_first()
 )
 def test_what_chooses_in_a_body_isnt_empty(path: str, body: dict[str, Any], field: str) -> None:
     """Else all of a job is discarded by who meant one of its groups."""
-    with pytest.raises(RequestProblem, match=f"{field}: is empty: say which, or leave it out"):
+    with pytest.raises(RequestProblem, match=f"{field}: is empty: give a value, or leave it out"):
         message("POST", path, [], body)
     message("POST", path, [], {name: value for name, value in body.items() if value})
 
