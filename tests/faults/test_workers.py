@@ -119,7 +119,7 @@ def test_two_daemons_with_one_identity(fault_run: FaultRun, world: World) -> Non
             wait_until(lambda: _taken_names(world) == {"m1", "w1"}, 15, "the doctor to name both")
             readiness = member.get("/readyz")
             assert readiness is not None
-            assert b"another daemon serves under this member's name" in readiness.body
+            assert b"another daemon uses this member's name" in readiness.body
 
 
 def _taken_names(world: World) -> set[str | None]:
