@@ -2,7 +2,7 @@
 
 A test that is judged by the second can fail because the machine stood still. CODE is what pytest
 exited with. The exit code here is 0 if at most `MOST` tests had failed and all of them pass alone.
-Their names are printed, so that a test that needs this often is found and mended.
+Their names are printed, so that a test that often needs this is found and fixed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def remember(config: pytest.Config, failed: Sequence[str]) -> None:
 
 
 def main(code: int, root: Path) -> int:
-    """Return the exit code of the whole: `code` unless repeating the failed tests mends it."""
+    """Return the exit code of the run: `code`, or 0 if the failed tests pass when repeated."""
     kept = root / ".pytest_cache" / "v" / KEY
     failed = json.loads(kept.read_text("utf-8")) if kept.exists() else []
     if code != pytest.ExitCode.TESTS_FAILED or not 0 < len(failed) <= MOST:
