@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -14,10 +13,9 @@ from faults.commands import Commands, commanding
 from faults.conftest import FaultRun
 from faults.nemesis.cuts import cut
 from faults.nemesis.processes import asked_to_end
-from faults.probes import MIX
 from faults.scenario import Run
 from faults.users import calling
-from faults.witness import AT_ONCE, behind, latest
+from faults.witness import behind, latest
 from faults.world import daemons
 from faults.world.service import Service
 from faults.world.world import TTL, World
@@ -32,8 +30,6 @@ INSTALLED_IN = 1.0
 """Seconds that a daemon is away while its new version is laid in its place."""
 LED_FOR = 2.0
 """Seconds for which a new leader is looked at."""
-BOTH_KNOW = [each if each.overlap in AT_ONCE else replace(each, overlap="skip") for each in MIX]
-"""The version before has no other policies of overlap."""
 LONG = 28.0
 """Seconds of a run that is cancelled: a stream that falls silent is given up after 15 s at most."""
 NEWER = "the schema is newer than this schedd"
@@ -56,7 +52,7 @@ def test_rolling_upgrade(upgrade_run: FaultRun) -> None:
     on the schema of this one; a member and a worker go forward again. Users and `schedctl` of both
     versions call all the time.
     """
-    with upgrade_run(mix=BOTH_KNOW) as run:
+    with upgrade_run() as run:
         world, before = run.world, run.world.code
         assert golden.written_by(before) == golden.FILE.read_bytes(), "the golden file is another's"
         marks = {daemon.name: daemon.mark() for daemon in _daemons(world)}

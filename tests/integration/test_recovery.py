@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
 
 from schedd.app.recover import recover
 from schedd.config import Config
@@ -25,7 +24,6 @@ from schedd.core.cluster.data_loss_check import Mark
 from schedd.core.cluster.membership import MAP
 from schedd.etcd.access import EtcdAccess
 from schedd.etcd.client import EtcdClient, connect
-from schedd.store.connection.database import url_of
 from schedd.store.schema import migrate
 from schedkit.errors import Misconfigured
 from support.etcd import EtcdCluster
@@ -175,21 +173,6 @@ async def test_a_fail_over_that_lost_a_short_tail_goes_on_and_says_so(world: Wor
     await world.owned(after=epoch)
     assert world.counts()[1] > term
     assert (len(world.audit("lose-tail")), len(world.audit("recover"))) == (1, 0)
-
-
-def test_an_older_member_can_write_what_it_did_before(private: ScratchServer) -> None:
-    """Step 0005 only adds: the statements of the version before, as they were."""
-    dsn = private.create_database()
-    migrate.upgrade(dsn)
-    with create_engine(url_of(dsn)).begin() as connection:
-        for statement in (
-            "INSERT INTO pauses (began, paused_by, note) VALUES (clock_timestamp(), 'ann', 'x')",
-            "UPDATE cluster SET paused = true, switched = switched + 1",
-            "UPDATE pauses SET ended = clock_timestamp(), caught_up = true WHERE ended IS NULL",
-        ):
-            connection.exec_driver_sql(statement)
-        found = connection.exec_driver_sql("SELECT lost_until, caught_up_since FROM pauses").one()
-    assert tuple(found) == (None, None)
 
 
 async def test_schedd_recover_holds_a_backup_from_before_a_fail_over_while_no_member_runs(

@@ -82,9 +82,9 @@ def stored() -> dict[str, str]:
     from schedd.api import paging
     from schedd.core.ids import ShardId, TenureId, Term, Timeline
 
-    membership = _module("schedd.core.cluster.membership", "schedd.core.membership")
-    shard_map = _module("schedd.core.cluster.shard_map", "schedd.core.shard_map")
-    journals = _module("workerd.process.process_journal", "workerd.journal")
+    membership = _module("schedd.core.cluster.membership")
+    shard_map = _module("schedd.core.cluster.shard_map")
+    journals = _module("workerd.process.process_journal")
     member = membership.MemberView(
         "m1", TenureId(TENURE), "m1:7420", "m1:7421", 5, "1.2.3", "2026a", True, False, True
     )
@@ -107,30 +107,29 @@ def stored() -> dict[str, str]:
     }
 
 
-def _module(now: str, before: str) -> Any:
+def _module(now: str, before: str = "") -> Any:
     """The module, by its name in this version or, where N-1's code runs, in the one before."""
     try:
         return importlib.import_module(now)
     except ModuleNotFoundError:
-        return importlib.import_module(before)
+        return importlib.import_module(before or now)
 
 
 def reckoned() -> dict[str, Any]:
     """What rows hold, and a member of another version reckons anew."""
     from schedd.core import ids
 
-    partition = _module("schedd.core.cluster.partition", "schedd.core.partition")
-    definitions = _module("schedd.core.jobs.definition", "schedd.core.definition")
-    retry = _module("schedd.core.runs.retry", "schedd.core.retry")
-    schedules = _module("schedd.core.schedule.compiled_schedule", "schedd.core.schedule")
+    partition = _module("schedd.core.cluster.partition")
+    definitions = _module("schedd.core.jobs.definition")
+    retry = _module("schedd.core.runs.retry")
+    schedules = _module("schedd.core.schedule.compiled_schedule")
     jobs = [
         UUID(int=number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128) for number in range(1, 9)
     ]
     run = ids.scheduled_run_id(ids.JobId(JOB), AT)
     policy = definitions.RetryPolicy(max_attempts=5, backoff=timedelta(seconds=2), jitter=0.5)
     hashed = schedules.CronSchedule(("H H * * *", "H/7 * * * *"), "Europe/Berlin")
-    bounds = getattr(schedules, "ScheduleBounds", None) or schedules.Bounds
-    bounds = bounds(jitter=timedelta(minutes=5))
+    bounds = schedules.ScheduleBounds(jitter=timedelta(minutes=5))
     compiled = schedules.compile(hashed, "default/nightly", JOB, bounds)
     return {
         "instants": _instants(compiled, 5),

@@ -11,7 +11,6 @@ PACKAGES = [ROOT / name for name in ("schedd", "workerd", "client")]
 MOST_MODULES = 16
 LARGER = {
     ROOT / "schedd/ports",  # goes with the protocols that have one implementation
-    ROOT / "schedd/store/migrations/versions",  # becomes one step before the first release
 }
 CLASSES_WITH_A_NAMESAKE = 22
 """May only fall: names of public classes that two modules define. Most are a value of the SDK and

@@ -1,4 +1,4 @@
-"""The schema's history, one module a step, expand before contract. Run by `store.migrate`.
+"""The schema's history, one module a step, expand before contract. Run by `store.schema.migrate`.
 
-From 0004 on each step names `compatible_from`, the oldest revision whose code works on it.
+Each step names `compatible_from`, the oldest revision whose code works on it.
 """

@@ -1,4 +1,4 @@
-"""How Alembic runs the steps: on the connection that `store.migrate` hands over."""
+"""How Alembic runs the steps: on the connection that `store.schema.migrate` hands over."""
 
 from alembic import context
 

@@ -18,9 +18,6 @@ from faults.checker.tables import Table
 from faults.checker.windows import Windows, windows_of
 from faults.history import History, ProbeEvent
 
-UPGRADE = "upgrade"
-"""A scenario with this in its name has members of the version before, too."""
-
 
 class World:
     """One history and all that follows from it alone."""
@@ -146,10 +143,8 @@ class World:
     @cached_property
     def dues_at_deletion(self) -> Sequence[Due]:
         """What had fallen due of a job by the moment of its deletion, and no owner was left to see
-        to. Members of the version before delete without a word of it.
+        to.
         """
-        if UPGRADE in self.meta.scenario:
-            return ()
         judged = {(due.life.job_id, due.at) for due in self.dues}
         owed = dues_at_deletion(self.lives.by_job.values(), self.rows_by_job, self.windows)
         return [due for due in owed if (due.life.job_id, due.at) not in judged]

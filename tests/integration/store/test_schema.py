@@ -68,15 +68,32 @@ async def test_an_empty_database_is_refused_at_start(server: ScratchServer) -> N
             await world.member()
 
 
-async def test_a_schema_that_is_too_old_is_refused_with_what_to_do(world: World) -> None:
+async def test_a_schema_that_is_too_old_is_refused_with_what_to_do(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     me = await world.member(take=False)
-    await world.sql("UPDATE alembic_version SET version_num = '0001'")
-
-    with pytest.raises(SchemaMismatch, match=r"too old.*Run `schedd migrate`"):
-        await me.store.check()
+    head = revisions.head()
+    with monkeypatch.context() as newer_schedd:
+        newer_schedd.setattr(revisions, "head", lambda: "0999")
+        with pytest.raises(SchemaMismatch, match=rf"too old: revision {head}.*Run `schedd migrate"):
+            await me.store.check()
     await world.sql("DELETE FROM alembic_version")
     with pytest.raises(SchemaMismatch, match="Run `schedd migrate`"):
         await me.store.check()
+
+
+@pytest.mark.parametrize("revision", ["0001", "0026"])
+async def test_a_schema_of_a_version_before_the_first_release_is_rejected_with_what_to_do(
+    world: World, dsn: str, revision: str
+) -> None:
+    me = await world.member(take=False)
+    await world.sql(f"UPDATE alembic_version SET version_num = '{revision}'")
+
+    with pytest.raises(SchemaMismatch, match=rf"revision {revision}.*Create a new database"):
+        await me.store.check()
+    with pytest.raises(SchemaMismatch, match=r"of commit [0-9a-f]{8} first.*upgrade\.md"):
+        migrate.upgrade(dsn)
+    assert await world.sql("SELECT version_num FROM alembic_version") == [(revision,)]
 
 
 @pytest.mark.parametrize(
@@ -101,11 +118,10 @@ async def test_a_newer_schema_that_does_not_admit_this_schedd_is_refused(
         migrate.upgrade(dsn)
 
 
-@pytest.mark.parametrize("since", ["0004", revisions.head()])
 async def test_a_newer_schema_that_admits_this_schedd_is_worked_on_and_left_as_it_is(
-    world: World, dsn: str, since: str, caplog: pytest.LogCaptureFixture
+    world: World, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    me = await world.member(take=False)
+    me, since = await world.member(take=False), revisions.head()
     await world.sql("UPDATE alembic_version SET version_num = '9999'")
     await world.sql(f"UPDATE schema_compatibility SET compatible_from = '{since}'")
 

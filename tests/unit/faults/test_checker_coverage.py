@@ -177,10 +177,9 @@ def violated(story: Story) -> set[str]:
     return {each.invariant for each in check(story.history()).violations}
 
 
-def deleted_in_the_outage(*account: Change, scenario: str = "leader-kill") -> Story:
+def deleted_in_the_outage(*account: Change) -> Story:
     """The leader is killed, and nobody owns the job when a user deletes it at 104.35."""
     story = leader_killed(without=set(range(101, 250)))
-    story.meta = replace(story.meta, scenario=scenario)
     story.change(story.jobs["tick"], 104.3, "delete", also=account)
     return story
 
@@ -241,10 +240,6 @@ def test_an_instant_just_before_a_deletion_in_a_quiet_time_breaks_l1_without_a_r
     story = calm(without=set(range(200, 250)))
     story.change(story.jobs["tick"], 200.3, "delete")
     assert violated(story) == {"L1"}
-
-
-def test_members_of_the_version_before_delete_without_a_word() -> None:
-    assert violated(deleted_in_the_outage(scenario="rolling-upgrade")) == NONE
 
 
 # -- L2
