@@ -8,5 +8,4 @@
 Invariants
 - Data goes to stdout, messages to stderr; only on a terminal is output colored or truncated.
 - Exit codes are only those of `failure.EXIT_CODES`.
-- Commands that aren't built yet are listed in `unbuilt`, and fail by name.
 """

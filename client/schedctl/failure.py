@@ -123,15 +123,6 @@ def of_manifest(error: ApiError, where: str, name: str, remedy: str = "") -> Com
     )
 
 
-class NotBuilt(CommandFailure):
-    """A command or option that is reserved and not built yet."""
-
-    def __init__(self, what: str, remedy: str = "schedctl --help lists the commands") -> None:
-        super().__init__(
-            f"{what} isn't built yet", status="UNIMPLEMENTED", reason="NOT_BUILT", remedy=remedy
-        )
-
-
 def show(trouble: Trouble) -> int:
     """Print the failure on stderr, if possible, and return its exit code."""
     try:

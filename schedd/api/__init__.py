@@ -2,7 +2,6 @@
 
     calls        the table of all calls; rpc/ and web/ serve it
     definitions  checks of job definitions
-    unbuilt      fields and calls that aren't implemented: rejected by name
     views        stored records as API messages
     errors       the errors of calls; rpc/ and web/ turn them into statuses
 

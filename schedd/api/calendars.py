@@ -33,7 +33,6 @@ from schedd.api.jobs import stored_jobs, timer_edit
 from schedd.api.jobs.missed_on_edit import MissedOnEdit
 from schedd.api.request_check import MOST_VIOLATIONS
 from schedd.api.services import Caller, Services
-from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core.ids import JobId
 from schedd.core.runs import reasons
 from schedd.core.runs.records import CalendarRecord, JobRecord, TimerEdit
@@ -60,7 +59,6 @@ async def apply_calendar(
     services: Services, caller: Caller, request: calendar_service_pb2.ApplyCalendarRequest
 ) -> calendar_service_pb2.Calendar:
     """Create a calendar, or write its next version and move the jobs that use it to that."""
-    refuse_unbuilt(request)
     calendar = request.calendar
     namespace = stored_jobs.namespace_of(calendar.namespace)
     violations = await compute(caller, lambda: [*_violations(calendar)])

@@ -3,7 +3,7 @@
 `rpc/` serves it over gRPC and `web/` over HTTP, by the rules in the protos.
 
 Invariants
-- Every method is in the table or in `unbuilt.CALLS`, and nothing else is: a test checks it.
+- Every method is in the table, and nothing else is: a test checks it.
 - A function sees only requests that are within their bounds (`request_check`) and whose caller has
   the role (`authorization`).
 - Every call ends within its deadline, whatever PostgreSQL does (`deadlines`).

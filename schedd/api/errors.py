@@ -3,7 +3,6 @@
     CallError
     ├── caused by the caller
     │   ├── InvalidArgument      a field is invalid: INVALID_ARGUMENT, 400
-    │   ├── Unbuilt              not implemented: UNIMPLEMENTED, 501
     │   ├── Unauthenticated      no valid credentials: UNAUTHENTICATED, 401
     │   ├── PermissionDenied     the caller's roles don't allow it: PERMISSION_DENIED, 403
     │   ├── NotFound             NOT_FOUND, 404
@@ -60,20 +59,6 @@ class InvalidArgument(CallError):
     """A field is invalid."""
 
     code = "INVALID_ARGUMENT"
-
-
-class Unbuilt(CallError):
-    """A field or call isn't implemented in this version."""
-
-    code = "UNIMPLEMENTED"
-
-    def __init__(self, what: str) -> None:
-        super().__init__(
-            f"{what} isn't implemented",
-            reason="NOT_BUILT",
-            remedy=f"leave {what} out; nothing was stored",
-            violations=(Violation(what, "isn't implemented"),),
-        )
 
 
 def refuse(

@@ -17,7 +17,6 @@ from schedd.api.errors import (
 )
 from schedd.api.jobs import pause, quiesce, stored_jobs
 from schedd.api.services import Caller, Services, compact
-from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core.cluster.partition import shard_of_pool
 from schedd.core.runs.pools import (
     LEAST_PER,
@@ -40,7 +39,6 @@ async def set_pool(
     services: Services, caller: Caller, request: pool_service_pb2.SetPoolRequest
 ) -> pool_service_pb2.Pool:
     """Create a pool, or change its limits. They apply to all later starts."""
-    refuse_unbuilt(request)
     pool = request.pool
     namespace = stored_jobs.namespace_of(pool.namespace)
     refuse([*_violations(pool)], "INVALID_POOL")

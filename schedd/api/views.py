@@ -6,7 +6,6 @@ from uuid import UUID
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.api.errors import Unbuilt
 from schedd.core.cluster.cluster_events import ClusterEvent, text_of
 from schedd.core.ids import NO_TOKEN
 from schedd.core.runs.lifecycle import Reason, State
@@ -209,14 +208,9 @@ def state_of(value: common_pb2.RunState.ValueType) -> State:
 
 
 def trigger_of(value: run_pb2.Run.Trigger.ValueType) -> Trigger | None:
-    """Return the trigger of a proto value; None for UNSPECIFIED. Raises Unbuilt."""
+    """Return the trigger of a proto value; None for UNSPECIFIED."""
     word = run_pb2.Run.Trigger.Name(value).removeprefix("TRIGGER_")
-    if word == "UNSPECIFIED":
-        return None
-    try:
-        return Trigger(word)
-    except ValueError:
-        raise Unbuilt(f"trigger: {word}") from None
+    return None if word == "UNSPECIFIED" else Trigger(word)
 
 
 def reason_value(reason: str | None) -> common_pb2.Reason.ValueType:

@@ -13,7 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from schedd.api.calls import BATCHES, SERVICES, STREAMING, UNARY, Streaming, Unary
-from schedd.api.errors import CallError, InvalidArgument, Unbuilt, dependency_error
+from schedd.api.errors import CallError, InvalidArgument, dependency_error
 from schedd.api.runs.stream_limits import Places
 from schedd.api.services import Caller, Services
 from schedd.rpc.auth_interceptor import Gate, caller
@@ -51,11 +51,9 @@ def _method(
     request, answer = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
     if method.full_name in STREAMING:
         return streaming(_streaming(services, places, STREAMING[method.full_name]), request, answer)
-    if method.full_name in UNARY:
-        most = MOST_PARTS_OF_BATCH if method.full_name in BATCHES else MOST_PARTS
-        call = _unary(services, UNARY[method.full_name])
-        return unary(call, request, answer, most, memory)
-    return unary(_unbuilt(method), request, answer)
+    most = MOST_PARTS_OF_BATCH if method.full_name in BATCHES else MOST_PARTS
+    call = _unary(services, UNARY[method.full_name])
+    return unary(call, request, answer, most, memory)
 
 
 def _unary(services: Services, call: Unary) -> Callable[[Message, Context], Awaitable[Message]]:
@@ -80,14 +78,6 @@ def _streaming(
                     yield answer
         except (CallError, Unavailable) as error:
             await refuse(context, error)
-
-    return handle
-
-
-def _unbuilt(method: MethodDescriptor) -> Callable[[Message, Context], Awaitable[Message]]:
-    async def handle(request: Message, context: Context) -> Message:
-        del request
-        await abort_with(context, Unbuilt(method.name))
 
     return handle
 

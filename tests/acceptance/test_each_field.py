@@ -18,7 +18,6 @@ from google.protobuf.descriptor import Descriptor
 
 from schedclient import InvalidArgument, SyncClient
 from schedctl import app
-from schedd.api import unbuilt
 from schedd.runtime import job_codec
 from schedproto.v1 import job_pb2
 from support.cluster import DevCluster
@@ -97,11 +96,7 @@ WRITTEN_AS: Final = {"local_at": "at"}
 
 def _fields(message: Descriptor, prefix: str = "") -> Iterator[str]:
     """What a person may write, of the job itself and of what belongs to its schedule."""
-    left_out = {
-        *job_codec.SET_BY_CLUSTER,
-        *WRITTEN_AS,
-        *unbuilt.FIELDS.get(message.full_name, ()),
-    }
+    left_out = {*job_codec.SET_BY_CLUSTER, *WRITTEN_AS}
     inside = {"exclude", "dst", "catch_up", "retry"}
     for field in message.fields:
         if field.name in left_out | NO_WORD_IS_WRONG:

@@ -17,7 +17,7 @@ import aiohttp
 import psycopg2
 import pytest
 
-from schedd.api import calls, deadlines, unbuilt
+from schedd.api import calls, deadlines
 from schedd.store.schema import migrate
 from schedd.web.rest.bodies import MOST_BYTES
 from schedd.web.rest.http_rules import routes_of
@@ -609,17 +609,6 @@ async def test_a_host_has_so_many_streams_and_is_told_so(web: Web) -> None:
         assert (answer.status, answer.json["reason"]) == (429, "TOO_MANY_STREAMS")
 
 
-async def test_every_unbuilt_call_says_so_by_name(web: Web) -> None:
-    for method in calls.methods():
-        if method.full_name not in unbuilt.CALLS:
-            continue
-        [route] = routes_of(method)
-        path = route.template.replace("{job}", "x").replace("{run_id}", "x")
-        answer = await web.ask(route.verb, path.replace("{worker}", "x"))
-        assert (answer.status, answer.json["reason"]) == (501, "NOT_BUILT")
-        assert method.name in answer.json["detail"]
-
-
 async def test_a_backfill_is_planned_asked_for_read_and_cancelled(web: Web) -> None:
     await made(web, cron="0 * * * *", overlap="skip")
     body = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T02:00:00Z"}
@@ -742,7 +731,7 @@ async def test_every_reading_call_answers_without_a_fault(web: Web) -> None:
     run_id = (await web.post("/api/v1/runs", SUBMITTED)).json["runId"]
     for method in calls.methods():
         for route in routes_of(method):
-            if route.verb == "GET" and method.full_name not in unbuilt.CALLS:
+            if route.verb == "GET":
                 path = route.template.replace("{job}", "etl").replace("{run_id}", run_id)
                 for other in ("{backfill_id}", "{redrive_id}"):
                     path = path.replace(other, run_id)  # there is none of this id

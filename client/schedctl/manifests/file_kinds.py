@@ -29,12 +29,12 @@ class Foreign(str):
 
 
 KUBERNETES: Final = Foreign(
-    "a Kubernetes CronJob (import k8s isn't built): schedule → cron, timeZone → time_zone, "
+    "a Kubernetes CronJob: schedule → cron, timeZone → time_zone, "
     "concurrencyPolicy → overlap (Allow: allow, Forbid: skip, Replace: cancel_other), "
     "suspend → paused, startingDeadlineSeconds → catch_up.window, the container → shell or http"
 )
 SYSTEMD: Final = Foreign(
-    "a systemd timer (import systemd isn't built): OnCalendar → cron, OnUnitActiveSec → every, "
+    "a systemd timer: OnCalendar → cron, OnUnitActiveSec → every, "
     "RandomizedDelaySec → jitter, Persistent → catch_up, ExecStart of the service → shell"
 )
 CELERY: Final = Foreign(
@@ -50,7 +50,7 @@ GITHUB: Final = Foreign(
     "steps.run → shell"
 )
 DKRON: Final = Foreign(
-    "a Dkron job (import dkron isn't built): schedule → cron (@at: at), timezone → time_zone, "
+    "a Dkron job: schedule → cron (@at: at), timezone → time_zone, "
     "concurrency → overlap (allow, forbid: skip), retries → retry.max_attempts, "
     "executor_config → shell or http, disabled → paused"
 )

@@ -38,7 +38,7 @@ LARGEST: Final = 200_000
 QUOTE: Final = 'quote it: "*/5 * * * *" (in YAML a * begins an alias)'
 
 
-CRONTAB: Final = "is a crontab (import crontab isn't built): cron lint -f and forecast -f read it"
+CRONTAB: Final = "is a crontab: cron lint -f and forecast -f read it"
 
 
 TAGS: Final = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "null"))

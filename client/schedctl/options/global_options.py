@@ -6,15 +6,14 @@ A command's own flag of the same name (`job create --timeout`) hides the global 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import update_wrapper
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from schedctl import unbuilt
-from schedctl.failure import CommandFailure, NotBuilt
+from schedctl.failure import CommandFailure
 from schedctl.session import OUTPUTS, Seconds, Session
 from schedkit.protojson.problems import did_you_mean
 
@@ -80,7 +79,7 @@ def _globals() -> list[click.Option]:
 
 
 class Command(click.Command):
-    """A command that also accepts the global options, and reports its options that aren't built."""
+    """A command that also accepts the global options."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -97,28 +96,14 @@ class Command(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """Add the options that aren't built, once the full name is known."""
-        path = (*unbuilt.path_of(parent), info_name or "")
+        """Store the full name of the command in the session."""
         if parent is not None:
-            session_of(parent).command = " ".join(("schedctl", *path))
-        known = {name for param in self.params for name in param.opts}
-        for flag in unbuilt.FLAGS.get(path, ()):
-            if flag not in known:
-                self.params.append(_unbuilt_flag(path, flag))
+            session_of(parent).command = f"{_name_of(parent)} {info_name or ''}"
         return super().make_context(info_name, args, parent, **extra)
 
 
-def _unbuilt_flag(path: Sequence[str], flag: str) -> click.Option:
-    def refuse(_ctx: click.Context, _param: click.Parameter, value: Any) -> None:
-        if value:
-            raise NotBuilt(f"schedctl {' '.join(path)} {flag}", "leave the option out")
-
-    more: dict[str, Any] = {} if flag in unbuilt.WITH_VALUE else {"is_flag": True}
-    return click.Option([flag], hidden=True, expose_value=False, callback=refuse, **more)
-
-
 class CommandGroup(click.Group):
-    """A group that loads a command at its first use, and reports commands that aren't built."""
+    """A group that loads a command at its first use."""
 
     command_class = Command
 
@@ -127,7 +112,7 @@ class CommandGroup(click.Group):
         self._lazy = dict(lazy or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands that are built."""
+        """Return the names of all commands."""
         return sorted({*super().list_commands(ctx), *self._lazy})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -145,23 +130,23 @@ class CommandGroup(click.Group):
         """Return the command of the first word; for an unknown word, fail with a suggestion."""
         word = args[0]
         if self.get_command(ctx, word) is None and not word.startswith("-"):
-            path = (*unbuilt.path_of(ctx), word)
-            if unbuilt.is_command(path):
-                words = [part for part in args if not part.startswith("-")]
-                longest = path
-                for end in range(1, len(words) + 1):
-                    candidate = (*unbuilt.path_of(ctx), *words[:end])
-                    longest = candidate if unbuilt.is_command(candidate) else longest
-                raise NotBuilt(f"schedctl {' '.join(longest)}")
-            known = [*self.list_commands(ctx), *unbuilt.beside(unbuilt.path_of(ctx))]
-            where = " ".join(("schedctl", *unbuilt.path_of(ctx)))
-            near = _elsewhere(ctx, word) or did_you_mean(word, known)
+            where = _name_of(ctx)
+            near = _elsewhere(ctx, word) or did_you_mean(word, self.list_commands(ctx))
             raise CommandFailure(
                 f'{where} has no command "{word}"',
                 reason="UNKNOWN_COMMAND",
                 remedy=f"{near} {where} --help".strip(),
             )
         return super().resolve_command(ctx, args)
+
+
+def _name_of(ctx: click.Context) -> str:
+    """Return the words of a context: `schedctl job create`."""
+    words: list[str] = []
+    while ctx.parent is not None:
+        words.append(ctx.info_name or "")
+        ctx = ctx.parent
+    return " ".join(("schedctl", *reversed(words)))
 
 
 def _elsewhere(ctx: click.Context, word: str) -> str:

@@ -12,7 +12,6 @@ from google.protobuf.message import Message
 from schedd.api.definitions import actions, chains, exclusions, notifications
 from schedd.api.errors import Violation, refuse
 from schedd.api.request_check import MOST_VIOLATIONS
-from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core.ids import JobId
 from schedd.core.runs import failures
 from schedd.core.runs.records import PinnedCalendar
@@ -55,12 +54,11 @@ def check(
     known: Sequence[Violation] = (),
     calendars: Sequence[PinnedCalendar] = (),
 ) -> None:
-    """Raise InvalidArgument with all violations of a job, or Unbuilt.
+    """Raise InvalidArgument with all violations of a job.
 
     `scheduled=False` is for one-time work, which has no schedule and may have no name. Violations
     in `known` are accepted. `calendars`: those that the job names and that exist.
     """
-    refuse_unbuilt(job)
     found = faults(job, now, scheduled=scheduled, calendars=calendars)
     unknown = (each for each in found if each not in known)
     refuse([*islice(unknown, MOST_VIOLATIONS)], "INVALID_JOB")

@@ -19,7 +19,6 @@ from schedd.api.jobs import job_filter, quiesce, stored_jobs, timer_edit, worker
 from schedd.api.jobs.missed_on_edit import MissedOnEdit
 from schedd.api.jobs.update_masks import masked
 from schedd.api.services import Caller, Services, compact
-from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core.events import EndedUnreported
 from schedd.core.ids import JobId
 from schedd.core.jobs.notifications import redirected
@@ -116,7 +115,6 @@ async def update_job(
 ) -> job_pb2.Job:
     """Write a new generation with the fields of the mask."""
     now = services.clock.now()
-    refuse_unbuilt(request)
     record = await _seen(services, request)
     stored = record.definition
     old = job_codec.stored_spec(stored.spec)

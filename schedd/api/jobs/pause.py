@@ -11,7 +11,6 @@ from schedd.api.definitions import validation
 from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.jobs import quiesce, stored_jobs, timer_edit
 from schedd.api.services import Caller, Services, compact
-from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core.runs.records import JobRecord, StoreConflict
 from schedd.runtime import job_codec
 from schedproto.v1 import job_pb2, job_service_pb2
@@ -24,7 +23,6 @@ async def pause_job(
     services: Services, caller: Caller, request: job_service_pb2.PauseJobRequest
 ) -> job_pb2.Job:
     """Pause a job until it is resumed, automatically at `until` if given. Triggers still work."""
-    refuse_unbuilt(request)
     validation.check_note(request.note, "note")
     until = job_codec.instant(request.until) if request.HasField("until") else None
     if until is not None and until <= services.clock.now():

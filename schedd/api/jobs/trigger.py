@@ -8,7 +8,6 @@ from schedd.api.definitions import validation
 from schedd.api.errors import Violation, refuse
 from schedd.api.jobs import stored_jobs
 from schedd.api.services import Caller, Services
-from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core.ids import RunId
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import NewRun, RunKey, Trigger
@@ -21,7 +20,6 @@ async def trigger_job(
     services: Services, caller: Caller, request: job_service_pb2.TriggerJobRequest
 ) -> run_pb2.Run:
     """Start a run of the job now, or after a delay; also while it is paused."""
-    refuse_unbuilt(request)
     check_trigger(request)
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition

@@ -17,7 +17,6 @@ from typing import Any, Final, cast
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 from schedd.api.field_bounds import IDS, MISSING
-from schedd.api.unbuilt import FIELDS
 from schedd.web.rest.http_rules import WHOLE, Route
 from schedd.web.rest.openapi_tables import (
     BEARER,
@@ -144,14 +143,15 @@ class _Schemas:
         return _or_null(schema)
 
     def _object(self, message: Descriptor, written: bool) -> Schema:
-        fields = _built(message) if written else message.fields
         schema: Schema = {
             "type": "object",
-            "properties": {one.json_name: self.field(one, written=written) for one in fields},
+            "properties": {
+                one.json_name: self.field(one, written=written) for one in message.fields
+            },
         }
         if written:
             return schema | {"additionalProperties": False}
-        return schema | {"required": [one.json_name for one in fields]}
+        return schema | {"required": [one.json_name for one in message.fields]}
 
     def _list(self, field: FieldDescriptor, written: bool) -> Schema:
         of = field.message_type
@@ -228,7 +228,7 @@ def _parameters(route: Route) -> Iterator[dict[str, Any]]:
     if route.body == WHOLE:
         return
     taken = {route.body, *route.variables}
-    for one in _built(request):
+    for one in request.fields:
         if one.name not in taken:
             yield from _query(one, one.json_name)
 
@@ -249,7 +249,7 @@ def _query(field: FieldDescriptor, name: str) -> Iterator[dict[str, Any]]:
         yield {"name": name, "in": "query", "schema": TEXT}
     elif of is not None and of.full_name not in SPECIAL:
         if not field.is_repeated:
-            for inner in _built(of):
+            for inner in of.fields:
                 yield from _query(inner, f"{name}.{inner.json_name}")
     else:
         if field.enum_type is not None:
@@ -309,9 +309,3 @@ def _ref(name: str) -> Schema:
 def _name(message: Descriptor) -> str:
     """`Run.Parent` of schedd.v1.Run.Parent."""
     return message.full_name.removeprefix("schedd.v1.")
-
-
-def _built(message: Descriptor) -> list[FieldDescriptor]:
-    """Return the fields that are supported in requests."""
-    unbuilt = FIELDS.get(message.full_name, frozenset())
-    return [one for one in message.fields if one.name not in unbuilt]

@@ -39,7 +39,6 @@ STATUSES: Final[dict[str, tuple[int, str]]] = {
     "REQUEST_TIMEOUT": (408, "Request timed out"),
     "RESOURCE_EXHAUSTED": (429, "Limit reached"),
     "INTERNAL": (500, "Internal error"),
-    "UNIMPLEMENTED": (501, "Not implemented"),
     "UNAVAILABLE": (503, "Temporarily unavailable"),
     "DEADLINE_EXCEEDED": (504, "Timed out, outcome unknown"),
 }

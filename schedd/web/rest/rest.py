@@ -25,7 +25,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedd.api.calls import BATCHES, STREAMING, UNARY, methods
-from schedd.api.errors import Aborted, CallError, Unbuilt, Violation, refuse
+from schedd.api.errors import Aborted, CallError, Violation, refuse
 from schedd.api.runs.cursors import BEGINNING
 from schedd.api.runs.stream_limits import Places
 from schedd.api.services import DEFAULT_NAMESPACE, Services
@@ -108,9 +108,6 @@ class Rest:
             _only(request, "GET")
             return self._openapi.answer(request)
         found = self._find(request, path)
-        name = found.route.method.full_name
-        if name not in UNARY and name not in STREAMING:
-            raise Unbuilt(found.route.method.name)
         body = await bodies.body_of(request, expected=bool(found.route.body))
         try:
             return await self._call(request, found, body)

@@ -209,3 +209,51 @@ def test_a_group_without_a_command_prints_its_help(offline):
 def test_a_command_of_another_group_is_named(offline, word, remedy):
     ended = offline(word)
     assert (ended.code, remedy in ended.err) == (2, True), ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (["jbo"], "job"),
+        (["job", "lits"], "list"),
+        (["cron", "explian"], "explain"),
+        (["job", "list", "--limti", "5"], "--limit"),
+        (["submit", "--wiat"], "--wait"),
+    ],
+)
+def test_misspelt_words_get_the_near_one(words, near, offline):
+    ended = offline(*words)
+    assert ended.code == 2
+    assert f'did you mean "{near}"?' in ended.err
+    assert len(ended.err.splitlines()) == 3
+
+
+@pytest.mark.parametrize("line", ["job list --nope", "auth token create --expires 30d"])
+def test_dashes_alone_make_no_option_near(line, offline):
+    ended = offline(*line.split())
+    assert ended.code == 2
+    assert "did you mean" not in ended.err
+    assert "--help" in ended.err.splitlines()[2]
+
+
+@pytest.mark.parametrize("words", [["job", "get"], ["run", "list", "--limit", "x"], ["-o", "xml"]])
+def test_wrong_usage_is_2_in_three_lines(words, offline):
+    ended = offline(*words)
+    assert ended.code == 2
+    assert len(ended.err.splitlines()) == 3
+    assert ended.out == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("simulate capacity", 'schedctl has no command "simulate"'),
+        ("job revert etl", 'schedctl job has no command "revert"'),
+        ("apply --prune -f jobs", "--prune"),
+    ],
+)
+def test_a_command_or_option_that_doesnt_exist_is_2_in_three_lines(line, what, offline):
+    ended = offline(*line.split())
+    assert ended.code == 2
+    assert what in ended.err.splitlines()[0]
+    assert len(ended.err.splitlines()) == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedd.api import calls, unbuilt
+from schedd.api import calls
 from schedd.web.rest.http_rules import RouteMatch, Routes, routes_of
 
 ROUTES = Routes(calls.methods())
@@ -25,12 +25,6 @@ def test_every_call_has_a_route_and_every_route_leads_to_its_call(method) -> Non
         for variable in route.variables:
             path = path.replace("{" + variable + "}", "x1")
         assert found(route.verb, path)[0] == method.name
-
-
-def test_every_call_is_answered_or_is_said_not_to_be_built() -> None:
-    for method in calls.methods():
-        name = method.full_name
-        assert name in calls.UNARY or name in calls.STREAMING or name in unbuilt.CALLS
 
 
 def test_a_verb_is_told_from_a_name() -> None:
