@@ -3,7 +3,7 @@
     row ──read each second, and at each nudge──→ pauses ──changed──→ fire and dispatch look again
 
 It only spares work and answers questions: the fire and assign statements judge by the row itself
-(PROTOCOL 3). Lives as long as the daemon, with or without a tenure.
+(docs/protocol-rules.md, P3.11). Lives as long as the daemon, with or without a tenure.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One value, written by the loop that follows the leader's map (`shards.py`), read by all others.
 Owning here is only permission to try: every transaction proves it again by locking the shard rows
-(PROTOCOL 1), and tells `drop` which shards it found gone.
+(docs/protocol-rules.md, P1.1), and tells `drop` which shards it found gone.
 
 Each lane of the database's thread pool keeps to its own shards, so two transactions of one owner
 never wait for each other's shard rows.

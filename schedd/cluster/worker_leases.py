@@ -1,4 +1,4 @@
-"""The leases of workers, kept in etcd on their behalf (PROTOCOL 6).
+"""The leases of workers, kept in etcd on their behalf (docs/protocol-rules.md, P6.1).
 
 A worker has no etcd credentials. A member that receives its heartbeat refreshes its lease: the
 member chosen by rendezvous hashing after a third of the TTL, any other after half. So a worker's

@@ -6,7 +6,7 @@
                                                 ╰─ failed ────→ back into the run index
 
 The choice is provisional: the assign statement checks overlap, pause, generation and state on rows,
-under the shard's lock (PROTOCOL 3). A run is pushed only after its COMMIT succeeded. A run whose
+under the shard's lock (P3.5). A run is pushed only after its COMMIT succeeded. A run whose
 COMMIT is in doubt is found by the scan, which returns it automatically if it never started.
 
 A refused draft is checked again. Made from an old definition, it is made again at once. If other

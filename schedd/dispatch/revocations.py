@@ -1,4 +1,4 @@
-"""Assignments that are being revoked, until each is resolved (PROTOCOL 3).
+"""Assignments that are being revoked, until each is resolved (docs/protocol-rules.md, P3.8).
 
 revoke sent ─→ answered: given up, or started
            └─→ past its `start_by`: it can't start any more

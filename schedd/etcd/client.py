@@ -69,7 +69,7 @@ class EndpointStatus:
 class EtcdClient:
     """A client of one etcd cluster, for one event loop.
 
-    `deadline`: seconds, for every call (RELIABILITY: member TTL / 6). `root`: prefix of all keys in
+    `deadline`: seconds, for every call (a sixth of the member TTL). `root`: prefix of all keys in
     etcd; callers neither pass nor see it. `emit` receives how long each call took.
 
     Each call raises `Unavailable` when etcd is away, `OutcomeUnknown` (a kind of it) when what was

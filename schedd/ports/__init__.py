@@ -3,7 +3,7 @@
 Adapters implement them (`store/` over PostgreSQL, `etcd/`, `rpc/`, `notify/senders/`), `app/`
 composes them, and simulations replace them. A method either completes or raises
 `schedkit.errors.Unavailable`; a refusal is a returned value. Each method of the owner is one
-transaction. Its first statement locks the claim's shard rows that it still owns (PROTOCOL 1). Other
+transaction. Its first statement locks the claim's shard rows that it still owns (P1.1). Other
 shards are left out and named in the answer.
 """
 

@@ -17,7 +17,7 @@ ClusterView = membership.ClusterView
 
 
 class ClusterClock(Protocol):
-    """Cluster time: the member's monotonic clock mapped onto the database's (DESIGN, "Time")."""
+    """Cluster time: the member's monotonic clock mapped onto the database's (docs/glossary.md)."""
 
     def now(self) -> datetime: ...
 

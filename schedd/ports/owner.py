@@ -91,7 +91,7 @@ class OwnerStore(Protocol):
         next_token: Callable[[ShardId], Token],
     ) -> Assignments:
         """`next_token` is called after the shard rows are locked, once a draft that is still its
-        own shard's (PROTOCOL 1).
+        own shard's (docs/protocol-rules.md, P1.2).
         """
         ...
 

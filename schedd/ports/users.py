@@ -38,7 +38,7 @@ from schedkit.errors import Unavailable
 class UserStore(Protocol):
     """Reads and writes of user calls; each writing call is one transaction with its audit line.
 
-    Calls on jobs lock the shard row first, then jobs, timers, runs (PROTOCOL 3).
+    Calls on jobs lock the shard row first, then jobs, timers, runs (docs/protocol-rules.md, P3.1).
     """
 
     async def create_job(
@@ -267,7 +267,7 @@ class UserStore(Protocol):
 
 
 class PauseStore(Protocol):
-    """Pauses of the whole cluster. Both writes hold every shard's row (PROTOCOL 3)."""
+    """Pauses of the whole cluster. Both writes hold every shard's row (P3.11)."""
 
     async def read(self, known: Pauses = NO_PAUSES) -> Pauses:
         """All pauses there were. Of those that are `known` only what may have changed is read."""

@@ -10,7 +10,7 @@
       RUNNING, a broadcast → no worker has it: it ends with its children (`broadcasts`)
       several of one job   → runs that the overlap policy replaces or skips end (`overlap`)
 
-Lost workers are found in a list that is read after the rows (PROTOCOL 6), so a run that was
+Lost workers are found in a list that is read after the rows (P6.4), so a run that was
 dispatched after the list was read is never taken for lost. The rescuing transaction commits the
 loss of an incarnation, and the loss is final.
 
@@ -67,7 +67,7 @@ from schedkit.errors import Unavailable
 from schedkit.set_aside import each, set_aside
 from schedkit.tasks import Loop, in_turns
 
-# Assignments that may never have come to their workers: asked back (PROTOCOL 4).
+# Assignments that may never have come to their workers: asked back (docs/protocol-rules.md, P4.8).
 #
 #     a scan's RUNNING runs, their workers live ─→ may start yet, but should have by now
 #       ├─ in its worker's last heartbeat: it has come

@@ -3,7 +3,7 @@
     results ──their runs──→ decide (core/runs/retry) ──one transaction──→ acknowledge
                                                                     └──→ run index, or wake-up
 
-Any member does this, with or without a tenure: the token alone protects the row (PROTOCOL 5). A
+Any member does this, with or without a tenure: the token alone protects the row (P5.2). A
 decision made before the transaction stays valid, because the statement compares token and state.
 Runs that this member dispatched under that token come from its run index; the other rows are read.
 While the database is unavailable nothing is acknowledged and the worker keeps the result. Results

@@ -15,7 +15,7 @@
 
 Invariants
 - An owner's transaction begins with `fence.lock_shards`, alone. Bodies write only for the shards
-  that it returned, and draw tokens after it (PROTOCOL 1).
+  that it returned, and draw tokens after it (docs/protocol-rules.md, P1.1 and P1.2).
 - Locks are taken in one order: term → tenures → shards → jobs → timers → runs → attempts →
   notices, ids ascending; runs by (scheduled_at, run_id).
 - No body commits. `database.py` sends COMMIT as a separate statement. If its answer is lost, the

@@ -5,7 +5,7 @@
 A separate loop loads timers into the agenda (`timer_loader`), so firing never waits for a load. The
 plan (`fire_plan`) says which scheduled times run, which are only recorded, and the timer's next
 state. The fire statement inserts runs only for timers that advanced. A timer that was paused,
-edited, moved or fired by another member meanwhile inserts nothing (PROTOCOL 3), and its row is read
+edited, moved or fired by another member meanwhile inserts nothing (P3.4), and its row is read
 again. If its row is unchanged, a guard of the database rejected it: the database's clock is behind
 this member's, or the cluster was just paused or resumed. It is tried again after a pause. While the
 cluster is paused no timer fires.

@@ -177,7 +177,7 @@ def lives(client: SyncClient, worker: str) -> bool:
 
 
 def assert_refused_as_stale(cluster: DevCluster, client: SyncClient, late: Start) -> None:
-    """The audit says so, of this token and worker, once, in the words of INTERFACE."""
+    """The audit says so, of this token and worker, once, with the reason code."""
     wait_until(
         lambda: list(client.audit.list(run_id=late.run_id, action="result")),
         PATIENCE,

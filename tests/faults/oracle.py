@@ -1,4 +1,4 @@
-"""The due instants of a job, reckoned without the product: SEMANTICS read a second time.
+"""The due instants of a job, reckoned without the product, by docs/semantics.
 
     due(Schedule(cron="30 2 * * *", zone="Europe/Riga"), after, until) → seconds of the epoch
 
@@ -7,10 +7,11 @@ Invariants
   walked one by one, and what the clocks of a zone do is asked of zoneinfo.
 - The answer for (a, c] is the answer for (a, b] and that for (b, c]: no search, no state.
 
-The rules for changes of the clock (SEMANTICS, DST): a *wildcard* job (minute or hour field begins
-with `*`) follows real time. A *fixed-time* job whose time falls into the gap runs once at the first
-instant after the gap (`gap="skip"`: not at all); one in the repeated hour runs at its first pass
-(`overlap="second"`, `"both"`).
+The rules for changes of the clock are in docs/semantics/time-zones-and-dst.md:
+
+A *wildcard* job (minute or hour field begins with `*`) follows real time. A *fixed-time* job whose
+time falls into the gap runs once at the first instant after the gap (`gap="skip"`: not at all); one
+in the repeated hour runs at its first pass (`overlap="second"`, `"both"`).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ SCRIPT = Path(__file__).with_name("probe.sh").read_text(encoding="utf-8")
 class Probe:
     """One job. `every`: seconds. `lasts`: seconds of its run. `more`: more of the job's fields.
 
-    `gap`, `repeated`: its policy where clocks change (SEMANTICS, DST).
+    `gap`, `repeated`: its policy where clocks change (docs/semantics/time-zones-and-dst.md).
     """
 
     name: str

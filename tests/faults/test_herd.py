@@ -19,7 +19,7 @@ JOBS = int(os.environ.get("HERD", "100000"))
 URGENT = [Probe(f"urgent-{n}", more={"priority": "high"}) for n in range(1, 4)]
 AGEING = 60.0
 """Seconds of waiting that lift a run by one class: what of the herd waits for longer is as urgent
-as these, and older (SEMANTICS, Priority).
+as these, and older (docs/semantics/priorities-and-placement.md).
 """
 MEMBER_MIB, WORKER_MIB = 320, 128
 """More memory than this no member and no worker may ever have had."""

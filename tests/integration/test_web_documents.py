@@ -1,4 +1,4 @@
-"""The requests of the user's own documents, as they stand there (INTERFACE, REST)."""
+"""The requests of the user's own documents, as they stand there (docs/rest.md)."""
 
 from __future__ import annotations
 

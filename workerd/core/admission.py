@@ -4,7 +4,7 @@
            ├─ ARMED ─┴───────→ RUNNING ──ended──→ ENDED ──acknowledged──→ (removed)
            └─ refused           ↑ revoke and cancel before this arrow: never started
 
-Invariants (PROTOCOL 4)
+Invariants (docs/protocol-rules.md, P4.1 and P4.2)
 - `seen[run]` is the greatest token accepted, rejected, revoked or canceled. A token below it is
   rejected. The same token gets the same answer: an accepted one is never started again, a rejected
   one stays rejected.

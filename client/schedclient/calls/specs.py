@@ -21,7 +21,7 @@ Form: TypeAlias = Mapping[str, Any]
 
 
 class Retry(TypedDict, total=False):
-    """How often, and how long between: see SEMANTICS, "Retry"."""
+    """How often, and how long between: see docs/semantics/retries.md."""
 
     max_attempts: int
     backoff: Length

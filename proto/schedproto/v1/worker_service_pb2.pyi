@@ -5,7 +5,7 @@ The stream between a member and a worker: batches in both directions.
 
 A worker opens one Attach to every member. The first frame up holds the hello, the first down
 the welcome. Any later frame may hold any mixture of the rest. The rules are in
-docs/architecture.md and, with the model that tried them, in PROTOCOL.
+docs/architecture.md and docs/protocol-rules.md.
 """
 
 import builtins

@@ -1,5 +1,5 @@
 """Quiesce a job after a pause, edit or delete: `ok` waits until each dispatched attempt was
-returned, has started, or has expired (PROTOCOL 3).
+returned, has started, or has expired (docs/protocol-rules.md, P3.8).
 
     probe ─→ change, COMMIT ─→ dispatched attempts ─→ revoke, or wait for expiry ─→ probe ─→ ok
       └──────────────── same PostgreSQL timeline? else: outcome unknown ───────────┘

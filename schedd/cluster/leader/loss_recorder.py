@@ -5,7 +5,7 @@
 
 An owner records the loss of a worker in the transaction that rescues its runs. A worker without
 runs has nothing to rescue, so the leader records its loss. Absence is judged as owners judge it, on
-a list that is read after the rows (PROTOCOL 6.4).
+a list that is read after the rows (docs/protocol-rules.md, P6.4).
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class CatchUpPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When a failed attempt is followed by another (SEMANTICS, "Retry")."""
+    """When a failed attempt is followed by another (docs/semantics/retries.md)."""
 
     max_attempts: int = 4
     backoff: timedelta = timedelta(seconds=10)

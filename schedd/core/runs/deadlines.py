@@ -83,7 +83,7 @@ def time_left(run: LiveRun, definition: Definition, now: datetime) -> timedelta:
 
 
 START_WITHIN: Final = timedelta(seconds=5)
-"""From an assignment to its `start_by` (PROTOCOL 4)."""
+"""From an assignment to its `start_by` (docs/protocol-rules.md, P4.1)."""
 _LEAST: Final = timedelta(milliseconds=1)
 """An attempt without any time is ended as soon as it has begun."""
 

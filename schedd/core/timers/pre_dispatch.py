@@ -4,7 +4,7 @@
                                    └─ not pre-dispatched: dispatched when it is ready
 
 Queued runs start one after the other. A pre-dispatched run starts by its worker's own timer
-(PROTOCOL 4), even if its owner or the database fails meanwhile. A run is pre-dispatched if it was
+(P4.7), even if its owner or the database fails meanwhile. A run is pre-dispatched if it was
 dispatched before it was ready; its `start_by` counts from `ready_at`, and shows this.
 
 Invariants
@@ -43,7 +43,7 @@ MOST: Final = timedelta(seconds=30)
 the more to take back: it is for herds that can't be prepared in less.
 """
 GUARD: Final = timedelta(seconds=5)
-"""How early the database lets a timer be fired at the least, by its own clock (PROTOCOL 7)."""
+"""How early the database lets a timer be fired at the least, by its own clock (P3.4)."""
 BEYOND: Final = timedelta(seconds=2.5)
 """The guard is that much further off than anything is made: clocks differ."""
 

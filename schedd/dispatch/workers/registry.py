@@ -9,7 +9,7 @@ A worker may lower a grant at any time. It is sent the number of slots in use an
 refused run costs nothing. The streams (`rpc/workers/attach.py`) are behind `AttachedStream`. A
 silent or lost worker offers no slots: its runs would be lost with it.
 
-Revoking: `ok` of pause, edit and delete waits here until no run can start any more (PROTOCOL 3).
+Revoking: `ok` of pause, edit and delete waits here until no run can start any more (P3.8).
 Requests for a worker that isn't attached here go over one hop (`elsewhere`).
 """
 

@@ -1,4 +1,4 @@
-"""Workers that are attached to other members: reached over one hop (PROTOCOL 4).
+"""Workers that are attached to other members: reached over one hop (docs/protocol-rules.md, P4.5).
 
 A worker attaches to every member. If it reaches only some of them, the others send assignments,
 revokes and cancels through a member that has its stream. That member handles the answers (results,

@@ -1,4 +1,4 @@
-"""Sessions of workers at a member: registration, heartbeats and end of incarnations (PROTOCOL 6).
+"""Sessions of workers at a member: registration, heartbeats and end of incarnations.
 
     hello → registered → key and lease in etcd → seen → attached → goodbye │ lost
 

@@ -1,4 +1,4 @@
-"""Relay frames to workers that are attached to another member, over one hop (PROTOCOL 4).
+"""Relay frames to workers that are attached to another member, over one hop (P4.5).
 
     Workers ──not attached here──→ Relay ──PeerService.Relay, to all peers at once──→ pass_on
                                      └── absent everywhere │ relayed │ unknown

@@ -2,7 +2,7 @@
 
     lock all shard rows, ids ascending ─→ the cluster's row ─→ its pause ─→ audit
 
-Invariants (PROTOCOL 3)
+Invariants (docs/protocol-rules.md, P3.11 and P3.12)
 - A pause locks every shard's row first, so no owner's batch runs at the same time. Fire and assign
   read the cluster's row under a shard's lock, so every transaction that commits after a pause has
   seen it.

@@ -1,6 +1,6 @@
 """The shard row is the fence: an owner's first statement; how fencing ends blocking sessions.
 
-Invariants (PROTOCOL 1, 2)
+Invariants (docs/protocol-rules.md, P1.1 and P2.4)
 - `lock_shards` is the first statement of an owner's transaction, alone. Its locks last until the
   transaction ends. Later statements write only for the shards that it returned.
 - It compares owner, epoch and timeline, and the timeline with the server's present one. After a

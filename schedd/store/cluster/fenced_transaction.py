@@ -1,4 +1,4 @@
-"""Run an owner's transaction: lock the shard rows first, leave out lost shards (PROTOCOL 1)."""
+"""Run an owner's transaction: lock the shard rows first, leave out lost shards (P1.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tenures, the leader's term, and who owns which shard at which epoch (PROTOCOL 2).
+"""Tenures, the leader's term, and who owns which shard at which epoch (P2.5).
 
     open_tenure ─→ take ─→ (owner's transactions) ─→ release
                      ↑ free, one's own, or a fenced tenure's

@@ -1,4 +1,4 @@
-"""Incarnations of workers: registered once, lost once (PROTOCOL 6)."""
+"""Incarnations of workers: registered once, lost once (docs/protocol-rules.md, P6.2)."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ CONNECTION = {
     "keepalives_count": 2,
     "tcp_user_timeout": 5000,
 }
-"""A silent peer is detected within 5 s (RELIABILITY, Timings)."""
+"""A silent peer is detected within 5 s."""
 
 
 class RolledBack(Exception):

@@ -2,7 +2,7 @@
 
     draw tokens ─→ lock run rows in order ─→ one statement: dispatched, skipped or waiting
 
-Invariants (PROTOCOL 1, 3)
+Invariants (docs/protocol-rules.md, P1.2, P3.5, P3.6)
 - Called under the locks of the drafts' shards. Tokens are drawn there; a run's token only grows.
 - The timer must have the draft's generation and must not be paused, except for triggered runs.
   During a cluster pause nothing is dispatched.

@@ -1,4 +1,4 @@
-"""Broadcasts: begin with their children, end with the last child (PROTOCOL 3).
+"""Broadcasts: begin with their children, end with the last child (docs/protocol-rules.md, P3.22).
 
     begin  assigned without a worker ─→ children inserted, in the transaction that assigned it
     close  parents and children locked in order ─→ children of canceled ones: marked or ended

@@ -3,7 +3,7 @@
     PENDING, RETRYING ──assign──→ RUNNING ──give_back──→ its earlier state, no attempt counted
             └─end_waiting──→ the end  └────rescue─────→ RETRYING or FAILED, with lost_at
 
-Invariants (PROTOCOL 4, 6)
+Invariants (docs/protocol-rules.md, P4.3, P6.2, P6.8)
 - A run that never started, or was lost with its worker, doesn't count an attempt.
 - Repeatedly rejected runs wait with a backoff of up to 10 s: a worker that rejects everything must
   not keep the database busy.
@@ -108,7 +108,7 @@ WITH d AS MATERIALIZED (
       AND r.token = d.token AND r.state = d.running AND r.incarnation = d.incarnation
     RETURNING r.scheduled_at, r.run_id, r.job_id, r.shard, r.state, d.dead, d.fingerprint,
         r.token, r.generation, r.worker, r.incarnation, r.start_by, r.started_at
-), may_start AS (  -- for `ok` of a pause, an edit, a delete (PROTOCOL 3)
+), may_start AS (  -- for `ok` of a pause, an edit, a delete (P3.8)
     INSERT INTO lost_assignments
         (run_id, token, scheduled_at, job_id, generation, worker, incarnation, start_by)
     SELECT run_id, token, scheduled_at, job_id, generation, worker, incarnation, start_by

@@ -3,7 +3,7 @@
     drafts of a pool ─→ SETTLE ended turns ─→ LOOK how full it is ─→ the first few are dispatched
                                                   dispatched runs ─→ TAKE a turn each
 
-Invariants (PROTOCOL 3)
+Invariants (docs/protocol-rules.md, P3.21)
 - `admitted` and `take` are called under the lock of the pool's shard, in the transaction that
   dispatches. Nothing else writes turns, so a free place is still free at its COMMIT.
 - A turn is open until its run has another state or another token. So code that stores a result, a

@@ -1,4 +1,4 @@
-"""Attempts that may still start, which `ok` of a pause, edit or delete waits for (PROTOCOL 3).
+"""Attempts that may still start, which `ok` of a pause, edit or delete waits for (P3.8).
 
     RUNNING, not yet reported started    the assignment was dispatched
     a lost assignment                    its worker may still run: only its etcd lease expired

@@ -1,4 +1,4 @@
-"""The graph of chains: which job runs after which. It has no cycle (PROTOCOL 5).
+"""The graph of chains: which job runs after which. It has no cycle (P5.3).
 
     after.jobs ─→ the graph's lock ─→ the parents' timers, shared ─→ no path back ─→ edges
 

@@ -1,4 +1,4 @@
-"""Pause and resume jobs, by a user's call or by their shard's owner (PROTOCOL 3).
+"""Pause and resume jobs, by a user's call or by their shard's owner (P3.1, P3.16).
 
     lock the job's rows ─→ who, when, why ─→ timer paused ⋯ missed times skipped ─→ timer set
 

@@ -1,4 +1,4 @@
-"""Create, read, edit and delete jobs (PROTOCOL 3). `job_pauses` pauses and resumes them.
+"""Create, read, edit and delete jobs (P3.1 to P3.3). `job_pauses` pauses and resumes them.
 
     lock the shard's row ─→ the job's ─→ its timer's ─→ its runs' ─→ write ─→ audit
     (a definition with `after`: the lock of the chains' graph first)
@@ -72,7 +72,7 @@ from schedd.store.statements import idempotency
 from schedd.store.statements.arrays import clean
 from schedd.store.statements.rows import decoded
 
-# A job moves to another shard when its pool changes (PROTOCOL 3).
+# A job moves to another shard when its pool changes (P3.2).
 #
 #     both shards' rows, in order ─→ the job's ─→ its timer's ─→ its live runs' ─→ the new shard's
 #     epoch ─→ all rows with a shard: job, timer, resumption, failures, live runs, notifications

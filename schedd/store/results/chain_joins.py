@@ -1,4 +1,4 @@
-"""Join chains: create the child's run when its parents have ended, or a skipped row (PROTOCOL 5).
+"""Join chains: create the child's run when its parents have ended, or a skipped row (P5.3).
 
     a parent's run ends ─→ chain_arrivals, by the trigger of its `live` row, in that transaction
     due, read ─→ timers FOR SHARE ─→ events locked ─→ parents still to come ─→ judge

@@ -1,4 +1,4 @@
-"""Create runs that repeat failed ones: a single one on request, and those of redrives (PROTOCOL 3).
+"""Create runs that repeat failed ones: a single one on request, and those of redrives (P3.20).
 
     one       the failed run ─→ its letter locked ─→ its job's timer FOR SHARE ─→ insert, resolve
     redrive   its row locked ─→ its rate ─→ timers FOR SHARE ─→ letters locked ─→ insert, resolve

@@ -1,6 +1,6 @@
 """Decide the state that a report moves its run to, from the report and the locked row.
 
-Invariants (PROTOCOL 5)
+Invariants (docs/protocol-rules.md, P5.1)
 - A run that a user canceled ends CANCELLED, whatever its worker reports. A run whose job was
   deleted isn't retried.
 - An at-most-once run that was dispatched before the database was restored isn't retried: the lost

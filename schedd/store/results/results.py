@@ -1,4 +1,4 @@
-"""Store workers' reports about runs: any member writes them, fenced by the token (PROTOCOL 5).
+"""Store workers' reports about runs: any member writes them, fenced by the token (P5.2).
 
     lock the runs' rows in order ─→ compare each report with its row ─→ one statement writes
         RUNNING under this token and sender   → ACCEPTED

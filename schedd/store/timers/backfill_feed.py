@@ -1,4 +1,4 @@
-"""Create the next runs of backfills, up to `max_parallel` of each (PROTOCOL 3).
+"""Create the next runs of backfills, up to `max_parallel` of each (docs/protocol-rules.md, P3.18).
 
     with room, read ─→ lock timers, backfills ─→ count live runs ─→ insert runs, advance `made`
 

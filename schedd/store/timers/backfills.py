@@ -4,7 +4,7 @@
 
 Invariants
 - Creating locks the job's row, so of two backfills of one range the second sees the first. It also
-  locks the timer FOR SHARE: without that row the job is deleted (PROTOCOL 3).
+  locks the timer FOR SHARE: without that row the job is deleted (docs/protocol-rules.md, P3.1).
 - Canceling locks the backfill's row, as creating its runs does, so it finds all of its runs.
 """
 

@@ -2,7 +2,7 @@
 
     firings ─→ UPDATE timers WHERE they are unchanged ─→ INSERT INTO runs FROM the advanced timers
 
-Invariants (PROTOCOL 3)
+Invariants (docs/protocol-rules.md, P3.4)
 - Every inserted row, merged ones included, joins a timer that advanced. A paused, edited, moved or
   already advanced timer inserts nothing.
 - No timer advances during a cluster pause, or by a step computed before the last pause or resume.

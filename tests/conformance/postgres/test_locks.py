@@ -233,7 +233,7 @@ def test_a_session_that_idles_in_a_transaction_is_ended(postgres: Postgres) -> N
 def test_no_timeout_ends_a_copy_whose_client_sleeps_but_the_fencer_does(
     postgres: Postgres,
 ) -> None:
-    """So there is no COPY FROM STDIN in a transaction that holds locks (PROTOCOL 1)."""
+    """So there is no COPY FROM STDIN in a transaction that holds locks (P1.5)."""
     awake = threading.Event()
     sleeper, fencer, other = (postgres.session() for _ in range(3))
 

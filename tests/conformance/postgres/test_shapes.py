@@ -38,7 +38,7 @@ def test_an_instant_without_a_partition_is_refused(postgres: Postgres) -> None:
 
 
 def test_an_update_from_a_batch_needs_no_order_of_the_batch(postgres: Postgres) -> None:
-    """A plan may hash: rows are locked by a statement with ORDER BY before (PROTOCOL 1)."""
+    """A plan may hash: rows are locked by a statement with ORDER BY before (P1.6)."""
     postgres.now("CREATE TABLE r (id int PRIMARY KEY, state text)")
     postgres.now("INSERT INTO r SELECT g, 'RUNNING' FROM generate_series(1, 20000) g")
     postgres.now("ANALYZE r")

@@ -8,7 +8,7 @@ in whose midst the database was put back is judged as two (`restored`).
 
 What decides is what happened outside of the product (the lines of the probe jobs, the oracle's
 instants) and the order in which the database committed; the product's own accounts are what is
-judged. RELIABILITY's invariants, by family:
+judged. The invariants of docs/reliability.md, by family:
 
     results    S1 S2 S3     overlap   S9      coverage   L1 L2
     epochs     S4 S13       attempts  S10     liveness   L3 L4

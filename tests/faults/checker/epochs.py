@@ -11,7 +11,7 @@ from faults.checker.world import World
 
 
 def epoch_of(token: int) -> int:
-    """The epoch under which a token was made (DESIGN, Vocabulary)."""
+    """The epoch under which a token was made (docs/architecture.md, Words)."""
     return token >> 32
 
 

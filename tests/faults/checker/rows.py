@@ -24,7 +24,7 @@ TRANSITIONS: dict[str, frozenset[str]] = {
     "RUNNING": frozenset({"SUCCEEDED", "FAILED", "RETRYING", "CANCELLED", "PENDING"}),
     "RETRYING": frozenset({"RUNNING", "FAILED", "CANCELLED"}),
 }
-"""SEMANTICS, Runs. Nothing follows a terminal state."""
+"""docs/semantics/jobs-and-runs.md. Nothing follows a terminal state."""
 
 
 def instant(text: str | None) -> float | None:
@@ -121,7 +121,7 @@ class Run:
     @property
     def as_fresh(self) -> bool:
         """Never handed out; or armed, and back before it was due: then it is as it was before, but
-        for its token (PROTOCOL 4).
+        for its token (docs/protocol-rules.md, P4.7).
         """
         if self.token == 0:
             return True
@@ -130,7 +130,7 @@ class Run:
 
     @property
     def admitted(self) -> bool:
-        """Had a token and hasn't ended: it counts for the job's overlap (PROTOCOL 3)."""
+        """Had a token and hasn't ended: it counts for the job's overlap (P3.6)."""
         return not self.ended and not self.as_fresh
 
 

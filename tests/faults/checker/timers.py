@@ -4,7 +4,7 @@
     the job's row           is paused, deleted and of a generation as its timer is, at every commit
 
 What a job's row says is what a user's `ok` stands on; what its timer says is what fire and assign
-read (PROTOCOL 3). Only jobs made within the history are judged: the rows of others aren't known.
+read (P3.5). Only jobs made within the history are judged: the rows of others aren't known.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The invariants of RELIABILITY, judged as a checker of a real run could: at each commit, in commit
+"""The invariants of the model, judged as a checker of a real run could: at each commit, in commit
 order, before the rows change; at each physical start; at each answer that somebody relies on.
 
 What a lost tail of PostgreSQL un-acknowledges is forgotten with it (`promises`). Tokens, epochs and

@@ -4,7 +4,7 @@
     clock.leap_to(instant)                       later only; from there it runs on at the true rate
     clock.legs                                   which instant of the host is which of the cluster
 
-Cluster time is what PostgreSQL's clock says (DESIGN, Time): members map theirs onto it, workers
+Cluster time is what PostgreSQL's clock says (docs/glossary.md): members map theirs onto it, workers
 follow members. So whoever sets that one clock sets the cluster's, and the product knows nothing of
 it: no option, no line of code. Leases, trust and timeouts go by clocks that nobody moves.
 

@@ -1,4 +1,4 @@
-"""Workers that live through a restore of etcd under the same cluster id (PROTOCOL 6).
+"""Workers that live through a restore of etcd under the same cluster id (P6.4).
 
 The rule `deletion-watched` on real etcd and PostgreSQL: a snapshot, a worker that comes after it,
 the restore, and revisions that have grown past all that anybody saw before anybody looks.

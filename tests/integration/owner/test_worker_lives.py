@@ -1,4 +1,4 @@
-"""The lives of workers at a member: identity, leases, loss (PROTOCOL 6). Real etcd, PostgreSQL."""
+"""The lives of workers at a member: identity, leases, loss (P6.1, P6.2). Real etcd, PostgreSQL."""
 
 from __future__ import annotations
 

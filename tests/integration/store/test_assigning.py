@@ -1,4 +1,4 @@
-"""Assign (PROTOCOL 1, 3): tokens under the lock, overlap judged on rows, one attempt at a time."""
+"""Assign (P3.5, P3.6): tokens under the lock, overlap judged on rows, one attempt at a time."""
 
 from __future__ import annotations
 

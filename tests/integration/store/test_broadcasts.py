@@ -1,4 +1,4 @@
-"""Broadcasts (PROTOCOL 3): they begin with their children and end once, whoever owns them."""
+"""Broadcasts (P3.22): they begin with their children and end once, whoever owns them."""
 
 from __future__ import annotations
 

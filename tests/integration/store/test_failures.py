@@ -1,4 +1,4 @@
-"""When PostgreSQL fails (PROTOCOL 1): what is tried again, what is unknown, what is away."""
+"""When PostgreSQL fails (P1.3): what is tried again, what is unknown, what is away."""
 
 from __future__ import annotations
 

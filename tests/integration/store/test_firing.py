@@ -1,4 +1,4 @@
-"""Fire (PROTOCOL 3): one statement inserts from the timers that advanced, and from no other."""
+"""Fire (P3.4): one statement inserts from the timers that advanced, and from no other."""
 
 from __future__ import annotations
 

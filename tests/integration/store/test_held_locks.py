@@ -1,4 +1,4 @@
-"""What crosses the line while rows are locked (PROTOCOL 1): keys and verdicts, not what is in them.
+"""What crosses the line while rows are locked (P1.5): keys and verdicts, not what is in them.
 
 A process that stops while it reads a large result keeps its locks, and no timeout ends it: to the
 server it isn't idle, it writes.

@@ -1,4 +1,4 @@
-"""Tenures, terms and shards (PROTOCOL 2): who may take, and what ends a right."""
+"""Tenures, terms and shards (P2.5): who may take, and what ends a right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pause of the cluster (PROTOCOL 3): judged by fire and assign on the row, under the fence."""
+"""The pause of the cluster (P3.11): judged by fire and assign on the row, under the fence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools (PROTOCOL 3): a limit and a rate judged on rows as attempts are handed out."""
+"""Pools (P3.21): a limit and a rate judged on rows as attempts are handed out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results (PROTOCOL 5): the token decides, a repetition is recognised, a stale one is audited."""
+"""Results (P5.2): the token decides, a repetition is recognised, a stale one is audited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may still start though its run was taken from its worker (PROTOCOL 3, model: ok-asks-ended).
+"""What may still start though its run was taken from its worker (P3.8, model: ok-asks-ended).
 
 A worker whose lease was lost may live, with the assignment in its socket: until `start_by` it may
 start it, whatever its run has become since.

@@ -1,4 +1,4 @@
-"""What `ok` of a change of a job asks for (PROTOCOL 3)."""
+"""What `ok` of a change of a job asks for (P3.8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is gone, of those whose key is missing (PROTOCOL 6; the model's rule `deletion-watched`)."""
+"""Who is gone, of those whose key is missing (P6.4; the model's rule `deletion-watched`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an owner before us may have pushed to nobody is asked back, not waited for (PROTOCOL 4)."""
+"""What an owner before us may have pushed to nobody is asked back, not waited for (P4.8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Firing: what follows a refusal, a COMMIT in doubt and the end of trust (PROTOCOL 1, 3, 7)."""
+"""Firing: what follows a refusal, a COMMIT in doubt and the end of trust (P1.4, P3.4, P7.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scan: who is lost is judged on a list that is newer than the rows (PROTOCOL 4, 6)."""
+"""The scan: who is lost is judged on a list that is newer than the rows (P4.3, P6.4)."""
 
 from __future__ import annotations
 

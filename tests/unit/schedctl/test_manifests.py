@@ -10,7 +10,7 @@ from schedctl.manifests.manifests import Manifest, ManifestFault, parse
 from schedproto.v1 import common_pb2, job_pb2
 from support.scripted import Refusal
 
-INTERFACE = """\
+EXAMPLE = """\
 kind: job            # job (default), pool, calendar
 name: nightly-etl
 labels: {team: data}
@@ -44,8 +44,8 @@ def faults_of(text: str) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_the_example_of_the_interface_means_what_it_says():
-    etl, ping = jobs_of(INTERFACE)
+def test_the_example_means_what_it_says():
+    etl, ping = jobs_of(EXAMPLE)
     assert (etl.name, list(etl.cron), etl.timeout.seconds) == ("nightly-etl", ["H 2 * * *"], 7200)
     assert (etl.priority, etl.overlap) == (common_pb2.PRIORITY_HIGH, job_pb2.OVERLAP_SKIP)
     assert (etl.retry.max_attempts, etl.retry.max.seconds) == (4, 600)
@@ -163,7 +163,7 @@ def unknown(request):
 async def test_apply_creates_what_is_not_there(ctl, member, manifest):
     member.say("GetJob", unknown)
     member.say("CreateJob", lambda request: request.job)
-    ended = await ctl("apply", "-f", manifest(INTERFACE))
+    ended = await ctl("apply", "-f", manifest(EXAMPLE))
     assert ended.code == 0, ended.err
     assert ended.lines == ["job nightly-etl created", "job ping created"]
     sent = [(one.job.name, one.validate_only) for one in member.heard("CreateJob")]

@@ -4,7 +4,7 @@
                                                              ╰─words──▶ plain English, DST notes
 
 Pure and cached: the same expression, zone and seed give the same object and the same instants on
-every member. The meaning is SEMANTICS, "Schedules"; `DIALECT` is its version.
+every member. docs/semantics/cron-expressions.md has the meaning; `DIALECT` is its version.
 """
 
 from schedd.core.schedule.cron.dialect import DIALECT

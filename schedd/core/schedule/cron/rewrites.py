@@ -31,7 +31,7 @@ _LONGEST: Final = foreign.LONGEST
 
 
 def parse(expression: str, *, zone: str = "UTC", seed: str) -> CronExpression:
-    """Parse an expression in SEMANTICS' dialect.
+    """Parse an expression of docs/semantics/cron-expressions.md.
 
     `zone` is an IANA name; a `CRON_TZ=` prefix has priority. `seed` is "namespace/job", from which
     `H` is hashed. Raises CronError for an expression that can't be read or never matches, and for
