@@ -471,10 +471,9 @@ async def test_what_people_wrote_is_escaped_on_every_page(web: Web) -> None:
 async def test_the_cron_page_tells_what_the_call_does_by_the_clocks_of_the_zone(web: Web) -> None:
     asked = "expression=0+9+*+*+*"
     told = (await web.get(f"/api/v1/cron:explain?{asked}&timeZone=Asia/Tokyo")).json
-    for zone in ("timeZone", "zone"):  # REST's name, and the one that addresses had before
-        page = (await web.get(f"/cron?{asked}&{zone}=Asia/Tokyo")).text
-        assert told["description"][1:] in page
-        assert page.count("09:00:00</time> <small>JST") == 10
+    page = (await web.get(f"/cron?{asked}&timeZone=Asia/Tokyo")).text
+    assert told["description"][1:] in page
+    assert page.count("09:00:00</time> <small>JST") == 10
     assert told["instants"][0].endswith("T00:00:00.000Z")
     wrong = (await web.get("/cron?expression=0+25+*+*+*")).text
     assert 'role="alert">Hour: ' in wrong

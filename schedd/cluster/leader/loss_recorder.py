@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 2.0
 MOST_AT_ONCE: Final = 1_000
-"""Incarnations in one transaction: older versions may have left very many."""
+"""Incarnations in one transaction."""
 WATCH_EVERY: Final = 15.0
 """Seconds between two readings for metrics."""
 BAD: Final = frozenset({EventKind.MEMBER_LOST, EventKind.WORKER_LOST, EventKind.WORKER_RESTARTED})

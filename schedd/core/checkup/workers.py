@@ -50,8 +50,7 @@ def examine(facts: Facts) -> Iterator[Finding]:
             f"no member receives heartbeats of {', '.join(named[:NAMED])}{more}",
             "the runs on these workers are unknown; when a lease expires, its worker's runs start"
             " again elsewhere",
-            "check that the workers run and reach a member (a member of an older version doesn't"
-            " report heartbeats)",
+            "check that the workers run and reach a member",
         )
 
 

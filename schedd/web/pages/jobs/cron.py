@@ -44,7 +44,7 @@ class CronSeen:
 
 async def _read(asked: PageRequest) -> Shown:
     expression = asked.query.get("expression", FIRST).strip()
-    zone = (asked.query.get("timeZone") or asked.query.get("zone", "UTC")).strip()
+    zone = (asked.query.get("timeZone") or "UTC").strip()
     job = asked.query.get("job", "")
     request = wire.ExplainCronRequest(
         namespace=asked.namespace, expression=expression, time_zone=zone, job=job
@@ -59,7 +59,6 @@ async def _read(asked: PageRequest) -> Shown:
     return Shown("Cron", CronSeen(expression, zone, explained, instants))
 
 
-ASKS: Final = ("expression", "timeZone", "zone", "job")
-"""`timeZone` is the name in REST; older addresses have `zone`."""
+ASKS: Final = ("expression", "timeZone", "job")
 
 PAGE: Final = Page("/cron", "Cron", "cron", _read, asks=ASKS, every=None, by_turns=False)
