@@ -7,21 +7,23 @@
 Invariants
 - A stream never gets a snapshot that began before its request, nor a page of one. Changes after the
   beginning of a snapshot reach the box of each stream that shares it.
-- A stream that leaves doesn't end a snapshot for others. A snapshot without streams ends.
+- A stream that leaves doesn't end a snapshot for others. A snapshot without streams ends
+  (`schedkit.single_flight`).
 - A snapshot keeps ids, and the pages that streams are reading. An unchanged run is one object,
   however often it is read.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Final
 from weakref import WeakValueDictionary
 
 from schedd.core.ids import RunId
 from schedd.core.runs.change_stream import Change, Cursor, MissedChanges, Scope
 from schedd.ports.changes import ChangeStore
+from schedkit.single_flight import NEXT, RUNNING, SingleFlight
 
 AT_ONCE: Final = 500
 """Runs read by one statement."""
@@ -30,34 +32,9 @@ AT_FIRST: Final = 1_000
 LOOKS: Final = 2
 """Snapshots that are read at the same time."""
 
-T = TypeVar("T")
-Page: TypeAlias = "Sequence[Change]"
 
-
-class Shared(Generic[T]):
-    """A value that several callers wait for. Each may leave; the last one cancels the work."""
-
-    def __init__(self, making: Coroutine[Any, Any, T], name: str) -> None:
-        self._task = asyncio.create_task(making, name=name)
-        self._waiting = 0
-
-    @property
-    def lost(self) -> bool:
-        """Whether the work was cancelled or failed."""
-        task = self._task
-        if not task.done():
-            return bool(task.cancelling())
-        return task.cancelled() or task.exception() is not None
-
-    async def wait(self) -> T:
-        """Return the value. Raises the exception of the work."""
-        self._waiting += 1
-        try:
-            return await asyncio.shield(self._task)
-        finally:
-            self._waiting -= 1
-            if not self._waiting:
-                self._task.cancel()
+class ChangePage(list[Change]):
+    """Runs that were read together. Unlike a list, it can be referenced weakly."""
 
 
 class Reads:
@@ -67,15 +44,15 @@ class Reads:
         self._store = store
         self._known: WeakValueDictionary[RunId, Change] = WeakValueDictionary()
 
-    async def pages(self, runs: Sequence[RunId]) -> AsyncIterator[Page]:
+    async def pages(self, runs: Sequence[RunId]) -> AsyncIterator[ChangePage]:
         """All of these, AT_ONCE at a time. Raises Unavailable."""
         for first in range(0, len(runs), AT_ONCE):
             yield await self.page(runs, first)
 
-    async def page(self, runs: Sequence[RunId], first: int) -> Page:
+    async def page(self, runs: Sequence[RunId], first: int) -> ChangePage:
         """Read the page that begins at `first`. Raises Unavailable."""
         read = await self._store.read(runs[first : first + AT_ONCE])
-        return [self._one(change) for change in read]
+        return ChangePage(self._one(change) for change in read)
 
     def _one(self, change: Change) -> Change:
         """Return the earlier object if nothing changed."""
@@ -92,16 +69,20 @@ class SnapshotRead:
     def __init__(self, missed: MissedChanges, reads: Reads) -> None:
         self.missed = missed
         self._reads = reads
-        self._pages: WeakValueDictionary[int, Shared[Page]] = WeakValueDictionary()
+        self._pages: WeakValueDictionary[int, ChangePage] = WeakValueDictionary()
+        self._flights: SingleFlight[int, ChangePage] = SingleFlight("page of a snapshot")
 
-    async def pages(self) -> AsyncIterator[Page]:
+    async def pages(self) -> AsyncIterator[ChangePage]:
         """Yield the current state of its runs. Raises Unavailable."""
         for first in range(0, len(self.missed.runs), AT_ONCE):
             page = self._pages.get(first)
-            if page is None or page.lost:
-                reading = self._reads.page(self.missed.runs, first)
-                page = self._pages[first] = Shared(reading, "page of a snapshot")
-            yield await page.wait()
+            if page is None:
+                page = await self._flights.get(first, partial(self._read, first), since=RUNNING)
+            yield page
+
+    async def _read(self, first: int) -> ChangePage:
+        page = self._pages[first] = await self._reads.page(self.missed.runs, first)
+        return page
 
 
 class SnapshotReads:
@@ -109,27 +90,18 @@ class SnapshotReads:
 
     def __init__(self, store: ChangeStore, reads: Reads) -> None:
         self._store, self._reads = store, reads
-        self._waiting: dict[tuple[Scope, Cursor | None], Shared[SnapshotRead]] = {}
-        self._turn = asyncio.Semaphore(LOOKS)
+        self._flights: SingleFlight[tuple[Scope, Cursor | None], SnapshotRead] = SingleFlight(
+            "snapshot", at_once=LOOKS
+        )
 
     async def look(self, scope: Scope, at: Cursor | None) -> SnapshotRead:
         """Return the changes since `at`, or the runs in progress if those are unknown. The snapshot
         begins after this call. Raises Unavailable.
         """
-        asked = scope, at
-        look = self._waiting.get(asked)
-        if look is None:
-            look = self._waiting[asked] = Shared(self._made(scope, at), "snapshot")
-        try:
-            return await look.wait()
-        finally:
-            if look.lost and self._waiting.get(asked) is look:
-                del self._waiting[asked]
+        return await self._flights.get((scope, at), partial(self._read, scope, at), since=NEXT)
 
-    async def _made(self, scope: Scope, at: Cursor | None) -> SnapshotRead:
-        async with self._turn:
-            del self._waiting[scope, at]
-            return SnapshotRead(await self._missed(scope, at), self._reads)
+    async def _read(self, scope: Scope, at: Cursor | None) -> SnapshotRead:
+        return SnapshotRead(await self._missed(scope, at), self._reads)
 
     async def _missed(self, scope: Scope, at: Cursor | None) -> MissedChanges:
         if at is not None:

@@ -22,9 +22,10 @@ from schedd.core.ids import Hint, JobId, RunId
 from schedd.core.runs.change_stream import Box, Change, Cursor, Gap, MissedChanges, News, Scope
 from schedd.ports.changes import ChangeStore
 from schedd.watch.change_bus import MOST_HINTS, ChangeBus, cares
-from schedd.watch.snapshots import Reads, Shared, SnapshotReads
+from schedd.watch.snapshots import Reads, SnapshotReads
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
+from schedkit.single_flight import RUNNING, SingleFlight
 from schedkit.tasks import Loop, Turns, in_turns
 
 EVERY: Final = 0.03
@@ -67,7 +68,7 @@ class Feed:
         self._hints: dict[RunId, None] = {}
         self._older: frozenset[RunId] = frozenset()
         self._reached: Cursor | None = None
-        self._first: Shared[Cursor] | None = None
+        self._first: SingleFlight[None, Cursor] = SingleFlight("first cursor of the feed")
         self._next_sweep = 0.0
         self._took = 0.0
         self._deaf = False
@@ -149,12 +150,7 @@ class Feed:
     async def _begin(self) -> Cursor:
         """Return the cursor at which sweeps continue: no later than any stream's first snapshot."""
         if self._reached is None:
-            if self._first is None or self._first.lost:
-                self._first = Shared(self._store.now(), "first cursor of the feed")
-            try:
-                now = await self._first.wait()
-            finally:
-                self._first = None
+            now = await self._first.get(None, self._store.now, since=RUNNING)
             if not self._boxes:
                 return now  # the last watcher left
             self._reached = self._reached or now

@@ -1,0 +1,107 @@
+"""Share one flight of costly work among concurrent callers of a key (single flight).
+
+    caller ──▶ a flight that is new enough? ─ yes ──▶ wait for it ◀── other callers
+                 └─ no ──▶ queue one ──▶ its turn: the work begins ──▶ value or error
+
+Invariants
+- A key has at most one running and one queued flight. A queued flight begins after the running one
+  has ended. Until then every caller of the key may join it.
+- A flight ends early if its last caller is canceled. A canceled caller ends it for no other.
+- All callers of a flight receive its value, or its error. An error outside `shares` fails only the
+  caller that began the flight; the others start over.
+- Nothing is kept for a key without callers: callers that need the last value keep it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from math import inf
+from time import monotonic
+from typing import Final, Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+RUNNING: Final = -inf
+"""`since`: any running flight is new enough."""
+NEXT: Final = inf
+"""`since`: only a flight that begins after the call is new enough."""
+
+
+class SingleFlight(Generic[K, V]):
+    """Flights by key. `name`: of their tasks. `at_once`: flights of all keys that run at the same
+    time, without limit by default. `shares`: the errors that all callers of a flight receive.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        at_once: int | None = None,
+        shares: tuple[type[Exception], ...] = (Exception,),
+    ) -> None:
+        self._name = name
+        self._shares = shares
+        self._turn: AbstractAsyncContextManager[None] = (
+            nullcontext() if at_once is None else asyncio.Semaphore(at_once)
+        )
+        self._running: dict[K, _Flight[V]] = {}
+        self._queued: dict[K, _Flight[V]] = {}
+
+    async def get(self, key: K, work: Callable[[], Awaitable[V]], *, since: float) -> V:
+        """Return the value of a flight that began at `since` (monotonic seconds) or later. Do the
+        work if there is none. Raises what the work raises.
+        """
+        while True:
+            joined = self._new_enough(key, since)
+            flight = joined or self._queue(key, work)
+            try:
+                return await self._wait(key, flight)
+            except Exception as error:
+                if joined is None or isinstance(error, self._shares):
+                    raise
+
+    def _new_enough(self, key: K, since: float) -> _Flight[V] | None:
+        running = self._running.get(key)
+        if running is not None and running.callers and running.began >= since:
+            return running
+        return self._queued.get(key)
+
+    def _queue(self, key: K, work: Callable[[], Awaitable[V]]) -> _Flight[V]:
+        flight = self._queued[key] = _Flight[V]()
+        flight.task = asyncio.create_task(self._fly(key, flight, work), name=self._name)
+        return flight
+
+    async def _fly(self, key: K, flight: _Flight[V], work: Callable[[], Awaitable[V]]) -> V:
+        if (before := self._running.get(key)) is not None:
+            await asyncio.wait([before.task])
+        async with self._turn:
+            self._running[key] = self._queued.pop(key)
+            flight.began = monotonic()
+            try:
+                return await work()
+            finally:
+                del self._running[key]
+
+    async def _wait(self, key: K, flight: _Flight[V]) -> V:
+        flight.callers += 1
+        try:
+            return await asyncio.shield(flight.task)
+        finally:
+            flight.callers -= 1
+            if not flight.callers:
+                if self._queued.get(key) is flight:
+                    del self._queued[key]
+                flight.task.cancel()
+
+
+@dataclass(slots=True, eq=False)
+class _Flight(Generic[V]):
+    """One flight. `callers`: those that wait for it; none: it is being canceled."""
+
+    callers: int = 0
+    began: float = -inf
+    task: asyncio.Task[V] = field(init=False)
