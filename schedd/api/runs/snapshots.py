@@ -6,9 +6,9 @@
 
 Invariants
 - The first state of a stream is from a poll that began after the stream did.
-- All watchers of a kind share polls (single flight): many of them cost about as much as two. If the
-  polling watcher fails or leaves, another one polls. An object that isn't found fails only its own
-  watchers.
+- All watchers of a kind share polls (`schedkit.single_flight`): many of them cost about as much as
+  two. A poll that fails ends the stream that began it; another stream polls again. An object that
+  isn't found ends only its own streams.
 - After an expensive poll, streams that have begun wait RESTS times its duration, at most MOST_REST.
 - A poll that exceeds the deadline of a read ends the stream (UNAVAILABLE, DATABASE_SILENT): another
   member may be able to answer.
@@ -21,13 +21,16 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
+from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
 from schedd.api import deadlines
 from schedkit.backoff import Backoff
+from schedkit.single_flight import SingleFlight
 
 FIRST_AFTER: Final = 0.2
 LOOK_EVERY: Final = 1.0
@@ -60,7 +63,7 @@ class ObjectSnapshots:
         `over`. Streams with the same name (`what`) share snapshots. Objects with equal `facts` are
         unchanged. `rests`: polls cost work of this member, so they are followed by a pause.
         """
-        pause, sent, since = Backoff(FIRST_AFTER, LOOK_EVERY), None, _now()
+        pause, sent, since = Backoff(FIRST_AFTER, LOOK_EVERY), None, monotonic()
         with self._of(what) as watched:
             while True:
                 async with deadlines.read(None):
@@ -72,9 +75,9 @@ class ObjectSnapshots:
                     return
                 wait = pause.next()
                 await asyncio.sleep(
-                    max(wait, watched.began + watched.apart - _now() if rests else 0)
+                    max(wait, watched.began + watched.apart - monotonic() if rests else 0)
                 )
-                since = _now() - max(wait / 2, watched.apart if rests else 0)
+                since = monotonic() - max(wait / 2, watched.apart if rests else 0)
 
     @contextmanager
     def _of(self, what: tuple[str, str]) -> Iterator[_Watched[Any]]:
@@ -96,7 +99,7 @@ class _Watched(Generic[L]):
     began: float = -inf
     took: float = 0.0
     found: L | None = None
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    polls: SingleFlight[None, L] = field(default_factory=lambda: SingleFlight("poll", shares=()))
 
     @property
     def apart(self) -> float:
@@ -105,13 +108,12 @@ class _Watched(Generic[L]):
 
     async def at(self, since: float, look: Callable[[], Awaitable[L]]) -> L:
         """Return a snapshot from a poll that began at `since` or later."""
-        async with self.turn:
-            if self.found is None or self.began < since:
-                began = _now()
-                self.found = await look()
-                self.began, self.took = began, _now() - began
-            return self.found
+        if self.found is None or self.began < since:
+            return await self.polls.get(None, partial(self._poll, look), since=since)
+        return self.found
 
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+    async def _poll(self, look: Callable[[], Awaitable[L]]) -> L:
+        began = monotonic()
+        found = self.found = await look()
+        self.began, self.took = began, monotonic() - began
+        return found
