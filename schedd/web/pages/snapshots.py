@@ -1,6 +1,6 @@
 """Snapshots of pages, shared by all watchers of an address.
 
-The watchers read under one lock: the first one after `every` seconds reads for all. So a thousand
+The first watcher after `every` seconds reads for all (`schedkit.single_flight`). So a thousand
 watchers of an address cost one set of queries, and an address without watchers costs none.
 
 Invariants
@@ -32,6 +32,7 @@ from schedd.web.streams import Event
 from schedd.web.templating import render
 from schedkit.clock import boottime, utcnow
 from schedkit.errors import Unavailable
+from schedkit.single_flight import NEXT, RUNNING, SingleFlight
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class PageSnapshot:
         self._page = page
         self._asked = asked
         self._every = EVERY if page.every is None else page.every
-        self._looking = asyncio.Lock()
+        self._reads: SingleFlight[None, Body] = SingleFlight("page")
         self._watchers = 0
         self._asked_at = boottime()
         self._looked_at = -math.inf
@@ -93,21 +94,18 @@ class PageSnapshot:
 
     async def now(self) -> Body:
         """Return the body, `every` seconds old at most."""
-        async with self._looking:
-            if self._found is None or self._due() <= 0:
-                return await self._look()
-            return self._with_warning(self._found)
+        if self._found is None or self._due() <= 0:
+            return await self._reads.get(None, self._look, since=RUNNING)
+        return self._with_warning(self._found)
 
     async def refresh(self) -> Body:
         """Read and return the body: for callers that have just changed something."""
-        async with self._looking:
-            return await self._look()
+        return await self._reads.get(None, self._look, since=NEXT)
 
     async def after(self, seen: str) -> Body:
         """Wait for a body whose digest isn't `seen`, or the final body."""
         while True:
             if self._body is None or (self._body.digest == seen and not self._body.over):
-                # Not under the lock: others may read sooner.
                 await asyncio.sleep(min(self._due(), EVERY))
             body = await self.now()
             if body.over or body.digest != seen:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from schedd.web.pages.recent_cache import Recent
 from schedkit.errors import Unavailable
 
@@ -75,19 +73,6 @@ async def test_that_the_database_is_away_is_told_to_all_who_wait() -> None:
     slow.let_go.set()
     assert await asyncio.gather(*tasks, return_exceptions=True) == [slow.error] * 5
     assert slow.begun == 1
-
-
-@pytest.mark.parametrize("leaves", [0, 1])
-async def test_who_leaves_takes_the_answer_from_nobody_else(leaves: int) -> None:
-    slow = Slow()
-    tasks = await slow.asked(3)
-    tasks[leaves].cancel()
-    await asyncio.gather(tasks[leaves], return_exceptions=True)
-    slow.let_go.set()
-    others = [task for task in tasks if task is not tasks[leaves]]
-    assert len(set(await asyncio.gather(*others))) == 1
-    assert tasks[leaves].cancelled()
-    assert slow.begun == 2 - leaves
 
 
 async def test_what_is_wrong_for_one_who_asks_is_not_told_to_others() -> None:
