@@ -5,6 +5,7 @@
     backoff   waits between retries
     text      durations, sizes, rates, names, JSON as people write them
     tasks     loops that never end, sleeps that can be woken
+    single_flight, group_commit  one flight, one transaction for concurrent callers
     config    file, environment and flags into frozen dataclasses, all errors at once
     daemon    service manager, reload, logs
     net       gRPC channels and listeners, TLS, HTTP servers, proxies

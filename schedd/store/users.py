@@ -35,11 +35,11 @@ from schedd.store.dispatch import live_run_changes, unstarted
 from schedd.store.jobs import job_insert, job_pauses, jobs, submits
 from schedd.store.reconcile import failing_jobs
 from schedd.store.runs import run_counts, run_list, runs
-from schedd.store.statements.batched_reads import Gathered
-from schedd.store.statements.group_commit import GroupCommit
+from schedd.store.statements.batched_reads import BatchedReads
 from schedd.store.statements.operations import operations
 from schedd.store.timers import accounted_times
 from schedkit.errors import Unavailable
+from schedkit.group_commit import GroupCommit
 from schedkit.records import dataclass
 
 
@@ -49,7 +49,7 @@ class PostgresUserStore:
     """`schedd.ports.UserStore` over PostgreSQL."""
 
     database: Database
-    gathered: Gathered = field(init=False)
+    reads: BatchedReads = field(init=False)
     submits: GroupCommit[Submit, RunRecord | StoreConflict | None] = field(init=False)
     creates: GroupCommit[Create, JobRecord | StoreConflict | ChainRefused] = field(init=False)
 
@@ -63,7 +63,7 @@ class PostgresUserStore:
         def create_all(wanted: Sequence[Create]) -> Awaitable[dict[int, JobRecord]]:
             return self.database.call(lambda c: job_insert.create_all(c, wanted))
 
-        object.__setattr__(self, "gathered", Gathered(fetch))
+        object.__setattr__(self, "reads", BatchedReads(fetch))
         object.__setattr__(self, "submits", GroupCommit(submit_all, self._submit, lambda s: s.size))
         object.__setattr__(self, "creates", GroupCommit(create_all, self._create, lambda c: c.size))
 
@@ -218,7 +218,7 @@ class PostgresUserStore:
 
     async def get_runs(self, run_ids: Sequence[RunId]) -> list[RunRecord]:
         """Return those of these runs that exist."""
-        return await self.gathered.runs(run_ids) if run_ids else []
+        return await self.reads.runs(run_ids) if run_ids else []
 
     async def list_runs(
         self,

@@ -1,1 +1,1 @@
-"""Parts that statements share: arrays, rows, keys, group commit, bisection."""
+"""Parts that statements share: arrays, rows, keys, batched reads, bisection."""

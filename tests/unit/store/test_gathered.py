@@ -8,11 +8,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
-import pytest
-
 from schedd.core.ids import RunId
 from schedd.core.runs.run_records import RunRecord
-from schedd.store.statements.batched_reads import Gathered
+from schedd.store.statements.batched_reads import MOST, BatchedReads
 from schedkit.errors import Unavailable
 
 
@@ -48,20 +46,27 @@ def ids(records: Sequence[RunRecord]) -> list[RunId]:
 
 async def test_a_thousand_at_once_are_answered_by_a_few_statements() -> None:
     table = Table()
-    gathered = Gathered(table.fetch)
+    gathered = BatchedReads(table.fetch)
     looks = (gathered.runs([run(number)]) for number in range(1, 1000))
     answers = await asyncio.gather(*looks)
     assert [ids(answer) for answer in answers] == [[run(number)] for number in range(1, 1000)]
     assert len(table.asked) <= 3
 
 
+async def test_more_runs_than_fit_into_one_statement_are_read_by_several() -> None:
+    table = Table()
+    wanted = [run(number) for number in range(1, MOST + 2)]
+    assert len(await BatchedReads(table.fetch).runs(wanted)) == 999
+    assert [len(asked) for asked in table.asked] == [MOST, 1]
+
+
 async def test_runs_that_there_aren_t_are_left_out() -> None:
-    gathered = Gathered(Table().fetch)
+    gathered = BatchedReads(Table().fetch)
     assert ids(await gathered.runs([run(5), run(5000), run(6)])) == [run(5), run(6)]
 
 
 async def test_a_run_that_is_as_it_was_is_the_very_record_that_was_given_before() -> None:
-    gathered = Gathered(Table().fetch)
+    gathered = BatchedReads(Table().fetch)
     [before] = await gathered.runs([run(5)])
     [after] = await gathered.runs([run(5)])
     assert after is before
@@ -70,7 +75,7 @@ async def test_a_run_that_is_as_it_was_is_the_very_record_that_was_given_before(
 async def test_who_asks_while_a_statement_runs_is_answered_by_a_later_one() -> None:
     """What it is told is as it stands after it asked."""
     table = Table()
-    gathered = Gathered(table.fetch)
+    gathered = BatchedReads(table.fetch)
     first = asyncio.create_task(gathered.runs([run(1)]), name="first")
     async with asyncio.timeout(10):
         await table.begun.wait()
@@ -82,20 +87,9 @@ async def test_who_asks_while_a_statement_runs_is_answered_by_a_later_one() -> N
 async def test_all_hear_that_the_database_is_away() -> None:
     table = Table()
     table.away = True
-    gathered = Gathered(table.fetch)
+    gathered = BatchedReads(table.fetch)
     looks = [gathered.runs([run(number)]) for number in range(1, 10)]
     answers = await asyncio.gather(*looks, return_exceptions=True)
     assert all(isinstance(answer, Unavailable) for answer in answers)
     table.away = False
     assert ids(await gathered.runs([run(1)])) == [run(1)]
-
-
-async def test_who_leaves_takes_nobody_s_answer_along() -> None:
-    gathered = Gathered(Table().fetch)
-    leaver = asyncio.create_task(gathered.runs([run(1)]), name="leaver")
-    others = [asyncio.create_task(gathered.runs([run(2)]), name="other") for _ in range(3)]
-    await asyncio.sleep(0)
-    leaver.cancel()
-    assert [ids(each) for each in await asyncio.gather(*others)] == [[run(2)]] * 3
-    with pytest.raises(asyncio.CancelledError):
-        await leaver

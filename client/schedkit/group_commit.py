@@ -1,17 +1,23 @@
-"""Combine writes that arrive at the same time into one transaction.
+"""Combine requests of concurrent callers into one transaction or statement (group commit).
 
-    a thousand calls ──▶ collected while the last transaction runs ──▶ one transaction
-                         └── requests it can't decide ──▶ one transaction each
+    a thousand calls ──▶ collected while the last write runs ──▶ one write ──▶ an answer for each
+                         └── requests that it can't decide ──▶ one transaction each
 
-The first caller is served at once. Callers during a transaction are served by the next one. So the
-cost of a request falls with their number, and no request is delayed to fill a batch. A request
-whose caller is canceled before its transaction begins isn't written.
+Invariants
+- The first caller is served at once, callers during a write by the next one. So the cost of a
+  request falls with their number, and no request is delayed to fill a batch.
+- One write runs at a time. An answer is of a write that began after its request.
+- A request whose caller is canceled before its write begins isn't written, and isn't kept.
+- A write that failed for `BrokenData` wrote nothing: its halves are written, until the broken
+  request is alone. Any other error goes to all callers of the write, and nothing is written again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from math import inf
+from time import monotonic
 from typing import Final, Generic, TypeVar
 
 from schedkit.errors import BrokenData, Unavailable
@@ -21,34 +27,47 @@ Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 MOST: Final = 500
-"""Requests in one transaction."""
+"""Requests in one write."""
 BYTES: Final = 4 * 1024 * 1024
-"""Their size in one transaction, in bytes. A single request may exceed it."""
+"""Their size in one write, in bytes. A single request may exceed it."""
 
 AT_ONCE: Final = 4
 """Requests of one `ask_all` that run in transactions of their own at the same time."""
 
 
 class GroupCommit(Generic[Request, Answer]):
-    """Writes the requests of many callers.
+    """Writes, or reads, the requests of many callers.
 
     `write`: the transaction for several requests. It returns answers by place, and leaves out
-    requests that it couldn't decide and didn't write. `alone`: the transaction for one of those.
-    `size`: a request's size in bytes. Both transactions raise schedkit's errors, or `BrokenData` if
-    nothing was written.
+    requests that it couldn't decide and didn't write. `alone`: the transaction for one of those; by
+    default `write` with that request. Both raise schedkit's errors, or `BrokenData` if nothing was
+    written.
+
+    `size`: a request's size in bytes. `most`: requests in one write. `rest`: seconds between the
+    beginnings of two writes, at least. `reads`: a write without callers is canceled, and the next
+    one begins.
     """
 
     def __init__(
         self,
         write: Callable[[Sequence[Request]], Awaitable[Mapping[int, Answer]]],
-        alone: Callable[[Request], Awaitable[Answer]],
-        size: Callable[[Request], int],
+        alone: Callable[[Request], Awaitable[Answer]] | None = None,
+        size: Callable[[Request], int] = lambda _: 0,
+        *,
+        most: int = MOST,
+        rest: float = 0.0,
+        reads: bool = False,
     ) -> None:
         self._write = write
-        self._alone = alone
+        self._alone = alone or self._write_one
         self._size = size
+        self._most = most
+        self._rest = rest
+        self._reads = reads
         self._waiting: dict[_Waiting[Request, Answer], None] = {}
+        self._batch: Sequence[_Waiting[Request, Answer]] = ()
         self._writing: asyncio.Task[None] | None = None
+        self._began = -inf
 
     async def ask(self, request: Request) -> Answer:
         """Write one request. Returns its answer; raises what its transaction raises."""
@@ -58,7 +77,7 @@ class GroupCommit(Generic[Request, Answer]):
         try:
             answers = await waiting.answer
         except asyncio.CancelledError:
-            self._waiting.pop(waiting, None)  # frees the request before the running write ends
+            self._leave([waiting])
             raise
         return answers[0] if answers else await self._alone(request)
 
@@ -80,8 +99,7 @@ class GroupCommit(Generic[Request, Answer]):
         try:
             done = await asyncio.gather(*(each.answer for each in waiting), return_exceptions=True)
         except asyncio.CancelledError:
-            for each in waiting:
-                self._waiting.pop(each, None)
+            self._leave(waiting)
             raise
         answers: dict[int, Answer | Unavailable] = {}
         for place, one in enumerate(done):
@@ -110,33 +128,58 @@ class GroupCommit(Generic[Request, Answer]):
         if self._writing is None and self._waiting:
             self._writing = asyncio.create_task(self._write_all(), name="group-commit")
 
+    def _leave(self, left: Sequence[_Waiting[Request, Answer]]) -> None:
+        """Drop the requests of a canceled caller, before the running write ends."""
+        for each in left:
+            self._waiting.pop(each, None)
+        abandoned = self._batch and all(each.answer.done() for each in self._batch)
+        if self._reads and abandoned and self._writing is not None:
+            self._writing.cancel()
+            self._writing, self._batch = None, ()
+            self._begin()
+
     async def _write_all(self) -> None:
         """Write until no caller waits."""
         try:
-            while batch := self._next():
+            while self._waiting:
+                if self._rest:
+                    await asyncio.sleep(max(0.0, self._began + self._rest - monotonic()))
+                self._began = monotonic()
+                self._batch = batch = self._next()
                 await self._write_for(batch)
+                self._batch = ()
         finally:
-            self._writing = None
-            for left in self._waiting:
-                left.answer.cancel()
-            self._waiting.clear()
+            if self._writing is asyncio.current_task():  # else it was abandoned, and replaced
+                self._writing, self._batch = None, ()
+                for left in self._waiting:
+                    left.answer.cancel()
+                self._waiting.clear()
 
-    async def _write_for(self, batch: list[_Waiting[Request, Answer]]) -> None:
+    async def _write_for(self, batch: Sequence[_Waiting[Request, Answer]]) -> None:
+        if not batch:
+            return
         try:
             answers = await self._write([each.request for each in batch])
-        except BrokenData:  # one request is broken: each gets its own transaction and error
-            answers = {}
+        except BrokenData:
+            if len(batch) == 1:  # it gets a transaction and an error of its own
+                batch[0].resolve([])
+                return
+            for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
+                await self._write_for([each for each in half if not each.answer.done()])
         except BaseException as error:
             for each in batch:
                 each.fail(error)
             if not isinstance(error, Exception):
                 raise
-            return
-        for place, each in enumerate(batch):
-            each.resolve([answers[place]] if place in answers else [])
+        else:
+            for place, each in enumerate(batch):
+                each.resolve([answers[place]] if place in answers else [])
+
+    async def _write_one(self, request: Request) -> Answer:
+        return (await self._write([request]))[0]
 
     def _next(self) -> list[_Waiting[Request, Answer]]:
-        """Return the oldest waiting requests, as many as fit into one transaction."""
+        """Return the oldest waiting requests, as many as fit into one write."""
         batch: list[_Waiting[Request, Answer]] = []
         size = 0
         for each in [*self._waiting]:
@@ -144,7 +187,7 @@ class GroupCommit(Generic[Request, Answer]):
                 del self._waiting[each]
                 continue
             size += self._size(each.request)
-            if len(batch) == MOST or (batch and size > BYTES):
+            if len(batch) == self._most or (batch and size > BYTES):
                 break
             batch.append(each)
         for each in batch:

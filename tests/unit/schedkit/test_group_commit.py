@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from schedd.store.statements.group_commit import BYTES, MOST, GroupCommit
 from schedkit.errors import BrokenData, Unavailable
+from schedkit.group_commit import BYTES, MOST, GroupCommit
 
 
 class Table:
@@ -69,6 +69,48 @@ async def test_a_value_that_breaks_the_statement_fails_its_own_call_alone() -> N
     answers = await asyncio.gather(*(table.together.ask(n) for n in (1, 0)), return_exceptions=True)
     assert answers[0] == "alone 1"
     assert isinstance(answers[1], BrokenData)
+
+
+async def test_a_broken_request_is_found_by_halving_and_the_others_are_written_together() -> None:
+    table, written = Table(), list[int]()
+
+    async def write(numbers: Sequence[int]) -> Mapping[int, str]:
+        written.append(len(numbers))
+        if 0 in numbers:
+            raise BrokenData("zero")
+        return dict.fromkeys(range(len(numbers)), "together")
+
+    together = GroupCommit(write, table.write_alone, lambda number: number)
+    answers = await asyncio.gather(
+        *(together.ask(number) for number in range(64)), return_exceptions=True
+    )
+    assert isinstance(answers[0], BrokenData)
+    assert answers[1:] == ["together"] * 63
+    assert written == [64, 32, 16, 8, 4, 2, 1, 1, 2, 4, 8, 16, 32]
+    assert table.alone == [0]
+
+
+async def test_a_caller_that_left_while_a_broken_request_is_found_is_not_written() -> None:
+    halves, written = asyncio.Event(), list[list[int]]()
+
+    async def write(numbers: Sequence[int]) -> Mapping[int, str]:
+        written.append([*numbers])
+        if 0 in numbers:
+            await halves.wait()
+            raise BrokenData("zero")
+        return dict.fromkeys(range(len(numbers)), "together")
+
+    together = GroupCommit(write)
+    broken, left, right = (asyncio.create_task(together.ask(n), name=f"{n}") for n in (0, 1, 2))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    left.cancel()
+    await asyncio.wait([left])
+    halves.set()
+    assert await right == "together"
+    with pytest.raises(BrokenData):
+        await broken
+    assert written == [[0, 1, 2], [0], [2], [0]]
 
 
 @pytest.mark.parametrize("error", [Unavailable("away"), RuntimeError("a defect")])
@@ -203,3 +245,62 @@ async def test_who_leaves_is_held_no_longer_though_a_transaction_takes_for_ever(
     assert gone() is None
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
+
+
+class Reads:
+    """Reads that last until they are let go."""
+
+    def __init__(self) -> None:
+        self.begun: list[list[int]] = []
+        self.canceled = 0
+        self.let_go = asyncio.Event()
+
+    async def __call__(self, numbers: Sequence[int]) -> Mapping[int, int]:
+        self.begun.append([*numbers])
+        try:
+            await self.let_go.wait()
+        except asyncio.CancelledError:
+            self.canceled += 1
+            raise
+        return dict(enumerate(numbers))
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_a_read_without_callers_is_canceled_and_a_write_never_is(*, reads: bool) -> None:
+    read = Reads()
+    together = GroupCommit(read, reads=reads)
+    first, second = (asyncio.create_task(together.ask(n), name=f"{n}") for n in (1, 2))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    third = asyncio.create_task(together.ask(3), name="3")
+    for leaves in (first, second):
+        assert read.begun == [[1, 2]], "the other one still waits for it"
+        leaves.cancel()
+        await asyncio.wait([leaves])
+        await asyncio.sleep(0)
+    assert read.canceled == reads
+    read.let_go.set()
+    assert await asyncio.wait_for(third, 5) == 3
+    assert read.begun == [[1, 2], [3]]
+    assert await asyncio.wait_for(together.ask(4), 5) == 4
+
+
+async def test_between_the_beginnings_of_two_reads_is_a_rest_and_none_before_the_first() -> None:
+    read = Reads()
+    read.let_go.set()
+    together = GroupCommit(read, rest=0.1)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    assert await together.ask(1) == 1
+    assert loop.time() - began < 0.09
+    assert await asyncio.gather(together.ask(2), together.ask(3)) == [2, 3]
+    assert loop.time() - began >= 0.09
+    assert read.begun == [[1], [2, 3]]
+
+
+async def test_no_more_than_most_are_read_at_once() -> None:
+    read = Reads()
+    read.let_go.set()
+    together = GroupCommit(read, most=2)
+    assert await asyncio.gather(*(together.ask(n) for n in range(5))) == [*range(5)]
+    assert read.begun == [[0, 1], [2, 3], [4]]
