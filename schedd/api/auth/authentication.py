@@ -15,8 +15,8 @@ Invariants
   LATELY and not revoked here since. A later answer of PostgreSQL counts for the next call.
 - Only a caller with the token's secret learns that the token expired or was revoked.
 - Tokens that this member verified before never wait for unknown ones: LOOKUPS of them are read at a
-  time, and unknown tokens share one statement at a time (`token_lookups`). At most MOST rows are
-  cached; those of unknown tokens are evicted first.
+  time. Unknown tokens share statements, one at a time, so they occupy one database thread at most.
+  At most MOST rows are cached; those of unknown tokens are evicted first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from typing import Final, TypeVar
 
 from schedd.api import deadlines
 from schedd.api.auth.token_cache import MOST, TokenCache
-from schedd.api.auth.token_lookups import TokenLookups
 from schedd.api.errors import OutOfTouch, Unauthenticated, wrong
 from schedd.api.runs.stream_readers import TICK, Readers
 from schedd.core.ids import AccessTokenId
@@ -39,6 +38,7 @@ from schedd.core.jobs.rights import ANONYMOUS, SCHEME, Identity, identity_of
 from schedd.ports import AccessTokenStore, ClusterClock
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
+from schedkit.group_commit import GroupCommit
 from schedkit.net.certificates import listed_names, not_after
 from schedkit.tasks import Loop
 
@@ -51,6 +51,8 @@ LATELY: Final = 86_400.0
 PROMPT: Final = 1.0
 """Seconds that a `lately` call waits for PostgreSQL."""
 LOOKUPS: Final = 4
+UNKNOWN_AT_ONCE: Final = 256
+"""Unknown tokens that one statement looks up."""
 
 BEARER: Final = "bearer "
 HOW: Final = (
@@ -81,7 +83,9 @@ class Authentication:
         self._store, self._clock = store, clock
         self._lookups = asyncio.Semaphore(LOOKUPS)
         self._rows = TokenCache()
-        self._unknown = TokenLookups(store, self._rows.keep)
+        self._unknown: GroupCommit[AccessTokenId, AccessToken | None] = GroupCommit(
+            self._look_up_unknown, most=UNKNOWN_AT_ONCE
+        )
         self._pending: dict[AccessTokenId, asyncio.Task[None]] = {}
         self._certificates: OrderedDict[bytes, Identity | UnknownSubject] = OrderedDict()
         self._readers = Readers(self._over, self._refresh)
@@ -202,7 +206,7 @@ class Authentication:
         if self._fresh(token):
             return self._rows.row(token)
         if (row := self._rows.row(token)) is None or not row.is_of(secret):
-            return await self._unknown.row(token)
+            return await self._unknown.ask(token)
         return await (self._row_lately(token) if lately else self._row(token))
 
     async def _row(self, token: AccessTokenId) -> AccessToken | None:
@@ -234,6 +238,14 @@ class Authentication:
         with suppress(OutOfTouch, Unavailable):
             async with deadlines.read(deadlines.SILENT_FOR):
                 await self._row(token)
+
+    async def _look_up_unknown(
+        self, tokens: Sequence[AccessTokenId]
+    ) -> dict[int, AccessToken | None]:
+        asked = boottime()
+        found = {row.id: row for row in await self._store.find_all({*tokens})}
+        self._rows.keep(asked, {token: found.get(token) for token in tokens})
+        return dict(enumerate(map(found.get, tokens)))
 
     async def _refresh(self, tokens: Collection[AccessTokenId]) -> bool:
         """Read the rows of these tokens, unless all stay fresh until the next refresh."""

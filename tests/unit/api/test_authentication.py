@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from schedd.api import deadlines
-from schedd.api.auth import authentication, token_lookups
+from schedd.api.auth import authentication
 from schedd.api.auth.authentication import MOST, Authentication
 from schedd.api.errors import InvalidArgument, OutOfTouch, Unauthenticated
 from schedd.core.ids import AccessTokenId
@@ -312,11 +312,11 @@ async def test_unknown_tokens_share_statements(monkeypatch: pytest.MonkeyPatch) 
         return [token] if token.id in tokens else []
 
     monkeypatch.setattr(place, "find_all", find_all)
-    refused = [place.refused(random_text()) for _ in range(token_lookups.MOST_AT_ONCE)]
+    refused = [place.refused(random_text()) for _ in range(authentication.UNKNOWN_AT_ONCE)]
     *reasons, who = await asyncio.gather(*refused, place.known(text))
     assert set(reasons) == {"BAD_TOKEN"}
     assert who.actor == "user/alice"
-    assert sizes == [token_lookups.MOST_AT_ONCE, 1]
+    assert sizes == [authentication.UNKNOWN_AT_ONCE, 1]
 
 
 def random_text() -> str:
