@@ -1,4 +1,4 @@
-"""A cache for costly values: computed at most once a moment, for any number of callers."""
+"""A cache with a time to live (TTL) for values that many callers read, such as metrics."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final, Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-MOMENT: Final = 1.0
+TTL: Final = 1.0
 """Seconds: shorter than the interval of any reader of metrics."""
 
 
-class Momentary(Generic[K, V]):
-    """`make(key)`, at most MOMENT old. There are few keys: each value is kept until the next one.
+class TtlCache(Generic[K, V]):
+    """`make(key)`, at most TTL old. There are few keys: each value is kept until the next one.
 
     `now`: seconds of a clock that doesn't go back.
     """
@@ -23,9 +23,9 @@ class Momentary(Generic[K, V]):
         self._make, self._now = make, now
         self._made: dict[K, tuple[float, V]] = {}
 
-    def of(self, key: K) -> V:
-        """Return the value, computed again if it is older than MOMENT."""
+    def get(self, key: K) -> V:
+        """Return the value, computed again if it is older than TTL."""
         kept = self._made.get(key)
-        if kept is None or self._now() >= kept[0] + MOMENT:
+        if kept is None or self._now() >= kept[0] + TTL:
             kept = self._made[key] = (self._now(), self._make(key))
         return kept[1]

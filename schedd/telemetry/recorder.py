@@ -68,7 +68,7 @@ from schedd.telemetry.metrics import ClusterGauges, MemberMetrics, ReadinessGaug
 from schedkit.clock import boottime
 from schedkit.daemon.logs import listed
 from schedkit.lease_margin import Slack
-from schedkit.ttl_cache import Momentary
+from schedkit.ttl_cache import TtlCache
 from schedproto.v1.worker_service_pb2 import Refusal
 
 # A log line for each run that failed for good; of very many, some per second and a count.
@@ -150,7 +150,7 @@ class Telemetry:
         self._etcd_away: Callable[[], float] = lambda: 0.0
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        self._scraped = Momentary(self.exposition)
+        self._scraped = TtlCache(self.exposition)
 
     def observe(self, cluster: Cluster, version: str) -> None:
         """Read this view of the cluster at each scrape, and export the version. Call it once."""
@@ -189,7 +189,7 @@ class Telemetry:
 
     def scraped(self, accept: str) -> tuple[bytes, str]:
         """Return `exposition`, at most a second old: frequent callers share one answer."""
-        return self._scraped.of(FORMS[OPEN_METRICS in accept.lower()])
+        return self._scraped.get(FORMS[OPEN_METRICS in accept.lower()])
 
     @property
     def pulse(self) -> LoopMonitor:

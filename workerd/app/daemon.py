@@ -38,7 +38,7 @@ from schedkit.net.http_limits import protocol_of
 from schedkit.net.listening import listening
 from schedkit.objects import open_objects
 from schedkit.tasks import guard
-from schedkit.ttl_cache import Momentary
+from schedkit.ttl_cache import TtlCache
 from workerd.config import WorkerConfig
 from workerd.core.admission import Admission
 from workerd.core.cluster_time import JudgingClock
@@ -98,10 +98,10 @@ class HttpListener:
             collect()
             return generate_latest(metrics.registry)
 
-        scraped = Momentary(rendered)
+        scraped = TtlCache(rendered)
 
         async def series(_: Request) -> Response:
-            return Response(scraped.of(CONTENT_TYPE_LATEST), media_type=CONTENT_TYPE_LATEST)
+            return Response(scraped.get(CONTENT_TYPE_LATEST), media_type=CONTENT_TYPE_LATEST)
 
         routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", series)]
         config = uvicorn.Config(
