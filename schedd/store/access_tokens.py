@@ -44,7 +44,7 @@ from schedd.core.jobs.rights import Role
 from schedd.core.runs.model import AuditEntry
 from schedd.ports.access_tokens import MOST_MARKED, Noted, Revoked
 from schedd.store import audit
-from schedd.store.connection.database import Database
+from schedd.store.connection.database import Database, in_transaction
 from schedd.store.schema.tables import access_tokens as tokens
 from schedd.store.statements.arrays import clean, ids
 from schedd.store.statements.rows import decoded
@@ -258,30 +258,8 @@ class PostgresAccessTokenStore:
 
     database: Database
 
-    async def create(self, token: AccessToken, audit: AuditEntry) -> bool:
-        """Store a new token. False: its maker was revoked."""
-        return await self.database.call(lambda c: create(c, token, audit))
-
-    async def find(self, token: AccessTokenId) -> AccessToken | None:
-        """Return the token, None if it doesn't exist."""
-        return await self.database.call(lambda c: find(c, token))
-
-    async def find_all(self, tokens: Collection[AccessTokenId]) -> builtins.list[AccessToken]:
-        """Return those of these tokens that exist, in one statement."""
-        return await self.database.call(lambda c: find_all(c, tokens))
-
-    async def list(
-        self, after: tuple[datetime, AccessTokenId] | None, limit: int
-    ) -> builtins.list[AccessToken]:
-        """Return tokens without logins, newest first, after `after`."""
-        return await self.database.call(lambda c: list_tokens(c, after, limit))
-
-    async def revoke(
-        self,
-        token: AccessTokenId,
-        by: str,
-        audit: AuditEntry,
-        noted: Noted,
-    ) -> Revoked | None:
-        """Revoke the token and all tokens created with it. None: it doesn't exist."""
-        return await self.database.call(lambda c: revoke(c, token, by, audit, noted))
+    create = in_transaction(create)
+    find = in_transaction(find)
+    find_all = in_transaction(find_all)
+    list = in_transaction(list_tokens)
+    revoke = in_transaction(revoke)

@@ -5,44 +5,37 @@ lock shard rows, alone ─→ the items whose shards are still owned ─→ body
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 
 from sqlalchemy import Connection
 
-from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
+from schedd.core.ids import JobId, ShardId, Token
 from schedd.core.runs.broadcast import ClosedBroadcasts, Closing
-from schedd.core.runs.change_stream import ChangedRuns, Cursor
 from schedd.core.runs.deadlines import Expiry
-from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import (
     Assigned,
     Claim,
     Crowd,
     Draft,
     Firing,
-    Incarnation,
     LiveRun,
     Loss,
     RunKey,
-    Timer,
 )
-from schedd.core.runs.pools import PoolKey, PoolUsage
 from schedd.core.runs.records import (
     Assignments,
     FailedTooOften,
     FireOutcome,
-    JobRecord,
     Parted,
     Resumption,
-    StoredDefinition,
     Unstarted,
 )
 from schedd.core.runs.redrive import OpenRedrive, RedriveLine
 from schedd.core.timers.backfill_records import OpenBackfill
 from schedd.core.timers.pre_dispatch import GUARD
 from schedd.store.cluster.fenced_transaction import fenced, fenced_rows, shards_of
-from schedd.store.connection.database import Database
+from schedd.store.connection.database import Database, in_transaction
 from schedd.store.dispatch import (
     assign,
     broadcasts,
@@ -78,48 +71,17 @@ class PostgresOwnerStore:
     horizon: timedelta = GUARD
     """How early the database lets a timer be fired, by its own clock."""
 
-    async def due_timers(
-        self, shards: Sequence[ShardId], until: datetime, limit: int, *, latest: bool = False
-    ) -> list[Timer]:
-        """Timers due by `until`, soonest first or latest first, paused ones left out."""
-        return await self.database.call(
-            lambda c: fire.due_timers(c, shards, until, limit, latest=latest)
-        )
-
-    async def timers(self, jobs: Sequence[JobId]) -> list[Timer]:
-        """The timers of these jobs; none for a deleted one."""
-        return await self.database.call(lambda c: fire.timers(c, jobs))
-
-    async def live_runs(
-        self,
-        shards: Sequence[ShardId],
-        states: Sequence[State],
-        until: datetime | None = None,
-        of: Collection[RunId] | None = None,
-    ) -> list[LiveRun]:
-        """Runs that haven't ended, in these states; waiting ones if they are ready at `until`."""
-        return await self.database.call(
-            lambda c: live_run_scan.live_runs(c, shards, states, until, of)
-        )
-
-    async def moment(self) -> Cursor:
-        """Return the present position in the change stream."""
-        return await self.database.call(change_stream.moment)
-
-    async def changed_runs(
-        self, shards: Sequence[ShardId], states: Sequence[State], until: datetime, since: Cursor
-    ) -> ChangedRuns | None:
-        """Return those of these runs that may have changed since."""
-        return await self.database.call(
-            lambda c: live_run_scan.changed_runs(c, shards, states, until, since)
-        )
-
-    async def definitions(self, jobs: Sequence[JobId]) -> dict[JobId, StoredDefinition]:
-        """Return the present definitions."""
-        return await self.database.call(lambda c: live_run_changes.definitions(c, jobs))
+    due_timers = in_transaction(fire.due_timers)
+    timers = in_transaction(fire.timers)
+    live_runs = in_transaction(live_run_scan.live_runs)
+    moment = in_transaction(change_stream.moment)
+    changed_runs = in_transaction(live_run_scan.changed_runs)
+    definitions = in_transaction(live_run_changes.definitions)
 
     async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> FireOutcome:
-        """Advance timers and insert the runs of those that advanced."""
+        """Advance timers and insert the runs of those that advanced. `switched`: the version of
+        the cluster's pauses that the firings were planned with (`core/timers/cluster_pauses.py`).
+        """
 
         def body(
             connection: Connection, mine: Sequence[Firing]
@@ -147,7 +109,10 @@ class PostgresOwnerStore:
         drafts: Sequence[Draft],
         next_token: Callable[[ShardId], Token],
     ) -> Assignments:
-        """Dispatch the runs that may start now. Raises `OutcomeUnknown` also if the assignments are
+        """Dispatch the runs that may start now. `next_token` is called after the shard rows are
+        locked, once for each run of an owned shard (PROTOCOL 1).
+
+        Raises `OutcomeUnknown` also if the assignments are
         committed but their payloads can't be read: the runs are given back as never started.
         """
 
@@ -165,7 +130,7 @@ class PostgresOwnerStore:
         outcomes = [outcome for _, (_, outcome) in answers]
         assigned = [each for outcome in outcomes for each in outcome.assigned]
         paid = [run.key for run, paid in assigned if paid]
-        payloads = await self.database.call(lambda c: assign.payloads(c, paid)) if paid else {}
+        payloads = await self.database.call(assign.payloads, paid) if paid else {}
         return Assignments(
             [Assigned(run, payloads.get(run.key.run_id)) for run, _ in assigned],
             [key for outcome in outcomes for key in outcome.ended],
@@ -177,20 +142,14 @@ class PostgresOwnerStore:
             [run for outcome in outcomes for run in outcome.begun],
         )
 
-    async def there(self, ids: Collection[IncarnationId]) -> list[Incarnation]:
-        """Return those of these incarnations that are neither lost nor drained."""
-        return await self.database.call(lambda c: broadcasts.there(c, ids))
-
-    async def done(self, keys: Sequence[RunKey]) -> dict[RunId, frozenset[str]]:
-        """Return the workers on which the redriven work of these broadcasts has succeeded."""
-        return await self.database.call(lambda c: broadcasts.done(c, keys))
-
-    async def over(self, keys: Sequence[RunKey]) -> list[RunKey]:
-        """Return those of these broadcasts that need `close`."""
-        return await self.database.call(lambda c: broadcasts.over(c, keys))
+    there = in_transaction(broadcasts.there)
+    done = in_transaction(broadcasts.done)
+    over = in_transaction(broadcasts.over)
 
     async def close(self, claim: Claim, closings: Sequence[Closing]) -> ClosedBroadcasts:
-        """End broadcasts whose children have ended. Cancel the children of canceled ones."""
+        """End broadcasts whose children have ended. Cancel the children of canceled ones: the
+        caller sends the cancels to their workers.
+        """
 
         def body(connection: Connection, mine: Sequence[Closing]) -> ClosedBroadcasts:
             closed = broadcasts.close(connection, mine, shards_of(mine))
@@ -208,12 +167,12 @@ class PostgresOwnerStore:
             [run for _, each in answers for run in each.cancelled],
         )
 
-    async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, PoolUsage]:
-        """Return how much of these pools is in use."""
-        return await self.database.call(lambda c: pool_places.standings(c, pools))
+    pools = in_transaction(pool_places.standings)
 
     async def part(self, claim: Claim, crowds: Sequence[Crowd]) -> Parted:
-        """End runs that the overlap policy of their job replaces or skips."""
+        """End runs that the overlap policy of their job replaces or skips, a limited number: call
+        again. Running ones are marked, and the caller sends the cancels to their workers.
+        """
 
         def body(connection: Connection, mine: Sequence[Crowd]) -> Parted:
             parted = overlap.part(connection, claim.tenure, mine)
@@ -232,9 +191,7 @@ class PostgresOwnerStore:
             sum(parted.overlapped for _, parted in answers),
         )
 
-    async def backfills(self, shards: Sequence[ShardId]) -> list[OpenBackfill]:
-        """Return backfills that may get more runs now, oldest first."""
-        return await self.database.call(lambda c: backfill_feed.with_room(c, shards))
+    backfills = in_transaction(backfill_feed.with_room)
 
     async def feed(self, claim: Claim, wanted: Sequence[OpenBackfill]) -> list[LiveRun]:
         """Create the next runs of these backfills, up to their `max_parallel`."""
@@ -244,9 +201,7 @@ class PostgresOwnerStore:
 
         return await fenced_rows(self.database, claim, wanted, body)
 
-    async def redrives(self, shards: Sequence[ShardId]) -> list[OpenRedrive]:
-        """Return the open redrives of these shards, oldest first."""
-        return await self.database.call(lambda c: redrive_feed.to_feed(c, shards))
+    redrives = in_transaction(redrive_feed.to_feed)
 
     async def redrive(
         self,
@@ -254,7 +209,9 @@ class PostgresOwnerStore:
         wanted: Sequence[OpenRedrive],
         lines: Mapping[JobId, RedriveLine],
     ) -> list[LiveRun]:
-        """Create the next runs of these redrives, as many as their rates allow."""
+        """Create the next runs of these redrives, in any shard, as many as their rates allow.
+        `lines`: by job; letters of other jobs wait.
+        """
 
         def body(connection: Connection, mine: Sequence[OpenRedrive]) -> list[LiveRun]:
             return redrive_feed.feed(connection, claim.tenure, mine, lines)
@@ -270,7 +227,7 @@ class PostgresOwnerStore:
         return await fenced_rows(self.database, claim, unstarted, body)
 
     async def rescue(self, claim: Claim, losses: Sequence[Loss]) -> list[RunKey]:
-        """Record lost assignments, and retry or end their runs."""
+        """Record incarnations and assignments as lost, and retry or end the runs."""
 
         def body(connection: Connection, mine: Sequence[Loss]) -> list[RunKey]:
             rescued = live_run_changes.rescue(connection, mine, shards_of(mine))
@@ -279,11 +236,7 @@ class PostgresOwnerStore:
 
         return await fenced_rows(self.database, claim, losses, body)
 
-    async def unsettled(
-        self, shards: Sequence[ShardId], now: datetime, limit: int
-    ) -> tuple[list[JobRecord], list[tuple[JobRecord, int]]]:
-        """Return jobs that their owner must resume, or pause."""
-        return await self.database.call(lambda c: owner_changes.unsettled(c, shards, now, limit))
+    unsettled = in_transaction(owner_changes.unsettled)
 
     async def resume(self, claim: Claim, ended: Sequence[Resumption]) -> list[JobId]:
         """Resume these jobs, unless they changed since they were read."""

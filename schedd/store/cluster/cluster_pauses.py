@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 from schedd.core.runs.model import AuditEntry, RunKey
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
 from schedd.store import audit
-from schedd.store.connection.database import Database
+from schedd.store.connection.database import Database, in_transaction
 from schedd.store.statements.arrays import clean
 from schedd.store.statements.operations import operations
 from schedd.store.timers import run_quota
@@ -167,20 +167,11 @@ class PostgresPauseStore:
 
     database: Database
 
-    async def read(self, known: Pauses = NO_PAUSES) -> Pauses:
-        """Return all pauses, from the known ones and the new ones."""
-        return await self.database.call(lambda c: read(c, known))
+    read = in_transaction(read)
 
     async def present(self) -> Pause | None:
         """Return the present pause."""
-        return (await self.database.call(lambda c: _pauses(c, LOOK))).present
+        return (await self.database.call(_pauses, LOOK)).present
 
-    async def pause(self, by: str, note: str, entry: AuditOf) -> Pauses:
-        """Pause the cluster: nothing fires or starts after the commit."""
-        return await self.database.call(lambda c: pause(c, by, note, entry))
-
-    async def resume(
-        self, catch_up: bool | None, since: datetime | None, entry: AuditOf
-    ) -> Pauses | None:
-        """Resume the cluster. None: it is in recovery, and no catch-up was chosen."""
-        return await self.database.call(lambda c: resume(c, catch_up, since, entry))
+    pause = in_transaction(pause)
+    resume = in_transaction(resume)

@@ -14,7 +14,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -23,13 +23,13 @@ from sqlalchemy import Connection
 from schedd.core.cluster.data_loss_check import EVERY, Mark
 from schedd.core.ids import JobId, RunId, ShardId, Term
 from schedd.core.runs.model import AuditEntry, RunKey
-from schedd.core.runs.records import StoredDefinition, WaitingRun
-from schedd.core.timers.cluster_pauses import Pause, Pauses
+from schedd.core.runs.records import WaitingRun
+from schedd.core.timers.cluster_pauses import Pause
 from schedd.store import audit
 from schedd.store.cluster import cluster_pauses
 from schedd.store.cluster.membership import holds_term
 from schedd.store.connection import database_identity
-from schedd.store.connection.database import Database
+from schedd.store.connection.database import Database, in_transaction
 from schedd.store.dispatch import live_run_changes
 from schedd.store.statements import arrays
 from schedd.store.statements.keys import key_arguments, lock_runs
@@ -220,45 +220,16 @@ class PostgresRecoveryStore:
 
     database: Database
 
-    async def read_mark(self) -> Mark:
-        """Return the newest mark."""
-        return await self.database.call(read_mark)
-
-    async def mark(self, term: Term) -> Mark | None:
-        """Write the next mark. None: the term has ended."""
-        return await self.database.call(lambda c: mark(c, term))
-
-    async def tell(self, term: Term, entry: AuditEntry) -> bool:
-        """Write an audit entry. False: the term has ended."""
-        return await self.database.call(lambda c: tell(c, term, entry))
-
-    async def begin(
-        self,
-        term: Term | None,
-        until: datetime | None,
-        note: NoteOf,
-        entry: Callable[[Pauses, Pauses], AuditEntry],
-    ) -> Pause | None:
-        """Pause the cluster from its newest mark on. None: the term has ended."""
-        return await self.database.call(lambda c: begin(c, term, until, note, entry))
+    read_mark = in_transaction(read_mark)
+    mark = in_transaction(mark)
+    tell = in_transaction(tell)
+    begin = in_transaction(begin)
 
     async def holding(self) -> Pause | None:
         """Return the present pause if it is a recovery's."""
         present = (await self.database.call(cluster_pauses.read)).present
         return present if present is not None and present.recovering else None
 
-    async def waiting(
-        self, after: WaitingRun | None, until: datetime, limit: int
-    ) -> list[WaitingRun]:
-        """Return the next live runs."""
-        return await self.database.call(lambda c: waiting(c, after, until, limit))
-
-    async def definitions(self, jobs: Collection[JobId]) -> dict[JobId, StoredDefinition]:
-        """Return the present definitions."""
-        return await self.database.call(lambda c: live_run_changes.definitions(c, jobs))
-
-    async def end(
-        self, term: Term | None, keys: Sequence[RunKey], error: str, fingerprint: str
-    ) -> int | None:
-        """End the waiting ones of these runs as WORKER_LOST. None: the term has ended."""
-        return await self.database.call(lambda c: end(c, term, keys, error, fingerprint))
+    waiting = in_transaction(waiting)
+    definitions = in_transaction(live_run_changes.definitions)
+    end = in_transaction(end)

@@ -22,11 +22,11 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
-from typing import Any, TypeVar, cast
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 from urllib.parse import unquote
 
 import psycopg2
@@ -145,6 +145,7 @@ def _cut(raw: Any) -> None:
 
 
 T = TypeVar("T")
+P = ParamSpec("P")
 Body = Callable[[Connection], T]
 
 TRY_TIMEOUT = 20.0
@@ -317,9 +318,15 @@ class Database:
             raise Fault(f"an owner's transaction has shards of several lanes: {sorted(lanes)}")
         return await self._run(self._lanes[lanes.pop()], body)
 
-    async def call(self, body: Body[T]) -> T:
-        """Run a transaction on any free thread of the small pool."""
-        return await self._run(self._readers, body)
+    async def call(
+        self,
+        body: Callable[Concatenate[Connection, P], T],
+        /,
+        *arguments: P.args,
+        **named: P.kwargs,
+    ) -> T:
+        """Run `body(connection, …)` as a transaction on any free thread of the small pool."""
+        return await self._run(self._readers, lambda c: body(c, *arguments, **named))
 
     async def _run(self, executor: Executor, body: Body[T]) -> T:
         timed = partial(self._timed, body, PRESENT.get(), boottime())
@@ -407,6 +414,25 @@ class Database:
         """Close a connection whose pool was disposed of: it would stay open until collected."""
         if raw is not None and record.info.get(POOL) is not self._engine.pool:
             record.invalidate()
+
+
+class Store(Protocol):
+    """A class whose methods are transactions."""
+
+    @property
+    def database(self) -> Database: ...
+
+
+def in_transaction(
+    body: Callable[Concatenate[Connection, P], T],
+) -> Callable[Concatenate[Store, P], Coroutine[Any, Any, T]]:
+    """Return the method of a store that runs this body in one transaction, by `Database.call`."""
+
+    @wraps(body)
+    async def method(store: Store, /, *arguments: P.args, **named: P.kwargs) -> T:
+        return await store.database.call(body, *arguments, **named)
+
+    return method
 
 
 def _commit(connection: Connection, transaction: RootTransaction) -> None:

@@ -13,7 +13,6 @@ Invariants
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -25,7 +24,7 @@ from schedd.core.ids import JobId
 from schedd.core.runs.model import AuditEntry
 from schedd.core.runs.records import CalendarRecord, PinnedCalendar
 from schedd.store import audit
-from schedd.store.connection.database import Database
+from schedd.store.connection.database import Database, in_transaction
 from schedd.store.schema.calendar_tables import calendar_versions, calendars, job_calendars
 from schedd.store.schema.tables import jobs
 from schedd.store.statements.arrays import clean
@@ -311,47 +310,9 @@ class PostgresCalendarStore:
 
     database: Database
 
-    async def current(self, namespace: str, names: Collection[str]) -> tuple[PinnedCalendar, ...]:
-        """Return the newest version of each."""
-        return await self.database.call(lambda c: current(c, namespace, names))
-
-    async def apply(
-        self,
-        namespace: str,
-        name: str,
-        spec: bytes,
-        actor: str,
-        audit: AuditEntry,
-        noted: Callable[[CalendarRecord | None], tuple[str, str]] | None = None,
-    ) -> CalendarRecord:
-        """Write the calendar's next version."""
-        return await self.database.call(
-            lambda c: apply_calendar(c, namespace, name, spec, actor, audit, noted)
-        )
-
-    async def get(self, namespace: str, name: str, version: int = 0) -> CalendarRecord | None:
-        """Return one version."""
-        return await self.database.call(lambda c: get_calendar(c, namespace, name, version))
-
-    async def list(self, namespace: str, after: str, limit: int) -> list[CalendarRecord]:
-        """Return calendars after `after`, by name."""
-        return await self.database.call(lambda c: list_calendars(c, namespace, after, limit))
-
-    async def behind(
-        self, namespace: str, name: str, version: int, limit: int
-    ) -> builtins.list[JobId]:
-        """Return jobs that use an earlier version."""
-        return await self.database.call(lambda c: behind(c, namespace, name, version, limit))
-
-    async def delete(
-        self,
-        namespace: str,
-        name: str,
-        audit: AuditEntry,
-        most: int,
-        noted: Callable[[CalendarRecord], str] | None = None,
-    ) -> bool | builtins.list[str]:
-        """Delete the calendar. False: it doesn't exist. Names: these jobs use it."""
-        return await self.database.call(
-            lambda c: delete_calendar(c, namespace, name, audit, most, noted)
-        )
+    current = in_transaction(current)
+    apply = in_transaction(apply_calendar)
+    get = in_transaction(get_calendar)
+    list = in_transaction(list_calendars)
+    behind = in_transaction(behind)
+    delete = in_transaction(delete_calendar)

@@ -10,8 +10,7 @@ Invariants
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
@@ -24,7 +23,6 @@ from schedd.core.runs.model import AuditEntry
 from schedd.core.runs.pools import (
     PoolKey,
     PoolRecord,
-    PoolUsage,
     PoolUse,
     PoolUser,
     StartRate,
@@ -32,7 +30,7 @@ from schedd.core.runs.pools import (
 )
 from schedd.core.runs.records import StoreConflict
 from schedd.store import audit
-from schedd.store.connection.database import Database
+from schedd.store.connection.database import Database, in_transaction
 from schedd.store.dispatch import pool_places
 from schedd.store.schema.pool_tables import pool_turns, pools
 from schedd.store.schema.tables import jobs, live
@@ -256,61 +254,14 @@ class PostgresPoolStore:
 
     database: Database
 
-    async def set(
-        self,
-        namespace: str,
-        name: str,
-        limit: int | None,
-        rate: StartRate | None,
-        seen_version: int,
-        actor: str,
-        audit: AuditEntry,
-    ) -> PoolRecord | StoreConflict:
-        """Create the pool or change its limits."""
-        given = (namespace, name, limit, rate, seen_version, actor, audit)
-        return await self.database.call(lambda c: set_pool(c, *given))
-
-    async def pause(
-        self,
-        namespace: str,
-        name: str,
-        paused: bool,
-        note: str,
-        actor: str,
-        audit: AuditEntry,
-        noted: Callable[[PoolRecord], str] | None = None,
-    ) -> PoolRecord | None:
-        """Pause or resume the pool."""
-        given = (namespace, name, paused, note, actor, audit, noted)
-        return await self.database.call(lambda c: pause_pool(c, *given))
+    set = in_transaction(set_pool)
+    pause = in_transaction(pause_pool)
 
     async def there(self, namespace: str, name: str) -> bool:
         """Return whether the pool exists."""
         return await self.database.call(lambda c: _found(c, namespace, name) is not None)
 
-    async def standings(self, pools: Collection[PoolKey]) -> dict[PoolKey, PoolUsage]:
-        """Return how much of these pools is in use."""
-        return await self.database.call(lambda c: pool_places.standings(c, pools))
-
-    async def get(self, namespace: str, name: str) -> tuple[PoolRecord, PoolUse] | None:
-        """Return the pool and its use."""
-        return await self.database.call(lambda c: get_pool(c, namespace, name))
-
-    async def list(
-        self, namespace: str, after: str, limit: int
-    ) -> builtins.list[tuple[PoolRecord, PoolUse]]:
-        """Return pools after `after`, by name."""
-        return await self.database.call(lambda c: list_pools(c, namespace, after, limit))
-
-    async def delete(
-        self,
-        namespace: str,
-        name: str,
-        audit: AuditEntry,
-        most: int,
-        noted: Callable[[PoolRecord], str] | None = None,
-    ) -> bool | builtins.list[PoolUser]:
-        """Delete the pool. False: it doesn't exist. Users: these use it."""
-        return await self.database.call(
-            lambda c: delete_pool(c, namespace, name, audit, most, noted)
-        )
+    standings = in_transaction(pool_places.standings)
+    get = in_transaction(get_pool)
+    list = in_transaction(list_pools)
+    delete = in_transaction(delete_pool)

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun, Trigger
-from schedd.core.runs.records import Submit
+from schedd.core.runs.records import StoreConflict, Submit
 from schedd.core.runs.run_records import RunRecord
 from schedd.store import audit
 from schedd.store.jobs.requested_jobs import job_columns
@@ -65,7 +65,7 @@ SELECT place, (SELECT paused FROM cluster WHERE one) FROM fresh
 """
 
 
-def submit(connection: Connection, submit: Submit) -> RunRecord | None:
+def submit(connection: Connection, submit: Submit) -> RunRecord | StoreConflict | None:
     """Store one run."""
     return runs.submit_run(
         connection, submit.record, submit.run, submit.key, submit.entry, submit.priority

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
-from schedd.core.ids import JobId, RunId, ShardId, TenureId
+from schedd.core.ids import RunId
 from schedd.core.jobs.notifications import (
     DeliveryOutcome,
     Happened,
@@ -17,7 +17,7 @@ from schedd.core.jobs.notifications import (
 )
 from schedd.core.runs.model import Claim
 from schedd.store.cluster.fenced_transaction import fenced_rows, shards_of
-from schedd.store.connection.database import Database
+from schedd.store.connection.database import Database, in_transaction
 from schedd.store.notify import outbox, outbox_delivery
 from schedd.store.statements.operations import operations
 from schedkit import failpoints
@@ -33,18 +33,8 @@ class PostgresNotificationStore:
 
     database: Database
 
-    async def waiting(
-        self,
-        tenure: TenureId,
-        shards: Sequence[ShardId],
-        busy: Collection[tuple[JobId, NotificationChannel]],
-    ) -> list[PendingNotification]:
-        """Return notifications that may be tried now, longest waiting first. A hint."""
-        return await self.database.call(lambda c: outbox_delivery.waiting(c, tenure, shards, busy))
-
-    async def counted(self, shards: Sequence[ShardId]) -> int:
-        """Return how many notifications are undelivered."""
-        return await self.database.call(lambda c: outbox_delivery.counted(c, shards))
+    waiting = in_transaction(outbox_delivery.waiting)
+    counted = in_transaction(outbox_delivery.counted)
 
     async def claim(
         self, claim: Claim, wanted: Sequence[PendingNotification]
@@ -64,9 +54,7 @@ class PostgresNotificationStore:
         """Record the outcomes of tries. Returns those that were recorded."""
         return await fenced_rows(self.database, claim, outcomes, outbox_delivery.settle)
 
-    async def overdue(self, shards: Sequence[ShardId]) -> list[Overdue]:
-        """Return those of these shards with notifications that waited too long. A hint."""
-        return await self.database.call(lambda c: outbox_delivery.overdue(c, shards))
+    overdue = in_transaction(outbox_delivery.overdue)
 
     async def expire(
         self, claim: Claim, wanted: Sequence[Overdue]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
-from schedd.core.ids import JobId, RunId, ShardId
-from schedd.core.runs.model import Claim, RunKey
-from schedd.core.runs.retention import EndedRun, OldRuns, Unwanted
+from schedd.core.ids import RunId
+from schedd.core.runs.model import Claim
+from schedd.core.runs.retention import EndedRun, Unwanted
 from schedd.store.cluster.fenced_transaction import fenced_rows, shards_of
-from schedd.store.connection.database import Database
+from schedd.store.connection.database import Database, in_transaction
 from schedd.store.reconcile import retention
 from schedd.store.statements.operations import operations
 from schedkit import failpoints
@@ -27,41 +26,11 @@ class PostgresRetentionStore:
 
     database: Database
 
-    async def old_runs(
-        self, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
-    ) -> OldRuns:
-        """Return the next page of old rows."""
-        return await self.database.call(
-            lambda c: retention.old_runs(c, shards, after, before, limit)
-        )
-
-    async def old_letters(
-        self, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
-    ) -> OldRuns:
-        """Return the next page of old waiting dead letters."""
-        return await self.database.call(
-            lambda c: retention.old_letters(c, shards, after, before, limit)
-        )
-
-    async def old_logs(
-        self, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
-    ) -> OldRuns:
-        """Return the next page of old runs with output."""
-        return await self.database.call(
-            lambda c: retention.old_logs(c, shards, after, before, limit)
-        )
-
-    async def with_retention(self, after: JobId, limit: int) -> list[JobId]:
-        """Return jobs with their own retention, by id."""
-        return await self.database.call(lambda c: retention.with_retention(c, after, limit))
-
-    async def old_runs_of(
-        self, shards: Sequence[ShardId], past: Mapping[JobId, RunKey], now: datetime, limit: int
-    ) -> list[EndedRun]:
-        """Return runs after these keys that are past their job's retention."""
-        return await self.database.call(
-            lambda c: retention.old_runs_of(c, shards, past, now, limit)
-        )
+    old_runs = in_transaction(retention.old_runs)
+    old_letters = in_transaction(retention.old_letters)
+    old_logs = in_transaction(retention.old_logs)
+    with_retention = in_transaction(retention.with_retention)
+    old_runs_of = in_transaction(retention.old_runs_of)
 
     async def delete_runs(self, claim: Claim, chosen: Sequence[EndedRun]) -> list[RunId]:
         """Delete these runs with all their rows."""
@@ -77,9 +46,7 @@ class PostgresRetentionStore:
         """Delete the output of these runs."""
         return await fenced_rows(self.database, claim, chosen, retention.delete_logs)
 
-    async def unwanted(self, shards: Sequence[ShardId], limit: int) -> list[Unwanted]:
-        """Return objects whose rows were deleted."""
-        return await self.database.call(lambda c: retention.unwanted(c, shards, limit))
+    unwanted = in_transaction(retention.unwanted)
 
     async def put_aside(self, claim: Claim, stuck: Sequence[Unwanted]) -> list[str]:
         """Move these objects to the end of the order."""

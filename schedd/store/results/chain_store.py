@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy import Connection
 
-from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.ids import JobId
 from schedd.core.jobs.chains import Join, Wanted
 from schedd.core.runs.model import Claim, LiveRun
 from schedd.core.runs.records import ChainRefused
 from schedd.store.cluster.fenced_transaction import fenced_rows, shards_of
-from schedd.store.connection.database import Database
+from schedd.store.connection.database import Database, in_transaction
 from schedd.store.jobs import chains
 from schedd.store.results import chain_events, chain_joins
 from schedd.store.results.results import results_of
@@ -30,13 +30,8 @@ class PostgresChainStore:
 
     database: Database
 
-    async def due(self, shards: Sequence[ShardId]) -> list[Join]:
-        """Return the joins that are due to be judged. A hint."""
-        return await self.database.call(lambda c: chain_events.due(c, shards))
-
-    async def results(self, runs: Collection[RunId]) -> dict[RunId, bytes]:
-        """Return the results of these runs."""
-        return await self.database.call(lambda c: results_of(c, runs))
+    due = in_transaction(chain_events.due)
+    results = in_transaction(results_of)
 
     async def join(self, claim: Claim, wanted: Sequence[Wanted]) -> list[LiveRun]:
         """Judge these joins. Returns the created runs."""
@@ -68,6 +63,4 @@ class PostgresChainStore:
 
         return await self.database.call(look)
 
-    async def waiting(self, job_id: JobId, at: datetime) -> list[Join]:
-        """Return the waiting joins of a job for a scheduled time."""
-        return await self.database.call(lambda c: chain_events.of_job(c, job_id, at))
+    waiting = in_transaction(chain_events.of_job)

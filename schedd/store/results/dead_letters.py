@@ -120,7 +120,7 @@ def discard(
     note: str,
     entry: AuditEntry,
     noted: Callable[[int], str],
-) -> list[RunId]:
+) -> list[RunId] | StoreConflict:
     """Discard waiting letters, except those queued for an open redrive. Returns them. Rolls back
     with a `StoreConflict` if there are more than allowed. `noted`: returns the audit log's text for
     their number.

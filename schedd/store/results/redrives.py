@@ -58,7 +58,7 @@ def create(
     wanted: Idempotency | None,
     entry: AuditEntry,
     noted: Callable[[int], str],
-) -> RedriveRecord | None:
+) -> RedriveRecord | StoreConflict | None:
     """Store a redrive with the letters that are selected now. With a key used before, return the
     earlier one. Rolls back with None if no letter is free, with a `StoreConflict` if there are more
     than allowed. `noted`: returns the audit log's text for their number.

@@ -27,7 +27,7 @@ from schedd.core.runs.change_stream import Change, Cursor, MissedChanges, Scope
 from schedd.core.runs.lifecycle import LIVE
 from schedd.store.cluster import cluster_events
 from schedd.store.cluster.fence import BY_INDEX
-from schedd.store.connection.database import Database
+from schedd.store.connection.database import Database, in_transaction
 from schedd.store.connection.primary_selection import TIMELINE
 from schedd.store.runs.run_records import record, record_name, records
 from schedd.store.schema.tables import runs
@@ -138,30 +138,6 @@ OF_ALL: Final = _look(NEWEST, UNENDED)
 OF_JOBS: Final = _look(NEWEST_OF_JOBS, UNENDED_OF_JOBS)
 
 
-@dataclass(frozen=True, slots=True)
-class PostgresChangeStore:
-    """`schedd.ports.ChangeStore` over PostgreSQL."""
-
-    database: Database
-    most: int = MOST
-
-    async def now(self) -> Cursor:
-        """Return the present cursor."""
-        return await self.database.call(moment)
-
-    async def since(self, cursor: Cursor, of: Sequence[JobId] | None) -> MissedChanges:
-        """Return the changes since the cursor, of these jobs or of all."""
-        return await self.database.call(lambda c: since(c, cursor, of, self.most))
-
-    async def unended(self, scope: Scope, most: int) -> list[RunId]:
-        """Return the newest live runs, the oldest of them first."""
-        return await self.database.call(lambda c: unended(c, scope, most, self.most))
-
-    async def read(self, run_ids: Sequence[RunId]) -> list[Change]:
-        """Return the present state of those of these runs that exist, in this order."""
-        return await self.database.call(lambda c: read(c, run_ids))
-
-
 def since(
     connection: Connection, cursor: Cursor, of: Sequence[JobId] | None, most: int
 ) -> MissedChanges:
@@ -254,3 +230,23 @@ def _now(connection: Connection) -> tuple[Cursor, int]:
     """Return the present cursor, and the first transaction that hasn't begun."""
     timeline, oldest, following = connection.exec_driver_sql(NOW).one()
     return Cursor(timeline, oldest), following
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresChangeStore:
+    """`schedd.ports.ChangeStore` over PostgreSQL."""
+
+    database: Database
+    most: int = MOST
+
+    now = in_transaction(moment)
+
+    async def since(self, cursor: Cursor, of: Sequence[JobId] | None) -> MissedChanges:
+        """Return the changes since the cursor, of these jobs or of all."""
+        return await self.database.call(since, cursor, of, self.most)
+
+    async def unended(self, scope: Scope, most: int) -> list[RunId]:
+        """Return the newest live runs, the oldest of them first."""
+        return await self.database.call(unended, scope, most, self.most)
+
+    read = in_transaction(read)

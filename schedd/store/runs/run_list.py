@@ -35,7 +35,7 @@ from sqlalchemy import (
 from schedd.core.ids import RunId
 from schedd.core.runs.lifecycle import LIVE, State
 from schedd.core.runs.model import Trigger
-from schedd.core.runs.run_filter import RunFilter
+from schedd.core.runs.run_filter import ALL_RUNS, RunFilter
 from schedd.core.runs.run_records import RunRecord
 from schedd.store.cluster.fence import BY_INDEX
 from schedd.store.runs.run_records import Columns, in_states, record, record_name, records
@@ -55,7 +55,7 @@ def list_runs(
     namespace: str,
     after: Place | None,
     limit: int,
-    wanted: RunFilter,
+    wanted: RunFilter = ALL_RUNS,
 ) -> tuple[list[RunRecord], Place | None]:
     """Return runs after `after`, up to `limit`, and the place where the scan ended; None: the end
     of the list.

@@ -79,7 +79,7 @@ def insert_run(
     wanted: Idempotency | None,
     entry: AuditEntry,
     overlap: Overlap | None = None,
-) -> RunRecord | None:
+) -> RunRecord | StoreConflict | None:
     """Insert a run of a job. With a key used before, return the earlier run. None: the job is
     deleted. `StoreConflict`: it is submitted work, and its pool is deleted.
     """

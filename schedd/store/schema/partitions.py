@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 
 from sqlalchemy import Connection
@@ -80,11 +79,6 @@ def make_day(connection: Connection, day: date) -> bool:
     return True
 
 
-def making(day: date) -> Callable[[Connection], bool]:
-    """Return `make_day` as the body of a transaction."""
-    return lambda connection: make_day(connection, day)
-
-
 def past_days(connection: Connection) -> list[date]:
     """Return days that have a partition and ended two days ago or earlier, oldest first."""
     now = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
@@ -94,10 +88,9 @@ def past_days(connection: Connection) -> list[date]:
     return [datetime.strptime(name[-8:], "%Y%m%d").replace(tzinfo=UTC).date() for name in past]
 
 
-def is_empty(day: date) -> Callable[[Connection], bool]:
-    """Return a body that checks, without a lock, whether the partition has no rows."""
-    statement = f"SELECT 1 FROM {name_of(day)} LIMIT 1"
-    return lambda connection: connection.exec_driver_sql(statement).first() is None
+def is_empty(connection: Connection, day: date) -> bool:
+    """Return whether the partition has no rows. Locks nothing."""
+    return connection.exec_driver_sql(f"SELECT 1 FROM {name_of(day)} LIMIT 1").first() is None
 
 
 def drop_day(connection: Connection, day: date) -> bool:
@@ -110,7 +103,7 @@ def drop_day(connection: Connection, day: date) -> bool:
     try:
         with connection.begin_nested():
             connection.exec_driver_sql("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
-            if not is_empty(day)(connection):
+            if not is_empty(connection, day):
                 return False
             connection.exec_driver_sql(f"DROP TABLE {name}")
     except DBAPIError as error:
@@ -118,11 +111,6 @@ def drop_day(connection: Connection, day: date) -> bool:
             raise
         return False
     return True
-
-
-def dropping(day: date) -> Callable[[Connection], bool]:
-    """Return `drop_day` as the body of a transaction."""
-    return lambda connection: drop_day(connection, day)
 
 
 def name_of(day: date) -> str:

@@ -1,8 +1,8 @@
-"""Name the port call that a transaction belongs to: the label of its duration metric.
+"""Name the store call that a transaction belongs to: the label of its duration metric.
 
     @operations("owner") ──names──→ fire, assign, … ──while one runs──→ PRESENT ──→ `Database`
 
-Invariant: the names are those of the ports' methods, and `other`: a small fixed set.
+Invariant: the names are those of the stores' methods, and `other`: a small fixed set.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ StoreT = TypeVar("StoreT")
 PRESENT: Final[ContextVar[str]] = ContextVar("operation", default="other")
 
 
-def operations(port: str) -> Callable[[type[StoreT]], type[StoreT]]:
+def operations(prefix: str) -> Callable[[type[StoreT]], type[StoreT]]:
     """Name the calls of this store, such as `owner.fire`."""
 
     def named(store: type[StoreT]) -> type[StoreT]:
         for name, method in list(vars(store).items()):
             if inspect.iscoroutinefunction(method):
-                setattr(store, name, _within(f"{port}.{name}", method))
+                setattr(store, name, _within(f"{prefix}.{name}", method))
         return store
 
     return named

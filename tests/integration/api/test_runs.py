@@ -29,6 +29,7 @@ from schedd.core.runs.lifecycle import LIVE, Reason, State
 from schedd.core.runs.model import AuditEntry, Incarnation, Verdict
 from schedd.core.runs.records import WorkerView
 from schedd.runtime.job_codec import definition_of
+from schedd.store.connection.database import in_transaction
 from schedd.store.runs import runs as stored_runs
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire
@@ -126,7 +127,7 @@ async def test_a_cancel_that_is_begun_anew_is_counted_once_if_it_is_what_ended_t
         return cancel(connection, run_id, *noted)
 
     run = await api("SubmitRun", submit())
-    monkeypatch.setattr(stored_runs, "cancel_run", rolled_back)
+    monkeypatch.setattr(type(api.services.store), "cancel_run", in_transaction(rolled_back))
     cancelled = await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id))
     assert (len(tries), cancelled.state) == (2, common_pb2.RUN_STATE_CANCELLED)
     assert api.events == [EndedUnreported(State.CANCELLED, Reason.BY_USER, 1)] * (not meanwhile)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -238,7 +237,7 @@ async def test_past_days_without_rows_are_dropped_and_no_others(world: World) ->
     today = datetime.now(UTC).date()
     empty, full = today - timedelta(days=9), today - timedelta(days=8)
     for day in (empty, full):
-        assert await me.store.database.call(partitions.making(day))
+        assert await me.store.database.call(partitions.make_day, day)
     at = datetime(full.year, full.month, full.day, 12, tzinfo=UTC)
     await me.fire(firing(await world.job(due=at), at=at))
     assert await me.store.drop_empty_days() == 1
@@ -255,17 +254,17 @@ async def test_a_past_day_that_takes_long_to_look_at_holds_nobody_up_and_no_othe
     today = datetime.now(UTC).date()
     first, second = today - timedelta(days=9), today - timedelta(days=8)
     for day in (first, second):
-        assert await me.store.database.call(partitions.making(day))
+        assert await me.store.database.call(partitions.make_day, day)
     as_it_is, slow = partitions.is_empty, {first}
 
-    def is_empty(day: date) -> Callable[[Connection], bool]:
+    def is_empty(connection: Connection, day: date) -> bool:
         """Full of rows that were deleted, and not vacuumed yet."""
         if day in slow:
-            return lambda c: c.exec_driver_sql("SELECT pg_sleep(30)").first() is None
-        return as_it_is(day)
+            return connection.exec_driver_sql("SELECT pg_sleep(30)").first() is None
+        return as_it_is(connection, day)
 
     monkeypatch.setattr(partitions, "is_empty", is_empty)
-    assert await me.store.database.call(partitions.dropping(first)) is False, "under the lock"
+    assert await me.store.database.call(partitions.drop_day, first) is False, "under the lock"
     await me.store.keep_house()
     assert str(first) in caplog.text
     names = {row[0] for row in await world.sql(partitions.EXISTING)}

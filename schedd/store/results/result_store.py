@@ -1,0 +1,98 @@
+"""The store of workers' reports, which any member may write: the token alone protects the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import Token
+from schedd.core.runs.model import (
+    LiveRun,
+    Report,
+    RunKey,
+    Verdict,
+)
+from schedd.core.runs.records import Unstarted
+from schedd.store.cluster import membership
+from schedd.store.connection.database import Database, in_transaction
+from schedd.store.dispatch import live_run_changes
+from schedd.store.results import reported_runs, results
+from schedd.store.statements.bisect import halved
+from schedd.store.statements.operations import operations
+from schedkit import failpoints
+from schedkit.records import dataclass, replace
+
+BEFORE_ACCEPT = failpoints.blocking("accept.before_commit")
+
+
+@operations("results")
+@dataclass(frozen=True, slots=True)
+class PostgresResultStore:
+    """`schedd.ports.ResultStore` over PostgreSQL."""
+
+    database: Database
+
+    async def reported_runs(self, keys: Sequence[RunKey]) -> dict[RunKey, LiveRun]:
+        """Return the present runs of these keys, in any state."""
+        if not keys:
+            return {}
+        return await self.database.call(reported_runs.reported_runs, keys)
+
+    async def accept(self, reports: Sequence[Report]) -> list[Verdict | None]:
+        """Return a verdict for each, in order. None: this report can't be stored.
+
+        If PostgreSQL rejects a report, it is stored without the texts of the worker.
+        """
+
+        def body(connection: Connection, batch: Sequence[Report]) -> list[Verdict]:
+            verdicts = results.accept(connection, batch)
+            BEFORE_ACCEPT()
+            return verdicts
+
+        async def write(batch: Sequence[Report]) -> list[Verdict]:
+            return await self.database.call(body, batch)
+
+        answers, broken = await halved(reports, write) if reports else ([], [])
+        verdicts = {
+            id(report): verdict
+            for batch, given in answers
+            for report, verdict in zip(batch, given, strict=True)
+        }
+        for report in broken:
+            found, _ = await halved([_bare(report)], write)
+            for _, [verdict] in found:
+                verdicts[id(report)] = verdict
+        return [verdicts.get(id(report)) for report in reports]
+
+    async def refuse(self, unstarted: Sequence[Unstarted]) -> list[RunKey]:
+        """Return runs whose worker rejected them to their earlier state, guarded by the token."""
+
+        async def write(batch: Sequence[Unstarted]) -> list[LiveRun]:
+            return await self.database.call(live_run_changes.give_back, batch, None)
+
+        answers, _ = await halved(unstarted, write) if unstarted else ([], [])
+        return [run.key for _, back in answers for run in back]
+
+    outdo = in_transaction(membership.outdo)
+
+    async def started(self, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:
+        """Record start times of assignments whose token is still current."""
+
+        async def write(batch: Sequence[tuple[RunKey, Token, datetime]]) -> None:
+            await self.database.call(reported_runs.started, batch)
+
+        if starts:
+            await halved(starts, write)
+
+
+def _bare(report: Report) -> Report:
+    """Return the report without the texts and values that the worker wrote."""
+    return replace(
+        report,
+        error="the worker's error text and output can't be stored",
+        exit_code=None,
+        result=None,
+        output=None,
+    )
