@@ -19,29 +19,29 @@ from schedd.core.runs.retention import DEFAULTS as KEPT
 from schedd.core.runs.retention import Retention
 from schedd.core.timers.catch_up_limits import DEFAULTS, LateLimits
 from schedd.ports import (
-    AccessTokenStore,
     Advances,
-    BackfillStore,
-    CalendarStore,
-    ChainStore,
     Changes,
     Checkup,
     Cluster,
     ClusterClock,
-    DeadLetterStore,
-    MembershipStore,
     Nudges,
-    PauseStore,
-    PoolStore,
     Refusals,
     ResultObjects,
     RunFeed,
     Succession,
     Tails,
-    UserStore,
     WorkerLines,
-    WorkerStore,
 )
+from schedd.store.access_tokens import AccessTokenStore
+from schedd.store.cluster.cluster_pauses import PauseStore
+from schedd.store.cluster.membership_store import MembershipStore
+from schedd.store.cluster.worker_store import WorkerStore
+from schedd.store.jobs.calendars import CalendarStore
+from schedd.store.jobs.pools import PoolStore
+from schedd.store.results.chain_store import ChainStore
+from schedd.store.results.dead_letter_store import DeadLetterStore
+from schedd.store.timers.backfill_store import BackfillStore
+from schedd.store.users import UserStore
 from schedkit.clock import boottime
 
 DEFAULT_NAMESPACE: Final = "default"

@@ -36,7 +36,7 @@ from schedd.results.progress import MemberProgress
 from schedd.rpc.peers.peers import Peers
 from schedd.runtime.cluster_clock import DatabaseClock
 from schedd.runtime.dependency_health import DependencyHealth
-from schedd.store.postgres import PostgresStore
+from schedd.store.postgres import Stores
 from schedkit.clock import boottime, utcnow
 from schedkit.errors import Misconfigured, Unavailable
 from schedkit.net.certificates import not_after
@@ -67,7 +67,7 @@ class _Read:
 class CheckupCollector:
     """The port `schedd.ports.Checkup` of one member."""
 
-    store: PostgresStore
+    store: Stores
     etcd: EtcdClient
     clock: DatabaseClock
     member: MemberLifecycle

@@ -14,7 +14,7 @@ from schedd.core.cluster.prefix_owner import CLUSTER, PrefixOwner, encode
 from schedd.etcd import client as etcd_client
 from schedd.ports import Coordination
 from schedd.store.connection.database import Database
-from schedd.store.postgres import PostgresStore
+from schedd.store.postgres import Stores
 from schedkit.errors import Misconfigured
 
 
@@ -59,7 +59,7 @@ async def write_claim(etcd: Coordination, owner: PrefixOwner) -> None:
 
 
 async def _claim(config: Config) -> str:
-    store = PostgresStore(Database(config.postgres.dsn, lanes=1))
+    store = Stores(Database(config.postgres.dsn, lanes=1))
     try:
         await store.check()
         cluster_id = await store.membership.cluster_id()

@@ -45,7 +45,7 @@ from schedd.rpc.workers.relay import Relay
 from schedd.runtime.cluster_clock import DatabaseClock
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.dependency_health import DependencyHealth
-from schedd.store.postgres import PostgresStore
+from schedd.store.postgres import Stores
 from schedd.telemetry.recorder import Telemetry
 from schedd.watch.change_bus import ChangeBus
 from schedd.watch.run_waiters import Watchers
@@ -61,7 +61,7 @@ class Ground:
 
     config: Config
     identity: MemberIdentity
-    store: PostgresStore
+    store: Stores
     clock: DatabaseClock
     etcd: EtcdClient
     access: EtcdAccess

@@ -1,6 +1,6 @@
 """The only place that ties adapters to ports: a member of the cluster, from its configuration.
 
-PostgresStore  EtcdClient          adapters
+Stores  EtcdClient          adapters
 └────┬────────┘
 DatabaseClock  Observer            time and view
 │
@@ -46,7 +46,7 @@ from schedd.rpc.workers.attach import ClusterTerms
 from schedd.runtime.cluster_clock import DatabaseClock
 from schedd.runtime.dependency_health import DependencyHealth
 from schedd.store.connection.database import Database
-from schedd.store.postgres import PostgresStore
+from schedd.store.postgres import Stores
 from schedd.telemetry.recorder import Telemetry
 from schedd.web import app as web
 from schedkit.backoff import Backoff
@@ -374,19 +374,19 @@ class MemberDaemon:
             )
 
 
-def _store(config: Config, telemetry: Telemetry) -> PostgresStore:
+def _store(config: Config, telemetry: Telemetry) -> Stores:
     database = Database(config.postgres.dsn, lanes=config.postgres.lanes, emit=telemetry.emit)
-    return PostgresStore(database, config.ahead.kept().guard)
+    return Stores(database, config.ahead.kept().guard)
 
 
-def _dependency_health(store: PostgresStore, etcd: etcd_client.EtcdClient) -> DependencyHealth:
+def _dependency_health(store: Stores, etcd: etcd_client.EtcdClient) -> DependencyHealth:
     health = DependencyHealth()
     store.database.on_rejected = partial(health.rejected, Dependency.POSTGRESQL)
     etcd.on_rejected(partial(health.rejected, Dependency.ETCD))
     return health
 
 
-def _clock(store: PostgresStore) -> DatabaseClock:
+def _clock(store: Stores) -> DatabaseClock:
     database = store.database
     return DatabaseClock(
         store.membership.probe,
@@ -397,7 +397,7 @@ def _clock(store: PostgresStore) -> DatabaseClock:
     )
 
 
-async def _look(store: PostgresStore, clock: DatabaseClock) -> str:
+async def _look(store: Stores, clock: DatabaseClock) -> str:
     """The first look at the database: its schema, its time, whose it is."""
     await store.check()
     await clock.step()

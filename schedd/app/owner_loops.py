@@ -33,17 +33,7 @@ from schedd.dispatch.pool_limits import PoolLimits
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry, no_demand
 from schedd.notify.outbox_delivery import OutboxDelivery
-from schedd.ports import (
-    ChainStore,
-    ClusterClock,
-    NotificationStore,
-    Nudges,
-    OwnerStore,
-    ResultObjects,
-    RetentionStore,
-    Sender,
-    SurveyStore,
-)
+from schedd.ports import ClusterClock, Nudges, ResultObjects, Sender
 from schedd.reconcile.auto_pause import AutoPause
 from schedd.reconcile.deadlines import Deadlines
 from schedd.reconcile.late_start_alerts import LateStarts
@@ -56,6 +46,11 @@ from schedd.sources.backfills import Backfills
 from schedd.sources.broadcasts import Broadcasts
 from schedd.sources.chains import Chains
 from schedd.sources.redrives import RedriveLoop
+from schedd.store.notify.outbox_store import NotificationStore
+from schedd.store.owner import OwnerStore
+from schedd.store.reconcile.retention_store import RetentionStore
+from schedd.store.reconcile.stats_store import SurveyStore
+from schedd.store.results.chain_store import ChainStore
 from schedd.timers.fire import FireLoop
 from schedd.timers.timer_loader import NearFuture
 from schedd.watch.run_waiters import Watchers

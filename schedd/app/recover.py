@@ -15,7 +15,7 @@ from schedd.core.cluster.coordination import Delete
 from schedd.core.cluster.membership import MAP, MEMBERS, members_of
 from schedd.etcd import client as etcd_client
 from schedd.store.connection.database import Database
-from schedd.store.postgres import PostgresStore
+from schedd.store.postgres import Stores
 from schedkit.errors import Misconfigured, Unavailable
 
 NO_ETCD: Final = (
@@ -36,7 +36,7 @@ def recover(config: Config) -> list[str]:
 
 async def _recover(config: Config) -> list[str]:
     said = await _forget_map(config)
-    store = PostgresStore(Database(config.postgres.dsn, lanes=1))
+    store = Stores(Database(config.postgres.dsn, lanes=1))
     try:
         await store.check()
         pause = await recover_in(store.recovery, None, None)

@@ -13,7 +13,7 @@ from typing import Final
 
 from schedd.core.events import Braked, Emit
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pauses
-from schedd.ports import PauseStore
+from schedd.store.cluster.cluster_pauses import PauseStore
 from schedkit.tasks import Loop
 
 READ_EVERY: Final = 1.0

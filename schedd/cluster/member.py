@@ -41,8 +41,10 @@ from schedd.cluster.tenure import LiveTenure, Loops, TenureLoop, TenureOver
 from schedd.core.cluster.membership import ClusterView, MemberView
 from schedd.core.ids import ShardId, TenureId
 from schedd.core.runs.model import AuditEntry, Tenure
-from schedd.ports import Coordination, KeepLease, LeaseKeeper, MembershipStore, RecoveryStore
+from schedd.ports import Coordination, KeepLease, LeaseKeeper
 from schedd.runtime.cluster_clock import DatabaseClock
+from schedd.store.cluster.membership_store import MembershipStore
+from schedd.store.cluster.recovery import RecoveryStore
 from schedkit import failpoints
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime

@@ -21,7 +21,8 @@ from schedd.core.cluster.coordination import NO_LEASE, Compare, Delete, LeaseId,
 from schedd.core.cluster.worker_liveness import Absence, Departures, LivenessLook, WorkerLiveness
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.model import Incarnation
-from schedd.ports import Coordination, WorkerStore
+from schedd.ports import Coordination
+from schedd.store.cluster.worker_store import WorkerStore
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable

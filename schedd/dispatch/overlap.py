@@ -28,9 +28,10 @@ from schedd.core.runs.overlap import LINED_UP, WAITS_LONG, policy_of
 from schedd.core.runs.records import Parted
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import ClusterClock, Nudges, OwnerStore
+from schedd.ports import ClusterClock, Nudges
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
+from schedd.store.owner import OwnerStore
 
 MOST_LOOKED_AT: Final = 500
 """Jobs that one scan checks; the others have their turn in the next scans."""

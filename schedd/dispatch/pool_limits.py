@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from schedd.core.runs.pools import PoolKey, PoolUsage, Rooms
-from schedd.ports import OwnerStore
+from schedd.store.owner import OwnerStore
 from schedkit.clock import boottime
 from schedkit.records import dataclass
 

@@ -34,9 +34,10 @@ from schedd.core.jobs.notifications import (
 )
 from schedd.core.jobs.receiver_limits import AT_ONCE, Receivers
 from schedd.dispatch.run_index import RunIndex
-from schedd.ports import ClusterClock, NotificationStore, Sender
+from schedd.ports import ClusterClock, Sender
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
+from schedd.store.notify.outbox_store import NotificationStore
 from schedkit.clock import boottime
 from schedkit.records import replace
 from schedkit.set_aside import set_aside

@@ -1,30 +1,9 @@
-"""Changes of all runs of a job or of a namespace: how they are read, and how they are watched."""
+"""Changes of all runs of a job or of a namespace, as they are watched."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from schedd.core.ids import JobId, RunId
-from schedd.core.runs.change_stream import Change, Cursor, MissedChanges, News, Scope
-
-
-class ChangeStore(Protocol):
-    """Looks at the rows of runs for what has changed."""
-
-    async def now(self) -> Cursor:
-        """The present moment."""
-        ...
-
-    async def since(self, cursor: Cursor, jobs: Sequence[JobId] | None) -> MissedChanges:
-        """Return the changes since then, of these jobs or of all."""
-        ...
-
-    async def unended(self, scope: Scope, most: int) -> list[RunId]:
-        """The newest that haven't ended, the oldest of them first."""
-        ...
-
-    async def read(self, run_ids: Sequence[RunId]) -> list[Change]:
-        """Return the current state of those that exist, in this order."""
-        ...
+from schedd.core.runs.change_stream import Cursor, News, Scope
 
 
 class RunFeed(Protocol):

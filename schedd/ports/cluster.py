@@ -4,16 +4,13 @@ from datetime import datetime
 from typing import Protocol
 
 from schedd.core.checkup.facts import Facts
-from schedd.core.cluster import membership
+from schedd.core.cluster.membership import ClusterView
 from schedd.core.ids import (
     Epoch,
     ShardId,
     TenureId,
     Term,
 )
-
-MemberView = membership.MemberView
-ClusterView = membership.ClusterView
 
 
 class ClusterClock(Protocol):

@@ -24,8 +24,9 @@ from schedd.core.ids import JobId, ShardId
 from schedd.core.runs.model import AuditEntry
 from schedd.core.runs.records import FailedTooOften, JobRecord, Resumption
 from schedd.dispatch.run_index import RunIndex
-from schedd.ports import ClusterClock, Nudges, OwnerStore
+from schedd.ports import ClusterClock, Nudges
 from schedd.runtime.owner_work import computed
+from schedd.store.owner import OwnerStore
 from schedkit.clock import boottime
 from schedkit.set_aside import each, set_aside
 from schedkit.tasks import Loop, in_turns

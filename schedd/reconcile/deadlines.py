@@ -39,8 +39,9 @@ from schedd.core.runs.model import LiveRun
 from schedd.core.runs.retry import fingerprint
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import ClusterClock, Nudges, OwnerStore
+from schedd.ports import ClusterClock, Nudges
 from schedd.runtime.definition_cache import DefinitionCache
+from schedd.store.owner import OwnerStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.set_aside import set_aside

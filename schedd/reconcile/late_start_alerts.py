@@ -21,8 +21,9 @@ from schedd.core.jobs.notifications import Happened
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun
 from schedd.dispatch.run_index import RunIndex
-from schedd.ports import ClusterClock, NotificationStore
+from schedd.ports import ClusterClock
 from schedd.runtime.definition_cache import DefinitionCache
+from schedd.store.notify.outbox_store import NotificationStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.set_aside import each, set_aside

@@ -21,9 +21,10 @@ from schedd.core.ids import JobId
 from schedd.core.runs.pools import PoolKey, PoolUsage
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import OwnerStore, SurveyStore
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
+from schedd.store.owner import OwnerStore
+from schedd.store.reconcile.stats_store import SurveyStore
 from schedkit.tasks import Loop
 
 LOOK_EVERY: Final = 15.0

@@ -58,9 +58,10 @@ from schedd.dispatch.overlap import OverlapEnforcer, crowded, piled_up
 from schedd.dispatch.revocations import At
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import ClusterClock, Nudges, OwnerStore
+from schedd.ports import ClusterClock, Nudges
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
+from schedd.store.owner import OwnerStore
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable

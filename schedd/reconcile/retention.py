@@ -23,7 +23,8 @@ from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.runs.model import RunKey
 from schedd.core.runs.retention import EndedRun, Retention, is_over, log_is_over
 from schedd.dispatch.run_index import RunIndex
-from schedd.ports import ClusterClock, ResultObjects, RetentionStore
+from schedd.ports import ClusterClock, ResultObjects
+from schedd.store.reconcile.retention_store import RetentionStore
 from schedkit.clock import boottime
 from schedkit.set_aside import each
 from schedkit.tasks import Loop

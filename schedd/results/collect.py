@@ -35,9 +35,10 @@ from schedd.core.runs.records import Unstarted
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.attached_worker import AttachedStream
 from schedd.dispatch.workers.worker_audit import WorkerAudit
-from schedd.ports import ClusterClock, Nudges, ResultStore
+from schedd.ports import ClusterClock, Nudges
 from schedd.results.reports import Reported, report_of
 from schedd.runtime.definition_cache import DefinitionCache
+from schedd.store.results.result_store import ResultStore
 from schedkit import failpoints
 from schedkit.clock import boottime
 from schedkit.records import dataclass, replace

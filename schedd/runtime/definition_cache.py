@@ -19,9 +19,9 @@ from schedd.core.jobs.definition import Definition, Placement, Priority
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.records import StoredDefinition
 from schedd.core.timers.pre_dispatch import armable
-from schedd.ports import OwnerStore
 from schedd.runtime.definition_texts import ITSELF, CachedDefinition, DefinitionTexts
 from schedd.runtime.owner_work import computed
+from schedd.store.owner import OwnerStore
 from schedkit.set_aside import set_aside
 from schedkit.tasks import in_turns
 

@@ -14,7 +14,8 @@ from typing import Final
 
 from schedd.cluster.owner_transactions import Transactor
 from schedd.dispatch.run_index import RunIndex
-from schedd.ports import ClusterClock, OwnerStore
+from schedd.ports import ClusterClock
+from schedd.store.owner import OwnerStore
 from schedkit.clock import boottime
 from schedkit.tasks import Loop
 

@@ -29,9 +29,10 @@ from schedd.core.timers.catch_up_limits import Room
 from schedd.dispatch.assignment import Each
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import ClusterClock, Nudges, OwnerStore
+from schedd.ports import ClusterClock, Nudges
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
+from schedd.store.owner import OwnerStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.records import replace

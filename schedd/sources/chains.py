@@ -25,9 +25,10 @@ from schedd.core.jobs.chains import After, Cycle, Join, ParentEnded, Wanted
 from schedd.core.jobs.definition import Definition, Delivery
 from schedd.core.runs.redrive import line_of
 from schedd.dispatch.run_index import RunIndex
-from schedd.ports import ChainStore, ClusterClock
+from schedd.ports import ClusterClock
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
+from schedd.store.results.chain_store import ChainStore
 from schedkit.errors import TookTooLong
 from schedkit.set_aside import set_aside
 from schedkit.tasks import Loop

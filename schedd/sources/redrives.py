@@ -14,8 +14,9 @@ from typing import Final
 from schedd.cluster.owner_transactions import Transactor
 from schedd.core.runs.redrive import line_of
 from schedd.dispatch.run_index import RunIndex
-from schedd.ports import Nudges, OwnerStore
+from schedd.ports import Nudges
 from schedd.runtime.definition_cache import DefinitionCache
+from schedd.store.owner import OwnerStore
 from schedkit.tasks import Loop
 
 LOOK_EVERY: Final = 1.0

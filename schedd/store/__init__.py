@@ -1,6 +1,6 @@
-"""Implement the stores of `schedd/ports` over PostgreSQL, the authoritative state of the cluster.
+"""Read and write PostgreSQL, the authoritative state of the cluster.
 
-    postgres, owner, users    the stores: which transaction runs where (a lane, or the small pool)
+    …Store classes      for stages and calls: which transaction runs where (a lane, the small pool)
       └ transaction bodies, plain functions of an open connection
           cluster     tenures, terms, shards, workers, the cluster pause, recovery
           timers      due timers to runs; backfills

@@ -16,9 +16,9 @@ Invariants
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import (
@@ -42,7 +42,6 @@ from schedd.core.ids import AccessTokenId
 from schedd.core.jobs.access_tokens import AccessToken
 from schedd.core.jobs.rights import Role
 from schedd.core.runs.model import AuditEntry
-from schedd.ports.access_tokens import MOST_MARKED, Noted, Revoked
 from schedd.store import audit
 from schedd.store.connection.database import Database, in_transaction
 from schedd.store.schema.tables import access_tokens as tokens
@@ -55,6 +54,12 @@ KEPT: Final = timedelta(days=30)
 
 MOST_LOGINS: Final = 100
 """Logins of one token at a time. A new login ends the oldest."""
+
+MOST_MARKED: Final = 1_000
+"""Limit on the listed tokens that end with a revoked token."""
+
+Noted: TypeAlias = Callable[[AccessToken, Sequence[AccessTokenId]], tuple[str, str]]
+"""Returns the audit's `before` and `after` for a revoked token and the tokens that end with it."""
 
 _LOCK: Final = "hashtext('schedd access tokens')"
 
@@ -85,6 +90,14 @@ _ALL: Final = select(
     literal_column(_UP.format("min(revoked_at)")).label("maker_revoked_at"),
     literal_column(_UP.format("array_agg(id::text)")).label("makers"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """A revoked token and the tokens that ended with it: the first MOST_MARKED, nearest first."""
+
+    token: AccessToken
+    with_it: Sequence[AccessTokenId]
 
 
 def create(connection: Connection, token: AccessToken, entry: AuditEntry) -> bool:
@@ -253,8 +266,8 @@ def _token_of(row: Row[Any]) -> AccessToken:
 
 
 @dataclass(frozen=True, slots=True)
-class PostgresAccessTokenStore:
-    """`schedd.ports.AccessTokenStore` over PostgreSQL."""
+class AccessTokenStore:
+    """Access tokens. Each writing call is one transaction with its audit entry."""
 
     database: Database
 

@@ -64,8 +64,10 @@ BEFORE_RESCUE = failpoints.blocking("rescue.before_commit")
 
 @operations("owner")
 @dataclass(frozen=True, slots=True)
-class PostgresOwnerStore:
-    """`schedd.ports.OwnerStore` over PostgreSQL."""
+class OwnerStore:
+    """Reads and writes of a shard's owner. Each writing call is one transaction, fenced by its
+    shards' rows. Items of shards that the claim doesn't own any more are left out.
+    """
 
     database: Database
     horizon: timedelta = GUARD

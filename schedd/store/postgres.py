@@ -8,58 +8,58 @@ from datetime import timedelta
 
 from schedd.core.timers.pre_dispatch import GUARD
 from schedd.store import access_tokens
-from schedd.store.access_tokens import PostgresAccessTokenStore
+from schedd.store.access_tokens import AccessTokenStore
 from schedd.store.cluster import checkup, cluster_events, workers
-from schedd.store.cluster.cluster_pauses import PostgresPauseStore
-from schedd.store.cluster.membership_store import PostgresMembershipStore
-from schedd.store.cluster.recovery import PostgresRecoveryStore
-from schedd.store.cluster.worker_store import PostgresWorkerStore
+from schedd.store.cluster.cluster_pauses import PauseStore
+from schedd.store.cluster.membership_store import MembershipStore
+from schedd.store.cluster.recovery import RecoveryStore
+from schedd.store.cluster.worker_store import WorkerStore
 from schedd.store.connection import write_probe
 from schedd.store.connection.database import Database, in_transaction
 from schedd.store.dispatch import pool_places
 from schedd.store.dispatch.unstarted import forget_expired
 from schedd.store.jobs import chains
-from schedd.store.jobs.calendars import PostgresCalendarStore
-from schedd.store.jobs.pools import PostgresPoolStore
-from schedd.store.notify.outbox_store import PostgresNotificationStore
-from schedd.store.owner import PostgresOwnerStore
-from schedd.store.reconcile.retention_store import PostgresRetentionStore
-from schedd.store.reconcile.stats_store import PostgresSurveyStore
-from schedd.store.results.chain_store import PostgresChainStore
-from schedd.store.results.dead_letter_store import PostgresDeadLetterStore
-from schedd.store.results.result_store import PostgresResultStore
-from schedd.store.runs.change_stream import PostgresChangeStore
+from schedd.store.jobs.calendars import CalendarStore
+from schedd.store.jobs.pools import PoolStore
+from schedd.store.notify.outbox_store import NotificationStore
+from schedd.store.owner import OwnerStore
+from schedd.store.reconcile.retention_store import RetentionStore
+from schedd.store.reconcile.stats_store import SurveyStore
+from schedd.store.results.chain_store import ChainStore
+from schedd.store.results.dead_letter_store import DeadLetterStore
+from schedd.store.results.result_store import ResultStore
+from schedd.store.runs.change_stream import ChangeStore
 from schedd.store.schema import partitions, revisions
 from schedd.store.statements import idempotency
-from schedd.store.timers.backfill_store import PostgresBackfillStore
-from schedd.store.users import PostgresUserStore
+from schedd.store.timers.backfill_store import BackfillStore
+from schedd.store.users import UserStore
 from schedkit.errors import TookTooLong
 
 log = logging.getLogger(__name__)
 
 
-class PostgresStore:
+class Stores:
     """The stores that `app/` passes to the services."""
 
     def __init__(self, database: Database, horizon: timedelta = GUARD) -> None:
         self.database = database
-        self.membership = PostgresMembershipStore(database)
-        self.owner = PostgresOwnerStore(database, horizon)
-        self.results = PostgresResultStore(database)
-        self.workers = PostgresWorkerStore(database)
-        self.users = PostgresUserStore(database)
-        self.calendars = PostgresCalendarStore(database)
-        self.pools = PostgresPoolStore(database)
-        self.pauses = PostgresPauseStore(database)
-        self.backfills = PostgresBackfillStore(database)
-        self.dead_letters = PostgresDeadLetterStore(database)
-        self.notifications = PostgresNotificationStore(database)
-        self.chains = PostgresChainStore(database)
-        self.recovery = PostgresRecoveryStore(database)
-        self.retention = PostgresRetentionStore(database)
-        self.survey = PostgresSurveyStore(database)
-        self.changes = PostgresChangeStore(database)
-        self.access_tokens = PostgresAccessTokenStore(database)
+        self.membership = MembershipStore(database)
+        self.owner = OwnerStore(database, horizon)
+        self.results = ResultStore(database)
+        self.workers = WorkerStore(database)
+        self.users = UserStore(database)
+        self.calendars = CalendarStore(database)
+        self.pools = PoolStore(database)
+        self.pauses = PauseStore(database)
+        self.backfills = BackfillStore(database)
+        self.dead_letters = DeadLetterStore(database)
+        self.notifications = NotificationStore(database)
+        self.chains = ChainStore(database)
+        self.recovery = RecoveryStore(database)
+        self.retention = RetentionStore(database)
+        self.survey = SurveyStore(database)
+        self.changes = ChangeStore(database)
+        self.access_tokens = AccessTokenStore(database)
 
     async def check(self) -> None:
         """Check the schema and warn of missing timeouts, at start.

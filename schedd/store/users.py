@@ -36,8 +36,10 @@ from schedkit.records import dataclass
 
 @operations("users")
 @dataclass(frozen=True, slots=True)
-class PostgresUserStore:
-    """`schedd.ports.UserStore` over PostgreSQL."""
+class UserStore:
+    """Reads and writes of user calls. Each writing call is one transaction with its audit entry.
+    Calls on jobs lock the shard row first, then jobs, timers, runs (PROTOCOL 3).
+    """
 
     database: Database
     reads: BatchedReads = field(init=False)

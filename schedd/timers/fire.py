@@ -51,11 +51,12 @@ from schedd.core.timers import fire_plan, fire_steps
 from schedd.core.timers.cluster_pauses import Pauses
 from schedd.core.timers.fire_plan import NOT_EARLY, FirePlan
 from schedd.dispatch.run_index import RunIndex
-from schedd.ports import ClusterClock, OwnerStore
+from schedd.ports import ClusterClock
 from schedd.runtime.budgeted_work import on_loop
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.runtime.owner_work import THREAD
+from schedd.store.owner import OwnerStore
 from schedd.timers.timer_loader import LOAD_EVERY, NearFuture
 from schedkit import failpoints
 from schedkit.clock import boottime

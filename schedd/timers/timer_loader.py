@@ -25,8 +25,9 @@ from schedd.cluster.cluster_pause import ClusterPause
 from schedd.core.ids import JobId
 from schedd.core.runs.model import Timer
 from schedd.dispatch.run_index import RunIndex
-from schedd.ports import ClusterClock, OwnerStore
+from schedd.ports import ClusterClock
 from schedd.runtime.definition_cache import DefinitionCache
+from schedd.store.owner import OwnerStore
 from schedkit.errors import Unavailable
 from schedkit.tasks import Loop, in_turns
 

@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 
 from schedd.core.ids import RunId
 from schedd.core.runs.change_stream import Change, Cursor, MissedChanges, Scope
-from schedd.ports.changes import ChangeStore
+from schedd.store.runs.change_stream import ChangeStore
 from schedkit.single_flight import NEXT, RUNNING, SingleFlight
 
 AT_ONCE: Final = 500

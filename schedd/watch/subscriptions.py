@@ -20,7 +20,7 @@ from typing import Final
 
 from schedd.core.ids import Hint, JobId, RunId
 from schedd.core.runs.change_stream import Box, Change, Cursor, Gap, MissedChanges, News, Scope
-from schedd.ports.changes import ChangeStore
+from schedd.store.runs.change_stream import ChangeStore
 from schedd.watch.change_bus import MOST_HINTS, ChangeBus, cares
 from schedd.watch.snapshots import Reads, SnapshotReads
 from schedkit.clock import boottime

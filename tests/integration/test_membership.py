@@ -26,7 +26,7 @@ from schedd.core.ids import SHARDS, Epoch, ShardId, TenureId, Term
 from schedd.etcd.access import EtcdAccess
 from schedd.etcd.client import EtcdClient, connect
 from schedd.store.connection.database import Database
-from schedd.store.postgres import PostgresStore
+from schedd.store.postgres import Stores
 from schedd.store.schema import migrate
 from schedkit.errors import Unavailable
 from support.etcd import EtcdCluster
@@ -71,7 +71,7 @@ class World:
 
     members: MemberProcesses
     etcd: EtcdClient
-    store: PostgresStore
+    store: Stores
     hands: Callable[[float], Hands]
 
     async def view(self) -> ClusterView:
@@ -143,7 +143,7 @@ async def a_world(etcd: EtcdCluster, server: ScratchServer, folder: Path) -> Asy
     """A database and a root of keys of their own."""
     root = f"members-{os.getpid()}-{next(_roots)}/"
     dsn = server.create_database(template="membership_template")
-    store = PostgresStore(Database(dsn))
+    store = Stores(Database(dsn))
     async with connect(EtcdAccess(etcd.endpoints), deadline=0.5, root=root) as client:
         with MemberProcesses(etcd.endpoints, dsn, folder, root=root, ttl=TTL) as members:
             yield World(members, client, store, partial(hands_since, server, dsn))

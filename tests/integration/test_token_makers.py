@@ -16,10 +16,9 @@ from schedd.api.auth.authentication import FRESH
 from schedd.api.errors import Unauthenticated
 from schedd.core.ids import AccessTokenId
 from schedd.core.jobs.access_tokens import AccessToken
-from schedd.ports.access_tokens import MOST_MARKED
-from schedd.store.access_tokens import MOST_LOGINS
+from schedd.store.access_tokens import MOST_LOGINS, MOST_MARKED
 from schedd.store.connection.database import Database
-from schedd.store.postgres import PostgresStore
+from schedd.store.postgres import Stores
 from schedproto.v1 import auth_service_pb2 as auth
 from support.wait import PATIENCE, wait_until_async
 from support.web import Web, bearer, served, token
@@ -361,7 +360,7 @@ async def test_very_many_that_have_ended_are_forgotten_a_part_at_a_time(web: Web
     await with_logins(web, top[0], MANY, ends="-31 days")
     over = "UPDATE access_tokens SET expires_at = now() - interval '31 days' WHERE token_id = %s"
     await run(web, over, top[0])
-    store = PostgresStore(Database(hasty(dsn, 400), lanes=1))
+    store = Stores(Database(hasty(dsn, 400), lanes=1))
 
     async def forgotten() -> bool:
         await store.keep_house()  # once, unless the machine is busy

@@ -38,14 +38,17 @@ from schedd.dispatch.overlap import OverlapEnforcer
 from schedd.dispatch.pool_limits import PoolLimits
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import OwnerStore, PauseStore
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import NEVER_EDITED, CachedDefinition
 from schedd.sources.broadcasts import Broadcasts
+from schedd.store.cluster.cluster_pauses import PauseStore
+from schedd.store.owner import OwnerStore
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, owning, run
+from support.twin_of import twin_of
 
 
+@twin_of(OwnerStore)
 @dataclass
 class Rows:
     """What the assign statement would do: `limits` of admitted runs by job, `generations` now."""

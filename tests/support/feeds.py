@@ -18,16 +18,19 @@ from uuid import UUID
 from schedd.core.ids import JobId, RunId
 from schedd.core.runs.change_stream import Change, Cursor, Gap, MissedChanges, News, Scope
 from schedd.core.runs.lifecycle import State
+from schedd.store.runs.change_stream import ChangeStore
 from schedd.watch.change_bus import ChangeBus
 from schedd.watch.subscriptions import Feed
 from schedkit.errors import Unavailable
 from support.runs import record
+from support.twin_of import twin_of
 from support.wait import PATIENCE, wait_until_async
 
 ALL: Final = Scope("default")
 ETL, OTHER = JobId(UUID(int=1)), JobId(UUID(int=2))
 
 
+@twin_of(ChangeStore)
 class Rows:
     """Runs as a database has them: each write is a transaction. Counts what it is asked.
     While `held` isn't set, who asks for what lives waits; `given_up`: one didn't any longer.

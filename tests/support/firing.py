@@ -25,19 +25,22 @@ from schedd.core.schedule import compiled_schedule
 from schedd.core.schedule.calendars import Exclusion
 from schedd.core.timers.pre_dispatch import NEVER, Lookahead
 from schedd.dispatch.run_index import RunIndex
-from schedd.ports import OwnerStore, PauseStore
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
+from schedd.store.cluster.cluster_pauses import PauseStore
+from schedd.store.owner import OwnerStore
 from schedd.timers.fire import FireLoop
 from schedd.timers.timer_loader import NearFuture
 from schedproto.v1 import job_pb2
 from support.runs import NOW, SetClock, owning, run
+from support.twin_of import twin_of
 
 JOB = run(1).job_id
 TIMER = Timer(JOB, run(1).shard, 1, NOW, NOW)
 EVERY = compiled_schedule.EverySchedule(timedelta(seconds=5))
 
 
+@twin_of(OwnerStore)
 @dataclass
 class Rows:
     """One timer, and a fire statement that does as it is told."""

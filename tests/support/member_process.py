@@ -86,12 +86,12 @@ async def _live(settings: Settings) -> None:
     from schedd.etcd.lease_keeper import keep_lease
     from schedd.runtime.cluster_clock import DatabaseClock
     from schedd.store.connection.database import Database
-    from schedd.store.postgres import PostgresStore
+    from schedd.store.postgres import Stores
 
     draining = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, draining.set)
     access, deadline = EtcdAccess(tuple(settings.endpoints)), settings.ttl / 6
-    store = PostgresStore(Database(settings.dsn))
+    store = Stores(Database(settings.dsn))
     async with connect(access, deadline=deadline, root=settings.root) as client:
         member = MemberLifecycle(
             MemberIdentity(settings.name, "127.0.0.1:1", "127.0.0.1:2", settings.weight),

@@ -47,7 +47,7 @@ from schedd.core.runs.model import (
 )
 from schedd.core.runs.records import Assignments, FireOutcome, JobRecord, StoredDefinition
 from schedd.store.connection.database import Database
-from schedd.store.postgres import PostgresStore
+from schedd.store.postgres import Stores
 from schedd.store.statements import arrays
 from support.wait import wait_until
 
@@ -73,7 +73,7 @@ FROM unnest(%(ids)s::uuid[], %(shards)s::int[], %(due)s::timestamptz[]) u(id, sh
 class Member:
     """One member of the cluster: its own connections, tenure and shards."""
 
-    store: PostgresStore
+    store: Stores
     tenure: TenureId
     timeline: Timeline
     epochs: dict[ShardId, Epoch] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class World:
 
     async def member(self, *, take: bool = True, **options: Any) -> Member:
         """A new member with an open tenure; it takes all shards unless told not to."""
-        store = PostgresStore(Database(self.dsn, lanes=LANES), **options)
+        store = Stores(Database(self.dsn, lanes=LANES), **options)
         probe = await store.membership.probe()
         member = Member(store, TenureId(uuid4()), probe.timeline)
         self.members.append(member)
@@ -142,7 +142,7 @@ class World:
         return member
 
     @property
-    def store(self) -> PostgresStore:
+    def store(self) -> Stores:
         """Any member's."""
         return self.members[0].store
 

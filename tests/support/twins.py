@@ -43,8 +43,11 @@ from schedd.core.runs.model import AuditEntry, Claim, RunKey, ShardRow, Tenure
 from schedd.core.runs.records import Probe, StoredDefinition, WaitingRun
 from schedd.core.timers.cluster_pauses import Pause, Pauses
 from schedd.ports import LeaseKeeper
+from schedd.store.cluster.membership_store import MembershipStore
+from schedd.store.cluster.recovery import RecoveryStore
 from schedkit.clock import utcnow
 from schedkit.errors import Unavailable
+from support.twin_of import twin_of
 
 # ── etcd ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -283,9 +286,10 @@ class TwinDatabase:
         return {row.id: row.owner for row in self.shards.values()}
 
 
+@twin_of(MembershipStore, RecoveryStore)
 @dataclass(slots=True)
 class TwinMembershipStore:
-    """The port `MembershipStore` for one member."""
+    """`MembershipStore` and `RecoveryStore` for one member."""
 
     rows: TwinDatabase
     cut: bool = False
@@ -393,7 +397,7 @@ class TwinMembershipStore:
             if (row.owner, row.epoch, row.timeline) == (claim.tenure, epoch, claim.timeline):
                 self.rows.shards[shard] = replace(row, owner=None)
 
-    # ── the port `RecoveryStore` ─────────────────────────────────────────────────────────────
+    # ── `RecoveryStore` ──────────────────────────────────────────────────────────────────────
 
     async def read_mark(self) -> Mark:
         """Where the rows stand."""

@@ -37,7 +37,7 @@ from schedd.rpc.peers.wake_ups import Nudger
 from schedd.rpc.workers.job_refusals import AskedRefusals
 from schedd.runtime.cluster_clock import DatabaseClock
 from schedd.store.connection.database import Database
-from schedd.store.postgres import PostgresStore
+from schedd.store.postgres import Stores
 from schedd.telemetry.recorder import Telemetry
 from schedd.watch.run_waiters import Watchers
 from schedd.watch.subscriptions import Feed
@@ -136,7 +136,7 @@ class Web:
     url: str
     session: aiohttp.ClientSession
     cluster: ToldCluster
-    store: PostgresStore
+    store: Stores
     services: Services
     telemetry: Telemetry
     app: Starlette
@@ -207,7 +207,7 @@ async def served(
     dsn: str, *, demanded: bool = False, reach: Reach = STRAIGHT
 ) -> AsyncIterator[Web]:
     """A member's HTTP face over this migrated database."""
-    store = PostgresStore(Database(dsn, lanes=1))
+    store = Stores(Database(dsn, lanes=1))
     cluster, telemetry, reasons = ToldCluster(), Telemetry(), []
     clock = DatabaseClock(store.membership.probe)
     await clock.step()

@@ -24,7 +24,7 @@ from schedd.core.jobs.access_tokens import (
 )
 from schedd.core.jobs.rights import EVERY, Role, is_name
 from schedd.core.runs.model import AuditEntry
-from schedd.ports.access_tokens import Revoked
+from schedd.store.access_tokens import Revoked
 from schedproto.v1 import auth_service_pb2 as wire
 
 MOST_NAMESPACES: Final = 100

@@ -35,7 +35,8 @@ from schedd.api.runs.stream_readers import TICK, Readers
 from schedd.core.ids import AccessTokenId
 from schedd.core.jobs.access_tokens import AccessToken, read
 from schedd.core.jobs.rights import ANONYMOUS, SCHEME, Identity, identity_of
-from schedd.ports import AccessTokenStore, ClusterClock
+from schedd.ports import ClusterClock
+from schedd.store.access_tokens import AccessTokenStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.group_commit import GroupCommit

@@ -33,7 +33,8 @@ from schedd.core.cluster.membership import (
 from schedd.core.cluster.shard_assignment import assign
 from schedd.core.cluster.shard_map import ShardMap, encode
 from schedd.core.ids import TenureId, Timeline
-from schedd.ports import Coordination, MembershipStore
+from schedd.ports import Coordination
+from schedd.store.cluster.membership_store import MembershipStore
 from schedkit import failpoints
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedd.core.cluster.database_stats import LOOK_EVERY, StatsWatch
 from schedd.core.events import DatabaseSeen, Emit
-from schedd.ports import SurveyStore
+from schedd.store.reconcile.stats_store import SurveyStore
 from schedkit.tasks import Loop
 
 

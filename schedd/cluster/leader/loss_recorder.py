@@ -18,7 +18,8 @@ from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.cluster.cluster_events import ClusterEvent, EventKind
 from schedd.core.events import ClusterWatched, Emit
 from schedd.core.ids import IncarnationId
-from schedd.ports import MembershipStore, WorkerStore
+from schedd.store.cluster.membership_store import MembershipStore
+from schedd.store.cluster.worker_store import WorkerStore
 from schedkit.tasks import Loop
 
 log = logging.getLogger(__name__)

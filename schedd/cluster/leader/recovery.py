@@ -37,8 +37,9 @@ from schedd.core.runs.model import AuditEntry, RunKey
 from schedd.core.runs.records import StoredDefinition, WaitingRun
 from schedd.core.runs.retry import fingerprint
 from schedd.core.timers.cluster_pauses import Pause, Pauses
-from schedd.ports import Coordination, RecoveryStore
+from schedd.ports import Coordination
 from schedd.runtime.job_codec import stored_definition
+from schedd.store.cluster.recovery import RecoveryStore
 from schedkit.backoff import Backoff
 from schedkit.tasks import Loop
 

@@ -17,7 +17,8 @@ from typing import NoReturn, Protocol
 
 from schedd.cluster.leader.election import Mandate, holds
 from schedd.core.ids import Term
-from schedd.ports import Coordination, MembershipStore
+from schedd.ports import Coordination
+from schedd.store.cluster.membership_store import MembershipStore
 from schedkit.tasks import guard, heed_cancellation
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,9 @@ from schedd.core.ids import IncarnationId, Token
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import AuditEntry, Incarnation, RunKey
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import ResultStore, UserStore, WorkerStore
+from schedd.store.cluster.worker_store import WorkerStore
+from schedd.store.results.result_store import ResultStore
+from schedd.store.users import UserStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.records import dataclass

@@ -162,8 +162,8 @@ def audited(connection: Connection, before: Pauses, entry: AuditOf) -> Pauses:
 
 @operations("pauses")
 @dataclass(frozen=True, slots=True)
-class PostgresPauseStore:
-    """`schedd.ports.PauseStore` over PostgreSQL."""
+class PauseStore:
+    """Pauses of the whole cluster. Both writes hold every shard's row (PROTOCOL 3)."""
 
     database: Database
 

@@ -29,8 +29,8 @@ BEFORE_TAKE = failpoints.blocking("take.before_commit")
 
 @operations("membership")
 @dataclass(frozen=True, slots=True)
-class PostgresMembershipStore:
-    """`schedd.ports.MembershipStore` over PostgreSQL."""
+class MembershipStore:
+    """Tenures, the leader's term, and the shards' owners and epochs."""
 
     database: Database
 

@@ -215,8 +215,10 @@ def end(
 
 @operations("recovery")
 @dataclass(frozen=True, slots=True)
-class PostgresRecoveryStore:
-    """`schedd.ports.RecoveryStore` over PostgreSQL."""
+class RecoveryStore:
+    """Marks and recovery. Each writing call is one transaction that compares the term. None or
+    False: the term has ended. `term` None: an operator's call, while no member runs.
+    """
 
     database: Database
 

@@ -10,8 +10,8 @@ from schedkit.records import dataclass
 
 @operations("workers")
 @dataclass(frozen=True, slots=True)
-class PostgresWorkerStore:
-    """`schedd.ports.WorkerStore` over PostgreSQL."""
+class WorkerStore:
+    """Incarnations and drains of workers."""
 
     database: Database
 

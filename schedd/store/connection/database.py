@@ -416,7 +416,7 @@ class Database:
             record.invalidate()
 
 
-class Store(Protocol):
+class _Store(Protocol):
     """A class whose methods are transactions."""
 
     @property
@@ -425,11 +425,11 @@ class Store(Protocol):
 
 def in_transaction(
     body: Callable[Concatenate[Connection, P], T],
-) -> Callable[Concatenate[Store, P], Coroutine[Any, Any, T]]:
+) -> Callable[Concatenate[_Store, P], Coroutine[Any, Any, T]]:
     """Return the method of a store that runs this body in one transaction, by `Database.call`."""
 
     @wraps(body)
-    async def method(store: Store, /, *arguments: P.args, **named: P.kwargs) -> T:
+    async def method(store: _Store, /, *arguments: P.args, **named: P.kwargs) -> T:
         return await store.database.call(body, *arguments, **named)
 
     return method

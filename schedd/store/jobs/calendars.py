@@ -305,8 +305,8 @@ def _record(row: Row[Any]) -> CalendarRecord:
 
 @operations("calendars")
 @dataclass(frozen=True, slots=True)
-class PostgresCalendarStore:
-    """`schedd.ports.CalendarStore` over PostgreSQL."""
+class CalendarStore:
+    """Reads and writes of user calls on calendars. Definitions pin versions of calendars."""
 
     database: Database
 

@@ -249,8 +249,8 @@ def _record(row: Row[Any]) -> PoolRecord:
 
 @operations("pools")
 @dataclass(frozen=True, slots=True)
-class PostgresPoolStore:
-    """`schedd.ports.PoolStore` over PostgreSQL."""
+class PoolStore:
+    """Reads and writes of user calls on pools. Dispatch enforces their limits (`OwnerStore`)."""
 
     database: Database
 

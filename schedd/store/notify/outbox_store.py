@@ -28,8 +28,8 @@ AFTER_CLAIM = failpoints.awaited("notify.after_claim")
 
 @operations("notifications")
 @dataclass(frozen=True, slots=True)
-class PostgresNotificationStore:
-    """`schedd.ports.NotificationStore` over PostgreSQL."""
+class NotificationStore:
+    """Reads and writes of an owner for the outbox."""
 
     database: Database
 

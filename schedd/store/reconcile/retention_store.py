@@ -21,8 +21,8 @@ BEFORE_DELETE = failpoints.blocking("retention.before_commit")
 
 @operations("retention")
 @dataclass(frozen=True, slots=True)
-class PostgresRetentionStore:
-    """`schedd.ports.RetentionStore` over PostgreSQL."""
+class RetentionStore:
+    """Pages of old data are hints. Deletions check each row again, under the claim."""
 
     database: Database
 

@@ -1,4 +1,4 @@
-"""`schedd.ports.SurveyStore` over PostgreSQL."""
+"""The store of statistics: short reads, however much data there is."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from schedkit.records import dataclass
 
 @operations("survey")
 @dataclass(frozen=True, slots=True)
-class PostgresSurveyStore:
-    """Statistics that are read regularly."""
+class SurveyStore:
+    """Statistics that are read regularly. No decision depends on them."""
 
     database: Database
 

@@ -25,8 +25,8 @@ BEFORE_JOIN = failpoints.blocking("chain.before_commit")
 
 @operations("chains")
 @dataclass(frozen=True, slots=True)
-class PostgresChainStore:
-    """`schedd.ports.ChainStore` over PostgreSQL."""
+class ChainStore:
+    """Reads and writes of an owner for joins, and reads of calls for the graph."""
 
     database: Database
 

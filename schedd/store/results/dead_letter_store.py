@@ -10,8 +10,8 @@ from schedkit.records import dataclass
 
 @operations("dead_letters")
 @dataclass(frozen=True, slots=True)
-class PostgresDeadLetterStore:
-    """`schedd.ports.DeadLetterStore` over PostgreSQL."""
+class DeadLetterStore:
+    """Dead letters and redrives as users see them. Owners create the runs of redrives."""
 
     database: Database
 

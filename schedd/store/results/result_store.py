@@ -29,8 +29,8 @@ BEFORE_ACCEPT = failpoints.blocking("accept.before_commit")
 
 @operations("results")
 @dataclass(frozen=True, slots=True)
-class PostgresResultStore:
-    """`schedd.ports.ResultStore` over PostgreSQL."""
+class ResultStore:
+    """Writes of any member for reports of workers."""
 
     database: Database
 

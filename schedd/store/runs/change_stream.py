@@ -233,8 +233,8 @@ def _now(connection: Connection) -> tuple[Cursor, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class PostgresChangeStore:
-    """`schedd.ports.ChangeStore` over PostgreSQL."""
+class ChangeStore:
+    """Reads what changed in the rows of runs."""
 
     database: Database
     most: int = MOST

@@ -16,8 +16,8 @@ from schedkit.records import dataclass
 
 @operations("backfills")
 @dataclass(frozen=True, slots=True)
-class PostgresBackfillStore:
-    """`schedd.ports.BackfillStore` over PostgreSQL."""
+class BackfillStore:
+    """Backfills as users see them. The jobs' owners create the runs (`OwnerStore`)."""
 
     database: Database
 

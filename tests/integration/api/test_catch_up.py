@@ -28,9 +28,10 @@ from schedd.dispatch.overlap import OverlapEnforcer
 from schedd.dispatch.pool_limits import PoolLimits
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import Nudges, PauseStore
+from schedd.ports import Nudges
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.sources.broadcasts import Broadcasts
+from schedd.store.cluster.cluster_pauses import PauseStore
 from schedd.timers.fire import FireLoop
 from schedd.timers.timer_loader import NearFuture
 from schedproto.v1 import job_pb2

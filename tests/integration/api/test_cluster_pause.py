@@ -11,7 +11,7 @@ import pytest
 from schedd.api.errors import FailedPrecondition, InvalidArgument, OutcomeUnclear
 from schedd.cluster.leader.recovery import recover
 from schedd.core.runs.lifecycle import State
-from schedd.store.cluster.recovery import PostgresRecoveryStore
+from schedd.store.cluster.recovery import RecoveryStore
 from schedproto.v1 import cluster_service_pb2 as wire
 from schedproto.v1 import common_pb2, job_pb2, job_service_pb2, run_service_pb2
 from support.store import draft
@@ -92,7 +92,7 @@ async def test_why_a_run_waits_names_the_pause_and_what_ends_it(api):
 async def test_a_recovery_is_told_and_resumed_by_a_choice_alone(api):
     """P2.9"""
     store = api.services.pauses
-    held = await recover(PostgresRecoveryStore(store.database), None, None)
+    held = await recover(RecoveryStore(store.database), None, None)
     seen = await api("GetCluster", wire.GetClusterRequest())
     assert (seen.paused, seen.recovering, seen.pause_note) == (True, True, held.note)
     assert seen.lost_until.seconds
@@ -130,7 +130,7 @@ async def test_a_resume_catches_up_since_no_time_to_come_and_any_past(api):
 
 
 async def test_a_note_beside_a_recovery_keeps_what_was_lost_and_the_way_out(api):
-    held = await recover(PostgresRecoveryStore(api.services.pauses.database), None, None)
+    held = await recover(RecoveryStore(api.services.pauses.database), None, None)
     noted = await api("PauseCluster", wire.PauseClusterRequest(note="on it"))
     assert noted.pause_note == f"{held.note} (tester: on it)"
 

@@ -22,7 +22,7 @@ from schedd.core.ids import IncarnationId
 from schedd.core.runs.model import Incarnation
 from schedd.etcd.access import EtcdAccess
 from schedd.etcd.client import EtcdClient, connect
-from schedd.store.postgres import PostgresStore
+from schedd.store.postgres import Stores
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.tasks import Loop
@@ -55,7 +55,7 @@ class Member:
 
 
 @asynccontextmanager
-async def joined(cluster: EtcdCluster, store: PostgresStore) -> AsyncIterator[Member]:
+async def joined(cluster: EtcdCluster, store: Stores) -> AsyncIterator[Member]:
     """A member that has just started, as soon as it has read etcd once."""
     async with connect(EtcdAccess(cluster.endpoints), deadline=TTL / 6) as etcd:
         observer = Observer(etcd)

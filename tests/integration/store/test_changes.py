@@ -16,7 +16,7 @@ from schedd.core.runs.model import LiveRun, Trigger
 from schedd.core.runs.records import JobRecord
 from schedd.core.runs.run_records import RunRecord
 from schedd.store.runs import change_stream
-from schedd.store.runs.change_stream import PostgresChangeStore
+from schedd.store.runs.change_stream import ChangeStore
 from support.store import MINUTE, START, Member, World, draft, firing, manual_run, ok, report
 
 EVERYTHING = Scope("default")
@@ -42,8 +42,8 @@ async def triggered(world: World, me: Member, job: JobRecord, at: datetime) -> L
     return made.run
 
 
-def looking(world: World, most: int = MANY) -> PostgresChangeStore:
-    return PostgresChangeStore(world.store.database, most)
+def looking(world: World, most: int = MANY) -> ChangeStore:
+    return ChangeStore(world.store.database, most)
 
 
 async def test_each_way_in_which_a_run_is_stored_is_a_change_and_only_since_then(

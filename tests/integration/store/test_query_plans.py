@@ -20,7 +20,7 @@ from schedd.core.runs.model import Crowd, LiveRun, Loss, RunKey
 from schedd.core.runs.records import Unstarted
 from schedd.core.runs.redrive import LetterFilter, RedriveLine
 from schedd.core.timers.backfill import BackfillRequest, Rerun
-from schedd.store.runs.change_stream import PostgresChangeStore
+from schedd.store.runs.change_stream import ChangeStore
 from support.store import World, draft, firing, job_record, ok, report
 
 BATCH = 500
@@ -328,7 +328,7 @@ async def test_who_looks_for_changes_walks_through_no_table_of_runs(
     await filled(world)
     [[job]] = await world.sql("SELECT job_id FROM runs LIMIT 1")
     await analyzed(world)
-    looks = PostgresChangeStore(world.store.database, 100)
+    looks = ChangeStore(world.store.database, 100)
     now = await looks.now()
 
     found = explain(world)
@@ -354,7 +354,7 @@ async def test_a_stream_that_begins_sorts_nothing_however_many_have_not_ended(wo
     await world.sql(LIVING)
     await analyzed(world)
     [[job]] = await world.sql("SELECT job_id FROM runs LIMIT 1")
-    looks = PostgresChangeStore(world.store.database)
+    looks = ChangeStore(world.store.database)
     plans: list[dict[str, Any]] = []
 
     def look(conn, cursor, statement, parameters, context, executemany):

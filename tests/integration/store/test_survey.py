@@ -16,8 +16,8 @@ from schedd.core.events import Called, Event, Service
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.pools import pool_key
 from schedd.store.connection.database import Database
-from schedd.store.postgres import PostgresStore
-from schedd.store.reconcile.stats_store import PostgresSurveyStore
+from schedd.store.postgres import Stores
+from schedd.store.reconcile.stats_store import SurveyStore
 from schedkit.errors import Unavailable
 from support.postgres import ScratchServer
 from support.store import START, Member, World, ok
@@ -83,7 +83,7 @@ async def test_a_role_that_may_see_no_others_times_learns_that_one_writes_and_it
     await world.sql("GRANT SELECT ON cluster, dead_letters TO peeper")
     url = make_url(dsn).set(username="peeper").render_as_string(hide_password=False)
     database = Database(url, lanes=1)
-    survey = PostgresSurveyStore(database)
+    survey = SurveyStore(database)
     try:
         async with open_transaction(me, "SELECT txid_current()"):
             look = await survey.look()
@@ -102,7 +102,7 @@ async def test_a_role_that_may_see_no_others_times_learns_that_one_writes_and_it
 
 async def test_each_transaction_is_timed_under_the_call_that_it_is_made_for(dsn: str) -> None:
     told: list[Event] = []
-    store = PostgresStore(Database(dsn, lanes=1, emit=told.append))
+    store = Stores(Database(dsn, lanes=1, emit=told.append))
     try:
         await store.membership.read_shards()
         await store.owner.live_runs([], [State.PENDING])
@@ -125,7 +125,7 @@ async def test_a_call_that_fails_is_timed_too_and_told_as_failed() -> None:
     database = Database("postgresql://127.0.0.1:1/nowhere", lanes=1, emit=told.append)
     try:
         with pytest.raises(Unavailable):
-            await PostgresStore(database).membership.read_term()
+            await Stores(database).membership.read_term()
     finally:
         database.close()
     [event] = [event for event in told if isinstance(event, Called)]

@@ -14,12 +14,14 @@ from schedd.api.runs.cursors import LogPosition
 from schedd.api.runs.logs import Reached
 from schedd.core.ids import RunId, Token
 from schedd.core.runs.lifecycle import State
+from schedd.store.users import UserStore
 from schedd.watch.run_waiters import Watchers
 from schedkit.objects import NoSuchObject, StoreAway
 from schedkit.objects.frames import framed
 from schedkit.objects.reading import Damaged
 from schedproto.v1 import run_pb2
 from support.runs import run
+from support.twin_of import twin_of
 
 OUT, ERR = run_pb2.LogPiece.STREAM_STDOUT, run_pb2.LogPiece.STREAM_STDERR
 
@@ -80,6 +82,7 @@ def test_what_comes_twice_is_given_once_and_what_is_missing_is_counted() -> None
     assert {one.fencing_token for one in given if one} == {7}
 
 
+@twin_of(UserStore)
 @dataclass
 class Rows:
     """A run as it stands at each look, the last for ever, and what its attempts write, stored when

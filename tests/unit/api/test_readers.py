@@ -22,14 +22,17 @@ from schedd.api.services import Caller
 from schedd.core.ids import AccessTokenId
 from schedd.core.jobs.access_tokens import AccessToken, text_of
 from schedd.core.jobs.rights import ANONYMOUS, Identity, IdentityKind, Role
+from schedd.store.access_tokens import AccessTokenStore
 from schedkit.errors import Unavailable
 from schedproto.v1.run_service_pb2 import WatchRunsRequest
+from support.twin_of import twin_of
 from support.wait import PATIENCE, wait_until_async
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CERTIFIED = Identity(IdentityKind.USER, "bob", {"*": Role.VIEWER}, until=NOW + timedelta(days=1))
 
 
+@twin_of(AccessTokenStore)
 class Stored:
     """What is stored of tokens, for as many members as there are; `now` is their clock's."""
 

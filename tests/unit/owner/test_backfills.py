@@ -14,16 +14,18 @@ from schedd.core.ids import BackfillId, ShardId
 from schedd.core.runs.model import Claim, LiveRun
 from schedd.core.timers.backfill_records import OpenBackfill
 from schedd.dispatch.run_index import RunIndex
-from schedd.ports import OwnerStore
 from schedd.sources import backfills
 from schedd.sources.backfills import LINGERS, LOOK_EVERY, WHILE_FED, Backfills
+from schedd.store.owner import OwnerStore
 from schedkit.errors import Unavailable
 from support.runs import SetClock, owning, run
+from support.twin_of import twin_of
 
 OPEN = OpenBackfill(BackfillId(UUID(int=1)), run(1).job_id, ShardId(0))
 ELSEWHERE = OpenBackfill(BackfillId(UUID(int=2)), run(2).job_id, ShardId(1))
 
 
+@twin_of(OwnerStore)
 @dataclass
 class Rows:
     """Backfills with room, and what is made of them."""

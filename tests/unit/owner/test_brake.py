@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.core.events import Braked, Event
 from schedd.core.runs.model import AuditEntry
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
+from schedd.store.cluster.cluster_pauses import PauseStore
 from support.runs import NOW
+from support.twin_of import twin_of
 
 PAUSED = Pauses(1, (Pause(NOW, "ops", "disks"),))
 RESUMED = Pauses(2, (Pause(NOW, "ops", "disks", NOW),))
@@ -16,6 +19,7 @@ RESUMED = Pauses(2, (Pause(NOW, "ops", "disks", NOW),))
 Entry = Callable[[Pauses, Pauses], AuditEntry]
 
 
+@twin_of(PauseStore)
 class Rows:
     """The row as the test sets it."""
 
@@ -30,7 +34,7 @@ class Rows:
     async def pause(self, by: str, note: str, entry: Entry) -> Pauses:
         raise AssertionError("the brake only reads")
 
-    async def resume(self, catch_up: bool, entry: Entry) -> Pauses:
+    async def resume(self, catch_up: bool | None, since: datetime | None, entry: Entry) -> Pauses:
         raise AssertionError("the brake only reads")
 
 

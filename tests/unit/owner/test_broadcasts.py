@@ -15,12 +15,14 @@ from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Claim, LiveRun, RunKey
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import OwnerStore
 from schedd.sources.broadcasts import Broadcasts
+from schedd.store.owner import OwnerStore
 from support.dispatching import SHELL, Definitions, Nudges
 from support.runs import NOW, SetClock, owning, run
+from support.twin_of import twin_of
 
 
+@twin_of(OwnerStore)
 @dataclass
 class Rows:
     """All children have ended; the parents end so."""

@@ -13,19 +13,21 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.core.ids import JobId
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.records import StoredDefinition
-from schedd.ports import OwnerStore
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import ALONE, ITSELF, DefinitionTexts
 from schedd.runtime.job_codec import LEVEL
+from schedd.store.owner import OwnerStore
 from schedproto.v1 import job_pb2
 from support.runs import run
 from support.turns import turns_during
+from support.twin_of import twin_of
 
 JOB = run(1).job_id
 OTHER = run(2).job_id
 SHELL = job_pb2.ShellAction(argv=["true"])
 
 
+@twin_of(OwnerStore)
 class Rows:
     def __init__(self, **_: object) -> None:
         self.specs: dict[JobId, job_pb2.Job] = {}

@@ -28,14 +28,17 @@ from schedd.sources.chains import (
     Chains,
     pause_after,
 )
+from schedd.store.results.chain_store import ChainStore
 from schedkit.errors import TookTooLong, Unavailable
 from schedproto.v1 import common_pb2
 from support.dispatching import SHELL, Definitions
 from support.runs import NOW, SetClock, owning, run
+from support.twin_of import twin_of
 
 PARENT = JobId(UUID(int=1))
 
 
+@twin_of(ChainStore)
 class Arrivals:
     """What is due, in memory. `refuses`: whose joins the database refuses; `slow`: whose take it
     too long, with all that come along. `asked`: how many were judged together.

@@ -22,7 +22,7 @@ from schedd.core.runs.retry import ReportedOutcome
 from schedd.core.schedule import compiled_schedule
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.worker_audit import WorkerAudit
-from schedd.ports import Nudges, ResultStore
+from schedd.ports import Nudges
 from schedd.results.collect import (
     AUDITED_A_MINUTE,
     GATHER,
@@ -33,12 +33,16 @@ from schedd.results.collect import (
 from schedd.results.reports import Reported
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
+from schedd.store.results.result_store import ResultStore
+from schedd.store.users import UserStore
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, owning, run, running, worker
 from support.turns import turns_during
+from support.twin_of import twin_of
 
 
+@twin_of(ResultStore)
 @dataclass
 class Rows:
     """What the store would do; `fails` once, after it has written if that is in doubt."""
@@ -112,6 +116,7 @@ class Silent:
     def cluster_changed(self) -> None: ...
 
 
+@twin_of(UserStore)
 class AuditRows:
     """What the audit log was given."""
 

@@ -24,18 +24,21 @@ from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.attached_worker import Attached
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import OwnerStore, PauseStore
 from schedd.reconcile import deadlines
 from schedd.reconcile.deadlines import BATCH, LOOK_EVERY, READ_AT_ONCE, SHARE, Deadlines
 from schedd.runtime.definition_texts import CachedDefinition
+from schedd.store.cluster.cluster_pauses import PauseStore
+from schedd.store.owner import OwnerStore
 from schedkit.errors import Unavailable
 from support.dispatching import SHELL, Definitions
 from support.dispatching import World as Dispatching
 from support.runs import NOW, RecordingLine, SetClock, owning, run, worker
+from support.twin_of import twin_of
 
 HURRIED = replace(SHELL, start_deadline=timedelta(seconds=30), run_timeout=timedelta(seconds=100))
 
 
+@twin_of(OwnerStore)
 @dataclass
 class Rows:
     """Ends what it is told to, but for `goes_on`."""

@@ -10,7 +10,9 @@ from schedd.core.runs.model import Incarnation
 from schedd.core.runs.records import Drain
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_sessions import Greeting
+from schedd.store.cluster.worker_store import WorkerStore
 from support.runs import RecordingLine, SetClock, worker
+from support.twin_of import twin_of
 
 
 class Rows:
@@ -109,6 +111,7 @@ async def test_two_heartbeats_of_one_are_answered_both_and_refresh_it_once() -> 
     assert (leases.asked, told) == ([[one]], [True, True])
 
 
+@twin_of(WorkerStore)
 class Registered(Rows):
     """Incarnations that are there already, whoever says hello with their ids."""
 

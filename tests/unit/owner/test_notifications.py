@@ -31,17 +31,20 @@ from schedd.core.jobs.receiver_limits import OF_ONE, OF_SLOW, SLOW
 from schedd.core.runs.model import Claim, LiveRun, RunKey
 from schedd.dispatch.run_index import RunIndex
 from schedd.notify.outbox_delivery import OutboxDelivery
-from schedd.ports import PauseStore
 from schedd.reconcile.late_start_alerts import LateStarts
+from schedd.store.cluster.cluster_pauses import PauseStore
+from schedd.store.notify.outbox_store import NotificationStore
 from schedkit.errors import Unavailable
 from support.dispatching import SHELL, Definitions
 from support.runs import NOW, SetClock, owning, run
+from support.twin_of import twin_of
 from support.wait import PATIENCE, wait_until_async
 
 BREAKS = "https://breaks.example.com/"
 DEAD, FINE = "https://dead.example.com/hook", "https://fine.example.com/hook"
 
 
+@twin_of(NotificationStore)
 class Outbox:
     """Rows in memory, of which some are shown at a time."""
 

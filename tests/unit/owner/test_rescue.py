@@ -30,19 +30,22 @@ from schedd.core.timers.pre_dispatch import Lookahead
 from schedd.dispatch.overlap import OverlapEnforcer
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import Nudges, OwnerStore
+from schedd.ports import Nudges
 from schedd.reconcile import rescue
 from schedd.reconcile.rescue import FIRST_PARTS, FULL_EVERY, PART, SCAN_EVERY, Rescue
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
+from schedd.store.owner import OwnerStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, owning, run, running, worker
 from support.turns import turns_during
+from support.twin_of import twin_of
 from support.wait import PATIENCE, wait_until_async
 
 
+@twin_of(OwnerStore)
 class Rows:
     """The live runs, and how they stood at each moment; notes what is asked in which order."""
 

@@ -15,15 +15,18 @@ from schedd.core.jobs.definition import Placement
 from schedd.core.jobs.labels import Match
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.pools import PoolKey, PoolUsage
-from schedd.ports import OwnerStore, SurveyStore
 from schedd.reconcile.queue_stats import Survey
+from schedd.store.owner import OwnerStore
+from schedd.store.reconcile.stats_store import SurveyStore
 from support.dispatching import SHELL, World
 from support.runs import RecordingLine, run, worker
+from support.twin_of import twin_of
 
 ETL, MAIL = PoolKey("default/etl"), PoolKey("default/mail")
 ON_GPU = replace(SHELL, require=(Match("gpu", ("a100",)),))
 
 
+@twin_of(OwnerStore, SurveyStore)
 @dataclass
 class Rows:
     """What stands in the database."""

@@ -13,7 +13,8 @@ from schedd.cluster.worker_leases import AT_ONCE, STREAMS, WorkerLeases
 from schedd.core.cluster.coordination import LeaseId, Listing, Revision
 from schedd.core.cluster.worker_liveness import Departures
 from schedd.core.ids import IncarnationId
-from schedd.ports import Coordination, WorkerStore
+from schedd.ports import Coordination
+from schedd.store.cluster.worker_store import WorkerStore
 from schedkit.errors import Unavailable
 from support.runs import worker
 from support.twins import TwinCoordination, TwinEtcd
