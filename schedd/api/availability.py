@@ -7,10 +7,10 @@ none. It rejects changes that need a current view of the cluster.
 from collections.abc import Sequence
 
 from schedd.api.errors import OutOfTouch
+from schedd.cluster.observer import Observer
 from schedd.core.cluster.dependency import DependencyFailure
 from schedd.core.cluster.membership import ClusterView
 from schedd.core.ids import SHARDS
-from schedd.ports import Cluster
 
 UNTRUSTED = (
     "this member's lease in etcd isn't trusted: the member fires nothing, and its view of members,"
@@ -48,7 +48,7 @@ def troubles(
     return found
 
 
-def require_trusted(cluster: Cluster) -> None:
+def require_trusted(cluster: Observer) -> None:
     """Raise OutOfTouch if this member's view of the cluster may be old."""
     if not cluster.trusted():
         raise OutOfTouch(

@@ -1,4 +1,4 @@
-"""The ports that calls use, and the caller."""
+"""The dependencies that calls use, and the caller."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +9,8 @@ from typing import Final
 from schedd.api.auth.authentication import Authentication
 from schedd.api.runs.run_messages import RunMessages
 from schedd.api.runs.snapshots import ObjectSnapshots
+from schedd.cluster.leader.transfer import LeadershipTransfers
+from schedd.cluster.observer import Observer
 from schedd.core.cluster.cluster_events import LOST_FOR
 from schedd.core.cluster.dependency import DependencyFailure
 from schedd.core.events import Emit, unheard
@@ -18,20 +20,10 @@ from schedd.core.runs.model import AuditEntry
 from schedd.core.runs.retention import DEFAULTS as KEPT
 from schedd.core.runs.retention import Retention
 from schedd.core.timers.catch_up_limits import DEFAULTS, LateLimits
-from schedd.ports import (
-    Advances,
-    Changes,
-    Checkup,
-    Cluster,
-    ClusterClock,
-    Nudges,
-    Refusals,
-    ResultObjects,
-    RunFeed,
-    Succession,
-    Tails,
-    WorkerLines,
-)
+from schedd.dispatch.workers.registry import WorkerRegistry
+from schedd.ports import Checkup, ClusterClock, Nudges, Refusals, ResultObjects
+from schedd.results.log_followers import MemberLogTails
+from schedd.results.progress import MemberProgress
 from schedd.store.access_tokens import AccessTokenStore
 from schedd.store.cluster.cluster_pauses import PauseStore
 from schedd.store.cluster.membership_store import MembershipStore
@@ -42,6 +34,8 @@ from schedd.store.results.chain_store import ChainStore
 from schedd.store.results.dead_letter_store import DeadLetterStore
 from schedd.store.timers.backfill_store import BackfillStore
 from schedd.store.users import UserStore
+from schedd.watch.run_waiters import Watchers
+from schedd.watch.subscriptions import Feed
 from schedkit.clock import boottime
 
 DEFAULT_NAMESPACE: Final = "default"
@@ -49,7 +43,7 @@ DEFAULT_NAMESPACE: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The ports that calls use."""
+    """The dependencies that calls use."""
 
     store: UserStore
     calendars: CalendarStore
@@ -64,14 +58,14 @@ class Services:
     authentication: Authentication
     clock: ClusterClock
     nudges: Nudges
-    lines: WorkerLines
+    lines: WorkerRegistry
     refusals: Refusals
-    changes: Changes
-    feed: RunFeed
-    tails: Tails
-    advances: Advances
-    cluster: Cluster
-    succession: Succession
+    changes: Watchers
+    feed: Feed
+    tails: MemberLogTails
+    advances: MemberProgress
+    cluster: Observer
+    succession: LeadershipTransfers
     checkup: Checkup
     objects: ResultObjects
     version: str

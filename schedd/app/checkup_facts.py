@@ -65,7 +65,7 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class CheckupCollector:
-    """The port `schedd.ports.Checkup` of one member."""
+    """Facts of one member, for its diagnostics (`schedd.ports.Checkup`)."""
 
     store: Stores
     etcd: EtcdClient

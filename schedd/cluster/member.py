@@ -208,7 +208,7 @@ def no_duties(_: Leadership) -> Sequence[Duty]:
 
 
 class MemberLifecycle:
-    """One `schedd` process in the cluster. `cluster` is the port that others look through.
+    """One `schedd` process in the cluster. `cluster`: the newest view, for others.
 
     `lanes`: of the database's thread pool. `loops`: the owner's, created for each tenure.
     `duties`: the leader's beyond fencing and assigning, created for each term.

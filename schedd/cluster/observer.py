@@ -31,7 +31,7 @@ Listener: TypeAlias = Callable[[ClusterView, ClusterView], None]
 
 
 class Observer:
-    """The port `Cluster`: the newest view, and this member's own tenure while it has one."""
+    """The newest view, and this member's own tenure while it has one."""
 
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
@@ -46,7 +46,7 @@ class Observer:
         self.went_back: datetime | None = None
         """When revisions were last seen to go back; None: never."""
 
-    # ── the port ─────────────────────────────────────────────────────────────────────────────
+    # ── for calls and servers ────────────────────────────────────────────────────────────────
 
     def view(self) -> ClusterView:
         """The newest view; empty until etcd has been read once."""

@@ -1,43 +1,26 @@
-"""Protocols for dependencies that stages and calls can't import, or that have several
-implementations: `etcd/`, `rpc/` and `notify/senders/` implement them, `app/` composes them.
+"""Protocols for dependencies that have several implementations, or that their users can't import.
+
+    clock, coordination, notifications, objects     several implementations, in tests too
+    members                                         implemented above the stages and calls
 
 A method either completes or raises `schedkit.errors.Unavailable`; a refusal is a returned value.
 PostgreSQL has no protocol: stages and calls use the classes of `store/`.
 """
 
-from schedd.ports.changes import RunFeed
-from schedd.ports.cluster import Checkup, Cluster, ClusterClock, Succession
+from schedd.ports.clock import ClusterClock
 from schedd.ports.coordination import Coordination, KeepLease, LeaseKeeper
-from schedd.ports.lines import (
-    Advances,
-    Changes,
-    Nudges,
-    Reader,
-    Refusals,
-    Tails,
-    Watching,
-    WorkerLines,
-)
+from schedd.ports.members import Checkup, Nudges, Refusals
 from schedd.ports.notifications import Sender
 from schedd.ports.objects import ResultObjects
 
 __all__ = [
-    "Advances",
-    "Changes",
     "Checkup",
-    "Cluster",
     "ClusterClock",
     "Coordination",
     "KeepLease",
     "LeaseKeeper",
     "Nudges",
-    "Reader",
     "Refusals",
     "ResultObjects",
-    "RunFeed",
     "Sender",
-    "Succession",
-    "Tails",
-    "Watching",
-    "WorkerLines",
 ]

@@ -1,4 +1,4 @@
-"""etcd, and a lease of one's own in it."""
+"""etcd, and a member's own lease in it."""
 
 import enum
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -18,7 +18,7 @@ from schedd.core.cluster.coordination import (
 
 
 class Coordination(Protocol):
-    """etcd, as far as a member needs it. Each call has a deadline of its own."""
+    """The calls of etcd that a member needs. Each call has its own deadline."""
 
     async def get(self, key: str) -> CoordinationEntry | None: ...
     async def list(self, prefix: str) -> Listing: ...
@@ -33,7 +33,7 @@ class Coordination(Protocol):
 
 
 class LeaseKeeper(Protocol):
-    """A lease that is kept alive while the event loop makes progress. Instants: CLOCK_BOOTTIME."""
+    """A lease that is kept alive while the event loop makes progress. Times are CLOCK_BOOTTIME."""
 
     @property
     def lease(self) -> Lease: ...
@@ -43,13 +43,13 @@ class LeaseKeeper(Protocol):
         ...
 
     def trusted(self) -> bool:
-        """Whether the lease may be acted on now; once False, False for ever. Cheap."""
+        """Return whether the member may act on the lease now. Once False, it stays False. Cheap."""
         ...
 
     async def until_lost(self) -> enum.Enum:
-        """Return the moment trust ends. The value says why."""
+        """Return when trust ends, with the reason."""
         ...
 
 
 KeepLease: TypeAlias = Callable[[], AbstractAsyncContextManager[LeaseKeeper]]
-"""Grants a lease and keeps it for the time of the block; revokes it after, if etcd answers."""
+"""Grants a lease and keeps it alive during the block. Revokes it afterwards, if etcd answers."""

@@ -9,11 +9,11 @@ class Sender(Protocol):
     """Delivers notifications."""
 
     async def send(self, notification: Notification, notice: Notice) -> str:
-        """Deliver it over its channel; return why it failed, empty if it was accepted. Takes a
-        bounded time, and raises nothing.
+        """Deliver it over its channel. Returns why it failed; empty if it was accepted. Has a
+        timeout, and raises nothing.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of what is open."""
+        """Close open connections."""
         ...

@@ -1,4 +1,4 @@
-"""The result store, as members use it: they read what workers stored, and remove it."""
+"""The result store for members: they read and remove what workers stored."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
@@ -8,14 +8,14 @@ class ResultObjects(Protocol):
     """Whole logs, and results too large for a row (`schedkit.objects` has the keys)."""
 
     def parts(self, key: str, size: int, sha256: bytes) -> AsyncIterator[bytes]:
-        """An object, a part at a time, compared with what is known of it.
+        """Yield an object in parts. Its size and checksum are compared.
 
         Raises NoSuchObject, Unavailable, or Damaged before the last part.
         """
         ...
 
     async def remove(self, places: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Remove what is at these; those at which nothing is any more, and those that the store
-        kept. After some of these in a row it asks for no more. Never raises.
+        """Remove these objects. Returns those that are gone, and those that couldn't be removed.
+        Several failures in a row end the call. Never raises.
         """
         ...

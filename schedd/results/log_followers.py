@@ -59,7 +59,7 @@ class _Followed:
 
 
 class MemberLogTails:
-    """The port of this name."""
+    """The output of runs that readers at this member follow."""
 
     def __init__(self, workers: WorkerRegistry) -> None:
         self._workers = workers

@@ -29,7 +29,7 @@ MOST_BEFORE: Final = 64
 
 
 class MemberProgress:
-    """The port of this name."""
+    """Progress of running attempts, as reported to this member."""
 
     def __init__(self) -> None:
         self._progress: dict[IncarnationId, dict[tuple[RunId, Token], run_pb2.RunProgress]] = {}

@@ -28,6 +28,7 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import choose_encoder
 
+from schedd.cluster.observer import Observer
 from schedd.core.cluster.dependency import DependencyFailure
 from schedd.core.cluster.queue_stats import Behind
 from schedd.core.cluster.readiness import Unready
@@ -62,7 +63,6 @@ from schedd.core.events import (
     WorkerWent,
 )
 from schedd.core.runs.lifecycle import Reason
-from schedd.ports import Cluster
 from schedd.runtime.loop_monitor import LoopMonitor
 from schedd.telemetry.metrics import ClusterGauges, MemberMetrics, ReadinessGauges
 from schedkit.clock import boottime
@@ -152,7 +152,7 @@ class Telemetry:
         PlatformCollector(registry=self.registry)
         self._scraped = TtlCache(self.exposition)
 
-    def observe(self, cluster: Cluster, version: str) -> None:
+    def observe(self, cluster: Observer, version: str) -> None:
         """Read this view of the cluster at each scrape, and export the version. Call it once."""
         Info("schedd_build", "Version of this member.", registry=self.registry).info(
             {"version": version}

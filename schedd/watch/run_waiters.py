@@ -37,7 +37,7 @@ class RunWaiter:
 
 
 class Watchers:
-    """The port `Changes`."""
+    """Waiters for changes of runs, at this member."""
 
     def __init__(self) -> None:
         self.ears = ChangeBus()

@@ -53,7 +53,7 @@ OTHER_DATABASE: Final = "the database was replaced or restored: changes since th
 
 
 class Feed:
-    """The port `RunFeed`, and the loop that feeds it."""
+    """The streams of all watchers here, and the loop that feeds them."""
 
     def __init__(
         self, store: ChangeStore, ears: ChangeBus, *, every: float = EVERY, sweep: float = SWEEP

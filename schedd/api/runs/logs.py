@@ -20,7 +20,7 @@ from schedd.core.ids import NO_TOKEN, RunId, Token
 from schedd.core.runs.lifecycle import LIVE, State
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.run_records import RunRecord
-from schedd.ports import Watching
+from schedd.watch.run_waiters import RunWaiter
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.objects import NoSuchObject, log_key
@@ -202,7 +202,7 @@ async def _dispatched(
 
 
 async def _as_it_comes(
-    services: Services, run: LiveRun, reach: Reached, changes: Watching
+    services: Services, run: LiveRun, reach: Reached, changes: RunWaiter
 ) -> AsyncIterator[run_pb2.LogPiece]:
     """Follow a running attempt until it has ended."""
     with services.tails.following(run, changes.wake) as reader:

@@ -39,7 +39,7 @@ Until = Callable[[Callable[[ClusterView], bool]], Awaitable[ClusterView]]
 
 
 class LeadershipTransfers:
-    """The port `schedd.ports.Succession` of one member. `lease`: its own, while it has one."""
+    """Planned changes of leader. `lease`: this member's own, while it has one."""
 
     def __init__(
         self, coordination: Coordination, until: Until, lease: Callable[[], LeaseId | None]

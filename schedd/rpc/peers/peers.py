@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from schedd.ports import Cluster
+from schedd.cluster.observer import Observer
 from schedkit.bounds import FRAME, problem
 from schedkit.errors import Misconfigured, Unavailable
 from schedkit.net.channel import TLS, Rotation, connect
@@ -44,7 +44,7 @@ B = TypeVar("B", bound=Message)
 class Peers:
     """Calls to the other members."""
 
-    def __init__(self, cluster: Cluster, tls: TLS | None) -> None:
+    def __init__(self, cluster: Observer, tls: TLS | None) -> None:
         self._cluster = cluster
         self._tls = tls
         self._channels: dict[str, grpc.aio.Channel] = {}

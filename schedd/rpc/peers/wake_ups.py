@@ -12,9 +12,9 @@ from dataclasses import field
 from typing import Final, NoReturn, Protocol
 from uuid import UUID
 
+from schedd.cluster.observer import Observer
 from schedd.core.ids import Hint, JobId, RunId, ShardId
 from schedd.core.runs.model import LiveRun
-from schedd.ports import Cluster
 from schedd.rpc.peers.peers import Peers
 from schedkit.errors import Unavailable
 from schedkit.records import dataclass
@@ -66,7 +66,7 @@ class _Gathered:
 class Nudger:
     """Sends and receives wake-ups. `Nudges` for calls and loops."""
 
-    def __init__(self, cluster: Cluster, peers: Peers) -> None:
+    def __init__(self, cluster: Observer, peers: Peers) -> None:
         self._cluster = cluster
         self._peers = peers
         self._here: Nudged = _NoLoops()

@@ -27,6 +27,7 @@ from typing import Final
 
 import grpc
 
+from schedd.cluster.observer import Observer
 from schedd.core.ids import IncarnationId
 from schedd.core.jobs.rights import IdentityKind
 from schedd.core.runs.model import Incarnation
@@ -34,7 +35,7 @@ from schedd.dispatch.workers.attached_worker import Attached
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_audit import WorkerAudit
 from schedd.dispatch.workers.worker_sessions import ANOTHER, Greeting, Turned
-from schedd.ports import Cluster, ClusterClock
+from schedd.ports import ClusterClock
 from schedd.results.collect import AssignmentRefusal, Collect
 from schedd.results.log_followers import MemberLogTails
 from schedd.results.progress import MemberProgress
@@ -105,7 +106,7 @@ class WorkerService:
         greeting: Greeting,
         workers: WorkerRegistry,
         collect: Collect,
-        cluster: Cluster,
+        cluster: Observer,
         clock: ClusterClock,
         tails: MemberLogTails,
         advances: MemberProgress,

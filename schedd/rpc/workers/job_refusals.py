@@ -9,9 +9,9 @@ import logging
 from collections.abc import Mapping
 from uuid import UUID
 
+from schedd.cluster.observer import Observer
 from schedd.core.ids import IncarnationId, JobId, ShardId
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import Cluster
 from schedd.rpc.peers.peers import Peers
 from schedkit.errors import Unavailable
 from schedproto.v1 import peer_service_pb2 as wire
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 class AskedRefusals:
     """`Refusals` over the peers."""
 
-    def __init__(self, cluster: Cluster, workers: WorkerRegistry, peers: Peers) -> None:
+    def __init__(self, cluster: Observer, workers: WorkerRegistry, peers: Peers) -> None:
         self._cluster = cluster
         self._workers = workers
         self._peers = peers

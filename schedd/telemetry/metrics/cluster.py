@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from schedd.ports import Cluster
+from schedd.cluster.observer import Observer
 
 
 class ClusterGauges(Collector):
     """Leader, members and owned shards. `etcd_away`: seconds since a call of etcd was answered."""
 
-    def __init__(self, cluster: Cluster, etcd_away: Callable[[], float]) -> None:
+    def __init__(self, cluster: Observer, etcd_away: Callable[[], float]) -> None:
         self._cluster, self._etcd_away = cluster, etcd_away
 
     def collect(self) -> Iterator[Metric]:
