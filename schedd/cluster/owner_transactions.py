@@ -10,24 +10,16 @@ first effect; what would slip through between look and COMMIT is stopped at the 
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from schedd.cluster.ownership import ExhaustedEpoch, Ownership
 from schedd.core.events import Emit, ShardsLost
 from schedd.core.ids import ShardId
-from schedd.core.runs.model import Claim
+from schedd.core.runs.model import Claim, OfShard
 from schedkit.errors import Unavailable
 from schedkit.records import dataclass
 
-
-class ShardItem(Protocol):
-    """Anything that belongs to a shard."""
-
-    @property
-    def shard(self) -> ShardId: ...
-
-
-T = TypeVar("T", bound=ShardItem)
+T = TypeVar("T", bound=OfShard)
 A = TypeVar("A")
 
 

@@ -7,6 +7,7 @@ a clock.
 from dataclasses import field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Protocol
 from uuid import UUID
 
 from schedd.core.dispatch.ready_bucket_ids import LineId
@@ -60,6 +61,13 @@ class Timer:
     paused: bool = False
     fired: int = 0
     """Of a schedule with `max_runs`: how many it has made, those that were skipped left out."""
+
+
+class OfShard(Protocol):
+    """An item that belongs to a shard."""
+
+    @property
+    def shard(self) -> ShardId: ...
 
 
 @dataclass(frozen=True, slots=True)

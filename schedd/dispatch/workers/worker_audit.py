@@ -16,9 +16,10 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from schedd.core.runs.model import AuditEntry, Incarnation
+from schedd.store.users import UserStore
 from schedkit.clock import boottime
 from schedkit.records import dataclass
 from schedkit.tasks import Loop
@@ -27,12 +28,6 @@ EVERY: Final = 60.0
 """Seconds between two rows of one worker and kind."""
 MOST_KEPT: Final = 10_000
 LONGEST_WHY: Final = 300
-
-
-class AuditLog(Protocol):
-    """Where rows are written."""
-
-    async def audit(self, entry: AuditEntry) -> None: ...
 
 
 @dataclass(slots=True)
@@ -47,7 +42,7 @@ class _Kept:
 class WorkerAudit:
     """Counts and writes. Lives as long as the daemon."""
 
-    def __init__(self, log: AuditLog, boot: Callable[[], float] = boottime) -> None:
+    def __init__(self, log: UserStore, boot: Callable[[], float] = boottime) -> None:
         self._log = log
         self._boot = boot
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()

@@ -12,14 +12,15 @@ Invariants
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Final, NoReturn, Protocol, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 from uuid import UUID
 
-from schedd.core.ids import Hint, JobId, RunId
+from schedd.core.ids import JobId, RunId
 from schedd.rpc.peers.peers import Peers
 from schedd.watch.change_bus import ChangeBus
+from schedd.watch.subscriptions import Feed
 from schedkit.errors import Unavailable
 from schedkit.tasks import Waker
 from schedproto.v1 import peer_service_pb2 as wire
@@ -48,21 +49,10 @@ MOST: Final = 10_000
 _Jobs: TypeAlias = "frozenset[JobId] | None"
 
 
-class Watched(Protocol):
-    """The feed of this member."""
-
-    on_interest: Callable[[], None]
-
-    @property
-    def jobs(self) -> frozenset[JobId] | None: ...
-    def hear(self, hints: Sequence[Hint]) -> None: ...
-    def deaf(self) -> None: ...
-
-
 class PeerStreams:
     """Streams from the other members."""
 
-    def __init__(self, peers: Peers, feed: Watched) -> None:
+    def __init__(self, peers: Peers, feed: Feed) -> None:
         self._peers = peers
         self._feed = feed
         self._waker = Waker()

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import Connection
 
 from schedd.core.ids import ShardId
-from schedd.core.runs.model import Claim
+from schedd.core.runs.model import Claim, OfShard
 from schedd.store.cluster.fence import lock_shards
 from schedd.store.connection.database import Database
 from schedd.store.statements.bisect import halved
 
 A = TypeVar("A")
 T = TypeVar("T")
-
-
-class OfShard(Protocol):
-    """An item that belongs to a shard."""
-
-    @property
-    def shard(self) -> ShardId: ...
 
 
 S = TypeVar("S", bound=OfShard)
