@@ -5,6 +5,6 @@ from typing import Protocol
 
 
 class ClusterClock(Protocol):
-    """Cluster time: the member's monotonic clock mapped onto the database's (DESIGN, "Time")."""
+    """Cluster time: the member's monotonic clock mapped onto the database's (docs/glossary.md)."""
 
     def now(self) -> datetime: ...

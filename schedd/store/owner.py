@@ -112,7 +112,7 @@ class OwnerStore:
         next_token: Callable[[ShardId], Token],
     ) -> Assignments:
         """Dispatch the runs that may start now. `next_token` is called after the shard rows are
-        locked, once for each run of an owned shard (PROTOCOL 1).
+        locked, once for each run of an owned shard (docs/protocol-rules.md, P1.1).
 
         Raises `OutcomeUnknown` also if the assignments are
         committed but their payloads can't be read: the runs are given back as never started.

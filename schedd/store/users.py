@@ -38,7 +38,7 @@ from schedkit.records import dataclass
 @dataclass(frozen=True, slots=True)
 class UserStore:
     """Reads and writes of user calls. Each writing call is one transaction with its audit entry.
-    Calls on jobs lock the shard row first, then jobs, timers, runs (PROTOCOL 3).
+    Calls on jobs lock the shard row first, then jobs, timers, runs (docs/protocol-rules.md, P3.1).
     """
 
     database: Database
