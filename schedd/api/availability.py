@@ -6,7 +6,7 @@ none. It rejects changes that need a current view of the cluster.
 
 from collections.abc import Sequence
 
-from schedd.api.errors import OutOfTouch
+from schedd.api.errors import MemberUnavailableError
 from schedd.cluster.observer import Observer
 from schedd.core.cluster.dependency import DependencyFailure
 from schedd.core.cluster.membership import ClusterView
@@ -49,9 +49,9 @@ def troubles(
 
 
 def require_trusted(cluster: Observer) -> None:
-    """Raise OutOfTouch if this member's view of the cluster may be old."""
+    """Raise MemberUnavailableError if this member's view of the cluster may be old."""
     if not cluster.trusted():
-        raise OutOfTouch(
+        raise MemberUnavailableError(
             "this member's lease in etcd isn't trusted: its view of the cluster may be old",
             reason="NOT_TRUSTED",
             remedy="see `schedctl cluster doctor`; call again when etcd answers, or call another"

@@ -17,7 +17,7 @@ from typing import Final, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from schedd.api.errors import CallError, InvalidArgument, Violation, dependency_error
+from schedd.api.errors import CallError, FieldViolation, InvalidArgumentError, dependency_error
 from schedd.api.request_check import check_wellformed
 from schedkit.errors import Unavailable
 from schedproto.v1 import common_pb2
@@ -36,14 +36,14 @@ Made = TypeVar("Made", bound=Message)
 
 
 def check_count(requests: Sequence[Message]) -> None:
-    """Raise InvalidArgument for no request, and for too many."""
+    """Raise InvalidArgumentError for no request, and for too many."""
     if not 1 <= len(requests) <= MOST:
         problem = f"has {len(requests):,} entries: give 1 to {MOST:,}"
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"requests: {problem}",
             reason="BAD_COUNT",
             remedy="split the batch into several calls; nothing was stored",
-            violations=[Violation("requests", problem)],
+            violations=[FieldViolation("requests", problem)],
         )
 
 

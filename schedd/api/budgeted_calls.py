@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from schedd.api.errors import LimitReached
+from schedd.api.errors import LimitReachedError
 from schedd.api.services import Caller
 from schedd.core.schedule.work_budget import OF_CALL, ON_LOOP, TooMuchWork
 from schedd.runtime.budgeted_work import ComputingThread, on_loop
@@ -37,7 +37,7 @@ def _attempts() -> asyncio.Lock:
 
 
 async def compute(caller: Caller, computation: Callable[[], T]) -> T:
-    """Return the result of a pure computation. Raises LimitReached if it exceeds the budget."""
+    """Return the result of a pure computation. Raises LimitReachedError if it exceeds the budget."""
     async with _attempts():
         try:
             return await on_loop(ON_LOOP, computation)
@@ -51,9 +51,9 @@ async def compute(caller: Caller, computation: Callable[[], T]) -> T:
             raise too_expensive() from error
 
 
-def too_expensive() -> LimitReached:
+def too_expensive() -> LimitReachedError:
     """Return the error for a computation that exceeds the budget of a call."""
-    return LimitReached(
+    return LimitReachedError(
         "computing the fire times of this schedule exceeds the CPU budget of one call"
         f" ({OF_CALL / 1_000_000:g} s)",
         reason="SCHEDULE_TOO_EXPENSIVE",

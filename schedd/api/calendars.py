@@ -21,11 +21,11 @@ from schedd.api.audit import audit_diff
 from schedd.api.budgeted_calls import compute
 from schedd.api.definitions import exclusions, validation
 from schedd.api.errors import (
-    FailedPrecondition,
-    LimitReached,
-    NotFound,
-    OutcomeUnclear,
-    Violation,
+    FailedPreconditionError,
+    FieldViolation,
+    LimitReachedError,
+    NotFoundError,
+    OutcomeUnknownError,
     cut,
     refuse,
 )
@@ -161,7 +161,7 @@ async def _update_job(
         missed = MissedOnEdit(never_fired, services.emit)
         # a definition that can't be read is rejected here, before the transaction
         await compute(caller, partial(stored_jobs.compiled, stored))
-    except (ScheduleError, LimitReached) as wrong:
+    except (ScheduleError, LimitReachedError) as wrong:
         names = stored.name, calendar.name
         log.warning("calendar not applied job=%s calendar=%s: %s", *names, wrong)
         return False
@@ -216,18 +216,18 @@ def _whole(record: CalendarRecord) -> str:
     return audit_diff.whole(calendar_service_pb2.Calendar.FromString(record.spec))
 
 
-def _violations(calendar: calendar_service_pb2.Calendar) -> Iterator[Violation]:
+def _violations(calendar: calendar_service_pb2.Calendar) -> Iterator[FieldViolation]:
     yield from validation.check_name(calendar.name, "calendar.name")
     if calendar.ByteSize() > LONGEST:
         problem = f"has {calendar.ByteSize():,} bytes, at most {LONGEST:,} are allowed"
-        yield Violation("calendar", problem)
+        yield FieldViolation("calendar", problem)
         return
     try:
         job_codec.rules_of(calendar)
     except WrongRules as wrong:
         for fault in wrong.faults[:MOST_VIOLATIONS]:
             hint = f" ({fault.hint})" if fault.hint else ""
-            yield Violation(f"calendar.{fault.field}", fault.problem + hint)
+            yield FieldViolation(f"calendar.{fault.field}", fault.problem + hint)
 
 
 def _message(record: CalendarRecord) -> calendar_service_pb2.Calendar:
@@ -239,27 +239,27 @@ def _message(record: CalendarRecord) -> calendar_service_pb2.Calendar:
     return found
 
 
-def _unknown(name: str, version: int = 0) -> NotFound:
+def _unknown(name: str, version: int = 0) -> NotFoundError:
     what = f"calendar {cut(name)!r}"
     what = f"version {version} of {what}" if version else what
-    return NotFound(
+    return NotFoundError(
         f"{what} not found" if name else "the calendar's name is missing",
         reason="NO_SUCH_CALENDAR",
         remedy="see `schedctl calendar list`",
     )
 
 
-def _in_use(name: str, users: Sequence[str]) -> FailedPrecondition:
+def _in_use(name: str, users: Sequence[str]) -> FailedPreconditionError:
     names = ", ".join(users[:MOST_USERS]) + (" and more" if len(users) > MOST_USERS else "")
-    return FailedPrecondition(
+    return FailedPreconditionError(
         f"calendar {name!r} is used by {names}",
         reason="CALENDAR_IN_USE",
         remedy="remove it from the jobs first: schedctl job patch JOB --exclude-calendar …",
     )
 
 
-def _some_behind(record: CalendarRecord) -> OutcomeUnclear:
-    return OutcomeUnclear(
+def _some_behind(record: CalendarRecord) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
         f"calendar {record.name!r} v{record.version} is stored, but not all jobs use it yet",
         reason="JOBS_BEHIND",
         remedy="call again to update the remaining jobs",

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-from schedd.api.errors import CallError, OutOfTouch, unanswered
+from schedd.api.errors import CallError, MemberUnavailableError, unanswered
 from schedkit.clock import boottime
 
 READ_WITHIN: Final = 10.0
@@ -92,8 +92,8 @@ class _Watch:
             self._timer = self._loop.call_later(left, self._check)
 
 
-def _silent(after: float) -> OutOfTouch:
-    return OutOfTouch(
+def _silent(after: float) -> MemberUnavailableError:
+    return MemberUnavailableError(
         f"PostgreSQL timed out: no answer within {after:.1f} s; nothing was changed",
         reason="DATABASE_SILENT",
         remedy="`schedctl cluster doctor` shows the cause; or call another member",

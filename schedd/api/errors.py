@@ -2,17 +2,17 @@
 
     CallError
     ├── caused by the caller
-    │   ├── InvalidArgument      a field is invalid: INVALID_ARGUMENT, 400
-    │   ├── Unauthenticated      no valid credentials: UNAUTHENTICATED, 401
-    │   ├── PermissionDenied     the caller's roles don't allow it: PERMISSION_DENIED, 403
-    │   ├── NotFound             NOT_FOUND, 404
-    │   ├── AlreadyExists        ALREADY_EXISTS, 409
-    │   ├── Aborted              a concurrent change: ABORTED, 409
-    │   ├── FailedPrecondition   not allowed in this state: FAILED_PRECONDITION, 409
-    │   └── LimitReached         over a limit: RESOURCE_EXHAUSTED, 429
+    │   ├── InvalidArgumentError      a field is invalid: INVALID_ARGUMENT, 400
+    │   ├── UnauthenticatedError      no valid credentials: UNAUTHENTICATED, 401
+    │   ├── PermissionDeniedError     the caller's roles don't allow it: PERMISSION_DENIED, 403
+    │   ├── NotFoundError             NOT_FOUND, 404
+    │   ├── AlreadyExistsError        ALREADY_EXISTS, 409
+    │   ├── AbortedError              a concurrent change: ABORTED, 409
+    │   ├── FailedPreconditionError   not allowed in this state: FAILED_PRECONDITION, 409
+    │   └── LimitReachedError         over a limit: RESOURCE_EXHAUSTED, 429
     └── caused by a dependency
-        ├── OutOfTouch           this member can't answer, nothing changed: UNAVAILABLE, 503
-        └── OutcomeUnclear       the change may have been made: DEADLINE_EXCEEDED, 504
+        ├── MemberUnavailableError           this member can't answer, nothing changed: UNAVAILABLE, 503
+        └── OutcomeUnknownError       the change may have been made: DEADLINE_EXCEEDED, 504
 
 `Unavailable` (schedkit.errors) passes through; `dependency_error` converts it.
 """
@@ -28,7 +28,7 @@ LONGEST_VALUE: Final = 140
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class FieldViolation:
     """An invalid field: its path in the request, and the problem."""
 
     field: str
@@ -46,7 +46,7 @@ class CallError(Exception):
         *,
         reason: str,
         remedy: str = "",
-        violations: Sequence[Violation] = (),
+        violations: Sequence[FieldViolation] = (),
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -55,23 +55,23 @@ class CallError(Exception):
         self.violations = tuple(violations)
 
 
-class InvalidArgument(CallError):
+class InvalidArgumentError(CallError):
     """A field is invalid."""
 
     code = "INVALID_ARGUMENT"
 
 
 def refuse(
-    violations: Sequence[Violation],
+    violations: Sequence[FieldViolation],
     reason: str,
     remedy: str = "correct the field and call again; nothing was stored",
 ) -> None:
-    """Raise InvalidArgument if there are violations. The message has the first one and a count of
+    """Raise InvalidArgumentError if there are violations. The message has the first one and a count of
     the others.
     """
     if violations:
         first, more = violations[0], len(violations) - 1
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"{first.field}: {first.problem}" + (f" (and {more} more)" if more else ""),
             reason=reason,
             remedy=remedy,
@@ -79,65 +79,65 @@ def refuse(
         )
 
 
-def wrong(field: str, problem: str) -> InvalidArgument:
+def wrong(field: str, problem: str) -> InvalidArgumentError:
     """Return the error for one invalid field."""
-    return InvalidArgument(
+    return InvalidArgumentError(
         f"{field}: {problem}",
         reason="INVALID_FIELD",
         remedy="correct the field and call again; nothing was stored",
-        violations=[Violation(field, problem)],
+        violations=[FieldViolation(field, problem)],
     )
 
 
-class Unauthenticated(CallError):
+class UnauthenticatedError(CallError):
     """The caller has no valid credentials."""
 
     code = "UNAUTHENTICATED"
 
 
-class PermissionDenied(CallError):
+class PermissionDeniedError(CallError):
     """The caller's roles don't allow the call."""
 
     code = "PERMISSION_DENIED"
 
 
-class NotFound(CallError):
+class NotFoundError(CallError):
     """Not found."""
 
     code = "NOT_FOUND"
 
 
-class AlreadyExists(CallError):
+class AlreadyExistsError(CallError):
     """The name or key already exists."""
 
     code = "ALREADY_EXISTS"
 
 
-class Aborted(CallError):
+class AbortedError(CallError):
     """Another caller changed the object meanwhile."""
 
     code = "ABORTED"
 
 
-class OutOfTouch(CallError):
+class MemberUnavailableError(CallError):
     """This member can't answer. Nothing was changed; another member may be able to answer."""
 
     code = "UNAVAILABLE"
 
 
-class FailedPrecondition(CallError):
+class FailedPreconditionError(CallError):
     """The object's state doesn't allow the call."""
 
     code = "FAILED_PRECONDITION"
 
 
-class LimitReached(CallError):
+class LimitReachedError(CallError):
     """The call exceeds a limit."""
 
     code = "RESOURCE_EXHAUSTED"
 
 
-class OutcomeUnclear(CallError):
+class OutcomeUnknownError(CallError):
     """The change may have been made; its outcome is unknown."""
 
     code = "DEADLINE_EXCEEDED"
@@ -148,9 +148,9 @@ def cut(text: str) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
 
 
-def unanswered() -> OutcomeUnclear:
+def unanswered() -> OutcomeUnknownError:
     """Return the error for a write that was sent and not answered."""
-    return OutcomeUnclear(
+    return OutcomeUnknownError(
         "the outcome is unknown: the change was sent, but not answered; it may have been made",
         reason="OUTCOME_UNKNOWN",
         remedy="check the state before you call again; with an idempotency key, just call again",
@@ -162,20 +162,22 @@ def dependency_error(error: Unavailable) -> CallError:
     if isinstance(error, OutcomeUnknown):
         return unanswered()
     if isinstance(error, BrokenData):
-        return InvalidArgument(
+        return InvalidArgumentError(
             f"PostgreSQL rejected a value of the request: {error}",
             reason="VALUE_REJECTED",
             remedy="change that value; nothing was stored",
         )
     if isinstance(error, Rejected):
-        return OutOfTouch(error.cause, reason="DEPENDENCY_REJECTED", remedy=error.remedy)
+        return MemberUnavailableError(
+            error.cause, reason="DEPENDENCY_REJECTED", remedy=error.remedy
+        )
     if isinstance(error, DatabaseUnavailable):
-        return OutOfTouch(
+        return MemberUnavailableError(
             "PostgreSQL is unavailable: this member can't reach it; nothing was changed",
             reason="DATABASE_UNAVAILABLE",
             remedy="start PostgreSQL, then call again; `schedctl cluster doctor` shows the cause",
         )
-    return OutOfTouch(
+    return MemberUnavailableError(
         "PostgreSQL or etcd is unavailable",
         reason="UNAVAILABLE",
         remedy="call again; `schedctl cluster doctor` shows the cause",

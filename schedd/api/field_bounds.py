@@ -13,7 +13,7 @@ from uuid import UUID
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from schedd.api.errors import InvalidArgument, Violation, cut
+from schedd.api.errors import FieldViolation, InvalidArgumentError, cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +95,15 @@ def if_empty(field: FieldDescriptor) -> str:
 
 
 def id_of(field: str, text: str) -> UUID:
-    """Return the id in a field of IDS. Raises InvalidArgument."""
+    """Return the id in a field of IDS. Raises InvalidArgumentError."""
     try:
         return UUID(text)
     except ValueError:
         named = IDS[field]
         problem = f"{cut(text)!r} isn't the id of a {named.what}"
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"{field}: {problem}",
             reason="INVALID_FIELD",
             remedy=f"give an id as `schedctl {named.listed}` shows it; nothing was stored",
-            violations=[Violation(field, problem)],
+            violations=[FieldViolation(field, problem)],
         ) from None

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from google.protobuf.message import Message
 
-from schedd.api.errors import InvalidArgument, Violation
+from schedd.api.errors import FieldViolation, InvalidArgumentError
 from schedd.api.field_bounds import COMING, MOST_COMING, MOST_ROWS, NUMBERS, ROWS
 
 LARGEST: Final = 2**63 - 1
@@ -20,25 +20,25 @@ LONGEST_TOKEN: Final = 500
 
 
 def size(asked: int) -> int:
-    """Return the number of rows of a page. Raises InvalidArgument."""
+    """Return the number of rows of a page. Raises InvalidArgumentError."""
     if asked not in NUMBERS["page_size"]:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"page_size is {asked}",
             reason="BAD_PAGE_SIZE",
             remedy=f"give 1 to {MOST_ROWS}, or leave it out for {ROWS}",
-            violations=[Violation("page_size", "must not be negative")],
+            violations=[FieldViolation("page_size", "must not be negative")],
         )
     return min(asked or ROWS, MOST_ROWS)
 
 
 def coming(asked: int) -> int:
-    """Return how many future scheduled times to list. Raises InvalidArgument."""
+    """Return how many future scheduled times to list. Raises InvalidArgumentError."""
     if asked not in NUMBERS["count"]:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"count is {asked}",
             reason="BAD_COUNT",
             remedy=f"give 1 to {MOST_COMING}, or leave it out for {COMING}",
-            violations=[Violation("count", f"must be from 0 to {MOST_COMING}")],
+            violations=[FieldViolation("count", f"must be from 0 to {MOST_COMING}")],
         )
     return asked or COMING
 
@@ -59,7 +59,7 @@ def token(listing: str, at: datetime, row: UUID) -> str:
 
 
 def read_token(listing: str, text: str) -> tuple[datetime, UUID] | None:
-    """Return the row after which `listing` continues; None: the start. Raises InvalidArgument."""
+    """Return the row after which `listing` continues; None: the start. Raises InvalidArgumentError."""
     if not text:
         return None
     try:
@@ -84,7 +84,7 @@ def number_token(listing: str, number: int) -> str:
 
 def read_number_token(listing: str, text: str) -> int | None:
     """Return the number below which the list continues; None: from the start. Raises
-    InvalidArgument.
+    InvalidArgumentError.
     """
     if not text:
         return None
@@ -106,7 +106,7 @@ def name_token(listing: str, name: str) -> str:
 
 def read_name_token(listing: str, text: str) -> str:
     """Return the name after which the list continues; empty: from the start. Raises
-    InvalidArgument.
+    InvalidArgumentError.
     """
     if not text:
         return ""
@@ -139,11 +139,11 @@ def _decode(text: str) -> Any:
     return json.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
 
 
-def _bad_token() -> InvalidArgument:
+def _bad_token() -> InvalidArgumentError:
     return _refusal("page_token is invalid", "can't be read")
 
 
-def _of_another(of: object, listing: str) -> InvalidArgument:
+def _of_another(of: object, listing: str) -> InvalidArgumentError:
     """Return the error for a token of another list, or of the same list with another filter."""
     if isinstance(of, str) and of.partition("/")[0] == listing.partition("/")[0]:
         problem = "was issued for another filter"
@@ -152,10 +152,10 @@ def _of_another(of: object, listing: str) -> InvalidArgument:
     return _refusal(f"page_token {problem}", problem)
 
 
-def _refusal(message: str, problem: str) -> InvalidArgument:
-    return InvalidArgument(
+def _refusal(message: str, problem: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
         message,
         reason="BAD_PAGE_TOKEN",
         remedy="send the token of the last page unchanged, or leave it out for the first page",
-        violations=[Violation("page_token", problem)],
+        violations=[FieldViolation("page_token", problem)],
     )

@@ -7,11 +7,11 @@ from typing import Final
 from schedd.api import paging
 from schedd.api.definitions import validation
 from schedd.api.errors import (
-    Aborted,
-    FailedPrecondition,
-    InvalidArgument,
-    NotFound,
-    Violation,
+    AbortedError,
+    FailedPreconditionError,
+    FieldViolation,
+    InvalidArgumentError,
+    NotFoundError,
     cut,
     refuse,
 )
@@ -131,27 +131,27 @@ async def resume_pool(
 
 
 async def check_there(services: Services, namespace: str, name: str) -> None:
-    """Raise InvalidArgument if a job's pool doesn't exist. The store checks it again."""
+    """Raise InvalidArgumentError if a job's pool doesn't exist. The store checks it again."""
     if name and not await services.pools.there(namespace, name):
         raise missing(name)
 
 
-def missing(name: str) -> InvalidArgument:
+def missing(name: str) -> InvalidArgumentError:
     """Return the error for a job whose pool doesn't exist."""
     problem = f"{cut(name)!r} not found"
-    return InvalidArgument(
+    return InvalidArgumentError(
         f"pool: {problem}",
         reason="NO_SUCH_POOL",
         remedy="create it first: schedctl pool set NAME --limit N",
-        violations=[Violation("pool", problem)],
+        violations=[FieldViolation("pool", problem)],
     )
 
 
-def deleted(what: str) -> FailedPrecondition:
+def deleted(what: str) -> FailedPreconditionError:
     """Return the error for another run of submitted work whose pool was deleted. Such a run would
     wait without limit.
     """
-    return FailedPrecondition(
+    return FailedPreconditionError(
         f"{what} is deleted",
         reason="NO_SUCH_POOL",
         remedy="create the pool again, `schedctl pool set NAME --limit N`, or submit the work"
@@ -159,17 +159,19 @@ def deleted(what: str) -> FailedPrecondition:
     )
 
 
-def _violations(pool: pool_service_pb2.Pool) -> Iterator[Violation]:
+def _violations(pool: pool_service_pb2.Pool) -> Iterator[FieldViolation]:
     yield from validation.check_name(pool.name, "pool.name")
     if not 0 <= pool.limit <= MOST_AT_ONCE:
         problem = f"is {pool.limit:,}: from 1 to {MOST_AT_ONCE:,}, or 0 for no limit"
-        yield Violation("pool.limit", problem)
+        yield FieldViolation("pool.limit", problem)
     if not pool.HasField("rate"):
         return
     if not 1 <= pool.rate.count <= MOST_AT_ONCE:
-        yield Violation("pool.rate.count", f"is {pool.rate.count:,}: from 1 to {MOST_AT_ONCE:,}")
+        yield FieldViolation(
+            "pool.rate.count", f"is {pool.rate.count:,}: from 1 to {MOST_AT_ONCE:,}"
+        )
     if not LEAST_PER <= _per(pool) <= MOST_PER:
-        yield Violation("pool.rate.per", "must be from a second to a day")
+        yield FieldViolation("pool.rate.per", "must be from a second to a day")
 
 
 def _per(pool: pool_service_pb2.Pool) -> timedelta:
@@ -255,15 +257,15 @@ def _message(record: PoolRecord, use: PoolUse) -> pool_service_pb2.Pool:
     return message
 
 
-def _unknown(name: str) -> NotFound:
-    return NotFound(
+def _unknown(name: str) -> NotFoundError:
+    return NotFoundError(
         f"pool {cut(name)!r} not found" if name else "the pool's name is missing",
         reason="NO_SUCH_POOL",
         remedy="see `schedctl pool list`",
     )
 
 
-def _in_use(name: str, users: Sequence[PoolUser]) -> FailedPrecondition:
+def _in_use(name: str, users: Sequence[PoolUser]) -> FailedPreconditionError:
     names = ", ".join(map(str, users[:MOST_USERS])) + " and more" * (len(users) > MOST_USERS)
     steps = []
     if any(one.run is None for one in users):
@@ -272,15 +274,15 @@ def _in_use(name: str, users: Sequence[PoolUser]) -> FailedPrecondition:
         steps.append(
             "wait until submitted runs have ended, or cancel them: schedctl run cancel RUN"
         )
-    return FailedPrecondition(
+    return FailedPreconditionError(
         f"pool {name!r} is used by {names}",
         reason="POOL_IN_USE",
         remedy="; ".join(steps),
     )
 
 
-def _changed_meanwhile(name: str) -> Aborted:
-    return Aborted(
+def _changed_meanwhile(name: str) -> AbortedError:
+    return AbortedError(
         f"pool {name!r} was changed meanwhile",
         reason="ETAG_MISMATCH",
         remedy="read the pool again, then change the current version",

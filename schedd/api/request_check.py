@@ -10,7 +10,7 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from schedd.api.errors import Violation, refuse
+from schedd.api.errors import FieldViolation, refuse
 from schedd.api.field_bounds import MISSING
 from schedd.api.request_bounds import REQUEST
 
@@ -20,15 +20,15 @@ MOST_VIOLATIONS: Final = 20
 
 def check_wellformed(request: Message) -> None:
     """Raise InvalidArgument with the first violations of the request's bounds."""
-    found = (Violation(_named(path), problem) for path, problem in REQUEST.violations(request))
+    found = (FieldViolation(_named(path), problem) for path, problem in REQUEST.violations(request))
     refuse([*islice(chain(_missing(request), found), MOST_VIOLATIONS)], "INVALID_FIELD")
 
 
-def _missing(request: Message) -> Iterator[Violation]:
+def _missing(request: Message) -> Iterator[FieldViolation]:
     given = {field.full_name for field, _ in request.ListFields()}
     for field in request.DESCRIPTOR.fields:
         if field.full_name in MISSING and field.full_name not in given:
-            yield Violation(field.name, MISSING[field.full_name])
+            yield FieldViolation(field.name, MISSING[field.full_name])
 
 
 def _named(path: str) -> str:

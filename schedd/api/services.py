@@ -15,13 +15,13 @@ from schedd.core.cluster.cluster_events import LOST_FOR
 from schedd.core.cluster.dependency import DependencyFailure
 from schedd.core.events import Emit, unheard
 from schedd.core.jobs.notifications import NO_MEANS, Means
-from schedd.core.jobs.rights import Identity
-from schedd.core.runs.model import AuditEntry
+from schedd.core.jobs.rights import CallerIdentity
+from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.retention import DEFAULTS as KEPT
 from schedd.core.runs.retention import Retention
 from schedd.core.timers.catch_up_limits import DEFAULTS, LateLimits
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import Checkup, ClusterClock, Nudges, Refusals, ResultObjects
+from schedd.ports import CheckupFacts, ClusterClock, Nudges, Refusals, ResultObjects
 from schedd.results.log_followers import MemberLogTails
 from schedd.results.progress import MemberProgress
 from schedd.store.access_tokens import AccessTokenStore
@@ -66,7 +66,7 @@ class Services:
     advances: MemberProgress
     cluster: Observer
     succession: LeadershipTransfers
-    checkup: Checkup
+    checkup: CheckupFacts
     objects: ResultObjects
     version: str
     cluster_id: str
@@ -90,7 +90,7 @@ class Services:
 class Caller:
     """The authenticated caller, its source, and the deadline of the call in seconds from now."""
 
-    who: Identity
+    who: CallerIdentity
     source: str
     deadline: float | None = None
 
@@ -99,12 +99,12 @@ class Caller:
         """The name in the audit log."""
         return self.who.actor
 
-    def audit(self, action: str, object_: str, request_id: str = "") -> AuditEntry:
+    def audit(self, action: str, object_: str, request_id: str = "") -> AuditRecord:
         """Return the audit line of a change. `request_id`, if given, is appended to the source."""
         source = self.source if self.who.token is None else f"{self.source} token:{self.who.token}"
         if request_id:
             source = f"{source} request:{request_id}"
-        return AuditEntry(self.actor, action, object_, "ok", source=source)
+        return AuditRecord(self.actor, action, object_, "ok", source=source)
 
     def changed(
         self,
@@ -113,7 +113,7 @@ class Caller:
         before: Mapping[str, object],
         after: Mapping[str, object],
         request_id: str = "",
-    ) -> AuditEntry:
+    ) -> AuditRecord:
         """Return the audit line of a change, with the object's state before and after."""
         entry = self.audit(action, object_, request_id)
         return replace(entry, before=compact(before), after=compact(after))

@@ -6,11 +6,11 @@ from uuid import UUID
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.core.cluster.cluster_events import ClusterEvent, text_of
+from schedd.core.cluster.cluster_events import ClusterEventRecord, text_of
 from schedd.core.ids import NO_TOKEN
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import AuditEntry, Trigger
-from schedd.core.runs.records import DeadLetterGroup, DeadLetterRecord, JobRecord
+from schedd.core.runs.model import AuditRecord, Trigger
+from schedd.core.runs.records import DeadLetterGroupRecord, DeadLetterRecord, JobRecord
 from schedd.core.runs.redrive import RedriveRecord
 from schedd.core.runs.retry import MAX_LOSSES
 from schedd.core.runs.run_records import AttemptRecord, RunRecord
@@ -250,7 +250,7 @@ def dead_letter_message(record: DeadLetterRecord) -> run_pb2.DeadLetter:
     )
 
 
-def group_message(group: DeadLetterGroup) -> run_pb2.DeadLetterGroup:
+def group_message(group: DeadLetterGroupRecord) -> run_pb2.DeadLetterGroup:
     """Return a group of dead letters as its API message."""
     return run_pb2.DeadLetterGroup(
         fingerprint=group.fingerprint,
@@ -292,7 +292,7 @@ def redrive_message(record: RedriveRecord) -> run_pb2.Redrive:
     )
 
 
-def audit_message(entry: AuditEntry) -> cluster_service_pb2.AuditEntry:
+def audit_message(entry: AuditRecord) -> cluster_service_pb2.AuditEntry:
     """Return a line of the audit log as its API message."""
     return cluster_service_pb2.AuditEntry(
         at=stamp(entry.at),
@@ -326,7 +326,7 @@ def _reason(record: RunRecord) -> str | None:
     return "PAUSED" if (record.paused or record.braked) and waits else record.reason
 
 
-def cluster_event(event: ClusterEvent) -> ClusterEventMessage:
+def cluster_event(event: ClusterEventRecord) -> ClusterEventMessage:
     """Return an event of the cluster as its API message."""
     return ClusterEventMessage(
         at=stamp(event.at),

@@ -26,7 +26,7 @@ from schedd.core.checkup.facts import (
 from schedd.core.cluster.dependency import DependencyFailure
 from schedd.core.cluster.membership import ClusterView, MemberView
 from schedd.core.ids import IncarnationId
-from schedd.core.runs.model import AuditEntry, ShardRow
+from schedd.core.runs.model import AuditRecord, ShardRow
 from schedd.core.runs.records import WorkerView
 from schedd.core.timers.cluster_pauses import Pause
 from schedd.dispatch.workers.registry import WorkerRegistry
@@ -59,13 +59,13 @@ class _Read:
     database: DatabaseFacts | str
     rows: tuple[ShardRow, ...] = ()
     pause: Pause | None = None
-    twins: tuple[AuditEntry, ...] = ()
+    twins: tuple[AuditRecord, ...] = ()
     foreign: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CheckupCollector:
-    """Facts of one member, for its diagnostics (`schedd.ports.Checkup`)."""
+    """Facts of one member, for its diagnostics (`schedd.ports.CheckupFacts`)."""
 
     store: Stores
     etcd: EtcdClient
@@ -187,9 +187,9 @@ class CheckupCollector:
         except (Unavailable, TimeoutError):
             return []
 
-    async def _twins(self) -> tuple[AuditEntry, ...]:
+    async def _twins(self) -> tuple[AuditRecord, ...]:
         since = self.clock.now() - TWINS_SEEN
-        found: dict[str, AuditEntry] = {}
+        found: dict[str, AuditRecord] = {}
         for action in ("join", "attach"):
             for _, line in await self.store.users.list_audit(action, None, None, None, TURNED_AWAY):
                 if line.reason == "SECOND_IDENTITY" and line.at is not None and line.at > since:

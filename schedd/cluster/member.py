@@ -40,7 +40,7 @@ from schedd.cluster.shards import Shards
 from schedd.cluster.tenure import LiveTenure, Loops, TenureLoop, TenureOver
 from schedd.core.cluster.membership import ClusterView, MemberView
 from schedd.core.ids import ShardId, TenureId
-from schedd.core.runs.model import AuditEntry, Tenure
+from schedd.core.runs.model import AuditRecord, Tenure
 from schedd.ports import Coordination, KeepLease, LeaseKeeper
 from schedd.runtime.cluster_clock import DatabaseClock
 from schedd.store.cluster.membership_store import MembershipStore
@@ -227,7 +227,7 @@ class MemberLifecycle:
         loops: Loops = no_loops,
         duties: Duties = no_duties,
         member_ttl: float = math.inf,
-        audit: Callable[[AuditEntry], Awaitable[None]] | None = None,
+        audit: Callable[[AuditRecord], Awaitable[None]] | None = None,
         claim: PrefixClaim | None = None,
     ) -> None:
         self.identity = identity
@@ -336,7 +336,7 @@ class MemberLifecycle:
         if self._audit is not None:
             name, source = self.identity.name, self.identity.grpc
             await self._audit(
-                AuditEntry(
+                AuditRecord(
                     actor=f"member/{name}",
                     action="join",
                     object=f"member/{name}",

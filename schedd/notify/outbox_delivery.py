@@ -25,9 +25,9 @@ from schedd.core.ids import JobId
 from schedd.core.jobs.notifications import (
     DeliveryOutcome,
     Notice,
-    Notification,
     NotificationChannel,
     NotificationKind,
+    OutboxNotification,
     PendingNotification,
     outcome_of,
     target,
@@ -145,7 +145,7 @@ class OutboxDelivery:
             if isinstance(each, Failed):
                 raise each.error
 
-    async def _try(self, one: Notification, entry: CachedDefinition | None) -> None:
+    async def _try(self, one: OutboxNotification, entry: CachedDefinition | None) -> None:
         error = "the definition of the job can't be read by this member"
         if entry is not None:
             notice = _notice(entry, one.kind, one.way)
@@ -159,7 +159,7 @@ class OutboxDelivery:
         self._emit(Notified(one.way, error, given_up=bool(error) and answer.wait is None))
         self._loop.wake()
 
-    async def _sent(self, one: Notification, notice: Notice) -> str:
+    async def _sent(self, one: OutboxNotification, notice: Notice) -> str:
         """Return why it wasn't delivered; empty if it was. An exception fails one delivery only."""
         raised: list[Exception] = []
         with set_aside("notification", f"notification {one.notification_id}", then=raised.append):
@@ -204,6 +204,8 @@ def _notice(
     return notice if notice is not None and way in notice.ways else None
 
 
-def _target_of(entry: CachedDefinition | None, one: PendingNotification | Notification) -> str:
+def _target_of(
+    entry: CachedDefinition | None, one: PendingNotification | OutboxNotification
+) -> str:
     notice = None if entry is None else _notice(entry, one.kind, one.way)
     return "" if notice is None else target(notice, one.way)

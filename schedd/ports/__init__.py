@@ -9,12 +9,12 @@ PostgreSQL has no protocol: stages and calls use the classes of `store/`.
 
 from schedd.ports.clock import ClusterClock
 from schedd.ports.coordination import Coordination, KeepLease, LeaseKeeper
-from schedd.ports.members import Checkup, Nudges, Refusals
+from schedd.ports.members import CheckupFacts, Nudges, Refusals
 from schedd.ports.notifications import Sender
 from schedd.ports.objects import ResultObjects
 
 __all__ = [
-    "Checkup",
+    "CheckupFacts",
     "ClusterClock",
     "Coordination",
     "KeepLease",

@@ -40,7 +40,7 @@ class Refusals(Protocol):
         ...
 
 
-class Checkup(Protocol):
+class CheckupFacts(Protocol):
     """Facts about the cluster, for diagnostics."""
 
     async def facts(self) -> Facts:

@@ -2,13 +2,13 @@
 
 from typing import Protocol
 
-from schedd.core.jobs.notifications import Notice, Notification
+from schedd.core.jobs.notifications import Notice, OutboxNotification
 
 
 class Sender(Protocol):
     """Delivers notifications."""
 
-    async def send(self, notification: Notification, notice: Notice) -> str:
+    async def send(self, notification: OutboxNotification, notice: Notice) -> str:
         """Deliver it over its channel. Returns why it failed; empty if it was accepted. Has a
         timeout, and raises nothing.
         """

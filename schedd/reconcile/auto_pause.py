@@ -21,7 +21,7 @@ from schedd.api.jobs import pause, stored_jobs, timer_edit
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import JobId, ShardId
-from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import FailedTooOften, JobRecord, Resumption
 from schedd.dispatch.run_index import RunIndex
 from schedd.ports import ClusterClock, Nudges
@@ -141,9 +141,9 @@ def _failed(record: JobRecord, failures: int) -> FailedTooOften:
 
 def _entry(
     record: JobRecord, action: str, before: object, after: object, reason: str
-) -> AuditEntry:
+) -> AuditRecord:
     stored = record.definition
-    return AuditEntry(
+    return AuditRecord(
         actor=ACTOR,
         action=action,
         object=f"job/{stored.namespace}/{stored.name}",

@@ -23,8 +23,8 @@ import grpc
 from schedd.api.auth.authentication import Authentication, UnknownSubject
 from schedd.api.auth.authorization import admitted
 from schedd.api.auth.policy import OPEN, POLICY
-from schedd.api.errors import CallError, Unauthenticated, dependency_error
-from schedd.core.jobs.rights import ANONYMOUS, Identity
+from schedd.api.errors import CallError, UnauthenticatedError, dependency_error
+from schedd.core.jobs.rights import ANONYMOUS, CallerIdentity
 from schedd.rpc.rejection_rate import RejectionRate
 from schedd.rpc.status import abort_with
 from schedkit.daemon.log_rate_limit import LimitedLine
@@ -35,10 +35,10 @@ log = logging.getLogger(__name__)
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
-_CALLER: Final[ContextVar[Identity]] = ContextVar("caller", default=ANONYMOUS)
+_CALLER: Final[ContextVar[CallerIdentity]] = ContextVar("caller", default=ANONYMOUS)
 
 
-def caller() -> Identity:
+def caller() -> CallerIdentity:
     """Return the caller of the current call."""
     return _CALLER.get()
 
@@ -65,14 +65,14 @@ class Gate:
         who = await self._identity(method, context, lately=lately)
         if isinstance(who, CallError):
             self._log(method, context.peer(), who)
-            if isinstance(who, Unauthenticated):
+            if isinstance(who, UnauthenticatedError):
                 await self._rejections.turn(context.peer())
             await abort_with(context, who)
         _CALLER.set(who)
 
     async def _identity(
         self, method: str, context: Context, *, lately: bool
-    ) -> Identity | CallError:
+    ) -> CallerIdentity | CallError:
         """Return the caller, or why the call is rejected (no traceback: the call may wait)."""
         assert self._authentication is not None
         try:
@@ -91,7 +91,7 @@ class Gate:
             values = (method, peer, refused, refusal.message)
             log.info("call rejected: method=%s peer=%s rejected=%d error=%s", *values)
 
-    def _certified(self, context: Context) -> Identity | UnknownSubject | None:
+    def _certified(self, context: Context) -> CallerIdentity | UnknownSubject | None:
         """Return the identity in the certificate of the connection."""
         assert self._authentication is not None
         properties = context.auth_context()

@@ -13,7 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from schedd.api.calls import BATCHES, SERVICES, STREAMING, UNARY, Streaming, Unary
-from schedd.api.errors import CallError, InvalidArgument, dependency_error
+from schedd.api.errors import CallError, InvalidArgumentError, dependency_error
 from schedd.api.runs.stream_limits import Places
 from schedd.api.services import Caller, Services
 from schedd.rpc.auth_interceptor import Gate, caller
@@ -87,13 +87,13 @@ def check_known(request: Message) -> None:
     something else than it requested. Unknown fields of a definition are stored as they are.
 
     Raises:
-        InvalidArgument: the request, or a request in a batch, has an unknown field.
+        InvalidArgumentError: the request, or a request in a batch, has an unknown field.
     """
     asked = (request, *getattr(request, "requests", ()))
     unknown = sorted({number for each in asked for number in _unknown(each)})
     if unknown:
         named = ", ".join(map(str, unknown[:MOST_NAMED]))
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"{request.DESCRIPTOR.name} has fields unknown to this member: {named}",
             reason="UNKNOWN_FIELD",
             remedy="upgrade the members first; nothing was changed",

@@ -23,7 +23,7 @@ import grpc.aio
 from grpc_health.v1.health import SERVICE_NAME
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from schedd.api.errors import LimitReached, NotFound, cut
+from schedd.api.errors import LimitReachedError, NotFoundError, cut
 from schedd.api.runs.stream_limits import Places
 from schedd.rpc.auth_interceptor import Gate
 from schedd.rpc.request_decoding import Context, put, streaming, unary
@@ -109,12 +109,12 @@ class Health:
                         sent = status
                         yield HealthCheckResponse(status=status)
                     await changed.wait()
-        except LimitReached as error:
+        except LimitReachedError as error:
             await abort_with(context, error)
 
 
-def _not_served(service: str) -> NotFound:
-    return NotFound(
+def _not_served(service: str) -> NotFoundError:
+    return NotFoundError(
         f"gRPC service {cut(service)!r} not found",
         reason="NO_SUCH_SERVICE",
         remedy="name a service such as schedd.v1.JobService, or none for the whole member",

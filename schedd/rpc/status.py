@@ -15,7 +15,7 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 from google.rpc.status_pb2 import Status
 
-from schedd.api.errors import CallError, Violation
+from schedd.api.errors import CallError, FieldViolation
 
 DOMAIN: Final = "schedd"
 _CODES: Final = {code.name: code for code in grpc.StatusCode}
@@ -28,7 +28,7 @@ async def abort(
     *,
     reason: str,
     remedy: str = "",
-    violations: Iterable[Violation] = (),
+    violations: Iterable[FieldViolation] = (),
 ) -> NoReturn:
     """End the call with this status; never returns.
 

@@ -17,7 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.core.dispatch.ready_bucket_ids import LineId, line_id_of
 from schedd.core.ids import JobId
-from schedd.core.jobs.chains import After, When
+from schedd.core.jobs.chains import ChainParents, When
 from schedd.core.jobs.definition import (
     CatchUp,
     CatchUpPolicy,
@@ -34,7 +34,7 @@ from schedd.core.runs.failures import is_grpc_status, kind
 from schedd.core.runs.pools import pool_key
 from schedd.core.runs.records import PinnedCalendar, StoredDefinition
 from schedd.core.schedule import compiled_schedule, local_times
-from schedd.core.schedule.calendars import Calendar, Exclude, Roll, Rules, rules
+from schedd.core.schedule.calendars import CalendarVersion, Exclude, Roll, Rules, rules
 from schedd.core.schedule.compiled_schedule import (
     AtSchedule,
     CompiledSchedule,
@@ -292,12 +292,12 @@ def definition_of(
     )
 
 
-def _after(spec: job_pb2.Job) -> After | None:
+def _after(spec: job_pb2.Job) -> ChainParents | None:
     if not spec.HasField("after"):
         return None
     said = spec.after
     when = When(_word(job_pb2.After.When.Name(said.when), "WHEN_", "SUCCESS"))
-    return After(tuple(said.jobs), when, said.with_output)
+    return ChainParents(tuple(said.jobs), when, said.with_output)
 
 
 def notices_of(spec: job_pb2.Job) -> Notices | None:
@@ -398,10 +398,10 @@ def _exclude(spec: job_pb2.Job, calendars: Sequence[PinnedCalendar]) -> Exclude:
 
 
 @lru_cache(maxsize=1024)
-def calendar_of(pinned: PinnedCalendar) -> Calendar:
+def calendar_of(pinned: PinnedCalendar) -> CalendarVersion:
     """A stored version of a calendar, read once for all jobs that use it."""
     said = calendar_service_pb2.Calendar.FromString(pinned.spec)
-    return Calendar(pinned.name, pinned.version, rules_of(said))
+    return CalendarVersion(pinned.name, pinned.version, rules_of(said))
 
 
 def rules_of(said: calendar_service_pb2.Calendar) -> Rules:

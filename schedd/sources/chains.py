@@ -21,7 +21,7 @@ from typing import Final, NoReturn, TypeAlias
 from schedd.api.definitions.validation import MAX_PAYLOAD
 from schedd.cluster.owner_transactions import Failed, Transactor
 from schedd.core.ids import JobId, RunId
-from schedd.core.jobs.chains import After, Cycle, Join, ParentEnded, Wanted
+from schedd.core.jobs.chains import ChainParents, Cycle, Join, ParentEnded, Wanted
 from schedd.core.jobs.definition import Definition, Delivery
 from schedd.core.runs.redrive import line_of
 from schedd.dispatch.run_index import RunIndex
@@ -47,7 +47,9 @@ _SPARE: Final = 16 * 1024
 """For the names of those that are left out."""
 
 
-def handed_on(after: After, ended: Iterable[ParentEnded], results: Mapping[RunId, bytes]) -> bytes:
+def handed_on(
+    after: ChainParents, ended: Iterable[ParentEnded], results: Mapping[RunId, bytes]
+) -> bytes:
     """The serialised payload of a run that comes after these."""
     by_name = {one.job: results.get(one.run_id) for one in ended}
     if len(after.jobs) == 1:

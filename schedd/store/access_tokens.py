@@ -39,9 +39,9 @@ from sqlalchemy import (
 )
 
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.access_tokens import AccessToken
+from schedd.core.jobs.access_tokens import AccessTokenRecord
 from schedd.core.jobs.rights import Role
-from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.model import AuditRecord
 from schedd.store import audit
 from schedd.store.connection.database import Database, in_transaction
 from schedd.store.schema.tables import access_tokens as tokens
@@ -58,7 +58,7 @@ MOST_LOGINS: Final = 100
 MOST_MARKED: Final = 1_000
 """Limit on the listed tokens that end with a revoked token."""
 
-Noted: TypeAlias = Callable[[AccessToken, Sequence[AccessTokenId]], tuple[str, str]]
+Noted: TypeAlias = Callable[[AccessTokenRecord, Sequence[AccessTokenId]], tuple[str, str]]
 """Returns the audit's `before` and `after` for a revoked token and the tokens that end with it."""
 
 _LOCK: Final = "hashtext('schedd access tokens')"
@@ -96,11 +96,11 @@ _ALL: Final = select(
 class Revoked:
     """A revoked token and the tokens that ended with it: the first MOST_MARKED, nearest first."""
 
-    token: AccessToken
+    token: AccessTokenRecord
     with_it: Sequence[AccessTokenId]
 
 
-def create(connection: Connection, token: AccessToken, entry: AuditEntry) -> bool:
+def create(connection: Connection, token: AccessTokenRecord, entry: AuditRecord) -> bool:
     """Store a new token. Returns False if its maker doesn't exist or is revoked."""
     if token.maker is not None:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock_shared({_LOCK})")
@@ -130,13 +130,13 @@ def create(connection: Connection, token: AccessToken, entry: AuditEntry) -> boo
     return True
 
 
-def find(connection: Connection, token: AccessTokenId) -> AccessToken | None:
+def find(connection: Connection, token: AccessTokenId) -> AccessTokenRecord | None:
     """Return the token, None if it doesn't exist."""
     row = connection.execute(_ALL.where(tokens.c.token_id == token)).first()
     return None if row is None else _token_of(row)
 
 
-def find_all(connection: Connection, wanted: Collection[AccessTokenId]) -> list[AccessToken]:
+def find_all(connection: Connection, wanted: Collection[AccessTokenId]) -> list[AccessTokenRecord]:
     """Return those of these tokens that exist."""
     connection.exec_driver_sql(_NO_JIT)
     these = any_(literal(ids(wanted)).cast(ARRAY(Uuid)))
@@ -146,7 +146,7 @@ def find_all(connection: Connection, wanted: Collection[AccessTokenId]) -> list[
 
 def list_tokens(
     connection: Connection, after: tuple[datetime, AccessTokenId] | None, limit: int
-) -> list[AccessToken]:
+) -> list[AccessTokenRecord]:
     """Return tokens without logins, newest first."""
     connection.exec_driver_sql(_NO_JIT)
     at = tuple_(tokens.c.created_at, tokens.c.token_id)
@@ -160,7 +160,7 @@ def revoke(
     connection: Connection,
     token: AccessTokenId,
     by: str,
-    entry: AuditEntry,
+    entry: AuditRecord,
     noted: Noted,
 ) -> Revoked | None:
     """Revoke the token and all tokens created with it. An earlier revocation keeps its time."""
@@ -217,7 +217,7 @@ def _living_of(token: AccessTokenId) -> Select[Any]:
     return select(first.union_all(next_).c.token_id)
 
 
-def _outdated(connection: Connection, token: AccessToken) -> builtins.list[AccessTokenId]:
+def _outdated(connection: Connection, token: AccessTokenRecord) -> builtins.list[AccessTokenId]:
     """End the oldest logins of a token that is about to get another one. Returns their ids. Rows
     that another transaction has locked are skipped: it ends them.
     """
@@ -246,8 +246,8 @@ def _by(made: FromClause, maker: ColumnElement[UUID]) -> ColumnElement[bool]:
     return or_(made.c.maker == maker, made.c.parent == maker)
 
 
-def _token_of(row: Row[Any]) -> AccessToken:
-    return AccessToken(
+def _token_of(row: Row[Any]) -> AccessTokenRecord:
+    return AccessTokenRecord(
         AccessTokenId(row.token_id),
         bytes(row.digest),
         row.name,

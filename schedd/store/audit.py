@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, select
 
 from schedd.core.ids import RunId
-from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.model import AuditRecord
 from schedd.store.schema.tables import audit
 from schedd.store.statements import arrays
 
@@ -29,12 +29,12 @@ WHERE NOT EXISTS (
 """
 
 
-def write_all(connection: Connection, entries: Sequence[AuditEntry]) -> None:
+def write_all(connection: Connection, entries: Sequence[AuditRecord]) -> None:
     """Append these entries, in order. `at` defaults to the database's clock."""
     _write(connection, WRITE, entries)
 
 
-def write_once(connection: Connection, entries: Sequence[AuditEntry]) -> None:
+def write_once(connection: Connection, entries: Sequence[AuditRecord]) -> None:
     """Append those of these entries about runs that the same source hasn't logged before.
 
     The caller holds the locks of the runs' rows: concurrent calls don't see each other's entries.
@@ -42,7 +42,7 @@ def write_once(connection: Connection, entries: Sequence[AuditEntry]) -> None:
     _write(connection, WRITE + UNLESS_LOGGED, list(dict.fromkeys(entries)))
 
 
-def _write(connection: Connection, statement: str, entries: Sequence[AuditEntry]) -> None:
+def _write(connection: Connection, statement: str, entries: Sequence[AuditRecord]) -> None:
     if not entries:
         return
     connection.exec_driver_sql(
@@ -71,7 +71,7 @@ def list_audit(
     run_id: RunId | None,
     before: int | None,
     limit: int,
-) -> list[tuple[int, AuditEntry]]:
+) -> list[tuple[int, AuditRecord]]:
     """Return entries below the sequence number `before`, newest first."""
     query = select(audit).order_by(audit.c.seq.desc()).limit(limit)
     if action is not None:
@@ -85,7 +85,7 @@ def list_audit(
     return [
         (
             row.seq,
-            AuditEntry(
+            AuditRecord(
                 row.actor,
                 row.action,
                 row.object,

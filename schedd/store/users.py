@@ -7,7 +7,7 @@ from dataclasses import field
 
 from schedd.core.ids import JobId, RunId
 from schedd.core.jobs.definition import Priority
-from schedd.core.runs.model import AuditEntry, NewRun
+from schedd.core.runs.model import AuditRecord, NewRun
 from schedd.core.runs.records import (
     ChainRefused,
     Create,
@@ -64,7 +64,7 @@ class UserStore:
         self,
         record: JobRecord,
         idempotency: Idempotency | None,
-        audit: AuditEntry,
+        audit: AuditRecord,
     ) -> JobRecord | StoreConflict | ChainRefused:
         """Store job and timer. With a key used before, return the earlier job. A `plain` create
         shares a transaction with concurrent ones.
@@ -98,7 +98,7 @@ class UserStore:
         job_id: JobId,
         timer: TimerEdit,
         skipped: NewRun | None,
-        audit: AuditEntry,
+        audit: AuditRecord,
         seen_generation: int | None = None,
         noted: Callable[[JobRecord], str] | None = None,
     ) -> JobRecord | StoreConflict | None:
@@ -113,7 +113,7 @@ class UserStore:
         record: JobRecord,
         run: NewRun,
         idempotency: Idempotency | None,
-        audit: AuditEntry,
+        audit: AuditRecord,
         priority: Priority,
     ) -> RunRecord | StoreConflict | None:
         """Store one-time work: an ephemeral job and its run. With a key used before, return the
@@ -151,7 +151,7 @@ class UserStore:
     taken_by = in_transaction(accounted_times.taken_by)
     last_pause = in_transaction(accounted_times.last_pause)
 
-    async def audit(self, entry: AuditEntry) -> None:
+    async def audit(self, entry: AuditRecord) -> None:
         """Append one audit entry."""
         await self.database.call(audit.write_all, [entry])
 

@@ -19,7 +19,15 @@ from contextlib import contextmanager
 from typing import Final
 
 from schedd.core.ids import Hint, JobId, RunId
-from schedd.core.runs.change_stream import Box, Change, Cursor, Gap, MissedChanges, News, Scope
+from schedd.core.runs.change_stream import (
+    Box,
+    Change,
+    ChangeGap,
+    Cursor,
+    MissedChanges,
+    News,
+    Scope,
+)
 from schedd.store.runs.change_stream import ChangeStore
 from schedd.watch.change_bus import MOST_HINTS, ChangeBus, cares
 from schedd.watch.snapshots import Reads, SnapshotReads
@@ -278,8 +286,8 @@ class Feed:
                 arrived.set()
 
 
-def _gap(missed: MissedChanges) -> Gap | None:
+def _gap(missed: MissedChanges) -> ChangeGap | None:
     """Return the gap that such a snapshot leaves."""
     if missed.unknown:
-        return Gap(OTHER_DATABASE)
-    return Gap(ENDED_UNSEEN, missed.before) if missed.before is not None else None
+        return ChangeGap(OTHER_DATABASE)
+    return ChangeGap(ENDED_UNSEEN, missed.before) if missed.before is not None else None

@@ -29,9 +29,9 @@ from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedd.api.auth.authentication import BEARER, NO_SUBJECT, Authentication, UnknownSubject
-from schedd.api.errors import CallError, PermissionDenied, Unauthenticated
+from schedd.api.errors import CallError, PermissionDeniedError, UnauthenticatedError
 from schedd.api.services import Caller
-from schedd.core.jobs.rights import EVERY, Identity, Role
+from schedd.core.jobs.rights import EVERY, CallerIdentity, Role
 from schedd.web import links, login_page, refusals
 from schedd.web.login_page import REASON
 from schedd.web.rest import problems
@@ -92,7 +92,7 @@ class HttpAuth:
                 return
         await self._app(scope, receive, send)
 
-    async def identity(self, scope: Scope) -> Identity:
+    async def identity(self, scope: Scope) -> CallerIdentity:
         """Return the caller. Raises what `Authentication.of` does."""
         headers, shown = Headers(scope=scope), partial(self._certified, scope)
         known = partial(self._authentication.of, lately=scope["path"] in LATELY)
@@ -100,15 +100,15 @@ class HttpAuth:
         if not sent and (login := cookie_of(headers)) is not None:
             try:
                 return await known((f"{BEARER}{login}",), shown)
-            except Unauthenticated:
-                if not isinstance(shown(), Identity):
+            except UnauthenticatedError:
+                if not isinstance(shown(), CallerIdentity):
                     raise
         return await known(sent, shown)
 
     async def _answer(
         self, scope: Scope, receive: Receive, error: CallError | Unavailable
     ) -> ASGIApp:
-        if not isinstance(error, Unauthenticated):
+        if not isinstance(error, UnauthenticatedError):
             return refusals.response(scope, problems.of(error), scope.get(IDENTITY))
         if not refusals.reads_pages(scope):
             return refusals.response(scope, problems.of(error))
@@ -131,13 +131,13 @@ class HttpAuth:
 
     def _log(self, scope: Scope, error: CallError | Unavailable) -> None:
         """Log a rejected certificate. Other callers get the whole error in the answer."""
-        if not isinstance(error, Unauthenticated) or not scope.get(CERTIFICATE):
+        if not isinstance(error, UnauthenticatedError) or not scope.get(CERTIFICATE):
             return
         if refused := self._lines.due():
             values = (scope["method"], scope["path"], scope.get("client"), refused, error.message)
             log.info("request rejected: method=%s path=%r peer=%s rejected=%d error=%s", *values)
 
-    def _certified(self, scope: Scope) -> Identity | UnknownSubject | None:
+    def _certified(self, scope: Scope) -> CallerIdentity | UnknownSubject | None:
         shown: Mapping[str, Any] | None = scope.get(CERTIFICATE)
         if not shown:
             return None
@@ -166,10 +166,10 @@ def login_before(address: str) -> str:
     return f"{LOGIN}?next={quote(address, safe='/')}"
 
 
-def check_page(who: Identity) -> None:
-    """Raise PermissionDenied for callers who may not see the pages."""
+def check_page(who: CallerIdentity) -> None:
+    """Raise PermissionDeniedError for callers who may not see the pages."""
     if not who.may(Role.VIEWER, EVERY):
-        raise PermissionDenied(
+        raise PermissionDeniedError(
             f"this page shows all namespaces, so it needs the role {Role.VIEWER.word} in all of"
             f" them; {who.actor} doesn't have it",
             reason="ROLE_MISSING",

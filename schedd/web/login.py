@@ -24,9 +24,14 @@ from starlette.routing import BaseRoute, Route
 
 from schedd.api import deadlines
 from schedd.api.auth.access_tokens import log_in, log_out, replace_login
-from schedd.api.errors import CallError, OutcomeUnclear, OutOfTouch, dependency_error
+from schedd.api.errors import (
+    CallError,
+    MemberUnavailableError,
+    OutcomeUnknownError,
+    dependency_error,
+)
 from schedd.api.services import Services
-from schedd.core.jobs.rights import Identity
+from schedd.core.jobs.rights import CallerIdentity
 from schedd.web import links, login_page, refusals
 from schedd.web.http_auth import COOKIE, IDENTITY, LOGIN, LOGOUT, caller_of, cookie_of
 from schedd.web.login_page import LONGEST, MOST, UNDONE, typed_in
@@ -58,7 +63,7 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
         except RequestProblem as refused:
             return problems.answer(refused.body, refused.headers)
         after, undone, typed = form.get("next", "")[:LONGEST], UNDONE in form, typed_in(form)
-        who: Identity | None = request.scope.get(IDENTITY)
+        who: CallerIdentity | None = request.scope.get(IDENTITY)
         try:
             async with deadlines.read(None, services.database_answered_at):
                 who = await services.authentication.of_token(form.get("token", "")[:LONGEST])
@@ -68,7 +73,9 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
         except (CallError, Unavailable) as error:
             refusal = dependency_error(error) if isinstance(error, Unavailable) else error
             _log_failure(failed, request, refusal)
-            status = 503 if isinstance(refusal, OutOfTouch | OutcomeUnclear) else 403
+            status = (
+                503 if isinstance(refusal, MemberUnavailableError | OutcomeUnknownError) else 403
+            )
             wrong = refusal.message
             return login_page.shown(
                 request, status, after, who=who, wrong=wrong, undone=undone, typed=typed

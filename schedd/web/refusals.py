@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Scope
 
-from schedd.core.jobs.rights import Identity, IdentityKind
+from schedd.core.jobs.rights import CallerIdentity, IdentityKind
 from schedd.web.rest import problems
 from schedd.web.templating import render
 
@@ -38,7 +38,7 @@ def reads_pages(scope: Scope) -> bool:
 def response(
     scope: Scope,
     problem: Mapping[str, Any],
-    who: Identity | None = None,
+    who: CallerIdentity | None = None,
     *,
     way: NextLink | None = None,
     headers: Mapping[str, str] | None = None,
@@ -60,7 +60,7 @@ def response(
     return HTMLResponse(html, problem["status"], {"cache-control": "no-store", **(headers or {})})
 
 
-def _had(who: Identity) -> str:
+def _had(who: CallerIdentity) -> str:
     """Return the roles of a user, in words."""
     pairs = sorted(who.roles.items())
     return ", ".join(

@@ -27,7 +27,7 @@ from uuid import UUID
 
 from bench.numbers import positive
 from schedd.core.schedule import compiled_schedule, cron, zones
-from schedd.core.schedule.calendars import Calendar, Exclude, rules
+from schedd.core.schedule.calendars import CalendarVersion, Exclude, rules
 from schedd.core.schedule.cron import CronExpression, dialect, expand, expression
 from schedd.core.schedule.zones import tzdata_version
 
@@ -45,8 +45,8 @@ EXPRESSIONS = (
 )
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
 IMPOSSIBLE = ("0 0 31 2 *", "0 0 31 4,6,9,11 *", "0 0 */31 2,4 mon#5", "* * * 30,31 2 ?")
-WEEKENDS = Calendar("weekends", 1, rules(weekdays=["sat", "sun"]))
-HOLIDAYS = Calendar(
+WEEKENDS = CalendarVersion("weekends", 1, rules(weekdays=["sat", "sun"]))
+HOLIDAYS = CalendarVersion(
     "holidays", 1, rules(dates=["01-01", "05-01", "12-25", "2026-04-03"], cron=["* 4 * * *"])
 )
 START = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from schedd.core.ids import JobId, RunId, ShardId
-from schedd.core.jobs.notifications import Notification, NotificationChannel, NotificationKind
+from schedd.core.jobs.notifications import NotificationChannel, NotificationKind, OutboxNotification
 from schedd.notify.senders.webhook import Webhook
 from schedkit.egress.policy import Egress, ignored_proxies
 from schedproto.v1 import job_handler_pb2, job_handler_pb2_grpc, job_pb2
@@ -160,7 +160,7 @@ async def test_targets_of_no_proxy_and_loopback_are_called_directly_and_checked(
 
 
 async def test_a_webhook_goes_through_the_members_proxy() -> None:
-    one = Notification(
+    one = OutboxNotification(
         uuid4(), NotificationChannel.WEBHOOK, JobId(uuid4()), ShardId(1), NotificationKind.FAILURE,
         "default", "etl", RunId(uuid4()), NOW, NOW, NOW, NOW, "FAILED", "EXIT_CODE", "", 3, 4, 1,
         "w1", 5, 2, NOW, NOW, 1,

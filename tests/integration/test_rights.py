@@ -27,7 +27,7 @@ from schedd.api.auth import authentication
 from schedd.api.auth.access_tokens import create_token, revoke_token
 from schedd.api.auth.authentication import FRESH
 from schedd.api.calls import STREAMING, methods
-from schedd.api.errors import InvalidArgument
+from schedd.api.errors import InvalidArgumentError
 from schedd.api.services import Caller
 from schedd.core.ids import AccessTokenId
 from schedd.core.jobs.rights import ANONYMOUS, EVERY, Role, uris_of_user
@@ -401,7 +401,9 @@ async def test_a_token_makes_none_that_outlives_it(place: Place) -> None:
         assert await place.code(by_name("CreateToken"), asked, place.tokens, place.trust, text) is (
             grpc.StatusCode.INVALID_ARGUMENT
         )
-        with pytest.raises(InvalidArgument, match=f"expires at {found.expires_at:%Y-%m-%dT%H:%M}"):
+        with pytest.raises(
+            InvalidArgumentError, match=f"expires at {found.expires_at:%Y-%m-%dT%H:%M}"
+        ):
             await create_token(place.web.services, maker, asked)
     half = auth.CreateTokenRequest(name="b", role=auth.ROLE_ADMIN)
     unsaid = await create_token(place.web.services, maker, half)

@@ -27,9 +27,9 @@ from schedd.config.servers import Smtp
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.jobs.notifications import (
     Notice,
-    Notification,
     NotificationChannel,
     NotificationKind,
+    OutboxNotification,
 )
 from schedd.notify.senders import Senders
 from schedkit.egress.policy import Egress
@@ -40,8 +40,8 @@ from support.wait import PATIENCE, wait_until_async
 SECRET = f"whsec_{base64.b64encode(bytes(range(32))).decode()}"
 
 
-def notification(way: NotificationChannel, **changes: Any) -> Notification:
-    made = Notification(
+def notification(way: NotificationChannel, **changes: Any) -> OutboxNotification:
+    made = OutboxNotification(
         uuid4(), way, JobId(uuid4()), ShardId(1), NotificationKind.FAILURE, "default", "etl",
         RunId(uuid4()), NOW, NOW, NOW, NOW, "FAILED", "EXIT_CODE", "sh: 1: oh né", 3, 4, 1,
         "w1", 5, 2, NOW, NOW, 1,

@@ -13,9 +13,9 @@ import pytest
 
 from schedd.api.auth.access_tokens import MOST_DEEP, MOST_NOTED
 from schedd.api.auth.authentication import FRESH
-from schedd.api.errors import Unauthenticated
+from schedd.api.errors import UnauthenticatedError
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.access_tokens import AccessToken
+from schedd.core.jobs.access_tokens import AccessTokenRecord
 from schedd.store.access_tokens import MOST_LOGINS, MOST_MARKED
 from schedd.store.connection.database import Database
 from schedd.store.postgres import Stores
@@ -76,7 +76,7 @@ async def refused(web: Web, sent: dict[str, str]) -> bool:
     return await reason(web, sent) == "TOKEN_REVOKED"
 
 
-async def found(web: Web, token_id: str) -> AccessToken:
+async def found(web: Web, token_id: str) -> AccessTokenRecord:
     there = await web.services.access_tokens.find(AccessTokenId(UUID(token_id)))
     assert there is not None
     return there
@@ -170,7 +170,7 @@ async def test_nothing_is_made_by_a_token_that_another_member_has_revoked_just_n
         body = {"name": "bot", "role": "ADMIN"}
         answer = await web.ask("POST", "/api/v1/tokens", json=body, headers=bearer(top[1]))
         assert (answer.status, answer.json["reason"]) == (401, "TOKEN_REVOKED")
-        with pytest.raises(Unauthenticated):
+        with pytest.raises(UnauthenticatedError):
             await web.services.authentication.of_token(top[1])
     [count] = await run(web, "SELECT count(*) FROM access_tokens WHERE maker IS NOT NULL")
     assert count == (0,)

@@ -22,7 +22,7 @@ from schedd.api.auth.authentication import FRESH
 from schedd.api.calls import UNARY
 from schedd.api.definitions.validation import MAX_PAYLOAD
 from schedd.api.services import Caller
-from schedd.core.jobs.rights import ANONYMOUS, Identity, IdentityKind, Role
+from schedd.core.jobs.rights import ANONYMOUS, CallerIdentity, IdentityKind, Role
 from schedd.web import login as login_face
 from schedd.web.pages.all import PAGES
 from schedd.web.pages.page import PageRequest
@@ -781,7 +781,7 @@ async def test_a_viewer_is_offered_no_form_that_changes_anything(web: Web) -> No
 
 async def test_an_operator_of_one_namespace_is_offered_what_they_may_in_it(web: Web) -> None:
     """Who sees all and works in one."""
-    who = Identity(IdentityKind.USER, "ann", {"*": Role.VIEWER, "billing": Role.OPERATOR})
+    who = CallerIdentity(IdentityKind.USER, "ann", {"*": Role.VIEWER, "billing": Role.OPERATOR})
     here = PageRequest(web.services, Caller(who, "test"), query={"namespace": "billing"})
     elsewhere = PageRequest(web.services, Caller(who, "test"))
     trigger, drain = "JobService.TriggerJob", "ClusterService.DrainWorker"

@@ -21,7 +21,7 @@ from almanac.walker import changes
 from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.schedule import compiled_schedule
-from schedd.core.schedule.calendars import Calendar, Exclude, WrongRules, rules
+from schedd.core.schedule.calendars import CalendarVersion, Exclude, WrongRules, rules
 from schedd.core.schedule.compiled_schedule import (
     CompiledSchedule,
     CronSchedule,
@@ -207,8 +207,8 @@ def compiled_of(case: Case, jitter: timedelta = timedelta(0)) -> CompiledSchedul
     )
 
 
-def calendar(drawn: Drawn, place: int) -> Calendar:
-    return Calendar(f"c{place}", 1, rules(**drawn.said))
+def calendar(drawn: Drawn, place: int) -> CalendarVersion:
+    return CalendarVersion(f"c{place}", 1, rules(**drawn.said))
 
 
 def at(second: int) -> datetime:
@@ -220,7 +220,7 @@ def seconds(instant: datetime) -> int:
 
 
 def test_a_timer_behind_an_excluded_instant_is_due_with_the_last_of_a_day() -> None:
-    weekend = Calendar("weekends", 3, rules(weekdays=["sat", "sun"]))
+    weekend = CalendarVersion("weekends", 3, rules(weekdays=["sat", "sun"]))
     when = CronSchedule(("0 * * * *",))
     compiled = compiled_schedule.compile(
         when, "", UUID(int=1), ScheduleBounds(), Exclude((weekend,))

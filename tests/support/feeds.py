@@ -16,7 +16,7 @@ from typing import Final
 from uuid import UUID
 
 from schedd.core.ids import JobId, RunId
-from schedd.core.runs.change_stream import Change, Cursor, Gap, MissedChanges, News, Scope
+from schedd.core.runs.change_stream import Change, ChangeGap, Cursor, MissedChanges, News, Scope
 from schedd.core.runs.lifecycle import State
 from schedd.store.runs.change_stream import ChangeStore
 from schedd.watch.change_bus import ChangeBus
@@ -127,9 +127,9 @@ class Stream:
         return [(change.run_id.int, change.record.run.state) for change in changes]
 
     @property
-    def gaps(self) -> list[Gap]:
+    def gaps(self) -> list[ChangeGap]:
         """What it was told that it can't be told."""
-        return [news.what for news in self.told if isinstance(news.what, Gap)]
+        return [news.what for news in self.told if isinstance(news.what, ChangeGap)]
 
     async def until(self, *states: tuple[int, State]) -> None:
         """All of these were told."""

@@ -11,7 +11,7 @@ import asyncio
 import sys
 
 from schedd.core.ids import ShardId
-from schedd.core.jobs.chains import After, Wanted, When
+from schedd.core.jobs.chains import ChainParents, Wanted, When
 from schedd.core.jobs.definition import Priority
 from support.store import World
 
@@ -21,7 +21,7 @@ async def main(dsn: str) -> None:
     async with World.at(dsn) as world:
         me = await world.member()
         due = await me.store.chains.due([ShardId(0)])
-        after = After((), When.SUCCESS)
+        after = ChainParents((), When.SUCCESS)
         wanted = [Wanted(one, 1, after, Priority.MEDIUM.value) for one in due]
         sys.stdout.write(f"{len(wanted)}\n")
         sys.stdout.flush()

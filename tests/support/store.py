@@ -34,7 +34,7 @@ from schedd.core.ids import (
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import (
-    AuditEntry,
+    AuditRecord,
     Claim,
     Draft,
     Firing,
@@ -186,8 +186,8 @@ class World:
         return bool(await self.sql("SELECT 1 FROM live WHERE run_id = %s", run_id))
 
 
-def ok(action: str, object_: str = "job/default/test") -> AuditEntry:
-    return AuditEntry("tester", action, object_, "ok", source="test")
+def ok(action: str, object_: str = "job/default/test") -> AuditRecord:
+    return AuditRecord("tester", action, object_, "ok", source="test")
 
 
 def job_record(

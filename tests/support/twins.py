@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from schedd.core.cluster.cluster_events import ClusterEvent, Losses
+from schedd.core.cluster.cluster_events import ClusterEventRecord, Losses
 from schedd.core.cluster.coordination import (
     NO_LEASE,
     NOTHING_DELETED,
@@ -39,7 +39,7 @@ from schedd.core.cluster.coordination import (
 )
 from schedd.core.cluster.data_loss_check import Lineage, Mark
 from schedd.core.ids import SHARDS, Epoch, JobId, ShardId, TenureId, Term, Timeline
-from schedd.core.runs.model import AuditEntry, Claim, RunKey, ShardRow, Tenure
+from schedd.core.runs.model import AuditRecord, Claim, RunKey, ShardRow, Tenure
 from schedd.core.runs.records import Probe, StoredDefinition, WaitingRun
 from schedd.core.timers.cluster_pauses import Pause, Pauses
 from schedd.ports import LeaseKeeper
@@ -263,7 +263,7 @@ class TwinDatabase:
         self.term = Term(0)
         self.mark = Mark(None, "twin", 1)
         self.pauses: list[Pause] = []
-        self.audit: list[AuditEntry] = []
+        self.audit: list[AuditRecord] = []
         self.tenures: dict[TenureId, Tenure] = {}
         self.shards = {
             ShardId(at): ShardRow(ShardId(at), None, Epoch(0), Timeline(0)) for at in range(SHARDS)
@@ -340,7 +340,7 @@ class TwinMembershipStore:
         """There is none."""
         return 0
 
-    async def events_after(self, id_: int) -> list[ClusterEvent]:
+    async def events_after(self, id_: int) -> list[ClusterEventRecord]:
         """There are none."""
         del id_
         return []
@@ -412,7 +412,7 @@ class TwinMembershipStore:
         self.rows.mark = replace(self.rows.mark, at=self.rows.clock())
         return await self.read_mark()
 
-    async def tell(self, term: Term, entry: AuditEntry) -> bool:
+    async def tell(self, term: Term, entry: AuditRecord) -> bool:
         """Into the audit."""
         await self._travel()
         if self.rows.term == term:
@@ -424,7 +424,7 @@ class TwinMembershipStore:
         term: Term | None,
         until: datetime | None,
         note: Callable[[datetime, datetime, Pause | None], str],
-        entry: Callable[[Pauses, Pauses], AuditEntry],
+        entry: Callable[[Pauses, Pauses], AuditRecord],
     ) -> Pause | None:
         """One more pause."""
         await self._travel()

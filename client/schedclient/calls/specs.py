@@ -94,7 +94,7 @@ class Plugin(TypedDict, total=False):
     config: Any
 
 
-class Notification(TypedDict, total=False):
+class NotificationSpec(TypedDict, total=False):
     """A notification: at least one of webhook, command and email; and how often."""
 
     webhook: str
@@ -105,7 +105,7 @@ class Notification(TypedDict, total=False):
     after: Length
 
 
-class After(TypedDict, total=False):
+class AfterSpec(TypedDict, total=False):
     """Parents of a job, and the outcome that counts: success, failure or any."""
 
     jobs: Sequence[str]
@@ -161,11 +161,11 @@ class JobSpec(Work, total=False):
     overlap: str | Mapping[str, int]
     overlap_limit: int
     pause_after_failures: int
-    after: After
-    on_failure: Notification
-    on_recovery: Notification
-    on_dead_letter: Notification
-    on_late: Notification
+    after: AfterSpec
+    on_failure: NotificationSpec
+    on_recovery: NotificationSpec
+    on_dead_letter: NotificationSpec
+    on_late: NotificationSpec
     retention: Length
     paused: bool
     pause_note: str
@@ -232,7 +232,7 @@ __all__ = [
     "JobSpec",
     "Length",
     "Limits",
-    "Notification",
+    "NotificationSpec",
     "Plugin",
     "Python",
     "Retry",

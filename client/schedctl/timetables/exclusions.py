@@ -15,7 +15,7 @@ from schedctl.manifests.manifests import CalendarManifest
 from schedd.core.schedule import compiled_schedule
 from schedd.core.schedule.calendars import (
     FARTHEST,
-    Calendar,
+    CalendarVersion,
     Exclude,
     Roll,
     WrongRules,
@@ -75,7 +75,7 @@ def without(
     )
 
 
-def _calendar(manifest: CalendarManifest) -> Calendar:
+def _calendar(manifest: CalendarManifest) -> CalendarVersion:
     spec = manifest.calendar
     roll = calendar_service_pb2.Roll.Name(spec.roll).removeprefix("ROLL_")
     try:
@@ -95,4 +95,4 @@ def _calendar(manifest: CalendarManifest) -> Calendar:
             details=[str(one) for one in others],
             remedy=first.hint or "fix the manifest",
         ) from None
-    return Calendar(spec.name, 0, read)
+    return CalendarVersion(spec.name, 0, read)

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
-from schedd.api.errors import CallError, OutcomeUnclear
+from schedd.api.errors import CallError, OutcomeUnknownError
 from schedd.api.services import Caller, Services, compact
 from schedkit.errors import Unavailable
 
@@ -42,7 +42,7 @@ async def audited(
 
     try:
         yield
-    except OutcomeUnclear as error:
+    except OutcomeUnknownError as error:
         await write_unknown(error.reason)
         raise
     except CallError as error:

@@ -10,7 +10,14 @@ from uuid import uuid4
 from schedd.api import paging, views
 from schedd.api.auth.authentication import ended
 from schedd.api.definitions import validation
-from schedd.api.errors import FailedPrecondition, NotFound, Unauthenticated, Violation, cut, refuse
+from schedd.api.errors import (
+    FailedPreconditionError,
+    FieldViolation,
+    NotFoundError,
+    UnauthenticatedError,
+    cut,
+    refuse,
+)
 from schedd.api.field_bounds import id_of
 from schedd.api.services import Caller, Services, compact
 from schedd.core.ids import AccessTokenId
@@ -19,11 +26,11 @@ from schedd.core.jobs.access_tokens import (
     LONGEST,
     SECRET_BYTES,
     SESSION,
-    AccessToken,
+    AccessTokenRecord,
     text_of,
 )
 from schedd.core.jobs.rights import EVERY, Role, is_name
-from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.model import AuditRecord
 from schedd.store.access_tokens import Revoked
 from schedproto.v1 import auth_service_pb2 as wire
 
@@ -46,7 +53,7 @@ async def create_token(
     refuse([*_faults(request, lifetime), *_too_late(asked, now, ends)], "INVALID_TOKEN")
     await _not_too_deep(services, caller)
     token, text = _drawn(
-        AccessToken(
+        AccessTokenRecord(
             id=AccessTokenId(uuid4()),
             digest=b"",
             name=request.name,
@@ -90,7 +97,7 @@ async def revoke_token(
     entry = caller.audit("revoke", f"token/{token_id}", request.request_id)
     done = await _revoke(services, caller, token_id, entry)
     if done is None:
-        raise NotFound(
+        raise NotFoundError(
             f"token {cut(request.token_id)} not found",
             reason="NO_SUCH_TOKEN",
             remedy="see `schedctl auth token list`",
@@ -155,7 +162,7 @@ async def replace_login(services: Services, text: str, source: str) -> None:
     """Revoke a login that its browser replaced. Other tokens, and expired logins, are kept."""
     try:
         who = await services.authentication.of_token(text)
-    except Unauthenticated:
+    except UnauthenticatedError:
         return
     assert who.token is not None
     found = await services.access_tokens.find(who.token)
@@ -164,7 +171,7 @@ async def replace_login(services: Services, text: str, source: str) -> None:
 
 
 async def _revoke(
-    services: Services, caller: Caller, token: AccessTokenId, entry: AuditEntry
+    services: Services, caller: Caller, token: AccessTokenId, entry: AuditRecord
 ) -> Revoked | None:
     """Revoke the token. This member rejects it also if the outcome is unknown."""
     try:
@@ -173,8 +180,8 @@ async def _revoke(
         services.authentication.revoked(token)
 
 
-async def _store(services: Services, token: AccessToken, entry: AuditEntry) -> None:
-    """Store a new token. Raises Unauthenticated if its parent was revoked meanwhile."""
+async def _store(services: Services, token: AccessTokenRecord, entry: AuditRecord) -> None:
+    """Store a new token. Raises UnauthenticatedError if its parent was revoked meanwhile."""
     if not await services.access_tokens.create(token, entry):
         if token.maker is not None:
             services.authentication.revoked(token.maker)
@@ -185,31 +192,33 @@ async def _not_too_deep(services: Services, caller: Caller) -> None:
     if caller.who.token is not None:
         maker = await services.access_tokens.find(caller.who.token)
         if maker is not None and len(maker.makers) >= MOST_DEEP:
-            raise FailedPrecondition(
+            raise FailedPreconditionError(
                 f"your token has {MOST_DEEP} ancestors, the maximum: it can't create tokens",
                 reason="TOO_MANY_MAKERS",
                 remedy="use a token with fewer ancestors, or a certificate",
             )
 
 
-def _drawn(token: AccessToken) -> tuple[AccessToken, str]:
+def _drawn(token: AccessTokenRecord) -> tuple[AccessTokenRecord, str]:
     """Return the token with a new secret, and the text that its owner sends."""
     text, digest = text_of(token.id, secrets.token_bytes(SECRET_BYTES))
     return replace(token, digest=digest), text
 
 
-def _faults(request: wire.CreateTokenRequest, lifetime: timedelta) -> Iterator[Violation]:
+def _faults(request: wire.CreateTokenRequest, lifetime: timedelta) -> Iterator[FieldViolation]:
     if not is_name(request.name):
-        yield Violation("name", "give the owner's name: letters, digits, '.', '_', '@', '+', '-'")
+        yield FieldViolation(
+            "name", "give the owner's name: letters, digits, '.', '_', '@', '+', '-'"
+        )
     if not request.role:
-        yield Violation("role", "give one of viewer, operator, admin")
+        yield FieldViolation("role", "give one of viewer, operator, admin")
     if len(request.namespaces) > MOST_NAMESPACES:
-        yield Violation("namespaces", f"has more than {MOST_NAMESPACES} entries")
+        yield FieldViolation("namespaces", f"has more than {MOST_NAMESPACES} entries")
     for namespace in request.namespaces[:MOST_NAMESPACES]:
         if namespace != EVERY:
             yield from validation.check_name(namespace, "namespaces")
     if not SHORTEST <= lifetime <= LONGEST:
-        yield Violation("lifetime", f"must be from 1 minute to {LONGEST.days} days")
+        yield FieldViolation("lifetime", f"must be from 1 minute to {LONGEST.days} days")
 
 
 def _maker_ends(caller: Caller) -> datetime | None:
@@ -217,14 +226,18 @@ def _maker_ends(caller: Caller) -> datetime | None:
     return caller.who.until if caller.who.token is not None else None
 
 
-def _too_late(asked: timedelta | None, now: datetime, ends: datetime | None) -> Iterator[Violation]:
+def _too_late(
+    asked: timedelta | None, now: datetime, ends: datetime | None
+) -> Iterator[FieldViolation]:
     """Return the violation of a lifetime beyond the caller's own token."""
     if asked is not None and ends is not None and asked > ends - now:
         at = ends.isoformat(timespec="seconds")
-        yield Violation("lifetime", f"is longer than that of your token, which expires at {at}")
+        yield FieldViolation(
+            "lifetime", f"is longer than that of your token, which expires at {at}"
+        )
 
 
-def _said(token: AccessToken) -> dict[str, object]:
+def _said(token: AccessTokenRecord) -> dict[str, object]:
     return {
         "name": token.name,
         "role": token.role.word,
@@ -233,14 +246,14 @@ def _said(token: AccessToken) -> dict[str, object]:
     }
 
 
-def _noted(token: AccessToken, with_it: Sequence[AccessTokenId]) -> tuple[str, str]:
+def _noted(token: AccessTokenRecord, with_it: Sequence[AccessTokenId]) -> tuple[str, str]:
     """Return a revoked token and its descendants, for the audit log: never a secret."""
     ids = [str(token_id) for token_id in with_it[:MOST_NOTED]]
     ended = compact({"ended_with_it": len(with_it), "tokens": ids}) if with_it else ""
     return compact(_said(token)), ended
 
 
-def _message(token: AccessToken, ended_with_it: int = 0) -> wire.Token:
+def _message(token: AccessTokenRecord, ended_with_it: int = 0) -> wire.Token:
     return wire.Token(
         token_id=str(token.id),
         name=token.name,

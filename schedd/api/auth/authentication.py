@@ -30,11 +30,11 @@ from typing import Final, TypeVar
 
 from schedd.api import deadlines
 from schedd.api.auth.token_cache import MOST, TokenCache
-from schedd.api.errors import OutOfTouch, Unauthenticated, wrong
+from schedd.api.errors import MemberUnavailableError, UnauthenticatedError, wrong
 from schedd.api.runs.stream_readers import TICK, Readers
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.access_tokens import AccessToken, read
-from schedd.core.jobs.rights import ANONYMOUS, SCHEME, Identity, identity_of
+from schedd.core.jobs.access_tokens import AccessTokenRecord, read
+from schedd.core.jobs.rights import ANONYMOUS, SCHEME, CallerIdentity, identity_of
 from schedd.ports import ClusterClock
 from schedd.store.access_tokens import AccessTokenStore
 from schedkit.clock import boottime
@@ -84,11 +84,11 @@ class Authentication:
         self._store, self._clock = store, clock
         self._lookups = asyncio.Semaphore(LOOKUPS)
         self._rows = TokenCache()
-        self._unknown: GroupCommit[AccessTokenId, AccessToken | None] = GroupCommit(
+        self._unknown: GroupCommit[AccessTokenId, AccessTokenRecord | None] = GroupCommit(
             self._look_up_unknown, most=UNKNOWN_AT_ONCE
         )
         self._pending: dict[AccessTokenId, asyncio.Task[None]] = {}
-        self._certificates: OrderedDict[bytes, Identity | UnknownSubject] = OrderedDict()
+        self._certificates: OrderedDict[bytes, CallerIdentity | UnknownSubject] = OrderedDict()
         self._readers = Readers(self._over, self._refresh)
 
     @property
@@ -99,16 +99,16 @@ class Authentication:
     async def of(
         self,
         sent: tuple[str, ...],
-        certificate: Callable[[], Identity | UnknownSubject | None],
+        certificate: Callable[[], CallerIdentity | UnknownSubject | None],
         *,
         lately: bool = False,
-    ) -> Identity:
+    ) -> CallerIdentity:
         """Return the identity for these Authorization headers, or else for this certificate.
         `lately`: the call works without PostgreSQL.
 
         Raises:
-            InvalidArgument: more than one header. Unauthenticated: no valid credentials.
-            OutOfTouch, Unavailable: the token can't be looked up.
+            InvalidArgument: more than one header. UnauthenticatedError: no valid credentials.
+            MemberUnavailableError, Unavailable: the token can't be looked up.
         """
         if not self.demanded:
             return ANONYMOUS
@@ -121,13 +121,14 @@ class Authentication:
             raise _unknown("credentials are missing", "NO_CREDENTIALS")
         if isinstance(who, UnknownSubject):
             what = f"the client certificate has no name that schedd knows: {who.uris}"
-            raise Unauthenticated(what, reason=NO_SUBJECT, remedy=NAMED)
+            raise UnauthenticatedError(what, reason=NO_SUBJECT, remedy=NAMED)
         if who.ended(self._clock.now()):
             raise _unknown("the client certificate has expired", "CERTIFICATE_EXPIRED")
         return who
 
-    async def of_header(self, authorization: str, *, lately: bool = False) -> Identity:
-        """Return the identity for `Bearer schedd_…`. Raises Unauthenticated, OutOfTouch,
+    async def of_header(self, authorization: str, *, lately: bool = False) -> CallerIdentity:
+        """Return the identity for `Bearer schedd_…`. Raises UnauthenticatedError,
+        MemberUnavailableError,
         Unavailable.
         """
         if authorization[: len(BEARER)].lower() != BEARER:
@@ -135,28 +136,28 @@ class Authentication:
         async with deadlines.read(deadlines.SILENT_FOR):
             return await self.of_token(authorization[len(BEARER) :].strip(), lately=lately)
 
-    async def of_token(self, text: str, *, lately: bool = False) -> Identity:
-        """Return the identity for a token. Raises Unauthenticated, Unavailable."""
+    async def of_token(self, text: str, *, lately: bool = False) -> CallerIdentity:
+        """Return the identity for a token. Raises UnauthenticatedError, Unavailable."""
         parts = read(text)
         token = None if parts is None else await self._stored(*parts, lately=lately)
         if parts is None or token is None or not token.is_of(parts[1]):
             raise _unknown("the token isn't valid in this cluster", "BAD_TOKEN")
         return self._valid(token)
 
-    async def check(self, who: Identity) -> None:
-        """Raise Unauthenticated if credentials expired or were revoked during a long request."""
+    async def check(self, who: CallerIdentity) -> None:
+        """Raise UnauthenticatedError if credentials expired or were revoked during a long request."""
         if who.token is not None:
             await self._row(who.token)
         if (over := self._over(who)) is not None:
             raise over
 
-    def until_over(self, who: Identity, items: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+    def until_over(self, who: CallerIdentity, items: AsyncIterator[T]) -> AsyncGenerator[T, None]:
         """Return the items until `check` would raise; it raises the same, also while no item comes.
         The reader must close it.
         """
         return self._readers.until_over(who, items)
 
-    def of_certificate(self, pem: bytes, uris: Sequence[str]) -> Identity | UnknownSubject:
+    def of_certificate(self, pem: bytes, uris: Sequence[str]) -> CallerIdentity | UnknownSubject:
         """Return the subject of a verified certificate. Cached by its bytes."""
         if pem not in self._certificates:
             who = identity_of(uris)
@@ -174,19 +175,19 @@ class Authentication:
         self._rows.revoked(token, boottime())
         self._readers.revoked()
 
-    def _valid(self, token: AccessToken) -> Identity:
+    def _valid(self, token: AccessTokenRecord) -> CallerIdentity:
         if (over := self._token_over(token)) is not None:
             raise over
         return token.identity
 
-    def _token_over(self, token: AccessToken) -> Unauthenticated | None:
+    def _token_over(self, token: AccessTokenRecord) -> UnauthenticatedError | None:
         if token.revoked:
             return ended()
         if token.identity.ended(self._clock.now()):
             return _unknown("the token has expired", "TOKEN_EXPIRED")
         return None
 
-    def _over(self, who: Identity) -> Unauthenticated | None:
+    def _over(self, who: CallerIdentity) -> UnauthenticatedError | None:
         """Return why credentials aren't valid any more, by the cached rows; None: they are."""
         if who.token is None:
             if who.ended(self._clock.now()):
@@ -202,7 +203,7 @@ class Authentication:
 
     async def _stored(
         self, token: AccessTokenId, secret: str, *, lately: bool
-    ) -> AccessToken | None:
+    ) -> AccessTokenRecord | None:
         """Return the row of a token that was sent, or None if there is none."""
         if self._fresh(token):
             return self._rows.row(token)
@@ -210,7 +211,7 @@ class Authentication:
             return await self._unknown.ask(token)
         return await (self._row_lately(token) if lately else self._row(token))
 
-    async def _row(self, token: AccessTokenId) -> AccessToken | None:
+    async def _row(self, token: AccessTokenId) -> AccessTokenRecord | None:
         if not self._fresh(token):
             async with self._lookups:
                 if not self._fresh(token):  # else another call read it meanwhile
@@ -219,7 +220,7 @@ class Authentication:
                     self._rows.keep(asked, {token: found})
         return self._rows.row(token)
 
-    async def _row_lately(self, token: AccessTokenId) -> AccessToken | None:
+    async def _row_lately(self, token: AccessTokenId) -> AccessTokenRecord | None:
         """Return the cached row if PostgreSQL doesn't answer in time. The lookup continues: its
         result counts for the next call.
         """
@@ -236,13 +237,13 @@ class Authentication:
         return await self._row(token)
 
     async def _look_up(self, token: AccessTokenId) -> None:
-        with suppress(OutOfTouch, Unavailable):
+        with suppress(MemberUnavailableError, Unavailable):
             async with deadlines.read(deadlines.SILENT_FOR):
                 await self._row(token)
 
     async def _look_up_unknown(
         self, tokens: Sequence[AccessTokenId]
-    ) -> dict[int, AccessToken | None]:
+    ) -> dict[int, AccessTokenRecord | None]:
         asked = boottime()
         found = {row.id: row for row in await self._store.find_all({*tokens})}
         self._rows.keep(asked, {token: found.get(token) for token in tokens})
@@ -262,10 +263,10 @@ class Authentication:
         return self._rows.fresh(token, boottime() - (FRESH if within is None else within))
 
 
-def ended() -> Unauthenticated:
+def ended() -> UnauthenticatedError:
     """Return the error for a revoked token."""
     return _unknown("the token was revoked", "TOKEN_REVOKED")
 
 
-def _unknown(what: str, reason: str) -> Unauthenticated:
-    return Unauthenticated(what, reason=reason, remedy=HOW)
+def _unknown(what: str, reason: str) -> UnauthenticatedError:
+    return UnauthenticatedError(what, reason=reason, remedy=HOW)

@@ -16,17 +16,17 @@ from uuid import UUID
 from google.protobuf.message import Message
 
 from schedd.api.auth.policy import POLICY, In, Of, Rule, What
-from schedd.api.errors import NotFound, PermissionDenied
+from schedd.api.errors import NotFoundError, PermissionDeniedError
 from schedd.api.field_bounds import id_of
 from schedd.api.services import Services
 from schedd.core.ids import BackfillId, RedriveId, RunId
-from schedd.core.jobs.rights import EVERY, Identity, IdentityKind, Role
+from schedd.core.jobs.rights import EVERY, CallerIdentity, IdentityKind, Role
 
 ASK: Final = "ask an admin for a token with that role: `schedctl auth token create`"
 
 
-def admitted(who: Identity, method: str) -> None:
-    """Raise PermissionDenied if the caller may never call this method (its full name)."""
+def admitted(who: CallerIdentity, method: str) -> None:
+    """Raise PermissionDeniedError if the caller may never call this method (its full name)."""
     rule = _rule(who, method)
     if IdentityKind.ANYBODY in (rule.kind, who.kind):
         return
@@ -35,8 +35,8 @@ def admitted(who: Identity, method: str) -> None:
         raise _lacking(who, method, rule.role, where)
 
 
-async def authorise(services: Services, who: Identity, method: str, request: Message) -> None:
-    """Raise PermissionDenied, or NotFound for an object that the caller may not view.
+async def authorise(services: Services, who: CallerIdentity, method: str, request: Message) -> None:
+    """Raise PermissionDeniedError, or NotFoundError for an object that the caller may not view.
 
     Needs no query for a caller with the role in all namespaces, else one at most.
     """
@@ -55,8 +55,8 @@ async def authorise(services: Services, who: Identity, method: str, request: Mes
             raise _lacking(who, method, rule.role, _named(namespace))
 
 
-def _rule(who: Identity, method: str) -> Rule:
-    """Return the rule of a method. Raises PermissionDenied for a caller of another kind."""
+def _rule(who: CallerIdentity, method: str) -> Rule:
+    """Return the rule of a method. Raises PermissionDeniedError for a caller of another kind."""
     rule = POLICY.get(method)
     if rule is None:
         raise _denied(f"{_short(method)} isn't allowed for any caller", "NO_POLICY", "")
@@ -66,9 +66,9 @@ def _rule(who: Identity, method: str) -> Rule:
     return rule
 
 
-async def _of_named(services: Services, who: Identity, of: Of, request: Message) -> set[str]:
+async def _of_named(services: Services, who: CallerIdentity, of: Of, request: Message) -> set[str]:
     """Return the namespaces of the objects that the request names, or EVERY if it names none.
-    Raises NotFound for an object that the caller may not view.
+    Raises NotFoundError for an object that the caller may not view.
     """
     beside: set[str] = set()
     if of.beside is not None and (not of.ids(request) or getattr(request, of.beside.path)):
@@ -80,7 +80,7 @@ async def _of_named(services: Services, who: Identity, of: Of, request: Message)
     for each, text in ids.items():
         if each not in found or not who.may(Role.VIEWER, found[each]):
             word = of.what.value
-            raise NotFound(
+            raise NotFoundError(
                 f"{word} {text} not found",
                 reason=f"NO_SUCH_{word.upper().replace(' ', '_')}",
                 remedy=f"see `schedctl {_LISTS[of.what]}`",
@@ -123,13 +123,13 @@ _LISTS: Final = {
 }
 
 
-def _lacking(who: Identity, method: str, role: Role, where: str) -> PermissionDenied:
+def _lacking(who: CallerIdentity, method: str, role: Role, where: str) -> PermissionDeniedError:
     what = f"{_short(method)} requires the role {role.word} in {where}; {who.actor} doesn't have it"
     return _denied(what, "ROLE_MISSING", ASK)
 
 
-def _denied(what: str, reason: str, remedy: str) -> PermissionDenied:
-    return PermissionDenied(what, reason=reason, remedy=remedy)
+def _denied(what: str, reason: str, remedy: str) -> PermissionDeniedError:
+    return PermissionDeniedError(what, reason=reason, remedy=remedy)
 
 
 def _named(namespace: str) -> str:

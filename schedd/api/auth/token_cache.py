@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.access_tokens import AccessToken
+from schedd.core.jobs.access_tokens import AccessTokenRecord
 from schedkit.records import replace
 
 MOST: Final = 4_096
@@ -32,7 +32,9 @@ class TokenCache:
     """The cached rows of one member. Times are in seconds of `boottime`."""
 
     def __init__(self) -> None:
-        self._rows: OrderedDict[AccessTokenId, tuple[float, AccessToken | None]] = OrderedDict()
+        self._rows: OrderedDict[AccessTokenId, tuple[float, AccessTokenRecord | None]] = (
+            OrderedDict()
+        )
         self._revoked: OrderedDict[AccessTokenId, float] = OrderedDict()
         self._revoked_at = -math.inf
 
@@ -42,7 +44,7 @@ class TokenCache:
     def __contains__(self, token: AccessTokenId) -> bool:
         return token in self._rows
 
-    def row(self, token: AccessTokenId) -> AccessToken | None:
+    def row(self, token: AccessTokenId) -> AccessTokenRecord | None:
         """Return the cached row; None: it doesn't exist, or wasn't read."""
         return self._rows.get(token, (0.0, None))[1]
 
@@ -56,7 +58,7 @@ class TokenCache:
         asked, row = self._rows.get(token, (-math.inf, None))
         return row is not None and asked > since
 
-    def keep(self, asked: float, found: Mapping[AccessTokenId, AccessToken | None]) -> None:
+    def keep(self, asked: float, found: Mapping[AccessTokenId, AccessTokenRecord | None]) -> None:
         """Cache the rows that a lookup found. `asked`: when it began."""
         for token, row in found.items():
             if asked < self._rows.get(token, (-math.inf, None))[0]:
@@ -78,7 +80,7 @@ class TokenCache:
             self._revoked.popitem(last=False)
         self._end(token)
 
-    def _judged(self, row: AccessToken | None, asked: float) -> AccessToken | None:
+    def _judged(self, row: AccessTokenRecord | None, asked: float) -> AccessTokenRecord | None:
         """Return a row, with the revocations here since its lookup began."""
         if row is None or row.revoked or asked > self._revoked_at:
             return row
@@ -91,5 +93,5 @@ class TokenCache:
                 self._rows[each] = asked, _over(row)
 
 
-def _over(row: AccessToken) -> AccessToken:
+def _over(row: AccessTokenRecord) -> AccessTokenRecord:
     return replace(row, maker_revoked_at=_SINCE)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Final
 
 from schedd.api import availability, paging, views
-from schedd.api.errors import InvalidArgument, NotFound, Violation, cut
+from schedd.api.errors import FieldViolation, InvalidArgumentError, NotFoundError, cut
 from schedd.api.field_bounds import id_of
 from schedd.api.services import Caller, Services
 from schedd.core.cluster.cluster_events import Losses, LostMember
@@ -124,11 +124,11 @@ async def list_workers(
     del caller
     paging.size(request.page_size)
     if request.page_token:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             "page_token: there is only one page",
             reason="BAD_PAGE_TOKEN",
             remedy="leave it out",
-            violations=[Violation("page_token", "there is only one page")],
+            violations=[FieldViolation("page_token", "there is only one page")],
         )
     return wire.ListWorkersResponse(workers=await _workers(services))
 
@@ -142,7 +142,7 @@ async def get_worker(
 
 
 async def worker_named(services: Services, name: str) -> wire.Worker:
-    """Return a worker that is running or drained. Raises NotFound."""
+    """Return a worker that is running or drained. Raises NotFoundError."""
     return picked(await workers_by_name(services), name)
 
 
@@ -152,10 +152,10 @@ async def workers_by_name(services: Services) -> dict[str, wire.Worker]:
 
 
 def picked(workers: Mapping[str, wire.Worker], name: str) -> wire.Worker:
-    """Return the worker of this name. Raises NotFound."""
+    """Return the worker of this name. Raises NotFoundError."""
     if (worker := workers.get(name)) is not None:
         return worker
-    raise NotFound(
+    raise NotFoundError(
         f"worker {cut(name)!r} not found",
         reason="NO_SUCH_WORKER",
         remedy="see `schedctl worker list`",

@@ -10,10 +10,10 @@ from typing import Final
 
 from schedd.api.cluster.cluster import get_cluster
 from schedd.api.definitions import validation
-from schedd.api.errors import FailedPrecondition, InvalidArgument, Violation
+from schedd.api.errors import FailedPreconditionError, FieldViolation, InvalidArgumentError
 from schedd.api.jobs import quiesce
 from schedd.api.services import Caller, Services
-from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.model import AuditRecord
 from schedd.core.schedule.cron import EPOCH
 from schedd.core.timers.cluster_pauses import Pauses
 from schedproto.v1 import cluster_service_pb2 as wire
@@ -27,7 +27,7 @@ async def pause_cluster(
 ) -> wire.Cluster:
     """Pause the cluster until it is resumed. Pausing again replaces the note, if one is given."""
 
-    def entry(before: Pauses, after: Pauses) -> AuditEntry:
+    def entry(before: Pauses, after: Pauses) -> AuditRecord:
         return caller.changed("pause", "cluster", _state(before), _state(after), request.request_id)
 
     validation.check_note(request.note, "note")
@@ -49,7 +49,7 @@ async def resume_cluster(
     since = _since(services, request)
     catch_up = True if request.catch_up else False if request.catch_up_nothing else None
 
-    def entry(before: Pauses, after: Pauses) -> AuditEntry:
+    def entry(before: Pauses, after: Pauses) -> AuditRecord:
         chosen: dict[str, object] = {"catchUp": bool(catch_up)}
         if since is not None:
             chosen = {"catchUpSince": since.isoformat()}
@@ -57,7 +57,7 @@ async def resume_cluster(
         return caller.changed("resume", "cluster", _state(before), ended, request.request_id)
 
     if await services.pauses.resume(catch_up, since, entry) is None:
-        raise FailedPrecondition(
+        raise FailedPreconditionError(
             "the cluster is in recovery: PostgreSQL was restored to an earlier state, and runs due"
             " since then may have run already",
             reason="RECOVERING",
@@ -89,9 +89,11 @@ def _since(services: Services, request: wire.ResumeClusterRequest) -> datetime |
     return max(since, EPOCH)
 
 
-def _wrong(problem: str, *, remedy: str) -> InvalidArgument:
-    violation = Violation("catch_up_since", problem)
-    return InvalidArgument(problem, reason="INVALID_FIELD", remedy=remedy, violations=[violation])
+def _wrong(problem: str, *, remedy: str) -> InvalidArgumentError:
+    violation = FieldViolation("catch_up_since", problem)
+    return InvalidArgumentError(
+        problem, reason="INVALID_FIELD", remedy=remedy, violations=[violation]
+    )
 
 
 def _state(pauses: Pauses) -> dict[str, object]:

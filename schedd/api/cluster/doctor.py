@@ -6,7 +6,7 @@ from schedd.api import views
 from schedd.api.cluster.work_facts import work_facts
 from schedd.api.services import Caller, Services
 from schedd.core.checkup import examine
-from schedd.core.checkup.finding import Finding
+from schedd.core.checkup.finding import CheckupFinding
 from schedkit.records import replace
 from schedproto.v1 import cluster_service_pb2 as wire
 
@@ -28,7 +28,7 @@ async def check_cluster(
     )
 
 
-def _message(finding: Finding) -> wire.Finding:
+def _message(finding: CheckupFinding) -> wire.Finding:
     return wire.Finding(
         area=finding.area,
         severity=wire.Finding.Severity.Value(f"SEVERITY_{finding.severity.value}"),

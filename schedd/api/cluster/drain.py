@@ -9,7 +9,7 @@ A drain survives restarts of the worker, its host and this member. It ends with 
 from schedd.api.cluster.cluster import worker_named
 from schedd.api.definitions import validation
 from schedd.api.services import Caller, Services
-from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import Drain
 from schedproto.v1 import cluster_service_pb2 as wire
 
@@ -19,7 +19,7 @@ async def drain_worker(
 ) -> wire.Worker:
     """Drain a worker. Draining again replaces the reason, if one is given."""
 
-    def entry(before: Drain | None, after: Drain | None) -> AuditEntry:
+    def entry(before: Drain | None, after: Drain | None) -> AuditRecord:
         of = f"worker/{request.worker}"
         return caller.changed("drain", of, _state(before), _state(after), request.request_id)
 
@@ -34,7 +34,7 @@ async def undrain_worker(
 ) -> wire.Worker:
     """Undrain a worker. One that isn't drained is left unchanged."""
 
-    def entry(before: Drain | None, after: Drain | None) -> AuditEntry:
+    def entry(before: Drain | None, after: Drain | None) -> AuditRecord:
         of = f"worker/{request.worker}"
         after_ = _state(after) | ({"reason": request.reason} if request.reason else {})
         return caller.changed("undrain", of, _state(before), after_, request.request_id)

@@ -20,7 +20,13 @@ from google.protobuf.duration_pb2 import Duration
 from schedd.api import availability
 from schedd.api.audit import refusal_audit
 from schedd.api.definitions import validation
-from schedd.api.errors import Aborted, FailedPrecondition, NotFound, OutcomeUnclear, cut
+from schedd.api.errors import (
+    AbortedError,
+    FailedPreconditionError,
+    NotFoundError,
+    OutcomeUnknownError,
+    cut,
+)
 from schedd.api.jobs import quiesce
 from schedd.api.services import Caller, Services
 from schedd.core.cluster.membership import ClusterView, MemberView
@@ -51,7 +57,7 @@ async def transfer_leader(
         asked = caller.changed(ACTION, OBJECT, before, requested, request.request_id)
         await services.store.audit(replace(asked, outcome="asked"))
         if not await services.succession.ask(view, heir.tenure):
-            raise Aborted(
+            raise AbortedError(
                 "the leader changed meanwhile, or another transfer is in progress",
                 reason="LEADER_CHANGED",
                 remedy="see `schedctl cluster members`, then call again",
@@ -66,7 +72,7 @@ async def transfer_leader(
                 caller.changed(ACTION, OBJECT, before, became, request.request_id)
             )
     if new is None or new.tenure != heir.tenure:
-        raise Aborted(
+        raise AbortedError(
             f"{name or 'another member'} was elected leader, not {heir.name}",
             reason="ANOTHER_WON",
             remedy=f"check member {heir.name} with `schedctl cluster doctor`, then call again",
@@ -87,11 +93,11 @@ def parties(view: ClusterView, wanted: str) -> tuple[MemberView, MemberView]:
     Pure.
 
     Raises:
-        NotFound: no such member. FailedPrecondition: it can't become leader.
+        NotFoundError: no such member. FailedPreconditionError: it can't become leader.
     """
     old = view.member(view.leader)
     if old is None:
-        raise FailedPrecondition(
+        raise FailedPreconditionError(
             "leadership can't be transferred: there is no leader",
             reason="NO_LEADER",
             remedy="wait for the election; see `schedctl cluster members`",
@@ -100,19 +106,19 @@ def parties(view: ClusterView, wanted: str) -> tuple[MemberView, MemberView]:
         return old, _fittest(view, old)
     heir = next((member for member in view.members if member.name == wanted), None)
     if heir is None:
-        raise NotFound(
+        raise NotFoundError(
             f"member {cut(wanted)!r} not found",
             reason="NO_SUCH_MEMBER",
             remedy="see `schedctl cluster members`",
         )
     if heir == old:
-        raise FailedPrecondition(
+        raise FailedPreconditionError(
             f"member {wanted} is already the leader",
             reason="LEADS_ALREADY",
             remedy="name another member, or none to have one chosen",
         )
     if why := _unfit(heir):
-        raise FailedPrecondition(
+        raise FailedPreconditionError(
             f"member {wanted} can't become leader: {why}",
             reason="UNFIT",
             remedy="name another member, or none to have one chosen",
@@ -126,7 +132,7 @@ def _fittest(view: ClusterView, old: MemberView) -> MemberView:
     """
     able = [one for one in view.members if one != old and not _unfit(one) and one.weight > 0]
     if not able:
-        raise FailedPrecondition(
+        raise FailedPreconditionError(
             "no other member can become leader: each is draining, can't reach PostgreSQL, or has"
             " weight 0",
             reason="NOBODY_FIT",
@@ -146,7 +152,7 @@ async def _followed(services: Services, caller: Caller, view: ClusterView) -> Cl
         async with asyncio.timeout(min(caller.deadline or WITHIN, WITHIN)):
             return await services.succession.follows(view.term)
     except TimeoutError:
-        raise OutcomeUnclear(
+        raise OutcomeUnknownError(
             "the leader was asked to step down, but no new leader was elected yet",
             reason="NO_SUCCESSOR_YET",
             remedy="see `schedctl cluster members`",

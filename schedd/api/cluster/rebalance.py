@@ -14,7 +14,7 @@ from typing import Final
 
 from schedd.api import availability
 from schedd.api.audit import refusal_audit
-from schedd.api.errors import FailedPrecondition, OutcomeUnclear
+from schedd.api.errors import FailedPreconditionError, OutcomeUnknownError
 from schedd.api.jobs import quiesce
 from schedd.api.services import Caller, Services
 from schedd.core.cluster.membership import ClusterView
@@ -48,7 +48,7 @@ async def _rebalance(
     view = services.cluster.view()
     wanted = assign(view.members)
     if view.member(view.leader) is None or not wanted:
-        raise FailedPrecondition(
+        raise FailedPreconditionError(
             "shards can't be moved: there is no leader"
             if wanted
             else "shards can't be moved: no member may own shards",
@@ -81,7 +81,7 @@ async def _rebalanced(services: Services, caller: Caller) -> Owners:
                     return owners
                 await asyncio.sleep(LOOK_EVERY)
     except TimeoutError:
-        raise OutcomeUnclear(
+        raise OutcomeUnknownError(
             "shards are still moving",
             reason="STILL_MOVING",
             remedy="see `schedctl cluster shards` and `schedctl cluster doctor`",

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.api.errors import Aborted, Violation, refuse, wrong
+from schedd.api.errors import AbortedError, FieldViolation, refuse, wrong
 from schedd.api.jobs import stored_jobs
 from schedd.api.services import compact
 from schedd.core.ids import RunId
@@ -65,12 +65,12 @@ def _group_of(group: wire.ChosenGroup) -> RedriveGroup:
     return RedriveGroup(group.job, group.fingerprint, group.submitted)
 
 
-def _missing(group: wire.ChosenGroup) -> Iterator[Violation]:
+def _missing(group: wire.ChosenGroup) -> Iterator[FieldViolation]:
     if not group.fingerprint:
-        yield Violation("group.fingerprint", "is missing")
+        yield FieldViolation("group.fingerprint", "is missing")
     if not group.job and not group.submitted:
         problem = "is missing: only submitted runs have no job, and submitted isn't set"
-        yield Violation("group.job", problem)
+        yield FieldViolation("group.job", problem)
 
 
 def check_chosen(request: Choosing) -> None:
@@ -87,9 +87,9 @@ def check_chosen(request: Choosing) -> None:
         raise wrong("all", "can't be combined with job or fingerprint")
 
 
-def more_than_expected(choice: LetterFilter) -> Aborted:
+def more_than_expected(choice: LetterFilter) -> AbortedError:
     """Return the error for a selection that has grown beyond `at_most`."""
-    return Aborted(
+    return AbortedError(
         f"the selection now has more than {choice.at_most:,} dead letters",
         reason="MORE_THAN_TOLD",
         remedy="list the dead letters again, then call again; nothing was changed",

@@ -15,7 +15,7 @@ from schedd.api.dead_letters.dead_letter_filter import (
     more_than_expected,
 )
 from schedd.api.definitions import validation
-from schedd.api.errors import NotFound, cut, wrong
+from schedd.api.errors import NotFoundError, cut, wrong
 from schedd.api.field_bounds import id_of
 from schedd.api.jobs import stored_jobs
 from schedd.api.runs.runs import run_id_of
@@ -61,7 +61,7 @@ async def get_dead_letter(
     del caller
     found = await services.dead_letters.get(run_id_of(request.run_id))
     if found is None:
-        raise NotFound(
+        raise NotFoundError(
             f"dead letter of run {cut(request.run_id)} not found: the run didn't fail for good",
             reason="NO_SUCH_DEAD_LETTER",
             remedy="see `schedctl dlq list`, or `schedctl run get` for the run",
@@ -121,7 +121,7 @@ async def discard_dead_letters(
 
 
 async def check_job(services: Services, choice: LetterFilter) -> None:
-    """Raise NotFound if the named job neither exists nor has left a dead letter."""
+    """Raise NotFoundError if the named job neither exists nor has left a dead letter."""
     if not choice.job or await services.store.get_job(choice.namespace, choice.job) is not None:
         return
     of_job = LetterFilter(choice.namespace, choice.job)

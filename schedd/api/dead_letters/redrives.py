@@ -19,7 +19,7 @@ from schedd.api.dead_letters.dead_letter_filter import (
 )
 from schedd.api.dead_letters.dead_letters import check_job
 from schedd.api.definitions import validation
-from schedd.api.errors import FailedPrecondition, NotFound, cut, wrong
+from schedd.api.errors import FailedPreconditionError, NotFoundError, cut, wrong
 from schedd.api.field_bounds import id_of
 from schedd.api.jobs import stored_jobs
 from schedd.api.services import Caller, Services, compact
@@ -75,7 +75,7 @@ async def redrive_dead_letters(
         raise stored_jobs.taken(made, name="redrive", key=request.idempotency_key)
     if made is None:
         await check_job(services, choice)
-        raise FailedPrecondition(
+        raise FailedPreconditionError(
             f"no dead letter{_of(choice)} can be redriven",
             reason="NO_DEAD_LETTERS",
             remedy="see `schedctl dlq groups`, and `schedctl dlq redrives` for current redrives",
@@ -139,7 +139,7 @@ async def _switched(
     entry = caller.audit(action, f"redrive/{redrive_id}", request.request_id)
     done = await services.dead_letters.switch(redrive_id, caller.actor, entry, _stands, on=on)
     if done is not None and done.finished_at is not None:
-        raise FailedPrecondition(
+        raise FailedPreconditionError(
             "the redrive has created all its runs already",
             reason="REDRIVE_DONE",
             remedy="`schedctl run cancel` cancels its runs",
@@ -160,7 +160,7 @@ def _of(choice: LetterFilter) -> str:
 
 def _answer(text: str, found: RedriveRecord | None) -> run_pb2.Redrive:
     if found is None:
-        raise NotFound(
+        raise NotFoundError(
             f"redrive {cut(text)} not found",
             reason="NO_SUCH_REDRIVE",
             remedy="see `schedctl dlq redrives`",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from schedd.api.errors import Violation
+from schedd.api.errors import FieldViolation
 from schedkit.net import headers
 from schedkit.net.endpoints import endpoint_of, method_of
 from schedkit.text.patterns import Pattern
@@ -28,11 +28,11 @@ _METADATA: Final = re.compile(r"[0-9A-Za-z_.-]+")
 _TEXT: Final = re.compile(r"[ -~]*")
 
 
-def violations(job: job_pb2.Job) -> Iterator[Violation]:
+def violations(job: job_pb2.Job) -> Iterator[FieldViolation]:
     """Return the violations of a job's action."""
     match job.WhichOneof("action"):
         case None:
-            yield Violation("action", "give one of shell, http, grpc, python, plugin")
+            yield FieldViolation("action", "give one of shell, http, grpc, python, plugin")
         case "shell":
             yield from _shell(job.shell)
         case "http":
@@ -45,17 +45,17 @@ def violations(job: job_pb2.Job) -> Iterator[Violation]:
             yield from _plugin(job.plugin)
 
 
-def _shell(shell: job_pb2.ShellAction) -> Iterator[Violation]:
+def _shell(shell: job_pb2.ShellAction) -> Iterator[FieldViolation]:
     if bool(shell.argv) == bool(shell.script):
-        yield Violation("shell", "give either argv or script")
+        yield FieldViolation("shell", "give either argv or script")
     if shell.argv and not shell.argv[0]:
-        yield Violation("shell.argv", "the program's name is empty")
+        yield FieldViolation("shell.argv", "the program's name is empty")
     if shell.interpreter and not shell.script:
-        yield Violation("shell.interpreter", "requires script")
+        yield FieldViolation("shell.interpreter", "requires script")
     if shell.stdin_text and shell.stdin != job_pb2.ShellAction.STDIN_TEXT:
-        yield Violation("shell.stdin_text", "requires stdin: text")
+        yield FieldViolation("shell.stdin_text", "requires stdin: text")
     if shell.cwd and not shell.cwd.startswith("/"):
-        yield Violation("shell.cwd", f"{shell.cwd[:140]!r} isn't an absolute path")
+        yield FieldViolation("shell.cwd", f"{shell.cwd[:140]!r} isn't an absolute path")
     for code in shell.success_codes:
         if not 0 <= code <= _LAST_CODE:
             # Not even -15 (SIGTERM) is success: it doesn't show whether a person or the host's
@@ -63,47 +63,47 @@ def _shell(shell: job_pb2.ShellAction) -> Iterator[Violation]:
             # catches the signal and exits.
             signal = "; an end by a signal is always a failure" if code < 0 else ""
             problem = f"{code} isn't an exit code: must be 0 to {_LAST_CODE}{signal}"
-            yield Violation("shell.success_codes", problem)
+            yield FieldViolation("shell.success_codes", problem)
     if shell.umask > _LAST_UMASK:
         problem = f"{shell.umask} isn't a umask: must be 0 to {_LAST_UMASK} (0o777)"
-        yield Violation("shell.umask", problem)
+        yield FieldViolation("shell.umask", problem)
     if shell.user and not _USER.fullmatch(shell.user):
-        yield Violation("shell.user", f"{shell.user[:60]!r} isn't a valid user name")
+        yield FieldViolation("shell.user", f"{shell.user[:60]!r} isn't a valid user name")
     yield from _variables("shell.env_from", shell.env_from)
     yield from _limits("shell.limits", shell.limits)
     for name in shell.env:
         if not _VARIABLE.fullmatch(name) or not name.isprintable():
-            yield Violation("shell.env", f"{name!r} isn't a valid variable name")
+            yield FieldViolation("shell.env", f"{name!r} isn't a valid variable name")
         elif headers.reserved_variable(name):
             problem = f"{name[:60]!r} is reserved: schedd sets all SCHEDD_… variables"
-            yield Violation("shell.env", problem)
+            yield FieldViolation("shell.env", problem)
 
 
-def _python(python: job_pb2.PythonAction) -> Iterator[Violation]:
+def _python(python: job_pb2.PythonAction) -> Iterator[FieldViolation]:
     if not python.handler:
-        yield Violation("python.handler", "is missing")
+        yield FieldViolation("python.handler", "is missing")
     yield from _variables("python.env_from", python.env_from)
     yield from _limits("python.limits", python.limits)
 
 
-def _plugin(plugin: job_pb2.PluginAction) -> Iterator[Violation]:
+def _plugin(plugin: job_pb2.PluginAction) -> Iterator[FieldViolation]:
     """Only the executor can check the content of its config."""
     if not _EXECUTOR.fullmatch(plugin.executor):
         problem = f"{plugin.executor[:80]!r} isn't a valid executor name: {_EXECUTOR.pattern}"
-        yield Violation("plugin.executor", problem)
+        yield FieldViolation("plugin.executor", problem)
     if plugin.config.WhichOneof("kind") == "raw":
-        yield Violation("plugin.config", "must be JSON, not bytes")
+        yield FieldViolation("plugin.config", "must be JSON, not bytes")
 
 
-def _variables(field: str, files: Sequence[str]) -> Iterator[Violation]:
+def _variables(field: str, files: Sequence[str]) -> Iterator[FieldViolation]:
     if len(files) > MOST_FILES:
-        yield Violation(field, f"has {len(files)} files, at most {MOST_FILES} are allowed")
+        yield FieldViolation(field, f"has {len(files)} files, at most {MOST_FILES} are allowed")
     for path in files[:MOST_FILES]:
         if not path.startswith("/"):
-            yield Violation(field, f"{path[:140]!r} isn't an absolute path")
+            yield FieldViolation(field, f"{path[:140]!r} isn't an absolute path")
 
 
-def _limits(where: str, limits: job_pb2.ShellAction.Limits) -> Iterator[Violation]:
+def _limits(where: str, limits: job_pb2.ShellAction.Limits) -> Iterator[FieldViolation]:
     """0 means no limit. A limit that is too low for any program is likely a wrong unit."""
     for field, given, least, text in (
         ("memory_bytes", limits.memory_bytes, _LEAST_MEMORY, f"{_LEAST_MEMORY} (1 MiB)"),
@@ -111,38 +111,38 @@ def _limits(where: str, limits: job_pb2.ShellAction.Limits) -> Iterator[Violatio
     ):
         if 0 < given < least:
             problem = f"{given} is too low for any program: must be at least {text}"
-            yield Violation(f"{where}.{field}", problem)
+            yield FieldViolation(f"{where}.{field}", problem)
 
 
-def _http(http: job_pb2.HttpAction) -> Iterator[Violation]:
+def _http(http: job_pb2.HttpAction) -> Iterator[FieldViolation]:
     if not is_url(http.url):
-        yield Violation("http.url", f"{http.url!r} isn't an http or https URL")
+        yield FieldViolation("http.url", f"{http.url!r} isn't an http or https URL")
     if http.method and not _METHOD.fullmatch(http.method):
-        yield Violation("http.method", f"{http.method[:60]!r} isn't an HTTP method")
+        yield FieldViolation("http.method", f"{http.method[:60]!r} isn't an HTTP method")
     for name, value in http.headers.items():
         if not _HEADER.fullmatch(name):
-            yield Violation("http.headers", f"{name[:60]!r} isn't a valid header name")
+            yield FieldViolation("http.headers", f"{name[:60]!r} isn't a valid header name")
         if any(sign in value for sign in "\r\n"):
-            yield Violation("http.headers", f"the value of {name!r} has a line break")
+            yield FieldViolation("http.headers", f"the value of {name!r} has a line break")
         if headers.reserved(name, signed=bool(http.signing_key)):
-            yield Violation("http.headers", f"{name!r} is reserved: schedd sets it")
+            yield FieldViolation("http.headers", f"{name!r} is reserved: schedd sets it")
     if http.signing_key and not http.signing_key.startswith("/"):
         problem = f"{http.signing_key[:140]!r} isn't an absolute path"
-        yield Violation("http.signing_key", problem)
+        yield FieldViolation("http.signing_key", problem)
     yield from _twice("http.headers", http.headers)
     if http.HasField("json") and http.body:
-        yield Violation("http.body", "give either json or body")
+        yield FieldViolation("http.body", "give either json or body")
     for status in http.success_statuses:
         if not 100 <= status <= 599:
-            yield Violation("http.success_statuses", f"{status} isn't an HTTP status")
+            yield FieldViolation("http.success_statuses", f"{status} isn't an HTTP status")
     if http.success_pattern:
         try:
             Pattern(http.success_pattern)
         except ValueError as wrong:
-            yield Violation("http.success_pattern", f"isn't a valid RE2 pattern: {wrong}")
+            yield FieldViolation("http.success_pattern", f"isn't a valid RE2 pattern: {wrong}")
 
 
-def _grpc(call: job_pb2.GrpcAction) -> Iterator[Violation]:
+def _grpc(call: job_pb2.GrpcAction) -> Iterator[FieldViolation]:
     for field, read, text in (
         ("endpoint", endpoint_of, call.endpoint),
         ("method", method_of, call.method),
@@ -151,24 +151,26 @@ def _grpc(call: job_pb2.GrpcAction) -> Iterator[Violation]:
             if text or field == "endpoint":
                 read(text)
         except ValueError as wrong:
-            yield Violation(f"grpc.{field}", str(wrong))
+            yield FieldViolation(f"grpc.{field}", str(wrong))
     for name, value in call.metadata.items():
         if not _METADATA.fullmatch(name):
-            yield Violation("grpc.metadata", f"{name[:60]!r} isn't a valid metadata name")
+            yield FieldViolation("grpc.metadata", f"{name[:60]!r} isn't a valid metadata name")
         if name.lower().endswith("-bin"):
             problem = f"{name[:60]!r} is binary: only text is supported"
-            yield Violation("grpc.metadata", problem)
+            yield FieldViolation("grpc.metadata", problem)
         if not _TEXT.fullmatch(value):
-            yield Violation("grpc.metadata", f"the value of {name[:60]!r} isn't printable ASCII")
+            yield FieldViolation(
+                "grpc.metadata", f"the value of {name[:60]!r} isn't printable ASCII"
+            )
         if headers.reserved_metadata(name):
-            yield Violation("grpc.metadata", f"{name[:60]!r} is reserved: schedd sets it")
+            yield FieldViolation("grpc.metadata", f"{name[:60]!r} is reserved: schedd sets it")
     yield from _twice("grpc.metadata", call.metadata)
 
 
-def _twice(field: str, names: Iterable[str]) -> Iterator[Violation]:
+def _twice(field: str, names: Iterable[str]) -> Iterator[FieldViolation]:
     counted = Counter(name.lower() for name in names)
     for name in (name for name, count in counted.items() if count > 1):
-        yield Violation(field, f"{name[:60]!r} is given twice")
+        yield FieldViolation(field, f"{name[:60]!r} is given twice")
 
 
 def is_url(text: str) -> bool:

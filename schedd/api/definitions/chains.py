@@ -2,7 +2,12 @@
 
 from collections.abc import Iterator
 
-from schedd.api.errors import CallError, FailedPrecondition, InvalidArgument, Violation
+from schedd.api.errors import (
+    CallError,
+    FailedPreconditionError,
+    FieldViolation,
+    InvalidArgumentError,
+)
 from schedd.api.services import Services
 from schedd.core.ids import JobId
 from schedd.core.jobs.chains import MOST_PARENTS, Join
@@ -10,19 +15,19 @@ from schedd.core.runs.records import ChainRefused
 from schedproto.v1 import job_pb2
 
 
-def violations(job: job_pb2.Job) -> Iterator[Violation]:
+def violations(job: job_pb2.Job) -> Iterator[FieldViolation]:
     """Return the violations that don't depend on other jobs."""
     named = list(job.after.jobs)
     if not named:
-        yield Violation("after.jobs", "is empty: name the parent jobs")
+        yield FieldViolation("after.jobs", "is empty: name the parent jobs")
     elif len(named) > MOST_PARENTS:
         problem = f"has {len(named):,} jobs, at most {MOST_PARENTS} are allowed"
-        yield Violation("after.jobs", problem)
+        yield FieldViolation("after.jobs", problem)
     for name in dict.fromkeys(named):
         if named.count(name) > 1:
-            yield Violation("after.jobs", f"{name[:140]!r} is given twice")
+            yield FieldViolation("after.jobs", f"{name[:140]!r} is given twice")
     if job.after.with_output and (job.payload.json or job.payload.raw):
-        yield Violation(
+        yield FieldViolation(
             "payload", "can't be combined with after.with_output, which sets the payload"
         )
 
@@ -40,7 +45,7 @@ async def check(services: Services, job_id: JobId | None, namespace: str, job: j
 def refusal(refused: ChainRefused, name: str) -> CallError:
     """Return the error for a rejected chain."""
     if refused.what == "child":
-        return FailedPrecondition(
+        return FailedPreconditionError(
             f"job {name!r} has child jobs: {refused.names}",
             reason="JOB_HAS_CHILDREN",
             remedy="delete the children first, or change their parents: schedctl job patch JOB"
@@ -55,11 +60,11 @@ def refusal(refused: ChainRefused, name: str) -> CallError:
     else:
         problem, reason = f"the job has more than {refused.names} ancestors", "CHAIN_TOO_LONG"
         remedy = "split the chain: let one of its jobs trigger the next part"
-    return InvalidArgument(
+    return InvalidArgumentError(
         f"after.jobs: {problem}",
         reason=reason,
         remedy=remedy,
-        violations=[Violation("after.jobs", problem)],
+        violations=[FieldViolation("after.jobs", problem)],
     )
 
 

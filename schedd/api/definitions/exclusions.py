@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from schedd.api.errors import Aborted, Violation
+from schedd.api.errors import AbortedError, FieldViolation
 from schedd.api.services import Services
 from schedd.core.runs.records import PinnedCalendar
 from schedd.core.schedule.calendars import check_expression
@@ -25,33 +25,33 @@ async def calendars_of(
 
 def violations(
     exclude: job_pb2.Exclude, calendars: Sequence[PinnedCalendar]
-) -> Iterator[Violation]:
+) -> Iterator[FieldViolation]:
     """Return the violations of `exclude`, given the calendars that exist."""
     named, there = list(exclude.calendars), {one.name for one in calendars}
     if len(named) > MOST_CALENDARS:
         problem = f"has {len(named):,} calendars, at most {MOST_CALENDARS} are allowed"
-        yield Violation("exclude.calendars", problem)
+        yield FieldViolation("exclude.calendars", problem)
         return
     for name in dict.fromkeys(named):
         if named.count(name) > 1:
-            yield Violation("exclude.calendars", f"{name[:140]!r} is given twice")
+            yield FieldViolation("exclude.calendars", f"{name[:140]!r} is given twice")
         if name not in there:
-            yield Violation("exclude.calendars", f"calendar {name[:140]!r} not found")
+            yield FieldViolation("exclude.calendars", f"calendar {name[:140]!r} not found")
     if len(exclude.cron) > MOST_EXPRESSIONS:
         problem = f"has {len(exclude.cron):,} expressions, at most {MOST_EXPRESSIONS} are allowed"
-        yield Violation("exclude.cron", problem)
+        yield FieldViolation("exclude.cron", problem)
         return
     for expression in exclude.cron:
         try:
             check_expression(expression)
         except CronError as wrong:
             problem = wrong.problem + (f" ({wrong.hint})" if wrong.hint else "")
-            yield Violation("exclude.cron", problem)
+            yield FieldViolation("exclude.cron", problem)
 
 
-def changed_meanwhile(name: str) -> Aborted:
+def changed_meanwhile(name: str) -> AbortedError:
     """Return the error for a job whose calendars were changed while it was checked."""
-    return Aborted(
+    return AbortedError(
         f"a calendar of job {name!r} was changed meanwhile",
         reason="CALENDAR_CHANGED",
         remedy="call again: the job is then checked with the new version",

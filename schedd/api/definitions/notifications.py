@@ -10,7 +10,7 @@ from typing import Final
 from google.protobuf.message import Message
 
 from schedd.api.definitions.actions import is_url
-from schedd.api.errors import Violation, refuse
+from schedd.api.errors import FieldViolation, refuse
 from schedd.api.services import Services
 from schedd.runtime.job_codec import seconds
 from schedproto.v1 import job_pb2
@@ -26,14 +26,14 @@ _ADDRESS: Final = re.compile(
 )
 
 
-def violations(job: job_pb2.Job) -> Iterator[Violation]:
+def violations(job: job_pb2.Job) -> Iterator[FieldViolation]:
     """Return the violations of a job's notifications."""
     for field, said in _given(job):
         yield from _target_violations(field, said)
         yield from _frequency_violations(field, said)
     if job.HasField("on_recovery") and not any(name in FAILURE_FIELDS for name, _ in _given(job)):
         problem = "requires on_failure or on_dead_letter"
-        yield Violation("on_recovery", problem)
+        yield FieldViolation("on_recovery", problem)
 
 
 def check_means(services: Services, job: job_pb2.Job, old: job_pb2.Job | None = None) -> None:
@@ -41,7 +41,7 @@ def check_means(services: Services, job: job_pb2.Job, old: job_pb2.Job | None = 
     of the `old` job are accepted: its other fields must stay editable.
     """
     kept = dict(_given(old)) if old is not None else {}
-    wrong: list[Violation] = []
+    wrong: list[FieldViolation] = []
     for field, said in _given(job):
         if said == kept.get(field):
             continue
@@ -50,10 +50,10 @@ def check_means(services: Services, job: job_pb2.Job, old: job_pb2.Job | None = 
                 f"{said.command[0][:140]!r} isn't among the programs that members may run"
                 " (notifications.commands of schedd.toml)"
             )
-            wrong.append(Violation(f"{field}.command", problem))
+            wrong.append(FieldViolation(f"{field}.command", problem))
         if said.email and not services.means.mail:
             problem = "no mail server is configured (smtp.host of schedd.toml)"
-            wrong.append(Violation(f"{field}.email", problem))
+            wrong.append(FieldViolation(f"{field}.email", problem))
     refuse(wrong, "NO_MEANS", "ask the cluster's operator to allow it, or give a webhook")
 
 
@@ -64,39 +64,41 @@ def _given(job: job_pb2.Job) -> Iterator[tuple[str, job_pb2.Notification]]:
             yield field, getattr(plain, field)
 
 
-def _target_violations(field: str, said: job_pb2.Notification) -> Iterator[Violation]:
+def _target_violations(field: str, said: job_pb2.Notification) -> Iterator[FieldViolation]:
     if not (said.webhook or said.command or said.email):
-        yield Violation(field, "has no target: give webhook, command or email")
+        yield FieldViolation(field, "has no target: give webhook, command or email")
     if said.webhook and (not is_url(said.webhook) or "@" in said.webhook.split("/")[2]):
         problem = f"{said.webhook[:140]!r} isn't an http or https URL without a user"
-        yield Violation(f"{field}.webhook", problem)
+        yield FieldViolation(f"{field}.webhook", problem)
     elif any(sign.isspace() for sign in said.webhook):
         problem = f"{said.webhook[:140]!r} has white space: write a space as %20"
-        yield Violation(f"{field}.webhook", problem)
+        yield FieldViolation(f"{field}.webhook", problem)
     if said.command and not said.command[0].startswith("/"):
         problem = f"{said.command[0][:140]!r} isn't an absolute path"
-        yield Violation(f"{field}.command", problem)
+        yield FieldViolation(f"{field}.command", problem)
     if len(said.command) > MOST_ARGUMENTS or any("\0" in word for word in said.command):
         problem = f"has a NUL character, or more than {MOST_ARGUMENTS} words"
-        yield Violation(f"{field}.command", problem)
+        yield FieldViolation(f"{field}.command", problem)
     if len(said.email) > MOST_ADDRESSES:
         problem = f"has {len(said.email):,} addresses, at most {MOST_ADDRESSES} are allowed"
-        yield Violation(f"{field}.email", problem)
+        yield FieldViolation(f"{field}.email", problem)
     for address in said.email[:MOST_ADDRESSES]:
         if "=?" in address or not _ADDRESS.fullmatch(address):
-            yield Violation(f"{field}.email", f"{address[:140]!r} isn't a valid address")
+            yield FieldViolation(f"{field}.email", f"{address[:140]!r} isn't a valid address")
 
 
-def _frequency_violations(field: str, said: job_pb2.Notification) -> Iterator[Violation]:
+def _frequency_violations(field: str, said: job_pb2.Notification) -> Iterator[FieldViolation]:
     if said.threshold and field not in FAILURE_FIELDS:
         problem = "is allowed in on_failure and on_dead_letter only: it counts failures"
-        yield Violation(f"{field}.threshold", problem)
+        yield FieldViolation(f"{field}.threshold", problem)
     elif not 0 <= said.threshold <= MOST_IN_A_ROW:
-        yield Violation(f"{field}.threshold", f"must be from 1 to {MOST_IN_A_ROW:,}")
+        yield FieldViolation(f"{field}.threshold", f"must be from 1 to {MOST_IN_A_ROW:,}")
     if not timedelta(0) <= seconds(said.silence) <= LONGEST:
-        yield Violation(f"{field}.silence", "must be a positive duration of at most 366 days")
+        yield FieldViolation(f"{field}.silence", "must be a positive duration of at most 366 days")
     if said.HasField("after"):
         if field != "on_late":
-            yield Violation(f"{field}.after", "is allowed in on_late only")
+            yield FieldViolation(f"{field}.after", "is allowed in on_late only")
         elif not timedelta(0) < seconds(said.after) <= LONGEST:
-            yield Violation(f"{field}.after", "must be a positive duration of at most 366 days")
+            yield FieldViolation(
+                f"{field}.after", "must be a positive duration of at most 366 days"
+            )

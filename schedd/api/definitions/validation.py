@@ -10,7 +10,7 @@ from uuid import UUID
 from google.protobuf.message import Message
 
 from schedd.api.definitions import actions, chains, exclusions, notifications
-from schedd.api.errors import Violation, refuse
+from schedd.api.errors import FieldViolation, refuse
 from schedd.api.request_check import MOST_VIOLATIONS
 from schedd.core.ids import JobId
 from schedd.core.runs import failures
@@ -51,10 +51,10 @@ def check(
     now: datetime,
     *,
     scheduled: bool = True,
-    known: Sequence[Violation] = (),
+    known: Sequence[FieldViolation] = (),
     calendars: Sequence[PinnedCalendar] = (),
 ) -> None:
-    """Raise InvalidArgument with all violations of a job.
+    """Raise InvalidArgumentError with all violations of a job.
 
     `scheduled=False` is for one-time work, which has no schedule and may have no name. Violations
     in `known` are accepted. `calendars`: those that the job names and that exist.
@@ -64,21 +64,21 @@ def check(
     refuse([*islice(unknown, MOST_VIOLATIONS)], "INVALID_JOB")
 
 
-def check_name(name: str, field: str = "name") -> Iterator[Violation]:
+def check_name(name: str, field: str = "name") -> Iterator[FieldViolation]:
     """Return the violations of a name."""
     if not name:
-        yield Violation(field, "is missing")
+        yield FieldViolation(field, "is missing")
     elif not NAME.fullmatch(name):
-        yield Violation(
+        yield FieldViolation(
             field,
             f"{name[:140]!r} isn't a valid name: at most 128 lower-case letters, digits, '.', '_',"
             " '-', beginning and ending with a letter or digit",
         )
     elif _is_id(name):
-        yield Violation(field, "must not look like an id (UUID)")
+        yield FieldViolation(field, "must not look like an id (UUID)")
 
 
-_UNTIL_ALONE: Final = Violation("paused_until", "requires paused: true")
+_UNTIL_ALONE: Final = FieldViolation("paused_until", "requires paused: true")
 
 
 def check_note(note: str, field: str) -> None:
@@ -96,12 +96,14 @@ def check_pause(job: job_pb2.Job) -> None:
     refuse(violations, "INVALID_JOB")
 
 
-def note_violations(note: str, field: str) -> Iterator[Violation]:
+def note_violations(note: str, field: str) -> Iterator[FieldViolation]:
     """Return the violations of a note, which is shown as one line."""
     if len(note) > MAX_NOTE:
-        yield Violation(field, f"has {len(note):,} characters, at most {MAX_NOTE:,} are allowed")
+        yield FieldViolation(
+            field, f"has {len(note):,} characters, at most {MAX_NOTE:,} are allowed"
+        )
     elif not note.isprintable():
-        yield Violation(field, "has a line break or another unprintable character")
+        yield FieldViolation(field, "has a line break or another unprintable character")
 
 
 def _is_id(name: str) -> bool:
@@ -113,18 +115,20 @@ def _is_id(name: str) -> bool:
     return True
 
 
-def payload_violations(payload: common_pb2.Payload, field: str = "payload") -> Iterator[Violation]:
+def payload_violations(
+    payload: common_pb2.Payload, field: str = "payload"
+) -> Iterator[FieldViolation]:
     """Return the violations of a payload: too large, or invalid JSON."""
     size = len(payload.json.encode()) + len(payload.raw)
     if size > MAX_PAYLOAD:
-        yield Violation(field, f"has {size:,} bytes, at most {MAX_PAYLOAD:,} are allowed")
+        yield FieldViolation(field, f"has {size:,} bytes, at most {MAX_PAYLOAD:,} are allowed")
     elif payload.json:
         try:
             standard.loads(payload.json)
         except (standard.TooDeep, standard.TooMany) as beyond:
-            yield Violation(field, str(beyond))
+            yield FieldViolation(field, str(beyond))
         except ValueError as wrong:
-            yield Violation(field, f"isn't valid JSON: {wrong}")
+            yield FieldViolation(field, f"isn't valid JSON: {wrong}")
 
 
 def given_payload(
@@ -143,7 +147,7 @@ def faults(
     *,
     scheduled: bool,
     calendars: Sequence[PinnedCalendar] = (),
-) -> Iterator[Violation]:
+) -> Iterator[FieldViolation]:
     """Return all violations of a job. `scheduled`: also of its name and schedule."""
     if scheduled:
         yield from check_name(job.name)
@@ -152,52 +156,52 @@ def faults(
         yield from check_name(job.name)
     for key in job.labels:
         if not LABEL.fullmatch(key):
-            yield Violation("labels", f"{key[:140]!r} isn't a valid key: {LABEL_IN_WORDS}")
+            yield FieldViolation("labels", f"{key[:140]!r} isn't a valid key: {LABEL_IN_WORDS}")
     yield from _match_violations("require", job.require)
     yield from _match_violations("prefer", job.prefer)
     if job.prefer and job.placement == job_pb2.PLACEMENT_BROADCAST:
         problem = "has no effect with placement: broadcast, which uses all matching workers"
-        yield Violation("prefer", problem)
+        yield FieldViolation("prefer", problem)
     yield from actions.violations(job)
     yield from notifications.violations(job)
     yield from note_violations(job.pause_note, "pause_note")
     if job.pause_note and not job.paused and scheduled:
-        yield Violation("pause_note", "requires paused: true")
+        yield FieldViolation("pause_note", "requires paused: true")
     payload = list(payload_violations(job.payload))
     yield from payload
     yield from payload_violations(job.http.json, "http.json")
     yield from payload_violations(job.plugin.config, "plugin.config")
     if not payload and job.ByteSize() > MAX_JOB:
         problem = f"the whole job has {job.ByteSize():,} bytes, at most {MAX_JOB:,} are allowed"
-        yield Violation(job.WhichOneof("action") or "action", problem)
+        yield FieldViolation(job.WhichOneof("action") or "action", problem)
     yield from _number_violations(job)
 
 
 def _schedule_violations(
     job: job_pb2.Job, now: datetime, calendars: Sequence[PinnedCalendar]
-) -> Iterator[Violation]:
+) -> Iterator[FieldViolation]:
     if unfit := [*_kind_violations(job)]:
         yield from unfit
         return
     job = with_instant(job)
     if job.HasField("phase") and not job.HasField("every"):
-        yield Violation("phase", "requires every")
+        yield FieldViolation("phase", "requires every")
     if job.anchor and not job.HasField("every"):
-        yield Violation("anchor", "requires every")
+        yield FieldViolation("anchor", "requires every")
     if job.HasField("every") and job.time_zone and not job.anchor and not job.HasField("exclude"):
         problem = "has no effect with every: give an anchor (a local time), or leave it out"
-        yield Violation("time_zone", problem)
+        yield FieldViolation("time_zone", problem)
     if job.HasField("dst") and not job.cron:
-        yield Violation("dst", "requires cron: other schedules don't follow local time")
+        yield FieldViolation("dst", "requires cron: other schedules don't follow local time")
     if job.HasField("at") and instant(job.at) < now - LATE_AT:
-        yield Violation("at", "is more than 60 s in the past")
+        yield FieldViolation("at", "is more than 60 s in the past")
     if job.HasField("paused_until"):
         yield from _until_violations(job, now)
     if job.time_zone and not job.cron:
         try:
             zones.zone(job.time_zone)
         except zones.UnknownZone as unknown:
-            yield Violation("time_zone", f"{unknown} ({unknown.hint})")
+            yield FieldViolation("time_zone", f"{unknown} ({unknown.hint})")
     if job.HasField("after"):
         yield from chains.violations(job)
         yield from _no_instant_violations(job, "after: the parents decide when it runs")
@@ -207,7 +211,7 @@ def _schedule_violations(
         yield from _instant_violations(job, now, calendars)
 
 
-def _kind_violations(job: job_pb2.Job) -> Iterator[Violation]:
+def _kind_violations(job: job_pb2.Job) -> Iterator[FieldViolation]:
     """Return the first violation of the kind of schedule."""
     kinds = {
         "cron": bool(job.cron),
@@ -220,35 +224,37 @@ def _kind_violations(job: job_pb2.Job) -> Iterator[Violation]:
     odd = [each for each in job.cron if not each.replace("\t", " ").isprintable()]
     if len(given) != 1:
         said = " and ".join(given) if given else "none"
-        yield Violation("schedule", f"give exactly one of {', '.join(kinds)}; got {said}")
+        yield FieldViolation("schedule", f"give exactly one of {', '.join(kinds)}; got {said}")
     elif job.HasField("at") and job.local_at:
-        yield Violation("local_at", "can't be combined with at")
+        yield FieldViolation("local_at", "can't be combined with at")
     elif len(job.cron) > MAX_EXPRESSIONS:
         problem = f"has {len(job.cron):,} expressions, at most {MAX_EXPRESSIONS} are allowed"
-        yield Violation("cron", problem)
+        yield FieldViolation("cron", problem)
     elif odd:
-        yield Violation("cron", f"{odd[0][:100]!r} has an unprintable character")
+        yield FieldViolation("cron", f"{odd[0][:100]!r} has an unprintable character")
     elif job.HasField("every") and seconds(job.every) < timedelta(seconds=1):
-        yield Violation("every", "must be at least 1s")
+        yield FieldViolation("every", "must be at least 1s")
 
 
-def _no_instant_violations(job: job_pb2.Job, kind: str) -> Iterator[Violation]:
+def _no_instant_violations(job: job_pb2.Job, kind: str) -> Iterator[FieldViolation]:
     """Return the violations of fields that a job without scheduled times can't have."""
     if job.max_runs:
         word = kind.split(":", maxsplit=1)[0]
-        yield Violation("max_runs", f"has no effect with {word}: only scheduled runs are counted")
+        yield FieldViolation(
+            "max_runs", f"has no effect with {word}: only scheduled runs are counted"
+        )
     plain: Message = job
     for field in OF_INSTANTS:
         if plain.HasField(field):
-            yield Violation(field, f"has no effect with {kind}")
+            yield FieldViolation(field, f"has no effect with {kind}")
 
 
 def _instant_violations(
     job: job_pb2.Job, now: datetime, calendars: Sequence[PinnedCalendar]
-) -> Iterator[Violation]:
+) -> Iterator[FieldViolation]:
     """Return why the scheduled times can't be computed, or why there are none."""
     if job.HasField("start") and job.HasField("end") and instant(job.end) < instant(job.start):
-        yield Violation("end", "is before start")
+        yield FieldViolation("end", "is before start")
         return
     if excluded := [*exclusions.violations(job.exclude, calendars)]:
         yield from excluded
@@ -258,37 +264,37 @@ def _instant_violations(
         schedule = schedule_of(job, JobId(_NO_ID), namespace, job.name, calendars)
         if (text := silent(when(job), f"{namespace}/{job.name}", now)) is not None:
             problem = "never matches: all its times fall into DST gaps of the time zone (dst.gap)"
-            yield Violation("cron", f"{text[:100]!r} {problem}")
+            yield FieldViolation("cron", f"{text[:100]!r} {problem}")
         elif schedule.first(now) is None:
             yield from _never(job)
         elif schedule.excludes_all_after(now):
-            yield Violation("exclude", "excludes all scheduled times for years")
+            yield FieldViolation("exclude", "excludes all scheduled times for years")
     except CronError as wrong:
         yield _cron_violation(job, wrong)
     except ScheduleError as wrong:
         problem = wrong.problem + (f" ({wrong.hint})" if wrong.hint else "")
-        yield Violation(wrong.field, problem)
+        yield FieldViolation(wrong.field, problem)
 
 
-def _until_violations(job: job_pb2.Job, now: datetime) -> Iterator[Violation]:
+def _until_violations(job: job_pb2.Job, now: datetime) -> Iterator[FieldViolation]:
     if not job.paused:
         yield _UNTIL_ALONE
     elif instant(job.paused_until) <= now:
-        yield Violation("paused_until", "is in the past")
+        yield FieldViolation("paused_until", "is in the past")
 
 
-def _never(job: job_pb2.Job) -> Iterator[Violation]:
+def _never(job: job_pb2.Job) -> Iterator[FieldViolation]:
     """Return the violation of a schedule without future scheduled times."""
     if job.HasField("at") and job.HasField("start") and instant(job.at) < instant(job.start):
-        yield Violation("start", "is after `at`: the job would never fire")
+        yield FieldViolation("start", "is after `at`: the job would never fire")
     elif job.HasField("end"):
-        yield Violation("end", "is before the next scheduled time: the job would never fire")
+        yield FieldViolation("end", "is before the next scheduled time: the job would never fire")
 
 
-def _cron_violation(job: job_pb2.Job, wrong: CronError) -> Violation:
+def _cron_violation(job: job_pb2.Job, wrong: CronError) -> FieldViolation:
     """Return the violation for a cron error, with the expression that caused it."""
     if wrong.field == "time_zone":
-        return Violation("time_zone", f"{wrong.problem} ({wrong.hint})")
+        return FieldViolation("time_zone", f"{wrong.problem} ({wrong.hint})")
     shown = " | ".join(job.cron)
     for text in job.cron:
         try:
@@ -296,48 +302,54 @@ def _cron_violation(job: job_pb2.Job, wrong: CronError) -> Violation:
         except CronError:
             shown = text
             break
-    return Violation("cron", f"{shown[:100]!r}: {wrong}")
+    return FieldViolation("cron", f"{shown[:100]!r}: {wrong}")
 
 
-def _match_violations(field: str, matches: Sequence[common_pb2.LabelMatch]) -> Iterator[Violation]:
+def _match_violations(
+    field: str, matches: Sequence[common_pb2.LabelMatch]
+) -> Iterator[FieldViolation]:
     """Return the violations of `require` or `prefer`."""
     if len(matches) > MOST_MATCHES:
-        yield Violation(field, f"has {len(matches):,} labels, at most {MOST_MATCHES} are allowed")
+        yield FieldViolation(
+            field, f"has {len(matches):,} labels, at most {MOST_MATCHES} are allowed"
+        )
         return
     seen: set[str] = set()
     for match in matches:
         if not LABEL.fullmatch(match.key):
-            yield Violation(field, f"{match.key[:140]!r} isn't a valid key: {LABEL_IN_WORDS}")
+            yield FieldViolation(field, f"{match.key[:140]!r} isn't a valid key: {LABEL_IN_WORDS}")
         elif match.key in seen:
-            yield Violation(field, f"{match.key!r} is given twice: give all its values at once")
+            yield FieldViolation(
+                field, f"{match.key!r} is given twice: give all its values at once"
+            )
         elif not match.any_of or len(match.any_of) > MOST_VALUES:
-            yield Violation(field, f"{match.key!r} has no value, or more than {MOST_VALUES}")
+            yield FieldViolation(field, f"{match.key!r} has no value, or more than {MOST_VALUES}")
         seen.add(match.key)
 
 
-def _kind_of_failure_violations(field: str, words: Sequence[str]) -> Iterator[Violation]:
+def _kind_of_failure_violations(field: str, words: Sequence[str]) -> Iterator[FieldViolation]:
     if len(words) > MOST_KINDS:
-        yield Violation(field, f"has {len(words):,} entries, at most {MOST_KINDS} are allowed")
+        yield FieldViolation(field, f"has {len(words):,} entries, at most {MOST_KINDS} are allowed")
         return
     for word in words:
         try:
             failures.kind(word)
         except failures.WrongKind as wrong:
-            yield Violation(field, str(wrong))
+            yield FieldViolation(field, str(wrong))
 
 
-def _number_violations(job: job_pb2.Job) -> Iterator[Violation]:
+def _number_violations(job: job_pb2.Job) -> Iterator[FieldViolation]:
     retry = job.retry
     yield from _kind_of_failure_violations("retry.retry_on", retry.retry_on)
     yield from _kind_of_failure_violations("retry.fail_on", retry.fail_on)
     if job.overlap_limit and job.overlap != job_pb2.OVERLAP_ALLOW:
         problem = "requires overlap: allow, and must be positive"
-        yield Violation("overlap_limit", problem)
+        yield FieldViolation("overlap_limit", problem)
     if job.HasField("heartbeat_timeout") and job.WhichOneof("action") not in ("python", "plugin"):
         problem = "requires a python or plugin action: others send no heartbeats"
-        yield Violation("heartbeat_timeout", problem)
+        yield FieldViolation("heartbeat_timeout", problem)
     if job.HasField("retention") and not LEAST <= seconds(job.retention) <= MOST:
-        yield Violation("retention", f"must be from 1s to {MOST.days:,}d")
+        yield FieldViolation("retention", f"must be from 1s to {MOST.days:,}d")
     durations: tuple[tuple[Message, str, str], ...] = (
         (retry, "retry.", "backoff"),
         (retry, "retry.", "max"),
@@ -352,4 +364,4 @@ def _number_violations(job: job_pb2.Job) -> Iterator[Violation]:
         if owner.HasField(field):
             length = seconds(getattr(owner, field))
             if length < timedelta(0) or (field in NEVER_ZERO and not length):
-                yield Violation(prefix + field, "must be a positive duration")
+                yield FieldViolation(prefix + field, "must be a positive duration")

@@ -13,10 +13,10 @@ from uuid import uuid4
 from schedd.api import paging, views
 from schedd.api.budgeted_calls import compute
 from schedd.api.errors import (
-    FailedPrecondition,
-    InvalidArgument,
-    NotFound,
-    Violation,
+    FailedPreconditionError,
+    FieldViolation,
+    InvalidArgumentError,
+    NotFoundError,
     refuse,
     wrong,
 )
@@ -145,7 +145,7 @@ async def cancel_backfill(
         raise _unknown(request.backfill_id)
     record, changed = done
     if record.cancelled_at is None:
-        raise FailedPrecondition(
+        raise FailedPreconditionError(
             "all runs of the backfill have ended already",
             reason="BACKFILL_DONE",
             remedy="there is nothing left to cancel",
@@ -180,25 +180,25 @@ def of_run(text: str) -> BackfillId | None:
 
 
 def _range(request: job_service_pb2.BackfillJobRequest, now: datetime) -> tuple[datetime, datetime]:
-    """Return the first and last time of the range, inclusive. Raises InvalidArgument."""
+    """Return the first and last time of the range, inclusive. Raises InvalidArgumentError."""
     violations = [
-        Violation(field, "is missing: give the first and the last time of the range")
+        FieldViolation(field, "is missing: give the first and the last time of the range")
         for field in ("from", "to")
         if not request.HasField(field)
     ]
     refuse(violations, "INVALID_FIELD")
     first, last = job_codec.instant(getattr(request, "from")), job_codec.instant(request.to)
     if last < first:
-        violations.append(Violation("to", "is before from; both are inclusive"))
+        violations.append(FieldViolation("to", "is before from; both are inclusive"))
     if last > now:
         problem = f"is in the future: a backfill ends by now, {reasons.time_text(now)}"
-        violations.append(Violation("to", problem))
+        violations.append(FieldViolation("to", problem))
     refuse(violations, "INVALID_FIELD")
     return first, last
 
 
 def _check_parallel(request: job_service_pb2.BackfillJobRequest, definition: Definition) -> None:
-    """Raise InvalidArgument for a number out of range, or one that would lose runs."""
+    """Raise InvalidArgumentError for a number out of range, or one that would lose runs."""
     wanted = request.max_parallel
     policy = job_codec.overlap_of(request.overlap) or definition.overlap
     if not 0 <= wanted <= MOST_PARALLEL:
@@ -216,11 +216,11 @@ def _check_parallel(request: job_service_pb2.BackfillJobRequest, definition: Def
 async def _instants(
     caller: Caller, definition: Definition, first: datetime, last: datetime
 ) -> tuple[datetime, ...]:
-    """Return the scheduled times of the range. Raises InvalidArgument for none, or too many."""
+    """Return the scheduled times of the range. Raises InvalidArgumentError for none, or too many."""
     try:
         schedule = await compute(caller, partial(job_codec.compiled, definition))
     except ScheduleError as error:  # stored by an earlier version that accepted it
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"the job's schedule is invalid: {error}",
             reason="INVALID_JOB",
             remedy=f"correct it: schedctl job patch {definition.name}",
@@ -233,19 +233,19 @@ async def _instants(
             caller, partial(schedule.count, first - _TICK, last, 10 * MOST_INSTANTS)
         )
         many = f"{max(count, len(found)):,}" + (" or more" if reached < last else "")
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"the range has {many} scheduled times, at most {MOST_INSTANTS:,} are allowed",
             reason="TOO_MANY_INSTANTS",
             remedy="split the range; nothing was stored",
-            violations=[Violation("from", f"has {many} scheduled times until `to`")],
+            violations=[FieldViolation("from", f"has {many} scheduled times until `to`")],
         )
     if not found:
         since, until = reasons.time_text(first), reasons.time_text(last)
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"job {definition.name!r} has no scheduled time from {since} to {until}",
             reason="NO_INSTANTS",
             remedy=f"see `schedctl job next {definition.name} --after {since}`",
-            violations=[Violation("from", "has no scheduled time until `to`")],
+            violations=[FieldViolation("from", "has no scheduled time until `to`")],
         )
     return tuple(found)
 
@@ -258,8 +258,8 @@ def _id(text: str) -> BackfillId:
     return BackfillId(id_of("backfill_id", text))
 
 
-def _unknown(text: str) -> NotFound:
-    return NotFound(
+def _unknown(text: str) -> NotFoundError:
+    return NotFoundError(
         f"backfill {text} not found",
         reason="NO_SUCH_BACKFILL",
         remedy="see `schedctl job backfills`",

@@ -7,7 +7,7 @@ from functools import partial
 
 from schedd.api import paging
 from schedd.api.budgeted_calls import compute
-from schedd.api.errors import InvalidArgument, Violation
+from schedd.api.errors import FieldViolation, InvalidArgumentError
 from schedd.api.jobs.stored_jobs import namespace_of
 from schedd.api.services import Caller, Services
 from schedd.core.schedule.cron import EPOCH, CronError
@@ -19,7 +19,7 @@ from schedproto.v1 import job_service_pb2 as wire
 async def explain_cron(
     services: Services, caller: Caller, request: wire.ExplainCronRequest
 ) -> wire.ExplainCronResponse:
-    """Describe an expression, with its next scheduled times and notes. Raises InvalidArgument."""
+    """Describe an expression, with its next scheduled times and notes. Raises InvalidArgumentError."""
     after = services.clock.now()
     if request.HasField("after"):
         after = max(job_codec.instant(request.after), EPOCH)  # a schedule has no earlier past
@@ -27,7 +27,7 @@ async def explain_cron(
 
 
 def explanation(request: wire.ExplainCronRequest, after: datetime) -> wire.ExplainCronResponse:
-    """Return the answer, with scheduled times later than `after`. Raises InvalidArgument. Pure."""
+    """Return the answer, with scheduled times later than `after`. Raises InvalidArgumentError. Pure."""
     namespace = namespace_of(request.namespace)
     seed = f"{namespace}/{request.job}" if request.job else ""
     count = paging.coming(request.count)
@@ -48,15 +48,15 @@ def explanation(request: wire.ExplainCronRequest, after: datetime) -> wire.Expla
     return answer
 
 
-def _wrong(error: CronError) -> InvalidArgument:
+def _wrong(error: CronError) -> InvalidArgumentError:
     """Return the error, with the request's field. The text names the part of the expression."""
     whole = error.field in ("expression", "time_zone")
     violation = (
-        Violation(error.field, error.problem)
+        FieldViolation(error.field, error.problem)
         if whole
-        else Violation("expression", f"{error.field}: {error.problem}")
+        else FieldViolation("expression", f"{error.field}: {error.problem}")
     )
-    return InvalidArgument(
+    return InvalidArgumentError(
         f"{error.field}: {error.problem}",
         reason="WRONG_EXPRESSION",
         remedy=error.hint or "for example 30 9 * * MON-FRI",

@@ -20,7 +20,7 @@ from typing import Final
 from schedd.api import views
 from schedd.api.budgeted_calls import compute
 from schedd.api.definitions import chains
-from schedd.api.errors import InvalidArgument
+from schedd.api.errors import InvalidArgumentError
 from schedd.api.jobs import stored_jobs, timer_edit
 from schedd.api.runs.why import ENDS, waits_late
 from schedd.api.services import Caller, Services
@@ -93,7 +93,7 @@ async def explain_instant(
     try:
         schedule = await compute(caller, partial(stored_jobs.compiled, record.definition))
     except ScheduleError as error:  # stored by an earlier version that accepted it
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"the job's schedule is invalid: {error}",
             reason="INVALID_JOB",
             remedy=f"correct it: schedctl job patch {record.definition.name}",

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from schedd.api.errors import InvalidArgument, Violation
+from schedd.api.errors import FieldViolation, InvalidArgumentError
 from schedd.core.jobs.job_filter import ALL_JOBS, JobFilter
 from schedkit.protojson.problems import did_you_mean
 from schedproto.v1 import job_pb2
@@ -59,7 +59,7 @@ def read(text: str) -> Filter:
     """Parse a filter.
 
     Raises:
-        InvalidArgument: with each invalid word.
+        InvalidArgumentError: with each invalid word.
     """
     wanted, wrong = Filter(), []
     seen: set[str] = set()
@@ -170,10 +170,10 @@ def _varint(number: int) -> bytes:
     return bytes([*written, number])
 
 
-def _refusal(wrong: list[str]) -> InvalidArgument:
-    return InvalidArgument(
+def _refusal(wrong: list[str]) -> InvalidArgumentError:
+    return InvalidArgumentError(
         f"filter: {'; '.join(wrong)}",
         reason="BAD_FILTER",
         remedy="give words like name:etl-* label.team:data paused:true pool:reports",
-        violations=[Violation("filter", one) for one in wrong],
+        violations=[FieldViolation("filter", one) for one in wrong],
     )

@@ -8,7 +8,7 @@ from typing import Final
 from schedd.api import views
 from schedd.api.budgeted_calls import compute
 from schedd.api.definitions import validation
-from schedd.api.errors import InvalidArgument, Violation
+from schedd.api.errors import FieldViolation, InvalidArgumentError
 from schedd.api.jobs import quiesce, stored_jobs, timer_edit
 from schedd.api.services import Caller, Services, compact
 from schedd.core.runs.records import JobRecord, StoreConflict
@@ -26,11 +26,11 @@ async def pause_job(
     validation.check_note(request.note, "note")
     until = job_codec.instant(request.until) if request.HasField("until") else None
     if until is not None and until <= services.clock.now():
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             "until: is in the past",
             reason="INVALID_FIELD",
             remedy="give a time in the future, or leave it out to pause without an end",
-            violations=[Violation("until", "is in the past")],
+            violations=[FieldViolation("until", "is in the past")],
         )
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition

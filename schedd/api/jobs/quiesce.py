@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Final
 
-from schedd.api.errors import OutcomeUnclear, unanswered
+from schedd.api.errors import OutcomeUnknownError, unanswered
 from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId
 from schedd.core.runs.deadlines import START_WITHIN
@@ -37,7 +37,7 @@ async def kept(services: Services, what: str) -> AsyncIterator[None]:
     """Check that PostgreSQL doesn't fail over during a change and the wait after it.
 
     Raises:
-        OutcomeUnclear: it did, so the change may be lost; or it doesn't answer.
+        OutcomeUnknownError: it did, so the change may be lost; or it doesn't answer.
     """
     before = (await services.membership.probe()).timeline
     yield
@@ -56,7 +56,7 @@ def after_commit() -> Iterator[None]:
     there must not look as if nothing was changed.
 
     Raises:
-        OutcomeUnclear: a dependency failed.
+        OutcomeUnknownError: a dependency failed.
     """
     try:
         yield
@@ -99,7 +99,7 @@ async def revoke(services: Services, caller: Caller, out: Sequence[LiveRun], wha
     """Wait until none of these attempts can start any more.
 
     Raises:
-        OutcomeUnclear: the caller's deadline is earlier.
+        OutcomeUnknownError: the caller's deadline is earlier.
     """
     if not out:
         return
@@ -111,17 +111,17 @@ async def revoke(services: Services, caller: Caller, out: Sequence[LiveRun], wha
         raise _attempts_out(what, last - services.clock.now()) from None
 
 
-def _failed_over(event: str) -> OutcomeUnclear:
-    return OutcomeUnclear(
+def _failed_over(event: str) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
         f"{event}: the change may be lost",
         reason="FAILED_OVER",
         remedy="check whether the change was made; if not, call again",
     )
 
 
-def _attempts_out(what: str, within: timedelta) -> OutcomeUnclear:
+def _attempts_out(what: str, within: timedelta) -> OutcomeUnknownError:
     seconds = max(1, math.ceil((within + CLOCKS_DIFFER).total_seconds()))
-    return OutcomeUnclear(
+    return OutcomeUnknownError(
         f"{what} was changed, but a dispatched run of it may still start",
         reason="ATTEMPTS_OUT",
         remedy=f"no run can start later than {seconds} s from now; call again to be sure",

@@ -11,11 +11,11 @@ from google.protobuf.message import Message
 from schedd.api import views
 from schedd.api.definitions import validation
 from schedd.api.errors import (
-    Aborted,
-    AlreadyExists,
-    InvalidArgument,
-    NotFound,
-    Violation,
+    AbortedError,
+    AlreadyExistsError,
+    FieldViolation,
+    InvalidArgumentError,
+    NotFoundError,
     cut,
     refuse,
 )
@@ -23,7 +23,7 @@ from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
 from schedd.core.cluster.partition import shard_of_job
 from schedd.core.ids import JobId, RunId
 from schedd.core.jobs.definition import Definition
-from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import (
     Idempotency,
     JobRecord,
@@ -37,7 +37,7 @@ from schedproto.v1 import job_pb2
 
 
 def namespace_of(given: str) -> str:
-    """Return the namespace of a request. Raises InvalidArgument."""
+    """Return the namespace of a request. Raises InvalidArgumentError."""
     if not given:
         return DEFAULT_NAMESPACE
     remedy = "leave it out for the namespace `default`"
@@ -46,7 +46,7 @@ def namespace_of(given: str) -> str:
 
 
 async def find(services: Services, namespace: str, job: str) -> JobRecord:
-    """Return the job with this id or name. Raises NotFound."""
+    """Return the job with this id or name. Raises NotFoundError."""
     record = await services.store.get_job(namespace_of(namespace), job) if job else None
     if record is None:
         raise unknown(job)
@@ -128,7 +128,7 @@ def first_timer(
     return (first.due, first.nominal) if first else (None, None)
 
 
-def audited(caller: Caller, action: str, stored: StoredDefinition, request_id: str) -> AuditEntry:
+def audited(caller: Caller, action: str, stored: StoredDefinition, request_id: str) -> AuditRecord:
     """Return the audit line for a change of a job. For one-time work it names the run."""
     if not stored.ephemeral:
         return caller.audit(action, f"job/{stored.namespace}/{stored.name}", request_id)
@@ -136,27 +136,27 @@ def audited(caller: Caller, action: str, stored: StoredDefinition, request_id: s
     return replace(entry, run_id=RunId(stored.job_id))
 
 
-def unknown(job: str) -> NotFound:
+def unknown(job: str) -> NotFoundError:
     """Return the error for a job that doesn't exist."""
-    return NotFound(
+    return NotFoundError(
         f"job {cut(job)!r} not found" if job else "the job's name is missing",
         reason="NO_SUCH_JOB",
         remedy="see `schedctl job list`",
     )
 
 
-def another_job(name: str, job_id: str) -> InvalidArgument:
+def another_job(name: str, job_id: str) -> InvalidArgumentError:
     """Return the error for an edit with the name of one job and the id of another."""
-    return InvalidArgument(
+    return InvalidArgumentError(
         f"job.job_id: {cut(job_id)!r} isn't the id of job {cut(name)!r}",
         reason="JOB_ID_MISMATCH",
         remedy="leave the id out, or give the name of that job; nothing was stored",
-        violations=[Violation("job.job_id", f"isn't the id of job {cut(name)!r}")],
+        violations=[FieldViolation("job.job_id", f"isn't the id of job {cut(name)!r}")],
     )
 
 
 def check_seen(stored: StoredDefinition, etags: str) -> None:
-    """Raise Aborted unless the etag matches one of `etags`, separated by commas as in `If-Match`.
+    """Raise AbortedError unless the etag matches one of `etags`, separated by commas as in `If-Match`.
     Empty: no check.
     """
     seen = {one.strip() for one in etags.split(",")}
@@ -164,24 +164,24 @@ def check_seen(stored: StoredDefinition, etags: str) -> None:
         raise edited_meanwhile(stored.name)
 
 
-def edited_meanwhile(name: str) -> Aborted:
+def edited_meanwhile(name: str) -> AbortedError:
     """Return the error for an edit of an old version."""
-    return Aborted(
+    return AbortedError(
         f"job {name!r} was changed meanwhile",
         reason="ETAG_MISMATCH",
         remedy="read the job again, then edit the current version",
     )
 
 
-def taken(conflict: StoreConflict, *, name: str, key: str) -> AlreadyExists:
+def taken(conflict: StoreConflict, *, name: str, key: str) -> AlreadyExistsError:
     """Return the error for a name that exists, or an idempotency key that was used."""
     if conflict.what == "key":
-        return AlreadyExists(
+        return AlreadyExistsError(
             f"idempotency key {key!r} was already used for a different request",
             reason="IDEMPOTENCY_KEY_REUSED",
             remedy="use a new key for a new call",
         )
-    return AlreadyExists(
+    return AlreadyExistsError(
         f"job {name!r} already exists",
         reason="NAME_TAKEN",
         remedy=f"edit it with `schedctl job patch {name}`, or choose another name",

@@ -201,7 +201,7 @@ def check_edit(
     pinned: Sequence[PinnedCalendar] = (),
     calendars: Sequence[PinnedCalendar] = (),
 ) -> None:
-    """Raise InvalidArgument with all violations that an edit would add to a job.
+    """Raise InvalidArgumentError with all violations that an edit would add to a job.
 
     Violations that the stored job has already are accepted: an earlier version accepted them, and
     the job must stay editable. Those of the schedule are accepted only if it doesn't change.

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from schedd.api import pools, views
 from schedd.api.definitions import validation
-from schedd.api.errors import Violation, refuse
+from schedd.api.errors import FieldViolation, refuse
 from schedd.api.jobs import stored_jobs
 from schedd.api.services import Caller, Services
 from schedd.core.ids import RunId
@@ -51,5 +51,5 @@ def check_trigger(request: job_service_pb2.TriggerJobRequest) -> None:
     """Raise InvalidArgument for an invalid payload or a negative delay."""
     violations = list(validation.payload_violations(request.payload))
     if request.delay.ToTimedelta().total_seconds() < 0:
-        violations.append(Violation("delay", "must not be negative"))
+        violations.append(FieldViolation("delay", "must not be negative"))
     refuse(violations, "INVALID_TRIGGER")

@@ -9,7 +9,7 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from schedd.api.errors import InvalidArgument, Violation
+from schedd.api.errors import FieldViolation, InvalidArgumentError
 from schedd.runtime import job_codec
 from schedd.runtime.job_codec import OF_INSTANTS
 from schedproto.v1 import job_pb2, job_service_pb2
@@ -81,20 +81,20 @@ def _copy(source: Message, target: Message, paths: list[str]) -> None:
             setattr(to, last, getattr(from_, last))
 
 
-def _not_edited(path: str) -> InvalidArgument:
+def _not_edited(path: str) -> InvalidArgumentError:
     problem = "can't be edited"
-    return InvalidArgument(
+    return InvalidArgumentError(
         f"{path}: {problem}",
         reason="BAD_UPDATE_MASK",
         remedy="leave it out: the cluster sets it, or a separate call does, like pause and resume",
-        violations=[Violation(path, problem)],
+        violations=[FieldViolation(path, problem)],
     )
 
 
-def _bad_mask(message: str, remedy: str) -> InvalidArgument:
-    return InvalidArgument(
+def _bad_mask(message: str, remedy: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
         message,
         reason="BAD_UPDATE_MASK",
         remedy=remedy,
-        violations=[Violation("update_mask", message)],
+        violations=[FieldViolation("update_mask", message)],
     )

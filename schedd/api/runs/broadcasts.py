@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from schedd.api.errors import FailedPrecondition
+from schedd.api.errors import FailedPreconditionError
 from schedd.api.services import Services
 from schedd.core.checkup.workers import MAKE_ROOM
 from schedd.core.dispatch.placement import Need, able
@@ -26,12 +26,12 @@ NAMED: Final = 20
 """Children that an answer lists."""
 
 
-async def no_log(services: Services, record: RunRecord) -> FailedPrecondition:
+async def no_log(services: Services, record: RunRecord) -> FailedPreconditionError:
     """Return the error for the log of a broadcast, which names the children that have one."""
     children = await children_of(services, record, NAMED)
     more = (record.run.children or 0) - len(children)
     names = "; ".join(f"{each.run.key.run_id} ({_child(each)})" for each in children)
-    return FailedPrecondition(
+    return FailedPreconditionError(
         f"the run is a broadcast and has no log; its children have: {names}"
         + (f"; and {more} more" if more > 0 else ""),
         reason="IS_BROADCAST",
@@ -41,10 +41,10 @@ async def no_log(services: Services, record: RunRecord) -> FailedPrecondition:
 
 
 def check_no_child(record: RunRecord) -> None:
-    """Raise FailedPrecondition for a child, which can't be run again without its parent."""
+    """Raise FailedPreconditionError for a child, which can't be run again without its parent."""
     parent = record.run.parent
     if parent is not None:
-        raise FailedPrecondition(
+        raise FailedPreconditionError(
             f"run {record.run.key.run_id} is a child of a broadcast, for worker"
             f" {record.run.target} only",
             reason="IS_CHILD",

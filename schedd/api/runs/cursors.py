@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from zlib import crc32
 
-from schedd.api.errors import InvalidArgument, Violation, cut
+from schedd.api.errors import FieldViolation, InvalidArgumentError, cut
 from schedd.core.ids import NO_TOKEN, RunId, Token
 from schedproto.v1.run_pb2 import LogPiece
 
@@ -42,7 +42,7 @@ class LogPosition:
 
     @classmethod
     def read(cls, text: str) -> LogPosition:
-        """Parse a cursor; an empty one is the beginning. Raises InvalidArgument."""
+        """Parse a cursor; an empty one is the beginning. Raises InvalidArgumentError."""
         if text in ("", BEGINNING):
             return cls()
         found = _LOG.fullmatch(text)
@@ -59,7 +59,7 @@ class EndedRuns:
     """The watched runs whose end was sent: those of the cursor `after`, and more later."""
 
     def __init__(self, watched: Sequence[RunId], after: str) -> None:
-        """Raise InvalidArgument if `after` is a cursor of other runs."""
+        """Raise InvalidArgumentError if `after` is a cursor of other runs."""
         self._places = {run_id: place for place, run_id in enumerate(watched)}
         self._digest = f"{crc32(b''.join(run_id.bytes for run_id in watched)):08x}"
         self._bits = 0
@@ -85,11 +85,11 @@ class EndedRuns:
         return f"{self._digest}-{self._bits:x}"
 
 
-def refused(text: str, problem: str) -> InvalidArgument:
+def refused(text: str, problem: str) -> InvalidArgumentError:
     """Return the error for an invalid cursor."""
-    return InvalidArgument(
+    return InvalidArgumentError(
         f"resume_after: {cut(text)!r} {problem}",
         reason="BAD_CURSOR",
         remedy="send the cursor of the last event unchanged, or leave it out",
-        violations=[Violation("resume_after", problem)],
+        violations=[FieldViolation("resume_after", problem)],
     )

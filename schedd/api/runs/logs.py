@@ -12,7 +12,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from schedd.api.errors import FailedPrecondition
+from schedd.api.errors import FailedPreconditionError
 from schedd.api.runs import broadcasts
 from schedd.api.runs.cursors import LogPosition
 from schedd.api.services import Services
@@ -142,9 +142,9 @@ async def _whole(
         yield run_pb2.LogPiece(note=f"{log.omitted:,} bytes exceed the worker's limit")
 
 
-def damaged(key: str) -> FailedPrecondition:
+def damaged(key: str) -> FailedPreconditionError:
     """Return the error for an object whose content has changed."""
-    return FailedPrecondition(
+    return FailedPreconditionError(
         f"object {key} in the result store is damaged: its size or SHA-256 differs",
         reason="OBJECT_DAMAGED",
         remedy="don't use the data received before this error; it may be damaged too",

@@ -10,7 +10,7 @@ from typing import Final
 
 from schedd.api import pools, views
 from schedd.api.definitions import validation
-from schedd.api.errors import CallError, FailedPrecondition, NotFound
+from schedd.api.errors import CallError, FailedPreconditionError, NotFoundError
 from schedd.api.jobs import stored_jobs
 from schedd.api.runs import broadcasts, runs
 from schedd.api.services import Caller, Services
@@ -37,7 +37,7 @@ async def retry_run(
     run_id = runs.run_id_of(request.run_id)
     found = await services.store.get_run(run_id)
     if found is None:
-        raise NotFound(
+        raise NotFoundError(
             f"run {run_id} not found", reason="NO_SUCH_RUN", remedy="see `schedctl run list`"
         )
     broadcasts.check_no_child(found)
@@ -75,13 +75,13 @@ def _check_again(found: RunRecord) -> None:
         problem, remedy = "has SUCCEEDED", "`schedctl job trigger` starts another run"
     else:
         problem, remedy = f"is {state}: it never ran", "`schedctl job backfill` runs it"
-    raise FailedPrecondition(
+    raise FailedPreconditionError(
         f"run {found.run.key.run_id} {problem}", reason="NOT_FAILED", remedy=remedy
     )
 
 
-def _deleted(found: RunRecord) -> FailedPrecondition:
-    return FailedPrecondition(
+def _deleted(found: RunRecord) -> FailedPreconditionError:
+    return FailedPreconditionError(
         f"the job of run {found.run.key.run_id} is deleted: {found.job!r}",
         reason="JOB_DELETED",
         remedy="create the job again and trigger it",
@@ -95,7 +95,7 @@ def _refused(found: RunRecord, why: StoreConflict) -> CallError:
         return pools.deleted(f"the pool of run {found.run.key.run_id}")
     if why.what == "payload":
         made = redriven_run_id(found.run.key.run_id)
-        return FailedPrecondition(
+        return FailedPreconditionError(
             f"run {found.run.key.run_id} was already run again, with another payload: run {made}",
             reason="DONE_AGAIN",
             remedy=f"see `schedctl run get {made}`; to run that again: `schedctl run retry {made}`",
@@ -103,8 +103,8 @@ def _refused(found: RunRecord, why: StoreConflict) -> CallError:
     return stored_jobs.edited_meanwhile(found.job)
 
 
-def _line_full(found: RunRecord) -> FailedPrecondition:
-    return FailedPrecondition(
+def _line_full(found: RunRecord) -> FailedPreconditionError:
+    return FailedPreconditionError(
         f"too many runs of job {found.job!r} are waiting already",
         reason="LINE_FULL",
         remedy="wait until some have ended, or redrive them at a rate: `schedctl dlq redrive`",

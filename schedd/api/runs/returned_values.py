@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import AsyncIterator
 from typing import Final
 
-from schedd.api.errors import NotFound, OutOfTouch
+from schedd.api.errors import MemberUnavailableError, NotFoundError
 from schedd.api.runs.logs import damaged
 from schedd.api.services import Services
 from schedd.core.runs.run_records import RunRecord
@@ -59,7 +59,7 @@ async def content(
     except NoSuchObject as error:
         raise _lost(f"result of run {run_id} not found in the result store") from error
     except Unavailable as error:
-        raise OutOfTouch(
+        raise MemberUnavailableError(
             f"the result store is unavailable: {error}",
             reason="STORE_AWAY",
             remedy="call again; `schedctl cluster doctor` shows the cause",
@@ -72,8 +72,8 @@ def _content(found: run_pb2.StoredResult) -> bytes:
     return found.json.encode() or found.raw
 
 
-def _lost(what: str) -> NotFound:
-    return NotFound(
+def _lost(what: str) -> NotFoundError:
+    return NotFoundError(
         what,
         reason="NOT_KEPT",
         remedy="members and workers must have the same results.url; `schedctl run result -o json`"

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from schedd.api import paging, views
 from schedd.api.definitions import validation
-from schedd.api.errors import FailedPrecondition, NotFound, wrong
+from schedd.api.errors import FailedPreconditionError, NotFoundError, wrong
 from schedd.api.field_bounds import id_of
 from schedd.api.jobs import backfills
 from schedd.api.jobs.stored_jobs import namespace_of
@@ -103,7 +103,7 @@ async def cancel_run(
     if cancelled is None:
         raise unknown(request.run_id)
     if cancelled.run.state not in LIVE and cancelled.run.state is not State.CANCELLED:
-        raise FailedPrecondition(
+        raise FailedPreconditionError(
             f"the run has ended already, as {cancelled.run.state}",
             reason="RUN_ENDED",
             remedy="there is nothing left to cancel",
@@ -203,13 +203,13 @@ async def explain_run(
 
 
 async def _check_attempt(services: Services, record: RunRecord, token: Token) -> None:
-    """Raise NotFound if the run has no attempt with this token."""
+    """Raise NotFoundError if the run has no attempt with this token."""
     if token in (NO_TOKEN, record.run.token):
         return
     run_id = record.run.key.run_id
     tokens = [attempt.token for attempt in await services.store.attempts(run_id)]
     if token not in tokens:
-        raise NotFound(
+        raise NotFoundError(
             f"attempt with token {token} of run {run_id} not found",
             reason="NO_SUCH_ATTEMPT",
             remedy=f"see `schedctl run attempts {run_id}`",
@@ -234,6 +234,8 @@ def _instant(request: run_service_pb2.ListRunsRequest, field: str) -> datetime |
     return job_codec.instant(stamped) if stamped.seconds or stamped.nanos else None
 
 
-def unknown(text: str) -> NotFound:
+def unknown(text: str) -> NotFoundError:
     """Return the error for a run that doesn't exist."""
-    return NotFound(f"run {text} not found", reason="NO_SUCH_RUN", remedy="see `schedctl run list`")
+    return NotFoundError(
+        f"run {text} not found", reason="NO_SUCH_RUN", remedy="see `schedctl run list`"
+    )

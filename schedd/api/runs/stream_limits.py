@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from schedd.api.errors import LimitReached
+from schedd.api.errors import LimitReachedError
 
 MOST_OF_ONE_HOST: Final = 256
 MOST: Final = 2_048
@@ -28,11 +28,11 @@ class Places:
         """Count one stream of this peer (`host:port`) while it is open.
 
         Raises:
-            LimitReached: its host, or all hosts together, have too many streams.
+            LimitReachedError: its host, or all hosts together, have too many streams.
         """
         host = peer.rpartition(":")[0] or peer
         if self._taken[host] >= self._most_of_one or self._taken.total() >= self._most:
-            raise LimitReached(
+            raise LimitReachedError(
                 f"too many open streams: {self._taken[host]:,} of this host (at most"
                 f" {self._most_of_one:,}), {self._taken.total():,} of all hosts (at most"
                 f" {self._most:,})",

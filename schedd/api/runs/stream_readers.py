@@ -21,9 +21,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from enum import Enum
 from typing import Final, Literal, TypeVar
 
-from schedd.api.errors import Unauthenticated
+from schedd.api.errors import UnauthenticatedError
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.rights import Identity
+from schedd.core.jobs.rights import CallerIdentity
 from schedkit.backoff import Backoff
 from schedkit.tasks import Loop
 
@@ -44,7 +44,7 @@ class Readers:
 
     def __init__(
         self,
-        over: Callable[[Identity], Unauthenticated | None],
+        over: Callable[[CallerIdentity], UnauthenticatedError | None],
         refresh: Callable[[Collection[AccessTokenId]], Awaitable[bool]],
     ) -> None:
         self._over, self._refresh = over, refresh
@@ -55,8 +55,10 @@ class Readers:
         self.loops: Final = (self._judging, self._reading)
         """Loops to run while there may be readers."""
 
-    async def until_over(self, who: Identity, items: AsyncIterator[T]) -> AsyncGenerator[T, None]:
-        """Return the items. Raises Unauthenticated once the reader's credentials aren't valid."""
+    async def until_over(
+        self, who: CallerIdentity, items: AsyncIterator[T]
+    ) -> AsyncGenerator[T, None]:
+        """Return the items. Raises UnauthenticatedError once the reader's credentials aren't valid."""
         if who.token is None and who.until is None:
             async for item in items:
                 yield item
@@ -109,19 +111,19 @@ _END: Final = _End.END
 class _Reader:
     """The reader of one stream. It waits for one item at a time."""
 
-    def __init__(self, who: Identity) -> None:
+    def __init__(self, who: CallerIdentity) -> None:
         self.who: Final = who
-        self._over: Unauthenticated | None = None
+        self._over: UnauthenticatedError | None = None
         self._wait: asyncio.Timeout | None = None
 
-    def end(self, over: Unauthenticated) -> None:
+    def end(self, over: UnauthenticatedError) -> None:
         """End the stream."""
         self._over = over
         if self._wait is not None:
             self._wait.reschedule(0.0)
 
     async def next(self, items: AsyncIterator[T]) -> T | Literal[_End.END]:
-        """Return the next item. Raises Unauthenticated if the stream was ended."""
+        """Return the next item. Raises UnauthenticatedError if the stream was ended."""
         if self._over is None:
             self._wait = wait = asyncio.timeout(None)
             try:

@@ -10,7 +10,7 @@ from uuid import uuid4
 from schedd.api import batches, pools, views
 from schedd.api.audit import audit_diff
 from schedd.api.definitions import notifications, validation
-from schedd.api.errors import FailedPrecondition, wrong
+from schedd.api.errors import FailedPreconditionError, wrong
 from schedd.api.jobs.stored_jobs import idempotency, namespace_of, new_record, taken
 from schedd.api.jobs.update_masks import SCHEDULES
 from schedd.api.services import Caller, Services
@@ -110,7 +110,7 @@ def _made(request: wire.SubmitRunRequest, stored: Answer) -> RunRecord:
     if isinstance(stored, StoreConflict):
         raise taken(stored, name=request.name, key=request.idempotency_key)
     if stored is None:
-        raise FailedPrecondition(
+        raise FailedPreconditionError(
             "the run that was submitted with this idempotency key isn't kept any more",
             reason="RUN_FORGOTTEN",
             remedy="use a new key to submit it again",

@@ -14,10 +14,10 @@ from schedd.api.jobs import stored_jobs
 from schedd.api.runs import cursors
 from schedd.api.runs.runs import run_id_of, unknown
 from schedd.api.services import Caller, Services
-from schedd.core.cluster.cluster_events import ClusterEvent
+from schedd.core.cluster.cluster_events import ClusterEventRecord
 from schedd.core.ids import RunId
 from schedd.core.jobs.rights import EVERY, Role
-from schedd.core.runs.change_stream import Change, Cursor, Gap, News, Scope
+from schedd.core.runs.change_stream import Change, ChangeGap, Cursor, News, Scope
 from schedd.core.runs.lifecycle import LIVE
 from schedd.core.runs.run_records import RunRecord
 from schedkit.backoff import Backoff
@@ -56,7 +56,7 @@ async def _all(
         job = (await stored_jobs.find(services, namespace, request.job)).definition.job_id
     async with aclosing(services.feed.follow(Scope(namespace, job), after)) as feed:
         async for news in feed:
-            if isinstance(news.what, ClusterEvent) and not sees_cluster:
+            if isinstance(news.what, ClusterEventRecord) and not sees_cluster:
                 continue
             yield _event(services, news)
 
@@ -67,11 +67,11 @@ def _event(services: Services, news: News) -> run_service_pb2.RunEvent:
         progress = services.advances.of(news.what.record.run)
         return services.run_messages.of(news.what, progress, cursor)
     event = run_service_pb2.RunEvent(cursor=cursor)
-    if isinstance(news.what, Gap):
+    if isinstance(news.what, ChangeGap):
         event.gap.why = news.what.why
         if news.what.before is not None:
             event.gap.scheduled_before.FromDatetime(news.what.before)
-    elif isinstance(news.what, ClusterEvent):
+    elif isinstance(news.what, ClusterEventRecord):
         event.cluster.CopyFrom(views.cluster_event(news.what))
     return event
 

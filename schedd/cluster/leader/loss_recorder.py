@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Final
 
 from schedd.cluster.worker_leases import WorkerLeases
-from schedd.core.cluster.cluster_events import ClusterEvent, EventKind
+from schedd.core.cluster.cluster_events import ClusterEventRecord, EventKind
 from schedd.core.events import ClusterWatched, Emit
 from schedd.core.ids import IncarnationId
 from schedd.store.cluster.membership_store import MembershipStore
@@ -78,7 +78,7 @@ def _parts(ids: Collection[IncarnationId]) -> Iterator[list[IncarnationId]]:
         yield all_of_them[start : start + MOST_AT_ONCE]
 
 
-def _log(event: ClusterEvent) -> None:
+def _log(event: ClusterEventRecord) -> None:
     kind, _, name = event.object.partition("/")
     extra: dict[str, object] = {} if event.kind == EventKind.LEADER_CHANGED else {kind: name}
     extra |= {"reason": event.reason} if event.reason else {}

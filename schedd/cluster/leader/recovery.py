@@ -33,7 +33,7 @@ from schedd.core.cluster.etcd_values import InvalidValue
 from schedd.core.ids import JobId, Term
 from schedd.core.jobs.definition import Delivery
 from schedd.core.runs.lifecycle import Reason
-from schedd.core.runs.model import AuditEntry, RunKey
+from schedd.core.runs.model import AuditRecord, RunKey
 from schedd.core.runs.records import StoredDefinition, WaitingRun
 from schedd.core.runs.retry import fingerprint
 from schedd.core.timers.cluster_pauses import Pause, Pauses
@@ -119,7 +119,7 @@ class Recovery:
         )
         log.warning("%s", what)
         leadership.check()
-        entry = AuditEntry(
+        entry = AuditRecord(
             actor=ACTOR, action="forget-mark", object="cluster", outcome="ok", reason=what
         )
         if not await self._store.tell(leadership.term, entry):
@@ -128,7 +128,7 @@ class Recovery:
     async def _accept_loss(self, term: Term, lost: DataLoss) -> None:
         what = f"the database lost {_loss_text(lost)}: acknowledged calls of that time are lost"
         log.warning("%s, and runs of that time may run again", what)
-        entry = AuditEntry(
+        entry = AuditRecord(
             actor=ACTOR, action="lose-tail", object="cluster", outcome="ok", reason=what
         )
         if not await self._store.tell(term, entry):
@@ -154,12 +154,12 @@ async def recover(
         TermOver: the term was raised by another leader.
     """
 
-    def entry(before: Pauses, after: Pauses) -> AuditEntry:
+    def entry(before: Pauses, after: Pauses) -> AuditRecord:
         present = after.present
         assert present is not None
         now = {"wentBackTo": _iso(present.began), "note": present.note}
         was = {"paused": before.present is not None}
-        return AuditEntry(
+        return AuditRecord(
             actor=ACTOR,
             action="recover",
             object="cluster",

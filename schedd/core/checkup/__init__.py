@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 from schedd.core.checkup import cluster, database, etcd, members, objects, work, workers
 from schedd.core.checkup.facts import Facts
-from schedd.core.checkup.finding import Finding
+from schedd.core.checkup.finding import CheckupFinding
 
 
-def examine(facts: Facts) -> Iterator[Finding]:
+def examine(facts: Facts) -> Iterator[CheckupFinding]:
     """Return all findings, area by area."""
     yield from etcd.examine(facts)
     yield from database.examine(facts)

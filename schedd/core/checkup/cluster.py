@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from schedd.core.checkup.facts import Facts
-from schedd.core.checkup.finding import CheckSubject, Finding
+from schedd.core.checkup.finding import CheckSubject, CheckupFinding
 from schedd.core.cluster.etcd_values import named
 from schedd.core.cluster.shard_assignment import assign
 from schedd.core.ids import SHARDS
@@ -12,7 +12,7 @@ from schedd.core.ids import SHARDS
 AREA: Final = "cluster"
 
 
-def examine(facts: Facts) -> Iterator[Finding]:
+def examine(facts: Facts) -> Iterator[CheckupFinding]:
     if not isinstance(facts.database, str):
         yield _paused(facts)
         yield _alone(facts)
@@ -34,7 +34,7 @@ def examine(facts: Facts) -> Iterator[Finding]:
         yield check.ok("schedd can read every key under its prefix")
 
 
-def _alone(facts: Facts) -> Finding:
+def _alone(facts: Facts) -> CheckupFinding:
     check = CheckSubject(AREA, "database")
     if not facts.foreign:
         return check.ok("no other cluster uses this database")
@@ -45,7 +45,7 @@ def _alone(facts: Facts) -> Finding:
     )
 
 
-def _old(facts: Facts) -> Finding:
+def _old(facts: Facts) -> CheckupFinding:
     leader = facts.view.member(facts.view.leader)
     last = f"; last known leader: {leader.name}, term {facts.view.term}" if leader else ""
     return CheckSubject(AREA, "view").bad(
@@ -55,7 +55,7 @@ def _old(facts: Facts) -> Finding:
     )
 
 
-def _leader(facts: Facts) -> Finding:
+def _leader(facts: Facts) -> CheckupFinding:
     check = CheckSubject(AREA, "leader")
     leader = facts.view.member(facts.view.leader)
     if leader is None:
@@ -67,7 +67,7 @@ def _leader(facts: Facts) -> Finding:
     return check.ok(f"{leader.name}, term {facts.view.term}")
 
 
-def _owned(facts: Facts) -> Finding:
+def _owned(facts: Facts) -> CheckupFinding:
     check = CheckSubject(AREA, "shards")
     live = {member.tenure for member in facts.view.members}
     orphans = [row.id for row in facts.rows if row.owner not in live]
@@ -81,7 +81,7 @@ def _owned(facts: Facts) -> Finding:
     return check.ok(f"all {SHARDS} have a live owner")
 
 
-def _balanced(facts: Facts) -> Finding:
+def _balanced(facts: Facts) -> CheckupFinding:
     check = CheckSubject(AREA, "balance")
     wanted = assign(facts.view.members)
     moving = [row.id for row in facts.rows if row.owner != wanted.get(row.id)]
@@ -94,7 +94,7 @@ def _balanced(facts: Facts) -> Finding:
     return check.ok("every shard is at its assigned member")
 
 
-def _paused(facts: Facts) -> Finding:
+def _paused(facts: Facts) -> CheckupFinding:
     check = CheckSubject(AREA, "pause")
     if facts.pause is None:
         return check.ok("the cluster isn't paused")

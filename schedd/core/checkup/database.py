@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from schedd.core.checkup.facts import DatabaseFacts, Facts
-from schedd.core.checkup.finding import CheckSubject, Finding
+from schedd.core.checkup.finding import CheckSubject, CheckupFinding
 
 AREA: Final = "postgres"
 MIB: Final = 1024 * 1024
@@ -16,7 +16,7 @@ OLDEST: Final = 140000
 WRAPAROUND: Final = 1_000_000_000
 
 
-def examine(facts: Facts) -> Iterator[Finding]:
+def examine(facts: Facts) -> Iterator[CheckupFinding]:
     found = facts.database
     answers = CheckSubject(AREA, "answers")
     if isinstance(found, str):
@@ -45,7 +45,7 @@ def examine(facts: Facts) -> Iterator[Finding]:
     yield _days(found)
 
 
-def _version(found: DatabaseFacts) -> Finding:
+def _version(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "version")
     version = f"{found.version // 10000}.{found.version % 10000}"
     if found.version < OLDEST:
@@ -53,7 +53,7 @@ def _version(found: DatabaseFacts) -> Finding:
     return check.ok(version)
 
 
-def _schema(found: DatabaseFacts) -> Finding:
+def _schema(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "schema")
     if found.schema == found.wanted_schema:
         return check.ok(f"revision {found.schema}")
@@ -71,7 +71,7 @@ def _schema(found: DatabaseFacts) -> Finding:
     )
 
 
-def _encoding(found: DatabaseFacts) -> Finding:
+def _encoding(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "encoding")
     encoding = found.settings.get("server_encoding", ENCODING)
     if encoding == ENCODING:
@@ -83,7 +83,7 @@ def _encoding(found: DatabaseFacts) -> Finding:
     )
 
 
-def _search_path(found: DatabaseFacts) -> Finding:
+def _search_path(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "search path")
     path = found.settings.get("search_path", "")
     if len(found.schemas) > 1:
@@ -101,7 +101,7 @@ def _search_path(found: DatabaseFacts) -> Finding:
     return check.ok(f"{path}: all tables in schema {', '.join(found.schemas)}")
 
 
-def _role(found: DatabaseFacts, facts: Facts) -> Finding:
+def _role(found: DatabaseFacts, facts: Facts) -> CheckupFinding:
     check = CheckSubject(AREA, "timeline")
     if found.in_recovery:
         return check.bad(
@@ -125,7 +125,7 @@ def _role(found: DatabaseFacts, facts: Facts) -> Finding:
     return check.ok(f"{found.timeline}, the primary's")
 
 
-def _privileges(found: DatabaseFacts) -> Finding:
+def _privileges(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "privileges")
     if not found.lacks:
         return check.ok("the role can use all tables and create their partitions")
@@ -137,7 +137,7 @@ def _privileges(found: DatabaseFacts) -> Finding:
     )
 
 
-def _sessions(found: DatabaseFacts) -> Finding:
+def _sessions(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "sessions")
     if found.ends_sessions:
         return check.ok("the role can end its own sessions")
@@ -148,7 +148,7 @@ def _sessions(found: DatabaseFacts) -> Finding:
     )
 
 
-def _timeouts(found: DatabaseFacts) -> Finding:
+def _timeouts(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "timeouts")
     unset = [name for name in TIMEOUTS if found.settings.get(name, "0") in {"0", ""}]
     if not unset:
@@ -160,7 +160,7 @@ def _timeouts(found: DatabaseFacts) -> Finding:
     )
 
 
-def _durable(found: DatabaseFacts) -> Finding:
+def _durable(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "durability")
     off = [name for name in DURABLE if found.settings.get(name) == "off"]
     if off:
@@ -172,7 +172,7 @@ def _durable(found: DatabaseFacts) -> Finding:
     return check.ok(", ".join(DURABLE) + " are on")
 
 
-def _connections(found: DatabaseFacts) -> Finding:
+def _connections(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "connections")
     most = int(found.settings.get("max_connections", "100"))
     used = f"{found.connections} of {most}"
@@ -185,7 +185,7 @@ def _connections(found: DatabaseFacts) -> Finding:
     return check.ok(used)
 
 
-def _replicas(found: DatabaseFacts) -> Iterator[Finding]:
+def _replicas(found: DatabaseFacts) -> Iterator[CheckupFinding]:
     check = CheckSubject(AREA, "replication")
     if not found.replicas:
         yield check.ok("no standby is attached")
@@ -212,7 +212,7 @@ def _replicas(found: DatabaseFacts) -> Iterator[Finding]:
         )
 
 
-def _oldest(found: DatabaseFacts) -> Finding:
+def _oldest(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "oldest transaction")
     age = f"{found.oldest_transaction:.0f} s, {found.held_back} transactions back"
     if found.oldest_transaction > 300 or found.held_back > 1_000_000:
@@ -225,7 +225,7 @@ def _oldest(found: DatabaseFacts) -> Finding:
     return check.ok(age)
 
 
-def _wal(found: DatabaseFacts) -> Finding:
+def _wal(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "WAL")
     if found.wal is None:
         return check.ok("unknown: the daemons' role can't read it (pg_monitor can)")
@@ -235,7 +235,7 @@ def _wal(found: DatabaseFacts) -> Finding:
     return check.ok(size)
 
 
-def _bloat(found: DatabaseFacts) -> Finding:
+def _bloat(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "dead rows")
     full = [one for one in found.tables if one.dead > max(10_000, one.live)]
     if full:
@@ -248,7 +248,7 @@ def _bloat(found: DatabaseFacts) -> Finding:
     return check.ok(f"few in {len(found.tables)} tables")
 
 
-def _age(found: DatabaseFacts) -> Finding:
+def _age(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "transaction ids")
     if found.age > WRAPAROUND:
         return check.bad(
@@ -259,7 +259,7 @@ def _age(found: DatabaseFacts) -> Finding:
     return check.ok(f"{found.age:,} since the oldest row was frozen")
 
 
-def _days(found: DatabaseFacts) -> Finding:
+def _days(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "partitions")
     if found.missing_days:
         return check.warn(

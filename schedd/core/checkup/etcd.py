@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from schedd.core.checkup.facts import EtcdEndpoint, Facts
-from schedd.core.checkup.finding import CheckSubject, Finding
+from schedd.core.checkup.finding import CheckSubject, CheckupFinding
 
 AREA: Final = "etcd"
 MIB: Final = 1024 * 1024
@@ -16,7 +16,7 @@ SLOW: Final = 0.1
 CORRUPTING: Final = re.compile(r"3\.5\.[0-2]$")
 
 
-def examine(facts: Facts) -> Iterator[Finding]:
+def examine(facts: Facts) -> Iterator[CheckupFinding]:
     endpoints = facts.etcd.endpoints
     there = [one for one in endpoints if not one.away]
     for one in endpoints:
@@ -38,7 +38,7 @@ def examine(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _answers(one: EtcdEndpoint, *, alone: bool) -> Finding:
+def _answers(one: EtcdEndpoint, *, alone: bool) -> CheckupFinding:
     check = CheckSubject(AREA, "answers", one.endpoint)
     if one.away and alone:
         return check.bad(
@@ -66,7 +66,7 @@ def _answers(one: EtcdEndpoint, *, alone: bool) -> Finding:
     return check.ok(f"version {one.version}{leads}, in {one.took * 1000:.0f} ms")
 
 
-def _alarms(one: EtcdEndpoint) -> Finding:
+def _alarms(one: EtcdEndpoint) -> CheckupFinding:
     check = CheckSubject(AREA, "alarms", one.endpoint)
     if not one.problems:
         return check.ok("none")
@@ -77,7 +77,7 @@ def _alarms(one: EtcdEndpoint) -> Finding:
     )
 
 
-def _size(one: EtcdEndpoint) -> Finding:
+def _size(one: EtcdEndpoint) -> CheckupFinding:
     check = CheckSubject(AREA, "size", one.endpoint)
     size = f"{one.size / MIB:.1f} MiB, {one.in_use / MIB:.1f} in use"
     if one.size > 0.75 * QUOTA:
@@ -91,7 +91,7 @@ def _size(one: EtcdEndpoint) -> Finding:
     return check.ok(size)
 
 
-def _versions(there: list[EtcdEndpoint]) -> Finding:
+def _versions(there: list[EtcdEndpoint]) -> CheckupFinding:
     check = CheckSubject(AREA, "versions")
     versions = sorted({one.version for one in there})
     named = ", ".join(versions)

@@ -8,7 +8,7 @@ from schedd.core.cluster.cluster_events import LOST_FOR, Losses
 from schedd.core.cluster.membership import ClusterView, MemberView
 from schedd.core.cluster.shard_map import NO_TIMELINE
 from schedd.core.ids import Timeline
-from schedd.core.runs.model import AuditEntry, ShardRow
+from schedd.core.runs.model import AuditRecord, ShardRow
 from schedd.core.timers.cluster_pauses import Pause
 from schedkit.records import dataclass
 
@@ -213,7 +213,7 @@ class Facts:
     """Workers with a lease whose heartbeats no answering member receives."""
     results_away: str = ""
     """Why the result store didn't answer the asking member."""
-    twins: tuple[AuditEntry, ...] = ()
+    twins: tuple[AuditRecord, ...] = ()
     """Recent rejections of daemons whose name is taken; newest first."""
     failures: tuple[FailedDependency, ...] = ()
     """Of the asking member, which may have no tenure and so be in no view."""

@@ -14,7 +14,7 @@ class Severity(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckupFinding:
     """A finding of one check. `why` and `remedy` are empty if the severity is `OK`."""
 
     area: str
@@ -34,11 +34,11 @@ class CheckSubject:
     check: str
     subject: str = ""
 
-    def ok(self, what: str) -> Finding:
-        return Finding(self.area, self.check, Severity.OK, what, subject=self.subject)
+    def ok(self, what: str) -> CheckupFinding:
+        return CheckupFinding(self.area, self.check, Severity.OK, what, subject=self.subject)
 
-    def warn(self, what: str, why: str, remedy: str) -> Finding:
-        return Finding(self.area, self.check, Severity.WARN, what, why, remedy, self.subject)
+    def warn(self, what: str, why: str, remedy: str) -> CheckupFinding:
+        return CheckupFinding(self.area, self.check, Severity.WARN, what, why, remedy, self.subject)
 
-    def bad(self, what: str, why: str, remedy: str) -> Finding:
-        return Finding(self.area, self.check, Severity.BAD, what, why, remedy, self.subject)
+    def bad(self, what: str, why: str, remedy: str) -> CheckupFinding:
+        return CheckupFinding(self.area, self.check, Severity.BAD, what, why, remedy, self.subject)

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Final
 
 from schedd.core.checkup.facts import Facts, FailedDependency, MemberFacts
-from schedd.core.checkup.finding import CheckSubject, Finding
+from schedd.core.checkup.finding import CheckSubject, CheckupFinding
 
 AREA: Final = "members"
 WALL: Final = timedelta(seconds=1)
@@ -13,7 +13,7 @@ CLUSTER: Final = timedelta(milliseconds=500)
 EXPIRES: Final = timedelta(days=14)
 
 
-def examine(facts: Facts) -> Iterator[Finding]:
+def examine(facts: Facts) -> Iterator[CheckupFinding]:
     if not any(one.failures for one in facts.members):
         yield from _dependencies("the asked member", facts.failures)
     for one in facts.members:
@@ -38,7 +38,7 @@ ZONES: Final = (
 )
 
 
-def _answers(one: MemberFacts) -> Finding:
+def _answers(one: MemberFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "answers", one.view.name)
     if one.away:
         return check.warn(
@@ -62,7 +62,7 @@ def _answers(one: MemberFacts) -> Finding:
     return check.ok("draining" if one.view.draining else "etcd and PostgreSQL are reachable")
 
 
-def _dependencies(member: str, failures: Sequence[FailedDependency]) -> Iterator[Finding]:
+def _dependencies(member: str, failures: Sequence[FailedDependency]) -> Iterator[CheckupFinding]:
     for failed in failures:
         yield CheckSubject(AREA, failed.dependency, member).bad(
             f"{failed.cause}, since {failed.since:%Y-%m-%dT%H:%M:%SZ}",
@@ -71,7 +71,7 @@ def _dependencies(member: str, failures: Sequence[FailedDependency]) -> Iterator
         )
 
 
-def _wall(one: MemberFacts) -> Finding:
+def _wall(one: MemberFacts) -> CheckupFinding:
     check = CheckSubject("clocks", "wall clock", one.view.name)
     offset = _signed(one.wall_offset)
     if abs(one.wall_offset) > WALL:
@@ -83,7 +83,7 @@ def _wall(one: MemberFacts) -> Finding:
     return check.ok(offset)
 
 
-def _cluster_time(one: MemberFacts) -> Finding:
+def _cluster_time(one: MemberFacts) -> CheckupFinding:
     check = CheckSubject("clocks", "cluster time", one.view.name)
     offset = _signed(one.cluster_offset)
     if abs(one.cluster_offset) > CLUSTER:
@@ -95,7 +95,7 @@ def _cluster_time(one: MemberFacts) -> Finding:
     return check.ok(offset)
 
 
-def _certificate(one: MemberFacts, facts: Facts) -> Iterator[Finding]:
+def _certificate(one: MemberFacts, facts: Facts) -> Iterator[CheckupFinding]:
     if one.certificate_until is None:
         return
     check = CheckSubject("tls", "certificate", one.view.name)
@@ -111,7 +111,7 @@ def _certificate(one: MemberFacts, facts: Facts) -> Iterator[Finding]:
         yield check.ok(expiry)
 
 
-def _names(facts: Facts) -> Iterator[Finding]:
+def _names(facts: Facts) -> Iterator[CheckupFinding]:
     """Return findings on members and workers that use the name of a running one."""
     if not facts.twins:
         yield CheckSubject(AREA, "names").ok("no member or worker used a name that is taken")
@@ -125,7 +125,7 @@ def _names(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _takeover(facts: Facts) -> Finding:
+def _takeover(facts: Facts) -> CheckupFinding:
     check = CheckSubject(AREA, "takeover")
     able = [one for one in facts.view.members if one.weight > 0 and not one.draining]
     if len(able) > 1:
@@ -137,7 +137,7 @@ def _takeover(facts: Facts) -> Finding:
     )
 
 
-def _alike(check: str, values: dict[str, str], why: str, remedy: str) -> Finding:
+def _alike(check: str, values: dict[str, str], why: str, remedy: str) -> CheckupFinding:
     found = sorted(set(values.values()))
     if len(found) <= 1:
         return CheckSubject(AREA, check).ok(found[0] if found else "no member is running")
@@ -145,7 +145,7 @@ def _alike(check: str, values: dict[str, str], why: str, remedy: str) -> Finding
     return CheckSubject(AREA, check).warn(listed, why, remedy)
 
 
-def _attached(facts: Facts) -> Finding:
+def _attached(facts: Facts) -> CheckupFinding:
     check = CheckSubject(AREA, "workers attached")
     without = [one.name for one in facts.view.members if not one.attached]
     if without and len(without) < len(facts.view.members):

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from schedd.core.checkup.facts import Facts
-from schedd.core.checkup.finding import CheckSubject, Finding
+from schedd.core.checkup.finding import CheckSubject, CheckupFinding
 
 
-def examine(facts: Facts) -> Iterator[Finding]:
+def examine(facts: Facts) -> Iterator[CheckupFinding]:
     check = CheckSubject("results", "store")
     if facts.results_away:
         yield check.warn(

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from schedd.core.checkup.facts import Facts, FailingJob, GrowingQueue, StuckJob, WorkFacts
-from schedd.core.checkup.finding import CheckSubject, Finding
+from schedd.core.checkup.finding import CheckSubject, CheckupFinding
 
 AREA: Final = "work"
 OLD: Final = timedelta(minutes=5)
@@ -16,7 +16,7 @@ NAMED: Final = 10
 """Jobs that get a finding of their own, per check."""
 
 
-def examine(facts: Facts) -> Iterator[Finding]:
+def examine(facts: Facts) -> Iterator[CheckupFinding]:
     found = facts.work
     if isinstance(found, str):
         yield CheckSubject(AREA, "work").warn(
@@ -33,7 +33,7 @@ def examine(facts: Facts) -> Iterator[Finding]:
     yield from _growing(found.growing)
 
 
-def _members(facts: Facts, found: WorkFacts) -> Iterator[Finding]:
+def _members(facts: Facts, found: WorkFacts) -> Iterator[CheckupFinding]:
     lost, live = found.losses.members, len(facts.view.members)
     if not lost:
         yield CheckSubject(AREA, "lost members").ok(f"none in the last {_span(found.kept)}")
@@ -47,7 +47,7 @@ def _members(facts: Facts, found: WorkFacts) -> Iterator[Finding]:
         )
 
 
-def _workers(facts: Facts, found: WorkFacts) -> Iterator[Finding]:
+def _workers(facts: Facts, found: WorkFacts) -> Iterator[CheckupFinding]:
     lost, live = found.losses.workers, len(facts.view.workers)
     if not lost:
         yield CheckSubject(AREA, "lost workers").ok(f"none in the last {_span(found.kept)}")
@@ -67,7 +67,7 @@ def _workers(facts: Facts, found: WorkFacts) -> Iterator[Finding]:
         )
 
 
-def _stuck(stuck: Sequence[StuckJob]) -> Iterator[Finding]:
+def _stuck(stuck: Sequence[StuckJob]) -> Iterator[CheckupFinding]:
     check = "jobs without a worker"
     if not stuck:
         yield CheckSubject(AREA, check).ok("every waiting run has a worker that can run it")
@@ -97,7 +97,7 @@ def _remedy(one: StuckJob) -> str:
     return "start a worker with it (`schedctl worker list -o wide`), or edit the job"
 
 
-def _oldest(facts: Facts, oldest: datetime | None) -> Finding:
+def _oldest(facts: Facts, oldest: datetime | None) -> CheckupFinding:
     check = CheckSubject(AREA, "oldest ready run")
     if oldest is None:
         return check.ok("no run has waited for more than 10 s")
@@ -111,7 +111,7 @@ def _oldest(facts: Facts, oldest: datetime | None) -> Finding:
     )
 
 
-def _failing(failing: Sequence[FailingJob]) -> Iterator[Finding]:
+def _failing(failing: Sequence[FailingJob]) -> Iterator[CheckupFinding]:
     check = "failing jobs"
     if not failing:
         yield CheckSubject(AREA, check).ok("no job failed 3 times or more in a row")
@@ -130,7 +130,7 @@ def _failing(failing: Sequence[FailingJob]) -> Iterator[Finding]:
         )
 
 
-def _growing(growing: Sequence[GrowingQueue]) -> Iterator[Finding]:
+def _growing(growing: Sequence[GrowingQueue]) -> Iterator[CheckupFinding]:
     check = "growing queues"
     if not growing:
         yield CheckSubject(AREA, check).ok("no job has 100 waiting runs or more")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from schedd.core.checkup.facts import Facts, WorkerFacts
-from schedd.core.checkup.finding import CheckSubject, Finding
+from schedd.core.checkup.finding import CheckSubject, CheckupFinding
 
 AREA: Final = "workers"
 MIB: Final = 1024 * 1024
@@ -15,7 +15,7 @@ MAKE_ROOM: Final = (
 )
 
 
-def examine(facts: Facts) -> Iterator[Finding]:
+def examine(facts: Facts) -> Iterator[CheckupFinding]:
     check = CheckSubject(AREA, "attached")
     if facts.workers:
         yield check.ok(
@@ -54,7 +54,7 @@ def examine(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _blocked(workers: Sequence[WorkerFacts]) -> Iterator[Finding]:
+def _blocked(workers: Sequence[WorkerFacts]) -> Iterator[CheckupFinding]:
     check = "handlers"
     if workers and not any(one.blocked for one in workers):
         yield CheckSubject(AREA, check).ok("no handler blocks an event loop")
@@ -71,7 +71,7 @@ def _blocked(workers: Sequence[WorkerFacts]) -> Iterator[Finding]:
             )
 
 
-def _disk(one: WorkerFacts) -> Finding:
+def _disk(one: WorkerFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "spool", one.name)
     size = f"{one.spool / MIB:.1f} MiB, {one.disk_free / MIB:.1f} MiB free"
     if one.refuses:

@@ -42,7 +42,7 @@ class LossReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterEvent:
+class ClusterEventRecord:
     """One event. `kind`: an `EventKind`, or the text that a newer version wrote. `detail`: the rest
     of its sentence, such as the former leader.
     """
@@ -71,7 +71,7 @@ _TEXT: Final[dict[str, str]] = {
 }
 
 
-def text_of(event: ClusterEvent) -> str:
+def text_of(event: ClusterEventRecord) -> str:
     """Return the event as one sentence without a full stop."""
     template = _TEXT.get(event.kind, f"{{}}: {event.kind.replace('-', ' ')}")
     text = template.format(event.name)

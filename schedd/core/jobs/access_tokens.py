@@ -21,7 +21,7 @@ from typing import Final
 from uuid import UUID
 
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.rights import Identity, IdentityKind, Role
+from schedd.core.jobs.rights import CallerIdentity, IdentityKind, Role
 from schedkit.records import dataclass
 
 LIFETIME: Final = timedelta(days=30)
@@ -35,7 +35,7 @@ _FORM: Final = re.compile(r"schedd_([0-9a-f]{32})_([A-Za-z0-9_-]{43})", re.ASCII
 
 
 @dataclass(frozen=True, slots=True)
-class AccessToken:
+class AccessTokenRecord:
     """One, as it is stored."""
 
     id: AccessTokenId
@@ -57,10 +57,10 @@ class AccessToken:
     """Its maker, that one's, and so on."""
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> CallerIdentity:
         """Whom it names."""
         roles = dict.fromkeys(self.namespaces, self.role)
-        return Identity(IdentityKind.USER, self.name, roles, self.expires_at, self.id)
+        return CallerIdentity(IdentityKind.USER, self.name, roles, self.expires_at, self.id)
 
     @property
     def revoked(self) -> bool:

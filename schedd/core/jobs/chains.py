@@ -52,7 +52,7 @@ class When(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class After:
+class ChainParents:
     """What a definition says of its parents; they are named in its namespace."""
 
     jobs: tuple[str, ...]
@@ -98,7 +98,7 @@ class Wanted:
     join: Join
     generation: int
     """Of that definition; at another one nothing is judged."""
-    after: After
+    after: ChainParents
     priority: int
     payload: bytes | None = None
     """What the parents gave back, serialised; None: the run has its job's own."""

@@ -9,7 +9,7 @@ from datetime import timedelta
 from enum import IntEnum, StrEnum
 
 from schedd.core.ids import JobId
-from schedd.core.jobs.chains import After
+from schedd.core.jobs.chains import ChainParents
 from schedd.core.jobs.labels import Match
 from schedd.core.jobs.notifications import Notices
 from schedd.core.runs.failures import FailureKind
@@ -129,5 +129,5 @@ class Definition:
     pool: PoolKey = NO_POOL
     notices: Notices | None = None
     """The job's notifications; None: none."""
-    after: After | None = None
+    after: ChainParents | None = None
     """The jobs that it runs after; None: it has a schedule, or waits for triggers."""

@@ -259,7 +259,7 @@ class Overdue:
 
 
 @dataclass(frozen=True, slots=True)
-class Notification:
+class OutboxNotification:
     """A row of the outbox that is being delivered, with what it tells as it stands now."""
 
     notification_id: UUID
@@ -295,7 +295,7 @@ class Notification:
 class DeliveryOutcome:
     """What became of one try."""
 
-    notification: Notification
+    notification: OutboxNotification
     error: str = ""
     """Why it wasn't delivered; empty: it was."""
     wait: timedelta | None = None
@@ -307,7 +307,7 @@ class DeliveryOutcome:
         return self.notification.shard
 
 
-def outcome_of(one: Notification, error: str, now: datetime) -> DeliveryOutcome:
+def outcome_of(one: OutboxNotification, error: str, now: datetime) -> DeliveryOutcome:
     """Return the outcome of a try with this error; empty: it was delivered."""
     over = now - one.ready_at >= GIVEN_UP_AFTER
     wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(one.tries - 1, _DOUBLINGS))

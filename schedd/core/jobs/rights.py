@@ -58,7 +58,7 @@ class IdentityKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class CallerIdentity:
     """An authenticated caller. `until`: when the authentication ends, if it does."""
 
     kind: IdentityKind
@@ -89,10 +89,10 @@ class Identity:
         return self.until is not None and self.until <= now
 
 
-ANONYMOUS: Final = Identity(IdentityKind.ANYBODY, "anonymous", {EVERY: Role.ADMIN})
+ANONYMOUS: Final = CallerIdentity(IdentityKind.ANYBODY, "anonymous", {EVERY: Role.ADMIN})
 """A caller without authentication: on loopback, or in plain text as the operator configured."""
 
-PAGE: Final = Identity(IdentityKind.ANYBODY, "page", {EVERY: Role.VIEWER})
+PAGE: Final = CallerIdentity(IdentityKind.ANYBODY, "page", {EVERY: Role.VIEWER})
 """The member itself, when it reads data that every reader of the page may see."""
 
 
@@ -117,7 +117,7 @@ def uris_of_user(name: str, role: Role, namespaces: Iterable[str]) -> list[str]:
     return [f"{SCHEME}user/{name}/{role.word}/{namespace}" for namespace in namespaces]
 
 
-def identity_of(uris: Iterable[str]) -> Identity | None:
+def identity_of(uris: Iterable[str]) -> CallerIdentity | None:
     """Return the identity that a certificate names, or None. Other schemes are ignored."""
     ours = [uri for uri in uris if uri.partition(":")[0].casefold() == _OURS]
     if not all(uri.startswith(SCHEME) for uri in ours):
@@ -127,7 +127,7 @@ def identity_of(uris: Iterable[str]) -> Identity | None:
         return None
     match parts:
         case [[("member" | "worker") as kind, name]] if is_name(name):
-            return Identity(IdentityKind(kind), name)
+            return CallerIdentity(IdentityKind(kind), name)
         case [["worker", name, _], *_] if is_name(name):
             return _worker(name, [each[2:] for each in parts])
         case [["user", name, *_], *_] if is_name(name):
@@ -135,13 +135,15 @@ def identity_of(uris: Iterable[str]) -> Identity | None:
     return None
 
 
-def _worker(name: str, granted: Iterable[list[str]]) -> Identity | None:
+def _worker(name: str, granted: Iterable[list[str]]) -> CallerIdentity | None:
     if any(len(each) != 1 or not NAMESPACE.fullmatch(each[0]) for each in granted):
         return None
-    return Identity(IdentityKind.WORKER, name, works_for=frozenset(each[0] for each in granted))
+    return CallerIdentity(
+        IdentityKind.WORKER, name, works_for=frozenset(each[0] for each in granted)
+    )
 
 
-def _user(name: str, granted: Iterable[list[str]]) -> Identity | None:
+def _user(name: str, granted: Iterable[list[str]]) -> CallerIdentity | None:
     roles: dict[str, Role] = {}
     for each in granted:
         if len(each) != 2 or each[0] not in _ROLES:
@@ -150,7 +152,7 @@ def _user(name: str, granted: Iterable[list[str]]) -> Identity | None:
             return None
         role, namespace = _ROLES[each[0]], each[1]
         roles[namespace] = max(role, roles.get(namespace, role))
-    return Identity(IdentityKind.USER, name, roles)
+    return CallerIdentity(IdentityKind.USER, name, roles)
 
 
 _ROLES: Final = {role.word: role for role in Role}

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from schedd.core.cluster.cluster_events import ClusterEvent
+from schedd.core.cluster.cluster_events import ClusterEventRecord
 from schedd.core.ids import JobId, RunId
 from schedd.core.runs.lifecycle import LIVE
 from schedd.core.runs.run_records import RunRecord
@@ -88,7 +88,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class ChangeGap:
     """Changes were lost: of ended runs scheduled before `before`; None: of all runs."""
 
     why: str
@@ -101,7 +101,7 @@ class News(NamedTuple):
     """
 
     cursor: Cursor | None
-    what: Change | Gap | ClusterEvent | None = None
+    what: Change | ChangeGap | ClusterEventRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class MissedChanges:
     """Only runs scheduled from here on were looked through, and those that haven't ended; None:
     all there are.
     """
-    events: tuple[ClusterEvent, ...] = ()
+    events: tuple[ClusterEventRecord, ...] = ()
     """Of the cluster, since then."""
     unknown: bool = False
     """The cursor is none of this database's past: nothing is known of what changed since."""
@@ -140,12 +140,12 @@ class Box:
         self.scope = scope
         self.behind = False
         """It was too much: rows have to be looked through from where the reader is."""
-        self.gap: Gap | None = None
+        self.gap: ChangeGap | None = None
         self.reached: Cursor | None = None
         """All below it was put in here before."""
         self._most = most
         self._waiting: dict[RunId, Change] = {}
-        self._events: dict[int, ClusterEvent] = {}
+        self._events: dict[int, ClusterEventRecord] = {}
 
     def put(self, changes: Iterable[Change]) -> bool:
         """Those of its scope; whether there were any."""
@@ -164,12 +164,12 @@ class Box:
                 self.behind = True
         return news
 
-    def put_events(self, events: Iterable[ClusterEvent]) -> None:
+    def put_events(self, events: Iterable[ClusterEventRecord]) -> None:
         """Take events of the cluster, if the scope is a whole namespace; each once."""
         if self.scope.job is None:
             self._events.update((event.id, event) for event in events)
 
-    def take_events(self) -> list[ClusterEvent]:
+    def take_events(self) -> list[ClusterEventRecord]:
         """Return the events of the cluster that wait, and forget them."""
         taken = [*self._events.values()]
         self._events.clear()

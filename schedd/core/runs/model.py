@@ -390,7 +390,7 @@ class Tenure:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditEntry:
+class AuditRecord:
     """One entry of the audit log: actor, action, object and outcome.
 
     An actor that is a member or worker is named like an object: `member/m1`, `worker/w1`.

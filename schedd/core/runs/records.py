@@ -22,7 +22,7 @@ from schedd.core.ids import (
     Token,
 )
 from schedd.core.jobs.definition import Priority
-from schedd.core.runs.model import Assigned, AuditEntry, Incarnation, LiveRun, NewRun, RunKey
+from schedd.core.runs.model import Assigned, AuditRecord, Incarnation, LiveRun, NewRun, RunKey
 from schedd.core.runs.redrive import LetterOutcome
 from schedd.core.runs.run_records import RunRecord
 from schedkit.records import dataclass
@@ -226,7 +226,7 @@ class Create:
 
     record: JobRecord
     key: Idempotency | None
-    entry: AuditEntry
+    entry: AuditRecord
 
     @property
     def plain(self) -> bool:
@@ -248,7 +248,7 @@ class Submit:
     record: JobRecord
     run: NewRun
     key: Idempotency | None
-    entry: AuditEntry
+    entry: AuditRecord
     priority: Priority
 
     @property
@@ -286,7 +286,7 @@ class Resumption:
     until: datetime
     timer: TimerEdit
     skipped: NewRun | None
-    entry: AuditEntry
+    entry: AuditRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +300,7 @@ class FailedTooOften:
     """How many failures pause it, as its definition says now; 0: none are counted."""
     note: str
     """Of its pause; empty: it isn't paused for that."""
-    entry: AuditEntry
+    entry: AuditRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +323,7 @@ class DeadLetterRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetterGroup:
+class DeadLetterGroupRecord:
     """The waiting dead letters of one job with one kind of error. `run_id`: the newest of them,
     whose error is shown. For `submitted` runs, `job` is their name, which may be empty.
     """

@@ -54,7 +54,7 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class OmittedTime:
     """An instant of the range that isn't run. Without a `run_id` there is no run of it yet."""
 
     at: datetime
@@ -68,7 +68,7 @@ class BackfillSelection:
     """What a backfill runs, oldest first, and what it leaves out."""
 
     instants: tuple[datetime, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[OmittedTime, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def plan(instants: Iterable[datetime], standing: ExistingRuns, rerun: Rerun) -> 
     for row in standing.ran:
         rows[row.at].append(row)
     chosen: list[datetime] = []
-    left_out: list[LeftOut] = []
+    left_out: list[OmittedTime] = []
     for at in instants:
         why = _kept_from(at, rows.get(at, ()), standing, rerun)
         if why is None:
@@ -115,20 +115,24 @@ def plan(instants: Iterable[datetime], standing: ExistingRuns, rerun: Rerun) -> 
 
 def _kept_from(
     at: datetime, rows: Sequence[Ran], standing: ExistingRuns, rerun: Rerun
-) -> LeftOut | None:
+) -> OmittedTime | None:
     for row in rows:
         if row.state in LIVE:
-            return LeftOut(at, row.state, "it is under way", row.run_id)
+            return OmittedTime(at, row.state, "it is under way", row.run_id)
     if at in standing.queued:
-        return LeftOut(at, State.PENDING, "another backfill will run it")
+        return OmittedTime(at, State.PENDING, "another backfill will run it")
     if standing.ahead is not None and at >= standing.ahead:
-        return LeftOut(at, State.PENDING, "its schedule will still fire it")
+        return OmittedTime(at, State.PENDING, "its schedule will still fire it")
     succeeded = next((row for row in rows if row.state is State.SUCCEEDED), None)
     if succeeded is not None:
         if rerun is Rerun.ALL:
             return None
-        return LeftOut(at, succeeded.state, "it has run: rerun all runs it again", succeeded.run_id)
+        return OmittedTime(
+            at, succeeded.state, "it has run: rerun all runs it again", succeeded.run_id
+        )
     failed = next((row for row in rows if row.dispatched), None)
     if failed is not None and rerun is Rerun.NONE:
-        return LeftOut(at, failed.state, "it has run: rerun failed runs it again", failed.run_id)
+        return OmittedTime(
+            at, failed.state, "it has run: rerun failed runs it again", failed.run_id
+        )
     return None

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from schedd.core.runs.model import AuditEntry, Incarnation
+from schedd.core.runs.model import AuditRecord, Incarnation
 from schedd.store.users import UserStore
 from schedkit.clock import boottime
 from schedkit.records import dataclass
@@ -87,8 +87,8 @@ class WorkerAudit:
         return due
 
 
-def _entry(worker: str, kind: str, kept: _Kept, count: int) -> AuditEntry:
-    return AuditEntry(
+def _entry(worker: str, kind: str, kept: _Kept, count: int) -> AuditRecord:
+    return AuditRecord(
         actor=f"worker/{worker}",
         action=kind.replace(" ", "_"),
         object=f"worker/{worker}",

@@ -20,7 +20,7 @@ from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.cluster.cluster_events import EventKind
 from schedd.core.ids import IncarnationId, Token
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import AuditEntry, Incarnation, RunKey
+from schedd.core.runs.model import AuditRecord, Incarnation, RunKey
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.store.cluster.worker_store import WorkerStore
 from schedd.store.results.result_store import ResultStore
@@ -217,7 +217,7 @@ class Greeting:
         if now - self._audited.get(rejected, -AUDIT_EVERY) < AUDIT_EVERY:  # it retries each second
             return turned
         await self._audit.audit(
-            AuditEntry(
+            AuditRecord(
                 actor=f"worker/{incarnation.worker}",
                 action="attach",
                 object=f"worker/{incarnation.worker}",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from schedd.config.servers import Smtp
-from schedd.core.jobs.notifications import Notice, Notification, NotificationChannel
+from schedd.core.jobs.notifications import Notice, NotificationChannel, OutboxNotification
 from schedd.notify.senders import command
 from schedd.notify.senders.mail import Mail
 from schedkit.egress.policy import Egress
@@ -48,7 +48,7 @@ class Senders:
         self._commands = commands
         self._mail = Mail(smtp, cluster_id)
 
-    async def send(self, notification: Notification, notice: Notice) -> str:
+    async def send(self, notification: OutboxNotification, notice: Notice) -> str:
         """Deliver it; return why it wasn't delivered, empty if it was."""
         try:
             async with asyncio.timeout(LIMIT):
@@ -57,7 +57,7 @@ class Senders:
             error = f"timed out after {LIMIT:.0f} s"
         return error[:LONGEST_ERROR]
 
-    async def _send(self, notification: Notification, notice: Notice) -> str:
+    async def _send(self, notification: OutboxNotification, notice: Notice) -> str:
         match notification.way:
             case NotificationChannel.WEBHOOK:
                 return await (await self._webhook()).send(notification, notice.webhook)

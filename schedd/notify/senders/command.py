@@ -18,7 +18,7 @@ from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Sequence
 from typing import Final
 
-from schedd.core.jobs.notifications import Notification
+from schedd.core.jobs.notifications import OutboxNotification
 from schedd.notify.senders.message import body
 
 ENVIRONMENT: Final = {
@@ -34,7 +34,7 @@ its standard error open for days.
 ERROR: Final = 2
 
 
-async def run(one: Notification, argv: Sequence[str], allowed: Sequence[str]) -> str:
+async def run(one: OutboxNotification, argv: Sequence[str], allowed: Sequence[str]) -> str:
     """Empty: it ended with 0."""
     if argv[0] not in allowed:
         return f"command {argv[0]} isn't allowed: add it to notifications.commands of this member"
@@ -136,7 +136,7 @@ class _Watched(asyncio.SubprocessProtocol):
             self._transport.close()
 
 
-def _facts(one: Notification) -> dict[str, str]:
+def _facts(one: OutboxNotification) -> dict[str, str]:
     return {
         "SCHEDD_NOTIFICATION_ID": str(one.notification_id),
         "SCHEDD_KIND": one.kind.value,

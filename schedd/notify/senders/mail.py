@@ -18,7 +18,7 @@ from email.utils import format_datetime
 from typing import Final
 
 from schedd.config.servers import Smtp
-from schedd.core.jobs.notifications import Notification
+from schedd.core.jobs.notifications import OutboxNotification
 from schedd.notify.senders.message import subject, text
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Mail:
         self._cluster_id = cluster_id
         self._threads = ThreadPoolExecutor(AT_ONCE, "mail")
 
-    async def send(self, one: Notification, to: Sequence[str]) -> str:
+    async def send(self, one: OutboxNotification, to: Sequence[str]) -> str:
         """Empty: the server took it, for one of these at least."""
         if not self._smtp.host:
             return "no mail server is configured (smtp.host)"
@@ -54,7 +54,7 @@ class Mail:
         """Begin nothing more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _message(self, one: Notification, to: Sequence[str]) -> EmailMessage:
+    def _message(self, one: OutboxNotification, to: Sequence[str]) -> EmailMessage:
         mail = EmailMessage()
         mail["Subject"] = f"[schedd] {subject(one)}"
         mail["From"] = self._smtp.mail_from

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 from typing import Final
 
-from schedd.core.jobs.notifications import Notification, NotificationKind
+from schedd.core.jobs.notifications import NotificationKind, OutboxNotification
 
 WORDS: Final = {
     NotificationKind.FAILURE: "failed",
@@ -16,7 +16,7 @@ WORDS: Final = {
 }
 
 
-def body(one: Notification) -> bytes:
+def body(one: OutboxNotification) -> bytes:
     """As Standard Webhooks has it: type, timestamp, data."""
     facts = {
         "type": one.kind.value,
@@ -45,14 +45,14 @@ def body(one: Notification) -> bytes:
     return json.dumps(facts, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def subject(one: Notification) -> str:
+def subject(one: OutboxNotification) -> str:
     """A line of plain text, whatever a namespace is called."""
     line = f"{one.namespace}/{one.job} {WORDS[one.kind]}"
     # "=?" begins an encoded word, in which a mail's header could hold anything.
     return "".join(sign if sign.isprintable() else " " for sign in line).replace("=?", "= ?")
 
 
-def text(one: Notification) -> str:
+def text(one: OutboxNotification) -> str:
     """Return the facts as text for people."""
     facts = {
         "Job": f"{one.namespace}/{one.job}",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from yarl import URL
 
-from schedd.core.jobs.notifications import Notification
+from schedd.core.jobs.notifications import OutboxNotification
 from schedd.notify.senders.message import body
 from schedkit.clock import utcnow
 from schedkit.egress.client import CallFailed, EgressClient
@@ -29,7 +29,7 @@ class Webhook:
         self._key = signing_key
         self._client = EgressClient(egress, "schedd.toml")
 
-    async def send(self, one: Notification, address: str) -> str:
+    async def send(self, one: OutboxNotification, address: str) -> str:
         """Return why it wasn't delivered; empty if the receiver accepted it."""
         payload = body(one)
         headers = {"Content-Type": "application/json", "User-Agent": "schedd"}
@@ -47,7 +47,7 @@ class Webhook:
         """Close what is open."""
         await self._client.close()
 
-    def _signature(self, one: Notification, payload: bytes) -> dict[str, str]:
+    def _signature(self, one: OutboxNotification, payload: bytes) -> dict[str, str]:
         """Return the signature headers; without a key only the id, which identifies repeats. The
         key file is read each time, so a rotated key needs no restart.
         """

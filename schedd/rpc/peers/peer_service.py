@@ -8,7 +8,7 @@ from uuid import UUID
 
 import grpc
 
-from schedd.api.errors import LimitReached
+from schedd.api.errors import LimitReachedError
 from schedd.api.runs.stream_limits import Places
 from schedd.core.ids import IncarnationId
 from schedd.dispatch.workers.registry import WorkerRegistry
@@ -106,5 +106,5 @@ class PeerService:
             with self._places.taken(context.peer()):
                 async for answer in peer_changes.changes(self._changes, request):
                     yield answer
-        except LimitReached as refused:
+        except LimitReachedError as refused:
             await abort_with(context, refused)

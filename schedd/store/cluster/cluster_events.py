@@ -15,13 +15,13 @@ from sqlalchemy import Connection
 
 from schedd.core.cluster.cluster_events import (
     MOST_LOST,
-    ClusterEvent,
+    ClusterEventRecord,
     EventKind,
     Losses,
     LostMember,
 )
 from schedd.core.runs.change_stream import Cursor
-from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.model import AuditRecord
 from schedd.store import audit
 from schedd.store.statements import arrays
 from schedd.store.statements.rows import INCARNATION_COLUMNS, decoded, incarnation
@@ -70,7 +70,7 @@ ORDER BY l.lost_at DESC LIMIT {MOST_LOST}
 """
 
 
-def record(connection: Connection, events: Sequence[ClusterEvent]) -> None:
+def record(connection: Connection, events: Sequence[ClusterEventRecord]) -> None:
     """Write the events, and a line of the audit log for each."""
     if not events:
         return
@@ -87,7 +87,7 @@ def record(connection: Connection, events: Sequence[ClusterEvent]) -> None:
     audit.write_all(
         connection,
         [
-            AuditEntry(
+            AuditRecord(
                 event.actor,
                 event.kind,
                 event.object,
@@ -101,7 +101,7 @@ def record(connection: Connection, events: Sequence[ClusterEvent]) -> None:
     )
 
 
-def between(connection: Connection, since: Cursor, until: Cursor) -> list[ClusterEvent]:
+def between(connection: Connection, since: Cursor, until: Cursor) -> list[ClusterEventRecord]:
     """Return the newest events of transactions from `since` up to `until`, oldest first."""
     if since.timeline != until.timeline:
         return []
@@ -109,7 +109,7 @@ def between(connection: Connection, since: Cursor, until: Cursor) -> list[Cluste
     return decoded("cluster_events", connection.exec_driver_sql(BETWEEN, asked), _event)
 
 
-def after(connection: Connection, id_: int) -> list[ClusterEvent]:
+def after(connection: Connection, id_: int) -> list[ClusterEventRecord]:
     """Return the events with greater ids, oldest first."""
     return decoded("cluster_events", connection.exec_driver_sql(AFTER, (id_,)), _event)
 
@@ -136,5 +136,5 @@ def prune(connection: Connection) -> None:
     connection.exec_driver_sql(f"DELETE FROM cluster_events WHERE at < clock_timestamp() - {KEPT}")
 
 
-def _event(row: Sequence[object]) -> ClusterEvent:
-    return ClusterEvent(*row)  # type: ignore[arg-type]  # columns in this order
+def _event(row: Sequence[object]) -> ClusterEventRecord:
+    return ClusterEventRecord(*row)  # type: ignore[arg-type]  # columns in this order

@@ -18,7 +18,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from schedd.core.runs.model import AuditEntry, RunKey
+from schedd.core.runs.model import AuditRecord, RunKey
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
 from schedd.store import audit
 from schedd.store.connection.database import Database, in_transaction
@@ -80,7 +80,7 @@ DOUBTFUL = """
 NULL: no database was ever lost. The condition uses the index: its statements allow no other scan.
 """
 
-AuditOf = Callable[[Pauses, Pauses], AuditEntry]
+AuditOf = Callable[[Pauses, Pauses], AuditRecord]
 """Returns the audit entry for a change from the first to the second."""
 
 

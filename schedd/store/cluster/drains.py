@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
-from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import Drain
 from schedd.store import audit
 from schedd.store.statements.arrays import clean
@@ -21,7 +21,7 @@ RETURNING worker, drained_at, drained_by, reason
 """
 """A worker that is already drained keeps its time and actor."""
 
-AuditOf = Callable[[Drain | None, Drain | None], AuditEntry]
+AuditOf = Callable[[Drain | None, Drain | None], AuditRecord]
 """Returns the audit entry for a change from the first to the second. None: not drained."""
 
 

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from schedd.core.cluster.cluster_events import LEADER, ClusterEvent, EventKind, LossReason
+from schedd.core.cluster.cluster_events import LEADER, ClusterEventRecord, EventKind, LossReason
 from schedd.core.ids import Epoch, ShardId, TenureId, Term, Timeline
 from schedd.core.runs.model import Claim, ShardRow, Tenure
 from schedd.store.cluster import cluster_events
@@ -101,7 +101,7 @@ def open_tenure(connection: Connection, tenure: Tenure) -> None:
     before = connection.exec_driver_sql(BEFORE, (name, tenure.id)).first()
     if before is not None and before.unplanned:
         member, since = f"member/{name}", f"lost since {_instant(before.fenced_at)}"
-        event = ClusterEvent(EventKind.MEMBER_RETURNED, member, member, detail=since)
+        event = ClusterEventRecord(EventKind.MEMBER_RETURNED, member, member, detail=since)
         cluster_events.record(connection, [event])
 
 
@@ -161,7 +161,7 @@ def fence(
     cluster_events.record(
         connection,
         [
-            ClusterEvent(
+            ClusterEventRecord(
                 EventKind.MEMBER_LOST,
                 f"member/{member}",
                 f"member/{leader if by_leader else member}",
@@ -197,7 +197,7 @@ def raise_term(connection: Connection, seen: Term, leader: TenureId, above: int 
     name = connection.exec_driver_sql(NAME_OF, (leader,)).scalar() or str(leader)
     old = connection.exec_driver_sql(NAME_OF, (before,)).scalar() if before else None
     detail = f"{name} leads, term {raised}" + (f"; before: {old}" if old else "")
-    event = ClusterEvent(EventKind.LEADER_CHANGED, LEADER, f"member/{name}", detail=detail)
+    event = ClusterEventRecord(EventKind.LEADER_CHANGED, LEADER, f"member/{name}", detail=detail)
     cluster_events.record(connection, [event])
     return Term(raised)
 

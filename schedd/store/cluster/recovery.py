@@ -22,7 +22,7 @@ from sqlalchemy import Connection
 
 from schedd.core.cluster.data_loss_check import EVERY, Mark
 from schedd.core.ids import JobId, RunId, ShardId, Term
-from schedd.core.runs.model import AuditEntry, RunKey
+from schedd.core.runs.model import AuditRecord, RunKey
 from schedd.core.runs.records import WaitingRun
 from schedd.core.timers.cluster_pauses import Pause
 from schedd.store import audit
@@ -141,7 +141,7 @@ def mark(connection: Connection, term: Term) -> Mark | None:
     return read_mark(connection)
 
 
-def tell(connection: Connection, term: Term, entry: AuditEntry) -> bool:
+def tell(connection: Connection, term: Term, entry: AuditRecord) -> bool:
     """Write an audit entry. False: the term has ended."""
     if not holds_term(connection, term):
         return False

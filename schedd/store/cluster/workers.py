@@ -8,7 +8,12 @@ from datetime import UTC
 
 from sqlalchemy import Connection
 
-from schedd.core.cluster.cluster_events import ClusterEvent, EventKind, LossReason, RegisteredWorker
+from schedd.core.cluster.cluster_events import (
+    ClusterEventRecord,
+    EventKind,
+    LossReason,
+    RegisteredWorker,
+)
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.model import Incarnation
 from schedd.store.cluster import cluster_events
@@ -192,7 +197,7 @@ def lose(connection: Connection, lost: Collection[IncarnationId], kind: EventKin
     cluster_events.record(
         connection,
         [
-            ClusterEvent(kind, f"worker/{worker}", f"worker/{worker}", reason, f"host {host}")
+            ClusterEventRecord(kind, f"worker/{worker}", f"worker/{worker}", reason, f"host {host}")
             for worker, host, seen in rows
             if seen
         ],
@@ -213,7 +218,7 @@ def note_seen(connection: Connection, seen: Collection[IncarnationId]) -> None:
     cluster_events.record(
         connection,
         [
-            ClusterEvent(
+            ClusterEventRecord(
                 EventKind.WORKER_RETURNED,
                 f"worker/{worker}",
                 f"worker/{worker}",

@@ -21,7 +21,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.selectable import LateralFromClause
 
 from schedd.core.ids import JobId
-from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import CalendarRecord, PinnedCalendar
 from schedd.store import audit
 from schedd.store.connection.database import Database, in_transaction
@@ -133,7 +133,7 @@ def apply_calendar(
     name: str,
     spec: bytes,
     actor: str,
-    entry: AuditEntry,
+    entry: AuditRecord,
     noted: Callable[[CalendarRecord | None], tuple[str, str]] | None = None,
 ) -> CalendarRecord:
     """Write the calendar's next version, unless the newest one is equal. `noted`: returns the audit
@@ -222,7 +222,7 @@ def delete_calendar(
     connection: Connection,
     namespace: str,
     name: str,
-    entry: AuditEntry,
+    entry: AuditRecord,
     most: int,
     noted: Callable[[CalendarRecord], str] | None = None,
 ) -> bool | list[str]:

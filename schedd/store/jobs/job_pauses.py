@@ -14,7 +14,7 @@ from sqlalchemy import Connection, func
 
 from schedd.core.ids import JobId, TenureId
 from schedd.core.runs import reasons
-from schedd.core.runs.model import AuditEntry, NewRun
+from schedd.core.runs.model import AuditRecord, NewRun
 from schedd.core.runs.records import JobRecord, StoreConflict, TimerEdit
 from schedd.store import audit
 from schedd.store.dispatch.waiting_runs import skip_paused
@@ -30,7 +30,7 @@ def pause_job(
     job_id: JobId,
     note: str,
     actor: str,
-    entry: AuditEntry,
+    entry: AuditRecord,
     until: datetime | None = None,
     seen_generation: int | None = None,
     noted: Callable[[JobRecord], str] | None = None,
@@ -69,7 +69,7 @@ def resume_job(
     job_id: JobId,
     timer: TimerEdit,
     skipped: NewRun | None,
-    entry: AuditEntry,
+    entry: AuditRecord,
     seen_generation: int | None = None,
     until: datetime | None = None,
     *,

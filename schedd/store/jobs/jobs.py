@@ -41,7 +41,7 @@ from schedd.core.ids import JobId, ShardId
 from schedd.core.jobs.job_filter import ALL_JOBS, JobFilter
 from schedd.core.jobs.notifications import NOT_REDIRECTED, Redirected
 from schedd.core.runs import reasons
-from schedd.core.runs.model import AuditEntry, NewRun
+from schedd.core.runs.model import AuditRecord, NewRun
 from schedd.core.runs.records import (
     ChainRefused,
     Deletion,
@@ -130,7 +130,7 @@ def create_job(
     connection: Connection,
     record: JobRecord,
     wanted: Idempotency | None,
-    entry: AuditEntry,
+    entry: AuditRecord,
 ) -> JobRecord | StoreConflict | ChainRefused:
     """Store job and timer. With a key used before, return the earlier job."""
     new = record.definition
@@ -248,7 +248,7 @@ def update_job(
     seen_generation: int,
     definition: StoredDefinition,
     timer: TimerEdit,
-    entry: AuditEntry,
+    entry: AuditRecord,
     missed: Callable[[JobRecord], NewRun | None] | None = None,
     redirection: Redirected = NOT_REDIRECTED,
 ) -> JobRecord | StoreConflict | ChainRefused | None:
@@ -301,7 +301,7 @@ def _elsewhere(connection: Connection, edited: StoredDefinition) -> tuple[ShardI
 def delete_job(
     connection: Connection,
     job_id: JobId,
-    entry: AuditEntry,
+    entry: AuditRecord,
     missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
     noted: Callable[[JobRecord], str] | None = None,
     seen_generation: int | None = None,

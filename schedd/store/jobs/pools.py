@@ -19,7 +19,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from schedd.core.cluster.partition import shard_of_pool
 from schedd.core.ids import JobId
-from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.pools import (
     PoolKey,
     PoolRecord,
@@ -67,7 +67,7 @@ def set_pool(
     rate: StartRate | None,
     seen_version: int,
     actor: str,
-    entry: AuditEntry,
+    entry: AuditRecord,
 ) -> PoolRecord | StoreConflict:
     """Create the pool or change its limits. `StoreConflict`: the version isn't `seen_version`; 0
     accepts any version.
@@ -104,7 +104,7 @@ def pause_pool(
     paused: bool,
     note: str,
     actor: str,
-    entry: AuditEntry,
+    entry: AuditRecord,
     noted: Callable[[PoolRecord], str] | None = None,
 ) -> PoolRecord | None:
     """Pause or resume the pool. None: it doesn't exist. `noted`: returns the audit log's text for
@@ -139,7 +139,7 @@ def delete_pool(
     connection: Connection,
     namespace: str,
     name: str,
-    entry: AuditEntry,
+    entry: AuditRecord,
     most: int,
     noted: Callable[[PoolRecord], str] | None = None,
 ) -> bool | list[PoolUser]:

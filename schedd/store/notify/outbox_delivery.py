@@ -26,13 +26,13 @@ from schedd.core.ids import JobId, RunId, ShardId, TenureId
 from schedd.core.jobs.notifications import (
     GIVEN_UP_AFTER,
     DeliveryOutcome,
-    Notification,
     NotificationChannel,
     NotificationKind,
+    OutboxNotification,
     Overdue,
     PendingNotification,
 )
-from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.model import AuditRecord
 from schedd.store import audit
 from schedd.store.notify import outbox_reroute
 from schedd.store.statements import arrays
@@ -165,7 +165,7 @@ def claim(
     tenure: TenureId,
     wanted: Sequence[PendingNotification],
     shards: Collection[ShardId],
-) -> list[Notification]:
+) -> list[OutboxNotification]:
     """Claim those of these notifications that are still free, for one try each. The receiver comes
     from a definition: if that isn't the newest any more, nothing is claimed. Notifications with
     `instead` move to those channels first.
@@ -181,7 +181,7 @@ def claim(
         "tenure": tenure,
     }
     return [
-        Notification(
+        OutboxNotification(
             identity,
             NotificationChannel(way),
             JobId(job),
@@ -239,7 +239,7 @@ def expire(
         "limit": MOST_EXPIRED,
     }
     ended: Counter[NotificationChannel] = Counter()
-    entries: list[AuditEntry] = []
+    entries: list[AuditRecord] = []
     for namespace, name, kind, way, count, since in connection.exec_driver_sql(EXPIRE, arguments):
         ended[NotificationChannel(way)] += count
         entries.append(_expired(namespace, name, f"{count} of {kind} by {way.lower()}", since))
@@ -247,9 +247,9 @@ def expire(
     return list(ended.items())
 
 
-def _expired(namespace: str, name: str, what: str, since: datetime) -> AuditEntry:
+def _expired(namespace: str, name: str, what: str, since: datetime) -> AuditRecord:
     hours = GIVEN_UP_AFTER.total_seconds() / 3600
-    return AuditEntry(
+    return AuditRecord(
         actor="schedd",
         action="notify",
         object=f"job/{namespace}/{name}",
@@ -267,9 +267,9 @@ def _keys(outcomes: Sequence[DeliveryOutcome]) -> dict[str, object]:
     }
 
 
-def _given_up(one: DeliveryOutcome) -> AuditEntry:
+def _given_up(one: DeliveryOutcome) -> AuditRecord:
     given_up = one.notification
-    return AuditEntry(
+    return AuditRecord(
         actor="schedd",
         action="notify",
         object=f"job/{given_up.namespace}/{given_up.job}",

@@ -10,8 +10,8 @@ from schedd.core.ids import RunId
 from schedd.core.jobs.notifications import (
     DeliveryOutcome,
     Happened,
-    Notification,
     NotificationChannel,
+    OutboxNotification,
     Overdue,
     PendingNotification,
 )
@@ -38,10 +38,12 @@ class NotificationStore:
 
     async def claim(
         self, claim: Claim, wanted: Sequence[PendingNotification]
-    ) -> list[Notification]:
+    ) -> list[OutboxNotification]:
         """Claim those of these notifications that are still free, for one try each."""
 
-        def body(connection: Connection, mine: Sequence[PendingNotification]) -> list[Notification]:
+        def body(
+            connection: Connection, mine: Sequence[PendingNotification]
+        ) -> list[OutboxNotification]:
             return outbox_delivery.claim(connection, claim.tenure, mine, shards_of(mine))
 
         claimed = await fenced_rows(self.database, claim, wanted, body)

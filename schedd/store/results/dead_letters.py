@@ -26,8 +26,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from schedd.core.ids import RedriveId, RunId
-from schedd.core.runs.model import AuditEntry
-from schedd.core.runs.records import DeadLetterGroup, DeadLetterRecord, StoreConflict
+from schedd.core.runs.model import AuditRecord
+from schedd.core.runs.records import DeadLetterGroupRecord, DeadLetterRecord, StoreConflict
 from schedd.core.runs.redrive import LetterFilter, LetterOutcome
 from schedd.store import audit
 from schedd.store.cluster.fence import BY_INDEX
@@ -76,7 +76,7 @@ def get(connection: Connection, run_id: RunId) -> DeadLetterRecord | None:
 
 def groups(
     connection: Connection, choice: LetterFilter, most: int
-) -> tuple[list[DeadLetterGroup], int]:
+) -> tuple[list[DeadLetterGroupRecord], int]:
     """Return groups of waiting letters by job and fingerprint, largest first, and their number.
     Joins use index lookups: few jobs have letters.
     """
@@ -94,7 +94,7 @@ def groups(
     )
     rows = connection.execute(query).all()
     found = [
-        DeadLetterGroup(
+        DeadLetterGroupRecord(
             row.fingerprint,
             choice.namespace,
             row.name,
@@ -118,7 +118,7 @@ def discard(
     choice: LetterFilter,
     by: str,
     note: str,
-    entry: AuditEntry,
+    entry: AuditRecord,
     noted: Callable[[int], str],
 ) -> list[RunId] | StoreConflict:
     """Discard waiting letters, except those queued for an open redrive. Returns them. Rolls back

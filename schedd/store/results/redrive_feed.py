@@ -25,7 +25,7 @@ from sqlalchemy import Connection, Row, func, select
 from schedd.core.ids import JobId, RunId, ShardId, TenureId, redriven_run_id
 from schedd.core.jobs.chains import OF_SCHEDULES
 from schedd.core.jobs.definition import Priority
-from schedd.core.runs.model import AuditEntry, LiveRun, NewRun, RunKey, Trigger
+from schedd.core.runs.model import AuditRecord, LiveRun, NewRun, RunKey, Trigger
 from schedd.core.runs.records import StoreConflict
 from schedd.core.runs.redrive import (
     MOST_IN_LINE,
@@ -279,7 +279,7 @@ def once_more(
     payload: bytes | None,
     line: RedriveLine,
     by: str,
-    entry: AuditEntry,
+    entry: AuditRecord,
 ) -> RunRecord | StoreConflict | None:
     """Redrive one run. Returns the new run. None: its job is deleted. `StoreConflict`: its
     definition changed since `line` was read, its pool is deleted, or too many runs wait.

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Row, Select, case, func, select, tuple_
 
 from schedd.core.ids import RedriveId, ShardId
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import Idempotency, StoreConflict
 from schedd.core.runs.redrive import LetterFilter, RedriveRecord, RedriveRequest
 from schedd.store import audit
@@ -56,7 +56,7 @@ def create(
     connection: Connection,
     request: RedriveRequest,
     wanted: Idempotency | None,
-    entry: AuditEntry,
+    entry: AuditRecord,
     noted: Callable[[int], str],
 ) -> RedriveRecord | StoreConflict | None:
     """Store a redrive with the letters that are selected now. With a key used before, return the
@@ -135,7 +135,7 @@ def switch(
     connection: Connection,
     redrive_id: RedriveId,
     by: str,
-    entry: AuditEntry,
+    entry: AuditRecord,
     noted: Callable[[RedriveRecord], str],
     *,
     on: bool,

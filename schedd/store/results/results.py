@@ -24,7 +24,7 @@ from sqlalchemy import Connection
 from schedd.core.ids import RunId, Token
 from schedd.core.jobs.notifications import Happened
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import AuditEntry, Report, RunKey, Verdict
+from schedd.core.runs.model import AuditRecord, Report, RunKey, Verdict
 from schedd.store.audit import write_once
 from schedd.store.cluster.fence import BY_INDEX
 from schedd.store.notify import outbox
@@ -318,8 +318,8 @@ def _stored(reports: Sequence[Report]) -> dict[str, object]:
     return {"stored": arrays.flags(report.stored for report in reports)}
 
 
-def _refusal(report: Report) -> AuditEntry:
-    return AuditEntry(
+def _refusal(report: Report) -> AuditRecord:
+    return AuditRecord(
         actor=f"worker/{report.worker}",
         action="result",
         object=f"run/{report.key.run_id}",

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, func, select, true
 from schedd.core.ids import JobId, RunId, Token
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import AuditEntry, NewRun, Trigger
+from schedd.core.runs.model import AuditRecord, NewRun, Trigger
 from schedd.core.runs.records import Idempotency, JobRecord, StoreConflict
 from schedd.core.runs.run_records import AttemptRecord, RunRecord
 from schedd.store import audit
@@ -51,7 +51,7 @@ def submit_run(
     record: JobRecord,
     run: NewRun,
     wanted: Idempotency | None,
-    entry: AuditEntry,
+    entry: AuditRecord,
     priority: Priority,
 ) -> RunRecord | None:
     """Store one-time work, a job and its run. With a key used before, return the earlier run."""
@@ -77,7 +77,7 @@ def insert_run(
     priority: Priority,
     payload: bytes | None,
     wanted: Idempotency | None,
-    entry: AuditEntry,
+    entry: AuditRecord,
     overlap: Overlap | None = None,
 ) -> RunRecord | StoreConflict | None:
     """Insert a run of a job. With a key used before, return the earlier run. None: the job is
@@ -142,7 +142,7 @@ def newest_states(
 def cancel_run(
     connection: Connection,
     run_id: RunId,
-    entry: AuditEntry,
+    entry: AuditRecord,
     noted: Callable[[RunRecord, RunRecord], tuple[str, str]] | None = None,
 ) -> RunRecord | None:
     """Cancel a waiting run, or mark a running one. A run that has ended or is marked doesn't

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Select, select
 
 from schedd.core.ids import JobId
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import AuditEntry, Trigger
+from schedd.core.runs.model import AuditRecord, Trigger
 from schedd.core.runs.run_records import RunRecord
 from schedd.store.runs.run_records import record, record_name, records
 from schedd.store.schema.tables import audit, runs
@@ -53,7 +53,7 @@ def backfilled(connection: Connection, job_id: JobId, at: datetime) -> list[RunR
 
 def last_pause(
     connection: Connection, object_: str, since: datetime, at: datetime
-) -> AuditEntry | None:
+) -> AuditRecord | None:
     """Return the newest audit entry that paused the object, no later than `at`. `since`: when the
     object was created, as an earlier one may have had its name.
     """
@@ -66,7 +66,7 @@ def last_pause(
     ).first()
     if row is None:
         return None
-    return AuditEntry(
+    return AuditRecord(
         row.actor,
         row.action,
         row.object,

@@ -20,7 +20,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from schedd.core.ids import BackfillId, JobId, RunId, ShardId
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import AuditEntry, LiveRun
+from schedd.core.runs.model import AuditRecord, LiveRun
 from schedd.core.runs.records import Idempotency, StoreConflict
 from schedd.core.timers.backfill import BackfillRequest, BackfillSelection, ExistingRuns, Ran, plan
 from schedd.core.timers.backfill_records import Backfilled, BackfillRecord
@@ -85,7 +85,7 @@ def create(
     seen_generation: int,
     request: BackfillRequest,
     wanted: Idempotency | None,
-    entry: AuditEntry,
+    entry: AuditRecord,
 ) -> Backfilled | StoreConflict | None:
     """Store a backfill with the scheduled times that are selected now. With a key used before,
     return the earlier one.
@@ -155,7 +155,7 @@ def cancel(
     connection: Connection,
     backfill_id: BackfillId,
     by: str,
-    entry: AuditEntry,
+    entry: AuditRecord,
     noted: Callable[[BackfillRecord, Sequence[LiveRun]], tuple[str, str]],
 ) -> tuple[BackfillRecord, list[LiveRun]] | None:
     """Stop the backfill and cancel its live runs: waiting ones end now; running ones are marked,

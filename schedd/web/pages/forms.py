@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
-from schedd.api.errors import InvalidArgument, Violation, cut
+from schedd.api.errors import FieldViolation, InvalidArgumentError, cut
 from schedd.web.pages.page import NAMESPACE, Do, Done, PageRequest
 from schedd.web.rest import problems
 from schedd.web.rest.bodies import MOST_BYTES, content_of
@@ -81,7 +81,7 @@ def taking(*names: str) -> Callable[[Do], Do]:
 
 
 def _check(sent: Collection[str], names: Collection[str]) -> None:
-    """Raise InvalidArgument for unknown fields."""
+    """Raise InvalidArgumentError for unknown fields."""
     unknown = [name for name in sent if name not in (*names, ONCE, RETURN)]
     if not unknown:
         return
@@ -89,21 +89,21 @@ def _check(sent: Collection[str], names: Collection[str]) -> None:
         name: "belongs in the address" if name == NAMESPACE else "unknown field" for name in unknown
     }
     has = f"fields of the form: {', '.join(names)}" if names else "the form has no fields"
-    raise InvalidArgument(
+    raise InvalidArgumentError(
         "; ".join(f"{cut(name)}: {problem}" for name, problem in problems_of.items()),
         reason="UNKNOWN_FIELD",
         remedy=f"leave it out; {has}; nothing was changed",
-        violations=[Violation(name, problem) for name, problem in problems_of.items()],
+        violations=[FieldViolation(name, problem) for name, problem in problems_of.items()],
     )
 
 
 def wrong(
     field: str, problem: str, remedy: str = "correct the field; nothing was stored"
-) -> InvalidArgument:
+) -> InvalidArgumentError:
     """Return the error for an invalid field."""
-    return InvalidArgument(
+    return InvalidArgumentError(
         f"{field}: {problem}",
         reason="INVALID_FIELD",
         remedy=remedy,
-        violations=[Violation(field, problem)],
+        violations=[FieldViolation(field, problem)],
     )

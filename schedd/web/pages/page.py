@@ -36,7 +36,7 @@ from google.protobuf.message import Message
 from schedd.api import deadlines
 from schedd.api.auth.policy import POLICY
 from schedd.api.calls import UNARY
-from schedd.api.errors import InvalidArgument, Violation, cut
+from schedd.api.errors import FieldViolation, InvalidArgumentError, cut
 from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
 from schedd.core.jobs.rights import EVERY as EVERYWHERE
 from schedd.core.jobs.rights import Role
@@ -223,21 +223,21 @@ class Page:
         return asked if self.by_turns else replace(asked, turns=None)
 
     def check(self, names: Collection[str]) -> None:
-        """Raise InvalidArgument for unknown or repeated parameters."""
+        """Raise InvalidArgumentError for unknown or repeated parameters."""
         known = (*self.asks, NAMESPACE)
         if twice := [name for name, count in Counter([*names]).items() if count > 1]:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 "; ".join(f"{cut(name)}: is given twice" for name in twice),
                 reason="INVALID_REQUEST",
                 remedy="leave one of them out",
-                violations=[Violation(name, "is given twice") for name in twice],
+                violations=[FieldViolation(name, "is given twice") for name in twice],
             )
         if unknown := [name for name in names if name not in known]:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 "; ".join(f"{cut(name)}: unknown parameter" for name in unknown),
                 reason="UNKNOWN_PARAMETER",
                 remedy=f"leave it out; parameters of this page: {', '.join(known)}",
-                violations=[Violation(name, "unknown parameter") for name in unknown],
+                violations=[FieldViolation(name, "unknown parameter") for name in unknown],
             )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from schedd.api.errors import OutOfTouch
+from schedd.api.errors import MemberUnavailableError
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.single_flight import RUNNING, SingleFlight
@@ -31,7 +31,7 @@ class Recent:
         self._clock = clock
         self._known: dict[Hashable, _Known] = {}
         self._reads: SingleFlight[Hashable, _Known] = SingleFlight(
-            "expensive read", shares=(Unavailable, OutOfTouch)
+            "expensive read", shares=(Unavailable, MemberUnavailableError)
         )
 
     async def of(

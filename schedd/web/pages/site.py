@@ -26,7 +26,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from schedd.api.auth.authentication import PROMPT
-from schedd.api.errors import CallError, Unauthenticated
+from schedd.api.errors import CallError, UnauthenticatedError
 from schedd.api.services import Services
 from schedd.web.http_auth import IDENTITY, caller_of, check_page
 from schedd.web.links import local, referred
@@ -153,7 +153,7 @@ class Site:
         and receives the error.
         """
         authentication, who = self._services.authentication, asked.caller.who
-        with suppress(Unauthenticated):
+        with suppress(UnauthenticatedError):
             async with aclosing(events), aclosing(authentication.until_over(who, events)) as read:
                 async for event in read:
                     try:

@@ -25,7 +25,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from schedd.api.errors import CallError, OutOfTouch
+from schedd.api.errors import CallError, MemberUnavailableError
 from schedd.web.pages.page import EVERY, Page, PageRequest, Shown
 from schedd.web.rest import problems
 from schedd.web.streams import Event
@@ -150,7 +150,7 @@ class PageSnapshot:
         began = boottime()
         try:
             read = await self._page.read(self._asked)
-        except (Unavailable, OutOfTouch) as error:
+        except (Unavailable, MemberUnavailableError) as error:
             took = boottime() - began  # a slow failure isn't retried more often than that
             self._again = min(self._every, max(EVERY, took))
             return self._without(error)
@@ -167,7 +167,7 @@ class PageSnapshot:
         self._drawn = drawn
         return self._known
 
-    def _without(self, error: Unavailable | OutOfTouch) -> Body:
+    def _without(self, error: Unavailable | MemberUnavailableError) -> Body:
         """Return the body while nothing can be read."""
         if not self._away:
             log.warning("page not read: page=%s error=%s", self._page.path, error)

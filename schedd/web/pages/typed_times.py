@@ -8,7 +8,7 @@ from schedd.web.pages.forms import wrong
 
 
 def instant_of(text: str, field: str) -> datetime:
-    """Return the time in a field, in UTC without an offset. Raises InvalidArgument."""
+    """Return the time in a field, in UTC without an offset. Raises InvalidArgumentError."""
     try:
         at = datetime.fromisoformat(text)
         return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from starlette.requests import Request
 
-from schedd.api.errors import Violation, cut
+from schedd.api.errors import FieldViolation, cut
 from schedd.runtime.budgeted_work import converted
 from schedd.web.rest import problems
 from schedd.web.rest.problems import RequestProblem
@@ -172,7 +172,7 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def wrong(
-    detail: str, *, reason: str = "INVALID_REQUEST", violations: Iterable[Violation] = ()
+    detail: str, *, reason: str = "INVALID_REQUEST", violations: Iterable[FieldViolation] = ()
 ) -> RequestProblem:
     """Return the error for an invalid request."""
     return RequestProblem(

@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.api.calls import UNARY
-from schedd.api.errors import CallError, Violation, refuse
+from schedd.api.errors import CallError, FieldViolation, refuse
 from schedd.api.services import Caller, Services
 from schedd.web.rest import field_names
 from schedkit.protojson import FormErrors, from_json, instant_text
@@ -90,9 +90,9 @@ def as_job(body: Mapping[str, Any], callback: str) -> dict[str, Any]:
     if other := callback_of(job):
         _refuse([_twice(other, callback)])
     if not isinstance(body[callback], str) or not body[callback]:
-        _refuse([Violation(callback, "must be an http or https URL")])
+        _refuse([FieldViolation(callback, "must be an http or https URL")])
     if "http" in job:
-        _refuse([Violation(callback, "conflicts with `http`; give one of them")])
+        _refuse([FieldViolation(callback, "conflicts with `http`; give one of them")])
     return job | {"http": {"method": "POST", "url": body[callback]}}
 
 
@@ -192,7 +192,7 @@ async def submit(
     request, stands_at = as_submit(body), _stands_at(body)
     if key is not None and request.idempotency_key not in ("", key):
         differs = "differs from the header Idempotency-Key"
-        _refuse([Violation(stands_at["idempotency_key"], differs)])
+        _refuse([FieldViolation(stands_at["idempotency_key"], differs)])
     if key is not None:
         request.idempotency_key = key
         stands_at["idempotency_key"] = "Idempotency-Key"
@@ -205,10 +205,10 @@ async def submit(
 
 
 def as_submit(body: Mapping[str, Any]) -> run_service_pb2.SubmitRunRequest:
-    """Return the submit of a task. Raises InvalidArgument with all problems. Pure."""
+    """Return the submit of a task. Raises InvalidArgumentError with all problems. Pure."""
     sent = _sent(body)
     wrong = [
-        Violation(key, f"unknown key; a task has {', '.join(_TASK)}")
+        FieldViolation(key, f"unknown key; a task has {', '.join(_TASK)}")
         if key not in _SPELT
         else _twice(key, sent[_SPELT[key]])
         for key in body
@@ -222,7 +222,7 @@ def as_submit(body: Mapping[str, Any]) -> run_service_pb2.SubmitRunRequest:
         try:
             read(form, value)
         except ValueError as problem:
-            wrong.append(Violation(sent.get(key, key), str(problem)))
+            wrong.append(FieldViolation(sent.get(key, key), str(problem)))
     if wrong:
         _refuse(wrong)
     try:
@@ -230,7 +230,7 @@ def as_submit(body: Mapping[str, Any]) -> run_service_pb2.SubmitRunRequest:
     except FormErrors as errors:
         stands_at = _stands_at(body)
         named = ((_as_sent(stands_at, one.where), one.what) for one in errors.problems)
-        _refuse([Violation(*one) for one in named])
+        _refuse([FieldViolation(*one) for one in named])
         raise
 
 
@@ -317,11 +317,11 @@ def _as_sent(keys: Mapping[str, str], path: str) -> str:
     return path
 
 
-def _twice(key: str, other: str) -> Violation:
-    return Violation(key, f"is given twice, also as {other}")
+def _twice(key: str, other: str) -> FieldViolation:
+    return FieldViolation(key, f"is given twice, also as {other}")
 
 
-def _refuse(wrong: list[Violation]) -> None:
+def _refuse(wrong: list[FieldViolation]) -> None:
     refuse(wrong, "INVALID_FIELD", "correct the request and send it again; nothing was stored")
 
 

@@ -20,7 +20,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from schedd.api.calls import methods
-from schedd.api.errors import CallError, Violation
+from schedd.api.errors import CallError, FieldViolation
 from schedproto.v1 import common_pb2
 
 _WORD: Final = re.compile(r"[a-z0-9_]+")
@@ -36,12 +36,14 @@ def in_words(path: str) -> str:
     return path.replace("_", " ")
 
 
-def violations(found: Iterable[Violation]) -> list[Violation]:
+def violations(found: Iterable[FieldViolation]) -> list[FieldViolation]:
     """Return the violations with fields as in REST."""
-    return [Violation(field(one.field), one.problem) for one in found]
+    return [FieldViolation(field(one.field), one.problem) for one in found]
 
 
-def detail(sentence: str, found: Iterable[Violation], named: Callable[[str], str] = field) -> str:
+def detail(
+    sentence: str, found: Iterable[FieldViolation], named: Callable[[str], str] = field
+) -> str:
     """Return the sentence, with the field at its beginning as in REST."""
     first = max((one.field for one in found if sentence.startswith(one.field)), key=len, default="")
     return named(first) + sentence[len(first) :]
@@ -50,7 +52,9 @@ def detail(sentence: str, found: Iterable[Violation], named: Callable[[str], str
 def rename(error: CallError, named: Callable[[str], str]) -> None:
     """Rename the fields of an error in place."""
     error.message = detail(error.message, error.violations, named)
-    error.violations = tuple(Violation(named(one.field), one.problem) for one in error.violations)
+    error.violations = tuple(
+        FieldViolation(named(one.field), one.problem) for one in error.violations
+    )
 
 
 def within(body: str, path: str) -> str:
@@ -66,7 +70,7 @@ def errors_of(batch: Message) -> Iterator[common_pb2.CallError]:
 
 def rename_outcome(error: common_pb2.CallError) -> None:
     """Rename the fields of an error in a batch."""
-    found = [Violation(one.field, one.problem) for one in error.violations]
+    found = [FieldViolation(one.field, one.problem) for one in error.violations]
     error.message = detail(error.message, found)
     for one in error.violations:
         one.field = field(one.field)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from schedd.api.errors import CallError, Violation, dependency_error
+from schedd.api.errors import CallError, FieldViolation, dependency_error
 from schedd.web.rest import field_names
 from schedkit.errors import Unavailable
 from schedkit.protojson import FormErrors
@@ -51,7 +51,7 @@ def problem(
     *,
     reason: str,
     remedy: str = "",
-    violations: Iterable[Violation] = (),
+    violations: Iterable[FieldViolation] = (),
 ) -> dict[str, Any]:
     """Return the body of an error."""
     status, title = STATUSES[code]
@@ -86,7 +86,7 @@ def of_form(errors: FormErrors) -> dict[str, Any]:
         str(errors),
         reason="INVALID_FIELD",
         remedy="correct the fields and retry; nothing was stored",
-        violations=[Violation(one.where, one.what) for one in errors.problems],
+        violations=[FieldViolation(one.where, one.what) for one in errors.problems],
     )
 
 

@@ -31,7 +31,7 @@ from google.protobuf.message_factory import GetMessageClass
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
-from schedd.api.errors import Violation
+from schedd.api.errors import FieldViolation
 from schedd.api.field_bounds import IDS, MAY_BE_EMPTY, if_empty
 from schedd.web.rest import problems
 from schedd.web.rest.bodies import wrong
@@ -99,7 +99,7 @@ def key_of(headers: Headers) -> str | None:
             return key
         case given:
             problem = "is given twice" if len(given) > 1 else "is empty"
-            raise wrong(f"{KEY}: {problem}", violations=[Violation(KEY, problem)])
+            raise wrong(f"{KEY}: {problem}", violations=[FieldViolation(KEY, problem)])
 
 
 def named(headers: Mapping[str, str], path: str) -> str:
@@ -139,7 +139,9 @@ def _of_body(cls: type[Message], found: RouteMatch, body: Mapping[str, Any] | No
     return message
 
 
-def _empties(body: Mapping[str, Any], message: Descriptor, at: str = "") -> Iterator[Violation]:
+def _empties(
+    body: Mapping[str, Any], message: Descriptor, at: str = ""
+) -> Iterator[FieldViolation]:
     """Yield empty values in a body that would count as missing. `at`: path of the body."""
     fields = _fields(message)
     for key, value in body.items():
@@ -148,7 +150,7 @@ def _empties(body: Mapping[str, Any], message: Descriptor, at: str = "") -> Iter
             continue
         here, of = f"{at}{key}", field.message_type
         if value == "" and (problem := if_empty(field)):
-            yield Violation(here, problem)
+            yield FieldViolation(here, problem)
         elif of is not None and isinstance(value, Mapping):
             yield from _empties(value, of, f"{here}.")
         elif of is not None and isinstance(value, list):
@@ -163,26 +165,26 @@ def _fields(message: Descriptor) -> Mapping[str, FieldDescriptor]:
     return {name: one for one in message.fields for name in (one.name, one.json_name)}
 
 
-def _refusal(violations: Sequence[Violation]) -> RequestProblem:
+def _refusal(violations: Sequence[FieldViolation]) -> RequestProblem:
     return wrong("; ".join(f"{it.field}: {it.problem}" for it in violations), violations=violations)
 
 
 def _of_query(cls: type[Message], found: RouteMatch, query: Iterable[tuple[str, str]]) -> Message:
     """Return the fields in parameters; dots separate nested fields."""
     form: dict[str, Any] = {}
-    refused: list[Violation] = []
+    refused: list[FieldViolation] = []
     inner = _body_of(cls, found)
     for key, value in query:
         field = _field(cls, key)
         if field is None and inner is not None and _field(inner, key) is not None:
-            refused.append(Violation(key, "belongs in the body"))
+            refused.append(FieldViolation(key, "belongs in the body"))
         elif field is None:
-            refused.append(Violation(key, "unknown parameter"))
+            refused.append(FieldViolation(key, "unknown parameter"))
         elif found.route.body in (WHOLE, field.name):
-            refused.append(Violation(key, "belongs in the body"))
+            refused.append(FieldViolation(key, "belongs in the body"))
         elif not value and field.type == field.TYPE_STRING and field.name not in MAY_BE_EMPTY:
             what = "an id" if field.name in IDS else "a key" if field.name == KEYED else "a value"
-            refused.append(Violation(key, f"is empty: give {what}, or leave it out"))
+            refused.append(FieldViolation(key, f"is empty: give {what}, or leave it out"))
         else:
             _enter(form, key, value, field)
     if refused:
@@ -209,7 +211,7 @@ def _enter(form: dict[str, Any], key: str, value: str, field: FieldDescriptor) -
     elif field.is_repeated:
         form.setdefault(key, []).append(value)
     elif not _nest(form, key.split("."), value):
-        raise wrong(f"{key}: is given twice", violations=[Violation(key, "is given twice")])
+        raise wrong(f"{key}: is given twice", violations=[FieldViolation(key, "is given twice")])
 
 
 def _snake(path: str) -> str:
@@ -258,13 +260,13 @@ def _demands(tags: str) -> bool:
         return False
     if not _TAGS.fullmatch(tags):
         problem = "is empty" if not tags.strip() else "must be a list of entity tags, or *"
-        raise wrong(f"If-Match: {problem}", violations=[Violation("If-Match", problem)])
+        raise wrong(f"If-Match: {problem}", violations=[FieldViolation("If-Match", problem)])
     return True
 
 
 def _untaken(header: str) -> RequestProblem:
     problem = "not supported by this call; leave it out"
-    return wrong(f"{header}: {problem}", violations=[Violation(header, problem)])
+    return wrong(f"{header}: {problem}", violations=[FieldViolation(header, problem)])
 
 
 def _put(message: Message, part: Message, source: str) -> None:
@@ -282,7 +284,7 @@ def _agree(message: Message, part: Message, source: str, at: str = "") -> None:
         elif not field.is_repeated and own and own != value:
             raise wrong(
                 f"{here}: {value!r} in the {source} differs from {own!r} in another part",
-                violations=[Violation(here, f"differs from the {source}")],
+                violations=[FieldViolation(here, f"differs from the {source}")],
             )
 
 
@@ -293,7 +295,7 @@ def _set_mask(message: Message, found: RouteMatch, body: Mapping[str, Any] | Non
     if mask.paths and "*" not in mask.paths:
         mask.paths.extend(_beside_overlap(body, mask.paths))
         found_keys = _unmasked(body, kind.DESCRIPTOR, frozenset(mask.paths))
-        if unmasked := [Violation(key, "isn't in updateMask") for key in found_keys]:
+        if unmasked := [FieldViolation(key, "isn't in updateMask") for key in found_keys]:
             raise _refusal(unmasked)
     if not mask.paths:
         named = named_fields(body, kind)

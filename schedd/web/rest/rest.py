@@ -25,7 +25,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedd.api.calls import BATCHES, STREAMING, UNARY, methods
-from schedd.api.errors import Aborted, CallError, Violation, refuse
+from schedd.api.errors import AbortedError, CallError, FieldViolation, refuse
 from schedd.api.runs.cursors import BEGINNING
 from schedd.api.runs.stream_limits import Places
 from schedd.api.services import DEFAULT_NAMESPACE, Services
@@ -170,7 +170,7 @@ class Rest:
         _without_query(request)
         refuse(
             [
-                Violation(header, "not supported by this call")
+                FieldViolation(header, "not supported by this call")
                 for header in documents.UNTAKEN
                 if header in request.headers
             ],
@@ -237,7 +237,7 @@ def _not_allowed(request: Request, verbs: Collection[str]) -> RequestProblem:
 
 def _without_query(request: Request) -> None:
     refuse(
-        [Violation(key, documents.unasked(key)) for key in request.query_params],
+        [FieldViolation(key, documents.unasked(key)) for key in request.query_params],
         "INVALID_REQUEST",
         "leave it out of the address",
     )
@@ -351,7 +351,7 @@ async def _first(answers: AsyncIterator[Message]) -> Message | None:
 def _problem(error: CallError, request: Request) -> dict[str, Any]:
     """Return its problem; a failed `If-Match` has status 412."""
     body = problems.of(error)
-    if isinstance(error, Aborted) and "if-match" in request.headers:
+    if isinstance(error, AbortedError) and "if-match" in request.headers:
         status, title = problems.STATUSES["PRECONDITION_FAILED"]
         body |= {"status": status, "title": title}
     return body

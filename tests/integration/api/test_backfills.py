@@ -18,11 +18,11 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.api.errors import (
-    Aborted,
-    AlreadyExists,
-    FailedPrecondition,
-    InvalidArgument,
-    NotFound,
+    AbortedError,
+    AlreadyExistsError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
 )
 from schedd.core.events import EndedUnreported
 from schedd.core.jobs.definition import Overlap
@@ -381,7 +381,7 @@ async def test_one_of_which_all_is_left_out_is_done_at_once(past: Past) -> None:
 
 
 async def test_a_range_of_too_many_instants_is_refused_with_their_number(past: Past) -> None:
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgumentError) as refused:
         await past.backfill(-10_000, 0)
 
     assert "the range has 10,001 scheduled times, at most 10,000 are allowed" in str(
@@ -405,7 +405,7 @@ async def test_what_cant_be_meant_is_refused_in_a_dry_run_too(
     past: Past, changes: dict[str, Any], problem: str
 ) -> None:
     for dry_run in (True, False):
-        with pytest.raises(InvalidArgument) as refused:
+        with pytest.raises(InvalidArgumentError) as refused:
             await past.backfill(**changes, dry_run=dry_run)
         assert refused.value.message.startswith(problem)
 
@@ -415,7 +415,7 @@ async def test_a_range_begins_in_1970_or_later(past: Past, year: int) -> None:
     request = wire.BackfillJobRequest(job="j", to=stamp(START))
     getattr(request, "from").CopyFrom(stamp(datetime(year, 1, 1, tzinfo=START.tzinfo)))
 
-    with pytest.raises(InvalidArgument, match=r"from: .* must be from 1970-01-01"):
+    with pytest.raises(InvalidArgumentError, match=r"from: .* must be from 1970-01-01"):
         await past.api("BackfillJob", request)
 
 
@@ -427,13 +427,13 @@ async def test_however_much_a_range_holds_it_is_refused_soon(api: Any, cron: lis
     getattr(request, "from").CopyFrom(stamp(datetime(1970, 1, 1, tzinfo=START.tzinfo)))
     began = asyncio.get_running_loop().time()
 
-    with pytest.raises(InvalidArgument, match="at most 10,000 are allowed"):
+    with pytest.raises(InvalidArgumentError, match="at most 10,000 are allowed"):
         await past.api("BackfillJob", request)
     assert asyncio.get_running_loop().time() - began < 5
 
 
 async def test_both_ends_must_be_named(past: Past) -> None:
-    with pytest.raises(InvalidArgument, match="from: is missing"):
+    with pytest.raises(InvalidArgumentError, match="from: is missing"):
         await past.api("BackfillJob", wire.BackfillJobRequest(job="j", to=stamp(START)))
 
 
@@ -441,7 +441,7 @@ async def test_a_range_without_an_instant_is_refused(api: Any) -> None:
     past = Past(api)
     await past.made(cron=["0 0 1 1 *"])
 
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgumentError) as refused:
         await past.backfill(1, 2)
     assert refused.value.reason == "NO_INSTANTS"
 
@@ -458,7 +458,7 @@ async def test_an_edit_in_between_has_the_caller_look_again(past: Past) -> None:
             return old if name == "get_job" else getattr(past.me.store.users, name)
 
     past.api.services = replace(past.api.services, store=Stale())
-    with pytest.raises(Aborted):
+    with pytest.raises(AbortedError):
         await past.backfill()
 
 
@@ -475,7 +475,7 @@ async def test_the_same_key_gives_the_same_backfill_however_far_it_is(past: Past
     assert again.backfill.backfill_id == first.backfill.backfill_id
     assert again.instants == first.instants
     assert again.backfill.succeeded == 1
-    with pytest.raises(AlreadyExists):
+    with pytest.raises(AlreadyExistsError):
         await past.backfill(0, 3, idempotency_key="k")
 
 
@@ -518,7 +518,7 @@ async def test_there_is_nothing_to_cancel_of_one_that_is_done(past: Past) -> Non
     [run] = await past.fed()
     await past.ran(run)
 
-    with pytest.raises(FailedPrecondition):
+    with pytest.raises(FailedPreconditionError):
         await past.cancel(answer)
     assert (await past.now(answer)).state == wire.Backfill.STATE_DONE
 
@@ -554,7 +554,7 @@ async def test_runs_are_found_by_what_made_them(past: Past) -> None:
     assert await found(backfill_id=one.backfill.backfill_id) == [made[at(0)]]
     assert await found(backfill_id=two.backfill.backfill_id, job="j") == [made[at(1)]]
     assert await found(trigger=run_pb2.Run.TRIGGER_CHAIN) == []
-    with pytest.raises(InvalidArgument, match="isn't the id of a backfill"):
+    with pytest.raises(InvalidArgumentError, match="isn't the id of a backfill"):
         await found(backfill_id="j")
 
 
@@ -567,18 +567,18 @@ async def test_backfills_are_listed_newest_first_a_page_at_a_time(past: Past) ->
 
     assert [one.backfill_id for one in (*first.backfills, *second.backfills)] == made[::-1]
     assert second.next_page_token == ""
-    with pytest.raises(InvalidArgument, match="another"):
+    with pytest.raises(InvalidArgumentError, match="another"):
         await past.api("ListBackfills", wire.ListBackfillsRequest(page_token=token))
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await past.api("ListBackfills", wire.ListBackfillsRequest(job="nobody"))
 
 
 @pytest.mark.parametrize("call", ["GetBackfill", "CancelBackfill"])
 async def test_one_that_isnt_there_isnt_found(api: Any, call: str) -> None:
     request = getattr(wire, f"{call}Request")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await api(call, request(backfill_id="00000000-0000-0000-0000-000000000001"))
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         await api(call, request(backfill_id="j"))
 
 
@@ -693,7 +693,7 @@ async def test_one_that_is_cancelled_is_told_of_until_its_runs_have_ended(past: 
 
 
 async def test_who_watches_one_that_there_is_not_is_told_so_at_once(past: Past) -> None:
-    with pytest.raises(NotFound, match="not found"):
+    with pytest.raises(NotFoundError, match="not found"):
         await anext(
             past.api.stream("WatchBackfill", wire.WatchBackfillRequest(backfill_id=str(uuid4())))
         )

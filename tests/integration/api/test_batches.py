@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from schedd.api.errors import CallError, InvalidArgument
+from schedd.api.errors import CallError, InvalidArgumentError
 from schedd.core.ids import JobId
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedproto.v1 import job_pb2
@@ -160,9 +160,9 @@ async def test_jobs_in_pools_paused_ones_and_those_to_be_checked_go_with_the_oth
 
 @pytest.mark.parametrize("count", [0, 1_001])
 async def test_a_batch_of_none_or_too_many_is_refused_as_a_whole(api, count):
-    with pytest.raises(InvalidArgument, match="give 1 to 1,000"):
+    with pytest.raises(InvalidArgumentError, match="give 1 to 1,000"):
         await batch(api, *([create("a")] * count))
-    with pytest.raises(InvalidArgument, match="give 1 to 1,000"):
+    with pytest.raises(InvalidArgumentError, match="give 1 to 1,000"):
         await batch_of_submits(api, *([submit("a")] * count))
     assert await api.world.sql("SELECT count(*) FROM jobs") == [(0,)]
 

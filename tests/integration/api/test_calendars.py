@@ -11,7 +11,13 @@ import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.api.errors import Aborted, CallError, FailedPrecondition, InvalidArgument, NotFound
+from schedd.api.errors import (
+    AbortedError,
+    CallError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+)
 from schedd.api.jobs import stored_jobs
 from schedd.core.runs.model import LiveRun, Timer
 from schedd.core.runs.records import JobRecord
@@ -154,12 +160,12 @@ async def test_each_change_of_a_calendar_is_a_version_and_the_same_again_is_none
 
 async def test_what_is_checked_only_is_not_stored(desk: Desk):
     assert (await desk.apply(dates=[day(3)], dry=True)).version == 1
-    with pytest.raises(NotFound, match="calendar 'off' not found"):
+    with pytest.raises(NotFoundError, match="calendar 'off' not found"):
         await desk.get()
 
 
 async def test_a_calendar_is_refused_with_all_that_is_wrong_with_it(desk: Desk):
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgumentError) as refused:
         await desk.apply("Off!", dates=["2026-02-30", "12-24"], weekdays=["someday"], cron=["H 1"])
     fields = [violation.field for violation in refused.value.violations]
     assert fields == [
@@ -168,7 +174,7 @@ async def test_a_calendar_is_refused_with_all_that_is_wrong_with_it(desk: Desk):
         "calendar.weekdays[0]",
         "calendar.cron[0]",
     ]
-    with pytest.raises(InvalidArgument, match="excludes nothing"):
+    with pytest.raises(InvalidArgumentError, match="excludes nothing"):
         await desk.apply()
 
 
@@ -187,12 +193,12 @@ async def test_a_calendar_in_use_is_not_deleted_and_who_uses_it_is_said(desk: De
     await desk.apply(dates=[day(1)])
     await desk.job("off")
     await desk.job("off", name="k")
-    with pytest.raises(FailedPrecondition, match="calendar 'off' is used by j, k"):
+    with pytest.raises(FailedPreconditionError, match="calendar 'off' is used by j, k"):
         await desk.delete()
     await desk.api("DeleteJob", wire.DeleteJobRequest(job="k"))
     await desk.patch("exclude")
     assert (await desk.delete()).deleted
-    with pytest.raises(NotFound, match="calendar 'off' not found"):
+    with pytest.raises(NotFoundError, match="calendar 'off' not found"):
         await desk.delete()
     assert (await desk.apply(dates=[day(1)])).version == 2, "a number never comes again"
 
@@ -242,14 +248,14 @@ async def test_what_rolls_runs_on_the_next_open_day(desk: Desk):
 )
 async def test_an_exclude_that_cannot_be_meant_is_refused(desk: Desk, exclude, told):
     await desk.apply(dates=[day(1)])
-    with pytest.raises(InvalidArgument, match=told):
+    with pytest.raises(InvalidArgumentError, match=told):
         await desk.job(exclude=job_pb2.Exclude(**exclude))
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await desk.now()
 
 
 async def test_one_time_work_and_jobs_without_instants_exclude_nothing(desk: Desk):
-    with pytest.raises(InvalidArgument, match="exclude"):
+    with pytest.raises(InvalidArgumentError, match="exclude"):
         await desk.job(exclude=job_pb2.Exclude(cron=["* 9 * * *"]), cron=[], on_demand=True)
 
 
@@ -295,9 +301,9 @@ async def test_a_job_is_never_stored_with_a_version_that_was_replaced_meanwhile(
         return await create(self, *arguments)
 
     monkeypatch.setattr(type(store), "create_job", late)
-    with pytest.raises(Aborted, match="a calendar of job 'j' was changed meanwhile"):
+    with pytest.raises(AbortedError, match="a calendar of job 'j' was changed meanwhile"):
         await desk.job("off")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await desk.now()
 
 
@@ -309,7 +315,7 @@ async def test_many_makers_and_changers_leave_no_job_behind_and_none_that_is_orp
         for _ in range(20):
             try:
                 await desk.job("off", name=f"j{number}")
-            except Aborted:
+            except AbortedError:
                 continue
             return
 
@@ -323,7 +329,7 @@ async def test_many_makers_and_changers_leave_no_job_behind_and_none_that_is_orp
         group.create_task(changer(), name="changer")
     after = await desk.get()
     assert (after.version, after.jobs, after.behind) == (7, 8, 0)
-    with pytest.raises(FailedPrecondition):
+    with pytest.raises(FailedPreconditionError):
         await desk.delete()
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from schedd.api.errors import FailedPrecondition, InvalidArgument
-from schedd.core.jobs.chains import After, Wanted, When
+from schedd.api.errors import FailedPreconditionError, InvalidArgumentError
+from schedd.core.jobs.chains import ChainParents, Wanted, When
 from schedd.core.runs.lifecycle import State
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as wire
@@ -45,10 +45,10 @@ async def test_a_job_that_runs_after_another_has_no_other_schedule(api):
         ({"after": job_pb2.After()}, "is empty"),
         ({"after": job_pb2.After(jobs=["a", "a"])}, "is given twice"),
     ):
-        with pytest.raises(InvalidArgument, match=told):
+        with pytest.raises(InvalidArgumentError, match=told):
             await api("CreateJob", create(job("c", "a", **changes)))
     handed = job_pb2.After(jobs=["a"], with_output=True)
-    with pytest.raises(InvalidArgument, match=r"after\.with_output"):
+    with pytest.raises(InvalidArgumentError, match=r"after\.with_output"):
         await api("CreateJob", create(job("c", after=handed, payload=common_pb2.Payload(json="1"))))
 
 
@@ -57,17 +57,17 @@ async def test_a_cycle_is_refused_with_its_path_whether_or_not_it_was_to_be_stor
     await api("CreateJob", create(job("a")))
     await api("CreateJob", create(job("b", "a")))
     await api("CreateJob", create(job("c", "b")))
-    with pytest.raises(InvalidArgument, match="closes a cycle: a → b → c → a") as refused:
+    with pytest.raises(InvalidArgumentError, match="closes a cycle: a → b → c → a") as refused:
         await api("UpdateJob", update(job("a", "c"), "after", check=check))
     assert refused.value.reason == "CHAIN_CYCLE"
     assert [one.field for one in refused.value.violations] == ["after.jobs"]
-    with pytest.raises(InvalidArgument, match="closes a cycle: d → d") as refused:
+    with pytest.raises(InvalidArgumentError, match="closes a cycle: d → d") as refused:
         await api("CreateJob", create(job("d", "d"), check=check))
     assert refused.value.reason == "CHAIN_CYCLE"
-    with pytest.raises(InvalidArgument, match="job x, y not found") as missing:
+    with pytest.raises(InvalidArgumentError, match="job x, y not found") as missing:
         await api("CreateJob", create(job("d", "y", "a", "x"), check=check))
     assert missing.value.reason == "NO_SUCH_PARENT"
-    with pytest.raises(InvalidArgument, match="job a not found"):
+    with pytest.raises(InvalidArgumentError, match="job a not found"):
         await api("CreateJob", create(job("d", "a", namespace="other"), check=check))
 
 
@@ -80,7 +80,7 @@ async def test_a_patch_gives_a_schedule_for_a_chain_and_back(api):
     failing = job_pb2.Job(name="b", after=job_pb2.After(when=job_pb2.After.WHEN_FAILURE))
     other = await api("UpdateJob", update(failing, "after.when"))
     assert (list(other.after.jobs), other.after.when) == (["a"], job_pb2.After.WHEN_FAILURE)
-    with pytest.raises(FailedPrecondition, match="has child jobs: b") as refused:
+    with pytest.raises(FailedPreconditionError, match="has child jobs: b") as refused:
         await api("DeleteJob", wire.DeleteJobRequest(job="a"))
     assert refused.value.reason == "JOB_HAS_CHILDREN"
     alone = await api("UpdateJob", update(job_pb2.Job(name="b", cron=["0 3 * * *"]), "cron"))
@@ -104,7 +104,7 @@ async def test_it_is_told_what_a_cycle_waits_for_and_by_what_it_was_skipped(api)
     told = (await api("ExplainInstant", ask)).answer
     assert told == f"The cycle waits for b; a is SUCCEEDED (run {root.run_id})."
     [due] = await me.store.chains.due(shards)
-    wanted = [Wanted(due, 1, After(("a", "b"), When.SUCCESS), 2)]
+    wanted = [Wanted(due, 1, ChainParents(("a", "b"), When.SUCCESS), 2)]
     assert await me.store.chains.join(me.claim(due.shard), wanted) == []
     asked = ListRunsRequest(job="c", trigger=run_pb2.Run.TRIGGER_CHAIN)
     [skipped] = (await api("ListRuns", asked)).runs

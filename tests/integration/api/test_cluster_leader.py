@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from schedd.api.errors import (
-    Aborted,
+    AbortedError,
     CallError,
-    FailedPrecondition,
-    NotFound,
-    OutcomeUnclear,
-    OutOfTouch,
+    FailedPreconditionError,
+    MemberUnavailableError,
+    NotFoundError,
+    OutcomeUnknownError,
 )
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView
 from schedd.core.ids import Term
@@ -80,11 +80,11 @@ async def test_unasked_the_fittest_is_one_with_workers_and_never_of_weight_0(api
 @pytest.mark.parametrize(
     ("leader", "name", "error", "reason"),
     [
-        ("m1", "m9", NotFound, "NO_SUCH_MEMBER"),
-        ("m1", "m1", FailedPrecondition, "LEADS_ALREADY"),
-        ("m1", "leaving", FailedPrecondition, "UNFIT"),
-        ("m1", "cut", FailedPrecondition, "UNFIT"),
-        (None, "m2", FailedPrecondition, "NO_LEADER"),
+        ("m1", "m9", NotFoundError, "NO_SUCH_MEMBER"),
+        ("m1", "m1", FailedPreconditionError, "LEADS_ALREADY"),
+        ("m1", "leaving", FailedPreconditionError, "UNFIT"),
+        ("m1", "cut", FailedPreconditionError, "UNFIT"),
+        (None, "m2", FailedPreconditionError, "NO_LEADER"),
     ],
 )
 async def test_what_cant_be_is_refused_by_name_and_audited(
@@ -101,14 +101,14 @@ async def test_what_cant_be_is_refused_by_name_and_audited(
 
 async def test_alone_there_is_nobody_to_hand_to(api):
     api.cluster.now = cluster("m1", M1, IDLE, LEAVING)
-    with pytest.raises(FailedPrecondition) as refused:
+    with pytest.raises(FailedPreconditionError) as refused:
         await api("TransferLeader", transfer())
     assert refused.value.reason == "NOBODY_FIT"
 
 
 async def test_a_leader_that_changed_meanwhile_is_told(api):
     api.cluster.now, api.cluster.willing = cluster("m1", *ALL), False
-    with pytest.raises(Aborted):
+    with pytest.raises(AbortedError):
         await api("TransferLeader", transfer("m2"))
 
 
@@ -122,7 +122,7 @@ async def test_that_it_was_asked_is_written_before_the_leader_is(api, monkeypatc
         return False
 
     monkeypatch.setattr(api.cluster, "ask", looked)
-    with pytest.raises(Aborted):
+    with pytest.raises(AbortedError):
         await api("TransferLeader", transfer("m2"))
     [line] = seen
     assert (line.outcome, line.object, line.actor) == ("asked", "cluster/leader", "tester")
@@ -152,7 +152,7 @@ async def test_a_caller_that_leaves_before_the_outcome_is_written_is_audited_too
 async def test_when_another_won_the_caller_is_told_who_leads(api):
     api.cluster.now = cluster("m1", *ALL)
     api.cluster.next = cluster("m3", *ALL, term=9)
-    with pytest.raises(Aborted, match="m3 was elected leader, not m2"):
+    with pytest.raises(AbortedError, match="m3 was elected leader, not m2"):
         await api("TransferLeader", transfer("m2"))
     line = await outcome_of_what_was_asked(api)
     assert json.loads(line.after)["leader"] == "m3"
@@ -184,7 +184,7 @@ async def test_a_caller_that_leaves_before_the_answer_is_audited_all_the_same(ap
 
 async def test_a_successor_that_isnt_seen_in_time_is_unknown(api):
     api.cluster.now = cluster("m1", *ALL)
-    with pytest.raises(OutcomeUnclear):
+    with pytest.raises(OutcomeUnknownError):
         await api("TransferLeader", transfer("m2"), deadline=0.05)
     line = await outcome_of_what_was_asked(api)
     assert (line.outcome, line.reason) == ("unknown", "NO_SUCCESSOR_YET")
@@ -193,7 +193,7 @@ async def test_a_successor_that_isnt_seen_in_time_is_unknown(api):
 async def test_a_member_that_cant_know_who_leads_asks_nobody(api):
     api.cluster.now = cluster("m1", *ALL)
     api.cluster.trust = False
-    with pytest.raises(OutOfTouch):
+    with pytest.raises(MemberUnavailableError):
         await api("TransferLeader", transfer("m2"))
     assert api.cluster.heirs == []
     [line] = await audited(api)

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from schedd.api.errors import FailedPrecondition, InvalidArgument, OutcomeUnclear
+from schedd.api.errors import FailedPreconditionError, InvalidArgumentError, OutcomeUnknownError
 from schedd.cluster.leader.recovery import recover
 from schedd.core.runs.lifecycle import State
 from schedd.store.cluster.recovery import RecoveryStore
@@ -72,7 +72,7 @@ async def test_a_pause_that_cant_wait_so_long_says_that_it_doesnt_know(api):
         await asyncio.Event().wait()
 
     api.lines.revoke = never
-    with pytest.raises(OutcomeUnclear):
+    with pytest.raises(OutcomeUnknownError):
         await api("PauseCluster", wire.PauseClusterRequest(), deadline=0.05)
     assert (await api("GetCluster", wire.GetClusterRequest())).paused, "it is paused all the same"
 
@@ -96,14 +96,14 @@ async def test_a_recovery_is_told_and_resumed_by_a_choice_alone(api):
     seen = await api("GetCluster", wire.GetClusterRequest())
     assert (seen.paused, seen.recovering, seen.pause_note) == (True, True, held.note)
     assert seen.lost_until.seconds
-    with pytest.raises(FailedPrecondition) as refused:
+    with pytest.raises(FailedPreconditionError) as refused:
         await api("ResumeCluster", wire.ResumeClusterRequest())
     assert refused.value.reason == "RECOVERING"
     for flag in ("--catch-up-since", "--catch-up ", "--no-catch-up"):
         assert flag in refused.value.remedy
     both = wire.ResumeClusterRequest(catch_up=True)
     both.catch_up_since.FromSeconds(1)
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         await api("ResumeCluster", both)
     assert (await api("GetCluster", wire.GetClusterRequest())).recovering
 
@@ -120,7 +120,7 @@ async def test_a_resume_catches_up_since_no_time_to_come_and_any_past(api):
     await api("PauseCluster", wire.PauseClusterRequest())
     since = wire.ResumeClusterRequest()
     since.catch_up_since.FromDatetime(api.clock.now() + timedelta(hours=1))
-    with pytest.raises(InvalidArgument, match="is in the future"):
+    with pytest.raises(InvalidArgumentError, match="is in the future"):
         await api("ResumeCluster", since)
     assert (await api("GetCluster", wire.GetClusterRequest())).paused
     since.catch_up_since.FromJsonString("1970-01-01T00:00:00Z")
@@ -137,5 +137,5 @@ async def test_a_note_beside_a_recovery_keeps_what_was_lost_and_the_way_out(api)
 
 @pytest.mark.parametrize("note", ["a\nb", "\x1b[31mred", "x" * 1_001])
 async def test_a_note_is_one_line_of_plain_text(api, note):
-    with pytest.raises(InvalidArgument, match="note"):
+    with pytest.raises(InvalidArgumentError, match="note"):
         await api("PauseCluster", wire.PauseClusterRequest(note=note))

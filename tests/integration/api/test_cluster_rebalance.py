@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from schedd.api.errors import FailedPrecondition, OutcomeUnclear, OutOfTouch
+from schedd.api.errors import FailedPreconditionError, MemberUnavailableError, OutcomeUnknownError
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView
 from schedd.core.cluster.shard_assignment import assign
 from schedd.core.ids import SHARDS, ShardId, Term
@@ -44,7 +44,7 @@ async def test_a_member_that_cant_know_who_is_there_refuses_and_says_nothing_is_
 ):
     api.cluster.trust = False
     for dry_run in (True, False):
-        with pytest.raises(OutOfTouch) as refused:
+        with pytest.raises(MemberUnavailableError) as refused:
             await api("RebalanceCluster", wire.RebalanceClusterRequest(dry_run=dry_run))
         assert (refused.value.code, refused.value.reason) == ("UNAVAILABLE", "NOT_TRUSTED")
     assert api.nudged.cluster == 0
@@ -77,7 +77,7 @@ async def test_ok_comes_when_each_shard_is_where_it_should_be(api, told):
 
 
 async def test_what_hasnt_moved_in_time_is_unknown(api, told):
-    with pytest.raises(OutcomeUnclear):
+    with pytest.raises(OutcomeUnknownError):
         await api("RebalanceCluster", wire.RebalanceClusterRequest(), deadline=0.1)
     [line] = (await api("ListAudit", wire.ListAuditRequest(action="rebalance"))).entries
     assert (line.outcome, line.reason) == ("unknown", "STILL_MOVING")
@@ -85,12 +85,12 @@ async def test_what_hasnt_moved_in_time_is_unknown(api, told):
 
 async def test_without_a_leader_or_anybody_to_own_shards_it_is_refused(api, told):
     api.cluster.now = replace(told, leader=None)
-    with pytest.raises(FailedPrecondition) as refused:
+    with pytest.raises(FailedPreconditionError) as refused:
         await api("RebalanceCluster", wire.RebalanceClusterRequest())
     assert refused.value.reason == "NO_LEADER"
     [line] = (await api("ListAudit", wire.ListAuditRequest(action="rebalance"))).entries
     assert (line.outcome, line.reason, line.object) == ("refused", "NO_LEADER", "cluster/shards")
     api.cluster.now = replace(told, members=(member("idle", weight=0),))
-    with pytest.raises(FailedPrecondition) as refused:
+    with pytest.raises(FailedPreconditionError) as refused:
         await api("RebalanceCluster", wire.RebalanceClusterRequest(dry_run=True))
     assert refused.value.reason == "NOBODY_FIT"

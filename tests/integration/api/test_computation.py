@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.api import calls
-from schedd.api.errors import CallError, LimitReached
+from schedd.api.errors import CallError, LimitReachedError
 from schedd.core.schedule.calendars.closed_time import _pattern, _union, closed
 from schedd.core.schedule.cron import day_bits
 from schedd.core.schedule.cron.expression import _parse
@@ -126,7 +126,7 @@ async def test_the_worst_schedule_leaves_the_event_loop_free(
         longest[0] = 0.0
         try:
             await api(call, REQUESTS[call]())
-        except LimitReached:
+        except LimitReachedError:
             pass  # past its budget: refused, as the next test says
         except CallError:
             if not blocks:
@@ -138,7 +138,7 @@ async def test_the_worst_schedule_leaves_the_event_loop_free(
 
 async def test_a_call_past_its_budget_is_refused_with_what_to_do(api: Any) -> None:
     await api("CreateJob", wire.CreateJobRequest(job=worst("worst")))
-    with pytest.raises(LimitReached) as refused:
+    with pytest.raises(LimitReachedError) as refused:
         await api("ListNextInstants", wire.ListNextInstantsRequest(job="worst", count=1000))
     assert "request fewer fire times" in refused.value.remedy
     few = await api("ListNextInstants", wire.ListNextInstantsRequest(job="worst", count=2))

@@ -18,7 +18,13 @@ from uuid import uuid4
 import pytest
 
 from schedd.api.dead_letters.dead_letters import greatest_groups
-from schedd.api.errors import Aborted, AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
+from schedd.api.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+)
 from schedd.core.ids import JobId
 from schedd.core.jobs.definition import Overlap
 from schedd.core.runs.lifecycle import LIVE, Reason, State
@@ -209,7 +215,7 @@ async def test_a_second_retry_with_another_payload_is_refused_and_not_dropped(de
     made = await dead.retried(run_id, payload=NEW)
     assert (await dead.retried(run_id, payload=NEW)).run_id == made.run_id
     assert (await dead.retried(run_id)).run_id == made.run_id
-    with pytest.raises(FailedPrecondition, match=f"with another payload: run {made.run_id}"):
+    with pytest.raises(FailedPreconditionError, match=f"with another payload: run {made.run_id}"):
         await dead.retried(run_id, payload=common_pb2.Payload(json="[]"))
 
 
@@ -230,22 +236,22 @@ async def test_what_was_cancelled_may_be_retried_and_has_no_letter(dead: Dead) -
     await dead.api("CancelRun", wire.CancelRunRequest(run_id=made.run_id))
     again = await dead.retried(made.run_id)
     assert again.redrive_of == made.run_id
-    with pytest.raises(NotFound, match="didn't fail for good"):
+    with pytest.raises(NotFoundError, match="didn't fail for good"):
         await dead.letter(made.run_id)
 
 
 async def test_what_hasnt_failed_isnt_retried(dead: Dead) -> None:
     await dead.job()
     made = await dead.api("TriggerJob", jobs.TriggerJobRequest(job="j"))
-    with pytest.raises(FailedPrecondition, match="it hasn't ended"):
+    with pytest.raises(FailedPreconditionError, match="it hasn't ended"):
         await dead.retried(made.run_id)
     for state, told in (("SUCCEEDED", "has SUCCEEDED"), ("SKIPPED", "it never ran")):
         await dead.api.world.sql("UPDATE runs SET state = %s RETURNING 1", state)
-        with pytest.raises(FailedPrecondition, match=told):
+        with pytest.raises(FailedPreconditionError, match=told):
             await dead.retried(made.run_id)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await dead.retried(str(uuid4()))
-    with pytest.raises(InvalidArgument, match="isn't the id of a run"):
+    with pytest.raises(InvalidArgumentError, match="isn't the id of a run"):
         await dead.retried("seven")
 
 
@@ -253,7 +259,7 @@ async def test_a_run_of_a_deleted_job_isnt_retried(dead: Dead) -> None:
     await dead.job()
     old = await dead.died()
     await dead.api("DeleteJob", jobs.DeleteJobRequest(job="j"))
-    with pytest.raises(FailedPrecondition, match="is deleted"):
+    with pytest.raises(FailedPreconditionError, match="is deleted"):
         await dead.retried(old)
     assert await dead.letters() == [old], "it still waits for a person"
 
@@ -355,7 +361,7 @@ async def test_a_group_is_chosen_alone_be_it_of_a_job_or_submitted(dead: Dead) -
         assert (await dead.api("RedriveDeadLetters", asked)).total == count
         discard = wire.DiscardDeadLettersRequest(group=group)
         assert (await dead.api("DiscardDeadLetters", discard)).discarded == count
-        with pytest.raises(FailedPrecondition, match="with the fingerprint"):
+        with pytest.raises(FailedPreconditionError, match="with the fingerprint"):
             await dead.redrive(group=group)
     assert await dead.letters() == []
 
@@ -409,7 +415,7 @@ async def test_a_job_that_never_was_has_no_letters_to_discard_and_one_that_is_de
     await dead.many(2)
     await dead.api("DeleteJob", jobs.DeleteJobRequest(job="j"))
     await dead.job("idle")
-    with pytest.raises(NotFound, match="job 'nope' not found"):
+    with pytest.raises(NotFoundError, match="job 'nope' not found"):
         await dead.api("DiscardDeadLetters", wire.DiscardDeadLettersRequest(job="nope"))
     for job, count in (("j", 2), ("j", 0), ("idle", 0)):
         request = wire.DiscardDeadLettersRequest(job=job)
@@ -436,7 +442,7 @@ async def test_a_job_that_never_was_has_no_letters_to_discard_and_one_that_is_de
 async def test_nobody_discards_all_by_saying_nothing(
     dead: Dead, asked: dict[str, Any], problem: str
 ) -> None:
-    with pytest.raises(InvalidArgument, match=problem):
+    with pytest.raises(InvalidArgumentError, match=problem):
         await dead.api("DiscardDeadLetters", wire.DiscardDeadLettersRequest(**asked))
 
 
@@ -459,10 +465,10 @@ async def test_half_a_group_is_refused_and_not_taken_for_one_without_letters(
     await dead.job()
     await dead.many(1)
     group = wire.ChosenGroup(**given)
-    with pytest.raises(InvalidArgument, match=problem):
+    with pytest.raises(InvalidArgumentError, match=problem):
         await dead.api("DiscardDeadLetters", wire.DiscardDeadLettersRequest(group=group))
     for dry_run in (True, False):
-        with pytest.raises(InvalidArgument, match=problem):
+        with pytest.raises(InvalidArgumentError, match=problem):
             await dead.redrive(group=group, dry_run=dry_run)
 
 
@@ -521,9 +527,9 @@ async def test_a_redrive_until_an_instant_is_of_those_that_its_dry_run_counts(de
     for _ in range(2):
         made = await dead.redrive(group=group, until=newest, idempotency_key="k")
         assert made.total == 2
-    with pytest.raises(AlreadyExists, match="idempotency key"):
+    with pytest.raises(AlreadyExistsError, match="idempotency key"):
         await dead.redrive(group=group, idempotency_key="k")
-    with pytest.raises(FailedPrecondition, match=r"that died by .* can be redriven"):
+    with pytest.raises(FailedPreconditionError, match=r"that died by .* can be redriven"):
         await dead.redrive(group=group, until=newest)
     assert (await dead.redrive(group=group)).total == 3
 
@@ -540,9 +546,9 @@ async def test_what_had_died_by_then_but_wasnt_told_of_has_none_dealt_with(dead:
         late,
     )
     told = {"group": group, "until": newest, "at_most": 2}
-    with pytest.raises(Aborted, match="the selection now has more than 2"):
+    with pytest.raises(AbortedError, match="the selection now has more than 2"):
         await dead.api("DiscardDeadLetters", wire.DiscardDeadLettersRequest(**told))
-    with pytest.raises(Aborted, match="the selection now has more than 2"):
+    with pytest.raises(AbortedError, match="the selection now has more than 2"):
         await dead.redrive(**told, idempotency_key="k")
     assert sorted(await dead.letters()) == sorted([*known, late])
     assert not (await dead.api("ListRedrives", wire.ListRedrivesRequest())).redrives
@@ -698,7 +704,7 @@ async def test_how_the_runs_of_a_redrive_stand_is_told_of_all_however_many(dead:
 
 
 async def test_who_watches_a_redrive_that_there_is_not_is_told_so_at_once(dead: Dead) -> None:
-    with pytest.raises(NotFound, match="not found"):
+    with pytest.raises(NotFoundError, match="not found"):
         await anext(
             dead.api.stream("WatchRedrive", wire.WatchRedriveRequest(redrive_id=str(uuid4())))
         )
@@ -723,7 +729,7 @@ async def test_a_redrive_is_stopped_and_resumed(dead: Dead) -> None:
     assert (await dead.api("ResumeRedrive", resume)).state == OPEN
     await dead.fed_all()
     assert ((await dead.now(one)).made, (await dead.now(one)).state) == (30, DONE)
-    with pytest.raises(FailedPrecondition, match="created all its runs"):
+    with pytest.raises(FailedPreconditionError, match="created all its runs"):
         await dead.api("StopRedrive", stop)
 
 
@@ -732,7 +738,7 @@ async def test_what_a_stopped_one_hasnt_done_is_free_for_another(dead: Dead) -> 
     await dead.job(overlap=ALLOW)
     await dead.many(10)
     one = await dead.redrive(all=True, rate=1000)
-    with pytest.raises(FailedPrecondition, match="no dead letter can be redriven"):
+    with pytest.raises(FailedPreconditionError, match="no dead letter can be redriven"):
         await dead.redrive(all=True)
     discard = wire.DiscardDeadLettersRequest(all=True)
     assert (await dead.api("DiscardDeadLetters", discard)).discarded == 0, "it is promised"
@@ -761,7 +767,7 @@ async def test_two_that_ask_at_once_share_no_letter(dead: Dead) -> None:
     )
     made = [one for one in answers if isinstance(one, run_pb2.Redrive)]
     assert [one.total for one in made] == [10]
-    assert sum(isinstance(one, FailedPrecondition) for one in answers) == 3
+    assert sum(isinstance(one, FailedPreconditionError) for one in answers) == 3
 
 
 async def test_letters_of_deleted_jobs_are_left_out_and_still_wait(dead: Dead) -> None:
@@ -794,16 +800,16 @@ async def submitted_died(dead: Dead) -> str:
 async def test_what_was_submitted_to_a_pool_that_is_gone_isnt_done_again(dead: Dead) -> None:
     """P3.21: its run would wait for ever. Made anew, the pool stays while it waits."""
     run_id = await submitted_died(dead)
-    with pytest.raises(FailedPrecondition, match="is deleted") as refused:
+    with pytest.raises(FailedPreconditionError, match="is deleted") as refused:
         await dead.retried(run_id)
     assert refused.value.reason == "NO_SUCH_POOL"
-    with pytest.raises(FailedPrecondition, match="pool p is deleted"):
+    with pytest.raises(FailedPreconditionError, match="pool p is deleted"):
         await dead.api("TriggerJob", jobs.TriggerJobRequest(job=run_id))
     assert await dead._live() == []
     assert await dead.letters() == [run_id]
     await dead.api("SetPool", pools.SetPoolRequest(pool=pools.Pool(name="p", limit=1)))
     made = await dead.retried(run_id)
-    with pytest.raises(FailedPrecondition, match="used by"):
+    with pytest.raises(FailedPreconditionError, match="used by"):
         await dead.api("DeletePool", pools.DeletePoolRequest(pool="p"))
     await dead.api("CancelRun", wire.CancelRunRequest(run_id=made.run_id))
     await dead.api("DeletePool", pools.DeletePoolRequest(pool="p"))
@@ -910,7 +916,7 @@ async def test_the_same_key_and_body_give_the_same_redrive(dead: Dead) -> None:
     await dead.many(2)
     first = await dead.redrive(all=True, idempotency_key="k")
     assert (await dead.redrive(all=True, idempotency_key="k")).redrive_id == first.redrive_id
-    with pytest.raises(AlreadyExists):
+    with pytest.raises(AlreadyExistsError):
         await dead.redrive(job="j", idempotency_key="k")
     found = await dead.api("ListRedrives", wire.ListRedrivesRequest())
     assert [one.redrive_id for one in found.redrives] == [first.redrive_id]
@@ -918,7 +924,7 @@ async def test_the_same_key_and_body_give_the_same_redrive(dead: Dead) -> None:
 
 async def test_a_key_that_began_nothing_isnt_used_up(dead: Dead) -> None:
     await dead.job()
-    with pytest.raises(FailedPrecondition, match="no dead letter can be redriven"):
+    with pytest.raises(FailedPreconditionError, match="no dead letter can be redriven"):
         await dead.redrive(all=True, idempotency_key="k")
     await dead.many(2)
     assert (await dead.redrive(all=True, idempotency_key="k")).total == 2
@@ -936,9 +942,9 @@ async def test_a_key_that_began_nothing_isnt_used_up(dead: Dead) -> None:
     ],
 )
 async def test_a_wrong_redrive_is_refused(dead: Dead, asked: dict[str, Any], problem: str) -> None:
-    with pytest.raises(InvalidArgument, match=problem):
+    with pytest.raises(InvalidArgumentError, match=problem):
         await dead.redrive(**asked)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await dead.now(run_pb2.Redrive(redrive_id=str(uuid4())))
 
 
@@ -1025,6 +1031,6 @@ async def test_a_retry_waits_for_no_line_that_is_full(dead: Dead) -> None:
         " RETURNING shard, job_id, run_id, scheduled_at)"
         " INSERT INTO live (shard, job_id, run_id, scheduled_at) SELECT * FROM made RETURNING 1"
     )
-    with pytest.raises(FailedPrecondition, match="are waiting already"):
+    with pytest.raises(FailedPreconditionError, match="are waiting already"):
         await dead.retried(old)
     assert await dead.letters() == [old]

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from schedd.api.errors import InvalidArgument, NotFound
+from schedd.api.errors import InvalidArgumentError, NotFoundError
 from schedd.core.cluster.membership import EMPTY_VIEW
 from schedd.core.runs.records import WorkerView
 from schedproto.v1 import cluster_service_pb2 as wire
@@ -70,7 +70,7 @@ async def test_who_watches_a_worker_is_told_of_each_change_of_it_and_of_nothing_
         there.lines.attached = []
         assert (await anext(told)).state == wire.Worker.STATE_LOST
         await there("UndrainWorker", wire.UndrainWorkerRequest(worker="w1"))
-        with pytest.raises(NotFound, match="worker 'w1' not found"):
+        with pytest.raises(NotFoundError, match="worker 'w1' not found"):
             await anext(told)
 
 
@@ -104,7 +104,7 @@ async def test_however_many_workers_are_watched_they_are_looked_at_as_for_two(th
 
 
 async def test_who_watches_a_worker_that_isnt_there_is_told_so_at_once(there):
-    with pytest.raises(NotFound, match="worker 'w2' not found"):
+    with pytest.raises(NotFoundError, match="worker 'w2' not found"):
         await anext(there.stream("WatchWorker", wire.WatchWorkerRequest(worker="w2")))
 
 
@@ -144,12 +144,12 @@ async def test_nobody_of_an_unknown_name_is_drained(there, name):
         ("DrainWorker", wire.DrainWorkerRequest(worker=name)),
         ("UndrainWorker", wire.UndrainWorkerRequest(worker=name)),
     ):
-        with pytest.raises(NotFound, match="not found"):
+        with pytest.raises(NotFoundError, match="not found"):
             await there(call, request)
 
 
 async def test_a_reason_is_one_line(there):
-    with pytest.raises(InvalidArgument, match="reason"):
+    with pytest.raises(InvalidArgumentError, match="reason"):
         await there("DrainWorker", wire.DrainWorkerRequest(worker="w1", reason="a\nb"))
 
 

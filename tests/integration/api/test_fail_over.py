@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
-from schedd.api.errors import OutcomeUnclear
+from schedd.api.errors import OutcomeUnknownError
 from schedd.core.ids import Timeline
 from schedd.core.runs.lifecycle import LIVE
 from schedd.store.schema import migrate
@@ -68,7 +68,7 @@ async def test_a_change_whose_ok_waited_across_a_promotion_is_unknown(
 
     await handed_out(api)
     api.lines.revoke = promoted_meanwhile
-    with pytest.raises(OutcomeUnclear) as unknown:
+    with pytest.raises(OutcomeUnknownError) as unknown:
         await api(change, CHANGES[change])
     assert (unknown.value.reason, bool(unknown.value.remedy)) == ("FAILED_OVER", True)
 
@@ -77,5 +77,5 @@ async def test_a_server_that_was_replaced_vouches_for_nothing(api: Any) -> None:
     """P3.13: cut off with us, it knows of no newer primary; the leader's map does."""
     await handed_out(api)
     api.cluster.now = replace(api.cluster.now, timeline=Timeline(2))
-    with pytest.raises(OutcomeUnclear):
+    with pytest.raises(OutcomeUnknownError):
         await api("PauseJob", wire.PauseJobRequest(job="j"))

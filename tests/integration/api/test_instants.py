@@ -14,7 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.api.errors import InvalidArgument, NotFound
+from schedd.api.errors import InvalidArgumentError, NotFoundError
 from schedd.api.jobs import stored_jobs
 from schedd.core.runs.model import LiveRun, Timer
 from schedd.core.runs.records import JobRecord
@@ -400,9 +400,9 @@ async def test_with_the_row_of_what_overlapped_removed_it_says_that_there_is_no_
 
 async def test_what_can_t_be_asked_is_refused(past):
     await past.made()
-    with pytest.raises(InvalidArgument, match="at: is missing"):
+    with pytest.raises(InvalidArgumentError, match="at: is missing"):
         await past.api("ExplainInstant", wire.ExplainInstantRequest(job="j"))
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await past.api(
             "ExplainInstant", wire.ExplainInstantRequest(job="k", at=Timestamp(seconds=1))
         )

@@ -16,12 +16,12 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.api.errors import (
-    Aborted,
-    AlreadyExists,
+    AbortedError,
+    AlreadyExistsError,
     CallError,
-    InvalidArgument,
-    NotFound,
-    OutcomeUnclear,
+    InvalidArgumentError,
+    NotFoundError,
+    OutcomeUnknownError,
 )
 from schedd.core.events import EndedUnreported, RunsMissed
 from schedd.core.jobs.definition import Overlap
@@ -97,7 +97,7 @@ async def test_a_page_token_goes_with_its_list_alone(api):
         ("ListAudit", ListAuditRequest(page_token=token)),
         ("ListJobs", wire.ListJobsRequest(page_token=token + "x")),
     ):
-        with pytest.raises(InvalidArgument) as refused:
+        with pytest.raises(InvalidArgumentError) as refused:
             await api(call, request)
         assert refused.value.reason == "BAD_PAGE_TOKEN"
 
@@ -116,7 +116,7 @@ async def test_the_audit_has_what_a_job_was_and_what_it_is(api):
 
 async def test_the_audit_has_why_a_job_was_deleted(api):
     await api("CreateJob", create(job()))
-    with pytest.raises(InvalidArgument, match="note"):
+    with pytest.raises(InvalidArgumentError, match="note"):
         await api("DeleteJob", wire.DeleteJobRequest(job="j", note="two\nlines"))
     await api("DeleteJob", wire.DeleteJobRequest(job="j", note="nobody reads it"))
     request = ListAuditRequest(object="job/default/j", action="delete")
@@ -161,7 +161,7 @@ async def test_an_old_etag_inside_the_job_guards_it_too(api):
     read = await api("CreateJob", create(job()))
     await api("UpdateJob", update(job(timeout=Duration(seconds=9)), "timeout"))
     read.timeout.seconds = 5
-    with pytest.raises(Aborted):
+    with pytest.raises(AbortedError):
         await api("UpdateJob", update(read, "timeout"))
 
 
@@ -169,10 +169,10 @@ async def test_of_two_etags_each_must_be_the_jobs(api):
     read = await api("CreateJob", create(job()))
     now = await api("UpdateJob", update(job(timeout=Duration(seconds=9)), "timeout"))
     read.timeout.seconds = 5
-    with pytest.raises(Aborted):
+    with pytest.raises(AbortedError):
         await api("UpdateJob", update(read, "timeout", etag=now.etag))
     read.etag = "nonsense"
-    with pytest.raises(Aborted):
+    with pytest.raises(AbortedError):
         await api("UpdateJob", update(read, "*", etag=now.etag))
 
 
@@ -181,7 +181,7 @@ async def test_an_edit_that_names_one_job_and_bears_the_id_of_another_is_refused
     other = await api("CreateJob", create(job("other")))
     changed = job("mine", job_id=other.job_id, slots=3)
     for paths in (("slots",), ("*",)):
-        with pytest.raises(InvalidArgument) as refused:
+        with pytest.raises(InvalidArgumentError) as refused:
             await api("UpdateJob", update(changed, *paths))
         assert refused.value.reason == "JOB_ID_MISMATCH"
     for name in ("mine", "other"):
@@ -194,7 +194,7 @@ async def test_an_edit_that_names_one_job_and_bears_the_id_of_another_is_refused
 
 async def test_a_trial_of_a_taken_name_says_so(api):
     await api("CreateJob", create(job()))
-    with pytest.raises(AlreadyExists):
+    with pytest.raises(AlreadyExistsError):
         await api("CreateJob", wire.CreateJobRequest(job=job(), validate_only=True))
 
 
@@ -204,20 +204,20 @@ async def test_a_schedule_that_has_ended_is_refused_and_one_that_ends_later_may_
         stamp.FromDatetime(api.clock.now() + timedelta(minutes=minutes))
         return stamp
 
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgumentError) as refused:
         await api("CreateJob", create(job(end=ending(-1))))
     assert [one.field for one in refused.value.violations] == ["end"]
     await api("CreateJob", create(job(end=ending(5))))
     api.clock.ahead = timedelta(minutes=10)
     edited = await api("UpdateJob", update(job(timeout=Duration(seconds=9)), "timeout"))
     assert edited.timeout.seconds == 9
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         await api("UpdateJob", update(job(every=Duration(seconds=9)), "every"))
 
 
 async def test_a_name_is_taken_once(api):
     await api("CreateJob", create(job()))
-    with pytest.raises(AlreadyExists) as refused:
+    with pytest.raises(AlreadyExistsError) as refused:
         await api("CreateJob", create(job()))
     assert refused.value.reason == "NAME_TAKEN"
 
@@ -226,17 +226,17 @@ async def test_the_same_key_and_body_give_the_same_job_another_body_is_refused(a
     first = await api("CreateJob", create(job(), "k"))
     again = await api("CreateJob", create(job(), "k"))
     assert again.job_id == first.job_id
-    with pytest.raises(AlreadyExists) as refused:
+    with pytest.raises(AlreadyExistsError) as refused:
         await api("CreateJob", create(job("other"), "k"))
     assert refused.value.reason == "IDEMPOTENCY_KEY_REUSED"
     assert "idempotency key 'k' was already used" in str(refused.value)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await api("GetJob", wire.GetJobRequest(job="other"))
 
 
 async def test_checking_only_stores_nothing(api):
     await api("CreateJob", wire.CreateJobRequest(job=job(), validate_only=True))
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await api("GetJob", wire.GetJobRequest(job="j"))
 
 
@@ -257,7 +257,7 @@ async def test_checking_only_stores_nothing(api):
     ],
 )
 async def test_a_wrong_job_is_refused_with_its_fields_and_nothing_is_stored(api, wrong):
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgumentError) as refused:
         await api("CreateJob", create(wrong))
     assert refused.value.violations
     assert await api.world.sql("SELECT 1 FROM jobs") == []
@@ -319,14 +319,14 @@ async def test_a_page_token_of_another_filter_is_refused(api):
     assert [each.name for each in (await api("ListJobs", request)).jobs] == ["a"]
     for other in ("", "paused:true"):
         request.filter = other
-        with pytest.raises(InvalidArgument) as refused:
+        with pytest.raises(InvalidArgumentError) as refused:
             await api("ListJobs", request)
         assert refused.value.reason == "BAD_PAGE_TOKEN"
 
 
 @pytest.mark.parametrize("token", ["x", "Ü", "W10=", "eyJhIjogMX0=", "[" * 5000])
 async def test_a_page_token_of_nobody_is_refused(api, token):
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         await api("ListJobs", wire.ListJobsRequest(page_token=token))
 
 
@@ -353,14 +353,14 @@ async def test_an_edit_to_on_demand_takes_what_was_said_of_instants_away(api):
 async def test_an_edit_of_what_was_seen_fails_when_it_has_changed(api):
     made = await api("CreateJob", create(job()))
     await api("UpdateJob", update(job(slots=2), "slots", etag=made.etag))
-    with pytest.raises(Aborted):
+    with pytest.raises(AbortedError):
         await api("UpdateJob", update(job(slots=3), "slots", etag=made.etag))
 
 
 @pytest.mark.parametrize("paths", [(), ("nothing",), ("name",), ("retry.nothing",), ("cron.x",)])
 async def test_a_mask_that_means_nothing_is_refused(api, paths):
     await api("CreateJob", create(job()))
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         await api("UpdateJob", update(job(), *paths))
 
 
@@ -378,7 +378,7 @@ async def test_an_edit_that_leaves_nothing_out_counts_nothing_and_one_that_is_re
     await api("CreateJob", create(job(every=Duration(seconds=60))))
     await api("UpdateJob", update(job(every=Duration(seconds=3600)), "every"))
     api.clock.ahead = timedelta(hours=2)
-    with pytest.raises(Aborted):
+    with pytest.raises(AbortedError):
         await api("UpdateJob", update(job(every=Duration(seconds=60)), "every", etag="another"))
     assert api.events == []
 
@@ -417,7 +417,7 @@ async def test_the_waiting_runs_of_a_deleted_job_are_counted_as_ended_and_what_r
     runs, *_ = await me.store.owner.live_runs([*me.epochs], list(LIVE))
     await me.assigned(draft(runs, generation=1, overlap=Overlap.ALLOW, overlap_limit=0))
 
-    with pytest.raises(Aborted):
+    with pytest.raises(AbortedError):
         await api("DeleteJob", wire.DeleteJobRequest(job="j", etag="another"))
     assert api.events == []
     await api("DeleteJob", wire.DeleteJobRequest(job="j"))
@@ -446,7 +446,7 @@ async def test_a_job_that_only_a_newer_version_can_read_is_deleted_all_the_same(
     newer = job(cron=["0 3 * * *"], cron_dialect=99).SerializeToString()
     await api.world.sql("UPDATE jobs SET spec = %s", newer)
     await api("DeleteJob", wire.DeleteJobRequest(job="j"))
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await api("GetJob", wire.GetJobRequest(job="j"))
     assert await api.rows("j") == []
 
@@ -504,7 +504,7 @@ async def test_a_pause_waits_for_what_may_still_start_and_says_when_it_cannot_kn
         await asyncio.Event().wait()
 
     api.lines.revoke = never
-    with pytest.raises(OutcomeUnclear):
+    with pytest.raises(OutcomeUnknownError):
         await api("PauseJob", wire.PauseJobRequest(job="j"), deadline=0.05)
 
 
@@ -540,7 +540,7 @@ async def test_an_edit_that_was_made_already_still_waits_for_older_attempts_alon
 async def test_a_pause_with_an_etag_is_of_the_job_that_was_seen(api):
     seen = await api("CreateJob", create(job("etl")))
     edited = await api("UpdateJob", update(job_pb2.Job(name="etl", slots=2), "slots"))
-    with pytest.raises(Aborted, match="was changed meanwhile"):
+    with pytest.raises(AbortedError, match="was changed meanwhile"):
         await api("PauseJob", wire.PauseJobRequest(job="etl", etag=seen.etag))
     assert not (await api("GetJob", wire.GetJobRequest(job="etl"))).paused
     assert (await api("PauseJob", wire.PauseJobRequest(job="etl", etag=edited.etag))).paused
@@ -564,7 +564,7 @@ async def test_an_etag_guards_against_an_edit_that_comes_between(api, monkeypatc
         return await plain(self, *arguments)
 
     monkeypatch.setattr(type(store), name, after_an_edit)
-    with pytest.raises(Aborted, match="was changed meanwhile"):
+    with pytest.raises(AbortedError, match="was changed meanwhile"):
         await api(call, request)
     kept = await api("GetJob", wire.GetJobRequest(job="etl"))
     assert (kept.slots, kept.paused) == (2, False)
@@ -637,7 +637,7 @@ async def test_a_deleted_job_gives_its_name_free_and_cancels_what_waits(api):
     await api("TriggerJob", wire.TriggerJobRequest(job="j", delay=Duration(seconds=3600)))
     await api("DeleteJob", wire.DeleteJobRequest(job="j"))
     assert await api.rows("j") == [("CANCELLED", "DELETED", 1)]
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await api("TriggerJob", wire.TriggerJobRequest(job="j"))
     await api("CreateJob", create(job()))
 
@@ -648,7 +648,7 @@ async def test_a_trigger_with_a_key_starts_one_run(api):
     first = await api("TriggerJob", ask)
     again = await api("TriggerJob", ask)
     assert (again.run_id, first.trigger) == (first.run_id, run_pb2.Run.TRIGGER_MANUAL)
-    with pytest.raises(AlreadyExists):
+    with pytest.raises(AlreadyExistsError):
         await api("TriggerJob", wire.TriggerJobRequest(job="j", idempotency_key="k"))
     assert len(await api.rows("j")) == 1
 
@@ -682,5 +682,5 @@ async def test_the_next_instants_of_a_job_end_where_its_schedule_does(api):
     answer = await api("ListNextInstants", wire.ListNextInstantsRequest(job="j", count=3))
     seconds = [each.scheduled_at.seconds for each in answer.instants]
     assert [b - a for a, b in pairwise(seconds)] == [60, 60]
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         await api("ListNextInstants", wire.ListNextInstantsRequest(job="j", count=1_001))

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from schedd.api.errors import Aborted, CallError, FailedPrecondition, InvalidArgument, NotFound
+from schedd.api.errors import (
+    AbortedError,
+    CallError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+)
 from schedd.core.cluster.partition import shard_of_pool
 from schedproto.v1 import job_pb2, run_service_pb2
 from schedproto.v1 import job_service_pb2 as wire
@@ -45,7 +51,7 @@ async def test_a_pool_is_made_changed_and_told_of(api: Any) -> None:
     changed = await set_pool(api, limit=2, version=1)
     assert (changed.limit, changed.HasField("rate"), changed.version) == (2, False, 2)
     assert api.nudged.shards[-1] == HERE
-    with pytest.raises(Aborted, match="was changed meanwhile"):
+    with pytest.raises(AbortedError, match="was changed meanwhile"):
         await set_pool(api, limit=9, version=1)
     assert (await set_pool(api, limit=9, dry=True)).version == 3
     assert (await get(api)).limit == 2
@@ -67,7 +73,7 @@ async def test_a_pool_is_made_changed_and_told_of(api: Any) -> None:
 async def test_what_no_pool_can_be_is_refused_by_its_field(
     api: Any, says: dict[str, Any], field: str
 ) -> None:
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgumentError) as refused:
         await set_pool(api, **says)
     assert [each.field for each in refused.value.violations] == [field]
 
@@ -78,14 +84,14 @@ async def test_a_job_goes_where_its_pool_is_and_back(api: Any) -> None:
     [[there]] = await api.world.sql("SELECT shard FROM timers")
     assert there == HERE
     assert (await get(api)).jobs == 1
-    with pytest.raises(FailedPrecondition, match="used by j") as refused:
+    with pytest.raises(FailedPreconditionError, match="used by j") as refused:
         await api("DeletePool", pools.DeletePoolRequest(pool="p"))
     assert "--pool ''" in refused.value.remedy
     out = wire.UpdateJobRequest(job=job_pb2.Job(name="j"), update_mask=FieldMask(paths=["pool"]))
     assert not (await api("UpdateJob", out)).pool
     assert (await get(api)).jobs == 0
     await api("DeletePool", pools.DeletePoolRequest(pool="p"))
-    with pytest.raises(NotFound, match="pool 'p' not found"):
+    with pytest.raises(NotFoundError, match="pool 'p' not found"):
         await get(api)
 
 
@@ -97,12 +103,16 @@ async def test_a_pool_that_a_submitted_run_keeps_is_waited_for_or_the_run_is_can
     spec = job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"]), pool="p")
     run = await api("SubmitRun", run_service_pb2.SubmitRunRequest(spec=spec, name="named"))
     delete = pools.DeletePoolRequest(pool="p")
-    with pytest.raises(FailedPrecondition, match=f"used by submitted run {run.run_id}") as refused:
+    with pytest.raises(
+        FailedPreconditionError, match=f"used by submitted run {run.run_id}"
+    ) as refused:
         await api("DeletePool", delete)
     assert "schedctl run cancel RUN" in refused.value.remedy
     assert "job patch" not in refused.value.remedy
     await create(api)
-    with pytest.raises(FailedPrecondition, match=f"used by j, submitted run {run.run_id}") as both:
+    with pytest.raises(
+        FailedPreconditionError, match=f"used by j, submitted run {run.run_id}"
+    ) as both:
         await api("DeletePool", delete)
     assert "--pool ''; wait until submitted runs have ended" in both.value.remedy
 

@@ -14,11 +14,11 @@ from google.protobuf.duration_pb2 import Duration
 
 from schedd.api import calls
 from schedd.api.errors import (
-    AlreadyExists,
+    AlreadyExistsError,
     CallError,
-    FailedPrecondition,
-    InvalidArgument,
-    NotFound,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
 )
 from schedd.api.services import Caller
 from schedd.core.cluster.cluster_events import EventKind
@@ -26,7 +26,7 @@ from schedd.core.cluster.membership import EMPTY_VIEW
 from schedd.core.events import EndedUnreported
 from schedd.core.ids import JobId
 from schedd.core.runs.lifecycle import LIVE, Reason, State
-from schedd.core.runs.model import AuditEntry, Incarnation, Verdict
+from schedd.core.runs.model import AuditRecord, Incarnation, Verdict
 from schedd.core.runs.records import WorkerView
 from schedd.runtime.job_codec import definition_of
 from schedd.store.connection.database import in_transaction
@@ -76,7 +76,7 @@ async def test_the_same_key_and_body_give_the_same_run(api):
     first = await api("SubmitRun", submit(idempotency_key="k"))
     again = await api("SubmitRun", submit(idempotency_key="k", request_id="another try"))
     assert again.run_id == first.run_id
-    with pytest.raises(AlreadyExists):
+    with pytest.raises(AlreadyExistsError):
         await api("SubmitRun", submit(idempotency_key="k", name="other"))
     assert len(await api.world.sql("SELECT 1 FROM runs")) == 1
 
@@ -97,7 +97,7 @@ async def test_the_same_key_and_body_give_the_same_run(api):
     ],
 )
 async def test_a_wrong_submit_is_refused_and_nothing_is_stored(api, wrong):
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         await api("SubmitRun", wrong)
     assert await api.world.sql("SELECT 1 FROM jobs") == []
 
@@ -155,7 +155,7 @@ async def test_what_has_succeeded_cannot_be_cancelled(api):
     [live] = await me.store.owner.live_runs([*me.epochs], list(LIVE))
     [assigned] = await me.assigned(draft(live, generation=1))
     await me.store.results.accept([report(assigned)])
-    with pytest.raises(FailedPrecondition):
+    with pytest.raises(FailedPreconditionError):
         await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id))
 
 
@@ -179,10 +179,10 @@ async def test_lists_go_on_where_they_ended_and_keep_to_their_states(api):
 @pytest.mark.parametrize("name", ["GetRun", "CancelRun", "ListAttempts", "ExplainRun"])
 async def test_a_run_that_is_none_is_not_found_or_refused(api, name):
     request = getattr(wire, f"{name}Request")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await api(name, request(run_id=str(uuid4())))
     for wrong in ("", "x", "Ü" * 5_000):
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(InvalidArgumentError):
             await api(name, request(run_id=wrong))
 
 
@@ -205,8 +205,8 @@ async def test_an_attempt_that_a_run_hasnt_has_no_log(api, follow):
     run = await api("SubmitRun", submit())
     [read] = [call for full, call in calls.STREAMING.items() if full.endswith(".ReadLogs")]
     refusals = {
-        5: (NotFound, "attempt with token 5"),
-        -1: (InvalidArgument, "fencing_token: -1 is out of range"),
+        5: (NotFoundError, "attempt with token 5"),
+        -1: (InvalidArgumentError, "fencing_token: -1 is out of range"),
     }
     for token, (error, text) in refusals.items():
         asked = wire.ReadLogsRequest(run_id=run.run_id, fencing_token=token, follow=follow)
@@ -228,7 +228,7 @@ async def test_a_cancel_that_changes_nothing_is_no_line_of_the_audit(api):
         await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id))
     done = await api("SubmitRun", submit())
     await api.world.sql("UPDATE runs SET state = 'SUCCEEDED' WHERE run_id = %s", done.run_id)
-    with pytest.raises(FailedPrecondition, match="ended already"):
+    with pytest.raises(FailedPreconditionError, match="ended already"):
         await api("CancelRun", wire.CancelRunRequest(run_id=done.run_id, reason="late"))
     page = await api("ListAudit", cluster_service_pb2.ListAuditRequest(action="cancel"))
     assert [entry.run_id for entry in page.entries] == [run.run_id]
@@ -338,7 +338,7 @@ async def test_why_a_run_waits_whose_only_worker_is_lost_or_drained_and_not_ther
     lost = await why()
     assert lost.answer == f"{nobody}; w9 could, but is lost"
     assert lost.remedy == "start worker w9 again"
-    entry = AuditEntry("ops", "drain", "worker", "ok")
+    entry = AuditRecord("ops", "drain", "worker", "ok")
     for name in ("w8", "w9"):
         await store.drain(name, "ops", "", lambda *_: entry)
     found = await why()

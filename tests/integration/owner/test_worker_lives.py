@@ -17,7 +17,7 @@ from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.cluster.cluster_events import EventKind
 from schedd.core.cluster.worker_liveness import Departures
 from schedd.core.ids import IncarnationId, TenureId
-from schedd.core.runs.model import AuditEntry, Incarnation, Tenure
+from schedd.core.runs.model import AuditRecord, Incarnation, Tenure
 from schedd.core.runs.records import Drain
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_sessions import Greeting, Turned
@@ -117,8 +117,8 @@ async def test_a_second_member_finds_the_lease_and_makes_no_other(place: Place):
 
 
 async def test_a_drain_is_of_the_name_so_the_next_incarnation_is_told_too(place: Place):
-    def entry(before: Drain | None, after: Drain | None) -> AuditEntry:
-        return AuditEntry("ops", "drain", "worker/w", "ok")
+    def entry(before: Drain | None, after: Drain | None) -> AuditRecord:
+        return AuditRecord("ops", "drain", "worker/w", "ok")
 
     first, line = someone(), RecordingLine()
     await place.greeting.greet(first, [])

@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from schedd.core.ids import TenureId, chained_run_id, redriven_run_id
-from schedd.core.jobs.chains import OF_SCHEDULES, After, Wanted, When
+from schedd.core.jobs.chains import OF_SCHEDULES, ChainParents, Wanted, When
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun, Trigger
@@ -64,7 +64,7 @@ async def joined(
     shards = sorted({job.shard for job in jobs})
     due = await me.store.chains.due(shards)
     wanted = [
-        Wanted(one, 1, After((), when), Priority.MEDIUM.value, payload, once)
+        Wanted(one, 1, ChainParents((), when), Priority.MEDIUM.value, payload, once)
         for one in due
         if one.child in {job.definition.job_id for job in jobs}
     ]
@@ -150,7 +150,7 @@ async def test_who_has_lost_the_shard_makes_nothing_and_the_next_owner_does(worl
     claim = old.claim(b.shard)
     await old.store.membership.fence_own(old.tenure)
     await new.take()
-    wanted = [Wanted(due, 1, After((), When.SUCCESS), 2)]
+    wanted = [Wanted(due, 1, ChainParents((), When.SUCCESS), 2)]
     assert await old.store.chains.join(claim, wanted) == []
     assert await runs_of(world, b) == []
     [run] = await joined(new, b)
@@ -190,7 +190,7 @@ async def test_two_looks_at_once_make_one_run(world: World) -> None:
     a, b = await world.job(name="a"), await chained(world, "b", "a")
     await ended(me, a)
     [due] = await me.store.chains.due([b.shard])
-    wanted = [Wanted(due, 1, After((), When.SUCCESS), 2)]
+    wanted = [Wanted(due, 1, ChainParents((), When.SUCCESS), 2)]
     answers = await asyncio.gather(
         *(me.store.chains.join(me.claim(b.shard), wanted) for _ in range(3))
     )
@@ -205,7 +205,7 @@ async def test_what_arrives_while_a_join_is_judged_is_due_at_once(world: World) 
     await ended(me, a)
     [seen] = await me.store.chains.due([c.shard])
     await ended(me, b)
-    wanted = [Wanted(seen, 1, After((), When.SUCCESS), 2)]
+    wanted = [Wanted(seen, 1, ChainParents((), When.SUCCESS), 2)]
     assert await me.store.chains.join(me.claim(c.shard), wanted) == []
     await me.store.chains.put_off(me.claim(c.shard), [seen], timedelta(hours=1))
     [due] = await me.store.chains.due([c.shard])
@@ -353,11 +353,11 @@ async def test_nothing_is_judged_by_an_old_definition_nor_while_the_cluster_is_p
     await ended(me, a)
     [due] = await me.store.chains.due([b.shard])
     await world.sql("UPDATE cluster SET paused = true")
-    wanted = [Wanted(due, 1, After((), When.SUCCESS), 2)]
+    wanted = [Wanted(due, 1, ChainParents((), When.SUCCESS), 2)]
     assert await me.store.chains.join(me.claim(b.shard), wanted) == []
     assert await me.store.chains.due([b.shard]) == []
     await world.sql("UPDATE cluster SET paused = false")
-    old = [Wanted(due, 7, After((), When.SUCCESS), 2)]
+    old = [Wanted(due, 7, ChainParents((), When.SUCCESS), 2)]
     assert await me.store.chains.join(me.claim(b.shard), old) == []
     assert await runs_of(world, b) == []
     assert len(await me.store.chains.join(me.claim(b.shard), wanted)) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import AuditEntry, Firing, LiveRun, Trigger
+from schedd.core.runs.model import AuditRecord, Firing, LiveRun, Trigger
 from schedd.core.runs.records import FailedTooOften, JobRecord, Resumption, TimerEdit
 from support.store import (
     MINUTE,
@@ -92,7 +92,7 @@ async def test_what_a_pause_of_the_cluster_skips_gives_its_turn_back(world: Worl
     job = await world.job(due=soon)
     [early] = (await me.fire(last(job))).runs
 
-    def told(_before: object, _after: object) -> AuditEntry:
+    def told(_before: object, _after: object) -> AuditRecord:
         return ok("pause")
 
     await world.store.pauses.pause("ann", "", told)

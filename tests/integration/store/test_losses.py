@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from schedd.api.views import cluster_event
-from schedd.core.cluster.cluster_events import ClusterEvent, EventKind, text_of
+from schedd.core.cluster.cluster_events import ClusterEventRecord, EventKind, text_of
 from schedd.core.ids import IncarnationId, TenureId, Term
 from schedd.core.runs.model import Incarnation, Tenure
 from schedd.store.cluster.workers import forget_lost
@@ -32,7 +32,7 @@ async def seen(world: World, one: Incarnation) -> Incarnation:
     return stored
 
 
-async def events(world: World) -> list[ClusterEvent]:
+async def events(world: World) -> list[ClusterEventRecord]:
     return await world.store.membership.events_after(0)
 
 

@@ -10,13 +10,13 @@ from sqlalchemy import Connection, event
 
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import AuditEntry, Trigger
+from schedd.core.runs.model import AuditRecord, Trigger
 from schedd.core.timers.cluster_pauses import Pauses
 from support.store import World, draft, firing, manual_run, ok, wait_for_waiter
 
 
-def told(before: Pauses, after: Pauses) -> AuditEntry:
-    return AuditEntry("ann", "pause", "cluster", "ok", before=str(before), after=str(after))
+def told(before: Pauses, after: Pauses) -> AuditRecord:
+    return AuditRecord("ann", "pause", "cluster", "ok", before=str(before), after=str(after))
 
 
 async def test_nothing_fires_while_the_cluster_is_paused(world: World) -> None:

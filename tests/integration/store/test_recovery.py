@@ -17,7 +17,7 @@ from schedd.core.ids import BackfillId, RedriveId, Term, child_run_id
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.broadcast import Closing
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import AuditEntry, LiveRun, Verdict
+from schedd.core.runs.model import AuditRecord, LiveRun, Verdict
 from schedd.core.runs.records import JobRecord, Unstarted
 from schedd.core.runs.redrive import LetterFilter
 from schedd.core.runs.redrive import RedriveRequest as RedriveWish
@@ -35,8 +35,8 @@ from support.wait import PATIENCE, wait_until_async
 HOUR = timedelta(hours=1)
 
 
-def told(before: Pauses, after: Pauses) -> AuditEntry:
-    return AuditEntry("ann", "resume", "cluster", "ok", before=str(before), after=str(after))
+def told(before: Pauses, after: Pauses) -> AuditRecord:
+    return AuditRecord("ann", "resume", "cluster", "ok", before=str(before), after=str(after))
 
 
 async def marked(world: World, ago: timedelta) -> datetime:
@@ -103,7 +103,7 @@ async def test_a_term_that_is_over_marks_and_holds_nothing(world: World) -> None
     assert await store.mark(old) is None
     assert await store.begin(old, None, lambda *_: "", told) is None
     assert await store.end(old, [new_run(await world.job(), START).key], "", "") is None
-    assert not await store.tell(old, AuditEntry("schedd", "lose-tail", "cluster", "ok"))
+    assert not await store.tell(old, AuditRecord("schedd", "lose-tail", "cluster", "ok"))
     assert await world.sql("SELECT marked_at, paused FROM cluster") == [(None, False)]
 
 

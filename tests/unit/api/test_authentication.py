@@ -14,14 +14,14 @@ import pytest
 from schedd.api import deadlines
 from schedd.api.auth import authentication
 from schedd.api.auth.authentication import MOST, Authentication
-from schedd.api.errors import InvalidArgument, OutOfTouch, Unauthenticated
+from schedd.api.errors import InvalidArgumentError, MemberUnavailableError, UnauthenticatedError
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.access_tokens import AccessToken, text_of
-from schedd.core.jobs.rights import ANONYMOUS, Identity, IdentityKind, Role
+from schedd.core.jobs.access_tokens import AccessTokenRecord, text_of
+from schedd.core.jobs.rights import ANONYMOUS, CallerIdentity, IdentityKind, Role
 from schedkit.errors import Unavailable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-CERTIFIED = Identity(IdentityKind.WORKER, "w1", until=NOW + timedelta(days=1))
+CERTIFIED = CallerIdentity(IdentityKind.WORKER, "w1", until=NOW + timedelta(days=1))
 
 
 class Place:
@@ -29,33 +29,33 @@ class Place:
 
     def __init__(self, *, demanded: bool = True) -> None:
         self.now, self.looked = NOW, 0
-        self.rows: dict[AccessTokenId, AccessToken] = {}
+        self.rows: dict[AccessTokenId, AccessTokenRecord] = {}
         here = cast("Any", self), cast("Any", Clock(self))
         self.authentication = Authentication(*here, demanded=demanded)
 
-    async def find(self, token: AccessTokenId) -> AccessToken | None:
+    async def find(self, token: AccessTokenId) -> AccessTokenRecord | None:
         self.looked += 1
         return self.rows.get(token)
 
-    async def find_all(self, tokens: Collection[AccessTokenId]) -> list[AccessToken]:
+    async def find_all(self, tokens: Collection[AccessTokenId]) -> list[AccessTokenRecord]:
         found = [await self.find(token) for token in tokens]
         return [row for row in found if row is not None]
 
-    def token(self, **changes: Any) -> tuple[AccessToken, str]:
+    def token(self, **changes: Any) -> tuple[AccessTokenRecord, str]:
         token_id = AccessTokenId(uuid4())
         text, digest = text_of(token_id, bytes(32))
         until = NOW + timedelta(days=1)
         given = "alice", Role.OPERATOR, ("billing",)
-        plain = AccessToken(token_id, digest, *given, NOW, "root", until)
+        plain = AccessTokenRecord(token_id, digest, *given, NOW, "root", until)
         self.rows[token_id] = replace(plain, **changes)
         return self.rows[token_id], text
 
-    async def known(self, text: str, *, lately: bool = False) -> Identity:
+    async def known(self, text: str, *, lately: bool = False) -> CallerIdentity:
         sent = (f"Bearer {text}",)
         return await self.authentication.of(sent, lambda: CERTIFIED, lately=lately)
 
     async def refused(self, text: str, *, lately: bool = False) -> str:
-        with pytest.raises(Unauthenticated) as refusal:
+        with pytest.raises(UnauthenticatedError) as refusal:
             await self.known(text, lately=lately)
         return refusal.value.reason
 
@@ -64,11 +64,11 @@ class Away:
     """A database that isn't there."""
 
     @staticmethod
-    async def refuses(_: AccessTokenId) -> AccessToken | None:
+    async def refuses(_: AccessTokenId) -> AccessTokenRecord | None:
         raise Unavailable("the database isn't there")
 
     @staticmethod
-    async def hangs(_: AccessTokenId) -> AccessToken | None:
+    async def hangs(_: AccessTokenId) -> AccessTokenRecord | None:
         return await asyncio.Future()
 
 
@@ -83,7 +83,7 @@ class Clock:
 async def test_of_two_tokens_it_isnt_guessed_which_is_meant() -> None:
     place = Place()
     both = tuple(f"Bearer {place.token()[1]}" for _ in range(2))
-    with pytest.raises(InvalidArgument, match="Authorization: is given twice"):
+    with pytest.raises(InvalidArgumentError, match="Authorization: is given twice"):
         await place.authentication.of(both, lambda: CERTIFIED)
     assert place.looked == 0
 
@@ -124,7 +124,7 @@ async def test_what_is_over_is_told_to_who_knows_the_secret() -> None:
 
 @pytest.mark.parametrize("sent", ["", "Basic YTpi", "Bearer", "Bearer ", "Bearer schedd_x"])
 async def test_a_wrong_header_is_refused_whatever_certificate_comes_with_it(sent: str) -> None:
-    with pytest.raises(Unauthenticated):
+    with pytest.raises(UnauthenticatedError):
         await Place().authentication.of((sent,), lambda: CERTIFIED)
 
 
@@ -166,7 +166,7 @@ async def test_who_was_known_lately_is_known_without_a_database_for_what_needs_n
     assert (await place.known(text, lately=True)).actor == "user/alice"
     assert await place.refused(other, lately=True) == "TOKEN_REVOKED"
     for each, lately in ((text, False), (never_seen, True)):
-        with pytest.raises((Unavailable, OutOfTouch)):
+        with pytest.raises((Unavailable, MemberUnavailableError)):
             await place.known(each, lately=lately)
     place.now += timedelta(days=2)
     assert await place.refused(text, lately=True) == "TOKEN_EXPIRED"
@@ -184,7 +184,7 @@ async def test_a_database_that_answers_late_is_heard_by_the_next_who_asks(
     await place.authentication.of_token(text)
     answers = asyncio.Event()
 
-    async def late(_: AccessTokenId) -> AccessToken | None:
+    async def late(_: AccessTokenId) -> AccessTokenRecord | None:
         await answers.wait()
         return replace(token, revoked_at=NOW)
 
@@ -228,7 +228,7 @@ async def test_a_stream_ends_with_what_its_reader_was_known_by() -> None:
     await place.authentication.check(CERTIFIED)
     place.now += timedelta(days=1)
     for over in (who, CERTIFIED):
-        with pytest.raises(Unauthenticated):
+        with pytest.raises(UnauthenticatedError):
             await place.authentication.check(over)
 
 
@@ -236,9 +236,9 @@ async def test_without_a_token_the_certificate_counts_until_it_ends() -> None:
     place = Place()
     assert await place.authentication.of((), lambda: CERTIFIED) is CERTIFIED
     place.now += timedelta(days=1)
-    with pytest.raises(Unauthenticated, match="has expired"):
+    with pytest.raises(UnauthenticatedError, match="has expired"):
         await place.authentication.of((), lambda: CERTIFIED)
-    with pytest.raises(Unauthenticated, match="credentials are missing"):
+    with pytest.raises(UnauthenticatedError, match="credentials are missing"):
         await place.authentication.of((), lambda: None)
 
 
@@ -259,7 +259,7 @@ async def test_a_certificate_that_names_nobody_is_told_from_none(
     uris: tuple[str, ...], said: str
 ) -> None:
     authentication = Place().authentication
-    with pytest.raises(Unauthenticated) as refusal:
+    with pytest.raises(UnauthenticatedError) as refusal:
         await authentication.of((), lambda: authentication.of_certificate(b"pem", uris))
     assert refusal.value.reason == "CERTIFICATE_NAMES_NOBODY"
     assert "the client certificate has no name that schedd knows" in refusal.value.message
@@ -307,7 +307,7 @@ async def test_unknown_tokens_share_statements(monkeypatch: pytest.MonkeyPatch) 
     place, sizes = Place(), []
     token, text = place.token()
 
-    async def find_all(tokens: Collection[AccessTokenId]) -> list[AccessToken]:
+    async def find_all(tokens: Collection[AccessTokenId]) -> list[AccessTokenRecord]:
         sizes.append(len(tokens))
         return [token] if token.id in tokens else []
 

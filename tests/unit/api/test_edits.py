@@ -14,7 +14,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.api.definitions import validation
-from schedd.api.errors import InvalidArgument
+from schedd.api.errors import InvalidArgumentError
 from schedd.api.jobs.jobs import update_job
 from schedd.api.services import Caller, Services
 from schedd.core.events import unheard
@@ -73,7 +73,7 @@ class Stored:
         return await update_job(cast("Services", self), Caller(TESTER, "test"), request)
 
     async def refused(self, *mask: str, **fields: Any) -> set[str]:
-        with pytest.raises(InvalidArgument) as refusal:
+        with pytest.raises(InvalidArgumentError) as refusal:
             await self.edited(*mask, **fields)
         return {each.field for each in refusal.value.violations}
 
@@ -116,7 +116,7 @@ async def test_a_schedule_that_is_edited_is_judged_whole_whatever_was_stored():
 
 
 async def test_an_end_by_a_signal_is_no_success_and_the_refusal_says_why():
-    with pytest.raises(InvalidArgument, match="an end by a signal is always a failure"):
+    with pytest.raises(InvalidArgumentError, match="an end by a signal is always a failure"):
         await Stored(shell=shell()).edited("shell", shell=shell(-15))
 
 
@@ -164,7 +164,7 @@ def test_what_an_older_owner_would_pass_over_is_of_a_level_that_it_leaves_alone(
 )
 def test_a_word_that_names_no_failure_is_refused_by_its_field(policy, field, told):
     job = job_pb2.Job(name="j", cron=["@daily"], shell=shell(), retry=job_pb2.RetryPolicy(**policy))
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgumentError) as refused:
         validation.check(job, NOW)
     [violation] = refused.value.violations
     assert violation.field == field
@@ -181,7 +181,7 @@ async def test_an_edit_of_other_things_leaves_the_dialect_as_it_was():
 
 
 async def test_a_dialect_cannot_be_edited():
-    with pytest.raises(InvalidArgument, match="cron_dialect: can't be edited"):
+    with pytest.raises(InvalidArgumentError, match="cron_dialect: can't be edited"):
         await Stored(shell=shell()).edited("cron_dialect", cron_dialect=2)
 
 
@@ -228,7 +228,7 @@ async def test_a_pause_that_a_manifest_asks_for_in_vain_is_refused_before_anythi
     ],
 )
 def test_the_one_of_several_expressions_that_is_wrong_is_named(fields, told):
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgumentError) as refused:
         validation.check(job_pb2.Job(name="j", shell=shell(), **fields), NOW)
     [violation] = refused.value.violations
     assert violation.field == "cron"
@@ -237,7 +237,7 @@ def test_the_one_of_several_expressions_that_is_wrong_is_named(fields, told):
 
 def test_a_note_of_no_pause_is_refused():
     wrong = job_pb2.Job(name="j", shell=shell(), cron=["@daily"], pause_note="disks")
-    with pytest.raises(InvalidArgument, match="pause_note: requires paused: true"):
+    with pytest.raises(InvalidArgumentError, match="pause_note: requires paused: true"):
         validation.check(wrong, NOW)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from schedd.api.errors import InvalidArgument
+from schedd.api.errors import InvalidArgumentError
 from schedd.api.field_bounds import MOST_COMING
 from schedd.api.jobs.cron_explain import explanation
 from schedproto.v1 import job_service_pb2 as wire
@@ -61,7 +61,7 @@ def test_an_h_is_that_of_the_job_which_is_named() -> None:
 def test_what_is_wrong_is_told_by_the_callers_own_field(
     expression: str, fields: dict[str, Any], field: str, problem: str
 ) -> None:
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgumentError) as refused:
         told(expression, **fields)
     [violation] = refused.value.violations
     assert violation.field == field

@@ -12,7 +12,7 @@ import pytest
 from schedd.api import deadlines
 from schedd.api.auth.authentication import Authentication
 from schedd.api.calls import UNARY
-from schedd.api.errors import OutcomeUnclear, OutOfTouch
+from schedd.api.errors import MemberUnavailableError, OutcomeUnknownError
 from schedd.api.services import Caller, Services
 from schedd.core.ids import AccessTokenId
 from schedd.core.jobs.access_tokens import text_of
@@ -36,7 +36,7 @@ async def test_a_read_that_gets_no_answer_ends_before_its_caller_gives_up_and_sa
         SimpleNamespace(store=SimpleNamespace(list_audit=silent), database_answered_at=boottime),
     )
     read = UNARY["schedd.v1.ClusterService.ListAudit"]
-    with pytest.raises(OutOfTouch, match="nothing was changed") as told:
+    with pytest.raises(MemberUnavailableError, match="nothing was changed") as told:
         await read(services, Caller(TESTER, "test", 0.6), wire.ListAuditRequest())
     assert told.value.reason == "DATABASE_SILENT"
     assert "doctor" in told.value.remedy
@@ -44,7 +44,7 @@ async def test_a_read_that_gets_no_answer_ends_before_its_caller_gives_up_and_sa
 
 async def test_a_read_ends_within_3_s_once_postgresql_is_silent_to_this_member() -> None:
     began = boottime()
-    with pytest.raises(OutOfTouch, match="PostgreSQL timed out: no answer within"):
+    with pytest.raises(MemberUnavailableError, match="PostgreSQL timed out: no answer within"):
         async with deadlines.read(20.0, lambda: began - 60):
             await asyncio.Event().wait()
     assert boottime() - began < 3
@@ -63,7 +63,7 @@ async def test_a_change_that_is_only_tried_ends_as_a_read() -> None:
     call = UNARY["schedd.v1.PoolService.SetPool"]
     pool = pool_service_pb2.Pool(namespace="default", name="gpus", limit=2)
     asked = pool_service_pb2.SetPoolRequest(pool=pool, validate_only=True)
-    with pytest.raises(OutOfTouch, match="nothing was changed"):
+    with pytest.raises(MemberUnavailableError, match="nothing was changed"):
         await call(services, Caller(TESTER, "test", 0.6), asked)
 
 
@@ -76,7 +76,7 @@ async def test_a_change_that_gets_no_answer_ends_as_one_that_may_have_happened(
     services = cast("Services", SimpleNamespace(pauses=SimpleNamespace(resume=silent)))
     change = UNARY["schedd.v1.ClusterService.ResumeCluster"]
     async with asyncio.timeout(5):
-        with pytest.raises(OutcomeUnclear, match="may have been made") as told:
+        with pytest.raises(OutcomeUnknownError, match="may have been made") as told:
             await change(services, Caller(TESTER, "test", deadline), wire.ResumeClusterRequest())
     assert told.value.reason == "OUTCOME_UNKNOWN"
     assert "idempotency key" in told.value.remedy
@@ -89,5 +89,5 @@ async def test_a_token_that_cant_be_looked_up_is_no_reason_to_wait_for_ever(
     store, clock = cast("Any", SimpleNamespace(find_all=silent)), cast("Any", None)
     text, _ = text_of(AccessTokenId(uuid4()), bytes(32))
     async with asyncio.timeout(5):
-        with pytest.raises(OutOfTouch, match="nothing was changed"):
+        with pytest.raises(MemberUnavailableError, match="nothing was changed"):
             await Authentication(store, clock, demanded=True).of((f"Bearer {text}",), never)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedd.api.errors import InvalidArgument
+from schedd.api.errors import InvalidArgumentError
 from schedd.api.jobs import job_filter
 from schedproto.v1 import job_pb2
 
@@ -70,7 +70,7 @@ def test_words_and_fields_hold_together() -> None:
     ],
 )
 def test_what_means_nothing_is_refused_with_what_may_have_been_meant(text: str, told: str) -> None:
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgumentError) as refused:
         job_filter.read(text)
     assert told in refused.value.message
     assert {one.field for one in refused.value.violations} == {"filter"}

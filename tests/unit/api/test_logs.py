@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from schedd.api.errors import FailedPrecondition
+from schedd.api.errors import FailedPreconditionError
 from schedd.api.runs import logs
 from schedd.api.runs.cursors import LogPosition
 from schedd.api.runs.logs import Reached
@@ -264,6 +264,6 @@ async def test_where_the_store_hasnt_it_the_ends_are_told_and_why(
 
 @pytest.mark.parametrize("content", [Damaged("changed"), b"\xff" * 40, framed(b"\xff" * 9)])
 async def test_what_isnt_what_was_stored_is_an_error(content: bytes | Exception) -> None:
-    with pytest.raises(FailedPrecondition) as told:
+    with pytest.raises(FailedPreconditionError) as told:
         await read(content)
     assert told.value.reason == "OBJECT_DAMAGED"

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 import pytest
 
 from schedd.api import deadlines
-from schedd.api.errors import NotFound, OutOfTouch
+from schedd.api.errors import MemberUnavailableError, NotFoundError
 from schedd.api.runs import snapshots
 from schedd.api.runs.snapshots import ObjectSnapshots
 from schedkit.errors import Unavailable
@@ -65,7 +65,7 @@ class Things:
     def watched(self, by: ObjectSnapshots, which: int) -> AsyncGenerator[Redrive, None]:
         def pick(found: dict[int, Redrive]) -> Redrive:
             if which not in found:
-                raise NotFound(f"no {which}", reason="NONE", remedy="")
+                raise NotFoundError(f"no {which}", reason="NONE", remedy="")
             return found[which]
 
         def facts(one: Redrive) -> Redrive:
@@ -153,7 +153,7 @@ async def test_many_that_one_look_shows_are_looked_at_as_one_and_each_is_told_of
     assert (await asyncio.wait_for(following[7], 10)).redrive_id == "7"
     assert not any(one.done() for which, one in enumerate(following) if which != 7)
     del things.made[8]
-    with pytest.raises(NotFound, match="no 8"):
+    with pytest.raises(NotFoundError, match="no 8"):
         await asyncio.wait_for(following[8], 10)
     looked = things.looked
     await wait_until_async(lambda: things.looked >= looked + 3, 10, "the others to watch on")
@@ -228,7 +228,9 @@ async def test_who_leaves_in_the_midst_of_a_look_takes_it_from_nobody() -> None:
     assert (await asyncio.wait_for(staying, 10)).left_out == 2
 
 
-@pytest.mark.parametrize("wrong", [Unavailable("etcd"), NotFound("none", reason="NONE", remedy="")])
+@pytest.mark.parametrize(
+    "wrong", [Unavailable("etcd"), NotFoundError("none", reason="NONE", remedy="")]
+)
 async def test_what_a_look_comes_to_ends_the_stream(wrong: Exception) -> None:
     thing = Thing()
 
@@ -255,5 +257,5 @@ async def test_a_database_that_is_silent_ends_it_in_the_time_of_a_read(
     stream = thing.watched(ObjectSnapshots())
     await anext(stream)
     thing.before = silent
-    with pytest.raises(OutOfTouch, match="no answer within"):
+    with pytest.raises(MemberUnavailableError, match="no answer within"):
         await asyncio.wait_for(anext(stream), 10)

@@ -13,13 +13,13 @@ import pytest
 from google.protobuf.message import Message
 
 from schedd.api.cluster import cluster_pause, leader_transfer, rebalance
-from schedd.api.errors import OutcomeUnclear
+from schedd.api.errors import OutcomeUnknownError
 from schedd.api.runs import submit
 from schedd.api.services import Caller, Services
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.cluster.shard_assignment import assign
 from schedd.core.ids import TenureId, Term, Timeline
-from schedd.core.runs.model import AuditEntry, LiveRun, NewRun, Trigger
+from schedd.core.runs.model import AuditRecord, LiveRun, NewRun, Trigger
 from schedd.core.runs.records import JobRecord, Probe
 from schedd.core.runs.run_records import RunRecord
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pauses
@@ -102,7 +102,7 @@ class World:
         await self.answer("follows")
         return replace(self.seen, leader=self.seen.members[1].tenure, term=Term(8))
 
-    async def audit(self, entry: AuditEntry) -> None:
+    async def audit(self, entry: AuditRecord) -> None:
         await self.answer("audit")
 
     async def get_run(self, run_id: Any) -> None:
@@ -153,6 +153,6 @@ Call = Callable[[Services, Caller, Any], Awaitable[Message]]
 async def test_a_change_of_the_cluster_is_never_told_as_not_made_once_it_is(
     call: Call, request_: Message, fails: str
 ) -> None:
-    with pytest.raises(OutcomeUnclear) as unknown:
+    with pytest.raises(OutcomeUnknownError) as unknown:
         await call(services(fails), CALLER, request_)
     assert unknown.value.reason == "OUTCOME_UNKNOWN"

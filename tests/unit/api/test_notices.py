@@ -9,7 +9,7 @@ import pytest
 
 from schedctl.manifests import manifests
 from schedd.api.definitions.notifications import check_means, violations
-from schedd.api.errors import InvalidArgument
+from schedd.api.errors import InvalidArgumentError
 from schedd.api.services import Services
 from schedd.core.jobs.notifications import Means
 from schedkit.protojson import from_json
@@ -76,7 +76,7 @@ def test_a_job_chooses_among_what_its_members_may_do_and_stays_editable_when_tha
     rich = cast("Services", Calls(Means(("/opt/page",), mail=True)))
     check_means(rich, told)
     poor = cast("Services", Calls(Means(("/opt/pager",))))
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgumentError) as refused:
         check_means(poor, told)
     fields = [one.field for one in refused.value.violations]
     assert fields == ["on_failure.command", "on_failure.email"]

@@ -10,14 +10,14 @@ from uuid import uuid4
 import pytest
 
 from schedd.api import paging
-from schedd.api.errors import InvalidArgument
+from schedd.api.errors import InvalidArgumentError
 from schedproto.v1.job_service_pb2 import ListJobsRequest
 from schedproto.v1.run_service_pb2 import ListRunsRequest
 from support.runs import NOW
 
 
 def refused(token: str, of: str) -> str:
-    with pytest.raises(InvalidArgument) as refusal:
+    with pytest.raises(InvalidArgumentError) as refusal:
         paging.read_token(of, token)
     assert refusal.value.reason == "BAD_PAGE_TOKEN"
     return refusal.value.message
@@ -73,5 +73,5 @@ def test_an_instant_of_another_offset_is_read_in_utc() -> None:
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800", 7, None])
 def test_what_can_be_no_name_is_no_place_in_a_list(name: object) -> None:
-    with pytest.raises(InvalidArgument, match="is invalid"):
+    with pytest.raises(InvalidArgumentError, match="is invalid"):
         paging.read_name_token("pools", crafted("pools", name))

@@ -13,8 +13,8 @@ import schedproto.v1
 from schedd.api.auth.authorization import admitted, authorise
 from schedd.api.auth.policy import OPEN, POLICY, In, Of
 from schedd.api.calls import methods
-from schedd.api.errors import PermissionDenied
-from schedd.core.jobs.rights import EVERY, Identity, IdentityKind, Role
+from schedd.api.errors import PermissionDeniedError
+from schedd.core.jobs.rights import EVERY, CallerIdentity, IdentityKind, Role
 from schedproto.v1 import job_service_pb2, peer_service_pb2, run_service_pb2, worker_service_pb2
 
 OF_OTHERS = {"JobHandler"}
@@ -45,8 +45,8 @@ def test_every_method_has_a_line_and_every_line_its_method() -> None:
 
 
 def test_a_method_without_a_line_is_closed_to_everybody() -> None:
-    mighty = Identity(IdentityKind.USER, "root", {EVERY: Role.ADMIN})
-    with pytest.raises(PermissionDenied, match="isn't allowed for any caller"):
+    mighty = CallerIdentity(IdentityKind.USER, "root", {EVERY: Role.ADMIN})
+    with pytest.raises(PermissionDeniedError, match="isn't allowed for any caller"):
         admitted(mighty, "schedd.v1.JobService.Unheard")
 
 
@@ -106,27 +106,27 @@ def test_reading_takes_no_more_than_viewer_and_changing_never_so_little() -> Non
 def test_what_is_one_kinds_own_is_refused_to_all_others(kind: IdentityKind, service: Any) -> None:
     mighty = {EVERY: Role.ADMIN}
     for method in service.methods:
-        admitted(Identity(kind, "n1"), method.full_name)
+        admitted(CallerIdentity(kind, "n1"), method.full_name)
         for other in {IdentityKind.USER, IdentityKind.WORKER, IdentityKind.MEMBER} - {kind}:
-            with pytest.raises(PermissionDenied, match="requires the certificate of a"):
-                admitted(Identity(other, "n1", mighty), method.full_name)
+            with pytest.raises(PermissionDeniedError, match="requires the certificate of a"):
+                admitted(CallerIdentity(other, "n1", mighty), method.full_name)
 
 
 @pytest.mark.parametrize("kind", [IdentityKind.WORKER, IdentityKind.MEMBER])
 def test_workers_and_members_make_no_user_calls(kind: IdentityKind) -> None:
     for method in job_service_pb2.DESCRIPTOR.services_by_name["JobService"].methods:
-        with pytest.raises(PermissionDenied):
-            admitted(Identity(kind, "n1"), method.full_name)
+        with pytest.raises(PermissionDeniedError):
+            admitted(CallerIdentity(kind, "n1"), method.full_name)
 
 
 def test_who_lacks_a_role_is_told_where_it_would_have_to_be() -> None:
-    viewer = Identity(IdentityKind.USER, "alice", {"billing": Role.VIEWER})
+    viewer = CallerIdentity(IdentityKind.USER, "alice", {"billing": Role.VIEWER})
     for call, where in (
         ("Cluster.ListAudit", "all namespaces"),
         ("Job.PauseJob", "the request's namespace"),
     ):
         service, _, method = call.partition(".")
-        with pytest.raises(PermissionDenied, match=f"in {where}"):
+        with pytest.raises(PermissionDeniedError, match=f"in {where}"):
             admitted(viewer, f"schedd.v1.{service}Service.{method}")
 
 
@@ -134,10 +134,10 @@ def test_who_lacks_a_role_is_told_where_it_would_have_to_be() -> None:
 async def test_who_has_a_role_nowhere_is_told_of_the_namespace_of_their_request(
     namespace: str,
 ) -> None:
-    operator = Identity(IdentityKind.USER, "bob", {EVERY: Role.OPERATOR})
+    operator = CallerIdentity(IdentityKind.USER, "bob", {EVERY: Role.OPERATOR})
     request = job_service_pb2.CreateJobRequest(job={"namespace": namespace})
     services: Any = None  # nothing is looked up
-    with pytest.raises(PermissionDenied) as told:
+    with pytest.raises(PermissionDeniedError) as told:
         await authorise(services, operator, "schedd.v1.JobService.CreateJob", request)
     assert told.value.message == (
         f"CreateJob requires the role admin in namespace {namespace or 'default'};"

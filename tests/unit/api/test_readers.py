@@ -16,12 +16,12 @@ import pytest
 from schedd.api import calls
 from schedd.api.auth import authentication
 from schedd.api.auth.authentication import Authentication
-from schedd.api.errors import Unauthenticated
+from schedd.api.errors import UnauthenticatedError
 from schedd.api.runs import stream_readers
 from schedd.api.services import Caller
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.access_tokens import AccessToken, text_of
-from schedd.core.jobs.rights import ANONYMOUS, Identity, IdentityKind, Role
+from schedd.core.jobs.access_tokens import AccessTokenRecord, text_of
+from schedd.core.jobs.rights import ANONYMOUS, CallerIdentity, IdentityKind, Role
 from schedd.store.access_tokens import AccessTokenStore
 from schedkit.errors import Unavailable
 from schedproto.v1.run_service_pb2 import WatchRunsRequest
@@ -29,7 +29,9 @@ from support.twin_of import twin_of
 from support.wait import PATIENCE, wait_until_async
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-CERTIFIED = Identity(IdentityKind.USER, "bob", {"*": Role.VIEWER}, until=NOW + timedelta(days=1))
+CERTIFIED = CallerIdentity(
+    IdentityKind.USER, "bob", {"*": Role.VIEWER}, until=NOW + timedelta(days=1)
+)
 
 
 @twin_of(AccessTokenStore)
@@ -37,18 +39,18 @@ class Stored:
     """What is stored of tokens, for as many members as there are; `now` is their clock's."""
 
     def __init__(self) -> None:
-        self.time, self.rows = NOW, dict[AccessTokenId, AccessToken]()
+        self.time, self.rows = NOW, dict[AccessTokenId, AccessTokenRecord]()
         self.alone = self.together = 0
         self.away = False
 
     def now(self) -> datetime:
         return self.time
 
-    async def find(self, token: AccessTokenId) -> AccessToken | None:
+    async def find(self, token: AccessTokenId) -> AccessTokenRecord | None:
         self.alone += 1
         return self.rows.get(token)
 
-    async def find_all(self, tokens: Collection[AccessTokenId]) -> list[AccessToken]:
+    async def find_all(self, tokens: Collection[AccessTokenId]) -> list[AccessTokenRecord]:
         self.together += 1
         if self.away:
             raise Unavailable("PostgreSQL: away")
@@ -59,7 +61,7 @@ class Stored:
         text, digest = text_of(token_id, bytes(32))
         given = "alice", Role.OPERATOR, ("billing",)
         until = NOW + timedelta(days=1)
-        self.rows[token_id] = AccessToken(token_id, digest, *given, NOW, "root", until)
+        self.rows[token_id] = AccessTokenRecord(token_id, digest, *given, NOW, "root", until)
         return token_id, text
 
     def revoke(self, token: AccessTokenId) -> None:
@@ -105,13 +107,13 @@ class Quiet:
             self.closed = True
 
 
-async def read(here: Authentication, who: Identity, quiet: Quiet) -> list[int]:
+async def read(here: Authentication, who: CallerIdentity, quiet: Quiet) -> list[int]:
     async with aclosing(here.until_over(who, quiet.stream())) as stream:
         return [item async for item in stream]
 
 
 async def refused(reading: asyncio.Task[list[int]]) -> str:
-    with pytest.raises(Unauthenticated) as over:
+    with pytest.raises(UnauthenticatedError) as over:
         await asyncio.wait_for(reading, PATIENCE)
     return over.value.reason
 
@@ -229,7 +231,7 @@ async def test_a_stream_that_is_over_between_two_items_tells_no_other(stored: St
             assert await anext(stream) == 0
             stored.time += timedelta(days=1)
             await wait_until_async(lambda: not here._readers._readers, PATIENCE, "its end")
-            with pytest.raises(Unauthenticated):
+            with pytest.raises(UnauthenticatedError):
                 await anext(stream)
 
 
@@ -242,7 +244,7 @@ async def test_a_call_whose_reader_is_over_leaves_nothing_of_its_stream(stored: 
         assert await anext(stream) == 1
         stored.time += timedelta(days=1)
         await wait_until_async(lambda: not here._readers._readers, PATIENCE, "its end")
-        with pytest.raises(Unauthenticated):
+        with pytest.raises(UnauthenticatedError):
             await anext(stream)
         assert quiet.closed
 

@@ -10,12 +10,18 @@ from uuid import uuid4
 import pytest
 
 from schedd.api.cluster import leader_transfer, rebalance
-from schedd.api.errors import CallError, InvalidArgument, NotFound, OutOfTouch, cut
+from schedd.api.errors import (
+    CallError,
+    InvalidArgumentError,
+    MemberUnavailableError,
+    NotFoundError,
+    cut,
+)
 from schedd.api.runs import runs
 from schedd.api.services import Caller, Services
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.ids import TenureId, Term
-from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.model import AuditRecord
 from schedproto.v1 import cluster_service_pb2 as wire
 from schedproto.v1 import run_service_pb2
 from support.callers import TESTER
@@ -29,7 +35,7 @@ class World:
 
     def __init__(self, *, trust: bool = True) -> None:
         self.trust = trust
-        self.lines: list[AuditEntry] = []
+        self.lines: list[AuditRecord] = []
         self.cluster = self.store = self
 
     def trusted(self) -> bool:
@@ -38,7 +44,7 @@ class World:
     def view(self) -> ClusterView:
         return replace(EMPTY_VIEW, members=(M1,), leader=M1.tenure, term=Term(7))
 
-    async def audit(self, entry: AuditEntry) -> None:
+    async def audit(self, entry: AuditRecord) -> None:
         self.lines.append(entry)
 
     def services(self) -> Services:
@@ -48,7 +54,7 @@ class World:
 async def test_a_refused_transfer_says_which_member_was_asked_for_and_why() -> None:
     world = World()
     request = wire.TransferLeaderRequest(member="m9", reason="upgrade")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await leader_transfer.transfer_leader(world.services(), CALLER, request)
     [line] = world.lines
     assert (line.outcome, line.reason) == ("refused", "NO_SUCH_MEMBER")
@@ -71,7 +77,7 @@ async def test_a_refused_rebalance_is_one_line_and_its_dry_run_none(
 ) -> None:
     world = World(trust=False)
     request = wire.RebalanceClusterRequest(dry_run=dry_run)
-    with pytest.raises(OutOfTouch):
+    with pytest.raises(MemberUnavailableError):
         await rebalance.rebalance_cluster(world.services(), CALLER, request)
     assert [line.reason for line in world.lines] == ["NOT_TRUSTED"] * lines
 
@@ -80,10 +86,10 @@ async def test_a_refused_rebalance_is_one_line_and_its_dry_run_none(
 async def test_a_reason_that_is_no_note_is_refused_before_anything_is_done(reason: str) -> None:
     world = World()
     transfer = wire.TransferLeaderRequest(reason=reason)
-    with pytest.raises(InvalidArgument, match="reason: "):
+    with pytest.raises(InvalidArgumentError, match="reason: "):
         await leader_transfer.transfer_leader(world.services(), CALLER, transfer)
     cancel = run_service_pb2.CancelRunRequest(run_id=str(uuid4()), reason=reason)
-    with pytest.raises(InvalidArgument, match="reason: "):
+    with pytest.raises(InvalidArgumentError, match="reason: "):
         await runs.cancel_run(world.services(), CALLER, cancel)
     assert world.lines == []
 
@@ -91,7 +97,7 @@ async def test_a_reason_that_is_no_note_is_refused_before_anything_is_done(reaso
 async def test_a_name_that_is_too_long_is_repeated_in_part() -> None:
     world = World()
     request = wire.TransferLeaderRequest(member="m" * 300)
-    with pytest.raises(NotFound) as refused:
+    with pytest.raises(NotFoundError) as refused:
         await leader_transfer.transfer_leader(world.services(), CALLER, request)
     assert refused.value.message == f"member '{'m' * 139}…' not found"
     [line] = world.lines

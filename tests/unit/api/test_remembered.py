@@ -8,26 +8,26 @@ from uuid import uuid4
 
 from schedd.api.auth.token_cache import MOST, TokenCache
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.access_tokens import AccessToken
+from schedd.core.jobs.access_tokens import AccessTokenRecord
 from schedd.core.jobs.rights import Role
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 EARLIER, THEN, LATER = 1.0, 2.0, 3.0
 
 
-def token(*makers: AccessToken) -> AccessToken:
+def token(*makers: AccessTokenRecord) -> AccessTokenRecord:
     over = tuple(each.id for each in makers)
     given = "alice", Role.VIEWER, ("*",), NOW, "root", NOW + timedelta(days=1)
-    return AccessToken(AccessTokenId(uuid4()), b"", *given, makers=over)
+    return AccessTokenRecord(AccessTokenId(uuid4()), b"", *given, makers=over)
 
 
-def remembering(*rows: AccessToken, asked: float = EARLIER) -> TokenCache:
+def remembering(*rows: AccessTokenRecord, asked: float = EARLIER) -> TokenCache:
     rows_ = TokenCache()
     rows_.keep(asked, {row.id: row for row in rows})
     return rows_
 
 
-def good(rows: TokenCache, row: AccessToken) -> bool:
+def good(rows: TokenCache, row: AccessTokenRecord) -> bool:
     found = rows.row(row.id)
     return found is not None and not found.revoked and rows.known(row.id, 0.0)
 

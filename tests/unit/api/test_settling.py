@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from schedd.api.errors import OutcomeUnclear
+from schedd.api.errors import OutcomeUnknownError
 from schedd.api.jobs.quiesce import kept, settle
 from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId, Timeline
@@ -70,7 +70,7 @@ async def test_an_attempt_that_expired_for_sure_is_not_waited_for() -> None:
 async def test_a_change_is_never_told_as_not_made_because_the_database_went_away_after_it() -> None:
     told = Told()
     told.away = True
-    with pytest.raises(OutcomeUnclear) as unknown:
+    with pytest.raises(OutcomeUnknownError) as unknown:
         await settle(cast("Services", told), Caller(TESTER, "test"), job_record(due=NOW))
     assert unknown.value.reason == "ATTEMPTS_OUT"
     assert unknown.value.remedy.startswith("no run can start later than 36 s from now"), "at most"
@@ -87,14 +87,14 @@ async def test_who_cant_wait_so_long_is_told_when_the_last_of_them_has_expired()
     told.clock.time = OUT.start_by - timedelta(seconds=29.2)
     told.revoke = for_ever  # type: ignore[method-assign]
     caller = Caller(TESTER, "test", deadline=0.01)
-    with pytest.raises(OutcomeUnclear) as unknown:
+    with pytest.raises(OutcomeUnknownError) as unknown:
         await settle(cast("Services", told), caller, job_record(due=NOW))
     assert unknown.value.remedy.startswith("no run can start later than 30 s from now")
 
 
 async def test_nobody_says_ok_who_cant_tell_whether_the_database_failed_over() -> None:
     told = Told()
-    with pytest.raises(OutcomeUnclear) as unknown:
+    with pytest.raises(OutcomeUnknownError) as unknown:
         async with kept(cast("Services", told), "it"):
             told.away = True
     assert unknown.value.reason == "FAILED_OVER"

@@ -10,7 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.api import calls
 from schedd.api.definitions import validation
 from schedd.api.definitions.actions import is_url
-from schedd.api.errors import InvalidArgument
+from schedd.api.errors import InvalidArgumentError
 from schedd.api.jobs import update_masks
 from schedd.api.request_bounds import REQUEST
 from schedd.api.request_check import check_wellformed
@@ -30,7 +30,7 @@ def job(**changes: object) -> job_pb2.Job:
 
 
 def problems(message: Message) -> dict[str, str]:
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgumentError) as refused:
         check_wellformed(message)
     return {each.field: each.problem for each in refused.value.violations}
 
@@ -120,12 +120,12 @@ def test_an_idempotency_key_fits_into_its_index():
 
 async def test_every_call_looks_at_its_request_first():
     wrong = job_service_pb2.ListNextInstantsRequest(after=Timestamp(seconds=HUGE))
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         await calls.UNARY["schedd.v1.JobService.ListNextInstants"](None, None, wrong)  # type: ignore[arg-type]  # none is looked at
 
 
 def violations(wrong: job_pb2.Job) -> dict[str, str]:
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgumentError) as refused:
         validation.check(wrong, NOW)
     return {each.field: each.problem for each in refused.value.violations}
 
@@ -396,7 +396,7 @@ def at(seconds: int) -> Timestamp:
     ],
 )
 def test_a_job_that_could_never_fire_is_refused_for_one_reason(bounds, field):
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgumentError) as refused:
         validation.check(job(on_demand=False, **bounds), NOW)
     assert [each.field for each in refused.value.violations] == [field]
 
@@ -422,7 +422,9 @@ def test_what_is_said_of_instants_means_nothing_on_demand(given):
 
 def test_a_negative_jitter_is_told_once_in_seconds():
     wrong = job(on_demand=False, cron=["@daily"], jitter=Duration(seconds=-1))
-    with pytest.raises(InvalidArgument, match=r"^jitter: -1s is negative \(for example 30s\)$"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"^jitter: -1s is negative \(for example 30s\)$"
+    ):
         validation.check(wrong, NOW)
 
 

@@ -9,7 +9,7 @@ import pytest
 from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
 from schedd.core.schedule import compiled_schedule
 from schedd.core.schedule.calendars import (
-    Calendar,
+    CalendarVersion,
     Exclude,
     Roll,
     Rules,
@@ -45,7 +45,7 @@ def compiled(
 ) -> CompiledSchedule:
     if isinstance(when, str):
         when = CronSchedule((when,), zone)
-    named = tuple(Calendar(f"c{n}", n + 1, each) for n, each in enumerate(calendars))
+    named = tuple(CalendarVersion(f"c{n}", n + 1, each) for n, each in enumerate(calendars))
     return compiled_schedule.compile(
         when, "", UUID(int=1), ScheduleBounds(), Exclude(named, cron, zone)
     )

@@ -23,11 +23,11 @@ from schedd.core.checkup.facts import (
     WorkerFacts,
     WorkFacts,
 )
-from schedd.core.checkup.finding import Finding, Severity
+from schedd.core.checkup.finding import CheckupFinding, Severity
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.cluster.shard_assignment import assign
 from schedd.core.ids import Epoch, IncarnationId, TenureId, Term, Timeline
-from schedd.core.runs.model import AuditEntry, ShardRow
+from schedd.core.runs.model import AuditRecord, ShardRow
 from schedd.core.timers.cluster_pauses import Pause
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -124,7 +124,7 @@ def told(first: MemberView | None = None, **changes: Any) -> tuple[MemberFacts, 
     return (replace(found[0], **({"view": first} if first else {}), **changes), *found[1:])
 
 
-def wrong(facts: Facts) -> list[Finding]:
+def wrong(facts: Facts) -> list[CheckupFinding]:
     return [finding for finding in examine(facts) if finding.severity is not Severity.OK]
 
 
@@ -145,7 +145,7 @@ def test_what_is_well_is_told_too() -> None:
 AWAY = endpoint(1, away="connection refused")
 LEFT = timedelta(days=3)
 WARN, BAD = Severity.WARN, Severity.BAD
-TWIN = AuditEntry(
+TWIN = AuditRecord(
     "worker/w1", "attach", "worker/w1", "refused", reason="SECOND_IDENTITY", source="h2", at=NOW
 )
 

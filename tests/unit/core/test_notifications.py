@@ -17,9 +17,9 @@ from schedd.core.jobs.notifications import (
     Memory,
     Notice,
     Notices,
-    Notification,
     NotificationChannel,
     NotificationKind,
+    OutboxNotification,
     Redirected,
     follow,
     outcome_of,
@@ -153,11 +153,11 @@ def test_a_try_that_failed_is_followed_by_others_for_a_day(
     assert outcome_of(one, "", NOW).wait is None
 
 
-def notification(tries: int = 1) -> Notification:
+def notification(tries: int = 1) -> OutboxNotification:
     of = DueNotification(
         happened(State.FAILED, Notices(failure=HOOK)), NotificationKind.FAILURE, NOW
     ).of
-    return Notification(
+    return OutboxNotification(
         uuid4(), NotificationChannel.WEBHOOK, JOB, of.shard, NotificationKind.FAILURE, "default",
         "etl", of.run_id, NOW, NOW,
         None, None, "FAILED", "EXIT_CODE", "", 1, 1, 1, "w1", 1, 0, NOW, NOW, tries,

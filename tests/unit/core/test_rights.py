@@ -9,7 +9,7 @@ from schedd.core.jobs.access_tokens import SECRET_BYTES, digest_of, read, text_o
 from schedd.core.jobs.rights import (
     ANONYMOUS,
     EVERY,
-    Identity,
+    CallerIdentity,
     IdentityKind,
     Role,
     identity_of,
@@ -22,15 +22,17 @@ from schedd.core.jobs.rights import (
 @pytest.mark.parametrize("kind", [IdentityKind.MEMBER, IdentityKind.WORKER])
 def test_a_member_or_worker_is_named_by_its_certificate(kind: IdentityKind) -> None:
     who = identity_of(["https://elsewhere.example/", uri_of(kind, "n1")])
-    assert who == Identity(kind, "n1")
+    assert who == CallerIdentity(kind, "n1")
     assert who.actor == f"{kind.value}/n1"
     assert not who.may_somewhere(Role.VIEWER)
 
 
 def test_a_worker_may_be_for_some_namespaces_alone() -> None:
     who = identity_of(uris_of_worker("w1", ["billing", "mail"]))
-    assert who == Identity(IdentityKind.WORKER, "w1", works_for=frozenset({"billing", "mail"}))
-    assert identity_of(uris_of_worker("w1")) == Identity(IdentityKind.WORKER, "w1")
+    assert who == CallerIdentity(
+        IdentityKind.WORKER, "w1", works_for=frozenset({"billing", "mail"})
+    )
+    assert identity_of(uris_of_worker("w1")) == CallerIdentity(IdentityKind.WORKER, "w1")
 
 
 def test_a_user_has_a_role_in_each_namespace_that_is_named() -> None:
@@ -100,7 +102,7 @@ def test_a_certificate_that_names_two_or_none_in_a_known_form_names_nobody(uris:
 
 
 def test_a_role_contains_those_below_it_in_its_own_namespace_alone() -> None:
-    who = Identity(IdentityKind.USER, "bob", {"billing": Role.OPERATOR})
+    who = CallerIdentity(IdentityKind.USER, "bob", {"billing": Role.OPERATOR})
     assert who.may(Role.VIEWER, "billing")
     assert who.may(Role.OPERATOR, "billing")
     assert not who.may(Role.ADMIN, "billing")
@@ -109,7 +111,7 @@ def test_a_role_contains_those_below_it_in_its_own_namespace_alone() -> None:
 
 
 def test_a_role_in_every_namespace_is_one_in_each() -> None:
-    who = Identity(IdentityKind.USER, "root", {EVERY: Role.ADMIN, "billing": Role.VIEWER})
+    who = CallerIdentity(IdentityKind.USER, "root", {EVERY: Role.ADMIN, "billing": Role.VIEWER})
     assert who.may(Role.ADMIN, "billing")
     assert who.may(Role.ADMIN, EVERY)
     assert ANONYMOUS.may(Role.ADMIN, EVERY)

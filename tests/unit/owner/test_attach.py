@@ -14,7 +14,7 @@ import pytest
 
 from schedd.core.cluster.membership import EMPTY_VIEW
 from schedd.core.ids import IncarnationId, RunId, Token
-from schedd.core.jobs.rights import Identity, IdentityKind
+from schedd.core.jobs.rights import CallerIdentity, IdentityKind
 from schedd.core.runs.model import RunKey
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_audit import WorkerAudit
@@ -158,7 +158,7 @@ async def test_the_end_of_an_old_stream_leaves_the_new_one_alone() -> None:
 
 async def test_a_worker_comes_by_its_own_name_alone() -> None:
     member, context = Member(), Context(hello())
-    auth_interceptor._CALLER.set(Identity(IdentityKind.WORKER, "another"))
+    auth_interceptor._CALLER.set(CallerIdentity(IdentityKind.WORKER, "another"))
     with pytest.raises(Refused) as refused:
         await member.attach(context)
     assert refused.value.code is grpc.StatusCode.PERMISSION_DENIED
@@ -180,7 +180,7 @@ async def test_a_result_counts_as_that_of_the_worker_whose_stream_it_is() -> Non
     earlier, others = IncarnationId(uuid4()), IncarnationId(uuid4())
     member.greeting.workers = {earlier: "w", others: "w1"}
     context = Context(mine)
-    auth_interceptor._CALLER.set(Identity(IdentityKind.WORKER, "w"))
+    auth_interceptor._CALLER.set(CallerIdentity(IdentityKind.WORKER, "w"))
     own = [IncarnationId(UUID(mine.incarnation)), earlier]
     context.frames[:0] = [result_of(others), *map(result_of, reversed(own))]
     with pytest.raises(Refused) as refused:
@@ -221,7 +221,7 @@ async def test_a_stream_ends_with_the_certificate_that_it_was_opened_by() -> Non
     """The worker comes again, by its next one, and says what it has in hand."""
     member, context = Member(), Context(hello())
     auth_interceptor._CALLER.set(
-        Identity(IdentityKind.WORKER, "w", until=NOW + timedelta(seconds=0.2))
+        CallerIdentity(IdentityKind.WORKER, "w", until=NOW + timedelta(seconds=0.2))
     )
     stream = member.attach(context)
     await wait_until_async(lambda: context.written, 5, "the welcome")

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.core.events import Braked, Event
-from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.model import AuditRecord
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
 from schedd.store.cluster.cluster_pauses import PauseStore
 from support.runs import NOW
@@ -16,7 +16,7 @@ from support.twin_of import twin_of
 PAUSED = Pauses(1, (Pause(NOW, "ops", "disks"),))
 RESUMED = Pauses(2, (Pause(NOW, "ops", "disks", NOW),))
 
-Entry = Callable[[Pauses, Pauses], AuditEntry]
+Entry = Callable[[Pauses, Pauses], AuditRecord]
 
 
 @twin_of(PauseStore)

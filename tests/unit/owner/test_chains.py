@@ -11,7 +11,15 @@ import pytest
 
 from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import JobId, RunId, ShardId
-from schedd.core.jobs.chains import OF_SCHEDULES, After, Cycle, Join, ParentEnded, Wanted, When
+from schedd.core.jobs.chains import (
+    OF_SCHEDULES,
+    ChainParents,
+    Cycle,
+    Join,
+    ParentEnded,
+    Wanted,
+    When,
+)
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Claim, LiveRun
@@ -93,7 +101,7 @@ def join(n: int, *, shard: int = 0) -> Join:
 
 
 def loop(arrivals: Arrivals, *, with_output: bool = False) -> tuple[Chains, Definitions, list[int]]:
-    after = After(("a",), When.SUCCESS, with_output)
+    after = ChainParents(("a",), When.SUCCESS, with_output)
     catalogue = Definitions(replace(SHELL, after=after))
     ownership = owning(0)
     board = RunIndex(ownership, lambda _job: Priority.MEDIUM)

@@ -16,7 +16,7 @@ from schedd.core.events import AttemptEnded, DeadLettered, GreaterTokenSeen, dea
 from schedd.core.ids import Epoch, IncarnationId, JobId, ShardId, Token, token_of
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import AuditEntry, LiveRun, Report, RunKey, Verdict
+from schedd.core.runs.model import AuditRecord, LiveRun, Report, RunKey, Verdict
 from schedd.core.runs.records import Unstarted
 from schedd.core.runs.retry import ReportedOutcome
 from schedd.core.schedule import compiled_schedule
@@ -121,9 +121,9 @@ class AuditRows:
     """What the audit log was given."""
 
     def __init__(self) -> None:
-        self.rows: list[AuditEntry] = []
+        self.rows: list[AuditRecord] = []
 
-    async def audit(self, entry: AuditEntry) -> None:
+    async def audit(self, entry: AuditRecord) -> None:
         self.rows.append(entry)
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from schedd.api.definitions.validation import MAX_PAYLOAD
 from schedd.core.ids import RunId
-from schedd.core.jobs.chains import After, ParentEnded
+from schedd.core.jobs.chains import ChainParents, ParentEnded
 from schedd.core.runs.lifecycle import State
 from schedd.sources.chains import LEFT_OUT, handed_on
 from schedproto.v1 import common_pb2, run_pb2
@@ -23,26 +23,28 @@ def given(*payloads: common_pb2.Payload | None) -> dict[RunId, bytes]:
     return {RunId(UUID(int=n)): one.SerializeToString() for n, one in enumerate(payloads) if one}
 
 
-def payload(after: After, *payloads: common_pb2.Payload | None) -> common_pb2.Payload:
+def payload(after: ChainParents, *payloads: common_pb2.Payload | None) -> common_pb2.Payload:
     return Payload.FromString(handed_on(after, ended(*after.jobs), given(*payloads)))
 
 
 def test_of_one_parent_it_is_as_it_was_and_null_where_there_is_none() -> None:
-    alone = After(("a",))
+    alone = ChainParents(("a",))
     assert payload(alone, Payload(json='{"rows": 1.50}')).json == '{"rows": 1.50}'
     assert payload(alone, Payload(raw=b"\xff\0")).raw == b"\xff\0"
     assert payload(alone, None).json == "null"
 
 
 def test_of_several_it_is_a_map_by_their_names() -> None:
-    told = payload(After(("a", "b", "c")), Payload(json="[1.50]"), Payload(raw=b"\xff"), None)
+    told = payload(
+        ChainParents(("a", "b", "c")), Payload(json="[1.50]"), Payload(raw=b"\xff"), None
+    )
     assert told.json == '{"a": [1.50], "b": {"base64": "/w=="}, "c": null}'
 
 
 def test_what_has_no_room_is_null_and_named() -> None:
     names = tuple("abcde")
     large = Payload(json=json.dumps("x" * 64_000))
-    text = payload(After(names), *[large] * 5).json
+    text = payload(ChainParents(names), *[large] * 5).json
     assert len(text.encode()) <= MAX_PAYLOAD
     told = json.loads(text)
     assert told[LEFT_OUT] == ["d", "e"]
@@ -54,17 +56,19 @@ def test_what_is_in_the_result_store_is_null_and_named() -> None:
     kept = run_pb2.StoredResult(kept={"size": 70_000, "json": True}).SerializeToString()
     results = given(None, Payload(json="2")) | {RunId(UUID(int=0)): kept}
     for names, left in ((("a",), '{"a": null, "_left_out": ["a"]}'), (("a", "b"), None)):
-        told = Payload.FromString(handed_on(After(names), ended(*names), results)).json
+        told = Payload.FromString(handed_on(ChainParents(names), ended(*names), results)).json
         assert left in (None, told)
         assert json.loads(told)[LEFT_OUT] == ["a"]
 
 
 def test_what_only_looks_like_json_is_handed_on_as_text() -> None:
     deep = "[" * 30_000 + "]" * 30_000
-    told = payload(After(("a", "b")), Payload(json=deep), Payload(json="NaN"))
+    told = payload(ChainParents(("a", "b")), Payload(json=deep), Payload(json="NaN"))
     assert json.loads(told.json) == {"a": deep, "b": "NaN"}
 
 
 def test_who_has_ended_and_is_no_parent_any_more_is_passed_over() -> None:
-    told = handed_on(After(("b",)), ended("a", "b"), given(Payload(json="1"), Payload(json="2")))
+    told = handed_on(
+        ChainParents(("b",)), ended("a", "b"), given(Payload(json="1"), Payload(json="2"))
+    )
     assert Payload.FromString(told).json == "2"

@@ -21,9 +21,9 @@ from schedd.core.jobs.notifications import (
     Happened,
     Notice,
     Notices,
-    Notification,
     NotificationChannel,
     NotificationKind,
+    OutboxNotification,
     Overdue,
     PendingNotification,
 )
@@ -88,13 +88,13 @@ class Outbox:
 
     async def claim(
         self, claim: Claim, wanted: Sequence[PendingNotification]
-    ) -> list[Notification]:
+    ) -> list[OutboxNotification]:
         self.asked += wanted
         if self.generation is not None:
             wanted = [one for one in wanted if one.generation == self.generation]
         mine = [one for one in wanted if self.rows.pop((one.notification_id, one.way), None)]
         return [
-            Notification(
+            OutboxNotification(
                 one.notification_id, one.way, one.job_id, one.shard, one.kind, "default", "j",
                 RunId(UUID(int=1)), NOW, NOW, None, None, "FAILED", "", "", 1, 1, 1, "", 1, 0, NOW,
                 NOW, 1,
@@ -133,7 +133,7 @@ class Receivers:
         self.most: Counter[str] = Counter()
         self.error = ""
 
-    async def send(self, notification: Notification, notice: Notice) -> str:
+    async def send(self, notification: OutboxNotification, notice: Notice) -> str:
         to = notice.webhook
         self.under_way[to] += 1
         self.most[to] = max(self.most[to], self.under_way[to])

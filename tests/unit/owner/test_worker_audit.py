@@ -6,17 +6,17 @@ import json
 
 import pytest
 
-from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.model import AuditRecord
 from schedd.dispatch.workers.worker_audit import EVERY, MOST_KEPT, WorkerAudit
 from schedkit.errors import Unavailable
 
 
 class Log:
     def __init__(self) -> None:
-        self.rows: list[AuditEntry] = []
+        self.rows: list[AuditRecord] = []
         self.away = False
 
-    async def audit(self, entry: AuditEntry) -> None:
+    async def audit(self, entry: AuditRecord) -> None:
         if self.away:
             raise Unavailable("PostgreSQL: away")
         self.rows.append(entry)

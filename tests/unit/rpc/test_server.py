@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 
 from faults.hostile import calls, http2
-from schedd.api.errors import LimitReached
+from schedd.api.errors import LimitReachedError
 from schedd.api.runs.stream_limits import Places
 from schedd.rpc import request_decoding
 from schedd.rpc.auth_interceptor import Gate
@@ -250,11 +250,11 @@ async def test_thousands_of_calls_that_wait_while_the_loop_stands_still_are_all_
 def test_a_host_has_so_many_places_and_all_together_have_so_many() -> None:
     places = Places(most_of_one=2, most=3)
     with places.taken("ipv4:10.0.0.1:1"), places.taken("ipv4:10.0.0.1:2"):
-        with pytest.raises(LimitReached), places.taken("ipv4:10.0.0.1:3"):
+        with pytest.raises(LimitReachedError), places.taken("ipv4:10.0.0.1:3"):
             pass
         with (
             places.taken("ipv4:10.0.0.2:1"),
-            pytest.raises(LimitReached),
+            pytest.raises(LimitReachedError),
             places.taken("ipv4:10.0.0.3:1"),
         ):
             pass

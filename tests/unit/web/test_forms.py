@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from schedd.api.errors import InvalidArgument
+from schedd.api.errors import InvalidArgumentError
 from schedd.web.pages.all import PAGES
 from schedd.web.pages.forms import RETURN, taking
 from schedd.web.pages.page import Action, Done, PageRequest
@@ -23,7 +23,7 @@ def asked(**fields: str) -> PageRequest:
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.path)
 async def test_each_action_refuses_a_field_that_its_form_doesnt_have(action: Action) -> None:
-    with pytest.raises(InvalidArgument, match="foo: unknown field") as refused:
+    with pytest.raises(InvalidArgumentError, match="foo: unknown field") as refused:
         await action.do(asked(foo="1"))
     [violation] = refused.value.violations
     assert (refused.value.reason, violation.field) == ("UNKNOWN_FIELD", "foo")
@@ -31,7 +31,7 @@ async def test_each_action_refuses_a_field_that_its_form_doesnt_have(action: Act
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.path)
 async def test_a_namespace_in_a_form_isnt_taken_for_that_of_the_address(action: Action) -> None:
-    with pytest.raises(InvalidArgument, match="namespace: belongs in the address"):
+    with pytest.raises(InvalidArgumentError, match="namespace: belongs in the address"):
         await action.do(asked(namespace="zz"))
 
 
@@ -42,6 +42,6 @@ async def test_what_a_form_has_and_what_any_has_is_taken_and_all_that_it_hasnt_i
 
     fields = {"reason": "disks", ONCE: "0123", RETURN: "/jobs"}
     assert (await do(asked(**fields))).message == "disks"
-    with pytest.raises(InvalidArgument, match=r"foo: unknown .*; bar: unknown ") as refused:
+    with pytest.raises(InvalidArgumentError, match=r"foo: unknown .*; bar: unknown ") as refused:
         await do(asked(**fields, foo="", bar="x"))
     assert refused.value.remedy == "leave it out; fields of the form: reason; nothing was changed"

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from schedd.api.errors import InvalidArgument
+from schedd.api.errors import InvalidArgumentError
 from schedd.api.services import Caller
 from schedd.web.pages import snapshots as module
 from schedd.web.pages.all import PAGES
@@ -213,10 +213,10 @@ async def test_who_comes_back_to_what_is_over_is_told_that_it_has_ended() -> Non
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
 def test_a_page_is_asked_by_the_names_that_it_has_and_by_no_other(page: Page) -> None:
     page.check([*page.asks, "namespace"])
-    with pytest.raises(InvalidArgument, match="look: unknown parameter") as refused:
+    with pytest.raises(InvalidArgumentError, match="look: unknown parameter") as refused:
         page.check(["namespace", "look"])
     assert [one.field for one in refused.value.violations] == ["look"]
     assert "namespace" in refused.value.remedy
-    with pytest.raises(InvalidArgument, match="namespace: is given twice") as refused:
+    with pytest.raises(InvalidArgumentError, match="namespace: is given twice") as refused:
         page.check([*page.asks, "namespace", "namespace"])
     assert [one.field for one in refused.value.violations] == ["namespace"]

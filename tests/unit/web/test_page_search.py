@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedd.api.errors import InvalidArgument
+from schedd.api.errors import InvalidArgumentError
 from schedd.web.pages.runs.runs import request_of, with_word
 from schedproto.v1 import common_pb2, run_pb2, run_service_pb2
 
@@ -54,7 +54,7 @@ def test_instants_are_utc_where_they_name_no_offset(text: str, iso: str) -> None
     ],
 )
 def test_what_cant_be_meant_is_told_by_name(words: str, told: str) -> None:
-    with pytest.raises(InvalidArgument, match=told):
+    with pytest.raises(InvalidArgumentError, match=told):
         request_of(words)
 
 
@@ -79,7 +79,7 @@ def test_a_word_is_put_in_the_place_of_its_like() -> None:
     ],
 )
 def test_a_word_that_takes_one_value_isn_t_given_twice(words: str) -> None:
-    with pytest.raises(InvalidArgument, match="is given twice") as refused:
+    with pytest.raises(InvalidArgumentError, match="is given twice") as refused:
         request_of(words)
     field = refused.value.violations[0].field
     assert f"{field}:" in words or field == "job"

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from schedd.api.errors import InvalidArgument
+from schedd.api.errors import InvalidArgumentError
 from schedd.api.services import Caller
 from schedd.core.ids import SHARDS, JobId
 from schedd.core.runs.lifecycle import State
@@ -451,7 +451,7 @@ def test_once_is_by_the_clocks_of_the_zone_or_by_its_own_offset(
 def test_a_zone_that_cant_be_meant_or_an_instant_that_isnt_one_in_it_is_refused(
     schedule: str, when: str, zone: str, told: str
 ) -> None:
-    with pytest.raises(InvalidArgument, match=told):
+    with pytest.raises(InvalidArgumentError, match=told):
         form(schedule=schedule, when=when, time_zone=zone, what="x")
 
 
@@ -490,13 +490,13 @@ def test_a_zone_that_cant_be_meant_or_an_instant_that_isnt_one_in_it_is_refused(
     ],
 )
 def test_a_form_that_is_wrong_says_where(fields: dict[str, str], told: str) -> None:
-    with pytest.raises(InvalidArgument, match=told):
+    with pytest.raises(InvalidArgumentError, match=told):
         form(**fields)
 
 
 def test_a_rate_is_a_number_or_told() -> None:
     assert (rate_of({}), rate_of({"rate": "2.5"})) == (0.0, 2.5)
-    with pytest.raises(InvalidArgument, match="'fast' isn't a number"):
+    with pytest.raises(InvalidArgumentError, match="'fast' isn't a number"):
         rate_of({"rate": "fast"})
 
 

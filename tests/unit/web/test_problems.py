@@ -7,7 +7,7 @@ import json
 import pytest
 
 from schedd.api import errors
-from schedd.api.errors import CallError, Violation
+from schedd.api.errors import CallError, FieldViolation
 from schedd.web.rest import problems
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedkit.protojson import FormErrors, Problem
@@ -24,7 +24,7 @@ def test_every_code_of_a_refusal_has_a_status(code: str) -> None:
 
 
 def test_a_refusal_keeps_what_why_and_what_to_do() -> None:
-    refused = errors.NotFound("there is no job 'x'", reason="NO_SUCH_JOB", remedy="look")
+    refused = errors.NotFoundError("there is no job 'x'", reason="NO_SUCH_JOB", remedy="look")
     assert problems.of(refused) == {
         "type": "urn:schedd:problem:no-such-job",
         "title": "Not found",
@@ -37,7 +37,9 @@ def test_a_refusal_keeps_what_why_and_what_to_do() -> None:
 
 
 def test_what_is_wrong_with_fields_is_told_for_each() -> None:
-    wrong = errors.InvalidArgument("two", reason="BAD", violations=[Violation("cron[0]", "no")])
+    wrong = errors.InvalidArgumentError(
+        "two", reason="BAD", violations=[FieldViolation("cron[0]", "no")]
+    )
     assert problems.of(wrong)["violations"] == [{"field": "cron[0]", "problem": "no"}]
     form = FormErrors([Problem(("retry", "max"), "is no duration", "write 10m")])
     body = problems.of_form(form)
@@ -56,14 +58,14 @@ def test_what_is_wrong_with_fields_is_told_for_each() -> None:
     ],
 )
 def test_a_field_that_is_wrong_has_its_name_in_rest(field: str, named: str) -> None:
-    wrong = [Violation(field, "isn't time_zone")]
-    body = problems.of(errors.InvalidArgument(f"{field}: no", reason="BAD", violations=wrong))
+    wrong = [FieldViolation(field, "isn't time_zone")]
+    body = problems.of(errors.InvalidArgumentError(f"{field}: no", reason="BAD", violations=wrong))
     assert body["violations"] == [{"field": named, "problem": "isn't time_zone"}]
     assert body["detail"] == f"{named}: no"
 
 
 def test_what_people_call_their_things_stays_as_they_wrote_it() -> None:
-    refused = errors.NotFound("there is no job 'time_zone'", reason="NO_SUCH_JOB")
+    refused = errors.NotFoundError("there is no job 'time_zone'", reason="NO_SUCH_JOB")
     assert problems.of(refused)["detail"] == "there is no job 'time_zone'"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from schedd.api.errors import NotFound
+from schedd.api.errors import NotFoundError
 from schedd.web.rest import rest
 from schedproto.v1 import run_pb2
 
@@ -53,8 +53,8 @@ async def test_a_reader_that_leaves_before_anything_came_leaves_nothing_behind(
 
 async def test_what_is_wrong_at_once_is_raised_before_the_stream_begins() -> None:
     async def none() -> AsyncIterator[Message]:
-        raise NotFound("no run", reason="NO_SUCH_RUN", remedy="look")
+        raise NotFoundError("no run", reason="NO_SUCH_RUN", remedy="look")
         yield run_pb2.LogPiece()
 
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await rest._streamed(none(), asyncio.Event())

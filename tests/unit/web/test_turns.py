@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from schedd.api import deadlines
-from schedd.api.errors import OutOfTouch
+from schedd.api.errors import MemberUnavailableError
 from schedd.api.services import Caller
 from schedd.web.pages.cluster import overview_queries
 from schedd.web.pages.jobs import forecast
@@ -68,7 +68,7 @@ async def test_nobody_waits_for_ever_for_a_turn_or_for_postgresql(
     monkeypatch.setattr(deadlines, "READ_WITHIN", 0.6)
     asked = asking(store, turns)
     async with asyncio.timeout(10):
-        with pytest.raises(OutOfTouch, match=r"no answer within 0\.6 s"):
+        with pytest.raises(MemberUnavailableError, match=r"no answer within 0\.6 s"):
             await read(asked)
     assert asked.turns is not None
     assert asked.turns._value == turns, "none is kept"

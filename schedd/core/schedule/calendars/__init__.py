@@ -17,7 +17,7 @@ from schedd.core.schedule.calendars.open_times import FARTHEST, AllInstants, Ope
 from schedd.core.schedule.calendars.rolling import MOST_DAYS, Moved, moved
 from schedd.core.schedule.calendars.rules import (
     NOTHING,
-    Calendar,
+    CalendarVersion,
     Exclude,
     Roll,
     Rules,
@@ -31,7 +31,7 @@ __all__ = [
     "MOST_DAYS",
     "NOTHING",
     "AllInstants",
-    "Calendar",
+    "CalendarVersion",
     "ClosedTime",
     "Closure",
     "Exclude",

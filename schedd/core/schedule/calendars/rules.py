@@ -73,7 +73,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Calendar:
+class CalendarVersion:
     """One version of a named calendar: what it says never changes."""
 
     name: str
@@ -87,7 +87,7 @@ class Exclude:
     expressions of its own. `zone` is the job's.
     """
 
-    calendars: tuple[Calendar, ...] = ()
+    calendars: tuple[CalendarVersion, ...] = ()
     cron: tuple[str, ...] = ()
     zone: str = "UTC"
 

@@ -55,7 +55,7 @@ async def waiting_now(asked: PageRequest) -> WaitSummary:
 
 
 async def read(asked: PageRequest) -> Stored:
-    """Run the queries. Raises Unavailable, or OutOfTouch if PostgreSQL doesn't answer."""
+    """Run the queries. Raises Unavailable, or MemberUnavailableError if PostgreSQL doesn't answer."""
     namespace, services = asked.namespace, asked.services
     async with asked.at_once() as all_:
         runs = all_.call(

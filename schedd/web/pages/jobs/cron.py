@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from schedd.api.errors import InvalidArgument
+from schedd.api.errors import InvalidArgumentError
 from schedd.core.schedule.zones import zone as zoned
 from schedd.web.pages.page import Page, PageRequest, Shown
 from schedd.web.rest.field_names import in_words, rename
@@ -51,7 +51,7 @@ async def _read(asked: PageRequest) -> Shown:
     )
     try:
         explained = await asked.call("JobService.ExplainCron", request, wire.ExplainCronResponse)
-    except InvalidArgument as error:
+    except InvalidArgumentError as error:
         rename(error, in_words)
         return Shown("Cron", CronSeen(expression, zone, problem=error.message, hint=error.remedy))
     clock = zoned(explained.time_zone).info

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from schedd.api.errors import NotFound
+from schedd.api.errors import NotFoundError
 from schedd.web.pages.forms import taking, wrong
 from schedd.web.pages.page import Action, Done, PageRequest
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2
@@ -46,7 +46,7 @@ async def _delete(asked: PageRequest) -> Done:
     request = job_service_pb2.DeleteJobRequest(namespace=asked.namespace, job=job, note=note)
     try:
         await asked.call("JobService.DeleteJob", request, job_service_pb2.DeleteJobResponse)
-    except NotFound:  # deleted by another user, or by the first click of two
+    except NotFoundError:  # deleted by another user, or by the first click of two
         return Done(f"{job} was already deleted.", asked.link("jobs"))
     return Done(f"{job} was deleted.", asked.link("jobs"))
 

@@ -59,7 +59,7 @@ async def _create(asked: PageRequest) -> Done:
 
 
 def job_of(fields: Mapping[str, str]) -> job_pb2.Job:
-    """Return the job that a form describes. Raises InvalidArgument. Pure."""
+    """Return the job that a form describes. Raises InvalidArgumentError. Pure."""
     spec: dict[str, Any] = {"name": fields.get("name", "")}
     spec |= _schedule(fields)
     spec |= _action(fields)
@@ -121,7 +121,7 @@ def _instant(when: str, time_zone: str) -> str:
 
 
 def _nothing(field: str, typed: str, why: str) -> None:
-    """Raise InvalidArgument for a field that would have no effect."""
+    """Raise InvalidArgumentError for a field that would have no effect."""
     if typed:
         raise wrong(field, f"has no effect: {why}", "clear it; nothing was stored")
 

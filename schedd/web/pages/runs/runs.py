@@ -83,7 +83,7 @@ FIELDS: Final[dict[str, Callable[[Request, str, str], None]]] = {
 
 
 def request_of(words: str) -> Request:
-    """Return the request of a search. Raises InvalidArgument."""
+    """Return the request of a search. Raises InvalidArgumentError."""
     request, given = Request(), set[str]()
     for word in words.split():
         field, colon, value = word.partition(":")
