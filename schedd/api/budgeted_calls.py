@@ -37,7 +37,7 @@ def _attempts() -> asyncio.Lock:
 
 
 async def compute(caller: Caller, computation: Callable[[], T]) -> T:
-    """Return the result of a pure computation. Raises LimitReachedError if it exceeds the budget."""
+    """Return the result of a pure computation. Raises LimitReachedError over the budget."""
     async with _attempts():
         try:
             return await on_loop(ON_LOOP, computation)

@@ -11,7 +11,7 @@
     │   ├── FailedPreconditionError   not allowed in this state: FAILED_PRECONDITION, 409
     │   └── LimitReachedError         over a limit: RESOURCE_EXHAUSTED, 429
     └── caused by a dependency
-        ├── MemberUnavailableError           this member can't answer, nothing changed: UNAVAILABLE, 503
+        ├── MemberUnavailableError    this member can't answer, nothing changed: UNAVAILABLE, 503
         └── OutcomeUnknownError       the change may have been made: DEADLINE_EXCEEDED, 504
 
 `Unavailable` (schedkit.errors) passes through; `dependency_error` converts it.
@@ -66,7 +66,7 @@ def refuse(
     reason: str,
     remedy: str = "correct the field and call again; nothing was stored",
 ) -> None:
-    """Raise InvalidArgumentError if there are violations. The message has the first one and a count of
+    """Raise InvalidArgumentError if there are violations. The message has the first and a count of
     the others.
     """
     if violations:

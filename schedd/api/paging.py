@@ -59,7 +59,7 @@ def token(listing: str, at: datetime, row: UUID) -> str:
 
 
 def read_token(listing: str, text: str) -> tuple[datetime, UUID] | None:
-    """Return the row after which `listing` continues; None: the start. Raises InvalidArgumentError."""
+    """Return the row after which `listing` continues; None: start. Raises InvalidArgumentError."""
     if not text:
         return None
     try:

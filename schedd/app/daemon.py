@@ -19,12 +19,15 @@ import asyncio
 import gc
 import logging
 import math
+import ssl
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
+import grpc.aio
 from starlette.applications import Starlette
 
 from schedd.api.availability import TWIN
@@ -33,7 +36,6 @@ from schedd.app import member_settings
 from schedd.app.claim_prefix import prefix_owner
 from schedd.app.composition import Ground, Parts, build
 from schedd.app.grpc_services import serve
-from schedd.app.listeners import Doors, opened
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.member import MemberLifecycle
 from schedd.cluster.prefix_claim import PrefixClaim
@@ -42,6 +44,8 @@ from schedd.core.cluster.dependency import Dependency, DependencyFailure
 from schedd.core.cluster.readiness import Unready
 from schedd.etcd import client as etcd_client
 from schedd.results.objects import StoredObjects
+from schedd.rpc.connection_limit import ConnectionLimit, most_of_all, most_of_one
+from schedd.rpc.server import make_server, served
 from schedd.rpc.workers.attach import ClusterTerms
 from schedd.runtime.cluster_clock import DatabaseClock
 from schedd.runtime.dependency_health import DependencyHealth
@@ -49,12 +53,72 @@ from schedd.store.connection.database import Database
 from schedd.store.postgres import Stores
 from schedd.telemetry.recorder import Telemetry
 from schedd.web import app as web
+from schedd.web import server as web_server
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime
 from schedkit.daemon import service
 from schedkit.errors import NotNow, Rejected, Unavailable
+from schedkit.net.channel import listen
+from schedkit.net.http_limits import connections_for, more_descriptors
+from schedkit.net.https import context_of
+from schedkit.net.proxies import Proxies
 from schedkit.objects import open_objects
 from schedkit.tasks import Loop, guard
+
+# Where a member is asked: its addresses, and how many may come at a time.
+#
+#     gRPC   listen.grpc (certificates), listen.grpc_tokens (tokens)   calls, workers, members
+#     HTTP   listen.http                                               pages, REST, metrics, health
+#
+# An address is bound before anything runs: callers that connect early wait until it is served.
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """The two servers of a member, with their addresses. `connections`, `streams`: how many HTTP
+    and gRPC may have open.
+    """
+
+    grpc: grpc.aio.Server
+    ports: tuple[int, ...]
+    """Of gRPC: the first is the one that is advertised."""
+    http: web_server.Bound
+    https: ssl.SSLContext | None
+    connections: int
+    streams: int
+    proxies: Proxies
+    """Before HTTP."""
+
+    def watched(self) -> list[tuple[str, Callable[[], Awaitable[object]]]]:
+        """What runs as long as gRPC is served, by name."""
+        most = most_of_one(self.streams)
+        crowds = [(f"crowds at {port}", ConnectionLimit(port, most).run) for port in self.ports]
+        return [("grpc", lambda: served(self.grpc)), *crowds]
+
+    async def serve_http(self, page: Starlette) -> NoReturn:
+        """Until cancelled."""
+        await self.http.serve(page, self.connections, self.https, self.proxies)
+
+
+@asynccontextmanager
+async def open_listeners(config: Config) -> AsyncIterator[Listeners]:
+    """Have the addresses for the time of the block.
+
+    Raises:
+        Misconfigured: one can't be read, or can't be had.
+    """
+    descriptors = more_descriptors()
+    connections = connections_for(descriptors, listeners=2)
+    streams = most_of_all(descriptors, connections)
+    server, tls = make_server(streams), config.tls.files()
+    ports = [listen(server, config.listen.grpc, tls)]
+    if config.listen.grpc_tokens:
+        ports.append(listen(server, config.listen.grpc_tokens, tls, certificates=False))
+    https = None if tls is None else context_of(tls)
+    async with web_server.bound(config.listen.http) as http:
+        proxies = config.listen.proxies()
+        yield Listeners(server, tuple(ports), http, https, connections, streams, proxies)
+
 
 # Whether a member is ready to serve: what `/readyz`, gRPC's health service and metrics say.
 
@@ -320,7 +384,7 @@ class MemberDaemon:
             )
             with suppress(Unavailable):  # compared when it joins, too
                 await claim.check_at_start(cluster_id)
-            doors = await stack.enter_async_context(opened(config))
+            doors = await stack.enter_async_context(open_listeners(config))
             member_settings.tell_who_is_asked(config)
             identity = member_settings.identity(config, doors.ports[0], doors.http.port)
             objects = StoredObjects(open_objects(config.results.url, config.results.options))
@@ -409,7 +473,7 @@ async def _live(
     standing: ServingStatus,
     parts: Parts,
     loops: Sequence[Loop],
-    doors: Doors,
+    doors: Listeners,
     page: Starlette,
 ) -> None:
     eternal: list[tuple[str, Callable[[], Awaitable[object]]]] = [

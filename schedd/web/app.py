@@ -17,8 +17,10 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, TypeAlias
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -30,23 +32,77 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedd.api.services import Services
 from schedd.telemetry.recorder import Telemetry
-from schedd.web import health, links, login, refusals, templating
+from schedd.web import links, login, refusals, templating
 from schedd.web.forwarded import STRAIGHT, Forwarded, Reach
 from schedd.web.guard import AtATime, OwnHost, SameOrigin, SecurityHeaders, host_of
-from schedd.web.health import Readiness
 from schedd.web.http_auth import FIGURES, IDENTITY, HttpAuth
-from schedd.web.pages.all import PAGES
+from schedd.web.pages.cluster import cluster, overview, workers
+from schedd.web.pages.jobs import cron, forecast, job, jobs, new_job
+from schedd.web.pages.page import Page
+from schedd.web.pages.runs import dead_letters, run, runs
 from schedd.web.pages.site import Site
 from schedd.web.refusals import NextLink
 from schedd.web.rest import problems
 from schedd.web.rest.rest import Rest
+
+# The list of all pages.
+
+PAGES: Final[tuple[Page, ...]] = (
+    overview.PAGE,
+    jobs.PAGE,
+    job.PAGE,
+    new_job.PAGE,
+    runs.PAGE,
+    run.PAGE,
+    workers.PAGE,
+    cluster.PAGE,
+    cluster.DOCTOR,
+    dead_letters.PAGE,
+    cron.PAGE,
+    forecast.PAGE,
+)
+
+
+# Serve the probes `/healthz` and `/readyz`.
+#
+# Alive: the event loop answers. Ready: there is no reason against it (no tenure, lease not
+# trusted, database unavailable). The caller of `health_routes` supplies the reasons, one line
+# each.
+
+Readiness: TypeAlias = Callable[[], Sequence[str]]
+"""Returns the reasons why this member isn't ready, one line each; empty if it is. No I/O."""
+
+
+def no_notes() -> Sequence[str]:
+    """Return no lines."""
+    return ()
+
+
+def health_routes(readiness: Readiness, notes: Readiness = no_notes) -> list[Route]:
+    """Return `/healthz` and `/readyz`. `notes`: warnings that don't affect readiness."""
+
+    async def healthz(_: Request) -> Response:
+        return _answer(200, {"status": "alive"})
+
+    async def readyz(_: Request) -> Response:
+        reasons = list(readiness())
+        status = "not ready" if reasons else "ready"
+        body = {"status": status, "reasons": reasons, "notes": list(notes())}
+        return _answer(503 if reasons else 200, body)
+
+    return [Route("/healthz", healthz), Route("/readyz", readyz)]
+
+
+def _answer(status: int, body: object) -> Response:
+    headers = {"cache-control": "no-store"}
+    return Response(json.dumps(body) + "\n", status, headers, "application/json")
 
 
 def build(
     services: Services,
     telemetry: Telemetry,
     readiness: Readiness,
-    notes: Readiness = health.nothing,
+    notes: Readiness = no_notes,
     reach: Reach = STRAIGHT,
 ) -> Starlette:
     """Return the app, for `server.Bound.serve`. `readiness`: reasons why this member isn't ready;
@@ -61,7 +117,7 @@ def build(
 
     app = Starlette(
         routes=[
-            *_daemon(telemetry, health.routes(readiness, notes)),
+            *_daemon(telemetry, health_routes(readiness, notes)),
             *site.routes(),
             *templating.assets(),
             *login.routes(services, site.back_with),

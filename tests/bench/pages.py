@@ -38,7 +38,7 @@ from bench.rig import (
     tell,
 )
 from schedctl.dev.servers import postgres
-from schedd.web.pages.flash import COOKIE, Flash, written
+from schedd.web.pages.site import FLASH_COOKIE, Flash, written
 from support.cluster import DevCluster, importing
 from support.repository import ROOT
 from support.wait import wait_until
@@ -48,7 +48,7 @@ PATIENCE: Final = 120.0
 STORED: Final = 5.0
 """Seconds past an instant by which its run has started, if it does."""
 TOLD: Final = Flash("a page that was measured", "")
-ANEW: Final = {"cookie": f"{COOKIE}={written(TOLD)}"}
+ANEW: Final = {"cookie": f"{FLASH_COOKIE}={written(TOLD)}"}
 """What an action leaves: it shows what it did, as the database has it now."""
 
 PAGES: Final = (

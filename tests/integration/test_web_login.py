@@ -24,7 +24,7 @@ from schedd.api.definitions.validation import MAX_PAYLOAD
 from schedd.api.services import Caller
 from schedd.core.jobs.rights import ANONYMOUS, CallerIdentity, IdentityKind, Role
 from schedd.web import login as login_face
-from schedd.web.pages.all import PAGES
+from schedd.web.app import PAGES
 from schedd.web.pages.page import PageRequest
 from schedd.web.server import bound
 from schedkit.daemon import log_rate_limit

@@ -16,8 +16,8 @@ from schedd.api import deadlines
 from schedd.api.calls import STREAMING, UNARY
 from schedd.api.services import Caller
 from schedd.store.schema import migrate
+from schedd.web.app import PAGES
 from schedd.web.pages import site
-from schedd.web.pages.all import PAGES
 from schedd.web.pages.page import AT_A_TIME, EVERY, PageRequest
 from schedd.web.pages.snapshots import PageSnapshots
 from schedkit.errors import Unavailable

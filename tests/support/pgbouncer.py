@@ -10,7 +10,7 @@ from pathlib import Path
 
 from psycopg2 import Error
 
-from schedctl.dev.servers import nonroot, ports, postgres
+from schedctl.dev.servers import ports, postgres
 from schedctl.dev.servers.processes import end, spawn
 from support.postgres import ScratchServer
 from support.wait import PATIENCE, wait_until
@@ -43,7 +43,7 @@ def pgbouncer(server: ScratchServer, folder: Path, database: str) -> Iterator[st
     users.write_text('"schedd" ""\n')
     port = ports.reserve(1)[0]
     settings.write_text(SETTINGS.format(server=server.port, port=port, users=users))
-    prefix = nonroot.command_prefix(folder, Path(program))
+    prefix = postgres.nonroot_prefix(folder, Path(program))
     log = folder / "pgbouncer.log"
     process = spawn([*prefix, program, str(settings)], log=log, cwd=folder)
 

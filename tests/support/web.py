@@ -67,7 +67,7 @@ def member(name: str, **changes: Any) -> MemberView:
 
 @dataclass
 class ToldCluster:
-    """The port `ClusterObserver`, as a test says it is: by default one member that leads and owns all."""
+    """The `Observer` that a test describes: by default one member that leads and owns all."""
 
     members: list[MemberView] = field(default_factory=lambda: [member("m1")])
     leader: str | None = "m1"

@@ -54,8 +54,7 @@ from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.jobs.notifications import NotificationChannel
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.pools import PoolKey
-from schedd.telemetry.metrics.database_stats import FRESH
-from schedd.telemetry.metrics.pools import MOST
+from schedd.telemetry.metrics import MOST_POOLS, VITALS_FRESH
 from schedd.telemetry.recorder import SEEN, Telemetry
 from schedkit.clock import boottime
 from support.web import ToldCluster
@@ -183,7 +182,7 @@ def test_pools_are_told_by_name_and_what_a_pool_lacks_isnt() -> None:
 
 
 def test_of_many_pools_the_busiest_have_a_name_and_the_rest_one_together() -> None:
-    many = [survey(number) for number in range(MOST + 3)]
+    many = [survey(number) for number in range(MOST_POOLS + 3)]
     telemetry = telemetry_after(Surveyed((*many[:1], replace(many[1], slots=0), *many[2:])))
     told = [
         sample.labels["pool"]
@@ -191,7 +190,7 @@ def test_of_many_pools_the_busiest_have_a_name_and_the_rest_one_together() -> No
         for sample in metric.samples
         if sample.name == "schedd_pool_running"
     ]
-    assert len(told) == MOST + 1
+    assert len(told) == MOST_POOLS + 1
     assert "default/p2" not in told
     assert value(telemetry, "schedd_pool_running", pool="other") == 0 + 1 + 2
     assert value(telemetry, "schedd_pool_slots", pool="other") == 0, "the worst of them"
@@ -202,8 +201,8 @@ def test_what_the_leader_read_isnt_told_any_more_once_it_is_old(
 ) -> None:
     telemetry = telemetry_after(DatabaseSeen(DatabaseVitals(timedelta(0), 5)))
     assert value(telemetry, "schedd_dead_letters_waiting") == 5
-    later = monotonic() + FRESH
-    monkeypatch.setattr("schedd.telemetry.metrics.database_stats.monotonic", lambda: later)
+    later = monotonic() + VITALS_FRESH
+    monkeypatch.setattr("schedd.telemetry.metrics.monotonic", lambda: later)
     assert value(telemetry, "schedd_dead_letters_waiting") is None
 
 

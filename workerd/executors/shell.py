@@ -15,6 +15,8 @@ import contextlib
 import errno
 import os
 import pwd
+import re
+import stat
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,13 +33,72 @@ from workerd.core.outcome import (
     exited,
     judged,
 )
-from workerd.executors import shebang
 from workerd.executors.base import AttemptStart, Stop, bounds_of, outcome_of_stop
 from workerd.executors.child_process import ChildProcess
 from workerd.executors.process_end import stayed
 from workerd.executors.scratch import Scratch
 from workerd.process.process_supervisor import ProcessSupervisor
 from workerd.process.programs import Begun, Program
+
+# Read the `#!` line of a script: its interpreter, and errors in it.
+#
+# Invariants
+# - The line is read as the kernel reads it: a path, and the rest as one argument.
+
+_MARK: Final = "#!"
+_BLANKS: Final = re.compile(r"[ \t]+")
+_MOST: Final = 4096
+"""Bytes read of a file."""
+
+
+def with_unix_lines(script: str) -> str:
+    """Return a script without byte order mark, with LF for CRLF if its first line has CRLF."""
+    script = script.removeprefix("\ufeff")
+    if not script.partition("\n")[0].endswith("\r"):
+        return script
+    return script.replace("\r\n", "\n").removesuffix("\r")
+
+
+def shebang_interpreter(script: str) -> Sequence[str]:
+    """Return the interpreter of the `#!` line; empty without one. Raises ValueError: none named."""
+    line = script.partition("\n")[0]
+    if not line.startswith(_MARK):
+        return ()
+    words = _BLANKS.split(line.removeprefix(_MARK).strip(" \t"), maxsplit=1)
+    if not words[0]:
+        raise ValueError(f"first line of the script, {line!r}, names no interpreter")
+    return words
+
+
+def shebang_problem(program: Path) -> str:
+    """Return why the `#!` line of an existing program fails; empty if it doesn't."""
+    try:
+        line = _first_line(program)
+        if not line.startswith(_MARK):
+            return ""
+        found = shebang_interpreter(line)
+    except (OSError, ValueError):
+        return ""
+    if not found or Path(found[0]).exists():
+        return ""
+    if line.endswith("\r"):
+        name = found[0].rstrip("\r")
+        return (
+            f"#! line of {program} ends in a carriage return (CRLF): the kernel looks for"
+            f" {name!r} with that at its end; convert the file to LF line ends"
+        )
+    return f"interpreter {found[0]!r} in the #! line of {program} not found"
+
+
+def _first_line(program: Path) -> str:
+    fd = os.open(program, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return ""
+        return os.read(fd, _MOST).partition(b"\n")[0].decode(errors="replace")
+    finally:
+        os.close(fd)
+
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DEFAULT_INTERPRETER = ("/bin/sh",)
@@ -87,7 +148,7 @@ class ShellExecutor:
                 return ChildProcess(program, attempt.key, self._supervisor, attempt.tail)
         except FileNotFoundError as error:
             name = os.fsdecode(error.filename or "")
-            why = shebang.problem(Path(name)) or f"{error.strerror}: {name}"
+            why = shebang_problem(Path(name)) or f"{error.strerror}: {name}"
             return _missing(why, NOT_FOUND)
         except ValueError as error:
             return _not_started(str(error), NOT_EXECUTABLE)
@@ -125,9 +186,9 @@ def _program(
     payload = scratch.write("payload", attempt.payload)
     argv = [*action.argv]
     if action.script:
-        text = shebang.plain(action.script)
+        text = with_unix_lines(action.script)
         script = scratch.write("script", text.encode())
-        interpreter = action.interpreter or shebang.interpreter(text) or DEFAULT_INTERPRETER
+        interpreter = action.interpreter or shebang_interpreter(text) or DEFAULT_INTERPRETER
         argv = [*interpreter, str(script), *action.argv]
     with _stdin(action, payload, scratch) as stdin:
         scratch.hand_over()

@@ -8,21 +8,107 @@ the next command knows every process even if this one is killed.
 from __future__ import annotations
 
 import fcntl
+import json
 import re
 import shutil
 import signal
+import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Final
 
-from schedctl.dev import daemons, plan, readiness
+from schedctl.dev import daemons, plan
 from schedctl.dev.errors import DevError, NotReady, NotUp, ProcessEnded
 from schedctl.dev.overrides import parse
 from schedctl.dev.records import ClusterFolder, ClusterPart, ClusterState, PartKind
 from schedctl.dev.servers import binaries, certificates, etcd, postgres
+from schedctl.dev.servers.http import fetch
 from schedctl.dev.servers.processes import POLL, end, tail
+
+# Readiness of the cluster, read from its daemons over HTTP.
+#
+# The cluster is ready when every daemon is (`/readyz`), every member reports a leader and an owner
+# of every shard (`/api/v1/cluster`), and every worker is attached to every member (`/metrics`). A
+# drained worker is ready. Leases of workers don't count: a worker that was just killed still has
+# one.
+
+DRAINING: Final = "draining"
+"""The answer of a drained worker."""
+
+
+def why_not_ready(state: ClusterState, trust: ssl.SSLContext | None = None) -> str | None:
+    """Return why the cluster isn't ready; None if it is. `trust` is for HTTPS to members."""
+    members, workers = (
+        {part.name: part.address("http") for part in state.of(kind)}
+        for kind in (PartKind.MEMBER, PartKind.WORKER)
+    )
+    return why_daemons_not_ready(members, workers, trust)
+
+
+def why_daemons_not_ready(
+    members: Mapping[str, str], workers: Mapping[str, str], trust: ssl.SSLContext | None = None
+) -> str | None:
+    """Return why these daemons (name → `host:port` of HTTP) aren't ready; None if they are."""
+    for name, http in (*members.items(), *workers.items()):
+        url = f"http://{http}" if name in workers else _url(http, trust)
+        answer = fetch(f"{url}/readyz", trust=trust)
+        if answer is None:
+            return f"{name} doesn't answer at {http}"
+        if answer.status != 200 and not (name in workers and _line(answer.body) == DRAINING):
+            return f"{name} isn't ready: {_line(answer.body)}"
+    for name, http in members.items():
+        if (view := cluster_view(http, trust)) is None:
+            return f"{name} doesn't report the state of the cluster"
+        if (lack := _lacking_in(view)) is not None:
+            return f"{lack}, as {name} reports"
+    for name, http in workers.items():
+        if (attached := _members_attached(http)) < len(members):
+            return f"{name} is attached to {attached} of {len(members)} members"
+    return None
+
+
+def cluster_view(http: str, trust: ssl.SSLContext | None = None) -> Mapping[str, Any] | None:
+    """Return `GET /api/v1/cluster` of one member; None if it fails."""
+    answer = fetch(f"{_url(http, trust)}/api/v1/cluster", trust=trust)
+    if answer is None or answer.status != 200:
+        return None
+    view = json.loads(answer.body)
+    return view if isinstance(view, Mapping) else None
+
+
+def _url(http: str, trust: ssl.SSLContext | None) -> str:
+    return f"http://{http}" if trust is None else f"https://{http}"
+
+
+def leader_name(state: ClusterState, trust: ssl.SSLContext | None = None) -> str | None:
+    """Return the name of the leader, from the first member that reports one."""
+    for member in state.of(PartKind.MEMBER):
+        view = cluster_view(member.address("http"), trust) if member.alive() else None
+        if view is not None and (name := view.get("leader")):
+            return str(name)
+    return None
+
+
+def _lacking_in(view: Mapping[str, Any]) -> str | None:
+    if not view.get("leader"):
+        return "there is no leader"
+    owned, shards = view.get("owned") or 0, view.get("shards") or 0
+    return None if shards and owned == shards else f"{owned} of {shards} shards have an owner"
+
+
+def _members_attached(http: str) -> int:
+    answer = fetch(f"http://{http}/metrics")
+    metrics = answer.body.decode() if answer is not None else ""
+    found = re.search(r"^workerd_members_attached (\d+)", metrics, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def _line(body: bytes) -> str:
+    return " ".join(body.decode(errors="replace").split())[:200] or "no reason given"
+
 
 Say = Callable[[str], None]
 
@@ -147,7 +233,7 @@ def leader(folder: ClusterFolder) -> ClusterPart:
         NotUp: no member reports a running leader.
     """
     state = remembered(folder)
-    if (name := readiness.leader(state, certificates.trust(folder, state))) is None:
+    if (name := leader_name(state, certificates.trust(folder, state))) is None:
         raise NotUp("no member reports a leader", "see schedctl cluster status")
     return running(folder, PartKind.MEMBER, name)
 
@@ -276,7 +362,7 @@ def _wait_ready(folder: ClusterFolder, state: ClusterState, deadline: float) -> 
     while True:
         if ended := [part for part in parts if not part.alive()]:
             raise ProcessEnded(", ".join(part.name for part in ended), folder.log(ended[0].name))
-        if not parts or (lack := readiness.lacking(state, trust)) is None:
+        if not parts or (lack := why_not_ready(state, trust)) is None:
             return
         if time.monotonic() >= deadline:
             raise NotReady(f"the cluster isn't ready: {lack}", evidence=_tails(folder, parts))

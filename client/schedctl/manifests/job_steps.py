@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, cast
@@ -13,10 +13,78 @@ from schedclient import ApiError, Client, Job, NotFound
 from schedclient.calls.jobs import Jobs
 from schedclient.values.reading import value_of
 from schedctl.failure import CommandFailure, of_manifest
-from schedctl.manifests import chain_order
 from schedctl.manifests.manifests import Manifest
 from schedctl.output import message
 from schedproto.v1 import job_pb2
+
+# The order of jobs in a chain: parents are stored first, whatever their order in the file.
+#
+# manifests ─→ in_order: parents before children, else the order of the file; a cycle is rejected
+# plan: a child is validated without parents that don't exist yet (`without_new_parents`)
+
+JobKey = tuple[str, str]
+"""Namespace and name."""
+
+
+def key_of(job: job_pb2.Job, namespace: str) -> JobKey:
+    """Return the key of a job; `namespace` is the default."""
+    return (job.namespace or namespace, job.name)
+
+
+def parents_first(found: Sequence[Manifest], namespace: str) -> list[Manifest]:
+    """Return the manifests with parents before their children.
+
+    Raises:
+        CommandFailure: the jobs form a cycle; the message has its path.
+    """
+    by_key = {key_of(one.job, namespace): one for one in found}
+    done: dict[JobKey, Manifest] = {}
+    for key in by_key:
+        _visit(key, by_key, done)
+    return list(done.values())
+
+
+def _visit(first: JobKey, by_key: dict[JobKey, Manifest], done: dict[JobKey, Manifest]) -> None:
+    """Visit depth first, without recursion: a chain may be longer than the stack."""
+    path = [first]
+    while path:
+        here = path[-1]
+        place, _ = here
+        if here in done:
+            path.pop()
+            continue
+        parents = [(place, name) for name in by_key[here].job.after.jobs]
+        left = [one for one in parents if one in by_key and one not in done]
+        if not left:
+            done[here] = by_key[here]
+            path.pop()
+        elif left[0] in path:
+            names = [name for _, name in path[path.index(left[0]) :]]
+            cycle = " → ".join([left[0][1], *reversed(names)])
+            raise CommandFailure(
+                f"{by_key[here].where}: {here[1]}: after.jobs closes a cycle: {cycle}",
+                reason="CHAIN_CYCLE",
+                remedy="remove one of these from the `after` of the next; nothing was stored",
+            )
+        else:
+            path.append(left[0])
+
+
+def without_new_parents(job: job_pb2.Job, made: Collection[JobKey], namespace: str) -> job_pb2.Job:
+    """Return the job without parents that don't exist yet, for validation."""
+    place, _ = key_of(job, namespace)
+    there = [name for name in job.after.jobs if (place, name) not in made]
+    if len(there) == len(job.after.jobs):
+        return job
+    found = job_pb2.Job()
+    found.CopyFrom(job)
+    if there:
+        found.after.jobs[:] = there
+    else:
+        found.ClearField("after")
+        found.on_demand = True
+    return found
+
 
 ALL: Final = ("*",)
 PAUSE: Final = ("paused", "pause_note", "paused_until")
@@ -69,9 +137,9 @@ async def plan(
     `checked` removes the objects from a job that don't exist yet.
     """
     steps = []
-    made: set[chain_order.Key] = set()
-    for manifest in chain_order.in_order(found, client.namespace):
-        job = chain_order.without(checked(manifest.job), made, client.namespace)
+    made: set[JobKey] = set()
+    for manifest in parents_first(found, client.namespace):
+        job = without_new_parents(checked(manifest.job), made, client.namespace)
         try:
             step = await _planned(_jobs(client, manifest.job), manifest, job)
         except ApiError as error:
@@ -79,7 +147,7 @@ async def plan(
         if job is not manifest.job:
             step = replace(step, after=_whole(step.after, manifest.job), partly=True)
         if step.before is None:
-            made.add(chain_order.key_of(manifest.job, client.namespace))
+            made.add(key_of(manifest.job, client.namespace))
         steps.append(step)
     return steps
 

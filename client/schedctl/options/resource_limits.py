@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import click
 
 from schedctl.failure import CommandFailure
-from schedkit.text import size
+
+# Sizes as people write them: `64MiB`, `1GiB`; a bare number is of bytes.
+#
+# Units are powers of 1,024, and say so: MB and M, which mean this to some and that to others, are
+# refused.
+
+_UNITS: Final = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SHAPE: Final = re.compile(rf"([0-9]{{1,18}})\s*({'|'.join(_UNITS)})?", re.ASCII)
+
+
+def parse_size(text: str) -> int:
+    """The bytes that `text` writes.
+
+    Raises:
+        ValueError: with a message for the person who wrote it.
+    """
+    match = _SHAPE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(
+            f"{text!r} is no size; write a whole number with KiB, MiB, GiB or TiB, such as 64MiB"
+        )
+    return int(match[1]) * _UNITS.get(match[2], 1)
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,7 +87,7 @@ def form(flags: Mapping[str, Any]) -> dict[str, Any]:
     }
     if "memory_bytes" in limits:
         try:
-            limits["memory_bytes"] = str(size.parse(limits["memory_bytes"]))
+            limits["memory_bytes"] = str(parse_size(limits["memory_bytes"]))
         except ValueError as wrong:
             raise CommandFailure(
                 f"--limit-memory: {wrong}", reason="WRONG_FLAG", remedy="write --limit-memory 64MiB"

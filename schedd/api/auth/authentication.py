@@ -145,7 +145,7 @@ class Authentication:
         return self._valid(token)
 
     async def check(self, who: CallerIdentity) -> None:
-        """Raise UnauthenticatedError if credentials expired or were revoked during a long request."""
+        """Raise UnauthenticatedError if credentials expired or were revoked meanwhile."""
         if who.token is not None:
             await self._row(who.token)
         if (over := self._over(who)) is not None:

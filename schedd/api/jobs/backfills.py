@@ -216,7 +216,7 @@ def _check_parallel(request: job_service_pb2.BackfillJobRequest, definition: Def
 async def _instants(
     caller: Caller, definition: Definition, first: datetime, last: datetime
 ) -> tuple[datetime, ...]:
-    """Return the scheduled times of the range. Raises InvalidArgumentError for none, or too many."""
+    """Return the scheduled times of the range. Raises InvalidArgumentError for none or too many."""
     try:
         schedule = await compute(caller, partial(job_codec.compiled, definition))
     except ScheduleError as error:  # stored by an earlier version that accepted it

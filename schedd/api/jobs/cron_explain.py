@@ -19,7 +19,7 @@ from schedproto.v1 import job_service_pb2 as wire
 async def explain_cron(
     services: Services, caller: Caller, request: wire.ExplainCronRequest
 ) -> wire.ExplainCronResponse:
-    """Describe an expression, with its next scheduled times and notes. Raises InvalidArgumentError."""
+    """Describe an expression, with its next times and notes. Raises InvalidArgumentError."""
     after = services.clock.now()
     if request.HasField("after"):
         after = max(job_codec.instant(request.after), EPOCH)  # a schedule has no earlier past
@@ -27,7 +27,7 @@ async def explain_cron(
 
 
 def explanation(request: wire.ExplainCronRequest, after: datetime) -> wire.ExplainCronResponse:
-    """Return the answer, with scheduled times later than `after`. Raises InvalidArgumentError. Pure."""
+    """Return the answer, with times later than `after`. Raises InvalidArgumentError. Pure."""
     namespace = namespace_of(request.namespace)
     seed = f"{namespace}/{request.job}" if request.job else ""
     count = paging.coming(request.count)

@@ -156,7 +156,7 @@ def another_job(name: str, job_id: str) -> InvalidArgumentError:
 
 
 def check_seen(stored: StoredDefinition, etags: str) -> None:
-    """Raise AbortedError unless the etag matches one of `etags`, separated by commas as in `If-Match`.
+    """Raise AbortedError unless the etag matches one of `etags`, comma-separated as in `If-Match`.
     Empty: no check.
     """
     seen = {one.strip() for one in etags.split(",")}

@@ -58,7 +58,7 @@ class Readers:
     async def until_over(
         self, who: CallerIdentity, items: AsyncIterator[T]
     ) -> AsyncGenerator[T, None]:
-        """Return the items. Raises UnauthenticatedError once the reader's credentials aren't valid."""
+        """Return the items. Raises UnauthenticatedError once the credentials aren't valid."""
         if who.token is None and who.until is None:
             async for item in items:
                 yield item

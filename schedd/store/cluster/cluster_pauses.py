@@ -163,7 +163,7 @@ def audited(connection: Connection, before: Pauses, entry: AuditOf) -> Pauses:
 @operations("pauses")
 @dataclass(frozen=True, slots=True)
 class PauseStore:
-    """Pauses of the whole cluster. Both writes hold every shard's row (docs/protocol-rules.md, P3.1)."""
+    """Pauses of the whole cluster. Both writes hold every shard's row (P3.11)."""
 
     database: Database
 

@@ -14,12 +14,14 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -31,8 +33,6 @@ from schedd.api.services import Services
 from schedd.web.http_auth import IDENTITY, caller_of, check_page
 from schedd.web.links import local, referred
 from schedd.web.login_page import REASON
-from schedd.web.pages import flash
-from schedd.web.pages.flash import Flash, RecentFlashes
 from schedd.web.pages.forms import RETURN, fields_of
 from schedd.web.pages.page import AT_A_TIME, NOTHING, Action, Page, PageRequest
 from schedd.web.pages.recent_cache import Recent
@@ -41,8 +41,82 @@ from schedd.web.rest import problems
 from schedd.web.rest.field_names import in_words, rename
 from schedd.web.rest.problems import RequestProblem
 from schedd.web.streams import BEAT, BEAT_EVERY, Event, EventStream
-from schedd.web.templating import compiled, render, stamped
+from schedd.web.templating import ONCE, compiled, render, stamped
 from schedkit.errors import Unavailable
+
+# Pass the result of an action to the next page, in a cookie with a short lifetime.
+#
+#     POST /jobs/etl/trigger ─▶ 303, cookie ─▶ GET /runs/…: "etl was triggered", cookie deleted
+#
+# A browser shows only the last answer to a page. If two forms of one rendering were sent in quick
+# succession, that answer shows both results (`RecentFlashes`).
+
+FLASH_COOKIE: Final = "schedd-flash"
+LIVES: Final = 30
+"""Seconds."""
+MOST_DRAWINGS: Final = 256
+"""Renderings whose results are remembered; an older one shows only its last result."""
+MOST_THINGS: Final = 5
+"""Results in one answer: the last ones."""
+LONGEST_STAMP: Final = 64
+"""Characters of a request id; ours have half as many."""
+
+
+class Flash(NamedTuple):
+    """The result of an action, and the request id of the rendering; empty if it had none."""
+
+    words: str
+    of: str
+
+
+class RecentFlashes:
+    """The results of the newest renderings of pages, by user."""
+
+    def __init__(self) -> None:
+        self._done: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
+
+    def record(self, actor: str, fields: Mapping[str, str], words: str) -> Flash:
+        """Record the result of a form. Return the results of its rendering so far."""
+        stamp = fields.get(ONCE, "")
+        if not stamp or len(stamp) > LONGEST_STAMP:
+            return Flash(words, "")
+        done = self._done.setdefault((actor, stamp), [])
+        if words not in done:  # the same sent twice
+            done.append(words)
+        del done[:-MOST_THINGS]
+        self._done.move_to_end((actor, stamp))
+        if len(self._done) > MOST_DRAWINGS:
+            self._done.popitem(last=False)
+        return Flash(" ".join(done), stamp)
+
+
+def send_flash(response: Response, flash: Flash, *, secure: bool) -> None:
+    """Set the cookie for the next page."""
+    response.set_cookie(
+        FLASH_COOKIE,
+        written(flash),
+        max_age=LIVES,
+        httponly=True,
+        samesite="strict",
+        secure=secure,
+    )
+
+
+def written(flash: Flash) -> str:
+    """Return the value of the cookie. Pure."""
+    return quote(json.dumps(flash))
+
+
+def read_flash(cookie: str) -> Flash | None:
+    """Return the message in a cookie; None if it is invalid. Pure."""
+    try:
+        match json.loads(unquote(cookie)):
+            case [str(words), str(of)] if words:
+                return Flash(words, of)
+    except (ValueError, RecursionError):
+        pass
+    return None
+
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +175,7 @@ class Site:
         if reason := typed.get(REASON, "")[:LONGEST_REASON]:
             message = Flash(f"{BACK.words} Your reason was: {reason}", "")
         response = RedirectResponse(address, 303)
-        flash.send(response, message, secure=request.url.scheme == "https")
+        send_flash(response, message, secure=request.url.scheme == "https")
         return response
 
     async def _filled(
@@ -178,7 +252,7 @@ class Site:
             return self._problem(problems.of(error), request.url.path, self._asked(request))
         asked = self._asked(request)
         look = self._looks.of(page, page.turned(asked))
-        message = flash.read(request.cookies.get(flash.COOKIE, ""))
+        message = read_flash(request.cookies.get(FLASH_COOKIE, ""))
         body = await (look.refresh() if message else look.now())
         live = ""
         if page.every is not None and not body.over:
@@ -189,8 +263,8 @@ class Site:
         response = self._framed(
             page.frame, body, page.tab, asked, live=live, flash=message, beside=beside
         )
-        if flash.COOKIE in request.cookies:
-            response.delete_cookie(flash.COOKIE)
+        if FLASH_COOKIE in request.cookies:
+            response.delete_cookie(FLASH_COOKIE)
         return response
 
     async def _act(self, action: Action, request: Request) -> Response:
@@ -211,7 +285,7 @@ class Site:
             return self._problem(problems.of(error), back, asked)
         response = RedirectResponse(local(asked.fields.get(RETURN, ""), done.to), 303)
         message = self._lately.record(asked.caller.actor, asked.fields, done.message)
-        flash.send(response, message, secure=request.url.scheme == "https")
+        send_flash(response, message, secure=request.url.scheme == "https")
         return response
 
     async def _again(

@@ -31,21 +31,102 @@ from schedd.api.runs.stream_limits import Places
 from schedd.api.services import DEFAULT_NAMESPACE, Services
 from schedd.runtime.budgeted_work import converted
 from schedd.web.http_auth import caller_of
-from schedd.web.rest import (
-    bodies,
-    documents,
-    field_names,
-    openapi,
-    openapi_documents,
-    problems,
-    requests,
-)
+from schedd.web.rest import bodies, documents, field_names, openapi, problems, requests
+from schedd.web.rest.documents import CALLBACK, LONGEST_DELAY, PRIORITIES, TASKS_PATH
 from schedd.web.rest.http_rules import RouteMatch, Routes
+from schedd.web.rest.openapi import answered, asked
+from schedd.web.rest.openapi_tables import NAMESPACE
 from schedd.web.rest.problems import RequestProblem
 from schedd.web.streams import Event, EventStream
 from schedkit.errors import Unavailable
 from schedkit.protojson import to_json
 from schedproto.v1 import job_pb2, run_service_pb2
+
+# OpenAPI operations of the requests in `documents`.
+
+_TEXT: Final = {"type": "string", "minLength": 1}
+_INSTANT: Final = {"type": ["string", "null"], "format": "date-time"}
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": [*properties]}
+
+
+DOCUMENT_OPERATIONS: Final[Mapping[str, Any]] = {
+    "/api/v1/jobs": {
+        "post": {
+            "requestBody": asked(
+                {
+                    "type": "object",
+                    "description": "A job that posts its payload to a URL; other fields of a job"
+                    " are allowed, too.",
+                    "properties": {
+                        "name": _TEXT,
+                        "cron": _TEXT,
+                        CALLBACK: {"type": "string", "format": "uri"},
+                        "priority": {"type": "string", "enum": ["LOW", "MEDIUM", "HIGH"]},
+                        "payload": {},
+                    },
+                    "required": ["name", "cron", CALLBACK],
+                }
+            ),
+            "responses": answered(201, _object(job_id=_TEXT, next_fire_time=_INSTANT)),
+        }
+    },
+    "/api/v1/jobs/{job}/status": {
+        "get": {
+            "operationId": "getJobStatus",
+            "tags": ["Job"],
+            "summary": "Get the status of a job",
+            "parameters": [
+                {"name": "job", "in": "path", "required": True, "schema": _TEXT},
+                {"name": "namespace", "in": "query", "schema": NAMESPACE},
+            ],
+            "responses": answered(
+                200,
+                _object(
+                    job_id=_TEXT,
+                    status=_TEXT,
+                    last_run=_INSTANT,
+                    next_run=_INSTANT,
+                    retry_count={"type": "integer", "minimum": 0},
+                ),
+            ),
+        }
+    },
+    TASKS_PATH: {
+        "post": {
+            "operationId": "submitTask",
+            "tags": ["Run"],
+            "summary": "Run a Python handler once",
+            "requestBody": asked(
+                {
+                    "type": "object",
+                    "properties": {
+                        "taskName": _TEXT,
+                        "payload": {},
+                        "delayMs": {
+                            "type": ["integer", "null"],
+                            "minimum": 0,
+                            "maximum": LONGEST_DELAY,
+                        },
+                        "priority": {
+                            "description": "1 HIGH, 2 MEDIUM, 3 LOW",
+                            "enum": [*PRIORITIES, None],
+                        },
+                        "customJobId": {**_TEXT, "type": ["string", "null"]},
+                        "namespace": {**_TEXT, "type": ["string", "null"]},
+                    },
+                    "required": ["taskName"],
+                    "additionalProperties": False,
+                }
+            ),
+            "responses": answered(202, _object(job_id=_TEXT, run_id=_TEXT)),
+        }
+    },
+}
+"""Operations that aren't calls, by path and method."""
+
 
 log = logging.getLogger(__name__)
 
@@ -202,7 +283,7 @@ def _described(routes: Routes, version: str) -> bytes:
     """Return the OpenAPI document of all routes."""
     there = [one for one in routes.all if one.method.full_name in {**UNARY, **STREAMING}]
     made = openapi.document(
-        there, version, statuses=STATUSES, streaming=STREAMING, words=openapi_documents.OPERATIONS
+        there, version, statuses=STATUSES, streaming=STREAMING, words=DOCUMENT_OPERATIONS
     )
     return _json(made).encode()
 

@@ -17,7 +17,7 @@ from typing import Any
 from faults.world.clock import ClusterClock
 from faults.world.network import Host
 from faults.world.service import Service
-from schedctl.dev.servers import binaries, nonroot, postgres
+from schedctl.dev.servers import binaries, postgres
 from support.wait import wait_until
 
 PORT = 5432
@@ -48,7 +48,7 @@ class Server:
         self.host = host
         self.data = work / host.name / "data"
         self._programs = binaries.find_postgres()
-        prefix = nonroot.command_prefix(self.data, self._programs.postgres)
+        prefix = postgres.nonroot_prefix(self.data, self._programs.postgres)
         self._command = [
             *prefix,
             *(clock.before() if clock else ()),
@@ -75,7 +75,7 @@ class Server:
     def program(self, name: str) -> list[str]:
         """Another program of PostgreSQL's, to be run on this host by the owner of its folders."""
         path = self._programs.postgres.with_name(name)
-        prefix = nonroot.command_prefix(self.data, path)
+        prefix = postgres.nonroot_prefix(self.data, path)
         return [*self.host.enter(), *prefix, os.fspath(path)]
 
     def kill(self) -> None:

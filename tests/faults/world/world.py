@@ -24,7 +24,7 @@ from faults.world.grounds import claim, disk, release
 from faults.world.network import ROOT, Host, Network
 from faults.world.postgres import Server
 from faults.world.service import Service, Supervisor
-from schedctl.dev.readiness import lacking_among
+from schedctl.dev.cluster import why_daemons_not_ready
 from support.version_before import HERE, Code
 from support.wait import wait_until
 
@@ -174,7 +174,7 @@ class World:
                 return f"{member.name} does not serve"
         if not self.postgres.answers():
             return "PostgreSQL does not answer"
-        return lacking_among(
+        return why_daemons_not_ready(
             {name: service.http for name, service in self.members.items()},
             {name: service.http for name, service in self.workers.items()},
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedctl.failure import CommandFailure
-from schedctl.manifests.chain_order import in_order, without
+from schedctl.manifests.job_steps import parents_first, without_new_parents
 from schedctl.manifests.manifests import Manifest
 from schedproto.v1 import job_pb2
 
@@ -23,31 +23,31 @@ def names(found: list[Manifest]) -> list[str]:
 
 def test_parents_come_before_their_children_and_others_stay_where_they_are() -> None:
     found = [manifest("z"), manifest("c", "b", "old"), manifest("b", "a"), manifest("a")]
-    assert names(in_order(found, "default")) == ["z", "a", "b", "c"]
+    assert names(parents_first(found, "default")) == ["z", "a", "b", "c"]
 
 
 def test_a_job_of_another_namespace_is_no_parent() -> None:
     found = [manifest("b", "a"), manifest("a", "b", namespace="other")]
-    assert names(in_order(found, "default")) == ["b", "a"]
+    assert names(parents_first(found, "default")) == ["b", "a"]
 
 
 def test_a_circle_is_refused_with_its_path() -> None:
     found = [manifest("a", "c"), manifest("b", "a"), manifest("c", "b")]
     with pytest.raises(CommandFailure, match="closes a cycle: a → b → c → a"):
-        in_order(found, "default")
+        parents_first(found, "default")
     with pytest.raises(CommandFailure, match="closes a cycle: a → a"):
-        in_order([manifest("a", "a")], "default")
+        parents_first([manifest("a", "a")], "default")
 
 
 def test_a_long_chain_is_put_in_order() -> None:
     found = [manifest(f"j{n}", f"j{n - 1}") for n in range(3000, 0, -1)]
-    assert names(in_order(found, "default"))[0] == "j1"
+    assert names(parents_first(found, "default"))[0] == "j1"
 
 
 def test_a_child_is_checked_without_parents_that_are_made_before_it() -> None:
     job = manifest("c", "a", "b").job
-    assert [*without(job, {("default", "a")}, "default").after.jobs] == ["b"]
-    bare = without(job, {("default", "a"), ("default", "b")}, "default")
+    assert [*without_new_parents(job, {("default", "a")}, "default").after.jobs] == ["b"]
+    bare = without_new_parents(job, {("default", "a"), ("default", "b")}, "default")
     assert bare.on_demand
     assert not bare.HasField("after")
-    assert without(job, {("other", "a")}, "default") is job
+    assert without_new_parents(job, {("other", "a")}, "default") is job

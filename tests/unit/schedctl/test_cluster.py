@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedctl.commands.doctor import this_machine
+from schedctl.commands.cluster import this_machine
 from schedproto.v1 import cluster_service_pb2 as wire
 from support.scripted import Refusal
 

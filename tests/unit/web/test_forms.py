@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from schedd.api.errors import InvalidArgumentError
-from schedd.web.pages.all import PAGES
+from schedd.web.app import PAGES
 from schedd.web.pages.forms import RETURN, taking
 from schedd.web.pages.page import Action, Done, PageRequest
 from schedd.web.templating import ONCE

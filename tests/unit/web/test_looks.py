@@ -14,8 +14,8 @@ import pytest
 
 from schedd.api.errors import InvalidArgumentError
 from schedd.api.services import Caller
+from schedd.web.app import PAGES
 from schedd.web.pages import snapshots as module
-from schedd.web.pages.all import PAGES
 from schedd.web.pages.page import EVERY, Page, PageRequest, Shown
 from schedd.web.pages.snapshots import KEPT, KEPT_FOR, PageSnapshot, PageSnapshots
 from schedd.web.streams import Event

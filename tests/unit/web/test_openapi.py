@@ -10,7 +10,7 @@ import pytest
 
 from schedd.api.calls import STREAMING, UNARY, methods
 from schedd.api.field_bounds import MOST_COMING
-from schedd.web.rest import openapi, openapi_documents
+from schedd.web.rest import openapi, rest
 from schedd.web.rest.http_rules import Routes
 from schedd.web.rest.rest import STATUSES
 from schedkit.protojson import to_json
@@ -23,7 +23,7 @@ THERE = {**UNARY, **STREAMING}
 def document() -> dict[str, Any]:
     routes = [one for one in Routes(methods()).all if one.method.full_name in THERE]
     made = openapi.document(
-        routes, "1.2", statuses=STATUSES, streaming=STREAMING, words=openapi_documents.OPERATIONS
+        routes, "1.2", statuses=STATUSES, streaming=STREAMING, words=rest.DOCUMENT_OPERATIONS
     )
     return dict(json.loads(json.dumps(made)))
 

@@ -29,7 +29,7 @@ from schedd.web.pages.jobs.new_job import job_of
 from schedd.web.pages.page import PageRequest
 from schedd.web.pages.runs.dead_letters import rate_of
 from schedd.web.pages.runs.log import LogPart, LogText, Newest
-from schedd.web.pages.runs.run_timeline import story
+from schedd.web.pages.runs.run import story
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from support.callers import TESTER

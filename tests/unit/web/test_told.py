@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from schedd.web.pages.flash import MOST_DRAWINGS, MOST_THINGS, Flash, RecentFlashes, read
+from schedd.web.pages.site import MOST_DRAWINGS, MOST_THINGS, Flash, RecentFlashes, read_flash
 from schedd.web.templating import ONCE
 
 ONE = {ONCE: "0123"}
@@ -41,5 +41,5 @@ def test_neither_what_is_kept_nor_what_is_told_grows_without_end() -> None:
 
 @pytest.mark.parametrize("cookie", ["", "{", '"text"', "[1, 2]", '["a"]', '["", "x"]', "[" * 9_999])
 def test_a_cookie_of_another_is_told_nothing_of(cookie: str) -> None:
-    assert read(quote(cookie)) is None
-    assert read(quote(json.dumps(["a ran.", "0"]))) == Flash("a ran.", "0")
+    assert read_flash(quote(cookie)) is None
+    assert read_flash(quote(json.dumps(["a ran.", "0"]))) == Flash("a ran.", "0")

@@ -2,20 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
+from schedd.api import paging
 from schedd.api.cluster.cluster import lost_now
 from schedd.api.runs.waiting_runs import NO_WAITS, WaitSummary, waits
 from schedd.api.services import DEFAULT_NAMESPACE
 from schedd.core.cluster.cluster_events import NO_LOSSES, Losses
 from schedd.core.runs.records import Counts
 from schedd.core.timers.cluster_pauses import Pause
-from schedd.web.pages.cluster.missed_runs import NONE_MISSED, MissedRuns, missed
+from schedd.web import formatting
 from schedd.web.pages.page import PageRequest
+from schedd.web.pages.rows import moment
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
-from schedproto.v1 import job_pb2, job_service_pb2, run_pb2, run_service_pb2
+from schedproto.v1 import common_pb2, job_pb2, job_service_pb2, run_pb2, run_service_pb2
+from schedproto.v1 import run_service_pb2 as wire
+
+# Count the runs that were missed in the last day.
+#
+#    the newest runs, as many as one list reads ──▶ MISSED ──▶ recorded within LATELY ──▶ MissedRuns
+#
+# Missed runs have no index (docs/decisions, "Dashboard"). If a day has more runs than one list
+# reads, the text says how far back the search went.
+
+MISSED_WITHIN: Final = timedelta(days=1)
+"""How long a missed run is reported."""
+MOST_MISSED: Final = 100
+"""The greatest count; with more, it is a lower bound."""
+MISSED_GOOD_FOR: Final = 10.0
+"""Seconds that a result is cached: it is the most expensive read of the overview."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissedRuns:
+    """When runs were recorded as missed, MOST at most; `reached`: end of the search, None: all
+    runs.
+    """
+
+    runs: tuple[datetime, ...] = ()
+    reached: datetime | None = None
+
+    def summary(self, now: datetime) -> str:
+        """Return the count in words; empty if none is known. Pure."""
+        lately = sum(at > now - MISSED_WITHIN for at in self.runs)
+        if not lately:
+            return ""
+        number = "a run was" if lately == 1 else f"{lately} runs were"
+        if lately >= MOST_MISSED:
+            return f"{lately} runs or more were missed in the last day"
+        if self.reached is None or self.reached <= now - MISSED_WITHIN:
+            return f"{number} missed in the last day"
+        since = formatting.clock(self.reached, now)
+        return f"{number} missed since {since}; older runs weren't searched"
+
+
+NONE_MISSED: Final = MissedRuns()
+
+
+async def missed(asked: PageRequest) -> MissedRuns:
+    """Return the missed runs of the namespace, cached for MISSED_GOOD_FOR. Raises Unavailable."""
+
+    async def look() -> MissedRuns:
+        listed = await asked.call("RunService.ListRuns", request, wire.ListRunsResponse)
+        return MissedRuns(tuple(_recorded_at(listed.runs)), paging.reached(listed.next_page_token))
+
+    request = wire.ListRunsRequest(
+        namespace=asked.namespace, states=[common_pb2.RUN_STATE_MISSED], page_size=MOST_MISSED
+    )
+    return await asked.recent.of(("missed", asked.namespace), MISSED_GOOD_FOR, look)
+
+
+def _recorded_at(runs: Iterable[run_pb2.Run]) -> Iterable[datetime]:
+    for run in runs:
+        yield moment(run, "finished_at") or formatting.instant(run.due_at)
+
 
 RECENT: Final = 100
 """Runs in the figures and the strip."""
@@ -55,7 +118,7 @@ async def waiting_now(asked: PageRequest) -> WaitSummary:
 
 
 async def read(asked: PageRequest) -> Stored:
-    """Run the queries. Raises Unavailable, or MemberUnavailableError if PostgreSQL doesn't answer."""
+    """Run the queries. Raises Unavailable, or MemberUnavailableError if PostgreSQL is silent."""
     namespace, services = asked.namespace, asked.services
     async with asked.at_once() as all_:
         runs = all_.call(

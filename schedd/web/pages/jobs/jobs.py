@@ -11,13 +11,67 @@ from datetime import datetime
 from typing import Final
 
 from schedd.api import paging
+from schedd.api.errors import NotFoundError
 from schedd.api.runs.runs import newest_states
 from schedd.core.runs.lifecycle import State
 from schedd.web.formatting import LOOKS, StateStyle
-from schedd.web.pages.jobs import job_actions, new_job
-from schedd.web.pages.page import Page, PageRequest, Shown
+from schedd.web.pages.forms import taking, wrong
+from schedd.web.pages.jobs import new_job
+from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
 from schedd.web.pages.rows import JobLine, job_line
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2, run_service_pb2
+
+# The actions of a job on pages: trigger, pause, resume, delete.
+
+
+@taking()
+async def _trigger(asked: PageRequest) -> Done:
+    job = asked.variables["job"]
+    request = job_service_pb2.TriggerJobRequest(
+        namespace=asked.namespace, job=job, idempotency_key=asked.once
+    )
+    run = await asked.call("JobService.TriggerJob", request, run_pb2.Run)
+    return Done(f"{job} was triggered: run {run.run_id}.", asked.link("runs", run.run_id))
+
+
+@taking("reason")
+async def _pause(asked: PageRequest) -> Done:
+    job, note = asked.variables["job"], asked.fields.get("reason", "")
+    request = job_service_pb2.PauseJobRequest(namespace=asked.namespace, job=job, note=note)
+    await asked.call("JobService.PauseJob", request, job_pb2.Job)
+    return Done(f"{job} is paused: no new runs start.", asked.link("jobs", job))
+
+
+@taking()
+async def _resume(asked: PageRequest) -> Done:
+    job = asked.variables["job"]
+    request = job_service_pb2.ResumeJobRequest(namespace=asked.namespace, job=job)
+    await asked.call("JobService.ResumeJob", request, job_pb2.Job)
+    return Done(f"{job} was resumed.", asked.link("jobs", job))
+
+
+@taking("name", "reason")
+async def _delete(asked: PageRequest) -> Done:
+    job = asked.variables["job"]
+    if asked.fields.get("name") != job:
+        problem = f"doesn't match; {job} was not deleted"
+        raise wrong("name", problem, f"type {job} to delete it")
+    note = asked.fields.get("reason", "")
+    request = job_service_pb2.DeleteJobRequest(namespace=asked.namespace, job=job, note=note)
+    try:
+        await asked.call("JobService.DeleteJob", request, job_service_pb2.DeleteJobResponse)
+    except NotFoundError:  # deleted by another user, or by the first click of two
+        return Done(f"{job} was already deleted.", asked.link("jobs"))
+    return Done(f"{job} was deleted.", asked.link("jobs"))
+
+
+JOB_ACTIONS: Final = (
+    Action("/jobs/{job}/trigger", _trigger),
+    Action("/jobs/{job}/pause", _pause),
+    Action("/jobs/{job}/resume", _resume),
+    Action("/jobs/{job}/delete", _delete),
+)
+
 
 ROWS: Final = 30
 RESULTS: Final = 14
@@ -109,5 +163,5 @@ PAGE: Final = Page(
     asks=("filter", "page"),
     frame="jobs.html",
     every=EVERY,
-    actions=(*job_actions.ACTIONS, new_job.CREATE),
+    actions=(*JOB_ACTIONS, new_job.CREATE),
 )

@@ -269,7 +269,7 @@ def _chosen(fields: Mapping[str, str]) -> run_service_pb2.ChosenGroup:
 
 
 def until_of(fields: Mapping[str, str]) -> Timestamp | None:
-    """Return when the newest letter of a form failed; None without one. Raises InvalidArgumentError.
+    """Return when the form's newest letter failed; None without one. Raises InvalidArgumentError.
     Pure.
     """
     until, text = Timestamp(), fields.get("until", "")
@@ -284,7 +284,7 @@ def until_of(fields: Mapping[str, str]) -> Timestamp | None:
 
 
 def count_of(fields: Mapping[str, str]) -> int:
-    """Return how many letters a form showed; 0 without a count. Raises InvalidArgumentError. Pure."""
+    """Return how many letters a form showed; 0 without a count. Raises InvalidArgumentError."""
     text = fields.get("count", "")
     if not text:
         return 0

@@ -1,0 +1,566 @@
+"""All metrics by their names in Prometheus; one class per subject.
+
+    Metrics   runs      outcomes of scheduled times, attempts and runs
+              queue     waiting and running runs, overdue timers
+              workers   attached workers, rejected assignments, rescued runs
+              keeping   notifications, retention, the result store
+              calls     duration of calls of PostgreSQL and etcd
+              vitals    statistics that the leader reads from the database
+              losses    lost members, lost workers and stuck jobs, read by the leader
+    pools     statistics that an owner reads of its pools
+              process   the event loop, the lease
+    Cluster   leader and owned shards, from the view at each scrape
+    Readiness whether the member is ready, and why not, at each scrape as for /readyz
+
+Invariants
+- Names follow Prometheus' conventions. A label has few values, all known beforehand: never an id, a
+  job or a worker. Pool names are chosen by users; their number is limited.
+- State (leader, owned shards) is read at the scrape, never counted.
+- Values that are read at intervals are exported only while fresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from schedd.cluster.observer import Observer
+from schedd.core.cluster.database_stats import LOOK_EVERY, DatabaseVitals
+from schedd.core.cluster.dependency import DependencyFailure
+from schedd.core.cluster.queue_stats import Behind, PoolSurvey
+from schedd.core.cluster.readiness import Unready
+from schedd.core.events import Called, ClusterWatched, Service
+from schedd.core.ids import IncarnationId
+from schedd.core.runs.lifecycle import Reason
+from schedd.runtime.loop_monitor import LoopMonitor
+from schedkit.lease_margin import Slack
+from schedkit.set_aside import counts
+
+# The process: its event loop, and the lease of the member.
+
+
+class ProcessMetrics(Collector):
+    """Blocks of the event loop, and the slack of the lease, read at each scrape."""
+
+    def __init__(self, make: Maker) -> None:
+        self.pulse, self.slack = LoopMonitor(), Slack()
+        make.gauge(
+            "schedd_event_loop_longest_block_seconds",
+            "Longest block of the event loop in the last one or two minutes.",
+        ).set_function(lambda: self.pulse.longest)
+        make.gauge(
+            "schedd_event_loop_longest_own_block_seconds",
+            "Longest block by the member's own work: processor time used during the block.",
+        ).set_function(lambda: self.pulse.longest_by_own_work)
+        make.gauge(
+            "schedd_lease_ttl_seconds", "TTL of the member's lease; 0: no lease yet."
+        ).set_function(lambda: self.slack.ttl)
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the slack, without a value if there was no lease, and the items set aside."""
+        family = GaugeMetricFamily(
+            "schedd_lease_slack_seconds",
+            "Least remaining trust in the member's lease in the last one or two minutes.",
+        )
+        if (least := self.slack.least()) is not None:
+            family.add_metric([], least)
+        yield family
+        aside = CounterMetricFamily(
+            "schedd_items_set_aside", "Items that could not be processed, by kind.", labels=["kind"]
+        )
+        for kind, count in sorted(counts().items()):
+            aside.add_metric([kind], count)
+        yield aside
+
+
+# Statistics that the leader reads from the database; only the leader exports them, while fresh.
+
+VITALS_FRESH: Final = 3 * LOOK_EVERY.total_seconds()
+"""Seconds after which no value is exported: another member leads, or the reading fails."""
+
+
+class Vitals(Collector):
+    """The last reading."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[float, DatabaseVitals] | None = None
+
+    def saw(self, vitals: DatabaseVitals) -> None:
+        """Take a new reading."""
+        self._seen = monotonic(), vitals
+
+    def collect(self) -> Iterator[Metric]:
+        """Return one gauge each, without a value where no reading is fresh."""
+        oldest = GaugeMetricFamily(
+            "schedd_database_oldest_transaction_seconds",
+            "Age of the oldest open transaction that vacuum must wait for.",
+        )
+        letters = GaugeMetricFamily(
+            "schedd_dead_letters_waiting", "Dead letters that aren't resolved, up to 10,000."
+        )
+        if (vitals := self._fresh()) is not None:
+            oldest.add_metric([], vitals.oldest.total_seconds())
+            letters.add_metric([], vitals.dead_letters)
+        yield oldest
+        yield letters
+
+    def _fresh(self) -> DatabaseVitals | None:
+        if self._seen is None or monotonic() - self._seen[0] >= VITALS_FRESH:
+            return None
+        return self._seen[1]
+
+
+# Lost members and workers, and jobs that no worker can run, exported while fresh.
+
+LOSSES_FRESH: Final = 60.0
+"""Seconds after which no value is exported: another member leads, or the reading fails."""
+
+
+class LossMetrics(Collector):
+    """The last reading."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[float, ClusterWatched] | None = None
+
+    def saw(self, watched: ClusterWatched) -> None:
+        """Take a new reading."""
+        self._seen = monotonic(), watched
+
+    def collect(self) -> Iterator[Metric]:
+        """Return one gauge each, without a value where no reading is fresh."""
+        seen = self._seen
+        fresh = seen[1] if seen is not None and monotonic() - seen[0] < LOSSES_FRESH else None
+        for name, help_, value in (
+            (
+                "schedd_lost_members",
+                "Members that were lost within the retention and have not returned.",
+                fresh.lost_members if fresh else None,
+            ),
+            (
+                "schedd_lost_workers",
+                "Lost workers that have not returned, without drained workers.",
+                fresh.lost_workers if fresh else None,
+            ),
+            (
+                "schedd_stuck_jobs",
+                "Jobs whose runs wait although no worker has the handler or the labels.",
+                fresh.stuck if fresh else None,
+            ),
+        ):
+            gauge = GaugeMetricFamily(name, help_)
+            if value is not None:
+                gauge.add_metric([], value)
+            yield gauge
+
+
+# Statistics that an owner reads of its pools. The pool name is the only label that users choose.
+#
+# If there are more than `MOST_POOLS` pools, those with the most runs have series by name; the rest
+# share the series `other`.
+
+MOST_POOLS: Final = 50
+"""The most pools of one member with their own series."""
+OTHER_POOLS: Final = "other"
+
+PoolValue = Callable[[PoolSurvey], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGauge:
+    """One gauge of a pool, and how the values of several pools are combined."""
+
+    name: str
+    text: str
+    of: PoolValue
+    together: Callable[[Sequence[float]], float] = sum
+
+
+POOL_GAUGES: Final = (
+    PoolGauge(
+        "schedd_pool_slots",
+        "Slots of the workers that can run every job of this pool that was examined.",
+        lambda pool: pool.slots,
+        min,
+    ),
+    PoolGauge("schedd_pool_limit", "Concurrency limit of the pool.", lambda pool: pool.limit),
+    PoolGauge("schedd_pool_running", "Running runs of the pool.", lambda pool: pool.running),
+    PoolGauge(
+        "schedd_pool_waiting",
+        "Runs of the pool that wait at this member.",
+        lambda pool: pool.waiting,
+    ),
+    PoolGauge("schedd_pool_paused", "1 while the pool is paused.", lambda pool: pool.paused, max),
+)
+
+
+class PoolMetrics(Collector):
+    """The last reading."""
+
+    def __init__(self) -> None:
+        self._named: Sequence[tuple[str, Sequence[PoolSurvey]]] = ()
+
+    def saw(self, pools: Sequence[PoolSurvey]) -> None:
+        """Take the current pools of this member."""
+        ranked = sorted(pools, key=lambda pool: (-(pool.waiting + pool.running), pool.key))
+        named = [(str(pool.key), [pool]) for pool in ranked[:MOST_POOLS]]
+        self._named = [*named, (OTHER_POOLS, ranked[MOST_POOLS:])] if ranked[MOST_POOLS:] else named
+
+    def collect(self) -> Iterator[Metric]:
+        """Return one gauge per column, with a sample per pool that has a value."""
+        for column in POOL_GAUGES:
+            family = GaugeMetricFamily(column.name, column.text, labels=["pool"])
+            for name, pools in self._named:
+                values = [float(value) for pool in pools if (value := column.of(pool)) is not None]
+                if values:
+                    family.add_metric([name], column.together(values))
+            yield family
+
+
+# The newest view of the cluster, read at each scrape.
+#
+# While etcd is unavailable the last view stays. Leader and members are exported from it while this
+# member's lease is trusted; without a lease, while etcd answers. So a view that is older than any
+# lease never shows a leader.
+
+
+class ClusterGauges(Collector):
+    """Leader, members and owned shards. `etcd_away`: seconds since a call of etcd was answered."""
+
+    def __init__(self, cluster: Observer, etcd_away: Callable[[], float]) -> None:
+        self._cluster, self._etcd_away = cluster, etcd_away
+
+    def collect(self) -> Iterator[Metric]:
+        view = self._cluster.view()
+        me = self._cluster.tenure
+        trusted = self._cluster.trusted()
+        leads = trusted and me is not None and view.leader == me
+        current = trusted or not self._etcd_away()
+        members = view.members if current else ()
+        live = {member.tenure for member in members}
+        owned = sum(tenure in live for tenure in view.assigned.values())
+        for name, help_, value in (
+            ("schedd_leader", "1 where this member leads.", leads),
+            ("schedd_leader_known", "1 where a leader is known.", view.leader in live),
+            ("schedd_term", "The term of the current shard map.", view.term),
+            ("schedd_tenure_trusted", "1 while this member may act on its lease.", trusted),
+            ("schedd_shards_owned", "Shards that this member owns.", len(self._cluster.owned())),
+            ("schedd_shards_assigned", "Shards that the map assigns to live members.", owned),
+            (
+                "schedd_members",
+                "Members with a lease in etcd; 0 if etcd doesn't answer.",
+                len(members),
+            ),
+            (
+                "schedd_workers",
+                "Workers with a lease in etcd, by its last answer.",
+                len(view.workers),
+            ),
+        ):
+            yield GaugeMetricFamily(name, help_, value=float(value))
+
+
+# Create metrics in one registry, with few buckets.
+
+PROMPT: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0),
+)
+"""Buckets for durations of milliseconds, in seconds."""
+
+LONG: Final = (
+    *(0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0),
+    *(60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0),
+)
+"""Buckets for durations of up to hours, in seconds."""
+
+CALLS: Final = (0.002, 0.01, 0.05, 0.25, 1.0, 5.0)
+"""Buckets for calls with a deadline, in seconds. Few, because there are some dozen calls, and a
+scrape blocks the event loop while it writes them.
+"""
+
+
+class Maker:
+    """Makes the metrics of one registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def counter(self, name: str, text: str, *labels: str) -> Counter:
+        """Create a counter; its name gets the suffix `_total`."""
+        return Counter(name, text, labels, registry=self._registry)
+
+    def gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, registry=self._registry)
+
+    def histogram(
+        self, name: str, text: str, buckets: tuple[float, ...], *labels: str
+    ) -> Histogram:
+        return Histogram(name, text, labels, registry=self._registry, buckets=buckets)
+
+
+# Outcomes of scheduled times, attempts and runs.
+
+MISSED_FOR: Final = (
+    Reason.WINDOW,
+    Reason.CATCH_UP_NONE,
+    Reason.START_DEADLINE,
+    Reason.EDITED,
+    Reason.DELETED,
+)
+"""Reasons for missed times; each has a series from the beginning, at 0."""
+
+
+class RunMetrics:
+    """From due to ended."""
+
+    def __init__(self, make: Maker) -> None:
+        self.fired = make.counter("schedd_runs_fired", "Runs inserted by their schedule.")
+        self.folded = make.counter(
+            "schedd_runs_folded", "Rows for scheduled times that didn't run, merged if consecutive."
+        )
+        self.missed = make.counter(
+            "schedd_instants_missed", "Scheduled times that were missed.", "reason"
+        )
+        for reason in MISSED_FOR:
+            self.missed.labels(reason.value)
+        self.dead_letters = make.counter("schedd_dead_letters", "Runs that failed for good.")
+        self.fire_lateness = make.histogram(
+            "schedd_fire_lateness_seconds", "Time from due to inserted; 0 if early.", PROMPT
+        )
+        self.assigned = make.counter("schedd_runs_assigned", "Runs dispatched to workers.")
+        self.wait = make.histogram(
+            "schedd_run_wait_seconds", "Time from ready to dispatched.", PROMPT
+        )
+        self.ended = make.counter(
+            "schedd_runs_ended",
+            "Attempts with an accepted result, and runs that ended or changed state without one.",
+            "state",
+            "reason",
+        )
+        self.start_lateness = make.histogram(
+            "schedd_run_start_lateness_seconds",
+            "Time from due to the start of the handler.",
+            PROMPT,
+        )
+        self.duration = make.histogram(
+            "schedd_run_duration_seconds", "Duration of one attempt.", LONG, "state"
+        )
+        self.stale = make.counter(
+            "schedd_stale_results", "Stale results, rejected because of a greater token."
+        )
+
+
+# Waiting and running runs of this member, and its overdue timers.
+
+
+class Queue:
+    """The ready queue after a round of dispatch, and overdue timers."""
+
+    def __init__(self, make: Maker) -> None:
+        self.paused = make.gauge("schedd_cluster_paused", "1 while the whole cluster is paused.")
+        self.ready = make.gauge(
+            "schedd_queue_ready", "Runs in memory that wait for a slot at this member."
+        )
+        self.oldest_since: float | None = None
+        """By the monotonic clock; None: no run waits."""
+        make.gauge(
+            "schedd_queue_oldest_seconds",
+            "Wait of the oldest of these runs: for a slot, its pool, or its place in the queue.",
+        ).set_function(self._oldest)
+        self.late = make.gauge(
+            "schedd_queue_late", "Late runs among these: they wait behind runs that are due now."
+        )
+        self.pooled = make.gauge(
+            "schedd_queue_pooled", "Runs among these that wait for room in their pool."
+        )
+        self.running = make.gauge("schedd_queue_running", "Running runs of this member's shards.")
+        self.timers = make.gauge("schedd_timers_held", "Timers in memory, due within the horizon.")
+        self.surveyed = Behind()
+        """By the last reading of rows."""
+        self.held: Callable[[], Behind] = Behind
+        """By memory, read at each scrape: the only source while the database is unavailable."""
+        make.gauge(
+            "schedd_catch_up_timers",
+            "Overdue timers of this member's shards, up to 10,000: the greater number of rows and"
+            " memory.",
+        ).set_function(lambda: max(self.surveyed.timers, self.held().timers))
+        make.gauge(
+            "schedd_catch_up_behind_seconds",
+            "Time since the first of these timers was due; 0 if there is none.",
+        ).set_function(lambda: max(self.surveyed.since, self.held().since).total_seconds())
+        self.backfilled = make.gauge(
+            "schedd_backfill_instants_left",
+            "Scheduled times that open backfills of this member's shards haven't processed.",
+        )
+
+    def _oldest(self) -> float:
+        return 0.0 if self.oldest_since is None else max(0.0, monotonic() - self.oldest_since)
+
+
+# Workers of this member, and assignments without a result.
+
+
+class WorkerMetricSet:
+    """Attached workers; rejected assignments, runs that never started, runs of lost workers."""
+
+    def __init__(self, make: Maker) -> None:
+        self.attached: set[IncarnationId] = set()
+        make.gauge("schedd_workers_attached", "Workers attached to this member.").set_function(
+            lambda: len(self.attached)
+        )
+        self.slots = make.gauge("schedd_slots", "Slots of attached workers that accept runs.")
+        self.free = make.gauge(
+            "schedd_slots_free", "Free slots among these, by the workers' last heartbeats."
+        )
+        self.rescued = make.counter(
+            "schedd_rescued_runs",
+            "Runs of lost workers that were rescued: started again or failed.",
+        )
+        self.never_started = make.counter(
+            "schedd_never_started", "Assignments that a live worker never started."
+        )
+        self.refusals = make.counter("schedd_refusals", "Assignments that workers rejected.", "why")
+        self.greater_tokens = make.counter(
+            "schedd_greater_tokens_seen",
+            "Rejections by a worker that has seen a greater token than this cluster has issued.",
+        )
+        self.shards_lost = make.counter(
+            "schedd_shards_lost",
+            "Shards found to be owned by another member, by the step that found it.",
+            "step",
+        )
+        self.shards_moved = make.counter(
+            "schedd_shards_moved", "Shards taken or released by this member.", "what"
+        )
+        for what in ("taken", "released"):
+            self.shards_moved.labels(what)
+
+
+# Notifications, retention and the result store.
+
+
+class RetentionMetrics:
+    """Notifications, retention, the result store."""
+
+    def __init__(self, make: Maker) -> None:
+        self.notified = make.counter(
+            "schedd_notifications_sent", "Notifications that were delivered.", "way"
+        )
+        self.notify_failed = make.counter(
+            "schedd_notification_tries_failed", "Failed tries to deliver a notification.", "way"
+        )
+        self.notify_given_up = make.counter(
+            "schedd_notifications_given_up",
+            "Notifications not delivered within a day, and given up.",
+            "way",
+        )
+        self.notifications_wait = make.gauge(
+            "schedd_notifications_waiting",
+            "Undelivered notifications of this member's shards, up to 10,000.",
+        )
+        self.deleted = make.counter(
+            "schedd_retention_deleted", "Deleted items past their retention, by kind.", "what"
+        )
+        self.store_away = make.counter(
+            "schedd_result_store_failures", "Calls without an answer of the result store."
+        )
+
+
+# Duration of calls of PostgreSQL and etcd, by call.
+#
+#     call ──waits for a thread──→ BEGIN … COMMIT, with retries ──→ database
+#     request ──→ one endpoint, perhaps another ──→ answer ───────→ etcd
+#
+# The measured time has no wait for the event loop, except for answers of etcd that arrive on it.
+
+TEXTS: Final[Mapping[Service, str]] = {
+    Service.DATABASE: "Duration of one transaction, by call, with its wait for a thread.",
+    Service.ETCD: "Duration of one call of etcd, by call.",
+}
+
+
+class Calls:
+    """Histograms by service and call, and counters of failed calls."""
+
+    def __init__(self, make: Maker) -> None:
+        self.seconds: dict[Service, Histogram] = {
+            service: make.histogram(f"schedd_{service}_call_seconds", text, CALLS, "call")
+            for service, text in TEXTS.items()
+        }
+        self.failed: dict[Service, Counter] = {
+            service: make.counter(
+                f"schedd_{service}_calls_failed", "Calls without an answer, by call.", "call"
+            )
+            for service in TEXTS
+        }
+
+    def count(self, event: Called) -> None:
+        """Count one call; from any thread. A successful call creates the failed series with 0,
+        because `rate` ignores the first value of a new series.
+        """
+        self.seconds[event.service].labels(event.call).observe(event.took)
+        self.failed[event.service].labels(event.call).inc(event.failed)
+
+
+# Whether this member is ready, and why not: evaluated at each scrape, as for `/readyz`.
+
+
+class ReadinessGauges(Collector):
+    """`reasons`: why the member isn't ready; empty: it is. `failures`: of dependencies."""
+
+    def __init__(
+        self,
+        reasons: Callable[[], Collection[Unready]],
+        failures: Callable[[], Collection[DependencyFailure]] = tuple,
+    ) -> None:
+        self._reasons = reasons
+        self._failures = failures
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the readiness, and one sample per possible reason."""
+        found = self._reasons()
+        ready = float(not found)
+        yield GaugeMetricFamily("schedd_ready", "1 while this member is ready.", value=ready)
+        family = GaugeMetricFamily(
+            "schedd_not_ready_reasons",
+            "1 for each reason why this member isn't ready.",
+            labels=["reason"],
+        )
+        for reason in Unready:
+            family.add_metric([reason.value], float(reason in found))
+        yield family
+        yield from self._dependencies()
+
+    def _dependencies(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "schedd_dependency_failure",
+            "1 for each dependency that doesn't accept this member's writes, with the reason.",
+            labels=["dependency", "reason"],
+        )
+        for failure in self._failures():
+            family.add_metric([failure.dependency.value, failure.reason], 1.0)
+        yield family
+
+
+class MemberMetrics:
+    """The metrics that events update."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        make = Maker(registry)
+        self.runs = RunMetrics(make)
+        self.queue = Queue(make)
+        self.workers = WorkerMetricSet(make)
+        self.keeping = RetentionMetrics(make)
+        self.calls = Calls(make)
+        self.vitals = Vitals()
+        self.losses = LossMetrics()
+        self.pools = PoolMetrics()
+        self.process = ProcessMetrics(make)
+        for collector in (self.vitals, self.losses, self.pools, self.process):
+            registry.register(collector)
