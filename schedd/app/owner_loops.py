@@ -26,6 +26,7 @@ from schedd.core.runs.retention import Retention
 from schedd.core.timers.catch_up_limits import DEFAULTS, LateLimits
 from schedd.core.timers.pre_dispatch import NEVER, Lookahead
 from schedd.dispatch.assign import Assign
+from schedd.dispatch.broadcasts import Broadcasts
 from schedd.dispatch.catch_up_limits import LateRuns
 from schedd.dispatch.dispatch import Dispatch
 from schedd.dispatch.overlap import OverlapEnforcer
@@ -43,7 +44,6 @@ from schedd.reconcile.retention import Retaining
 from schedd.results.collect import Collect
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.sources.backfills import Backfills
-from schedd.sources.broadcasts import Broadcasts
 from schedd.sources.chains import Chains
 from schedd.sources.redrives import RedriveLoop
 from schedd.store.notify.outbox_store import NotificationStore

@@ -1,1 +1,1 @@
-"""Runs to workers: ready queue, limits, assignments."""
+"""Runs to workers: ready queue, limits, assignments, broadcasts."""

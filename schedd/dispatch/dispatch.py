@@ -37,6 +37,7 @@ from schedd.core.timers.catch_up_limits import Room
 from schedd.core.timers.pre_dispatch import armable, early_rank
 from schedd.dispatch.assign import Assign
 from schedd.dispatch.assignment import Chosen
+from schedd.dispatch.broadcasts import Broadcasts
 from schedd.dispatch.catch_up_limits import LateRuns
 from schedd.dispatch.pool_limits import PoolLimits
 from schedd.dispatch.run_index import RunIndex
@@ -45,7 +46,6 @@ from schedd.dispatch.workers.slot_index import SlotReservation
 from schedd.ports import ClusterClock
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
-from schedd.sources.broadcasts import Broadcasts
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.records import replace

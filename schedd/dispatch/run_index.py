@@ -30,7 +30,7 @@ from schedd.core.runs.lifecycle import LIVE, State
 from schedd.core.runs.model import LiveRun
 from schedd.core.timers.due_index import Agenda
 from schedd.core.timers.pre_dispatch import NEVER, EarlyRuns, Lookahead, may_go_early
-from schedd.timers.loaded_timers import Timers
+from schedd.dispatch.loaded_timers import Timers
 
 HERD: Final = 5_000
 """Runs that wait: to hand more of them out takes longer than they are armed ahead, so those beyond

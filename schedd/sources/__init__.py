@@ -1,1 +1,1 @@
-"""Runs that no timer creates: backfills, broadcasts, chains, redrives."""
+"""Runs that no timer creates: backfills, chains, redrives."""

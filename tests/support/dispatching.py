@@ -32,6 +32,7 @@ from schedd.core.schedule import compiled_schedule
 from schedd.core.timers.catch_up_limits import DEFAULTS, LateLimits
 from schedd.core.timers.pre_dispatch import NEVER, Lookahead, armable
 from schedd.dispatch.assign import Assign
+from schedd.dispatch.broadcasts import Broadcasts
 from schedd.dispatch.catch_up_limits import LateRuns
 from schedd.dispatch.dispatch import Dispatch
 from schedd.dispatch.overlap import OverlapEnforcer
@@ -40,7 +41,6 @@ from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import NEVER_EDITED, CachedDefinition
-from schedd.sources.broadcasts import Broadcasts
 from schedd.store.cluster.cluster_pauses import PauseStore
 from schedd.store.owner import OwnerStore
 from schedproto.v1 import job_pb2

@@ -22,6 +22,7 @@ from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.runs.model import LiveRun
 from schedd.core.timers.catch_up_limits import LateLimits
 from schedd.dispatch.assign import Assign
+from schedd.dispatch.broadcasts import Broadcasts
 from schedd.dispatch.catch_up_limits import LateRuns
 from schedd.dispatch.dispatch import Dispatch
 from schedd.dispatch.overlap import OverlapEnforcer
@@ -30,7 +31,6 @@ from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.ports import Nudges
 from schedd.runtime.definition_cache import DefinitionCache
-from schedd.sources.broadcasts import Broadcasts
 from schedd.store.cluster.cluster_pauses import PauseStore
 from schedd.timers.fire import FireLoop
 from schedd.timers.timer_loader import NearFuture

@@ -13,9 +13,9 @@ from schedd.core.ids import JobId, Token
 from schedd.core.runs.broadcast import ClosedBroadcasts, Closing
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Claim, LiveRun, RunKey
+from schedd.dispatch.broadcasts import Broadcasts
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.sources.broadcasts import Broadcasts
 from schedd.store.owner import OwnerStore
 from support.dispatching import SHELL, Definitions, Nudges
 from support.runs import NOW, SetClock, owning, run

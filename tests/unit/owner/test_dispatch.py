@@ -17,10 +17,10 @@ from schedd.core.jobs.labels import Match
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.pools import PoolKey
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
+from schedd.dispatch.broadcasts import AT_ONCE as BROADCASTS_AT_ONCE
+from schedd.dispatch.broadcasts import LOOKS as BROADCASTS_LOOKS
 from schedd.dispatch.dispatch import MANY
 from schedd.runtime.definition_texts import CachedDefinition
-from schedd.sources.broadcasts import AT_ONCE as BROADCASTS_AT_ONCE
-from schedd.sources.broadcasts import LOOKS as BROADCASTS_LOOKS
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, run, worker
 from support.wait import PATIENCE
