@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -14,6 +15,7 @@ sys.path[:0] = [str(HERE / "images"), str(HERE.parent / "tests")]
 
 import benchmarks  # noqa: E402 - beside this file, not in a package
 import lifecycle  # noqa: E402 - the same
+import packages  # noqa: E402 - the same
 
 
 def made() -> dict[Path, str]:
@@ -21,16 +23,21 @@ def made() -> dict[Path, str]:
     return {
         HERE / "images" / "lifecycle.svg": lifecycle.picture(),
         **benchmarks.made(),
-        HERE / "architecture.md": _page("architecture.md", "lifecycle", lifecycle.listing()),
+        HERE / "architecture.md": _page(
+            "architecture.md", {"lifecycle": lifecycle.listing(), "packages": packages.mermaid()}
+        ),
     }
 
 
-def _page(name: str, section: str, text: str) -> str:
+def _page(name: str, sections: Mapping[str, str]) -> str:
+    """Return the page with these texts between the markers of their sections."""
     page = (HERE / name).read_text(encoding="utf-8")
-    begin, end = f"<!-- {section} begins -->", f"<!-- {section} ends -->"
-    before, _, rest = page.partition(begin)
-    _, _, after = rest.partition(end)
-    return f"{before}{begin}\n{text}\n{end}{after}"
+    for section, text in sections.items():
+        begin, end = f"<!-- {section} begins -->", f"<!-- {section} ends -->"
+        before, _, rest = page.partition(begin)
+        _, _, after = rest.partition(end)
+        page = f"{before}{begin}\n{text}\n{end}{after}"
+    return page
 
 
 if __name__ == "__main__":

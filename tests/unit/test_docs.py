@@ -25,6 +25,7 @@ PAGES = [
 
 generate = module_of(DOCS, "generate")
 lifecycle = module_of(DOCS / "images", "lifecycle")
+packages = module_of(DOCS / "images", "packages")
 
 
 @pytest.mark.parametrize("path", generate.made(), ids=lambda path: path.name)
@@ -43,6 +44,16 @@ def test_a_transition_without_a_line_in_the_picture_is_an_error(
     monkeypatch.delitem(lifecycle.LINES, next(iter(lifecycle.LINES)))
     with pytest.raises(ValueError, match="differ"):
         lifecycle.picture()
+
+
+def test_the_picture_of_the_packages_leaves_out_what_follows_from_others() -> None:
+    imports = {"app": {"api", "core"}, "api": {"core"}, "core": set[str]()}
+    assert packages.drawn(imports) == {"app": {"api"}, "api": {"core"}, "core": set()}
+
+
+def test_packages_that_import_each_other_are_an_error() -> None:
+    with pytest.raises(ValueError, match="a → b → a"):
+        packages.drawn({"a": {"b"}, "b": {"a"}})
 
 
 @pytest.mark.parametrize(
