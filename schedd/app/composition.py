@@ -86,7 +86,7 @@ class Parts:
     nudges: Nudger
     relay: Relay
     owner: Owner
-    brake: ClusterPause
+    cluster_pause: ClusterPause
     checkup: CheckupCollector
     tails: MemberLogTails
     advances: MemberProgress
@@ -101,7 +101,8 @@ class Parts:
 def build(ground: Ground) -> Parts:
     """Make the parts and tie them together; nothing runs yet."""
     store, clock, config = ground.store, ground.clock, ground.config
-    watchers, catalogue, emit = Watchers(), DefinitionCache(store.owner), ground.telemetry.emit
+    watchers, emit = Watchers(), ground.telemetry.emit
+    definition_cache = DefinitionCache(store.owner)
     silent_after = ground.config.worker_ttl.total_seconds() / 2  # three heartbeats
     workers = WorkerRegistry(clock, emit, silent_after=silent_after)
     member = _member(ground, lambda live: owner.loops(live, nudges), lambda _: duties())
@@ -109,10 +110,12 @@ def build(ground: Ground) -> Parts:
     nudges = Nudger(member.cluster, peers)
     relay = workers.elsewhere = Relay(peers)
     worker_audit = WorkerAudit(store.users)
-    collect = Collect(catalogue, store.results, clock, nudges, emit, worker_audit)
-    leases, brake = _worker_leases(ground, member), ClusterPause(store.pauses, emit)
+    collect = Collect(definition_cache, store.results, clock, nudges, emit, worker_audit)
+    leases, cluster_pause = _worker_leases(ground, member), ClusterPause(store.pauses, emit)
     sender = _sender(ground)
-    owner = _owner(ground, sender, catalogue, workers, leases, collect, watchers, brake)
+    owner = _owner(
+        ground, sender, definition_cache, workers, leases, collect, watchers, cluster_pause
+    )
     nudges.move(owner)
     ground.telemetry.observe_slots(workers.slots, workers.free_slots)
     ground.telemetry.observe_behind(owner.behind)
@@ -152,7 +155,7 @@ def build(ground: Ground) -> Parts:
         nudges=nudges,
         relay=relay,
         owner=owner,
-        brake=brake,
+        cluster_pause=cluster_pause,
         checkup=checkup,
         tails=tails,
         advances=advances,
@@ -205,12 +208,12 @@ def _sender(ground: Ground) -> Senders:
 def _owner(
     ground: Ground,
     sender: Senders,
-    catalogue: DefinitionCache,
+    definition_cache: DefinitionCache,
     workers: WorkerRegistry,
     leases: WorkerLeases,
     collect: Collect,
     watchers: Watchers,
-    brake: ClusterPause,
+    cluster_pause: ClusterPause,
 ) -> Owner:
     store, config = ground.store, ground.config
     return Owner(
@@ -218,13 +221,13 @@ def _owner(
         outbox=store.notifications,
         chains=store.chains,
         sender=sender,
-        catalogue=catalogue,
+        definition_cache=definition_cache,
         workers=workers,
         leases=leases,
         collect=collect,
         watchers=watchers,
         clock=ground.clock,
-        brake=brake,
+        cluster_pause=cluster_pause,
         emit=ground.telemetry.emit,
         limits=config.catch_up.limits(),
         ahead=config.ahead.kept(),

@@ -168,11 +168,11 @@ def readiness(
     return reasons
 
 
-def notes(brake: ClusterPause) -> Callable[[], list[str]]:
+def notes(cluster_pause: ClusterPause) -> Callable[[], list[str]]:
     """Return remarks for people on a member that is ready."""
 
     def remarks() -> list[str]:
-        pause = brake.pauses.present
+        pause = cluster_pause.pauses.present
         return [f"the cluster is {paused(pause)}"] if pause else []
 
     return remarks
@@ -430,7 +430,7 @@ class MemberDaemon:
             sweeper = Sweeper()
             sweeper.take_over()
             reach = member_settings.reach(config)
-            page = web.build(parts.services, telemetry, unready, notes(parts.brake), reach)
+            page = web.build(parts.services, telemetry, unready, notes(parts.cluster_pause), reach)
             serving = f"{identity.name}: gRPC {identity.grpc}, HTTP {identity.http}"
             standing = ServingStatus(daemon, serving, lambda: etcd.silence.answered_once, unready)
             await _live(
@@ -479,7 +479,7 @@ async def _live(
     eternal: list[tuple[str, Callable[[], Awaitable[object]]]] = [
         ("collect", parts.collect.loop.run),
         ("audit of workers", parts.worker_audit.loop.run),
-        ("brake", parts.brake.loop.run),
+        ("brake", parts.cluster_pause.loop.run),
         ("peers", parts.peers.run),
         ("nudges", parts.nudges.run),
         ("relay", parts.relay.run),

@@ -1,8 +1,8 @@
 """The owner's loops, created again for each tenure, and the events that wake them.
 
-    tenure begins → board, transactor, near future, fire, dispatch, rescue, backfills,
+    tenure begins → run index, transactor, near future, fire, dispatch, rescue, backfills,
                     notifications, chains, retention: in its TaskGroup
-    tenure ends   → they are cancelled with it; catalogue, workers and collect live on
+    tenure ends   → they are cancelled with it; definition cache, workers and collect live on
 
 Wake-ups from calls and peers arrive here. Without a tenure they are ignored, and the workers are
 notified that no runs wait here, so that they grant their slots to other members.
@@ -119,13 +119,13 @@ class Owner:
         outbox: NotificationStore,
         chains: ChainStore,
         sender: Sender,
-        catalogue: DefinitionCache,
+        definition_cache: DefinitionCache,
         workers: WorkerRegistry,
         leases: WorkerLeases,
         collect: Collect,
         watchers: Watchers,
         clock: ClusterClock,
-        brake: ClusterPause,
+        cluster_pause: ClusterPause,
         emit: Emit,
         old: RetentionStore,
         objects: ResultObjects,
@@ -137,13 +137,13 @@ class Owner:
         self._ahead = ahead
         self._old, self._objects, self._retention = old, objects, retention
         self._surveys = surveys
-        self._brake = brake
+        self._cluster_pause = cluster_pause
         self._limits = limits
         self._store = store
         self._outbox = outbox
         self._chains = chains
         self._sender = sender
-        self._catalogue = catalogue
+        self._definition_cache = definition_cache
         self._workers = workers
         self._leases = leases
         self._collect = collect
@@ -153,92 +153,145 @@ class Owner:
         self._loops: _Loops | None = None
         workers.on_slots_freed(self._slots_freed)
         collect.on_unable(workers.unable)
-        brake.on_change(self._braked)
+        cluster_pause.on_change(self._braked)
         self._cluster_changed: Callable[[], None] = lambda: None
 
     def loops(self, live: LiveTenure, nudges: Nudges) -> Sequence[TenureLoop]:
         """The loops of this tenure. Those of an earlier one have ended by now."""
-        self._catalogue.clear()
-        board = RunIndex(
+        self._definition_cache.clear()
+        run_index = RunIndex(
             live.ownership,
-            self._catalogue.priority_of,
-            self._catalogue.need_of,
-            self._catalogue.early_need_of,
+            self._definition_cache.priority_of,
+            self._definition_cache.need_of,
+            self._definition_cache.early_need_of,
             self._ahead,
         )
-        loops = self._loops = self._made(board, live, nudges)
+        loops = self._loops = self._made(run_index, live, nudges)
         made = (loops.backfills, loops.broadcasts, loops.chains)
         for source in (loops.fire, loops.rescue, loops.deadlines, *made, self._collect):
             source.on_ready(loops.dispatch.wake)
-        board.on_room, board.on_short = loops.dispatch.wake, loops.rescue.more
+        run_index.on_room, run_index.on_short = loops.dispatch.wake, loops.rescue.more
         loops.rescue.on_left(loops.deadlines.left, loops.late_starts.left)
         live.ownership.listen(
             lambda gained, dropped: self._emit(ShardsMoved(len(gained), len(dropped)))
         )
         loops.fire.on_made(self.runs_changed)
-        self._collect.board = board
+        self._collect.run_index = run_index
 
         def ended() -> None:
-            board.clear()
+            run_index.clear()
             if self._loops is loops:
                 self._loops = None
-                self._collect.board = None
+                self._collect.run_index = None
                 self._workers.demand(no_demand)
                 self._emit(Waiting(0, 0, 0))
                 self._emit(Surveyed())
 
         return _UntilTheEnd(ended), *loops.all()
 
-    def _made(self, board: RunIndex, live: LiveTenure, nudges: Nudges) -> _Loops:
-        catalogue, workers, store, clock = self._catalogue, self._workers, self._store, self._clock
-        brake, emit = self._brake, self._emit
+    def _made(self, run_index: RunIndex, live: LiveTenure, nudges: Nudges) -> _Loops:
+        definition_cache, workers, store, clock = (
+            self._definition_cache,
+            self._workers,
+            self._store,
+            self._clock,
+        )
+        cluster_pause, emit = self._cluster_pause, self._emit
         transactor = Transactor(live.ownership, live.trusted, emit)
-        near = NearFuture(board, catalogue, store, clock, brake)
-        crowds = OverlapEnforcer(board, catalogue, workers, store, transactor, clock, nudges, emit)
+        near = NearFuture(run_index, definition_cache, store, clock, cluster_pause)
+        crowds = OverlapEnforcer(
+            run_index, definition_cache, workers, store, transactor, clock, nudges, emit
+        )
         deadlines = Deadlines(
-            board, catalogue, workers, store, transactor, clock, brake, nudges, emit
+            run_index,
+            definition_cache,
+            workers,
+            store,
+            transactor,
+            clock,
+            cluster_pause,
+            nudges,
+            emit,
         )
         broadcasts = Broadcasts(
-            board, catalogue, workers, self._leases, store, transactor, clock, nudges, emit
+            run_index,
+            definition_cache,
+            workers,
+            self._leases,
+            store,
+            transactor,
+            clock,
+            nudges,
+            emit,
         )
-        late = LateRuns(self._limits, board, catalogue, workers)
-        pools = PoolLimits(store, lambda: board.ended)
+        late = LateRuns(self._limits, run_index, definition_cache, workers)
+        pools = PoolLimits(store, lambda: run_index.ended)
         assign = Assign(
-            board, catalogue, workers, store, transactor, clock, nudges, crowds, late, pools, emit
+            run_index,
+            definition_cache,
+            workers,
+            store,
+            transactor,
+            clock,
+            nudges,
+            crowds,
+            late,
+            pools,
+            emit,
         )
         passed = deadlines.passed
         dispatch = Dispatch(
-            board, catalogue, workers, clock, brake, broadcasts, late, pools, assign, emit, passed
+            run_index,
+            definition_cache,
+            workers,
+            clock,
+            cluster_pause,
+            broadcasts,
+            late,
+            pools,
+            assign,
+            emit,
+            passed,
         )
         return _Loops(
             near=near,
             fire=FireLoop(
-                board, near, catalogue, store, transactor, clock, brake, emit, dispatch.placeable
+                run_index,
+                near,
+                definition_cache,
+                store,
+                transactor,
+                clock,
+                cluster_pause,
+                emit,
+                dispatch.placeable,
             ),
             dispatch=dispatch,
-            rescue=self._rescue(board, transactor, nudges, crowds),
-            standing=AutoPause(board, store, transactor, clock, brake, nudges),
-            backfills=Backfills(board, store, transactor, clock),
-            redrives=RedriveLoop(board, catalogue, store, transactor, nudges),
+            rescue=self._rescue(run_index, transactor, nudges, crowds),
+            standing=AutoPause(run_index, store, transactor, clock, cluster_pause, nudges),
+            backfills=Backfills(run_index, store, transactor, clock),
+            redrives=RedriveLoop(run_index, definition_cache, store, transactor, nudges),
             deadlines=deadlines,
             broadcasts=broadcasts,
             notifications=OutboxDelivery(
-                board, catalogue, self._outbox, transactor, clock, self._sender, emit
+                run_index, definition_cache, self._outbox, transactor, clock, self._sender, emit
             ),
-            late_starts=LateStarts(board, catalogue, self._outbox, transactor, clock, brake),
-            chains=Chains(board, catalogue, self._chains, transactor, clock),
+            late_starts=LateStarts(
+                run_index, definition_cache, self._outbox, transactor, clock, cluster_pause
+            ),
+            chains=Chains(run_index, definition_cache, self._chains, transactor, clock),
             retaining=Retaining(
-                board, self._old, self._objects, transactor, clock, self._retention, emit
+                run_index, self._old, self._objects, transactor, clock, self._retention, emit
             ),
-            survey=Survey(board, catalogue, workers, store, self._surveys, emit),
+            survey=Survey(run_index, definition_cache, workers, store, self._surveys, emit),
         )
 
     def _rescue(
-        self, board: RunIndex, transactor: Transactor, nudges: Nudges, crowds: OverlapEnforcer
+        self, run_index: RunIndex, transactor: Transactor, nudges: Nudges, crowds: OverlapEnforcer
     ) -> Rescue:
         return Rescue(
-            board,
-            self._catalogue,
+            run_index,
+            self._definition_cache,
             self._workers,
             self._leases,
             self._store,
@@ -263,7 +316,7 @@ class Owner:
         """Timers of these jobs were written."""
         changed = set(jobs)
         if self._loops is not None and changed:
-            self._catalogue.forget(changed)
+            self._definition_cache.forget(changed)
             self._loops.dispatch.changed(changed)
             self._loops.fire.changed(changed)
             self._loops.standing.wake()
@@ -279,10 +332,10 @@ class Owner:
 
     def runs_made(self, runs: Iterable[LiveRun]) -> None:
         """These were inserted just now, and wait. What isn't as it was then is refused by rows."""
-        board = self._collect.board
-        if self._loops is not None and board is not None:
+        run_index = self._collect.run_index
+        if self._loops is not None and run_index is not None:
             waiting = [run for run in runs if run.state is State.PENDING and not run.token]
-            board.put_runs(waiting, self._clock.now())
+            run_index.put_runs(waiting, self._clock.now())
             self._loops.dispatch.wake()
 
     def runs_changed(self, hints: Sequence[Hint]) -> None:
@@ -291,7 +344,7 @@ class Owner:
 
     def cluster_changed(self) -> None:
         """Read again whether the cluster is paused: it, or its map, may have changed."""
-        self._brake.look()
+        self._cluster_pause.look()
         self._cluster_changed()
 
     def workers_changed(self) -> None:

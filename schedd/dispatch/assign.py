@@ -48,8 +48,8 @@ class Assign:
 
     def __init__(
         self,
-        board: RunIndex,
-        catalogue: DefinitionCache,
+        run_index: RunIndex,
+        definition_cache: DefinitionCache,
         workers: WorkerRegistry,
         store: OwnerStore,
         transactor: Transactor,
@@ -60,8 +60,8 @@ class Assign:
         pools: PoolLimits,
         emit: Emit,
     ) -> None:
-        self._board = board
-        self._catalogue = catalogue
+        self._run_index = run_index
+        self._definition_cache = definition_cache
         self._workers = workers
         self._store = store
         self._transactor = transactor
@@ -77,7 +77,7 @@ class Assign:
         known = {run.key.run_id: entry for run, entry, _ in chosen}
         runs = {run.key.run_id: run for run, _, _ in chosen}
         drafts = [draft_of(run, entry, to) for run, entry, to in chosen]
-        self._board.judge({run.job_id for run, _, _ in chosen})
+        self._run_index.judge({run.job_id for run, _, _ in chosen})
         answers = await self._transactor.by_lane(drafts, self._write)
         refused: list[tuple[LiveRun, CachedDefinition]] = []
         held: list[LiveRun] = []
@@ -93,25 +93,25 @@ class Assign:
         now = self._clock.now()
         for run in held:
             if run.ready_at > now:  # whatever is in its way may be gone by then
-                self._board.wait(run)
+                self._run_index.wait(run)
             else:
-                self._board.hold(run)
+                self._run_index.hold(run)
         self._wait_for_pools(full, known)
         stays = {run.key.run_id for run in held} | {run.key.run_id for run, _ in refused}
         self._pools.forget({known[run_id].definition.pool for run_id in stays})
-        tried = self._board.judged() + self._begin(answers)
+        tried = self._run_index.judged() + self._begin(answers)
         back = {run.key for run in (*held, *full)} | {run.key for run, _ in refused}
         went = [each for each in chosen if each[0].key not in back]
         self._late.released(sum(run.paced_by(entry.definition) for run, entry, _ in went))
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         for answer in failed:
             # It didn't happen, or is in doubt: either way the statement judges them again.
-            self._board.put_runs([runs[draft.key.run_id] for draft in answer.items], now)
+            self._run_index.put_runs([runs[draft.key.run_id] for draft in answer.items], now)
             self._pools.forget({draft.pool for draft in answer.items})
         if unpushed:
             await self._send_elsewhere([(each, known[each.run.key.run_id]) for each in unpushed])
         if failed:
-            self._catalogue.forget(run.job_id for run, _ in refused)
+            self._definition_cache.forget(run.job_id for run, _ in refused)
             raise failed[0].error
         again = tried > 0
         if refused:
@@ -126,7 +126,7 @@ class Assign:
         begun = [run for one in answers if not isinstance(one, Failed) for run in one.begun]
         if begun:
             self._nudges.runs_changed([run.hint for run in begun])
-        return self._board.put_runs(begun, self._clock.now())
+        return self._run_index.put_runs(begun, self._clock.now())
 
     def _wait_for_pools(
         self, full: Sequence[LiveRun], known: dict[RunId, CachedDefinition]
@@ -137,7 +137,7 @@ class Assign:
         for run in full:
             definition = definitions[run.key.run_id]
             need, paced = need_of(definition, run), run.paced_by(definition)
-            self._board.ready.add([run], need, paced=paced)
+            self._run_index.ready.add([run], need, paced=paced)
 
     async def _send_elsewhere(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> None:
         """Send assignments through other members: their streams here broke meanwhile. If a worker
@@ -146,7 +146,7 @@ class Assign:
         absent = [each.run for each in await self._workers.elsewhere.assign(handed)]
         unstarted = [Unstarted(run.key, run.shard, run.token) for run in absent]
         back = await self._transactor.rows(unstarted, self._store.give_back)
-        self._board.put_runs(back, self._clock.now())
+        self._run_index.put_runs(back, self._clock.now())
 
     async def _write(self, claim: Claim, drafts: Sequence[Draft]) -> Assignments:
         next_token = self._transactor.ownership.sequencer(claim)
@@ -163,13 +163,13 @@ class Assign:
         unpushed: list[Assigned] = []
         for assigned in answer.assigned:
             run = assigned.run
-            self._board.dispatched(run)
+            self._run_index.dispatched(run)
             if not self._workers.push(assigned, known[run.key.run_id]):
                 unpushed.append(assigned)
         turns = []
         for key in answer.ended:
             run = runs[key.run_id]
-            self._board.forget(key.run_id, run.job_id)
+            self._run_index.forget(key.run_id, run.job_id)
             if known[key.run_id].definition.max_runs:
                 turns.append((run.job_id, run.shard))
         if turns:  # runs counted by `max_runs` are given back: an ended schedule may continue
@@ -189,12 +189,12 @@ class Assign:
     async def _look_into(self, refused: Sequence[tuple[LiveRun, CachedDefinition]]) -> bool:
         """Read the definitions of refused runs; return whether some are ready again at once."""
         jobs: set[JobId] = {run.job_id for run, _ in refused}
-        self._catalogue.forget(jobs)
-        newest = await self._catalogue.newest(jobs)
+        self._definition_cache.forget(jobs)
+        newest = await self._definition_cache.newest(jobs)
         again = [
             run
             for run, made_from in refused
             if (entry := newest.get(run.job_id)) is not None
             and entry.definition.generation != made_from.definition.generation
         ]
-        return self._board.put_runs(again, self._clock.now()) > 0
+        return self._run_index.put_runs(again, self._clock.now()) > 0

@@ -61,8 +61,8 @@ class Broadcasts:
 
     def __init__(
         self,
-        board: RunIndex,
-        catalogue: DefinitionCache,
+        run_index: RunIndex,
+        definition_cache: DefinitionCache,
         workers: WorkerRegistry,
         leases: WorkerLeases,
         store: OwnerStore,
@@ -71,8 +71,8 @@ class Broadcasts:
         nudges: Nudges,
         emit: Emit,
     ) -> None:
-        self._board = board
-        self._catalogue = catalogue
+        self._run_index = run_index
+        self._definition_cache = definition_cache
         self._workers = workers
         self._leases = leases
         self._store = store
@@ -99,7 +99,7 @@ class Broadcasts:
     def wake(self) -> None:
         """A broadcast may have been cancelled: run a round now."""
         self._look_at = 0.0
-        if self._board.broadcasts:
+        if self._run_index.broadcasts:
             self.loop.wake()
 
     # -- how they begin --
@@ -121,7 +121,7 @@ class Broadcasts:
         try:
             there: list[Incarnation] | None = None
             for _ in range(LOOKS):
-                runs = self._board.ready.take(
+                runs = self._run_index.ready.take(
                     AT_ONCE, self._goes, replace(room), pools=rooms.copy()
                 )
                 taken += runs
@@ -139,7 +139,7 @@ class Broadcasts:
             for run in taken:
                 self._put_back(run)
         for run, _, _ in chosen:
-            self._board.ready.discard(run.key.run_id)
+            self._run_index.ready.discard(run.key.run_id)
         if not chosen and (taken or self._unmatched):
             self._try_at = boottime() + TRY_EVERY
             if all_seen:
@@ -150,7 +150,7 @@ class Broadcasts:
         self, runs: Sequence[LiveRun], there: Sequence[Incarnation]
     ) -> list[tuple[LiveRun, CachedDefinition, Each]]:
         """Return the broadcasts that have target workers."""
-        known = await self._catalogue.newest({run.job_id for run in runs})
+        known = await self._definition_cache.newest({run.job_id for run in runs})
         done = await self._store.done([run.key for run in runs])
         now = self._clock.now()
         chosen: list[tuple[LiveRun, CachedDefinition, Each]] = []
@@ -170,9 +170,9 @@ class Broadcasts:
         return chosen
 
     def _put_back(self, run: LiveRun) -> None:
-        need = self._catalogue.need_of(run)
-        paced = self._catalogue.paces(run) if need is not None else False
-        self._board.ready.add([run], need, paced=paced)
+        need = self._definition_cache.need_of(run)
+        paced = self._definition_cache.paces(run) if need is not None else False
+        self._run_index.ready.add([run], need, paced=paced)
 
     def _goes(self, need: Need | None, _rank: float) -> bool:
         return need is not None and need.each and need not in self._unmatched
@@ -192,22 +192,22 @@ class Broadcasts:
 
     async def step(self) -> float:
         """Check running broadcasts once; return the seconds until the next round."""
-        board, now = self._board, boottime()
-        if not board.broadcasts:
+        run_index, now = self._run_index, boottime()
+        if not run_index.broadcasts:
             return LOOK_EVERY
-        if board.ended == self._ended and now < self._look_at:
+        if run_index.ended == self._ended and now < self._look_at:
             return min(LOOK_SOON, self._look_at - now)
-        keys = [run.key for run in board.broadcasts.values()]
+        keys = [run.key for run in run_index.broadcasts.values()]
         first = self._next if self._next < len(keys) else 0
         if first == 0:
-            self._seen = board.ended
+            self._seen = run_index.ended
         self._next = first + AT_ONCE
         if self._next >= len(keys):  # all of them were looked at
             self._ended, self._look_at = self._seen, now + LOOK_EVERY
         over = await self._store.over(keys[first : self._next])
-        begun = [run for key in over if (run := board.broadcasts.get(key.run_id)) is not None]
+        begun = [run for key in over if (run := run_index.broadcasts.get(key.run_id)) is not None]
         if begun:
-            known = await self._catalogue.of_runs(begun)
+            known = await self._definition_cache.of_runs(begun)
             readable = [run for run in begun if run.job_id in known]
             await self._close(
                 each("broadcast", readable, lambda run: _closing(run, known[run.job_id].definition))
@@ -232,7 +232,7 @@ class Broadcasts:
             self._workers.cancel(run, kill=run.killing)
         waited = [(key.run_id, job) for key, job, _ in closed.waited]
         gone = [*waited, *((run.key.run_id, run.job_id) for run in closed.ended)]
-        if sum(self._board.forget(*each) for each in gone):
+        if sum(self._run_index.forget(*each) for each in gone):
             self._ready()
         changed: list[Hint] = [
             *(run.hint for run in (*closed.ended, *closed.cancelled)),

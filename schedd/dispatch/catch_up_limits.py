@@ -40,15 +40,15 @@ class LateRuns:
     def __init__(
         self,
         limits: LateLimits,
-        board: RunIndex,
-        catalogue: DefinitionCache,
+        run_index: RunIndex,
+        definition_cache: DefinitionCache,
         workers: WorkerRegistry,
         *,
         boot: Callable[[], float] = boottime,
     ) -> None:
         self._limits = limits
-        self._board = board
-        self._catalogue = catalogue
+        self._run_index = run_index
+        self._definition_cache = definition_cache
         self._workers = workers
         self._boot = boot
         self._pace = Pace(boot())
@@ -57,12 +57,12 @@ class LateRuns:
         """Return how many late runs may be dispatched now. While no late run waits nothing is
         counted: whether runs are paced may be unknown yet.
         """
-        part = len(self._board.read) / SHARDS
+        part = len(self._run_index.read) / SHARDS
         releases = self._pace.releases(self._limits.release_rate * part, self._boot())
-        if not self._board.ready.late:
+        if not self._run_index.ready.late:
             return Room(0, releases)
         under_way = self._under_way()
-        taken = sum(self._catalogue.slots_of(run.job_id) for run in under_way)
+        taken = sum(self._definition_cache.slots_of(run.job_id) for run in under_way)
         slots = self._limits.slots(self._workers.slots(), part)
         return Room(slots - taken, releases, LOOKED_UP, idle=not under_way)
 
@@ -73,18 +73,22 @@ class LateRuns:
         Raises:
             Unavailable: it can't be read now.
         """
-        if self._board.ready.late:
-            late = dict.fromkeys(run.job_id for run in self._board.running.late)
-            unknown = (job for job in late if not self._catalogue.knows(job))
-            await self._catalogue.newest([*islice(unknown, LOOKED_UP)])
+        if self._run_index.ready.late:
+            late = dict.fromkeys(run.job_id for run in self._run_index.running.late)
+            unknown = (job for job in late if not self._definition_cache.knows(job))
+            await self._definition_cache.newest([*islice(unknown, LOOKED_UP)])
 
     def _under_way(self) -> list[LiveRun]:
         """Return runs that are paced, or may be; the others aren't checked again."""
-        late, catalogue = self._board.running.late, self._catalogue
-        paced = [run for run in late if catalogue.paces(run) or not catalogue.knows(run.job_id)]
+        late, definition_cache = self._run_index.running.late, self._definition_cache
+        paced = [
+            run
+            for run in late
+            if definition_cache.paces(run) or not definition_cache.knows(run.job_id)
+        ]
         if len(paced) < len(late):
             kept = {run.key.run_id for run in paced}
-            self._board.running.unpaced(run for run in late if run.key.run_id not in kept)
+            self._run_index.running.unpaced(run for run in late if run.key.run_id not in kept)
         return paced
 
     def released(self, count: int) -> None:
@@ -94,4 +98,4 @@ class LateRuns:
     def wait(self) -> float:
         """Seconds until the next may be released; infinite unless one waits for that."""
         wait = self._pace.wait()
-        return max(wait, AT_LEAST) if wait and self._board.ready.paced else math.inf
+        return max(wait, AT_LEAST) if wait and self._run_index.ready.paced else math.inf

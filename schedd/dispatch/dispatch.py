@@ -71,11 +71,11 @@ class Dispatch:
 
     def __init__(
         self,
-        board: RunIndex,
-        catalogue: DefinitionCache,
+        run_index: RunIndex,
+        definition_cache: DefinitionCache,
         workers: WorkerRegistry,
         clock: ClusterClock,
-        brake: ClusterPause,
+        cluster_pause: ClusterPause,
         broadcasts: Broadcasts,
         late: LateRuns,
         pools: PoolLimits,
@@ -85,12 +85,12 @@ class Dispatch:
     ) -> None:
         """`passed`: called with a run that is past its deadline and was taken off the queue."""
         self._passed = passed
-        self._board = board
+        self._run_index = run_index
         self._broadcasts = broadcasts
         self._late = late
         self._pools = pools
-        self._brake = brake
-        self._catalogue = catalogue
+        self._cluster_pause = cluster_pause
+        self._definition_cache = definition_cache
         self._workers = workers
         self._clock = clock
         self._emit = emit
@@ -110,7 +110,7 @@ class Dispatch:
 
     def slots_freed(self) -> None:
         """Slots became free: wake the loop if runs wait."""
-        if self._board.ready or self._board.early:
+        if self._run_index.ready or self._run_index.early:
             self.loop.wake()
 
     def changed(self, jobs: Collection[JobId]) -> None:
@@ -120,13 +120,13 @@ class Dispatch:
 
     async def step(self) -> float:
         """Run one round; return the seconds until the next."""
-        if self._changed and self._board.ready.has_pooled:
-            self._board.ready.unsort_pooled(self._changed)
+        if self._changed and self._run_index.ready.has_pooled:
+            self._run_index.ready.unsort_pooled(self._changed)
         self._changed.clear()
-        if self._brake.on:
+        if self._cluster_pause.on:
             self._workers.demand(no_demand)
             return 1.0
-        self._board.ripen(self._clock.now())
+        self._run_index.ripen(self._clock.now())
         self._look_again(boottime())
         began = boottime()
         with self._workers.choosing() as choice:
@@ -135,17 +135,17 @@ class Dispatch:
             chosen: list[Chosen] = [*placed, *begin]
             if chosen:
                 try:
-                    with self._board.starting():
+                    with self._run_index.starting():
                         more = await self._assign.dispatch_runs(chosen, choice) or more
                 finally:  # what takes too long for the database is tried again by fewer
                     self._size.took(len(chosen), boottime() - began)
         more = more or await self._arm()
         self._tell_demand()
-        if self._board.ready.short:
-            self._board.on_short()
-        if more or (chosen and self._board.ready and self._workers.offers()):
+        if self._run_index.ready.short:
+            self._run_index.on_short()
+        if more or (chosen and self._run_index.ready and self._workers.offers()):
             return 0.0
-        ripe = self._board.next_ripe()
+        ripe = self._run_index.next_ripe()
         ripens = 1.0 if ripe is None else max(0.0, (ripe - self._clock.now()).total_seconds())
         return min(1.0, ripens, self._late.wait(), self._pools.wait())
 
@@ -153,15 +153,15 @@ class Dispatch:
         """Try held and unplaceable runs again, in case hints were lost."""
         if now >= self._try_held_at:
             self._try_held_at = now + TRY_HELD_EVERY
-            held = self._board.held
+            held = self._run_index.held
             for place in range(min(TRY_HELD, len(held))):
-                self._board.release(held[(self._held_turn + place) % len(held)])
+                self._run_index.release(held[(self._held_turn + place) % len(held)])
             self._held_turn += TRY_HELD
         if now >= self._unsort_at:
             self._unsort_at = now + UNSORT_EVERY
             here = self._workers.incarnations()
-            self._catalogue.forget(
-                self._board.ready.unsort(
+            self._definition_cache.forget(
+                self._run_index.ready.unsort(
                     lambda need: need is not None and not any(able(one, need) for one in here)
                 )
             )
@@ -177,12 +177,12 @@ class Dispatch:
         await; slots granted during one are for the next runs, not for those popped before.
         """
         await self._late.look()
-        rooms = await self._pools.look(self._board.ready.pools())
-        late, unsorted = self._late.room(), self._board.ready.unsorted_late
+        rooms = await self._pools.look(self._run_index.ready.pools())
+        late, unsorted = self._late.room(), self._run_index.ready.unsorted_late
         chosen: list[tuple[LiveRun, CachedDefinition, SlotOffer]] = []
         taken: set[RunId] = set()
         seen = 0
-        apart = len(self._board.ready) >= MANY and not self._left_room
+        apart = len(self._run_index.ready) >= MANY and not self._left_room
         self._left_room = False
         while len(chosen) < self._size.now and seen < SORTED_AT_MOST:
             offers = self._workers.offers()
@@ -191,13 +191,13 @@ class Dispatch:
             batch = self._pop(room, offers, late, first, apart=apart)
             if not batch:
                 self._left_room = apart and bool(chosen) and room > 0
-                more = 0 < self._board.ready.unsorted_late < unsorted
-                return chosen, more or not self._board.ready.pools() <= rooms.left.keys()
+                more = 0 < self._run_index.ready.unsorted_late < unsorted
+                return chosen, more or not self._run_index.ready.pools() <= rooms.left.keys()
             seen += len(batch)
             try:
-                known = await self._catalogue.newest({run.job_id for run in batch})
+                known = await self._definition_cache.newest({run.job_id for run in batch})
             except Unavailable:
-                self._board.ready.add([*batch, *(run for run, _, _ in chosen)])
+                self._run_index.ready.add([*batch, *(run for run, _, _ in chosen)])
                 raise
             offers, now = self._workers.still_offered(), self._clock.now()
             for run in batch:
@@ -208,15 +208,15 @@ class Dispatch:
                     self._passed(run)
                     continue
                 need, paced = need_of(entry.definition, run), run.paced_by(entry.definition)
-                if not self._board.ready.learn(run, need, entry.definition.generation):
-                    self._catalogue.forget([run.job_id])
-                    self._board.ready.add([run])  # it is looked up again, and then goes
+                if not self._run_index.ready.learn(run, need, entry.definition.generation):
+                    self._definition_cache.forget([run.job_id])
+                    self._run_index.ready.add([run])  # it is looked up again, and then goes
                     continue
                 fits = not run.late or late.fits(need.slots, paced=paced)
                 fits = fits and rooms.fits(need.pool)
                 offer = offers.choose(entry.definition, need, rank_of(run)) if fits else None
                 if offer is None:
-                    self._board.ready.add([run], need, paced=paced)
+                    self._run_index.ready.add([run], need, paced=paced)
                 else:
                     if run.late:
                         late.take(need.slots, paced=paced)
@@ -233,34 +233,34 @@ class Dispatch:
             if chosen:
                 began = boottime()
                 try:
-                    with self._board.starting():
+                    with self._run_index.starting():
                         await self._assign.dispatch_runs(chosen, choice)
                 finally:
                     self._early_size.took(len(chosen), boottime() - began)
-        return bool(chosen) and len(self._board.early) > 0
+        return bool(chosen) and len(self._run_index.early) > 0
 
     async def _choose_early(self, choice: SlotReservation) -> list[Chosen]:
         offers = self._workers.offers()
         room = min(self._early_size.now, offers.slots)
-        if not room or not self._board.early:
+        if not room or not self._run_index.early:
             return []
-        batch = self._board.take_early(room, lambda need: offers.free(need, -inf))
+        batch = self._run_index.take_early(room, lambda need: offers.free(need, -inf))
         try:
-            known = await self._catalogue.newest({run.job_id for run in batch})
+            known = await self._definition_cache.newest({run.job_id for run in batch})
         except Unavailable:
-            self._board.put_runs(batch, self._clock.now())
+            self._run_index.put_runs(batch, self._clock.now())
             raise
         offers = self._workers.still_offered()
         chosen: list[Chosen] = []
         for run in batch:
             entry = known.get(run.job_id)
             if entry is None or not armable(run, entry.definition, entry.compiled):
-                self._board.wait(run)
+                self._run_index.wait(run)
                 continue
             need = need_of(entry.definition, run)
             offer = offers.choose(entry.definition, need, early_rank(run))
             if offer is None:
-                self._board.put_runs([run], self._clock.now())
+                self._run_index.put_runs([run], self._clock.now())
             else:
                 choice.take(offer, need.slots)
                 chosen.append((run, entry, offer))
@@ -283,7 +283,7 @@ class Dispatch:
             return offers.any(rank) if need is None else offers.free(need, rank)
 
         batch: list[LiveRun] = []
-        ready, knows = self._board.ready, self._catalogue.knows
+        ready, knows = self._run_index.ready, self._definition_cache.knows
         least = class_of(first) if first and apart else 0
         left, pools = (
             replace(late),
@@ -301,13 +301,13 @@ class Dispatch:
         runs wait for their release.
         """
         here = self._workers.incarnations()
-        return self._board.ready.count(
+        return self._run_index.ready.count(
             lambda need: bool(here) and (need is None or any(able(one, need) for one in here))
         )
 
     def _tell_demand(self) -> None:
-        ready, early = self._board.ready, self._board.early
-        running, timers = self._board.running, self._board.timers
+        ready, early = self._run_index.ready, self._run_index.early
+        running, timers = self._run_index.running, self._run_index.timers
         late, rooms = self._late.room(), self._pools.rooms
 
         def heads(worker: Incarnation) -> list[QueueHead]:

@@ -47,8 +47,8 @@ class OverlapEnforcer:
 
     def __init__(
         self,
-        board: RunIndex,
-        catalogue: DefinitionCache,
+        run_index: RunIndex,
+        definition_cache: DefinitionCache,
         workers: WorkerRegistry,
         store: OwnerStore,
         transactor: Transactor,
@@ -56,8 +56,8 @@ class OverlapEnforcer:
         nudges: Nudges,
         emit: Emit,
     ) -> None:
-        self._board = board
-        self._catalogue = catalogue
+        self._run_index = run_index
+        self._definition_cache = definition_cache
         self._workers = workers
         self._store = store
         self._transactor = transactor
@@ -70,7 +70,7 @@ class OverlapEnforcer:
         """Judge jobs that a scan found `crowded`, or `piled_up`; whether runs became ready."""
         turn = self._turn({run.job_id for run in runs})
         mine = [run for run in runs if run.job_id in turn]
-        known = await self._catalogue.of_runs(mine)
+        known = await self._definition_cache.of_runs(mine)
         return await self.part([run for run in mine if run.job_id in known], known, piled)
 
     async def part(
@@ -128,7 +128,7 @@ class OverlapEnforcer:
                 *(run.hint for run in parted.cancelled),
             ]
         )
-        return sum(self._board.forget(key.run_id, job) for key, job in parted.ended)
+        return sum(self._run_index.forget(key.run_id, job) for key, job in parted.ended)
 
     def _turn(self, jobs: set[JobId]) -> set[JobId]:
         if len(jobs) <= MOST_LOOKED_AT:

@@ -58,16 +58,16 @@ class OutboxDelivery:
 
     def __init__(
         self,
-        board: RunIndex,
-        catalogue: DefinitionCache,
+        run_index: RunIndex,
+        definition_cache: DefinitionCache,
         store: NotificationStore,
         transactor: Transactor,
         clock: ClusterClock,
         sender: Sender,
         emit: Emit,
     ) -> None:
-        self._board = board
-        self._catalogue = catalogue
+        self._run_index = run_index
+        self._definition_cache = definition_cache
         self._store = store
         self._transactor = transactor
         self._clock = clock
@@ -92,7 +92,7 @@ class OutboxDelivery:
     async def step(self) -> float:
         """Write outcomes and start deliveries; return the seconds until the next round."""
         await self._settle()
-        shards = sorted(self._board.ownership.epochs)
+        shards = sorted(self._run_index.ownership.epochs)
         if not shards:
             return LOOK_EVERY
         await self._count()
@@ -102,7 +102,7 @@ class OutboxDelivery:
         tenure = self._transactor.ownership.tenure
         busy = len(self._busy)
         waiting = await self._store.waiting(tenure, shards, list(self._busy))
-        known = await self._catalogue.newest({one.job_id for one in waiting})
+        known = await self._definition_cache.newest({one.job_id for one in waiting})
         chosen = self._chosen(waiting, known)
         if chosen:
             await self._begin(chosen, known)
@@ -134,7 +134,9 @@ class OutboxDelivery:
         claimed = [one for each in answers if not isinstance(each, Failed) for one in each]
         assert self._group is not None, "it runs within its group"
         # What wasn't claimed may have been edited: it is looked at by the definition of then.
-        self._catalogue.forget({one.job_id for one in chosen} - {one.job_id for one in claimed})
+        self._definition_cache.forget(
+            {one.job_id for one in chosen} - {one.job_id for one in claimed}
+        )
         for one in claimed:
             entry = known.get(one.job_id)
             to = _target_of(entry, one)
@@ -180,7 +182,7 @@ class OutboxDelivery:
     async def _count(self) -> None:
         if boottime() >= self._count_at:
             self._count_at = boottime() + COUNT_EVERY
-            shards = sorted(self._board.ownership.epochs)
+            shards = sorted(self._run_index.ownership.epochs)
             if overdue := await self._store.overdue(shards):
                 for way, count in await self._transactor.rows(overdue, self._store.expire):
                     self._emit(NotificationsExpired(way, count))

@@ -47,18 +47,18 @@ class AutoPause:
 
     def __init__(
         self,
-        board: RunIndex,
+        run_index: RunIndex,
         store: OwnerStore,
         transactor: Transactor,
         clock: ClusterClock,
-        brake: ClusterPause,
+        cluster_pause: ClusterPause,
         nudges: Nudges,
     ) -> None:
-        self._board = board
+        self._run_index = run_index
         self._store = store
         self._transactor = transactor
         self._clock = clock
-        self._brake = brake
+        self._cluster_pause = cluster_pause
         self._nudges = nudges
         self._look_at = 0.0
         self.loop = Loop("standing", self.step, interval=EVERY)
@@ -69,11 +69,11 @@ class AutoPause:
 
     async def step(self) -> float:
         """Run one round; return the seconds until the next."""
-        shards, now = sorted(self._board.ownership.epochs), boottime()
+        shards, now = sorted(self._run_index.ownership.epochs), boottime()
         if now < self._look_at:
             return self._look_at - now
         self._look_at = now + SOONEST
-        if self._brake.on or not shards:
+        if self._cluster_pause.on or not shards:
             return EVERY
         over, often = await self._store.unsettled(shards, self._clock.now(), BATCH)
         ended: list[Resumption] = []

@@ -66,24 +66,24 @@ class Deadlines:
 
     def __init__(
         self,
-        board: RunIndex,
-        catalogue: DefinitionCache,
+        run_index: RunIndex,
+        definition_cache: DefinitionCache,
         workers: WorkerRegistry,
         store: OwnerStore,
         transactor: Transactor,
         clock: ClusterClock,
-        brake: ClusterPause,
+        cluster_pause: ClusterPause,
         nudges: Nudges,
         emit: Emit,
     ) -> None:
-        self._board = board
-        self._catalogue = catalogue
+        self._run_index = run_index
+        self._definition_cache = definition_cache
         self._workers = workers
         self._away = Away()
         self._store = store
         self._transactor = transactor
         self._clock = clock
-        self._brake = brake
+        self._cluster_pause = cluster_pause
         self._nudges = nudges
         self._emit = emit
         self._ready: Callable[[], None] = lambda: None
@@ -108,10 +108,10 @@ class Deadlines:
         number of those past their deadline; a later scan finds the others.
         """
         asked = [run for run in runs if run.line is None or run.line & HURRIED or run.parent]
-        if self._brake.on or not asked:
+        if self._cluster_pause.on or not asked:
             return
         try:
-            await self._catalogue.newest({run.job_id for run in asked})
+            await self._definition_cache.newest({run.job_id for run in asked})
         except Unavailable as away:
             log.info("deadlines of runs outside memory can't be checked now: %s", away)
             return
@@ -122,13 +122,13 @@ class Deadlines:
 
     async def step(self) -> float:
         """Run one round; return the seconds until the next."""
-        if self._brake.on:
+        if self._cluster_pause.on:
             return LOOK_EVERY
         began = boottime()
         passed = dict(self._passed)  # more may come meanwhile
         waiting, whole = passed, began >= self._look_at
         if whole:
-            waiting = {run.key.run_id: run for run in self._board.waits()} | passed
+            waiting = {run.key.run_id: run for run in self._run_index.waits()} | passed
         if whole:
             self._look_for_workers(waiting.values())
         ends = await self._over(waiting.values())
@@ -140,7 +140,7 @@ class Deadlines:
             wait = max(LOOK_EVERY, SHARE * (now - began))
             self._look_at = now + min(wait, LOOK_AT_LEAST_EVERY)
         for at in range(0, len(ends), AT_ONCE):
-            if not self._brake.on:
+            if not self._cluster_pause.on:
                 await self._end(ends[at : at + AT_ONCE])
         return 0.0 if len(ends) == BATCH else max(0.0, self._look_at - boottime())
 
@@ -150,11 +150,11 @@ class Deadlines:
         for end in ends:
             if end.key in ended:
                 run_id, job = end.key.run_id, end.job_id
-                apart = run_id in self._passed  # dispatch took it off the board
-                ready += self._board.gone(job) if apart else self._board.forget(run_id, job)
+                apart = run_id in self._passed  # dispatch took it off the run index
+                ready += self._run_index.gone(job) if apart else self._run_index.forget(run_id, job)
         self._tell([end for end in ends if end.key in ended])
         self._drop(end.key.run_id for end in ends)
-        self._catalogue.forget(end.job_id for end in ends if end.key not in ended)
+        self._definition_cache.forget(end.job_id for end in ends if end.key not in ended)
         self._nudges.runs_changed([end.hint for end in ends if end.key in ended])
         if turns := [(end.job_id, end.shard) for end in ends if end.counted]:
             self._nudges.jobs_changed(turns)
@@ -175,7 +175,9 @@ class Deadlines:
 
     async def _over(self, waiting: Collection[LiveRun]) -> list[Expiry]:
         """Return the ends of runs past their deadline, a limited number."""
-        await self._read({run.job_id for run in waiting if not self._catalogue.knows(run.job_id)})
+        await self._read(
+            {run.job_id for run in waiting if not self._definition_cache.knows(run.job_id)}
+        )
         return await self._judged(waiting)
 
     async def _judged(self, waiting: Iterable[LiveRun]) -> list[Expiry]:
@@ -192,7 +194,7 @@ class Deadlines:
 
     def _end_of(self, run: LiveRun, now: datetime) -> Expiry | None:
         """Return how a run ends, if it is past the deadline of its cached definition."""
-        known = self._catalogue.known_of(run.job_id)
+        known = self._definition_cache.known_of(run.job_id)
         if known is None or not _may_end(run, known.definition):
             return None
         definition, reason = known.definition, known.ends(run, now)
@@ -202,7 +204,9 @@ class Deadlines:
 
     def _look_for_workers(self, waiting: Collection[LiveRun]) -> None:
         """See which of those that children wait for aren't there."""
-        found = ((run, self._catalogue.definition_of(run.job_id)) for run in waiting if run.parent)
+        found = (
+            (run, self._definition_cache.definition_of(run.job_id)) for run in waiting if run.parent
+        )
         needs = {need_of(definition, run) for run, definition in found if definition is not None}
         self._away.look(needs, self._workers.present(), self._clock.now())
 
@@ -213,7 +217,7 @@ class Deadlines:
             self._asked, left = set(), unknown
         asked = [*islice(left, READ_AT_ONCE)]
         self._asked.update(asked)
-        await self._catalogue.newest(asked)
+        await self._definition_cache.newest(asked)
 
 
 def _may_end(run: LiveRun, definition: Definition) -> bool:

@@ -44,26 +44,26 @@ class LateStarts:
 
     def __init__(
         self,
-        board: RunIndex,
-        catalogue: DefinitionCache,
+        run_index: RunIndex,
+        definition_cache: DefinitionCache,
         store: NotificationStore,
         transactor: Transactor,
         clock: ClusterClock,
-        brake: ClusterPause,
+        cluster_pause: ClusterPause,
     ) -> None:
-        self._board = board
-        self._catalogue = catalogue
+        self._run_index = run_index
+        self._definition_cache = definition_cache
         self._store = store
         self._transactor = transactor
         self._clock = clock
-        self._brake = brake
+        self._cluster_pause = cluster_pause
         self._notified: set[RunId] = set()
         """Waiting runs whose notification was written."""
         self.loop = Loop("late starts", self.step, interval=LOOK_EVERY)
 
     async def step(self) -> float:
         """Run one round; return the seconds until the next."""
-        if self._brake.on or not self._catalogue.any_late:
+        if self._cluster_pause.on or not self._definition_cache.any_late:
             return LOOK_EVERY
         began = boottime()
         late = await self._late()
@@ -75,12 +75,12 @@ class LateStarts:
 
     async def left(self, runs: Sequence[LiveRun]) -> None:
         """Check runs that wait in rows only, as a scan has just found them."""
-        unknown = self._catalogue.any_late
+        unknown = self._definition_cache.any_late
         asked = [run for run in runs if (unknown if run.line is None else run.line & LATE_ALERT)]
-        if self._brake.on or not asked:
+        if self._cluster_pause.on or not asked:
             return
         try:
-            await self._catalogue.newest({run.job_id for run in asked})
+            await self._definition_cache.newest({run.job_id for run in asked})
             now = self._clock.now()
             found = each("late start", asked, lambda run: self._late_one(run, now))
             late = [one for one in found if one is not None]
@@ -93,7 +93,7 @@ class LateStarts:
         now = self._clock.now()
         late: list[Happened] = []
         still: set[RunId] = set()
-        async for run in in_turns(self._board.waits(), every=1_000):
+        async for run in in_turns(self._run_index.waits(), every=1_000):
             if run.key.run_id in self._notified:
                 still.add(run.key.run_id)
                 continue
@@ -105,7 +105,7 @@ class LateStarts:
 
     def _late_one(self, run: LiveRun, now: datetime) -> Happened | None:
         """Return the notification of a late run, if its job requests one."""
-        definition = self._catalogue.definition_of(run.job_id)
+        definition = self._definition_cache.definition_of(run.job_id)
         notices = None if definition is None else definition.notices
         if notices is None or run.parent is not None or run.losses:
             return None

@@ -36,29 +36,29 @@ class Survey:
 
     def __init__(
         self,
-        board: RunIndex,
-        catalogue: DefinitionCache,
+        run_index: RunIndex,
+        definition_cache: DefinitionCache,
         workers: WorkerRegistry,
         store: OwnerStore,
         surveys: SurveyStore,
         emit: Emit,
     ) -> None:
-        self._board = board
-        self._catalogue = catalogue
+        self._run_index = run_index
+        self._definition_cache = definition_cache
         self._workers = workers
         self._store = store
         self._surveys = surveys
         self._emit = emit
         self.loop = Loop("survey", self.step, interval=LOOK_EVERY)
-        board.ownership.listen(lambda _gained, _dropped: self.loop.wake())
+        run_index.ownership.listen(lambda _gained, _dropped: self.loop.wake())
 
     async def step(self) -> None:
         """Run one round."""
-        shards = sorted(self._board.ownership.epochs)
+        shards = sorted(self._run_index.ownership.epochs)
         stock = await self._surveys.stock(shards)
         standings = await self._store.pools(stock.pools) if stock.pools else {}
         jobs = {job for each in stock.pools.values() for job in each}
-        known = await self._catalogue.newest(jobs)
+        known = await self._definition_cache.newest(jobs)
         self._emit(
             Surveyed(
                 tuple(self._pools(stock, standings, known)),
@@ -74,7 +74,7 @@ class Survey:
         standings: Mapping[PoolKey, PoolUsage],
         known: Mapping[JobId, CachedDefinition],
     ) -> list[PoolSurvey]:
-        waiting, there = self._board.ready.of_pools(), self._workers.present()
+        waiting, there = self._run_index.ready.of_pools(), self._workers.present()
         found = []
         for key, jobs in stock.pools.items():
             if (standing := standings.get(key)) is None:
@@ -96,5 +96,5 @@ class Survey:
         """What is asked by what waits for it, as far as that is known; not what is for one worker,
         or for each.
         """
-        ready = self._board.ready.needs
+        ready = self._run_index.ready.needs
         return [need for need in ready if need.pool == pool and not (need.each or need.worker)]

@@ -171,8 +171,8 @@ class Rescue:
 
     def __init__(
         self,
-        board: RunIndex,
-        catalogue: DefinitionCache,
+        run_index: RunIndex,
+        definition_cache: DefinitionCache,
         workers: WorkerRegistry,
         leases: WorkerLeases,
         store: OwnerStore,
@@ -182,9 +182,9 @@ class Rescue:
         crowds: OverlapEnforcer,
         emit: Emit,
     ) -> None:
-        self._board = board
+        self._run_index = run_index
         self._crowds = crowds
-        self._catalogue = catalogue
+        self._definition_cache = definition_cache
         self._workers = workers
         self._leases = leases
         self._store = store
@@ -205,7 +205,7 @@ class Rescue:
         """Changes committed before it are in the run index; None: unknown."""
         self._full_at = 0.0
         self._gone: frozenset[IncarnationId] = frozenset()
-        self._asking_back = AskingBack(board.ownership, workers, clock)
+        self._asking_back = AskingBack(run_index.ownership, workers, clock)
         look_every = leases.ttl / 6
         self._search = Loop(
             "missing workers",
@@ -215,7 +215,7 @@ class Rescue:
         )
         backoff = Backoff(initial=0.1, maximum=BACK_WITHIN)
         self.loop = Loop("rescue", self.step, interval=SCAN_EVERY, backoff=backoff)
-        board.ownership.listen(lambda gained, _dropped: self.wake() if gained else None)
+        run_index.ownership.listen(lambda gained, _dropped: self.wake() if gained else None)
 
     @property
     def loops(self) -> tuple[Loop, ...]:
@@ -252,14 +252,17 @@ class Rescue:
         """Scan all shards; before a scan is due, only the shards passed to `look_at`."""
         now = boottime()
         if now < self._scan_at and self._look_at:
-            shards, self._look_at = sorted(self._look_at & set(self._board.ownership.epochs)), set()
-            with self._board.reading():
+            shards, self._look_at = (
+                sorted(self._look_at & set(self._run_index.ownership.epochs)),
+                set(),
+            )
+            with self._run_index.reading():
                 await self._put(await self._store.live_runs(shards, WAITING, self._until()))
         elif now >= self._scan_at:
             self._look_at, self._scan_at = set(), now + SCAN_EVERY
             try:
-                with self._board.reading():
-                    await self._scan(sorted(self._board.ownership.epochs))
+                with self._run_index.reading():
+                    await self._scan(sorted(self._run_index.ownership.epochs))
             except BaseException:
                 self._scan_at = 0.0  # the next step is this one again, not an empty one
                 raise
@@ -295,20 +298,20 @@ class Rescue:
         moment = await self._store.moment()
         here: dict[bytes, LiveRun] = {}
         stood: dict[ShardId, list[bytes]] = defaultdict(list)
-        async for run in in_turns(self._board.standing(until), SORTED_AT_ONCE):
+        async for run in in_turns(self._run_index.standing(until), SORTED_AT_ONCE):
             run_id = run.key.run_id.bytes
             here[run_id] = run
             stood[run.shard].append(run_id)
         self._parts = max(self._parts, math.ceil(len(here) / PART))
         rows = 0
         seen: set[bytes] = set()
-        with self._board.ready.scanning():
-            if self._board.ready.leaves_some:
+        with self._run_index.ready.scanning():
+            if self._run_index.ready.leaves_some:
                 since = None  # what was left is neither here nor changed, and there may be much
             for part in _parts(shards, self._parts):
-                known = self._board.read.issuperset(part)
+                known = self._run_index.read.issuperset(part)
                 runs, same = await self._read(part, until, since if known else None, here)
-                if known and not self._board.read.issuperset(part):
+                if known and not self._run_index.read.issuperset(part):
                     known = False  # dropped, and perhaps regained: what was here is gone
                     runs, same = await self._read(part, until, None, here)
                 rows += len(runs) + len(same)
@@ -318,7 +321,7 @@ class Rescue:
                 gone = [here[one] for shard in part for one in stood[shard] if one not in seen]
                 await self._sort_in(runs, gone)
                 await self._sort_again(same, here)
-                self._board.were_read(part)
+                self._run_index.were_read(part)
                 running += (r for r in runs if r.state is State.RUNNING and r.children is None)
                 live = [*runs, *(here[one] for one in same)]
                 crowds += crowded(live)
@@ -368,11 +371,11 @@ class Rescue:
         """
         released = 0
         async for run in in_turns(gone, SORTED_AT_ONCE):
-            released += self._board.forget(run.key.run_id, run.job_id)
+            released += self._run_index.forget(run.key.run_id, run.job_id)
         if released:
             self._ready()
         await self._put(runs)
-        if left := self._board.left(runs):
+        if left := self._run_index.left(runs):
             for callback in self._left:
                 await callback(left)
         for run in runs:
@@ -382,7 +385,7 @@ class Rescue:
     async def _sort_again(self, same: Collection[bytes], here: Mapping[bytes, LiveRun]) -> None:
         fresh, now = 0, self._clock.now()
         async for one in in_turns(same, SORTED_AT_ONCE):
-            fresh += self._board.put_again(here[one], now)
+            fresh += self._run_index.put_again(here[one], now)
         if fresh:
             self._ready()
 
@@ -390,7 +393,7 @@ class Rescue:
         fresh, now = 0, self._clock.now()
         async for run in in_turns(runs, SORTED_AT_ONCE):
             with set_aside("run", run.key.run_id, once=True):
-                fresh += self._board.put_runs([run], now)
+                fresh += self._run_index.put_runs([run], now)
         if fresh:
             self._ready()
 
@@ -400,7 +403,7 @@ class Rescue:
         doubted = {run.incarnation for run in lost if run.incarnation}
         self._workers.lost(doubted)
         try:
-            known = await self._catalogue.of_runs(lost)
+            known = await self._definition_cache.of_runs(lost)
             readable = [run for run in lost if run.job_id in known]
             losses = each(
                 "lost run", readable, lambda run: _loss(run, known[run.job_id]), name=_run_id

@@ -48,7 +48,7 @@ class Retaining:
 
     def __init__(
         self,
-        board: RunIndex,
+        run_index: RunIndex,
         store: RetentionStore,
         objects: ResultObjects,
         transactor: Transactor,
@@ -56,7 +56,7 @@ class Retaining:
         retention: Retention,
         emit: Emit,
     ) -> None:
-        self._board = board
+        self._run_index = run_index
         self._store = store
         self._objects = objects
         self._transactor = transactor
@@ -98,7 +98,7 @@ class Retaining:
 
     @property
     def _shards(self) -> list[ShardId]:
-        return sorted(self._board.ownership.epochs)
+        return sorted(self._run_index.ownership.epochs)
 
     async def _by_key(self) -> AsyncIterator[None]:
         """All old rows, by the cluster's retention; no dead letters that wait."""

@@ -127,7 +127,7 @@ class Collect:
 
     def __init__(
         self,
-        catalogue: DefinitionCache,
+        definition_cache: DefinitionCache,
         store: ResultStore,
         clock: ClusterClock,
         nudges: Nudges,
@@ -139,12 +139,12 @@ class Collect:
         self._boot = boot
         self._audit = audit
         self._alarmed: dict[ShardId, float] = {}
-        self._catalogue = catalogue
+        self._definition_cache = definition_cache
         self._store = store
         self._clock = clock
         self._nudges = nudges
         self._emit = emit
-        self.board: RunIndex | None = None
+        self.run_index: RunIndex | None = None
         """The run index of this member's tenure, while it has one."""
         self._ready: Callable[[], None] = lambda: None
         self._unable: Callable[[IncarnationId, JobId, Unable], None] = lambda *_: None
@@ -181,7 +181,7 @@ class Collect:
         if at in self._results or len(self._results) < QUEUE:
             self._results[at] = (reported, line)
             self._starts.pop(at[:2], None)  # its result tells when it started
-            if self.board and self.board.report(reported.key.run_id, reported.token):
+            if self.run_index and self.run_index.report(reported.key.run_id, reported.token):
                 self._ready()
             self.loop.wake()
 
@@ -189,7 +189,7 @@ class Collect:
         """A worker didn't take an assignment, or gave it up before its start."""
         run_id, token = refusal.key.run_id, refusal.token
         self._emit(AssignmentRefused(refusal.why, refusal.worker, run_id, token))
-        run = self.board.running.get(refusal.key.run_id) if self.board else None
+        run = self.run_index.running.get(refusal.key.run_id) if self.run_index else None
         theirs = run and (run.token, run.incarnation) == (refusal.token, refusal.sender)
         if run and theirs and refusal.why == "UNABLE":
             self._unable(refusal.sender, run.job_id, Unable(run.generation, refusal.detail))
@@ -200,21 +200,21 @@ class Collect:
 
     def is_anothers(self, key: RunKey, token: Token, sender: IncarnationId) -> bool:
         """Whether this assignment is known to be of another worker than the one who speaks."""
-        run = self.board.running.get(key.run_id) if self.board else None
+        run = self.run_index.running.get(key.run_id) if self.run_index else None
         return run is not None and run.token == token and run.incarnation != sender
 
     def lacks_start(self, run_id: RunId, token: Token, sender: IncarnationId) -> bool:
         """Whether it isn't known yet when this assignment, of this worker's, has started."""
-        run = self.board.running.get(run_id) if self.board else None
+        run = self.run_index.running.get(run_id) if self.run_index else None
         if run is None or run.started_at is not None:
             return False
         return run.token == token and run.incarnation == sender
 
     def started(self, run_id: RunId, token: Token, at: datetime) -> None:
         """Store the start time that a heartbeat reported, for display."""
-        run = self.board.running.get(run_id) if self.board else None
-        if run is not None and run.token == token and self.board:
-            self.board.running.add(replace(run, started_at=at))
+        run = self.run_index.running.get(run_id) if self.run_index else None
+        if run is not None and run.token == token and self.run_index:
+            self.run_index.running.add(replace(run, started_at=at))
             self._starts[run_id, token] = (run.key, token, at)
             self.loop.wake()
 
@@ -236,7 +236,7 @@ class Collect:
         has ended can wait, and is stored the cheaper the more go together.
         """
         many = len(self._results) >= BATCH
-        if many or not self._results or self.board is None or not self.board.busy:
+        if many or not self._results or self.run_index is None or not self.run_index.busy:
             return 0.0
         return max(0.0, self._since + GATHER - self._boot())
 
@@ -278,7 +278,7 @@ class Collect:
 
     async def _runs_of(self, reported: Sequence[Reported]) -> dict[RunKey, LiveRun]:
         """Return the runs of results: as dispatched here under their tokens, else as stored."""
-        running = self.board.running if self.board else {}
+        running = self.run_index.running if self.run_index else {}
         found = {
             one.key: run
             for one in reported
@@ -293,7 +293,7 @@ class Collect:
     ) -> list[Report | None]:
         # Of one that has ended nothing more follows, and its definition may have gone for good.
         running = [run for run in runs.values() if run.state is State.RUNNING]
-        known = await self._catalogue.of_runs(running)
+        known = await self._definition_cache.of_runs(running)
         now = self._clock.now()
         decided: list[Report | None] = []
         async for one in in_turns(reported):
@@ -340,17 +340,17 @@ class Collect:
         self._emit(event)
         await self._store.outdo(run.shard, epoch_of(refusal.greatest))
         self._alarmed[run.shard] = now
-        if self.board is not None:
-            self.board.ownership.drop([run.shard])
+        if self.run_index is not None:
+            self.run_index.ownership.drop([run.shard])
 
     def _over(self, runs: Sequence[LiveRun]) -> None:
         """These have ended, whatever their end was."""
         self._nudges.runs_changed([run.hint for run in runs])
-        self._catalogue.over(run.job_id for run in runs)
-        board = self.board
+        self._definition_cache.over(run.job_id for run in runs)
+        run_index = self.run_index
         for run in runs:
-            owned = board is not None and run.shard in board.ownership.epochs
-            if board and owned and board.over(run):
+            owned = run_index is not None and run.shard in run_index.ownership.epochs
+            if run_index and owned and run_index.over(run):
                 self._ready()
 
     async def _hand_on(self, keys: Sequence[RunKey]) -> None:
@@ -359,17 +359,17 @@ class Collect:
             return
         self._nudges.runs_changed([(key.run_id, None) for key in keys])
         runs = await self._store.reported_runs(keys)
-        self._catalogue.over(run.job_id for run in runs.values() if run.state not in LIVE)
-        board = self.board
+        self._definition_cache.over(run.job_id for run in runs.values() if run.state not in LIVE)
+        run_index = self.run_index
         elsewhere: set[ShardId] = set()
         for key, run in runs.items():
-            if board is None or run.shard not in board.ownership.epochs:
+            if run_index is None or run.shard not in run_index.ownership.epochs:
                 if run.state in LIVE:
                     elsewhere.add(run.shard)
             elif run.state not in LIVE:
-                if board.forget(key.run_id, run.job_id):
+                if run_index.forget(key.run_id, run.job_id):
                     self._ready()
-            elif board.put_runs([run], self._clock.now()):
+            elif run_index.put_runs([run], self._clock.now()):
                 self._ready()
         if elsewhere:
             self._nudges.runs_ready(sorted(elsewhere))

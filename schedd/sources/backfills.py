@@ -1,6 +1,6 @@
 """Backfills of the owned shards: the next runs of each are made as room for them appears.
 
-    open ones with room, read ──→ one transaction a lane: count what is there, insert ──→ the board
+    open ones with room, read ──→ one transaction a lane: count what is there, insert ─→ run index
 
 What there is room for is counted on rows, under the lock of the shard, by
 `store/timers/backfill_feed.py`: this loop only asks. It asks often while there is something to
@@ -30,9 +30,9 @@ class Backfills:
     """The loop that makes the runs of backfills."""
 
     def __init__(
-        self, board: RunIndex, store: OwnerStore, transactor: Transactor, clock: ClusterClock
+        self, run_index: RunIndex, store: OwnerStore, transactor: Transactor, clock: ClusterClock
     ) -> None:
-        self._board = board
+        self._run_index = run_index
         self._store = store
         self._transactor = transactor
         self._clock = clock
@@ -40,7 +40,7 @@ class Backfills:
         self._lingers = 0
         self._looked_at = 0.0
         self.loop = Loop("backfills", self.step, interval=LOOK_EVERY)
-        board.ownership.listen(lambda gained, _dropped: self.wake() if gained else None)
+        run_index.ownership.listen(lambda gained, _dropped: self.wake() if gained else None)
 
     def on_ready(self, callback: Callable[[], None]) -> None:
         """Call `callback()` when runs became ready."""
@@ -56,13 +56,13 @@ class Backfills:
         if early > 0:
             return early  # a wake-up comes with each trigger of any job
         self._looked_at = boottime()
-        shards = sorted(self._board.ownership.epochs)
+        shards = sorted(self._run_index.ownership.epochs)
         wanted = await self._store.backfills(shards) if shards else []
         if not wanted:
             self._lingers = max(0, self._lingers - 1)
             return WHILE_FED if self._lingers else LOOK_EVERY
         self._lingers = LINGERS
         made = await self._transactor.rows(wanted, self._store.feed)
-        if self._board.put_runs(made, self._clock.now()):
+        if self._run_index.put_runs(made, self._clock.now()):
             self._ready()
         return WHILE_FED

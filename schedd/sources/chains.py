@@ -1,7 +1,7 @@
 """Joins at jobs of the owned shards: what has ended of a cycle becomes the child's run.
 
     due, read ─→ definitions ─→ what the parents gave back, where it is wanted
-              ─→ one transaction a lane: judge, insert, take the arrivals away ─→ the board
+              ─→ one transaction a lane: judge, insert, take the arrivals away ─→ the run index
 
 What is judged, and that it is judged once, is `store/results/chain_joins.py`'s: this loop only
 asks. It looks often, for a chain is as quick as its joins are found; a look that finds none is a
@@ -217,14 +217,14 @@ class Chains:
 
     def __init__(
         self,
-        board: RunIndex,
-        catalogue: DefinitionCache,
+        run_index: RunIndex,
+        definition_cache: DefinitionCache,
         store: ChainStore,
         transactor: Transactor,
         clock: ClusterClock,
     ) -> None:
-        self._board = board
-        self._catalogue = catalogue
+        self._run_index = run_index
+        self._definition_cache = definition_cache
         self._store = store
         self._transactor = transactor
         self._clock = clock
@@ -233,7 +233,7 @@ class Chains:
         """Joins evaluated in consecutive rounds that are still due, with the number of rounds."""
         self._slow = SlowJoins()
         self.loop = Loop("chains", self.step, interval=LOOK_EVERY)
-        board.ownership.listen(lambda gained, _dropped: self.loop.wake() if gained else None)
+        run_index.ownership.listen(lambda gained, _dropped: self.loop.wake() if gained else None)
 
     def on_ready(self, callback: Callable[[], None]) -> None:
         """Call `callback()` when runs became ready."""
@@ -241,15 +241,15 @@ class Chains:
 
     async def step(self) -> float:
         """Evaluate due joins; return the seconds until the next round."""
-        shards = sorted(self._board.ownership.epochs)
+        shards = sorted(self._run_index.ownership.epochs)
         due = await self._store.due(shards) if shards else []
         here = {key_of(one) for one in due}
         self._tried = {key: times for key, times in self._tried.items() if key in here}
         if not due:
             return LOOK_EVERY
         # What is due again may have been refused for an old definition.
-        self._catalogue.forget({child for child, _ in self._tried})
-        known = await self._catalogue.newest({one.child for one in due})
+        self._definition_cache.forget({child for child, _ in self._tried})
+        known = await self._definition_cache.newest({one.child for one in due})
         wanted = await self._wanted(due, known)
         later: dict[timedelta, list[Join]] = {}
         judged: set[Key] = set()
@@ -272,7 +272,7 @@ class Chains:
         answers = await self._transactor.by_lane(part, self._store.join)
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         made = [run for runs in answers if not isinstance(runs, Failed) for run in runs]
-        if self._board.put_runs(made, self._clock.now()):
+        if self._run_index.put_runs(made, self._clock.now()):
             self._ready()
         for answer in failed:
             if not isinstance(answer.error, TookTooLong):

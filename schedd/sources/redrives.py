@@ -29,29 +29,29 @@ class RedriveLoop:
 
     def __init__(
         self,
-        board: RunIndex,
-        catalogue: DefinitionCache,
+        run_index: RunIndex,
+        definition_cache: DefinitionCache,
         store: OwnerStore,
         transactor: Transactor,
         nudges: Nudges,
     ) -> None:
-        self._board = board
-        self._catalogue = catalogue
+        self._run_index = run_index
+        self._definition_cache = definition_cache
         self._store = store
         self._transactor = transactor
         self._nudges = nudges
         self.loop = Loop("redrives", self.step, interval=LOOK_EVERY)
-        board.ownership.listen(lambda gained, _dropped: self.loop.wake() if gained else None)
+        run_index.ownership.listen(lambda gained, _dropped: self.loop.wake() if gained else None)
 
     async def step(self) -> float:
         """Create the runs that may be created now; return the seconds until the next round."""
-        shards = sorted(self._board.ownership.epochs)
+        shards = sorted(self._run_index.ownership.epochs)
         wanted = await self._store.redrives(shards) if shards else []
         if not wanted:
             return LOOK_EVERY
         jobs = {job for one in wanted for job in one.jobs}
-        self._catalogue.forget(jobs)  # no hints arrive for changed jobs of other owners
-        known = await self._catalogue.newest(jobs)
+        self._definition_cache.forget(jobs)  # no hints arrive for changed jobs of other owners
+        known = await self._definition_cache.newest(jobs)
         lines = {job: line_of(entry.definition) for job, entry in known.items()}
         made = await self._transactor.rows(
             wanted, lambda claim, mine: self._store.redrive(claim, mine, lines)

@@ -300,22 +300,22 @@ class FireLoop:
 
     def __init__(
         self,
-        board: RunIndex,
+        run_index: RunIndex,
         near: NearFuture,
-        catalogue: DefinitionCache,
+        definition_cache: DefinitionCache,
         store: OwnerStore,
         transactor: Transactor,
         clock: ClusterClock,
-        brake: ClusterPause,
+        cluster_pause: ClusterPause,
         emit: Emit,
         placeable: Callable[[], int],
         *,
         boot: Callable[[], float] = boottime,
     ) -> None:
         self._boot = boot
-        self._board = board
-        self._brake = brake
-        self._catalogue = catalogue
+        self._run_index = run_index
+        self._cluster_pause = cluster_pause
+        self._definition_cache = definition_cache
         self._store = store
         self._transactor = transactor
         self._clock = clock
@@ -325,7 +325,7 @@ class FireLoop:
         self._refused: dict[JobId, Timer] = {}
         self._near = near
         self._open: dict[JobId, Timer] = {}
-        """Of these it isn't known that they were fired, and they aren't on the board: their batch
+        """Of these it isn't known that they were fired, and they aren't indexed: their batch
         is under way, or their rows are to say what became of them.
         """
         self._looked: dict[JobId, tuple[ShardId, int, datetime]] = {}
@@ -343,8 +343,8 @@ class FireLoop:
         self.plans.on_computed(self._computed)
         self.plans.on_failed(self._put_off_if_here)
         near.on_load(self.loop.wake)
-        board.ownership.listen(self._shards_changed)
-        board.timers.has_begun = self._has_begun
+        run_index.ownership.listen(self._shards_changed)
+        run_index.timers.has_begun = self._has_begun
 
     def on_ready(self, callback: Callable[[], None]) -> None:
         """Call `callback()` when runs became ready."""
@@ -361,7 +361,7 @@ class FireLoop:
 
     async def step(self) -> float:
         """Read what changed, fire what is due; seconds until the next."""
-        if self._brake.on:
+        if self._cluster_pause.on:
             self._changed.clear()  # when the pause ends, all is loaded again: nothing accumulates
             self._looked.clear()
             self._begun.clear()
@@ -372,11 +372,11 @@ class FireLoop:
         rest = self._rest_until - self._boot()
         above = self._rests if rest > 0 else None
         now = self._clock.now()
-        its = self._board.timers.class_due(now, above)
+        its = self._run_index.timers.class_due(now, above)
         if its is not None:
-            await self._fire_timed(self._board.timers.pop_due(now, self._size.now, above), its)
+            await self._fire_timed(self._run_index.timers.pop_due(now, self._size.now, above), its)
             return 0.0
-        first = self._board.timers.next_at(above)
+        first = self._run_index.timers.next_at(above)
         pause = LOAD_EVERY.total_seconds()
         if first is not None:
             pause = max(0.0, (first - self._clock.now()).total_seconds())
@@ -391,12 +391,12 @@ class FireLoop:
         """
         full = len(due) >= self._size.now
         began = self._boot()
-        with self._board.starting():
+        with self._run_index.starting():
             rows = await self._fire(due)
         ended = self._boot()
         self._size.took(len(due), ended - began)
         self._rows.took(rows, ended - began)
-        if not full or len(self._board.ready) < ENOUGH:
+        if not full or len(self._run_index.ready) < ENOUGH:
             return
         rests = min(RESTS, (self._placeable() / ENOUGH) ** 2)
         if rests >= 1:
@@ -412,17 +412,17 @@ class FireLoop:
         self._near.known(jobs)
         self._close(jobs)
         for gone in jobs - {row.job_id for row in rows}:
-            self._board.timers.discard(gone)
+            self._run_index.timers.discard(gone)
             self._looked.pop(gone, None)
             self._begun.discard(gone)
         now = self._clock.now()
-        self._board.timers.come_up(rows, now + self._near.horizon, now)
+        self._run_index.timers.come_up(rows, now + self._near.horizon, now)
         refused, self._refused = self._refused, {}
         held = [row for row in rows if row == refused.get(row.job_id) and row.due_at is not None]
         for row in held:
-            if row.job_id in self._board.timers:
-                priority = self._catalogue.priority_of(row.job_id)
-                self._board.timers.put(row.job_id, now + GUARD_PAUSE, row, priority)
+            if row.job_id in self._run_index.timers:
+                priority = self._definition_cache.priority_of(row.job_id)
+                self._run_index.timers.put(row.job_id, now + GUARD_PAUSE, row, priority)
         if held:
             log.warning(
                 "%d timers delayed: the database's clock is behind this member's,"
@@ -436,10 +436,10 @@ class FireLoop:
         began = {timer.shard: self._epoch(timer.shard) for timer in due}
         self._open.update(timers)
         try:
-            known = await self._catalogue.at_generations(
+            known = await self._definition_cache.at_generations(
                 {timer.job_id: timer.generation for timer in due}
             )
-            now, reckoned = self._clock.now(), self._brake.pauses
+            now, reckoned = self._clock.now(), self._cluster_pause.pauses
             firings = await self._plan(due, known, now, reckoned)
 
             async def write(claim: Claim, items: Sequence[Firing]) -> FireOutcome:
@@ -451,7 +451,7 @@ class FireLoop:
             await AFTER_COMMIT()
         except BaseException:
             self._close(timers)
-            self._board.timers.come_up(due, now=self._clock.now())
+            self._run_index.timers.come_up(due, now=self._clock.now())
             raise
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         in_doubt = {firing.job_id for answer in failed for firing in answer.items}
@@ -493,7 +493,7 @@ class FireLoop:
     def _put_off(self, timer: Timer, now: datetime, error: Exception) -> None:
         """Try a timer again later: its step can't be computed, and must not delay others."""
         later = TOO_MUCH_FOR if isinstance(error, TooMuchWork) else SET_ASIDE_FOR
-        self._board.timers.put_off(timer, now + later)
+        self._run_index.timers.put_off(timer, now + later)
 
     def _put_off_if_here(self, timer: Timer, error: Exception) -> None:
         """As `_put_off`, of a step that was computed beside the loop."""
@@ -502,10 +502,10 @@ class FireLoop:
 
     def behind(self) -> Behind:
         """With what this owner is, as far as memory knows."""
-        if self._brake.on:
+        if self._cluster_pause.on:
             return Behind()
-        now, owned = self._clock.now(), self._board.ownership.epochs
-        held = chain(self._open.values(), self._board.timers.values(), self.plans.timers)
+        now, owned = self._clock.now(), self._run_index.ownership.epochs
+        held = chain(self._open.values(), self._run_index.timers.values(), self.plans.timers)
         return behind((t.due_at for t in held if t.due_at is not None and t.shard in owned), now)
 
     def _close(self, jobs: Iterable[JobId]) -> None:
@@ -524,7 +524,7 @@ class FireLoop:
             step = partial(self._firing_of, timer, known, now, reckoned, most)
             return await on_loop(OF_TURN, step)
         except TooMuchWork:
-            looked, ahead = self._look(timer, now), self._board.ahead.fire
+            looked, ahead = self._look(timer, now), self._run_index.ahead.fire
             step = partial(firing_of, timer, known, now, reckoned, LEAST_ROWS, looked, ahead)
             self.plans.add(timer, known, reckoned, step)
             return None
@@ -532,26 +532,26 @@ class FireLoop:
     def _computed(self, timer: Timer) -> None:
         """The step of this timer was computed: let the timer come up again, if it is still here."""
         if self._free(timer):
-            self._board.timers.come_up([timer], now=self._clock.now())
+            self._run_index.timers.come_up([timer], now=self._clock.now())
             self.loop.wake()
 
     def _free(self, timer: Timer) -> bool:
         """Return whether it is owned here, and neither in the run index nor being written."""
         job = timer.job_id
         owned = self._epoch(timer.shard) is not None
-        return owned and job not in self._open and job not in self._board.timers
+        return owned and job not in self._open and job not in self._run_index.timers
 
     def _firing_of(
         self, timer: Timer, known: CachedDefinition, now: datetime, reckoned: Pauses, most: int
     ) -> Firing:
-        looked, ahead = self._look(timer, now), self._board.ahead.fire
+        looked, ahead = self._look(timer, now), self._run_index.ahead.fire
         return firing_of(timer, known, now, reckoned, most, looked, ahead)
 
     def _too_soon(self, timer: Timer, known: CachedDefinition, now: datetime) -> bool:
         """Whether none of its instants may be made ahead: it comes up again when it is due."""
         if known.compiled.exclusion is None or timer.due_at is None or timer.due_at <= now:
             return False
-        self._board.timers.put_off(timer, timer.due_at)
+        self._run_index.timers.put_off(timer, timer.due_at)
         return True
 
     def _has_begun(self, job: JobId) -> bool:
@@ -559,7 +559,7 @@ class FireLoop:
 
     def _epoch(self, shard: ShardId) -> Epoch | None:
         """Under which it is owned now, if it is."""
-        return self._board.ownership.epochs.get(shard)
+        return self._run_index.ownership.epochs.get(shard)
 
     def _look(self, timer: Timer, now: datetime) -> datetime:
         """When this owner first looked at what the timer is to catch up with: it stays inside the
@@ -601,7 +601,7 @@ class FireLoop:
         self._near.fired([firing.job_id for firing in firings])
         done = [firing for firing in firings if firing.job_id not in refused | broken]
         self._keep_looked(done, timers, now)
-        self._board.timers.come_up(
+        self._run_index.timers.come_up(
             (
                 replace(
                     timers[firing.job_id],
@@ -615,17 +615,17 @@ class FireLoop:
             now,
         )
         if refused:
-            self._catalogue.forget(refused)
+            self._definition_cache.forget(refused)
             self._refused = {job: timers[job] for job in refused}
             self._open.update(self._refused)
             self.changed(refused)
-            self._brake.look()
+            self._cluster_pause.look()
         lost = {shard for answer in answers for shard in answer.lost}
         for reason, count in missed(f for f in done if f.shard not in lost).items():
             self._emit(RunsMissed(reason, count))
         for answer in answers:
             self._transactor.lost(answer.lost, "fire")
-            self._board.put_runs(answer.runs, now)
+            self._run_index.put_runs(answer.runs, now)
             if answer.runs:  # those that aren't due yet may be armed soon
                 self._ready()
                 self._made([run.hint for run in answer.runs])

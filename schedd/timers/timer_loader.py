@@ -1,6 +1,6 @@
 """Load timers that will soon be due from the database into the run index.
 
-    timers due within the horizon ──load──→ agenda;  of some, definitions ──read ahead──→ catalogue
+    timers due within the horizon ──load──→ agenda;  of some, definitions ─read ahead─→ definitions
 
 A loop of its own: what is urgent is fired while a load is under way, which takes its time when
 many are due. So a row may be older than what is known: of what was fired or read meanwhile it is
@@ -55,17 +55,17 @@ class NearFuture:
 
     def __init__(
         self,
-        board: RunIndex,
-        catalogue: DefinitionCache,
+        run_index: RunIndex,
+        definition_cache: DefinitionCache,
         store: OwnerStore,
         clock: ClusterClock,
-        brake: ClusterPause,
+        cluster_pause: ClusterPause,
     ) -> None:
-        self._board = board
-        self.horizon = max(HORIZON, board.ahead.fire + LATEST_LOAD + LOAD_EVERY)
+        self._run_index = run_index
+        self.horizon = max(HORIZON, run_index.ahead.fire + LATEST_LOAD + LOAD_EVERY)
         """How far ahead timers are held in memory: when they are made, they have been loaded."""
-        self._brake = brake
-        self._catalogue = catalogue
+        self._cluster_pause = cluster_pause
+        self._definition_cache = definition_cache
         self._store = store
         self._clock = clock
         self._loaded: Callable[[], None] = lambda: None
@@ -78,7 +78,7 @@ class NearFuture:
         self._unread: list[JobId] = []
         self._ahead = 0
         self.loop = Loop("load", self.step, interval=LOAD_EVERY.total_seconds())
-        board.ownership.listen(lambda _gained, _dropped: self.reload())
+        run_index.ownership.listen(lambda _gained, _dropped: self.reload())
 
     def on_load(self, callback: Callable[[], None]) -> None:
         """Call `callback()` after each load."""
@@ -107,7 +107,7 @@ class NearFuture:
 
     async def step(self) -> float:
         """Load if it is time, and read ahead; seconds until the next."""
-        if self._brake.on:
+        if self._cluster_pause.on:
             return LOAD_EVERY.total_seconds()  # when the pause ends, all is loaded again
         loaded = await self._load_if_due()
         idle = self._idle
@@ -119,7 +119,7 @@ class NearFuture:
 
     @property
     def _idle(self) -> bool:
-        first = self._board.timers.next_at()
+        first = self._run_index.timers.next_at()
         return first is None or first > self._clock.now()
 
     @property
@@ -144,7 +144,7 @@ class NearFuture:
         return True
 
     async def _load(self, now: datetime, *, with_latest: bool) -> None:
-        shards = sorted(self._board.ownership.epochs)
+        shards = sorted(self._run_index.ownership.epochs)
         if not shards:
             return
         until = now + self.horizon
@@ -159,8 +159,8 @@ class NearFuture:
             self._load_at = None
             raise
         async for timer in in_turns(_from_both_ends(loaded), every=500):
-            if timer.job_id not in self._newer and not self._board.timers.stands(timer):
-                self._board.timers.come_up([timer], now=now)
+            if timer.job_id not in self._newer and not self._run_index.timers.stands(timer):
+                self._run_index.timers.come_up([timer], now=now)
         self._unread = [timer.job_id for timer in loaded]
         self._ahead = READ_AHEAD
         self._loaded()
@@ -172,16 +172,16 @@ class NearFuture:
         ahead: list[JobId] = []
         while self._unread and len(ahead) < min(AT_ONCE, self._ahead):
             job = self._unread.pop()
-            if not self._catalogue.knows(job):
+            if not self._definition_cache.knows(job):
                 ahead.append(job)
         self._ahead -= len(ahead)
         try:
-            await self._catalogue.newest(ahead)
+            await self._definition_cache.newest(ahead)
         except Unavailable as error:
             log.info("definitions can't be read ahead: %s", error)
             return False
         for job in ahead:
-            self._board.timers.sort(job)
+            self._run_index.timers.sort(job)
         return bool(ahead)
 
 

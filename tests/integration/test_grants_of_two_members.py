@@ -157,10 +157,10 @@ async def test_what_is_on_its_way_when_a_slot_is_dealt_anew_is_refused_to_nobody
                 await wait_until_async(each.world.workers.incarnations, PATIENCE, "the worker")
             for number in range(RUNS):  # each is better than all before, of which one is written
                 who = members[number % 2]
-                who.world.board.put_runs([of(number, number, waited=60.0 * number)], NOW)
+                who.world.run_index.put_runs([of(number, number, waited=60.0 * number)], NOW)
                 who.world.dispatch.wake()
                 await wait_until_async(
-                    lambda m=who: m.writing or not m.world.board.ready, PATIENCE, "its turn"
+                    lambda m=who: m.writing or not m.world.run_index.ready, PATIENCE, "its turn"
                 )
             await wait_until_async(settled, PATIENCE, "all to end")
         finally:

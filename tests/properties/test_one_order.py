@@ -164,7 +164,7 @@ class Cluster:
         self.widths[run.key] = width
         self.worlds[owner].definitions.jobs[run.job_id] = replace(SHELL, slots=width)
         self.waiting[id(self.worlds[owner])].append(run)
-        self.worlds[owner].board.put_runs([run], NOW)
+        self.worlds[owner].run_index.put_runs([run], NOW)
 
     async def settle(self) -> None:
         """All are told of all, and nothing can be done."""
@@ -214,7 +214,7 @@ class Cluster:
         while self.chance.random() < 0.5 and self._deliver(all_of_them=False):
             pass
         if self.chance.random() < 0.5:
-            world.board.put_runs(self.waiting[id(world)], NOW)
+            world.run_index.put_runs(self.waiting[id(world)], NOW)
 
     def _end_one(self) -> None:
         desk = self.chance.choice(self.desks)

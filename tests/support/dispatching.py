@@ -222,41 +222,41 @@ class World:
         self.definitions = definitions(SHELL)
         self.workers = WorkerRegistry(SetClock(), lambda _event: None)
         self.clock = SetClock()
-        self.board = RunIndex(
+        self.run_index = RunIndex(
             owning(*range(owned)),
             need_of=self.definitions.need_of,
             early_need_of=self.definitions.early_need_of,
             ahead=ahead,
         )
-        self.board.were_read(map(ShardId, range(owned)))
+        self.run_index.were_read(map(ShardId, range(owned)))
         self.seconds = 1_000.0
         """On the clock of what is released."""
         self.late = LateRuns(
-            limits, self.board, self.definitions, self.workers, boot=lambda: self.seconds
+            limits, self.run_index, self.definitions, self.workers, boot=lambda: self.seconds
         )
         store = cast("OwnerStore", self.rows)
-        transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
-        parts = (self.board, self.definitions, self.workers)
+        transactor = Transactor(self.run_index.ownership, lambda: True, lambda _event: None)
+        parts = (self.run_index, self.definitions, self.workers)
         self.crowds = OverlapEnforcer(
             *parts, store, transactor, SetClock(), Nudges(), self.events.append
         )
-        self.brake = ClusterPause(cast("PauseStore", None), lambda _event: None)
+        self.cluster_pause = ClusterPause(cast("PauseStore", None), lambda _event: None)
         self.dispatch = self._dispatch(store, transactor)
         self.lines: dict[str, RecordingLine] = {}
 
     def _dispatch(self, store: OwnerStore, transactor: Transactor) -> Dispatch:
-        parts = (self.board, self.definitions, self.workers)
+        parts = (self.run_index, self.definitions, self.workers)
         leases = cast("WorkerLeases", self)
         broadcasts = Broadcasts(
             *parts, leases, store, transactor, SetClock(), Nudges(), lambda _event: None
         )
-        pools = PoolLimits(store, lambda: self.board.ended, boot=lambda: self.seconds)
+        pools = PoolLimits(store, lambda: self.run_index.ended, boot=lambda: self.seconds)
         assign = Assign(
             *(*parts, store, transactor, self.clock, Nudges()),
             *(self.crowds, self.late, pools, self.events.append),
         )
         return Dispatch(
-            *(*parts, self.clock, self.brake, broadcasts, self.late, pools),
+            *(*parts, self.clock, self.cluster_pause, broadcasts, self.late, pools),
             *(assign, lambda _event: None, self.passed.append),
         )
 

@@ -145,22 +145,26 @@ class World:
     ) -> None:
         self.clock = SetClock()
         self.definitions = Definitions(urgent)
-        self.board = RunIndex(owning(0), self.definitions.priority_of, ahead=ahead)
+        self.run_index = RunIndex(owning(0), self.definitions.priority_of, ahead=ahead)
         trust = trusted if callable(trusted) else lambda: trusted
-        transactor = Transactor(self.board.ownership, trust, lambda _event: None)
-        self.brake = ClusterPause(cast("PauseStore", None), lambda _event: None)
-        self.placeable: Callable[[], int] = lambda: len(self.board.ready)
+        transactor = Transactor(self.run_index.ownership, trust, lambda _event: None)
+        self.cluster_pause = ClusterPause(cast("PauseStore", None), lambda _event: None)
+        self.placeable: Callable[[], int] = lambda: len(self.run_index.ready)
         self.near = NearFuture(
-            self.board, self.definitions, cast("OwnerStore", rows), self.clock, self.brake
+            self.run_index,
+            self.definitions,
+            cast("OwnerStore", rows),
+            self.clock,
+            self.cluster_pause,
         )
         self.fire = FireLoop(
-            self.board,
+            self.run_index,
             self.near,
             self.definitions,
             cast("OwnerStore", rows),
             transactor,
             self.clock,
-            self.brake,
+            self.cluster_pause,
             lambda _event: None,
             lambda: self.placeable(),
             boot=lambda: rows.seconds,

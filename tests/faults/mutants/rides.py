@@ -184,7 +184,7 @@ UNGUARDED = (
     Edit(
         FIRE,
         "            self._changed |= in_doubt  # their rows say what happened\n",
-        "            self._board.timers.come_up(timers[job] for job in in_doubt)\n",
+        "            self._run_index.timers.come_up(timers[job] for job in in_doubt)\n",
     ),
 )
 """Who had no answer to a COMMIT fires once more, unread, and the timer doesn't mind."""

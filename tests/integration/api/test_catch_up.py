@@ -66,44 +66,53 @@ class Owner:
     def __post_init__(self) -> None:
         me, clock, store = self.me, Now(), self.me.store.owner
         ownership = Ownership(me.tenure, me.timeline, lanes=2)
-        catalogue = DefinitionCache(store)
-        self.board = board = RunIndex(ownership, catalogue.priority_of)
-        brake = ClusterPause(cast("PauseStore", None), lambda _event: None)
+        definition_cache = DefinitionCache(store)
+        self.run_index = run_index = RunIndex(ownership, definition_cache.priority_of)
+        cluster_pause = ClusterPause(cast("PauseStore", None), lambda _event: None)
         transactor = Transactor(ownership, lambda: True, lambda _event: None)
         nudges = cast("Nudges", NobodyNudged())
         self.workers = WorkerRegistry(clock, lambda _event: None)
-        self.near = NearFuture(board, catalogue, store, clock, brake)
+        self.near = NearFuture(run_index, definition_cache, store, clock, cluster_pause)
         crowds = OverlapEnforcer(
-            *(board, catalogue, self.workers, store, transactor, clock, nudges),
+            *(run_index, definition_cache, self.workers, store, transactor, clock, nudges),
             lambda _event: None,
         )
         late = LateRuns(
             LateLimits(RATE, reserved=0.2),
-            board,
-            catalogue,
+            run_index,
+            definition_cache,
             self.workers,
             boot=lambda: self.seconds,
         )
-        pools = PoolLimits(store, lambda: board.ended)
+        pools = PoolLimits(store, lambda: run_index.ended)
         assign = Assign(
-            *(board, catalogue, self.workers, store, transactor, clock, nudges, crowds),
+            *(run_index, definition_cache, self.workers, store, transactor, clock, nudges, crowds),
             *(late, pools, lambda _event: None),
         )
         broadcasts = Broadcasts(
-            *(board, catalogue, self.workers, cast("WorkerLeases", None), store),
+            *(run_index, definition_cache, self.workers, cast("WorkerLeases", None), store),
             *(transactor, clock, nudges, lambda _event: None),
         )
         self.dispatch = Dispatch(
-            *(board, catalogue, self.workers, clock, brake, broadcasts, late, pools),
+            *(
+                run_index,
+                definition_cache,
+                self.workers,
+                clock,
+                cluster_pause,
+                broadcasts,
+                late,
+                pools,
+            ),
             *(assign, lambda _event: None),
         )
         self.fire = FireLoop(
-            *(board, self.near, catalogue, store, transactor, clock, brake),
+            *(run_index, self.near, definition_cache, store, transactor, clock, cluster_pause),
             lambda _event: None,
             self.dispatch.placeable,
         )
         ownership.gain(me.epochs)
-        board.were_read(me.epochs)
+        run_index.were_read(me.epochs)
         self.line = RecordingLine()
         self.attached = self.workers.attach(worker(slots=SLOTS), self.line)
         self.workers.granted(self.attached, SLOTS, received=0)
@@ -115,7 +124,7 @@ class Owner:
         self.seconds += seconds
         for run in self.under_way:
             await self.me.store.results.accept([report(run)])
-            self.board.forget(run.key.run_id, run.job_id)
+            self.run_index.forget(run.key.run_id, run.job_id)
         received = len(self.line.assigned)
         self.workers.granted(self.attached, SLOTS, received=received)
         self.near.reload()
@@ -179,7 +188,7 @@ async def test_each_policy_after_an_outage_beside_what_is_due_now(api: Any, owne
         handed = await owner.round()
         paced = [run for run in handed if names[run.job_id].startswith("all")]
         assert len(paced) <= SLOTS * 0.8
-        waits = [run for run in owner.board.ready if str(run.job_id) == tick]
+        waits = [run for run in owner.run_index.ready if str(run.job_id) == tick]
         assert not waits, "what is due now goes at once"
         [(behind,)] = await api.world.sql(
             "SELECT (SELECT count(*) FROM timers WHERE nominal < %s AND job_id <> %s)"

@@ -50,7 +50,7 @@ async def at(world: World, after: float) -> set[int]:
 
 async def test_a_run_is_armed_so_long_before_it_is_due_and_not_sooner():
     world = world_with()
-    world.board.put_runs([due(1, 3)], NOW)
+    world.run_index.put_runs([due(1, 3)], NOW)
     assert await world.dispatch.step() == pytest.approx(1.0)
     assert await at(world, 0.999) == set()
     assert await at(world, 1) == {1}
@@ -61,7 +61,7 @@ async def test_a_run_is_armed_so_long_before_it_is_due_and_not_sooner():
 async def test_nothing_is_armed_where_nothing_is_to_be():
     world = World()
     world.attach(worker(), grant=4)
-    world.board.put_runs([due(1, 1)], NOW)
+    world.run_index.put_runs([due(1, 1)], NOW)
     assert await at(world, 0.999) == set()
     assert await at(world, 1) == {1}
 
@@ -69,14 +69,14 @@ async def test_nothing_is_armed_where_nothing_is_to_be():
 async def test_what_is_ready_goes_first_whatever_its_class():
     world = world_with(grant=2)
     urgent = [due(number, 1, priority=Priority.HIGH) for number in (1, 2)]
-    world.board.put_runs([*urgent, run(3, priority=Priority.LOW)], NOW)
+    world.run_index.put_runs([*urgent, run(3, priority=Priority.LOW)], NOW)
     assert await at(world, 0) == {3, 1}
 
 
 async def test_what_found_no_slot_before_is_handed_out_when_it_is_due_in_its_class():
     world = world_with(grant=0)
     line = world.lines["w1"]
-    world.board.put_runs([due(1, 1, priority=Priority.HIGH)], NOW)
+    world.run_index.put_runs([due(1, 1, priority=Priority.HIGH)], NOW)
     assert await at(world, 0) == set()
     assert line.demanded[-1] == [QueueHead(Priority.LOW, NOW + second(1), 1)]
     await at(world, 1)
@@ -93,11 +93,11 @@ async def test_what_found_no_slot_before_is_handed_out_when_it_is_due_in_its_cla
 async def test_what_may_not_go_early_waits_until_it_is_due(changes: dict[str, Any]):
     world = world_with()
     world.definitions.default = replace(SHELL, **changes)
-    world.board.put_runs([due(1, 1)], NOW)
+    world.run_index.put_runs([due(1, 1)], NOW)
     await at(world, 0.5)
     assert world.rows.drafts == []
     await at(world, 1)
-    assert len(world.board.ready) + len(world.rows.drafts) == 1
+    assert len(world.run_index.ready) + len(world.rows.drafts) == 1
 
 
 async def test_whom_another_run_is_in_the_way_of_early_is_judged_again_when_it_is_due():
@@ -106,7 +106,7 @@ async def test_whom_another_run_is_in_the_way_of_early_is_judged_again_when_it_i
     world.definitions.default = replace(SHELL, overlap=Overlap.SKIP)
     world.rows.limits = {JOB: 1}
     world.rows.admitted = {JOB: 1}
-    world.board.put_runs([due(1, 1)], NOW)
+    world.run_index.put_runs([due(1, 1)], NOW)
     assert await at(world, 0) == set()
     assert len(world.rows.drafts) == 1
     assert await at(world, 0.5) == set()
@@ -118,29 +118,29 @@ async def test_whom_another_run_is_in_the_way_of_early_is_judged_again_when_it_i
 async def test_an_early_run_that_the_database_took_too_long_for_is_tried_again():
     world = world_with()
     world.rows.fails = [OutcomeUnknown("no answer to COMMIT")]
-    world.board.put_runs([due(1, 1)], NOW)
+    world.run_index.put_runs([due(1, 1)], NOW)
     with pytest.raises(OutcomeUnknown):
         await world.dispatch.step()
-    assert len(world.board.ready) == 0, "it isn't due yet"
-    assert run(1).key.run_id in world.board.early
+    assert len(world.run_index.ready) == 0, "it isn't due yet"
+    assert run(1).key.run_id in world.run_index.early
 
 
 async def test_what_ends_or_begins_elsewhere_before_it_is_due_isnt_armed():
     world = world_with(grant=0)
-    world.board.put_runs([due(1, 1), due(2, 1), due(3, 1)], NOW)
+    world.run_index.put_runs([due(1, 1), due(2, 1), due(3, 1)], NOW)
     await at(world, 0)
-    world.board.put_runs([due(1, 1, state=State.CANCELLED)], NOW)
-    world.board.put_runs([replace(running(2, worker()), token=Token(5))], NOW)
+    world.run_index.put_runs([due(1, 1, state=State.CANCELLED)], NOW)
+    world.run_index.put_runs([replace(running(2, worker()), token=Token(5))], NOW)
     world.grant(worker(slots=8), 4)
     assert await at(world, 0.1) == {3}
 
 
 async def test_what_is_of_a_shard_that_was_dropped_isnt_armed():
     world = world_with(grant=0)
-    world.board.put_runs([due(1, 1)], NOW)
+    world.run_index.put_runs([due(1, 1)], NOW)
     await at(world, 0)
-    world.board.ownership.drop({ShardId(0)})
-    world.board.ownership.gain({ShardId(0): Epoch(6)})
+    world.run_index.ownership.drop({ShardId(0)})
+    world.run_index.ownership.gain({ShardId(0): Epoch(6)})
     world.grant(worker(slots=8), 4)
     assert await at(world, 0.5) == set()
 
@@ -155,7 +155,7 @@ async def test_a_run_of_an_instant_that_was_edited_away_is_passed_on_when_it_was
     instant = NOW + second(1)
     one = due(1, 1, generation=1)
     one = replace(one, key=RunKey(instant, scheduled_run_id(one.job_id, instant)))
-    world.board.put_runs([one], NOW)
+    world.run_index.put_runs([one], NOW)
     assert await at(world, 0.6) == set()
     assert world.passed == []
     assert await at(world, 1) == set()
@@ -165,10 +165,10 @@ async def test_a_run_of_an_instant_that_was_edited_away_is_passed_on_when_it_was
 async def test_hundreds_that_are_due_soon_are_armed_in_batches():
     world = World(ahead=AHEAD)
     world.attach(worker(slots=10_000), grant=10_000)
-    world.board.put_runs([due(number, 1) for number in range(1, 601)], NOW)
+    world.run_index.put_runs([due(number, 1) for number in range(1, 601)], NOW)
     await world.settle()
     assert len(world.handed()) == 600
-    assert of(1, 1).key.run_id not in world.board.early
+    assert of(1, 1).key.run_id not in world.run_index.early
 
 
 async def test_fewer_are_armed_at_once_where_a_batch_takes_long(monkeypatch: pytest.MonkeyPatch):
@@ -176,7 +176,7 @@ async def test_fewer_are_armed_at_once_where_a_batch_takes_long(monkeypatch: pyt
     seconds = iter(range(10_000))
     monkeypatch.setattr(dispatch, "boottime", lambda: float(next(seconds)))
     world = world_with(grant=10_000)
-    world.board.put_runs([due(number, 1) for number in range(1, 601)], NOW)
+    world.run_index.put_runs([due(number, 1) for number in range(1, 601)], NOW)
     await world.dispatch.step()
     armed = len(world.rows.drafts)
     await world.dispatch.step()
@@ -190,15 +190,15 @@ async def test_what_becomes_ready_while_others_are_armed_waits_no_longer_for_tha
         world.clock.time = NOW + second(0.4)
 
     world.rows.meanwhile = takes_a_while
-    world.board.put_runs([due(1, 1), due(2, 0.5, state=State.RETRYING)], NOW)
+    world.run_index.put_runs([due(1, 1), due(2, 0.5, state=State.RETRYING)], NOW)
     assert await world.dispatch.step() == pytest.approx(0.1)
 
 
 async def test_what_a_scan_puts_back_while_it_is_armed_isnt_handed_out_again():
     world = world_with()
     one = due(1, 1)
-    world.board.put_runs([one], NOW)
-    world.rows.meanwhile = lambda: world.board.put_runs([one], NOW)
+    world.run_index.put_runs([one], NOW)
+    world.rows.meanwhile = lambda: world.run_index.put_runs([one], NOW)
     assert await at(world, 0) == {1}
     await at(world, 1)
     assert len(world.rows.drafts) == 1
@@ -212,7 +212,7 @@ async def test_what_was_about_to_be_armed_when_the_database_went_away_is_armed_l
     async def away(jobs: object) -> dict[JobId, CachedDefinition]:
         raise Unavailable("no database")
 
-    world.board.put_runs([due(1, 1)], NOW)
+    world.run_index.put_runs([due(1, 1)], NOW)
     with monkeypatch.context() as patched:
         patched.setattr(world.definitions, "newest", away)
         with pytest.raises(Unavailable):
@@ -224,34 +224,34 @@ async def test_whom_another_run_is_in_the_way_of_is_armed_once_that_is_gone():
     world = world_with()
     world.definitions.default = replace(SHELL, overlap=Overlap.SKIP)
     world.rows.limits, world.rows.admitted = {JOB: 1}, {JOB: 1}
-    world.board.put_runs([replace(running(9, worker()), job_id=JOB)], NOW)
-    world.board.put_runs([due(1, 1)], NOW)
+    world.run_index.put_runs([replace(running(9, worker()), job_id=JOB)], NOW)
+    world.run_index.put_runs([due(1, 1)], NOW)
     assert await at(world, 0.2) == set()
-    world.board.put_runs([due(1, 1)], NOW)  # a scan
+    world.run_index.put_runs([due(1, 1)], NOW)  # a scan
     await at(world, 0.3)
     assert len(world.rows.drafts) == 1
     world.rows.admitted = {JOB: 0}
-    assert world.board.forget(run(9).key.run_id, JOB) == 1, "the dispatcher is to look"
+    assert world.run_index.forget(run(9).key.run_id, JOB) == 1, "the dispatcher is to look"
     assert await at(world, 0.4) == {1}
-    assert not world.board._kept
+    assert not world.run_index._kept
 
 
 async def test_whom_another_run_was_in_the_way_of_that_ended_meanwhile_is_armed_at_once():
     world = world_with()
     world.definitions.default = replace(SHELL, overlap=Overlap.SKIP)
     world.rows.limits, world.rows.admitted = {JOB: 1}, {JOB: 1}
-    world.board.put_runs([replace(running(9, worker()), job_id=JOB)], NOW)
-    world.board.put_runs([due(1, 1)], NOW)
+    world.run_index.put_runs([replace(running(9, worker()), job_id=JOB)], NOW)
+    world.run_index.put_runs([due(1, 1)], NOW)
 
     def ends() -> None:
         """After the statement has seen it run."""
         world.rows.meanwhile = lambda: None
         world.rows.admitted = {JOB: 0}
-        world.board.forget(run(9).key.run_id, JOB)
+        world.run_index.forget(run(9).key.run_id, JOB)
 
     world.rows.meanwhile = ends
     assert await at(world, 0.2) == {1}
-    assert not world.board._kept
+    assert not world.run_index._kept
 
 
 async def test_of_a_herd_those_that_couldnt_all_be_armed_in_time_are_armed_sooner(
@@ -259,6 +259,6 @@ async def test_of_a_herd_those_that_couldnt_all_be_armed_in_time_are_armed_soone
 ):
     monkeypatch.setattr("schedd.dispatch.run_index.HERD", 3)
     world = world_with(grant=8)
-    world.board.put_runs([due(number, 3) for number in range(1, 6)], NOW)
+    world.run_index.put_runs([due(number, 3) for number in range(1, 6)], NOW)
     assert await at(world, 0) == {4, 5}
     assert await at(world, 1) == {1, 2, 3, 4, 5}

@@ -50,10 +50,10 @@ class Rows:
 class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rows = Rows()
-        self.board = RunIndex(owning(0))
-        transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
+        self.run_index = RunIndex(owning(0))
+        transactor = Transactor(self.run_index.ownership, lambda: True, lambda _event: None)
         store = cast("OwnerStore", self.rows)
-        self.loop = Backfills(self.board, store, transactor, SetClock())
+        self.loop = Backfills(self.run_index, store, transactor, SetClock())
         self.told = 0
         self.now = 100.0
         self.loop.on_ready(self.ready)
@@ -78,7 +78,7 @@ async def test_what_is_made_stands_on_the_board_and_dispatch_is_told(world: Worl
     await world.step()
 
     assert world.rows.fed == [OPEN]
-    assert [one.key for one in world.board.ready] == [run(1).key]
+    assert [one.key for one in world.run_index.ready] == [run(1).key]
     assert world.told == 1
 
 

@@ -26,45 +26,47 @@ def timer(number: int, shard: int = 0, seconds: float = 0) -> Timer:
 
 
 def test_a_run_stands_in_one_place_alone():
-    board = RunIndex(owning(0))
+    run_index = RunIndex(owning(0))
     one = run(1)
-    board.put_runs([one], NOW)
-    assert len(board.ready) == 1
-    board.put_runs([replace(one, state=State.RETRYING, ready_at=NOW + timedelta(minutes=1))], NOW)
-    assert (len(board.ready), len(board.waiting)) == (0, 1)
-    board.put_runs([replace(running(1, worker()), token=Token(3))], NOW)
-    assert (len(board.ready), len(board.waiting), len(board.running)) == (0, 0, 1)
+    run_index.put_runs([one], NOW)
+    assert len(run_index.ready) == 1
+    run_index.put_runs(
+        [replace(one, state=State.RETRYING, ready_at=NOW + timedelta(minutes=1))], NOW
+    )
+    assert (len(run_index.ready), len(run_index.waiting)) == (0, 1)
+    run_index.put_runs([replace(running(1, worker()), token=Token(3))], NOW)
+    assert (len(run_index.ready), len(run_index.waiting), len(run_index.running)) == (0, 0, 1)
 
 
 def test_a_row_read_before_its_run_was_handed_out_brings_nothing_back():
-    board = RunIndex(owning(0))
-    board.put_runs([running(1, worker(), token=9)], NOW)
-    assert board.put_runs([run(1)], NOW) == 0
-    assert len(board.ready) == 0
-    assert len(board.running) == 1
+    run_index = RunIndex(owning(0))
+    run_index.put_runs([running(1, worker(), token=9)], NOW)
+    assert run_index.put_runs([run(1)], NOW) == 0
+    assert len(run_index.ready) == 0
+    assert len(run_index.running) == 1
 
 
 def test_a_run_given_back_under_its_token_is_ready_again():
-    board = RunIndex(owning(0))
-    board.put_runs([running(1, worker(), token=9)], NOW)
-    assert board.put_runs([run(1, token=Token(9))], NOW) == 1
-    assert board.running == {}
+    run_index = RunIndex(owning(0))
+    run_index.put_runs([running(1, worker(), token=9)], NOW)
+    assert run_index.put_runs([run(1, token=Token(9))], NOW) == 1
+    assert run_index.running == {}
 
 
 def test_a_back_off_ends_on_the_board():
-    board = RunIndex(owning(0))
-    board.put_runs([run(1, state=State.RETRYING, ready_at=NOW + timedelta(seconds=3))], NOW)
-    assert board.ripen(NOW + timedelta(seconds=2.9)) == 0
-    assert board.next_ripe() == NOW + timedelta(seconds=3)
-    assert board.ripen(NOW + timedelta(seconds=3)) == 1
-    assert len(board.ready) == 1
+    run_index = RunIndex(owning(0))
+    run_index.put_runs([run(1, state=State.RETRYING, ready_at=NOW + timedelta(seconds=3))], NOW)
+    assert run_index.ripen(NOW + timedelta(seconds=2.9)) == 0
+    assert run_index.next_ripe() == NOW + timedelta(seconds=3)
+    assert run_index.ripen(NOW + timedelta(seconds=3)) == 1
+    assert len(run_index.ready) == 1
 
 
 def test_beside_many_that_wait_a_long_back_off_is_waited_for_in_its_row():
-    board, calm, hurried = RunIndex(owning(0)), LineId(0), LineId(HURRIED)
+    run_index, calm, hurried = RunIndex(owning(0)), LineId(0), LineId(HURRIED)
     later = [run(n, state=State.RETRYING, ready_at=NOW + LONG, line=calm) for n in range(HERD + 1)]
-    board.put_runs(later, NOW)
-    assert len(board.waiting) == HERD
+    run_index.put_runs(later, NOW)
+    assert len(run_index.waiting) == HERD
 
     asked_for = [
         run(HERD + 1, state=State.RETRYING, ready_at=NOW + FAR, line=calm),
@@ -73,180 +75,180 @@ def test_beside_many_that_wait_a_long_back_off_is_waited_for_in_its_row():
         run(HERD + 4, state=State.PENDING, ready_at=NOW + LONG, line=calm),
         replace(later[0], key=run(HERD + 5).key, parent=run(1).key.run_id),
     ]
-    board.put_runs(asked_for, NOW)
-    assert all(one.key.run_id in board.waiting for one in asked_for)
+    run_index.put_runs(asked_for, NOW)
+    assert all(one.key.run_id in run_index.waiting for one in asked_for)
 
 
 def test_a_back_off_that_has_grown_long_leaves_its_place():
-    board = RunIndex(owning(0))
-    board.put_runs(
+    run_index = RunIndex(owning(0))
+    run_index.put_runs(
         [run(n, state=State.RETRYING, ready_at=NOW + LONG, line=LineId(0)) for n in range(HERD)],
         NOW,
     )
     one = run(HERD, state=State.RETRYING, ready_at=NOW + FAR, line=LineId(0))
-    board.put_runs([one], NOW)
-    board.put_runs([replace(one, ready_at=NOW + LONG)], NOW)
-    assert one.key.run_id not in board.waiting
-    assert board.ripen(NOW + FAR) == 0
+    run_index.put_runs([one], NOW)
+    run_index.put_runs([replace(one, ready_at=NOW + LONG)], NOW)
+    assert one.key.run_id not in run_index.waiting
+    assert run_index.ripen(NOW + FAR) == 0
 
 
 def test_a_long_back_off_stays_while_a_run_of_its_job_is_held():
-    board = RunIndex(owning(0))
-    board.put_runs(
+    run_index = RunIndex(owning(0))
+    run_index.put_runs(
         [run(n, state=State.RETRYING, ready_at=NOW + LONG, line=LineId(0)) for n in range(HERD)],
         NOW,
     )
     one = run(HERD, state=State.RETRYING, ready_at=NOW + LONG, line=LineId(0))
-    board.hold(replace(run(HERD + 1), job_id=one.job_id))
-    board.put_runs([one], NOW)
-    assert board.over(one) == 1, "what was held goes when it has ended"
+    run_index.hold(replace(run(HERD + 1), job_id=one.job_id))
+    run_index.put_runs([one], NOW)
+    assert run_index.over(one) == 1, "what was held goes when it has ended"
 
 
 def test_nothing_of_a_shard_stays_when_it_is_lost_or_taken_anew():
     ownership = owning(0, 1)
-    board = RunIndex(ownership)
-    board.timers.come_up([timer(1, 0), timer(2, 1)])
-    board.put_runs([run(3, shard=0), run(4, shard=1), running(5, worker(), shard=1)], NOW)
+    run_index = RunIndex(ownership)
+    run_index.timers.come_up([timer(1, 0), timer(2, 1)])
+    run_index.put_runs([run(3, shard=0), run(4, shard=1), running(5, worker(), shard=1)], NOW)
     ownership.drop([ShardId(1)])
-    assert (len(board.timers), len(board.ready), len(board.running)) == (1, 1, 0)
+    assert (len(run_index.timers), len(run_index.ready), len(run_index.running)) == (1, 1, 0)
     ownership.gain({ShardId(0): Epoch(9)})
-    assert (len(board.timers), len(board.ready)) == (0, 0)
+    assert (len(run_index.timers), len(run_index.ready)) == (0, 0)
 
 
 def test_a_board_whose_tenure_is_over_holds_nothing():
-    board = RunIndex(owning(0))
-    board.timers.come_up([timer(1)])
-    board.put_runs([run(2), run(3), running(4, worker())], NOW)
-    board.put_runs([run(5, ready_at=NOW + timedelta(minutes=1))], NOW)
-    board.hold(run(3))
-    board.clear()
-    assert (len(board.timers), len(board.waiting), len(board.ready)) == (0, 0, 0)
-    assert (board.running, board.held) == ({}, [])
+    run_index = RunIndex(owning(0))
+    run_index.timers.come_up([timer(1)])
+    run_index.put_runs([run(2), run(3), running(4, worker())], NOW)
+    run_index.put_runs([run(5, ready_at=NOW + timedelta(minutes=1))], NOW)
+    run_index.hold(run(3))
+    run_index.clear()
+    assert (len(run_index.timers), len(run_index.waiting), len(run_index.ready)) == (0, 0, 0)
+    assert (run_index.running, run_index.held) == ({}, [])
 
 
 def test_what_belongs_to_others_is_not_taken_in():
-    board = RunIndex(owning(0))
-    board.timers.come_up([timer(1, shard=7)])
-    board.put_runs([run(2, shard=7)], NOW)
-    assert (len(board.timers), len(board.ready)) == (0, 0)
+    run_index = RunIndex(owning(0))
+    run_index.timers.come_up([timer(1, shard=7)])
+    run_index.put_runs([run(2, shard=7)], NOW)
+    assert (len(run_index.timers), len(run_index.ready)) == (0, 0)
 
 
 def test_a_paused_or_ended_timer_goes():
-    board = RunIndex(owning(0))
-    board.timers.come_up([timer(1), timer(2)])
-    board.timers.come_up([replace(timer(1), paused=True), replace(timer(2), due_at=None)])
-    assert len(board.timers) == 0
+    run_index = RunIndex(owning(0))
+    run_index.timers.come_up([timer(1), timer(2)])
+    run_index.timers.come_up([replace(timer(1), paused=True), replace(timer(2), due_at=None)])
+    assert len(run_index.timers) == 0
 
 
 def test_a_timer_that_is_late_comes_up_behind_what_is_due_now():
     """After an outage all that is overdue is older than what falls due meanwhile."""
-    board = RunIndex(owning(0))
-    board.timers.come_up([timer(1, seconds=-600), timer(2, seconds=-1), timer(3)], now=NOW)
+    run_index = RunIndex(owning(0))
+    run_index.timers.come_up([timer(1, seconds=-600), timer(2, seconds=-1), timer(3)], now=NOW)
     later = NOW + timedelta(seconds=40)
-    board.timers.come_up([timer(4, seconds=40)], now=later)
+    run_index.timers.come_up([timer(4, seconds=40)], now=later)
 
-    assert [one.job_id for one in board.timers.pop_due(later, 9)] == jobs(2, 3, 4)
-    assert [one.job_id for one in board.timers.pop_due(later, 9)] == jobs(1)
+    assert [one.job_id for one in run_index.timers.pop_due(later, 9)] == jobs(2, 3, 4)
+    assert [one.job_id for one in run_index.timers.pop_due(later, 9)] == jobs(1)
 
 
 def test_a_late_timer_keeps_its_place_however_often_it_is_loaded_and_waits_a_bounded_time():
-    board = RunIndex(owning(0))
+    run_index = RunIndex(owning(0))
     for second in range(90):
-        board.timers.come_up([timer(1, seconds=-600)], now=NOW + timedelta(seconds=second))
-    board.timers.come_up([timer(2, seconds=91)])
+        run_index.timers.come_up([timer(1, seconds=-600)], now=NOW + timedelta(seconds=second))
+    run_index.timers.come_up([timer(2, seconds=91)])
 
-    assert [one.job_id for one in board.timers.pop_due(NOW + MINUTE * 2, 1)] == jobs(1)
+    assert [one.job_id for one in run_index.timers.pop_due(NOW + MINUTE * 2, 1)] == jobs(1)
 
 
 def test_a_late_timer_whose_priority_is_learned_stays_behind():
     priorities = {run(1).job_id: Priority.MEDIUM}
-    board = RunIndex(owning(0), lambda job: priorities.get(job, Priority.LOW))
-    board.timers.come_up([timer(1, seconds=-600), timer(2)], now=NOW)
+    run_index = RunIndex(owning(0), lambda job: priorities.get(job, Priority.LOW))
+    run_index.timers.come_up([timer(1, seconds=-600), timer(2)], now=NOW)
     priorities[run(2).job_id] = Priority.MEDIUM
     for number in (1, 2):
-        board.timers.sort(run(number).job_id)
+        run_index.timers.sort(run(number).job_id)
 
-    assert [one.job_id for one in board.timers.pop_due(NOW, 1)] == jobs(2)
+    assert [one.job_id for one in run_index.timers.pop_due(NOW, 1)] == jobs(2)
 
 
 def test_a_late_timer_that_has_begun_to_catch_up_goes_on_before_those_that_havent():
     """But not before what is due now, nor for ever."""
-    board, now = RunIndex(owning(0)), NOW
-    board.timers.come_up([timer(1, seconds=-600), timer(2, seconds=-600)], now=now)
-    [mine] = board.timers.pop_due(now, 1)
-    board.timers.has_begun = {mine.job_id}.__contains__
+    run_index, now = RunIndex(owning(0)), NOW
+    run_index.timers.come_up([timer(1, seconds=-600), timer(2, seconds=-600)], now=now)
+    [mine] = run_index.timers.pop_due(now, 1)
+    run_index.timers.has_begun = {mine.job_id}.__contains__
     turns = 0
     while mine.job_id != run(2).job_id:
         turns += 1
         now += timedelta(seconds=1)
         due = now - timedelta(seconds=300)
-        board.timers.come_up([replace(mine, due_at=due)], now=now)
-        board.timers.come_up([timer(3 + turns, seconds=turns)], now=now)
-        assert [one.job_id for one in board.timers.pop_due(now, 9)] == jobs(3 + turns)
-        [mine] = board.timers.pop_due(now, 1)
+        run_index.timers.come_up([replace(mine, due_at=due)], now=now)
+        run_index.timers.come_up([timer(3 + turns, seconds=turns)], now=now)
+        assert [one.job_id for one in run_index.timers.pop_due(now, 9)] == jobs(3 + turns)
+        [mine] = run_index.timers.pop_due(now, 1)
 
     assert turns == 30
 
 
 def test_a_late_timer_that_has_begun_to_catch_up_goes_on_first_when_its_priority_is_learned():
-    board = RunIndex(owning(0))
-    board.timers.come_up([timer(1, seconds=-600), timer(2, seconds=-600)], now=NOW)
-    board.timers.has_begun = {*jobs(2)}.__contains__
-    board.timers.sort(run(2).job_id)
+    run_index = RunIndex(owning(0))
+    run_index.timers.come_up([timer(1, seconds=-600), timer(2, seconds=-600)], now=NOW)
+    run_index.timers.has_begun = {*jobs(2)}.__contains__
+    run_index.timers.sort(run(2).job_id)
 
-    assert [one.job_id for one in board.timers.pop_due(NOW, 1)] == jobs(2)
+    assert [one.job_id for one in run_index.timers.pop_due(NOW, 1)] == jobs(2)
 
 
 def test_what_is_due_now_goes_before_what_is_urgent_and_has_begun_to_catch_up():
     """Of the class below it, for that is how what is late counts."""
-    board = RunIndex(
+    run_index = RunIndex(
         owning(0), lambda job: Priority.HIGH if job == run(1).job_id else Priority.MEDIUM
     )
     later = NOW + timedelta(seconds=5)
-    board.timers.come_up([timer(2, seconds=4)], now=later)
-    board.timers.has_begun = {*jobs(1)}.__contains__
-    board.timers.come_up([timer(1, seconds=-600)], now=later)
+    run_index.timers.come_up([timer(2, seconds=4)], now=later)
+    run_index.timers.has_begun = {*jobs(1)}.__contains__
+    run_index.timers.come_up([timer(1, seconds=-600)], now=later)
 
-    assert [one.job_id for one in board.timers.pop_due(later, 1)] == jobs(2)
+    assert [one.job_id for one in run_index.timers.pop_due(later, 1)] == jobs(2)
 
 
 def test_what_runs_isnt_over_for_being_read_again():
-    board = RunIndex(owning(0))
+    run_index = RunIndex(owning(0))
     told: list[int] = []
-    board.on_room = lambda: told.append(board.ended)
+    run_index.on_room = lambda: told.append(run_index.ended)
     for _ in range(3):
-        board.put_runs([running(1, worker(), token=7)], NOW)
-    assert (board.ended, len(board.running)) == (0, 1)
+        run_index.put_runs([running(1, worker(), token=7)], NOW)
+    assert (run_index.ended, len(run_index.running)) == (0, 1)
 
-    board.put_runs([running(1, worker(), token=9)], NOW)
-    assert (board.ended, len(board.running)) == (1, 1), "its first handing out is"
+    run_index.put_runs([running(1, worker(), token=9)], NOW)
+    assert (run_index.ended, len(run_index.running)) == (1, 1), "its first handing out is"
 
 
 def test_the_report_of_a_late_run_is_news_to_late_ones_that_wait():
     """Their share of the slots is full, and no grant tells that it isn't any more."""
-    board = RunIndex(owning(0))
+    run_index = RunIndex(owning(0))
     before = NOW - timedelta(minutes=10)
-    board.put_runs([replace(running(1, worker()), due_at=before), running(2, worker())], NOW)
-    assert not board.report(run(1).key.run_id, Token(7)), "nobody waits"
-    board.put_runs([run(3, due_at=before)], NOW)
-    assert board.report(run(1).key.run_id, Token(7))
-    assert not board.report(run(2).key.run_id, Token(7))
+    run_index.put_runs([replace(running(1, worker()), due_at=before), running(2, worker())], NOW)
+    assert not run_index.report(run(1).key.run_id, Token(7)), "nobody waits"
+    run_index.put_runs([run(3, due_at=before)], NOW)
+    assert run_index.report(run(1).key.run_id, Token(7))
+    assert not run_index.report(run(2).key.run_id, Token(7))
 
 
 def test_what_ends_while_rows_are_read_stays_away_though_it_is_among_them() -> None:
     """Else it took a late run's slot until the next scan, which may be ten seconds."""
-    board = RunIndex(owning(0))
+    run_index = RunIndex(owning(0))
     ended = running(1, worker(), token=9)
-    board.put_runs([ended], NOW)
+    run_index.put_runs([ended], NOW)
 
-    with board.reading():
-        board.over(ended)
-        board.put_runs([ended], NOW)
-        assert board.running == {}
+    with run_index.reading():
+        run_index.over(ended)
+        run_index.put_runs([ended], NOW)
+        assert run_index.running == {}
         again = replace(ended, token=Token(10))
-        board.put_runs([again], NOW)
-        assert list(board.running.values()) == [again], "it was handed out anew since"
-        board.over(again)
+        run_index.put_runs([again], NOW)
+        assert list(run_index.running.values()) == [again], "it was handed out anew since"
+        run_index.over(again)
 
-    board.put_runs([ended], NOW)
-    assert list(board.running.values()) == [ended], "what is read now is as it stands"
+    run_index.put_runs([ended], NOW)
+    assert list(run_index.running.values()) == [ended], "what is read now is as it stands"

@@ -40,12 +40,12 @@ class Rows:
 
 async def test_it_tells_once_when_the_cluster_is_paused_and_when_it_goes_on() -> None:
     rows, events, told = Rows(), list[Event](), list[bool]()
-    brake = ClusterPause(rows, events.append)
-    brake.on_change(lambda: told.append(brake.on))
+    cluster_pause = ClusterPause(rows, events.append)
+    cluster_pause.on_change(lambda: told.append(cluster_pause.on))
 
     for now in (NO_PAUSES, PAUSED, PAUSED, RESUMED, RESUMED):
         rows.now = now
-        await brake.step()
+        await cluster_pause.step()
 
     assert told == [True, False]
     assert events == [Braked("ops", "disks"), Braked(None)]
@@ -54,9 +54,9 @@ async def test_it_tells_once_when_the_cluster_is_paused_and_when_it_goes_on() ->
 async def test_a_pause_and_a_resume_between_two_looks_are_news() -> None:
     """What is on the board was reckoned without them."""
     rows, events, told = Rows(), list[Event](), list[bool]()
-    brake = ClusterPause(rows, events.append)
-    brake.on_change(lambda: told.append(brake.on))
+    cluster_pause = ClusterPause(rows, events.append)
+    cluster_pause.on_change(lambda: told.append(cluster_pause.on))
     rows.now = RESUMED
-    await brake.step()
+    await cluster_pause.step()
     assert told == [False]
     assert events == [], "nobody was told that it was paused"

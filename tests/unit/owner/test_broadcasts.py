@@ -57,10 +57,10 @@ async def test_broadcasts_and_what_waited_of_one_are_counted_by_state_and_as_dea
         ],
     )
     ownership = owning(0)
-    board = RunIndex(ownership)
-    board.put_runs(begun, NOW)
+    run_index = RunIndex(ownership)
+    run_index.put_runs(begun, NOW)
     broadcasts = Broadcasts(
-        board,
+        run_index,
         Definitions(SHELL),
         WorkerRegistry(SetClock(), events.append),
         cast("WorkerLeases", None),
@@ -73,7 +73,7 @@ async def test_broadcasts_and_what_waited_of_one_are_counted_by_state_and_as_dea
 
     await broadcasts.step()
 
-    assert not board.broadcasts
+    assert not run_index.broadcasts
     assert set(map(str, events)) == {
         str(EndedUnreported(State.FAILED, Reason.CHILDREN_FAILED, 1)),
         str(EndedUnreported(State.SUCCEEDED, None, 1)),

@@ -55,20 +55,20 @@ async def test_one_definition_that_cannot_be_read_keeps_no_other_from_its_work()
         run(4).job_id: job_pb2.Job(cron=["@daily"], cron_dialect=LEVEL + 1, shell=SHELL),
         run(3).job_id: job_pb2.Job(on_demand=True, shell=SHELL),
     }
-    catalogue = DefinitionCache(cast("OwnerStore", rows))
-    assert set(await catalogue.newest([*rows.specs])) == {run(3).job_id}
+    definition_cache = DefinitionCache(cast("OwnerStore", rows))
+    assert set(await definition_cache.newest([*rows.specs])) == {run(3).job_id}
 
 
 async def test_a_result_is_judged_by_a_definition_as_new_as_its_attempt():
     rows = Rows()
     rows.specs = {JOB: job_pb2.Job(on_demand=True, shell=SHELL)}
-    catalogue = DefinitionCache(cast("OwnerStore", rows))
-    await catalogue.newest([JOB])
+    definition_cache = DefinitionCache(cast("OwnerStore", rows))
+    await definition_cache.newest([JOB])
     rows.generation = 2
     rows.specs = {
         JOB: job_pb2.Job(on_demand=True, shell=SHELL, retry=job_pb2.RetryPolicy(max_attempts=9))
     }
-    known = await catalogue.of_runs([run(1, state=State.RUNNING, generation=2)])
+    known = await definition_cache.of_runs([run(1, state=State.RUNNING, generation=2)])
     assert known[JOB].definition.retry.max_attempts == 9
 
 
@@ -76,11 +76,11 @@ async def test_a_new_tenure_reads_definitions_anew():
     """A database that went back counts to the same generation with another definition."""
     rows = Rows()
     rows.specs = {JOB: job_pb2.Job(on_demand=True, shell=SHELL)}
-    catalogue = DefinitionCache(cast("OwnerStore", rows))
-    await catalogue.newest([JOB])
+    definition_cache = DefinitionCache(cast("OwnerStore", rows))
+    await definition_cache.newest([JOB])
     rows.specs = {JOB: job_pb2.Job(on_demand=True, shell=SHELL, slots=2)}
-    catalogue.clear()
-    assert (await catalogue.at_generations({JOB: 1}))[JOB].definition.slots == 2
+    definition_cache.clear()
+    assert (await definition_cache.at_generations({JOB: 1}))[JOB].definition.slots == 2
 
 
 async def test_many_definitions_that_are_read_leave_everybody_else_their_turn():
@@ -88,8 +88,8 @@ async def test_many_definitions_that_are_read_leave_everybody_else_their_turn():
     rows = Rows()
     jobs = [run(n).job_id for n in range(1, 501)]
     rows.specs = dict.fromkeys(jobs, job_pb2.Job(on_demand=True, shell=SHELL))
-    catalogue = DefinitionCache(cast("OwnerStore", rows))
-    assert await turns_during(catalogue.newest(jobs)) >= 8
+    definition_cache = DefinitionCache(cast("OwnerStore", rows))
+    assert await turns_during(definition_cache.newest(jobs)) >= 8
 
 
 async def test_of_what_has_one_run_nothing_is_kept_once_that_has_ended():
@@ -100,13 +100,13 @@ async def test_of_what_has_one_run_nothing_is_kept_once_that_has_ended():
         JOB: job_pb2.Job(at=instant, shell=SHELL),
         OTHER: job_pb2.Job(on_demand=True, shell=SHELL),
     }
-    catalogue = DefinitionCache(cast("OwnerStore", rows))
-    await catalogue.newest([JOB, OTHER])
-    catalogue.over([JOB, OTHER])
+    definition_cache = DefinitionCache(cast("OwnerStore", rows))
+    await definition_cache.newest([JOB, OTHER])
+    definition_cache.over([JOB, OTHER])
     assert rows.reads == 1
-    await catalogue.newest([OTHER])
+    await definition_cache.newest([OTHER])
     assert rows.reads == 1
-    await catalogue.newest([JOB])
+    await definition_cache.newest([JOB])
     assert rows.reads == 2
 
 
@@ -116,10 +116,13 @@ async def test_who_asks_is_answered_whatever_is_forgotten_meanwhile():
     """
     rows = Rows()
     rows.specs = dict.fromkeys([JOB, OTHER], job_pb2.Job(on_demand=True, shell=SHELL))
-    catalogue = DefinitionCache(cast("OwnerStore", rows))
-    rows.meanwhile = catalogue.clear
-    for ask in (catalogue.newest, lambda jobs: catalogue.at_generations(dict.fromkeys(jobs, 1))):
-        catalogue.clear()
+    definition_cache = DefinitionCache(cast("OwnerStore", rows))
+    rows.meanwhile = definition_cache.clear
+    for ask in (
+        definition_cache.newest,
+        lambda jobs: definition_cache.at_generations(dict.fromkeys(jobs, 1)),
+    ):
+        definition_cache.clear()
         await ask([JOB])
         assert set(await ask([JOB, OTHER])) == {JOB, OTHER}
 
@@ -128,15 +131,15 @@ async def test_what_is_read_is_answered_though_it_is_forgotten_at_once():
     rows = Rows()
     jobs = [run(n).job_id for n in range(1, 201)]
     rows.specs = dict.fromkeys(jobs, job_pb2.Job(on_demand=True, shell=SHELL))
-    catalogue = DefinitionCache(cast("OwnerStore", rows))
+    definition_cache = DefinitionCache(cast("OwnerStore", rows))
 
     async def forgetting() -> None:
         while True:
             await asyncio.sleep(0)
-            catalogue.clear()
+            definition_cache.clear()
 
     forgets = asyncio.create_task(forgetting(), name="forgetting")
-    found = await catalogue.newest(jobs)
+    found = await definition_cache.newest(jobs)
     forgets.cancel()
     assert len(found) == 200
 
@@ -144,9 +147,9 @@ async def test_what_is_read_is_answered_though_it_is_forgotten_at_once():
 async def test_more_than_may_be_kept_is_answered_all_the_same():
     rows = Rows()
     rows.specs = dict.fromkeys([JOB, OTHER], job_pb2.Job(on_demand=True, shell=SHELL))
-    catalogue = DefinitionCache(cast("OwnerStore", rows), capacity=1)
-    assert set(await catalogue.newest([JOB, OTHER])) == {JOB, OTHER}
-    assert catalogue.knows(JOB) is not catalogue.knows(OTHER)
+    definition_cache = DefinitionCache(cast("OwnerStore", rows), capacity=1)
+    assert set(await definition_cache.newest([JOB, OTHER])) == {JOB, OTHER}
+    assert definition_cache.knows(JOB) is not definition_cache.knows(OTHER)
 
 
 async def test_what_is_at_hand_tells_what_is_paced_and_how_many_slots_it_takes():
@@ -156,14 +159,14 @@ async def test_what_is_at_hand_tells_what_is_paced_and_how_many_slots_it_takes()
         JOB: job_pb2.Job(cron=["@daily"], shell=SHELL, catch_up=every, slots=3),
         OTHER: job_pb2.Job(cron=["@daily"], shell=SHELL),
     }
-    catalogue = DefinitionCache(cast("OwnerStore", rows))
+    definition_cache = DefinitionCache(cast("OwnerStore", rows))
     late = [replace(run(n), due_at=run(n).ready_at - timedelta(seconds=5)) for n in (1, 2)]
-    assert not any(map(catalogue.paces, late))
-    assert catalogue.slots_of(JOB) == 1
-    await catalogue.newest([JOB, OTHER])
-    assert [*map(catalogue.paces, late)] == [True, False]
-    assert not catalogue.paces(run(1)), "it is on time"
-    assert [*map(catalogue.slots_of, (JOB, OTHER))] == [3, 1]
+    assert not any(map(definition_cache.paces, late))
+    assert definition_cache.slots_of(JOB) == 1
+    await definition_cache.newest([JOB, OTHER])
+    assert [*map(definition_cache.paces, late)] == [True, False]
+    assert not definition_cache.paces(run(1)), "it is on time"
+    assert [*map(definition_cache.slots_of, (JOB, OTHER))] == [3, 1]
 
 
 async def test_jobs_of_the_same_words_share_them_and_nothing_else() -> None:
@@ -185,20 +188,20 @@ async def test_words_of_their_own_take_more_of_what_may_be_kept() -> None:
     """A hundred thousand jobs of one kind are held; as many that all differ would take too much."""
     rows = Rows()
     jobs = [run(n).job_id for n in range(200)]
-    catalogue = DefinitionCache(cast("OwnerStore", rows), capacity=100 * (ITSELF + ALONE))
+    definition_cache = DefinitionCache(cast("OwnerStore", rows), capacity=100 * (ITSELF + ALONE))
 
     rows.specs = dict.fromkeys(jobs, job_pb2.Job(on_demand=True, shell=SHELL))
-    await catalogue.newest(jobs)
-    assert sum(map(catalogue.knows, jobs)) == 200
-    catalogue.forget(jobs)
+    await definition_cache.newest(jobs)
+    assert sum(map(definition_cache.knows, jobs)) == 200
+    definition_cache.forget(jobs)
 
     rows.specs = {job: job_pb2.Job(labels={"of": str(job)}, shell=SHELL) for job in jobs}
     for _ in range(3):  # read again they take as much, though their words are remembered
-        await catalogue.newest(jobs)
-        assert 50 < sum(map(catalogue.knows, jobs)) < 100
-        assert catalogue.knows(jobs[-1])
-        assert not catalogue.knows(jobs[0])
-        catalogue.forget(jobs[100:])
+        await definition_cache.newest(jobs)
+        assert 50 < sum(map(definition_cache.knows, jobs)) < 100
+        assert definition_cache.knows(jobs[-1])
+        assert not definition_cache.knows(jobs[0])
+        definition_cache.forget(jobs[100:])
 
 
 def test_a_wording_is_read_once_as_long_as_it_is_used() -> None:

@@ -220,8 +220,8 @@ async def test_who_takes_a_shard_over_measures_the_windows_of_its_jobs_alone(
 ) -> None:
     world, rows = outage(1, 3_000, CatchUpPolicy.LATEST)
     await looked_in_vain(world, rows)
-    world.board.ownership.drop([ShardId(moved)])
-    world.board.ownership.gain({ShardId(moved): Epoch(6)})
+    world.run_index.ownership.drop([ShardId(moved)])
+    world.run_index.ownership.gain({ShardId(moved): Epoch(6)})
     world.clock.time = NOW + timedelta(minutes=90)
     while await world.step() == 0.0:
         pass

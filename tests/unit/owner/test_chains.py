@@ -102,14 +102,14 @@ def join(n: int, *, shard: int = 0) -> Join:
 
 def loop(arrivals: Arrivals, *, with_output: bool = False) -> tuple[Chains, Definitions, list[int]]:
     after = ChainParents(("a",), When.SUCCESS, with_output)
-    catalogue = Definitions(replace(SHELL, after=after))
+    definition_cache = Definitions(replace(SHELL, after=after))
     ownership = owning(0)
-    board = RunIndex(ownership, lambda _job: Priority.MEDIUM)
+    run_index = RunIndex(ownership, lambda _job: Priority.MEDIUM)
     transactor = Transactor(ownership, lambda: True, lambda _event: None)
-    chains = Chains(board, catalogue, arrivals, transactor, SetClock())
+    chains = Chains(run_index, definition_cache, arrivals, transactor, SetClock())
     ready: list[int] = []
-    chains.on_ready(lambda: ready.append(len(board.ready)))
-    return chains, catalogue, ready
+    chains.on_ready(lambda: ready.append(len(run_index.ready)))
+    return chains, definition_cache, ready
 
 
 async def test_what_is_due_is_judged_by_the_present_definition_and_its_runs_are_ready() -> None:
@@ -152,8 +152,8 @@ async def test_what_the_database_refuses_is_put_off_and_holds_up_no_other() -> N
 
 async def test_what_runs_after_nobody_here_is_put_off() -> None:
     arrivals = Arrivals(join(1))
-    chains, catalogue, _ = loop(arrivals)
-    catalogue.default = SHELL
+    chains, definition_cache, _ = loop(arrivals)
+    definition_cache.default = SHELL
     await chains.step()
     assert arrivals.wanted == []
     assert [wait for _, wait in arrivals.later] == [STUCK_FOR]

@@ -213,15 +213,15 @@ async def test_a_result_that_comes_again_while_it_is_stored_is_answered_where_it
 
 async def test_a_run_takes_no_slot_from_its_result_on_though_that_isnt_stored_yet() -> None:
     world = World()
-    board = world.collect.board = RunIndex(owning(0))
+    run_index = world.collect.run_index = RunIndex(owning(0))
     world.run = replace(world.run, due_at=NOW - timedelta(minutes=10))
-    board.put_runs([world.run], NOW)
-    assert board.running.late == [world.run]
+    run_index.put_runs([world.run], NOW)
+    assert run_index.running.late == [world.run]
 
     world.succeeds()
 
-    assert board.running.late == []
-    assert list(board.running.values()) == [world.run], "it is the database that says so"
+    assert run_index.running.late == []
+    assert list(run_index.running.values()) == [world.run], "it is the database that says so"
 
 
 async def test_starts_are_written_down_some_at_a_time_and_again_if_that_failed(
@@ -230,9 +230,9 @@ async def test_starts_are_written_down_some_at_a_time_and_again_if_that_failed(
     """Of a herd a heartbeat tells thousands."""
     monkeypatch.setattr("schedd.results.collect.BATCH", 2)
     world = World(Unavailable("away"))
-    board = world.collect.board = RunIndex(owning(0))
+    run_index = world.collect.run_index = RunIndex(owning(0))
     runs = [running(number, worker()) for number in range(1, 4)]
-    board.put_runs(runs, NOW)
+    run_index.put_runs(runs, NOW)
     for one in runs:
         world.collect.started(one.key.run_id, one.token, NOW)
 
@@ -258,17 +258,17 @@ def test_the_start_of_an_assignment_is_lacking_until_its_own_worker_tells_it(
     token: int, sender: IncarnationId, started: datetime | None, lacks: bool
 ) -> None:
     world = World()
-    board = world.collect.board = RunIndex(owning(0))
+    run_index = world.collect.run_index = RunIndex(owning(0))
     one = replace(running(1, worker()), started_at=started)
-    board.put_runs([one], NOW)
+    run_index.put_runs([one], NOW)
     assert world.collect.lacks_start(one.key.run_id, Token(token), sender) == lacks
     assert not world.collect.lacks_start(run(2).key.run_id, Token(7), worker().id), "nobody's"
 
 
 async def test_a_start_isnt_written_down_beside_the_result_that_tells_it() -> None:
     world = World()
-    board = world.collect.board = RunIndex(owning(0))
-    board.put_runs([world.run], NOW)
+    run_index = world.collect.run_index = RunIndex(owning(0))
+    run_index.put_runs([world.run], NOW)
     world.collect.started(world.run.key.run_id, world.run.token, NOW)
     world.succeeds()
     await world.collect.step()
@@ -279,8 +279,8 @@ async def test_a_start_isnt_written_down_beside_the_result_that_tells_it() -> No
 async def test_the_end_of_what_was_handed_out_here_is_stored_without_reading_a_row() -> None:
     """The token says which attempt it was, and after an end nothing follows."""
     world = World()
-    board = world.collect.board = RunIndex(owning(0))
-    board.put_runs([world.run], NOW)
+    run_index = world.collect.run_index = RunIndex(owning(0))
+    run_index.put_runs([world.run], NOW)
     world.rows.runs.clear()
 
     world.succeeds()
@@ -288,7 +288,7 @@ async def test_the_end_of_what_was_handed_out_here_is_stored_without_reading_a_r
 
     assert [report.state for report in world.rows.accepted] == [State.SUCCEEDED]
     assert world.line.acknowledged
-    assert board.running == {}, "it is over for its owner too"
+    assert run_index.running == {}, "it is over for its owner too"
     assert world.rows.read == []
 
 
@@ -298,8 +298,8 @@ async def test_the_end_of_what_was_handed_out_here_is_stored_without_reading_a_r
 async def test_of_any_other_handing_out_the_row_is_read(other: dict[str, object]) -> None:
     """What stands on the board may be older than its row, or newer than the report."""
     world = World()
-    board = world.collect.board = RunIndex(owning(0))
-    board.running.add(replace(world.run, **other))  # type: ignore[arg-type]
+    run_index = world.collect.run_index = RunIndex(owning(0))
+    run_index.running.add(replace(world.run, **other))  # type: ignore[arg-type]
 
     world.succeeds()
     await world.collect.step()
@@ -310,8 +310,8 @@ async def test_of_any_other_handing_out_the_row_is_read(other: dict[str, object]
 async def test_how_a_run_stands_that_is_to_be_tried_again_is_read_from_its_row() -> None:
     """It may have been cancelled meanwhile, or its job deleted."""
     world = World()
-    board = world.collect.board = RunIndex(owning(0))
-    board.put_runs([world.run], NOW)
+    run_index = world.collect.run_index = RunIndex(owning(0))
+    run_index.put_runs([world.run], NOW)
     world.rows.runs[world.run.key] = replace(world.run, state=State.CANCELLED)
 
     world.ends(ReportedOutcome.FAILED)
@@ -319,14 +319,14 @@ async def test_how_a_run_stands_that_is_to_be_tried_again_is_read_from_its_row()
 
     assert [report.state for report in world.rows.accepted] == [State.RETRYING]
     assert world.rows.read == [world.run.key]
-    assert (board.running, len(board.waiting)) == ({}, 0)
+    assert (run_index.running, len(run_index.waiting)) == ({}, 0)
 
 
 async def test_results_wait_for_each_other_while_runs_are_about_to_start() -> None:
     """What is due goes first; and what ends is stored the cheaper the more go together."""
     world = World()
-    board = world.collect.board = RunIndex(owning(0))
-    with board.starting():
+    run_index = world.collect.run_index = RunIndex(owning(0))
+    with run_index.starting():
         world.succeeds()
         assert await world.collect.step() == pytest.approx(GATHER)
         assert world.rows.accepted == []
@@ -344,15 +344,15 @@ async def test_results_wait_for_nobody_when_nothing_is_about_to_start_or_a_batch
 ) -> None:
     """Runs that no worker takes may be ready for hours."""
     world = World()
-    board = world.collect.board = RunIndex(owning(0))
-    board.put_runs([run(2)], NOW)
+    run_index = world.collect.run_index = RunIndex(owning(0))
+    run_index.put_runs([run(2)], NOW)
     world.succeeds()
     await world.collect.step()
     assert len(world.rows.accepted) == 1
 
     monkeypatch.setattr("schedd.results.collect.BATCH", 1)
     world.run = replace(world.run, token=Token(world.run.token + 1))
-    with board.starting():
+    with run_index.starting():
         world.succeeds()
         await world.collect.step()
     assert len(world.rows.accepted) == 2
@@ -360,12 +360,12 @@ async def test_results_wait_for_nobody_when_nothing_is_about_to_start_or_a_batch
 
 async def test_who_hands_out_is_told_when_a_late_run_has_reported_and_others_wait() -> None:
     world = World()
-    board = world.collect.board = RunIndex(owning(0))
+    run_index = world.collect.run_index = RunIndex(owning(0))
     told: list[bool] = []
     world.collect.on_ready(lambda: told.append(True))
     late = NOW - timedelta(minutes=10)
     world.run = replace(world.run, due_at=late)
-    board.put_runs([world.run, run(2, due_at=late)], NOW)
+    run_index.put_runs([world.run, run(2, due_at=late)], NOW)
 
     world.succeeds()
 
@@ -382,14 +382,14 @@ def refusal(run: LiveRun, *, greatest: Token) -> AssignmentRefusal:
 async def test_a_token_greater_than_any_given_out_is_an_alarm_and_outdone() -> None:
     """P4.4: else the run would be handed out and refused for ever."""
     world = World()
-    board = world.collect.board = RunIndex(owning(0, 1, epoch=5))
+    run_index = world.collect.run_index = RunIndex(owning(0, 1, epoch=5))
     seen = token_of(Epoch(9), 3)
     world.collect.refused(refusal(world.run, greatest=seen))
 
     await world.collect.step()
 
     assert world.rows.outdone == [(world.run.shard, Epoch(9))]
-    assert world.run.shard not in board.ownership.epochs, "it is to be taken anew"
+    assert world.run.shard not in run_index.ownership.epochs, "it is to be taken anew"
     assert [e.greatest for e in world.events if isinstance(e, GreaterTokenSeen)] == [seen]
 
 
@@ -423,11 +423,11 @@ async def test_a_refusal_of_somebody_elses_assignment_is_no_alarm() -> None:
 async def test_a_shard_is_outdone_once_a_minute_whatever_its_workers_say() -> None:
     """P4.4: each alarm has the shard taken anew, and its jobs wait for that."""
     world = World()
-    board = world.collect.board = RunIndex(owning(0, epoch=5))
+    run_index = world.collect.run_index = RunIndex(owning(0, epoch=5))
     for epoch in (9, 10, 11):
         world.collect.refused(refusal(world.run, greatest=token_of(Epoch(epoch), 1)))
         await world.collect.step()
-        board.ownership.gain({ShardId(0): Epoch(epoch + 1)})
+        run_index.ownership.gain({ShardId(0): Epoch(epoch + 1)})
         world.now += 29.9
     assert world.rows.outdone == [(ShardId(0), Epoch(9))]
     world.collect.refused(refusal(world.run, greatest=token_of(Epoch(12), 1)))
@@ -459,8 +459,8 @@ async def test_who_cant_do_a_job_is_told_of_but_not_by_a_stranger_or_late() -> N
     world = World()
     told: list[tuple[object, ...]] = []
     world.collect.on_unable(lambda *one: told.append(one))
-    board = world.collect.board = RunIndex(owning(0))
-    board.put_runs([replace(world.run, generation=4)], NOW)
+    run_index = world.collect.run_index = RunIndex(owning(0))
+    run_index.put_runs([replace(world.run, generation=4)], NOW)
     unable = replace(refusal(world.run, greatest=Token(0)), why="UNABLE", detail="no limits")
     world.collect.refused(replace(unable, sender=IncarnationId(uuid4())))
     world.collect.refused(replace(unable, token=Token(world.run.token - 1)))
@@ -487,8 +487,8 @@ async def test_no_refusal_of_what_was_handed_out_here_is_dropped(
     monkeypatch.setattr("schedd.results.collect.QUEUE", 0)
     world = World()
     other = replace(refusal(world.run, greatest=Token(0)), token=Token(world.run.token - 1))
-    board = world.collect.board = RunIndex(owning(0))
-    board.put_runs([world.run], NOW)
+    run_index = world.collect.run_index = RunIndex(owning(0))
+    run_index.put_runs([world.run], NOW)
     world.collect.refused(other)
     world.collect.refused(refusal(world.run, greatest=Token(0)))
     await world.collect.step()
@@ -524,7 +524,7 @@ async def test_a_refusal_that_comes_again_while_as_many_wait_as_may_says_what_it
 async def test_a_result_counts_without_a_tenure() -> None:
     """M9: while etcd is away results are still accepted."""
     world = World()
-    assert world.collect.board is None
+    assert world.collect.run_index is None
     world.succeeds()
     await world.collect.step()
     assert [report.state for report in world.rows.accepted] == [State.SUCCEEDED]

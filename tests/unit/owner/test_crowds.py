@@ -26,7 +26,7 @@ def busy(policy: Overlap) -> World:
     world.definitions.default = replace(SHELL, overlap=policy, overlap_limit=1)
     world.attach(worker(slots=8), grant=4)
     world.rows.limits = {run(1).job_id: 1}
-    world.board.put_runs([of(1, 1, waited=2), of(1, 2, waited=1)], NOW)
+    world.run_index.put_runs([of(1, 1, waited=2), of(1, 2, waited=1)], NOW)
     return world
 
 
@@ -37,13 +37,13 @@ async def test_a_run_that_others_are_in_the_way_of_is_held_and_its_job_judged_if
     world = busy(policy)
     await world.settle()
 
-    assert world.board.held == [run(1).job_id]
+    assert world.run_index.held == [run(1).job_id]
     assert world.rows.crowds == ([run(1).job_id] if policy in LINED_UP else [])
 
 
 async def test_a_triggers_own_word_has_its_job_judged() -> None:
     world = busy(Overlap.SKIP)
-    world.board.put_runs([replace(of(1, 2, waited=1), overlap=Overlap.BUFFER_ONE)], NOW)
+    world.run_index.put_runs([replace(of(1, 2, waited=1), overlap=Overlap.BUFFER_ONE)], NOW)
     await world.settle()
 
     assert world.rows.crowds == [run(1).job_id]
@@ -66,13 +66,13 @@ async def test_what_was_ended_is_off_the_board_and_what_it_stood_before_is_tried
     job, first, second = run(1).job_id, of(1, 1).key, of(1, 2).key
     world.rows.admitted[job] = 0
     world.rows.parted = Parted([(first, job)], [])
-    [waiting] = world.board._held
+    [waiting] = world.run_index._held
 
     released = await world.crowds.part([waiting], await world.definitions.newest([job]))
     await world.settle()
 
     assert released
-    assert first.run_id not in world.board.running
+    assert first.run_id not in world.run_index.running
     assert world.handed() == {1, second.run_id.int}
 
 

@@ -88,19 +88,19 @@ class World:
         self.rows, self.told = Rows(), Told()
         self.events: list[object] = []
         self.definitions = Some(HURRIED)
-        self.board = RunIndex(owning(0))
+        self.run_index = RunIndex(owning(0))
         self.clock = SetClock()
         self.workers = WorkerRegistry(self.clock, lambda _event: None)
-        self.brake = ClusterPause(cast("PauseStore", None), lambda _event: None)
-        transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
+        self.cluster_pause = ClusterPause(cast("PauseStore", None), lambda _event: None)
+        transactor = Transactor(self.run_index.ownership, lambda: True, lambda _event: None)
         self.deadlines = Deadlines(
-            self.board,
+            self.run_index,
             self.definitions,
             self.workers,
             cast("OwnerStore", self.rows),
             transactor,
             self.clock,
-            self.brake,
+            self.cluster_pause,
             self.told,  # type: ignore[arg-type]  # of the nudges those that it gives
             self.events.append,
         )
@@ -121,8 +121,8 @@ async def test_wherever_it_waits_a_run_ends_when_its_time_is_over() -> None:
     fresh, ready, held = waits(1, 29), waits(2, 31), waits(3, 31)
     later = replace(waits(4, 101), state=State.RETRYING, ready_at=NOW + timedelta(seconds=9))
     tried = replace(waits(5, 99), state=State.RETRYING)
-    world.board.put_runs([fresh, ready, later, tried], NOW)
-    world.board.hold(held)
+    world.run_index.put_runs([fresh, ready, later, tried], NOW)
+    world.run_index.hold(held)
 
     assert await world.deadlines.step() == pytest.approx(LOOK_EVERY, abs=0.5)
 
@@ -134,7 +134,7 @@ async def test_wherever_it_waits_a_run_ends_when_its_time_is_over() -> None:
     assert {bool(end.fingerprint) for end in world.rows.ended if end.state is State.FAILED} == {
         True
     }
-    assert {one.key for one in world.board.waits()} == {fresh.key, tried.key}
+    assert {one.key for one in world.run_index.waits()} == {fresh.key, tried.key}
     assert len(world.told.runs) == 3
     assert world.events == [
         EndedUnreported(State.MISSED, Reason.START_DEADLINE, 2),
@@ -148,9 +148,9 @@ async def test_what_goes_on_meanwhile_stays() -> None:
     world = World()
     assigned = waits(1, 31)
     world.rows.goes_on = {assigned.key}
-    world.board.put_runs([assigned], NOW)
+    world.run_index.put_runs([assigned], NOW)
     await world.deadlines.step()
-    assert [one.key for one in world.board.waits()] == [assigned.key]
+    assert [one.key for one in world.run_index.waits()] == [assigned.key]
     assert not world.told.runs
 
 
@@ -181,7 +181,7 @@ async def test_what_doesnt_end_has_its_definition_read_anew() -> None:
     assigned = waits(1, 31)
     world.rows.goes_on = {assigned.key}
     world.definitions.stale[assigned.job_id] = HURRIED
-    world.board.put_runs([assigned], NOW)
+    world.run_index.put_runs([assigned], NOW)
     await world.deadlines.step()
     assert world.definitions.stale == {}
 
@@ -191,10 +191,10 @@ async def test_one_that_was_held_takes_the_place_of_one_that_dispatch_took_off_t
     ready: list[int] = []
     world.deadlines.on_ready(lambda: ready.append(1))
     passed, held = waits(1, 31), waits(2, 1, job_id=waits(1, 31).job_id)
-    world.board.hold(held)
+    world.run_index.hold(held)
     world.deadlines.passed(passed)
     await world.deadlines.step()
-    assert held.key.run_id in world.board.ready
+    assert held.key.run_id in world.run_index.ready
     assert ready == [1]
 
 
@@ -209,7 +209,7 @@ async def test_what_waits_is_looked_at_the_less_often_the_longer_it_takes(
         seconds[0] += 0.2
         yield from ()
 
-    monkeypatch.setattr(world.board, "waits", walk)
+    monkeypatch.setattr(world.run_index, "waits", walk)
     assert await world.deadlines.step() == pytest.approx(0.2 * SHARE)
     seconds[0] += 1.0
     world.deadlines.passed(waits(1, 31))
@@ -222,7 +222,7 @@ async def test_definitions_that_cant_be_read_keep_no_others_from_being_read() ->
     world.definitions.unread = {run(number + 1).job_id for number in range(READ_AT_ONCE + 1)}
     world.definitions.unreadable = {run(number + 1).job_id for number in range(READ_AT_ONCE)}
     hurried = waits(READ_AT_ONCE + 1, 31)
-    world.board.put_runs([*(waits(n + 1, 31) for n in range(READ_AT_ONCE)), hurried], NOW)
+    world.run_index.put_runs([*(waits(n + 1, 31) for n in range(READ_AT_ONCE)), hurried], NOW)
     for _ in range(2):
         world.deadlines._look_at = 0.0
         await world.deadlines.step()
@@ -232,7 +232,7 @@ async def test_definitions_that_cant_be_read_keep_no_others_from_being_read() ->
 async def test_a_turn_of_a_schedule_that_ends_is_told_of() -> None:
     world = World()
     world.definitions.default = replace(HURRIED, max_runs=3)
-    world.board.put_runs([waits(1, 31)], NOW)
+    world.run_index.put_runs([waits(1, 31)], NOW)
     await world.deadlines.step()
     assert world.rows.ended[0].counted
     assert world.told.jobs == [(run(1).job_id, run(1).shard)]
@@ -240,8 +240,8 @@ async def test_a_turn_of_a_schedule_that_ends_is_told_of() -> None:
 
 async def test_while_the_cluster_is_paused_nothing_is_judged() -> None:
     world = World()
-    world.brake.pauses = Pauses(1, (Pause(NOW, "ops"),))
-    world.board.put_runs([waits(1, 31)], NOW)
+    world.cluster_pause.pauses = Pauses(1, (Pause(NOW, "ops"),))
+    world.run_index.put_runs([waits(1, 31)], NOW)
     await world.deadlines.step()
     assert not world.rows.ended
 
@@ -252,11 +252,11 @@ async def test_dispatch_hands_out_nothing_whose_time_is_over() -> None:
     passed: list[LiveRun] = []
     world.dispatch._passed = passed.append
     world.definitions.default = HURRIED
-    world.board.put_runs([waits(1, 31), waits(2, 1)], NOW)
+    world.run_index.put_runs([waits(1, 31), waits(2, 1)], NOW)
     await world.settle()
     assert world.handed() == {2}
     assert [one.key.run_id.int for one in passed] == [1]
-    assert [one.key.run_id.int for one in world.board.waits()] == []
+    assert [one.key.run_id.int for one in world.run_index.waits()] == []
 
 
 async def test_a_broadcasts_child_waits_for_its_workers_return_for_a_while(
@@ -266,11 +266,11 @@ async def test_a_broadcasts_child_waits_for_its_workers_return_for_a_while(
     monkeypatch.setattr(deadlines, "LOOK_EVERY", 0.0)
     world = World()
     plain = replace(SHELL, placement=Placement.BROADCAST, pause_after_failures=1, max_runs=9)
-    world.definitions = world.deadlines._catalogue = Some(plain)
+    world.definitions = world.deadlines._definition_cache = Some(plain)
     parent = run(9).key.run_id
     here, away = (run(number, parent=parent, target=f"w{number}") for number in (1, 2))
     tried = replace(run(3, parent=parent, target="w2"), state=State.RETRYING, losses=1)
-    world.board.put_runs([here, away, tried], NOW)
+    world.run_index.put_runs([here, away, tried], NOW)
     line = RecordingLine()
     world.workers.attach(worker(1), line)
 
@@ -324,10 +324,10 @@ async def test_of_what_waits_in_rows_alone_none_is_looked_up_that_can_wait_for_e
 
 async def test_what_is_left_waits_while_the_cluster_is_paused() -> None:
     world = World()
-    world.brake.pauses = Pauses(1, (Pause(NOW, "ops"),))
+    world.cluster_pause.pauses = Pauses(1, (Pause(NOW, "ops"),))
 
     await world.deadlines.left([waits(1, 31)])
-    world.brake.pauses = NO_PAUSES
+    world.cluster_pause.pauses = NO_PAUSES
     await world.deadlines.step()
 
     assert world.rows.ended == []

@@ -31,24 +31,24 @@ async def test_runs_that_no_worker_can_do_hold_nobody_up_and_ask_for_no_slots():
     line = world.attach(worker(), grant=2)
     strange = replace(SHELL, action="python", handler="nobody has it")
     world.definitions.jobs = {run(number).job_id: strange for number in range(1, 3_001)}
-    world.board.put_runs([of(number, number, waited=60) for number in range(1, 3_001)], NOW)
-    world.board.put_runs([of(9_000, 9_000)], NOW)
+    world.run_index.put_runs([of(number, number, waited=60) for number in range(1, 3_001)], NOW)
+    world.run_index.put_runs([of(9_000, 9_000)], NOW)
 
     await world.settle()
 
     assert world.handed() == {9_000}
     assert not any(line.demanded[-1:])
-    assert len(world.board.ready) == 3_000
+    assert len(world.run_index.ready) == 3_000
 
 
 async def test_a_run_goes_to_who_hasnt_refused_its_job_though_another_has_more_slots():
     world = World()
     old, new = world.attach(worker(1), grant=3), world.attach(worker(2), grant=1)
     world.workers.unable(worker(1).id, run(1).job_id, Unable(1))
-    world.board.put_runs([of(1, 1)], NOW)
+    world.run_index.put_runs([of(1, 1)], NOW)
     await world.settle()
     assert (len(old.assigned), len(new.assigned)) == (0, 1)
-    world.board.put_runs([of(1, 2)], NOW)
+    world.run_index.put_runs([of(1, 2)], NOW)
     await world.settle()
     assert len(old.assigned) == 1, "there is nobody else"
 
@@ -56,11 +56,11 @@ async def test_a_run_goes_to_who_hasnt_refused_its_job_though_another_has_more_s
 async def test_while_the_cluster_is_paused_nobody_is_asked_for_slots_and_nothing_is_drafted():
     world = World()
     line = world.attach(worker(), grant=2)
-    world.board.put_runs([of(1, 1), of(1, 2), of(1, 3)], NOW)
+    world.run_index.put_runs([of(1, 1), of(1, 2), of(1, 3)], NOW)
     await world.dispatch.step()
     assert line.demanded[-1], "the third waits for a slot"
-    world.brake.pauses = Pauses(1, (Pause(NOW, "ops"),))
-    world.board.put_runs([of(1, 4)], NOW)
+    world.cluster_pause.pauses = Pauses(1, (Pause(NOW, "ops"),))
+    world.run_index.put_runs([of(1, 4)], NOW)
     line.demanded.clear()
     drafted = len(world.rows.drafts)
 
@@ -68,7 +68,7 @@ async def test_while_the_cluster_is_paused_nobody_is_asked_for_slots_and_nothing
 
     assert len(world.rows.drafts) == drafted
     assert not any(line.demanded[-1:])
-    world.brake.pauses = NO_PAUSES
+    world.cluster_pause.pauses = NO_PAUSES
     world.workers.granted(next(iter(world.workers._attached.values())), 4, received=2)
     await world.settle()
     assert world.handed() == {1, 2, 3, 4}
@@ -86,11 +86,11 @@ async def test_a_run_that_a_scan_puts_back_while_definitions_are_read_is_drafted
     read = world.definitions.newest
 
     async def scanned(jobs: Collection[JobId]) -> dict[JobId, CachedDefinition]:
-        world.board.put_runs(waiting, NOW)
+        world.run_index.put_runs(waiting, NOW)
         return await read(jobs)
 
     monkeypatch.setattr(world.definitions, "newest", scanned)
-    world.board.put_runs(waiting, NOW)
+    world.run_index.put_runs(waiting, NOW)
     await world.dispatch.step()
     assert [draft.key for draft in world.rows.drafts] == [waiting[0].key]
 
@@ -99,7 +99,7 @@ async def test_a_run_of_many_slots_asks_for_all_of_them():
     world = World()
     line = world.attach(worker(slots=4), grant=1)
     world.definitions.default = replace(SHELL, slots=4)
-    world.board.put_runs([of(1, 1)], NOW)
+    world.run_index.put_runs([of(1, 1)], NOW)
 
     await world.settle()
 
@@ -114,7 +114,7 @@ async def test_a_draft_from_an_old_definition_is_made_anew_at_once():
     world.rows.generations = {job: 2}
     world.definitions.stale = {job: SHELL}
     world.definitions.jobs = {job: replace(SHELL, generation=2)}
-    world.board.put_runs([of(1, 1)], NOW)
+    world.run_index.put_runs([of(1, 1)], NOW)
 
     await world.settle()
 
@@ -128,7 +128,7 @@ async def test_an_edit_that_nobody_told_of_still_reaches_what_nobody_can_do():
     job = run(1).job_id
     world.definitions.stale = {job: replace(SHELL, action="python", handler="old")}
     world.definitions.jobs = {job: SHELL}
-    world.board.put_runs([of(1, 1)], NOW)
+    world.run_index.put_runs([of(1, 1)], NOW)
     await world.settle()
     assert world.handed() == set()
 
@@ -140,7 +140,7 @@ async def test_an_edit_that_nobody_told_of_still_reaches_what_nobody_can_do():
 async def test_a_hundred_thousand_that_wait_cost_a_round_nothing():
     world = World()
     world.attach(worker(slots=1), grant=0)
-    world.board.put_runs([of(number, number) for number in range(1, 100_001)], NOW)
+    world.run_index.put_runs([of(number, number) for number in range(1, 100_001)], NOW)
     looked = 0
 
     class Counting(dict[Any, Any]):
@@ -149,7 +149,7 @@ async def test_a_hundred_thousand_that_wait_cost_a_round_nothing():
             looked += 1
             return super().values()
 
-    for line in world.board.ready._lines.values():
+    for line in world.run_index.ready._lines.values():
         line.runs = Counting(line.runs)
     for _ in range(10):
         await world.dispatch.step()
@@ -163,9 +163,9 @@ async def test_while_much_is_ready_what_is_urgent_is_written_without_the_rest(
     """The rest takes its time; with little there is no rest to speak of."""
     world = World()
     world.attach(worker(slots=64), grant=64)
-    world.board.put_runs([of(number, number) for number in range(1, waiting + 1)], NOW)
+    world.run_index.put_runs([of(number, number) for number in range(1, waiting + 1)], NOW)
     urgent = [replace(of(n, n), priority=Priority.HIGH) for n in (9001, 9002)]
-    world.board.put_runs(urgent, NOW)
+    world.run_index.put_runs(urgent, NOW)
     await world.dispatch.step()
     assert len(world.handed()) == together
     assert world.handed() >= {9001, 9002}
@@ -176,9 +176,9 @@ async def test_while_much_is_ready_what_is_urgent_is_written_without_the_rest(
 async def test_who_waits_beside_free_slots_waits_for_one_batch_however_many_are_urgent() -> None:
     world = World()
     world.attach(worker(slots=64), grant=64)
-    world.board.put_runs([of(number, number) for number in range(1, MANY + 1)], NOW)
+    world.run_index.put_runs([of(number, number) for number in range(1, MANY + 1)], NOW)
     for urgent in (9001, 9002):
-        world.board.put_runs([replace(of(urgent, urgent), priority=Priority.HIGH)], NOW)
+        world.run_index.put_runs([replace(of(urgent, urgent), priority=Priority.HIGH)], NOW)
         await world.dispatch.step()
         assert urgent in world.handed()
     assert len(world.handed()) > 2
@@ -189,30 +189,30 @@ async def test_what_waits_for_a_handler_that_nobody_has_isnt_placeable():
     world.attach(worker(), grant=1)
     strange = replace(SHELL, action="python", handler="nobody has it")
     world.definitions.jobs = {run(number).job_id: strange for number in range(1, 11)}
-    world.board.put_runs([of(number, number, waited=60) for number in range(1, 11)], NOW)
-    world.board.put_runs([of(number, number) for number in range(11, 14)], NOW)
+    world.run_index.put_runs([of(number, number, waited=60) for number in range(1, 11)], NOW)
+    world.run_index.put_runs([of(number, number) for number in range(11, 14)], NOW)
 
     await world.settle()
 
     assert world.handed() == {11}
-    assert (len(world.board.ready), world.dispatch.placeable()) == (12, 2)
+    assert (len(world.run_index.ready), world.dispatch.placeable()) == (12, 2)
 
 
 def test_what_is_gone_from_the_rows_leaves_the_board():
     world = World()
-    board = world.board
-    board.put_runs([of(1, 1), of(2, 2)], NOW)
-    board.hold(of(3, 3))
+    run_index = world.run_index
+    run_index.put_runs([of(1, 1), of(2, 2)], NOW)
+    run_index.hold(of(3, 3))
     far = replace(of(4, 4), ready_at=NOW + timedelta(hours=1), state=State.RETRYING)
-    board.put_runs([far], NOW)
+    run_index.put_runs([far], NOW)
 
-    standing = board.standing(NOW + timedelta(seconds=10))
+    standing = run_index.standing(NOW + timedelta(seconds=10))
 
     assert {run.key.run_id.int for run in standing} == {1, 2, 3}
     for one in standing:
-        board.forget(one.key.run_id, one.job_id)
-    assert len(board.ready) == 0
-    assert board.held == []
+        run_index.forget(one.key.run_id, one.job_id)
+    assert len(run_index.ready) == 0
+    assert run_index.held == []
 
 
 async def test_what_a_scan_read_while_it_was_handed_out_asks_for_no_slot_any_more():
@@ -222,8 +222,8 @@ async def test_what_a_scan_read_while_it_was_handed_out_asks_for_no_slot_any_mor
     world = World()
     line = world.attach(worker(), grant=1)
     high, low = replace(of(1, 1), priority=Priority.HIGH), replace(of(2, 2), priority=Priority.LOW)
-    world.board.put_runs([high, low], NOW)
-    world.rows.meanwhile = lambda: world.board.put_runs([high, low], NOW)
+    world.run_index.put_runs([high, low], NOW)
+    world.rows.meanwhile = lambda: world.run_index.put_runs([high, low], NOW)
 
     await world.settle()
 
@@ -238,7 +238,7 @@ async def test_a_slot_granted_for_a_high_run_that_another_worker_took_isnt_used_
     world.attach(first, grant=1)
     line = world.attach(second, grant=0)
     high, low = replace(of(1, 1), priority=Priority.HIGH), replace(of(2, 2), priority=Priority.LOW)
-    world.board.put_runs([high, low], NOW)
+    world.run_index.put_runs([high, low], NOW)
     await world.settle()
     assert world.handed() == {1}
 
@@ -259,7 +259,7 @@ async def test_a_slot_is_used_for_whatever_goes_before_what_waits_at_other_membe
     world.attach(one, grant=0)
     aged = replace(of(1, 1, waited=180), priority=Priority.LOW)
     fresh = replace(of(2, 2), priority=Priority.HIGH)
-    world.board.put_runs([aged, fresh], NOW)
+    world.run_index.put_runs([aged, fresh], NOW)
     world.grant(one, 2, before=QueueHead(Priority.HIGH, NOW - timedelta(seconds=20), 9))
     await world.settle()
     assert world.handed() == {1, 2}
@@ -274,8 +274,8 @@ async def test_a_full_pool_holds_nobody_up_and_asks_for_no_slots():
     world.rows.places[POOL] = 2
     pooled = replace(SHELL, pool=POOL)
     world.definitions.jobs = {run(number).job_id: pooled for number in range(1, 3_001)}
-    world.board.put_runs([of(number, number, waited=60) for number in range(1, 3_001)], NOW)
-    world.board.put_runs([of(9_000, 9_000)], NOW)
+    world.run_index.put_runs([of(number, number, waited=60) for number in range(1, 3_001)], NOW)
+    world.run_index.put_runs([of(9_000, 9_000)], NOW)
 
     await world.settle()
 
@@ -289,13 +289,13 @@ async def test_when_one_of_a_full_pool_has_ended_the_next_goes():
     world.attach(worker(), grant=50)
     world.rows.places[POOL] = 1
     world.definitions.default = replace(SHELL, pool=POOL)
-    world.board.put_runs([of(number, number) for number in (1, 2, 3)], NOW)
+    world.run_index.put_runs([of(number, number) for number in (1, 2, 3)], NOW)
     await world.settle()
     assert world.handed() == {1}
     woken: list[None] = []
-    world.board.on_room = lambda: woken.append(None)
+    world.run_index.on_room = lambda: woken.append(None)
     world.rows.places[POOL] = 1
-    world.board.forget(run(1).key.run_id, run(1).job_id)
+    world.run_index.forget(run(1).key.run_id, run(1).job_id)
     assert woken, "nobody grants slots for what has no room, so that nothing else wakes it"
     await world.settle()
     assert world.handed() == {1, 2}
@@ -306,13 +306,13 @@ async def test_less_room_than_was_thought_is_believed_until_it_is_looked_at_anew
     world.attach(worker(), grant=50)
     world.rows.places[POOL] = 3
     world.definitions.default = replace(SHELL, pool=POOL)
-    world.board.put_runs([of(1, 1)], NOW)
+    world.run_index.put_runs([of(1, 1)], NOW)
     await world.settle()
     world.rows.places[POOL] = 0  # somebody lowered the limit
-    world.board.put_runs([of(2, 2)], NOW)
+    world.run_index.put_runs([of(2, 2)], NOW)
     await world.settle()
     assert world.handed() == {1}
-    assert len(world.board.ready) == 1
+    assert len(world.run_index.ready) == 1
     assert len(world.rows.drafts) <= 2
     world.rows.places[POOL] = 1
     world.seconds += 1
@@ -325,14 +325,14 @@ async def test_a_broadcast_has_a_run_for_each_and_needs_no_slot_itself() -> None
     world.definitions.jobs[run(1).job_id] = replace(SHELL, placement=Placement.BROADCAST)
     world.attach(worker(1), grant=2)
     world.attach(worker(2), grant=0)
-    world.board.put_runs([of(1, 1)], NOW)
+    world.run_index.put_runs([of(1, 1)], NOW)
 
     await world.settle()
 
     assert world.rows.drafts[0].targets == ("w1", "w2")
-    assert [one.key.run_id.int for one in world.board.broadcasts.values()] == [1]
+    assert [one.key.run_id.int for one in world.run_index.broadcasts.values()] == [1]
     assert {run.key.run_id.int for run in world.lines["w1"].assigned} == {101}
-    assert [one.target for one in world.board.ready] == ["w2"], "it goes to no other"
+    assert [one.target for one in world.run_index.ready] == ["w2"], "it goes to no other"
     assert world.lines["w2"].demanded[-1] != []
     assert not world.lines["w1"].demanded[-1], "w1 has slots that w2's child can't use"
 
@@ -340,9 +340,9 @@ async def test_a_broadcast_has_a_run_for_each_and_needs_no_slot_itself() -> None
 async def test_a_broadcast_waits_until_somebody_is_there_and_leaves_out_where_it_was_done() -> None:
     world = World()
     world.definitions.jobs[run(1).job_id] = replace(SHELL, placement=Placement.BROADCAST)
-    world.board.put_runs([of(1, 1)], NOW)
+    world.run_index.put_runs([of(1, 1)], NOW)
     await world.settle()
-    assert (world.rows.drafts, len(world.board.ready)) == ([], 1)
+    assert (world.rows.drafts, len(world.run_index.ready)) == ([], 1)
 
     world.attach(worker(1), grant=1)
     world.attach(worker(2), grant=1)
@@ -363,8 +363,8 @@ async def test_broadcasts_that_nobody_is_there_for_hide_no_others() -> None:
         world.definitions.jobs[run(job).job_id] = replace(alone, require=asks)
     world.definitions.jobs[run(4).job_id] = alone
     world.attach(worker(1), grant=1)
-    world.board.put_runs([of(1 + n % 3, n, waited=90) for n in range(many)], NOW)
-    world.board.put_runs([of(4, many, waited=0)], NOW)
+    world.run_index.put_runs([of(1 + n % 3, n, waited=90) for n in range(many)], NOW)
+    world.run_index.put_runs([of(4, many, waited=0)], NOW)
 
     await world.settle()
     if not world.rows.drafts:  # it has its turn in the round after that
@@ -372,7 +372,7 @@ async def test_broadcasts_that_nobody_is_there_for_hide_no_others() -> None:
         await world.settle()
 
     assert [draft.key.run_id.int for draft in world.rows.drafts if draft.targets] == [many]
-    assert len([one for one in world.board.ready if one.target is None]) == many
+    assert len([one for one in world.run_index.ready if one.target is None]) == many
 
 
 async def test_slots_that_nothing_waits_for_wake_nobody() -> None:
@@ -380,6 +380,6 @@ async def test_slots_that_nothing_waits_for_wake_nobody() -> None:
     world = World()
     world.dispatch.slots_freed()
     assert not await world.dispatch.loop.waker.wait(0.01)
-    world.board.put_runs([of(1, 1)], NOW)
+    world.run_index.put_runs([of(1, 1)], NOW)
     world.dispatch.slots_freed()
     assert await world.dispatch.loop.waker.wait(PATIENCE)

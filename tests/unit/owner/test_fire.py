@@ -42,7 +42,7 @@ async def test_a_timer_that_the_databases_clock_holds_back_is_tried_again_after_
     rows.behind = False
     world.clock.time += timedelta(seconds=pause)
     await world.step()
-    assert len(world.board.ready) == 1
+    assert len(world.run_index.ready) == 1
 
 
 async def test_runs_are_made_so_long_before_they_are_due_and_wait_for_their_instant() -> None:
@@ -61,11 +61,11 @@ async def test_runs_are_made_so_long_before_they_are_due_and_wait_for_their_inst
 
     [made] = rows.fired
     assert made.due_at == NOW + timedelta(seconds=3)
-    assert (len(world.board.ready), len(world.board.waiting)) == (0, 1)
+    assert (len(world.run_index.ready), len(world.run_index.waiting)) == (0, 1)
     assert told, "it may have to be armed at once"
     due = rows.timer.due_at
     assert due is not None
-    assert world.board.timers.next_at() == due - timedelta(seconds=2)
+    assert world.run_index.timers.next_at() == due - timedelta(seconds=2)
 
 
 async def test_what_a_calendar_may_still_exclude_is_made_when_it_is_due() -> None:
@@ -87,11 +87,11 @@ async def test_after_a_commit_in_doubt_the_rows_are_read_before_anything_else() 
 
     with pytest.raises(Unavailable):
         await world.step()
-    assert len(world.board.ready) == 0
+    assert len(world.run_index.ready) == 0
     await world.step()
 
     assert rows.calls == ["load", "fire", "reread"]
-    assert world.board.timers.next_at() == NOW + timedelta(seconds=5)
+    assert world.run_index.timers.next_at() == NOW + timedelta(seconds=5)
 
 
 async def test_a_timer_whose_commit_is_in_doubt_is_behind_until_its_row_is_read() -> None:
@@ -114,14 +114,14 @@ async def test_a_job_has_begun_to_catch_up_when_some_was_made_not_when_it_was_lo
     world.clock.time += timedelta(hours=6)
     with pytest.raises(Unavailable, match="trust"):
         await world.step()
-    assert not world.board.timers.has_begun(JOB)
+    assert not world.run_index.timers.has_begun(JOB)
 
     trusted[0] = True
     await world.step()
-    assert world.board.timers.has_begun(JOB)
+    assert world.run_index.timers.has_begun(JOB)
     for _ in range(30):
         await world.step()
-    assert not world.board.timers.has_begun(JOB), "nothing of it is late any more"
+    assert not world.run_index.timers.has_begun(JOB), "nothing of it is late any more"
 
 
 async def test_a_timer_whose_batch_is_under_way_or_was_put_back_is_behind() -> None:
@@ -141,7 +141,7 @@ async def test_a_timer_whose_batch_is_under_way_or_was_put_back_is_behind() -> N
     minute = Behind(1, timedelta(minutes=1))
     assert seen[-1] == minute, "asked while it hangs"
     assert world.fire.behind() == minute
-    world.brake.pauses = Pauses(1, (Pause(NOW, "ops"),))
+    world.cluster_pause.pauses = Pauses(1, (Pause(NOW, "ops"),))
     assert world.fire.behind() == Behind(), "who pauses wants it so"
 
 
@@ -198,7 +198,7 @@ async def test_a_step_that_needs_too_much_work_is_tried_once_an_hour(
 async def test_while_the_cluster_is_paused_nothing_is_asked_of_the_database() -> None:
     rows = Rows()
     world = World(rows)
-    world.brake.pauses = Pauses(1, (Pause(NOW, "ops"),))
+    world.cluster_pause.pauses = Pauses(1, (Pause(NOW, "ops"),))
 
     assert await world.step() > 0
 
@@ -209,11 +209,11 @@ async def test_what_changes_in_a_pause_is_loaded_at_its_end_and_not_gathered_til
     """A million jobs may be imported meanwhile; no statement could read them at once."""
     rows = Rows()
     world = World(rows)
-    world.brake.pauses = Pauses(1, (Pause(NOW, "ops"),))
+    world.cluster_pause.pauses = Pauses(1, (Pause(NOW, "ops"),))
     world.fire.changed([JOB])
     await world.step()
 
-    world.brake.pauses = Pauses(2, (Pause(NOW, "ops", ended=NOW),))
+    world.cluster_pause.pauses = Pauses(2, (Pause(NOW, "ops", ended=NOW),))
     world.near.reload()
     await world.step()
 
@@ -226,13 +226,13 @@ async def test_who_hasnt_heard_of_a_pause_is_refused_and_asks_after_it() -> None
     rows = Rows(switched=2)
     world = World(rows)
     looked: list[bool] = []
-    world.brake.look = lambda: looked.append(True)  # type: ignore[method-assign]  # a spy
+    world.cluster_pause.look = lambda: looked.append(True)  # type: ignore[method-assign]  # a spy
 
     await world.step()
     assert looked == [True]
 
     began = NOW - timedelta(seconds=1)
-    world.brake.pauses = Pauses(2, (Pause(began, "ops", ended=NOW + timedelta(seconds=3)),))
+    world.cluster_pause.pauses = Pauses(2, (Pause(began, "ops", ended=NOW + timedelta(seconds=3)),))
     await world.step()
     world.clock.time += timedelta(seconds=1)
     await world.step()
@@ -261,12 +261,12 @@ async def test_while_enough_is_ready_it_rests_as_it_fired_but_for_what_is_urgent
     await world.step()
     world.clock.time = NOW
     while not (rest := await world.step()):
-        assert len(world.board.ready) < ENOUGH + BATCH
+        assert len(world.run_index.ready) < ENOUGH + BATCH
 
     batches = [*rows.batches]
-    assert len(world.board.ready) >= ENOUGH
+    assert len(world.run_index.ready) >= ENOUGH
     assert rest == pytest.approx(
-        batches[-1] * rows.each * (len(world.board.ready) / ENOUGH) ** 2, rel=0.01
+        batches[-1] * rows.each * (len(world.run_index.ready) / ENOUGH) ** 2, rel=0.01
     )
     assert await world.fire.step() == pytest.approx(rest), "whoever wakes it"
     assert rows.batches == batches

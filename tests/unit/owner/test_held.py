@@ -23,37 +23,37 @@ async def test_a_run_over_its_jobs_limit_is_held_until_one_of_its_job_is_gone():
     world.definitions.default = replace(SHELL, overlap_limit=1)
     job = run(1).job_id
     world.rows.limits = {job: 1}
-    world.board.put_runs([of(1, 1, waited=9), of(1, 2, waited=8), of(1, 3, waited=7)], NOW)
+    world.run_index.put_runs([of(1, 1, waited=9), of(1, 2, waited=8), of(1, 3, waited=7)], NOW)
 
     await world.settle()
     assert world.handed() == {1}
     assert not any(line.demanded), "what may not start asks for no slots"
     tried = len(world.rows.drafts)
-    world.board.put_runs([of(1, 2, waited=8), of(1, 3, waited=7)], NOW)  # a scan
+    world.run_index.put_runs([of(1, 2, waited=8), of(1, 3, waited=7)], NOW)  # a scan
     await world.settle()
     assert len(world.rows.drafts) == tried
 
     world.rows.admitted[job] = 0
-    assert world.board.forget(of(1, 1).key.run_id, job) == 1
+    assert world.run_index.forget(of(1, 1).key.run_id, job) == 1
     await world.settle()
     assert world.handed() == {1, 2}
 
 
 async def test_one_that_goes_while_the_others_are_judged_by_rows_of_before_lets_the_oldest_go():
     world, job = one_at_a_time(), run(1).job_id
-    world.board.put_runs([of(1, 1)], NOW)
+    world.run_index.put_runs([of(1, 1)], NOW)
     await world.settle()
-    world.board.put_runs([of(1, 3, waited=7), of(1, 2, waited=8)], NOW)
+    world.run_index.put_runs([of(1, 3, waited=7), of(1, 2, waited=8)], NOW)
 
     def ended() -> None:
         world.rows.meanwhile = lambda: None
         world.rows.admitted[job] = 0
-        assert world.board.forget(of(1, 1).key.run_id, job) == 0, "nobody is held yet"
+        assert world.run_index.forget(of(1, 1).key.run_id, job) == 0, "nobody is held yet"
 
     world.rows.meanwhile = ended
     await world.settle()
     assert world.handed() == {1, 2}
-    assert world.board.held == [job]
+    assert world.run_index.held == [job]
     tried = len(world.rows.drafts)
     await world.settle()
     assert len(world.rows.drafts) == tried, "it lets one of them go, once"
@@ -62,28 +62,28 @@ async def test_one_that_goes_while_the_others_are_judged_by_rows_of_before_lets_
 async def test_one_that_goes_meanwhile_lets_the_oldest_go_before_one_that_is_held_already():
     """The rows let the oldest go alone: who is tried before it is held again, and nobody runs."""
     world, job = one_at_a_time(), run(1).job_id
-    world.board.put_runs([of(1, 1)], NOW)
+    world.run_index.put_runs([of(1, 1)], NOW)
     await world.settle()
-    world.board.hold(of(1, 3, waited=7))
-    world.board.put_runs([of(1, 2, waited=8)], NOW)
+    world.run_index.hold(of(1, 3, waited=7))
+    world.run_index.put_runs([of(1, 2, waited=8)], NOW)
 
     def ended() -> None:
         world.rows.meanwhile = lambda: None
         world.rows.admitted[job] = 0
-        world.board.forget(of(1, 1).key.run_id, job)
+        world.run_index.forget(of(1, 1).key.run_id, job)
 
     world.rows.meanwhile = ended
     await world.settle()
     assert world.handed() == {1, 2}
-    assert world.board.held == [job]
+    assert world.run_index.held == [job]
 
 
 async def test_a_held_run_is_tried_again_though_nobody_said_that_one_is_gone():
     world, job = one_at_a_time(), run(1).job_id
     world.rows.limits = {job: 0}
-    world.board.put_runs([of(1, 1)], NOW)
+    world.run_index.put_runs([of(1, 1)], NOW)
     await world.settle()
-    assert world.board.held == [job]
+    assert world.run_index.held == [job]
 
     world.rows.limits = {job: 1}
     world.dispatch._try_held_at = 0.0

@@ -42,14 +42,14 @@ def catching_up(reserved: float, owned: int) -> World:
 async def test_paced_runs_leave_the_reserved_slots_to_what_is_due_now():
     world = catching_up(reserved=0.2, owned=256)
     line = world.attach(worker(slots=10), grant=10)
-    world.board.put_runs([late(world, number, paced=True) for number in range(1, 51)], NOW)
+    world.run_index.put_runs([late(world, number, paced=True) for number in range(1, 51)], NOW)
 
     await world.settle()
     assert len(world.handed()) == 8
     assert not any(line.demanded[-1:]), "more slots would be of no use to them"
     assert world.dispatch.placeable() == 0, "nor is that why anybody should fire the slower"
 
-    world.board.put_runs([of(99, 99), of(98, 98)], NOW)
+    world.run_index.put_runs([of(99, 99), of(98, 98)], NOW)
     await world.settle()
     assert set(numbers(world)[8:]) == {98, 99}
 
@@ -58,13 +58,13 @@ async def test_of_a_shard_whose_runs_were_not_read_yet_no_paced_one_takes_a_slot
     """Who had it before has let some go: with as many again they would be too many."""
     world = catching_up(reserved=0.2, owned=256)
     world.attach(worker(slots=10), grant=10)
-    world.board.read -= set(map(ShardId, range(128)))
-    world.board.put_runs([late(world, number, paced=True) for number in range(1, 51)], NOW)
+    world.run_index.read -= set(map(ShardId, range(128)))
+    world.run_index.put_runs([late(world, number, paced=True) for number in range(1, 51)], NOW)
 
     await world.settle()
     assert len(world.handed()) == 4
 
-    world.board.were_read(map(ShardId, range(256)))
+    world.run_index.were_read(map(ShardId, range(256)))
     await world.settle()
     assert len(world.handed()) == 8
 
@@ -73,7 +73,7 @@ async def test_late_runs_of_other_jobs_take_whatever_slots_there_are():
     """Most of a herd is late before it is fired: it would take the longer for nothing."""
     world = World(limits=LateLimits(reserved=0.2), owned=64)
     world.attach(worker(slots=10), grant=10)
-    world.board.put_runs([late(world, number) for number in range(1, 51)], NOW)
+    world.run_index.put_runs([late(world, number) for number in range(1, 51)], NOW)
 
     await world.settle()
     assert len(world.handed()) == 10
@@ -89,7 +89,7 @@ async def test_a_round_reads_so_many_definitions_of_late_runs_and_takes_all_that
     world.attach(worker(slots=64), grant=64)
     runs = [late(world, number) for number in range(1, 31)]
     world.definitions.unread = {run.job_id for run in runs[:unread]}
-    world.board.put_runs(runs, NOW)
+    world.run_index.put_runs(runs, NOW)
 
     await world.dispatch.step()
     assert len(world.handed()) == together
@@ -108,7 +108,7 @@ async def test_a_round_reads_so_many_definitions_of_what_is_under_way(
     running = [replace(one, state=State.RUNNING, token=Token(7), attempt=1) for one in others]
     world.definitions.unread = {run.job_id for run in running}
     world.definitions.jobs = {run.job_id: SHELL for run in running}
-    world.board.put_runs([*running, late(world, 99, paced=True)], NOW)
+    world.run_index.put_runs([*running, late(world, 99, paced=True)], NOW)
 
     left = []
     for _ in range(4):
@@ -130,7 +130,7 @@ async def test_a_round_looks_at_what_is_late_and_paced_however_much_else_is_unde
         replace(one, state=State.RUNNING, token=Token(7), attempt=1)
         for one in [paced, unpaced, *others]
     ]
-    world.board.put_runs([*under_way, late(world, 999, paced=True)], NOW)
+    world.run_index.put_runs([*under_way, late(world, 999, paced=True)], NOW)
     await world.late.look()
 
     asked: list[LiveRun] = []
@@ -149,10 +149,10 @@ async def test_a_paced_run_that_has_reported_leaves_its_slot_to_the_next():
     world = catching_up(reserved=0.2, owned=256)
     one = worker(slots=10)
     world.attach(one, grant=10)
-    world.board.put_runs([late(world, number, paced=True) for number in range(1, 51)], NOW)
+    world.run_index.put_runs([late(world, number, paced=True) for number in range(1, 51)], NOW)
     await world.settle()
-    for done in list(world.board.running.values())[:3]:
-        world.board.report(done.key.run_id, done.token)
+    for done in list(world.run_index.running.values())[:3]:
+        world.run_index.report(done.key.run_id, done.token)
 
     attached = world.workers.attached(one.id)
     assert attached is not None
@@ -164,7 +164,7 @@ async def test_a_paced_run_that_has_reported_leaves_its_slot_to_the_next():
 async def test_an_owner_takes_of_the_slots_for_paced_runs_its_part_of_the_shards():
     world = catching_up(reserved=0.2, owned=128)
     world.attach(worker(slots=10), grant=10)
-    world.board.put_runs([late(world, number, paced=True) for number in range(1, 51)], NOW)
+    world.run_index.put_runs([late(world, number, paced=True) for number in range(1, 51)], NOW)
 
     await world.settle()
     assert len(world.handed()) == 4
@@ -173,8 +173,8 @@ async def test_an_owner_takes_of_the_slots_for_paced_runs_its_part_of_the_shards
 async def test_what_is_due_now_goes_before_what_is_late():
     world = World(owned=256)
     world.attach(worker(slots=100), grant=3)
-    world.board.put_runs([late(world, number) for number in range(1, 51)], NOW)
-    world.board.put_runs([of(99, 99), of(98, 98)], NOW)
+    world.run_index.put_runs([late(world, number) for number in range(1, 51)], NOW)
+    world.run_index.put_runs([of(99, 99), of(98, 98)], NOW)
 
     await world.settle()
     assert set(numbers(world)[:2]) == {98, 99}
@@ -192,7 +192,7 @@ async def test_late_runs_of_jobs_that_catch_up_with_all_are_released_at_the_rate
     world.attach(worker(slots=1_000), grant=1_000)
     world.definitions.default = replace(SHELL, catch_up=CatchUp(CatchUpPolicy.ALL))
     runs = [late(world, number, due=1_000 - number, paced=told) for number in range(1, 101)]
-    world.board.put_runs(reversed(runs), NOW)
+    world.run_index.put_runs(reversed(runs), NOW)
 
     await world.settle()
     assert numbers(world) == []
@@ -204,21 +204,21 @@ async def test_late_runs_of_jobs_that_catch_up_with_all_are_released_at_the_rate
     assert wait <= 1.0
     if told:
         assert numbers(world) == list(range(1, 101))
-    assert len(world.board.ready) == 0
+    assert len(world.run_index.ready) == 0
 
 
 async def test_who_waits_for_a_release_is_looked_at_when_it_comes():
     world = World(limits=LateLimits(release_rate=4.0), owned=256)
     world.attach(worker(slots=100), grant=100)
     world.definitions.default = replace(SHELL, catch_up=CatchUp(CatchUpPolicy.ALL))
-    world.board.put_runs([late(world, 1, paced=True)], NOW)
+    world.run_index.put_runs([late(world, 1, paced=True)], NOW)
     assert await settled(world) == pytest.approx(0.25)
 
 
 async def test_late_runs_of_other_jobs_wait_for_no_release():
     world = World(limits=LateLimits(release_rate=1.0, reserved=0.0), owned=256)
     world.attach(worker(slots=100), grant=100)
-    world.board.put_runs([late(world, number) for number in range(1, 51)], NOW)
+    world.run_index.put_runs([late(world, number) for number in range(1, 51)], NOW)
 
     await world.settle()
     assert len(world.handed()) == 50
@@ -231,12 +231,12 @@ async def test_a_release_that_was_of_no_use_isnt_lost():
     world.definitions.default = replace(SHELL, catch_up=CatchUp(CatchUpPolicy.ALL))
     world.rows.limits = {run(1).job_id: 0}
     first, second = (late(world, number, due=9 - number, paced=True) for number in (1, 2))
-    world.board.put_runs([first, second], NOW)
+    world.run_index.put_runs([first, second], NOW)
     await world.settle()
 
     world.seconds += 1.0
     await world.settle()
-    assert world.board.held == [first.job_id]
+    assert world.run_index.held == [first.job_id]
     assert world.handed() == {2}
 
 
@@ -244,7 +244,7 @@ async def test_a_wide_paced_run_goes_where_the_slots_for_such_never_are_enough()
     world = catching_up(reserved=0.2, owned=64)
     world.attach(worker(slots=8), grant=8)
     world.definitions.default = replace(world.definitions.default, slots=4)
-    world.board.put_runs([late(world, number, paced=True) for number in (1, 2)], NOW)
+    world.run_index.put_runs([late(world, number, paced=True) for number in (1, 2)], NOW)
 
     await world.settle()
     assert len(world.handed()) == 1

@@ -35,7 +35,7 @@ async def test_what_is_held_already_isnt_loaded_again_for_each_batch_that_fires(
         await world.step()
     assert rows.calls == ["load", "latest"]
     world.clock.time = NOW
-    while len(world.board.ready) < 12 * BATCH:
+    while len(world.run_index.ready) < 12 * BATCH:
         await world.step()
 
     assert not rows.due
@@ -114,7 +114,7 @@ async def test_what_is_due_fires_while_a_load_is_under_way_which_brings_no_old_r
     rows = SlowToLoad(count=1)
     [timer] = rows.due.values()
     world = World(rows)
-    world.board.timers.come_up([timer])
+    world.run_index.timers.come_up([timer])
 
     async with asyncio.TaskGroup() as group:
         group.create_task(world.near.step(), name="load")
@@ -123,7 +123,7 @@ async def test_what_is_due_fires_while_a_load_is_under_way_which_brings_no_old_r
         assert not rows.due
         rows.given.set()
 
-    assert world.board.timers.next_at() == NOW + timedelta(seconds=5)
+    assert world.run_index.timers.next_at() == NOW + timedelta(seconds=5)
     await world.fire.step()
     assert rows.batches == [1]
 
@@ -141,7 +141,7 @@ async def test_what_was_read_while_a_load_was_under_way_is_newer_than_what_it_br
         await world.fire.step()
         rows.given.set()
 
-    assert world.board.timers.next_at() == NOW + timedelta(seconds=2)
+    assert world.run_index.timers.next_at() == NOW + timedelta(seconds=2)
 
 
 async def test_what_was_left_out_as_its_shard_went_and_came_back_stands_as_it_was_loaded_since(
@@ -154,7 +154,7 @@ async def test_what_was_left_out_as_its_shard_went_and_came_back_stands_as_it_wa
     reads, shard = world.definitions.at_generations, TIMER.shard
 
     async def meanwhile(wanted: dict[JobId, int]) -> dict[JobId, CachedDefinition]:
-        world.board.ownership.drop([shard])
+        world.run_index.ownership.drop([shard])
         return await reads(wanted)
 
     monkeypatch.setattr(world.definitions, "at_generations", meanwhile)
@@ -162,7 +162,7 @@ async def test_what_was_left_out_as_its_shard_went_and_came_back_stands_as_it_wa
 
     async def taken_again(*of: Any) -> list[Any]:
         answers = await fires(*of)
-        world.board.ownership.gain({shard: Epoch(6)})
+        world.run_index.ownership.gain({shard: Epoch(6)})
         await world.near.step()
         return answers
 
@@ -170,7 +170,7 @@ async def test_what_was_left_out_as_its_shard_went_and_came_back_stands_as_it_wa
     await world.fire.step()
 
     assert "fire" not in rows.calls
-    assert world.board.timers.next_at() == NOW
+    assert world.run_index.timers.next_at() == NOW
 
 
 async def test_what_cant_be_read_ahead_holds_no_load_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ async def test_what_cant_be_read_ahead_holds_no_load_up(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(world.definitions, "newest", away)
     assert await world.near.step() > 0
-    assert world.board.timers.next_at() == NOW
+    assert world.run_index.timers.next_at() == NOW
 
 
 async def test_a_load_that_failed_is_made_again_as_soon_as_the_loop_may() -> None:

@@ -153,11 +153,11 @@ class Receivers:
 class World:
     def __init__(self) -> None:
         self.outbox, self.receivers, self.clock = Outbox(), Receivers(), SetClock()
-        self.definitions, self.board = Definitions(SHELL), RunIndex(owning(0))
+        self.definitions, self.run_index = Definitions(SHELL), RunIndex(owning(0))
         self.events: list[Event] = []
-        self.transactor = Transactor(self.board.ownership, lambda: True, self.events.append)
+        self.transactor = Transactor(self.run_index.ownership, lambda: True, self.events.append)
         self.loop = OutboxDelivery(
-            self.board,
+            self.run_index,
             self.definitions,
             self.outbox,
             self.transactor,
@@ -299,11 +299,16 @@ async def test_a_run_that_waits_is_told_to_be_late_once_it_is_and_once() -> None
     job = world.job(1, late)
     waits: list[LiveRun] = [run(1), run(2, losses=1), run(3)]
     waits = [replace(one, job_id=job) for one in waits[:2]] + waits[2:]
-    world.board.put_runs(waits, NOW)
+    world.run_index.put_runs(waits, NOW)
     world.definitions.any_late = True
-    brake = ClusterPause(cast("PauseStore", None), world.events.append)
+    cluster_pause = ClusterPause(cast("PauseStore", None), world.events.append)
     loop = LateStarts(
-        world.board, world.definitions, world.outbox, world.transactor, world.clock, brake
+        world.run_index,
+        world.definitions,
+        world.outbox,
+        world.transactor,
+        world.clock,
+        cluster_pause,
     )
     for seconds in (5, 10, 11, 12):
         world.clock.time = NOW + timedelta(seconds=seconds)
@@ -318,9 +323,14 @@ async def test_what_waits_in_rows_alone_is_told_to_be_late_when_a_scan_comes_by(
     job = world.job(1, Notices(late=Notice(webhook=FINE, after=timedelta(seconds=10))))
     waits = [replace(one, job_id=job) for one in (run(1), run(2, losses=1))]
     world.definitions.any_late = True
-    brake = ClusterPause(cast("PauseStore", None), world.events.append)
+    cluster_pause = ClusterPause(cast("PauseStore", None), world.events.append)
     loop = LateStarts(
-        world.board, world.definitions, world.outbox, world.transactor, world.clock, brake
+        world.run_index,
+        world.definitions,
+        world.outbox,
+        world.transactor,
+        world.clock,
+        cluster_pause,
     )
     for seconds in (5, 11):
         world.clock.time = NOW + timedelta(seconds=seconds)

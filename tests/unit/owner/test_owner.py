@@ -18,14 +18,22 @@ def an_owner() -> tuple[Owner, dict[str, Any]]:
     """With nobody around it."""
     parts: dict[str, Any] = {
         name: MagicMock()
-        for name in ("store", "catalogue", "workers", "leases", "collect", "watchers", "clock")
+        for name in (
+            "store",
+            "definition_cache",
+            "workers",
+            "leases",
+            "collect",
+            "watchers",
+            "clock",
+        )
     }
     parts |= {"outbox": MagicMock(), "sender": MagicMock(), "chains": MagicMock()}
     parts |= {"outbox": MagicMock(), "sender": MagicMock(), "old": MagicMock()}
     parts |= {"objects": MagicMock(), "surveys": MagicMock()}
     parts["leases"].ttl = 3.0
     parts["clock"].now.return_value = NOW
-    return Owner(**parts, brake=MagicMock(), emit=lambda _event: None), parts
+    return Owner(**parts, cluster_pause=MagicMock(), emit=lambda _event: None), parts
 
 
 async def test_what_was_made_just_now_waits_on_the_board_without_a_look_at_its_row() -> None:
@@ -33,12 +41,14 @@ async def test_what_was_made_just_now_waits_on_the_board_without_a_look_at_its_r
     owner.runs_made([run(1)])
     live = cast("LiveTenure", MagicMock(ownership=owning(0)))
     owner.loops(live, cast("Nudges", MagicMock()))
-    board = parts["collect"].board
+    run_index = parts["collect"].run_index
 
     made = [run(2), run(3, shard=7), run(4, state=State.SUCCEEDED), run(5, token=Token(3))]
     owner.runs_made(made)
 
-    assert [one.key.run_id.int for one in board.ready] == [2], "the others aren't new, or not here"
+    assert [one.key.run_id.int for one in run_index.ready] == [2], (
+        "the others aren't new, or not here"
+    )
 
 
 async def test_what_a_tenure_held_goes_with_it_and_waits_for_no_look_through_all_objects() -> None:
@@ -46,14 +56,14 @@ async def test_what_a_tenure_held_goes_with_it_and_waits_for_no_look_through_all
     owner, parts = an_owner()
     live = cast("LiveTenure", MagicMock(ownership=owning(0)))
     end, *_ = owner.loops(live, cast("Nudges", MagicMock()))
-    board = parts["collect"].board
-    board.put_runs([run(1), run(2)], NOW)
+    run_index = parts["collect"].run_index
+    run_index.put_runs([run(1), run(2)], NOW)
 
     ending = asyncio.create_task(end.run(), name="end")
     await asyncio.sleep(0)
-    assert len(board.ready) == 2
+    assert len(run_index.ready) == 2
     ending.cancel()
     await asyncio.wait([ending])
 
-    assert len(board.ready) == 0
-    assert parts["collect"].board is None
+    assert len(run_index.ready) == 0
+    assert parts["collect"].run_index is None

@@ -70,12 +70,12 @@ class World:
     def __init__(self, *shards: int) -> None:
         self.rows, self.told = Rows(), Told()
         self.definitions = Definitions(SHELL)
-        self.board = RunIndex(owning(*shards))
+        self.run_index = RunIndex(owning(*shards))
         self.loop = RedriveLoop(
-            self.board,
+            self.run_index,
             self.definitions,
             cast("OwnerStore", self.rows),
-            Transactor(self.board.ownership, lambda: True, lambda _event: None),
+            Transactor(self.run_index.ownership, lambda: True, lambda _event: None),
             cast("Nudges", self.told),
         )
 
@@ -92,7 +92,7 @@ async def test_the_owners_of_what_is_made_are_told_whoever_they_are(world: World
 
     assert world.rows.fed == [OPEN]
     assert world.told.shards == [3, 7]
-    assert not list(world.board.ready), "their owners find them, this one if they are its own"
+    assert not list(world.run_index.ready), "their owners find them, this one if they are its own"
 
 
 async def test_they_are_made_under_the_claim_of_the_redrives_own_shard(world: World) -> None:

@@ -174,17 +174,17 @@ class World:
         self.events: list[object] = []
         self.clock = SetClock()
         self.workers = WorkerRegistry(self.clock, lambda _event: None)
-        self.board = RunIndex(owning(*shards))
+        self.run_index = RunIndex(owning(*shards))
         self.leases = Leases(self.rows)
         definitions, store = Definitions(**job), cast("OwnerStore", self.rows)
         nudges = cast("Nudges", Silent())
-        transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
+        transactor = Transactor(self.run_index.ownership, lambda: True, lambda _event: None)
         crowds = OverlapEnforcer(
-            *(self.board, definitions, self.workers, store, transactor, self.clock, nudges),
+            *(self.run_index, definitions, self.workers, store, transactor, self.clock, nudges),
             self.events.append,
         )
         self.rescue = Rescue(
-            self.board,
+            self.run_index,
             definitions,
             self.workers,
             self.leases,
@@ -414,7 +414,7 @@ async def test_a_key_that_goes_during_a_scan_has_another_scan_begin_at_once() ->
 async def test_a_scan_of_many_runs_leaves_everybody_else_their_turn() -> None:
     """A loop that makes no progress loses the lease: see `in_turns`."""
     world = World(*(run(n) for n in range(1, 5_001)))
-    world.board.put_runs(world.rows.runs, NOW)
+    world.run_index.put_runs(world.rows.runs, NOW)
     assert await turns_during(world.rescue.step()) >= 2 * 5_000 // 200
 
 
@@ -431,7 +431,7 @@ async def test_a_run_that_moves_between_two_parts_of_a_scan_keeps_its_place(
     """P3.2: its job went to the shard that was read first, after the board was looked through."""
     waits, ended = run(1, shard=1), run(2, shard=1)
     world = World(shards=(0, 1))
-    world.board.put_runs([waits, ended], NOW)
+    world.run_index.put_runs([waits, ended], NOW)
     parts: list[list[ShardId]] = []
 
     async def live_runs(
@@ -444,14 +444,14 @@ async def test_a_run_that_moves_between_two_parts_of_a_scan_keeps_its_place(
     await world.rescue.step()
 
     assert parts == [[0], [1]]
-    assert [(one.key, one.shard) for one in world.board.ready] == [(waits.key, 0)]
+    assert [(one.key, one.shard) for one in world.run_index.ready] == [(waits.key, 0)]
 
 
 async def test_what_has_gathered_since_the_last_scan_is_read_in_as_many_parts() -> None:
     world = World(shards=range(16))
     await world.rescue.step()
     await read_by_a_scan(world)
-    world.board.put_runs([run(n, shard=n % 16) for n in range(3 * PART)], NOW)
+    world.run_index.put_runs([run(n, shard=n % 16) for n in range(3 * PART)], NOW)
     world.rows.asked = 0
     await read_by_a_scan(world)
     assert world.rows.asked >= 3
@@ -459,7 +459,7 @@ async def test_what_has_gathered_since_the_last_scan_is_read_in_as_many_parts() 
 
 async def test_what_the_board_does_not_hold_is_told_to_those_who_judge_it() -> None:
     world = World(*(run(number, due_at=NOW + timedelta(seconds=number)) for number in range(1, 8)))
-    world.board.ready = ReadyQueue(most=1)
+    world.run_index.ready = ReadyQueue(most=1)
     told: list[LiveRun] = []
 
     async def judge(runs: Sequence[LiveRun]) -> None:
@@ -469,7 +469,7 @@ async def test_what_the_board_does_not_hold_is_told_to_those_who_judge_it() -> N
     world.clock.time = NOW + timedelta(seconds=9)
     await world.rescue.step()
 
-    here = [one.key.run_id.int for one in world.board.ready]
+    here = [one.key.run_id.int for one in world.run_index.ready]
     assert sorted([*here, *(one.key.run_id.int for one in told)]) == [1, 2, 3, 4, 5, 6, 7]
     assert 1 in here
     assert len(here) <= 2
@@ -477,7 +477,7 @@ async def test_what_the_board_does_not_hold_is_told_to_those_who_judge_it() -> N
 
 async def test_a_board_that_runs_short_has_a_scan_but_none_just_after_another() -> None:
     world = World(*(run(number) for number in range(1, 8)))
-    world.board.ready = ReadyQueue(most=2)
+    world.run_index.ready = ReadyQueue(most=2)
     await world.rescue.step()
     world.rows.calls.clear()
     world.rescue.more()
@@ -503,7 +503,7 @@ async def wrongly_on_the_board() -> tuple[World, LiveRun]:
     waits = run(1)
     world = World(waits)
     await world.rescue.step()
-    world.board.put_runs([replace(waits, priority=Priority.HIGH)], NOW)
+    world.run_index.put_runs([replace(waits, priority=Priority.HIGH)], NOW)
     return world, waits
 
 
@@ -519,17 +519,17 @@ async def test_what_stands_on_the_board_as_its_row_does_isnt_read_again() -> Non
     moved, comes = replace(moves, priority=Priority.HIGH), run(5)
     world.rows.runs = [stays, moved, runs, comes]
     assert await read_by_a_scan(world) == sorted(one.key.run_id for one in (moves, runs, comes))
-    assert {one.key for one in world.board.ready} == {stays.key, moves.key, comes.key}
-    assert moved in [*world.board.ready]
+    assert {one.key for one in world.run_index.ready} == {stays.key, moves.key, comes.key}
+    assert moved in [*world.run_index.ready]
 
 
 async def test_what_isnt_on_the_board_is_read_though_its_row_is_as_it_was() -> None:
     waits = run(1)
     world = World(waits)
     await world.rescue.step()
-    world.board.forget(waits.key.run_id, waits.job_id)
+    world.run_index.forget(waits.key.run_id, waits.job_id)
     assert await read_by_a_scan(world) == [waits.key.run_id]
-    assert [*world.board.ready] == [waits]
+    assert [*world.run_index.ready] == [waits]
 
 
 async def test_a_crowd_is_found_among_runs_that_arent_read_again() -> None:
@@ -547,11 +547,11 @@ async def test_now_and_then_all_is_read_so_that_nothing_is_wrong_for_ever(
 ) -> None:
     world, waits = await wrongly_on_the_board()
     assert await read_by_a_scan(world) == []
-    assert waits not in [*world.board.ready]
+    assert waits not in [*world.run_index.ready]
 
     monkeypatch.setattr(rescue, "boottime", lambda: boottime() + FULL_EVERY)
     await read_by_a_scan(world)
-    assert [*world.board.ready] == [waits]
+    assert [*world.run_index.ready] == [waits]
 
 
 async def test_after_a_scan_that_failed_all_is_read_again() -> None:
@@ -566,7 +566,7 @@ async def test_after_a_scan_that_failed_all_is_read_again() -> None:
         await world.rescue.step()
     world.rows.between = lambda: None
     await read_by_a_scan(world)
-    assert waits in [*world.board.ready]
+    assert waits in [*world.run_index.ready]
 
 
 async def test_that_nothing_can_be_read_is_said_once_however_long(
@@ -597,60 +597,60 @@ async def test_a_database_that_went_back_is_read_in_full() -> None:
     world, waits = await wrongly_on_the_board()
     world.rows.timeline = 2
     await read_by_a_scan(world)
-    assert [*world.board.ready] == [waits]
+    assert [*world.run_index.ready] == [waits]
 
 
 async def test_what_is_left_while_the_board_is_looked_through_is_known_to_be_left() -> None:
     old = [run(number) for number in range(1, 5)]
     world = World(*old)
-    world.board.ready = ReadyQueue(most=2)
+    world.run_index.ready = ReadyQueue(most=2)
     await world.rescue.step()
-    standing = world.board.standing
+    standing = world.run_index.standing
 
     def just_before_a_run_is_made(until: datetime) -> list[LiveRun]:
         found = standing(until)
         newer = run(9, ready_at=NOW - timedelta(seconds=1))
         world.rows.runs = [*old, newer]
-        world.board.put_runs([newer], NOW)
-        assert world.board.ready.leaves_some
+        world.run_index.put_runs([newer], NOW)
+        assert world.run_index.ready.leaves_some
         return found
 
-    world.board.standing = just_before_a_run_is_made  # type: ignore[method-assign]  # a moment in it
+    world.run_index.standing = just_before_a_run_is_made  # type: ignore[method-assign]  # a moment in it
     await read_by_a_scan(world)
-    here = {one.key.run_id.int for one in world.board.ready}
-    assert here == {1, 2, 3, 4, 9} or world.board.ready.leaves_some
+    here = {one.key.run_id.int for one in world.run_index.ready}
+    assert here == {1, 2, 3, 4, 9} or world.run_index.ready.leaves_some
 
 
 async def test_what_runs_by_the_board_alone_is_read_again() -> None:
     waits = run(1, token=Token(7))
     world = World(waits)
     await world.rescue.step()
-    world.board.dispatched(running(1, worker()))
+    world.run_index.dispatched(running(1, worker()))
     await read_by_a_scan(world)
-    assert [*world.board.ready] == [waits]
+    assert [*world.run_index.ready] == [waits]
 
 
 async def test_what_is_learnt_sorts_what_stood_there_before() -> None:
     number = line_id_of(("default", "shell", "", 1))
     world = World(*(run(n, line=number) for n in range(1, 6)))
     await world.rescue.step()
-    [first] = world.board.ready.take(1)
-    world.board.ready.learn(first, Need("shell"), 0)
-    world.board.ready.add([first], Need("shell"))
+    [first] = world.run_index.ready.take(1)
+    world.run_index.ready.learn(first, Need("shell"), 0)
+    world.run_index.ready.add([first], Need("shell"))
     await read_by_a_scan(world)
-    assert not world.board.ready.heads(lambda need: need is None)
+    assert not world.run_index.ready.heads(lambda need: need is None)
 
 
 async def test_what_may_be_armed_is_once_its_definition_is_at_hand() -> None:
     at = NOW + timedelta(seconds=10)
     world = World(run(1, due_at=at, ready_at=at))
     known: list[Need] = []
-    world.board.ahead = Lookahead(timedelta(seconds=30), timedelta(seconds=20))
-    world.board._early_need_of = lambda _: known[0] if known else None
+    world.run_index.ahead = Lookahead(timedelta(seconds=30), timedelta(seconds=20))
+    world.run_index._early_need_of = lambda _: known[0] if known else None
     await world.rescue.step()
     known.append(Need("shell"))
     await read_by_a_scan(world)
-    assert len(world.board.early) == 1
+    assert len(world.run_index.early) == 1
 
 
 async def test_a_shard_that_goes_and_comes_while_it_is_read_is_read_in_full(
@@ -663,10 +663,10 @@ async def test_a_shard_that_goes_and_comes_while_it_is_read_is_read_in_full(
 
     async def meanwhile(*asked: Any) -> ChangedRuns | None:
         found = await changed_runs(*asked)
-        world.board.ownership.drop([ShardId(0)])
-        world.board.ownership.gain({ShardId(0): Epoch(6)})
+        world.run_index.ownership.drop([ShardId(0)])
+        world.run_index.ownership.gain({ShardId(0): Epoch(6)})
         return found
 
     monkeypatch.setattr(world.rows, "changed_runs", meanwhile)
     await read_by_a_scan(world)
-    assert [*world.board.ready] == [waits]
+    assert [*world.run_index.ready] == [waits]

@@ -123,11 +123,11 @@ def ended(n: int, *, days: int = 40, job: int = 1, own: timedelta | None = None)
 
 
 async def sweep(rows: Rows, kept: Retention | None = None) -> None:
-    board = RunIndex(ownership := owning(0), lambda _job: 0)
+    run_index = RunIndex(ownership := owning(0), lambda _job: 0)
     transactor = Transactor(ownership, lambda: True, lambda _event: None)
     clock = SetClock()
     retaining = Retaining(
-        board, rows, rows, transactor, clock, kept or Retention(), lambda _event: None
+        run_index, rows, rows, transactor, clock, kept or Retention(), lambda _event: None
     )
     for _ in range(1_000):
         if await retaining.step() == retaining.loop.interval:

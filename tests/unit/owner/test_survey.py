@@ -50,7 +50,7 @@ def job(number: int) -> JobId:
 async def found(world: World, rows: Rows) -> Surveyed:
     told: list[Surveyed] = []
     survey = Survey(
-        world.board,
+        world.run_index,
         world.definitions,
         world.workers,
         cast("OwnerStore", rows),
@@ -80,7 +80,7 @@ async def test_a_pool_has_as_many_slots_as_can_do_the_hardest_of_its_jobs() -> N
             MAIL: PoolUsage(None, 9, paused=True, running=0, recent=0),
         },
     )
-    world.board.ready.add([run(1), run(2)], Need("shell", pool=ETL))
+    world.run_index.ready.add([run(1), run(2)], Need("shell", pool=ETL))
 
     assert (await found(world, rows)).pools == (
         PoolSurvey(ETL, slots=2, limit=5, running=3, waiting=2, paused=False),
@@ -103,11 +103,11 @@ async def test_what_waits_counts_too_but_not_what_is_for_one_worker_or_for_each(
     attached(world, worker(1, slots=8))
     standing = PoolUsage(None, None, paused=False, running=0, recent=0)
     rows = Rows(Stock({ETL: ()}, 0, timedelta(0), 0), {ETL: standing})
-    world.board.ready.add([run(1)], Need("shell", worker="gone", pool=ETL))
-    world.board.ready.add([run(2)], Need("shell", each=True, pool=ETL))
-    world.board.ready.add([run(3)], Need("shell", require=ON_GPU.require, pool=MAIL))
+    world.run_index.ready.add([run(1)], Need("shell", worker="gone", pool=ETL))
+    world.run_index.ready.add([run(2)], Need("shell", each=True, pool=ETL))
+    world.run_index.ready.add([run(3)], Need("shell", require=ON_GPU.require, pool=MAIL))
     assert [pool.slots for pool in (await found(world, rows)).pools] == [8]
-    world.board.ready.add([run(4)], Need("shell", require=ON_GPU.require, pool=ETL))
+    world.run_index.ready.add([run(4)], Need("shell", require=ON_GPU.require, pool=ETL))
     assert [pool.slots for pool in (await found(world, rows)).pools] == [0]
 
 
@@ -125,4 +125,4 @@ async def test_a_pool_that_was_deleted_meanwhile_is_left_out_and_what_is_behind_
     world = World()
     rows = Rows(Stock({ETL: ()}, 7, timedelta(seconds=90), 40))
     assert await found(world, rows) == Surveyed((), 7, timedelta(seconds=90), 40)
-    assert rows.asked == [sorted(world.board.ownership.epochs)]
+    assert rows.asked == [sorted(world.run_index.ownership.epochs)]

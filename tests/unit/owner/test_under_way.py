@@ -25,14 +25,14 @@ async def test_what_may_not_have_been_committed_is_pushed_to_nobody() -> None:
     """P1.4: its worker would start under a token that the row may lack."""
     world = World()
     line = world.attach(worker(), grant=4)
-    world.board.put_runs([of(1, 1)], NOW)
+    world.run_index.put_runs([of(1, 1)], NOW)
     world.rows.fails.append(OutcomeUnknown("no answer to COMMIT"))
 
     with pytest.raises(Unavailable):
         await world.dispatch.step()
 
     assert line.assigned == []
-    assert world.board.running == {}
+    assert world.run_index.running == {}
     assert len(world.rows.drafts) == 1
 
 
@@ -42,7 +42,7 @@ async def test_what_takes_too_long_for_the_database_is_tried_again_by_fewer(
     """The same batch would fail for ever, and nothing of this member's start."""
     world = World()
     world.attach(worker(), grant=2_000)
-    world.board.put_runs([of(n, n) for n in range(1, 2_001)], NOW)
+    world.run_index.put_runs([of(n, n) for n in range(1, 2_001)], NOW)
     now = 1_000.0
     monkeypatch.setattr("schedd.dispatch.dispatch.boottime", lambda: now)
     for _ in range(4):
@@ -68,7 +68,7 @@ async def test_what_takes_too_long_for_the_database_is_tried_again_by_fewer(
 async def test_what_is_being_written_when_a_worker_grants_less_is_told_and_pushed() -> None:
     world, one = World(), worker()
     line = world.attach(one, grant=4)
-    world.board.put_runs([of(1, 1), of(2, 2)], NOW)
+    world.run_index.put_runs([of(1, 1), of(2, 2)], NOW)
     world.rows.meanwhile = lambda: world.grant(one, 1, serial=3)
     await world.dispatch.step()
     assert line.reached == [(3, 2)]
@@ -80,7 +80,7 @@ async def test_what_is_not_committed_after_a_worker_has_granted_less_is_let_go_o
     """Else its slots would be kept for nobody."""
     world, one = World(), worker()
     line = world.attach(one, grant=4)
-    world.board.put_runs([of(1, 1), of(2, 2)], NOW)
+    world.run_index.put_runs([of(1, 1), of(2, 2)], NOW)
     world.rows.meanwhile = lambda: world.grant(one, 1, serial=3)
     world.rows.fails.append(OutcomeUnknown("no answer to COMMIT"))
     with pytest.raises(Unavailable):
@@ -92,7 +92,7 @@ async def test_what_is_not_committed_after_a_worker_has_granted_less_is_let_go_o
 async def test_a_step_that_is_cancelled_leaves_nothing_under_way() -> None:
     world, one = World(), worker()
     world.attach(one, grant=4)
-    world.board.put_runs([of(1, 1)], NOW)
+    world.run_index.put_runs([of(1, 1)], NOW)
     writing = asyncio.Event()
 
     async def stuck(*_: object) -> Assignments:
@@ -122,7 +122,7 @@ async def test_what_is_withdrawn_while_definitions_are_read_is_used_for_no_run(
         return await read(jobs)
 
     monkeypatch.setattr(world.definitions, "newest", withdrawn)
-    world.board.put_runs([of(1, 1)], NOW)
+    world.run_index.put_runs([of(1, 1)], NOW)
     await world.settle()
     assert line.reached == [(3, 0)]
     assert world.rows.drafts == []
@@ -142,7 +142,7 @@ async def test_a_slot_granted_while_definitions_are_read_isnt_for_who_has_just_c
     world.attach(worker(1), grant=1)
     wanted = replace(worker(2), labels={"disk": "ssd"})
     world.attach(wanted, grant=0)
-    world.board.put_runs([of(1, 1, waited=9)], NOW)
+    world.run_index.put_runs([of(1, 1, waited=9)], NOW)
     await world.settle()
     read = world.definitions.newest
 
@@ -151,7 +151,7 @@ async def test_a_slot_granted_while_definitions_are_read_isnt_for_who_has_just_c
         return await read(jobs)
 
     monkeypatch.setattr(world.definitions, "newest", granted)
-    world.board.put_runs([of(2, 2)], NOW)
+    world.run_index.put_runs([of(2, 2)], NOW)
     await world.settle()
     assert world.handed() == {1}
 
@@ -187,7 +187,7 @@ async def test_what_was_handed_to_a_worker_that_left_meanwhile_goes_over_one_hop
     world.workers.granted(attached, 4, received=0)
     world.rows.assign = leaving  # type: ignore[method-assign]  # who leaves meanwhile
     world.rows.give_back = give_back  # type: ignore[attr-defined]  # here alone
-    world.board.put_runs([of(1, 1), of(2, 2)], NOW)
+    world.run_index.put_runs([of(1, 1), of(2, 2)], NOW)
 
     await world.dispatch.step()
 

@@ -54,7 +54,7 @@ async def test_it_comes_again_while_a_run_is_assigned_and_isnt_pushed_it(
         world.workers.attach(less(worker()), line)
 
     world.rows.meanwhile = comes_again
-    world.board.put_runs([of(1, 1)], NOW)
+    world.run_index.put_runs([of(1, 1)], NOW)
     await world.settle()
     assert line.assigned == []
     assert [one.key for one in back] == [run(1).key]
@@ -75,7 +75,7 @@ async def test_it_comes_again_while_definitions_are_read_and_isnt_chosen(
         return await newest(jobs)
 
     monkeypatch.setattr(world.definitions, "newest", reading)
-    world.board.put_runs([of(1, 1)], NOW)
+    world.run_index.put_runs([of(1, 1)], NOW)
     await world.settle()
     assert came
     assert line.assigned == []
@@ -86,12 +86,12 @@ def test_what_is_of_another_worker_is_known_by_its_assignment() -> None:
         running = DispatchedRuns()
 
     theirs = running(1, worker())
-    board = Board()
-    board.running.add(theirs)
+    run_index = Board()
+    run_index.running.add(theirs)
 
     class Judge(Collect):
         def __init__(self) -> None:
-            self.board = board  # type: ignore[assignment]  # what is asked of it
+            self.run_index = run_index  # type: ignore[assignment]  # what is asked of it
 
     assert theirs.incarnation is not None
     judge, other = Judge(), replace(worker(), id=run(9).key.run_id)  # type: ignore[arg-type]  # an id
