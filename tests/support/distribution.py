@@ -24,7 +24,7 @@ GROUPS = {
     "clusters": ("acceptance/",),
     "store": ("integration/store/",),
     "api": ("integration/api/",),
-    "owner": ("integration/owner/",),
+    "reconcile": ("integration/reconcile/",),
     "etcd": ("conformance/etcd/",),
 }
 """Name of a group → what the paths of its files begin with; of several, the longest counts."""
