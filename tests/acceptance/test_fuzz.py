@@ -334,6 +334,11 @@ def _down(fuzz: Fuzz, now: Callable[[], Any]) -> pb.MemberFrame:
         frame.heartbeat_answer.lost = False
     if luck.random() < 0.9:
         frame.ClearField("drain")
+    # A rejected frame ends its stream, and the worker waits up to 5 s before the next one.
+    if luck.random() < 0.998:
+        frame.ClearField("welcome")
+        if frame.HasField("heartbeat_answer"):
+            frame.heartbeat_answer.cluster_time.FromDatetime(now())
     for assignment in frame.assignments:
         assignment.ClearField("http")
         assignment.ClearField("grpc")
