@@ -57,7 +57,7 @@ def seconds_ago(seconds: float) -> float:
 
 @pytest.mark.parametrize(
     ("since", "flight"),
-    [(RUNNING, 1), (seconds_ago(60), 1), (seconds_ago(-60), 2), (NEXT, 2)],
+    [(RUNNING, 1), (seconds_ago(60), 1), (seconds_ago(-86_400), 2), (NEXT, 2)],
     ids=["any running", "began since", "began before", "only the next"],
 )
 async def test_a_caller_joins_the_running_flight_only_if_it_is_new_enough(
