@@ -53,7 +53,7 @@ class WorkerResultStore:
     """Maximum MiB of logs and large results in the spool. When ended runs that wait for the store
     hold half of it, the worker requests no new work.
     """
-    patience: timedelta = timedelta(seconds=30)
+    timeout: timedelta = timedelta(seconds=30)
     """How long the end of a run waits for an upload while the store is unavailable."""
 
     def faults(self) -> Iterator[ConfigProblem]:
@@ -64,8 +64,8 @@ class WorkerResultStore:
             yield ConfigProblem("result_mib", "must be from 0 to 1024")
         if self.spool_mib < 1:
             yield ConfigProblem("spool_mib", "must be at least 1")
-        if not timedelta(0) <= self.patience <= timedelta(minutes=10):
-            yield ConfigProblem("patience", "must be from 0s to 10m")
+        if not timedelta(0) <= self.timeout <= timedelta(minutes=10):
+            yield ConfigProblem("timeout", "must be from 0s to 10m")
 
 
 @dataclass(frozen=True, slots=True)

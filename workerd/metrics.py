@@ -48,7 +48,7 @@ class WorkerMetrics:
             "workerd_refusals", "Assignments rejected by this worker.", ["why"], registry=add
         )
         self.acknowledged = Counter(
-            "workerd_results_settled", "Results acknowledged.", ["verdict"], registry=add
+            "workerd_results_acknowledged", "Results acknowledged.", ["verdict"], registry=add
         )
         self.blocks = Counter(
             "workerd_handler_blocks",

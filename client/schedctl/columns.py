@@ -202,15 +202,15 @@ DEAD: Final[Sequence[Column[DeadLetter]]] = (
 )
 RESOLVED: Final[Sequence[Column[DeadLetter]]] = (
     *DEAD,
-    Column("RESOLVED", lambda one: one.settled),
+    Column("RESOLVED", lambda one: one.resolution),
     Column("AS", lambda one: one.redriven_as),
-    Column("AT", lambda one: one.settled_at, wide=True),
-    Column("BY", lambda one: one.settled_by, wide=True),
+    Column("AT", lambda one: one.resolved_at, wide=True),
+    Column("BY", lambda one: one.resolved_by, wide=True),
     Column("NOTE", lambda one: one.note, wide=True),
 )
 DEAD_GROUPS: Final[Sequence[Column[DeadLetterGroup]]] = (
     Column("COUNT", lambda one: one.count),
-    Column("QUEUED", lambda one: one.promised, wide=True),
+    Column("QUEUED", lambda one: one.queued, wide=True),
     Column("JOB", lambda one: one.job),
     Column("OF", lambda one: of_whom(one.submitted)),
     Column("REASON", lambda one: one.reason),

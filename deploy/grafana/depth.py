@@ -306,7 +306,7 @@ WORKERS = Row(
             "Not yet stored by a member; and answers per second, by verdict.",
             "short",
             Query(f"sum(workerd_spool_results{{{WORKER}}})", "in spools"),
-            rate("workerd_results_settled_total", WORKER, "verdict"),
+            rate("workerd_results_acknowledged_total", WORKER, "verdict"),
         ),
         lines(
             "Logs and large results",

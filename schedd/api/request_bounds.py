@@ -81,7 +81,7 @@ _FIELDS: Final[Mapping[str, Rule]] = {
     "run_ids": _MANY_IDS,
     "scheduled_after": TIME,
     "scheduled_before": TIME,
-    "settled": FLAG,
+    "resolved": FLAG,
     "spec": PART,
     "states": Many(CHOICE, 100),
     "submitted": FLAG,
@@ -135,7 +135,7 @@ _REQUESTS: Final[Mapping[str, str]] = {
     "ReadResultRequest": "run_id",
     "ReadLogsRequest": "run_id follow resume_after",
     "ExplainRunRequest": "run_id",
-    "ListDeadLettersRequest": f"namespace job {_PAGED} fingerprint settled redrive_id",
+    "ListDeadLettersRequest": f"namespace job {_PAGED} fingerprint resolved redrive_id",
     "GetDeadLetterRequest": "run_id",
     "ListDeadLetterGroupsRequest": "namespace job",
     "DiscardDeadLettersRequest": (

@@ -241,9 +241,11 @@ def dead_letter_message(record: DeadLetterRecord) -> run_pb2.DeadLetter:
         run=run_message(record.run),
         fingerprint=record.fingerprint,
         died_at=stamp(record.died_at),
-        settled=run_pb2.DeadLetter.Settled.Value(f"SETTLED_{record.resolved or 'UNSPECIFIED'}"),
-        settled_at=stamp(record.resolved_at),
-        settled_by=record.resolved_by,
+        resolution=run_pb2.DeadLetter.Resolution.Value(
+            f"RESOLUTION_{record.resolved or 'UNSPECIFIED'}"
+        ),
+        resolved_at=stamp(record.resolved_at),
+        resolved_by=record.resolved_by,
         redriven_as=str(record.became) if record.became else "",
         redrive_id=str(record.redrive) if record.redrive else "",
         note=record.note,
@@ -260,7 +262,7 @@ def group_message(group: DeadLetterGroupRecord) -> run_pb2.DeadLetterGroup:
         error=group.error,
         exit_code=group.exit_code,
         count=group.count,
-        promised=group.queued,
+        queued=group.queued,
         first_died_at=stamp(group.first_died_at),
         last_died_at=stamp(group.last_died_at),
         run_id=str(group.run_id),

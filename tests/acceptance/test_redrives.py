@@ -108,7 +108,7 @@ def test_what_died_is_told_of_and_done_again_once_its_job_is_mended(
     assert {run.trigger for run in made} == {"REDRIVE"}
     assert rough.json("dlq", "groups", "--job", name) == []
     letter = client.dead_letters.get(first.run_id)
-    assert (letter.settled, letter.redriven_as) == ("REDRIVEN", again["runId"])
+    assert (letter.resolution, letter.redriven_as) == ("REDRIVEN", again["runId"])
     assert client.runs.get(first.run_id).state == "FAILED", "what has ended never changes"
 
 

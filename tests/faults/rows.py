@@ -50,7 +50,7 @@ ROWS: Sequence[Row] = (
     Row(
         "member cut from etcd only, in both directions or inbound",
         "it stops when its trust ends; its workers' results are still accepted",
-        ("test_member_cut_from_etcd", "test_member_hears_no_etcd"),
+        ("test_member_cut_from_etcd", "test_member_receives_nothing_from_etcd"),
     ),
     Row(
         "member cut from PostgreSQL only",
@@ -144,7 +144,7 @@ ROWS: Sequence[Row] = (
     Row(
         "worker cut from all members, in both directions or outbound",
         "it accepts no new run; finished results are delivered late, or are STALE",
-        ("test_worker_cut_from_members", "test_worker_not_heard"),
+        ("test_worker_cut_from_members", "test_worker_heartbeats_not_received"),
     ),
     Row(
         "worker restarted with results in its spool",
@@ -226,7 +226,11 @@ ROWS: Sequence[Row] = (
         "clear status; broken HTTP/2 (gRPC: INTERNAL) ends its connection; memory bounded; others'"
         " p99 (300+ calls) doubles or grows by 0.1 s at most",
         ("test_messages_of_hostile_peers",),
-        ("tests/unit/rpc", "tests/unit/schedkit/test_patience.py", "tests/unit/web/test_guard.py"),
+        (
+            "tests/unit/rpc",
+            "tests/unit/schedkit/test_http_limits.py",
+            "tests/unit/web/test_guard.py",
+        ),
     ),
     Row(
         "1,000 half-open connections per port (silent, half a hello, TLS hello); per member 1,000"

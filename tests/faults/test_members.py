@@ -169,7 +169,7 @@ def test_owner_stopped_for_long(fault_run: FaultRun, world: World, seconds: int)
 
 
 @pytest.mark.full
-def test_member_hears_no_etcd(fault_run: FaultRun, world: World) -> None:
+def test_member_receives_nothing_from_etcd(fault_run: FaultRun, world: World) -> None:
     """What it sends arrives, no answer comes back: it can't know that its lease lives."""
     with fault_run() as run:
         leader = str(world.leader())

@@ -152,7 +152,7 @@ def test_worker_killed_at(fault_run: FaultRun, world: World, point: str) -> None
 
 
 @pytest.mark.full
-def test_worker_not_heard(fault_run: FaultRun, world: World) -> None:
+def test_worker_heartbeats_not_received(fault_run: FaultRun, world: World) -> None:
     """What members send arrives, what it answers doesn't: its lease ends, its work runs again."""
     with fault_run() as run:
         members = [member.host for member in world.members.values()]

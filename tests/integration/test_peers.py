@@ -165,7 +165,7 @@ async def test_a_hung_peer_holds_the_dispatcher_up_once_however_many_workers_are
     assigning.cancel()
 
 
-async def test_a_revoke_over_one_hop_is_settled_by_the_workers_answer(
+async def test_a_revoke_over_one_hop_is_resolved_by_the_workers_answer(
     peers: Peers, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
     """P4.5: not by that of the member in between."""

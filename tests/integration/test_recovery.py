@@ -152,7 +152,7 @@ async def test_a_database_put_back_under_a_running_member_is_held_in_recovery(
     assert str(incarnation) not in log
 
 
-async def test_a_fail_over_that_lost_a_short_tail_goes_on_and_says_so(world: World) -> None:
+async def test_a_failover_that_lost_a_short_tail_continues_and_reports_it(world: World) -> None:
     """P2.9: nobody is asked, and the audit names what was lost."""
     world.back_up(marked_ago="-1 hour")  # marks far past the clock grow by 2.5 s each
     world.members.start("a")

@@ -682,7 +682,7 @@ async def test_a_certificate_that_names_nobody_is_told_from_none_and_the_log_say
     async with over_tls(web, tmp_path, "SCHEDD://user/bob/viewer/*") as (secure, mine):
         with caplog.at_level(logging.INFO):
             answer = await secure.get("/api/v1/jobs", ssl=mine)
-        assert (answer.status, answer.json["reason"]) == (401, "CERTIFICATE_NAMES_NOBODY")
+        assert (answer.status, answer.json["reason"]) == (401, "CERTIFICATE_WITHOUT_SUBJECT")
         assert "'SCHEDD://user/bob/viewer/*'" in answer.json["detail"]
         [line] = [each for each in caplog.messages if "has no name that schedd knows" in each]
         assert line.startswith(

@@ -613,7 +613,7 @@ async def test_a_row_of_dead_letters_deals_with_what_it_says_and_no_more(
     await sent(web, f"/dead-letters/{action}", **dict(names))
     groups = (await web.get("/api/v1/dead-letters:groups")).json["groups"]
     if action == "redrive":
-        gone = [(one["job"] or "", int(one["promised"])) for one in groups]
+        gone = [(one["job"] or "", int(one["queued"])) for one in groups]
         assert [one for one in gone if one[1]] == dealt_with
     else:
         left = {(one["job"] or "", int(one["count"])) for one in groups}
@@ -736,7 +736,9 @@ async def test_a_redrive_of_submitted_runs_is_told_as_that(web: Web) -> None:
 async def test_a_dialog_of_dead_letters_is_the_same_wherever_its_group_stands(web: Web) -> None:
     await buried(web)
     before = re.findall(r'popover id="([^"]*)"', (await web.get("/dead-letters")).text)
-    more = "UPDATE dead_letters SET settled = 'DISCARDED' WHERE run_id IN (SELECT run_id FROM runs"
+    more = (
+        "UPDATE dead_letters SET resolution = 'DISCARDED' WHERE run_id IN (SELECT run_id FROM runs"
+    )
     await web.store.database.call(
         lambda c: c.exec_driver_sql(f"{more} WHERE trigger = 'MANUAL' LIMIT 2)")
     )

@@ -673,7 +673,7 @@ async def test_dead_letters_are_grouped_done_again_and_discarded(web: Web) -> No
     again = await web.post(f"/api/v1/runs/{one}:retry", {"payload": {"json": {"new": 1}}})
     assert (again.status, again.json["redriveOf"], again.json["trigger"]) == (200, one, "REDRIVE")
     letter = (await web.get(f"/api/v1/dead-letters/{one}")).json
-    assert (letter["settled"], letter["redrivenAs"]) == ("REDRIVEN", again.json["runId"])
+    assert (letter["resolution"], letter["redrivenAs"]) == ("REDRIVEN", again.json["runId"])
 
     for half, field in (({"job": "etl"}, "group.fingerprint"), ({"fingerprint": "f"}, "group.job")):
         wrong = await web.post("/api/v1/dead-letters:discard", {"group": half})
@@ -688,8 +688,8 @@ async def test_dead_letters_are_grouped_done_again_and_discarded(web: Web) -> No
     assert (gone.status, gone.json) == (200, {"discarded": 1})
     waiting = (await web.get("/api/v1/dead-letters")).json["deadLetters"]
     assert [one["run"]["runId"] for one in waiting] == [third]
-    settled = (await web.get("/api/v1/dead-letters?settled=true")).json["deadLetters"]
-    assert len(settled) == 3
+    resolved = (await web.get("/api/v1/dead-letters?resolved=true")).json["deadLetters"]
+    assert len(resolved) == 3
     nobody = await web.post("/api/v1/dead-letters:discard", {})
     assert (nobody.status, nobody.json["violations"][0]["field"]) == (400, "all")
     missing = await web.get(f"/api/v1/dead-letters/{again.json['runId']}")

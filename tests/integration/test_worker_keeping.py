@@ -149,7 +149,7 @@ async def test_a_store_that_is_away_for_a_while_costs_no_log(tmp_path: Path) -> 
 
 
 async def test_a_store_that_stays_away_costs_the_log_and_not_the_end(tmp_path: Path) -> None:
-    config = config_of(S3Server(), 'patience = "1s"')
+    config = config_of(S3Server(), 'timeout = "1s"')
     async with cluster(tmp_path, config=config, slots="1") as (member, worker):
         stream = await member.attached()
         for _ in range(2):  # the one slot is free meanwhile
@@ -162,7 +162,7 @@ async def test_a_store_that_stays_away_costs_the_log_and_not_the_end(tmp_path: P
 
 
 async def test_a_worker_that_dies_while_the_store_is_away_loses_no_end(tmp_path: Path) -> None:
-    config = config_of(S3Server(), 'patience = "10m"')
+    config = config_of(S3Server(), 'timeout = "10m"')
     async with cluster(tmp_path, config=config) as (member, worker):
         stream = await member.attached()
         key = await stream.assign(argv=["python3", "-c", PRINTS % 8])
@@ -181,7 +181,7 @@ async def test_a_worker_that_dies_while_the_store_is_away_loses_no_end(tmp_path:
 async def test_a_worker_whose_store_hangs_asks_for_no_more_than_it_can_hold(
     tmp_path: Path, hanging: S3Server
 ) -> None:
-    config = config_of(hanging, 'patience = "3s"\nspool_mib = 1')
+    config = config_of(hanging, 'timeout = "3s"\nspool_mib = 1')
     async with cluster(tmp_path, config=config) as (member, _):
         stream = await member.attached()
         key = await stream.assign(argv=["python3", "-c", PRINTS % 10])
@@ -196,7 +196,7 @@ async def test_a_worker_whose_store_hangs_asks_for_no_more_than_it_can_hold(
 async def test_a_worker_that_ends_while_its_store_hangs_tells_all_ends_and_is_gone(
     tmp_path: Path, hanging: S3Server
 ) -> None:
-    config = config_of(hanging, 'patience = "10m"')
+    config = config_of(hanging, 'timeout = "10m"')
     async with cluster(tmp_path, config=config) as (member, worker):
         stream = await member.attached()
         key = await stream.assign(argv=["python3", "-c", PRINTS % 8])

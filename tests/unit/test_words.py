@@ -22,15 +22,21 @@ def test_a_banned_word_is_found_in_prose_and_in_names(text: str, found: list[str
     assert [" ".join(each.group().split()) for each in words.WORD.finditer(text)] == found
 
 
-def test_a_folder_with_more_than_it_is_allowed_fails(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_banned_word_in_any_file_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    counts = words.RULES["allowed"]
-    folder, count = next((key, value) for key, value in counts.items() if value)
-    monkeypatch.setattr("sys.argv", ["words"])
-    monkeypatch.setitem(words.RULES, "allowed", {**counts, folder: 0})
+    (tmp_path / "page.md").write_text("Nothing.\n\nNobody was there.\n", encoding="utf-8")
+    monkeypatch.setattr(words, "ROOT", tmp_path)
+    monkeypatch.setattr(words, "files", lambda: ["page.md"])
+    monkeypatch.setattr(words, "wrong_titles", list)
     assert words.main() == 1
-    assert f"{folder}: {count} banned words, 0 allowed" in capsys.readouterr().out
+    assert capsys.readouterr().out == "page.md:3: banned word 'Nobody'\n"
+
+
+def test_an_allowed_phrase_is_no_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "users.py").write_text('USERS = {"root", "nobody"}\n', encoding="utf-8")
+    monkeypatch.setattr(words, "ROOT", tmp_path)
+    assert list(words.hits("users.py")) == []
 
 
 def test_no_file_is_read_that_git_doesnt_know(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ class ResultUpload:
         self._objects = objects
         self._folder = folder
         self._most_log = config.log_mib * _MEBI
-        self._timeout = config.patience.total_seconds()
+        self._timeout = config.timeout.total_seconds()
         self._metrics = metrics
         self._threads = Threads("result store")
         self._free = asyncio.Semaphore(_AT_ONCE)

@@ -30,12 +30,12 @@ class DeadLetters:
         *,
         job: str = "",
         fingerprint: str = "",
-        settled: bool = False,
+        resolved: bool = False,
         redrive: str = "",
         limit: int | None = None,
         deadline: float | None = None,
     ) -> AsyncIterator[DeadLetter]:
-        """Yield dead letters, newest first: those that wait; with `settled` also those that were
+        """Yield dead letters, newest first: those that wait; with `resolved` also those that were
         redriven or discarded; with `redrive` all that this redrive selected.
         """
 
@@ -44,7 +44,7 @@ class DeadLetters:
                 namespace=self._namespace,
                 job=job,
                 fingerprint=fingerprint,
-                settled=settled,
+                resolved=resolved,
                 redrive_id=redrive,
                 page_size=size,
                 page_token=token,
@@ -91,7 +91,7 @@ class DeadLetters:
         `until`: only those that failed at or before then. `until=group.last_died_at` selects the
         runs that `groups()` counted, and those whose commit was still in progress. `at_most`: if
         more are selected, none is discarded (Aborted); 0: no limit. `at_most=group.count -
-        group.promised` discards only those that `groups()` counted. Dead letters that a redrive
+        group.queued` discards only those that `groups()` counted. Dead letters that a redrive
         has queued are kept.
         """
         request = wire.DiscardDeadLettersRequest(

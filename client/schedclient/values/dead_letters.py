@@ -12,16 +12,16 @@ from schedclient.values.runs import LIVE, Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter(Value):
-    """A run that failed for good, and waits until it is REDRIVEN or DISCARDED (`settled`).
+    """A run that failed for good, and waits until it is REDRIVEN or DISCARDED (`resolution`).
     `redriven_as` is the new run.
     """
 
     run: Run
     fingerprint: str
     died_at: datetime | None
-    settled: str | None
-    settled_at: datetime | None
-    settled_by: str | None
+    resolution: str | None
+    resolved_at: datetime | None
+    resolved_by: str | None
     redriven_as: str | None
     redrive_id: str | None
     note: str | None
@@ -29,7 +29,7 @@ class DeadLetter(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterGroup(Value):
-    """Waiting dead letters of one job with one kind of error; `promised` of them are queued for a
+    """Waiting dead letters of one job with one kind of error; `queued` of them wait for a
     redrive. `run_id` is the newest, and `error` its error. `job` of `submitted` runs is the name
     that they were given, if any.
     """
@@ -41,7 +41,7 @@ class DeadLetterGroup(Value):
     error: str | None
     exit_code: int | None
     count: int
-    promised: int
+    queued: int
     first_died_at: datetime | None
     last_died_at: datetime | None
     run_id: str

@@ -279,8 +279,8 @@ FRAMES: Final[Table] = {
     "schedd.v1.RefusalsResponse": {"refused": Many(PART, 100_000)},
     "schedd.v1.RefusalsResponse.Refused": {"incarnation": Needed(ID), "why": SAID},
     "schedd.v1.WorkersRequest": {"incarnations": Many(ID_BYTES, 10_000)},
-    "schedd.v1.WorkersResponse": {"heard": Many(PART, 10_000)},
-    "schedd.v1.WorkersResponse.Heard": {
+    "schedd.v1.WorkersResponse": {"received": Many(PART, 10_000)},
+    "schedd.v1.WorkersResponse.Received": {
         "incarnation": Needed(ID_BYTES),
         "draining": FLAG,
         "free": COUNT,

@@ -328,7 +328,7 @@ class WorkersResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     @typing.final
-    class Heard(google.protobuf.message.Message):
+    class Received(google.protobuf.message.Message):
         DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
         INCARNATION_FIELD_NUMBER: builtins.int
@@ -368,16 +368,16 @@ class WorkersResponse(google.protobuf.message.Message):
         ) -> None: ...
         def ClearField(self, field_name: typing.Literal["disk_free_bytes", b"disk_free_bytes", "draining", b"draining", "free", b"free", "incarnation", b"incarnation", "lease_age", b"lease_age", "refuses", b"refuses", "running", b"running", "silent", b"silent", "spool_bytes", b"spool_bytes", "unstored", b"unstored"]) -> None: ...
 
-    HEARD_FIELD_NUMBER: builtins.int
+    RECEIVED_FIELD_NUMBER: builtins.int
     @property
-    def heard(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___WorkersResponse.Heard]:
+    def received(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___WorkersResponse.Received]:
         """Heartbeats of the workers that are attached to the called member."""
 
     def __init__(
         self,
         *,
-        heard: collections.abc.Iterable[global___WorkersResponse.Heard] | None = ...,
+        received: collections.abc.Iterable[global___WorkersResponse.Received] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["heard", b"heard"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["received", b"received"]) -> None: ...
 
 global___WorkersResponse = WorkersResponse

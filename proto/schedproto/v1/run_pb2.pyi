@@ -523,35 +523,35 @@ class DeadLetter(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    class _Settled:
+    class _Resolution:
         ValueType = typing.NewType("ValueType", builtins.int)
         V: typing_extensions.TypeAlias = ValueType
 
-    class _SettledEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[DeadLetter._Settled.ValueType], builtins.type):
+    class _ResolutionEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[DeadLetter._Resolution.ValueType], builtins.type):
         DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
-        SETTLED_UNSPECIFIED: DeadLetter._Settled.ValueType  # 0
-        SETTLED_REDRIVEN: DeadLetter._Settled.ValueType  # 1
-        SETTLED_DISCARDED: DeadLetter._Settled.ValueType  # 2
+        RESOLUTION_UNSPECIFIED: DeadLetter._Resolution.ValueType  # 0
+        RESOLUTION_REDRIVEN: DeadLetter._Resolution.ValueType  # 1
+        RESOLUTION_DISCARDED: DeadLetter._Resolution.ValueType  # 2
 
-    class Settled(_Settled, metaclass=_SettledEnumTypeWrapper): ...
-    SETTLED_UNSPECIFIED: DeadLetter.Settled.ValueType  # 0
-    SETTLED_REDRIVEN: DeadLetter.Settled.ValueType  # 1
-    SETTLED_DISCARDED: DeadLetter.Settled.ValueType  # 2
+    class Resolution(_Resolution, metaclass=_ResolutionEnumTypeWrapper): ...
+    RESOLUTION_UNSPECIFIED: DeadLetter.Resolution.ValueType  # 0
+    RESOLUTION_REDRIVEN: DeadLetter.Resolution.ValueType  # 1
+    RESOLUTION_DISCARDED: DeadLetter.Resolution.ValueType  # 2
 
     RUN_FIELD_NUMBER: builtins.int
     FINGERPRINT_FIELD_NUMBER: builtins.int
     DIED_AT_FIELD_NUMBER: builtins.int
-    SETTLED_FIELD_NUMBER: builtins.int
-    SETTLED_AT_FIELD_NUMBER: builtins.int
-    SETTLED_BY_FIELD_NUMBER: builtins.int
+    RESOLUTION_FIELD_NUMBER: builtins.int
+    RESOLVED_AT_FIELD_NUMBER: builtins.int
+    RESOLVED_BY_FIELD_NUMBER: builtins.int
     REDRIVEN_AS_FIELD_NUMBER: builtins.int
     REDRIVE_ID_FIELD_NUMBER: builtins.int
     NOTE_FIELD_NUMBER: builtins.int
     fingerprint: builtins.str
     """Of the error, numbers and ids left out."""
-    settled: global___DeadLetter.Settled.ValueType
+    resolution: global___DeadLetter.Resolution.ValueType
     """The resolution; unspecified while it waits."""
-    settled_by: builtins.str
+    resolved_by: builtins.str
     redriven_as: builtins.str
     """The run that runs it again."""
     redrive_id: builtins.str
@@ -563,22 +563,22 @@ class DeadLetter(google.protobuf.message.Message):
     @property
     def died_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     @property
-    def settled_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def resolved_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
         run: global___Run | None = ...,
         fingerprint: builtins.str = ...,
         died_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
-        settled: global___DeadLetter.Settled.ValueType = ...,
-        settled_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
-        settled_by: builtins.str = ...,
+        resolution: global___DeadLetter.Resolution.ValueType = ...,
+        resolved_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        resolved_by: builtins.str = ...,
         redriven_as: builtins.str = ...,
         redrive_id: builtins.str = ...,
         note: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["died_at", b"died_at", "run", b"run", "settled_at", b"settled_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["died_at", b"died_at", "fingerprint", b"fingerprint", "note", b"note", "redrive_id", b"redrive_id", "redriven_as", b"redriven_as", "run", b"run", "settled", b"settled", "settled_at", b"settled_at", "settled_by", b"settled_by"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["died_at", b"died_at", "resolved_at", b"resolved_at", "run", b"run"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["died_at", b"died_at", "fingerprint", b"fingerprint", "note", b"note", "redrive_id", b"redrive_id", "redriven_as", b"redriven_as", "resolution", b"resolution", "resolved_at", b"resolved_at", "resolved_by", b"resolved_by", "run", b"run"]) -> None: ...
 
 global___DeadLetter = DeadLetter
 
@@ -595,7 +595,7 @@ class DeadLetterGroup(google.protobuf.message.Message):
     ERROR_FIELD_NUMBER: builtins.int
     EXIT_CODE_FIELD_NUMBER: builtins.int
     COUNT_FIELD_NUMBER: builtins.int
-    PROMISED_FIELD_NUMBER: builtins.int
+    QUEUED_FIELD_NUMBER: builtins.int
     FIRST_DIED_AT_FIELD_NUMBER: builtins.int
     LAST_DIED_AT_FIELD_NUMBER: builtins.int
     RUN_ID_FIELD_NUMBER: builtins.int
@@ -609,7 +609,7 @@ class DeadLetterGroup(google.protobuf.message.Message):
     """Of the newest."""
     exit_code: builtins.int
     count: builtins.int
-    promised: builtins.int
+    queued: builtins.int
     """How many of them are queued for a redrive."""
     run_id: builtins.str
     """The newest."""
@@ -629,14 +629,14 @@ class DeadLetterGroup(google.protobuf.message.Message):
         error: builtins.str = ...,
         exit_code: builtins.int | None = ...,
         count: builtins.int = ...,
-        promised: builtins.int = ...,
+        queued: builtins.int = ...,
         first_died_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         last_died_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         run_id: builtins.str = ...,
         submitted: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "exit_code", b"exit_code", "first_died_at", b"first_died_at", "last_died_at", b"last_died_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "count", b"count", "error", b"error", "exit_code", b"exit_code", "fingerprint", b"fingerprint", "first_died_at", b"first_died_at", "job", b"job", "last_died_at", b"last_died_at", "namespace", b"namespace", "promised", b"promised", "reason", b"reason", "run_id", b"run_id", "submitted", b"submitted"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "count", b"count", "error", b"error", "exit_code", b"exit_code", "fingerprint", b"fingerprint", "first_died_at", b"first_died_at", "job", b"job", "last_died_at", b"last_died_at", "namespace", b"namespace", "queued", b"queued", "reason", b"reason", "run_id", b"run_id", "submitted", b"submitted"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_exit_code", b"_exit_code"]) -> typing.Literal["exit_code"] | None: ...
 
 global___DeadLetterGroup = DeadLetterGroup

@@ -537,14 +537,14 @@ class ListDeadLettersRequest(google.protobuf.message.Message):
     PAGE_SIZE_FIELD_NUMBER: builtins.int
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
     FINGERPRINT_FIELD_NUMBER: builtins.int
-    SETTLED_FIELD_NUMBER: builtins.int
+    RESOLVED_FIELD_NUMBER: builtins.int
     REDRIVE_ID_FIELD_NUMBER: builtins.int
     namespace: builtins.str
     job: builtins.str
     page_size: builtins.int
     page_token: builtins.str
     fingerprint: builtins.str
-    settled: builtins.bool
+    resolved: builtins.bool
     """Also those that were redriven or discarded."""
     redrive_id: builtins.str
     def __init__(
@@ -555,10 +555,10 @@ class ListDeadLettersRequest(google.protobuf.message.Message):
         page_size: builtins.int = ...,
         page_token: builtins.str = ...,
         fingerprint: builtins.str = ...,
-        settled: builtins.bool = ...,
+        resolved: builtins.bool = ...,
         redrive_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["fingerprint", b"fingerprint", "job", b"job", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "redrive_id", b"redrive_id", "settled", b"settled"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["fingerprint", b"fingerprint", "job", b"job", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "redrive_id", b"redrive_id", "resolved", b"resolved"]) -> None: ...
 
 global___ListDeadLettersRequest = ListDeadLettersRequest
 

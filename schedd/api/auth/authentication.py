@@ -64,7 +64,7 @@ NAMED: Final = (
     f"use a certificate with the URI {SCHEME}user/NAME/ROLE/NAMESPACE, {SCHEME}worker/NAME or"
     f" {SCHEME}member/NAME, all of one subject (`schedctl auth issue`), or send a token"
 )
-NO_SUBJECT: Final = "CERTIFICATE_NAMES_NOBODY"
+NO_SUBJECT: Final = "CERTIFICATE_WITHOUT_SUBJECT"
 """Reason code for a valid certificate without a name that schedd knows."""
 
 

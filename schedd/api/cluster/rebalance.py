@@ -52,7 +52,7 @@ async def _rebalance(
             "shards can't be moved: there is no leader"
             if wanted
             else "shards can't be moved: no member may own shards",
-            reason="NO_LEADER" if wanted else "NOBODY_FIT",
+            reason="NO_LEADER" if wanted else "NO_ELIGIBLE_MEMBER",
             remedy="see `schedctl cluster members`",
         )
     before = await _owners(services)

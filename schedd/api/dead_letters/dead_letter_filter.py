@@ -91,7 +91,7 @@ def more_than_expected(choice: LetterFilter) -> AbortedError:
     """Return the error for a selection that has grown beyond `at_most`."""
     return AbortedError(
         f"the selection now has more than {choice.at_most:,} dead letters",
-        reason="MORE_THAN_TOLD",
+        reason="MORE_THAN_EXPECTED",
         remedy="list the dead letters again, then call again; nothing was changed",
     )
 

@@ -44,7 +44,7 @@ async def list_dead_letters(
         RedriveId(id_of("redrive_id", request.redrive_id)) if request.redrive_id else None,
         (after[0], RunId(after[1])) if after else None,
         size + 1,
-        resolved=request.settled,
+        resolved=request.resolved,
     )
     page = rows[:size]
     last = page[-1].run.run.key if rows[size:] else None

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 MOST_ASKED: Final = 5_000
 """Workers in one call; for more, several calls run at the same time."""
 
-_Reported: TypeAlias = wire.WorkersResponse.Heard
+_Reported: TypeAlias = wire.WorkersResponse.Received
 
 
 async def peer_views(peers: Peers, away: Sequence[Incarnation]) -> list[WorkerView]:
@@ -53,12 +53,12 @@ def attached_views(workers: WorkerRegistry, request: wire.WorkersRequest) -> wir
     """Return the state of those that are attached to this member."""
     ids = {IncarnationId(UUID(bytes=one)) for one in request.incarnations}
     found = [_reported(view) for view in workers.workers() if view.incarnation.id in ids]
-    return wire.WorkersResponse(heard=found)
+    return wire.WorkersResponse(received=found)
 
 
 async def _one(peers: Peers, endpoint: str, request: wire.WorkersRequest) -> Sequence[_Reported]:
     try:
-        return (await peers.workers(endpoint, request)).heard
+        return (await peers.workers(endpoint, request)).received
     except Unavailable as away:
         log.debug("%s", away)
         return ()

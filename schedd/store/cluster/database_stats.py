@@ -23,7 +23,7 @@ GROUP BY 3, 4
 
 LETTERS = f"""
 SELECT count(*) FROM (
-    SELECT FROM dead_letters WHERE settled IS NULL LIMIT {MOST_LETTERS}
+    SELECT FROM dead_letters WHERE resolution IS NULL LIMIT {MOST_LETTERS}
 ) waiting
 """
 

@@ -33,7 +33,7 @@ UNREADABLE: Final = Timeline(1)
 detected by marks only."""
 
 TIMELINE: Final = f"COALESCE(schedd_timeline(), {UNREADABLE})"
-"""In statements on the schema (`migrations/versions/v0027_initial.py`)."""
+"""In statements on the schema (`migrations/versions/v0100_initial.py`)."""
 
 LOOK: Final = """
 SELECT CASE WHEN pg_is_in_recovery() THEN NULL

@@ -41,7 +41,7 @@ WHERE l.shard = ANY (%(shards)s::int[]) AND r.state = ANY (%(states)s::text[])
 IN_FULL: Final = f"""
 SELECT {RUN_COLUMNS}, CASE WHEN t.line_generation = t.generation
     THEN (t.line | CASE WHEN r.generation < t.generation THEN {HURRIED} ELSE 0 END)
-        & CASE WHEN r.told_late THEN {~LATE_ALERT} ELSE -1 END END, COALESCE(t.generation, 0)
+        & CASE WHEN r.late_notified THEN {~LATE_ALERT} ELSE -1 END END, COALESCE(t.generation, 0)
 {LIVE}
 """
 SOME_IN_FULL: Final = f"{IN_FULL} AND l.run_id = ANY (%(of)s::uuid[])"

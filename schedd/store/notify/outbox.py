@@ -53,18 +53,18 @@ no other transaction sees yet. `RECALL` locks existing rows, in one order.
 """
 
 RECALL = f"""
-SELECT n.job_id, n.failures, n.told, {_ALL} FROM notices n
+SELECT n.job_id, n.failures, n.notified, {_ALL} FROM notices n
 WHERE n.job_id = ANY (%(jobs)s::uuid[])
-  AND (n.failures > 0 OR n.told OR n.job_id = ANY (%(unwell)s::uuid[]))
+  AND (n.failures > 0 OR n.notified OR n.job_id = ANY (%(unwell)s::uuid[]))
 ORDER BY n.job_id FOR UPDATE
 """
 
 KEEP = f"""
-UPDATE notices n SET failures = b.failures, told = b.told,
+UPDATE notices n SET failures = b.failures, notified = b.notified,
     {", ".join(f"{column} = b.{column}" for column in COLUMNS.values())}
-FROM unnest(%(jobs)s::uuid[], %(failures)s::int[], %(told)s::bool[],
+FROM unnest(%(jobs)s::uuid[], %(failures)s::int[], %(notified)s::bool[],
     {", ".join(f"%({column})s::timestamptz[]" for column in COLUMNS.values())})
-  b(job_id, failures, told, {", ".join(COLUMNS.values())})
+  b(job_id, failures, notified, {", ".join(COLUMNS.values())})
 WHERE n.job_id = b.job_id
 """
 
@@ -102,9 +102,9 @@ FROM unnest(%(ids)s::uuid[], %(ways)s::text[], %(shards)s::int[], %(jobs)s::uuid
 """
 
 MARK_LATE = """
-UPDATE runs r SET told_late = true
+UPDATE runs r SET late_notified = true
 FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) b(scheduled_at, run_id)
-WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id AND NOT r.told_late
+WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id AND NOT r.late_notified
   AND (NOT %(waiting)s OR r.state = 'PENDING' AND r.losses = 0)
 RETURNING r.run_id
 """
@@ -190,7 +190,7 @@ def _keep(connection: Connection, memories: Mapping[JobId, Memory]) -> None:
         | {
             "jobs": arrays.ids(memories),
             "failures": arrays.numbers(memory.failures for memory in values),
-            "told": arrays.flags(memory.notified for memory in values),
+            "notified": arrays.flags(memory.notified for memory in values),
         },
     )
 

@@ -21,7 +21,7 @@ NEWEST = 1_000
 FAILING = f"""
 WITH candidates AS (
     SELECT job_id, count(*) AS dead FROM (
-        SELECT job_id FROM dead_letters WHERE settled IS NULL
+        SELECT job_id FROM dead_letters WHERE resolution IS NULL
         ORDER BY scheduled_at DESC, run_id DESC LIMIT {LETTERS}
     ) d GROUP BY job_id HAVING count(*) >= {IN_A_ROW} ORDER BY 2 DESC LIMIT {MOST_JOBS}
 )

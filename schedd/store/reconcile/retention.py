@@ -42,7 +42,7 @@ _FACTS: Final = """r.scheduled_at, r.run_id, r.shard, r.job_id,
     j.retention, j.ephemeral, d.run_id IS NOT NULL, d.redrive IS NOT NULL, r.state"""
 
 _BESIDE: Final = """JOIN jobs j ON j.job_id = r.job_id
-LEFT JOIN dead_letters d ON d.run_id = r.run_id AND d.settled IS NULL"""
+LEFT JOIN dead_letters d ON d.run_id = r.run_id AND d.resolution IS NULL"""
 
 OLD = f"""
 SELECT {_FACTS} FROM (
@@ -57,7 +57,7 @@ ORDER BY r.scheduled_at, r.run_id
 OLD_LETTERS = f"""
 SELECT {_FACTS} FROM (
     SELECT scheduled_at, run_id FROM dead_letters
-    WHERE settled IS NULL AND (scheduled_at, run_id) > (%(at)s, %(run)s)
+    WHERE resolution IS NULL AND (scheduled_at, run_id) > (%(at)s, %(run)s)
       AND scheduled_at < %(before)s
     ORDER BY scheduled_at, run_id LIMIT %(limit)s
 ) w JOIN runs r ON r.scheduled_at = w.scheduled_at AND r.run_id = w.run_id {_BESIDE}
@@ -80,7 +80,7 @@ CROSS JOIN LATERAL (
       AND COALESCE(r.finished_at, r.created_at) <= %(now)s::timestamptz - o.retention
       AND r.state IN ({_ENDED}) AND r.shard = ANY (%(shards)s::int[])
       AND NOT EXISTS (
-        SELECT 1 FROM dead_letters w WHERE w.run_id = r.run_id AND w.settled IS NULL)
+        SELECT 1 FROM dead_letters w WHERE w.run_id = r.run_id AND w.resolution IS NULL)
     ORDER BY r.scheduled_at, r.run_id LIMIT {OF_ONE_JOB}
 ) r {_BESIDE} LIMIT %(limit)s
 """
@@ -107,7 +107,7 @@ WITH b AS MATERIALIZED (
     WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
       AND r.state IN ({_ENDED}) AND r.shard = ANY (%(shards)s::int[])
       AND NOT EXISTS (SELECT 1 FROM dead_letters d WHERE d.run_id = b.run_id
-        AND d.settled IS NULL AND (NOT b.waiting OR d.redrive IS NOT NULL))
+        AND d.resolution IS NULL AND (NOT b.waiting OR d.redrive IS NOT NULL))
       AND NOT EXISTS (SELECT 1 FROM notifications n WHERE n.job_id = r.job_id
         AND n.run_id = r.run_id)
       AND NOT EXISTS (SELECT 1 FROM pool_turns t WHERE t.run_id = r.run_id AND NOT t.ended
@@ -142,7 +142,7 @@ WITH gone AS (
     DELETE FROM outputs o USING unnest(%(runs)s::uuid[], %(shards_of)s::int[]) b(run_id, shard)
     WHERE o.run_id = b.run_id
       AND NOT EXISTS (
-        SELECT 1 FROM dead_letters d WHERE d.run_id = b.run_id AND d.settled IS NULL)
+        SELECT 1 FROM dead_letters d WHERE d.run_id = b.run_id AND d.resolution IS NULL)
     RETURNING o.run_id, o.token, o.scheduled_at, o.stored, b.shard
 )
 SELECT g.run_id, g.shard, j.namespace, g.stored, g.token FROM gone g

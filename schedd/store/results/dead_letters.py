@@ -56,7 +56,7 @@ def listed(
     """
     query = _letters(newest_first(limit)).where(jobs.c.namespace == clean(choice.namespace))
     if not resolved and redrive is None:
-        query = query.where(dead_letters.c.settled.is_(None))
+        query = query.where(dead_letters.c.resolution.is_(None))
     if choice.job:
         query = query.where(of_job(choice.namespace, choice.job))
     if choice.fingerprint:
@@ -130,9 +130,9 @@ def discard(
         dead_letters.update()
         .where(dead_letters.c.run_id.in_(locked(choice)))
         .values(
-            settled=LetterOutcome.DISCARDED.value,
-            settled_at=func.clock_timestamp(),
-            settled_by=clean(by),
+            resolution=LetterOutcome.DISCARDED.value,
+            resolved_at=func.clock_timestamp(),
+            resolved_by=clean(by),
             note=clean(note),
         )
         .returning(dead_letters.c.run_id)
@@ -172,7 +172,7 @@ def free(choice: LetterFilter) -> ColumnElement[bool]:
     )
     return and_(
         dead_letters.c.run_id.in_(there.where(chosen(choice))),
-        dead_letters.c.settled.is_(None),
+        dead_letters.c.resolution.is_(None),
         or_(dead_letters.c.redrive.is_(None), dead_letters.c.redrive.not_in(_under_way())),
     )
 
@@ -227,7 +227,7 @@ def _greatest(choice: LetterFilter, most: int) -> Subquery:
             func.array_agg(aggregate_order_by(dead_letters.c.run_id, *newest))[1].label("run_id"),
         )
         .select_from(dead_letters.join(jobs, jobs.c.job_id == dead_letters.c.job_id))
-        .where(chosen(choice), dead_letters.c.settled.is_(None))
+        .where(chosen(choice), dead_letters.c.resolution.is_(None))
         .group_by(dead_letters.c.fingerprint, jobs.c.name, jobs.c.ephemeral)
         .order_by(func.count().desc(), func.max(dead_letters.c.died_at).desc())
         .limit(most)
@@ -254,9 +254,9 @@ def _letter(row: Row[Any]) -> DeadLetterRecord:
         record(row),
         row.fingerprint,
         row.died_at,
-        row.settled and LetterOutcome(row.settled),
-        row.settled_at,
-        row.settled_by,
+        row.resolution and LetterOutcome(row.resolution),
+        row.resolved_at,
+        row.resolved_by,
         row.became and RunId(row.became),
         row.redrive and RedriveId(row.redrive),
         row.note,

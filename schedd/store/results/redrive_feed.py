@@ -55,7 +55,7 @@ OPEN = f"""
 SELECT d.redrive_id, d.shard, ARRAY(
     SELECT DISTINCT job_id FROM (
         SELECT l.job_id FROM dead_letters l
-        WHERE l.redrive = d.redrive_id AND l.settled IS NULL
+        WHERE l.redrive = d.redrive_id AND l.resolution IS NULL
         ORDER BY l.scheduled_at, l.run_id LIMIT {AT_ONCE}) first)
 FROM redrives d WHERE d.open AND d.shard = ANY (%(shards)s::int[])
   AND NOT (SELECT paused FROM cluster WHERE one)
@@ -73,7 +73,7 @@ FOR NO KEY UPDATE SKIP LOCKED
 
 LETTERS = """
 SELECT l.run_id, l.scheduled_at, l.job_id FROM dead_letters l
-WHERE l.redrive = %(redrive)s AND l.settled IS NULL AND l.job_id = ANY (%(jobs)s::uuid[])
+WHERE l.redrive = %(redrive)s AND l.resolution IS NULL AND l.job_id = ANY (%(jobs)s::uuid[])
 ORDER BY l.scheduled_at, l.run_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 """
 
@@ -97,7 +97,7 @@ FOR KEY SHARE OF p SKIP LOCKED
 
 GONE = """
 UPDATE dead_letters l SET redrive = NULL
-WHERE l.redrive = %(redrive)s AND l.settled IS NULL AND l.run_id = ANY (%(letters)s::uuid[])
+WHERE l.redrive = %(redrive)s AND l.resolution IS NULL AND l.run_id = ANY (%(letters)s::uuid[])
   AND (NOT EXISTS (SELECT FROM timers t WHERE t.job_id = l.job_id)
        OR EXISTS (SELECT FROM jobs j WHERE j.job_id = l.job_id AND j.pool IS NOT NULL
                   AND NOT EXISTS (SELECT FROM pools p
@@ -125,8 +125,8 @@ WITH b AS MATERIALIZED (
     INSERT INTO live (shard, job_id, run_id, scheduled_at)
     SELECT shard, job_id, run_id, scheduled_at FROM inserted ON CONFLICT DO NOTHING
 ), resolved AS (
-    UPDATE dead_letters l SET settled = 'REDRIVEN', settled_at = statement_timestamp(),
-        settled_by = d.created_by, became = b.run_id
+    UPDATE dead_letters l SET resolution = 'REDRIVEN', resolved_at = statement_timestamp(),
+        resolved_by = d.created_by, became = b.run_id
     FROM b, redrives d WHERE l.run_id = b.letter AND d.redrive_id = %(redrive)s
 )
 SELECT * FROM inserted
@@ -137,7 +137,7 @@ UPDATE redrives d SET fed_until = %(until)s, looked_at = clock_timestamp(), open
     made = d.made + %(made)s,
     finished_at = CASE WHEN more.there THEN NULL ELSE clock_timestamp() END
 FROM (SELECT EXISTS (SELECT FROM dead_letters l
-    WHERE l.redrive = %(redrive)s AND l.settled IS NULL) AS there) more
+    WHERE l.redrive = %(redrive)s AND l.resolution IS NULL) AS there) more
 WHERE d.redrive_id = %(redrive)s
 """
 """A separate statement, so it sees the letters that MAKE resolved."""
@@ -366,11 +366,11 @@ def _place(
 def _settle(connection: Connection, run_id: RunId, by: str, made: RunId) -> None:
     connection.execute(
         dead_letters.update()
-        .where(dead_letters.c.run_id == run_id, dead_letters.c.settled.is_(None))
+        .where(dead_letters.c.run_id == run_id, dead_letters.c.resolution.is_(None))
         .values(
-            settled=LetterOutcome.REDRIVEN.value,
-            settled_at=func.clock_timestamp(),
-            settled_by=clean(by),
+            resolution=LetterOutcome.REDRIVEN.value,
+            resolved_at=func.clock_timestamp(),
+            resolved_by=clean(by),
             became=made,
         )
     )

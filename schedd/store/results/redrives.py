@@ -42,7 +42,7 @@ takes a fifth of a second.
 """
 
 WAITING = """
-SELECT count(*) FROM dead_letters l WHERE l.redrive = %(redrive)s AND l.settled IS NULL
+SELECT count(*) FROM dead_letters l WHERE l.redrive = %(redrive)s AND l.resolution IS NULL
 """
 
 

@@ -61,7 +61,7 @@ def counts(connection: Connection) -> Counts:
     (`run_records.armed`).
     """
     jobs = _count(connection, "jobs", "deleted_at IS NULL AND NOT ephemeral", "jobs_name")
-    dead = _count(connection, "dead_letters", "settled IS NULL", "dead_letters_waiting")
+    dead = _count(connection, "dead_letters", "resolution IS NULL", "dead_letters_waiting")
     live = _live(connection)
     return Counts(
         jobs, live.get("PENDING", 0), live.get("RUNNING", 0), live.get("RETRYING", 0), dead

@@ -1,6 +1,6 @@
 """Read the schema's revision, and decide whether this schedd may use the schema.
 
-The steps are the files of `migrations/versions`, `v0028_what_it_adds.py`. Their numbers are the
+The steps are the files of `migrations/versions`, `v0101_what_it_adds.py`. Their numbers are the
 revisions. Each daemon checks at each start without Alembic, which runs the steps (`migrate`):
 loading it would make the start a third slower.
 
@@ -9,7 +9,7 @@ Invariants
   `compatible_from` is the oldest revision whose code works on the newer schema.
 - A newer schema allows a daemon that knows the revision `compatible_from`. Names of revisions are
   never compared.
-- A schema of a version before 0.1.0 is `UNRELEASED`, unless it is at the first step.
+- A schema of a version before 0.1.0 is `UNRELEASED`: no step leads from it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,8 @@ HAS_COMPATIBILITY = "SELECT to_regclass('schema_compatibility') IS NOT NULL"
 
 COMPATIBLE_FROM = "SELECT compatible_from FROM schema_compatibility"
 
-UNRELEASED = frozenset(f"{number:04}" for number in range(1, 27))
-"""Revisions of versions before 0.1.0. Their steps became the first one, `v0027_initial.py`."""
-
-LAST_WITH_STEPS = "af3864dd"
-"""A commit whose `schedd migrate` leads from those revisions to the first step."""
+UNRELEASED = frozenset(f"{number:04}" for number in range(1, 28))
+"""Revisions of versions before 0.1.0."""
 
 TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
@@ -123,8 +120,7 @@ def admitted(found: SchemaState) -> bool:
         raise SchemaMismatch(
             f"The schema is of a version before 0.1.0: revision {found.revision}, which this"
             " schedd can't migrate",
-            f"Create a new database, or run `schedd migrate` of commit {LAST_WITH_STEPS} first"
-            " (docs/operations/upgrade.md)",
+            "Create a new database (docs/operations/upgrade.md)",
         )
     if not found.newer():
         return False

@@ -46,7 +46,7 @@ SELECT unnest(instants[made + 1:]) FROM backfills WHERE job_id = %(job)s AND ope
 UNION ALL
 SELECT l.scheduled_at FROM dead_letters l JOIN redrives d ON d.redrive_id = l.redrive
 WHERE l.job_id = %(job)s AND l.scheduled_at >= %(first)s AND l.scheduled_at <= %(last)s
-  AND l.settled IS NULL AND d.open
+  AND l.resolution IS NULL AND d.open
 """
 
 CANCELLED = f"""

@@ -92,7 +92,7 @@ OF_MEMBERS: Sequence[Mutant] = (
         "S3",
     ),
     Mutant(
-        "tokens-begin-anew",
+        "tokens-restart",
         "each owner counts tokens from one, without the epoch",
         (
             Edit(

@@ -103,7 +103,7 @@ async def test_alone_there_is_nobody_to_hand_to(api):
     api.cluster.now = cluster("m1", M1, IDLE, LEAVING)
     with pytest.raises(FailedPreconditionError) as refused:
         await api("TransferLeader", transfer())
-    assert refused.value.reason == "NOBODY_FIT"
+    assert refused.value.reason == "NO_ELIGIBLE_MEMBER"
 
 
 async def test_a_leader_that_changed_meanwhile_is_told(api):

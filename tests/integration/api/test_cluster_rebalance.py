@@ -93,4 +93,4 @@ async def test_without_a_leader_or_anybody_to_own_shards_it_is_refused(api, told
     api.cluster.now = replace(told, members=(member("idle", weight=0),))
     with pytest.raises(FailedPreconditionError) as refused:
         await api("RebalanceCluster", wire.RebalanceClusterRequest(dry_run=True))
-    assert refused.value.reason == "NOBODY_FIT"
+    assert refused.value.reason == "NO_ELIGIBLE_MEMBER"

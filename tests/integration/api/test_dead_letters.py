@@ -46,8 +46,8 @@ DONE, OPEN, STOPPED = (
     run_pb2.Redrive.STATE_OPEN,
     run_pb2.Redrive.STATE_STOPPED,
 )
-REDRIVEN = run_pb2.DeadLetter.SETTLED_REDRIVEN
-DISCARDED = run_pb2.DeadLetter.SETTLED_DISCARDED
+REDRIVEN = run_pb2.DeadLetter.RESOLUTION_REDRIVEN
+DISCARDED = run_pb2.DeadLetter.RESOLUTION_DISCARDED
 ALLOW = job_pb2.OVERLAP_ALLOW
 FREE, BUFFERS = RedriveLine(1, None, None), RedriveLine(1, None, MOST_IN_LINE)
 
@@ -166,7 +166,7 @@ async def test_a_retry_is_a_new_run_that_names_the_old_one(dead: Dead) -> None:
     assert (made.state, made.attempt) == (common_pb2.RUN_STATE_PENDING, 0)
     assert made.trigger == run_pb2.Run.TRIGGER_REDRIVE
     letter = await dead.letter(old)
-    assert (letter.settled, letter.settled_by) == (REDRIVEN, "tester")
+    assert (letter.resolution, letter.resolved_by) == (REDRIVEN, "tester")
     assert letter.redriven_as == made.run_id
     assert letter.run.state == common_pb2.RUN_STATE_FAILED, "what has ended never changes"
     [(before, after)] = await dead.api.world.sql(
@@ -382,7 +382,7 @@ async def test_the_list_is_of_those_that_wait_and_of_all_when_asked_for(dead: De
     [other] = await dead.many(1, kind="b")
     await dead.retried(two)
     assert await dead.letters(fingerprint="a") == [three, one]
-    assert await dead.letters(fingerprint="a", settled=True) == [three, two, one]
+    assert await dead.letters(fingerprint="a", resolved=True) == [three, two, one]
     assert other in await dead.letters(job="j")
     assert await dead.letters(job="nobody") == []
     assert await dead.letters(namespace="elsewhere") == []
@@ -399,10 +399,14 @@ async def test_the_discarded_wait_for_nobody_and_say_why(dead: Dead) -> None:
     assert (await dead.api("DiscardDeadLetters", request)).discarded == 0
     assert await dead.letters() == [three]
     letter = await dead.letter(one)
-    assert (letter.settled, letter.note, letter.settled_by) == (DISCARDED, "not worth it", "tester")
+    assert (letter.resolution, letter.note, letter.resolved_by) == (
+        DISCARDED,
+        "not worth it",
+        "tester",
+    )
     made = await dead.retried(one)
     assert made.redrive_of == one, "a person may think better of it"
-    assert (await dead.letter(one)).settled == DISCARDED
+    assert (await dead.letter(one)).resolution == DISCARDED
     everything = wire.DiscardDeadLettersRequest(all=True)
     assert (await dead.api("DiscardDeadLetters", everything)).discarded == 1
     assert (await dead.api.services.store.counts()).dead_letters == 0
@@ -489,7 +493,7 @@ async def test_until_its_newest_died_a_group_is_what_was_told_of_though_it_has_g
     discard = wire.DiscardDeadLettersRequest(group=group, until=newest)
     assert (await dead.api("DiscardDeadLetters", discard)).discarded == 2
     assert sorted(await dead.letters()) == sorted(later)
-    assert {(await dead.letter(one)).settled for one in known} == {DISCARDED}
+    assert {(await dead.letter(one)).resolution for one in known} == {DISCARDED}
     assert (await dead.api("DiscardDeadLetters", discard)).discarded == 0
 
 
@@ -622,7 +626,7 @@ async def test_a_redrive_does_each_chosen_one_again_at_its_rate(dead: Dead) -> N
     assert len(await dead._live()) == 60
 
 
-async def test_a_redrive_holds_its_rate_whoever_makes_its_runs(dead: Dead) -> None:
+async def test_a_redrive_keeps_its_rate_whichever_owner_creates_its_runs(dead: Dead) -> None:
     """P3.20: a new owner counts on the row: what the one before made is used up."""
     await dead.job(overlap=ALLOW)
     await dead.many(50)
@@ -694,8 +698,8 @@ async def test_how_the_runs_of_a_redrive_stand_is_told_of_all_however_many(dead:
             " 'FAILED' ELSE 'SUCCEEDED' END, now() FROM jobs, generate_series(%s, %s) n"
             " RETURNING scheduled_at, run_id, job_id)"
             " INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint, redrive,"
-            " settled, became) SELECT gen_random_uuid(), scheduled_at, job_id, 'f', %s, 'REDRIVEN',"
-            " run_id FROM made RETURNING 1",
+            " resolution, became) SELECT gen_random_uuid(), scheduled_at, job_id, 'f', %s,"
+            " 'REDRIVEN', run_id FROM made RETURNING 1",
             first,
             first + 4_999,
             one.redrive_id,
@@ -741,7 +745,7 @@ async def test_what_a_stopped_one_hasnt_done_is_free_for_another(dead: Dead) -> 
     with pytest.raises(FailedPreconditionError, match="no dead letter can be redriven"):
         await dead.redrive(all=True)
     discard = wire.DiscardDeadLettersRequest(all=True)
-    assert (await dead.api("DiscardDeadLetters", discard)).discarded == 0, "it is promised"
+    assert (await dead.api("DiscardDeadLetters", discard)).discarded == 0, "it is queued"
     await dead.fed()
     await dead.api("StopRedrive", wire.StopRedriveRequest(redrive_id=one.redrive_id))
     other = await dead.redrive(all=True, rate=1000, payload=NEW)
@@ -875,7 +879,7 @@ async def test_a_job_that_does_one_at_a_time_has_no_endless_line(dead: Dead) -> 
         await asyncio.sleep(0.02)
     assert len(await dead._live()) == MOST_IN_LINE
     [(waiting,)] = await dead.api.world.sql(
-        "SELECT count(*) FROM dead_letters WHERE settled IS NULL"
+        "SELECT count(*) FROM dead_letters WHERE resolution IS NULL"
     )
     assert waiting == 50
 
@@ -1015,13 +1019,13 @@ async def test_a_stopped_redrive_promises_nothing(dead: Dead) -> None:
     await dead.many(4)
     one = await dead.redrive(all=True)
     groups = wire.ListDeadLetterGroupsRequest()
-    assert [g.promised for g in (await dead.api("ListDeadLetterGroups", groups)).groups] == [4]
+    assert [g.queued for g in (await dead.api("ListDeadLetterGroups", groups)).groups] == [4]
     await dead.api("StopRedrive", wire.StopRedriveRequest(redrive_id=one.redrive_id))
-    assert [g.promised for g in (await dead.api("ListDeadLetterGroups", groups)).groups] == [0]
+    assert [g.queued for g in (await dead.api("ListDeadLetterGroups", groups)).groups] == [0]
 
 
 async def test_a_retry_waits_for_no_line_that_is_full(dead: Dead) -> None:
-    """Past a thousand it would be skipped, and its letter settled."""
+    """Past a thousand it would be skipped, and its letter resolved."""
     await dead.job(overlap=job_pb2.OVERLAP_BUFFER_ALL)
     old = await dead.died()
     await dead.api.world.sql(

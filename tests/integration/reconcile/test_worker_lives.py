@@ -221,7 +221,7 @@ async def test_a_worker_that_returns_is_recorded_once_its_key_exists(place: Plac
     assert [event.kind for event in events] == [EventKind.WORKER_LOST, EventKind.WORKER_RETURNED]
 
 
-async def test_an_earlier_incarnation_lives_on_until_its_spooled_results_are_settled(place: Place):
+async def test_an_earlier_incarnation_stays_until_its_spooled_results_are_resolved(place: Place):
     """P6.6: lost at once, its finished runs would be run again."""
     first = someone()
     await place.greeting.greet(first, [])

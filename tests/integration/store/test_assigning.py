@@ -128,7 +128,7 @@ async def test_nothing_is_armed_while_a_run_of_its_job_waits_that_is_due_before_
     assert armed_until(armed.run) == run.due_at
 
 
-async def test_what_was_armed_and_given_back_is_in_nobodys_way_and_is_judged_anew(
+async def test_a_returned_predispatched_run_blocks_no_other_and_is_evaluated_again(
     world: World,
 ) -> None:
     """P4.7: else a trigger in a pause would be skipped for what waits for its end."""
@@ -478,7 +478,7 @@ async def test_one_broken_draft_is_set_aside_and_the_others_go(world: World) -> 
     assert len(answer.assigned) == 4
 
 
-async def test_what_never_started_goes_back_whence_it_came(world: World) -> None:
+async def test_a_run_that_never_started_returns_to_its_previous_state(world: World) -> None:
     """P4.3, P6.8: no attempt is spent, and it is no loss."""
     me = await world.member()
     fresh = (await fired(me, await world.job()))[0]

@@ -70,7 +70,7 @@ async def test_a_result_finds_its_row_where_somebody_puts_it_while_the_result_wa
     loop = asyncio.get_running_loop()
 
     def move(connection: Connection) -> None:
-        connection.exec_driver_sql("UPDATE runs SET told_late = true")
+        connection.exec_driver_sql("UPDATE runs SET late_notified = true")
         loop.call_soon_threadsafe(moved.set)
         wait_for_waiter(connection)
 
@@ -80,7 +80,7 @@ async def test_a_result_finds_its_row_where_somebody_puts_it_while_the_result_wa
     await moving
 
     row = await world.run_row(run.key.run_id)
-    assert (row["state"], row["told_late"]) == ("SUCCEEDED", True)
+    assert (row["state"], row["late_notified"]) == ("SUCCEEDED", True)
 
 
 async def test_a_run_is_handed_out_where_somebody_puts_it_while_that_waits_for_it(
@@ -92,7 +92,7 @@ async def test_a_run_is_handed_out_where_somebody_puts_it_while_that_waits_for_i
     loop = asyncio.get_running_loop()
 
     def move(connection: Connection) -> None:
-        connection.exec_driver_sql("UPDATE runs SET told_late = true")
+        connection.exec_driver_sql("UPDATE runs SET late_notified = true")
         loop.call_soon_threadsafe(moved.set)
         wait_for_waiter(connection)
 
@@ -102,7 +102,7 @@ async def test_a_run_is_handed_out_where_somebody_puts_it_while_that_waits_for_i
     await moving
 
     row = await world.run_row(run.key.run_id)
-    assert (row["state"], row["told_late"], row["token"]) == ("RUNNING", True, handed.token)
+    assert (row["state"], row["late_notified"], row["token"]) == ("RUNNING", True, handed.token)
 
 
 async def test_batches_of_several_days_or_of_one_without_a_table_are_written_as_ever(

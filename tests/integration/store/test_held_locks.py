@@ -31,7 +31,9 @@ LITTLE = 1_000
 _LOCKS = re.compile(r"\b(FOR (NO KEY )?UPDATE|FOR SHARE|UPDATE|INSERT|DELETE)\b")
 
 
-async def test_whoever_holds_locks_reads_little_however_much_the_runs_hold(world: World) -> None:
+async def test_a_transaction_with_locks_reads_little_however_large_the_runs(
+    world: World,
+) -> None:
     """P1.5: payloads, outputs and results are written under locks, and read without any."""
     me = await world.member()
     read = read_under_locks(me.store.database)

@@ -103,7 +103,7 @@ async def test_what_a_pause_of_the_cluster_skips_gives_its_turn_back(world: Worl
     assert await stands_at(me, job) == (soon + MINUTE, soon + MINUTE, 0)
 
 
-async def test_a_skipped_run_gives_its_turn_back_and_the_schedule_goes_on(world: World) -> None:
+async def test_a_skipped_run_returns_its_quota_and_the_schedule_continues(world: World) -> None:
     """P3.15."""
     me = await world.member()
     job = await world.job()
@@ -294,7 +294,7 @@ async def failures(me: Member, job: JobRecord) -> list[int]:
     return [count for _, count in often]
 
 
-async def test_failures_in_a_row_are_counted_and_a_success_begins_anew(world: World) -> None:
+async def test_failures_in_a_row_are_counted_and_a_success_resets_the_count(world: World) -> None:
     """P3.16."""
     me = await world.member()
     job = await world.job()

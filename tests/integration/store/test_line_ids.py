@@ -90,5 +90,5 @@ async def test_a_run_that_was_told_to_be_late_doesnt_say_so_again(world: World) 
     job = (await stored(world, LineId(PLAIN | LATE_ALERT))).definition
     await triggered(me, job.job_id)
     assert await waiting(me) == [PLAIN | LATE_ALERT]
-    await world.sql("UPDATE runs SET told_late = true")
+    await world.sql("UPDATE runs SET late_notified = true")
     assert await waiting(me) == [PLAIN]

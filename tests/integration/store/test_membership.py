@@ -179,7 +179,7 @@ async def test_a_term_is_raised_by_the_one_who_saw_it(world: World) -> None:
     assert next_term > term
 
 
-async def test_a_leader_whose_term_is_over_fences_nobody(world: World) -> None:
+async def test_a_leader_whose_term_has_ended_fences_no_member(world: World) -> None:
     """P2.2: who lives is its successor's to say."""
     me, leader = await world.member(), await world.member(take=False)
     term = await leader.store.membership.raise_term(Term(0), leader.tenure)

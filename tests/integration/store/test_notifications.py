@@ -47,7 +47,7 @@ async def told(world: World) -> list[tuple[Any, ...]]:
     )
 
 
-async def test_a_failure_is_told_once_by_each_way_however_often_its_result_comes(
+async def test_a_failure_is_notified_once_by_each_way_however_often_its_result_arrives(
     world: World,
 ) -> None:
     """P5.1: it is a row, written with the result."""
@@ -78,7 +78,7 @@ async def test_a_job_that_wants_nothing_told_costs_no_statement(world: World) ->
         run = await running(me, job)
         await me.store.results.accept([report(run, **FAILED)])
     assert statements
-    assert not [one for one in statements if re.search("notices|notifications|told_late", one)]
+    assert not [one for one in statements if re.search("notices|notifications|late_notified", one)]
     # Of one that wants its recovery told a success looks whether there was a failure, no more.
     run = await running(me, await world.job())
     statements.clear()

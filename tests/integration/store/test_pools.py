@@ -59,7 +59,7 @@ def lost(run: LiveRun) -> Loss:
     return Loss(run.key, run.shard, run.token, run.incarnation, State.RETRYING, None)
 
 
-async def test_no_more_go_than_the_limit_leaves_whoever_asks(world: World) -> None:
+async def test_no_more_runs_start_than_the_limit_allows_whichever_owner_asks(world: World) -> None:
     """P3.21: the statement counts, not who drafts."""
     me = await world.member()
     await pool(me, limit=3)
@@ -98,7 +98,7 @@ async def test_a_place_is_free_again_however_an_attempt_ends(world: World, ends:
     await me.assigned(*wishes([second]))
 
 
-async def test_a_run_counts_where_it_was_handed_out_though_its_job_has_moved(world: World) -> None:
+async def test_a_run_counts_where_it_was_dispatched_though_its_job_has_moved(world: World) -> None:
     """P3.2: a move takes nothing from the pool that the run was handed out in."""
     me = await world.member()
     await pool(me, limit=1)
@@ -161,7 +161,7 @@ async def test_nothing_of_a_paused_pool_goes_and_what_needs_none_does(world: Wor
     await me.assigned(*wishes([waits]))
 
 
-async def test_who_changes_a_pool_waits_for_what_is_being_handed_out_of_it(world: World) -> None:
+async def test_a_change_of_a_pool_waits_for_assignments_in_progress(world: World) -> None:
     """P3.21: else a lower limit is `ok` while a batch under the old one is about to commit."""
     me, user = await world.member(), await world.member(take=False)
     await pool(me, limit=9)
@@ -225,7 +225,7 @@ async def test_a_rate_of_a_longer_time_counts_what_started_under_the_shorter_one
     await me.assigned(*wishes([run]))
 
 
-async def test_what_runs_counts_again_in_a_pool_that_was_made_anew(world: World) -> None:
+async def test_running_runs_count_again_in_a_recreated_pool(world: World) -> None:
     """P3.21: the job moved out of it, so nothing kept it; its run goes on."""
     me = await world.member()
     await pool(me, limit=1)
@@ -262,7 +262,7 @@ async def test_turns_of_a_deleted_pool_are_forgotten_once_their_runs_have_ended(
     assert await world.sql("SELECT count(*) FROM pool_turns") == [(0,)]
 
 
-async def test_a_pause_asks_for_what_was_handed_out_in_the_pool_wherever_its_job_is_now(
+async def test_a_pause_revokes_assignments_of_the_pool_in_whichever_shard_its_job_is(
     world: World,
 ) -> None:
     """P3.21: and for nothing that was handed out elsewhere, and runs on in its old pool."""

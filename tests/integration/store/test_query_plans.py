@@ -183,7 +183,7 @@ async def test_what_is_deleted_is_looked_for_among_what_chains_wait_for_by_an_in
 REDRIVEN = """
 INSERT INTO redrives (redrive_id, shard, namespace, rate, total, open, created_by)
 VALUES (%(id)s, 0, 'default', 1000, 20000, true, 'ann');
-INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint, redrive, settled)
+INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint, redrive, resolution)
 SELECT run_id, scheduled_at, job_id, 'f', CASE WHEN n <= 10000 THEN %(id)s::uuid END,
     CASE WHEN n <= 9000 THEN 'REDRIVEN' END
 FROM (SELECT *, row_number() OVER (ORDER BY scheduled_at DESC) n FROM runs) r
@@ -206,7 +206,7 @@ async def test_a_redrive_of_very_many_looks_at_what_is_left_of_it_alone(world: W
     of_letters = [scan for scan in all_ if scan["Relation Name"] == "dead_letters"]
     assert len(of_letters) >= 5
     assert {scan.get("Index Name") for scan in of_letters} <= {
-        "dead_letters_promised",
+        "dead_letters_queued",
         "dead_letters_pkey",
     }
     assert not [

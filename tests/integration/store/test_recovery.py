@@ -228,7 +228,7 @@ async def handed_out(world: World, me: Member, *, once: bool) -> LiveRun:
     return out
 
 
-async def test_a_refusal_that_may_have_been_settled_in_what_was_lost_gives_nothing_back(
+async def test_a_refusal_that_may_have_been_resolved_in_the_lost_data_returns_nothing(
     world: World,
 ) -> None:
     """P2.9: it comes again; the run may have been given to another there, and begun."""

@@ -127,7 +127,7 @@ async def test_a_dead_letter_that_waits_stays_with_its_log(world: World, tmp_pat
     }  # fmt: skip
     assert cluster.has_log(dead)
     await world.sql(
-        "UPDATE dead_letters SET settled = 'DISCARDED' WHERE run_id = %s", dead.key.run_id
+        "UPDATE dead_letters SET resolution = 'DISCARDED' WHERE run_id = %s", dead.key.run_id
     )
     await cluster.sweep()
     assert set((await cluster.rows(dead.key.run_id)).values()) == {0}

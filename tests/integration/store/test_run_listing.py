@@ -116,7 +116,7 @@ async def test_what_failed_is_found_however_much_came_since(world: World) -> Non
     )
     await me.store.results.accept([failed])
     await ran(world, me, 5)
-    await world.sql("UPDATE dead_letters SET settled = 'DISCARDED' RETURNING 1")
+    await world.sql("UPDATE dead_letters SET resolution = 'DISCARDED' RETURNING 1")
     found = [[failing.key.run_id]]
     for job in ("", "failing", str(failing.job_id)):
         assert await pages(world, RunFilter(job, (State.FAILED,))) == found

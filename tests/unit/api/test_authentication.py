@@ -261,7 +261,7 @@ async def test_a_certificate_that_names_nobody_is_told_from_none(
     authentication = Place().authentication
     with pytest.raises(UnauthenticatedError) as refusal:
         await authentication.of((), lambda: authentication.of_certificate(b"pem", uris))
-    assert refusal.value.reason == "CERTIFICATE_NAMES_NOBODY"
+    assert refusal.value.reason == "CERTIFICATE_WITHOUT_SUBJECT"
     assert "the client certificate has no name that schedd knows" in refusal.value.message
     assert said in refusal.value.message
     assert len(refusal.value.message) < 1_000

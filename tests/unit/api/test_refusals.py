@@ -67,7 +67,7 @@ async def test_a_transfer_to_anybody_where_nobody_is_fit_says_why_it_was_asked_f
     with pytest.raises(CallError):
         await leader_transfer.transfer_leader(world.services(), CALLER, request)
     [line] = world.lines
-    assert (line.outcome, line.reason) == ("refused", "NOBODY_FIT")
+    assert (line.outcome, line.reason) == ("refused", "NO_ELIGIBLE_MEMBER")
     assert json.loads(line.after) == {"leader": "", "reason": "upgrade"}
 
 

@@ -54,7 +54,7 @@ def test_a_member_that_is_cut_off_alone_gives_up_after_seven_seconds() -> None:
         world.silence(1)
 
 
-def test_nobody_gives_up_while_the_database_is_away_for_all() -> None:
+def test_no_member_gives_up_while_the_database_is_unavailable_for_all() -> None:
     """M10: giving up would help nobody, and cost a takeover each."""
     world = World()
     world.other_answers = False
@@ -82,7 +82,7 @@ def test_a_member_that_stays_cut_off_after_an_outage_gives_up() -> None:
         world.silence(5)
 
 
-def test_single_answers_that_others_got_amid_an_outage_make_nobody_give_up() -> None:
+def test_single_answers_that_others_got_amid_an_outage_make_no_member_give_up() -> None:
     """M10: each is told of for 2.5 s, and then that member is as badly off as all."""
     world = World()
     world.other_answers = False

@@ -73,7 +73,7 @@ async def test_nobody_gives_back_anothers_key(etcd: TwinCoordination) -> None:
     assert await holds(etcd, mandate)
 
 
-async def test_a_key_that_was_made_anew_is_no_mandate_even_with_the_same_value(
+async def test_a_recreated_key_is_no_mandate_even_with_the_same_value(
     etcd: TwinCoordination,
 ) -> None:
     """P2.2: in between another may have led."""

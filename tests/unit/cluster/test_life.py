@@ -228,7 +228,7 @@ async def test_a_shard_that_a_transaction_found_lost_is_taken_anew() -> None:
         )
 
 
-async def test_a_new_timeline_of_the_database_makes_everyone_take_anew() -> None:
+async def test_a_new_timeline_of_the_database_makes_every_member_take_over_again() -> None:
     """P2.6: under tenures of their own, for those of before may be lost with the tail."""
     async with TwinCluster("a", "b") as cluster:
         await cluster.settled()

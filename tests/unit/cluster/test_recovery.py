@@ -144,7 +144,7 @@ async def test_what_is_in_doubt_lasts_as_long_as_owners_may_act_without_a_mark(
     assert pause.lost_until >= before.at + timedelta(seconds=data_loss_check.EVERY + 60 + 60)
 
 
-async def test_a_leader_that_dies_before_all_is_done_has_a_successor_that_begins_anew(
+async def test_the_successor_of_a_leader_that_died_midway_starts_from_the_beginning(
     throne: Throne,
 ) -> None:
     """P2.9: no mark is made before, so the gap is still there."""

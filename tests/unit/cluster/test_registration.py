@@ -72,7 +72,7 @@ async def test_a_member_that_isnt_seen_looks_whether_its_key_is_still_its_own(ta
         await registration.step()
 
 
-async def test_a_living_daemon_of_the_same_name_is_told_of_at_once_and_each_ten_minutes() -> None:
+async def test_a_running_daemon_of_the_same_name_is_reported_every_ten_minutes() -> None:
     """M12: the operator finds it where all refusals are; a key that a crash left runs out."""
     world, told, time = World(), list[str](), [0.0]
 

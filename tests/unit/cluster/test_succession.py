@@ -37,7 +37,7 @@ async def settled(cluster: TwinCluster) -> None:
     )
 
 
-async def test_whoever_is_asked_the_one_who_was_named_leads_under_a_higher_term() -> None:
+async def test_the_named_member_leads_under_a_higher_term_whichever_member_is_asked() -> None:
     """P2.8: the wish decides who tries, election and term who leads."""
     async with TwinCluster("a", "b", "c") as cluster:
         for asked_of_leader in (True, False, False):
@@ -88,7 +88,7 @@ async def test_an_heir_that_died_holds_the_others_up_only_for_a_while() -> None:
         assert time.monotonic() - began >= HEIR_TIMEOUT * 0.9, "it had its chance"
 
 
-async def test_a_wish_of_another_term_changes_nothing_and_is_deleted() -> None:
+async def test_a_request_of_another_term_changes_nothing_and_is_deleted() -> None:
     """P2.8: it was heeded, or came to nothing; it must not depose the next leader."""
     async with TwinCluster("a", "b", "c") as cluster:
         await settled(cluster)

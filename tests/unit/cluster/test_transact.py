@@ -13,7 +13,7 @@ from schedkit.errors import Unavailable
 from support.runs import owning, run
 
 
-async def test_a_shard_without_sequence_numbers_left_is_dropped_and_so_taken_anew() -> None:
+async def test_a_shard_without_sequence_numbers_left_is_released_and_taken_over_again() -> None:
     """P1.8: an owner takes its own shard anew, which raises the epoch; nothing is handed out."""
     ownership, events = owning(0, 1, 2), list[object]()
     transactor = Transactor(ownership, lambda: True, events.append)

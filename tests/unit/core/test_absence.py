@@ -63,7 +63,7 @@ def test_deletion_watched_else_a_ttl_of_absence_in_lists_close_together_is_neede
     assert eyes.look(TTL + 0.02) == {ONE}
 
 
-def test_deletion_watched_absence_begins_anew_after_a_gap_between_two_lists() -> None:
+def test_a_watched_deletion_restarts_the_absence_after_a_gap_between_two_lists() -> None:
     """P6.4: in the gap the key may have been there, and been taken by another restore."""
     eyes = Eyes()
     for at in (0.0, 0.9, 1.8, 2.82):

@@ -67,7 +67,7 @@ def handed_out(token: Token, *, number: int = 1, shard: int = 0) -> LiveRun:
     return running(number, W1, token=token, shard=shard)
 
 
-async def test_what_an_earlier_owner_handed_out_and_nobody_has_is_asked_back(
+async def test_an_earlier_owners_assignment_that_no_worker_has_is_revoked(
     member: Member,
 ) -> None:
     """P4.8: that owner may have died before its push."""

@@ -21,7 +21,7 @@ from support.runs import NOW, RecordingLine, run, worker
 from support.wait import PATIENCE
 
 
-async def test_what_may_not_have_been_committed_is_pushed_to_nobody() -> None:
+async def test_a_row_that_may_not_be_committed_is_pushed_to_no_worker() -> None:
     """P1.4: its worker would start under a token that the row may lack."""
     world = World()
     line = world.attach(worker(), grant=4)

@@ -73,7 +73,7 @@ async def test_one_whose_stream_ended_while_it_was_looked_up_isnt_remembered_for
     assert rows.ended == [one.id], "its key goes all the same"
 
 
-async def test_one_whose_row_a_restored_database_lacks_is_told_that_it_is_lost() -> None:
+async def test_a_worker_whose_row_a_restored_database_lacks_learns_that_it_is_lost() -> None:
     """P2.9: nothing of its life is known any more, so it starts a new one."""
     one, workers = worker(), WorkerRegistry(SetClock(), lambda _event: None)
     rows = Rows()

@@ -496,7 +496,7 @@ async def test_a_worker_attached_here_is_asked_here_alone(
     assert (line.cancelled, other.cancelled) == ([out.key.run_id], [])
 
 
-async def test_what_another_member_heard_of_a_worker_says_what_never_started(
+async def test_heartbeats_that_another_member_received_show_what_never_started(
     workers: WorkerRegistry, other: OtherMember, clock: SetClock
 ):
     """P4.3: else a run whose assignment was lost would be RUNNING as long as that worker lives."""

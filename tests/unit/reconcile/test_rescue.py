@@ -211,7 +211,7 @@ async def test_a_run_whose_worker_has_no_key_is_lost() -> None:
     assert (loss.state, loss.reason) == (State.RETRYING, Reason.WORKER_LOST)
 
 
-async def test_nobody_is_lost_while_the_list_is_in_doubt() -> None:
+async def test_no_worker_is_lost_while_the_list_is_in_doubt() -> None:
     """P6.4: without a list read after the rows nothing is judged."""
     world = World(running(1, worker(1)))
     world.rows.live = Unavailable("etcd was restored")
@@ -300,7 +300,7 @@ async def test_a_scan_has_what_an_earlier_owner_handed_out_asked_back() -> None:
     assert world.rows.back == []
 
 
-async def test_a_lost_worker_is_found_by_the_next_scan_though_nobody_told(
+async def test_a_lost_worker_is_found_by_the_next_scan_without_a_hint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """P6.5: whatever event was lost, its run waits no longer than for the next scan."""
@@ -337,7 +337,7 @@ async def test_a_cancelled_run_is_told_to_its_worker_at_each_scan() -> None:
     assert line.cancelled == [run.key.run_id]
 
 
-async def test_one_that_is_to_be_killed_is_told_so_at_each_scan() -> None:
+async def test_a_run_that_must_be_killed_is_reported_at_each_scan() -> None:
     """P3.14: whoever marked it may have died before it told anybody."""
     one, line = worker(1), RecordingLine()
     run = replace(running(1, one), cancelling=True, killing=True)

@@ -408,7 +408,7 @@ async def test_a_late_frame_of_an_earlier_token_is_no_alarm() -> None:
     assert world.rows.outdone == []
 
 
-async def test_a_refusal_of_somebody_elses_assignment_is_no_alarm() -> None:
+async def test_a_refusal_of_another_workers_assignment_raises_no_alarm() -> None:
     """P4.4: else any worker could burn any shard's epochs."""
     world = World()
     stranger = refusal(world.run, greatest=token_of(Epoch(9), 3))

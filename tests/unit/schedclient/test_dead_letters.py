@@ -46,22 +46,22 @@ async def test_letters_are_listed_by_what_is_asked_for(client: Client, member: S
     [one] = [
         each
         async for each in client.dead_letters.list(
-            job="etl", fingerprint="f", settled=True, redrive="d"
+            job="etl", fingerprint="f", resolved=True, redrive="d"
         )
     ]
 
     assert (one.run.run_id, one.fingerprint, one.died_at) == ("r", "f", DIED)
-    assert (one.settled, one.settled_at, one.redriven_as, one.note) == (None, None, None, None)
+    assert (one.resolution, one.resolved_at, one.redriven_as, one.note) == (None, None, None, None)
     [sent] = member.heard("ListDeadLetters")
-    assert (sent.job, sent.fingerprint, sent.settled, sent.redrive_id) == ("etl", "f", True, "d")
+    assert (sent.job, sent.fingerprint, sent.resolved, sent.redrive_id) == ("etl", "f", True, "d")
 
 
 async def test_a_letter_says_what_became_of_it(client: Client, member: Scripted):
     member.say(
         "GetDeadLetter",
         letter(
-            settled=run_pb2.DeadLetter.SETTLED_REDRIVEN,
-            settled_by="ann",
+            resolution=run_pb2.DeadLetter.RESOLUTION_REDRIVEN,
+            resolved_by="ann",
             redriven_as="n",
             redrive_id="d",
         ),
@@ -69,18 +69,18 @@ async def test_a_letter_says_what_became_of_it(client: Client, member: Scripted)
 
     found = await client.dead_letters.get("r")
 
-    assert (found.settled, found.settled_by) == ("REDRIVEN", "ann")
+    assert (found.resolution, found.resolved_by) == ("REDRIVEN", "ann")
     assert (found.redriven_as, found.redrive_id) == ("n", "d")
-    assert found.to_json()["settled"] == "REDRIVEN"
+    assert found.to_json()["resolution"] == "REDRIVEN"
 
 
 async def test_groups_tell_how_many_of_which_error(client: Client, member: Scripted):
-    group = run_pb2.DeadLetterGroup(fingerprint="f", count=3, promised=1, exit_code=2, run_id="r")
+    group = run_pb2.DeadLetterGroup(fingerprint="f", count=3, queued=1, exit_code=2, run_id="r")
     member.say("ListDeadLetterGroups", runs.ListDeadLetterGroupsResponse(groups=[group]))
 
     [found] = await client.dead_letters.groups(job="etl")
 
-    assert (found.count, found.promised, found.exit_code, found.run_id) == (3, 1, 2, "r")
+    assert (found.count, found.queued, found.exit_code, found.run_id) == (3, 1, 2, "r")
     assert (found.job, found.error) == (None, None)
     assert member.heard("ListDeadLetterGroups")[0].job == "etl"
 

@@ -57,12 +57,12 @@ async def test_letters_are_listed_by_what_is_asked_for(ctl, member):
     assert ended.lines[0].split() == ["RUN", "JOB", "REASON", "ATTEMPT", "DIED", "FINGERPRINT"]
     assert ended.lines[1].split()[:4] == ["r", "etl", "EXIT_CODE", "4"]
     [sent] = member.heard("ListDeadLetters")
-    assert (sent.job, sent.fingerprint, sent.settled) == ("etl", "f1", False)
+    assert (sent.job, sent.fingerprint, sent.resolved) == ("etl", "f1", False)
 
 
-@pytest.mark.parametrize("asked", [("--settled",), ("--redrive", "d1")])
+@pytest.mark.parametrize("asked", [("--resolved",), ("--redrive", "d1")])
 async def test_those_that_are_settled_say_what_became_of_them(ctl, member, asked):
-    letter = dead(settled=run_pb2.DeadLetter.SETTLED_REDRIVEN, redriven_as="n")
+    letter = dead(resolution=run_pb2.DeadLetter.RESOLUTION_REDRIVEN, redriven_as="n")
     member.say("ListDeadLetters", runs.ListDeadLettersResponse(dead_letters=[letter]))
 
     ended = await ctl("dlq", "list", *asked)
@@ -70,7 +70,7 @@ async def test_those_that_are_settled_say_what_became_of_them(ctl, member, asked
     assert ended.lines[0].split()[-2:] == ["RESOLVED", "AS"]
     assert ended.lines[1].split()[-2:] == ["REDRIVEN", "n"]
     [sent] = member.heard("ListDeadLetters")
-    assert (sent.settled, sent.redrive_id) in {(True, ""), (False, "d1")}
+    assert (sent.resolved, sent.redrive_id) in {(True, ""), (False, "d1")}
 
 
 async def test_groups_tell_how_many_of_which_error_a_line_each(ctl, member):
@@ -144,7 +144,9 @@ async def test_one_is_shown_with_its_error_its_tries_and_what_to_do(ctl, member)
 
 
 async def test_one_that_was_done_again_names_the_run_that_did(ctl, member):
-    letter = dead(settled=run_pb2.DeadLetter.SETTLED_REDRIVEN, redriven_as="n", settled_by="ann")
+    letter = dead(
+        resolution=run_pb2.DeadLetter.RESOLUTION_REDRIVEN, redriven_as="n", resolved_by="ann"
+    )
     member.say("GetDeadLetter", letter)
     member.say("ListAttempts", runs.ListAttemptsResponse())
 
@@ -153,7 +155,7 @@ async def test_one_that_was_done_again_names_the_run_that_did(ctl, member):
 
     assert "schedctl run get n" in ended.err
     assert "dlq redrive r" not in ended.err
-    assert (data["settled"], data["redrivenAs"], data["note"]) == ("REDRIVEN", "n", None)
+    assert (data["resolution"], data["redrivenAs"], data["note"]) == ("REDRIVEN", "n", None)
 
 
 async def test_a_run_says_which_one_it_does_again(ctl, member):

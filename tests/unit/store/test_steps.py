@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from schedd.store.schema import migrate, revisions
 
-FIRST = 27
-"""The number of the first step: versions before 0.1.0 had 26 others."""
+FIRST = 100
+"""The number of the first step: versions before 0.1.0 had 0001 to 0027."""
 
 
 def test_the_steps_follow_each_other_and_have_their_numbers() -> None:

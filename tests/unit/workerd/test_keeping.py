@@ -52,8 +52,8 @@ def folder(tmp_path: Path) -> AttemptLogFolder:
     return AttemptLogFolder(tmp_path / "kept", 1024 * KIB)
 
 
-def keeping_of(store: Files, folder: AttemptLogFolder, patience: float = 600.0) -> ResultUpload:
-    config = WorkerResultStore(patience=timedelta(seconds=patience))
+def keeping_of(store: Files, folder: AttemptLogFolder, timeout: float = 600.0) -> ResultUpload:
+    config = WorkerResultStore(timeout=timedelta(seconds=timeout))
     return ResultUpload(store, folder, config, WorkerMetrics())
 
 
@@ -108,7 +108,7 @@ async def test_a_store_that_hangs_has_two_calls_and_no_more_however_many_ends_co
     store: Hanging, folder: AttemptLogFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_LEAST", 0.05)
-    keeping = keeping_of(store, folder, patience=0.0)
+    keeping = keeping_of(store, folder, timeout=0.0)
     for run in "abcd":
         told = await keeping.keep(*large(keeping, run, 100 * KIB))
         assert told.kept_result.problem == "result store timed out"

@@ -39,20 +39,20 @@ def _id(one: DeadLetter) -> str:
     metavar="ID",
     help="Redrive that includes them.  [default: any]",
 )
-@click.option("--settled", is_flag=True, help="Redriven and discarded dead letters, too.")
+@click.option("--resolved", is_flag=True, help="Redriven and discarded dead letters, too.")
 @limit_option
 @pass_session
 def list_dead(
-    session: Session, job: str, fingerprint: str, redrive_id: str, settled: bool, limit: int | None
+    session: Session, job: str, fingerprint: str, redrive_id: str, resolved: bool, limit: int | None
 ) -> None:
     """List the dead letters that wait, newest first."""
     show_listing(
         session,
         limit,
         lambda client, most: client.dead_letters.list(
-            job=job, fingerprint=fingerprint, redrive=redrive_id, settled=settled, limit=most
+            job=job, fingerprint=fingerprint, redrive=redrive_id, resolved=resolved, limit=most
         ),
-        RESOLVED if settled or redrive_id else DEAD,
+        RESOLVED if resolved or redrive_id else DEAD,
         _id,
     )
 
@@ -87,7 +87,7 @@ def show(session: Session, run_id: str) -> None:
     message(f"output: schedctl run logs {run_id}")
     if found.redriven_as:
         message(f"redriven as: schedctl run get {found.redriven_as}")
-    elif found.settled is None:
+    elif found.resolution is None:
         message(f"run it again: schedctl dlq redrive {run_id}")
 
 
@@ -128,9 +128,9 @@ def _facts(found: DeadLetter) -> Iterator[tuple[str, Any]]:
     yield "Died", found.died_at
     yield "Redrive of", run.redrive_of
     yield "Fingerprint", found.fingerprint
-    yield "Resolved", found.settled or "no"
-    yield "At", found.settled_at
-    yield "By", found.settled_by
+    yield "Resolved", found.resolution or "no"
+    yield "At", found.resolved_at
+    yield "By", found.resolved_by
     yield "Redriven as", found.redriven_as
     yield "Redrive", found.redrive_id
     yield "Note", found.note

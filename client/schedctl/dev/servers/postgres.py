@@ -106,7 +106,7 @@ def _has_a_name(user: int) -> bool:
 
 def _ordinary_user() -> pwd.struct_passwd:
     try:
-        return pwd.getpwnam("nobody")
+        return pwd.getpwuid(OVERFLOW_UID)
     except KeyError:
         return next(entry for entry in pwd.getpwall() if entry.pw_uid != 0)
 
@@ -116,6 +116,9 @@ if TYPE_CHECKING:
 
 ROLE = "schedd"
 ADMIN = "postgres"
+
+OVERFLOW_UID = 65534
+"""The unprivileged user of every Linux system."""
 
 SETTINGS: Mapping[str, str] = {
     "max_connections": "200",

@@ -181,7 +181,7 @@ def group_of(group: run_pb2.DeadLetterGroup) -> LetterGroup:
         why=reason(group.reason, group.exit_code),
         error=group.error,
         count=group.count,
-        queued=group.promised,
+        queued=group.queued,
         first=formatting.instant(group.first_died_at),
         last=formatting.instant(group.last_died_at),
         newest=group.last_died_at.ToJsonString(),

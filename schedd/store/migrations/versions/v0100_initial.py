@@ -1,8 +1,5 @@
 """The schema of the first release.
 
-Revision 0027: the steps 0001 to 0027 of the versions before 0.1.0 in one, so that a database that
-these created at 0027 is up to date.
-
 - No index of `runs` names a column that a completion changes, and two thirds of each page are left
   free. So assigning and completing are HOT updates (docs/decisions, "Live runs and waiting runs").
 - No foreign keys on busy tables: each insert would lock a row of the parent table.
@@ -11,12 +8,12 @@ these created at 0027 is up to date.
 
 from alembic import op
 
-revision = "0027"
+revision = "0100"
 down_revision = None
 branch_labels = None
 depends_on = None
 
-compatible_from = "0027"
+compatible_from = "0100"
 """The oldest revision whose code works on this schema. Each step names it: one that only adds
 keeps that of the step before; one that removes or changes what older code reads or writes names
 the oldest that doesn't use it (docs/decisions, "Schema compatibility"). `schedd migrate` stores
@@ -28,7 +25,7 @@ CREATE TABLE schema_compatibility (
     one bool PRIMARY KEY DEFAULT true CHECK (one),
     compatible_from text NOT NULL
 );
-INSERT INTO schema_compatibility (compatible_from) VALUES ('0027');
+INSERT INTO schema_compatibility (compatible_from) VALUES ('0100');
 
 CREATE TABLE cluster (
     one bool PRIMARY KEY DEFAULT true CHECK (one),
@@ -333,7 +330,7 @@ CREATE TABLE runs (
     excluded_by text,                   -- of SKIPPED (CALENDAR): the calendar, in words
     backfill uuid,                      -- the backfill that created it
     redrive_of uuid,                    -- the failed run that it repeats
-    told_late bool NOT NULL DEFAULT false,  -- its late start was notified
+    late_notified bool NOT NULL DEFAULT false,  -- its late start was notified
     parent uuid,                        -- of a broadcast's child: the broadcast
     target text,                        -- of a broadcast's child: its worker
     children int,                       -- of a broadcast that has begun
@@ -421,19 +418,19 @@ CREATE TABLE dead_letters (
     fingerprint text NOT NULL,
     died_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     redrive uuid,                       -- the redrive that has chosen it
-    settled text,                       -- REDRIVEN or DISCARDED; NULL: unresolved
-    settled_at timestamptz,
-    settled_by text NOT NULL DEFAULT '',
+    resolution text,                       -- REDRIVEN or DISCARDED; NULL: it waits
+    resolved_at timestamptz,
+    resolved_by text NOT NULL DEFAULT '',
     became uuid,                        -- the run that repeats it
     note text NOT NULL DEFAULT ''
 );
 CREATE INDEX dead_letters_newest ON dead_letters (scheduled_at, run_id);
 CREATE INDEX dead_letters_job ON dead_letters (job_id, scheduled_at);
-CREATE INDEX dead_letters_waiting ON dead_letters (scheduled_at, run_id) WHERE settled IS NULL;
+CREATE INDEX dead_letters_waiting ON dead_letters (scheduled_at, run_id) WHERE resolution IS NULL;
 CREATE INDEX dead_letters_redrive ON dead_letters (redrive, scheduled_at, run_id)
     WHERE redrive IS NOT NULL;
-CREATE INDEX dead_letters_promised ON dead_letters (redrive, scheduled_at, run_id)
-    WHERE redrive IS NOT NULL AND settled IS NULL;
+CREATE INDEX dead_letters_queued ON dead_letters (redrive, scheduled_at, run_id)
+    WHERE redrive IS NOT NULL AND resolution IS NULL;
 
 CREATE TABLE redrives (
     redrive_id uuid PRIMARY KEY,
@@ -483,7 +480,7 @@ NOTIFICATIONS = """
 CREATE TABLE notices (                  -- the state of a job between two notifications
     job_id uuid PRIMARY KEY,
     failures int NOT NULL DEFAULT 0,    -- consecutive failures
-    told bool NOT NULL DEFAULT false,   -- one of these failures was notified
+    notified bool NOT NULL DEFAULT false,  -- one of these failures was notified
     failure_at timestamptz,             -- for each kind: the time of the last or the next one
     dead_letter_at timestamptz,
     recovery_at timestamptz,
