@@ -23,7 +23,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final
 
-BEFORE: Final = "af3864dde7eb0ba5af0959fc6dcbceb54d8b915d"
+BEFORE: Final = "e02edb8d0cdc96afaeb613963a44413304267217"
 """The commit that counts as N-1; the tag of the last release, once there is one. With it changes
 `tests/golden` (`python -m support.golden`, from the folder `tests`)."""
 
