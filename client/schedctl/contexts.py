@@ -58,7 +58,7 @@ def path() -> Path:
 
 
 def load() -> Contexts:
-    """Return all contexts; none if there is no file.
+    """Return all contexts; none if there isn't a file.
 
     Raises:
         Misconfigured: the file can't be read or isn't valid.

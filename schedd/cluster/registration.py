@@ -126,7 +126,7 @@ def _describe(entry: CoordinationEntry) -> str:
     try:
         member = decode_member(entry)
     except InvalidValue:
-        return "something that is no member"
+        return "an entry that isn't a member"
     return f"tenure {member.tenure} at {member.grpc}"
 
 

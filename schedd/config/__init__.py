@@ -188,7 +188,7 @@ def _untrusted(proxy: str) -> str:
 
 
 def _unnamed(host: str) -> str:
-    return "" if _HOST_NAME.fullmatch(host) else f"{host!r} is no name of a host"
+    return "" if _HOST_NAME.fullmatch(host) else f"{host!r} isn't a valid host name"
 
 
 def _unread(key: str, address: str) -> Iterator[ConfigProblem]:

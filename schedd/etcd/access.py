@@ -121,9 +121,9 @@ def _against(encrypted: bool, endpoint: str) -> str:
     scheme, _, address = endpoint.rpartition("://")
     address = address.rstrip("/")
     if not _PORT.fullmatch(address.rpartition(":")[2]):
-        return "an endpoint has no port, or one that is no number; write host:port"
+        return "an endpoint has no port, or an invalid one; write host:port"
     if scheme not in {"", "http", "https"}:
-        return f"{endpoint!r} is no endpoint; write host:port"
+        return f"{endpoint!r} isn't a valid endpoint; write host:port"
     if scheme == "https" and not encrypted:
         return f"{endpoint!r} needs TLS, and none is configured"
     if scheme == "http" and encrypted:

@@ -99,9 +99,12 @@ def test_addresses_that_others_are_told_are_read_too() -> None:
         ("h:0", "port 0 can't be reached"),
         ("0.0.0.0:7420", "0.0.0.0 can't be reached"),
         ("[::]:7420", ":: can't be reached"),
-        ("a b:7420", "address 'a b:7420' is not host:port: 'a b' is no host"),
-        ("a\nb:7420", r"address 'a\nb:7420' is not host:port: 'a\nb' is no host"),
-        ("256.0.0.1:7420", "address '256.0.0.1:7420' is not host:port: '256.0.0.1' is no host"),
+        ("a b:7420", "address 'a b:7420' is not host:port: 'a b' isn't a valid host"),
+        ("a\nb:7420", r"address 'a\nb:7420' is not host:port: 'a\nb' isn't a valid host"),
+        (
+            "256.0.0.1:7420",
+            "address '256.0.0.1:7420' is not host:port: '256.0.0.1' isn't a valid host",
+        ),
     ],
 )
 def test_others_are_told_an_address_that_they_can_reach(wrong: str, said: str) -> None:
@@ -154,7 +157,7 @@ def test_who_etcd_is_asked_as_stands_in_no_endpoint_and_is_not_repeated(endpoint
 )
 def test_no_endpoint_is_repeated_that_has_no_port(endpoint: str) -> None:
     [said] = map(str, Etcd(endpoints=("a:1", endpoint)).faults())
-    assert said == "endpoints: an endpoint has no port, or one that is no number; write host:port"
+    assert said == "endpoints: an endpoint has no port, or an invalid one; write host:port"
 
 
 def test_two_listeners_have_no_one_port() -> None:
@@ -170,7 +173,7 @@ def test_two_listeners_have_no_one_port() -> None:
     ("etcd", "said"),
     [
         (Etcd(endpoints=()), "endpoints: no server is given; write host:port"),
-        (Etcd(endpoints=("a:1", "x://a:1")), "endpoints: 'x://a:1' is no endpoint; write"),
+        (Etcd(endpoints=("a:1", "x://a:1")), "endpoints: 'x://a:1' isn't a valid endpoint; write"),
         (Etcd(endpoints=("a:0",)), "endpoints: port 0 isn't valid: 'a:0'"),
         (Etcd(endpoints=("http://a b:1",)), "endpoints: address 'a b:1' is not host:port: 'a b'"),
         (Etcd(endpoints=("256.0.0.1:1",)), "endpoints: address '256.0.0.1:1' is not host:port"),
@@ -217,8 +220,8 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         (
             *("ca", "prose", "prose"),
             [
-                "etcd.cert: FOLDER/prose is no certificate",
-                "etcd.key: FOLDER/prose is no private key",
+                "etcd.cert: FOLDER/prose isn't a readable certificate (PEM)",
+                "etcd.key: FOLDER/prose isn't a readable private key (PEM)",
             ],
         ),
         ("ca", "cert", "another", ["etcd.key: FOLDER/other.key is the key of another certificate"]),
@@ -319,10 +322,10 @@ def test_proxies_and_names_of_hosts_are_read_before_anything_listens() -> None:
     assert not ListenConfig().proxies().trusts("127.0.0.1"), "nobody by default"
     for wrong in ("everybody", "10.0.0.1/8", "0.0.0.0/0"):
         [said] = map(str, ListenConfig(trusted_proxies=(wrong,)).faults())
-        assert re.match(r"trusted_proxies: .*no address|.*is everybody", said)
+        assert re.match(r"trusted_proxies: .*valid address|.*is everybody", said)
     for wrong in ("*", "a.example.com:7421", "", "http://a"):
         [said] = map(str, ListenConfig(host_names=(wrong,)).faults())
-        assert said.endswith("is no name of a host")
+        assert said.endswith("isn't a valid host name")
 
 
 @pytest.mark.parametrize("key", ["trusted_proxies", "host_names"])

@@ -97,7 +97,7 @@ def _read(field: str, name: str, allowed: Sequence[Path]) -> str:
         if not _below(str(Path(f"/proc/self/fd/{fd}").readlink()), folders):
             raise ValueError(f"{field}: {name} isn't below {' or '.join(map(str, allowed))}")
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ValueError(f"{field}: {name} is no file")
+            raise ValueError(f"{field}: {name} isn't a file")
         with os.fdopen(fd, "rb", closefd=False) as file:
             data = file.read(LONGEST + 1)
     finally:

@@ -143,7 +143,7 @@ def split_address(address: str) -> tuple[str, int]:
     if not host or "/" in host:
         raise ValueError(f"address {address!r} is not host:port")
     if not (_is_v6(host) if bracketed else _may_be_host(host)):
-        raise ValueError(f"address {address!r} is not host:port: {host!r} is no host")
+        raise ValueError(f"address {address!r} is not host:port: {host!r} isn't a valid host")
     return host, int(port)
 
 

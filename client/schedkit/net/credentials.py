@@ -98,11 +98,11 @@ def _unusable(name: str, file: Path) -> str:
     if name == "ca" and not _authorities(file):
         return f"{file} has no authority's certificate in it (PEM)"
     if name == "cert" and _certificate(content) is None:
-        return f"{file} is no certificate that can be read (PEM)"
+        return f"{file} isn't a readable certificate (PEM)"
     if name == "key" and b"ENCRYPTED" in content:
         return f"{file} is encrypted: give a key without a passphrase"
     if name == "key" and b"PRIVATE KEY-----" not in content:
-        return f"{file} is no private key (PEM)"
+        return f"{file} isn't a readable private key (PEM)"
     return ""
 
 

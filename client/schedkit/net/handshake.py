@@ -74,7 +74,7 @@ def out_of_time(tls: TLS) -> str:
 
     Raises:
         Misconfigured: one of the files can't be read.
-        ValueError: it is no certificate.
+        ValueError: it isn't a certificate.
     """
     _, cert, _ = tls.read()
     why = _untimely(cert) if cert is not None else ""

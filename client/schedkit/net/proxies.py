@@ -72,7 +72,7 @@ def _network(text: str) -> _Network:
     try:
         network = ip_network(text)
     except ValueError as error:
-        raise ValueError(f"{text!r} is no address or network: {error}") from None
+        raise ValueError(f"{text!r} isn't a valid address or network: {error}") from None
     if not network.prefixlen:
         raise ValueError(f"{text!r} is everybody: name the proxies")
     return network

@@ -71,7 +71,7 @@ def open_objects(url: str, options: Mapping[str, str] | None = None) -> Objects:
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
-        raise Misconfigured(f"the result store {url!r} is no URL, such as {DEFAULT_URL}")
+        raise Misconfigured(f"the result store {url!r} isn't a valid URL, such as {DEFAULT_URL}")
     if scheme == "file":
         from schedkit.objects.files import Files
 
@@ -111,7 +111,7 @@ def _word(namespace: str) -> str:
 def checked(key: str) -> str:
     """The key itself. Raises ValueError where it isn't one."""
     if not _KEY.fullmatch(key):
-        raise ValueError(f"{key[:200]!r} is no key of an object")
+        raise ValueError(f"{key[:200]!r} isn't a valid object key")
     return key
 
 

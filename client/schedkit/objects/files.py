@@ -61,7 +61,7 @@ class Files:
                 file = os.open(name, _READ, dir_fd=folder)
                 try:
                     if not stat.S_ISREG(os.fstat(file).st_mode):
-                        raise StoreAway(f"{key} is no file")
+                        raise StoreAway(f"{key} isn't a file")
                     return _pread(file, start, length)
                 finally:
                     os.close(file)

@@ -268,7 +268,7 @@ def read_payload(value: Any, strings: bool) -> str | bytes:
         value = _typed(value)
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        text.encode()  # half of a surrogate pair is no text
+        text.encode()  # half of a surrogate pair isn't text
         check_depth(value)
         return text
     except TooDeep as deep:
@@ -276,7 +276,7 @@ def read_payload(value: Any, strings: bool) -> str | bytes:
     except RecursionError:
         raise InvalidText(str(TooDeep())) from None
     except (TypeError, ValueError) as error:
-        raise InvalidText(f"is no JSON: {error}") from None
+        raise InvalidText(f"isn't valid JSON: {error}") from None
 
 
 def _typed(value: Any) -> Any:

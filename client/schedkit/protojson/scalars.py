@@ -100,21 +100,21 @@ def read_instant(value: Any) -> Timestamp:
     else:
         if not isinstance(value, str) or not _INSTANT.fullmatch(value):
             raise InvalidText(
-                f"{shown(value)} is no instant; write RFC 3339 with the offset, "
+                f"{shown(value)} isn't a valid time; write RFC 3339 with the offset, "
                 "such as 2026-01-31T09:00:00Z"
             )
         try:
             at = datetime.fromisoformat(value.upper())
         except ValueError as error:
             problem = "its offset is a day or more" if "offset" in str(error) else error
-            raise InvalidText(f"{shown(value)} is no instant: {problem}") from None
+            raise InvalidText(f"{shown(value)} isn't a valid time: {problem}") from None
     if at.tzinfo is None:
         raise InvalidText(f"{shown(value)} has no time zone")
     stamp = Timestamp()
     try:
         stamp.FromDatetime(at.astimezone(UTC))
     except (ValueError, OverflowError) as error:
-        raise InvalidText(f"{shown(value)} is no instant: {error}") from None
+        raise InvalidText(f"{shown(value)} isn't a valid time: {error}") from None
     return stamp
 
 
@@ -125,7 +125,7 @@ def read_duration(value: Any) -> Duration:
         return _bounded(length, value, value)
     if not isinstance(value, str):
         wanted = "write it as text with a unit, such as 90s, 10m or 1h30m"
-        raise InvalidText(f"{shown(value)} is no duration; {wanted}")
+        raise InvalidText(f"{shown(value)} isn't a valid duration; {wanted}")
     match = _SECONDS.fullmatch(value.strip())
     if match and int(match[2]) <= LONGEST:
         sign, whole, part = match.groups()
@@ -139,7 +139,9 @@ def read_duration(value: Any) -> Duration:
 def read_rate(value: Any) -> Rate:
     """`100/s`, `100/m`, `3/30s`: a whole number in a time."""
     if not isinstance(value, str):
-        raise InvalidText(f"{shown(value)} is no rate; write it as text, such as 100/s or 100/m")
+        raise InvalidText(
+            f"{shown(value)} isn't a valid rate; write it as text, such as 100/s or 100/m"
+        )
     count, per = rate.parse(value)
     if count.denominator != 1:
         raise InvalidText(f"{shown(value)}: must be a whole number in a time; 2.5/s is 5/2s")
@@ -179,7 +181,7 @@ def read_bytes(value: Any) -> bytes:
             return base64.b64decode(value, validate=True)
         except binascii.Error:
             pass
-    raise InvalidText(f"{shown(value)} is no base64")
+    raise InvalidText(f"{shown(value)} isn't valid base64")
 
 
 def read_string(value: Any) -> str:
@@ -189,7 +191,7 @@ def read_string(value: Any) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidText("holds half of a surrogate pair, which is no text") from None
+        raise InvalidText("holds half of a surrogate pair, which isn't text") from None
     return str(value)
 
 

@@ -34,7 +34,7 @@ def parse(text: str) -> timedelta:
         if _BARE.fullmatch(trimmed):
             raise ValueError(f"duration {text!r} needs a unit, such as {trimmed}s or {trimmed}m")
         raise ValueError(
-            f"{text!r} is no duration; write whole numbers with units w, d, h, m, s, ms, "
+            f"{text!r} isn't a valid duration; write whole numbers with units w, d, h, m, s, ms, "
             "greatest first, such as 90s, 1h30m or 250ms"
         )
     millis = sum(int(match[unit] or 0) * size for unit, size in _READ.items())

@@ -68,7 +68,7 @@ def loads(
     Raises:
         TooDeep: it may be JSON, and is nested too deeply.
         TooMany: it may be JSON, of too many values.
-        ValueError: it is no JSON.
+        ValueError: it isn't valid JSON.
     """
     if not any_width:
         check_width(text)
@@ -125,7 +125,7 @@ def _check_text(value: Any) -> None:
     try:
         json.dumps(value, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError:
-        raise ValueError("a text holds half of a surrogate pair, which is no text") from None
+        raise ValueError("a text holds half of a surrogate pair, which isn't text") from None
 
 
 def _within(value: Any) -> Iterable[Any]:
@@ -142,4 +142,4 @@ def _finite(text: str) -> float:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} isn't valid JSON")

@@ -53,4 +53,4 @@ def render(count: int, per: timedelta) -> str:
 
 
 def _no_rate(text: str) -> ValueError:
-    return ValueError(f"{text!r} is no rate: write 100/s, 6/m or 90/h")
+    return ValueError(f"{text!r} isn't a valid rate: write 100/s, 6/m or 90/h")

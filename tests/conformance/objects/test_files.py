@@ -117,7 +117,7 @@ def test_empty_folders_go_with_the_last_file(tmp_path: Path, store: Files, sourc
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("results", "is no URL"),
+        ("results", "isn't a valid URL"),
         ("file://results", "absolute folder"),
         ("file:///a/../b", "absolute folder"),
         ("ftp://host/path", "of no kind"),

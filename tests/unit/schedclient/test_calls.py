@@ -159,7 +159,7 @@ async def test_a_form_in_the_place_of_the_name_is_told_as_what_it_is(client: Cli
 
 @pytest.mark.parametrize("payload", [float("nan"), float("inf"), [[]] * 2 + [{"a": 1e999}]])
 async def test_a_payload_that_is_no_json_is_never_sent(client: Client, member: Scripted, payload):
-    with pytest.raises(InvalidArgument, match="is no JSON"):
+    with pytest.raises(InvalidArgument, match="isn't valid JSON"):
         await client.jobs.trigger("etl", payload)
     assert member.requests == []
 

@@ -179,4 +179,4 @@ def test_cron_explain_says_what_is_wrong_with_what_is_excluded(offline, home):
     file.write_text("kind: calendar\nname: x\ndates: [2026-02-30]\n")
     ended = offline("cron", "explain", "0 9 * * *", "--calendar", str(file))
     assert ended.code == 2
-    assert "wrong.yaml:1: dates[0]: '2026-02-30' is no date" in ended.err
+    assert "wrong.yaml:1: dates[0]: '2026-02-30' isn't a valid date" in ended.err

@@ -514,9 +514,9 @@ async def test_what_doesnt_say_which_is_refused_before_it_is_sent(
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        (("--all", "--rate", "fast"), "is no rate: write 100/s, 6/m or 90/h"),
+        (("--all", "--rate", "fast"), "isn't a valid rate: write 100/s, 6/m or 90/h"),
         (("--all", "--rate", "0"), "must be more than 0"),
-        (("--all", "--rate", "-3"), "is no rate"),
+        (("--all", "--rate", "-3"), "isn't a valid rate"),
         (("r", "--rate", "3"), "--rate can't be combined with RUN"),
         (("r", "--dry-run"), "--dry-run can't be combined with RUN"),
         (("r", "--payload", "{"), "--payload isn't valid JSON"),

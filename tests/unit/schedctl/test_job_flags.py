@@ -121,7 +121,7 @@ async def test_what_an_executor_of_others_is_to_do_goes_with_its_name(ctl, membe
 @pytest.mark.parametrize(
     ("flag", "told"),
     [
-        ("--limit-memory=64MB", "'64MB' is no size"),
+        ("--limit-memory=64MB", "'64MB' isn't a valid size"),
         ("--limit-files=0", "--limit-files: 0 isn't a valid limit"),
         ("--limit-processes=many", "--limit-processes"),
     ],

@@ -60,12 +60,12 @@ def test_years_past_2049_are_written_otherwise_and_read_as_well(tmp_path: Path) 
     ],
 )
 def test_what_is_none_is_refused(pem: bytes) -> None:
-    with pytest.raises(ValueError, match="no certificate that can be read"):
+    with pytest.raises(ValueError, match="readable certificate"):
         not_after(pem)
 
 
 def test_one_that_is_cut_short_is_refused(tmp_path: Path) -> None:
     der = ssl.PEM_cert_to_DER_cert(issued(tmp_path, 2).decode())
     for end in range(0, 200, 7):
-        with pytest.raises(ValueError, match="no certificate that can be read"):
+        with pytest.raises(ValueError, match="readable certificate"):
             not_after(ssl.DER_cert_to_PEM_cert(der[:end]).encode())

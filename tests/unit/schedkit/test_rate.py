@@ -41,7 +41,7 @@ def test_a_bare_number_has_the_unit_that_its_reader_says_or_is_refused() -> None
     "text", ["", "/", "100/", "/m", "-3/s", "fast", "1e3/s", "5/5", "5/w", "5/m/s", "٣/s", "5/-1s"]
 )
 def test_what_has_two_readings_or_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no rate: write 100/s, 6/m or 90/h"):
+    with pytest.raises(ValueError, match=r"isn't a valid rate: write 100/s, 6/m or 90/h"):
         parse(text)
 
 

@@ -239,4 +239,4 @@ async def test_a_step_that_has_to_be_tried_again_measures_the_window_where_it_fi
 
     [made] = rows.rows.values()
     first = min(made, key=lambda run: run.due_at)
-    assert first.state is State.COALESCED, "it was inside, and is no instant that was missed"
+    assert first.state is State.COALESCED, "it was inside, and no time was missed"

@@ -1,4 +1,4 @@
-"""The body of a request: what is no JSON object, and what is too large."""
+"""The body of a request: what isn't a JSON object, and what is too large."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BODIES = dict(garbage.bodies())
     [
         (b"{", "isn't valid JSON"),
         (b"\xff", "isn't valid JSON"),
-        (b'{"a": NaN}', "NaN is no JSON"),
+        (b'{"a": NaN}', "NaN isn't valid JSON"),
         (b'{"a": 1, "a": 2}', "'a' is given twice"),
         (b"[1]", "must be an object"),
         (b"[" * 100_000, "nested too deeply: at most 100 levels"),

@@ -41,9 +41,11 @@ def test_what_is_wrong_with_fields_is_told_for_each() -> None:
         "two", reason="BAD", violations=[FieldViolation("cron[0]", "no")]
     )
     assert problems.of(wrong)["violations"] == [{"field": "cron[0]", "problem": "no"}]
-    form = FormErrors([Problem(("retry", "max"), "is no duration", "write 10m")])
+    form = FormErrors([Problem(("retry", "max"), "isn't a valid duration", "write 10m")])
     body = problems.of_form(form)
-    assert body["violations"] == [{"field": "retry.max", "problem": "is no duration (write 10m)"}]
+    assert body["violations"] == [
+        {"field": "retry.max", "problem": "isn't a valid duration (write 10m)"}
+    ]
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ def _day(text: str) -> int:
 
 
 def _no_date(text: str, hint: str) -> ScheduleError:
-    return ScheduleError("date", f"{text[:40]!r} is no date", hint)
+    return ScheduleError("date", f"{text[:40]!r} isn't a valid date", hint)
 
 
 def _weekday(text: str) -> int:

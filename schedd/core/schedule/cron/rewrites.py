@@ -312,7 +312,7 @@ def _crontab_line(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
         command = " ".join(rest)
         shown = command if len(command) <= 60 else f"{command[:59]}…"
         yield (
-            f"a line of a crontab: {shown!r} is no part of the schedule",
+            f"a line of a crontab: {shown!r} isn't part of the schedule",
             f"{rewrite}, and the command as shell; cron lint -f reads crontabs",
             rewrite,
         )
