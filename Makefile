@@ -26,7 +26,7 @@ PIP   := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 CHOSEN = $(if $(ROW),--row '$(ROW)')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test smoke model acceptance-full booted faces pictures faults faults-all faults-long mutants cron-long golden-diff golden-write bench lint gen clean
+.PHONY: help demo check quick test smoke model acceptance-full booted faces pictures faults faults-all faults-long mutants cron-long golden-diff golden-write bench lint gen clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -36,6 +36,12 @@ demo: $(VENV)/dev ## a cluster of real processes running real jobs; SECONDS=40 e
 
 test: $(VENV)/contrib ## the whole suite on real etcd, PostgreSQL and processes; TESTS=tests/unit narrows, JOBS=0 runs all in one process
 	$(BIN)/pytest $(TESTS) --numprocesses $(JOBS) --max-worker-restart 0 $(ARGS) || PYTHONPATH=tests $(BIN)/python -m support.repeated $$?
+
+check: $(VENV)/contrib ## lint, quick unit tests, properties with few examples, no server: under 90 seconds
+	@$(MAKE) --no-print-directory --jobs 2 lint quick
+
+quick: $(VENV)/contrib
+	CALENDAR_TRIALS=10 CRON_TRIPLES=300 FOREIGN_EXPRESSIONS=20 $(BIN)/pytest tests/unit tests/properties --ignore tests/unit/faults -m 'not slow' --numprocesses 2 --max-worker-restart 0 --quiet $(ARGS)
 
 smoke: $(VENV)/contrib ## each benchmark at its smallest, for whether it works: under 3 minutes
 	$(BIN)/pytest tests/smoke --numprocesses 2 --max-worker-restart 0 $(ARGS)

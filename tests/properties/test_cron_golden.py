@@ -14,6 +14,7 @@ def written() -> Golden:
     return golden.read()
 
 
+@pytest.mark.slow
 def test_what_was_written_is_still_so(written: Golden) -> None:
     found = list(golden.differences(written))
     assert not found, f"{len(found)} differences, the first: {found[0]} (make golden-diff)"
@@ -48,6 +49,7 @@ def test_clocks_that_move_are_told_with_the_instants_that_move_with_them(written
     assert all(one.startswith(f"'{text}' in {zone}: after 20") for one in told[2:])
 
 
+@pytest.mark.slow
 def test_a_field_and_an_instant_that_change_are_told(written: Golden) -> None:
     text, zone = "59/15 * * * *", "Europe/Riga"
     dialect, fields = written.fields[text]

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from uuid import UUID
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,6 +84,7 @@ class Ledger:
             assert sum(fire.late for fire in step.fires) <= 1
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(schedules, policies, jitters, looks, st.sampled_from([2, 5, 1000]))
 def test_each_due_instant_is_in_exactly_one_row(
@@ -113,6 +115,7 @@ def test_each_due_instant_is_in_exactly_one_row(
     assert len(set(ledger.fired)) == len(ledger.fired)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(schedules, jitters, seconds, st.integers(0, 3))
 def test_due_instants_keep_the_order_of_the_nominal_ones(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -256,6 +257,7 @@ async def test_a_wide_run_lends_its_age_to_no_younger_narrow_one_of_its_owner() 
     assert {key.run_id.int for key in cluster.given} == {2, 3, 4}
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(_PRIORITIES, st.integers(0, 2), st.integers(0, 400), st.integers(1, 4)),
@@ -282,6 +284,7 @@ def test_no_slot_lies_idle_while_a_run_waits_that_it_is_enough_for(
     assert all(desk.free < narrowest for desk in cluster.desks)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(_PRIORITIES, st.integers(0, 2), st.integers(1, 3)), max_size=12),
     st.integers(1, 3),
@@ -303,6 +306,7 @@ def test_whatever_slots_runs_take_none_is_forgotten(
     assert len(cluster.given) == len(runs), "none is handed out twice"
 
 
+@pytest.mark.slow
 @given(_RUNS, st.integers(1, 3), st.integers(0))
 def test_no_class_is_handed_out_before_a_better_one_that_waits_at_whichever_owner(
     runs: list[tuple[Priority, int, int]], workers: int, chance: int

@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import inf
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -170,6 +171,7 @@ _WHAT = st.sampled_from(["asks", "deal", "hear", "choose", "push", "drop", "take
 _STEPS = st.lists(st.tuples(_WHAT, st.integers(0, 2), st.integers(0, 5)), min_size=20, max_size=100)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 8), _STEPS)
 def test_what_is_pushed_within_a_promise_finds_its_slots_and_none_is_kept_for_nothing(
     slots: int, steps: list[tuple[str, int, int]]

@@ -75,6 +75,7 @@ model that changed meanwhile shows it elsewhere, and the search takes longer.
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_no_invariant_breaks_while_all_rules_hold(figure: Callable[[str], None]) -> None:
     first = 10_000 if os.environ.get("CI") else random.randrange(10_000, 10**9)
@@ -84,6 +85,7 @@ def test_no_invariant_breaks_while_all_rules_hold(figure: Callable[[str], None])
     figure(f"protocol model: {table.all_rules(tally)}; drawn from {first}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", Rule)
 def test_without_a_rule_an_invariant_breaks(rule: Rule) -> None:
     seeds = (BREAKS_AT.get(rule, 0), *range(WITHOUT_AT_MOST))
@@ -91,6 +93,7 @@ def test_without_a_rule_an_invariant_breaks(rule: Rule) -> None:
     assert any(outcome.broken for outcome in outcomes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [rule for rule in Rule if MEANINGS[rule].beside])
 def test_what_is_taken_out_beside_a_rule_isnt_what_breaks(rule: Rule) -> None:
     beside = taken_out(rule) - {rule}
@@ -117,6 +120,7 @@ def test_one_seed_is_one_trace() -> None:
     assert len(told()) > story.LAST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", ["0", "-3", "1.5", "many"])
 def test_fewer_seeds_than_one_are_refused(count: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Literal
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -96,6 +97,7 @@ def need_of(one: LiveRun) -> Need:
     return NEEDS[one.key.run_id.int % 2]
 
 
+@pytest.mark.slow
 @given(deeds)
 @settings(deadline=None, max_examples=300)
 def test_what_goes_goes_before_all_of_its_need_and_class(asked: list[Deed]) -> None:
@@ -117,6 +119,7 @@ def test_what_goes_goes_before_all_of_its_need_and_class(asked: list[Deed]) -> N
     assert len(world.queue) <= 2 * MOST * (len(NEEDS) + 1), "twice what each line keeps"
 
 
+@pytest.mark.slow
 @given(deeds)
 @settings(deadline=None, max_examples=100)
 def test_all_of_it_goes_in_the_end(asked: list[Deed]) -> None:
@@ -137,6 +140,7 @@ def test_all_of_it_goes_in_the_end(asked: list[Deed]) -> None:
     assert not world.queue.leaves_some
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(0, 40), max_size=40), st.lists(st.integers(0, 5), min_size=1, max_size=9)
 )

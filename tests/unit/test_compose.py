@@ -53,6 +53,7 @@ def mounts() -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "service"),
     [("schedd", name) for name in (*MEMBERS, "migrate")] + [("workerd",) * 2],
@@ -91,6 +92,7 @@ def test_members_believe_the_proxy_alone_which_writes_over_what_clients_say() ->
     assert "option forwardfor" not in PROXY, "it adds to what the client said"
 
 
+@pytest.mark.slow
 def test_a_variable_that_no_daemon_knows_would_be_told() -> None:
     wrong = {"PATH": os.environ["PATH"], **environment("m1"), "SCHEDD_LISTEN__HTPP": "x"}
     checked = subprocess.run(

@@ -114,6 +114,7 @@ ROWS = re.findall(r"^\| ([PMW]\d+(?:\.\d+)?) \|(.*)\|$", RULES, re.MULTILINE)
 TESTS = {file: file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rule", "row"), ROWS, ids=[rule for rule, _ in ROWS])
 def test_each_test_that_a_rule_of_the_protocol_lists_names_it_itself(
     written: dict[str, str], rule: str, row: str

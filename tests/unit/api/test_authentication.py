@@ -146,6 +146,7 @@ async def test_a_revocation_is_known_here_at_once_and_elsewhere_soon(
     assert await place.refused(text) == "TOKEN_REVOKED"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("away", ["refuses", "hangs"])
 async def test_who_was_known_lately_is_known_without_a_database_for_what_needs_none(
     away: str, monkeypatch: pytest.MonkeyPatch
@@ -276,6 +277,7 @@ async def test_who_isn_t_asked_is_anonymous() -> None:
     assert place.looked == 0
 
 
+@pytest.mark.slow
 async def test_what_is_remembered_is_bounded() -> None:
     place = Place()
     for number in range(MOST + 10):
@@ -303,6 +305,7 @@ async def test_verified_tokens_do_not_wait_for_unknown_ones(
     assert not place.authentication._unknown._waiting
 
 
+@pytest.mark.slow
 async def test_unknown_tokens_share_statements(monkeypatch: pytest.MonkeyPatch) -> None:
     place, sizes = Place(), []
     token, text = place.token()

@@ -42,6 +42,7 @@ async def test_a_read_that_gets_no_answer_ends_before_its_caller_gives_up_and_sa
     assert "doctor" in told.value.remedy
 
 
+@pytest.mark.slow
 async def test_a_read_ends_within_3_s_once_postgresql_is_silent_to_this_member() -> None:
     began = boottime()
     with pytest.raises(MemberUnavailableError, match="PostgreSQL timed out: no answer within"):
@@ -50,6 +51,7 @@ async def test_a_read_ends_within_3_s_once_postgresql_is_silent_to_this_member()
     assert boottime() - began < 3
 
 
+@pytest.mark.slow
 async def test_a_slow_read_goes_on_while_postgresql_answers_others() -> None:
     async with deadlines.read(20.0, boottime):
         await asyncio.sleep(deadlines.SILENT_FOR + 0.3)

@@ -139,6 +139,7 @@ async def test_however_many_watch_it_is_looked_at_for_all_of_them() -> None:
     assert not shared._watched
 
 
+@pytest.mark.slow
 async def test_many_that_one_look_shows_are_looked_at_as_one_and_each_is_told_of_its_own() -> None:
     things, shared = Things(1000), ObjectSnapshots()
     streams = [things.watched(shared, which) for which in range(200)]
@@ -166,6 +167,7 @@ async def test_many_that_one_look_shows_are_looked_at_as_one_and_each_is_told_of
     assert not shared._watched
 
 
+@pytest.mark.slow
 async def test_what_costs_much_is_looked_at_seldom_however_many_watch() -> None:
     dear, shared = Dear(0.05), ObjectSnapshots()
     watching = [asyncio.ensure_future(dear.watched(shared)) for _ in range(3)]
@@ -178,6 +180,7 @@ async def test_what_costs_much_is_looked_at_seldom_however_many_watch() -> None:
     assert min(dear.rests[2:]) >= 10 * 0.05 * 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rests", "most"), [(True, 0.1), (False, 10.0)])
 async def test_it_is_looked_at_again_soon_enough(
     monkeypatch: pytest.MonkeyPatch, *, rests: bool, most: float

@@ -179,6 +179,7 @@ async def test_a_stream_outlasts_a_database_that_is_away_and_no_revocation_beyon
         assert await refused(reading) == "TOKEN_REVOKED"
 
 
+@pytest.mark.slow
 async def test_all_streams_of_a_member_share_one_look_in_a_while(
     stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:

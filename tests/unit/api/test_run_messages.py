@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 from dataclasses import replace
 
+import pytest
+
 from schedd.api.runs.run_messages import RunMessages
 from schedd.core.runs.change_stream import Change
 from schedd.core.runs.lifecycle import State
@@ -38,6 +40,7 @@ def test_of_the_same_version_another_record_is_another_event() -> None:
     assert messages.of(renamed, None, "").run.job == "renamed"
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_of_a_change_that_nobody_has() -> None:
     messages, change = RunMessages(), Change(record(1), 7)
     messages.of(change, None, "")

@@ -76,6 +76,7 @@ async def test_what_waits_and_is_revoked_never_starts(stream: Stream) -> None:
     assert stream.results == []
 
 
+@pytest.mark.slow
 async def test_one_that_lasts_is_held_meanwhile(member: FakeMember) -> None:
     async for stream in attached(member, 1.0):
         key = await stream.assign()

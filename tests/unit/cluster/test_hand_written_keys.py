@@ -44,6 +44,7 @@ async def test_an_election_key_written_by_hand_is_deleted_and_a_member_leads(
     assert len(said) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["members/x", "members/", "workers/y", "heir", "stray/\udcff"])
 async def test_garbage_under_a_key_neither_ends_nor_stalls_a_member(
     key: str, caplog: pytest.LogCaptureFixture
@@ -60,6 +61,7 @@ async def test_garbage_under_a_key_neither_ends_nor_stalls_a_member(
     assert len(said) <= len("abc") + 1, "once for each member"
 
 
+@pytest.mark.slow
 async def test_a_map_of_a_far_term_is_replaced_by_a_leader_of_a_later_term():
     """Members follow no map of a lower term: else all would keep to this one."""
     async with TwinCluster("a", "b") as cluster:

@@ -95,6 +95,7 @@ async def test_a_member_whose_key_was_deleted_gives_its_tenure_up() -> None:
         await cluster.settled()
 
 
+@pytest.mark.slow
 async def test_a_member_whose_row_was_fenced_comes_back_under_a_new_tenure() -> None:
     async with TwinCluster("a", "b") as cluster:
         await cluster.settled()
@@ -189,6 +190,7 @@ async def test_two_daemons_of_one_name_are_never_both_members() -> None:
         await cluster.settled("second")
 
 
+@pytest.mark.slow
 async def test_a_map_of_a_lower_term_moves_nothing() -> None:
     async with TwinCluster("a", "b") as cluster:
         await cluster.settled()
@@ -215,6 +217,7 @@ async def test_a_registration_whose_answer_was_lost_is_undone_and_tried_again() 
         assert len(cluster.etcd.leases) == 1
 
 
+@pytest.mark.slow
 async def test_a_shard_that_a_transaction_found_lost_is_taken_anew() -> None:
     async with TwinCluster("a") as cluster:
         await cluster.settled()
@@ -243,6 +246,7 @@ async def test_a_new_timeline_of_the_database_makes_every_member_take_over_again
         assert {row.timeline for row in cluster.rows.shards.values()} == {2}
 
 
+@pytest.mark.slow
 async def test_who_is_about_to_take_anew_doesnt_lead_before(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -276,6 +280,7 @@ async def test_who_is_about_to_take_anew_doesnt_lead_before(
         assert cluster.rows.term == term
 
 
+@pytest.mark.slow
 async def test_a_database_that_went_back_is_judged_by_a_new_term_before_anyone_owns_a_shard() -> (
     None
 ):
@@ -310,6 +315,7 @@ async def test_a_database_that_went_back_is_judged_by_a_new_term_before_anyone_o
         assert len(cluster.rows.takings) > taken
 
 
+@pytest.mark.slow
 async def test_what_a_member_owns_without_knowing_is_set_right() -> None:
     async with TwinCluster("a", "b") as cluster:
         await cluster.settled()
@@ -325,6 +331,7 @@ async def test_what_a_member_owns_without_knowing_is_set_right() -> None:
         await cluster.settled()
 
 
+@pytest.mark.slow
 async def test_a_member_cut_from_the_database_alone_leaves_its_shards_to_the_others() -> None:
     async with TwinCluster("a", "b", "c") as cluster:
         await cluster.settled()
@@ -349,6 +356,7 @@ async def test_the_beginning_of_a_tenure_is_told_with_its_id(
     assert line.tenure == tenure
 
 
+@pytest.mark.slow
 async def test_an_outage_of_the_database_for_all_ends_no_tenure() -> None:
     async with TwinCluster("a", "b") as cluster:
         await cluster.settled()
@@ -373,6 +381,7 @@ async def test_an_outage_of_the_database_for_all_ends_no_tenure() -> None:
         assert cluster.rows.term == term
 
 
+@pytest.mark.slow
 async def test_shards_go_where_workers_are() -> None:
     """P4.6: a member says whether it has some, and the leader heeds it."""
     async with TwinCluster("a", "b") as cluster:
@@ -399,6 +408,7 @@ async def test_a_member_registers_before_its_tenure_has_a_row() -> None:
     assert keys == [True]
 
 
+@pytest.mark.slow
 async def test_a_member_whose_database_is_away_doesnt_campaign() -> None:
     """M10: it couldn't open a term."""
     async with TwinCluster("a") as cluster:

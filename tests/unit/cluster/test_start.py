@@ -55,6 +55,7 @@ async def test_a_bug_at_the_start_comes_out(daemon: Daemon):
         await once_available(look, "PostgreSQL", daemon)
 
 
+@pytest.mark.slow
 async def test_it_is_started_once_etcd_has_answered_and_says_what_keeps_it_from_being_ready(
     tmp_path: Path,
 ):

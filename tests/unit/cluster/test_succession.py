@@ -6,6 +6,8 @@ import asyncio
 import time
 from uuid import UUID, uuid4
 
+import pytest
+
 from schedd.cluster.leader.transfer import HEIR_TIMEOUT, LeadershipTransfers
 from schedd.core.cluster.coordination import Get, Put
 from schedd.core.cluster.membership import HEIR, ClusterView, Heir, encode_heir
@@ -58,6 +60,7 @@ async def test_the_named_member_leads_under_a_higher_term_whichever_member_is_as
             assert HEIR not in cluster.etcd.entries, "the wish ends with the victory"
 
 
+@pytest.mark.slow
 async def test_no_shard_moves_with_leadership() -> None:
     async with TwinCluster("a", "b", "c") as cluster:
         await settled(cluster)
@@ -71,6 +74,7 @@ async def test_no_shard_moves_with_leadership() -> None:
         assert dict(cluster.rows.shards) == rows
 
 
+@pytest.mark.slow
 async def test_an_heir_that_died_holds_the_others_up_only_for_a_while() -> None:
     """P2.8: a wish alone must not leave the cluster without a leader."""
     async with TwinCluster("a", "b", "c") as cluster:

@@ -61,6 +61,7 @@ ROWS = st.lists(
 SOME = st.sets(st.sampled_from(INSTANTS))
 
 
+@pytest.mark.slow
 @given(ROWS, SOME, st.none() | st.sampled_from(INSTANTS), st.sampled_from(Rerun))
 def test_each_instant_is_either_run_or_left_out_in_its_order(
     rows: list[Ran], promised: set[datetime], ahead: datetime | None, rerun: Rerun
@@ -76,6 +77,7 @@ def test_each_instant_is_either_run_or_left_out_in_its_order(
     assert not live & set(chosen.instants)
 
 
+@pytest.mark.slow
 @given(ROWS, SOME, st.none() | st.sampled_from(INSTANTS))
 def test_who_asks_for_more_gets_no_less(
     rows: list[Ran], promised: set[datetime], ahead: datetime | None

@@ -287,6 +287,7 @@ def test_a_job_of_all_runs_those_that_are_open_and_no_other():
     assert [told(fold) for fold in plan.folds] == [("04 00:20", "CALENDAR", 2)]
 
 
+@pytest.mark.slow
 def test_a_step_through_very_many_borders_ends_early_and_goes_on_there():
     of = compiled("* * * * *", cron=("*/2 * * * *",))
     timer = of.following(at("2026-05-04T00:00"))

@@ -102,6 +102,7 @@ probes = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(probes)
 def test_it_never_goes_backwards(steps: list[tuple[float, float, float]]) -> None:
     time, at = begin(0.0, 0.1, told(0.05)), 0.1
@@ -116,6 +117,7 @@ def test_it_never_goes_backwards(steps: list[tuple[float, float, float]]) -> Non
     assert all(later - sooner >= -MICROSECOND for sooner, later in pairwise(shown))
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=30), st.randoms())
 def test_it_is_exact_to_the_best_round_trip_and_never_ahead(
     trips: list[float], random: Random

@@ -153,6 +153,7 @@ class TestHash:
             assert 1 <= hours[0] <= 4
         assert starts == set(range(15)), "every minute of the step gets its share"
 
+    @pytest.mark.slow
     def test_fields_are_hashed_apart(self) -> None:
         pairs = {tuple(times("H H * * * *", 1, f"ns/{number}")) for number in range(500)}
         assert len(pairs) > 300

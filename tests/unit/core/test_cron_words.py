@@ -76,6 +76,7 @@ _DAYS_OF_MONTH = ("*", "?", "1", "31", "30,31", "1-31", "*/2", "*/31", "L", "LW"
 _DAYS_OF_WEEK = ("*", "?", "mon", "mon,wed", "mon-fri", "0-6", "*/2", "5L", "mon#5", "fri,mon#1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of_month", _DAYS_OF_MONTH)
 @pytest.mark.parametrize("of_week", _DAYS_OF_WEEK)
 @pytest.mark.parametrize("month", ["*", "2", "4,6"])

@@ -40,6 +40,7 @@ def test_segments_are_never_cut_near_a_change_but_at_it(name: str) -> None:
         assert not near, "else a repeated hour would lie in two segments, and be seen in one"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -17,6 +17,7 @@ RUNS, TOKENS = some.uuids().map(RunId), some.integers(0, 2**63 - 1).map(Token)
 ASSIGNMENTS = some.sets(some.tuples(RUNS, TOKENS), max_size=9)
 
 
+@pytest.mark.slow
 @given(ASSIGNMENTS, ASSIGNMENTS, ASSIGNMENTS)
 def test_what_was_told_is_there_and_nothing_else(
     waiting: set[At], running: set[At], spooled: set[At]

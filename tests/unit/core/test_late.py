@@ -44,6 +44,7 @@ def most_in(went: list[tuple[float, int]], seconds: float) -> int:
     )
 
 
+@pytest.mark.slow
 @given(st.sampled_from([0.5, 1.0, 7.0, 100.0, 1_000.0]), steps, st.floats(0, 20))
 def test_in_no_interval_more_goes_than_the_rate_and_one_burst(
     rate: float, looks: list[tuple[float, int, float]], seconds: float
@@ -57,6 +58,7 @@ def test_in_no_interval_more_goes_than_the_rate_and_one_burst(
     assert most_in(owner.went, seconds) <= rate * seconds + max(1.0, rate * BURST) + 1e-6
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from([7.0, 100.0]),
     st.lists(st.tuples(st.floats(0.01, 1), st.integers(0, 2)), min_size=2, max_size=80),

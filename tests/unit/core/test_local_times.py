@@ -116,6 +116,7 @@ def _walked(walk: walker.Walk, anchor: datetime, days: int) -> list[int]:
     return sorted(at for at in found if walk.start < at <= walk.end)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", ZONES)
 def test_an_interval_of_days_is_as_a_walk_through_real_time_shows_it(zone: str) -> None:
     random = Random(f"anchors/{zone}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from uuid import UUID
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -37,6 +38,7 @@ def test_jobs_spread_evenly_over_the_shards() -> None:
     assert min(counts.values()) > 60
 
 
+@pytest.mark.slow
 @given(weights)
 def test_every_shard_has_one_owner_if_anyone_may_own(members: dict[str, int]) -> None:
     able = {name for name, weight in members.items() if weight > 0}
@@ -45,12 +47,14 @@ def test_every_shard_has_one_owner_if_anyone_may_own(members: dict[str, int]) ->
     assert set(found) == (set(ALL_SHARDS) if able else set())
 
 
+@pytest.mark.slow
 @given(weights)
 def test_owners_agrees_with_owner_of(members: dict[str, int]) -> None:
     found = owners(members)
     assert all(found.get(shard) == owner_of(shard, members) for shard in ALL_SHARDS[:16])
 
 
+@pytest.mark.slow
 @given(weights, names, st.integers(1, 1000))
 def test_a_newcomer_only_takes(members: dict[str, int], name: str, weight: int) -> None:
     assume(name not in members)
@@ -58,6 +62,7 @@ def test_a_newcomer_only_takes(members: dict[str, int], name: str, weight: int) 
     assert all(after[shard] in (name, before.get(shard)) for shard in ALL_SHARDS)
 
 
+@pytest.mark.slow
 @given(weights, st.data())
 def test_a_leaver_only_gives(members: dict[str, int], data: st.DataObject) -> None:
     assume(sum(weight > 0 for weight in members.values()) > 1)
@@ -68,6 +73,7 @@ def test_a_leaver_only_gives(members: dict[str, int], data: st.DataObject) -> No
     assert moved == {shard for shard in ALL_SHARDS if before[shard] == leaver}
 
 
+@pytest.mark.slow
 @given(weights, st.data())
 def test_a_drain_is_a_leave(members: dict[str, int], data: st.DataObject) -> None:
     assume(members)
@@ -76,6 +82,7 @@ def test_a_drain_is_a_leave(members: dict[str, int], data: st.DataObject) -> Non
     assert owners({**members, name: 0}) == owners(others)
 
 
+@pytest.mark.slow
 @given(st.lists(names, min_size=2, max_size=8, unique=True))
 def test_equal_weights_share_within_five_deviations(members: list[str]) -> None:
     share = 1 / len(members)

@@ -24,6 +24,7 @@ maps = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(maps)
 def test_a_map_survives_the_way_through_etcd(shard_map: ShardMap) -> None:
     assert decode(encode(shard_map)) == shard_map

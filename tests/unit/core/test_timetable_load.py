@@ -153,6 +153,7 @@ def test_an_h_that_would_change_a_night_with_a_clock_change_isnt_given(expressio
     assert spread(expression, zone, "default/job") is None
 
 
+@pytest.mark.slow
 def test_ten_thousand_schedules_over_a_week_take_seconds():
     kinds = ("0 * * * *", "0 {h} * * *", "*/5 * * * *", "{m} {h} * * mon-fri", "H * * * *")
     entries = [

@@ -50,6 +50,7 @@ def seconds_of(layers, grid: Grid) -> list[int]:
     return first_of(layers, grid, 10**9)
 
 
+@pytest.mark.slow
 def test_they_are_those_that_an_expression_walks_through():
     draw = random.Random(SEED)
     for _ in range(200):

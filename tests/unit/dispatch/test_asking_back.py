@@ -154,6 +154,7 @@ async def test_past_its_start_by_it_is_left_to_the_heartbeats(member: Member) ->
     assert member.asked == []
 
 
+@pytest.mark.slow
 async def test_who_has_answered_is_not_asked_again_and_who_has_not_is(member: Member) -> None:
     """A run that has started is found by each scan as long as it runs."""
     started, unanswered = handed_out(BEFORE), handed_out(BEFORE, number=2)
@@ -163,6 +164,7 @@ async def test_who_has_answered_is_not_asked_again_and_who_has_not_is(member: Me
     assert member.line.revoked == [(unanswered.key.run_id, BEFORE)]
 
 
+@pytest.mark.slow
 async def test_a_worker_that_does_not_answer_keeps_the_others_waiting_for_a_second_at_most(
     member: Member,
 ) -> None:

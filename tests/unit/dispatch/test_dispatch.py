@@ -26,6 +26,7 @@ from support.runs import NOW, run, worker
 from support.wait import PATIENCE
 
 
+@pytest.mark.slow
 async def test_runs_that_no_worker_can_do_hold_nobody_up_and_ask_for_no_slots():
     world = World()
     line = world.attach(worker(), grant=2)
@@ -74,6 +75,7 @@ async def test_while_the_cluster_is_paused_nobody_is_asked_for_slots_and_nothing
     assert world.handed() == {1, 2, 3, 4}
 
 
+@pytest.mark.slow
 async def test_a_run_that_a_scan_puts_back_while_definitions_are_read_is_drafted_once(
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -137,6 +139,7 @@ async def test_an_edit_that_nobody_told_of_still_reaches_what_nobody_can_do():
     assert world.handed() == {1}
 
 
+@pytest.mark.slow
 async def test_a_hundred_thousand_that_wait_cost_a_round_nothing():
     world = World()
     world.attach(worker(slots=1), grant=0)

@@ -36,6 +36,7 @@ async def test_a_row_that_may_not_be_committed_is_pushed_to_no_worker() -> None:
     assert len(world.rows.drafts) == 1
 
 
+@pytest.mark.slow
 async def test_what_takes_too_long_for_the_database_is_tried_again_by_fewer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

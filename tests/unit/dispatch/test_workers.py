@@ -469,6 +469,7 @@ async def test_however_many_are_asked_back_their_workers_are_asked_once_and_a_fe
     assert max(tasks) < 50
 
 
+@pytest.mark.slow
 async def test_ok_waits_for_the_one_that_may_start_longest_of_those_without_an_answer(
     workers: WorkerRegistry, clock: SetClock
 ):

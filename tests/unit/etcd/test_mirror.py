@@ -98,6 +98,7 @@ def test_who_is_back_in_a_fresh_listing_was_not_deleted():
     assert again.followed().deleted == {}
 
 
+@pytest.mark.slow
 @given(
     writes=st.lists(
         st.tuples(st.sampled_from("abcdef"), st.none() | st.binary(max_size=2)), max_size=40

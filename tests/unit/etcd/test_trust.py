@@ -116,6 +116,7 @@ def test_an_answer_with_a_greater_ttl_counts():
     assert lease.until == 2 + 60 - 12
 
 
+@pytest.mark.slow
 @given(
     ttl=st.integers(3, 30),
     script=st.lists(

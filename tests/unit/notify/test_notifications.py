@@ -11,6 +11,8 @@ from datetime import timedelta
 from typing import cast
 from uuid import UUID
 
+import pytest
+
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Transactor
 from schedd.core.events import Event, NotificationsExpired, Notified
@@ -214,6 +216,7 @@ async def test_one_that_breaks_whoever_sends_it_ends_no_owner() -> None:
     assert told == {1001: "IndexError: string index out of range", 1002: ""}
 
 
+@pytest.mark.slow
 async def test_hundreds_of_receivers_that_never_answer_hold_up_nobody_else() -> None:
     """Once they are known to: nobody knows it of a new one."""
     world = World()
@@ -268,6 +271,7 @@ async def test_answers_are_kept_while_the_database_is_away() -> None:
     assert len(world.outbox.settled) == 3
 
 
+@pytest.mark.slow
 async def test_what_nobody_takes_is_tried_again_and_given_up_after_a_day() -> None:
     world = World()
     job = world.job(1, to(FINE))

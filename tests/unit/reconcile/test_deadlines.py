@@ -154,6 +154,7 @@ async def test_what_goes_on_meanwhile_stays() -> None:
     assert not world.told.runs
 
 
+@pytest.mark.slow
 async def test_what_was_told_of_and_not_ended_for_want_of_room_is_ended_at_the_next_look() -> None:
     world = World()
     for number in range(BATCH + 3):

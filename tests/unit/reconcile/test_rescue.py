@@ -569,6 +569,7 @@ async def test_after_a_scan_that_failed_all_is_read_again() -> None:
     assert waits in [*world.run_index.ready]
 
 
+@pytest.mark.slow
 async def test_that_nothing_can_be_read_is_said_once_however_long(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -57,6 +57,7 @@ def test_a_long_text_is_one_part() -> None:
     assert CREATE(sent.SerializeToString()) == sent
 
 
+@pytest.mark.slow
 def test_the_heartbeat_of_a_worker_with_25_000_runs_is_read() -> None:
     sent = workers.WorkerFrame()
     for token in range(1, 25_001):

@@ -123,6 +123,7 @@ def _kept_calls() -> int:
     return sum(type(one).__name__ in ("RPCState", "AbortError") for one in gc.get_objects())
 
 
+@pytest.mark.slow
 async def test_a_caller_that_makes_no_more_calls_than_it_may_is_refused_none(address: str) -> None:
     """Those that have ended don't count, though the core of grpcio takes them apart later."""
     async with calls.channel_to(address, **{"grpc.enable_retries": 0}) as channel:
@@ -153,6 +154,7 @@ async def test_a_request_that_is_too_long_is_told_so(channel: grpc.aio.Channel) 
         assert await calls.ask(channel, path, [bytes(5 << 20)]) == "RESOURCE_EXHAUSTED"
 
 
+@pytest.mark.slow
 async def test_a_call_that_the_core_has_ended_isn_t_answered_and_is_no_bug(
     address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -192,6 +194,7 @@ async def test_a_caller_that_hangs_up_on_an_answer_is_no_error_of_ours(
     assert [record.exc_info[1].args for record in caplog.records if record.exc_info] == [("ours",)]
 
 
+@pytest.mark.slow
 async def test_no_host_holds_more_health_streams_than_it_may(
     address: str, channel: grpc.aio.Channel
 ) -> None:
@@ -227,6 +230,7 @@ async def test_a_server_that_ends_by_itself_is_a_fault() -> None:
         await watched
 
 
+@pytest.mark.slow
 async def test_thousands_of_calls_that_wait_while_the_loop_stands_still_are_all_answered(
     address: str,
 ) -> None:

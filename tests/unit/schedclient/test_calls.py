@@ -164,6 +164,7 @@ async def test_a_payload_that_is_no_json_is_never_sent(client: Client, member: S
     assert member.requests == []
 
 
+@pytest.mark.slow
 async def test_a_payload_is_nested_at_most_so_deep(client: Client, member: Scripted):
     member.say("TriggerJob", PENDING)
     deep: list[object] = []

@@ -96,6 +96,7 @@ async def test_later_calls_go_by_the_new_certificate_and_earlier_ones_go_on(
         assert (await earlier).actor == first
 
 
+@pytest.mark.slow
 async def test_a_certificate_that_has_ended_is_told_by_its_name(
     authority: Authority, tmp_path: Path
 ) -> None:
@@ -109,6 +110,7 @@ async def test_a_certificate_that_has_ended_is_told_by_its_name(
         assert told.value.reason == "TLS_REFUSED"
 
 
+@pytest.mark.slow
 async def test_a_member_of_another_authority_is_told_as_one(
     authority: Authority, tmp_path: Path
 ) -> None:
@@ -123,6 +125,7 @@ async def test_a_member_of_another_authority_is_told_as_one(
             await client.access.identity()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secret", [None, "schedd_x"])
 async def test_who_has_no_certificate_is_told_so_and_of_the_port_for_tokens(
     authority: Authority, tmp_path: Path, secret: str | None
@@ -140,6 +143,7 @@ async def test_who_has_no_certificate_is_told_so_and_of_the_port_for_tokens(
     assert "listen.grpc_tokens" in told.value.remedy
 
 
+@pytest.mark.slow
 async def test_who_talks_in_the_clear_is_told_that_the_member_talks_tls(
     authority: Authority, tmp_path: Path
 ) -> None:
@@ -157,6 +161,7 @@ async def test_who_talks_in_the_clear_is_told_that_the_member_talks_tls(
             assert f"schedctl config set NAME --at {address} --ca FILE" in told.value.remedy
 
 
+@pytest.mark.slow
 async def test_who_talks_tls_is_told_that_the_member_talks_in_the_clear(
     authority: Authority, tmp_path: Path
 ) -> None:

@@ -70,6 +70,7 @@ def child(work):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_client_works_on_both_sides_of_a_fork(member: Scripted):
     told = program(
         member,
@@ -83,6 +84,7 @@ def test_a_client_works_on_both_sides_of_a_fork(member: Scripted):
     assert told.split() == ["r", "r", "r"]
 
 
+@pytest.mark.slow
 def test_a_new_client_works_in_a_child_of_a_process_that_made_calls(member: Scripted):
     told = program(
         member,
@@ -101,6 +103,7 @@ def test_a_new_client_works_in_a_child_of_a_process_that_made_calls(member: Scri
     assert told.split() == ["r"]
 
 
+@pytest.mark.slow
 def test_a_fork_waits_for_the_calls_of_other_threads(member: Scripted):
     told = program(
         member,
@@ -131,6 +134,7 @@ def test_a_fork_waits_for_the_calls_of_other_threads(member: Scripted):
     assert told.split() == ["r"] * 20
 
 
+@pytest.mark.slow
 def test_a_stream_continues_over_a_fork_and_the_child_makes_calls(member: Scripted):
     def end(request: runs.GetRunRequest) -> run_pb2.Run:
         if request.run_id == "other":
@@ -157,6 +161,7 @@ def test_a_stream_continues_over_a_fork_and_the_child_makes_calls(member: Script
     assert told.split() == ["RUNNING", "r", "r", "r", "SUCCEEDED"]
 
 
+@pytest.mark.slow
 def test_a_child_forked_during_a_call_is_refused_with_the_reason(member: Scripted):
     member.say("ListAttempts", lambda _: asyncio.Event().wait())
     told = program(
@@ -262,6 +267,7 @@ def test_a_thread_that_ended_is_replaced_by_the_next_call(member: Scripted):
         assert client.runs.get("r").run_id == "r"
 
 
+@pytest.mark.slow
 def test_a_call_whose_thread_blocks_ends_with_a_sentence(member: Scripted):
     with SyncClient(member.address, timeout=5) as client:
         client.runs.get("r")
@@ -277,6 +283,7 @@ def test_a_call_whose_thread_blocks_ends_with_a_sentence(member: Scripted):
             freed.set()
 
 
+@pytest.mark.slow
 def test_calls_at_exit_work_and_calls_during_shutdown_end(member: Scripted):
     told = program(
         member,

@@ -47,6 +47,7 @@ async def test_dead_endpoints_are_passed_by(member: Scripted):
             assert (await client.runs.get("r")).run_id == "r"
 
 
+@pytest.mark.slow
 async def test_a_silent_endpoint_is_passed_by(member: Scripted):
     member.say("GetRun", RUN)
     with socket.socket() as silent:
@@ -102,6 +103,7 @@ async def test_unavailable_for_ever_ends_at_the_deadline_as_what_it_is(member: S
         assert time.monotonic() - began < 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "reason", ["DATABASE_UNAVAILABLE", "DATABASE_SILENT", "DEPENDENCY_REJECTED"]
 )
@@ -186,6 +188,7 @@ async def test_no_answer_in_time_is_a_deadline(client: Client, member: Scripted)
     assert isinstance(told.value.__cause__, grpc.aio.AioRpcError), "what it came of"
 
 
+@pytest.mark.slow
 async def test_out_of_time_tells_who_was_waited_for_and_the_last_refusal(member: Scripted):
     member.say("TriggerJob", AWAY, hang)
     async with Client(member.address, timeout=1) as client:
@@ -208,6 +211,7 @@ async def test_a_change_that_may_have_been_made_isnt_told_as_refused(member: Scr
     assert (told.value.reason, told.value.remedy) == ("OUTCOME_UNKNOWN", "look first")
 
 
+@pytest.mark.slow
 async def test_what_a_member_said_of_an_unknown_outcome_outlives_a_silent_try(member: Scripted):
     member.say("TriggerJob", UNKNOWN, AWAY, hang)
     async with Client(member.address, timeout=1) as client:
@@ -216,6 +220,7 @@ async def test_what_a_member_said_of_an_unknown_outcome_outlives_a_silent_try(me
     assert told.value.reason == "OUTCOME_UNKNOWN"
 
 
+@pytest.mark.slow
 async def test_a_change_that_may_have_been_made_isnt_told_as_never_sent(member: Scripted):
     asked_again = asyncio.Event()
 
@@ -232,6 +237,7 @@ async def test_a_change_that_may_have_been_made_isnt_told_as_never_sent(member: 
             await calling
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("then", [(), (AWAY,), (AWAY, hang)])
 async def test_a_change_whose_connection_broke_isnt_told_as_refused(
     member: Scripted, then: tuple[object, ...]

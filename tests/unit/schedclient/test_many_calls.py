@@ -40,6 +40,7 @@ class Counting:
         return self._answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["SubmitRun", "DeleteJob"])
 async def test_five_thousand_calls_at_once_are_all_made_and_each_but_once(
     member: Scripted, call: str
@@ -56,6 +57,7 @@ async def test_five_thousand_calls_at_once_are_all_made_and_each_but_once(
     assert len(member.heard(call)) == 5_000
 
 
+@pytest.mark.slow
 async def test_waiting_for_a_turn_costs_nothing_of_what_a_try_may_take(
     member: Scripted, other: Scripted, monkeypatch: pytest.MonkeyPatch
 ):
@@ -138,6 +140,7 @@ async def test_streams_keep_no_call_waiting(member: Scripted):
         await asyncio.gather(*(watch.aclose() for watch in watches))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refusals", [1, 2, 5])
 async def test_a_call_that_was_refused_its_stream_is_made_again_whatever_it_does(refusals: int):
     """Nobody has begun on it (RFC 9113, 8.7)."""
@@ -150,6 +153,7 @@ async def test_a_call_that_was_refused_its_stream_is_made_again_whatever_it_does
     assert len(streams) == refusals + 1
 
 
+@pytest.mark.slow
 async def test_a_stream_that_is_refused_for_ever_is_told_as_what_it_is():
     async with refusing(1_000_000, b"") as (address, _), Client(address, timeout=1) as client:
         with pytest.raises(ClusterUnavailable, match="too many calls") as told:
@@ -168,6 +172,7 @@ async def test_what_a_member_cancels_is_made_again_where_that_does_it_once():
     assert (run.run_id, len(streams)) == ("r", 3), "under one key, which it has made"
 
 
+@pytest.mark.slow
 async def test_what_is_cancelled_for_ever_is_told_as_what_it_is():
     async with refusing(1_000_000, b"", code=8) as (address, _), Client(address, timeout=2) as one:
         with pytest.raises(DeadlineExceeded, match="may have taken effect") as told:

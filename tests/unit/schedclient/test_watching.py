@@ -115,6 +115,7 @@ async def test_a_watch_is_of_runs_or_of_a_job(client: Client, member: Scripted, 
     assert member.requests == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("breaks", [[told("1-1", 1), Refusal("UNAVAILABLE")], [told("1-1", 1)]])
 @pytest.mark.parametrize("of", ["run", "job", "all"])
 async def test_a_deadline_is_one_for_all_streams_of_a_watch(
@@ -134,6 +135,7 @@ async def test_a_deadline_is_one_for_all_streams_of_a_watch(
     assert 0.9 <= monotonic() - began < 2.0
 
 
+@pytest.mark.slow
 async def test_after_a_gap_it_is_one_for_what_is_looked_at_too(client: Client, member: Scripted):
     member.say("WatchRuns", [told("1-1", 1), gap("1-2"), FOR_EVER()])
     member.say("GetRun", Refusal("UNAVAILABLE", reason="DATABASE_SILENT"))

@@ -42,6 +42,7 @@ async def test_each_change_of_a_worker_is_told_in_one_request(client: Client, me
     assert [name for name, _ in member.requests] == ["WatchWorker"]
 
 
+@pytest.mark.slow
 async def test_a_broken_stream_goes_on_and_tells_nothing_twice(client: Client, member: Scripted):
     """Be it that its member dies, ends it, or hears nothing of its database."""
     member.say(
@@ -89,6 +90,7 @@ async def test_a_backfill_is_told_of_until_nothing_of_it_is_there(client: Client
     assert found == [2, 1, 0]
 
 
+@pytest.mark.slow
 async def test_a_member_of_the_version_before_is_asked_until_one_tells(
     client: Client, member: Scripted
 ):
@@ -106,6 +108,7 @@ async def test_a_member_of_the_version_before_is_asked_until_one_tells(
     assert [one.state async for one in client.jobs.watch_backfill("b1")] == ["DONE"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ends", "least"), [([], [1.0, 2.0]), ([AWAY], [0.08, 0.16, 0.32])])
 async def test_a_member_whose_streams_tell_nothing_new_is_asked_less_and_less(
     client: Client, member: Scripted, ends: list[Any], least: list[float]
@@ -157,6 +160,7 @@ async def test_a_question_has_the_time_of_a_call_and_no_more(member: Scripted):
 BREAKS = [worker(2), AWAY]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("streams", "stands"),
     [
@@ -189,6 +193,7 @@ async def test_a_deadline_is_one_for_the_whole_watch(
     assert ended.value.reason == "NO_ANSWER"
 
 
+@pytest.mark.slow
 async def test_what_connecting_takes_is_of_the_watchs_time(
     member: Scripted, monkeypatch: pytest.MonkeyPatch
 ):
@@ -207,6 +212,7 @@ async def test_what_connecting_takes_is_of_the_watchs_time(
     mute.close()
 
 
+@pytest.mark.slow
 async def test_where_no_member_is_left_to_be_asked_that_is_told(member: Scripted):
     member.say("WatchRedrive", OLD)
     member.say("GetRedrive", redrive(1))

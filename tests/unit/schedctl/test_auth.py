@@ -145,6 +145,7 @@ async def test_there_is_no_file_of_a_token_that_wasn_t_made(
     assert not (home / "token").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "remedy"),
     [

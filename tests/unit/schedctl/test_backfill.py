@@ -154,6 +154,7 @@ async def test_what_runs_the_rest_has_the_range_that_it_had_and_another_key(ctl,
     )
 
 
+@pytest.mark.slow
 async def test_however_long_it_is_waited_for_that_is_one_request(ctl, member):
     """Its end comes later than any look of ours would have."""
     done = asyncio.Event()

@@ -308,6 +308,7 @@ async def test_what_isnt_known_of_a_worker_is_told_as_that_and_never_as_0(ctl, m
     assert [found[key] for key in ("free", "running", "unstored")] == [0] * 3
 
 
+@pytest.mark.slow
 async def test_however_long_a_drain_is_waited_for_it_is_asked_for_and_watched_once(ctl, member):
     """Its end comes later than any look of ours would have."""
     draining = wire.Worker.STATE_DRAINING

@@ -135,6 +135,7 @@ async def test_the_audit_tells_what_people_typed_as_the_reason_beside_that_of_a_
     assert (as_it_is["reason"], as_it_is["after"]) == (reason or None, after or None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "code"),
     [

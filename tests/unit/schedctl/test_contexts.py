@@ -115,6 +115,7 @@ async def test_flags_go_over_variables_over_the_context(ctl, member, monkeypatch
     assert (await ctl("cluster", "status", "--endpoints", member.address)).code == 0
 
 
+@pytest.mark.slow
 async def test_a_variable_that_goes_over_the_contexts_endpoints_is_named_where_nobody_answers(
     ctl, monkeypatch
 ):

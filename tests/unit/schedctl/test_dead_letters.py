@@ -325,6 +325,7 @@ async def test_it_is_waited_for_and_its_progress_told(ctl, member):
     assert [name for name, _ in member.requests] == ["RedriveDeadLetters", "WatchRedrive"]
 
 
+@pytest.mark.slow
 async def test_however_long_it_is_waited_for_that_is_one_request(ctl, member):
     """Its end comes later than any look of ours would have."""
     done = asyncio.Event()

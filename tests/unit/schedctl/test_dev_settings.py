@@ -125,6 +125,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), values, max_size=4))
 def test_what_is_written_as_toml_is_read_back_the_same(config: dict[str, object]) -> None:
     assert tomllib.loads(to_toml(config)) == config

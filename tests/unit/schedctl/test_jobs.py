@@ -3,6 +3,8 @@
 import asyncio
 from datetime import UTC, datetime
 
+import pytest
+
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import job_service_pb2 as jobs
 from schedproto.v1 import run_service_pb2 as runs
@@ -90,6 +92,7 @@ async def test_a_wrong_instant_to_come_is_told_both_forms(ctl, member):
     assert "or from now, such as +3s" in said
 
 
+@pytest.mark.slow
 async def test_a_trigger_without_an_answer_tells_what_the_members_said(ctl, member):
     async def hang(_request):
         await asyncio.Event().wait()

@@ -382,6 +382,7 @@ async def test_a_file_that_is_not_there_is_2(ctl, member):
     assert "/nowhere/m.yaml" in ended.err
 
 
+@pytest.mark.slow
 def test_a_few_lines_that_stand_for_billions_of_values_are_refused_at_once():
     rows = ["name: bomb", "every: 1h", "payload:", "  a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     rows += [f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
@@ -396,6 +397,7 @@ def test_an_alias_that_contains_itself_is_refused():
     assert "nested more than" in fault.problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [150, 100_000])
 def test_endless_nesting_is_refused(levels: int):
     [fault] = parse("deep.yaml", f"name: deep\npayload: {'[' * levels}{']' * levels}\n")

@@ -29,6 +29,7 @@ async def start(member: Scripted, *arguments: str) -> asyncio.subprocess.Process
     )
 
 
+@pytest.mark.slow
 async def test_ctrl_c_is_130_and_leaves_the_run_alone(member):
     running = run_pb2.Run(run_id="r1", state=common_pb2.RUN_STATE_RUNNING)
     member.say("SubmitRun", running)
@@ -43,6 +44,7 @@ async def test_ctrl_c_is_130_and_leaves_the_run_alone(member):
     assert member.heard("CancelRun") == []
 
 
+@pytest.mark.slow
 async def test_ctrl_c_leaves_a_redrive_going_and_says_how_to_stop_it(member):
     going = run_pb2.Redrive(redrive_id="d1", total=3, state=run_pb2.Redrive.STATE_OPEN)
     member.say("RedriveDeadLetters", runs.RedriveDeadLettersResponse(total=3, redrive=going))
@@ -59,6 +61,7 @@ async def test_ctrl_c_leaves_a_redrive_going_and_says_how_to_stop_it(member):
     assert member.heard("StopRedrive") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", ["apply -f -", "submit --payload - -- true", "job trigger a --payload -"]
 )
@@ -74,12 +77,14 @@ async def test_a_closed_stdin_is_no_bug(command):
     assert "< FILE" in remedy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stderr", ["2>/dev/full", "2>&-"])
 async def test_a_stderr_that_takes_nothing_leaves_the_exit_code(stderr):
     shell = await asyncio.create_subprocess_shell(f"{' '.join(SCHEDCTL)} nosuch {stderr}")
     assert await shell.wait() == 2
 
 
+@pytest.mark.slow
 async def test_the_reader_of_its_output_may_leave(member):
     many = [job_pb2.Job(name=f"j{n}" * 20) for n in range(1000)]
     member.say("ListJobs", jobs.ListJobsResponse(jobs=many))
@@ -111,6 +116,7 @@ def test_a_missing_extra_is_named(module, tmp_path: Path, home):
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["cron explain @daily", "--help"])
 @pytest.mark.parametrize(("stdout", "code"), [(">&-", 0), (">/dev/full", 6)])
 async def test_a_stdout_that_is_closed_or_full_is_no_bug(command, stdout, code):

@@ -279,6 +279,7 @@ async def test_a_token_that_can_be_none_is_a_usage_error(ctl, member, token):
     assert not member.heard("ReadLogs")
 
 
+@pytest.mark.slow
 async def test_waiting_says_after_a_while_why_the_run_waits(ctl, member, monkeypatch):
     monkeypatch.setattr("schedctl.run_follower.EXPLAIN_AFTER", 0.05)
     asked = asyncio.Event()

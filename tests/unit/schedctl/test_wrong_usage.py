@@ -67,6 +67,7 @@ def closed():
     return f"127.0.0.1:{port}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("endpoint", ["silent", "closed"])
 def test_a_cluster_that_never_answers_is_6_within_the_patience(offline, request, endpoint):
     address = request.getfixturevalue(endpoint)
@@ -77,6 +78,7 @@ def test_a_cluster_that_never_answers_is_6_within_the_patience(offline, request,
     assert address in ended.err.splitlines()[0]
 
 
+@pytest.mark.slow
 def test_a_timeout_that_was_typed_goes_over_the_patience(offline, closed):
     began = time.monotonic()
     assert offline("job", "list", "--endpoints", closed, "--timeout", "1s").code == 6
@@ -90,6 +92,7 @@ def test_a_folder_below_a_file_is_no_bug(offline, tmp_path: Path):
     assert "try: name another --dir" in ended.err
 
 
+@pytest.mark.slow
 def test_a_setting_that_no_daemon_knows_is_refused_before_anything_starts(offline, tmp_path):
     for setting in ("schedd.nonsense=3", "m2.nonsense=3", "workerd.nonsense=3"):
         ended = offline("dev", "up", "--detach", "--dir", str(tmp_path), "--set", setting)
@@ -99,6 +102,7 @@ def test_a_setting_that_no_daemon_knows_is_refused_before_anything_starts(offlin
         assert not (tmp_path / "etcd").exists()
 
 
+@pytest.mark.slow
 def test_a_refused_setting_leaves_nothing_behind_and_names_the_nearest(offline, tmp_path):
     fresh, used = tmp_path / "fresh", tmp_path / "used"
     used.mkdir()

@@ -79,6 +79,7 @@ def test_of_several_authorities_in_the_file_one_is_enough(
     assert f"isn't signed by an authority of {tls.ca}: unable to get local issuer" in why
 
 
+@pytest.mark.slow
 def test_what_stands_between_authority_and_certificate_belongs_into_its_file(
     tmp_path: Path,
 ) -> None:

@@ -156,6 +156,7 @@ def test_a_daemon_passes_over_the_names_of_others():
     points.check(lambda name: not name.startswith("worker."))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("daemon", ["schedd", "workerd"])
 def test_a_daemon_refuses_a_name_that_it_doesnt_have(daemon: str, tmp_path: Path):
     name = {"schedd": "fire.nowhere", "workerd": "worker.nowhere"}[daemon]

@@ -91,6 +91,7 @@ async def test_who_trickles_a_second_head_is_let_go_too() -> None:
         writer.close()
 
 
+@pytest.mark.slow
 async def test_who_doesn_t_read_an_answer_is_cut_off() -> None:
     async with serving(size=32 << 20) as (host, port):
         reader, writer = await asyncio.open_connection(host, port, limit=1024)
@@ -102,6 +103,7 @@ async def test_who_doesn_t_read_an_answer_is_cut_off() -> None:
         writer.close()
 
 
+@pytest.mark.slow
 async def test_who_reads_all_but_the_end_of_the_last_answer_is_cut_off_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -137,6 +139,7 @@ async def test_who_reads_all_but_the_end_of_the_last_answer_is_cut_off_too(
                 await over.wait()
 
 
+@pytest.mark.slow
 async def test_a_request_that_came_with_the_one_before_has_its_time() -> None:
     async with serving() as (host, port):
         reader, writer = await asyncio.open_connection(host, port)

@@ -346,6 +346,7 @@ def single(field, depth):
     return messages(field.message_type, depth + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("snake", [False, True])
 @given(data=st.data())
 def test_every_message_survives_there_and_back(snake, data):

@@ -67,6 +67,7 @@ def test_what_isnt_frozen_is_as_the_library_makes_it() -> None:
     assert one == Open("b")
 
 
+@pytest.mark.slow
 def test_a_record_of_many_fields_is_made_in_less_than_half_of_the_time() -> None:
     fields = [(f"field_{number}", int, 0) for number in range(26)]
     standard = dataclasses.make_dataclass("Standard", fields, frozen=True, slots=True)

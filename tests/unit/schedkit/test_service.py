@@ -131,6 +131,7 @@ def test_sigterm_drains_and_the_service_manager_hears_each_stage(manager: Manage
         assert ends(process) == 0
 
 
+@pytest.mark.slow
 def test_a_task_that_swallows_its_cancel_keeps_no_daemon_alive() -> None:
     with daemon(LEAVES_DEAF_ONES_BEHIND) as process:
         assert ends(process) == 2
@@ -176,6 +177,7 @@ def test_sighup_reloads_and_the_daemon_is_ready_again(manager: Manager) -> None:
         assert ends(process) == 0
 
 
+@pytest.mark.slow
 def test_the_watchdog_is_fed_until_the_loop_hangs(manager: Manager) -> None:
     period = {"WATCHDOG_USEC": "80000"}
     with daemon(HANGS, NOTIFY_SOCKET=manager.address, **period) as process:

@@ -101,6 +101,7 @@ MODES = ("", "disable", "allow", "prefer", "require", "verify-ca", "verify-full"
 ROOT = "sslrootcert=FOLDER/ca.pem"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

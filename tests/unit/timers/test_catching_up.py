@@ -112,6 +112,7 @@ async def test_the_one_late_run_of_a_job_that_catches_up_with_the_latest_isnt_pa
     assert (run.due_at, run.ready_at, run.paced) == (NOW, world.clock.time, False)
 
 
+@pytest.mark.slow
 async def test_what_falls_due_while_much_is_caught_up_with_goes_first_and_soon() -> None:
     """A batch takes a few instants of each timer that is far behind, however many it has."""
     world, rows = outage(400, 600, CatchUpPolicy.ALL)
@@ -135,6 +136,7 @@ async def test_what_falls_due_while_much_is_caught_up_with_goes_first_and_soon()
     }, "in order"
 
 
+@pytest.mark.slow
 async def test_what_comes_again_and_again_is_soon_on_time_beside_a_herd_that_was_missed() -> None:
     """Its instants are made in order, so those that fall due now wait for all before them; the herd
     holds nothing up.
@@ -152,6 +154,7 @@ async def test_what_comes_again_and_again_is_soon_on_time_beside_a_herd_that_was
     assert len(rows.rows) < 12 * fire.BATCH
 
 
+@pytest.mark.slow
 async def test_what_was_missed_last_has_no_herd_before_it() -> None:
     world, rows = outage(3 * LOAD_LIMIT, 600, CatchUpPolicy.LATEST)
     last = JobId(UUID(int=3 * LOAD_LIMIT))
@@ -183,6 +186,7 @@ async def test_where_nothing_is_behind_any_more_the_window_is_measured_anew() ->
     assert missed.count == 30 * 12 - 1
 
 
+@pytest.mark.slow
 async def test_what_fell_due_after_the_first_look_has_a_window_of_its_own() -> None:
     """The database was away for three hours, in the middle of catching up with ten minutes."""
     world, rows = outage(30, 600, CatchUpPolicy.ALL)

@@ -279,6 +279,7 @@ async def test_while_enough_is_ready_it_rests_as_it_fired_but_for_what_is_urgent
     assert rows.batches[-1] >= LEAST, "and goes on"
 
 
+@pytest.mark.slow
 async def test_it_fires_on_however_much_is_ready() -> None:
     """Nothing may stand behind what waits for workers that never come."""
     rows = Herd(count=20 * ENOUGH, each=0.001)
@@ -292,6 +293,7 @@ async def test_it_fires_on_however_much_is_ready() -> None:
     assert max(rests) == pytest.approx(RESTS * MOMENT, rel=0.1)
 
 
+@pytest.mark.slow
 async def test_it_doesnt_rest_for_what_no_worker_could_do() -> None:
     """Else others would be fired late, as if their owner had been away, for a pool that is gone."""
     rows = Herd(count=6 * ENOUGH, each=0.001)

@@ -142,6 +142,7 @@ async def test_a_reader_that_falls_far_behind_catches_up_from_rows() -> None:
         await slow.until(*[(number, State.SUCCEEDED) for number in numbers])
 
 
+@pytest.mark.slow
 async def test_two_hundred_who_watch_cost_as_many_statements_as_one() -> None:
     async with world() as here:
         streams = [await here.watch() for _ in range(200)]

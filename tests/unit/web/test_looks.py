@@ -177,6 +177,7 @@ async def test_what_took_long_to_be_read_in_vain_rests_as_long(clock: list[float
     assert {after - before for before, after in pairwise(reads)} == {20}
 
 
+@pytest.mark.slow
 async def test_that_a_member_fires_nothing_is_told_at_once_however_seldom_the_page_is_read(
     clock: list[float],
 ) -> None:

@@ -54,6 +54,7 @@ def asking(store: object, turns: int) -> PageRequest:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("read", "store", "turns"),
     [

@@ -213,6 +213,7 @@ async def test_nothing_looks_for_cycles_while_a_herd_starts_but_not_for_ever(
         gc.enable()
 
 
+@pytest.mark.slow
 async def test_a_suspended_machine_starts_what_is_due_soon_after_it_wakes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -82,6 +82,7 @@ def granted(link: Link) -> int:
     return link.credit.slots
 
 
+@pytest.mark.slow
 async def test_slots_are_withdrawn_at_the_moment_trust_ends_not_at_the_next_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +96,7 @@ async def test_slots_are_withdrawn_at_the_moment_trust_ends_not_at_the_next_look
         assert boottime() >= world.trust.until, "too early: a lease that lives lends its slots"
 
 
+@pytest.mark.slow
 async def test_a_member_that_does_not_answer_is_tried_again_within_a_third_of_the_lease(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -110,6 +112,7 @@ async def test_a_member_that_does_not_answer_is_tried_again_within_a_third_of_th
         await wait_until_async(lambda: tries() >= 7, 4.8, "seven tries")
 
 
+@pytest.mark.slow
 async def test_that_its_own_certificate_has_ended_is_told_again_and_again_until_there_is_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

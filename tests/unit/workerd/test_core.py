@@ -295,6 +295,7 @@ def test_what_is_kept_is_the_first_and_the_last_of_the_stream(total: int, chunk:
         assert sum(piece.omitted for piece in pieces) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writes", [1, 5, 40, 3_000])
 @pytest.mark.parametrize("size", [1, 100, 5_000])
 def test_what_is_kept_says_when_each_part_of_it_was_read(writes: int, size: int) -> None:

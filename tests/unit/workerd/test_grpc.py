@@ -305,6 +305,7 @@ async def test_a_service_that_ends_without_an_answer_fails_its_call() -> None:
     )
 
 
+@pytest.mark.slow
 async def test_a_service_that_streams_is_waited_for_until_the_calls_deadline() -> None:
     async def chatty(requests: AsyncIterator[bytes], _: object) -> AsyncIterator[bytes]:
         async for _request in requests:
@@ -330,6 +331,7 @@ async def test_an_answer_that_is_no_message_is_an_exception() -> None:
     )
 
 
+@pytest.mark.slow
 async def test_who_takes_a_connection_and_says_nothing_is_waited_for_a_bounded_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -344,6 +346,7 @@ async def test_who_takes_a_connection_and_says_nothing_is_waited_for_a_bounded_t
     assert outcome.error.startswith("UNAVAILABLE: failed to connect")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True])
 async def test_a_stop_ends_the_call_and_leaves_nothing_open(killed: bool) -> None:
     gc.collect()  # else what tests before have left is closed between two looks

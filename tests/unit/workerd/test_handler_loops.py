@@ -48,6 +48,7 @@ async def blocked(
     return call
 
 
+@pytest.mark.slow
 async def test_a_handler_that_blocks_its_loop_is_named_with_its_place_and_stack(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -68,6 +69,7 @@ async def test_a_handler_that_blocks_its_loop_is_named_with_its_place_and_stack(
         assert "free again" in caplog.text
 
 
+@pytest.mark.slow
 async def test_a_block_by_a_task_or_a_callback_of_a_handler_names_that_handler() -> None:
     go = threading.Event()
 
@@ -93,6 +95,7 @@ async def test_a_block_by_a_task_or_a_callback_of_a_handler_names_that_handler()
             await wait_until_async(lambda: not loops.blocks, PATIENCE, "its end")
 
 
+@pytest.mark.slow
 async def test_new_runs_use_another_loop_while_one_is_blocked_and_the_first_again_afterwards() -> (
     None
 ):
@@ -152,6 +155,7 @@ async def test_a_run_that_is_canceled_before_its_loop_was_free_never_begins() ->
         assert not began.is_set()
 
 
+@pytest.mark.slow
 async def test_when_all_loops_are_blocked_the_worker_says_why_it_takes_no_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -182,6 +186,7 @@ class Long:
             raise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cause", "verdict"),
     [
@@ -214,6 +219,7 @@ async def test_a_stop_reaches_a_run_that_was_submitted_to_a_blocked_loop(
         assert long.canceled.is_set()
 
 
+@pytest.mark.slow
 async def test_runs_of_a_blocked_loop_move_to_a_loop_that_is_free_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -329,6 +335,7 @@ async def forgets_its_loop() -> None:
     asyncio.set_event_loop_policy(None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "conduct",
     [
@@ -404,6 +411,7 @@ async def test_a_result_whose_class_raises_when_it_is_looked_at_fails_its_run() 
     assert (await called(handler)).verdict is AttemptVerdict.FAILED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 async def test_each_of_many_runs_begins_once_and_ends_while_loops_block_and_tasks_are_canceled(
     seed: int,

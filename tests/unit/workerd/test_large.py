@@ -32,6 +32,7 @@ from workerd.messages import payload as payload_of
 MANY = 100_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", [True, False])
 async def test_a_large_result_is_written_while_the_loop_goes_on(loop: bool) -> None:
     returned, turns = asyncio.Event(), 0
@@ -102,6 +103,7 @@ async def test_where_no_thread_can_be_made_it_is_done_on_the_loop(
     assert await large_json.beside(threading.current_thread) is threading.current_thread()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value",
     [

@@ -95,12 +95,14 @@ def deep(folder: Path, levels: int) -> None:
     os.close(at)
 
 
+@pytest.mark.slow
 def test_a_tree_of_any_depth_that_a_job_left_is_removed_and_ends_nothing(tmp_path: Path) -> None:
     with Scratch(tmp_path, KEY, USER) as scratch:
         deep(scratch.path, 3000)
     wait_until(lambda: not scratch.path.exists(), PATIENCE, "the removal")
 
 
+@pytest.mark.slow
 def test_a_deep_tree_of_an_earlier_process_is_removed_at_start(tmp_path: Path) -> None:
     (tmp_path / "run-7").mkdir()
     deep(tmp_path / "run-7", 3000)
@@ -127,6 +129,7 @@ def test_whatever_kind_of_file_a_job_left_is_removed_and_links_are_not_followed(
     assert (victim / "kept").exists()
 
 
+@pytest.mark.slow
 def test_many_files_are_removed_while_the_loop_goes_on(tmp_path: Path) -> None:
     with Scratch(tmp_path, KEY, USER) as scratch:
         for number in range(20_000):

@@ -215,6 +215,7 @@ async def test_a_disk_that_takes_nothing_is_told_of_until_it_does(
     spooling.cancel()
 
 
+@pytest.mark.slow
 async def test_a_full_disk_is_a_line_of_the_log_once_and_room_again_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

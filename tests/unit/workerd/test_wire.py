@@ -76,6 +76,7 @@ def test_the_same_outcome_has_the_digest_that_it_had_in_every_version() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tell", [messages.pack_holdings, messages.list_holdings])
 async def test_a_heartbeat_of_all_that_can_be_in_hand_is_read_by_a_member(tell: Tell) -> None:
     """Beside a frame's worth of results; else the worker would lose its stream, and its lease."""
