@@ -1,1 +1,1 @@
-"""The life of a run: states, retries, overlap, pools, deadlines, retention. Pure."""
+"""Rules for runs: states, retries, overlap, pools, deadlines, retention. Pure."""

@@ -1,16 +1,18 @@
-"""Broadcasts: one run of the job's, and a child of it for each worker that could do it.
+"""Broadcasts: one run of the job, and a child run for each matching worker.
 
-    the parent  PENDING ──its turn: children are made──→ RUNNING ──the last has ended──→ its end
-    a child     a run like any other, for one worker alone, by name; it waits for that one's return
+    parent   PENDING ──dispatched: children are created──→ RUNNING ──last child ended──→ ended
+    child    an ordinary run, but only for one worker, by name: it waits until that worker returns
 
-The parent is the run that counts: for overlap, `max_runs`, the job's history, failures in a row,
+The parent is the run that counts: for overlap, `max_runs`, the job's history, consecutive failures,
 dead letters and notifications. A child counts for none of them. No worker holds the parent, so a
 worker's result, loss or rejection never ends it.
 
-    cancelled, itself                                   CANCELLED, for its reason
+The parent's end, by the first line that applies:
+
+    the parent was canceled                             CANCELLED, with the cancel's reason
     all children SUCCEEDED                              SUCCEEDED
-    else, its job deleted and the rest CANCELLED        CANCELLED (DELETED)
-    else                                                FAILED (CHILDREN_FAILED), naming them
+    its job is deleted, the other children CANCELLED    CANCELLED (DELETED)
+    otherwise                                           FAILED (CHILDREN_FAILED), naming them
 """
 
 from __future__ import annotations
@@ -28,14 +30,14 @@ from schedd.core.runs.model import Incarnation, LiveRun, RunKey
 from schedkit.records import dataclass, replace
 
 WORKER_AWAY: Final = timedelta(minutes=10)
-"""For how long a child waits for its worker's return where its job has no `start_deadline`."""
+"""How long a child waits for its worker's return if its job has no `start_deadline`."""
 NAMED_AT_MOST: Final = 20
-"""Children that the end of a broadcast names."""
+"""The most children that the error of a broadcast names."""
 
 
 @dataclass(frozen=True, slots=True)
 class BroadcastChild:
-    """How a child ended."""
+    """The end of a child."""
 
     worker: str
     state: State
@@ -44,7 +46,7 @@ class BroadcastChild:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a broadcast ends."""
+    """The end of a broadcast."""
 
     state: State
     reason: Reason | None = None
@@ -53,24 +55,24 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """A broadcast that may have come to its end, with what its job says of that."""
+    """A broadcast that may have ended, with the settings of its job for that."""
 
     key: RunKey
     job_id: JobId
     shard: ShardId
     pause_after: int = 0
-    """Failures in a row that pause its job; 0: never."""
+    """Consecutive failures that pause the job; 0: never."""
     notices: Notices | None = None
-    """The notifications of its job."""
+    """The job's notifications."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedBroadcasts:
-    """What was done with broadcasts: those that ended, and children of those that are cancelled."""
+    """The broadcasts that ended, and the affected children of canceled broadcasts."""
 
     ended: list[LiveRun]
     waited: list[tuple[RunKey, JobId, Reason | None]]
-    """Children that waited and have ended, with the reason in their rows."""
+    """Waiting children that were ended, with the reason in their rows."""
     cancelled: list[LiveRun]
     """Running children; their workers must be notified."""
 
@@ -85,19 +87,19 @@ def own(run: LiveRun, definition: Definition) -> Definition:
 
 
 def targets(need: Need, workers: Iterable[Incarnation]) -> tuple[str, ...]:
-    """Those that could do it, all their slots free; each name once."""
+    """Return the names of workers that could run it with all their slots free, each name once."""
     plain = replace(need, each=False)
     return tuple(sorted({one.worker for one in workers if able(one, plain)}))
 
 
 def waits_for_worker(definition: Definition) -> timedelta:
-    """For how long a child waits for its worker's return."""
+    """Return how long a child waits for its worker's return."""
     return definition.start_deadline or WORKER_AWAY
 
 
 def end_of(children: Sequence[BroadcastChild], cancelled: Reason | None, *, deleted: bool) -> End:
-    """How a broadcast ends whose children have. `cancelled`: it is, for this; `deleted`: its job
-    is.
+    """Return the end of a broadcast whose children have ended. `cancelled`: the reason of its
+    cancel; `deleted`: whether its job is deleted.
     """
     failed = [child for child in children if child.state is not State.SUCCEEDED]
     if cancelled is not None:
@@ -111,7 +113,7 @@ def end_of(children: Sequence[BroadcastChild], cancelled: Reason | None, *, dele
 
 
 def _failed_text(failed: Sequence[BroadcastChild], of: int) -> str:
-    """Such as "2 of 5 didn't succeed: w1 (EXIT_CODE), w2 (MISSED)"."""
+    """Return text such as "2 of 5 didn't succeed: w1 (EXIT_CODE), w2 (MISSED)"."""
     if not failed:
         return ""
     named = [
@@ -123,19 +125,19 @@ def _failed_text(failed: Sequence[BroadcastChild], of: int) -> str:
 
 
 class Away:
-    """Since when children wait for missing workers, as far as one owner has seen. A new owner
-    starts counting again, so a child may wait longer, never shorter.
+    """The times since when children wait for missing workers, as seen by one owner. A new owner
+    starts at zero, so a child may wait longer, never shorter.
     """
 
     def __init__(self) -> None:
         self._since: dict[Need, datetime] = {}
 
     def look(self, needs: Iterable[Need], workers: Sequence[Incarnation], now: datetime) -> None:
-        """What is waited for now, and who is there to do it."""
+        """Record which of the needs no present worker meets."""
         away = {need for need in needs if not any(able(one, need) for one in workers)}
         self._since = {need: self._since.get(need, now) for need in away}
 
     def too_long(self, need: Need, definition: Definition, now: datetime) -> bool:
-        """Whether what this child waits for has been away for as long as it may wait."""
+        """Return whether the child's worker has been missing for as long as the child may wait."""
         since = self._since.get(need)
         return since is not None and now - since >= waits_for_worker(definition)

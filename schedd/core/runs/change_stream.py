@@ -3,10 +3,10 @@
     hints ──▶ current rows ──▶ Box of each subscription ──▶ news, each with a cursor
 
 Invariants
-- A box holds a run once, in its newest state. A slow reader gets fewer states, never a wrong last
-  one, and costs at most MOST_WAITING runs. Beyond that it is `behind`, and reads all rows.
-- All changes by transactions below a cursor were sent with or before the event that carries the
-  cursor: a subscription that continues from there loses nothing.
+- A box holds a run once, in its newest state. A slow reader misses states between, but never the
+  last one. A box holds at most MOST_WAITING runs; beyond that it is `behind`, and reads rows.
+- An event with a cursor follows all changes by transactions below the cursor. A subscription that
+  continues from the cursor loses nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from schedd.core.runs.run_records import RunRecord
 from schedkit.records import dataclass
 
 MOST_WAITING: Final = 2_000
-"""Runs that wait for one reader. Their records are shared by all boxes."""
+"""The most runs that wait for one reader. All boxes share the records."""
 
 _CURSOR: Final = re.compile(r"([0-9a-f]{1,8})-([0-9a-f]{1,16})")
 
@@ -36,13 +36,13 @@ class Scope:
     job: JobId | None = None
 
     def holds(self, record: RunRecord) -> bool:
-        """Whether a run is one of them."""
+        """Return whether a run belongs to the scope."""
         return record.namespace == self.namespace and self.job in (None, record.run.job_id)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cursor:
-    """A moment of the database: all that transactions below `transaction` did was to be seen."""
+    """A position in the database: all transactions below `transaction` were visible."""
 
     timeline: int
     transaction: int
@@ -52,7 +52,7 @@ class Cursor:
 
     @classmethod
     def read(cls, text: str) -> Cursor:
-        """From its text. Raises ValueError."""
+        """Parse a cursor. Raises ValueError."""
         found = _CURSOR.fullmatch(text)
         if found is None:
             raise ValueError("isn't the id of an event of this cluster")
@@ -61,8 +61,8 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Change:
-    """The current state of a run, and the transaction that stored it. All subscriptions share one
-    object, so that its encodings are made once.
+    """The current state of a run, and the transaction that stored it (`version`). All subscriptions
+    share the object, so it is encoded once.
     """
 
     record: RunRecord
@@ -70,34 +70,35 @@ class Change:
 
     @property
     def run_id(self) -> RunId:
-        """Whose it is."""
+        """The id of the run."""
         return self.record.run.key.run_id
 
     @property
     def order(self) -> tuple[bool, int]:
-        """Of two states of a run the later one has the greater: what has ended stays so. Versions
-        alone don't say, for a transaction that began sooner may have waited for the row.
+        """The sort key of a run's states: the later state has the greater key. An ended run sorts
+        last. The version alone isn't enough: an older transaction may have waited for the row.
         """
         return self.record.run.state not in LIVE, self.version
 
     def same(self, other: Change) -> bool:
-        """Whether the other tells nothing else. A version alone doesn't say: a record has more in
-        it than the run's own row.
+        """Return whether both changes have the same content. Equal versions aren't enough: a record
+        has more than the run's own row.
         """
         return self.version == other.version and self.record == other.record
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeGap:
-    """Changes were lost: of ended runs scheduled before `before`; None: of all runs."""
+    """A gap: changes of ended runs scheduled before `before` were lost; None: of all runs."""
 
     why: str
     before: datetime | None = None
 
 
 class News(NamedTuple):
-    """The next message of a subscription, and the cursor to continue from; None: begin again.
-    Without `what` it only reports progress, or, as the first one, that the subscription is open.
+    """The next message of a subscription, and the cursor to continue from; None: start from the
+    beginning. A message without `what` reports progress. As the first message it confirms that the
+    subscription is open.
     """
 
     cursor: Cursor | None
@@ -106,49 +107,47 @@ class News(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MissedChanges:
-    """What changed since a cursor, as far as rows were looked through."""
+    """The changes since a cursor, found by a scan of rows."""
 
     cursor: Cursor
-    """A moment before the look."""
+    """A position before the scan."""
     runs: tuple[RunId, ...] = ()
     older: frozenset[RunId] = frozenset()
-    """Runs that haven't ended and are older than what was looked through."""
+    """Live runs that are older than the scanned range."""
     before: datetime | None = None
-    """Only runs scheduled from here on were looked through, and those that haven't ended; None:
-    all there are.
-    """
+    """The scan covered live runs, and ended runs scheduled from this time on. None: all runs."""
     events: tuple[ClusterEventRecord, ...] = ()
-    """Of the cluster, since then."""
+    """Events of the cluster since the cursor."""
     unknown: bool = False
-    """The cursor is none of this database's past: nothing is known of what changed since."""
+    """Whether the cursor isn't from this database's past. Then the changes since are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedRuns:
-    """Live runs, by whether their rows may have changed since a cursor, or their jobs' timers."""
+    """Live runs, by whether their rows or their jobs' timers may have changed since a cursor."""
 
     changed: tuple[RunId, ...]
-    """All that run are among them."""
+    """Runs that may have changed. All RUNNING runs are among them."""
     same: frozenset[bytes]
-    """The ids of the others, 16 bytes each: there may be very many, and only ids are needed."""
+    """The ids of the other runs, as 16 bytes each to save memory: there may be very many."""
 
 
 class Box:
-    """What waits for one who watches."""
+    """The changes that wait for one subscription."""
 
     def __init__(self, scope: Scope, most: int = MOST_WAITING) -> None:
         self.scope = scope
         self.behind = False
-        """It was too much: rows have to be looked through from where the reader is."""
+        """Whether the box overflowed. The reader must scan rows from its cursor."""
         self.gap: ChangeGap | None = None
         self.reached: Cursor | None = None
-        """All below it was put in here before."""
+        """All changes below this cursor were put into the box."""
         self._most = most
         self._waiting: dict[RunId, Change] = {}
         self._events: dict[int, ClusterEventRecord] = {}
 
     def put(self, changes: Iterable[Change]) -> bool:
-        """Those of its scope; whether there were any."""
+        """Add the changes of the box's scope, and return whether there were any."""
         news = False
         for change in changes:
             if not self.scope.holds(change.record):
@@ -165,18 +164,18 @@ class Box:
         return news
 
     def put_events(self, events: Iterable[ClusterEventRecord]) -> None:
-        """Take events of the cluster, if the scope is a whole namespace; each once."""
+        """Add events of the cluster, each once, if the scope is a whole namespace."""
         if self.scope.job is None:
             self._events.update((event.id, event) for event in events)
 
     def take_events(self) -> list[ClusterEventRecord]:
-        """Return the events of the cluster that wait, and forget them."""
+        """Remove and return the events of the cluster."""
         taken = [*self._events.values()]
         self._events.clear()
         return taken
 
     def take(self) -> list[Change]:
-        """All that waits, the longest waiting first."""
+        """Remove and return all changes, the longest waiting first."""
         taken = [*self._waiting.values()]
         self._waiting.clear()
         return taken

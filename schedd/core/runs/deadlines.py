@@ -4,8 +4,8 @@
      ╰─────────────── run_timeout ──→ it waits: FAILED (RUN_TIMEOUT)
                                       it runs: its attempt is ended then, and no other follows
 
-Both count from the due time, or from the creation of the run if that was later (catch-up, for
-example). The newest definition sets them, as everything else of a run.
+Both count from the due time, or from the run's creation if that was later (for example by
+catch-up). The newest definition sets them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """A waiting run past a deadline: how it ends, unless it started in the meantime."""
+    """The end of a waiting run past a deadline, unless the run started in the meantime."""
 
     key: RunKey
     job_id: JobId
@@ -31,38 +31,40 @@ class Expiry:
     state: State
     reason: Reason
     fingerprint: str = ""
-    """Of the dead letter that it becomes; empty: of none."""
+    """The fingerprint of its dead letter; empty: it becomes none."""
     counted: bool = False
-    """It counts against `max_runs` of its schedule, and stops counting."""
+    """Whether it counted against `max_runs` until now."""
     pause_after: int = 0
-    """Failures in a row that pause its job; 0: never."""
+    """Consecutive failures that pause the job; 0: never."""
     generation: int = 1
-    """Of the definition that ends it. If the definition has changed, the run doesn't end."""
+    """The definition that ends it. If the definition has changed since, the run doesn't end."""
     notices: Notices | None = None
-    """The notifications of its job."""
+    """The job's notifications."""
     attempt: int = 0
-    """Of its tries, the last."""
+    """The number of its last attempt."""
 
     @property
     def hint(self) -> Hint:
-        """What those who watch hear of it."""
+        """The hint of the change, for subscriptions."""
         return self.key.run_id, self.job_id
 
 
 def hurried(definition: Definition) -> bool:
-    """Whether its runs have any such time at all."""
+    """Return whether the job's runs have a deadline."""
     return definition.start_deadline is not None or definition.run_timeout is not None
 
 
 def starts_by(run: LiveRun, definition: Definition) -> datetime | None:
-    """Return the time after which the run isn't dispatched for the first time; None: no limit. A
-    run that was dispatched and came back has started in time.
+    """Return the time until which the run must be dispatched for the first time; None: no limit. A
+    run with a lost assignment has met this deadline.
     """
     return None if run.losses else _after(run, definition.start_deadline)
 
 
 def ends_by(run: LiveRun, definition: Definition) -> datetime | None:
-    """After this nothing of it runs, and nothing begins."""
+    """Return the time by which the run must have ended; None: no limit. No attempt runs or starts
+    after it.
+    """
     return _after(run, definition.run_timeout)
 
 
@@ -75,7 +77,7 @@ def overdue(run: LiveRun, definition: Definition, now: datetime) -> Reason | Non
 
 
 def time_left(run: LiveRun, definition: Definition, now: datetime) -> timedelta:
-    """How long an attempt that begins now may take."""
+    """Return the timeout of an attempt that starts now."""
     until = ends_by(run, definition)
     if until is None:
         return definition.timeout
@@ -83,9 +85,9 @@ def time_left(run: LiveRun, definition: Definition, now: datetime) -> timedelta:
 
 
 START_WITHIN: Final = timedelta(seconds=5)
-"""From an assignment to its `start_by` (docs/protocol-rules.md, P4.1)."""
+"""The start limit: the time from an assignment to its `start_by` (docs/protocol-rules.md, P4.1)."""
 _LEAST: Final = timedelta(milliseconds=1)
-"""An attempt without any time is ended as soon as it has begun."""
+"""The shortest timeout: it ends an attempt as soon as it has started."""
 
 
 def _after(run: LiveRun, span: timedelta | None) -> datetime | None:

@@ -1,6 +1,6 @@
 """Kinds of failure, as `retry.retry_on` and `retry.fail_on` name them.
 
-    75 · 64-78 · SIGKILL       a program's exit code: one, a range, or that of a signal
+    75 · 64-78 · SIGKILL       a program's exit code: a number, a range, or a signal's exit code
     503 · 500-504 · 5xx        an HTTP status
     UNAVAILABLE · NOT_FOUND    a gRPC status, in capitals
     TIMEOUT · EXCEPTION · …    the reason of a failed attempt
@@ -29,12 +29,10 @@ KINDS: Final = frozenset(
         Reason.HEARTBEAT_TIMEOUT,
     }
 )
-"""Reasons that an attempt's failure may have and that can be named."""
+"""Reasons of failed attempts that `retry_on` and `fail_on` may name."""
 
 CODED: Final = frozenset({Reason.EXIT_CODE, Reason.SIGNAL, Reason.HTTP_STATUS})
-"""Reasons whose number is what a bare one means. That of a gRPC status isn't: it would be taken
-for an exit code.
-"""
+"""Reasons that a bare number matches. GRPC_STATUS isn't one: small numbers mean exit codes."""
 
 GRPC_STATUSES: Final = {
     "CANCELLED": 1,
@@ -54,11 +52,11 @@ GRPC_STATUSES: Final = {
     "DATA_LOSS": 15,
     "UNAUTHENTICATED": 16,
 }
-"""Those of a call that failed, and their numbers."""
+"""The gRPC statuses of failed calls, and their numbers."""
 
 MOST: Final = 999
 _BY_SIGNAL: Final = 128
-"""What a shell adds to a signal's number for the exit code of who was ended by it."""
+"""A program that a signal ended has this exit code plus the signal's number, as in a shell."""
 
 _NUMBERS: Final = re.compile(r"(\d{1,3})(?:-(\d{1,3}))?")
 _STATUSES: Final = re.compile(r"([1-5])[xX]{2}")
@@ -66,7 +64,7 @@ _CLASS: Final = re.compile(r"(?=.*[a-z])[A-Z_][A-Za-z0-9_]*")
 
 
 class WrongKind(ValueError):
-    """A word that names no kind of failure, and what may be written instead."""
+    """A word isn't a valid kind of failure. The message says what to write instead."""
 
     def __init__(self, problem: str, hint: str) -> None:
         super().__init__(f"{problem} ({hint})")
@@ -74,18 +72,18 @@ class WrongKind(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailure:
-    """How an attempt failed, as its worker tells it."""
+    """The failure of an attempt, as its worker reports it."""
 
     reason: Reason | None
     code: int | None = None
-    """Exit code, HTTP or gRPC status."""
+    """Exit code, HTTP status or gRPC status."""
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class FailureKind:
-    """One kind: of a `reason`, with a code in `codes` (first, last), or of a Python `class_name`.
-    What is None isn't asked for.
+    """A kind of failure: a `reason`, a code in `codes` (first, last), or a Python `class_name`. A
+    field that is None matches everything.
     """
 
     reason: Reason | None = None
@@ -93,7 +91,7 @@ class FailureKind:
     class_name: str | None = None
 
     def covers(self, failure: AttemptFailure) -> bool:
-        """Whether it is of this kind."""
+        """Return whether the failure is of this kind."""
         if self.class_name is not None:
             raised = failure.reason is Reason.EXCEPTION
             return raised and failure.error.partition(":")[0] == self.class_name
@@ -107,7 +105,7 @@ class FailureKind:
 
 
 def kind(text: str) -> FailureKind:
-    """Read one word. Raises WrongKind."""
+    """Parse a kind of failure. Raises WrongKind."""
     if numbers := _NUMBERS.fullmatch(text):
         first, last = int(numbers[1]), int(numbers[2] or numbers[1])
         if first > last:
@@ -130,7 +128,7 @@ def kind(text: str) -> FailureKind:
 
 
 def is_grpc_status(text: str) -> bool:
-    """Whether the word names a gRPC status; in capitals alone, else it is a class."""
+    """Return whether the word is a gRPC status, which is in capitals. Other words are classes."""
     return text.replace("-", "_") in GRPC_STATUSES
 
 
@@ -147,7 +145,7 @@ def _hint(text: str) -> str:
 def tries_again(
     retry_on: Sequence[FailureKind], fail_on: Sequence[FailureKind], failure: AttemptFailure
 ) -> bool:
-    """Whether a failure of this kind is followed by another attempt at all."""
+    """Return whether the retry policy allows another attempt after this failure."""
     if failure.reason is Reason.DONT_RETRY or any(one.covers(failure) for one in fail_on):
         return False
     return not retry_on or any(one.covers(failure) for one in retry_on)

@@ -4,8 +4,8 @@
     RUNNING  → SUCCEEDED | FAILED | RETRYING | CANCELLED | PENDING (given back unstarted)
     RETRYING → RUNNING | FAILED | CANCELLED
 
-A pair that is not in the table is a bug. Terminal states never change (S12): a redrive is a new
-run. A run that was given back returns to its earlier state: PENDING before its first counted
+A pair that isn't in the table is a bug. Terminal states never change (S12): a redrive is a new
+run. A run that its worker gave back returns to its earlier state: PENDING before its first counted
 attempt, RETRYING after it.
 """
 
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """Where a run stands."""
+    """The state of a run."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -88,20 +88,20 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 }
 
 LIVE = frozenset(state for state, after in TRANSITIONS.items() if after)
-"""States that something can still follow."""
+"""States of runs that haven't ended."""
 
 TERMINAL = frozenset(TRANSITIONS) - LIVE
 
 NEVER_RAN = frozenset({State.SKIPPED, State.MISSED, State.COALESCED})
-"""States of rows that only account for instants."""
+"""States of rows for scheduled times that didn't run."""
 
 
 class IllegalTransition(Exception):
-    """A pair of states that the table does not hold: a bug."""
+    """A pair of states that isn't in the table: a bug."""
 
 
 def check(before: State, after: State) -> State:
-    """Give `after` if a run may go there from `before`; raises IllegalTransition."""
+    """Return `after` if a run may change from `before` to it. Raises IllegalTransition."""
     if after not in TRANSITIONS[before]:
         raise IllegalTransition(f"{before} → {after}")
     return after

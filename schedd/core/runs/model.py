@@ -1,7 +1,7 @@
-"""The values that the loops reason on: timers, runs, assignments, reports (`definition`: of what).
+"""Values that the owner's loops work with: timers, runs, assignments, results.
 
-All are frozen. Instants are aware datetimes in UTC, durations are timedeltas; nothing here reads
-a clock.
+Definitions of jobs are in `core/jobs/definition.py`. All values are frozen. Times are aware
+datetimes in UTC, durations are timedeltas. Nothing here reads a clock.
 """
 
 from dataclasses import field
@@ -31,26 +31,26 @@ from schedkit.records import dataclass
 
 
 class Trigger(StrEnum):
-    """What made a run."""
+    """The cause of a run."""
 
     SCHEDULE = "SCHEDULE"
     MANUAL = "MANUAL"
     SUBMIT = "SUBMIT"
     BACKFILL = "BACKFILL"
-    """Written as MANUAL beside the backfill's id: members of versions before know no other word."""
+    """Stored as MANUAL with the backfill's id: older members don't know BACKFILL."""
     REDRIVE = "REDRIVE"
-    """Written as MANUAL beside the id of the run that it does again."""
+    """Stored as MANUAL with the id of the dead run."""
     CHAIN = "CHAIN"
-    """Written as SCHEDULE beside the runs of its parents."""
+    """Stored as SCHEDULE with the parents' runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """The narrow row that fire and assign join; every job has one.
+    """A job's timer: the narrow row that the fire and assign statements join. Every job has one.
 
-    `due_at` and `nominal` are None when nothing is due any more (on demand, ended, fired once).
-    After `max_runs` runs only `due_at` is None: `nominal` is the scheduled time to continue with if
-    one of them is skipped.
+    `nominal` is the next scheduled time, `due_at` its due time. Both are None when nothing will be
+    due (on demand, ended, fired once). After `max_runs` runs only `due_at` is None: if one of the
+    runs is skipped, the schedule continues at `nominal`.
     """
 
     job_id: JobId
@@ -60,7 +60,7 @@ class Timer:
     nominal: datetime | None
     paused: bool = False
     fired: int = 0
-    """Of a schedule with `max_runs`: how many it has made, those that were skipped left out."""
+    """The number of runs that count against `max_runs`. Skipped runs don't count."""
 
 
 class OfShard(Protocol):
@@ -72,7 +72,7 @@ class OfShard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What an owner says it owns, for one transaction: the shards of one lane with their epochs."""
+    """The shards of one lane that an owner claims in a transaction, with their epochs."""
 
     tenure: TenureId
     timeline: Timeline
@@ -81,19 +81,19 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class RunKey:
-    """Where a run's row is: its partition and its id."""
+    """The key of a run's row: its partition and its id."""
 
     scheduled_at: datetime
     run_id: RunId
 
     def __hash__(self) -> int:
-        """By the id, which says as much: each run's key is looked up two dozen times."""
+        """Hash the id only. Ids are unique, and each key is looked up about 24 times."""
         return hash(self.run_id.int)
 
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """One row of the ledger that a firing inserts: a run, or a fold that accounts for instants."""
+    """A row that a fire inserts: a run, or a merged row for scheduled times that don't run."""
 
     key: RunKey
     due_at: datetime
@@ -102,19 +102,19 @@ class NewRun:
     count: int = 1
     scheduled_until: datetime | None = None
     excluded_by: str = ""
-    """What keeps it from running, in words: a calendar, or who paused, edited or deleted."""
+    """The cause of a skip, as text: a calendar, or the person who paused, edited or deleted."""
     ready_at: datetime | None = None
-    """Of a late run: when catch-up made it. None: it is ready when it is due."""
+    """When catch-up created a late run. None: the run is ready when it is due."""
     paced: bool = False
-    """It is late, of a job with `catch_up: all`."""
+    """Whether the run is late and its job has `catch_up: all`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """One timer's step: insert `runs` if and only if the timer advances from `due_at` to `next_*`.
+    """A step of a timer: insert `runs` only if the timer advances from `due_at` to `next_*`.
 
-    `last_instant` is the newest due instant among the runs: the database refuses the step while
-    its own clock is before it (less the horizon).
+    `last_instant` is the newest due time among the runs. The database rejects the step while its
+    own clock is earlier than `last_instant` minus the horizon.
     """
 
     job_id: JobId
@@ -127,21 +127,21 @@ class Firing:
     priority: Priority
     runs: tuple[NewRun, ...]
     fired: int = 0
-    """What the timer counted when the step was reckoned; another count refuses it."""
+    """The timer's count when the step was computed. The store rejects the step if it changed."""
     counted: int = 0
-    """The number of runs that count against `max_runs`."""
+    """How many of `runs` count against `max_runs`."""
     notices: Notices | None = None
-    """The notifications of its job."""
+    """The job's notifications."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
     """A run that hasn't ended, as its owner knows it.
 
-    `attempt` counts attempts against the limit, the current one included while RUNNING; `losses`
-    counts assignments that were lost with their worker. `ready_at` is when it may be dispatched:
-    `due_at` for a PENDING run, later for one that catch-up made late or that came back unstarted,
-    the end of the backoff for a RETRYING one.
+    - `attempt`: attempts that count against the limit, including the current one while RUNNING.
+    - `losses`: assignments that were lost with their worker.
+    - `ready_at`: when the run may be dispatched. For a PENDING run this is `due_at`, or later if
+      catch-up created the run or a worker returned it. For a RETRYING run it is the backoff's end.
     """
 
     key: RunKey
@@ -161,34 +161,35 @@ class LiveRun:
     generation: int = 0
     cancelling: bool = False
     killing: bool = False
-    """Its worker is to kill it, without the time that `kill_after` gives."""
+    """Whether its worker must kill it at once, without waiting `kill_after`."""
     overlap: Overlap | None = None
-    """What its trigger said; None: as its job says."""
+    """The overlap policy that its trigger set. None: the job's policy."""
     created_at: datetime | None = field(default=None, compare=False)
-    """When it was made; None: just now."""
+    """When the run was created. None: just now."""
     parent: RunId | None = None
-    """The run of a broadcast that it belongs to (`core/runs/broadcast.py`)."""
+    """The broadcast's run, if this run is a child of it (`core/runs/broadcast.py`)."""
     target: str | None = None
-    """The name of the one worker that it is for."""
+    """The name of the only worker that may run it. None: any worker."""
     children: int | None = None
-    """It is a broadcast that has begun, with so many children; no worker has it."""
+    """The number of children of a broadcast that has started. No worker holds such a run."""
     paced: bool = False
-    """It is late, and dispatched at a limited rate. Known to the owner that fired it, not stored.
+    """Whether the run is late and dispatched at a limited rate. Only the owner that fired it knows:
+    the flag isn't stored.
     """
     line: LineId | None = field(default=None, compare=False)
-    """The bucket id of its job, if a scan has read it; None: read the definition."""
+    """The bucket id of its job, if a scan has read it. None: read the definition."""
     line_generation: int = field(default=0, compare=False)
-    """The generation of the definition that the bucket id was made from."""
+    """The generation of the definition from which the bucket id was computed."""
 
     @property
     def hint(self) -> Hint:
-        """What those who watch hear of it."""
+        """The hint of a change, for subscriptions."""
         return self.key.run_id, self.job_id
 
     @property
     def late(self) -> bool:
-        """Whether catch-up made it: it was ready only after it was due, and this is its first try.
-        One that was given back before it started goes as if it had been on time.
+        """Whether catch-up created the run: it was ready after its due time, and this is its first
+        assignment. A run that was returned unstarted doesn't count as late.
         """
         if self.state is State.RUNNING:
             return self.attempt == 1 and not self.losses and self.ready_at > self.due_at
@@ -196,13 +197,14 @@ class LiveRun:
         return fresh and self.ready_at > self.due_at
 
     def paced_by(self, definition: Definition) -> bool:
-        """Whether its release is bounded by the rate, and its slots by what isn't reserved."""
+        """Return whether the catch-up limits apply: the release rate and the reserved slots."""
         return self.late and definition.catch_up.policy is CatchUpPolicy.ALL
 
     def lateness(self, started_at: datetime | None) -> timedelta | None:
-        """How long after it should have the present attempt started: after due_at for the first,
-        after the end of the back-off for a later one. None: it hasn't started. For figures of how
-        prompt the cluster is; what people read of a run is `RunRecord.lateness`.
+        """Return how late the current attempt started, for metrics; None: it hasn't started.
+
+        The first attempt counts from `due_at`, a later one from the end of its backoff. The API
+        shows `RunRecord.lateness` instead.
         """
         if started_at is None:
             return None
@@ -211,7 +213,7 @@ class LiveRun:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """An assignment that its owner would like to make; the statement decides."""
+    """An assignment that an owner proposes. The dispatch statement decides."""
 
     key: RunKey
     job_id: JobId
@@ -219,56 +221,56 @@ class Draft:
     generation: int
     worker: str
     incarnation: IncarnationId | None
-    """None: of a broadcast, which no worker gets."""
+    """None: the run is a broadcast, which no worker gets."""
     overlap: Overlap
-    """What the job says."""
+    """The job's overlap policy."""
     overlap_limit: int
-    """How many admitted runs of the job may be there at once, as it says; 0: no limit (allow)."""
+    """The highest number of admitted runs of the job at once; 0: no limit (`allow`)."""
     said: Overlap | None = None
-    """What the run's own row says; it counts instead."""
+    """The overlap policy in the run's row. It has priority over the job's."""
     start_by_after: timedelta = timedelta(seconds=5)
     counted: bool = False
-    """The schedule has `max_runs`: what is skipped gives its turn back."""
+    """Whether the schedule has `max_runs`. Then a skipped run stops counting against it."""
     pool: PoolKey = NO_POOL
     parent: RunId | None = None
-    """Of the broadcast's child that it is of."""
+    """The broadcast's run, if this run is a child of it."""
     targets: tuple[str, ...] = ()
-    """Of a broadcast: the workers that it is for, by name. `worker` is empty."""
+    """The names of a broadcast's workers. `worker` is empty then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """A job of which more than one run is there, with what its definition says of that."""
+    """A job with more than one live run, and the overlap settings of its definition."""
 
     job_id: JobId
     shard: ShardId
     generation: int
     overlap: Overlap
     as_of: datetime
-    """Runs that are ready then wait, whatever the database's clock says."""
+    """Runs that are ready at this time count as waiting, even if the database's clock is behind."""
     counted: bool = False
-    """The schedule has `max_runs`: what never had its chance gives its turn back."""
+    """Whether the schedule has `max_runs`. Then a skipped run stops counting against it."""
     ending: tuple[RunId, ...] | None = None
-    """Waiting runs that end in a moment by their definition: no run is skipped behind them. None: a
-    scan didn't look at the line, and no run is skipped behind another.
+    """Waiting runs that are about to end by their definition: they cause no skips. None: no scan
+    has read the job's waiting runs, so no waiting run causes a skip.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """An assignment whose COMMIT was seen: it may be pushed."""
+    """A committed assignment, which may be sent to its worker."""
 
     run: LiveRun
     payload: bytes | None
-    """The payload given with a trigger (serialised `Payload`); None: the definition's own."""
+    """The run's own payload (serialized `Payload`), from its trigger. None: the definition's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A worker's result for one token, with what the accepting member decided from it.
+    """A worker's result for one token, and the accepting member's decision.
 
     `state`, `reason` and `retry_at` follow from the outcome and the job's retry policy
-    (`core/runs/retry.py`). `sender` is the incarnation that ran it.
+    (`core/runs/retry.py`). `sender` is the incarnation that ran the attempt.
     """
 
     key: RunKey
@@ -284,45 +286,47 @@ class Report:
     finished_at: datetime | None
     retry_at: datetime | None = None
     counts: bool = True
-    """False: the attempt is given back and costs nothing (returned, refused)."""
+    """Whether the attempt counts. False: the worker returned or rejected it, which costs none."""
     lost: bool = False
-    """It had begun and was lost on the way: one more of a run's losses."""
+    """Whether the attempt had started and was lost. It then counts as one of the run's losses."""
     dead: bool = False
-    """It becomes a dead letter."""
+    """Whether the run becomes a dead letter."""
     pause_after: int = 0
-    """Failures in a row that pause its job; 0: never."""
+    """Consecutive failures that pause the job; 0: never."""
     fingerprint: str = ""
     notices: Notices | None = None
-    """The notifications of its job."""
+    """The job's notifications."""
     late: bool = False
-    """It started late, as its job's `on_late` has it."""
+    """Whether the run started late, by the job's `on_late`."""
     at_most_once: bool = False
-    """Its job runs at most once: it may not wait again if it may have been begun again already."""
+    """Whether the job is `at_most_once`. Its run isn't retried if a database that was lost may
+    have retried it already.
+    """
     result: bytes | None = None
-    """Serialised `StoredResult`, of which a small one is a `Payload`."""
+    """Serialized `StoredResult`. A small result is in it as a `Payload`."""
     output: bytes | None = None
-    """Serialised `Output`."""
+    """Serialized `Output`."""
     stored: bool = False
-    """The result store may have something of it."""
+    """Whether the result store may hold the attempt's log or result."""
     audited: bool = True
-    """False: if it is stale, it has a row of the audit log only if its token was assigned once."""
+    """False: a stale result is audited only if its token was ever assigned."""
 
 
 class Verdict(StrEnum):
-    """What became of a report."""
+    """The store's answer to a result."""
 
     ACCEPTED = "ACCEPTED"
     CANCELLED = "CANCELLED"
-    """Accepted; the run ends cancelled, because it was cancelled or its job was deleted."""
+    """Accepted. The run ends CANCELLED: it was canceled, or its job was deleted."""
     REPEATED = "REPEATED"
-    """The same token and digest is stored: its acknowledgement was lost, and is repeated."""
+    """The same token and digest are stored. The lost acknowledgement is sent again."""
     STALE = "STALE"
-    """Refused and audited; nothing changed."""
+    """Rejected and audited. Nothing changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One registration of a worker."""
+    """A registration of a worker."""
 
     id: IncarnationId
     worker: str
@@ -336,16 +340,16 @@ class Incarnation:
     started_at: datetime
     lost_at: datetime | None = None
     namespaces: frozenset[str] | None = field(default=None, compare=False)
-    """Those whose runs it may be given, by the certificate that it came with; None: all."""
+    """The namespaces whose runs its certificate allows; None: all."""
 
     def may_work_for(self, namespace: str) -> bool:
-        """Whether it may be given a run of this namespace."""
+        """Return whether the worker may get runs of this namespace."""
         return self.namespaces is None or namespace in self.namespaces
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A run whose worker is gone, and what follows: RETRYING after `wait`, or FAILED."""
+    """A run whose worker is lost, and its next state: RETRYING for `wait`, FAILED or CANCELLED."""
 
     key: RunKey
     shard: ShardId
@@ -355,17 +359,17 @@ class Loss:
     reason: Reason | None
     dead: bool = False
     pause_after: int = 0
-    """Failures in a row that pause its job; 0: never."""
+    """Consecutive failures that pause the job; 0: never."""
     fingerprint: str = ""
     notices: Notices | None = None
-    """The notifications of its job."""
+    """The job's notifications."""
     wait: timedelta = timedelta(0)
-    """The lost worker may still be killing it: `on_lease_lost: kill`."""
+    """The wait before the retry, while the lost worker may kill it (`on_lease_lost: kill`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardRow:
-    """A shard as PostgreSQL has it."""
+    """A shard's row in PostgreSQL."""
 
     id: ShardId
     owner: TenureId | None
@@ -375,7 +379,7 @@ class ShardRow:
 
 @dataclass(frozen=True, slots=True)
 class Tenure:
-    """One unbroken stay of a member in the cluster."""
+    """A member's unbroken membership in the cluster."""
 
     id: TenureId
     member: str
@@ -384,16 +388,16 @@ class Tenure:
     grpc: str = field(default="", compare=False)
     http: str = field(default="", compare=False)
     version: str = field(default="", compare=False)
-    """Where it was reached and what it ran, for lists of lost members."""
+    """The member's addresses and version, for lists of lost members."""
     prefix: UUID | None = field(default=None, compare=False)
     """Id of its etcd prefix (`core/claims.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One entry of the audit log: actor, action, object and outcome.
+    """An entry of the audit log: actor, action, object and outcome.
 
-    An actor that is a member or worker is named like an object: `member/m1`, `worker/w1`.
+    Actors that are members or workers are written as objects: `member/m1`, `worker/w1`.
     """
 
     actor: str

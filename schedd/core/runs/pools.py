@@ -1,16 +1,16 @@
 """Pools: jobs of a namespace that share a concurrency limit and a rate limit. Pure.
 
     all jobs of a pool ──hash of its name──→ one shard ──→ one owner dispatches them
-    limit   attempts of the whole pool in progress; a run in backoff takes no place
-    rate    attempts that started in any period of `per`: a place is free again when `per` has
-            passed since the start
+    limit   the most attempts of the whole pool in progress; a run in backoff takes no place
+    rate    the most starts of attempts in any period of `per`: a place is free again when `per`
+            has passed since the start
 
 The dispatch statement checks both on rows, under the lock of the pool's shard
 (`store/dispatch/pool_places.py`); an owner's state in memory is a hint.
 
 Invariants
-- While the start of an attempt isn't known, it counts as starting now, but not after its start
-  limit. An attempt that never started doesn't count; a lost one counts as started at the limit.
+- While the start of an attempt is unknown, it counts as starting now, at the latest at its start
+  limit. An attempt that never started doesn't count. A lost one counts as started at the limit.
 - A run counts in the pool in which it was dispatched, also if its job has changed pools since.
 """
 
@@ -29,19 +29,19 @@ PoolKey = NewType("PoolKey", str)
 NO_POOL: Final = PoolKey("")
 
 MOST_AT_ONCE: Final = 10_000
-"""Of a limit, and of a rate in its time: that many rows are counted for each batch."""
+"""The highest limit, and the highest count of a rate: each batch counts that many rows."""
 LEAST_PER: Final = timedelta(seconds=1)
 MOST_PER: Final = timedelta(days=1)
 
 
 def pool_key(namespace: str, name: str) -> PoolKey:
-    """Of a job's pool; of no name: none."""
+    """Return the key of a pool; NO_POOL for an empty name."""
     return PoolKey(f"{namespace}/{name}") if name else NO_POOL
 
 
 @dataclass(frozen=True, slots=True)
 class StartRate:
-    """So many starts in any time of this length."""
+    """A rate limit: at most `count` starts in any period of `per`."""
 
     count: int
     per: timedelta
@@ -49,7 +49,7 @@ class StartRate:
 
 @dataclass(frozen=True, slots=True)
 class PoolRecord:
-    """A pool as it was set."""
+    """A pool's settings, and who changed them last."""
 
     namespace: str
     name: str
@@ -65,7 +65,13 @@ class PoolRecord:
 
 @dataclass(frozen=True, slots=True)
 class PoolUse:
-    """What is in it. `jobs`: those that were submitted left out. `waiting`: runs, back-offs too."""
+    """The number of a pool's jobs and runs.
+
+    - `jobs`: jobs, without submitted runs.
+    - `running`: attempts in progress.
+    - `waiting`: waiting runs, including those in backoff.
+    - `recent`: starts that count for the rate.
+    """
 
     jobs: int
     running: int
@@ -75,7 +81,7 @@ class PoolUse:
 
 @dataclass(frozen=True, slots=True)
 class PoolUser:
-    """Who keeps a pool: a job, by its name, or a submitted run that hasn't ended."""
+    """A user of a pool, which prevents its deletion: a job's name, or a live submitted run."""
 
     job: str = ""
     run: RunId | None = None
@@ -86,8 +92,8 @@ class PoolUser:
 
 @dataclass(frozen=True, slots=True)
 class PoolUsage:
-    """How full a pool is. `recent`: starts that count for the rate; `until_free`: when the oldest
-    of those that fill the rate counts no more, from now.
+    """The usage of a pool against its limits. `recent`: starts that count for the rate;
+    `until_free`: the time until the next start stops counting, if the rate is used up.
     """
 
     limit: int | None
@@ -99,7 +105,7 @@ class PoolUsage:
 
     @property
     def room(self) -> int:
-        """How many more may go now."""
+        """How many more runs may start now."""
         if self.paused:
             return 0
         places = sys.maxsize if self.limit is None else self.limit - self.running
@@ -108,7 +114,7 @@ class PoolUsage:
 
     @property
     def why_full(self) -> str:
-        """In words, of one without room."""
+        """The reason why the pool is full, as text. Only valid if `room` is 0."""
         if self.paused:
             return "it is paused"
         if self.limit is not None and self.running >= self.limit:
@@ -118,28 +124,30 @@ class PoolUsage:
 
 @dataclass(slots=True)
 class Rooms:
-    """The runs of each pool that may still go in this round; 0 for a pool that wasn't read."""
+    """The number of runs per pool that this dispatch round may still dispatch; 0 for a pool that
+    wasn't read.
+    """
 
     left: dict[PoolKey, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, standings: Mapping[PoolKey, PoolUsage]) -> "Rooms":
-        """As they stand."""
+        """Return the room of each pool."""
         return cls({pool: standing.room for pool, standing in standings.items()})
 
     def copy(self) -> "Rooms":
-        """To reckon with."""
+        """Return a copy, to try choices on."""
         return Rooms(dict(self.left))
 
     def fits(self, pool: PoolKey) -> bool:
-        """Whether one more run of it may go."""
+        """Return whether one more run of the pool fits."""
         return not pool or self.left.get(pool, 0) > 0
 
     def most(self, count: int, pool: PoolKey) -> int:
-        """How many of so many runs of it may go."""
+        """Return how many of `count` runs of the pool fit."""
         return count if not pool else min(count, max(0, self.left.get(pool, 0)))
 
     def take(self, pool: PoolKey, count: int = 1) -> None:
-        """So many go."""
+        """Use up the room of `count` runs."""
         if pool:
             self.left[pool] = self.left.get(pool, 0) - count

@@ -1,7 +1,8 @@
-"""What keeps instants from running, in words: a row of the ledger says it, and explain reads it.
+"""Texts for why a scheduled time didn't run. The run's row has the text, and explain shows it.
 
-Each is a noun: it stands behind "skipped by" and "missed". A calendar says its own (`calendars`),
-and of a run that was in the way the store writes `run ID` (`store/dispatch/overlap.py`).
+Each text is a noun phrase, to follow "skipped by" or "missed". Calendars have their own text
+(`calendars`). For a run that blocked this one, the store writes `run ID`
+(`store/dispatch/overlap.py`).
 """
 
 from datetime import UTC, datetime
@@ -14,16 +15,16 @@ def time_text(instant: datetime) -> str:
 
 
 def pause(by: str, since: datetime | None, note: str, *, of: str = "") -> str:
-    """Return a pause (of the job, or `of` something else) as text: by whom, since when, why."""
+    """Return the text for a pause of the job, or `of` something else: by whom, since when, why."""
     said = "a pause" + (f" of {of}" if of else "") + (f" by {by}" if by else "")
     return said + (f" since {time_text(since)}" if since else "") + (f": {note}" if note else "")
 
 
 def edit(by: str) -> str:
-    """Who gave the job another schedule."""
+    """Return the text for an edit of the job's schedule."""
     return f"an edit by {by}"
 
 
 def deletion(by: str) -> str:
-    """Who deleted the job."""
+    """Return the text for the deletion of the job."""
     return f"its job's deletion by {by}"

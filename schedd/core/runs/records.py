@@ -1,7 +1,7 @@
-"""Records: what the ports hand to and fro, as people and loops see what is stored.
+"""Records: the values that the ports exchange with the store.
 
-Plain values without behaviour. A refusal that a store gives is one of them (`StoreConflict`), for
-it is a normal answer. Those of runs are in `run_records`, those of backfills in `backfill_records`.
+Plain values without behavior. `StoreConflict` is one of them, since a conflict is a normal answer.
+Records of runs are in `run_records`, records of backfills in `timers/backfill_records`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One look at the database: its clock, timeline and role, and where it stands."""
+    """The state of the database: its clock, timeline, role and data-loss mark."""
 
     now: datetime
     timeline: Timeline
@@ -40,7 +40,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class PinnedCalendar:
-    """A version of a calendar that a job is computed with; `spec`: serialised `Calendar`."""
+    """The version of a calendar that a job uses; `spec`: serialized `Calendar`."""
 
     name: str
     version: int
@@ -49,8 +49,8 @@ class PinnedCalendar:
 
 @dataclass(frozen=True, slots=True)
 class CalendarRecord:
-    """A version of a calendar as people see it, and how many jobs use the calendar, how many of
-    them by an earlier version than its newest.
+    """A version of a calendar, as the API shows it. `jobs` counts the jobs that use the calendar;
+    `behind` counts those of them that use an older version than the newest.
     """
 
     namespace: str
@@ -65,7 +65,7 @@ class CalendarRecord:
 
 @dataclass(frozen=True, slots=True)
 class StoredDefinition:
-    """A definition as it is stored: `spec` is a serialised `schedd.v1.Job`."""
+    """A stored definition. `spec` is a serialized `schedd.v1.Job`."""
 
     job_id: JobId
     generation: int
@@ -75,53 +75,54 @@ class StoredDefinition:
     paused: bool
     deleted: bool = False
     ephemeral: bool = False
-    """Made by a submit: it has no name of its own and goes with its run."""
+    """Whether a submit created it. It has no name and is deleted with its run."""
     calendars: tuple[PinnedCalendar, ...] = ()
-    """Those that its `exclude` names, as its instants are computed with them."""
+    """The calendars that its `exclude` names, in the versions that its times are computed with."""
     pool: str = ""
     after: tuple[str, ...] = ()
-    """The jobs that it is to run after, where it is written; what is read says it in its spec."""
+    """The parents' names, for writes only: on reads they are in `spec`."""
     retention: timedelta | None = None
     line: LineId | None = field(default=None, compare=False)
-    """Where it is written; what is read says it by its spec."""
+    """The bucket id, for writes only: on reads it is computed from `spec`."""
     updated_at: datetime | None = None
-    """When this generation was made, where it was read for its owner."""
+    """When this generation was created, if it was read for the owner."""
     idle: bool = False
-    """Its timer has no instant to come, as those on demand never have; where that was read."""
+    """Whether the timer has no next time (on demand, ended), if that was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class FireOutcome:
-    """What a batch of firings did."""
+    """The outcome of a batch of fires."""
 
     runs: list[LiveRun]
-    """Inserted and live."""
+    """The live runs that were inserted."""
     refused: list[JobId]
-    """Timers that didn't advance: they changed meanwhile; read them again."""
+    """Timers that changed meanwhile and didn't advance. Read them again."""
     lost: frozenset[ShardId]
-    """Shards that are no longer the claimant's."""
+    """Shards that the claimant no longer owns."""
     broken: list[JobId] = field(default_factory=list)
-    """Set aside: the database refuses their data. Trying them again gives the same."""
+    """Timers whose data the database rejects. A retry would fail in the same way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignments:
-    """What a batch of drafts did."""
+    """The outcome of a batch of drafts."""
 
     assigned: list[Assigned]
     ended: list[RunKey]
-    """Ended in the statement: skipped for overlap."""
+    """Runs that the statement skipped for overlap."""
     waiting: list[RunKey]
-    """Not assigned: pause, a newer generation or state; look at them again."""
+    """Runs not assigned because of a pause, a newer generation or a newer state. Read them again.
+    """
     lost: frozenset[ShardId]
     broken: list[RunKey] = field(default_factory=list)
-    """Set aside: the database refuses their data. Trying them again gives the same."""
+    """Runs whose data the database rejects. A retry would fail in the same way."""
     held: list[RunKey] = field(default_factory=list)
-    """Not assigned, for other runs of their jobs are in the way."""
+    """Runs not assigned because other runs of their jobs block them."""
     full: list[RunKey] = field(default_factory=list)
-    """Not assigned, for their pools have no room."""
+    """Runs not assigned because their pools are full."""
     begun: list[LiveRun] = field(default_factory=list)
-    """Broadcasts that have begun, and their children."""
+    """Broadcasts that started, and their children."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,29 +130,33 @@ class Parted:
     """The effect of overlap policies on runs."""
 
     ended: list[tuple[RunKey, JobId]]
-    """Runs that waited, or waited for a retry."""
+    """PENDING and RETRYING runs that ended."""
     cancelled: list[LiveRun]
-    """Running runs whose workers must be notified; those already notified are left out."""
+    """Running runs whose workers must be notified, except those already notified."""
     skipped: int = 0
-    """Of the ended: for a full buffer, or behind a waiting run. The others were replaced."""
+    """How many of `ended` were skipped: buffer full, or behind a waiting run. The others were
+    replaced.
+    """
     overlapped: int = 0
-    """Of the skipped: behind a waiting run (`overlap: skip`)."""
+    """How many of `skipped` were behind a waiting run (`overlap: skip`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unstarted:
-    """An assignment that never started: back to where it came from, no attempt spent."""
+    """An assignment that never started. The run returns to its earlier state; no attempt counts."""
 
     key: RunKey
     shard: ShardId
     token: Token
     sender: IncarnationId | None = None
-    """The incarnation that says so: it must be the one that was meant. None: its owner knows."""
+    """The incarnation that reports it; it must be the assigned one. None: the owner reports it."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingRun:
-    """A live run of a database that went back. `doubtful`: it waits, and may have run since."""
+    """A live run of a database that was restored to an earlier time. `doubtful`: it waits here, but
+    may have run in the lost database.
+    """
 
     key: RunKey
     job_id: JobId
@@ -161,7 +166,7 @@ class WaitingRun:
 
 @dataclass(frozen=True, slots=True)
 class Idempotency:
-    """A caller's key: the same key and digest give the same id for 24 h."""
+    """A caller's idempotency key. The same key and digest give the same id for 24 h."""
 
     namespace: str
     key: str
@@ -171,37 +176,48 @@ class Idempotency:
 
 @dataclass(frozen=True, slots=True)
 class StoreConflict:
-    """A refusal: the name is taken, the key was used for another body, the etag is old, a calendar
-    has a newer version, the pool isn't there, it was done with another payload, there are more
-    letters than was said.
+    """A write that the store rejected. `what` names the conflict:
+
+    - `name`: the name is taken.
+    - `key`: the idempotency key was used for another body.
+    - `etag`: the job or pool changed meanwhile.
+    - `calendar`: a calendar has a newer version.
+    - `pool`: the pool doesn't exist.
+    - `line`: the job has too many live runs.
+    - `payload`: the dead letter was run again with another payload.
+    - `letters`: there are more dead letters than the request allows.
     """
 
     what: str
-    """name, key, etag, calendar, pool, line, payload, letters"""
     job_id: JobId | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A job is deleted."""
+    """The deletion of a job."""
 
     cancelled: int
-    """Its runs that waited, and have ended by that."""
+    """The number of waiting runs that the deletion canceled."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChainRefused:
-    """Why a job can't run after others, or can't be deleted."""
+    """Why a job can't run after others, or can't be deleted. `what` names the problem:
+
+    - `parent`: a parent isn't found.
+    - `cycle`: the graph would have a cycle.
+    - `ancestors`: the job would have too many ancestors.
+    - `child`: the job to delete has children.
+    """
 
     what: str
-    """parent (not found), cycle, ancestors (too many), child (it has some)"""
     names: str
-    """The names, or the path."""
+    """The names of the jobs, or the path of the cycle; for `ancestors` the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job as people see it: the stored definition with its timer and its history's dates."""
+    """A job as the API shows it: the stored definition, the timer, and the last changes."""
 
     definition: StoredDefinition
     shard: ShardId
@@ -215,14 +231,14 @@ class JobRecord:
     paused_at: datetime | None = None
     paused_until: datetime | None = None
     fired: int = 0
-    """Of `max_runs`: how many the schedule has made, those that were skipped left out."""
+    """The number of runs that count against `max_runs`. Skipped runs don't count."""
     early: tuple[datetime, ...] = ()
-    """The instants to come whose runs are there already, in order."""
+    """Future scheduled times whose runs already exist, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """What a call asks to be stored: a job."""
+    """A request to store a job."""
 
     record: JobRecord
     key: Idempotency | None
@@ -230,20 +246,20 @@ class Create:
 
     @property
     def plain(self) -> bool:
-        """Whether it depends on nothing that is stored but its key and its name."""
+        """Whether the job depends on no stored rows except its key and its name."""
         new = self.record.definition
         paused = new.paused or self.record.paused_until is not None
         return not (new.pool or new.calendars or new.after or new.ephemeral or paused)
 
     @property
     def size(self) -> int:
-        """Bytes, about."""
+        """The approximate size in bytes."""
         return 500 + len(self.record.definition.spec) + len(self.entry.after)
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """What a call asks to be stored: one-time work."""
+    """A request to store a submitted run."""
 
     record: JobRecord
     run: NewRun
@@ -253,36 +269,36 @@ class Submit:
 
     @property
     def plain(self) -> bool:
-        """Whether it depends on nothing that is stored but its key: no pool, no calendar."""
+        """Whether the run depends on no stored rows except its key: no pool, calendar or parent."""
         new = self.record.definition
         return not (new.pool or new.calendars or new.after)
 
     @property
     def size(self) -> int:
-        """Bytes, about."""
+        """The approximate size in bytes."""
         return 500 + len(self.record.definition.spec)
 
 
 @dataclass(frozen=True, slots=True)
 class TimerEdit:
-    """How a call leaves a job's timer. Pairs are (due_at, nominal), both None: nothing is due."""
+    """A call's change of a job's timer. Pairs are (due_at, nominal); both None: nothing is due."""
 
     reset: tuple[datetime | None, datetime | None] | None = None
-    """Where it stands from now on; None: where it stood."""
+    """The new values; None: the timer keeps its values."""
     restart: tuple[datetime | None, datetime | None] | None = None
-    """Where it stands if nothing was due any more: `max_runs` were made, and may be more now."""
+    """The new values if nothing was due: `max_runs` was reached, and may be higher now."""
     max_runs: int = 0
-    """As the definition says. Once so many were made nothing is due."""
+    """The definition's `max_runs`. After that many runs nothing is due."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """A job whose pause has ended, as its owner resumes it."""
+    """The end of a job's pause at `until`, written by the job's owner."""
 
     job_id: JobId
     shard: ShardId
     generation: int
-    """From which the rest was reckoned; at another one nothing happens."""
+    """The generation that the timer was computed with. At another generation nothing changes."""
     until: datetime
     timer: TimerEdit
     skipped: NewRun | None
@@ -291,41 +307,41 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True)
 class FailedTooOften:
-    """A job that failed so often in a row, as its owner leaves it."""
+    """The automatic pause of a job after too many consecutive failures."""
 
     job_id: JobId
     shard: ShardId
     generation: int
     most: int
-    """How many failures pause it, as its definition says now; 0: none are counted."""
+    """The consecutive failures that pause the job, by its newest definition; 0: never."""
     note: str
-    """Of its pause; empty: it isn't paused for that."""
+    """The note of the pause; empty: the job isn't paused."""
     entry: AuditRecord
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRecord:
-    """A run that failed for good and waits for a person."""
+    """A dead letter: a run that failed for good and waits for a person."""
 
     run: RunRecord
     fingerprint: str
     died_at: datetime
     resolved: LetterOutcome | None = None
-    """Its outcome; None: it waits."""
+    """The outcome. None: the letter still waits."""
     resolved_at: datetime | None = None
     resolved_by: str = ""
     became: RunId | None = None
-    """The run that a redrive made of it."""
+    """The new run that a redrive created from it."""
     redrive: RedriveId | None = None
-    """The redrive that will run or ran it again."""
+    """The redrive that runs it again, or has."""
     note: str = ""
     """Why it was discarded."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterGroupRecord:
-    """The waiting dead letters of one job with one kind of error. `run_id`: the newest of them,
-    whose error is shown. For `submitted` runs, `job` is their name, which may be empty.
+    """The waiting dead letters of one job with one kind of error. `run_id` is the newest of them;
+    the group shows its error. For `submitted` runs, `job` is their name, which may be empty.
     """
 
     fingerprint: str
@@ -345,7 +361,7 @@ class DeadLetterGroupRecord:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The live work at a glance."""
+    """The numbers of jobs, live runs by state, and dead letters."""
 
     jobs: int
     pending: int
@@ -356,7 +372,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class WaitingRuns:
-    """Runs of a job, for one worker (`target`) or for any, that wait and might start."""
+    """Waiting runs of a job that may start, for one worker (`target`) or for any (None)."""
 
     job_id: JobId
     target: str | None
@@ -366,7 +382,7 @@ class WaitingRuns:
 
 @dataclass(frozen=True, slots=True)
 class FailingRow:
-    """A job whose last runs failed, so many times in a row, or `more`."""
+    """A job whose last `times` runs failed; `more`: there may be more failures."""
 
     job_id: JobId
     times: int
@@ -375,7 +391,7 @@ class FailingRow:
 
 @dataclass(frozen=True, slots=True)
 class GrowingRow:
-    """A job with many waiting runs; `made` and `ended`: in the last 10 minutes."""
+    """A job with many waiting runs. `made` and `ended` count runs of the last 10 minutes."""
 
     job_id: JobId
     runs: int
@@ -385,7 +401,7 @@ class GrowingRow:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A worker that is to take no new work until it is undrained."""
+    """A worker that gets no new work until it is undrained."""
 
     worker: str
     at: datetime
@@ -394,12 +410,12 @@ class Drain:
 
 
 SILENT_AFTER: Final = 7.5
-"""Seconds without a word, three heartbeats of the default, after which nothing more is pushed."""
+"""Seconds without a heartbeat after which nothing is dispatched: three default intervals."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker, as the member that received its last heartbeat sees it."""
+    """A worker, as seen by the member that received its last heartbeat."""
 
     incarnation: Incarnation
     attached_here: bool
@@ -407,22 +423,24 @@ class WorkerView:
     free: int
     running: int
     lease_age: float
-    """Seconds since its lease was last refreshed, as the worker says."""
+    """Seconds since the worker's last keepalive of its lease, as it reports."""
     spool: int = 0
+    """Bytes in its spool."""
     disk_free: int = 0
-    """Bytes that its spool takes, and that are free on its disk; 0: it didn't say, or none are."""
+    """Free bytes on the disk of its spool; 0: not reported, or none."""
     refuses: str = ""
-    """Why it asks for no new work though it isn't draining, in words."""
+    """Why the worker takes no new runs although it isn't draining, as text."""
     unstored: int = 0
-    """Results that it has and no member has stored."""
+    """Results in its spool that no member has stored."""
     silent: float = 0.0
     """Seconds since its last heartbeat."""
     unheard: bool = False
-    """No member receives its heartbeats: its registration is known, its runs aren't."""
+    """Whether no member receives its heartbeats. Then its registration is known, its runs aren't.
+    """
 
     @property
     def speaks(self) -> bool:
-        """Return whether a heartbeat was received recently enough to dispatch to it."""
+        """Whether a heartbeat was received recently enough to dispatch to the worker."""
         return not self.unheard and self.silent <= SILENT_AFTER
 
 

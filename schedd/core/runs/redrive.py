@@ -25,16 +25,16 @@ USUAL_RATE: Final = 10.0
 """Runs a second."""
 
 MOST_IN_LINE: Final = 100
-"""Runs of a job that buffers all, under way or waiting, past which a redrive makes no more: they
-wait in line, and a line is bounded.
+"""The most live runs of a job with `buffer_all`. At this number a redrive creates no more, as the
+buffer is bounded.
 """
 
 _BURST: Final = timedelta(seconds=1)
-"""What wasn't used of the rate is kept for so long."""
+"""The time for which an unused part of the rate is kept."""
 
 
 class LetterOutcome(StrEnum):
-    """What became of a dead letter."""
+    """The outcome of a dead letter."""
 
     REDRIVEN = "REDRIVEN"
     DISCARDED = "DISCARDED"
@@ -42,8 +42,8 @@ class LetterOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RedriveGroup:
-    """Of the letters that wait, those of one kind of error of one job, or of what was `submitted`
-    under one name. `job` is exactly that, be it empty.
+    """The waiting dead letters of one job with one kind of error. If `submitted`, the letters of
+    submitted runs with this name. `job` matches exactly, also if it is empty.
     """
 
     job: str
@@ -53,27 +53,27 @@ class RedriveGroup:
 
 @dataclass(frozen=True, slots=True)
 class LetterFilter:
-    """Which of the letters that wait; what isn't said chooses all. `job`: id or name."""
+    """A filter of waiting dead letters; an unset field matches all. `job`: id or name."""
 
     namespace: str
     job: str = ""
     fingerprint: str = ""
     run_ids: tuple[RunId, ...] = ()
     group: RedriveGroup | None = None
-    """That alone."""
+    """Only letters of this group."""
     until: datetime | None = None
-    """Of these the ones that died at or before it."""
+    """Only runs that failed at or before this time."""
     at_most: int | None = None
-    """Where there are more, none is dealt with."""
+    """The most letters that may match. If more do, none is changed."""
 
     def is_more(self, count: int) -> bool:
-        """Whether so many are more than was asked for."""
+        """Return whether `count` exceeds `at_most`."""
         return self.at_most is not None and count > self.at_most
 
 
 @dataclass(frozen=True, slots=True)
 class RedriveRequest:
-    """A redrive as it is asked for. `rate`: runs a second; `payload` instead of each run's own."""
+    """A requested redrive. `rate`: runs per second; `payload`: replaces each run's own."""
 
     redrive_id: RedriveId
     shard: ShardId
@@ -96,25 +96,25 @@ class RedriveRecord:
     fingerprint: str
     rate: float
     edited: bool
-    """It gives runs another payload than theirs."""
+    """Whether it replaces the runs' payloads."""
     total: int
     waiting: int
     made: int
     open: bool
     states: Mapping[State, int]
-    """How many of the runs that were made are in which state."""
+    """The number of its new runs by state."""
     created_at: datetime
     created_by: str
     stopped_at: datetime | None
     stopped_by: str
     finished_at: datetime | None
     submitted: bool | None
-    """Of submitted runs alone, or of the job alone. None: of whatever is named so."""
+    """Whether it matches submitted runs only (True) or the job only (False). None: both."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRedrive:
-    """A redrive with letters to run. `jobs`: the jobs of the next letters."""
+    """A redrive with queued letters. `jobs`: the jobs of the next letters."""
 
     redrive_id: RedriveId
     shard: ShardId
@@ -123,23 +123,24 @@ class OpenRedrive:
 
 @dataclass(frozen=True, slots=True)
 class RedriveLine:
-    """How runs that do others again stand beside the others of their job.
+    """How redriven runs overlap with other runs of their job.
 
-    Of a job that does one at a time one is made when nothing of it is there: it is skipped for
-    nothing, and what the schedule makes next waits its turn, or replaces it, as the job says.
+    If a job allows one run at a time, a redriven run is created only while the job has no live run.
+    It is never skipped. The schedule's next run then waits for it or replaces it, by the job's
+    overlap policy.
     """
 
     generation: int
-    """Of the definition that says so: at another one none is made."""
+    """The definition's generation. At another generation no run is created."""
     overlap: Overlap | None
-    """By what they go; None: as their job says."""
+    """The overlap policy of redriven runs. None: the job's policy."""
     most: int | None
-    """How many of the job may be there, with the next one; None: any number."""
+    """The most live runs of the job, including the next one. None: no limit."""
 
 
 def again(state: State, reason: str | None) -> bool:
-    """Whether a run that ended so may be done again: what ran and failed, was cancelled, or waited
-    past its start deadline. What its schedule never made is a backfill's.
+    """Return whether an ended run may be redriven: it failed, was canceled, or missed its start
+    deadline. Scheduled times that never ran are for backfills.
     """
     if state is State.MISSED:
         return reason == Reason.START_DEADLINE
@@ -147,7 +148,7 @@ def again(state: State, reason: str | None) -> bool:
 
 
 def line_of(definition: Definition) -> RedriveLine:
-    """How the runs that do a job's dead ones again stand beside its others."""
+    """Return how redriven runs overlap with other runs of the job."""
     policy = definition.overlap
     if policy is Overlap.ALLOW:
         return RedriveLine(definition.generation, None, None)
@@ -161,9 +162,10 @@ def line_of(definition: Definition) -> RedriveLine:
 def allowance(
     rate: float, fed_until: datetime | None, now: datetime, most: int
 ) -> tuple[int, datetime | None]:
-    """How many runs may be made now, at most `most`, and until when a rate is used up if they are.
+    """Return how many runs to create now, at most `most`, and until when that uses up the rate.
 
-    `fed_until`: as it was; None at first, when one is made at once.
+    `rate` is in runs per second. `fed_until` is the time that the last call returned. None: this is
+    the first call, and one run is created at once.
     """
     each = timedelta(seconds=1 / rate)
     start = now - each if fed_until is None else max(fed_until, now - max(_BURST, each))

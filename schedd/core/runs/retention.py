@@ -5,11 +5,11 @@
     a waiting dead letter is kept, unless the cluster sets `dead_letters`
 
 Invariants
-- Runs that haven't ended are kept, and runs that were due within `FLOOR`: a timer that is set back
-  by less (an `at` may be a minute past) still finds the row, so no scheduled time fires twice.
-- A job's retention has priority over the cluster's, also for its logs, but not for waiting dead
-  letters: a short retention of runs doesn't mean that failures need no attention.
-- Letters that are queued for a redrive are kept.
+- Live runs are kept, and runs that were scheduled within `FLOOR`. A timer that is set back by less
+  (an `at` may be a minute past) still finds the row, so no scheduled time fires twice.
+- A job's retention has priority over the cluster's, also for its logs. It doesn't apply to waiting
+  dead letters: a short retention of runs doesn't mean that failures need no attention.
+- Dead letters that are queued for a redrive are kept.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from schedkit.records import dataclass
 
 FLOOR: Final = timedelta(minutes=2)
 LEAST: Final = timedelta(seconds=1)
-"""What a retention is at least."""
+"""The shortest retention that can be set."""
 MOST: Final = timedelta(days=36_500)
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long the cluster keeps what has ended. `dead_letters`: None is for ever."""
+    """The cluster's retention, counted from a run's end. `dead_letters` None: kept forever."""
 
     runs: timedelta = timedelta(days=30)
     logs: timedelta = timedelta(days=7)
@@ -37,7 +37,7 @@ class Retention:
 
     @property
     def shortest(self) -> timedelta:
-        """The least of these."""
+        """The shortest of the three."""
         lengths = (self.runs, self.logs, self.dead_letters)
         return min(one for one in lengths if one is not None)
 
@@ -47,8 +47,12 @@ DEFAULTS: Final = Retention()
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """An ended run, for its retention. `until`: the last scheduled time of its row; `own`: its
-    job's retention; `waits`: it is a dead letter that isn't resolved; `queued`: for a redrive.
+    """An ended run, for the decision on its retention.
+
+    - `until`: the last scheduled time of its row.
+    - `own`: its job's retention; None: the cluster's applies.
+    - `waits`: whether it is an unresolved dead letter.
+    - `queued`: whether it is queued for a redrive.
     """
 
     key: RunKey
@@ -64,8 +68,8 @@ class EndedRun:
 
 @dataclass(frozen=True, slots=True)
 class OldRuns:
-    """A page of old rows: those that may go, and the key that the next page begins after; None: it
-    was the last.
+    """A page of old rows: the runs that may be deleted, and the last key of the page, after which
+    the next page begins. None: this was the last page.
     """
 
     runs: list[EndedRun]
@@ -74,14 +78,14 @@ class OldRuns:
 
 @dataclass(frozen=True, slots=True)
 class Unwanted:
-    """Something in the result store whose rows are gone."""
+    """An object in the result store whose rows were deleted."""
 
     place: str
     shard: ShardId
 
 
 def is_over(run: EndedRun, retention: Retention, now: datetime) -> bool:
-    """Whether all of it goes."""
+    """Return whether the retention of the whole run has passed."""
     if now - max(run.until, run.key.scheduled_at) < FLOOR:
         return False
     if run.waits:
@@ -92,7 +96,7 @@ def is_over(run: EndedRun, retention: Retention, now: datetime) -> bool:
 
 
 def log_is_over(run: EndedRun, retention: Retention, now: datetime) -> bool:
-    """Whether what it wrote goes, though the run stays."""
+    """Return whether the retention of the run's logs has passed, although the run is kept."""
     if run.waits or run.own is not None:
         return False
     return now - run.ended_at >= retention.logs

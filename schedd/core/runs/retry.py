@@ -1,13 +1,15 @@
-"""What follows an attempt: success, another attempt after a wait, or the end.
+"""Decide what follows an attempt: success, a retry after a backoff, or the end of the run.
 
     wait n = min(max, backoff × factor^(n−1)) × (1 + jitter × u),  u in [−1, 1) hashed from (run, n)
 
-Deterministic: whichever member accepts the result, and however long that takes, computes the same
-instant, counted from the attempt's end. That end is a worker's word, so it is taken only where it
-can be: no attempt ends before its run was ready, or after its result was accepted. A worker's death
-or a shutdown is not the job's failure and costs no attempt, up to `MAX_LOSSES`. What never began (a
-refusal, a worker that couldn't start it) costs nothing at all. A job `at_most_once` is begun again
-only after a failure that was reported, or when it surely never began.
+Invariants
+- The time of a retry is deterministic: every member computes the same time, at any moment. The
+  backoff counts from the attempt's end, as the worker reports it. A reported end before the run was
+  ready, or after the result was accepted, is ignored.
+- A lost worker or a shutdown isn't the job's failure and costs no attempt, up to `MAX_LOSSES`.
+- An attempt that never started (rejected, or the worker couldn't start it) costs nothing.
+- An `at_most_once` run starts again only after a reported failure, or if it certainly never
+  started.
 """
 
 import hashlib
@@ -25,32 +27,34 @@ from schedd.core.runs.model import LiveRun
 from schedkit.records import dataclass
 
 MAX_LOSSES = 10
-"""Handings out that may be lost with their workers before a run is given up as poisonous."""
+"""Lost assignments after which a run fails: the run itself may bring its workers down."""
 
 KILL_MARGIN = timedelta(seconds=2)
-"""The time that a worker with a lost lease needs, beyond `kill_after`, to notice it and to kill."""
+"""The time, beyond `kill_after`, in which a worker notices its lost lease and kills its runs."""
 
 UNSTARTED_PAUSE = timedelta(seconds=1)
-"""Before a run that a worker couldn't start is dispatched again: the host may be at its limits."""
+"""The wait before a run that a worker couldn't start is dispatched again. The host may be at its
+limits.
+"""
 
 LONGEST_WAIT = timedelta(days=3653)
 LONGEST_ASKED = timedelta(days=1)
-"""What an attempt's `Retry-After` may ask for: it comes from strangers."""
+"""The longest accepted `Retry-After`: the value comes from an untrusted server."""
 
 
 class ReportedOutcome(StrEnum):
-    """How a worker says an attempt ended."""
+    """The outcome of an attempt, as its worker reports it."""
 
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
     RETURNED = "RETURNED"
-    """Given back: the worker ended it for reasons of its own, or could never start it."""
+    """Given back: the worker ended it for its own reasons (a shutdown), or couldn't start it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sequel:
-    """What an attempt's end makes of its run."""
+    """The run's next state after an attempt's end."""
 
     state: State
     reason: Reason | None
@@ -58,11 +62,11 @@ class Sequel:
     counts: bool = True
     dead: bool = False
     lost: bool = False
-    """It had begun and was lost on the way: one more of `MAX_LOSSES`."""
+    """Whether the attempt had started and was lost. It then counts towards `MAX_LOSSES`."""
 
 
 def wait(policy: RetryPolicy, run: RunId, attempt: int) -> timedelta:
-    """The back-off after the failed attempt `attempt` (from 1) of a run."""
+    """Return the backoff after the failed attempt `attempt` (from 1) of a run."""
     plain = min(_grown(policy, attempt - 1), LONGEST_WAIT.total_seconds())
     digest = hashlib.sha256(run.bytes + attempt.to_bytes(4, "big")).digest()
     u = int.from_bytes(digest[:8], "big") / 2**63 - 1
@@ -70,7 +74,7 @@ def wait(policy: RetryPolicy, run: RunId, attempt: int) -> timedelta:
 
 
 def _grown(policy: RetryPolicy, steps: int) -> float:
-    """min(max, backoff × factor^steps), whatever power of whatever factor that is."""
+    """Return min(max, backoff × factor^steps) in seconds, without overflow."""
     first, most = policy.backoff.total_seconds(), policy.maximum.total_seconds()
     if first <= 0 or most <= first:
         return max(0.0, min(first, most))
@@ -90,10 +94,10 @@ def after_attempt(
     began: bool = True,
     finished_at: datetime | None = None,
 ) -> Sequel:
-    """Decide from the outcome of the run's present attempt; `run.attempt` counts it already.
+    """Return the next state after the run's current attempt, which `run.attempt` already counts.
 
-    `began`: False when its worker says that nothing of it ever ran. `finished_at`: when it ended,
-    as its worker says.
+    `began`: False if the worker reports that the attempt never started. `finished_at`: the end of
+    the attempt, as the worker reports it.
     """
     if outcome is ReportedOutcome.SUCCEEDED:
         return Sequel(State.SUCCEEDED, None)
@@ -111,20 +115,22 @@ def after_attempt(
     pause = wait(policy, run.key.run_id, run.attempt)
     pause = max(pause, min(retry_after or pause, LONGEST_ASKED))
     retry_at = max(now, _end(run, finished_at, now) + pause)
-    if until is not None and retry_at >= until:  # it would wait for nothing
+    if until is not None and retry_at >= until:  # `run_timeout` would end it before the retry
         return Sequel(State.FAILED, failure.reason, dead=True)
     return Sequel(State.RETRYING, failure.reason, retry_at=retry_at)
 
 
 def _end(run: LiveRun, finished_at: datetime | None, now: datetime) -> datetime:
-    """What the wait is counted from. By a clock that is wrong it would be too long, or none."""
+    """Return the time from which the backoff counts. A reported end that can't be right is ignored:
+    with a worker's wrong clock the backoff would be too long or none.
+    """
     if finished_at is None or not run.ready_at <= finished_at <= now:
         return now
     return finished_at
 
 
 def after_loss(run: LiveRun, definition: Definition) -> Sequel:
-    """Decide what becomes of a run whose worker is gone."""
+    """Return the next state of a run whose worker is lost."""
     if run.cancelling:
         return Sequel(State.CANCELLED, Reason.BY_USER, counts=False, lost=True)
     given_up = _given_up(run, definition)
@@ -140,7 +146,7 @@ def _after_return(run: LiveRun, definition: Definition, now: datetime, *, began:
 
 
 def _given_up(run: LiveRun, definition: Definition) -> Sequel | None:
-    """The end of a run that had begun and was lost on the way, if it may not begin again."""
+    """Return the end of a run whose started attempt was lost; None: the run may start again."""
     if definition.delivery is Delivery.AT_MOST_ONCE:
         return Sequel(State.FAILED, Reason.WORKER_LOST, dead=True, lost=True)
     if run.losses + 1 >= MAX_LOSSES:
@@ -149,7 +155,7 @@ def _given_up(run: LiveRun, definition: Definition) -> Sequel | None:
 
 
 def reissue_after(definition: Definition) -> timedelta:
-    """How long a lost run waits for its next try: while its lost worker may still be killing it."""
+    """Return how long a run waits after its worker was lost: the worker may still be killing it."""
     if not definition.kills_on_lease_lost:
         return timedelta(0)
     return definition.kill_after + KILL_MARGIN
@@ -159,7 +165,7 @@ _VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+", re.IGNORECAS
 
 
 def fingerprint(reason: Reason | None, exit_code: int | None, error: str) -> str:
-    """Name the kind of an error, the same for errors that differ in numbers and ids alone."""
+    """Return the fingerprint of an error. Errors that differ only in numbers and ids share it."""
     first = error.strip().splitlines()[-1] if error.strip() else ""
     kind = f"{reason or ''}|{'' if exit_code is None else exit_code}|{_VARYING.sub('#', first)}"
     return hashlib.sha256(kind.encode()).hexdigest()[:16]

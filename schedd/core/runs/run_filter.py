@@ -1,4 +1,4 @@
-"""Which runs of a namespace a list is of."""
+"""The filter of a list of runs in a namespace."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from schedd.core.runs.model import Trigger
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Every condition holds at once.
+    """A filter of runs. A run must meet all conditions; an unset field matches all.
 
-    `job`: an id or a name, a deleted job's too; empty: any. `states`: any if there are none.
-    `since`, `before`: of the nominal instant. A broadcast's children are among them if it is their
-    `parent`, or their `worker`, that is asked for.
+    - `job`: id or name, also of a deleted job.
+    - `since`, `before`: bounds of the scheduled time.
+    - `parent`: the children of this broadcast. Without `parent` or `worker`, no children match.
     """
 
     job: str = ""

@@ -1,4 +1,4 @@
-"""Records of runs and of their assignments, as the API shows them."""
+"""Records of runs and their assignments, as the API shows them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run as people see it."""
+    """A run as the API shows it."""
 
     run: LiveRun
     namespace: str
@@ -30,40 +30,42 @@ class RunRecord:
     error: str
     retry_at: datetime | None
     paused: bool = False
-    """Its job is, and that keeps it: no person asked for this run."""
+    """Whether its job's pause blocks the run. Runs that a person requested aren't blocked."""
     braked: bool = False
-    """The whole cluster is paused."""
+    """Whether the cluster is paused."""
     first_started_at: datetime | None = None
-    """Of all its handings out the first start that is known."""
+    """The first known start, over all its assignments."""
     excluded_by: str = ""
-    """What kept it from running, in words: a run, a calendar, who paused, edited or deleted."""
+    """The cause of a skip, as text: a run, a calendar, or who paused, edited or deleted."""
     backfill: BackfillId | None = None
-    """That made it."""
+    """The backfill that created it."""
     fired_by: TenureId | None = None
-    """Who fired it, or accounted for it; None: a person's call did."""
+    """The tenure that fired it or recorded it as not run. None: a person's call did."""
     member: str = ""
-    """Whose tenure that was."""
+    """The name of that tenure's member."""
     redrive_of: RunId | None = None
-    """The dead run that it does again."""
+    """The dead run that this run replaces."""
     parents: tuple[ParentEnded, ...] = ()
-    """Of a run in a chain: the parents' ends that decided it."""
+    """The parents' ends that decided a run in a chain."""
     armed: bool = False
-    """It is pre-dispatched, and not due yet."""
+    """Whether it is pre-dispatched and not due yet."""
 
     @property
     def state(self) -> State:
-        """As people see it: what is armed waits."""
+        """The state that the API shows: a pre-dispatched run is PENDING."""
         return State.PENDING if self.armed else self.run.state
 
     @property
     def apart(self) -> bool:
-        """Whether it is in no other run's way, nor any in its (`core/runs/overlap.py`)."""
+        """Whether overlap ignores it: it blocks no run, and no run blocks it
+        (`core/runs/overlap.py`).
+        """
         backfilled = self.backfill is not None and self.run.overlap is Overlap.ALLOW
         return backfilled or self.run.parent is not None
 
     @property
     def lateness(self) -> timedelta | None:
-        """From when it was due to its first start, never negative; None: it hasn't started."""
+        """The time from the due time to the first start, never negative. None: not started yet."""
         if self.first_started_at is None:
             return None
         return max(timedelta(0), self.first_started_at - self.run.due_at)
@@ -71,7 +73,7 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """One assignment of a run."""
+    """An assignment of a run."""
 
     attempt: int
     token: Token
