@@ -1,1 +1,1 @@
-"""What a job says: its definition, chains, labels, notifications and rights. Pure."""
+"""Jobs: definitions, chains, labels, notifications, access tokens and rights. Pure."""

@@ -6,7 +6,7 @@
 A digest without salt and stretching is enough for 256 random bits, which can't be guessed. Salt and
 stretching protect passwords, which people choose.
 
-A login of the dashboard is a short-lived token that no list shows. A login or token that was
+A login to the dashboard is a short-lived token that no list shows. A login or token that was
 created with a token ends with it: it expires no later, and is revoked with it.
 """
 
@@ -25,10 +25,10 @@ from schedd.core.jobs.rights import CallerIdentity, IdentityKind, Role
 from schedkit.records import dataclass
 
 LIFETIME: Final = timedelta(days=30)
-"""Of one that nothing else is said of."""
+"""The default lifetime of a token."""
 LONGEST: Final = timedelta(days=366)
 SESSION: Final = timedelta(hours=8)
-"""A login of the dashboard."""
+"""The lifetime of a login to the dashboard."""
 SECRET_BYTES: Final = 32
 
 _FORM: Final = re.compile(r"schedd_([0-9a-f]{32})_([A-Za-z0-9_-]{43})", re.ASCII)
@@ -36,7 +36,7 @@ _FORM: Final = re.compile(r"schedd_([0-9a-f]{32})_([A-Za-z0-9_-]{43})", re.ASCII
 
 @dataclass(frozen=True, slots=True)
 class AccessTokenRecord:
-    """One, as it is stored."""
+    """A stored access token."""
 
     id: AccessTokenId
     digest: bytes
@@ -49,26 +49,26 @@ class AccessTokenRecord:
     revoked_at: datetime | None = None
     revoked_by: str = ""
     maker: AccessTokenId | None = None
-    """The token or login that made it."""
+    """The token or login that created it."""
     maker_revoked_at: datetime | None = None
-    """Since when it is worth nothing by its maker, or by that one's, or so on."""
+    """When one of `makers` was first revoked."""
     login: bool = False
     makers: tuple[AccessTokenId, ...] = ()
-    """Its maker, that one's, and so on."""
+    """The token or login that created it, the creator of that one, and so on."""
 
     @property
     def identity(self) -> CallerIdentity:
-        """Whom it names."""
+        """The identity of a caller with this token."""
         roles = dict.fromkeys(self.namespaces, self.role)
         return CallerIdentity(IdentityKind.USER, self.name, roles, self.expires_at, self.id)
 
     @property
     def revoked(self) -> bool:
-        """Whether it, or anything that it was made by, was revoked."""
+        """Whether the token or one of `makers` was revoked."""
         return self.revoked_at is not None or self.maker_revoked_at is not None
 
     def is_of(self, secret: str) -> bool:
-        """Whether this is its secret; takes as long for any other."""
+        """Return whether this is the token's secret, in constant time."""
         return hmac.compare_digest(self.digest, digest_of(secret))
 
 
@@ -79,11 +79,11 @@ def text_of(token: AccessTokenId, chance: bytes) -> tuple[str, bytes]:
 
 
 def read(text: str) -> tuple[AccessTokenId, str] | None:
-    """The id and the secret of what was sent; None: it is no token."""
+    """Return the id and the secret of a token's text; None: it isn't a valid token."""
     found = _FORM.fullmatch(text)
     return None if found is None else (AccessTokenId(UUID(found[1])), found[2])
 
 
 def digest_of(secret: str) -> bytes:
-    """What is stored of a secret."""
+    """Return the digest of a secret, as it is stored."""
     return hashlib.sha256(secret.encode()).digest()

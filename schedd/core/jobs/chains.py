@@ -1,18 +1,20 @@
-"""Chains: a job that runs after others, once a cycle, when each of them has ended in it. Pure.
+"""Chains: a job runs once per cycle, after all its parents have ended in that cycle. Pure.
 
-    root fires, or is triggered ─→ a cycle ─→ its end arrives at each job that runs after it
-    arrivals of all parents ─→ judge ─→ RUN | SKIP, with why | WAIT for who may still come
+    root fires, or is triggered ─→ a cycle ─→ the root's end is sent to its child jobs
+    ends of the parents ─→ judge ─→ RUN | SKIP, with a reason | WAIT for the other parents
 
-    success   all of them SUCCEEDED
-    failure   at least one of them FAILED
-    any       each has ended, as whatever: skipped, missed and cancelled are ends, too
+`after.when` sets the condition to run:
 
-A cycle is the nominal instant of the root's run, so that roots that fire at the same instant share
-one; or, of a root that a person, a backfill or a submit started, that run alone. All runs of a
-cycle have its instant as their nominal one.
+    success   all parents SUCCEEDED
+    failure   at least one parent FAILED
+    any       all parents have ended, in any state: skipped, missed and canceled count, too
+
+A cycle is the scheduled time of the root's run: roots that fire at the same time share a cycle. If
+a person, a backfill or a submit started the root, that run has a cycle of its own. All runs of a
+cycle have the cycle's scheduled time.
 
 Invariants
-- A job has one run a cycle, made or skipped: its id is reckoned from the job and the cycle.
+- A job has one run per cycle, created or skipped. Its id is computed from the job and the cycle.
 - A skipped run may be replaced by a new run that names it, after the parents that caused the skip
   ran again (`redo`). A run that ran is never run again automatically.
 - No join waits for a parent that can't end, or longer than `LONGEST_WAIT`.
@@ -33,18 +35,18 @@ from schedkit.records import dataclass
 
 MOST_PARENTS: Final = 100
 MOST_ANCESTORS: Final = 1_000
-"""Above one job: each decision about a join reads all of them."""
+"""The most ancestors of a job: each decision on a join reads all of them."""
 LONGEST_WAIT: Final = timedelta(days=7)
-"""From the first arrival: after this, a join doesn't wait for parents that haven't ended."""
+"""How long a join waits for its other parents, from the first parent's end on."""
 LOOK_SOONEST: Final = timedelta(seconds=5)
 LOOK_LATEST: Final = timedelta(minutes=5)
 OF_SCHEDULES: Final = UUID(int=0)
-"""The root of cycles that schedules begin: all roots that fire at that time share the cycle."""
+"""The root of cycles that schedules start: all roots that fire at that time share the cycle."""
 _MOST_NAMED: Final = 3
 
 
 class When(StrEnum):
-    """What a parent's end has to be."""
+    """The condition on the parents' ends."""
 
     SUCCESS = "SUCCESS"
     FAILURE = "FAILURE"
@@ -53,7 +55,7 @@ class When(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChainParents:
-    """What a definition says of its parents; they are named in its namespace."""
+    """The `after` of a definition. `jobs` are names in the job's namespace."""
 
     jobs: tuple[str, ...]
     when: When = When.SUCCESS
@@ -62,7 +64,7 @@ class ChainParents:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """Which runs of a chain belong together."""
+    """The key of a cycle: its scheduled time and its root."""
 
     scheduled_at: datetime
     root: UUID
@@ -70,7 +72,7 @@ class Cycle:
 
 @dataclass(frozen=True, slots=True)
 class ParentEnded:
-    """A parent's run that has ended in a cycle."""
+    """The end of a parent's run in a cycle."""
 
     job: str
     run_id: RunId
@@ -79,41 +81,41 @@ class ParentEnded:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """The ends of parents that one job has received in one cycle, to decide on."""
+    """The parents' ends that a job has received in one cycle."""
 
     child: JobId
     shard: ShardId
     cycle: Cycle
     arrived: Mapping[JobId, ParentEnded]
     first_at: datetime
-    """When the first of them arrived."""
+    """When the first end was received."""
     skipped_by: Mapping[JobId, ParentEnded] = field(default_factory=dict)
-    """The ends that caused its earlier skip."""
+    """The ends that caused an earlier skip in this cycle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A join as its owner would judge it, by the definition that it knows."""
+    """A join to decide, with the settings of the definition that its owner knows."""
 
     join: Join
     generation: int
-    """Of that definition; at another one nothing is judged."""
+    """The definition's generation. At another generation the store doesn't decide."""
     after: ChainParents
     priority: int
     payload: bytes | None = None
-    """What the parents gave back, serialised; None: the run has its job's own."""
+    """The parents' results, serialized. None: the run has its job's payload."""
     at_most_once: bool = False
     overlap_again: str | None = None
-    """By what a run goes that does a skipped one: it is skipped for no other one."""
+    """The overlap policy of a run that replaces a skipped run. It prevents another skip."""
 
     @property
     def shard(self) -> ShardId:
-        """Where the job is."""
+        """The shard of the child job."""
         return self.join.shard
 
 
 class JoinStep(StrEnum):
-    """What becomes of a join."""
+    """The decision on a join."""
 
     RUN = "RUN"
     SKIP = "SKIP"
@@ -122,7 +124,7 @@ class JoinStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The step, and why it is no run, in words."""
+    """The decision on a join. `why`: the reason for SKIP or WAIT, as text."""
 
     step: JoinStep
     why: str = ""
@@ -135,8 +137,12 @@ def judge(
     coming: Collection[JobId],
     waited: timedelta,
 ) -> Judged:
-    """Of a job with these `parents` (and their names), of which these have ended in the cycle, and
-    of the others these may still: in line, under way, or behind what is.
+    """Return the decision on a join.
+
+    - `parents`: all parents of the job, with their names.
+    - `arrived`: the parents that have ended in the cycle.
+    - `coming`: jobs that may still end in it: a run of them, or of an ancestor, waits or runs.
+    - `waited`: the time since the first parent's end.
     """
     missing = [job for job in parents if job not in arrived]
     awaited = [job for job in missing if job in coming]
@@ -157,8 +163,8 @@ def judge(
 
 
 def look_after(waited: timedelta) -> timedelta:
-    """When a join that waits is looked at next, without anything new: what can't come any more
-    says so nowhere.
+    """Return the wait until a join is decided again without a new end. No event reports that a
+    parent can't end any more, so joins are checked regularly.
     """
     return min(LOOK_LATEST, max(LOOK_SOONEST, waited / 2))
 

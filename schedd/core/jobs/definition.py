@@ -1,7 +1,7 @@
-"""What a job says, as far as decisions go: its definition, at one generation.
+"""The definition of a job, at one generation, with the fields that decisions need.
 
-The wire's `Job` message is the stored form of a definition (`schedd/runtime/job_codec.py` turns one
-into the other); here stands only what decisions need. All are frozen.
+A definition is stored as a `Job` message; `schedd/runtime/job_codec.py` converts between the two.
+All values are frozen.
 """
 
 from dataclasses import field
@@ -20,7 +20,7 @@ from schedkit.records import dataclass
 
 
 class Priority(IntEnum):
-    """HIGH goes first; the numbers are the wire's."""
+    """The priority classes, HIGH first. The numbers are those of the protocol."""
 
     LOW = 1
     MEDIUM = 2
@@ -28,7 +28,7 @@ class Priority(IntEnum):
 
 
 class Overlap(StrEnum):
-    """What happens when the previous run of the job hasn't ended."""
+    """The overlap policy: how to treat a run while another run of its job is in progress."""
 
     SKIP = "SKIP"
     ALLOW = "ALLOW"
@@ -39,24 +39,24 @@ class Overlap(StrEnum):
 
 
 class Delivery(StrEnum):
-    """Whether a run whose worker is lost starts again."""
+    """The delivery guarantee: whether a run starts again after its worker was lost."""
 
     AT_LEAST_ONCE = "AT_LEAST_ONCE"
     AT_MOST_ONCE = "AT_MOST_ONCE"
 
 
 class Placement(StrEnum):
-    """How to choose among workers that suit a run alike (`core/dispatch/placement.py`)."""
+    """How to choose among equally suitable workers (`core/dispatch/placement.py`)."""
 
     SPREAD = "SPREAD"
     PACK = "PACK"
     STICKY = "STICKY"
     BROADCAST = "BROADCAST"
-    """No choice: a run for each (`core/runs/broadcast.py`)."""
+    """A child run for each matching worker (`core/runs/broadcast.py`)."""
 
 
 class CatchUpPolicy(StrEnum):
-    """What becomes of instants that were not fired on time."""
+    """The catch-up policy: which scheduled times that weren't fired in time are run."""
 
     LATEST = "LATEST"
     ALL = "ALL"
@@ -65,7 +65,7 @@ class CatchUpPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When a failed attempt is followed by another (docs/semantics/retries.md)."""
+    """The retry policy: when a failed attempt is retried (docs/semantics/retries.md)."""
 
     max_attempts: int = 4
     backoff: timedelta = timedelta(seconds=10)
@@ -73,14 +73,14 @@ class RetryPolicy:
     maximum: timedelta = timedelta(minutes=10)
     jitter: float = 0.1
     retry_on: tuple[FailureKind, ...] = ()
-    """If any: only what fails so is tried again."""
+    """If not empty, only these failures are retried."""
     fail_on: tuple[FailureKind, ...] = ()
-    """What fails so never is."""
+    """Failures that are never retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """The policy for late instants and how far back it reaches, in nominal time."""
+    """The catch-up policy, and how far back it reaches by scheduled time."""
 
     policy: CatchUpPolicy = CatchUpPolicy.LATEST
     window: timedelta = timedelta(hours=1)
@@ -88,7 +88,7 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A job at one generation, as far as decisions go."""
+    """A job's definition at one generation."""
 
     job_id: JobId
     generation: int
@@ -99,9 +99,9 @@ class Definition:
     exclude: Exclude = NOTHING
     catch_up: CatchUp = CatchUp()
     max_runs: int = 0
-    """How many runs the schedule makes before it ends; 0: no limit."""
+    """The number of runs after which the schedule ends; 0: no limit."""
     pause_after_failures: int = 0
-    """So many runs that failed for good, in a row, pause the job; 0: however many."""
+    """Consecutive runs that failed for good, after which the job is paused; 0: never."""
     overlap: Overlap = Overlap.SKIP
     overlap_limit: int = 0
     priority: Priority = Priority.MEDIUM
@@ -109,25 +109,25 @@ class Definition:
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     timeout: timedelta = timedelta(hours=1)
     start_deadline: timedelta | None = None
-    """For how long a run may wait for its first start."""
+    """How long a run may wait for its first dispatch."""
     run_timeout: timedelta | None = None
-    """Over all attempts, and what lies between."""
+    """The limit on the whole run: all attempts and the backoffs between them."""
     heartbeat_timeout: timedelta | None = None
-    """After so long without a heartbeat of its handler an attempt has failed."""
+    """The time without a heartbeat from its handler after which an attempt fails."""
     kill_after: timedelta = timedelta(seconds=10)
     kills_on_lease_lost: bool = False
     slots: int = 1
     action: str = "shell"
-    """Which executor it needs: shell, http, grpc, python, or plugin/ and the name of another's."""
+    """The executor that it needs: shell, http, grpc, python, or plugin/ and the plugin's name."""
     handler: str = ""
-    """The Python handler it needs; empty for the other actions."""
+    """The Python handler that it needs; empty for other actions."""
     require: tuple[Match, ...] = ()
-    """Labels that its worker has to have."""
+    """Labels that its worker must have."""
     prefer: tuple[Match, ...] = ()
-    """Labels that it would rather have."""
+    """Labels of preferred workers."""
     placement: Placement = Placement.SPREAD
     pool: PoolKey = NO_POOL
     notices: Notices | None = None
     """The job's notifications; None: none."""
     after: ChainParents | None = None
-    """The jobs that it runs after; None: it has a schedule, or waits for triggers."""
+    """The job's parents in a chain. None: the job has a schedule or runs on demand."""

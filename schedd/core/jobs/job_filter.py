@@ -1,4 +1,4 @@
-"""Which jobs of a namespace a list is of, as far as the database can tell."""
+"""The filter of a list of jobs in a namespace, as far as the database can apply it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Every condition holds at once.
+    """A filter of jobs. A job must meet all conditions; an unset field matches all.
 
-    `name`: with `*` for any signs; `words` are parts of the name. `pool`: empty for those without
-    one. `bytes_`: all of them lie somewhere in the stored definition, which others may have too.
+    - `name`: the name; `*` matches any characters.
+    - `words`: parts of the name.
+    - `pool`: the pool's name; empty for jobs without a pool.
+    - `bytes_`: byte strings that the stored definition must contain. Other jobs may contain them by
+      chance, so the caller checks the result.
     """
 
     name: str = ""
@@ -23,8 +26,8 @@ class JobFilter:
 
     @property
     def by_index(self) -> bool:
-        """Whether an index finds the few that it may be, or any job will do; else all are looked at
-        one by one.
+        """Whether an index finds the matching jobs, or all jobs match. Otherwise the jobs are
+        scanned.
         """
         return self == ALL_JOBS or bool(self.pool) or (bool(self.name) and "*" not in self.name)
 

@@ -1,4 +1,4 @@
-"""What a job asks of its worker's labels: `gpu=a100`, `region in (eu, us)`."""
+"""Conditions of a job on its worker's labels: `gpu=a100`, `region in (eu, us)`."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,7 +7,7 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The label `key` has one of these values."""
+    """A condition: the label `key` has one of the values `any_of`."""
 
     key: str
     any_of: tuple[str, ...]
@@ -18,10 +18,10 @@ class Match:
         return f"{self.key} in ({', '.join(self.any_of)})"
 
     def fits(self, labels: Mapping[str, str]) -> bool:
-        """Whether a worker of these labels is meant."""
+        """Return whether a worker with these labels meets the condition."""
         return labels.get(self.key) in self.any_of
 
 
 def matches_text(matches: Iterable[Match]) -> str:
-    """Return all of them as text."""
+    """Return the conditions as text."""
     return " and ".join(str(match) for match in matches)

@@ -1,18 +1,17 @@
 """Notifications of a job's failures, recoveries, dead letters and late runs. Pure.
 
     a run ended or is late ─→ follow: count, compare with threshold and silence ─→ DueNotification
-    DueNotification ── a row of the outbox per channel ─→ Notification ─→ delivered, tried again,
-                                                                         given up
+    DueNotification ─→ a row of the outbox per channel ─→ delivered, retried or given up
 
-    FAILURE       a run failed for good: from the threshold-th in a row on
-    DEAD_LETTER   a run became a dead letter: by the same threshold
+    FAILURE       a run failed for good, and the consecutive failures reached the threshold
+    DEAD_LETTER   a run became a dead letter, with the same threshold
     RECOVERY      the first run that succeeded after a failure with a notification
-    LATE          a run hadn't started within the given time after it was due; once per run
+    LATE          a run hadn't started within `after` of its due time; once per run
 
 Invariants
-- Within a silence at most one notification of a kind waits. It describes the newest event, counts
-  the suppressed ones, and is delivered when the silence ends.
-- Receivers come from the newest definition; the event comes from the row.
+- During a silence at most one notification of a kind waits. It describes the newest event, counts
+  the suppressed events, and is delivered when the silence ends.
+- Receivers come from the newest definition, the event from the outbox row.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from schedd.core.runs.lifecycle import State
 from schedkit.records import dataclass, replace
 
 LATE_AFTER: Final = timedelta(minutes=1)
-"""What `on_late` calls late if it says nothing itself."""
+"""The default of `on_late.after`: the time after which a run is late."""
 GIVEN_UP_AFTER: Final = timedelta(hours=24)
-"""From when it was ready: past that it isn't tried again."""
+"""How long a notification is tried, counted from `ready_at`."""
 FIRST_WAIT: Final = timedelta(seconds=5)
 LONGEST_WAIT: Final = timedelta(minutes=15)
 _DOUBLINGS: Final = 10
@@ -68,7 +67,7 @@ class Notice:
 
     @property
     def ways(self) -> tuple[NotificationChannel, ...]:
-        """Those that it names."""
+        """The channels that have a receiver."""
         said = (
             (NotificationChannel.WEBHOOK, self.webhook),
             (NotificationChannel.COMMAND, self.command),
@@ -87,7 +86,7 @@ class Notices:
     late: Notice | None = None
 
     def of(self, kind: NotificationKind) -> Notice | None:
-        """Return the receivers of this kind; None: none."""
+        """Return the settings of a kind; None: no notification."""
         match kind:
             case NotificationKind.FAILURE:
                 return self.failure
@@ -99,7 +98,7 @@ class Notices:
                 return self.late
 
     def is_late(self, due_at: datetime, now: datetime) -> bool:
-        """Whether a run that was due then and starts, or waits, now is late."""
+        """Return whether a run is late that starts, or still waits, at `now`."""
         return self.late is not None and now - due_at > self.late.after
 
 
@@ -113,42 +112,42 @@ class Happened:
     shard: ShardId
     notices: Notices
     state: State | None = None
-    """How it ended; None: it hasn't, it is late alone."""
+    """The run's terminal state. None: the run hasn't ended, it is late."""
     dead: bool = False
-    """It became a dead letter."""
+    """Whether the run became a dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is remembered of a job between two tidings."""
+    """The stored state of a job's notifications, between events."""
 
     failures: int = 0
-    """In a row."""
+    """The number of consecutive failures."""
     notified: bool = False
-    """A notification of one of them was sent, or waits for the end of a silence."""
+    """Whether a notification of these failures was sent, or waits for the end of a silence."""
     latest: Mapping[NotificationKind, datetime] = field(default_factory=dict)
-    """Of each kind, when the last notification was or will be sent."""
+    """When the last notification of each kind was or will be sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueNotification:
-    """A notification to send."""
+    """A notification to deliver at `ready_at`."""
 
     of: Happened
     kind: NotificationKind
     ready_at: datetime
     held_back: int = 0
-    """How many a silence held back, this one among them."""
+    """The number of events that a silence suppressed, including this one."""
     failures: int = 0
-    """In a row, with this one."""
+    """The number of consecutive failures, including this one."""
     joins: bool = False
-    """Another waits already for the same end of silence: it takes that one's place."""
+    """Whether it replaces a notification that already waits for the end of the same silence."""
 
 
 def follow(
     memory: Memory, happened: Iterable[Happened], now: datetime
 ) -> tuple[Memory, list[DueNotification]]:
-    """Return the notifications for these events of one job's runs, in order, and the new memory."""
+    """Return the new memory, and the notifications for these events of one job, in order."""
     due: list[DueNotification] = []
     for one in happened:
         kinds: list[NotificationKind] = []
@@ -183,7 +182,7 @@ def _notify(
     last = memory.latest.get(kind)
     new = DueNotification(one, kind, now, failures=memory.failures)
     if last is not None and notice.silence and now < last + notice.silence:
-        joins = last > now  # what waits does so for a silence that may have been longer then
+        joins = last > now  # an edit may have shortened the silence since
         ready_at = min(last, now + notice.silence) if joins else last + notice.silence
         new = replace(new, ready_at=ready_at, held_back=1, joins=joins)
     for place, other in enumerate(due):
@@ -198,16 +197,18 @@ def _notify(
 
 @dataclass(frozen=True, slots=True)
 class Redirected:
-    """The effect of an edit of receivers on waiting notifications. Kinds without receivers aren't
-    listed: the delivery drops them.
+    """The effect of an edit of receivers on waiting notifications. Kinds that lost all receivers
+    aren't listed: the delivery drops their notifications.
     """
 
     left: tuple[tuple[NotificationKind, NotificationChannel], ...] = ()
-    """Ways that aren't gone any more."""
+    """Channels that the edit removed."""
     joined: tuple[tuple[NotificationKind, NotificationChannel], ...] = ()
-    """Ways that what waited for those goes by instead."""
+    """Channels that the edit added. Notifications of removed channels move to them."""
     silences: tuple[tuple[NotificationKind, timedelta], ...] = ()
-    """That are shorter, by how much: what waits for their ends waits so much less."""
+    """Kinds whose silence the edit shortened, and by how much. Their waiting notifications are
+    delivered that much earlier.
+    """
 
     def __bool__(self) -> bool:
         return bool(self.left or self.silences)
@@ -217,7 +218,7 @@ NOT_REDIRECTED: Final = Redirected()
 
 
 def redirected(old: Notices | None, new: Notices | None) -> Redirected:
-    """What follows from an edit."""
+    """Return the effect of an edit on waiting notifications."""
     left: list[tuple[NotificationKind, NotificationChannel]] = []
     joined: list[tuple[NotificationKind, NotificationChannel]] = []
     silences: list[tuple[NotificationKind, timedelta]] = []
@@ -242,17 +243,18 @@ class PendingNotification:
     shard: ShardId
     kind: NotificationKind
     generation: int = 0
-    """Of the definition that says whom to tell: it is tried if that is the newest; 0: whatever."""
+    """The definition that names the receivers. It is tried only if this is the newest; 0: always.
+    """
     instead: tuple[NotificationChannel, ...] = ()
-    """Ways by which it goes, for that definition doesn't name its own: who wrote it knew an older
-    one.
+    """The channels to use, if the definition doesn't name `way`: the row was written by an older
+    definition.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """Notifications of this shard that waited for a day without a try: their receiver takes fewer
-    than are sent.
+    """A shard with notifications that waited for `GIVEN_UP_AFTER` without a try, because their
+    receivers accept fewer than are sent.
     """
 
     shard: ShardId
@@ -260,10 +262,10 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True)
 class OutboxNotification:
-    """A row of the outbox that is being delivered, with what it tells as it stands now."""
+    """A row of the outbox that is being delivered, with the current data of its run."""
 
     notification_id: UUID
-    """The same at each try: a receiver knows repeats by it."""
+    """The same id at each try, so that receivers can drop repeats."""
     way: NotificationChannel
     job_id: JobId
     shard: ShardId
@@ -281,41 +283,41 @@ class OutboxNotification:
     exit_code: int | None
     attempt: int
     instants: int
-    """That the run stands for: of some that were missed one row tells."""
+    """The number of scheduled times of the run's row: consecutive missed ones are merged."""
     worker: str
     failures: int
     held_back: int
     occurred_at: datetime
     ready_at: datetime
     tries: int
-    """This one among them."""
+    """The number of tries, including this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOutcome:
-    """What became of one try."""
+    """The outcome of one try."""
 
     notification: OutboxNotification
     error: str = ""
-    """Why it wasn't delivered; empty: it was."""
+    """Why the try failed; empty: the notification was delivered."""
     wait: timedelta | None = None
-    """Until it is tried again; None: it isn't."""
+    """The wait before the next try; None: no further try."""
 
     @property
     def shard(self) -> ShardId:
-        """Whose owner delivers it."""
+        """The shard whose owner delivers it."""
         return self.notification.shard
 
 
 def outcome_of(one: OutboxNotification, error: str, now: datetime) -> DeliveryOutcome:
-    """Return the outcome of a try with this error; empty: it was delivered."""
+    """Return the outcome of a try with this error; empty: the notification was delivered."""
     over = now - one.ready_at >= GIVEN_UP_AFTER
     wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(one.tries - 1, _DOUBLINGS))
     return DeliveryOutcome(one, error, wait if error and not over else None)
 
 
 def target(notice: Notice, way: NotificationChannel) -> str:
-    """Whose slowness it shares: a webhook's origin, a program, the mail server."""
+    """Return the receiver, for `receiver_limits`: a webhook's origin, a program or "mail"."""
     match way:
         case NotificationChannel.WEBHOOK:
             url = urlsplit(notice.webhook)
@@ -328,10 +330,10 @@ def target(notice: Notice, way: NotificationChannel) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a member may tell people by, as its configuration says."""
+    """The channels that a member's configuration allows besides webhooks."""
 
     commands: Sequence[str] = ()
-    """Programs, by their absolute paths."""
+    """Absolute paths of the allowed programs."""
     mail: bool = False
 
 

@@ -1,10 +1,11 @@
 """Limit the concurrent tries of each receiver of notifications, so that none uses all. Pure.
 
-    receiver that answers ─→ a few at once, of all places
-    slow receiver         ─→ one at once; all slow ones together use a part of the places
+    fast receiver   ─→ at most OF_ONE tries at once
+    slow receiver   ─→ one try at once; all slow receivers together at most OF_SLOW
+    all receivers   ─→ at most AT_ONCE tries at once
 
-A receiver is slow if its last try took long, whatever the outcome: one that rejects at once blocks
-no other. Its next answer in time ends that.
+A receiver is slow if its last try took `SLOW` seconds or more, whatever the outcome. A receiver
+that rejects quickly isn't slow. The next quick answer ends the state.
 """
 
 from __future__ import annotations
@@ -16,31 +17,32 @@ from typing import Final
 from schedkit.records import dataclass
 
 OF_ONE: Final = 4
+"""The most tries in progress to one receiver."""
 AT_ONCE: Final = 256
-"""Tries under way, of all receivers together."""
+"""The most tries in progress, of all receivers together."""
 OF_SLOW: Final = AT_ONCE // 4
-"""Of them to those that are known to be slow."""
+"""The most tries in progress to slow receivers."""
 SLOW: Final = 5.0
-"""Seconds of a try after which its receiver is."""
+"""The length of a try, in seconds, from which its receiver is slow."""
 REMEMBERED: Final = 10_000
-"""The most slow receivers that are remembered; beyond that the oldest is forgotten."""
+"""The most slow receivers that are remembered. Beyond that the oldest is forgotten."""
 
 
 @dataclass(slots=True)
 class Receivers:
-    """What is under way to whom."""
+    """The tries in progress by receiver, and the slow receivers."""
 
     load: Counter[str] = field(default_factory=Counter)
     slow: dict[str, None] = field(default_factory=dict)
-    """In the order in which they were found to be."""
+    """The slow receivers, in the order in which they were found to be slow."""
 
     @property
     def under_way(self) -> int:
-        """To all of them."""
+        """The number of tries in progress."""
         return self.load.total()
 
     def has_room(self, to: str) -> bool:
-        """Whether one more may go there now."""
+        """Return whether another try to this receiver may start now."""
         if self.under_way >= AT_ONCE:
             return False
         if to not in self.slow:
@@ -49,7 +51,7 @@ class Receivers:
         return not self.load[to] and slow < OF_SLOW
 
     def begin(self, to: str) -> None:
-        """One goes there."""
+        """Count the start of a try."""
         self.load[to] += 1
 
     def end(self, to: str) -> None:
@@ -59,7 +61,7 @@ class Receivers:
             del self.load[to]
 
     def answered(self, to: str, seconds: float) -> None:
-        """A try there took so long."""
+        """Record how long a try took."""
         self.slow.pop(to, None)
         if seconds >= SLOW:
             self.slow[to] = None
@@ -67,5 +69,5 @@ class Receivers:
                 del self.slow[next(iter(self.slow))]
 
     def copy(self) -> Receivers:
-        """To reckon with."""
+        """Return a copy, to try choices on."""
         return Receivers(Counter(self.load), self.slow)

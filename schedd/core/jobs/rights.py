@@ -2,12 +2,12 @@
 
     schedd://member/m1               a member of the cluster
     schedd://worker/w1               the worker of this name, and no other
-    schedd://worker/w1/billing       the same, for the work of this namespace alone
+    schedd://worker/w1/billing       the same worker, only for runs of this namespace
     schedd://user/alice/admin/*      a person or program: a role in a namespace, `*`: in all
 
 Invariants
-- A role contains those below it: viewer < operator < admin.
-- What belongs to the whole cluster takes the role in EVERY namespace.
+- A role includes the lower roles: viewer < operator < admin.
+- Calls on the whole cluster need the role in EVERY.
 - A certificate with two names, or with a name in an unknown form, names no identity. A name has no
   query, fragment or port, no encoded characters, and a lowercase scheme.
 """
@@ -25,12 +25,12 @@ from schedd.core.ids import AccessTokenId
 from schedkit.records import dataclass
 
 EVERY: Final = "*"
-"""All namespaces, and what belongs to none of them."""
+"""All namespaces, and the objects of the whole cluster."""
 
 SCHEME: Final = "schedd://"
 _OURS: Final = SCHEME.partition(":")[0]
 NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?")
-"""How one is written."""
+"""The pattern of a namespace's name."""
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._@+-]{0,126}[A-Za-z0-9])?", re.ASCII)
 
 
@@ -43,13 +43,11 @@ class Role(IntEnum):
 
     @property
     def word(self) -> str:
-        """As it is written."""
+        """The role's name in certificates and messages."""
         return self.name.lower()
 
 
 class IdentityKind(Enum):
-    """The kind of an identity."""
-
     USER = "user"
     WORKER = "worker"
     MEMBER = "member"
@@ -66,26 +64,26 @@ class CallerIdentity:
     roles: Mapping[str, Role] = field(default_factory=dict)
     until: datetime | None = None
     token: AccessTokenId | None = None
-    """By which they were."""
+    """The access token that authenticated the caller, if any."""
     works_for: frozenset[str] | None = None
-    """The namespaces whose runs a worker is given; None: all."""
+    """The namespaces whose runs a worker may get; None: all."""
 
     @property
     def actor(self) -> str:
-        """As the audit names them."""
+        """The caller's name in the audit log."""
         return self.name if self.kind is IdentityKind.ANYBODY else f"{self.kind.value}/{self.name}"
 
     def may(self, role: Role, namespace: str) -> bool:
-        """Whether they have the role in this namespace."""
+        """Return whether the caller has the role in this namespace."""
         had = max(self.roles.get(namespace, 0), self.roles.get(EVERY, 0))
         return had >= role
 
     def may_somewhere(self, role: Role) -> bool:
-        """Whether they have the role in any namespace."""
+        """Return whether the caller has the role in any namespace."""
         return any(had >= role for had in self.roles.values())
 
     def ended(self, now: datetime) -> bool:
-        """Whether it was for a time that is over."""
+        """Return whether the authentication has expired."""
         return self.until is not None and self.until <= now
 
 
@@ -102,18 +100,18 @@ def is_name(text: str) -> bool:
 
 
 def uri_of(kind: IdentityKind, name: str) -> str:
-    """How a certificate names a member or a worker."""
+    """Return the URI of a member or a worker for its certificate."""
     return f"{SCHEME}{kind.value}/{name}"
 
 
 def uris_of_worker(name: str, namespaces: Iterable[str] = ()) -> list[str]:
-    """How a certificate names a worker for these namespaces; none: for all."""
+    """Return the URIs of a worker for its certificate. No namespaces: all."""
     uri = uri_of(IdentityKind.WORKER, name)
     return [f"{uri}/{namespace}" for namespace in namespaces] or [uri]
 
 
 def uris_of_user(name: str, role: Role, namespaces: Iterable[str]) -> list[str]:
-    """How a certificate names a person or program with this role."""
+    """Return the URIs of a person or program with this role, for a certificate."""
     return [f"{SCHEME}user/{name}/{role.word}/{namespace}" for namespace in namespaces]
 
 
