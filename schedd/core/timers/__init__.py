@@ -1,1 +1,1 @@
-"""Timers: what is due, what fires, what is only accounted for. Pure."""
+"""Timers: which scheduled times fire, which are recorded without a run, and backfills. Pure."""

@@ -1,11 +1,11 @@
 """Backfill: choose the scheduled times of a past range to run, and limit the runs at a time.
 
-    range ─→ times of the current schedule ─→ plan: which are run, which left out, and why
-                                                └─→ runs are created as room appears
+    range ─→ times of the current schedule ─→ plan: times to run; times left out, with the reason
+                                                └─→ runs are created as earlier ones end
 
-The times are chosen once, when the backfill is created: a later edit of the schedule doesn't change
-them, only the definition they run. A run of a backfill has its scheduled time, and its own id, so
-the row of the schedule's run isn't changed.
+The times are chosen once, when the backfill is created. A later edit of the schedule doesn't change
+them, only the definition that they run. A run of a backfill has the scheduled time but its own id,
+so the row of the schedule's run isn't changed.
 
 Invariants
 - A time that the schedule will still fire automatically is left out.
@@ -27,16 +27,16 @@ from schedd.core.runs.lifecycle import LIVE, State
 from schedkit.records import dataclass
 
 MOST_INSTANTS: Final = 10_000
-"""Of a range. They stand in one row."""
+"""The most scheduled times of a range: they are stored in one row."""
 
 MOST_PARALLEL: Final = 1_000
 
 TOGETHER: Final = frozenset({Overlap.ALLOW, Overlap.BUFFER_ALL})
-"""Policies under which none of several runs that come together is lost."""
+"""Policies under which no run is skipped or replaced when several are created at once."""
 
 
 class Rerun(StrEnum):
-    """Which instants are run again that ran already."""
+    """Which scheduled times that already ran are run again."""
 
     NONE = "NONE"
     FAILED = "FAILED"
@@ -45,7 +45,7 @@ class Rerun(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A run that there is of an instant: the schedule's own, a backfill's, or one done again."""
+    """An existing run of a scheduled time, made by the schedule, a backfill or a redrive."""
 
     at: datetime
     run_id: RunId
@@ -55,7 +55,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class OmittedTime:
-    """An instant of the range that isn't run. Without a `run_id` there is no run of it yet."""
+    """A scheduled time of the range that is left out. `run_id` None: it has no run yet."""
 
     at: datetime
     state: State
@@ -65,7 +65,7 @@ class OmittedTime:
 
 @dataclass(frozen=True, slots=True)
 class BackfillSelection:
-    """What a backfill runs, oldest first, and what it leaves out."""
+    """The scheduled times that a backfill runs, oldest first, and those that it leaves out."""
 
     instants: tuple[datetime, ...]
     left_out: tuple[OmittedTime, ...]
@@ -79,12 +79,14 @@ class ExistingRuns:
     queued: Collection[datetime]
     """Times that other backfills will run."""
     ahead: datetime | None
-    """From this time on the schedule fires them; None: it fires no more."""
+    """From this time on the schedule fires automatically. None: it fires no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
-    """A requested backfill, with all scheduled times of its range. `overlap` None: as the job."""
+    """A requested backfill, with all scheduled times of its range. `overlap` None: the job's
+    policy.
+    """
 
     backfill_id: BackfillId
     first: datetime
@@ -98,7 +100,7 @@ class BackfillRequest:
 
 
 def plan(instants: Iterable[datetime], standing: ExistingRuns, rerun: Rerun) -> BackfillSelection:
-    """Choose among the instants of a range, which are in their order."""
+    """Choose which scheduled times of a range to run. `instants` are in order."""
     rows: dict[datetime, list[Ran]] = defaultdict(list)
     for row in standing.ran:
         rows[row.at].append(row)

@@ -1,4 +1,4 @@
-"""Records of backfills: as people see them, and as their jobs' owner makes runs of them."""
+"""Records of backfills, for the API and for the owner that creates their runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from schedkit.records import dataclass
 class BackfillRecord:
     """A backfill as the API shows it: its scheduled times and its progress.
 
-    `total` scheduled times, of which the first `made` have runs; `open`: more will be created.
+    The first `made` of its `total` scheduled times have runs; `open`: more will be created.
     `states` counts the runs by state.
     """
 
@@ -36,19 +36,19 @@ class BackfillRecord:
     created_at: datetime
     created_by: str
     cancelled_at: datetime | None
-    """By a person, or with its job."""
+    """When a person canceled it, or its job was deleted."""
     cancelled_by: str
 
     @property
     def over(self) -> bool:
-        """Whether nothing of it is there any more, or to come."""
+        """Whether all its runs have ended and no more will be created."""
         to_come = self.open and self.cancelled_at is None
         return not to_come and not any(self.states.get(state) for state in LIVE)
 
 
 @dataclass(frozen=True, slots=True)
 class Backfilled:
-    """A backfill that is stored, with what it runs and what it leaves out."""
+    """A stored backfill, with the scheduled times that it runs and leaves out."""
 
     record: BackfillRecord
     plan: BackfillSelection

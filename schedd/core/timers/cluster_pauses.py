@@ -1,22 +1,21 @@
-"""Pauses of the whole cluster, and what they make of a timer. Pure.
+"""Pauses of the whole cluster, and how they change the steps of a timer. Pure.
 
-    unaccounted instants, oldest first
+    scheduled times not yet recorded, oldest first
     ──┬────────┬─────[══ pause ══]──┬───────[═ pause ═]──┬────────▶ now
       by the job's    SKIPPED        by the job's          by the job's
       catch-up        (PAUSED)       catch-up             catch-up
 
 Invariants
-- An instant in a pause, (began, ended], never runs and is accounted for once, unless the one who
-  ended the pause asked for it to be caught up: all of them, or those from some instant on. It is
-  the nominal instant that counts: one of the pause is of it though jitter makes it due after the
-  end, and one from before the pause isn't of it though due inside.
-- One step of a timer goes no further than the next border of a pause: what follows is the next
-  step's.
-- A pause that a database which went back begins with covers what it lost. Jobs that run at most
-  once never catch up on instants that may have run in there: none up to its end, those from before
-  the pause too that weren't accounted for yet.
-- A step that was reckoned from one count of `switched` counts for nothing under another: the fire
-  statement compares it under the shard's lock.
+- A scheduled time in a pause, (began, ended], never runs and is recorded once as SKIPPED. The
+  exception: the person who ended the pause requested catch-up, of all times or from a time on.
+- The scheduled time decides, not the due time. A time in the pause belongs to it even if jitter
+  makes it due after the end. A time before the pause doesn't belong to it even if due inside.
+- One step of a timer ends at the next start or end of a pause. The next step handles the rest.
+- A restored database begins with a pause (recovery) that covers the lost period. `at_most_once`
+  jobs never catch up on times that may have run in that period: no time up to the period's end,
+  also none from before the pause that isn't recorded yet.
+- A step computed from an old count of `switched` has no effect: the fire statement compares the
+  count under the shard's lock.
 """
 
 from bisect import bisect_left
@@ -35,32 +34,36 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """One pause of the cluster. `ended` is None while it lasts."""
+    """A pause of the cluster. `ended` is None while it lasts."""
 
     began: datetime
     by: str
     note: str = ""
     ended: datetime | None = None
     caught_up: bool = False
-    """What fell due in it goes by each job's catch-up policy, as after an outage."""
+    """Whether its scheduled times follow each job's catch-up policy, as after an outage."""
     lost_until: datetime | None = None
-    """Recovery: the database went back to `began`, and may have gone on until this."""
+    """Set in recovery: the database was restored as of `began`; the lost one may have continued
+    until this time.
+    """
     caught_up_since: datetime | None = None
-    """Only what fell due from here on goes by the catch-up policy."""
+    """Only scheduled times from this time on follow the catch-up policy."""
 
     @property
     def recovering(self) -> bool:
-        """Whether it holds a database that went back, so that a person decides what follows."""
+        """Whether the pause is a recovery: a person decides how a restored database continues."""
         return self.lost_until is not None
 
     @property
     def text(self) -> str:
-        """The reason in a row that the pause skips."""
+        """The reason stored with the scheduled times that the pause skips."""
         what = "the cluster, in recovery" if self.recovering else "the cluster"
         return reasons.pause(self.by, self.began, self.note, of=what)
 
     def skipped_until(self, *, at_most_once: bool = False) -> datetime | None:
-        """The last instant of it that doesn't run afterwards; None while it lasts, or if all do."""
+        """Return the last scheduled time that the pause skips. None: the pause lasts, or it skips
+        none.
+        """
         if self.ended is None:
             return None
         until = self.began if self.caught_up else self.ended
@@ -71,30 +74,30 @@ class Pause:
         return until if until > self.began else None
 
     def skips(self, nominal: datetime, *, at_most_once: bool = False) -> bool:
-        """Whether it makes this instant SKIPPED, which nothing has accounted for."""
+        """Return whether the pause skips this scheduled time, which isn't recorded yet."""
         last = self.skipped_until(at_most_once=at_most_once)
-        doubtful = at_most_once and self.recovering  # the lost database may have been late with it
+        doubtful = at_most_once and self.recovering  # the lost database may have run it late
         return last is not None and nominal <= last and (doubtful or nominal > self.began)
 
 
 _TICK: Final = timedelta(microseconds=1)
-"""The precision of instants: the horizon itself is caught up."""
+"""The precision of times: `caught_up_since` itself is caught up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """Every pause there was, oldest first, and how often the cluster was paused or resumed."""
+    """All pauses, oldest first. `switched`: how often the cluster was paused or resumed."""
 
     switched: int = 0
     all: tuple[Pause, ...] = ()
 
     @property
     def present(self) -> Pause | None:
-        """The pause that lasts."""
+        """The current pause; None: the cluster isn't paused."""
         return self.all[-1] if self.all and self.all[-1].ended is None else None
 
     def since(self, instant: datetime) -> tuple[Pause, ...]:
-        """Those that ended no earlier: pauses follow each other."""
+        """Return the pauses that ended at `instant` or later. Pauses don't overlap."""
         first = bisect_left(self.all, instant, key=lambda pause: pause.ended or instant)
         return self.all[first:]
 
@@ -115,14 +118,18 @@ def plan(
     looked: datetime | None = None,
     ahead: timedelta = NOT_EARLY,
 ) -> FirePlan:
-    """One step of a timer that stands at (`nominal`, `due`), looked at `now`. `limit`: of runs.
-    `looked`: at the first step of this catching up. `ahead`: what falls due within it fires too.
+    """Return one step of a timer at `now`, with the pauses applied.
+
+    - `nominal`, `due`: the timer's scheduled time and due time.
+    - `limit`: the most runs to fire.
+    - `looked`: the time of the first step of this catch-up.
+    - `ahead`: times that are due within this time from now fire too.
     """
     by_policy = partial(
         fire_plan.plan, compiled, policy, nominal, due, now, limit=limit, looked=looked, ahead=ahead
     )
     passed = pauses.since(nominal)
-    if at_most_once:  # what may have run comes first: it isn't to run for an older pause's sake
+    if at_most_once:  # recoveries first: an older pause must not fire a time that may have run
         passed = tuple(sorted(passed, key=lambda pause: not pause.recovering))
     for pause in passed:
         last = pause.skipped_until(at_most_once=at_most_once)
@@ -141,11 +148,12 @@ def plan(
 
 
 def due_until(compiled: CompiledSchedule, head: Occurrence, border: datetime) -> datetime:
-    """The moment until which exactly the instants up to `border` are due, `head` the first.
+    """Return the time at which exactly the scheduled times from `head` to `border` are due.
 
-    Due instants are in the order of the nominal ones, so it is the last one's, if that is later.
+    Due times have the same order as scheduled times. So this is the due time of the last one, or
+    `border` if that is later.
     """
     if not compiled.bounds.jitter:
-        return max(border, head.due)  # an `at` instant a little past is due when its job was made
+        return max(border, head.due)  # an `at` time slightly past is due at its job's creation
     last = compiled.newest(head.nominal, border)
     return max(border, head.due if last is None else compiled.due(last))

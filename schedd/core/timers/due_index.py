@@ -1,11 +1,12 @@
-"""What is due when: heaps of keys by instant, one for each class, each key at most once.
+"""An index by due time: one heap per priority class, each key at most once.
 
-Owners keep their near future in it: timers by due instant, retrying runs by the end of their
-back-off. Putting a key again moves it; putting it where it is costs nothing, and what was moved or
-forgotten leaves no more behind than half of its heap.
+Owners keep timers in it by due time, and retrying runs by the end of their backoff.
 
-Of what is due at once the higher class comes first, by the same rule as of what waits for a worker
-(`rank.rank`): a class is worth a minute of being due. What isn't due holds nothing up.
+Invariants
+- Putting a key again moves it. Putting it at the same place costs nothing.
+- At most about half of a heap's entries are stale (moved or discarded); then it is rebuilt.
+- Due entries come out by the order of the ready queue (`priority_order.rank`): one class higher is
+  worth one minute of age. Entries that aren't due block nothing.
 """
 
 import heapq
@@ -22,7 +23,7 @@ _SLACK = 1_000
 
 
 class Agenda(Generic[K, V]):
-    """Values by key, in order of their instants."""
+    """Values by key, in order of their due times."""
 
     def __init__(self) -> None:
         self._heaps: dict[float, list[tuple[datetime, int, K]]] = {}
@@ -36,7 +37,7 @@ class Agenda(Generic[K, V]):
         return key in self._entries
 
     def put(self, key: K, at: datetime, value: V, priority: float = 0) -> None:
-        """Have `value` come up at `at`; an earlier entry of the key is gone."""
+        """Add `value`, due at `at`, and replace the key's earlier entry."""
         known = self._entries.get(key)
         if known is not None and known[0] == at and known[3] == priority:
             self._entries[key] = (at, known[1], value, priority)
@@ -54,27 +55,28 @@ class Agenda(Generic[K, V]):
             heapq.heapify(heap)
 
     def get(self, key: K) -> tuple[datetime, V] | None:
-        """When it comes up, and its value; None if it isn't there."""
+        """Return the key's due time and value; None: the key isn't in the index."""
         entry = self._entries.get(key)
         return None if entry is None else (entry[0], entry[2])
 
     def discard(self, key: K) -> V | None:
-        """Forget the key; gives its value, None if it wasn't there."""
+        """Remove the key and return its value; None: the key isn't in the index."""
         entry = self._entries.pop(key, None)
         return None if entry is None else entry[2]
 
     def next_at(self, above: float | None = None) -> datetime | None:
-        """The first instant, of the classes above this one alone; None where there is nothing."""
+        """Return the first due time, only of classes above `above`; None: there is no entry."""
         return min((at for _, at in self._heads(above)), default=None)
 
     def class_due(self, now: datetime, above: float | None = None) -> float | None:
-        """The class of what `pop_due` takes out next; None where nothing is due."""
+        """Return the class of the next entry of `pop_due`; None: nothing is due."""
         heads = {priority: at for priority, at in self._heads(above) if at <= now}
         return min(heads, key=lambda its: rank(its, heads[its]), default=None)
 
     def pop_due(self, now: datetime, limit: int, above: float | None = None) -> list[V]:
-        """Take out what is due at `now`, at most `limit`, of the classes above this one alone: by
-        class and age, soonest first, and all of one class. The rest waits for the next call.
+        """Remove and return at most `limit` values that are due at `now`, only of classes above
+        `above`. All are of the class that is first by rank, soonest first. Other classes follow in
+        later calls.
         """
 
         def place(priority: float) -> float:
@@ -98,16 +100,16 @@ class Agenda(Generic[K, V]):
         return due
 
     def values(self) -> Iterator[V]:
-        """All values, in no order."""
+        """Return all values, in no order."""
         return (value for _, _, value, _ in self._entries.values())
 
     def clear_where(self, keys: set[K]) -> None:
-        """Forget these keys."""
+        """Remove these keys."""
         for key in keys:
             self._entries.pop(key, None)
 
     def _heads(self, above: float | None) -> Iterator[tuple[float, datetime]]:
-        """Each class above this one that has something, with its first instant."""
+        """Return the non-empty classes above `above`, each with its first due time."""
         return (
             (priority, at)
             for priority in self._heaps
@@ -115,7 +117,7 @@ class Agenda(Generic[K, V]):
         )
 
     def _head(self, priority: float) -> datetime | None:
-        """The first instant of this class; heads that were moved or forgotten go."""
+        """Return the first due time of a class; None: it is empty. Stale heads are removed."""
         heap = self._heaps[priority]
         while heap:
             at, count, key = heap[0]

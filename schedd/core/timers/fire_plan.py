@@ -1,22 +1,21 @@
-"""What an owner does with a timer: what fires, what is only accounted for, what is next.
+"""Plan the next step of a timer: what fires, what is recorded without a run, what is next. Pure.
 
-    unaccounted instants, oldest first                                          now
+    scheduled times not yet recorded, oldest first                              now
     ──┬──────┬──────┬───────────┬──────┬──────┬──────────────────┬──────────┬────┼──▶
       outside the window        inside the window                on time    next
       MISSED (WINDOW)           LATEST: the newest fires, the    fires, and is the newest
                                 older are COALESCED into it      if there is one
 
 Invariants
-- Each instant from the timer's nominal up to the last one that is due is accounted for exactly
-  once: by a fire or within one fold. `FirePlan.next` is the first one that is not.
-- Nothing fires before it is due (less `ahead`).
-- The work is bounded whatever the outage: long spans are counted, not walked, and where they must
-  be walked a plan ends early; its `next` is then due already, and the owner plans again.
-- What was inside the window when the owner first looked doesn't fall out of it because the owner
-  takes several plans: the later ones measure it where the first did (`looked`).
+- Each scheduled time from the timer's to the last due one is recorded exactly once: by a run or in
+  one merged row (`Fold`). `FirePlan.next` is the first time that isn't recorded.
+- Nothing fires before it is due, minus `ahead`.
+- The work of a plan is bounded, however long the outage was. Long spans are counted, not walked. If
+  a span must be walked, the plan ends early: its `next` is already due, and the owner plans again.
+- Catch-up may take several plans. All of them measure the window at the time of the first
+  (`looked`), so a time that was inside the window doesn't fall out of it.
 
-With policy NONE the reason is CATCH_UP_NONE inside and outside of the window: the window plays no
-part in it.
+Policy NONE ignores the window: the reason is always CATCH_UP_NONE.
 """
 
 from datetime import datetime, timedelta
@@ -28,22 +27,22 @@ from schedd.core.schedule.compiled_schedule import CompiledSchedule, Occurrence
 from schedkit.records import dataclass, replace
 
 GRACE: Final = timedelta(seconds=1)
-"""An instant at most this far past its due is on time."""
+"""A run fired at most this long after its due time is on time."""
 
 FIRES: Final = 1000
-"""Most runs that one plan fires."""
+"""The most runs that one plan fires."""
 
 NOT_EARLY: Final = timedelta(0)
 
 WALKED: Final = 10_000
-"""Most instants that one plan looks at one by one."""
+"""The most scheduled times that one plan looks at one by one."""
 
 _TICK: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """An instant that becomes a run now. `late`: by catch-up, not on time."""
+    """A scheduled time that becomes a run now. `late`: by catch-up, not on time."""
 
     nominal: datetime
     due: datetime
@@ -52,10 +51,10 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """One row of the ledger for instants that don't run: `count` of them, `first` to `last`.
+    """A merged row for `count` scheduled times that don't run, from `first` to `last`.
 
-    `state` is MISSED (or SKIPPED) with its `reason`, or COALESCED into the run of the nominal
-    instant `into`, without one. `due` is that of `first`.
+    `state` is MISSED or SKIPPED with a `reason`, or COALESCED without one: then the run of the
+    scheduled time `into` covers them. `due` is the due time of `first`.
     """
 
     state: State
@@ -66,14 +65,14 @@ class Fold:
     due: datetime
     into: datetime | None = None
     excluded_by: str = ""
-    """What keeps them from running: the calendar with its version, or who paused."""
+    """The cause of a skip, as text: the calendar with its version, or the pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirePlan:
-    """One step of a timer: folds and fires, oldest first, and the value the timer advances to.
+    """A step of a timer: merged rows and runs, oldest first, and the timer's next value.
 
-    `next` is None when the schedule has ended. Nothing to do: no folds, no fires, `next` unchanged.
+    `next` is None if the schedule has ended. With nothing to do, `next` is the current value.
     """
 
     folds: tuple[Fold, ...]
@@ -94,12 +93,14 @@ def plan(
     until: datetime | None = None,
     looked: datetime | None = None,
 ) -> FirePlan:
-    """Decide what becomes of a timer that stands at (`nominal`, `due`), looked at `now`.
+    """Return the step of a timer at `now`.
 
-    `nominal` is the first unaccounted instant and is taken as it is, even if the schedule as it
-    stands now lacks it. With `ahead`, what falls due within it fires too (to be prepared early).
-    `limit` bounds the fires. With `until`, before now, what is due later isn't touched. The window
-    is measured at `looked`, where the catching up takes more than one plan; else at `now`.
+    - `nominal`, `due`: the first scheduled time that isn't recorded, and its due time. The time is
+      used even if the current schedule doesn't have it.
+    - `ahead`: times that are due within this time from now fire too, to be pre-dispatched.
+    - `limit`: the most runs to fire.
+    - `until`: times that are due later are left for the next step.
+    - `looked`: the time of the first plan of this catch-up, which measures the window; None: `now`.
     """
     late_before, last = now - grace, now + ahead
     if until is not None:
@@ -117,10 +118,10 @@ def settle(
     reason: Reason,
     excluded_by: str = "",
 ) -> tuple[Fold | None, Occurrence | None]:
-    """Account for all instants from `occurrence` on that are due at `until` by one fold.
+    """Merge the scheduled times from `occurrence` on that are due at `until` into one row.
 
-    For an edit (MISSED, EDITED) or the end of a pause (SKIPPED, PAUSED). Gives the fold (None if
-    nothing is due) and what comes after it, which is due already if the fold had to end early.
+    For an edit (MISSED, EDITED) or the end of a pause (SKIPPED, PAUSED). Return the row (None if
+    nothing is due) and the next occurrence, which is already due if the row had to end early.
     """
     if occurrence.due > until:
         return None, occurrence
@@ -153,7 +154,7 @@ class _Planner:
         return self._windowed(head, last)
 
     def _windowed(self, head: Occurrence, last: datetime) -> FirePlan:
-        """Late instants from `head` to `last` under LATEST or ALL."""
+        """Return the plan for the late times from `head` to `last` under LATEST or ALL."""
         folds: tuple[Fold, ...] = ()
         if head.nominal < self.opens:
             end = min(last, self.opens - _TICK)
@@ -176,7 +177,9 @@ class _Planner:
         return self._on_time(folds, fires, following)
 
     def _latest(self, folds: tuple[Fold, ...], head: Occurrence, last: datetime) -> FirePlan:
-        """The newest instant takes the older ones in: one that is on time, else the last late."""
+        """Return the plan under LATEST: older times are coalesced into the newest one, which is on
+        time or else the last late one.
+        """
         following = self.compiled.next_after(last)
         fires: tuple[PlannedRun, ...] = ()
         older: datetime | None = last
@@ -197,7 +200,7 @@ class _Planner:
         return self._on_time(folds, fires, following)
 
     def _after_fold(self, folds: tuple[Fold, ...], fold: Fold, meant: datetime) -> FirePlan:
-        """Continue after a merged row of late times; stop there if it ended before `meant`."""
+        """Continue after a merged row of late times. Stop there if it ended before `meant`."""
         following = self.compiled.next_after(fold.last)
         if fold.last != meant or following is None:
             return FirePlan((*folds, fold), (), following)
@@ -206,7 +209,7 @@ class _Planner:
     def _on_time(
         self, folds: tuple[Fold, ...], fires: tuple[PlannedRun, ...], head: Occurrence
     ) -> FirePlan:
-        """Fire what is due from `head` on, as far as the limit goes."""
+        """Fire what is due from `head` on, up to `limit` runs."""
         found = list(fires)
         current: Occurrence | None = head
         while current is not None and current.due <= self.until and len(found) < self.limit:
@@ -216,7 +219,7 @@ class _Planner:
 
 
 def newest_due(compiled: CompiledSchedule, head: Occurrence, until: datetime) -> datetime:
-    """The newest nominal instant that is due at `until`, given that `head` is."""
+    """Return the newest scheduled time that is due at `until`. `head` must be due."""
     newest = compiled.newest(head.nominal, until)
     if newest is not None and compiled.due(newest) > until:
         newest = compiled.newest(head.nominal, newest - _TICK)
@@ -231,6 +234,8 @@ def _fold(
     reason: Reason | None,
     into: datetime | None = None,
 ) -> Fold:
-    """One row for `head` to `last`; it ends earlier if that takes looking at too many instants."""
+    """Return the merged row from `head` to `last`. It ends earlier if counting the times takes more
+    than `WALKED` steps.
+    """
     count, reached = compiled.count(head.nominal, last, WALKED)
     return Fold(state, reason, head.nominal, reached, count + 1, head.due, into)

@@ -1,20 +1,20 @@
-"""One step of a timer whose schedule may exclude instants: what runs, and what doesn't and why.
+"""Plan one step of a timer whose schedule may exclude times by calendars. Pure.
 
-    unaccounted instants, oldest first          x: excluded
+    scheduled times not yet recorded, oldest first          x: excluded
     ──o──o──x──x──x──o──o──x──o──────────────▶ now
       └──┘  └─────┘  └──┘  │
-      fold   SKIPPED  fold  SKIPPED           what the plan of the others folds is cut where
-           (CALENDAR)     (CALENDAR)          excluded ones lie between
+     merged  SKIPPED merged SKIPPED           merged rows of the other times are split where
+           (CALENDAR)     (CALENDAR)          excluded times lie between
 
-The plan (`core/timers/cluster_pauses.py`, `core/timers/fire_plan.py`) is made of the instants that
-run, as if there were no others: so `latest` runs one, whatever lies between. The excluded ones are
-woven in afterwards.
+The plan (`core/timers/cluster_pauses.py`, `core/timers/fire_plan.py`) is made from the times that
+run, as if there were no others. So `latest` runs one time, whatever lies between. The excluded
+times are inserted afterwards.
 
 Invariants
-- Rows follow each other, and each instant up to the last that is due is in exactly one.
-- An excluded instant is SKIPPED (CALENDAR), however late its owner looks, and however many pauses
-  of the cluster it lies in.
-- A step that meets too many changes between the two kinds ends early; its `next` is due then.
+- Rows are in order, and each scheduled time up to the last due one is in exactly one row.
+- An excluded time is SKIPPED (CALENDAR), however late the step is, and also within a cluster pause.
+- A step with too many changes between excluded and other times ends early: its `next` is already
+  due.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ from schedd.core.timers.fire_plan import NOT_EARLY, FirePlan, Fold
 from schedkit.records import replace
 
 MOST_BORDERS: Final = 1000
-"""Most borders of excluded time that one step looks at."""
+"""The most changes between excluded and other times that one step looks at."""
 _TICK: Final = timedelta(microseconds=1)
 
 
@@ -48,10 +48,13 @@ def plan(
     looked: datetime | None = None,
     ahead: timedelta = NOT_EARLY,
 ) -> FirePlan:
-    """One step of a timer that stands at (`nominal`, `due`), looked at `now`. Fires at most `limit`
-    runs. `looked`: at the first step of this catching up; None: it is this one. `ahead`: what falls
-    due within it fires too, unless the schedule excludes instants: a new version of its calendar
-    may exclude what was made early.
+    """Return one step of a timer at `now`.
+
+    - `nominal`, `due`: the timer's scheduled time and due time.
+    - `limit`: the most runs to fire.
+    - `looked`: the time of the first step of this catch-up; None: this is the first.
+    - `ahead`: times that are due within this time from now fire too. Ignored if the schedule has
+      calendars: a new version of a calendar may exclude a run that was created early.
     """
     head = Occurrence(nominal, due)
 
@@ -83,7 +86,7 @@ def plan(
 def _woven(
     compiled: CompiledSchedule, head: Occurrence, inner: FirePlan, now: datetime
 ) -> FirePlan:
-    """The plan with the excluded instants that are due between, before and behind what it has."""
+    """Return the plan with the excluded times that are due inserted in order."""
     assert compiled.exclusion is not None, "there is something to weave in"
     until = fire_plan.newest_due(compiled.whole, head, now)
     if inner.next is not None and until >= inner.next.nominal:
@@ -120,7 +123,7 @@ def _skipped(compiled: CompiledSchedule, group: TimeGroup) -> Iterator[Fold]:
 
 
 def _cut(compiled: CompiledSchedule, inner: FirePlan, group: TimeGroup) -> Iterator[Fold]:
-    """The parts of the plan's folds that lie in a group of instants that run."""
+    """Return the parts of the plan's merged rows that lie in a group of times that run."""
     for fold in inner.folds:
         first, last = max(fold.first, group.first), min(fold.last, group.last)
         if (first, last) == (fold.first, fold.last):

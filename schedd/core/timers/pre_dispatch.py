@@ -3,19 +3,20 @@
     timer ──`fire` before due──→ PENDING ──`arm` before due──→ at a worker (ARMED) ──due──→ starts
                                    └─ not pre-dispatched: dispatched when it is ready
 
-Queued runs start one after the other. A pre-dispatched run starts by its worker's own timer
-(P4.7), even if its owner or the database fails meanwhile. A run is pre-dispatched if it was
-dispatched before it was ready; its `start_by` counts from `ready_at`, and shows this.
+A pre-dispatched run is started by its worker's own timer (P4.7), even if its owner or the database
+fails meanwhile. Runs that aren't pre-dispatched are dispatched one after the other when due. A run
+is pre-dispatched if it was dispatched before it was ready. Its `start_by` counts from `ready_at`,
+which shows this.
 
 Invariants
 - A ready run never waits for one that isn't: pre-dispatch uses only free slots, after all ready
   runs of every class.
-- An `at_most_once` run is dispatched when it is due: if its worker were lost before, it couldn't be
-  known whether the run had started.
+- An `at_most_once` run is dispatched only when it is due. If its worker were lost before, it would
+  be unknown whether the run had started.
 - A run is pre-dispatched only if nothing known can still prevent it: no run of its job waits or may
-  pause the job by its failure, it is in no pool, and its time is one of the current schedule. If
-  the dispatch statement finds an obstacle, the run waits until it is due and is checked again then:
-  pre-dispatch ends no run early.
+  pause the job by its failure, the job has no pool, and the time is in the current schedule.
+- If the dispatch statement finds an obstacle, the run waits until it is due and is then checked
+  again. Pre-dispatch ends no run early.
 """
 
 import heapq
@@ -39,18 +40,18 @@ from schedd.core.timers.fire_plan import NOT_EARLY
 from schedkit.records import dataclass
 
 MOST: Final = timedelta(seconds=30)
-"""Before it is due. What is prepared so early holds its slot as long, and an edit or a pause has
-the more to take back: it is for herds that can't be prepared in less.
+"""The longest lookahead. A long lookahead holds slots longer, and an edit or a pause must take back
+more runs. It is for bursts that can't be pre-dispatched in less time.
 """
 GUARD: Final = timedelta(seconds=5)
-"""How early the database lets a timer be fired at the least, by its own clock (P3.4)."""
+"""The smallest guard: how early, by its own clock, the database allows a timer to fire (P3.4)."""
 BEYOND: Final = timedelta(seconds=2.5)
-"""The guard is that much further off than anything is made: clocks differ."""
+"""The difference between the guard and the lookahead, as a margin for clock differences."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lookahead:
-    """How long before it is due a run is made, and handed to its worker."""
+    """How long before the due time a run is created (`fire`) and pre-dispatched (`arm`)."""
 
     fire: timedelta = NOT_EARLY
     arm: timedelta = NOT_EARLY
@@ -61,7 +62,7 @@ class Lookahead:
 
     @property
     def guard(self) -> timedelta:
-        """How early, by its own clock, the database is to let a timer be fired."""
+        """How early, by its own clock, the database allows a timer to fire."""
         return max(GUARD, self.fire + BEYOND)
 
 
@@ -70,18 +71,20 @@ AT_MOST_ONCE: Final = Delivery.AT_MOST_ONCE
 
 
 def may_go_early(run: LiveRun) -> bool:
-    """Whether it is a schedule's own run that waits for its instant and nothing else."""
+    """Return whether the run was never dispatched and waits only for its due time. False for a
+    broadcast's child.
+    """
     fresh = run.state is State.PENDING and run.token == NO_TOKEN
     return fresh and run.parent is None and run.ready_at == run.due_at
 
 
 def armable(run: LiveRun, definition: Definition, schedule: CompiledSchedule) -> bool:
-    """Whether nothing that is known here could still forbid it at its instant."""
+    """Return whether nothing known here can prevent the run's start at its due time."""
     policy = policy_of(run, definition)
     if policy in LINED_UP or definition.pool != NO_POOL:
         return False
     if policy is Overlap.ALLOW and definition.pause_after_failures:
-        return False  # one beside it may be the failure that pauses the job
+        return False  # a concurrent run may fail and so pause the job
     if definition.placement is Placement.BROADCAST or definition.delivery is AT_MOST_ONCE:
         return False
     return run.generation == definition.generation or schedule.runs_at(run.key.scheduled_at)
@@ -97,9 +100,8 @@ def armed_until(run: LiveRun) -> datetime | None:
 def edited_away(
     run: LiveRun, definition: Definition, schedule: CompiledSchedule, edited_at: datetime
 ) -> bool:
-    """Whether a run that was made early is of an instant that an edit has taken out, or excluded,
-    before it was due. One that was due before runs, however long it waits; so does one that may
-    have begun.
+    """Return whether an edit removed or excluded the time of a run that was created early, before
+    the run was due. A run that was already due, or may have started, isn't affected.
     """
     if run.state is not State.PENDING:
         return False
@@ -111,12 +113,12 @@ def edited_away(
 
 
 def early_rank(run: LiveRun) -> float:
-    """Its place in the order of all that waits: as if it were LOW, for what is ready goes first."""
+    """Return the rank of a run to pre-dispatch: as if LOW, so that ready runs have priority."""
     return rank(Priority.LOW, run.ready_at)
 
 
 class _Place(NamedTuple):
-    """Of what is due at one instant the higher priority goes first."""
+    """The position of a run: by due time, then by priority, high first."""
 
     ready_at: datetime
     below: int
@@ -141,7 +143,7 @@ class _Line:
 
 
 class EarlyRuns:
-    """Runs that may be armed now, each at most once, the soonest due first."""
+    """Runs that may be pre-dispatched now, each at most once, the soonest due first."""
 
     def __init__(self) -> None:
         self._lines: dict[Need, _Line] = {}
@@ -154,7 +156,7 @@ class EarlyRuns:
         return run in self._where
 
     def add(self, run: LiveRun, need: Need) -> None:
-        """Have it go with the others of this need; one that is there already is replaced."""
+        """Add a run with its need, and replace its earlier entry."""
         run_id = run.key.run_id
         if self._where.get(run_id, need) != need:
             self.discard(run_id)
@@ -166,7 +168,7 @@ class EarlyRuns:
             heapq.heappush(line.heap, _Place(run.ready_at, -run.priority, run_id.int, run_id))
 
     def discard(self, run: RunId) -> None:
-        """Take this run out, if it is there."""
+        """Remove the run, if it is in the index."""
         need = self._where.pop(run, None)
         if need is None:
             return
@@ -176,7 +178,7 @@ class EarlyRuns:
             del self._lines[need]
 
     def take(self, count: int, goes: Callable[[Need], bool]) -> list[LiveRun]:
-        """Take out the soonest due of the needs that go, at most so many."""
+        """Remove and return at most `count` runs whose needs satisfy `goes`, soonest due first."""
         lines = [line for need, line in self._lines.items() if goes(need)]
         heads = [(place, at) for at, line in enumerate(lines) if (place := line.first())]
         heapq.heapify(heads)
@@ -194,11 +196,13 @@ class EarlyRuns:
 
     @property
     def needs(self) -> list[Need]:
-        """Those of what waits here."""
+        """The needs of the waiting runs."""
         return [*self._lines]
 
     def heads(self, fits: Callable[[Need], bool]) -> list[QueueHead]:
-        """What waits here and fits, one head a width: behind all that is ready."""
+        """Return one queue head per number of slots, of the runs whose needs satisfy `fits`. The
+        heads have LOW priority, behind all ready runs.
+        """
         found: dict[int, tuple[datetime, int]] = {}
         for need, line in self._lines.items():
             place = line.first()
@@ -213,7 +217,7 @@ class EarlyRuns:
         ]
 
     def drop_shards(self, shards: Collection[ShardId]) -> None:
-        """Take out all runs of these shards."""
+        """Remove all runs of these shards."""
         runs = [run for line in self._lines.values() for run in line.runs.values()]
         for run in runs:
             if run.shard in shards:
