@@ -1,4 +1,4 @@
-"""Check PostgreSQL: version, schema, durability, sessions, replication, room."""
+"""Check PostgreSQL: version, schema, privileges, durability, connections, replication, sizes."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -1,4 +1,4 @@
-"""Check etcd: does each endpoint answer, can it write, is there room."""
+"""Check etcd: answers, alarms, database size, versions, revisions."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ MIB: Final = 1024 * 1024
 QUOTA: Final = 2048 * MIB
 """The default quota of etcd; the cluster may set it higher."""
 SLOW: Final = 0.1
-"""Seconds. A keepalive that takes a sixth of the TTL is abandoned."""
+"""Seconds after which an answer is slow. A keepalive times out after a sixth of the TTL."""
 CORRUPTING: Final = re.compile(r"3\.5\.[0-2]$")
 
 

@@ -15,7 +15,7 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EtcdEndpoint:
-    """One endpoint of etcd. `away`: why it didn't answer. `size`, `in_use` in bytes; `took` in
+    """An endpoint of etcd. `away`: why it didn't answer. `size`, `in_use` in bytes; `took` in
     seconds.
     """
 
@@ -32,7 +32,7 @@ class EtcdEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class EtcdFacts:
-    """All endpoints, and when revisions were last seen to go back."""
+    """All endpoints. `went_back`: when revisions were last seen to go back; None: never."""
 
     endpoints: tuple[EtcdEndpoint, ...] = ()
     went_back: datetime | None = None
@@ -50,7 +50,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """A table's rows, by PostgreSQL's statistics."""
+    """The numbers of live and dead rows of a table, from PostgreSQL's statistics."""
 
     name: str
     live: int
@@ -59,18 +59,20 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseFacts:
-    """PostgreSQL, as the daemons' role sees it. Bytes and seconds; None: no permission."""
+    """PostgreSQL, as the daemons' role sees it. Sizes in bytes, times in seconds. None: the role
+    lacks the permission.
+    """
 
     version: int
     settings: Mapping[str, str]
     in_recovery: bool = False
     timeline: Timeline = NO_TIMELINE
     lacks: str = ""
-    """Privileges that the role lacks, and the SQL that gives them."""
+    """The privileges that the role lacks, and in further lines the SQL that grants them."""
     timeline_given: bool = True
-    """Whether the server gives its timeline; some managed services don't."""
+    """Whether the server reports its timeline. Some managed services don't."""
     ends_sessions: bool = True
-    """Whether the role may end sessions of its own that block a fencer."""
+    """Whether the role may end its own sessions, if they block a takeover."""
     connections: int = 0
     replicas: tuple[Replica, ...] = ()
     idle_slots: tuple[str, ...] = ()
@@ -85,19 +87,19 @@ class DatabaseFacts:
     schema: str = ""
     wanted_schema: str = ""
     schema_admits: bool = False
-    """The schema is newer than this member, and allows this member's version."""
+    """Whether the schema is newer than this member and allows this member's version."""
     schemas: tuple[str, ...] = ()
     """Schemas in which the search path finds schedd's tables. More than one: they are mixed."""
     copies: tuple[str, ...] = ()
     """Schemas that have all of schedd's tables."""
     missing_days: int = 0
-    """Of today and tomorrow, without a partition of `runs`."""
+    """How many of today and tomorrow have no partition of `runs`."""
     took: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class FailedDependency:
-    """A failing dependency, as a member reports it. `since` is by the member's wall clock."""
+    """A failing dependency, as a member reports it. `since`: by the member's wall clock."""
 
     dependency: str
     cause: str
@@ -140,16 +142,16 @@ class WorkerFacts:
     draining: bool = False
     spool: int = 0
     disk_free: int = 0
-    """0: not reported, or none."""
+    """Free bytes; 0: not reported, or none."""
     refuses: str = ""
-    """Why the worker takes no new runs although it isn't draining, in words."""
+    """Why the worker takes no new runs although it isn't draining, as text."""
     blocked: tuple[BlockedLoop, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StuckJob:
-    """A job whose runs wait although no worker can run them. `need`: requirement on the worker.
-    `could`: lost workers that meet it; `draining`: live ones that meet it.
+    """A job whose runs wait although no worker can run them. `need`: the requirement on the worker.
+    `could`: lost workers that meet it; `draining`: draining workers that meet it.
     """
 
     name: str
@@ -171,7 +173,7 @@ class FailingJob:
 
 @dataclass(frozen=True, slots=True)
 class GrowingQueue:
-    """A job with many waiting runs; `made` and `ended`: in the last 10 minutes."""
+    """A job with many waiting runs. `made` and `ended` count runs of the last 10 minutes."""
 
     name: str
     runs: int
@@ -195,7 +197,7 @@ class WorkFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All facts. `database` as text: why it couldn't be read."""
+    """All facts. `database` is text if PostgreSQL couldn't be read: the error."""
 
     now: datetime
     version: str
@@ -206,7 +208,7 @@ class Facts:
     pause: Pause | None = None
     members: tuple[MemberFacts, ...] = ()
     workers: tuple[WorkerFacts, ...] = field(default=())
-    """Attached to the asking member."""
+    """Workers attached to the asking member."""
     elsewhere: tuple[WorkerFacts, ...] = ()
     """Workers with a lease whose heartbeats another member receives."""
     unheard: tuple[str, ...] = ()
@@ -216,10 +218,10 @@ class Facts:
     twins: tuple[AuditRecord, ...] = ()
     """Recent rejections of daemons whose name is taken; newest first."""
     failures: tuple[FailedDependency, ...] = ()
-    """Of the asking member, which may have no tenure and so be in no view."""
+    """Failing dependencies of the asking member. It may have no tenure, and so be in no view."""
     trusted: bool = True
     """Whether the asking member's lease is trusted. If not, the view may be old."""
     foreign: tuple[str, ...] = ()
     """Members with another etcd prefix that recently used this database."""
     work: WorkFacts | str = field(default_factory=WorkFacts)
-    """As text: why it couldn't be read."""
+    """The state of runs and queues, or the error as text if it couldn't be read."""

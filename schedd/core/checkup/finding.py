@@ -1,4 +1,4 @@
-"""One finding of the doctor, and its three severities."""
+"""Findings of the doctor, and their three severities."""
 
 import enum
 
@@ -15,7 +15,7 @@ class Severity(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckupFinding:
-    """A finding of one check. `why` and `remedy` are empty if the severity is `OK`."""
+    """A finding of a check. `why` and `remedy` are empty if the severity is `OK`."""
 
     area: str
     check: str

@@ -1,4 +1,4 @@
-"""Check members: do they reach each other, do their clocks agree, have they equal versions."""
+"""Check members: reachability, dependencies, clocks, certificates, names, versions, tzdata."""
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Check the result store: does it answer?"""
+"""Check the result store: reachability."""
 
 from collections.abc import Iterator
 

@@ -11,9 +11,9 @@ from schedd.core.checkup.finding import CheckSubject, CheckupFinding
 
 AREA: Final = "work"
 OLD: Final = timedelta(minutes=5)
-"""Age of a ready run from which it is reported, as the alert `ScheddQueueOld` does."""
+"""The age from which a ready run is reported, as in the alert `ScheddQueueOld`."""
 NAMED: Final = 10
-"""Jobs that get a finding of their own, per check."""
+"""The most jobs or workers per check with a finding of their own."""
 
 
 def examine(facts: Facts) -> Iterator[CheckupFinding]:

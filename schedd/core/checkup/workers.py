@@ -1,4 +1,4 @@
-"""Check workers: attached, versions, heartbeats, handlers, room in the spool."""
+"""Check workers: attached, versions, heartbeats, blocked handlers, room for the spool."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -9,7 +9,7 @@ from schedd.core.checkup.finding import CheckSubject, CheckupFinding
 AREA: Final = "workers"
 MIB: Final = 1024 * 1024
 NAMED: Final = 10
-"""The most workers without heartbeats that a finding names."""
+"""The most workers without heartbeats that one finding names."""
 MAKE_ROOM: Final = (
     "free space on its disk, and check that it reaches a member: accepted results leave the spool"
 )
