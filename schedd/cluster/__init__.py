@@ -1,1 +1,1 @@
-"""Who may act: membership, tenures, shards, ownership, worker leases."""
+"""Permission to act: membership, tenures, shards, ownership, worker leases."""

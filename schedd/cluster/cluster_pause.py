@@ -1,9 +1,9 @@
-"""The brake: whether the cluster is paused, as far as this member knows.
+"""The cluster pause, as far as this member knows it.
 
-    row ──read each second, and at each nudge──→ pauses ──changed──→ fire and dispatch look again
+    row ──read each second and at each wake-up──→ pauses ──changed──→ wake fire and dispatch
 
-It only spares work and answers questions: the fire and assign statements judge by the row itself
-(docs/protocol-rules.md, P3.11). Lives as long as the daemon, with or without a tenure.
+This copy only saves work and answers questions. The fire and assign statements check the row
+(docs/protocol-rules.md, P3.11). It exists as long as the daemon, with or without a tenure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ READ_EVERY: Final = 1.0
 
 
 class ClusterPause:
-    """Reads the pauses. `pauses` is what was read last."""
+    """The cluster pause, read at intervals. `pauses`: the last reading."""
 
     def __init__(self, store: PauseStore, emit: Emit) -> None:
         self._store = store
@@ -35,11 +35,11 @@ class ClusterPause:
         return self.pauses.present is not None
 
     def look(self) -> None:
-        """Read the pause now: it may have changed."""
+        """Read the pause now, because it may have changed."""
         self.loop.wake()
 
     def on_change(self, notify: Callable[[], None]) -> None:
-        """Call `notify()` when the cluster was paused or resumed."""
+        """Call `notify()` whenever the cluster was paused or resumed."""
         self._on_change = notify
 
     async def step(self) -> None:

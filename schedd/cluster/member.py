@@ -3,19 +3,19 @@
     ┌→ wait: the database answers, the name is free
     │    lease ─→ key in etcd ─→ row in PostgreSQL            join
     │      ├ trust          the lease, as long as it is kept
-    │      ├ registration   the key says how we are
+    │      ├ registration   the key shows this member's state
     │      ├ shards         owned as the leader's map says      follow
     │      ├ candidate      leads when no other member does     or lead
     │      └ the loops of the app
-    │    hand over, if asked to end; fence our row; revoke the lease, and our keys go    leave
-    └── trust lost, key gone, database away for us alone, failed over, or gone back: the tenure is
-        over, not the process
+    │    hand over, if draining; fence our row; revoke the lease, which deletes our keys    leave
+    └── the tenure ends, not the process: trust lost, key deleted, database unavailable only for
+        us, failed over, or went back
 
 Invariants
-- One TaskGroup a tenure: when `_live` returns nothing of the tenure runs any more, and only then
-  is its row fenced.
-- The tenure ends when trust does, whatever etcd says later; the next one has another id.
-- Nothing but a bug (or a wrong configuration) comes out of `run`.
+- One TaskGroup a tenure: when `_live` returns, nothing of the tenure runs any more. Only then is
+  its row fenced.
+- The tenure ends with its trust, whatever etcd reports later. The next tenure has another id.
+- `run` raises only for a bug or a wrong configuration.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.tasks import Loop, guard, heed_cancellation
 
-# Handing over: a member that is asked to end stays until others own what it owned.
+# Handing over: a draining member stays until others own its shards.
 #
 #     its key says "draining" ──→ the leader's map gives it nothing ──→ it releases, others take
-#                                                                          └──→ it may go
+#                                                                          └──→ it may leave
 #
-# It is still a member meanwhile, and still the leader if it was: someone has to write that map.
+# The draining member is still a member, and still leads if it did: the map needs a leader.
 
 WITHIN: Final = 2.0
-"""Seconds that others have; then the member leaves, and its fenced row frees the rest."""
+"""Seconds for others to take the shards. Then the member leaves; its fenced row frees the rest."""
 
 LOOK_EVERY: Final = 0.02
 
 
 async def hand_over(store: MembershipStore, live: LiveTenure) -> None:
-    """Wait until others own what this tenure owned; not for ever, and not when it is alone."""
+    """Wait until others own this tenure's shards: for at most `WITHIN`, and not if it is alone."""
     given = frozenset(live.owned())
     if not any(_takes_shards(member, live.tenure) for member in live.view().members):
         return
@@ -92,50 +92,53 @@ async def _taken_by_others(
         await asyncio.sleep(LOOK_EVERY)
 
 
-# Whether this member should give up because PostgreSQL is away for it, but not for others.
+# Whether this member should end its tenure because PostgreSQL is unavailable only for it.
 #
-#     answered ──silent for 2.5 s──→ away: says so in its key
-#                                      ├─ away for the others too ──→ stays: leaving doesn't help
-#                                      └─ for us alone, 3.5 s on end ─→ the tenure ends
+#     answered ──silent for 2.5 s──→ unavailable: says so in its key
+#                                      ├─ for the others too ──→ stays: leaving doesn't help
+#                                      └─ for us alone, for 3.5 s ─→ the tenure ends
 #
-# A member that can't reach the database can't release its shards; what it can do is to let its key
-# go, so that the leader fences it and others take them. When the database is away for everyone that
-# would only make the leader and all shards move about: then everyone waits.
+# A member that can't reach the database can't release its shards. It can only give up its key, so
+# that the leader fences it and others take the shards. If the database is unavailable for everyone,
+# that would only move the leader and all shards, so every member waits.
 #
 # Invariants
-# - Another member counts as better off only if it has reported for 3.5 s without a break that it
-#   reaches the database, while this one doesn't. At the end of an outage, members reconnect one
-#   after the other; during an outage each may get a single answer, which it reports for 2.5 s and
-#   until its next check.
+# - Another member counts as better off only after 3.5 s. During that time it has reported without a
+#   break that it reaches the database, while this member doesn't.
+# - The reason: at the end of an outage, members reconnect one after the other. During an outage,
+#   each may get a single answer, which it reports for 2.5 s and until its next check.
 
 AWAY_AFTER: Final = 2.5
 """Seconds without an answer after which a member reports its database as unavailable."""
 
 BETTER_OFF_FOR: Final = 3.5
-"""Seconds for which another must have been better off: longer than one answer is reported."""
+"""Seconds for which another member must be better off: longer than one answer is reported."""
 
 
 @dataclass(slots=True)
 class DatabaseWatch:
-    """Looks at the silence of the database, in seconds, each second; `clock`: CLOCK_BOOTTIME."""
+    """The check of the time without an answer from the database (`silence`, seconds), each second.
+
+    `clock`: CLOCK_BOOTTIME, in seconds.
+    """
 
     tenure: TenureId
     view: Callable[[], ClusterView]
     silence: Callable[[], float]
     clock: Callable[[], float]
     _better_off: dict[TenureId, float] = field(default_factory=dict, init=False)
-    """Since when each of the others that are has been."""
+    """Members that reach the database, and since when they have been better off."""
 
     @property
     def answers(self) -> bool:
-        """Whether the database is there, as far as one can tell."""
+        """Whether the database has answered within `AWAY_AFTER`."""
         return self.silence() < AWAY_AFTER
 
     def check(self) -> None:
-        """Decide.
+        """Compare the other members with this one.
 
         Raises:
-            TenureOver: leave, so that others may take over.
+            TenureOver: other members reach the database, and may take over.
         """
         now, known = self.clock(), self._better_off
         others = [] if self.answers else [one for one in self.view().members if one.database]
@@ -151,21 +154,21 @@ class DatabaseWatch:
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN: Final = 0.2
-"""Seconds between two looks whether one may join."""
+"""Seconds between two checks of whether this member may join."""
 
 LOOK_FOREIGN: Final = 1.0
-"""Seconds between two looks at a prefix that belongs to another cluster."""
+"""Seconds between two checks of a prefix that belongs to another cluster."""
 
 HEALTH_EVERY: Final = 0.5
 
 GOODBYE_WITHIN: Final = 1.0
-"""Timeout for fencing the member's own row; after it, the leader does so. Seconds."""
+"""Timeout for fencing the member's own row, in seconds. After it, the leader fences the row."""
 
 STABLE_AFTER: Final = 10.0
-"""Seconds after which a tenure counts as a success, and the backoff starts again."""
+"""Seconds after which a tenure counts as a success, and the backoff is reset."""
 
 UNATTACHED_AFTER: Final = 2.0
-"""Seconds without a worker after which that is said: a worker that reconnects moves no shard."""
+"""Seconds without a worker before the key shows it: a worker that reconnects moves no shard."""
 
 FAILED: Final = "the tenure ended with an error"
 
@@ -174,7 +177,7 @@ BEFORE_ROW = failpoints.awaited("join.before_row")
 
 @dataclass(frozen=True, slots=True)
 class MemberIdentity:
-    """Who this member is. `grpc`, `http`: host:port where others reach it."""
+    """The identity of this member. `grpc`, `http`: host:port where others reach it."""
 
     name: str
     grpc: str
@@ -184,7 +187,7 @@ class MemberIdentity:
     tzdata: str = ""
 
     def view(self, tenure: TenureId) -> MemberView:
-        """As it registers."""
+        """Return the member as it registers, with this tenure."""
         return MemberView(
             name=self.name,
             tenure=tenure,
@@ -198,20 +201,20 @@ class MemberIdentity:
 
 
 def no_loops(_: LiveTenure) -> Sequence[TenureLoop]:
-    """For a member that only coordinates."""
+    """Return no loops: for a member that only coordinates."""
     return ()
 
 
 def no_duties(_: Leadership) -> Sequence[Duty]:
-    """For a leader that only fences and assigns."""
+    """Return no duties: for a leader that only fences and assigns."""
     return ()
 
 
 class MemberLifecycle:
-    """One `schedd` process in the cluster. `cluster`: the newest view, for others.
+    """The lifecycle of one `schedd` process in the cluster. `cluster`: the newest view, for others.
 
-    `lanes`: of the database's thread pool. `loops`: the owner's, created for each tenure.
-    `duties`: the leader's beyond fencing and assigning, created for each term.
+    `lanes`: of the database's thread pool. `loops`: the owner's loops, created for each tenure.
+    `duties`: the leader's loops beyond fencing and assigning, created for each term.
     """
 
     def __init__(
@@ -248,15 +251,18 @@ class MemberLifecycle:
         self._look: Callable[[], None] = lambda: None
 
     def attached(self, some: bool) -> None:
-        """Whether a worker is attached here: a member without gets no shards while others have."""
+        """Set whether a worker is attached here.
+
+        A member without a worker gets no shards while other members have workers.
+        """
         self._attached_until = math.inf if some else boottime() + UNATTACHED_AFTER
 
     def look(self) -> None:
-        """Something says that the cluster isn't as its map has it: the leader looks now."""
+        """Let the leader reconcile now, because the cluster may differ from its map."""
         self._look()
 
     async def run(self, draining: asyncio.Event) -> None:
-        """Be a member until `draining` is set and what can be handed over has been."""
+        """Be a member until `draining` is set and the shards are handed over, if possible."""
         self.cluster.listen(lambda _, view: self._clock.expect(view.timeline))
         async with asyncio.TaskGroup() as group:
             background = [
@@ -269,7 +275,7 @@ class MemberLifecycle:
                 task.cancel()
 
     async def _once(self, draining: asyncio.Event) -> float:
-        """One tenure, if it can be had now; the seconds to wait before the next try."""
+        """Live one tenure if the member can join now. Return seconds until the next try."""
         if self._claim is not None:
             if (owner := self.cluster.view().owner) is not None:
                 self._claim.take(owner)
@@ -294,14 +300,14 @@ class MemberLifecycle:
         return self._backoff.next()
 
     async def _claimed(self, claim: PrefixClaim) -> bool:
-        """Whether the etcd prefix belongs to the cluster of the database. Raises Unavailable."""
+        """Return whether the etcd prefix belongs to the database's cluster. Raises Unavailable."""
         database = self._clock.database
         claimed = database != "" and await claim.check(database)
         self.cluster.foreign = self._clock.foreign or claim.refused
         return claimed
 
     async def _tenure(self, keeper: LeaseKeeper, draining: asyncio.Event) -> None:
-        """Join, live, leave."""
+        """Join, live and leave."""
         live = self._new(keeper)
         member = self.identity.view(live.tenure)
         registration = Registration(self._coordination, self.cluster, member, keeper.lease.id)
@@ -355,8 +361,9 @@ class MemberLifecycle:
     async def _live(
         self, live: LiveTenure, registration: Registration, draining: asyncio.Event
     ) -> str:
-        """Follow, or lead, until the tenure is over or everything was handed over. Return why the
-        tenure ended if the member wasn't asked to leave.
+        """Follow or lead until the tenure ends, or until all shards are handed over.
+
+        Return why the tenure ended if the member wasn't asked to leave.
         """
         why = ""
         watch = DatabaseWatch(live.tenure, self.cluster.view, self._clock.away_for, boottime)
@@ -429,8 +436,9 @@ class MemberLifecycle:
         return Loop("health", step, interval=HEALTH_EVERY)
 
     def _changed(self, live: LiveTenure) -> str:
-        """Why the tenure is about to end for its database: who led in its last moment would be
-        followed by another at once. Empty: it isn't.
+        """Return why the tenure is about to end because of its database; empty: no reason.
+
+        A member that became leader at this moment would be replaced at once.
         """
         if self._clock.timeline != live.ownership.timeline:
             return "the database is on another timeline"
@@ -441,8 +449,9 @@ class MemberLifecycle:
         return self._clock.broken
 
     async def _leave(self, live: LiveTenure, why: str) -> None:
-        """Fence the tenure, of which nothing runs any more, so that its shards are free at once.
-        `why`: the member leaves without having been asked to; empty: a goodbye.
+        """Fence the tenure, so that its shards are free at once. None of its tasks runs any more.
+
+        `why`: the reason why the member leaves without being asked to; empty: it was asked to.
         """
         try:
             async with asyncio.timeout(GOODBYE_WITHIN):
@@ -457,7 +466,7 @@ class MemberLifecycle:
 
 
 def _matters(view: ClusterView) -> tuple[object, ...]:
-    """What a candidate acts on."""
+    """Return the parts of a view on which a candidate acts."""
     return view.leader, view.heir, view.members
 
 
@@ -467,7 +476,7 @@ async def _trust(keeper: LeaseKeeper) -> NoReturn:
 
 
 async def _pause(seconds: float, draining: asyncio.Event) -> None:
-    """Wait, or until the member is asked to end."""
+    """Wait `seconds`, or until `draining` is set."""
     try:
         async with asyncio.timeout(seconds):
             await draining.wait()

@@ -3,8 +3,8 @@
     coordination.follow ──Followed──→ membership ──ClusterView──→ view(), listeners, until()
 
 Invariants
-- There is one newest view, replaced as a whole; no reader sees half of a change.
-- While etcd is unavailable the last view stays. A caller that acts on it checks `trusted()` first.
+- The newest view is replaced as a whole; no reader sees half of a change.
+- While etcd is unavailable, the last view stays. A caller that acts on it checks `trusted()` first.
 """
 
 from __future__ import annotations
@@ -40,45 +40,46 @@ class Observer:
         self._listeners: list[Listener] = []
         self._news = asyncio.Event()
         self.twin = ""
-        """Another daemon that serves under this member's name; empty: none known."""
+        """Another daemon that serves under this member's name; empty: none is known."""
         self.foreign = ""
-        """Why the etcd prefix or the database is another cluster's; empty: it isn't."""
+        """Why the etcd prefix or the database belongs to another cluster; empty: it doesn't."""
         self.went_back: datetime | None = None
-        """When revisions were last seen to go back; None: never."""
+        """When revisions were last seen to decrease; None: never."""
 
     # ── for calls and servers ────────────────────────────────────────────────────────────────
 
     def view(self) -> ClusterView:
-        """The newest view; empty until etcd has been read once."""
+        """Return the newest view; it is empty until etcd has been read once."""
         return self._view
 
     @property
     def tenure(self) -> TenureId | None:
-        """This member's own tenure; None while it has none."""
+        """Return this member's own tenure; None while it has none."""
         return self._live.tenure if self._live else None
 
     def owned(self) -> dict[ShardId, Epoch]:
-        """The shards this member owns now, with their epochs."""
+        """Return the shards that this member owns now, with their epochs."""
         return self._live.owned() if self._live else {}
 
     def trusted(self) -> bool:
-        """Whether this member may act on its tenure now."""
+        """Return whether this member may act on its tenure now."""
         return self._live is not None and self._live.trusted()
 
     @property
     def lease(self) -> LeaseId | None:
-        """The lease of this member's tenure; None while it has none."""
+        """Return the lease of this member's tenure; None while it has none."""
         return self._live.keeper.lease.id if self._live else None
 
-    # ── for the member's own life ────────────────────────────────────────────────────────────
+    # ── for the member's own lifecycle ───────────────────────────────────────────────────────────
 
     def lives(self, live: LiveTenure | None) -> None:
-        """This tenure has begun; None: it has ended."""
+        """Set the running tenure; None: it has ended."""
         self._live = live
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener(known, view)` with each new view, in the loop's thread. Return a function
-        that ends this.
+        """Call `listener(known, view)` with each new view, in the loop's thread.
+
+        Return a function that removes the listener.
         """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
@@ -90,7 +91,7 @@ class Observer:
         return self._view
 
     async def run(self) -> NoReturn:
-        """Follow for ever."""
+        """Follow the keys forever."""
         async for followed in self._coordination.follow(""):
             self._take(followed)
         raise Fault("the watch of etcd ended without an error")

@@ -1,10 +1,10 @@
-"""One way for an owner's loops to write: by lanes, counted in flight, telling lost shards.
+"""Transactions of an owner's loops: grouped by lane, counted while in flight.
 
     items ──group by lane──→ one transaction a lane, all lanes at once ──→ answers
 
-An owner's transaction holds shards of one lane only (see `Ownership`); shards that it finds gone
-are dropped here, so that no loop has to. After any wait the trust window is looked at before the
-first effect; what would slip through between look and COMMIT is stopped at the shard rows.
+An owner's transaction has shards of one lane only (see `Ownership`). Shards that a transaction
+finds lost are dropped here, so that no loop has to. After any wait, the trust window is checked
+before the first effect. If trust ends between this check and COMMIT, the shard rows stop the write.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class Failed(Generic[T]):
-    """A lane's transaction that didn't happen, or whose outcome is unknown."""
+    """A lane's transaction that failed, or whose outcome is unknown."""
 
     items: list[T]
     error: Unavailable
 
 
 class Transactor:
-    """Runs the transactions of one tenure."""
+    """Writer for the transactions of one tenure."""
 
     def __init__(self, ownership: Ownership, trusted: Callable[[], bool], emit: Emit) -> None:
         self.ownership = ownership
@@ -44,10 +44,10 @@ class Transactor:
         items: Iterable[T],
         write: Callable[[Claim, Sequence[T]], Awaitable[A]],
     ) -> list[A | Failed[T]]:
-        """Write the items of each lane in one transaction, all lanes at once.
+        """Write the items of each lane in one transaction, all lanes at once. Return their answers.
 
-        Items of shards that are no longer owned are left out. A lane whose database is unavailable
-        gives `Failed` with its items; the others are written.
+        Items of shards that are no longer owned are left out. If a lane's database is unavailable,
+        its answer is `Failed` with its items. The other lanes are written.
         """
         lanes: dict[int, list[T]] = defaultdict(list)
         for item in items:
@@ -65,7 +65,7 @@ class Transactor:
         items: Iterable[T],
         write: Callable[[Claim, Sequence[T]], Awaitable[Sequence[A]]],
     ) -> list[A]:
-        """As `by_lane`, for answers that are rows: all of them. Raises the first lane's error."""
+        """Write like `by_lane`, and return the rows of all lanes. Raises the first lane's error."""
         answers = await self.by_lane(items, write)
         found: list[A] = []
         for answer in answers:
@@ -75,7 +75,7 @@ class Transactor:
         return found
 
     def lost(self, shards: frozenset[ShardId], step: str) -> None:
-        """A transaction found these gone."""
+        """Drop the shards that a transaction found lost."""
         if shards:
             self._emit(ShardsLost(shards, step))
             self.ownership.drop(shards)

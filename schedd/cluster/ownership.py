@@ -1,11 +1,11 @@
-"""Which shards this member owns right now, and the claims that its transactions stand on.
+"""The shards that this member owns now, and the claims of its transactions.
 
-One value, written by the loop that follows the leader's map (`shards.py`), read by all others.
-Owning here is only permission to try: every transaction proves it again by locking the shard rows
-(docs/protocol-rules.md, P1.1), and tells `drop` which shards it found gone.
+One value, written by the loop that follows the leader's map (`shards.py`) and read by all others.
+Ownership here is only permission to try. Every transaction proves it by locking the shard rows
+(docs/protocol-rules.md, P1.1), and passes the shards that it finds lost to `drop`.
 
-Each lane of the database's thread pool keeps to its own shards, so two transactions of one owner
-never wait for each other's shard rows.
+Each lane of the database's thread pool has its own shards. So two transactions of one owner never
+wait for each other's shard rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Ownership:
 
     @property
     def epochs(self) -> Mapping[ShardId, Epoch]:
-        """Shard → epoch, for those owned now."""
+        """The epoch of each shard that is owned now."""
         return MappingProxyType(self._epochs)
 
     def listen(self, listener: Callable[[frozenset[ShardId], frozenset[ShardId]], None]) -> None:
@@ -44,12 +44,12 @@ class Ownership:
         self._listeners.append(listener)
 
     def gain(self, taken: Mapping[ShardId, Epoch]) -> None:
-        """These shards were taken, with these new epochs."""
+        """Add shards that were taken, with their new epochs."""
         self._epochs.update(taken)
         self._tell(frozenset(taken), frozenset())
 
     def drop(self, shards: Iterable[ShardId]) -> None:
-        """Decide nothing more for these. Transactions in flight may still end: see `settle`."""
+        """Make no more decisions for these shards. For transactions in flight, see `settle`."""
         gone = frozenset(shard for shard in shards if self._epochs.pop(shard, None) is not None)
         self._tell(frozenset(), gone)
 
@@ -59,25 +59,25 @@ class Ownership:
                 listener(gained, dropped)
 
     def lane_of(self, shard: ShardId) -> int:
-        """The lane that writes for this shard."""
+        """Return the lane that writes for this shard."""
         return shard % self.lanes
 
     def shards_of(self, lane: int) -> list[ShardId]:
-        """The owned shards of one lane, ascending."""
+        """Return the owned shards of one lane, ascending."""
         return sorted(shard for shard in self._epochs if shard % self.lanes == lane)
 
     def claim(self, shards: Iterable[ShardId]) -> Claim:
-        """What one transaction says it owns: those of `shards` that are still owned."""
+        """Return the claim of one transaction: those of `shards` that are still owned."""
         owned = {shard: self._epochs[shard] for shard in sorted(set(shards) & set(self._epochs))}
         return Claim(self.tenure, self.timeline, owned)
 
     def sequencer(self, claim: Claim) -> Callable[[ShardId], Token]:
-        """What gives the next fencing token of each shard of a claim.
+        """Return a function that gives the next fencing token of each shard of the claim.
 
-        To be called under the shards' row locks, from their lane's thread: the rows prove that the
-        claim's epochs are still the present ones, whatever was gained or dropped here meanwhile,
-        and one lane a shard means that no two calls for one shard overlap. Raises ExhaustedEpoch
-        when an epoch has no sequence numbers left.
+        Call that function under the shards' row locks, in the thread of their lane. The row locks
+        prove that the claim's epochs are current, even if shards were gained or dropped here
+        meanwhile. Each shard has one lane, so two calls for one shard never overlap. The function
+        raises ExhaustedEpoch when an epoch has no sequence numbers left.
         """
 
         def next_token(shard: ShardId) -> Token:
@@ -91,7 +91,7 @@ class Ownership:
 
     @contextmanager
     def in_flight(self, lane: int) -> Iterator[None]:
-        """Around each transaction of a lane, so that a release can wait for it."""
+        """Count a transaction of the lane while it runs, so that a release can wait for it."""
         transaction = object()
         self._in_flight[lane].add(transaction)
         try:
@@ -101,11 +101,12 @@ class Ownership:
             self._ended.set()
 
     async def settle(self, shards: Iterable[ShardId]) -> None:
-        """Return when no transaction that may write for these shards is in flight: when those of
-        now have ended, for later ones can't name what was dropped. A busy lane never rests.
+        """Wait until no transaction that may write for these shards is in flight.
 
-        Call `drop` first. What a transaction of unknown outcome does later is no matter: the
-        release raises nothing, and the next taking raises the epoch under the row's lock.
+        Call `drop` first: later transactions can't name dropped shards. So it is enough to wait for
+        the transactions that are in flight now; a busy lane always has some. A transaction of
+        unknown outcome may still commit later. That does no harm: a release doesn't raise the
+        epoch, and the next takeover raises it under the row's lock.
         """
         lanes = {self.lane_of(shard) for shard in shards}
         now = {lane: set(self._in_flight[lane]) for lane in lanes}

@@ -1,7 +1,7 @@
 """The claim of this member's cluster on its etcd prefix: created if absent, compared at each join.
 
-A running member that meets another cluster's claim, or whose database has become another one, is
-not ready. It joins again when both agree.
+A running member isn't ready if it reads another cluster's claim, or if its database has become
+another cluster's. It joins again when both agree.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ATTEMPTS: Final = 3
 
 
 class PrefixClaim:
-    """The claim that this member makes, and what stands in etcd. `root`: the prefix, for people."""
+    """This member's claim, and the owner in etcd. `root`: the prefix, for messages."""
 
     def __init__(
         self, coordination: Coordination, own: PrefixOwner, root: str, lineage: Lineage
@@ -40,12 +40,12 @@ class PrefixClaim:
 
     @property
     def prefix_id(self) -> UUID | None:
-        """Id of the prefix; None: its owner wasn't read."""
+        """The id of the prefix; None: its owner wasn't read."""
         return self.owner.prefix_id if self.owner is not None else None
 
     async def check(self, cluster_id: str) -> bool:
-        """Create the claim if there is none, and compare it with the present database's cluster.
-        Raises Unavailable.
+        """Create the claim if there is none, and compare it with the database's cluster. Return
+        whether both agree. Raises Unavailable.
         """
         try:
             owner = await self._read()
@@ -61,12 +61,12 @@ class PrefixClaim:
         return not refused
 
     def take(self, owner: PrefixOwner) -> None:
-        """This owner stands in etcd: connect to no database of another cluster from here on."""
+        """Store the owner read from etcd: from now on, reject databases of other clusters."""
         self.owner = owner
         self._lineage.expected = owner.cluster_id
 
     async def check_at_start(self, cluster_id: str) -> None:
-        """As `check`, of a member that hasn't served yet.
+        """Check like `check`, for a member that hasn't served yet.
 
         Raises:
             Misconfigured: the prefix belongs to another cluster.

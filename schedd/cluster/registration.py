@@ -1,11 +1,11 @@
-"""A member's key in etcd: put once, kept up to date, missed when it has gone. One name, one member.
+"""A member's key in etcd: created once, kept up to date, and checked. One name, one member.
 
     put if absent, on our lease ──→ registered ──changed──→ put again while it is ours
                                         └── not ours any more ──→ TenureOver
 
 Invariants
-- Written only where no key of that name is, then only while it is in the life we gave it.
-- A view without our key is a suspicion; a linearizable read makes it a fact.
+- The first write requires that no key has the name. Later writes require our create revision.
+- A view without our key is only a suspicion. A linearizable read confirms it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from schedkit.tasks import Loop
 log = logging.getLogger(__name__)
 
 SPARE: Final = 2.0
-"""Seconds past its TTL for which etcd may show a lease without keepalives, and between checks."""
+"""Seconds for which etcd may show a lease past its TTL; also the longest gap between checks."""
 REPORT_EVERY: Final = 600.0
-"""Seconds after which a second daemon that stays is reported again."""
+"""Seconds between two reports of a second daemon that stays."""
 CHECK_EVERY: Final = 1.0
 """Seconds between two checks of the member's own key, without a change."""
 
@@ -49,8 +49,8 @@ class Name:
 
     `twin` is called with another daemon that has the name, and again every ten minutes while it
     stays. A key counts as another daemon's if it exists for longer than twice `lease` seconds, the
-    TTL of all leases here. The key of a crashed process expires before: a new leader of etcd may
-    extend it by one TTL, and while etcd is unavailable nothing is seen.
+    TTL of all leases here. The key of a crashed process expires earlier: a new leader of etcd may
+    extend it by one TTL, and time without etcd isn't counted.
     """
 
     def __init__(
@@ -71,24 +71,24 @@ class Name:
         self._seen: Revision | None = None
         self._seen_at = self._looked_at = -math.inf
         self.taken_by = ""
-        """Another daemon that has the name, and lives; empty: none is known."""
+        """Another running daemon that has the name; empty: none is known."""
 
     def ended(self, tenure: TenureId) -> None:
-        """This process lived that tenure, and nothing of it runs any more."""
+        """Add an ended tenure of this process. None of its tasks runs any more."""
         self._past.add(tenure)
 
     async def free(self) -> bool:
         """Return whether the name is free. If not, `taken_by` has its holder.
 
-        An ended tenure of this process whose lease still exists (etcd was away) is ended at once.
-        After a crash the lease of the earlier process must expire. A key that stays is another
-        daemon's, and this one must not serve.
+        If an ended tenure of this process still has its lease, because etcd was unavailable, the
+        lease is ended at once. After a crash, the lease of the earlier process must expire. A key
+        that stays is another daemon's, and this daemon must not serve.
         """
         entry = await self._coordination.get(member_key(self._name))
         if entry is None:
             self.taken_by = ""
             return True
-        if entry.lease == NO_LEASE:  # no member wrote it: it would never end
+        if entry.lease == NO_LEASE:  # no member wrote it: it would never expire
             await self._coordination.txn([Compare.unchanged(entry)], [Delete(entry.key)])
             log.error("invalid etcd key deleted: %s has no lease", entry.key)
             return await self._coordination.get(entry.key) is None
@@ -106,7 +106,7 @@ class Name:
                 _describe(entry),
             )
         elif now - before > SPARE:
-            self._seen_at = max(self._seen_at, now)  # what was in between wasn't seen
+            self._seen_at = max(self._seen_at, now)  # changes in between weren't seen
         elif now - self._seen_at > 2 * self._lease + SPARE:
             self.taken_by = _describe(entry)
             if self._twin is not None:
@@ -131,7 +131,7 @@ def _describe(entry: CoordinationEntry) -> str:
 
 
 class Registration:
-    """The key of one tenure. `member` is what it says at first; `lease` is what it hangs on."""
+    """The key of one tenure. `member`: its first value. `lease`: the lease that it is on."""
 
     def __init__(
         self, coordination: Coordination, observer: Observer, member: MemberView, lease: LeaseId
@@ -147,22 +147,22 @@ class Registration:
 
     @property
     def member(self) -> MemberView:
-        """What the key says, or soon will."""
+        """The member as the key shows it, or will after the next write."""
         return self._wanted
 
     async def put(self) -> bool:
-        """Register. False: another daemon has the name."""
+        """Register. Return False if another daemon has the name."""
         put = Put(self._key, encode_member(self._wanted), self._lease)
         made = await self._coordination.txn([Compare.absent(self._key)], [put])
         self._life = made.revision if made.succeeded else None
         return made.succeeded
 
     def draining(self) -> None:
-        """Say that this member leaves."""
+        """Show in the key that this member is draining."""
         self._want(replace(self._wanted, draining=True))
 
     def reports(self, *, database: bool, attached: bool) -> None:
-        """Say whether the database answers, and whether a worker is attached."""
+        """Show in the key whether the database answers, and whether a worker is attached."""
         self._want(replace(self._wanted, database=database, attached=attached))
 
     def _want(self, member: MemberView) -> None:
@@ -171,10 +171,10 @@ class Registration:
             self.loop.wake()
 
     async def step(self) -> None:
-        """Write what has changed, or look whether the key is still there.
+        """Write a change, or check that the key still exists.
 
         Raises:
-            TenureOver: it isn't.
+            TenureOver: the key doesn't exist, or isn't ours.
         """
         if self._wanted != self._written:
             await self._write(self._wanted)

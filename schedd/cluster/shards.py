@@ -1,19 +1,19 @@
-"""The shards of one tenure: taken and released as the leader's map says, proved on their rows.
+"""The shards of one tenure: taken and released as the leader's map says, proved by their rows.
 
-    rows + map + what we own ──plan──→ lost     the row is another's, or has another epoch: drop
-                                       leaving  ours, but not by the map: drop, settle, release
-                                       wanted   ours by the map, or by a row we forgot: take
+    rows + map + own view ──plan──→ lost     the row has another owner or epoch: drop
+                                    leaving  ours, but not by the map: drop, settle, release
+                                    wanted   ours by the map, or by a row unknown here: take
 
 Each step reads all rows, so the same three actions correct any earlier problem: a lost answer, a
-restored database, a job that moved in and raised the epoch. A row that is ours unexpectedly is
-taken over again first, and released by the next step if the map names another member.
+restored database, a moved job that raised the epoch. A row that is ours unexpectedly is taken over
+again first. If the map names another member, the next step releases it.
 
 Invariants
-- A shard is dropped before waiting for its transactions, and released after: no new decision is
+- A shard is dropped before its transactions are awaited, and released after. No new decision is
   made for a shard that leaves.
-- A tenure belongs to one timeline of the database; on another, a new tenure takes over all shards.
-- While the earlier owner still holds a shard, the member retries soon (50 ms, growing to 1 s): a
-  handover takes milliseconds, fencing may take longer.
+- A tenure belongs to one timeline of the database. On another one, a new tenure takes all shards.
+- While the earlier owner still holds a shard, the member retries soon (50 ms, growing to 1 s). A
+  handover takes milliseconds; fencing may take longer.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def plan(
     mine: Collection[ShardId],
     owned: Mapping[ShardId, Epoch],
 ) -> ShardPlan:
-    """Compare the rows with the map (`mine`) and with what this tenure believes to own."""
+    """Compare the rows with the map (`mine`) and with this tenure's view (`owned`)."""
     rows = list(rows)
     held = {row.id for row in rows if row.owner == tenure and owned.get(row.id) == row.epoch}
     return ShardPlan(
@@ -72,7 +72,7 @@ def plan(
 
 
 class Shards:
-    """Keeps `ownership` as the map in the view says."""
+    """The loop that makes `ownership` follow the map of the view."""
 
     def __init__(
         self,
@@ -92,12 +92,12 @@ class Shards:
         ownership.listen(self._changed)
 
     def wake(self) -> None:
-        """The map has changed: follow it now."""
+        """Follow the map now, because it has changed."""
         self._asking.reset()
         self.loop.wake()
 
     async def step(self) -> float | None:
-        """Follow the map once; the seconds until the next try if a shard isn't to be had yet.
+        """Follow the map once. Return seconds until the next try if a shard can't be taken yet.
 
         Raises:
             TenureOver: the tenure may take no shards any more.
@@ -118,7 +118,7 @@ class Shards:
         return None
 
     async def _check_tenure(self) -> None:
-        """A key without a row, or with a fenced one, would stand there for ever and do nothing."""
+        """End the tenure if its key has no row, or a fenced row: it could never own shards."""
         tenures = await self._store.unfenced_tenures()
         if all(tenure.id != self._ownership.tenure for tenure in tenures):
             raise TenureOver("the member's row is fenced or missing")
@@ -138,7 +138,7 @@ class Shards:
         log.info("released %d shards", len(shards))
 
     async def _take(self, seen: dict[ShardId, Epoch]) -> int:
-        """Take over the shards that are free; return how many."""
+        """Take over the shards that are free; return their number."""
         await BEFORE_TAKE()
         if not self._trusted():
             return 0

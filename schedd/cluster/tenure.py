@@ -1,4 +1,4 @@
-"""A tenure, one unbroken stay in the cluster, as those see it who work within it."""
+"""A tenure, one unbroken membership, as its loops see it."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ class TenureOver(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LiveTenure:
-    """A tenure that is being lived: what its loops need of it."""
+    """The running tenure: the values that its loops need."""
 
     tenure: TenureId
     ownership: Ownership
     keeper: LeaseKeeper
     view: Callable[[], ClusterView]
-    """The newest view of the cluster."""
+    """Function that returns the newest view of the cluster."""
 
     def trusted(self) -> bool:
-        """Whether one may act on the tenure now: ask after any wait, before the first effect."""
+        """Return whether this tenure may act now. Ask after any wait, before the first effect."""
         return self.keeper.trusted()
 
     def owned(self) -> dict[ShardId, Epoch]:
-        """The shards that are owned now, with their epochs."""
+        """Return the shards that are owned now, with their epochs."""
         return dict(self.ownership.epochs)
 
 
 class TenureLoop(Protocol):
-    """What runs inside a tenure; `schedkit.tasks.Loop` is one."""
+    """A loop that runs inside a tenure; `schedkit.tasks.Loop` is one."""
 
     @property
     def name(self) -> str: ...
@@ -45,4 +45,4 @@ class TenureLoop(Protocol):
 
 
 Loops: TypeAlias = Callable[[LiveTenure], Sequence[TenureLoop]]
-"""Create the loops of a tenure."""
+"""Function that creates the loops of a tenure."""

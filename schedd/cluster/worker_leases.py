@@ -1,12 +1,13 @@
 """The leases of workers, kept in etcd on their behalf (docs/protocol-rules.md, P6.1).
 
-A worker has no etcd credentials. A member that receives its heartbeat refreshes its lease: the
-member chosen by rendezvous hashing after a third of the TTL, any other after half. So a worker's
-lease survives the loss of members, few writes reach etcd, and all members see a loss the same way.
+A worker has no etcd credentials. A member that receives its heartbeat refreshes its lease. The
+member chosen by rendezvous hashing does so after a third of the TTL, any other after half. So a
+worker's lease survives the loss of members, and few writes reach etcd. All members see the same
+losses.
 
     key  <prefix>workers/<worker>/<incarnation>, value: the lease's id
 
-Loss is a row in PostgreSQL and final; this module never re-creates the key of a lost incarnation.
+A loss is a row in PostgreSQL and final. This module never recreates the key of a lost incarnation.
 `core/cluster/worker_liveness.py` decides what a missing key means.
 """
 
@@ -33,14 +34,15 @@ ATTEMPTS: Final = 3
 AT_ONCE: Final = 100
 """Leases that one stream refreshes within the deadline of a call."""
 STREAMS: Final = 4
-"""Such streams at a time."""
+"""Maximum number of such streams at a time."""
 
 
 class WorkerLeases:
-    """Creates, refreshes and ends the workers' keys, and judges who is gone.
+    """The keys of workers in etcd: created, refreshed, deleted, and checked for lost workers.
 
-    `ttl`: the workers', in seconds. `designated`: whether it is for this member to refresh that
-    one first. `watched`: what the member's watch of etcd has seen go until now.
+    `ttl`: the workers' TTL, in seconds. `designated`: whether this member is the first choice to
+    refresh that incarnation's lease. `watched`: the deletions that this member's watch of etcd has
+    reported until now.
     """
 
     def __init__(
@@ -63,45 +65,47 @@ class WorkerLeases:
         self._busy: dict[IncarnationId, asyncio.Lock] = {}
 
     def key(self, worker: str, incarnation: IncarnationId) -> str:
-        """Where an incarnation stands in etcd."""
+        """Return the etcd key of an incarnation."""
         return f"{self._prefix}{worker}/{incarnation}"
 
     async def ensure(self, incarnation: Incarnation) -> bool:
-        """Create the incarnation's key under a lease, unless it exists. Returns whether it was
+        """Create the incarnation's key under a lease, unless it exists. Return whether it was
         created. Raises Unavailable.
         """
         async with self._lock(incarnation.id):
             return await self._ensure(incarnation)
 
     async def standing(self, named: Collection[IncarnationId]) -> WorkerLiveness:
-        """Return the workers with a key, by a linearizable list, and which of those named are lost.
+        """Return the workers with a key, by a linearizable list, and which of `named` are lost.
+
         Call `look_again` at most TTL / 3 later for missing workers. Raises Unavailable.
         """
         return self._absence.judge(named, await self._look(), self._watched())
 
     async def live(self) -> frozenset[IncarnationId]:
-        """Who has a key, by a linearizable list. Raises Unavailable."""
+        """Return the incarnations with a key, by a linearizable list. Raises Unavailable."""
         return (await self._look()).live
 
     async def look_again(self) -> frozenset[IncarnationId]:
-        """Look for those who were named last and missing; who of them is gone by now."""
+        """List the keys again, and return the missing workers that are lost by now."""
         if not self._absence.missing:
             return frozenset()
-        look = await self._look()  # others may be named meanwhile: they stay missing, too
+        look = await self._look()  # others may be missing meanwhile: they stay in the set
         return self._absence.judge(self._absence.missing, look, self._watched()).gone
 
     def forget_missing(self) -> None:
-        """Stop looking for missing workers."""
+        """Stop checking missing workers."""
         self._absence.clear()
 
     async def others_live(self, incarnation: Incarnation) -> frozenset[IncarnationId]:
-        """Other incarnations of the same worker that have a key."""
+        """Return the other incarnations of the same worker that have a key."""
         listing = await self._etcd.list(f"{self._prefix}{incarnation.worker}/")
         return frozenset(_incarnations(listing)) - {incarnation.id}
 
     async def elders(self, incarnation: Incarnation) -> frozenset[IncarnationId]:
-        """Those of the same worker whose keys were there before this one's. Of two newcomers that
-        came at once, each seeing no other, exactly one has the other for an elder.
+        """Return the incarnations of the same worker whose keys are older than this one's.
+
+        If two incarnations register at once and neither sees the other, exactly one is the older.
         """
         listing = await self._etcd.list(f"{self._prefix}{incarnation.worker}/")
         born = _incarnations(listing)
@@ -109,17 +113,20 @@ class WorkerLeases:
         return frozenset(one for one, at in born.items() if own is not None and at < own)
 
     def due(self, incarnation: IncarnationId, since_refresh: float) -> bool:
-        """Whether this member should refresh the lease, so many seconds after the last refresh by
-        whichever member. So they share the work, and one steps in for another.
+        """Return whether this member should refresh the lease now.
+
+        `since_refresh`: seconds since the last refresh by any member. So members share the work,
+        and one replaces another.
         """
         share = 1 / 3 if self._designated(incarnation) else 1 / 2
         return since_refresh >= self.ttl * share
 
     async def refresh(self, incarnations: Sequence[Incarnation]) -> frozenset[IncarnationId]:
-        """Refresh the leases of these after their heartbeats; return those that etcd refreshed.
+        """Refresh the leases of these incarnations; return those with a refreshed lease.
 
-        A few streams at a time: with thousands of workers at once, each would be as slow as all
-        together, and none would meet its deadline. The rest is refreshed at the next heartbeat.
+        Only a few streams run at a time. With thousands of workers at once, each stream would be as
+        slow as all together, and none would meet its deadline. The rest is refreshed at the next
+        heartbeat.
         """
         parts = deque(
             incarnations[at : at + AT_ONCE] for at in range(0, len(incarnations), AT_ONCE)
@@ -139,7 +146,7 @@ class WorkerLeases:
         return frozenset(refreshed)
 
     async def _refresh(self, incarnations: Sequence[Incarnation]) -> set[IncarnationId] | None:
-        """Those whose leases were; None when etcd is away."""
+        """Return the incarnations with a refreshed or new lease; None: etcd is unavailable."""
         held = {one.id: lease for one in incarnations if (lease := self._held.get(one.id))}
         try:
             alive = await self._etcd.keep_alive(held.values())
@@ -156,14 +163,14 @@ class WorkerLeases:
         return lives | {one for one, task in revived.items() if task.result()}
 
     async def end(self, worker: str, incarnation: IncarnationId) -> None:
-        """Take the key away: the worker said goodbye, or a newcomer of its spool is here."""
+        """Delete the key: the worker signed off, or a newer incarnation has its spool."""
         await self._etcd.txn([], [Delete(self.key(worker, incarnation))])
         held = self._held.pop(incarnation, None)
         if held is not None:
             await self._etcd.revoke(held)
 
     def forget(self, incarnation: IncarnationId) -> None:
-        """Its stream to this member is gone; the lease lives on with the others."""
+        """Forget an incarnation whose stream to this member ended; other members keep its lease."""
         self._held.pop(incarnation, None)
         self._busy.pop(incarnation, None)
 
@@ -178,7 +185,7 @@ class WorkerLeases:
 
     async def _try_to_revive(self, incarnation: Incarnation) -> bool:
         lock = self._lock(incarnation.id)
-        if lock.locked():  # it is being made
+        if lock.locked():  # another task is creating it
             return False
         async with lock:
             try:
@@ -204,7 +211,7 @@ class WorkerLeases:
             if there is not None and there.lease != NO_LEASE:
                 self._held[incarnation.id] = there.lease
                 return False
-            if there is not None:  # no member wrote it: without a lease it would never end
+            if there is not None:  # no member wrote it: without a lease it would never expire
                 await self._etcd.txn([Compare.unchanged(there)], [Delete(key)])
                 log.error("invalid etcd key deleted: %s has no lease", key)
             lease = await self._etcd.grant(round(self.ttl))
@@ -220,9 +227,7 @@ class WorkerLeases:
 
 
 def _incarnations(listing: Listing) -> dict[IncarnationId, int]:
-    """Return incarnation → create revision, of the keys that name one. The observer of etcd logs
-    the others.
-    """
+    """Return incarnation → create revision for all valid keys. The observer logs invalid keys."""
     found: dict[IncarnationId, int] = {}
     for entry in listing:
         try:

@@ -4,8 +4,9 @@
      └─ another member was           └─ lost, or unknown ─→ wait
          requested (`transfer`): wait a while
 
-Reconciling: fence lost members, assign shards to the others, publish the map. Once a second, and at
-each change of the view. All three compare before they write, so an extra step costs only reads.
+To reconcile is to fence lost members, assign shards to the others and publish the map. It runs once
+a second, and at each change of the view. Each part compares before it writes, so an extra step
+costs only reads.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ from schedkit.tasks import Loop
 #     unfenced rows  −  keys, listed afterwards  =  departed  ──→ fenced
 #     unfenced rows  ∩  keys                     =  standing  ──→ may be given shards
 #
-# Members put the key first and the row second, so a row that was read before the list and has no
-# key in it belongs to a tenure whose key has gone for good. Were the list read first, a member that
-# joined between the two would be fenced at once.
+# A member writes its key first and its row second. So a row that was read before the list, and has
+# no key in the list, belongs to a tenure whose key was deleted for good. In the reverse order, a
+# member that joined between the two reads would be fenced at once.
 
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """Who was found. `standing`: with row and key. `joining`: with a key, and no row yet."""
+    """The members found. `standing`: with row and key. `joining`: with a key and no row yet."""
 
     standing: tuple[MemberView, ...]
     joining: tuple[MemberView, ...]
@@ -61,7 +62,7 @@ class Census:
 async def fence_departed(
     coordination: Coordination, store: MembershipStore, leadership: Leadership
 ) -> Census:
-    """Fence the tenures that have gone; the members that are here.
+    """Fence the tenures whose key was deleted; return the remaining members.
 
     Raises:
         TermOver: the term was raised meanwhile, or trust has passed.
@@ -82,20 +83,20 @@ async def fence_departed(
     )
 
 
-# The map: who is to own which shard (`core/cluster/shard_assignment.py`), written down for all to
+# The map: the assigned owner of each shard (`core/cluster/shard_assignment.py`), for all members to
 # follow.
 #
 # Invariants
-# - The map is written only when it differs, or when it is of another term than ours, so that each
-#   term's map differs from the one before it.
-# - Written under the mandate: a replaced leader can't overwrite its successor's map.
+# - The map is written only if it differs, or if it has another term. So each term's map differs
+#   from the map before it.
+# - Writes compare the mandate: a replaced leader can't overwrite its successor's map.
 
 
 async def publish(coordination: Coordination, leadership: Leadership, shard_map: ShardMap) -> bool:
-    """Write the map if it isn't what stands there. Whether it was written.
+    """Write the map if etcd has another one. Return whether it was written.
 
     Raises:
-        TermOver: the mandate has gone, or trust has passed.
+        TermOver: the mandate was lost, or the trust window has passed.
     """
     guards, value = leadership.mandate.guards, encode(shard_map)
     present = await coordination.txn(guards, [Get(MAP)])
@@ -131,9 +132,9 @@ BEFORE_MAP = failpoints.awaited("lead.before_map")
 
 
 class Candidate:
-    """One tenure's candidacy.
+    """The candidacy of one tenure.
 
-    `able`: whether this member should lead now (it isn't draining, its database answers).
+    `able`: whether this member should lead now (it isn't draining, and its database answers).
     `duties`: the leader's other loops, created for each term.
     """
 
@@ -171,23 +172,23 @@ class Candidate:
         self.loop = Loop("candidate", self.step, interval=LOOK_EVERY, backoff=backoff)
 
     def wake(self) -> None:
-        """Something has changed: look at it now."""
+        """Run the next step now, because something has changed."""
         self._soon.reset()
         (self._reconciling or self.loop).wake()
 
     async def step(self) -> float | None:
-        """Campaign if there is no leader; lead until the term ends. Return seconds until the next
-        check.
+        """Campaign if there is no leader, and lead until the term ends. Return seconds until the
+        next check.
 
         Raises:
-            Unavailable: etcd or the database; nothing was won.
+            Unavailable: etcd or PostgreSQL doesn't answer; nothing was won.
         """
         view = self._view()
         leader = view.leader
         if LEADER in view.unreadable and self._trusted():
             await delete_invalid(self._coordination)
         if leader == self._tenure:
-            # Won without knowing it, or not given back: an honest election is better.
+            # The key was won by a call with a lost answer, or not deleted: a new election is safer.
             await withdraw(self._coordination, self._tenure)
         elif leader is None and self._able() and self._trusted():
             if (wait := self._leaves_it_to_an_heir()) > 0:
@@ -196,7 +197,7 @@ class Candidate:
         return None
 
     def _leaves_it_to_an_heir(self) -> float:
-        """Return the seconds left for a requested leader: limited, because it may have stopped."""
+        """Return seconds to wait for a requested leader. The wait is limited: it may be down."""
         heir = self._view().heir
         if heir is None or heir.tenure == self._tenure:
             self._heir = None
@@ -236,11 +237,11 @@ class Candidate:
             self.leadership = self._reconciling = None
 
     async def _reconcile(self, leadership: Leadership) -> float | None:
-        """Once; the seconds until the next look if a member is about to join.
+        """Reconcile once; return seconds until the next step if a member is about to join.
 
         Raises:
-            TermOver: another leader's map is of a later term, or a map that no leader wrote is: the
-                next term is above it, so that members follow its map.
+            TermOver: the map in etcd has a later term, or no leader wrote it. The next term is
+                above the map's, so that members follow the new leader's map.
         """
         if (later := self._view().term) > leadership.term:
             raise TermOver(f"the map is of term {later}")
@@ -253,7 +254,7 @@ class Candidate:
         return self._soon.next() if census.joining else None
 
     async def _heed_heir(self, leadership: Leadership) -> None:
-        """Step down for the heir that was requested in this term, if it is running.
+        """Step down for the heir that was requested in this term, if the heir is running.
 
         Raises:
             TermOver: stepping down.

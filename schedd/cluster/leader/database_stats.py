@@ -1,4 +1,4 @@
-"""The leader looks at the database now and then: one member does, so that a look costs one."""
+"""The leader's readings of database statistics. Only the leader reads, so each costs one query."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from schedkit.tasks import Loop
 
 
 def vitals(store: SurveyStore, emit: Emit) -> Loop:
-    """The loop of one term that looks, and tells what it saw."""
+    """Return the loop of one term that reads the statistics and emits them."""
     watch = StatsWatch()
 
     async def look() -> None:

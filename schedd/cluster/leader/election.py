@@ -1,15 +1,15 @@
-"""Elections: one key, held by the member that created it, on the lease of its membership.
+"""Elections: one key, held by the member that created it, on its membership lease.
 
     absent ──txn: create on our lease──→ a mandate ──checked again (`holds`)──→ a term
        ↑                                      └── withdrawn, or the lease ended ──┐
        └──────────────────────────────────────────────────────────────────────────┘
 
 Invariants
-- A mandate has the key's create revision and its holder (value); every transaction under it
-  compares both.
+- A mandate has the key's create revision and its holder (the value). Every transaction under the
+  mandate compares both.
 - A key without a lease isn't a member's (`delete_invalid`).
-- A lost answer counts as a defeat. If the key turns out to be ours, it is deleted (`withdraw`),
-  and the next election decides.
+- A lost answer counts as a defeat. If the key turns out to be ours, it is deleted (`withdraw`), and
+  the next election decides.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Mandate:
-    """An election won. `life`: the create revision of the key that proves it."""
+    """A won election. `life`: the create revision of the key that proves it."""
 
     tenure: TenureId
     life: Revision
 
     @property
     def guards(self) -> tuple[Compare, ...]:
-        """What must hold in etcd for a write under this mandate."""
+        """The comparisons that every etcd write under this mandate includes."""
         return (
             Compare.created_at(LEADER, self.life),
             Compare.value_is(LEADER, encode_leader(self.tenure)),
@@ -42,7 +42,9 @@ class Mandate:
 
 
 async def campaign(coordination: Coordination, tenure: TenureId, lease: LeaseId) -> Mandate | None:
-    """Try once to become leader. None: another member leads. A victory deletes a requested heir.
+    """Try once to become leader; return None if another member leads.
+
+    A victory deletes the request for an heir.
 
     Raises:
         Unavailable: etcd didn't answer; nothing was won.
@@ -53,7 +55,7 @@ async def campaign(coordination: Coordination, tenure: TenureId, lease: LeaseId)
 
 
 async def delete_invalid(coordination: Coordination) -> None:
-    """Delete an election key that no member wrote: it has no lease, so it would never end.
+    """Delete an election key that no member wrote: without a lease, it would never expire.
 
     A leader whose key was overwritten has lost its mandate already.
     """
@@ -65,10 +67,10 @@ async def delete_invalid(coordination: Coordination) -> None:
 
 
 async def holds(coordination: Coordination, mandate: Mandate) -> bool:
-    """Whether the mandate stands now, by a linearizable read."""
+    """Return whether the mandate is valid now, by a linearizable read."""
     return (await coordination.txn(mandate.guards, [])).succeeded
 
 
 async def withdraw(coordination: Coordination, tenure: TenureId) -> None:
-    """Give the election key back if this tenure holds it, in whatever life."""
+    """Delete the election key if this tenure holds it, whenever it was created."""
     await coordination.txn([Compare.value_is(LEADER, encode_leader(tenure))], [Delete(LEADER)])

@@ -1,11 +1,11 @@
-"""The leader records lost workers that run nothing, and logs the events of the cluster.
+"""The leader records lost workers that have no runs, and logs the events of the cluster.
 
-    incarnations not recorded as lost ──→ then the keys in etcd ──→ gone: recorded as lost
-    cluster events since the term began ──→ a line of log each
+    incarnations not recorded as lost ──→ then the keys in etcd ──→ lost: recorded
+    cluster events since the term began ──→ one log line each
 
 An owner records the loss of a worker in the transaction that rescues its runs. A worker without
-runs has nothing to rescue, so the leader records its loss. Absence is judged as owners judge it, on
-a list that is read after the rows (docs/protocol-rules.md, P6.4).
+runs has nothing to rescue, so the leader records its loss. The leader decides by the same rule as
+owners: by a list of keys that is read after the rows (docs/protocol-rules.md, P6.4).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 2.0
 MOST_AT_ONCE: Final = 1_000
-"""Incarnations in one transaction."""
+"""Maximum number of incarnations in one transaction."""
 WATCH_EVERY: Final = 15.0
 """Seconds between two readings for metrics."""
 BAD: Final = frozenset({EventKind.MEMBER_LOST, EventKind.WORKER_LOST, EventKind.WORKER_RESTARTED})
 
 
 class LossRecorder:
-    """The duty of one term. Events of the term are logged, also those before the first step."""
+    """The recording of lost workers for one term. It logs all events since the term began."""
 
     def __init__(
         self, leases: WorkerLeases, workers: WorkerStore, membership: MembershipStore
@@ -43,11 +43,11 @@ class LossRecorder:
         self._membership = membership
         self._since: int | None = None
         self._live: frozenset[IncarnationId] = frozenset()
-        """Keys in the last list. A key of one list alone may be of a worker that is turned away."""
+        """Keys of the last list. A key that isn't in two lists may be a rejected worker's."""
         self.loop = Loop("losses", self.step, interval=min(LOOK_EVERY, leases.ttl / 6))
 
     async def step(self) -> None:
-        """Record the workers that are gone, then log the events that are new."""
+        """Record the lost workers, then log the new events."""
         rows = await self._workers.registered()
         standing = await self._leases.standing([one.id for one in rows])
         for part in _parts(standing.gone):
@@ -64,7 +64,7 @@ class LossRecorder:
 
 
 def watching(look: Callable[[], Awaitable[ClusterWatched]], emit: Emit) -> Loop:
-    """Return the loop of one term that reads what alerts need."""
+    """Return the loop of one term that reads the values that alerts need."""
 
     async def step() -> None:
         emit(await look())

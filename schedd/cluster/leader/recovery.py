@@ -8,14 +8,14 @@
                                           at_most_once runs that may have run are ended
                    ─→ first mark of the term, in PostgreSQL and then in etcd ─→ the map
 
-A member whose database went back, or moved to another timeline or server, ends its tenure, and so
-its term: a new term checks every such change. No new tenure owns a shard before that term's map, so
-nothing fires in a database that wasn't checked.
+A member ends its tenure if its database went back or moved to another timeline or server. That ends
+its term too, so a new term checks every such change. No new tenure owns a shard before that term's
+map, so nothing fires in an unchecked database.
 
 Invariants
 - The mark is written after recovery is complete. If the leader stops during recovery, its successor
-  finds the same gap and begins again; if etcd has lost the mark, the successor finds the pause and
-  ends the doubtful runs.
+  finds the same gap and begins again. If etcd has lost the mark, the successor finds the pause
+  and ends the doubtful runs.
 - A mark is written to etcd after its commit was confirmed, under the mandate.
 """
 
@@ -46,13 +46,13 @@ from schedkit.tasks import Loop
 log = logging.getLogger(__name__)
 
 PAGE = 2_000
-"""Live runs that are looked at in one statement."""
+"""Live runs that one statement examines."""
 
 ACTOR = "schedd"
 
 
 class Recovery:
-    """One member's part in it, while it leads. `ttl`: of its lease, in seconds."""
+    """The check for data loss by a leading member. `ttl`: of its lease, in seconds."""
 
     def __init__(self, coordination: Coordination, store: RecoveryStore, ttl: float) -> None:
         self._coordination = coordination
@@ -60,7 +60,7 @@ class Recovery:
         self._ttl = ttl
 
     async def look(self, leadership: Leadership) -> None:
-        """Compare, and do what follows from it; then the first mark of the term.
+        """Compare the marks, recover if data was lost, then write the first mark of the term.
 
         Raises:
             TermOver: the term was raised by another leader, or the mandate was lost.
@@ -82,8 +82,9 @@ class Recovery:
         await self._mark(leadership)
 
     async def _finish(self, term: Term) -> None:
-        """End the doubtful runs of an open recovery: its leader may have stopped during it, and a
-        restored etcd may have lost the mark.
+        """End the doubtful runs of an open recovery.
+
+        Its leader may have stopped during it, and a restored etcd may have lost the mark.
         """
         pause = await self._store.holding()
         if pause is None or pause.lost_until is None:
@@ -92,7 +93,7 @@ class Recovery:
             log.error("recovery: ended %d more waiting runs as lost: they may have run", ended)
 
     def marking(self, leadership: Leadership) -> Loop:
-        """The loop of a term."""
+        """Return the loop of a term that writes the marks."""
 
         async def step() -> None:
             await self._mark(leadership)
@@ -147,8 +148,10 @@ class Recovery:
 async def recover(
     store: RecoveryStore, term: Term | None, until: datetime | None, lost: DataLoss | None = None
 ) -> Pause:
-    """Hold a database that went back until a person resumes it. `until`: when the lost one may have
-    gone on; None: until now. `lost`: what is known of it.
+    """Pause a restored database until a person resumes it; return the pause.
+
+    `until`: the latest time at which the lost database may have been in use; None: now. `lost`: the
+    known loss.
 
     Raises:
         TermOver: the term was raised by another leader.
@@ -182,7 +185,7 @@ async def recover(
 
 
 async def _end_doubtful(store: RecoveryStore, term: Term | None, until: datetime) -> int:
-    """End what waits, was made by then, and is to run at most once; how many they were."""
+    """End the waiting `at_most_once` runs that were created by `until`; return their number."""
     once: dict[JobId, bool] = {}
     after: WaitingRun | None = None
     ended = 0

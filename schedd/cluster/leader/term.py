@@ -1,10 +1,11 @@
 """A term: one unbroken leadership, counted in PostgreSQL.
 
-    mandate ─→ read the term ─→ mandate and trust still there? ─→ raise it, compare-and-set ─→ act
+    mandate ─→ read the term ─→ mandate and trust still valid? ─→ raise it, compare-and-set ─→ act
                                                                        └─ raised by another: ended
 
-In this order, a member that was suspended after reading can't raise the term: another leader has
-raised it meanwhile. A member that was suspended before has checked its mandate since.
+Because of this order, a member that was suspended after the read can't raise the term: another
+leader has raised it meanwhile. A member that was suspended before the read checks its mandate
+later.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class TermOver(Exception):
 
 
 class Duty(Protocol):
-    """A loop of the leader's; `schedkit.tasks.Loop` is one."""
+    """A loop of the leader; `schedkit.tasks.Loop` is one."""
 
     name: str
 
@@ -38,17 +39,17 @@ class Duty(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """A term that was opened under a mandate, and the trust without which nothing is done."""
+    """A term that was opened under a mandate. `check` guards each effect."""
 
     mandate: Mandate
     term: Term
     trusted: Callable[[], bool]
 
     def check(self) -> None:
-        """Before each effect.
+        """Check the trust window. Call this before each effect.
 
         Raises:
-            TermOver: trust has passed.
+            TermOver: the trust window has passed.
         """
         if not self.trusted():
             raise TermOver("the lease isn't trusted any more")
@@ -61,7 +62,7 @@ async def open_term(
     trusted: Callable[[], bool],
     above: int = 0,
 ) -> Leadership:
-    """Raise the term, to one above that of the map that members follow (`above`).
+    """Raise the term above the term of the map that members follow (`above`).
 
     Raises:
         TermOver: the mandate was lost, or another leader was faster.
@@ -79,13 +80,13 @@ async def open_term(
 
 
 async def lead(leadership: Leadership, duties: Sequence[Duty]) -> None:
-    """Act as leader until the term ends. Returns only when no duty of it is done any more."""
+    """Run the duties until the term ends. Return only when none of them runs any more."""
     log.info("became leader: term %d", leadership.term, extra={"term": leadership.term})
     try:
         async with asyncio.TaskGroup() as group:
             for duty in duties:
                 group.create_task(guard(duty.run, duty.name), name=f"leader: {duty.name}")
-            await asyncio.Event().wait()  # until a duty fails, or we are to end
+            await asyncio.Event().wait()  # until a duty fails or the task is canceled
     except* TermOver as ends:
         why = "; ".join(str(end) for end in ends.exceptions)
         log.warning("term %d ended: %s", leadership.term, why, extra={"term": leadership.term})

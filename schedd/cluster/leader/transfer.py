@@ -6,10 +6,10 @@
                                                   └─→ the others only after HEIR_TIMEOUT
 
 Invariants
-- The request has the term in which it was made. A leader of another term deletes it.
-- It is on the lease of the requesting member. It is put only while the leader of the view leads and
-  there is no other request.
-- It gives no privilege: the heir is elected like every member, and opens its own term.
+- A request has the term in which it was made. A leader of another term deletes it.
+- A request is on the lease of the requesting member. It is written only while the leader of the
+  view leads and there is no other request.
+- A request gives no privilege: the heir is elected like every member, and opens its own term.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from schedd.ports import Coordination
 log = logging.getLogger(__name__)
 
 HEIR_TIMEOUT: Final = 1.0
-"""Seconds for which the other members let the heir campaign."""
+"""Seconds that the other members wait for the heir's campaign."""
 
 Until = Callable[[Callable[[ClusterView], bool]], Awaitable[ClusterView]]
 
 
 class LeadershipTransfers:
-    """Planned changes of leader. `lease`: this member's own, while it has one."""
+    """Planned changes of leader. `lease`: this member's own lease, while it has one."""
 
     def __init__(
         self, coordination: Coordination, until: Until, lease: Callable[[], LeaseId | None]
@@ -49,8 +49,9 @@ class LeadershipTransfers:
         self._lease = lease
 
     async def ask(self, view: ClusterView, heir: TenureId) -> bool:
-        """Request that this tenure follows the leader of the view. False: another member leads by
-        now, or there is another request.
+        """Request that this tenure succeeds the leader of the view.
+
+        Return False if another member leads now, or if there is another request.
         """
         lease = self._lease()
         if view.leader is None or lease is None:
@@ -62,7 +63,7 @@ class LeadershipTransfers:
         return made.succeeded
 
     async def follows(self, term: Term) -> ClusterView:
-        """Return the first view with a leader and a map of a later term than this one."""
+        """Return the first view with a leader and a map of a later term than `term`."""
         return await self._until(lambda view: view.leader is not None and view.term > term)
 
 
