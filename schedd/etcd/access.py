@@ -1,10 +1,11 @@
-"""How to reach etcd: endpoints, TLS, user; and the options of a channel to it.
+"""Access to etcd: endpoints, TLS and user, and the options of a channel.
 
 Invariants
 - The password is in no repr, so in no log.
-- TLS is all or nothing: an `https` endpoint needs `tls`, and with `tls` none is plain.
-- Each channel has connections of its own (grpc would share them between channels alike), and no
-  proxy of the environment ever stands between.
+- TLS applies to all endpoints or to none: an `https` endpoint needs `tls`, and with `tls` no
+  endpoint is plain.
+- Each channel has its own connections (grpc would share them between equal channels). A proxy from
+  the environment is never used.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.max_send_message_length", 4 * _MIB),
     # etcd ends connections that ping more often than every 5 s.
     ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),  # is the TCP user timeout too
+    ("grpc.keepalive_timeout_ms", 5_000),  # also the TCP user timeout
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),  # bounds one attempt to connect
     ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -41,7 +42,7 @@ CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class EtcdTls:
-    """PEM files. `ca` None: the system's; `cert` and `key` where etcd asks for a client's."""
+    """PEM files. `ca` None: the system's. `cert`, `key`: only if etcd requires a client's."""
 
     ca: Path | None = None
     cert: Path | None = None
@@ -52,10 +53,10 @@ class EtcdTls:
             raise Misconfigured("etcd: a client certificate and its key come together")
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """The files as they are now.
+        """Return the files as they are now.
 
         Raises:
-            Rejected: one can't be read, as in the middle of a rotation.
+            Rejected: a file can't be read, for example in the middle of a rotation.
         """
         return grpc.ssl_channel_credentials(
             root_certificates=_read(self.ca),
@@ -84,7 +85,7 @@ class Login(NamedTuple):
 
 @dataclass(slots=True)
 class EtcdAccess:
-    """Where etcd is and as whom to talk to it.
+    """The endpoints of etcd, with user and TLS.
 
     `endpoints`: `host:port`, or `http://host:port`, or `https://host:port` (with `tls` only).
     `login` may be replaced at any time: the next login to etcd uses the new one.
@@ -112,7 +113,7 @@ class EtcdAccess:
 
 
 def against(endpoints: Sequence[str], *, encrypted: bool) -> Iterator[str]:
-    """Why these can't be asked, in words."""
+    """Return why these endpoints can't be used, in words."""
     users = "no endpoint has a user in it; give etcd.user, etcd.password"
     return against_each(endpoints, partial(_against, encrypted), users)
 
@@ -136,6 +137,9 @@ def _against(encrypted: bool, endpoint: str) -> str:
 
 
 def metadata(token: str | None) -> tuple[tuple[str, str], ...]:
-    """What goes with each request: the token, and that a member without a leader shall say so."""
+    """Return the metadata of each request: the token, and a flag.
+
+    The flag makes an etcd member without a leader answer with an error.
+    """
     leader = ("hasleader", "true")
     return (leader, ("token", token)) if token else (leader,)

@@ -1,9 +1,9 @@
 """The port `Coordination` over a real etcd: keys, transactions, leases, `follow`.
 
 Invariants
-- Reads are linearizable; a listing is one revision's state, however many pages it took.
-- Everything that writes keys is a transaction, so there is one way in and one answer out.
-- A lease that is already gone is no error: not for a keepalive (0), not for a revoke.
+- Reads are linearizable. A listing is the state of one revision, however many pages it took.
+- Every write of keys is a transaction, so there is one kind of request and one kind of answer.
+- A lease that has expired is not an error: a keepalive returns 0, a revoke does nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _LISTING_TRIES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class EndpointStatus:
-    """One etcd member, as it sees itself. `size` and `in_use` in bytes; `problems`: its alarms."""
+    """An etcd member, as it reports itself. `size` and `in_use`: bytes. `problems`: its alarms."""
 
     endpoint: str
     version: str
@@ -70,10 +70,10 @@ class EtcdClient:
     """A client of one etcd cluster, for one event loop.
 
     `deadline`: seconds, for every call (a sixth of the member TTL). `root`: prefix of all keys in
-    etcd; callers neither pass nor see it. `emit` receives how long each call took.
+    etcd; callers neither pass nor see it. `emit` receives the duration of each call.
 
-    Each call raises `Unavailable` when etcd is away, `OutcomeUnknown` (a kind of it) when what was
-    asked may have been applied, and `AccessDenied` when etcd doesn't allow it.
+    Each call raises `Unavailable` when etcd is unavailable, and `AccessDenied` when etcd doesn't
+    allow it. `OutcomeUnknown`, a kind of `Unavailable`: the write may have been applied.
     """
 
     def __init__(
@@ -85,31 +85,31 @@ class EtcdClient:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """Those that were configured, as `status` answers of them."""
+        """The configured endpoints, in the order of the answers of `status`."""
         return tuple(self._connection.targets)
 
     @property
     def silence(self) -> Silence:
-        """For how long no call was answered, keepalives included."""
+        """Time since the last answer to any call, keepalives included."""
         return self._connection.silence
 
     def on_rejected(self, report: Callable[[Rejected], None]) -> None:
-        """Call this for each rejection by etcd."""
+        """Call `report` for each rejection by etcd."""
         self._connection.on_rejected = report
 
     async def close(self) -> None:
-        """Close the connections; calls and followers have to be ended before."""
+        """Close the connections. End calls and followers first."""
         await self._connection.close()
 
     # ── keys ─────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, key: str) -> CoordinationEntry | None:
-        """The key's entry as of now."""
+        """Return the key's current entry."""
         reply = await self._connection.call(RANGE, wire.RangeRequest(key=self._codec.key(key)))
         return self._codec.entry(reply.kvs[0]) if reply.kvs else None
 
     async def list(self, prefix: str) -> Listing:
-        """All entries under the prefix as of now."""
+        """Return all current entries under the prefix."""
         for _ in range(_LISTING_TRIES):
             try:
                 return await self._list(prefix)
@@ -132,7 +132,7 @@ class EtcdClient:
     async def txn(
         self, compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()
     ) -> TxnResult:
-        """If all of `compare` hold do `then`, else `otherwise`, in one step.
+        """Do `then` if all of `compare` hold, else `otherwise`, in one step.
 
         Raises:
             LeaseGone: a `Put` names a lease that doesn't exist; nothing was written.
@@ -141,20 +141,19 @@ class EtcdClient:
         return self._codec.result(await self._connection.call(TXN, request))
 
     async def put(self, key: str, value: bytes, lease: LeaseId = NO_LEASE) -> Revision:
-        """Write the key whatever it holds; the revision of the write."""
+        """Write the key whatever it holds; return the revision of the write."""
         return (await self.txn((), (Put(key, value, lease),))).revision
 
     async def delete(self, key: str) -> bool:
-        """Delete the key; whether it existed."""
+        """Delete the key; return whether it existed."""
         return (await self.txn((), (Delete(key),))).deleted > 0
 
     def follow(self, prefix: str) -> AsyncIterator[Followed]:
-        """The state under the prefix, at once and after each change (several may come as one), and
-        what of it was watched.
+        """Yield the state under the prefix at once and after each change, with watched deletions.
 
-        Outages, compactions and restores of etcd are handled, never shown: after each the next
-        state is simply the newest. Never ends on its own. Close it with `aclosing` or by
-        canceling the task that iterates.
+        Several changes may come as one. Outages, compactions and restores of etcd are handled and
+        never shown: the next state after each is the newest. The iteration never ends. Close it
+        with `aclosing`, or cancel the task that iterates.
 
         Raises:
             AccessDenied: the user may not read the prefix.
@@ -162,18 +161,18 @@ class EtcdClient:
         return follow(self._connection, self._codec, self.list, prefix)
 
     async def compact(self, revision: Revision) -> None:
-        """Forget all history before `revision`."""
+        """Discard all history before `revision`."""
         await self._connection.call(COMPACT, wire.CompactionRequest(revision=revision))
 
     # ── leases ───────────────────────────────────────────────────────────────────────────────
 
     async def grant(self, ttl: int) -> Lease:
-        """A new lease of `ttl` seconds, or of more if etcd's own minimum is greater."""
+        """Return a new lease of `ttl` seconds, or more if etcd's minimum is greater."""
         reply = await self._connection.call(LEASE_GRANT, wire.LeaseGrantRequest(ttl=ttl))
         return Lease(LeaseId(reply.id), reply.ttl)
 
     async def revoke(self, lease: LeaseId) -> None:
-        """End the lease and delete its keys, now."""
+        """End the lease now and delete its keys."""
         try:
             await self._connection.call(LEASE_REVOKE, wire.LeaseRevokeRequest(id=lease))
         except LeaseGone:
@@ -185,29 +184,32 @@ class EtcdClient:
         return (await self._connection.call(LEASE_KEEP_ALIVE, request)).ttl
 
     async def keep_alive(self, leases: Collection[LeaseId]) -> dict[LeaseId, int]:
-        """Renew each lease; return the seconds granted, 0 if it has expired. A stream for
-        all of them costs a third of as many calls.
+        """Renew each lease; return the seconds granted, 0 if the lease has expired.
+
+        One stream for all of them costs a third of as many calls.
         """
         requests = [wire.LeaseKeepAliveRequest(id=lease) for lease in leases]
         replies = await self._connection.call_each(LEASE_KEEP_ALIVE, requests) if requests else []
         return dict.fromkeys(leases, 0) | {LeaseId(reply.id): reply.ttl for reply in replies}
 
     async def time_to_live(self, lease: LeaseId) -> int | None:
-        """Whole seconds that the lease has left, None if it is gone."""
+        """Return the whole seconds that the lease has left; None if it has expired."""
         request = wire.LeaseTimeToLiveRequest(id=lease)
         ttl = (await self._connection.call(LEASE_TIME_TO_LIVE, request)).ttl
         return ttl if ttl >= 0 else None
 
     async def probe_write(self, key: str) -> None:
-        """Learn whether etcd takes writes, without one: a transaction whose condition never holds
-        needs the permission, the quota and a majority as any other.
+        """Check that etcd accepts writes, without writing.
+
+        The condition of this transaction never holds. It needs the permission, the quota and a
+        majority like any other.
         """
         await self.txn([Compare.version_is(key, _NEVER)], [Put(key, b"")])
 
     # ── health ───────────────────────────────────────────────────────────────────────────────
 
     async def status(self) -> tuple[EndpointStatus | Unavailable, ...]:
-        """Each configured endpoint's status, or why it has none."""
+        """Return the status of each configured endpoint, or why it has none."""
         return tuple([await self._status(at) for at in range(len(self._connection.targets))])
 
     async def _status(self, position: int) -> EndpointStatus | Unavailable:
@@ -230,7 +232,7 @@ class EtcdClient:
 async def connect(
     access: EtcdAccess, *, deadline: float, root: str = "schedd/", emit: Emit = unheard
 ) -> AsyncIterator[EtcdClient]:
-    """A client for the time of the block. Connections are made when first used."""
+    """Yield a client for the time of the block. Connections are opened when first used."""
     client = EtcdClient(access, deadline=deadline, root=root, emit=emit)
     try:
         yield client

@@ -1,9 +1,9 @@
-"""Our values to etcd's messages and back. Pure.
+"""Translate our values to etcd's messages and back. Pure.
 
 Invariants
-- Keys of the caller are relative to a root; no message leaves without it, and no key outside of
-  it is ever seen.
-- A key that is no UTF-8 (someone else's, under our root) survives the way there and back.
+- Keys of callers are relative to a root. Every message has the root, and keys outside it are never
+  seen.
+- A foreign key under our root may not be UTF-8. It survives decoding and encoding unchanged.
 """
 
 from __future__ import annotations
@@ -45,32 +45,35 @@ _TARGETS: Final = {
 
 
 def end_of(prefix: bytes) -> bytes:
-    r"""The first key after all that start with `prefix`; `\0`, etcd's "to the end", if none."""
+    r"""Return the first key after all that start with `prefix`.
+
+    If there is none, return `\0`: for etcd, "to the end".
+    """
     trimmed = prefix.rstrip(b"\xff")
     return trimmed[:-1] + bytes([trimmed[-1] + 1]) if trimmed else b"\0"
 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """Translates keys relative to `root`, such as `schedd/`, and all that names them."""
+    """Translator of keys relative to `root`, such as `schedd/`, and of messages with such keys."""
 
     root: str = ""
 
     def key(self, key: str) -> bytes:
-        """The key as etcd has it."""
+        """Return the key as etcd has it."""
         return (self.root + key).encode(errors="surrogateescape")
 
     def name(self, key: bytes) -> str:
-        """The key as callers know it."""
+        """Return the key as callers know it."""
         return key.decode(errors="surrogateescape").removeprefix(self.root)
 
     def span(self, prefix: str) -> tuple[bytes, bytes]:
-        """Key and range end of all keys that start with `prefix`."""
+        """Return key and range end of all keys that start with `prefix`."""
         start = self.key(prefix)
         return start or b"\0", end_of(start)
 
     def entry(self, kv: wire.KeyValue) -> CoordinationEntry:
-        """The entry that a message holds."""
+        """Return the entry of a message."""
         return CoordinationEntry(
             key=self.name(kv.key),
             value=kv.value,
@@ -83,7 +86,7 @@ class Codec:
     def txn(
         self, compare: Iterable[Compare], then: Iterable[Op], otherwise: Iterable[Op]
     ) -> wire.TxnRequest:
-        """The transaction as a message."""
+        """Return the transaction as a message."""
         return wire.TxnRequest(
             compare=[self._compare(each) for each in compare],
             success=[self._op(each) for each in then],
@@ -91,7 +94,7 @@ class Codec:
         )
 
     def result(self, reply: wire.TxnResponse) -> TxnResult:
-        """What the transaction did."""
+        """Return the result of the transaction."""
         return TxnResult(
             succeeded=reply.succeeded,
             revision=Revision(reply.header.revision),

@@ -4,13 +4,13 @@
               │ yes: send, with what is left of the deadline
               ├─ answered ─────────────────────────────→ the reply
               ├─ stale token ─→ authenticate, send again, once
-              ├─ away, and harmless twice ─────────────→ next endpoint
-              └─ away, a write ─→ OutcomeUnknown; later calls begin with the next endpoint
+              ├─ unavailable, safe to repeat ──────────→ next endpoint
+              └─ unavailable, a write ─→ OutcomeUnknown; later calls begin with the next endpoint
 
 Invariants
-- A request is sent only over a connection that stands; one that couldn't be made has carried
-  nothing, so that rotating is safe for writes too.
-- A TLS channel that can't connect is closed, and its successor reads the files again: new
+- A request is sent only over an open connection. A failed connection has sent nothing, so that
+  trying the next endpoint is safe for writes too.
+- A TLS channel that can't connect is closed. The next one reads the files again, so new
   certificates need no restart.
 - No call outlasts its deadline, connecting and authenticating included.
 """
@@ -58,16 +58,16 @@ _HOPELESS: Final = (ChannelConnectivity.TRANSIENT_FAILURE, ChannelConnectivity.S
 
 
 class EtcdConnection:
-    """Channels to all endpoints, made when first used. Belongs to one event loop.
+    """Channels to all endpoints, opened when first used. Belongs to one event loop.
 
-    `deadline`: seconds for each call. `emit` receives how long each took.
+    `deadline`: seconds for each call. `emit` receives the duration of each.
     """
 
     def __init__(self, access: EtcdAccess, *, deadline: float, emit: Emit = unheard) -> None:
         self.deadline = deadline
         self.silence = Silence()
         self.on_rejected: Callable[[Rejected], None] = lambda _: None
-        """Called for each rejection by etcd, but not again while a login isn't sent again."""
+        """Called for each rejection by etcd, but once for a login failure that is only repeated."""
         self._reported: Rejected | None = None
         self._emit = emit
         self.targets = access.targets
@@ -80,30 +80,30 @@ class EtcdConnection:
 
     @property
     def current(self) -> int:
-        """Position among `targets` of the endpoint that the next call begins with."""
+        """Position in `targets` of the endpoint that the next call tries first."""
         return self._ring.current
 
     async def close(self) -> None:
-        """Close all channels. Calls that are under way end as cancelled: end them first."""
+        """Close all channels. Calls in progress end as canceled: end them first."""
         channels = list(self._channels.values())
         self._channels.clear()
         for channel in channels:
             await channel.close()
 
     async def call(self, method: EtcdMethod[RequestT, ReplyT], request: RequestT) -> ReplyT:
-        """Send the request to an endpoint that works; the reply.
+        """Send the request to an endpoint that works; return the reply.
 
         Raises:
-            Unavailable: and its kinds, see `errors`; `OutcomeUnknown` for writes alone.
-            AccessDenied: the user, the password or a right is wrong.
-            Refused: etcd calls the request invalid.
+            Unavailable: and its kinds, see `errors`; `OutcomeUnknown` only for writes.
+            AccessDenied: the user, the password or a permission is wrong.
+            EtcdRefused: etcd reports that the request is invalid.
         """
         return await self._over(_One(method, request))
 
     async def call_each(
         self, method: EtcdMethod[RequestT, ReplyT], requests: Sequence[RequestT]
     ) -> list[ReplyT]:
-        """As `call`, of many requests on one stream; a reply to each, in their order."""
+        """Send many requests like `call`, on one stream. Return the replies in their order."""
         return await self._over(_Each(method, requests))
 
     async def _over(self, what: _What[T]) -> T:
@@ -134,7 +134,7 @@ class EtcdConnection:
     async def call_one(
         self, position: int, method: EtcdMethod[RequestT, ReplyT], request: RequestT
     ) -> ReplyT:
-        """As `call`, but of this endpoint and no other."""
+        """Send the request like `call`, but only to this endpoint."""
         clock = _Clock(self.deadline)
         if not await self._connected(position, clock.left()):
             raise self._unreachable(position)
@@ -144,7 +144,7 @@ class EtcdConnection:
             raise failed.failure.error from failed.__cause__
 
     async def open(self, method: EtcdMethod[RequestT, ReplyT]) -> EtcdStream[RequestT, ReplyT]:
-        """A stream to the first endpoint that connects; the caller closes it.
+        """Return a stream to the first endpoint that connects; the caller closes it.
 
         Raises:
             Unavailable: no endpoint connects within the deadline.
@@ -166,21 +166,21 @@ class EtcdConnection:
         raise Unavailable("etcd: no endpoint connects")
 
     def distrust(self, stream: EtcdStream[RequestT, ReplyT]) -> None:
-        """The stream's endpoint doesn't serve it: begin with the next one, and a new token."""
+        """Start later calls with the next endpoint and a new token: this endpoint doesn't serve."""
         self._ring.failed(stream.position)
         self._token = None
 
     # ── one endpoint ─────────────────────────────────────────────────────────────────────────
 
     def _round(self, clock: _Clock) -> Iterator[tuple[int, float]]:
-        """Each endpoint once, with its fair share of the time that is left then."""
+        """Yield each endpoint once, with an equal share of the remaining time."""
         for done, position in enumerate(self._ring.round()):
             yield position, clock.left() / (len(self.targets) - done)
 
     def _unreachable(self, position: int) -> Unavailable:
         self._ring.failed(position)
         if self._access.tls is not None:
-            self._channels.pop(position, None)  # not closed: others may still wait on it
+            self._channels.pop(position, None)  # not closed: other calls may still wait on it
         return Unavailable(f"etcd: no connection to {self.targets[position]}")
 
     def _note(self, position: int, failure: EtcdFailure) -> ScheddError:
@@ -202,7 +202,7 @@ class EtcdConnection:
         return grpc.aio.secure_channel(target, tls.credentials(), options=CHANNEL_OPTIONS)
 
     async def _connected(self, position: int, timeout: float) -> bool:
-        """Return whether a connection is open, or opens within `timeout` seconds."""
+        """Return whether a connection is open, or becomes open within `timeout` seconds."""
         channel = self._channel(position)
         try:
             async with asyncio.timeout(timeout):
@@ -240,9 +240,9 @@ class EtcdConnection:
     async def _current_token(
         self, position: int, clock: _Clock, stale: str | None = None
     ) -> str | None:
-        """The token to send, a new one if there is none or the present one is the stale one.
+        """Return the token to send: a new one if there is none, or if the current one is stale.
 
-        None: no user is configured. Empty: one is, but etcd checks no rights.
+        None: no user is configured. Empty: a user is configured, but etcd's authentication is off.
         """
         if (login := self._access.login) is None:
             return None
@@ -272,7 +272,7 @@ class EtcdConnection:
 
 
 class _What(Protocol[T_co]):
-    """A call: the request to send, and how it is answered."""
+    """A call: the requests to send, and how the replies are received."""
 
     @property
     def method(self) -> EtcdMethod[Any, Any]: ...
@@ -284,7 +284,7 @@ class _What(Protocol[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class _One(Generic[RequestT, ReplyT]):
-    """A request."""
+    """A call of one request."""
 
     method: EtcdMethod[RequestT, ReplyT]
     request: RequestT
@@ -300,7 +300,7 @@ class _One(Generic[RequestT, ReplyT]):
 
 @dataclass(frozen=True, slots=True)
 class _Each(Generic[RequestT, ReplyT]):
-    """Requests of one stream. A reply to each is awaited, or the stream ends with an error."""
+    """A call of many requests on one stream. Each gets a reply, or the stream fails."""
 
     method: EtcdMethod[RequestT, ReplyT]
     requests: Sequence[RequestT]
@@ -318,7 +318,7 @@ class _Each(Generic[RequestT, ReplyT]):
 
 
 class _Clock:
-    """What is left of one call's deadline, in seconds of the event loop."""
+    """The remaining time of one call's deadline, in seconds of the event loop."""
 
     def __init__(self, seconds: float) -> None:
         self._loop = asyncio.get_running_loop()

@@ -1,8 +1,8 @@
 """Which endpoint is next: the one that last worked, until it fails.
 
 Invariants
-- All calls share one current endpoint; a failure moves it on only if it is still the current
-  one, so that a hundred calls failing at once move it by one.
+- All calls share one current endpoint. A failure advances it only if the failed endpoint is still
+  the current one. So a hundred calls that fail at once advance it by one.
 - A round visits each endpoint once, beginning with the current one.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 
 class Ring:
-    """Positions 0 to `size` - 1 and a current one. Used by one thread."""
+    """Positions 0 to `size` - 1, one of them current. Used by one thread."""
 
     def __init__(self, size: int, start: int = 0) -> None:
         if size < 1:
@@ -21,11 +21,11 @@ class Ring:
         self.current = start % size
 
     def round(self) -> Iterator[int]:
-        """Every position once, beginning with the current one."""
+        """Yield every position once, beginning with the current one."""
         first = self.current
         return ((first + step) % self._size for step in range(self._size))
 
     def failed(self, position: int) -> None:
-        """The endpoint at `position` didn't serve: calls begin with the next one."""
+        """Let calls begin with the next endpoint, because the one at `position` failed."""
         if position == self.current:
             self.current = (position + 1) % self._size

@@ -1,22 +1,21 @@
-"""What went wrong with etcd, as our errors; what a status of etcd means, as a pure function.
+"""Errors of etcd as our errors, and the meaning of each status as a pure function.
 
     Unavailable (schedkit)
     ├── OutcomeUnknown   a write without an answer: it may have been applied, read back
     ├── LeaseGone        the lease of the write has expired: acquire a new one
-    ├── NoSpace          etcd rejects writes until an operator has made room (Rejected)
-    └── RevisionGone     the revision asked for was compacted away (or was never reached)
+    ├── NoSpace          etcd rejects writes until an operator frees space (Rejected)
+    └── RevisionGone     the requested revision was compacted, or never reached
     │   Rejected (schedkit)
     ├── AccessDenied     wrong password, or a permission that the user lacks
-    │   └── RightsOff    etcd knows no users: only `authenticate` meets it
+    │   └── RightsOff    etcd's authentication is off: raised only by `authenticate`
     Fault (schedkit)
-    └── Refused          etcd found the request itself wrong: a bug of ours
+    └── EtcdRefused      etcd found the request itself wrong: a bug of ours
 
 Invariants
-- `judge` knows for each status whether the request can have been applied; in doubt it says that
-  it can.
+- `judge` knows for each status whether the request may have been applied. In doubt, it may have.
 - grpc's own errors don't leave this package.
-- Only an INVALID_ARGUMENT of etcd itself is a bug of ours. Every other status is up to etcd, its
-  operator, or whatever answers in its place, and is retried.
+- Only an INVALID_ARGUMENT of etcd itself is a bug of ours. Every other status is retried. Its cause
+  is etcd, its operator, or a process that answers in its place.
 """
 
 from __future__ import annotations
@@ -42,23 +41,23 @@ class NoSpace(Rejected):
 
 
 class RevisionGone(Unavailable):
-    """A read at a revision that was compacted away, or that this etcd never reached."""
+    """The revision of a read was compacted, or this etcd never reached it."""
 
 
 class AccessDenied(Rejected):
-    """etcd rejects the user, its password, or what it tried to do."""
+    """etcd rejects the user, the password, or the operation."""
 
 
 class RightsOff(AccessDenied):
-    """A user was configured, but this etcd checks no rights."""
+    """A user was configured, but etcd's authentication is off."""
 
 
 class EtcdRefused(Fault):
-    """etcd calls the request invalid: we built it wrong."""
+    """etcd reports that the request is invalid: we built it wrong."""
 
 
 class EtcdRemedy(enum.Enum):
-    """What the connection may still do within the deadline of the same call."""
+    """The next step of the connection within the deadline of the same call."""
 
     NONE = "tell the caller"
     ELSEWHERE = "not applied, or harmless twice: try the next endpoint"
@@ -67,9 +66,9 @@ class EtcdRemedy(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class EtcdFailure:
-    """A status of etcd, judged.
+    """A status of etcd, classified.
 
-    `distrust`: the endpoint itself is suspect, so that later calls should go to another one.
+    `distrust`: the endpoint itself is suspect, so later calls try another one first.
     """
 
     error: ScheddError
@@ -78,7 +77,7 @@ class EtcdFailure:
 
 
 class EtcdCallFailed(Exception):
-    """One sending failed; carries what that means. Between our own modules only."""
+    """A request failed once, with the classified status. Used only between our own modules."""
 
     def __init__(self, failure: EtcdFailure) -> None:
         super().__init__(str(failure.error))
@@ -86,11 +85,11 @@ class EtcdCallFailed(Exception):
 
 
 class LoginBackoff:
-    """Repeats the failure of a login for a moment instead of sending it again.
+    """Repetition of a login's failure for a short time, without another login.
 
-    etcd hashes each password at the cost of a tenth of a second of its processor: calls that each
-    try again keep it from everything else, the correction of the password included. A login that
-    got no answer in time counts as well: etcd continues to hash for it.
+    etcd spends a tenth of a second of its processor on the hash of each password. If every call
+    retried the login, etcd would have no time for other work, such as a change of the password. A
+    login without an answer in time counts as a failure too: etcd continues to hash for it.
     """
 
     WAIT: Final = 2.0
@@ -102,7 +101,7 @@ class LoginBackoff:
         self._until = 0.0
 
     def check(self, login: Login) -> None:
-        """Raise the last failure of this login while it is younger than `WAIT` seconds."""
+        """Raise the last failure of this login if it is younger than `WAIT` seconds."""
         if self._rejected is not None and self._login == login and self._clock() < self._until:
             raise EtcdCallFailed(self._rejected.failure)
 
@@ -126,7 +125,7 @@ _AWAY: Final = frozenset(
     {
         StatusCode.UNAVAILABLE,
         StatusCode.DEADLINE_EXCEEDED,
-        StatusCode.CANCELLED,  # by the other side: our own cancellation never gets here
+        StatusCode.CANCELLED,  # by the server: our own cancellation never arrives here
         StatusCode.ABORTED,
         StatusCode.INTERNAL,
         StatusCode.UNKNOWN,
@@ -137,7 +136,7 @@ _AWAY: Final = frozenset(
 _STALE_TOKEN: Final = (
     "invalid auth token",
     "revision of auth store is old",
-    "user name is empty",  # rights were enabled after we had connected without a token
+    "user name is empty",  # authentication was enabled after we had connected without a token
 )
 
 _LOGIN_REMEDY: Final = (
@@ -146,10 +145,10 @@ _LOGIN_REMEDY: Final = (
 )
 _SPACE_REMEDY: Final = "Compact and defragment etcd, then `etcdctl alarm disarm`"
 
-# An operator may have lowered them: --max-request-bytes, --max-txn-ops.
+# Limits that an operator may have lowered: --max-request-bytes, --max-txn-ops.
 _LIMITS: Final = ("request is too large", "too many operations in txn request")
 
-# etcd gives these before it proposes anything to its peers.
+# Messages that etcd sends before it proposes anything to its peers.
 _NOT_APPLIED: Final = (
     "etcdserver: no leader",
     "etcdserver: not leader",
@@ -159,7 +158,7 @@ _NOT_APPLIED: Final = (
 
 
 def judge(code: StatusCode, details: str, *, writes: bool) -> EtcdFailure:
-    """What a failed call means. `writes`: a second sending of the request could do harm."""
+    """Return the meaning of a failed call. `writes`: sending the request twice could do harm."""
     words = details or code.name
     message = f"etcd: {words}"
     if code is StatusCode.UNAUTHENTICATED or details.endswith(_STALE_TOKEN):

@@ -1,20 +1,20 @@
 """The state under a prefix after each change, whatever happens to etcd meanwhile.
 
-    list ─→ watch from revision + 1 ─→ changes ─→ the new state, and on
-      ↑         ├─ ended, refused, compacted, silent in spite of being asked ┐
-      │         ├─ a change that can't follow what is known                  │
-      │         └─ every minute, in case an event was lost                   │
-      └────────────────────────── back-off ←─────────────────────────────────┘
+    list ─→ watch from revision + 1 ─→ changes ─→ the new state, and again
+      ↑         ├─ ended, refused, compacted, no answer to a progress request ───┐
+      │         ├─ a change that contradicts the known state                     │
+      │         └─ every minute, in case an event was lost                       │
+      └────────────────────────── backoff ←──────────────────────────────────────┘
 
-Listing again after every doubt, rather than watching on from the last revision, costs one read
-and is right even after a restore, when etcd may have the same revision with another history.
+Each doubt leads to a new list, and not to a watch from the last revision. That costs one read. It
+is correct even after a restore, when etcd may have the same revision with another history.
 
 Invariants
 - A state is shown only if it differs from the one shown before it.
-- A deletion is reported only as an event of an unbroken watch. A watch that breaks discards the
-  deletions it saw, at once. Listing again without an error is no break.
-- Silence is never taken for calm: an idle watch is asked for progress, and one that doesn't
-  answer within the call's deadline is left, with its endpoint.
+- A deletion is reported only as an event of an unbroken watch. A watch that breaks discards its
+  deletions at once. Listing again without an error doesn't break a watch.
+- Silence never counts as "no changes". An idle watch gets a progress request. If it doesn't answer
+  within the call's deadline, the watch and its endpoint are given up.
 - A member of etcd that has lost its leader ends the watch (`hasleader`).
 """
 
@@ -48,13 +48,13 @@ from schedkit.errors import Unavailable
 #     listing at r ──changes of r+1, r+2, …──→ listing at r+n          equal to a fresh one at r+n
 #          └──────── a change at or before r, another cluster ──→ Doubt: list again
 #
-# It also remembers which keys it saw deleted. What a later listing merely lacks was perhaps never
-# deleted: etcd may have been restored from before the key was made.
+# The mirror also remembers the keys whose deletion it saw. A key that is only missing from a later
+# listing may never have been deleted: etcd may have been restored from an older backup.
 #
 # Invariants
-# - The state is that of one revision: all changes of a revision are taken, or none.
-# - Only changes move the revision on. A progress notification doesn't: before etcd 3.5.8 it may
-#   overtake events that are still on their way.
+# - The state is that of one revision: all changes of a revision are applied, or none.
+# - Only changes advance the revision. Progress notifications don't: before etcd 3.5.8, a
+#   notification may overtake earlier events.
 # - No key is both in the state and among the deleted ones.
 
 
@@ -66,7 +66,7 @@ class Changed:
 
     @property
     def revision(self) -> Revision:
-        """That of the write."""
+        """The revision of the write."""
         return self.entry.mod_revision
 
 
@@ -82,7 +82,7 @@ Change: TypeAlias = Changed | Removed
 
 
 class Doubt(Exception):
-    """What came can't follow what is known: the state has to be listed again."""
+    """A message contradicts the known state: list again."""
 
 
 class Mirror:
@@ -96,19 +96,20 @@ class Mirror:
         self._deleted = {key: at for key, at in deleted.items() if key not in self._entries}
 
     def listed_again(self, listing: Listing) -> Mirror:
-        """Return the mirror that continues from a fresh listing, taken without an error. It knows
-        the deletions that this one has seen itself, unless etcd has another history by now.
+        """Return the mirror that continues from a fresh listing, taken without an error.
+
+        It keeps the deletions that this mirror saw, unless etcd has another history by now.
         """
         if listing.cluster_id != self.cluster_id or listing.revision < self.revision:
             return Mirror(listing)
         return Mirror(listing, {key: at for key, at in self._deleted.items() if at > self._began})
 
     def apply(self, changes: Iterable[Change], cluster_id: int) -> None:
-        """Take the changes of one or several whole revisions, in etcd's order.
+        """Apply the changes of one or several whole revisions, in etcd's order.
 
         Raises:
-            Doubt: they come from another cluster or lie in the past. The mirror may have taken
-                some of them: it is of no more use.
+            Doubt: they come from another cluster, or from an old revision. Some may have been
+                applied: discard the mirror.
         """
         if cluster_id != self.cluster_id:
             raise Doubt(f"cluster {cluster_id:x} answers in place of {self.cluster_id:x}")
@@ -130,12 +131,12 @@ class Mirror:
                 self._deleted[key] = revision
 
     def listing(self) -> Listing:
-        """The present state."""
+        """Return the current state."""
         entries = tuple(sorted(self._entries.values(), key=attrgetter("key")))
         return Listing(self.revision, self.cluster_id, entries)
 
     def followed(self) -> Followed:
-        """The present state, and what was deleted as this looked on."""
+        """Return the current state, and the deletions that this mirror saw."""
         return Followed(self.listing(), dict(self._deleted))
 
 
@@ -145,7 +146,7 @@ List: TypeAlias = Callable[[str], Awaitable[Listing]]
 WatchStream: TypeAlias = EtcdStream[wire.WatchRequest, wire.WatchResponse]
 
 _RECONCILE_EVERY: Final = 60.0
-"""Seconds after which the state is listed again though nothing looks wrong."""
+"""Seconds after which the state is listed again although nothing looks wrong."""
 
 
 async def follow(
@@ -160,7 +161,7 @@ async def follow(
             await follower.news.wait()
             follower.news.clear()
             if running.done():
-                running.result()  # a bug or a refusal: raises
+                running.result()  # raises a bug or a rejection
             if follower.newest is not None:
                 yield follower.newest
     finally:
@@ -169,7 +170,7 @@ async def follow(
 
 
 class Follower:
-    """Keeps `newest` up to date; sets `news` whenever it changed."""
+    """The loop that keeps `newest` up to date, and sets `news` whenever it changed."""
 
     def __init__(self, connection: EtcdConnection, codec: Codec, list_: List, prefix: str) -> None:
         self.newest: Followed | None = None
@@ -181,7 +182,7 @@ class Follower:
         self._backoff = Backoff(initial=0.02, maximum=max(0.5, connection.deadline))
 
     async def run(self) -> None:
-        """Follow for ever.
+        """Follow the prefix forever.
 
         Raises:
             AccessDenied: the user may not read the prefix.
@@ -198,8 +199,9 @@ class Follower:
             await asyncio.sleep(self._backoff.next())
 
     async def _once(self, before: Mirror | None) -> Mirror:
-        """List, then watch, going on from the mirror `before` if nothing was wrong with it. Returns
-        the mirror when it is time to reconcile.
+        """List, then watch, and continue from the mirror `before` if nothing was wrong with it.
+
+        Return the mirror when it is time to reconcile.
         """
         listing = await self._list(self._prefix)
         mirror = Mirror(listing) if before is None else before.listed_again(listing)
@@ -212,7 +214,7 @@ class Follower:
         except TimeoutError:
             return mirror
         except RevisionGone:
-            raise  # its endpoint is well
+            raise  # the endpoint itself is healthy
         except Unavailable:
             self._connection.distrust(stream)
             raise
@@ -228,7 +230,7 @@ class Follower:
         )
 
     async def _watch(self, stream: WatchStream, mirror: Mirror) -> NoReturn:
-        """Take events until something ends it."""
+        """Apply events until an error ends the watch."""
         changes: list[Change] = []
         while True:
             response = await self._next(stream)
@@ -242,7 +244,7 @@ class Follower:
                 self._show(mirror.followed())
 
     async def _next(self, stream: WatchStream) -> wire.WatchResponse:
-        """The next message; asks for one if the stream is idle."""
+        """Return the next message; request progress if the stream is idle."""
         deadline = self._connection.deadline
         response = await stream.receive(2 * deadline)
         if response is None:
@@ -253,7 +255,7 @@ class Follower:
         return response
 
     def _broken(self) -> None:
-        """No deletion counts as watched any more, from now on and not only when etcd is back."""
+        """Discard the watched deletions now, and not only when etcd is available again."""
         if self.newest is not None:
             self._show(Followed(self.newest.listing, NOTHING_DELETED))
 

@@ -1,7 +1,7 @@
 """The keepalive thread's own connection to etcd: no event loop, one call.
 
-Like `connection`, but synchronous and for a request that does no harm if sent twice: each
-endpoint is simply tried in turn, within one deadline.
+Like `connection`, but synchronous, and for a request that is safe to repeat: the endpoints are
+tried one after the other, within one deadline.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ ReplyT = TypeVar("ReplyT", bound=Message)
 
 
 class Lifeline:
-    """Sends keepalives. Used by one thread; `close` may come from another.
+    """Sender of keepalives. Used by one thread; another thread may call `close`.
 
-    `deadline`: seconds for each keepalive. `silence` receives which were answered, `emit` how long
-    each took.
+    `deadline`: seconds for each keepalive. `silence` records which were answered. `emit` receives
+    the duration of each.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Lifeline:
         raise last or Unavailable("etcd: no endpoint answers")
 
     def close(self) -> None:
-        """Close the connections; a keepalive that is under way fails."""
+        """Close the connections; a keepalive in progress fails."""
         for channel in list(self._channels.values()):
             channel.close()
 
@@ -136,5 +136,5 @@ class Lifeline:
 
 
 def _judged(error: grpc.RpcError) -> EtcdFailure:
-    assert isinstance(error, grpc.Call)  # so it is for every call that was made
+    assert isinstance(error, grpc.Call)  # as for every call that was started
     return judge(error.code(), error.details() or "", writes=False)

@@ -1,5 +1,6 @@
-"""The time since etcd's last answer to this process: to the event loop's connection or the lease
-keeper's thread.
+"""The time since etcd's last answer to this process.
+
+Answers count on the event loop's connection and on the lease keeper's.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from schedkit.errors import Unavailable
 
 
 class Silence:
-    """Time without an answer of one cluster. Thread-safe: the last answer, and the first unanswered
-    call, are one reference each, written atomically.
+    """Time without an answer from one cluster.
+
+    Thread-safe: the last answer and the first unanswered call are one reference each, written
+    atomically.
     """
 
     def __init__(self) -> None:
         self._answered = 0.0
         self._since = -1.0
-        """Of the silence that is, or was: one that began before the last answer is over."""
+        """Start of the latest silence. If it is before the last answer, that silence has ended."""
 
     @contextmanager
     def around(self, call: str, emit: Emit) -> Iterator[float]:
-        """Record a call of any endpoints, and whether it was answered. Yields the time at which it
-        began.
-        """
+        """Record a call to any endpoints, and whether it was answered. Yield its start time."""
         began, failed = boottime(), True
         try:
             yield began
@@ -39,12 +40,12 @@ class Silence:
             emit(Called(Service.ETCD, call, boottime() - began, failed))
 
     def unanswered(self, began: float) -> None:
-        """No endpoint has answered a call that began then (seconds of CLOCK_BOOTTIME)."""
+        """Record that no endpoint answered a call. `began`: seconds of CLOCK_BOOTTIME."""
         if self._since < self._answered:
             self._since = max(began, self._answered)
 
     def broken(self) -> None:
-        """One has answered."""
+        """Record an answer, which ends the silence."""
         self._answered = boottime()
 
     @property
@@ -53,8 +54,10 @@ class Silence:
         return self._answered > 0
 
     def seconds(self) -> float:
-        """Seconds since the last answer or, if that is later, since the first call that no endpoint
-        has answered began; 0: none since the last answer.
+        """Return the seconds without an answer; 0: no call has failed since the last answer.
+
+        They count from the last answer, or from the start of the first unanswered call if that is
+        later.
         """
         since = self._since
         return boottime() - since if since >= self._answered else 0.0

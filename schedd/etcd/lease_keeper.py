@@ -1,16 +1,16 @@
-"""A lease kept alive from a thread of its own, as long as the event loop makes progress.
+"""A lease kept alive by a thread of its own, as long as the event loop makes progress.
 
     event loop  ── beat, each 0.5 s ──→ ┌──────────┐ ── keepalive ──→ etcd
                 ←─ lost ──────────────  │  thread  │ ←─ granted TTL ──
                                         └──────────┘    (own channel)
 
-A busy loop can't starve the keepalive, and a hung one can't keep the lease: the thread sends only
-while the last beat is young (see `trust`, which decides; this module only does).
+A busy loop can't starve the keepalive, and a hung loop can't keep the lease: the thread sends only
+while the last beat is recent. `lease_trust` decides, and this module acts.
 
 Invariants
-- `trusted()` is False for ever from the first time it is False.
-- The thread touches the loop by `call_soon_threadsafe` alone.
-- Whatever ends the thread, a bug too, ends the trust.
+- Once `trusted()` is False, it stays False.
+- The thread touches the loop only by `call_soon_threadsafe`.
+- Whatever ends the thread, even a bug, ends the trust.
 - Leaving the block of `keep_lease` ends the thread's keepalives and then revokes the lease.
 """
 
@@ -38,7 +38,7 @@ _BEAT_EVERY: Final = 0.5
 
 
 class EtcdLeaseKeeper:
-    """The trust in one lease. Made by `keep_lease`."""
+    """The trust in one lease. Created by `keep_lease`."""
 
     def __init__(self, lease: Lease, trust: LeaseTrust, lifeline: Lifeline, slack: Slack) -> None:
         self.lease = lease
@@ -57,7 +57,7 @@ class EtcdLeaseKeeper:
 
     @property
     def trusted_until(self) -> float:
-        """Seconds of CLOCK_BOOTTIME at which trust ends unless a keepalive moves it."""
+        """Seconds of CLOCK_BOOTTIME at which trust ends unless a keepalive extends it."""
         return self._trust.until
 
     @property
@@ -66,12 +66,12 @@ class EtcdLeaseKeeper:
         return self._trust.loss
 
     def trusted(self) -> bool:
-        """Whether the lease may be acted on now. Cheap: ask before each effect."""
+        """Return whether the lease may be acted on now. Cheap: ask before each effect."""
         with self._lock:
             return self._trust.holds(boottime())
 
     async def until_lost(self) -> LeaseLoss:
-        """Wait until the lease is lost, and say why; returns the moment trust ends."""
+        """Wait until the lease is lost; return the reason. Returns at the moment trust ends."""
         while self.trusted():
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, self.trusted_until - boottime())):
@@ -81,14 +81,14 @@ class EtcdLeaseKeeper:
         return loss
 
     def start(self) -> None:
-        """Begin to beat and to send keepalives."""
+        """Start the beats and the keepalives."""
         self._beat()
         self._thread.start()
 
     def _beat(self) -> None:
-        """The event loop makes progress: it got here. Again in half a second.
+        """Record that the event loop makes progress. Repeated each half second.
 
-        A timer and no task: whatever else waits for its turn, one round of the loop is enough.
+        A timer, not a task: one round of the loop is enough, whatever else is queued.
         """
         with self._lock:
             waited_for = self._trust.beat(boottime())
@@ -104,7 +104,7 @@ class EtcdLeaseKeeper:
         self._nudge.set()
 
     async def stopped(self) -> None:
-        """Wait for the thread's end, at most one call's deadline after `stop`."""
+        """Wait for the thread's end: at most one call's deadline after `stop`."""
         await asyncio.to_thread(self._thread.join)
         self._lifeline.close()
 
@@ -118,7 +118,7 @@ class EtcdLeaseKeeper:
             self._end()
 
     def _step(self) -> bool:
-        """One decision, done. False when there is nothing left to keep."""
+        """Make and carry out one decision. Return False when the lease is lost."""
         with self._lock:
             step = self._trust.step(boottime())
         match step:
@@ -157,14 +157,14 @@ class EtcdLeaseKeeper:
 async def keep_lease(
     client: EtcdClient, access: EtcdAccess, *, ttl: int, deadline: float, slack: Slack | None = None
 ) -> AsyncIterator[EtcdLeaseKeeper]:
-    """A lease that is kept alive for the time of the block, and revoked after it.
+    """Yield a lease that is kept alive for the time of the block, and revoked after it.
 
-    `ttl` and `deadline` in seconds; the granted TTL may be greater (`keeper.lease.ttl`). `slack`
-    notes how near it comes to being lost.
+    `ttl` and `deadline`: seconds. The granted TTL may be greater (`keeper.lease.ttl`). `slack`
+    records how close the lease comes to being lost.
 
     Raises:
-        Unavailable: no lease could be had.
-        Misconfigured: ttl and deadline don't fit (`trust.Timings.check`).
+        Unavailable: no lease was granted.
+        Misconfigured: ttl and deadline don't fit (`lease_trust.Timings.check`).
     """
     Timings(ttl).check(deadline)
     sent = boottime()
@@ -185,7 +185,7 @@ async def keep_lease(
 
 
 async def _revoke(client: EtcdClient, lease: Lease) -> None:
-    """End the lease now rather than by its TTL, if etcd can be reached."""
+    """Revoke the lease if etcd can be reached, rather than wait for its TTL."""
     try:
         await client.revoke(lease.id)
     except Unavailable as error:

@@ -6,13 +6,13 @@
                         ↑ only while the last beat of the main loop is younger than TTL/3
 
 Invariants
-- Trust runs from the moment the last successful keepalive was *sent*; etcd counts from a later
-  one, so it can't expire the lease within the trust.
-- Trust that has ended never comes back, not even by a keepalive answered a moment later.
-- Two tries in a row may fail to be answered before trust ends:
+- Trust runs from the moment the last successful keepalive was *sent*. etcd counts from a later
+  moment, so it can't expire the lease while it is trusted.
+- Trust that has ended never returns, not even by a keepalive answered a moment later.
+- Two tries in a row may stay unanswered before trust ends:
   `interval + 2 × deadline + margin ≤ TTL` is checked.
-- No beat, no keepalive: a hung process loses its lease.
-All times are seconds of CLOCK_BOOTTIME.
+- Without a beat there is no keepalive: a hung process loses its lease.
+- All times are seconds of CLOCK_BOOTTIME.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LeaseLoss(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LeaseWait:
-    """Nothing to do for `seconds`, unless there is a beat first."""
+    """Wait `seconds`, or until the next beat."""
 
     seconds: float
 
@@ -49,25 +49,25 @@ Step: TypeAlias = LeaseWait | Send | LeaseLoss
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """What follows from the granted TTL; all in seconds."""
+    """The times that follow from the granted TTL, all in seconds."""
 
     ttl: float
 
     @property
     def margin(self) -> float:
-        """What trust ends earlier than the lease."""
+        """The time by which trust ends before the lease."""
         return max(1.0, self.ttl / 5)
 
     @property
     def interval(self) -> float:
-        """Between two keepalives; also the age at which a beat is too old."""
+        """The time between two keepalives; also the age at which a beat is too old."""
         return self.ttl / 3
 
     def check(self, deadline: float) -> None:
-        """Refuse a deadline that leaves no room for a second try.
+        """Reject a deadline that leaves no time for a second try.
 
         Raises:
-            Misconfigured: names the numbers.
+            Misconfigured: the message has the numbers.
         """
         needed = self.interval + 2 * deadline + self.margin
         if needed > self.ttl + 1e-9:
@@ -91,19 +91,19 @@ class LeaseTrust:
         self._held = False
 
     def beat(self, now: float) -> bool:
-        """The main loop is alive. True if a keepalive waited for that."""
+        """Record a beat of the main loop. Return True if a keepalive waited for it."""
         self._beat = now
         held, self._held = self._held, False
         return held
 
     def holds(self, now: float) -> bool:
-        """Whether the lease is trusted. Once False, always False."""
+        """Return whether the lease is trusted. Once False, always False."""
         if self.loss is None and now >= self.until:
             self.loss = LeaseLoss.HUNG if self._hung(now) else LeaseLoss.UNANSWERED
         return self.loss is None
 
     def step(self, now: float) -> Step:
-        """What to do now."""
+        """Return the next action."""
         if not self.holds(now):
             assert self.loss is not None
             return self.loss
@@ -113,7 +113,7 @@ class LeaseTrust:
         return LeaseWait(self.until - now) if self._held else Send()
 
     def renewed(self, sent: float, ttl: float, now: float) -> None:
-        """A keepalive sent at `sent` was answered with `ttl`; 0: the lease is gone."""
+        """Record the `ttl` granted to the keepalive sent at `sent`; 0: the lease has expired."""
         if not self.holds(now):
             return
         if ttl <= 0:
@@ -124,11 +124,11 @@ class LeaseTrust:
         self._due = sent + self._timings.interval
 
     def failed(self, now: float) -> None:
-        """A keepalive wasn't answered, or with an error: try again soon."""
+        """Record that a keepalive failed or wasn't answered: the next try comes soon."""
         self._due = now + self._retry
 
     def give_up(self) -> None:
-        """Stop keepalives: a lease that isn't lost yet is lost now."""
+        """End the trust now: no keepalives follow."""
         self.loss = self.loss or LeaseLoss.UNANSWERED
 
     def _hung(self, now: float) -> bool:

@@ -1,7 +1,7 @@
-"""etcd's methods: path, answer, and whether a request sent twice could do harm.
+"""etcd's methods: path, reply, and whether sending a request twice could do harm.
 
-The paths are etcd's, bound by hand to our own messages. A keepalive is a stream on the wire, but
-one request and one answer of a stream are the very bytes of a unary call, so it is bound as one.
+The paths are etcd's, bound by hand to our own messages. A keepalive is a stream on the wire. A
+stream of one request and one reply has the same bytes as a unary call, so it is bound as one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ReplyT = TypeVar("ReplyT", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class EtcdMethod(Generic[RequestT, ReplyT]):
-    """One call of etcd. `writes`: applied twice, it would not be as if applied once."""
+    """A method of etcd. `writes`: applying the request twice differs from applying it once."""
 
     path: str
     encode: Callable[[RequestT], bytes]
@@ -29,7 +29,7 @@ class EtcdMethod(Generic[RequestT, ReplyT]):
 
     @property
     def name(self) -> str:
-        """The last part of its path, such as `Range`."""
+        """Last part of the path, such as `Range`."""
         return self.path.rpartition("/")[2]
 
 

@@ -1,10 +1,10 @@
-"""One stream of messages both ways whose waits all have an end.
+"""A stream of messages both ways, in which every wait has a timeout.
 
 Invariants
-- Waiting for a message that doesn't come does the stream no harm: the wait ends with None and
-  the next one continues the same read (grpc would end the call with a cancelled read).
-- Everything that ends the stream but `close` comes out as `Unavailable`, `AccessDenied` or
-  `Refused`.
+- Waiting for a message that doesn't arrive leaves the stream intact. The wait ends with None, and
+  the next one continues the same read (grpc would end the call with a canceled read).
+- Every end of the stream except `close` is raised as `Unavailable`, `AccessDenied` or
+  `EtcdRefused`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ReplyT = TypeVar("ReplyT", bound=Message)
 
 
 class EtcdStream(Generic[RequestT, ReplyT]):
-    """An open stream. `position`: its endpoint's, among the connection's targets."""
+    """An open stream. `position`: of its endpoint, in the connection's targets."""
 
     def __init__(
         self, call: grpc.aio.StreamStreamCall[RequestT, ReplyT], deadline: float, position: int
@@ -35,7 +35,7 @@ class EtcdStream(Generic[RequestT, ReplyT]):
         self._reading: asyncio.Task[object] | None = None
 
     async def send(self, request: RequestT) -> None:
-        """Send within the deadline."""
+        """Send the request within the deadline."""
         try:
             async with asyncio.timeout(self._deadline):
                 await self._call.write(request)
@@ -63,11 +63,11 @@ class EtcdStream(Generic[RequestT, ReplyT]):
         return cast("ReplyT", message)
 
     async def close(self) -> None:
-        """End the stream and what waits on it."""
+        """End the stream, and cancel a pending read."""
         self._call.cancel()
         if self._reading is not None:
             self._reading.cancel()
-            # The outcome is of no use any more.
+            # The outcome isn't needed any more.
             await asyncio.gather(self._reading, return_exceptions=True)
 
 
