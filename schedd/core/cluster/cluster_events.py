@@ -1,6 +1,6 @@
 """Changes of leader, and losses and returns of members and workers, as values and as text. Pure.
 
-Each event is one row that the transaction of the change writes, beside its line of the audit log
+Each event is one row, written by the transaction of the change with its line of the audit log
 (`store/cluster/cluster_events.py`). Streams, logs and pages read the rows.
 """
 
@@ -16,15 +16,15 @@ from schedd.core.runs.model import Incarnation
 from schedkit.records import dataclass
 
 LEADER: Final = "cluster/leader"
-"""The object of a change of leader, here and in the audit log."""
+"""The object name of a change of leader, here and in the audit log."""
 LOST_FOR: Final = timedelta(hours=24)
 """Default time for which a lost member or worker stays listed."""
 MOST_LOST: Final = 500
-"""Lost members, and lost workers, that are listed at most: the newest losses."""
+"""Maximum number of listed lost members, and of lost workers: the newest losses."""
 
 
 class EventKind(StrEnum):
-    """What changed; also the action in the audit log."""
+    """The kind of change; also the action in the audit log."""
 
     LEADER_CHANGED = "leader-changed"
     MEMBER_LOST = "member-lost"
@@ -35,16 +35,15 @@ class EventKind(StrEnum):
 
 
 class LossReason(StrEnum):
-    """Reason of a loss."""
-
     LEASE_EXPIRED = "LEASE_EXPIRED"
     TENURE_ENDED = "TENURE_ENDED"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterEventRecord:
-    """One event. `kind`: an `EventKind`, or the text that a newer version wrote. `detail`: the rest
-    of its sentence, such as the former leader.
+    """An event. `kind`: an `EventKind`, or the text that a newer version wrote.
+
+    `detail`: the rest of the sentence, such as the former leader.
     """
 
     kind: str
@@ -92,8 +91,9 @@ class LostMember:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Lost members and workers that haven't returned, newest loss first. Every worker's incarnation
-    has its `lost_at`.
+    """Lost members and workers that haven't returned, newest loss first.
+
+    Each incarnation of a worker has its `lost_at`.
     """
 
     members: tuple[LostMember, ...] = ()
@@ -118,8 +118,9 @@ NO_LOSSES: Final = Losses()
 
 @dataclass(frozen=True, slots=True)
 class RegisteredWorker:
-    """An incarnation that isn't recorded as lost. `seen`: a member of this version saw its key in
-    etcd. The end of any other incarnation isn't reported as a loss.
+    """An incarnation that isn't recorded as lost.
+
+    `seen`: a member of this version saw its key in etcd. Only then is its end reported as a loss.
     """
 
     id: IncarnationId

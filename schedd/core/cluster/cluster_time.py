@@ -3,19 +3,19 @@
     probe:   sent ──→ the database says T ──→ received        offset = T - received
              └──────── round trip ────────┘                   behind by at most the round trip
 
-The best of the last probes is the one with the shortest round trip. What is shown follows it ahead
-at once, for that is proven, and back a little slower than real time.
+The best of the last probes is the one with the shortest round trip. The shown time follows it
+forward at once, because that is proven. It follows backward a little slower than real time.
 
 Invariants
-- What is shown isn't ahead of the database's clock, however slow a probe was and wherever in its
-  round trip it was answered: nothing that is due by it starts early. Only a clock that is set back
-  is behind it, while it is waited for.
-- What is shown never goes backwards (before a later instant of the monotonic clock).
-- What is due is due: when a better probe shows that it is later, or the database's clock was set
-  ahead, we are there at once. Back we slew at 10 %, and by more than a second at half speed.
-- Probes that contradict a newer one beyond what their round trips explain are forgotten: the
+- The shown time is never ahead of the database's clock, whatever the delay of a probe. So nothing
+  that is due starts early. The exception: if the database's clock is set back, the shown time is
+  ahead until the clock has caught up.
+- The shown time never decreases, for growing times of the monotonic clock.
+- If a better probe shows a later time, or the database's clock is set forward, the shown time jumps
+  there at once. Backward it slews at 10 %, and at half speed if it is off by more than a second.
+- A probe is discarded if it contradicts a newer one by more than the round trips explain: the
   database's clock was set.
-- Monotonic instants are seconds of CLOCK_BOOTTIME: it runs through a suspend.
+- Monotonic times are seconds of CLOCK_BOOTTIME, which continues during a suspend.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import Final
 from schedkit.records import dataclass
 
 KEPT: Final = 8
-"""Probes looked at, one a second: short enough that no clock drifts a millisecond meanwhile."""
+"""Number of probes kept, one a second: so few that no clock drifts a millisecond meanwhile."""
 
 FAR: Final = 1.0
-"""Seconds behind which the database's clock was set back, rather than measured better."""
+"""Seconds. An offset further behind means that the database's clock was set back."""
 
 _DRIFT: Final = 0.005
-"""Seconds that two clocks may drift apart while a probe is kept, generously."""
+"""Seconds that two clocks may drift apart while a probe is kept: a generous bound."""
 
 _SLEW: Final = 0.1
 _SLEW_BACK_FAR: Final = 0.5
@@ -40,22 +40,22 @@ _SLEW_BACK_FAR: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One round trip: monotonic to cluster seconds is `offset` at the least, and `offset + trip`
-    at the most.
+    """A round trip, in seconds. Cluster time minus monotonic time is from `offset` to `offset +
+    trip`.
     """
 
     offset: float
     trip: float
 
     def agrees(self, other: Sample) -> bool:
-        """Whether one true offset (but for drift) explains both."""
+        """Return whether one true offset, apart from drift, explains both samples."""
         lower, upper = sorted((self, other), key=lambda sample: sample.offset)
         return upper.offset - lower.offset <= lower.trip + _DRIFT
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterTime:
-    """The mapping after some probes. `shown` is the offset that was shown at `anchor`."""
+    """The mapping after some probes. `shown`: the offset shown at the monotonic time `anchor`."""
 
     samples: tuple[Sample, ...]
     anchor: float
@@ -63,16 +63,16 @@ class ClusterTime:
 
     @property
     def best(self) -> Sample:
-        """The sample that is followed."""
+        """The sample that the shown time follows."""
         return min(self.samples, key=lambda sample: sample.trip)
 
     @property
     def uncertainty(self) -> float:
-        """How far the offset followed may be behind the database's, in seconds."""
+        """Maximum seconds by which the followed offset may be behind the database's."""
         return self.best.trip
 
     def offset(self, at: float) -> float:
-        """The offset shown at the monotonic instant `at`, not before `anchor`."""
+        """Return the offset shown at the monotonic time `at`, not before `anchor`."""
         elapsed = max(0.0, at - self.anchor)
         behind = self.best.offset - self.shown
         if behind >= 0:
@@ -81,18 +81,18 @@ class ClusterTime:
         return self.shown - min(-behind, rate * elapsed)
 
     def now(self, at: float) -> datetime:
-        """Cluster time (UTC) at the monotonic instant `at`, not before `anchor`."""
+        """Return the cluster time (UTC) at the monotonic time `at`, not before `anchor`."""
         return datetime.fromtimestamp(max(at, self.anchor) + self.offset(at), UTC)
 
     def observe(self, sent: float, received: float, reported: datetime) -> ClusterTime:
-        """The mapping after one more probe, which left at `sent` and was back at `received`."""
+        """Return the mapping after another probe, sent at `sent` and answered at `received`."""
         newest = _sample(sent, received, reported)
         believed = (sample for sample in self.samples if sample.agrees(newest))
         return ClusterTime((*believed, newest)[-KEPT:], received, self.offset(received))
 
 
 def begin(sent: float, received: float, reported: datetime) -> ClusterTime:
-    """The mapping after a first probe."""
+    """Return the mapping after a first probe."""
     sample = _sample(sent, received, reported)
     return ClusterTime((sample,), received, sample.offset)
 

@@ -1,16 +1,16 @@
-"""The values of coordination: what a member reads from etcd and what it asks of it.
+"""The values of coordination: what a member reads from etcd and requests from it.
 
-One idea: a coordination store is a map from keys to entries with one revision that counts its
-changes, and every write is a transaction: compare, then do this, otherwise do that. The values
-here are shared by the port, the adapter over the real etcd and its simulated twin;
-`Compare.holds` is the meaning of a comparison for all of them.
+A coordination store is a map from keys to entries, with one revision that counts its changes. Every
+write is a transaction: compare, then do `then`, otherwise do `otherwise`. The port, the adapter
+over the real etcd and its simulation share these values. `Compare.holds` defines comparisons for
+all of them.
 
 Invariants
-- `Listing.entries` is in ascending order of keys, at most one entry a key.
-- Revisions grow within one cluster id. After a restore they may go back, or the id changes: no
-  one may keep a revision for longer than one listing without looking at `cluster_id`.
-- A key that doesn't exist has revisions, version and lease 0; its value equals nothing and
-  differs from nothing (as in etcd: a comparison of the value of an absent key never holds).
+- `Listing.entries` is in ascending order of keys, with at most one entry a key.
+- Revisions grow within one cluster id. After a restore they may decrease, or the id changes. So a
+  revision may be kept beyond one listing only together with a check of `cluster_id`.
+- A key that doesn't exist has revisions, version and lease 0. Any comparison of its value is false,
+  as in etcd.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Revision = NewType("Revision", int)
 """Count of changes of the whole store. Each write transaction has one."""
 
 LeaseId = NewType("LeaseId", int)
-"""Name of a lease in etcd, a positive 63-bit number; 0 is "no lease"."""
+"""Id of a lease in etcd, a positive 63-bit number; 0 is "no lease"."""
 
 NO_LEASE: Final = LeaseId(0)
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinationEntry:
-    """One key and its current value.
+    """A key and its current value.
 
     `create_revision` identifies this creation of the key: it changes when the key is deleted and
     created again. `mod_revision` is its last write; `version` counts its writes from 1.
@@ -64,13 +64,13 @@ class Listing:
         return len(self.entries)
 
     def get(self, key: str) -> CoordinationEntry | None:
-        """The entry of this key, None if there is none."""
+        """Return the entry of this key; None if the key doesn't exist."""
         at = bisect_left(self.entries, key, key=_key_of)
         found = self.entries[at] if at < len(self.entries) else None
         return found if found is not None and found.key == key else None
 
     def under(self, prefix: str) -> tuple[CoordinationEntry, ...]:
-        """The entries whose key starts with `prefix`, in order."""
+        """Return the entries whose key starts with `prefix`, in order."""
         return tuple(entry for entry in self.entries if entry.key.startswith(prefix))
 
 
@@ -81,9 +81,9 @@ NOTHING_DELETED: Final[Mapping[str, Revision]] = MappingProxyType({})
 class Followed:
     """The state of a followed prefix.
 
-    `deleted`: keys whose deletion the current watch reported, with its revision, and which weren't
-    created again since; kept for at least a minute. A key that is only missing isn't among them:
-    after a restore, keys are missing that weren't deleted.
+    `deleted`: keys whose deletion the current watch reported, with its revision. A key that was
+    created again isn't included. Deletions are kept for at least a minute. A key that is only
+    missing isn't included: after a restore, keys may be missing that weren't deleted.
     """
 
     listing: Listing
@@ -96,14 +96,14 @@ def _key_of(entry: CoordinationEntry) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A lease as granted. `ttl` is in seconds and may exceed the one that was asked."""
+    """A lease as granted. `ttl`: seconds; it may exceed the requested TTL."""
 
     id: LeaseId
     ttl: int
 
 
 class Field(enum.Enum):
-    """What of a key a comparison looks at."""
+    """The field of a key that a comparison uses."""
 
     VERSION = "version"
     CREATE_REVISION = "create_revision"
@@ -131,14 +131,17 @@ _RELATIONS: Final[dict[Relation, Callable[[int | bytes, int | bytes], bool]]] = 
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """One condition of a transaction. Build it by name: `Compare.absent("leader")`."""
+    """A condition of a transaction. Create it by name: `Compare.absent("leader")`."""
 
     key: str
     field: Field
     relation: Relation
     operand: int | bytes
     of_prefix: bool = False
-    """It holds for every key that starts with `key`; of no such key for one that doesn't exist."""
+    """Whether the condition must hold for every key that starts with `key`.
+
+    If there is no such key, the condition is evaluated as for a key that doesn't exist.
+    """
 
     def __post_init__(self) -> None:
         if isinstance(self.operand, bytes) is not (self.field is Field.VALUE):
@@ -156,7 +159,7 @@ class Compare:
 
     @classmethod
     def exists(cls, key: str) -> Compare:
-        """The key exists, in whatever life."""
+        """The key exists, whenever it was created."""
         return cls(key, Field.CREATE_REVISION, Relation.GREATER, 0)
 
     @classmethod
@@ -166,7 +169,7 @@ class Compare:
 
     @classmethod
     def modified_at(cls, key: str, revision: Revision) -> Compare:
-        """The last write of the key is the one at `revision`; 0: the key doesn't exist."""
+        """The last write of the key is the write at `revision`; 0: the key doesn't exist."""
         return cls(key, Field.MOD_REVISION, Relation.EQUAL, revision)
 
     @classmethod
@@ -176,7 +179,7 @@ class Compare:
 
     @classmethod
     def version_is(cls, key: str, version: int) -> Compare:
-        """The key has been written `version` times in its present life; 0: it doesn't exist."""
+        """The key has been written `version` times since it was created; 0: it doesn't exist."""
         return cls(key, Field.VERSION, Relation.EQUAL, version)
 
     @classmethod
@@ -186,11 +189,11 @@ class Compare:
 
     @classmethod
     def held_by(cls, key: str, lease: LeaseId) -> Compare:
-        """The key hangs on this lease (with `NO_LEASE`: on none, or it doesn't exist)."""
+        """The key is on this lease. `NO_LEASE`: the key has no lease, or doesn't exist."""
         return cls(key, Field.LEASE, Relation.EQUAL, lease)
 
     def holds(self, entry: CoordinationEntry | None) -> bool:
-        """Whether the condition holds for the key's present entry (None: the key is absent)."""
+        """Return whether the condition holds for the key's current entry. None: no such key."""
         actual = self._actual(entry)
         return actual is not None and _RELATIONS[self.relation](actual, self.operand)
 
@@ -203,7 +206,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write the key, and hang it on `lease` (`NO_LEASE`: it stays until deleted)."""
+    """Write the key, and attach it to `lease` (`NO_LEASE`: the key stays until deleted)."""
 
     key: str
     value: bytes
@@ -219,7 +222,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class DeletePrefix:
-    """Delete every key that starts with `prefix` (never empty: that would be the whole store)."""
+    """Delete every key that starts with `prefix`. It may not be empty: that is the whole store."""
 
     prefix: str
 
@@ -230,7 +233,7 @@ class DeletePrefix:
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Read the key within the transaction; the answer stands in `TxnResult.read`."""
+    """Read the key within the transaction; the entry is in `TxnResult.read`."""
 
     key: str
 
@@ -240,13 +243,13 @@ Op: TypeAlias = Put | Delete | DeletePrefix | Get
 
 @dataclass(frozen=True, slots=True)
 class TxnResult:
-    """What a transaction did.
+    """The result of a transaction.
 
-    `succeeded`: all comparisons held and `then` was done; else `otherwise` was.
-    `revision`: that of the transaction if it wrote anything, so the create revision of a key it
-    made; else the store's revision at which it read.
+    `succeeded`: all comparisons held, and `then` was done; otherwise `otherwise` was.
+    `revision`: the transaction's own if it wrote anything, so the create revision of a key that it
+    created. Else the revision at which it read.
     `read`: answers of the branch's `Get`s, in their order.
-    `deleted`: how many keys the branch's deletes removed.
+    `deleted`: number of keys that the branch's deletes removed.
     """
 
     succeeded: bool

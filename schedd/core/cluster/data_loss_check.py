@@ -7,13 +7,13 @@
         at most `TOLERATED` (the tail of a failover)     → continue, and report it
         more, or another server that has less            → recovery: the operator decides
 
-In this order, etcd never has a mark that the database didn't have. The timeline alone isn't enough:
-each failover raises it, and a restored base backup keeps it.
+Because of this order, etcd never has a mark that the database didn't have. The timeline alone isn't
+enough: each failover raises it, and a restored base backup keeps it.
 
 Invariants
-- Marks of one database grow: by its clock; by a microsecond if the clock doesn't advance; by half
-  of the time between two if the clock went far back. So the clock catches up with the marks, and a
-  loss in the meantime isn't reported as zero seconds.
+- Marks of one database grow by its clock. If the clock doesn't advance, they grow by a microsecond.
+  If the clock went far back, they grow by half of the time between two marks. So the clock catches
+  up with the marks, and a loss in the meantime isn't reported as zero seconds.
 - `Lineage` compares a reading with the state known before it was taken, so a lesser mark is a loss.
 """
 
@@ -30,36 +30,36 @@ from schedd.core.ids import Timeline
 from schedkit.records import dataclass
 
 KEY: Final = "mark"
-"""In etcd, without a lease."""
+"""The key in etcd, without a lease."""
 
 MOST_SYSTEM: Final = (1 << 64) - 1
-"""PostgreSQL's own identifiers have 64 bits."""
+"""Maximum of PostgreSQL's system identifier: 64 bits."""
 
 EVERY: Final = 5.0
 """Seconds between two marks."""
 
 TOLERATED: Final = timedelta(seconds=30)
-"""What an asynchronous fail-over may lose without a person being asked."""
+"""Maximum loss of an asynchronous failover that is accepted without an operator."""
 
 DOUBT: Final = timedelta(seconds=30)
-"""The least of `doubt`."""
+"""Minimum of `doubt`."""
 
 
 def doubt(ttl: float) -> timedelta:
-    """After the newest remembered mark, how long the lost database may have gone on.
+    """Return how long after the newest mark in etcd the lost database may have been in use.
 
-    `ttl`: seconds of a member's lease. A leader's successor makes the next mark within F, and
-    without etcd no owner acts for longer than that.
+    `ttl`: seconds of a member's lease. The next leader makes its first mark within F of a failure.
+    Without etcd, no owner acts for longer than F.
     """
     return max(DOUBT, timedelta(seconds=EVERY + 2 * ttl + 10))
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A database at one moment. `at`: its newest mark, UTC; None: none was ever made in it.
+    """A database at one moment. `at`: its newest mark, UTC; None: it never had a mark.
 
-    `database`: the name that it gave itself (`cluster.cluster_id`); `system`: PostgreSQL's
-    identifier of the server's files, which a copy of them keeps and a dump doesn't.
+    `database`: the database's own name (`cluster.cluster_id`). `system`: PostgreSQL's identifier of
+    the server's files. A copy of the files keeps this identifier, a dump doesn't.
     """
 
     at: datetime | None
@@ -72,35 +72,36 @@ class Mark:
 class DataLoss:
     """The loss of a database: from its own newest mark to the newest mark in etcd.
 
-    `since` None: it has no mark. `tolerated`: the cluster continues automatically.
+    `since` None: the database has no mark. `tolerated`: the cluster continues automatically.
     """
 
     since: datetime | None
     until: datetime
     tolerated: bool = False
     moved: bool = False
-    """It is on another server than the remembered mark's."""
+    """Whether the database is on another server than the mark in etcd."""
 
     @property
     def seconds(self) -> float | None:
-        """How much that is, within the 5 s between two marks; None: unknown."""
+        """The length of the loss in seconds, exact to the 5 s between two marks; None: unknown."""
         return None if self.since is None else (self.until - self.since).total_seconds()
 
     def doubtful_until(self, ttl: float) -> datetime:
-        """Until when something may have happened that the database knows nothing of. `ttl`: seconds
-        of a member's lease.
+        """Return the end of the time in which the lost database may have been in use.
+
+        `ttl`: seconds of a member's lease.
         """
         return self.until + doubt(ttl)
 
 
 def gap(remembered: Mark | None, found: Mark) -> DataLoss | None:
-    """What `found` lost of what is `remembered`; None: nothing, or nothing to compare with."""
+    """Return the loss of `found` against `remembered`; None: no loss, or nothing to compare."""
     if remembered is None or remembered.at is None:
         return None
     moved = remembered.system != found.system
     if found.at is None:
-        # A new database, which never had a leader, lost nothing. A restored one that is older than
-        # its first mark did.
+        # A new database that never had a leader lost nothing. A restored database that is older
+        # than its first mark did.
         fresh = remembered.database != found.database
         return None if fresh else DataLoss(None, remembered.at, moved=moved)
     lost = remembered.at - found.at
@@ -111,7 +112,7 @@ def gap(remembered: Mark | None, found: Mark) -> DataLoss | None:
 
 
 def encode(mark: Mark) -> bytes:
-    """The mark as the bytes of its key."""
+    """Return the mark as the value of its key."""
     value = {
         "at": None if mark.at is None else mark.at.astimezone(UTC).isoformat(),
         "database": mark.database,
@@ -122,10 +123,10 @@ def encode(mark: Mark) -> bytes:
 
 
 def decode(value: bytes) -> Mark:
-    """The mark that the bytes hold; fields it doesn't know are left alone.
+    """Return the mark of a value; unknown fields are ignored.
 
     Raises:
-        Unreadable: they hold none.
+        InvalidValue: the value isn't a valid mark.
     """
     return etcd_values.read(KEY, value, "mark", _decoded)
 
@@ -147,8 +148,8 @@ def _decoded(value: bytes) -> Mark:
 class Lineage:
     """The marks that one process has seen in its database, and whether the database still has them.
 
-    `known` is the newest one. Once `broken` says why the database isn't the same any more, the
-    process doesn't use it until `follow`: when no task of the tenure is running.
+    `known`: the newest mark. `broken`: why the database isn't the same any more. The process then
+    doesn't use the database until `follow`, which is called when no task of the tenure is running.
     """
 
     def __init__(self) -> None:
@@ -157,10 +158,10 @@ class Lineage:
         self.expected = ""
         """Id of the cluster that the etcd prefix belongs to; empty: any database is used."""
         self.foreign = ""
-        """Why the database that was seen last is another cluster's; empty: it isn't."""
+        """Why the database that was seen last belongs to another cluster; empty: it doesn't."""
 
     def seen(self, found: Mark, known: Mark | None) -> None:
-        """Take in a look at the database; `known`: what was known before it was taken."""
+        """Record a reading of the database. `known`: the newest mark before the reading."""
         if self.expected in ("", found.database):
             self.foreign = ""
         elif not self.broken:
@@ -174,18 +175,18 @@ class Lineage:
             return
         broken = _broken(known, found)
         if broken:
-            self.broken = broken  # never taken back by a look that another thread took before
+            self.broken = broken  # never reset by an earlier reading from another thread
         elif self.known is None or _newer(found, self.known):
             self.known = found
 
     def follow(self) -> None:
-        """Take the database as it is from here on."""
+        """Accept the database as it is from now on."""
         self.known = None
         self.broken = ""
 
 
 def _broken(known: Mark, found: Mark) -> str:
-    """Why `found` isn't `known` going on; empty: it is."""
+    """Return why `found` doesn't continue `known`; empty: it does."""
     if found.database != known.database:
         return f"the database is another one: {found.database}, not {known.database}"
     if found.system != known.system:

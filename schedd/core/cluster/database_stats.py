@@ -1,8 +1,9 @@
 """Statistics that the leader reads from the database at intervals, for metrics. Pure.
 
-PostgreSQL hides the times of other roles' transactions from a role without `pg_read_all_stats`, but
-shows the oldest id of a transaction that still writes. If the same id is seen again, the time
-between is the least for which it has been open: this finds a forgotten one without privileges.
+A role without `pg_read_all_stats` can't see the times of other roles' transactions. It does see the
+oldest id of a transaction that still writes. If two readings have the same id, that transaction has
+been open for at least the time between them. So a forgotten transaction is found without
+privileges.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from schedkit.records import dataclass
 
 LOOK_EVERY: Final = timedelta(seconds=30)
 MOST_LETTERS: Final = 10_000
-"""Dead letters that are counted."""
+"""Maximum number of dead letters that are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseLook:
-    """One reading. `now`: of the database. `oldest`: age of the oldest transaction whose times are
-    visible. `oldest_id`: of the oldest one that writes; if none does, the next id. `holds`: later
-    transactions have ended, so the oldest id is in use.
+    """A reading of the database. `now`: the database's clock.
+
+    `oldest`: age of the oldest transaction whose times are visible. `oldest_id`: id of the oldest
+    transaction that writes; the next id if none does. `holds`: later transactions have ended, so
+    the oldest id is in use.
     """
 
     now: datetime
@@ -40,14 +43,14 @@ class DatabaseVitals:
 
 
 class StatsWatch:
-    """What follows from look after look."""
+    """The statistics that follow from consecutive readings."""
 
     def __init__(self) -> None:
         self._seen: tuple[int, datetime] | None = None
-        """The oldest id, and since when it is in use, to within one reading."""
+        """The oldest id, and since when it has been in use, exact to one reading."""
 
     def saw(self, look: DatabaseLook) -> DatabaseVitals:
-        """Take the next reading; return the statistics."""
+        """Add a reading; return the statistics."""
         if self._seen is None or self._seen[0] != look.oldest_id or not look.holds:
             self._seen = look.oldest_id, look.now
         return DatabaseVitals(max(look.oldest, look.now - self._seen[1]), look.dead_letters)

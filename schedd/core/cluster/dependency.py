@@ -1,4 +1,4 @@
-"""Why PostgreSQL or etcd doesn't serve a member: the cause, since when, and the remedy."""
+"""Failures of PostgreSQL or etcd as a member sees them: cause, start time and remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Dependency(StrEnum):
-    """What every member depends on."""
+    """A service that every member depends on."""
 
     POSTGRESQL = "postgresql"
     ETCD = "etcd"
@@ -16,7 +16,10 @@ class Dependency(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DependencyFailure:
-    """`reason` is a snake_case word for metrics; `since` is in UTC, by the member's wall clock."""
+    """A failure of one dependency.
+
+    `reason`: a snake_case word for metrics. `since`: UTC, by the member's wall clock.
+    """
 
     dependency: Dependency
     reason: str

@@ -1,7 +1,7 @@
-"""Read the values of etcd keys. Anybody with access to etcd can write any bytes there.
+"""Decode the values of etcd keys. Anybody with access to etcd can write any bytes there.
 
-Invariant: a decoder returns a value within its bounds or raises Unreadable. Its caller then takes
-the key as absent, and names it.
+Invariant: a decoder returns a value within its bounds or raises InvalidValue. Its caller then
+treats the key as absent, and logs it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from uuid import UUID
 T = TypeVar("T")
 
 LARGEST: Final = 256 * 1024
-"""Bytes of a value that is read. A map of 256 shards over 256 members has 16 KiB."""
+"""Maximum bytes of a value. A map of 256 shards over 256 members has 16 KiB."""
 LONGEST: Final = 1024
-"""Characters of a text."""
+"""Maximum characters of a text."""
 _NAMED: Final = 20
-"""Keys that a list names."""
+"""Maximum number of keys that a message lists."""
 
 
 class InvalidValue(ValueError):
@@ -26,10 +26,10 @@ class InvalidValue(ValueError):
 
 
 def read(key: str, value: bytes, what: str, decode: Callable[[bytes], T]) -> T:
-    """Return what `decode` makes of the value.
+    """Decode the value.
 
     Raises:
-        Unreadable: it isn't a valid `what`.
+        InvalidValue: it isn't a valid `what`.
     """
     try:
         if len(value) > LARGEST:
@@ -50,7 +50,7 @@ def read(key: str, value: bytes, what: str, decode: Callable[[bytes], T]) -> T:
 
 
 def parsed(value: bytes) -> Mapping[str, object]:
-    """Return the JSON object that the bytes hold."""
+    """Return the JSON object of a value."""
     found = json.loads(value)
     if not isinstance(found, dict):
         raise TypeError(f"{type(found).__name__} instead of an object")
@@ -65,32 +65,31 @@ def text(value: object) -> str:
 
 
 def number(value: object, low: int, high: int) -> int:
-    """Return a whole number within these bounds, both included."""
+    """Return a whole number from `low` to `high`, both included."""
     if not isinstance(value, int) or not low <= value <= high:
         raise ValueError(f"{value!r:.60} isn't a whole number from {low} to {high}")
     return value
 
 
 def flag(value: object) -> bool:
-    """Return true or false."""
     if not isinstance(value, bool):
         raise TypeError(f"{value!r:.60} isn't true or false")
     return value
 
 
 def uuid(value: object) -> UUID:
-    """Return the id that a text names."""
+    """Return the UUID of a text."""
     return UUID(text(value))
 
 
 def shown(key: str) -> str:
-    """Return a key as people may read it: of one line, without bytes that aren't UTF-8."""
+    """Return a key for messages: one line, without bytes that aren't UTF-8."""
     readable = key.encode(errors="surrogateescape").decode(errors="backslashreplace")
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in readable)[:LONGEST]
 
 
 def named(keys: Iterable[str]) -> str:
-    """Return the keys as a list for people; of many, the first."""
+    """Return the first keys as a list for messages."""
     all_ = [shown(key) for key in keys]
     more = f" and {len(all_) - _NAMED} more" if len(all_) > _NAMED else ""
     return ", ".join(all_[:_NAMED]) + more

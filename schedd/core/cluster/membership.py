@@ -1,18 +1,18 @@
-"""What stands in etcd, and the one frozen value that members reason on. Pure.
+"""The keys in etcd, and the frozen value on which members decide. Pure.
 
     leader                          the tenure that leads              lease: that member's
-    members/<name>                  who and where, as JSON             lease: that member's
-    workers/<id>/<incarnation>      (value: the worker's own affair)   lease: that worker's
+    members/<name>                  identity and addresses, as JSON    lease: that member's
+    workers/<id>/<incarnation>      (value: used by `worker_leases`)   lease: that worker's
     map                             `shard_map`                        no lease
     cluster                         `prefix_owner`                     no lease
-    heir                            who is to lead next, as JSON       lease: that member's
+    heir                            the requested leader, as JSON      lease: that member's
 
-Each reading of these keys becomes one `ClusterView`; loops decide on a view and on nothing else,
-so that no decision is made on half of one state and half of another.
+Each reading of these keys becomes one `ClusterView`. Loops decide only on a view, so no decision
+mixes two states.
 
 Invariants
-- The map of a view is never of a lower term than that of the view before it.
-- A key that can't be read counts as absent and is named in `unreadable`: one stray key under our
+- The map of a view never has a lower term than the map of the view before it.
+- A key that can't be read counts as absent and is named in `unreadable`. One invalid key under our
   prefix must not stop a cluster.
 """
 
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A member as it stands under `members/` in etcd.
+    """A member as its key under `members/` in etcd shows it.
 
     `database`: whether it reaches PostgreSQL. `attached`: whether a worker is attached to it.
     """
@@ -71,7 +71,7 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class Heir:
-    """The request that this tenure becomes the next leader, made in `term`; void in another."""
+    """A request that this tenure becomes the next leader. It is valid only in `term`."""
 
     tenure: TenureId
     term: Term
@@ -79,7 +79,7 @@ class Heir:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """One reading of the cluster: who is there, who leads, who should own what."""
+    """A reading of the cluster: the members, the leader and the shard map."""
 
     members: tuple[MemberView, ...]
     leader: TenureId | None
@@ -90,7 +90,7 @@ class ClusterView:
     timeline: Timeline = NO_TIMELINE
     unreadable: tuple[str, ...] = ()
     cluster_id: int = 0
-    """Of the etcd it was read from."""
+    """Id of the etcd cluster that the view was read from."""
     heir: Heir | None = None
     owner: PrefixOwner | None = None
     """The cluster that the prefix belongs to; None: no member claimed it."""
@@ -98,11 +98,11 @@ class ClusterView:
     """Workers' keys whose deletion was watched, with its revision (`coordination.Followed`)."""
 
     def member(self, tenure: TenureId | None) -> MemberView | None:
-        """The live member of this tenure."""
+        """Return the live member of this tenure; None: there is none."""
         return next((member for member in self.members if member.tenure == tenure), None)
 
     def restored_since(self, known: ClusterView) -> bool:
-        """Whether etcd was restored from a backup between that earlier view and this one."""
+        """Return whether etcd was restored from a backup between the view `known` and this one."""
         another = known.cluster_id not in (0, self.cluster_id)
         return another or self.revision < known.revision
 
@@ -116,17 +116,17 @@ EMPTY_VIEW: Final = ClusterView((), None, Term(0), {}, frozenset(), 0)
 
 
 def member_key(name: str) -> str:
-    """The key under which a member of this name registers."""
+    """Return the key under which a member of this name registers."""
     return MEMBERS + name
 
 
 def worker_key(worker: str, incarnation: IncarnationId) -> str:
-    """The key that stands while this incarnation of a worker lives."""
+    """Return the key of a worker's incarnation, which exists while the incarnation's lease does."""
     return f"{WORKERS}{worker}/{incarnation}"
 
 
 def encode_member(member: MemberView) -> bytes:
-    """The value of a member's key. Its name is in the key."""
+    """Return the value of a member's key. The name is in the key."""
     value = {
         "tenure": str(member.tenure),
         "grpc": member.grpc,
@@ -142,10 +142,10 @@ def encode_member(member: MemberView) -> bytes:
 
 
 def decode_member(entry: CoordinationEntry) -> MemberView:
-    """The member that registered under this key; fields it doesn't know are left alone.
+    """Return the member that registered under this key; unknown fields are ignored.
 
     Raises:
-        Unreadable: the value is none of ours.
+        InvalidValue: the value isn't a valid member.
     """
     name = entry.key.removeprefix(MEMBERS)
 
@@ -170,15 +170,15 @@ def decode_member(entry: CoordinationEntry) -> MemberView:
 
 
 def encode_leader(tenure: TenureId) -> bytes:
-    """The value of the election key."""
+    """Return the value of the election key."""
     return str(tenure).encode()
 
 
 def decode_leader(entry: CoordinationEntry) -> TenureId:
-    """The tenure that holds the election key.
+    """Return the tenure that holds the election key.
 
     Raises:
-        Unreadable: the value names none.
+        InvalidValue: the value isn't a tenure.
     """
     return etcd_values.read(
         entry.key, entry.value, "leader", lambda value: TenureId(uuid(value.decode()))
@@ -186,7 +186,7 @@ def decode_leader(entry: CoordinationEntry) -> TenureId:
 
 
 def encode_heir(heir: Heir) -> bytes:
-    """The value of the heir's key."""
+    """Return the value of the heir's key."""
     value = {"tenure": str(heir.tenure), "term": heir.term}
     return json.dumps(value, separators=(",", ":")).encode()
 
@@ -195,7 +195,7 @@ def decode_heir(entry: CoordinationEntry) -> Heir:
     """Return the request that the key holds.
 
     Raises:
-        Unreadable: it holds none.
+        InvalidValue: the value isn't a valid request.
     """
     return etcd_values.read(entry.key, entry.value, "heir", _heir)
 
@@ -206,7 +206,7 @@ def _heir(value: bytes) -> Heir:
 
 
 def members_of(entries: Iterable[CoordinationEntry]) -> tuple[MemberView, ...]:
-    """The members registered under these keys, by name; unreadable ones are left out."""
+    """Return the members registered under these keys, by name; unreadable ones are left out."""
     return tuple(_Reader().all(decode_member, entries))
 
 
@@ -215,8 +215,9 @@ def view_of(
     known: ClusterView = EMPTY_VIEW,
     deleted: Mapping[str, Revision] = NOTHING_DELETED,
 ) -> ClusterView:
-    """The cluster as of this listing of everything, after the view `known`. `deleted`: keys whose
-    deletion was watched.
+    """Return the cluster as of this listing of all keys, after the view `known`.
+
+    `deleted`: keys whose deletion was watched.
     """
     reader = _Reader()
     heir = reader.one(decode_heir, listing.get(HEIR))
@@ -249,10 +250,10 @@ def _decode_map(entry: CoordinationEntry) -> ShardMap:
 
 
 def incarnation_of(key: str) -> IncarnationId:
-    """The incarnation whose key this is.
+    """Return the incarnation of a worker's key.
 
     Raises:
-        Unreadable: it names none.
+        InvalidValue: the key names no incarnation.
     """
     try:
         return IncarnationId(UUID(key.rpartition("/")[2]))
@@ -274,7 +275,7 @@ def _departed(deleted: Mapping[str, Revision]) -> dict[IncarnationId, Revision]:
 
 
 class _Reader:
-    """Decodes entries and remembers the keys of those it couldn't."""
+    """A decoder of entries that collects the keys of unreadable ones."""
 
     def __init__(self) -> None:
         self.unreadable: list[str] = []

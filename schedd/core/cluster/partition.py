@@ -1,17 +1,17 @@
-"""Which shard a job is in, and which member should own a shard. Pure, and the same everywhere.
+"""The shard of each job, and the member that should own each shard. Pure, the same everywhere.
 
     job ──hash of its id, or of its pool──→ shard ──weighted rendezvous──→ member
 
-Rendezvous hashing: each member draws a number for each shard, a hash of both names, and the
-highest draw owns it. A member that joins takes only what it now wins; one that leaves gives away
-only what it had; nothing else moves. Weights bend the draws: the share of a member is its weight
-over the sum of all (Highest Random Weight, Thaler and Ravishankar 1998; the logarithm that makes
-weights exact is from Schindelhauer and Schomaker 2005).
+Rendezvous hashing: for each shard, each member has a score, a hash of both names. The highest score
+owns the shard. A member that joins takes only the shards that it now wins. A member that leaves
+gives up only its own; no other shard moves. A member's share is its weight over the sum of all
+weights (Highest Random Weight, Thaler and Ravishankar 1998). The logarithm that makes weights exact
+is from Schindelhauer and Schomaker 2005.
 
 Invariants
-- The hashes are part of the stored data (`timers.shard`): changing one means moving every job.
-- Members are known by name here, not by tenure: one that comes back gets its own shards again.
-- Weight 0 owns nothing.
+- The hashes are part of the stored data (`timers.shard`): a change of a hash moves every job.
+- Members are identified by name, not by tenure: a member that returns gets its own shards again.
+- A member of weight 0 owns nothing.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ ALL_SHARDS: Final[tuple[ShardId, ...]] = tuple(map(ShardId, range(SHARDS)))
 
 
 def shard_of(job: JobId) -> ShardId:
-    """The shard of a job that is in no pool."""
+    """Return the shard of a job without a pool."""
     return ShardId(_number(b"job", job.bytes) % SHARDS)
 
 
 def shard_of_pool(namespace: str, pool: str) -> ShardId:
-    """The shard of every job of this pool: its limit is counted by one owner."""
+    """Return the shard of every job of this pool, whose limit one owner counts."""
     return ShardId(_number(b"pool", namespace.encode(), pool.encode()) % SHARDS)
 
 
 def shard_of_job(job: JobId, namespace: str, pool: str) -> ShardId:
-    """The shard of a job, in this pool if that isn't empty."""
+    """Return the shard of a job; `pool` is empty if the job has none."""
     return shard_of_pool(namespace, pool) if pool else shard_of(job)
 
 
 def owner_of(shard: ShardId, weights: Mapping[str, int]) -> str | None:
-    """The name of the member that should own the shard; None if no weight is above 0."""
+    """Return the name of the member that should own the shard; None if no weight is above 0."""
     able = ((_score(shard, name, weight), name) for name, weight in weights.items() if weight > 0)
     return max(able, default=(0.0, None))[1]
 
 
 def owners(weights: Mapping[str, int]) -> Mapping[ShardId, str]:
-    """Every shard's owner; empty if no weight is above 0."""
+    """Return the owner of each shard; empty if no weight is above 0."""
     return _owners(tuple(sorted(weights.items())))
 
 
-@lru_cache(maxsize=8)  # a leader asks the same each second
+@lru_cache(maxsize=8)  # the leader calls this each second with the same weights
 def _owners(weights: tuple[tuple[str, int], ...]) -> Mapping[ShardId, str]:
     known = dict(weights)
     found = ((shard, owner_of(shard, known)) for shard in ALL_SHARDS)
@@ -61,13 +61,13 @@ def _owners(weights: tuple[tuple[str, int], ...]) -> Mapping[ShardId, str]:
 
 
 def _score(shard: ShardId, name: str, weight: int) -> float:
-    """The member's draw for the shard: above 0, exponentially distributed by weight."""
+    """Return the member's score for the shard: above 0, exponentially distributed by weight."""
     uniform = (_number(b"owner", name.encode(), b"%d" % shard) + 0.5) / 2**64
     return -weight / math.log(uniform) if uniform < 1 else math.inf
 
 
 def _number(kind: bytes, *parts: bytes) -> int:
-    """64 bits that depend on every part and on where one part ends and the next begins."""
+    """Return 64 bits that depend on every part, and on the borders between the parts."""
     digest = blake2b(digest_size=8, person=kind)
     for part in parts:
         digest.update(b"%d:" % len(part))

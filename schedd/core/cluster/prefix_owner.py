@@ -1,9 +1,9 @@
-"""Which cluster an etcd prefix belongs to: the value of one key under it. Pure.
+"""The cluster that an etcd prefix belongs to: the value of one key under it. Pure.
 
     cluster    {"cluster_id": …, "database": …, "prefix_id": …}      no lease
 
-The cluster's id is its database's own. Members create the key if it is absent and refuse a prefix
-that belongs to another cluster. `prefix_id` tells two prefixes apart that use one database.
+The cluster's id is its database's own. Members create the key if it is absent, and reject a prefix
+that belongs to another cluster. `prefix_id` distinguishes two prefixes that use one database.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CLUSTER: Final = "cluster"
 
 @dataclass(frozen=True, slots=True)
 class PrefixOwner:
-    """The cluster that a prefix belongs to. `database`: where it is, for people; no password."""
+    """The cluster that a prefix belongs to. `database`: its address without a password."""
 
     cluster_id: str
     database: str
@@ -40,10 +40,10 @@ def encode(owner: PrefixOwner) -> bytes:
 
 
 def decode(entry: CoordinationEntry) -> PrefixOwner:
-    """Return the owner that the key names; unknown fields are ignored.
+    """Return the owner of the key's value; unknown fields are ignored.
 
     Raises:
-        Unreadable: the value isn't valid.
+        InvalidValue: the value isn't a valid owner.
     """
     return etcd_values.read(entry.key, entry.value, "owner of a prefix", _decoded)
 

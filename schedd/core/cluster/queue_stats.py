@@ -1,7 +1,8 @@
 """Statistics of queues and pools that an owner reads at intervals, for metrics. Pure.
 
-The capacity of a pool is the capacity for its most demanding job: the slots of workers that can run
-that job, of the jobs that were examined. A pool without jobs has the capacity of all workers.
+The capacity of a pool is its capacity for its most demanding job: the slots of workers that can run
+that job. Only some jobs of the pool are examined. A pool without jobs has the capacity of all
+workers.
 """
 
 from __future__ import annotations
@@ -17,29 +18,31 @@ from schedd.core.runs.pools import PoolKey
 from schedkit.records import dataclass
 
 LATE: Final = timedelta(seconds=2)
-"""By which a timer may be due without being behind."""
+"""How long a timer may be due without counting as behind."""
 MOST: Final = 10_000
-"""Timers that are counted."""
+"""Maximum number of timers that are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """So many timers should have fired, and for so long the first of them has been due."""
+    """The number of timers that should have fired, and how long the first of them has been due."""
 
     timers: int = 0
     since: timedelta = timedelta(0)
 
 
 def behind(due: Iterable[datetime], now: datetime) -> Behind:
-    """Of timers that are due then. Those that are due just now aren't behind."""
+    """Count the due timers that are behind. Timers that became due within `LATE` aren't."""
     late = [at for at in due if at < now - LATE]
     return Behind(min(len(late), MOST), now - min(late)) if late else Behind()
 
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """What the rows of some shards say. `pools`: with some of their jobs each. `overdue`: timers
-    that should have fired, `behind`: since when the first. `backfill`: instants left.
+    """Counts from the rows of some shards. `pools`: with some of their jobs each.
+
+    `overdue`: timers that should have fired. `behind`: how long the first has been due. `backfill`:
+    scheduled times that remain.
     """
 
     pools: dict[PoolKey, tuple[JobId, ...]]
@@ -50,7 +53,7 @@ class Stock:
 
 @dataclass(frozen=True, slots=True)
 class PoolSurvey:
-    """A pool, as its owner sees it. `limit`: None: it has none."""
+    """A pool, as its owner sees it. `limit` None: no limit."""
 
     key: PoolKey
     slots: int
@@ -61,7 +64,7 @@ class PoolSurvey:
 
 
 def capacity(workers: Sequence[Incarnation], needs: Iterable[Need]) -> int:
-    """Slots of those that can do the hardest of these."""
+    """Return the slots of the workers that can run the most demanding of these jobs."""
     distinct: Collection[Need] = set(needs)
     if not distinct:
         return sum(worker.slots for worker in workers)

@@ -1,11 +1,9 @@
-"""What may speak against a member's serving, in a word each."""
+"""Reasons why a member isn't ready to serve, one word each."""
 
 from enum import StrEnum
 
 
 class Unready(StrEnum):
-    """A reason not to be ready."""
-
     LEAVING = "leaving"
     TWIN = "twin"
     ANOTHER_CLUSTER = "another_cluster"

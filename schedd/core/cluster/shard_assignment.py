@@ -22,5 +22,5 @@ def assign(members: Collection[MemberView]) -> Mapping[ShardId, TenureId]:
 
 
 def _prefer(members: list[MemberView], good: Callable[[MemberView], bool]) -> list[MemberView]:
-    """Those that are good, or all if none is."""
+    """Return the members that are `good`, or all members if none is."""
     return [member for member in members if good(member)] or members

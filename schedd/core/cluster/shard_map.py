@@ -3,8 +3,8 @@
     {"term": 7, "timeline": 1, "owners": {"<tenure>": [0, 3, 8, …], …}}
 
 Invariants
-- The map has the term of the leader that wrote it; members ignore a map of a lower term (`newer`).
-  It is only advice: the row of a shard decides who owns it.
+- The map has the term of the leader that wrote it. Members ignore a map of a lower term (`newer`).
+- The map is only advice: the row of a shard decides which tenure owns it.
 - Equal maps have equal encodings, so an unchanged map needs no write.
 """
 
@@ -21,19 +21,19 @@ from schedd.core.ids import SHARDS, ShardId, TenureId, Term, Timeline
 from schedkit.records import dataclass
 
 NO_TIMELINE: Final = Timeline(0)
-"""Less than every timeline of a database."""
+"""A timeline lower than every timeline of a database."""
 MOST_TERM: Final = 1 << 53
-"""Terms of real leaders are far below: they count seconds since 2024, or elections."""
+"""Maximum term. Real terms are far below: they count seconds since 2024, or elections."""
 MOST_TIMELINE: Final = (1 << 32) - 1
-"""PostgreSQL's own."""
+"""Maximum timeline of PostgreSQL."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardMap:
     """The assigned owner of each shard. Missing shards have no owner.
 
-    `timeline`: the database's, as the leader saw it. A member that sees a lower one is connected to
-    a server that was replaced.
+    `timeline`: the database's, as the leader saw it. A member that sees a lower timeline is
+    connected to a server that was replaced.
     """
 
     term: Term
@@ -41,7 +41,7 @@ class ShardMap:
     timeline: Timeline = NO_TIMELINE
 
     def of(self, tenure: TenureId | None) -> frozenset[ShardId]:
-        """The shards that this tenure is to own."""
+        """Return the shards that are assigned to this tenure."""
         return frozenset(shard for shard, owner in self.assigned.items() if owner == tenure)
 
 
@@ -49,12 +49,12 @@ NO_MAP: Final = ShardMap(Term(0))
 
 
 def newer(known: ShardMap, seen: ShardMap) -> ShardMap:
-    """The map to follow after `known` when `seen` stands in etcd."""
+    """Return the map to follow: `seen` in etcd, unless its term is lower than `known`'s."""
     return known if seen.term < known.term else seen
 
 
 def encode(shard_map: ShardMap) -> bytes:
-    """The map as the bytes of its key."""
+    """Return the map as the value of its key."""
     owners: dict[str, list[ShardId]] = {}
     for shard, tenure in sorted(shard_map.assigned.items()):
         owners.setdefault(str(tenure), []).append(shard)
@@ -63,10 +63,10 @@ def encode(shard_map: ShardMap) -> bytes:
 
 
 def decode(value: bytes) -> ShardMap:
-    """The map that the bytes hold; fields it doesn't know are left alone.
+    """Return the map of a value; unknown fields are ignored.
 
     Raises:
-        Unreadable: they hold none.
+        InvalidValue: the value isn't a valid map.
     """
     return etcd_values.read("map", value, "shard map", _decoded)
 

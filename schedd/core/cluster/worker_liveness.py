@@ -1,22 +1,22 @@
 """Decide whether a worker whose key isn't in etcd is lost. Pure.
 
-A key may be missing without a deletion: etcd was restored from an older snapshot, and the worker's
-next heartbeat creates the key again. Neither revisions nor cluster ids show this reliably: a member
-may have just started, or the revisions may have grown past those it saw.
+A key may be missing without a deletion: after a restore of etcd from an older snapshot, the
+worker's next heartbeat creates the key again. Neither revisions nor cluster ids show this reliably:
+a member may have just started, or the revisions may have grown past those it saw.
 
     deletion reported by the watch ───────────────────────────────────→ lost, at once
     missing from a list ──from every list for one worker TTL, no two of
                           them more than TTL / 3 apart────────────────→ lost
                        └─in a list again, or no list was read─────────→ from the beginning
 
-A running worker creates its key again within TTL / 2, and then one of those lists has it.
+A running worker creates its key again within TTL / 2, so one of those lists has it.
 
 Invariants
 - A worker in the list is never lost.
 - A deletion counts only in the history of the list that is judged: same cluster, not after its
   revision, and later than every list that still had the key.
-- Spans are measured conservatively: absence from the answer of the first list to the sending of the
-  last; gaps from the sending of one list to the answer of the next.
+- Time spans are measured conservatively. Absence counts from the answer of the first list to the
+  sending of the last. Gaps count from the sending of one list to the answer of the next.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LivenessLook:
-    """One linearizable list of the workers' keys. Instants: seconds of CLOCK_BOOTTIME."""
+    """A linearizable list of the workers' keys. `sent`, `answered`: seconds of CLOCK_BOOTTIME."""
 
     live: frozenset[IncarnationId]
     cluster_id: int
@@ -42,7 +42,7 @@ class LivenessLook:
 
 @dataclass(frozen=True, slots=True)
 class Departures:
-    """Deletions that one unbroken watch has shown, and its etcd's cluster id."""
+    """Deletions that one unbroken watch has reported, and the cluster id of its etcd."""
 
     cluster_id: int
     departed: Mapping[IncarnationId, Revision]
@@ -50,21 +50,25 @@ class Departures:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLiveness:
-    """Who has a key, and who of those named is gone. Who is named and in neither is missing."""
+    """The workers with a key, and the lost ones of the queried workers.
+
+    A queried worker in neither set is missing.
+    """
 
     live: frozenset[IncarnationId]
     gone: frozenset[IncarnationId]
 
 
 class Absence:
-    """What one member knows of keys that aren't there. `ttl`: the workers', in seconds."""
+    """The missing workers' keys, as one member knows them. `ttl`: the workers' TTL, in seconds."""
 
     def __init__(self, ttl: float) -> None:
         self._ttl = ttl
         self._since: dict[IncarnationId, float] = {}
         self._stood: dict[tuple[int, IncarnationId], Revision] = {}
-        """Revision of the last list of a cluster that had the key. Lists that are made at the same
-        time may be judged in any order.
+        """Revision of the last list of a cluster that had the key.
+
+        Lists that were read at the same time may be judged in any order.
         """
         self._looked_at = -math.inf
 
@@ -80,9 +84,9 @@ class Absence:
     def judge(
         self, named: Collection[IncarnationId], look: LivenessLook, watched: Departures
     ) -> WorkerLiveness:
-        """What another list says about those named."""
+        """Judge the workers in `named` by another list."""
         if look.answered - self._looked_at > self._ttl / 3:
-            self._since.clear()  # they may have been there in between
+            self._since.clear()  # keys may have existed in between
         self._looked_at = look.sent
         absent = frozenset(named) - look.live
         self._since = {one: self._since.get(one, look.answered) for one in absent}
@@ -95,7 +99,7 @@ class Absence:
         return WorkerLiveness(look.live, gone)
 
     def _remember(self, look: LivenessLook, watched: Departures) -> None:
-        """Remember the list's keys: a list may show a new key before the watch reports it."""
+        """Remember the keys of the list: a list may show a new key before the watch reports it."""
         for one in look.live:
             of = look.cluster_id, one
             self._stood[of] = max(look.revision, self._stood.get(of, look.revision))
