@@ -1,15 +1,15 @@
-"""When a job is due: cron expressions, an interval, one time, or only by triggers.
+"""The times of a job: cron expressions, an interval, one time, or only triggers.
 
-A schedule gives *nominal* instants, a set fixed for ever; bounds cut it, and jitter adds to each
-nominal instant a delay that is hashed from the job and the instant. So any member computes the
-same `Occurrence` from the same definition, and nothing needs to be remembered between two of them.
+A schedule defines a set of scheduled times (`nominal`) that never changes. Bounds cut the set.
+Jitter adds a delay to each scheduled time, hashed from the job and that time. So every member
+computes the same `Occurrence` from the same definition, without state between two of them.
 
-Invariants (instants are aware datetimes in UTC)
-- `next_after(x)` depends on `x` alone: nominal > x, the smallest such.
-- nominal <= due, and due < the next nominal: due instants are in the order of the nominal ones.
-- Neither bounds nor jitter ever changes which instants are nominal inside the bounds.
-- What a job excludes (`core/schedule/calendars`) parts its instants in two: those that run, which
-  all questions here are about, and those that are only accounted for. `whole` has both.
+Invariants (times are aware datetimes in UTC)
+- `next_after(x)` depends only on `x`: the smallest scheduled time greater than `x`.
+- nominal <= due, and due < the next nominal: due times are in the order of scheduled times.
+- Bounds and jitter never change which scheduled times lie inside the bounds.
+- The exclusions of a job (`core/schedule/calendars`) divide its scheduled times in two. Some run;
+  all methods here return these. The others are only recorded as skipped. `whole` has both.
 """
 
 import hashlib
@@ -43,10 +43,10 @@ from schedd.core.schedule.work_budget import spend
 from schedkit.records import dataclass
 
 AT_TOLERANCE: Final = timedelta(seconds=60)
-"""How far past an `at` instant may lie when its job is made; it then fires at once."""
+"""How far in the past an `at` time may be when its job is created; it then fires at once."""
 
 ROW: Final = timedelta(days=1)
-"""Excluded instants in a row are accounted for together, a day of them at once."""
+"""Consecutive excluded times within a day are recorded together."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ZERO: Final = timedelta(0)
@@ -69,8 +69,8 @@ class CronSchedule:
 class EverySchedule:
     """Each `interval` (at least 1 s, whole milliseconds) since 1970 UTC, moved by `phase`.
 
-    With an `anchor` (a local time in `zone`, naive) the intervals are aligned to it instead, both
-    before and after it: whole days keep the time of the clock, other intervals are elapsed time.
+    With an `anchor` (a naive local time in `zone`), the intervals are aligned to it, both before
+    and after it. Whole days keep the local time; other intervals count elapsed time.
     """
 
     interval: timedelta
@@ -81,7 +81,7 @@ class EverySchedule:
 
 @dataclass(frozen=True, slots=True)
 class AtSchedule:
-    """One instant: aware, or a local time (naive) in `zone`."""
+    """A single time: aware, or a naive local time in `zone`."""
 
     instant: datetime
     zone: str = ""
@@ -89,7 +89,7 @@ class AtSchedule:
 
 @dataclass(frozen=True, slots=True)
 class OnDemand:
-    """No schedule: only triggers start runs."""
+    """No schedule: runs are only triggered."""
 
 
 Schedule: TypeAlias = CronSchedule | EverySchedule | AtSchedule | OnDemand
@@ -97,7 +97,7 @@ Schedule: TypeAlias = CronSchedule | EverySchedule | AtSchedule | OnDemand
 
 @dataclass(frozen=True, slots=True)
 class ScheduleBounds:
-    """From when to when nominal instants count (both inclusive), and how far jitter may delay."""
+    """First and last scheduled time that count (both inclusive), and the maximum jitter."""
 
     start: datetime | None = None
     end: datetime | None = None
@@ -109,7 +109,7 @@ _UNBOUNDED: Final = ScheduleBounds()
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """One instant of a schedule: `nominal` is its key, `due` is when it may start."""
+    """A time of a schedule. `nominal`: scheduled time, the key. `due`: earliest start."""
 
     nominal: datetime
     due: datetime
@@ -117,41 +117,39 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True)
 class CompiledSchedule:
-    """A schedule ready for questions about time. Made by `compile`."""
+    """A schedule with methods to compute its times. Created by `compile`."""
 
     instants: Instants
     bounds: ScheduleBounds
     job_id: UUID
     exclusion: Exclusion | None = None
     excluding: "CompiledSchedule | None" = None
-    """The same with what is excluded; None: nothing is."""
+    """The same schedule with its excluded times; None: it excludes none."""
 
     @property
     def whole(self) -> "CompiledSchedule":
-        """The schedule as if nothing were excluded, with what was moved: each of its instants is
-        accounted for.
-        """
+        """The schedule with excluded and moved times: each of them gets a row."""
         return self if self.excluding is None else self.excluding
 
     @property
     def single(self) -> datetime | None:
-        """The one instant of an `at`, wherever it may have been moved to; else None."""
+        """The time of an `at`, wherever it may have been moved to; else None."""
         base = (
             self.instants.every.base if isinstance(self.instants, OpenInstants) else self.instants
         )
         return base.instant if isinstance(base, OneInstant) else None
 
     def excludes(self, instant: datetime) -> bool:
-        """Whether this instant of the schedule doesn't run."""
+        """Return whether this time of the schedule doesn't run."""
         return self.exclusion is not None and self.exclusion.excludes(instant)
 
     def excluded_by(self, instant: datetime) -> str:
-        """Which calendar excludes this instant of the schedule, in words; empty: none does."""
+        """Return the name of the calendar that excludes this time; empty: none does."""
         decider = None if self.exclusion is None else self.exclusion.decider(instant)
         return "" if decider is None else str(decider)
 
     def excludes_all_after(self, instant: datetime) -> bool:
-        """Whether none of its instants is known to run after this one, for what it excludes."""
+        """Return whether exclusions leave no known time to run after this one."""
         return self.excluding is not None and self.next_after(instant) is None
 
     def following(self, instant: datetime) -> Occurrence | None:
@@ -166,15 +164,15 @@ class CompiledSchedule:
         return Occurrence(found.nominal, self.due(self._end_of_row(found.nominal)))
 
     def next_after(self, instant: datetime) -> Occurrence | None:
-        """The first occurrence with `nominal` > `instant`; None if the schedule has ended."""
+        """Return the first occurrence with `nominal` > `instant`; None: the schedule has ended."""
         nominal = self._next_nominal(instant)
         return None if nominal is None else Occurrence(nominal, self.due(nominal))
 
     def first(self, now: datetime) -> Occurrence | None:
-        """What the timer of a job that is made (or whose schedule is edited) now begins with.
+        """Return the first occurrence for the timer of a job that is created or edited at `now`.
 
-        As `next_after(now)`, but an `at` instant at most `AT_TOLERANCE` past is due now, whatever
-        the catch-up policy.
+        Like `following(now)`, but an `at` time at most `AT_TOLERANCE` in the past is due now,
+        whatever the catch-up policy.
         """
         at = self.single
         if at is not None and now - AT_TOLERANCE <= at <= now and self.contains(at):
@@ -182,15 +180,15 @@ class CompiledSchedule:
         return self.following(now)
 
     def contains(self, instant: datetime) -> bool:
-        """Whether this is a nominal instant of the schedule."""
+        """Return whether this is a time of this schedule. Only `whole` includes excluded times."""
         return self._next_nominal(instant - _TICK) == instant
 
     def runs_at(self, instant: datetime) -> bool:
-        """Whether this is a nominal instant of the schedule, and isn't excluded."""
+        """Return whether this is a scheduled time that isn't excluded."""
         return self.whole.contains(instant) and not self.excludes(instant)
 
     def walk_after(self, after: datetime) -> Iterator[Occurrence]:
-        """Every later occurrence, one after the other."""
+        """Yield every later occurrence in order."""
         if isinstance(self.instants, OpenInstants):
             yield from self._walk_open(self.instants, after)
             return
@@ -210,13 +208,13 @@ class CompiledSchedule:
             yield Occurrence(nominal, self.due(nominal))
 
     def instants_between(self, after: datetime, until: datetime, limit: int) -> list[Occurrence]:
-        """The first `limit` occurrences with nominal in (after, until]."""
+        """Return the first `limit` occurrences with nominal in (after, until]."""
         return list(
             islice(takewhile(lambda one: one.nominal <= until, self.walk_after(after)), limit)
         )
 
     def newest(self, after: datetime, until: datetime) -> datetime | None:
-        """The greatest nominal instant in (after, until], found without walking through them."""
+        """Return the greatest scheduled time in (after, until], without a walk through all."""
         if isinstance(self.instants, OpenInstants):
             start, end = self.bounds.start, self.bounds.end
             low = after if start is None else max(after, start - _TICK)
@@ -224,9 +222,10 @@ class CompiledSchedule:
         return newest(self._next_nominal, after, until)
 
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        """How many nominal instants lie in (after, reached], and `reached`.
+        """Return how many scheduled times lie in (after, reached], and `reached`.
 
-        That is `until`, or an instant before it where more than `limit` must be looked at singly.
+        `reached` is `until`. It is earlier if more than `limit` times would have to be examined
+        singly.
         """
         low, high = after, until
         if self.bounds.start is not None:
@@ -239,10 +238,10 @@ class CompiledSchedule:
         return count, until if reached == high else reached
 
     def due(self, nominal: datetime) -> datetime:
-        """When the occurrence of this nominal instant may start.
+        """Return the due time of this scheduled time.
 
-        nominal + hash(job, nominal) mod jitter in whole milliseconds, where jitter ends at the next
-        nominal instant of the schedule (whether or not the bounds still hold it).
+        nominal + hash(job, nominal) mod jitter, in whole milliseconds. Jitter ends at the
+        schedule's next scheduled time, even if that time is outside the bounds.
         """
         spread = self.bounds.jitter
         if not spread:
@@ -256,7 +255,7 @@ class CompiledSchedule:
         return nominal + number % size * _MILLISECOND if size else nominal
 
     def _next_nominal(self, instant: datetime, until: datetime | None = None) -> datetime | None:
-        """What follows, within the bounds; what is later than `until` needn't be found."""
+        """Return the next scheduled time within the bounds; times after `until` may be omitted."""
         start, end = self.bounds.start, self.bounds.end
         if start is not None and instant < start:
             instant = start - _TICK
@@ -267,7 +266,7 @@ class CompiledSchedule:
         return None if nominal is None or (end is not None and nominal > end) else nominal
 
     def _end_of_row(self, first: datetime) -> datetime:
-        """The last excluded instant in a row with `first`, less than a day after it."""
+        """Return the last consecutive excluded time after `first`, within a day of it."""
         end = first + ROW - _TICK
         runs = self._next_nominal(first, end)
         if runs is not None and runs <= end:
@@ -282,10 +281,10 @@ def compile(  # noqa: A001 - called as schedule.compile, as one calls re.compile
     bounds: ScheduleBounds = _UNBOUNDED,
     exclude: Exclude = NOTHING,
 ) -> CompiledSchedule:
-    """Make a schedule ready for questions, and judge it on the way.
+    """Compile and validate a schedule.
 
-    `seed` is "namespace/job" (for `H`). Raises ScheduleError, CronError among them, for anything
-    that can't be meant; whatever compiles can be asked without errors.
+    `seed` is "namespace/job" (for `H`). Raises ScheduleError, or its subclass CronError, for an
+    invalid schedule. The methods of a compiled schedule raise no ScheduleError.
     """
     base, bounds = _instants(schedule, seed), _checked(bounds)
     exclusion = exclusion_of(exclude)
@@ -297,7 +296,7 @@ def compile(  # noqa: A001 - called as schedule.compile, as one calls re.compile
 
 
 def silent(schedule: Schedule, seed: str, after: datetime) -> str | None:
-    """The first of its expressions that has no instant at all after this one; None: each has one.
+    """Return the first expression that has no time after `after`; None: each has one.
 
     Raises ScheduleError.
     """
@@ -339,7 +338,7 @@ def _instants(schedule: Schedule, seed: str) -> Instants:
 
 
 def _anchored(interval: timedelta, phase: timedelta, anchor: datetime, zone: str) -> Instants:
-    """The instants of an interval that is aligned to a local time."""
+    """Return the times of an interval that is aligned to a local time."""
     if phase:
         raise ScheduleError("anchor", "can't be combined with phase", "give one of them")
     first = local_times.instant_of(anchor, zone, "anchor")

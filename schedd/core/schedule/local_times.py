@@ -1,7 +1,7 @@
-"""Local times without an offset: `2026-12-24T18:00:00` in a time zone, as an instant.
+"""Convert local times without an offset, such as `2026-12-24T18:00:00`, to UTC.
 
-Invariant: a time that the clocks of the zone skip or show twice isn't guessed; the error names both
-instants that may be meant.
+Invariant: a time that the clocks of the zone skip or show twice isn't guessed. The error names both
+times that may be meant.
 """
 
 import re
@@ -17,7 +17,7 @@ _EXAMPLE: Final = "for example 2026-12-24T18:00:00"
 
 
 def read(text: str, field: str) -> datetime:
-    """The local time of a text: naive, in whole seconds. Raises ScheduleError."""
+    """Return the local time of a text: naive, in whole seconds. Raises ScheduleError."""
     if _LOCAL.fullmatch(text):
         try:
             return datetime.fromisoformat(text)
@@ -28,7 +28,7 @@ def read(text: str, field: str) -> datetime:
 
 
 def instant_of(local: datetime, zone: str, field: str) -> datetime:
-    """When the clocks of the zone show this local time, in UTC. Raises ScheduleError."""
+    """Return the UTC time at which the clocks of the zone show `local`. Raises ScheduleError."""
     if not zone:
         problem = f"{local.isoformat()} is a local time, and time_zone is missing"
         raise ScheduleError(field, problem, "give time_zone, or an offset from UTC")
@@ -50,7 +50,7 @@ def instant_of(local: datetime, zone: str, field: str) -> datetime:
 
 
 def _around_gap(place: Zone, local: datetime) -> list[datetime]:
-    """The time that the clocks skip, by the offset after the gap and by the offset before it."""
+    """Return the skipped local time in UTC, by the offset after the gap and by that before it."""
     shown = local.replace(tzinfo=UTC)
     offsets = {place.offset(int((shown + timedelta(days=day)).timestamp())) for day in (-2, 2)}
     return sorted(shown - timedelta(seconds=offset) for offset in offsets)

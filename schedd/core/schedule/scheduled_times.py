@@ -1,7 +1,7 @@
-"""Sets of nominal instants: a union of cron expressions, an interval, one instant, none.
+"""Sets of scheduled times: a union of cron expressions, an interval, one time, or none.
 
-Each set answers two questions without a starting point: which instant is next after this one, and
-how many are there in between. Bounds, jitter and judging what people wrote are `schedule`'s.
+Each set answers two questions without a starting point. Which time is the next after a given time?
+How many times lie between two given times? `compiled_schedule` adds bounds, jitter and validation.
 """
 
 from collections.abc import Callable
@@ -22,29 +22,32 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class Instants(Protocol):
-    """A set of nominal instants."""
+    """A set of scheduled times."""
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """The smallest one greater than `instant`."""
+        """Return the smallest time greater than `instant`."""
         ...
 
     def on(self, day: int) -> int:
-        """The whole seconds of a UTC day since 1970 in which there is one, as its bits
-        (`core/schedule/cron/day_bits`): one each at most.
+        """Return the times of a UTC day since 1970 as its bits (`core/schedule/cron/day_bits`).
+
+        A second with several times has one bit.
         """
         ...
 
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        """How many lie in (after, reached], and `reached`: `until`, or the last one counted.
+        """Return how many times lie in (after, reached], and `reached`.
 
-        Stops after `limit` of them where it has to look at each.
+        `reached` is `until`, or the last time counted.
+
+        A set that must examine each time stops after `limit` of them.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CronInstants:
-    """The union of expressions: each instant once, however many of them name it."""
+    """The union of expressions: a time that several expressions name counts once."""
 
     expressions: tuple[CronExpression, ...]
     dst: Dst
@@ -92,7 +95,7 @@ class EveryInstants:
 
     def on(self, day: int) -> int:
         start = _EPOCH + timedelta(day)
-        first = -((start - _EPOCH - self.phase) // -self.interval)  # the first not before it
+        first = -((start - _EPOCH - self.phase) // -self.interval)  # the first not before `start`
         milliseconds, step = (
             (self._at(first) - start) // _MILLISECOND,
             self.interval // _MILLISECOND,
@@ -100,12 +103,12 @@ class EveryInstants:
         return _seconds_of(milliseconds, step)
 
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        del limit  # nothing is looked at one by one
+        del limit  # the count is computed, without a walk
         first, last = self._index(after), self._index(until)
         return last - first, until
 
     def _index(self, instant: datetime) -> int:
-        """Number of the last instant that isn't after `instant`."""
+        """Return the number of the last time that isn't after `instant`."""
         return (instant - _EPOCH - self.phase) // self.interval
 
     def _at(self, index: int) -> datetime:
@@ -116,8 +119,9 @@ class EveryInstants:
 class DailyInstants:
     """Each `days` days at the local time of `anchor` (seconds since 1970 on the clock of `zone`).
 
-    A time that the clocks skip counts at the first instant after the gap, one that comes twice in
-    its first pass, as fixed times of cron do. Instant `n` never goes back as `n` grows.
+    A local time that the clocks skip counts at the first moment after the gap. A local time that
+    comes twice counts in its first pass. Fixed times of cron follow the same rules. Time `n` never
+    decreases as `n` grows.
     """
 
     days: int
@@ -130,7 +134,7 @@ class DailyInstants:
             return None if second > 0 else self.next_after(_EPOCH + (FIRST + NEAR) * _SECOND)
         found = self._at(self._index(second) + 1)
         number = self._index(second) + 2
-        while found <= second:  # two days of a calendar that skips one begin at once
+        while found <= second:  # two days start at once where a calendar skips one
             found, number = self._at(number), number + 1
         return None if found >= LAST else _EPOCH + found * _SECOND
 
@@ -143,7 +147,7 @@ class DailyInstants:
         return found
 
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        del limit  # nothing is looked at one by one
+        del limit  # the count is computed, without a walk
         low, high = (max(FIRST + NEAR, (at - _EPOCH) // _SECOND) for at in (after, until))
         found = self._index(high) - self._index(low)
         for segment in zone_of(self.zone).segments(low, high):
@@ -152,12 +156,12 @@ class DailyInstants:
         return found, until
 
     def _doubles(self, second: int) -> int:
-        """How many of its instants fall together at the end of a gap of a day."""
+        """Return how many times coincide at the end of a gap of a day."""
         last = self._index(second)
         return sum(self._at(last - one) == self._at(last) for one in (1, 2))
 
     def _index(self, second: int) -> int:
-        """Number of the last instant that isn't after `second`."""
+        """Return the number of the last time that isn't after `second`."""
         local = second + zone_of(self.zone).segment(second).offset
         number = (local - self.anchor) // (self.days * day_bits.DAY) + 1
         while self._at(number) > second:
@@ -165,12 +169,12 @@ class DailyInstants:
         return number
 
     def _at(self, number: int) -> int:
-        """Instant `number`, in seconds since 1970 UTC."""
+        """Return time `number`, in seconds since 1970 UTC."""
         local = self.anchor + number * self.days * day_bits.DAY
         zone = zone_of(self.zone)
         for segment in zone.segments(local - NEAR, local + NEAR):
             if local - segment.offset < segment.start:
-                return segment.start  # in the gap before it
+                return segment.start  # in the gap before the segment
             if local - segment.offset < segment.end:
                 return local - segment.offset
         raise AssertionError("local time and UTC differ by less than two days")
@@ -178,7 +182,7 @@ class DailyInstants:
 
 @dataclass(frozen=True, slots=True)
 class OneInstant:
-    """One instant."""
+    """A set of one time."""
 
     instant: datetime
 
@@ -196,7 +200,7 @@ class OneInstant:
 
 @dataclass(frozen=True, slots=True)
 class NoInstants:
-    """None at all."""
+    """The empty set."""
 
     def next_after(self, instant: datetime) -> datetime | None:
         del instant
@@ -213,7 +217,10 @@ class NoInstants:
 
 @lru_cache(maxsize=64)
 def _seconds_of(first: int, step: int) -> int:
-    """The seconds of a day that hold `first`, and every `step` after it, in milliseconds."""
+    """Return the seconds of a day that hold `first` and every `step` after it, as bits.
+
+    Both are in milliseconds.
+    """
     spend(day_bits.DAY * 1000 // step // 5)
     if step % 1000 == 0 and first < day_bits.DAY * 1000:
         return day_bits.each(first // 1000, step // 1000)
@@ -223,9 +230,9 @@ def _seconds_of(first: int, step: int) -> int:
 def newest(
     next_after: Callable[[datetime], datetime | None], after: datetime, until: datetime
 ) -> datetime | None:
-    """The greatest instant of a set in (after, until], found without walking through them.
+    """Return the greatest time of a set in (after, until], without a walk through all of them.
 
-    Looks back from `until` in growing steps, then halves what is left.
+    The search goes back from `until` in growing steps, then halves the remaining span.
     """
 
     def reached(low: datetime) -> datetime | None:

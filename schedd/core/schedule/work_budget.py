@@ -1,15 +1,15 @@
-"""A budget of work for computations whose cost others decide: schedules, calendars, long spans.
+"""A budget of work for computations whose cost users decide: schedules, calendars, long spans.
 
     with limited(1_000):        about 1 ms
         schedule.next_after(now)    spends as it searches; raises TooMuchWork past the limit
 
-One unit is about a microsecond of one processor of 2020. Work is counted, never measured by a
-clock: the same question costs the same on every member, however busy the machine is.
+A unit is about a microsecond on a processor of 2020. Work is counted, never measured by a clock.
+The same question costs the same on every member, however busy the machine is.
 
 Invariants
-- A budget decides whether an answer is given, never which one.
-- A computation that raised TooMuchWork changed nothing but caches, and may be repeated with more.
-- Without a budget nothing is limited: who computes on an event loop sets one.
+- A budget decides whether an answer is given, never which answer.
+- A computation that raised TooMuchWork changed only caches, and may be repeated with more units.
+- Without a budget there is no limit: a caller on an event loop sets one.
 """
 
 from collections.abc import Iterator
@@ -18,17 +18,18 @@ from contextvars import ContextVar
 from typing import Final
 
 ON_LOOP: Final = 1_000
-"""Units that a computation of a call may spend on the event loop; past them it moves to a thread.
-Many calls may have their turn at the same time.
+"""Units that one computation of a call may spend on the event loop.
+
+Past them the computation moves to a thread. Many calls may run at the same time.
 """
 OF_TURN: Final = 5_000
-"""The same of an owner's computation: owners have their turns one after the other."""
+"""Units that one computation of an owner may spend on the event loop. Owners run one at a time."""
 MUCH: Final = 500
-"""Units after which others have their turn on the loop before the next computation."""
+"""Units after which a series of computations yields to the event loop."""
 OF_CALL: Final = 1_000_000
-"""Units that one computation of a call may spend in a thread; past them the call is refused."""
+"""Units that one computation of a call may spend in a thread; past them the call is rejected."""
 OF_OWNER: Final = 60_000_000
-"""The same of one step of a timer or one definition, by the owner of its shard."""
+"""Units that an owner may spend in a thread on one timer step or one definition."""
 
 
 class TooMuchWork(Exception):
@@ -39,7 +40,7 @@ class TooMuchWork(Exception):
 
 
 class Budget:
-    """Units that are left. Any thread may end the computation that spends them."""
+    """The remaining units of a computation. Any thread may end the computation."""
 
     __slots__ = ("left",)
 
@@ -47,7 +48,7 @@ class Budget:
         self.left = units
 
     def end(self) -> None:
-        """Let the next `spend` raise."""
+        """Make the next `spend` raise."""
         self.left = -1
 
 
@@ -55,7 +56,7 @@ _budget: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 
 def spend(units: int) -> None:
-    """Take so many units from the budget of this computation. Raises TooMuchWork."""
+    """Take `units` from the budget of this computation. Raises TooMuchWork."""
     budget = _budget.get()
     if budget is not None:
         budget.left -= units
@@ -65,7 +66,7 @@ def spend(units: int) -> None:
 
 @contextmanager
 def limited(units: int | Budget) -> Iterator[None]:
-    """Limit what is computed inside to so many units, and to those left of a limit outside."""
+    """Limit the computations inside to `units`, and to the remaining units of an outer limit."""
     outer = _budget.get()
     inner = units if isinstance(units, Budget) else Budget(units)
     if outer is not None:

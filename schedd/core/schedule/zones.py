@@ -1,19 +1,19 @@
-"""Time zones as runs of constant offset: the pinned tzdata, cut into segments that are cached.
+"""Time zones as spans of constant offset: the pinned tzdata, cut into cached segments.
 
-One idea: to go from local time to UTC it is enough to know, for an instant, the stretch of time
-around it in which the offset doesn't change, and the offsets just before and after that stretch.
+The conversion from local time to UTC needs three facts about a moment. They are the span around it
+with a constant offset, and the offsets just before and after that span.
 
 Invariants
-- The rules come from the package `tzdata` and from nothing else: the system's files are never
-  read, so two members with the same package compute the same instants.
-- The segments of a zone cover the time line without holes or overlaps. They are cut at every
-  change of offset, and besides at the borders of blocks of about 24 days (there `before` or
-  `after` equal `offset`), so that each block can be computed and cached alone.
-- A border of blocks is a change of offset, or more than `NEAR` from any: a repeated hour at the end
-  of a segment lies wholly in that segment, and wholly at the start of the next.
-
-Probing every 5 days finds every change: the two closest ones in tzdata since 1945 are 6.9 days
-apart (a unit test checks the segments against the transitions of the compiled files).
+- The rules come only from the package `tzdata`, never from the system's files. Two members with the
+  same package compute the same times.
+- The segments of a zone cover the time line without gaps or overlaps. They are cut at every change
+  of offset. They are also cut at the borders of blocks of about 24 days, so that each block can be
+  computed and cached alone. There `before` or `after` equal `offset`.
+- The border of a block is a change of offset, or more than `NEAR` away from any change. So a
+  repeated hour at the end of a segment lies wholly in that segment, and wholly at the start of the
+  next.
+- Probes every 5 days find every change: the two closest ones in tzdata since 1945 are 6.9 days
+  apart. A unit test compares the segments with the transitions of the compiled files.
 """
 
 import difflib
@@ -38,14 +38,14 @@ _FOREVER: Final = 1 << 40
 
 FIRST: Final = -(1 << 33)
 LAST: Final = 253_000_000_000
-"""The instants that zones tell apart, in seconds since 1970: the years 1697 to 9987."""
+"""End of zone rules, in seconds since 1970. FIRST to LAST are the years 1697 to 9987."""
 
 
 class UnknownZone(ValueError):
     """tzdata has no zone of that name. `hint` says what to write instead.
 
-    `suggestion` is one zone that is likely meant, or None: never a zone whose offset differs from
-    the offset that the name states.
+    `suggestion` is the zone that is likely meant, or None. Its offset never differs from an offset
+    that the name states.
     """
 
     def __init__(self, name: str, suggestion: str | None, hint: str) -> None:
@@ -57,11 +57,11 @@ class UnknownZone(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of time with one offset; all numbers are whole seconds, instants since 1970 UTC.
+    """A span of time with one offset. All numbers are whole seconds; times count since 1970 UTC.
 
-    `start` belongs to it, `end` doesn't. `before` and `after` are the offsets just outside:
-    `before < offset` means that local time jumped ahead at `start` (a gap), `before > offset`
-    that it went back (an overlap).
+    `start` is inclusive, `end` exclusive. `before` and `after` are the offsets just outside.
+    `before < offset`: local time jumped forward at `start` (a gap). `before > offset`: local time
+    went back (an overlap).
     """
 
     start: int
@@ -75,9 +75,9 @@ _NO_TIME: Final = Segment(0, 0, 0, 0, 0)
 
 
 class Zone:
-    """One time zone. Get it from `zone(name)`.
+    """A time zone. Get it from `zone(name)`.
 
-    Any thread may ask: a block that two of them cut at once comes out the same.
+    Thread-safe: two threads that cut the same block at once get the same result.
     """
 
     __slots__ = ("_blocks", "info", "latest", "name")
@@ -86,11 +86,11 @@ class Zone:
         self.name = name
         self.info = zoneinfo.ZoneInfo(name)
         self.latest: Segment = _NO_TIME
-        """The segment of the latest answer: mostly the next one's too."""
+        """The segment of the latest answer, which mostly serves the next one too."""
         self._blocks: dict[int, tuple[Segment, ...]] = {}
 
     def segment(self, second: int) -> Segment:
-        """The segment that holds this instant (seconds since 1970 UTC)."""
+        """Return the segment that holds this time (seconds since 1970 UTC)."""
         number = second >> _BLOCK_BITS
         block = self._blocks.get(number) or self._cut(number)
         if second < block[0].start:
@@ -104,7 +104,7 @@ class Zone:
         raise AssertionError("the segments of a block cover it")
 
     def segments(self, after: int, until: int) -> Iterator[Segment]:
-        """The segments that reach into (after, until], in order."""
+        """Yield the segments that reach into (after, until], in order."""
         segment = self.segment(after + 1)
         yield segment
         while segment.end <= until:
@@ -112,8 +112,8 @@ class Zone:
             yield segment
 
     def offset(self, second: int) -> int:
-        """Seconds that local time is ahead of UTC at this instant."""
-        # Asked of the zone directly, since a block is built from this.
+        """Return the seconds by which local time is ahead of UTC at this time."""
+        # Read from the zone itself, since blocks are built from these offsets.
         if not FIRST <= second <= LAST:
             second = FIRST if second < FIRST else LAST
         delta = datetime.fromtimestamp(second, self.info).utcoffset()
@@ -121,8 +121,10 @@ class Zone:
         return delta.days * 86400 + delta.seconds
 
     def instants(self, local: datetime) -> list[datetime]:
-        """When its clocks show this local time, to the microsecond: once; not at all where they are
-        set ahead over it; twice, the earlier first, where they are set back.
+        """Return the times at which the zone's clocks show this local time, to the microsecond.
+
+        Usually one. Empty if the clocks skip it. Two, the earlier first, if the clocks are set back
+        over it.
         """
         shown = local.replace(tzinfo=UTC, microsecond=0)
         second = int(shown.timestamp())
@@ -145,7 +147,7 @@ class Zone:
             high = min(low + _PROBE, end)
             after = last if high == end else self.offset(high)
             if after != offset:
-                # At `end` it is `last` that is compared, the offset up to there.
+                # At `end`, compare `last`, the offset up to there.
                 change = self._change(low, high, offset)
                 after = self.offset(change)
                 segments.append(Segment(start, change, before, offset, after))
@@ -156,9 +158,9 @@ class Zone:
         return found
 
     def _border(self, number: int) -> tuple[int, int, int]:
-        """Where block `number` begins, the offset before it and that from there on.
+        """Return where block `number` begins, the offset before it and the offset from there on.
 
-        At a change, if there is one nearby.
+        If a change of offset is near, the block begins at the change.
         """
         border = number << _BLOCK_BITS
         before, offset = self.offset(border - NEAR), self.offset(border + NEAR)
@@ -167,7 +169,7 @@ class Zone:
         return border, before, offset
 
     def _change(self, low: int, high: int, offset: int) -> int:
-        """The first second after `low` whose offset isn't `offset` (that of `low`)."""
+        """Return the first second after `low` whose offset isn't `offset`, the offset at `low`."""
         while high - low > 1:
             middle = (low + high) // 2
             if self.offset(middle) == offset:
@@ -192,14 +194,14 @@ _ALL_TIME: Final = Segment(-_FOREVER, _FOREVER, 0, 0, 0)
 
 @lru_cache(maxsize=1024)
 def zone(name: str) -> Zone:
-    """The zone of an IANA name, spelt exactly. Raises UnknownZone with a suggestion."""
+    """Return the zone of an IANA name, spelled exactly. Raises UnknownZone with a suggestion."""
     if name not in _names():
         raise _unknown(name)
     return _FixedUtc(name) if name in _UTC_NAMES else Zone(name)
 
 
 def tzdata_version() -> str:
-    """Version of the time zone rules in use, such as "2026f"."""
+    """Return the version of the time zone rules in use, such as "2026f"."""
     return str(import_module("tzdata").IANA_VERSION)
 
 
@@ -255,19 +257,19 @@ ABBREVIATIONS: Final = {
     "WET": ("Europe/Lisbon",),
     "WIB": ("Asia/Jakarta",),
 }
-"""Abbreviations, and the places that use them; a test checks each with tzdata."""
+"""Abbreviations, and the places that use them. A test checks each with tzdata."""
 
 _FIXED: Final = (
     *("Asia/Kolkata", "Asia/Kathmandu", "Asia/Tehran", "Asia/Kabul", "Asia/Yangon"),
     *("Australia/Darwin", "Australia/Eucla", "Pacific/Marquesas", "Asia/Colombo"),
 )
-"""Places whose offset isn't whole hours and never changes."""
+"""Places with a constant offset that isn't whole hours."""
 
 _OFFSET: Final = re.compile(
     r"(?:etc/)?(?:(?:gmt|utc?|z)\s*)?([+\-\u2212])\s*(\d{1,2})(?::?(\d{2}))?", re.ASCII
 )
 TWO_YEARS: Final = (1_798_761_600, 1_861_920_000)
-"""2027 and 2028: over these years the offsets of zones are compared."""
+"""2027 and 2028, the years over which the offsets of zones are compared."""
 
 
 def _unknown(name: str) -> UnknownZone:
@@ -284,13 +286,13 @@ def _unknown(name: str) -> UnknownZone:
 
 
 def _stem(name: str) -> str:
-    """`CET-1CEST,M3.5.0,M10.5.0/3` of POSIX begins with the abbreviation of winter."""
+    """Return the winter abbreviation of a POSIX zone such as `CET-1CEST,M3.5.0,M10.5.0/3`."""
     posix = re.match(r"([A-Z]{3,4})[+-]?\d{1,2}(?:[A-Z]{3,4}|$)", name.strip().upper(), re.ASCII)
     return posix[1] if posix else name.strip().upper()
 
 
 def _of_offset(found: re.Match[str]) -> tuple[str | None, str]:
-    """What to write for a fixed offset from UTC, as people write it: GMT+2 is ahead of UTC."""
+    """Return zone and hint for a fixed offset in common notation: GMT+2 is ahead of UTC."""
     hours, minutes = int(found[2]), int(found[3] or 0)
     ahead = (hours * 3600 + minutes * 60) * (1 if found[1] == "+" else -1)
     said = f"UTC{found[1].replace('-', MINUS)}{hours}" + (f":{minutes:02}" if minutes else "")
@@ -312,14 +314,17 @@ MINUS: Final = "\u2212"
 
 
 def offset_text(seconds: int) -> str:
-    """`UTC+2`, `UTC−5:30`."""
+    """Return an offset as text: `UTC+2`, `UTC−5:30`."""
     hours, minutes = divmod(abs(seconds) // 60, 60)
     sign = MINUS if seconds < 0 else "+"
     return f"UTC{sign}{hours}" + (f":{minutes:02}" if minutes else "")
 
 
 def offsets_of(name: str) -> tuple[tuple[int, int], ...]:
-    """When the offset of a zone changes in two years, and to what; the first is the beginning."""
+    """Return the offsets of a zone in two years, each with the time from which it applies.
+
+    Pairs of time and offset; the first time is the start of the two years.
+    """
     first, last = TWO_YEARS
     found: list[tuple[int, int]] = []
     for segment in zone(name).segments(first, last):
@@ -329,13 +334,16 @@ def offsets_of(name: str) -> tuple[tuple[int, int], ...]:
 
 
 def constant_offset(name: str) -> int | None:
-    """The offset of a zone, if it doesn't change in two years."""
+    """Return the offset of a zone if it doesn't change in two years; None: it does."""
     found = offsets_of(name)
     return found[0][1] if len(found) == 1 else None
 
 
 def doubts(name: str) -> tuple[str, str] | None:
-    """What surprises about a zone that exists, and what to write: `EST`, `Etc/GMT+2`; or None."""
+    """Return why an existing zone is surprising, and what to write instead; None: it isn't.
+
+    Examples: `EST`, `Etc/GMT+2`.
+    """
     if found := re.fullmatch(r"Etc/GMT([+-])(\d+)", name):
         offset = constant_offset(name)
         if offset:
@@ -358,7 +366,7 @@ def doubts(name: str) -> tuple[str, str] | None:
 
 
 def _span(name: str) -> str:
-    """The offsets of a zone within two years in words."""
+    """Return the offsets of a zone within two years, in words."""
     offsets = sorted({offset for _, offset in offsets_of(name)})
     if len(offsets) == 1:
         return f"{offset_text(offsets[0])} all year"
@@ -366,9 +374,10 @@ def _span(name: str) -> str:
 
 
 def _closest(name: str) -> str | None:
-    """The likeliest zone: the same letters in another case, the same city, or a near spelling.
+    """Return the likeliest zone: equal except for case, the same city, or a near spelling.
 
-    A name with a digit, and a short name without a place, may state an offset: no near spelling.
+    A name with a digit, or a short name without a place, may state an offset: no near spelling
+    then.
     """
     folded = {known.casefold(): known for known in sorted(_names())}
     wanted = name.strip().replace(" ", "_").casefold()

@@ -1,13 +1,13 @@
-"""Calendars: which instants of a schedule don't run, and on which other day they run instead.
+"""Calendars: the times of a schedule that don't run, and the other days on which they run instead.
 
     what people write ──rules──▶ Rules ──closed (zones, masks)──▶ bits of each local day
-    base instants ─┬─▶ excluded: accounted for, SKIPPED (CALENDAR)
-                   ├─▶ open: they run
-                   └─▶ moved: the same local time on the nearest open day, if a calendar rolls
+    base times ─┬─▶ excluded: recorded as SKIPPED (CALENDAR)
+                ├─▶ open: they run
+                └─▶ moved: the same local time on the nearest open day, if a calendar rolls
 
-Pure and cached: the days of a calendar are worked out once for each version of it and zone,
-however many jobs use it. An instant is judged by what the clock of the zone shows at it, so the
-two passes of a repeated hour are alike.
+Pure and cached: the days of a calendar are computed once for each version and zone, however many
+jobs use it. A time is judged by the local time in the calendar's zone, so both passes of a repeated
+hour are treated alike.
 """
 
 from schedd.core.schedule.calendars.closed_time import ClosedTime, closed

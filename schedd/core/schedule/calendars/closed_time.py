@@ -1,11 +1,11 @@
 """Closed time: the rules of a calendar in one zone, as the bits of each local day.
 
-One idea: what is excluded of a local day is a number of 86,400 bits
-(`core/schedule/cron/day_bits`). So whether a second is closed, and when that ends, is a shift and
-the lowest bit set, whatever the rules say; a day that is wholly free, or wholly closed, needs none.
+The excluded time of a local day is a number of 86,400 bits (`core/schedule/cron/day_bits`). So the
+next closed or open second is a shift and the lowest bit set, whatever the rules are. A day that is
+wholly free or wholly closed needs no number.
 
-Which patterns name a day is kept for some days of each calendar; the numbers, 11 KiB each, are kept
-for all calendars together, as many as `_KEPT_BITS`.
+The patterns that match a day are cached for some days of each calendar. The numbers, 11 KiB each,
+are cached for all calendars together: at most `_KEPT_BITS`.
 """
 
 from bisect import bisect_left
@@ -22,23 +22,23 @@ from schedd.core.schedule.zones import LAST, NEAR, Zone
 from schedd.core.schedule.zones import zone as zone_of
 
 FARTHEST: Final = 20 * 366
-"""Days that are looked through for a free one."""
+"""Maximum number of days searched for a free one."""
 _KEPT: Final = 2048
-"""Days of one calendar of which it is known which patterns name them."""
+"""Days of one calendar whose matching patterns are cached."""
 _KEPT_BITS: Final = 1024
-"""Numbers of closed seconds, 11 MiB in all."""
+"""Cached numbers of closed seconds: 11 MiB in all."""
 _KEPT_OWN: Final = 16
-"""The same beside them, of each calendar."""
+"""Cached numbers of each calendar, besides the common ones."""
 _YEARS: Final = 9
-"""Within so many there is a 29th of February."""
+"""Any span of so many years has a 29th of February."""
 _WHOLE: Final = -1
-"""In place of the patterns that name a day: it is closed as a whole."""
+"""Instead of the patterns that match a day: the whole day is closed."""
 
 
 class ClosedTime:
-    """What a calendar excludes, by the clock of one zone. Get it from `closed`.
+    """The excluded time of a calendar, by the clock of one zone. Get it from `closed`.
 
-    All instants are whole seconds since 1970 UTC. Any thread may ask.
+    All times are whole seconds since 1970 UTC. Thread-safe.
     """
 
     __slots__ = ("_bits", "_days", "_patterns", "_rules", "_sorted", "zone")
@@ -49,12 +49,12 @@ class ClosedTime:
         self._sorted = sorted(rules.days)
         self._patterns = tuple(_pattern(text) for text in rules.cron)
         self._days: dict[int, int] = {}
-        """Which patterns name a local day, a bit each; or `_WHOLE`."""
+        """The patterns that match a local day, one bit each; or `_WHOLE`."""
         self._bits: dict[int, int] = {}
-        """What some sets of patterns close."""
+        """The closed seconds of some sets of patterns."""
 
     def has(self, second: int) -> bool:
-        """Whether this instant is excluded."""
+        """Return whether this time is excluded."""
         segment = self.zone.latest
         if not segment.start <= second < segment.end:
             segment = self.zone.segment(second)
@@ -63,7 +63,7 @@ class ClosedTime:
         return bool(bits) and (bits is FULL or bits >> rest & 1 == 1)
 
     def day(self, day: int) -> int:
-        """What is excluded of a UTC day since 1970, as its bits (`core/schedule/cron/day_bits`)."""
+        """Return the excluded time of a UTC day since 1970, as its `day_bits`."""
         start = day * DAY
         found = 0
         for segment in self.zone.segments(start - 1, start + DAY - 1):
@@ -79,7 +79,7 @@ class ClosedTime:
         return found
 
     def free_from(self, second: int) -> int | None:
-        """The first instant not before `second` that isn't excluded; None: none for 20 years."""
+        """Return the first time from `second` on that isn't excluded; None: none for 20 years."""
         for _ in range(FARTHEST):
             if second >= LAST:
                 return None
@@ -95,7 +95,7 @@ class ClosedTime:
         return None
 
     def closed_from(self, second: int) -> int | None:
-        """The first instant not before `second` that is excluded; None: none is any more."""
+        """Return the first time from `second` on that is excluded; None: there is none."""
         while second < LAST:
             segment = self.zone.segment(second)
             day, rest = divmod(second + segment.offset, DAY)
@@ -109,13 +109,13 @@ class ClosedTime:
             following = self.next_day(day + 1)
             if following is None:
                 return None
-            # Clocks are set by less than two days: so long before its midnight the day isn't there.
+            # Clocks are set by less than two days: the day can't begin earlier than that.
             midnight = following * DAY - segment.offset
             second = midnight if midnight < segment.end else max(segment.end, midnight - NEAR)
         return None
 
     def on(self, day: int) -> int:
-        """What is excluded of a local day, as its bits."""
+        """Return the excluded time of a local day, as its bits."""
         matching = self._days.get(day)
         spend(2)
         if matching is None:
@@ -146,7 +146,7 @@ class ClosedTime:
         return False
 
     def _matching(self, day: int) -> int:
-        """Which patterns name a day, a bit each."""
+        """Return the patterns that match a day, one bit each."""
         spend(len(self._patterns) // 2)
         found = 0
         for number, (masks, _) in enumerate(self._patterns):
@@ -155,7 +155,7 @@ class ClosedTime:
         return found
 
     def next_day(self, day: int) -> int | None:
-        """The first local day not before `day` on which anything is excluded."""
+        """Return the first local day not before `day` on which anything is excluded."""
         rules = self._rules
         found = (
             [self._sorted[at]] if (at := bisect_left(self._sorted, day)) < len(rules.days) else []
@@ -190,22 +190,22 @@ class ClosedTime:
 
 @lru_cache(maxsize=256)
 def closed(rules: Rules, zone: str) -> ClosedTime:
-    """The closed time of these rules; `zone` is for those that have none of their own."""
+    """Return the closed time of these rules. `zone` is used if the rules have none."""
     return ClosedTime(rules, zone_of(rules.zone or zone))
 
 
 @lru_cache(maxsize=4096)
 def _pattern(expression: str) -> tuple[Masks, int]:
-    """The days of an expression, and the mask of its seconds."""
+    """Return the days of an expression, and the mask of its seconds."""
     masks = parse(expression, zone="UTC", seed="").masks
     assert masks is not None, "the rules were checked"
-    # In five fields the second is 0, and the whole minute is meant.
+    # With five fields the second is 0, and the whole minute is meant.
     return masks, masks.second if len(expression.split()) > 5 else (1 << 60) - 1
 
 
 @lru_cache(maxsize=_KEPT_BITS)
 def _union(expressions: tuple[str, ...], matching: int) -> int:
-    """What any of these expressions closes of a day, of those that have their bit in `matching`."""
+    """Return the seconds of a day that expressions with a bit in `matching` close."""
     spend(10 * matching.bit_count())
     found = 0
     while matching and found != FULL:

@@ -1,7 +1,7 @@
 """The exclusions of a job: its calendars in their order, then its own cron expressions.
 
-The first one that matches a time decides which calendar is reported, and whether the time rolls.
-Any match excludes the time.
+Any match excludes a time. The first match decides which calendar is reported, and whether the time
+rolls.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """One thing that excludes: a version of a calendar, or the job's own expressions (no name)."""
+    """A source of exclusions: a version of a calendar, or the job's own expressions (no name)."""
 
     name: str
     version: int
@@ -32,16 +32,16 @@ class Closure:
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """What excludes, in order. Instants are aware datetimes in UTC."""
+    """The exclusions of a job, in order. Times are aware datetimes in UTC."""
 
     closures: tuple[Closure, ...]
 
     def decider(self, instant: datetime) -> Closure | None:
-        """The first that excludes this instant; None: it isn't excluded."""
+        """Return the first closure that excludes this time; None: it isn't excluded."""
         return self.decider_at(second_of(instant))
 
     def decider_at(self, second: int) -> Closure | None:
-        """`decider` of whole seconds since 1970."""
+        """Return the `decider` of a time in whole seconds since 1970."""
         spend(2 * len(self.closures))
         for closure in self.closures:
             if closure.time.has(second):
@@ -49,13 +49,11 @@ class Exclusion:
         return None
 
     def excludes(self, instant: datetime) -> bool:
-        """Whether this instant is excluded."""
+        """Return whether this time is excluded."""
         return self.decider_at(second_of(instant)) is not None
 
     def open_on(self, day: int) -> int:
-        """What nothing excludes of a UTC day since 1970, as its bits
-        (`core/schedule/cron/day_bits`).
-        """
+        """Return the seconds of a UTC day since 1970 that aren't excluded, as its `day_bits`."""
         spend(2)
         found = 0
         for closure in self.closures:
@@ -66,9 +64,7 @@ class Exclusion:
         return FULL ^ found if found else FULL
 
     def border_after(self, instant: datetime) -> datetime | None:
-        """The first later instant from which another of these excludes, or one less; None: from
-        then on nothing changes.
-        """
+        """Return the next time at which a closure begins or ends; None: there is none."""
         second = second_of(instant)
         found = (
             closure.time.free_from(second)
@@ -81,7 +77,7 @@ class Exclusion:
 
 
 def exclusion_of(exclude: Exclude) -> Exclusion | None:
-    """What a job excludes, ready to be asked; None if that is nothing."""
+    """Return the exclusions of a job; None if it has none."""
     closures = tuple(_closures(exclude))
     return Exclusion(closures) if closures else None
 
@@ -95,11 +91,11 @@ def _closures(exclude: Exclude) -> Iterator[Closure]:
 
 
 def second_of(instant: datetime) -> int:
-    """Whole seconds since 1970."""
+    """Return whole seconds since 1970."""
     past = instant - EPOCH
     return past.days * 86400 + past.seconds
 
 
 def instant_of(second: int) -> datetime:
-    """The instant of so many seconds since 1970."""
+    """Return the time of a number of seconds since 1970."""
     return EPOCH + timedelta(0, second)

@@ -1,7 +1,7 @@
-"""The instants of a schedule in turns: so many that run, so many that one calendar excludes, …
+"""Consecutive times of a schedule in groups: some that run, some that one calendar excludes, …
 
-One idea: between two borders of closed time nothing changes, so a group is found by leaping from
-border to border, and counted by the schedule's own arithmetic; nothing is looked at one by one.
+Between two borders of closed time nothing changes. So a group is found by jumps from border to
+border, and counted by the schedule's own arithmetic. No time is examined singly.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _TICK: Final = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class TimeGroup:
-    """Instants in a row that are alike: `count` of them, `first` to `last`.
+    """Consecutive times that are alike: `count` of them, `first` to `last`.
 
     `decider` excludes them; None: they run.
     """
@@ -31,9 +31,9 @@ class TimeGroup:
 def groups(
     every: Instants, exclusion: Exclusion, first: datetime, until: datetime, limit: int
 ) -> Iterator[TimeGroup]:
-    """The groups from `first`, an instant, to the last one that isn't after `until`.
+    """Yield the groups from `first`, a scheduled time, to the last one that isn't after `until`.
 
-    Ends early, behind some group, where more than `limit` borders must be looked at.
+    Ends earlier, after a group, if more than `limit` borders would have to be examined.
     """
     looked = 0
     start: datetime | None = first

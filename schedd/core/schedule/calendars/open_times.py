@@ -1,8 +1,8 @@
-"""The sets of instants of a schedule that excludes some: all of them, and those that run.
+"""The sets of times of a schedule with exclusions: all times, and those that run.
 
-Behind an excluded instant the next one that runs is looked for day by day: what is open of a day
-and what the schedule names of it are a number each. So it costs the same some microseconds a day
-whether a calendar closes years or every other second, and none that there is isn't found.
+After an excluded time, the next one that runs is searched day by day. The open seconds of a day and
+its scheduled seconds are one number each. So a day costs the same few microseconds, whether a
+calendar closes years or every other second, and no time is missed.
 """
 
 from collections.abc import Iterator
@@ -20,21 +20,21 @@ from schedd.core.schedule.zones import LAST
 from schedkit.records import dataclass
 
 FARTHEST: Final = timedelta(days=5 * 366)
-"""How far ahead one that runs is looked for behind an excluded one."""
+"""How far ahead of an excluded time the next one that runs is searched."""
 _FAR: Final = timedelta(days=MOST_DAYS + 2)
 _TICK: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class AllInstants:
-    """The instants of a schedule, excluded or not, and those that were moved."""
+    """The times of a schedule, excluded or not, and the moved ones."""
 
     base: Instants
     moved: tuple[Moved, ...]
 
     def next_after(self, instant: datetime) -> datetime | None:
         found = self.base.next_after(instant)
-        # What is moved comes from an instant at most so far away.
+        # A moved time comes from at most this far away.
         until = instant + _FAR if found is None else found
         for one in self.moved:
             first = next(one.between(instant, until), None)
@@ -62,7 +62,7 @@ class AllInstants:
 
 @dataclass(frozen=True, slots=True)
 class OpenInstants:
-    """Those of `every` that nothing excludes."""
+    """The times of `every` that nothing excludes."""
 
     every: AllInstants
     exclusion: Exclusion
@@ -71,7 +71,9 @@ class OpenInstants:
         return self.next_in(instant, instant + FARTHEST)
 
     def next_in(self, instant: datetime, until: datetime) -> datetime | None:
-        """The smallest one in (instant, until]; it may be later, if nothing before is excluded."""
+        """Return the smallest time in (instant, until]. If the next time isn't excluded, return it
+        even if it is after `until`.
+        """
         found = self.every.next_after(instant)
         if found is None or not self.exclusion.excludes(found):
             return found
@@ -84,7 +86,7 @@ class OpenInstants:
         return None
 
     def _from(self, at: int, free: int) -> datetime | None:
-        """The first one of the rest of a day, of which these seconds are open."""
+        """Return the first time in the rest of a day, whose open seconds are `free`."""
         day, rest = divmod(at, DAY)
         runs = (self.every.base.on(day) & free) >> rest
         found = self.every.base.next_after(instant_of(at + lowest(runs)) - _TICK) if runs else None
@@ -100,7 +102,7 @@ class OpenInstants:
         return self.every.on(day) & free if free else 0
 
     def newest(self, after: datetime, until: datetime) -> datetime | None:
-        """The greatest one in (after, until]: looked for day by day, too."""
+        """Return the greatest time in (after, until], searched day by day."""
         first, last = second_of(after), min(second_of(until), LAST)
         for day in range(last // DAY, first // DAY - 1, -1):
             bits = self.on(day)
@@ -117,7 +119,7 @@ class OpenInstants:
         return None
 
     def walk_after(self, instant: datetime) -> Iterator[datetime]:
-        """Every later one: a day's in one go, however often it is open and closed."""
+        """Yield every later time. The times of a day are computed together."""
         first = self.next_after(instant)
         while first is not None:
             yield first
@@ -133,7 +135,7 @@ class OpenInstants:
             first = self.next_after(instant_of((day + 1) * DAY) - _TICK)
 
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        """Day by day, `limit` of them at most."""
+        """Count day by day, `limit` days at most."""
         low, high = second_of(after), min(second_of(until), LAST)
         counted = sum(self._holds(second, after, until) for second in {low, high})
         at = low + 1
@@ -145,6 +147,6 @@ class OpenInstants:
         return counted, until if at >= high else instant_of(at) - _TICK
 
     def _holds(self, second: int, after: datetime, until: datetime) -> bool:
-        """Whether one of this second is in (after, until]."""
+        """Return whether a time of this second is in (after, until]."""
         found = self.next_in(max(after, instant_of(second) - _TICK), until)
         return found is not None and found <= until and second_of(found) == second

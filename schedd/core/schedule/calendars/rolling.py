@@ -1,18 +1,18 @@
-"""Rolling: an excluded instant of a fixed time runs at the same local time of another day.
+"""Rolling: an excluded fixed time runs at the same local time of another day.
 
     roll: next        Fri   [Sat] [Sun]  Mon          roll: previous is its mirror
     09:00             runs    └─────┴───▶ runs once
 
-One idea: a local day is asked what was moved *onto* it, by looking back (or ahead) from it for as
-long as the time of day is excluded. So the instants stay a set that no starting point changes, and
-two that are moved onto the same one are one.
+For a local day, the search looks for times that are moved *onto* it. It looks back (or ahead) for
+as long as the time of day is excluded. So the times remain a set without a starting point, and two
+times that are moved onto the same one count once.
 
 Invariants
-- Only what has a time of its own is moved: `at`, and cron expressions whose minute and hour don't
-  begin with `*`. A job of every five minutes has instants enough on the next day.
-- What is moved is never excluded, and at most `MOST_DAYS` away from where it was.
-- It is the local time as it was written that stays; where it falls into a gap, or comes twice, the
-  job's rule for that holds.
+- Only schedules with a fixed time of day are moved: `at`, and cron expressions whose minute and
+  hour don't begin with `*`. A job of every five minutes has enough times on the next day.
+- A moved time is never excluded, and at most `MOST_DAYS` away from its original.
+- The local time stays as it was written. If it falls into a gap or comes twice, the job's rule for
+  that applies.
 """
 
 from collections.abc import Iterator
@@ -31,24 +31,24 @@ from schedd.core.schedule.zones import NEAR, Zone
 from schedd.core.schedule.zones import zone as zone_of
 
 MOST_DAYS: Final = 31
-"""How far an instant is moved; what finds no open day so near doesn't run."""
+"""Maximum distance of a move in days. A time without an open day that near doesn't run."""
 MOST_TIMES: Final = 100
-"""Times a day; an expression with more isn't moved, as one that begins with `*` isn't."""
+"""Maximum times a day. An expression with more isn't moved, like one that begins with `*`."""
 _AROUND: Final = MOST_DAYS + 2
-"""The same by the days of another zone's clock."""
+"""Maximum distance in days of another zone's clock."""
 _KEPT: Final = 256
 
 
 class Moved(Protocol):
-    """Instants that are there for others that were excluded."""
+    """Times that replace excluded times."""
 
     def between(self, after: datetime, until: datetime) -> Iterator[datetime]:
-        """Those in (after, until], growing."""
+        """Yield the times in (after, until], ascending."""
         ...
 
 
 class MovedOne:
-    """The one instant that an `at` was moved to."""
+    """The time to which an `at` was moved."""
 
     def __init__(self, instant: datetime) -> None:
         self._instant = instant
@@ -59,7 +59,7 @@ class MovedOne:
 
 
 class MovedCron:
-    """What is moved of one expression."""
+    """The moved times of one expression."""
 
     def __init__(self, masks: Masks, zone: Zone, dst: Dst, exclusion: Exclusion) -> None:
         self._masks = masks
@@ -76,7 +76,7 @@ class MovedCron:
             source, rolled = self._masks.next_day(day - MOST_DAYS), self._rolled(day - _AROUND)
             if source is None or rolled is None:
                 return
-            # Nothing comes from so far away.
+            # No time is moved further than this.
             day = max(day, source - MOST_DAYS, rolled - _AROUND)
             for second in self._on(day) if day <= end else ():
                 if first <= second <= last:
@@ -84,13 +84,13 @@ class MovedCron:
             day += 1
 
     def _rolled(self, day: int) -> int | None:
-        """The first local day not before `day` on which anything is excluded, and rolls."""
+        """Return the first local day from `day` on that a rolling calendar excludes in part."""
         rolling = (one.time for one in self._exclusion.closures if one.roll is not Roll.NONE)
         found = (time.next_day(day) for time in rolling)
         return min((one for one in found if one is not None), default=None)
 
     def _on(self, day: int) -> tuple[int, ...]:
-        """What is moved onto a local day: seconds since 1970 UTC."""
+        """Return the times that are moved onto a local day, in seconds since 1970 UTC."""
         found = self._days.get(day)
         if found is None:
             if len(self._days) >= _KEPT:
@@ -112,7 +112,7 @@ class MovedCron:
         return tuple(sorted(found))
 
     def _reached(self, day: int, time: int, step: int, roll: Roll) -> bool:
-        """Whether an instant beyond, with nothing but excluded days between, is moved here."""
+        """Return whether a time beyond, with only excluded days between, is moved to this day."""
         for other in range(day + step, day + step * (MOST_DAYS + 1), step):
             spend(3)
             there = self._shown(other, time)
@@ -130,7 +130,7 @@ class MovedCron:
 
 
 def moved(base: Instants, zone: str, exclusion: Exclusion) -> tuple[Moved, ...]:
-    """What is moved of these instants; `zone` is the job's."""
+    """Return the moved times of a schedule; `zone` is the job's."""
     if all(closure.roll is Roll.NONE for closure in exclusion.closures):
         return ()
     if isinstance(base, OneInstant):
@@ -143,7 +143,7 @@ def moved(base: Instants, zone: str, exclusion: Exclusion) -> tuple[Moved, ...]:
 
 
 def instants_of(local: int, zone: Zone, dst: Dst) -> tuple[int, ...]:
-    """The instants, in seconds since 1970 UTC, at which a fixed local time counts: mostly one."""
+    """Return the UTC seconds since 1970 at which a fixed local time counts: usually one."""
     segment = zone.segment(local)
     found = local - segment.offset
     if segment.start + NEAR <= found < segment.end - NEAR:

@@ -1,12 +1,12 @@
-"""What a calendar says, read from what people write, and judged: all that is wrong at once.
+"""The rules of a calendar, parsed and validated: all errors are reported at once.
 
     dates       2026-12-25, or 12-25 for each year
     weekdays    sat, saturday
     ranges      2026-12-24 to 2027-01-02, both inclusive
-    cron        of five fields: the minutes it names; of six: the seconds
+    cron        of five fields: the matching minutes; of six: the matching seconds
 
-Days are whole days of the zone's clock, numbered since 1970. What leaves this module can be asked
-about any instant without errors.
+Days are whole days of the zone's clock, numbered since 1970. Rules that leave this module are valid
+for any time.
 """
 
 import re
@@ -27,7 +27,7 @@ MOST_DATES: Final = 5000
 MOST_RANGES: Final = 500
 MOST_EXPRESSIONS: Final = 100
 LONGEST_RANGE: Final = 3660
-"""Days, ten years: what lies between two open days is looked through day by day."""
+"""Maximum days of a range, ten years: its days are examined one by one."""
 
 _WEEKDAYS: Final = (
     "sunday",
@@ -45,22 +45,22 @@ R = TypeVar("R")
 
 
 class Roll(StrEnum):
-    """What becomes of an instant on an excluded day."""
+    """The policy for a scheduled time on an excluded day."""
 
     NONE = "NONE"
-    """It doesn't run."""
+    """Don't run."""
     NEXT = "NEXT"
-    """It runs at the same local time of the next day on which that isn't excluded."""
+    """Run at the same local time of the next day on which that time isn't excluded."""
     PREVIOUS = "PREVIOUS"
-    """The same on the last day before it."""
+    """Run at the same local time of the last such day before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What one version of a calendar excludes.
+    """The exclusions of one version of a calendar.
 
-    `days`: days since 1970, `yearly`: (month, day), `weekdays`: bit 0 is Sunday, `ranges`: first
-    and last day, `cron`: expressions that were checked, `zone`: empty for the job's own.
+    `days`: days since 1970. `yearly`: (month, day). `weekdays`: bit 0 is Sunday. `ranges`: first
+    and last day. `cron`: valid expressions. `zone`: empty for the job's own.
     """
 
     days: frozenset[int] = frozenset()
@@ -74,7 +74,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class CalendarVersion:
-    """One version of a named calendar: what it says never changes."""
+    """A version of a named calendar. Its rules never change."""
 
     name: str
     version: int
@@ -83,8 +83,9 @@ class CalendarVersion:
 
 @dataclass(frozen=True, slots=True)
 class Exclude:
-    """What a job excludes: calendars, the first that names an instant decides about it, and cron
-    expressions of its own. `zone` is the job's.
+    """The exclusions of a job: calendars, and its own cron expressions.
+
+    The first calendar that excludes a time decides about it. `zone` is the job's.
     """
 
     calendars: tuple[CalendarVersion, ...] = ()
@@ -99,7 +100,7 @@ NOTHING: Final = Exclude()
 
 
 class WrongRules(ValueError):
-    """A calendar that can't be accepted: all of its faults."""
+    """A calendar that can't be accepted, with all of its errors."""
 
     def __init__(self, faults: Sequence[ScheduleError]) -> None:
         super().__init__("; ".join(map(str, faults)))
@@ -115,7 +116,7 @@ def rules(
     zone: str = "",
     roll: Roll = Roll.NONE,
 ) -> Rules:
-    """Read what a calendar says. Raises WrongRules."""
+    """Read the rules of a calendar. Raises WrongRules."""
     faults: list[ScheduleError] = [*_too_many(dates, ranges, cron)]
     if faults:
         raise WrongRules(faults)
@@ -148,7 +149,7 @@ def rules(
 
 
 def check_expression(text: str) -> CronExpression:
-    """An expression that names time that is excluded. Raises CronError."""
+    """Return a valid expression of excluded time. Raises CronError."""
     if is_hashed(text):
         raise CronError("cron", f"{text[:100]!r}: H isn't allowed in calendars", "write the value")
     if text.strip()[:8].upper() == "CRON_TZ=":
@@ -177,7 +178,7 @@ def _too_many(dates: Sized, ranges: Sized, cron: Sized) -> Iterator[ScheduleErro
 def _each(
     given: Iterable[T], field: str, read: Callable[[T], R], faults: list[ScheduleError]
 ) -> list[R]:
-    """What can be read of them; what can't becomes a fault of `field[position]`."""
+    """Return the valid values; add an error of `field[position]` to `faults` for each other one."""
     found: list[R] = []
     for position, one in enumerate(given):
         try:
@@ -188,7 +189,7 @@ def _each(
 
 
 def _date(text: str) -> int | tuple[int, int]:
-    """A day since 1970, or month and day of each year."""
+    """Return a day since 1970, or month and day of each year."""
     found = _DATE.fullmatch(text)
     if found is None:
         raise _no_date(text, "2026-12-25, or 12-25 for each year")
@@ -196,7 +197,7 @@ def _date(text: str) -> int | tuple[int, int]:
         return _day(text)
     month, day = int(found[2]), int(found[3])
     try:
-        date(2028, month, day)  # a leap year: 02-29 is a date
+        date(2028, month, day)  # a leap year: 02-29 is valid
     except ValueError as wrong:
         raise _no_date(text, str(wrong)) from wrong
     return month, day
@@ -241,7 +242,7 @@ def _range(span: tuple[str, str]) -> tuple[int, int]:
 
 
 def _merged(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """In order, none touching the next."""
+    """Return the spans in order, without overlaps or touching ends."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(spans):
         if found and first <= found[-1][1] + 1:

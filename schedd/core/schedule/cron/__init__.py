@@ -1,10 +1,10 @@
-"""Cron: what people write, what it means, when it is next.
+"""Cron: parse expressions, describe them, and compute their fire times.
 
-    text ──dialect──▶ plain terms ──masks (croniter)──▶ bits ──expression (zones)──▶ instants
+    text ──dialect──▶ plain terms ──masks (croniter)──▶ bits ──expression (zones)──▶ times
                                                              ╰─words──▶ plain English, DST notes
 
-Pure and cached: the same expression, zone and seed give the same object and the same instants on
-every member. docs/semantics/cron-expressions.md has the meaning; `DIALECT` is its version.
+Pure and cached: the same expression, zone and seed give the same object and the same times on every
+member. docs/semantics/cron-expressions.md defines the meaning; `DIALECT` is its version.
 """
 
 from schedd.core.schedule.cron.dialect import DIALECT

@@ -1,8 +1,8 @@
 """A day as a number of 86,400 bits: bit `s` is its second `s`.
 
-One idea: what runs of a day, what is closed of it, and what is left are such numbers, so "the first
-instant that nothing closes" is an `&`, a shift and the lowest bit set, however finely both are cut.
-11 KiB a number, some microseconds an operation.
+The runs of a day, its closed seconds and the rest are such numbers. So "the first open time" is an
+`&`, a shift and the lowest bit set, however finely both are cut. A number takes 11 KiB, an
+operation some microseconds.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,19 +17,19 @@ FULL: Final = (1 << DAY) - 1
 
 @lru_cache(maxsize=1024)
 def of_times(hour: int, minute: int, second: int) -> int:
-    """The seconds of a day that three masks name."""
+    """Return the seconds of a day that match masks of hours, minutes and seconds."""
     spend(20)
     return _spread(hour, 3600, _spread(minute, 60, second))
 
 
 @lru_cache(maxsize=256)
 def each(first: int, step: int) -> int:
-    """`first`, and every `step` seconds after it."""
+    """Return the bits of `first` and every `step` seconds after it."""
     return of_seconds(range(first, DAY, step))
 
 
 def of_seconds(seconds: Iterable[int]) -> int:
-    """These seconds of the day."""
+    """Return the bits of these seconds of the day."""
     bits = bytearray(DAY // 8)
     for second in seconds:
         bits[second >> 3] |= 1 << (second & 7)
@@ -37,8 +37,9 @@ def of_seconds(seconds: Iterable[int]) -> int:
 
 
 def window(local: Callable[[int], int], first: int, length: int) -> int:
-    """So many seconds from `first` on, both on a local clock, as the lowest bits; `local` gives the
-    local days.
+    """Return `length` seconds from `first` on, both on a local clock, as the lowest bits.
+
+    `local` returns the bits of a local day.
     """
     found = taken = 0
     while taken < length:
@@ -52,5 +53,5 @@ def window(local: Callable[[int], int], first: int, length: int) -> int:
 
 
 def _spread(mask: int, step: int, unit: int) -> int:
-    """`unit` at each place, `step` apart, that a bit of `mask` names."""
+    """Return `unit` at each place, `step` apart, where `mask` has a bit."""
     return sum(unit << step * place for place in range(mask.bit_length()) if mask >> place & 1)

@@ -1,7 +1,7 @@
-"""An expression in plain English: "every day at 02:30", "every 5 minutes, Monday to Friday".
+"""Describe an expression in plain English: "every 5 minutes, Monday to Friday".
 
-One idea: the words are made from the masks, not from the text, so two ways to write the same thing
-read the same, and what is said is what will happen.
+The words are made from the masks, not from the text. So two ways to write the same times read the
+same, and the words state what will happen.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,11 +30,11 @@ _ALL_DAYS: Final = list(range(1, 32))
 _ALL_WEEKDAYS: Final = list(range(7))
 
 _MOST_TIMES: Final = 6
-"""The most times of a day that are listed one by one; more are described as a pattern."""
+"""Maximum number of times of a day that are listed; more are described as a pattern."""
 
 
 def describe_parsed(expression: CronExpression) -> str:
-    """The expression in plain English."""
+    """Return the expression in plain English."""
     masks = expression.masks
     if masks is None:
         return f"every {duration_text(expression.every)}, counted from 1970-01-01T00:00:00Z"
@@ -45,7 +45,7 @@ def describe_parsed(expression: CronExpression) -> str:
 
 
 def duration_text(seconds: int) -> str:
-    """A length of time in its greatest whole unit: "5 minutes", "minute"."""
+    """Return a duration in its largest whole unit: "5 minutes", "minute"."""
     for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds % size == 0:
             return _plural(seconds // size, unit)
@@ -60,7 +60,7 @@ def _plural(number: int, unit: str) -> str:
 
 
 def _clock_times(masks: Masks) -> list[str]:
-    """The times of a day, if they are few enough to name."""
+    """Return the times of a day; empty: too many to list."""
     hours, minutes, seconds = (_bits(mask) for mask in (masks.hour, masks.minute, masks.second))
     if len(hours) * len(minutes) * len(seconds) > _MOST_TIMES:
         return []
@@ -74,7 +74,7 @@ def _clock_times(masks: Masks) -> list[str]:
 
 
 def _pattern(masks: Masks) -> str:
-    """The times of a day as a pattern: "every 15 minutes from 09:00 to 17:59"."""
+    """Return the times of a day as a pattern: "every 15 minutes from 09:00 to 17:59"."""
     hours, minutes, seconds = (_bits(mask) for mask in (masks.hour, masks.minute, masks.second))
     if seconds == [0]:
         if minutes == [0]:
@@ -109,7 +109,7 @@ def _of_minutes(minutes: Sequence[int]) -> str:
 
 
 def _within(hours: Sequence[int]) -> str:
-    """Which hours, as the end of a phrase; empty for all of them."""
+    """Return the hours as the end of a phrase; empty: all hours."""
     if len(hours) == 24:
         return ""
     if _is_run(hours):
@@ -140,7 +140,7 @@ def _joined(words: Sequence[str], last: str) -> str:
 
 
 def _days(masks: Masks) -> str:
-    """Which days, or nothing for every day."""
+    """Return the days in words; empty: every day."""
     months = _bits(masks.month)
     all_months = len(months) == 12
     named = _and(_spans([month - 1 for month in months], _MONTHS))
@@ -152,7 +152,7 @@ def _days(masks: Masks) -> str:
             also = _week_days(masks, of_months, join=_or).removeprefix("on ")
             return f"{by_month} if that is also {also}"
     elif not by_month or not by_week:
-        # Either field is enough, and one of them holds every day: the other one says nothing.
+        # Either field is enough, and one of them matches every day: the other adds nothing.
         by_month = by_week = ""
     if by_month and by_week:
         in_months = "" if all_months or named in by_week else f" in {named}"
@@ -164,7 +164,7 @@ def _days(masks: Masks) -> str:
 
 
 def _month_days(masks: Masks, months: str) -> str:
-    """The days of the month, or nothing if they restrict nothing."""
+    """Return the days of the month; empty: no restriction."""
     days = _bits(masks.day_of_month)
     if days == _ALL_DAYS:
         return ""
@@ -186,7 +186,7 @@ def _plural_days(number: int) -> str:
 
 
 def _nearest(day: int, months: int) -> str:
-    """`15W`. In a month without that day it is counted from the last one."""
+    """Return `15W` in words. A month without that day counts from its last day."""
     if day == 31:
         return "the last weekday"
     shorter = any(month_length(2001, month) < day for month in _bits(months))
@@ -194,7 +194,7 @@ def _nearest(day: int, months: int) -> str:
 
 
 def _week_days(masks: Masks, months: str, join: Callable[[Sequence[str]], str] = _and) -> str:
-    """The days of the week, or nothing if they restrict nothing; `join` puts several together."""
+    """Return the days of the week; empty: no restriction. `join` connects several."""
     days = _bits(masks.day_of_week)
     if days == _ALL_WEEKDAYS:
         return ""
@@ -218,7 +218,10 @@ def _is_run(values: Sequence[int]) -> bool:
 
 
 def _step(values: Sequence[int], size: int) -> int | None:
-    """The step, if the values divide their whole cycle of `size` evenly (31: reach its end)."""
+    """Return the step if the values divide their cycle of `size` evenly.
+
+    With 31, the days of a month, it is enough that they reach the end.
+    """
     if len(values) < 2:
         return None
     step = values[1] - values[0]
@@ -229,7 +232,7 @@ def _step(values: Sequence[int], size: int) -> int | None:
 
 
 def _spans(values: Sequence[int], names: Sequence[str]) -> list[str]:
-    """Names of the values, three or more in a row as "first to last"."""
+    """Return the names of the values, three or more consecutive ones as "first to last"."""
     spans: list[list[int]] = []
     for value in values:
         if spans and spans[-1][-1] == value - 1:

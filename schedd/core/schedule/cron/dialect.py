@@ -1,16 +1,16 @@
-"""The cron dialect: from what people write to plain terms that mean the same to everybody.
+"""The cron dialect: translate what people write to plain terms with only one reading.
 
     "CRON_TZ=Europe/Riga H 2 * * mon-fri"
         → zone, six fields of plain numeric terms ("7", "1-5", "*/10") and special terms
 
-One idea: cron parsers differ in the corners (equal and wrapping ranges, `59/15`, Sunday as 7,
-names, `L`, `W`, `#`, `H`, macros). All corners are decided here, so that what is handed to the
-parser has only one reading and a new version of it can't change an instant without a word.
+Cron parsers differ in details: equal and wrapping ranges, `59/15`, Sunday as 7, names, `L`, `W`,
+`#`, `H`, macros. This module decides all of them. The parser gets terms with only one reading, so a
+new version of it can't change a fire time unnoticed.
 
 Invariants
 - A term that leaves this module is in range, never wraps, and isn't a range of one value.
-- `H` depends on the seed and the field alone (SHA-256): stable for ever.
-- What is refused is refused with the rewrite in the message.
+- `H` depends only on the seed and the field (SHA-256), so it never changes.
+- A rejected expression gets the rewrite in the message.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ MACROS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """An expression, translated: either `every` (seconds, of `@every`) or six fields."""
+    """A translated expression: either `every` (seconds, of `@every`) or six fields."""
 
     zone: str | None
     every: int = 0
@@ -58,12 +58,12 @@ _HASHED: Final = re.compile(r"(?:^|[\s,])h(?:$|[\s,(/])", re.IGNORECASE | re.ASC
 
 
 def is_hashed(expression: str) -> bool:
-    """Whether the meaning of the expression depends on the seed."""
+    """Return whether the meaning of the expression depends on the seed."""
     return _HASHED.search(expression) is not None
 
 
 def translate(expression: str, seed: str) -> Translation:
-    """Translate an expression; `seed` is what `H` is hashed from. Raises CronError."""
+    """Translate an expression; `H` is hashed from `seed`. Raises CronError."""
     if len(expression) > _LONGEST:
         raise CronError("expression", "is too long", f"at most {_LONGEST} characters")
     zone, body = _split_zone(expression.strip())
@@ -98,7 +98,7 @@ _DURATION: Final = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,7})h)?(?:(\d{1,9})m)?(?:
 
 
 def _every(words: list[str]) -> int:
-    """Seconds of the duration after `@every`."""
+    """Return the duration after `@every`, in seconds."""
     if len(words) != 1 or not words[0]:
         raise CronError("expression", "@every needs one duration", "for example @every 1h30m")
     found = _DURATION.fullmatch(words[0])
@@ -181,7 +181,7 @@ def _special_day(term: str) -> str | None:
     if term == "l":
         return "l"
     if term in ("lw", "wl"):
-        return "31w"  # the weekday nearest to the end of the month, and still in it
+        return "31w"  # the weekday nearest to the end of the month, within the month
     if found := _NEAREST.fullmatch(term):
         return f"{DAY_OF_MONTH.value_of(found[1] or found[2])}w"
     if found := _BEFORE_LAST.fullmatch(term):
@@ -220,7 +220,7 @@ def _plain(spec: FieldSpec, term: str, seed: str) -> str:
         raise CronError(spec.name, f"{term!r} can't be read", f"use {spec.range_text}")
     low, step = spec.value_of(found[1]), _step(spec, term, found[3])
     if found[2] is None:
-        # A day of the week that starts a step counts up to Saturday.
+        # A weekday with a step counts up to Saturday.
         high = low if found[3] is None else max(low, 6 if spec is DAY_OF_WEEK else spec.high)
     else:
         high = spec.value_of(found[2])
@@ -238,7 +238,7 @@ def _step(spec: FieldSpec, term: str, step: str | None) -> int:
 
 
 def _canonical(spec: FieldSpec, low: int, high: int, step: int) -> str:
-    """The same values in the one form that no parser reads in two ways."""
+    """Return the same values in the one form that every parser reads alike."""
     if spec is DAY_OF_WEEK:
         return ",".join(str(value) for value in sorted({v % 7 for v in range(low, high + 1, step)}))
     if low + step > high:

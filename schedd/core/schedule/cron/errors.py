@@ -1,4 +1,4 @@
-"""Errors of the schedule core: which field, what is wrong, what to write instead."""
+"""Errors of schedules: the invalid field, the problem, and what to write instead."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,10 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """An expression to write instead. The engine compared its fire times before it was offered.
+    """An expression to write instead. The engine compared its fire times before offering it.
 
     `description` is its meaning in words. `start` and `end` are bounds of the job, if a year field
-    was rewritten. `difference` says in words how the fire times differ; empty: they are the same.
+    was rewritten. `difference` describes how the fire times differ; empty: they are the same.
     """
 
     text: str
@@ -29,8 +29,8 @@ class Rewrite:
 class ScheduleError(ValueError):
     """A schedule that can't be accepted.
 
-    `field` names the part that is wrong ("hour", "time_zone", "interval", …), `problem` says what
-    is wrong with it, `hint` what to write instead. Never raised once a schedule was compiled.
+    `field` names the invalid part ("hour", "time_zone", "interval", …). `problem` says what is
+    wrong with it, `hint` what to write instead. A compiled schedule never raises it.
     """
 
     def __init__(self, field: str, problem: str, hint: str = "") -> None:
@@ -41,7 +41,7 @@ class ScheduleError(ValueError):
 
 
 class CronError(ScheduleError):
-    """A cron expression (or its zone) that can't be accepted. `rewrites` are what to write."""
+    """A cron expression (or its zone) that can't be accepted. `rewrites`: what to write instead."""
 
     def __init__(
         self, field: str, problem: str, hint: str = "", rewrites: Sequence[Rewrite] = ()

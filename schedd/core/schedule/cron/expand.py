@@ -1,7 +1,7 @@
-"""From translated terms to masks: croniter expands, the days of each kind of month are worked out.
+"""Build masks from translated terms: croniter expands them, and month shapes get their days.
 
-The parser is croniter, given the plain terms of `dialect` and nothing that it reads in a way of
-its own. It expands lists, ranges and steps; it never computes an instant.
+croniter gets only the plain terms of `dialect`, which every parser reads alike. It expands lists,
+ranges and steps. It never computes a fire time.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from schedd.core.schedule.cron.times import times
 
 @lru_cache(maxsize=4096)
 def build(fields: tuple[FieldTerms, ...]) -> Masks:
-    """The masks of six translated fields. Raises CronError if no day can ever match."""
+    """Return the masks of six translated fields. Raises CronError if no day can ever match."""
     plain, last_day, before_last, nearest, nth = _expand(fields)
     second, minute, hour, day_of_month, month, day_of_week = plain
     both = fields[3].star or fields[5].star
@@ -61,8 +61,8 @@ _Specials = tuple[list[int], bool, tuple[int, ...], tuple[int, ...], tuple[tuple
 def _expand(fields: tuple[FieldTerms, ...]) -> _Specials:
     """Let croniter expand the terms: all plain ones at once, each special one alone.
 
-    Alone, because croniter refuses to mix them with others (`15W,1` and `5#2,1`). `L-3` isn't known
-    to croniter: its days are worked out here.
+    croniter rejects special terms in a list (`15W,1` and `5#2,1`), hence alone. It doesn't know
+    `L-3`, so the days of `L-3` are computed here.
     """
     expanded, _, _ = _croniter([terms.plain or "*" for terms in fields])
     plain = [
@@ -93,11 +93,11 @@ _Values = list[int | str]
 
 
 def _croniter(words: list[str]) -> tuple[list[_Values], dict[int, set[int | str]], set[int]]:
-    """How croniter reads six plain fields; seconds come first in the answer too."""
+    """Return croniter's reading of six plain fields. In its answer, too, seconds come first."""
     try:
         parsed = croniter(" ".join(words), 0, second_at_beginning=True)
     except (ValueError, KeyError, IndexError, TypeError) as refusal:
-        # Whatever `dialect` let through and the parser still refuses: never a bug of the caller.
+        # A term that `dialect` accepts and croniter rejects: never a bug of the caller.
         raise CronError("expression", str(refusal), f"read as {' '.join(words)}") from refusal
     minute, hour, day, month, weekday, second = cast("list[_Values]", parsed.expanded)
     weeks = cast("dict[int, set[int | str]]", parsed.nth_weekday_of_month)
@@ -125,12 +125,12 @@ def _matching_days(
     nth: tuple[tuple[int, int], ...],
     both: bool,
 ) -> int:
-    """Bits of the matching days of a month of this length whose 1st is this weekday."""
+    """Return the matching days of a month of this length whose 1st is this weekday, as bits."""
     by_month = day_of_month
     if last_day:
         by_month |= 1 << length
     for before in before_last:
-        by_month |= 1 << max(length - before, 0)  # day 0: the month has none
+        by_month |= 1 << max(length - before, 0)  # day 0: the month has no such day
     for day in nearest:
         by_month |= 1 << _nearest_weekday(day, length, first)
     by_week = 0
@@ -146,7 +146,7 @@ def _matching_days(
 
 
 def _nearest_weekday(day: int, length: int, first: int) -> int:
-    """The Monday to Friday nearest to `day`, within the month; past its end: to its last day."""
+    """Return the Monday to Friday nearest to `day` in the month. Past its end: to its last day."""
     day = min(day, length)
     weekday = (first + day - 1) % 7
     if weekday == 6:
@@ -157,7 +157,7 @@ def _nearest_weekday(day: int, length: int, first: int) -> int:
 
 
 def _refuse_never(masks: Masks) -> None:
-    """Each length of month begins on each weekday some day, so looking at all of them is exact."""
+    """Raise CronError if no day matches. This is exact: all 28 month shapes occur."""
     for month in range(1, 13):
         if masks.month >> month & 1:
             lengths = (28, 29) if month == 2 else (month_length(2001, month),)

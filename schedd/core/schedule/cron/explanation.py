@@ -1,4 +1,4 @@
-"""What an expression will do: in words, as instants, and on the days when clocks change."""
+"""Explain an expression: its meaning in words, fire times, and changes of the clock."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,7 @@ _NAMED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class CronExplanation:
-    """Everything `cron explain` tells. `instants` are aware, in the expression's own zone."""
+    """The result of `cron explain`. `instants`: aware fire times, in the expression's own zone."""
 
     expression: str
     time_zone: str
@@ -48,9 +48,9 @@ def explain(
     seed: str = "",
     dst: Dst = DEBIAN,
 ) -> CronExplanation:
-    """Explain an expression: the next `count` instants after `after` (exclusive), and notes.
+    """Explain an expression: the next `count` fire times after `after` (exclusive), and notes.
 
-    `seed` is "namespace/job", which only `H` looks at. Raises CronError.
+    `seed` is "namespace/job", used only by `H`. Raises CronError.
     """
     parsed = parse(expression, zone=zone, seed=seed)
     if parsed.next_after(after, dst) is None:
@@ -70,21 +70,21 @@ def explain(
 
 
 def describe(expression: str, seed: str = "") -> str:
-    """The expression in plain English; `seed` ("namespace/job") matters for `H` alone.
+    """Return the expression in plain English; `seed` ("namespace/job") is used only by `H`.
 
-    Raises CronError for what `parse` refuses.
+    Raises CronError for an invalid expression.
     """
     return describe_parsed(parse(expression, seed=seed))
 
 
 def never(expression: CronExpression) -> CronError:
-    """The refusal of an expression whose times the clocks of its zone always skip."""
+    """Return the error for an expression whose times the clocks of its zone always skip."""
     problem = f"never matches: the clocks of {expression.zone} skip all its times"
     return CronError("expression", problem, "another hour, or dst.gap: run_after")
 
 
 def notes(expression: CronExpression, after: datetime, dst: Dst = DEBIAN) -> tuple[str, ...]:
-    """What changes of the clock in the year after `after` do to this expression, a line each."""
+    """Return the effects of clock changes in the year after `after`, one line each."""
     if expression.masks is None:
         return ()
     start = (after - EPOCH) // SECOND
@@ -109,7 +109,7 @@ def _zone_info(expression: CronExpression) -> ZoneInfo:
 
 
 def _note(expression: CronExpression, masks: Masks, change: Segment, dst: Dst) -> str:
-    """What one change of the clock does, or nothing if no matching time is concerned."""
+    """Return the effect of one clock change; empty: no matching time is affected."""
     left, reached = change.start + change.before, change.start + change.offset
     affected = masks.count_local(min(left, reached), max(left, reached))
     if not affected:
@@ -137,7 +137,7 @@ def _note(expression: CronExpression, masks: Masks, change: Segment, dst: Dst) -
 
 
 def _runs_that_day(expression: CronExpression, change: Segment) -> bool:
-    """Whether it runs at all on the local day of a gap."""
+    """Return whether the expression runs on the local day of a gap."""
     day = (change.start + change.before) // DAY
     first, stop = day * DAY - change.before, (day + 1) * DAY - change.offset
     return expression.count(first - 1, stop - 1) > 0
@@ -146,8 +146,9 @@ def _runs_that_day(expression: CronExpression, change: Segment) -> bool:
 def _repeated(
     expression: CronExpression, masks: Masks, change: Segment, dst: Dst, *, each: bool
 ) -> str:
-    """In which pass of the repeated time it runs, with the first such instant. `each`: of several
-    times.
+    """Return the pass of the repeated time in which the expression runs, with its first time.
+
+    `each`: several times are repeated.
     """
     first = masks.next_local(change.start + change.offset)
     assert first is not None, "a note is made for times that match"
@@ -162,7 +163,7 @@ def _repeated(
 
 
 def _times(masks: Masks, start: int, count: int) -> str:
-    """The first few matching local times from `start` on."""
+    """Return the first few matching local times from `start` on."""
     shown: list[str] = []
     local: int | None = start
     while len(shown) < min(count, _NAMED) and (local := masks.next_local(local or 0)) is not None:
@@ -181,6 +182,6 @@ def _date(local: int) -> str:
 
 
 def _shown(expression: CronExpression, second: int) -> str:
-    """An instant on the zone's clock: "03:00+02:00"."""
+    """Return a time on the zone's clock: "03:00+02:00"."""
     at = datetime.fromtimestamp(second, UTC).astimezone(zone(expression.zone).info)
     return at.isoformat()[11:].replace(":00+", "+").replace(":00-", "-")

@@ -1,13 +1,13 @@
-"""From masks to instants: local times that match, mapped to UTC by the rules of DST.
+"""Compute fire times from masks: matching local times, mapped to UTC by the DST rules.
 
     gap      02:00 ──▶ 03:00   fixed-time: once, at 03:00 (RUN_AFTER) or not at all (SKIP)
     overlap  03:00 ──▶ 02:00   fixed-time: first pass, second pass, or both
-    wildcard (minute or hour begins with `*`): whatever the clock shows as real time goes by
+    wildcard (minute or hour begins with `*`): each matching local time, as elapsed time passes
 
-One idea: the instants of an expression are a *set* that the rules define without any notion of a
-starting point; `next_after` looks up the smallest member greater than its argument. So the result
-can't depend on where a search begins, several local times of one gap give one instant, and the
-sequence grows strictly.
+The fire times of an expression are a *set* that the rules define without a starting point.
+`next_after` returns the smallest member greater than its argument. So the result doesn't depend on
+where a search begins, several local times of one gap give one fire time, and the sequence is
+strictly increasing.
 
 All arithmetic is in whole seconds since 1970 UTC.
 """
@@ -36,26 +36,28 @@ SECOND: Final = timedelta(seconds=1)
 
 
 MOST_PASSED: Final = 250
-"""Changes of the clock that one search passes, some sixty years of any zone's. An expression whose
-times all fell into gaps by then (`30 2 * 3 7L` in Berlin, with SKIP) never matches: no calendar
-makes others wait for more than forty years, and years without a matching day are passed at once.
+"""Maximum number of clock changes that one search passes: some sixty years of any zone.
+
+An expression whose times all fell into gaps until then (`30 2 * 3 7L` in Berlin, with SKIP) never
+matches. No calendar date needs more than forty years to match, and years without a matching day are
+skipped at once.
 """
 
 
 PARSED: Final = 500
-"""Units of work (`core/schedule/work_budget`) that reading an expression takes, about."""
+"""Approximate units of work (`core/schedule/work_budget`) to parse an expression."""
 
 
 class DstGap(StrEnum):
-    """What a fixed-time job does when its local time is skipped by the clock."""
+    """The policy of a fixed-time job whose local time is skipped by the clock."""
 
     RUN_AFTER = "RUN_AFTER"
-    """It runs once, at the first instant after the gap."""
+    """Run once, at the first moment after the gap."""
     SKIP = "SKIP"
 
 
 class Pass(StrEnum):
-    """In which pass of a repeated hour a fixed-time job runs."""
+    """The pass of a repeated hour in which a fixed-time job runs."""
 
     FIRST = "FIRST"
     SECOND = "SECOND"
@@ -64,22 +66,22 @@ class Pass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Dst:
-    """A job's policy for the days on which clocks change. Wildcard jobs never look at it."""
+    """A job's policy for the days on which clocks change. Wildcard jobs never use it."""
 
     gap: DstGap = DstGap.RUN_AFTER
     overlap: Pass = Pass.FIRST
 
 
 DEBIAN: Final = Dst()
-"""The default: the rule of Debian's cron."""
+"""The default policy: the rule of Debian's cron."""
 
 
 @dataclass(frozen=True, slots=True)
 class CronExpression:
-    """A parsed expression: either calendar `masks` in a `zone`, or `every` so many seconds.
+    """A parsed expression: either calendar `masks` in a `zone`, or `every`, an interval in seconds.
 
-    `text` is the expression as it was written; `wildcard` says that its minute or hour begins
-    with `*`, so that it follows elapsed time over changes of the clock.
+    `text` is the expression as written. `wildcard`: its minute or hour begins with `*`, so it
+    follows elapsed time over changes of the clock.
     """
 
     text: str
@@ -89,13 +91,13 @@ class CronExpression:
     every: int = 0
 
     def next_after(self, instant: datetime, dst: Dst = DEBIAN) -> datetime | None:
-        """The first instant strictly after `instant` (aware), in UTC; None past the year 9987."""
+        """Return the first fire time after `instant` (aware), in UTC; None past the year 9987."""
         past = instant - EPOCH
         found = self.next_second(past.days * DAY + past.seconds, dst)
         return None if found is None else EPOCH + timedelta(0, found)
 
     def next_second(self, second: int, dst: Dst = DEBIAN) -> int | None:
-        """`next_after` in whole seconds since 1970 UTC."""
+        """Return `next_after` in whole seconds since 1970 UTC."""
         if self.masks is None:
             return (second // self.every + 1) * self.every
         if second >= LAST:
@@ -105,9 +107,9 @@ class CronExpression:
         return _first_from(second + 1, self.masks, zone_of(self.zone), self.wildcard, dst)
 
     def seconds(self, after: int, until: int, dst: Dst = DEBIAN) -> Iterator[int]:
-        """Every instant in (after, until], growing, in whole seconds since 1970 UTC.
+        """Yield every fire time in (after, until], ascending, in whole seconds since 1970 UTC.
 
-        Goes by days, each of which is looked up once: for many instants of one expression.
+        Each day is looked up once, for many fire times of one expression.
         """
         found = self.next_second(after, dst)
         while found is not None and found <= until:
@@ -117,7 +119,7 @@ class CronExpression:
             found = self.next_second(found, dst)
 
     def _rest_of_day(self, found: int, until: int, dst: Dst) -> Sequence[int]:
-        """The instants of the local day after `found`, one of them, while the offset stays."""
+        """Return the fire times of the local day after `found`, while the offset stays."""
         masks = self.masks
         if masks is None or masks.times.count == 1:
             return ()
@@ -125,7 +127,7 @@ class CronExpression:
         end = segment.end if self.wildcard else fixed_times(segment, dst)[1]
         day = (found + segment.offset) // DAY
         if not masks.matches_day(day):
-            return ()  # what a gap put off to this day
+            return ()  # a time that a gap moved to this day
         midnight = day * DAY - segment.offset
         times = listed(masks.times)
         first = bisect_right(times, found - midnight)
@@ -133,7 +135,7 @@ class CronExpression:
         return [midnight + time for time in times[first:stop]]
 
     def on(self, day: int, dst: Dst = DEBIAN) -> int:
-        """The instants of a UTC day since 1970, as its bits (`days`)."""
+        """Return the fire times of a UTC day since 1970, as its bits (`day_bits`)."""
         start = day * DAY
         if self.masks is None:
             return day_bits.each(-start % self.every, self.every)
@@ -151,7 +153,7 @@ class CronExpression:
         return found
 
     def count(self, after: int, until: int, dst: Dst = DEBIAN) -> int:
-        """How many instants lie in (after, until], counted without walking through them."""
+        """Return how many fire times lie in (after, until], without a walk through them."""
         if self.masks is None:
             return until // self.every - after // self.every
         segments = zone_of(self.zone).segments(after, until)
@@ -162,7 +164,7 @@ class CronExpression:
 
 
 def _first_from(second: int, masks: Masks, zone: Zone, wildcard: bool, dst: Dst) -> int | None:
-    """The smallest member of the set that is not before `second`."""
+    """Return the smallest member of the set that is not before `second`."""
     passed = 0
     while True:
         segment = zone.latest
@@ -186,9 +188,10 @@ def _first_from(second: int, masks: Masks, zone: Zone, wildcard: bool, dst: Dst)
         if passed > MOST_PASSED:
             return None
         if end - second > NEAR and found - NEAR > end:
-            # Local time differs from UTC by less than a day either way, and all offsets of a zone
-            # from each other by less than two: between two days after `second` and two days
-            # before the next local match no clock shows a matching time, whatever it does.
+            # Local time differs from UTC by less than a day either way. All offsets of a zone
+            # differ from each other by less than two days. So no clock shows a matching time
+            # between two days after `second` and two days before the next local match, whatever
+            # changes happen.
             second = found - NEAR
             segment = zone.segment(second)
             found = local - segment.offset
@@ -201,12 +204,12 @@ def _first_from(second: int, masks: Masks, zone: Zone, wildcard: bool, dst: Dst)
 def _count_in(
     segment: Segment, first: int, stop: int, masks: Masks, wildcard: bool, dst: Dst
 ) -> int:
-    """How many members of the set lie in [first, stop) and in this segment."""
+    """Return how many members of the set lie in [first, stop) and in this segment."""
     start, end, extra = segment.start, segment.end, 0
     if not wildcard:
         start, end = fixed_times(segment, dst)
         if segment.start >= first and runs_after_gap(segment, masks, dst):
-            # Once, even if the first time after the gap also matches.
+            # This counts once, even if the first time after the gap also matches.
             own = segment.start + segment.offset
             extra = 1 - masks.count_local(own, own + 1)
     start, end = max(start, first) + segment.offset, min(end, stop) + segment.offset
@@ -214,7 +217,7 @@ def _count_in(
 
 
 def runs_after_gap(segment: Segment, masks: Masks, dst: Dst) -> bool:
-    """Whether a fixed time falls into the gap before this segment, and is made up for."""
+    """Return whether a fixed time falls into the gap before this segment, and runs after it."""
     if segment.before >= segment.offset or dst.gap is DstGap.SKIP:
         return False
     skipped = masks.next_local(segment.start + segment.before)
@@ -222,7 +225,7 @@ def runs_after_gap(segment: Segment, masks: Masks, dst: Dst) -> bool:
 
 
 def fixed_times(segment: Segment, dst: Dst) -> tuple[int, int]:
-    """The part [start, end) of a segment in which fixed times count: not the other pass."""
+    """Return the part [start, end) of a segment in which fixed times count: one pass only."""
     start, end = segment.start, segment.end
     if segment.before > segment.offset and dst.overlap is Pass.FIRST:
         start += segment.before - segment.offset
@@ -232,7 +235,7 @@ def fixed_times(segment: Segment, dst: Dst) -> tuple[int, int]:
 
 
 def parse(expression: str, *, zone: str = "UTC", seed: str) -> CronExpression:
-    """As `rewrites.parse`, without the search for a rewrite of what is refused."""
+    """Parse like `rewrites.parse`, without the search for a rewrite of a rejected expression."""
     return _parse(expression, zone, seed if is_hashed(expression) else "")
 
 

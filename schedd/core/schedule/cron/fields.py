@@ -8,7 +8,7 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FieldTerms:
-    """One field, translated.
+    """A translated field.
 
     `plain`: a comma list of `*`, `*/n`, `a`, `a-b`, `a-b/n`; empty if all terms are special.
     `special`: `l`, `l-3` and `15w` (day of month), `5#2` and `l5` (day of week).
@@ -22,7 +22,7 @@ class FieldTerms:
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """One field's name, its values, its names for them, and the values that `H` chooses from."""
+    """A field's name, its values, the names of its values, and the values that `H` chooses from."""
 
     name: str
     low: int
@@ -31,7 +31,7 @@ class FieldSpec:
     hash_high: int = 0
 
     def value_of(self, text: str) -> int:
-        """The number that a value stands for. Raises CronError."""
+        """Return the number of a value. Raises CronError."""
         if text.isascii() and text.isdigit():
             value = int(text) if len(text) < 5 else 99999
             if not self.low <= value <= self.high:
@@ -46,7 +46,7 @@ class FieldSpec:
 
     @property
     def range_text(self) -> str:
-        """Its values in words."""
+        """The field's range in words."""
         names = f", or {self.names[0]}-{self.names[-1]}" if self.names else ""
         sunday = ", 0 and 7 are Sunday" if self is DAY_OF_WEEK else ""
         return f"{self.low}-{self.high}{names}{sunday}"

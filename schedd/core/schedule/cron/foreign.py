@@ -1,10 +1,10 @@
-"""How other schedulers read a cron expression: one reader per dialect, independent of our parser.
+"""Read cron expressions of other schedulers: one reader per dialect, independent of our parser.
 
     "0 0 9 ? * 2-6 2026-2030" ──Quartz──▶ sets of seconds, minutes, hours; a test for a date; years
 
-A reading is plain sets and a test of a date. It is what a rewrite is compared with (`rewrites`),
-so nothing here shares code with `dialect`, `expand` or `masks`. A form whose meaning isn't certain
-raises Unreadable: then no rewrite is offered.
+A reading is plain sets and a test of a date. Rewrites are compared with it (`rewrites`), so nothing
+here shares code with `dialect`, `expand` or `masks`. A form whose meaning isn't certain raises
+UnknownExpression, and no rewrite is offered.
 """
 
 import re
@@ -29,15 +29,15 @@ class UnknownExpression(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What distinguishes a dialect. `sunday`: the number of Sunday."""
+    """The rules of a dialect. `sunday`: the number of Sunday."""
 
     name: str
     fields: str
     sunday: int = 0
     exclusive_days: bool = False
-    """Exactly one of the two day fields is `?`."""
+    """Whether exactly one of the two day fields must be `?`."""
     both_days: bool = False
-    """Both day fields must match; else either is enough where both are restricted."""
+    """Whether both day fields must match. Otherwise, if both are restricted, either is enough."""
     wraps: bool = False
     """Whether a range may wrap around: `22-2`, `FRI-MON`."""
     open_steps: bool = True
@@ -60,7 +60,7 @@ WRAPPING_SECONDS: Final = Dialect("wrapping ranges", "s m h D M W", wraps=True)
 
 @dataclass(frozen=True, slots=True)
 class ForeignReading:
-    """What an expression means in a dialect. `years`: None for all."""
+    """The meaning of an expression in a dialect. `years` None: all years."""
 
     dialect: Dialect
     seconds: frozenset[int]
@@ -69,11 +69,11 @@ class ForeignReading:
     day: Test
     years: frozenset[int] | None
     ours: str = field(compare=False)
-    """The same fields in our notation. A proposal that is verified before it is shown."""
+    """The same fields in our notation: a proposal that is verified before it is shown."""
 
 
 def read(text: str, dialect: Dialect) -> ForeignReading:
-    """Read the fields of an expression. Raises Unreadable."""
+    """Read the fields of an expression. Raises UnknownExpression."""
     letters, words = dialect.fields.split(), text.lower().split()
     if len(words) != len(letters):
         raise UnknownExpression(f"{len(words)} fields")
@@ -100,7 +100,7 @@ def read(text: str, dialect: Dialect) -> ForeignReading:
 
 
 LONGEST: Final = 256
-"""A longer expression isn't read: the time to verify a rewrite is bounded."""
+"""Maximum characters of an expression, so that the time to verify a rewrite is bounded."""
 _RANGES: Final = {
     "s": (0, 59, ()),
     "m": (0, 59, ()),
@@ -119,7 +119,7 @@ class _Values:
 
 @dataclass(frozen=True, slots=True)
 class _Days:
-    """A day field: which dates it names, and the field in our notation."""
+    """A day field: a test of dates, and the field in our notation."""
 
     matches: Test
     ours: str
@@ -159,7 +159,7 @@ def _field(dialect: Dialect, text: str, low: int, high: int, names: Sequence[str
 def _term(
     dialect: Dialect, term: str, low: int, high: int, names: Sequence[str]
 ) -> tuple[list[int], str]:
-    """The values of one term, and the term in our notation."""
+    """Return the values of one term, and the term in our notation."""
     found = _TERM.fullmatch(term)
     if found is None or not term:
         raise UnknownExpression(term)
@@ -202,13 +202,15 @@ def _any(at: date) -> bool:
 
 
 Place = Callable[[int, int], int]
-"""The day of a month that a special term names, from the length of the month and the weekday of
-its first day (0 is Sunday); any other number names no day.
+"""Function that returns the day of a month that a special term names.
+
+Arguments: the length of the month, and the weekday of its first day (0 is Sunday). A result outside
+the month means no day.
 """
 
 
 def _named(plain: Callable[[int, int, int], bool], places: Sequence[Place]) -> Test:
-    """A test of dates. The days of a month are looked up once, however many terms there are."""
+    """Return a test of dates that looks up the days of each month once, for all terms."""
 
     @cache
     def days(length: int, first: int) -> frozenset[int]:
@@ -244,7 +246,10 @@ def _days_of_month(dialect: Dialect, text: str) -> _Days:
 
 
 def _check_alone(dialect: Dialect, text: str) -> None:
-    """Quartz and AWS don't define `L`, `W` and `#` in a list, and `L-29` isn't in each month."""
+    """Raise UnknownExpression for a special term in a list, or for `L-29` and above.
+
+    Quartz and AWS don't define `L`, `W` and `#` in a list, and `L-29` doesn't exist in each month.
+    """
     if dialect.exclusive_days and (
         ("," in text and re.search(r"#|w\b|l", text.replace("wed", "")))
         or re.search(r"l-(?:2[89]|3)", text)
@@ -264,20 +269,20 @@ def _special_day(term: str) -> Place | None:
         return lambda length, first: _weekday_near(length, length, first)
     if found := re.fullmatch(r"(\d{1,2})w", term, re.ASCII):
         day = int(found[1])
-        if not 1 <= day <= 28:  # dialects differ in shorter months
+        if not 1 <= day <= 28:  # dialects differ in months without that day
             raise UnknownExpression(term)
         return lambda length, first: _weekday_near(day, length, first)
     return None
 
 
 def _weekday_near(day: int, length: int, first: int) -> int:
-    """The day of the month, Monday to Friday, that is nearest to `day`."""
+    """Return the day of the month, Monday to Friday, that is nearest to `day`."""
     nearby = (day, day - 1, day + 1, day - 2, day + 2)
     return next(at for at in nearby if 1 <= at <= length and (first + at - 1) % 7 not in (0, 6))
 
 
 def _weekdays(dialect: Dialect, text: str) -> _Days:
-    """Weekdays; numbers in here count from 0 for Sunday."""
+    """Read a weekday field. Numbers in the result count from 0 for Sunday."""
     if text == "?":
         return _Days(_any, "*")
     _check_alone(dialect, text)
@@ -299,7 +304,7 @@ def _weekdays(dialect: Dialect, text: str) -> _Days:
 
 def _weekday_term(dialect: Dialect, term: str) -> tuple[set[int], str]:
     if term == "l" and dialect.name == "Quartz":
-        return {6}, "6"  # there L alone is 7, Saturday
+        return {6}, "6"  # in Quartz, L alone is 7, Saturday
     if dialect.sunday == 1:
         values, written = _term(dialect, term, 1, 7, WEEKDAYS)
         if written[0] == "*":
@@ -325,7 +330,7 @@ def _special_weekday(dialect: Dialect, term: str) -> tuple[Place, str] | None:
 
 
 def _nth(weekday: int, week: int, length: int, first: int, *, last: bool = False) -> int:
-    """The day of the month that is the nth such weekday; 0 if there is none."""
+    """Return the day of the month that is the nth such weekday; 0 if there is none."""
     days = [at for at in range(1, length + 1) if (first + at - 1) % 7 == weekday]
     if last:
         return days[-1]

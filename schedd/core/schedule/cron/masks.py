@@ -1,11 +1,11 @@
-"""An expression as bit masks, and the search for the next matching local time.
+"""Expressions as bit masks, and the search for the next matching local time.
 
-One idea: a field is a number whose bit `v` says that value `v` matches, so the next match is a
-shift and the lowest bit set, and counting matches is counting bits. A month's matching days depend
-only on its length and on the weekday of its first day, its *shape*: 28 masks computed once
-(`expand`) hold all that `L`, `W`, `#` and the rule of the two day fields can say.
+A field is a number whose bit `v` means that value `v` matches. So the next match is a shift and the
+lowest bit set, and counting matches is counting bits. The matching days of a month depend only on
+its length and on the weekday of its first day: its *shape*. 28 masks, computed once (`expand`),
+cover all rules of `L`, `W`, `#` and the two day fields.
 
-Local times and days are whole numbers since 1970 on the local clock; zones play no part here.
+Local times and days are whole numbers since 1970 on the local clock. Zones aren't used here.
 """
 
 from datetime import date
@@ -27,14 +27,15 @@ LAST: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """What matches, bit `v` for value `v`; weekdays are 0 (Sunday) to 6.
+    """The matching values, bit `v` for value `v`; weekdays are 0 (Sunday) to 6.
 
-    `last_day` is `L`; `before_last` holds the 3 of `L-3`; `nearest` holds the days of `15W` (31 for
-    `LW`); `nth` pairs of weekday and week (`5#2` is (5, 2), `5L` is (5, LAST)). `both_days`: a day
-    must match both day fields, since one of them begins with `*`; else either is enough.
-    The rest is derived. `days`: matching days (bits 1 to 31) of a month, by its shape,
-    `(length - 28) * 7 + weekday of its first day`. `every_day`: no day is left out. `times`: what
-    the first three say of a day.
+    `last_day` is `L`. `before_last` holds the 3 of `L-3`. `nearest` holds the days of `15W` (31 for
+    `LW`). `nth` holds pairs of weekday and week (`5#2` is (5, 2), `5L` is (5, LAST)). `both_days`:
+    a day must match both day fields, since one of them begins with `*`; else either is enough.
+
+    The other fields are derived. `days`: matching days (bits 1 to 31) of a month, by its shape,
+    `(length - 28) * 7 + weekday of its first day`. `every_day`: all days match. `times`: the times
+    of day that hours, minutes and seconds match.
     """
 
     second: int
@@ -53,9 +54,11 @@ class Masks:
     times: Times
 
     def next_local(self, local: int) -> int | None:
-        """The first matching local time not before `local`, both as seconds since 1970 local.
+        """Return the first matching local time not before `local`, both in seconds since 1970
+        local.
 
-        None past the year 9990 alone: an expression that never matches is refused when it is made.
+        None only past the year 9990: an expression that never matches is rejected when it is
+        parsed.
         """
         day = local // DAY
         found = self.times.next(local - day * DAY)
@@ -65,18 +68,18 @@ class Masks:
         return None if following is None else following * DAY + self.times.first
 
     def matches_day(self, day: int) -> bool:
-        """Whether this local day (since 1970) matches month and day fields."""
+        """Return whether this local day (since 1970) matches month and day fields."""
         month, shape, at = _placed(day)
         return bool(self.month >> month & 1 and self.days[shape] >> at & 1)
 
     def on(self, day: int) -> int:
-        """What matches of this local day, as its bits (`days`)."""
+        """Return the matching seconds of this local day, as its bits (`day_bits`)."""
         if not self.matches_day(day):
             return 0
         return day_bits.of_times(self.hour, self.minute, self.second)
 
     def next_day(self, day: int) -> int | None:
-        """The first matching local day not before `day`; None past the year 9990."""
+        """Return the first matching local day not before `day`; None past the year 9990."""
         if day >= _LAST_DAY:
             return None
         if self.every_day:
@@ -86,7 +89,7 @@ class Masks:
             days = self.days[shape] >> at
             if days:
                 return day + lowest(days)
-        day += 29 + shape // 7 - at  # the first of the next month
+        day += 29 + shape // 7 - at  # the first day of the next month
         month, shape, _ = _placed(day)
         if self.month >> month & 1:
             days = self.days[shape]
@@ -106,7 +109,7 @@ class Masks:
                 return date(year, month, lowest(days)).toordinal() - EPOCH_DAY
 
     def count_local(self, start: int, end: int) -> int:
-        """How many local times in [start, end) match."""
+        """Return how many local times in [start, end) match."""
         if end <= start:
             return 0
         first, before = divmod(start, DAY)
@@ -119,7 +122,7 @@ class Masks:
         return count
 
     def _count_days(self, start: int, end: int) -> int:
-        """How many days in [start, end) match."""
+        """Return how many days in [start, end) match."""
         count = 0
         while start < end:
             at = date.fromordinal(start + EPOCH_DAY)
@@ -131,7 +134,7 @@ class Masks:
         return count
 
     def _count_times(self, rest: int) -> int:
-        """How many seconds of a matching day before its second `rest` match."""
+        """Return how many seconds of a matching day before its second `rest` match."""
         hour, below = divmod(rest, 3600)
         minute, second = divmod(below, 60)
         minutes, seconds = self.minute.bit_count(), self.second.bit_count()
@@ -144,20 +147,20 @@ class Masks:
 
 
 def lowest(mask: int) -> int:
-    """Index of the lowest bit set."""
+    """Return the index of the lowest bit set."""
     return (mask & -mask).bit_length() - 1
 
 
 @lru_cache(maxsize=4096)
 def _placed(day: int) -> tuple[int, int, int]:
-    """Month, shape of the month, and day of the month of a day since 1970."""
+    """Return month, shape of the month, and day of the month of a day since 1970."""
     at = date.fromordinal(day + EPOCH_DAY)
     return at.month, _shape(at.year, at.month), at.day
 
 
 @lru_cache(maxsize=4096)
 def _shape(year: int, month: int) -> int:
-    """Which of the 28 shapes a month has."""
+    """Return the shape of a month, 0 to 27."""
     return (month_length(year, month) - 28) * 7 + date(year, month, 1).toordinal() % 7
 
 
@@ -168,5 +171,5 @@ def month_length(year: int, month: int) -> int:
 
 
 def _below(mask: int, bit: int) -> int:
-    """How many bits below `bit` are set."""
+    """Return how many bits below `bit` are set."""
     return (mask & ((1 << bit) - 1)).bit_count()

@@ -1,10 +1,10 @@
-"""Rewrites of an expression that is refused or surprises, each verified before it is shown.
+"""Rewrites of expressions that are rejected or surprising, each verified before it is shown.
 
     text ──foreign reader──▶ times of day, days of two years, years ╮
       ╰──candidate in our notation ──parse──▶ masks                 ┴─ equal? ─▶ Rewrite
 
-One idea: a hint is a claim about fire times, so the engine checks it. A candidate whose fire times
-over two years aren't those of the reading is dropped, or shown with the difference in words.
+A hint is a claim about fire times, so the engine checks it. If the fire times of a candidate differ
+from the reading within two years, it is dropped, or shown with the difference in words.
 """
 
 import re
@@ -25,7 +25,7 @@ from schedd.core.schedule.zones import zone as zone_of
 from schedkit.records import replace
 
 _FROM: Final = date(2027, 1, 1)
-"""Rewrites are compared over two years from here on, a leap year among them."""
+"""First day of the two years over which rewrites are compared; one is a leap year."""
 _DAYS: Final = 731
 _LONGEST: Final = foreign.LONGEST
 
@@ -34,8 +34,8 @@ def parse(expression: str, *, zone: str = "UTC", seed: str) -> CronExpression:
     """Parse an expression of docs/semantics/cron-expressions.md.
 
     `zone` is an IANA name; a `CRON_TZ=` prefix has priority. `seed` is "namespace/job", from which
-    `H` is hashed. Raises CronError for an expression that can't be read or never matches, and for
-    an unknown zone; the error holds the rewrite, if there is one.
+    `H` is hashed. Raises CronError for an invalid expression, one that never matches, or an unknown
+    zone. The error holds the rewrite, if there is one.
     """
     try:
         return parse_plainly(expression, zone=zone, seed=seed)
@@ -65,11 +65,11 @@ def _advised(error: CronError, expression: str, zone: str) -> CronError:
 
 
 Proposal = tuple[str, str, Rewrite | None]
-"""What is wrong, if that can be said better; what to do, if that isn't the rewrite; the rewrite."""
+"""A clearer problem or "", what to do or "" (the rewrite), and the rewrite."""
 
 
 def verified(reading: ForeignReading, prefix: str = "", zone: str = "UTC") -> Rewrite | None:
-    """The reading in our notation; None if the fire times of two years aren't the same.
+    """Return the reading in our notation; None if the fire times of two years differ.
 
     `prefix` is a `CRON_TZ=…` with a space, or empty.
     """
@@ -106,7 +106,7 @@ def _same_times(masks: Masks, reading: ForeignReading) -> bool:
 
 
 def _span_of(years: frozenset[int] | None) -> tuple[int, ...] | None:
-    """The first and the last year; empty if one between them is missing; None for all years."""
+    """Return the first and the last year; None: all years. Empty: a year between is missing."""
     if years is None:
         return None
     first, last = min(years), max(years)
@@ -114,7 +114,7 @@ def _span_of(years: frozenset[int] | None) -> tuple[int, ...] | None:
 
 
 def _bounds(zone: str, years: Sequence[int]) -> tuple[str, str]:
-    """The first and the last second of the years, on the clock of the zone."""
+    """Return the first and the last second of the years, on the clock of the zone."""
     return (
         _instant(zone, datetime(years[0], 1, 1, tzinfo=UTC)),
         _instant(zone, datetime(years[-1], 12, 31, 23, 59, 59, tzinfo=UTC)),
@@ -122,7 +122,7 @@ def _bounds(zone: str, years: Sequence[int]) -> tuple[str, str]:
 
 
 def _instant(zone: str, local: datetime) -> str:
-    """When the clock of the zone shows this time, of which only the fields are read."""
+    """Return when the clock of the zone shows this time. The time's own zone is ignored."""
     found = zone_of(zone)
     instants = found.instants(local)
     at = instants[0] if instants else local
@@ -133,9 +133,9 @@ def _instant(zone: str, local: datetime) -> str:
 
 
 def if_meant(expression: str, dialects: Sequence[Dialect], zone: str) -> Rewrite | None:
-    """An expression that can be read, rewritten as the first of these dialects reads it.
+    """Return a valid expression as the first of these dialects reads it.
 
-    None if no dialect reads it, or if the dialect reads it as we do.
+    None if no dialect reads it, or if the dialect reads it like ours.
     """
     prefix, body = _split(expression.strip())
     here = parse_plainly(expression, zone=zone, seed="")
@@ -151,7 +151,7 @@ def if_meant(expression: str, dialects: Sequence[Dialect], zone: str) -> Rewrite
 
 
 def both_days(expression: str, zone: str) -> Rewrite | None:
-    """An expression for the days that match both day fields: `0 9 1-7 * 1` is `0 9 * * 1#1`."""
+    """Rewrite an expression for days that match both day fields: `0 9 1-7 * 1` is `0 9 * * 1#1`."""
     prefix, body = _split(expression.strip())
     words = body.split()
     for dialect in (foreign.BOTH_DAYS, foreign.BOTH_DAYS_SECONDS):
@@ -171,13 +171,13 @@ def both_days(expression: str, zone: str) -> Rewrite | None:
 
 
 def same(expression: CronExpression, text: str, zone: str) -> bool:
-    """Whether a text has the fire times of an expression, changes of the clock included."""
+    """Return whether a text has the fire times of an expression, changes of the clock included."""
     other = parse_plainly(text, zone=zone, seed="")
     return replace(expression, text="") == replace(other, text="")
 
 
 def instead(expression: CronExpression, text: str, zone: str, note: str = "") -> Rewrite:
-    """A text to write instead; the difference is in words, if the fire times aren't the same."""
+    """Return the rewrite to `text`, with the difference in words if the fire times differ."""
     other = parse_plainly(text, zone=zone, seed="")
     if same(expression, text, zone):
         return Rewrite(text, describe_parsed(other))
@@ -189,7 +189,7 @@ def instead(expression: CronExpression, text: str, zone: str, note: str = "") ->
 
 
 def _split(text: str) -> tuple[str, str]:
-    """A `CRON_TZ=…` with a space, and the rest."""
+    """Return a `CRON_TZ=…` with a space, and the rest."""
     found = re.match(r"CRON_TZ=\S+\s+", text, re.IGNORECASE)
     return (found[0], text[found.end() :]) if found else ("", text)
 
@@ -225,7 +225,7 @@ def _typography(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
 
 
 def _wrapped_in_aws(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
-    """`cron(…)`, `rate(…)` and `at(…)` of EventBridge."""
+    """Rewrite `cron(…)`, `rate(…)` and `at(…)` of EventBridge."""
     found = re.fullmatch(r"(cron|rate|at)\s*\((.*)\)", body, re.IGNORECASE | re.DOTALL)
     if found is None:
         return
@@ -264,7 +264,7 @@ def _foreign(reading: ForeignReading, prefix: str, zone: str, problem: str) -> I
 
 
 def _zone_last(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
-    """`0 4 * * 1-5 Europe/Paris`."""
+    """Rewrite a zone at the end: `0 4 * * 1-5 Europe/Paris`."""
     *words, last = body.split()
     if prefix or not re.fullmatch(r"[A-Za-z_]+(/[A-Za-z_+\-\d]+)+|UTC", last):
         return
@@ -280,7 +280,7 @@ def _zone_last(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
 
 
 def _zone_first(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
-    """`TZ=Europe/Paris 0 4 * * *`."""
+    """Rewrite a zone at the start: `TZ=Europe/Paris 0 4 * * *`."""
     del prefix
     found = re.match(r"TZ=(\S+)\s+", body, re.IGNORECASE)
     if found and (rewrite := _plain_rewrite(f"CRON_TZ={found[1]} {body[found.end() :]}", zone)):
@@ -288,7 +288,7 @@ def _zone_first(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
 
 
 def _plain_rewrite(text: str, zone: str) -> Rewrite | None:
-    """This text, if it can be read."""
+    """Return the rewrite to this text; None: it isn't valid."""
     try:
         return Rewrite(text, describe_parsed(parse_plainly(text, zone=zone, seed="")))
     except CronError:
@@ -299,7 +299,7 @@ _PROGRAM: Final = re.compile(r"[/~.]|[a-z_][a-z0-9_.-]*$|[\[\"'$]", re.IGNORECAS
 
 
 def _crontab_line(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
-    """`30 2 * * * root /bin/x`: five fields, and what a crontab has after them."""
+    """Rewrite a line of a crontab, with user and command: `30 2 * * * root /bin/x`."""
     words = body.split()
     if words[0].startswith("@") and len(words) > 1 and words[0].lower() != "@every":
         schedule, rest = words[0], words[1:]
@@ -372,7 +372,7 @@ def _wrapping(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
 
 
 def _slips(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
-    """`*5` for `*/5`, and `$` for the last day of the month."""
+    """Rewrite `*5` to `*/5`, and `$` to the last day of the month."""
     words = body.split()
     for number, word in enumerate(words):
         better, problem = word, ""

@@ -1,8 +1,8 @@
 """The times of day of an expression, as small tables.
 
-One idea: `hours[h]` is the first matching hour not before `h`, so the next time of day takes a
-look into each of three tables and no search. `_NONE` stands past the last match; a table is one
-longer than its field, so that "the one after" needs no check. 147 bytes, whatever it says.
+`hours[h]` is the first matching hour not before `h`, so the next time of day takes one look into
+each of three tables and no search. `_NONE` is past the last match. A table is one longer than its
+field, so that "the next value" needs no check. 147 bytes for any expression.
 """
 
 from functools import lru_cache
@@ -15,19 +15,19 @@ _NONE: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Which seconds of a day match. Made by `times`."""
+    """The matching seconds of a day. Created by `times`."""
 
     hours: bytes
     minutes: bytes
     seconds: bytes
     first: int
-    """The first matching second of the day."""
+    """First matching second of the day."""
     in_hour: int
-    """The first matching second of a matching hour."""
+    """First matching second of a matching hour."""
     count: int
 
     def next(self, rest: int) -> int:
-        """The first matching second of a day not before `rest` (0 to 86399), or -1."""
+        """Return the first matching second of a day not before `rest` (0 to 86399), or -1."""
         hour = rest // 3600
         if self.hours[hour] == hour:
             minute = rest // 60 - hour * 60
@@ -45,7 +45,7 @@ class Times:
 
 @lru_cache(maxsize=4096)
 def times(hour: int, minute: int, second: int) -> Times:
-    """The tables of three masks, none of which is empty."""
+    """Return the tables of three masks, none of which is empty."""
     hours, minutes, seconds = _table(hour, 24), _table(minute, 60), _table(second, 60)
     in_hour = minutes[0] * 60 + seconds[0]
     count = hour.bit_count() * minute.bit_count() * second.bit_count()
@@ -54,7 +54,7 @@ def times(hour: int, minute: int, second: int) -> Times:
 
 @lru_cache(maxsize=64)
 def listed(of: Times) -> tuple[int, ...]:
-    """All matching seconds of a day; few are kept, since one list may have 86,400."""
+    """Return all matching seconds of a day. Few lists are cached: one may have 86,400 numbers."""
     return tuple(
         hour * 3600 + minute * 60 + second
         for hour in _values(of.hours)

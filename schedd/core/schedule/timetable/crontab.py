@@ -5,15 +5,15 @@ r"""A crontab, as cron reads it: lines with their schedule, user, command and st
     17 *  *   *   *   root  cd / && run-parts /etc/cron.hourly
     0  2  *   *   *   db    dump --day=$(date +\%F)%first line of stdin%second
 
-Parsing and validation are separate. This module splits a line and keeps its number; the dialect
-validates its schedule, so each error is reported with its line.
+Parsing and validation are separate. This module splits a line and keeps its number. The dialect
+validates the schedule, so each error is reported with its line.
 
 Invariants
-- Lines end at `\n` alone, and spaces and tabs alone separate words, as in cron.
+- Lines end only at `\n`, and only spaces and tabs separate words, as in cron.
 - Every line that isn't blank, a comment or a variable is in `lines` or in `unread`.
-- A line that cron reads in a way that surprises people has a `Trap` that says what cron does.
-- A variable holds for the lines below it alone, as in cron; `CRON_TZ` sets their zone.
-- Names are fit for jobs and differ within a crontab; the same text gives the same names.
+- A line that cron reads in a surprising way has a `Trap` that says what cron does.
+- A variable holds only for the lines below it, as in cron; `CRON_TZ` sets their zone.
+- Names are valid for jobs and differ within a crontab. The same text gives the same names.
 """
 
 import re
@@ -25,9 +25,9 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CrontabLine:
-    """One entry. `schedule` is five fields or a macro, as written; `zone` is empty if none is said.
+    """An entry. `schedule` is five fields or a macro, as written; `zone` is empty if none is given.
 
-    `user` is empty in a crontab of a user; `stdin` is None where the command has no `%`.
+    `user` is empty in a user's crontab. `stdin` is None if the command has no `%`.
     """
 
     number: int
@@ -42,7 +42,7 @@ class CrontabLine:
 
 @dataclass(frozen=True, slots=True)
 class UnreadLine:
-    """A line that is no entry of a crontab."""
+    """A line that isn't a valid entry of a crontab."""
 
     number: int
     problem: str
@@ -51,7 +51,7 @@ class UnreadLine:
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """A line that cron reads in a way that surprises people: `problem` says what cron does."""
+    """A line that cron reads in a surprising way. `problem` says what cron does."""
 
     number: int
     rule: str
@@ -61,7 +61,7 @@ class Trap:
 
 @dataclass(frozen=True, slots=True)
 class Crontab:
-    """What was read; `system`: with a column of users, as /etc/crontab has."""
+    """A parsed crontab. `system`: with a column of users, like /etc/crontab."""
 
     system: bool
     lines: tuple[CrontabLine, ...]
@@ -82,9 +82,9 @@ _LONGEST_NAME: Final = 120
 _EVERY: Final = re.compile(
     r"[ \t]*(@every[ \t]+\S+)[ \t]+([^ \t].*?)[ \t]*", re.IGNORECASE | re.DOTALL
 )
-"""`@every 90s` is ours, and has a second word."""
+"""Macros of cron. `@every 90s` is ours, and has a second word."""
 _PASSED_OVER: Final = frozenset({"sudo", "nice", "ionice", "env", "exec", "command"})
-"""Words before the program that a line is about."""
+"""Words before the program in a command."""
 _NO_WORK: Final = frozenset({"cd", "test", "true", ":"})
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9_:.-]*")
 _SHELLS: Final = frozenset(
@@ -93,7 +93,7 @@ _SHELLS: Final = frozenset(
 
 
 _USERS: Final = frozenset({"root", "nobody", "daemon", "www-data", "postgres"})
-"""Users of every system, of which none is the name of a program."""
+"""Users of every system. None of them is the name of a program."""
 _PROGRAMS: Final = frozenset(
     {
         *("cd", "test", "[", "echo", "export", "set", "source", ".", "if", "for", "while"),
@@ -105,12 +105,12 @@ _PROGRAMS: Final = frozenset(
         *("docker", "make", "pg_dump", "mysqldump", "pg_dumpall"),
     }
 )
-"""Words that begin a command, of which none is a common user."""
+"""Words that begin a command. None of them is a common user."""
 _HEADER: Final = re.compile(r"#.*\buser(?:-?name)?\b.*\bcommand\b", re.IGNORECASE)
 
 
 def read(text: str, *, system: bool | None = None) -> Crontab:
-    """Read a crontab. `system` says whether it has a column of users; None: as it looks."""
+    """Read a crontab. `system`: whether it has a column of users; None: decided from its text."""
     entries: list[tuple[int, str, str, str, dict[str, str]]] = []
     unread: list[UnreadLine] = []
     environment: dict[str, str] = {}
@@ -125,7 +125,7 @@ def read(text: str, *, system: bool | None = None) -> Crontab:
         if entry is None or _odd_space(entry[1]):
             unread.append(UnreadLine(number, *_not_an_entry(line)))
             continue
-        schedule = re.sub(r"[ \t]+", " ", entry[1]).removeprefix("-")  # a dash: don't log it
+        schedule = re.sub(r"[ \t]+", " ", entry[1]).removeprefix("-")  # a dash disables logging
         entries.append((number, schedule, entry[2], environment.get("CRON_TZ", ""), environment))
     commands = [rest for _, _, rest, _, _ in entries]
     traps = [*_traps_of_text(text), *_time_zones(text, [number for number, *_ in entries])]
@@ -158,12 +158,12 @@ def read(text: str, *, system: bool | None = None) -> Crontab:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Numbered lines without the spaces and tabs around them, and without a carriage return."""
+    """Yield numbered lines without surrounding spaces and tabs, and without a carriage return."""
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
         yield number, line.removesuffix("\r").strip(" \t")
 
 
-# -- What cron does with it --
+# -- How cron reads it --
 
 
 def _traps_of_text(text: str) -> Iterator[Trap]:
@@ -182,7 +182,7 @@ def _traps_of_text(text: str) -> Iterator[Trap]:
 
 
 def _time_zones(text: str, entries: Sequence[int]) -> Iterator[Trap]:
-    """`TZ=` above entries: it reaches the commands, and CRON_TZ the schedules."""
+    """Warn of `TZ=` above entries: commands see it, but only CRON_TZ changes schedules."""
     if not entries:
         return
     zone = ""
@@ -222,7 +222,7 @@ def _not_an_entry(line: str) -> tuple[str, str]:
 
 
 def _odd_space(text: str) -> str:
-    """The first character that separates words for Python, and not for cron."""
+    """Return the first character that separates words for Python, but not for cron."""
     return next((letter for letter in text if letter.isspace() and letter not in " \t"), "")
 
 
@@ -232,7 +232,7 @@ def _unquoted(value: str) -> str:
 
 
 def _has_users(text: str, commands: Sequence[str]) -> bool:
-    """Whether a crontab has a column of users: its header says so, or one is a system's user."""
+    """Return whether a crontab has a column of users, by its header or by a well-known user."""
     firsts = [re.split(r"[ \t]+", command) for command in commands]
     known = any(len(words) > 1 and words[0] in _USERS for words in firsts)
     header = any(_HEADER.match(line) for _, line in _lines(text))
@@ -240,7 +240,7 @@ def _has_users(text: str, commands: Sequence[str]) -> bool:
 
 
 def _perhaps_users(commands: Sequence[str]) -> list[str]:
-    """The first words, if each of them may be a user before a command."""
+    """Return the first words, if each of them may be a user before a command."""
     users: dict[str, None] = {}
     for command in commands:
         first, *rest = re.split(r"[ \t]+", command)
@@ -255,13 +255,13 @@ def _is_user(word: str) -> bool:
 
 
 def _halves(command: str) -> tuple[str, str | None]:
-    r"""The command, and its standard input: a bare `%` ends a line, `\%` is a percent sign."""
+    r"""Return the command and its standard input: `%` ends a line, `\%` is a percent sign."""
     first, *rest = (part.replace("\\%", "%") for part in _PERCENT.split(command))
     return first.rstrip(), "\n".join(rest) + "\n" if rest else None
 
 
 def _name(command: str, taken: set[str]) -> str:
-    """A name for the job, from the program that the command is about."""
+    """Return a name for the job, from the program in the command."""
     stem = _slug(_program(command)) or "job"
     name, number = stem, 1
     while name in taken:
@@ -272,8 +272,9 @@ def _name(command: str, taken: set[str]) -> str:
 
 
 def _program(command: str) -> str:
-    """The words to call a command by: a script rather than its shell, never `cd`; and what it is
-    to do, if that is a word: `console cart:expire`.
+    """Return the words that name a command: a script rather than its shell, never `cd`.
+
+    The program's first argument follows if it is a word: `console cart:expire`.
     """
     for part in re.split(r"&&|\|\||[;|]", command):
         words = [word.strip("()[]{}\"'") for word in part.split()]

@@ -1,4 +1,4 @@
-"""Two schedules compared: the instants that one has and the other lacks."""
+"""Compare two schedules: the fire times that only one of them has."""
 
 from datetime import datetime, timedelta
 
@@ -18,8 +18,9 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How many instants stand in the first alone, in the second alone, in both; the first of each
-    kind, in UTC.
+    """The numbers of fire times only in the first, only in the second, and in both.
+
+    Also the first of each kind, in UTC.
     """
 
     only_first: int
@@ -30,14 +31,14 @@ class Difference:
 
     @property
     def differ(self) -> bool:
-        """Whether any instant tells them apart."""
+        """Return whether any fire time differs."""
         return bool(self.only_first or self.only_second)
 
 
 def differ(
     first: TimetableEntry, second: TimetableEntry, start: datetime, span: timedelta, limit: int
 ) -> Difference:
-    """Compare their instants in [start, start + span); at most `limit` of each kind are listed.
+    """Compare the fire times in [start, start + span). At most `limit` of each kind are listed.
 
     Raises ScheduleError.
     """

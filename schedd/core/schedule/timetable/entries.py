@@ -1,4 +1,4 @@
-"""What a table of schedules is made of: entries, and each with its bits over one grid."""
+"""The entries of a timetable, and the bits of each over one grid."""
 
 from collections.abc import Iterable
 from dataclasses import field
@@ -13,14 +13,14 @@ from schedd.core.schedule.timetable.minutes import Grid, Layers, any_minute, cli
 from schedkit.records import dataclass
 
 _NO_JOB: Final = UUID(int=0)
-"""The job id for jitter: only nominal times are counted, which have no jitter."""
+"""Placeholder for the job id, which only jitter uses. Scheduled times have no jitter."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimetableEntry:
-    """One schedule with a name. `where` says where it stands: `crontab:12`, `jobs.yaml:3`, `job`.
+    """A schedule with a name. `where`: its source, such as `crontab:12`, `jobs.yaml:3`, `job`.
 
-    `lines` are those of its expressions (or its interval) in the file, where that is known.
+    `lines`: line numbers of its expressions (or its interval) in the file, if they are known.
     """
 
     name: str
@@ -32,43 +32,43 @@ class TimetableEntry:
 
     @property
     def seed(self) -> str:
-        """What `H` is hashed from."""
+        """The text from which `H` is hashed."""
         return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An entry's instants within a grid."""
+    """An entry's scheduled times within a grid."""
 
     entry: TimetableEntry
     layers: Layers
 
     @property
     def minutes(self) -> int:
-        """The minutes in which it starts."""
+        """The minutes in which the entry starts, as bits."""
         return any_minute(self.layers)
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """An entry that can't be meant, and why."""
+    """An invalid entry, and the error."""
 
     entry: TimetableEntry
     error: ScheduleError
 
 
 def row_of(entry: TimetableEntry, grid: Grid) -> Row:
-    """Its nominal instants within its bounds. Raises ScheduleError."""
+    """Return the entry's scheduled times within its bounds. Raises ScheduleError."""
     return row_over(entry, compiled_of(entry), grid)
 
 
 def compiled_of(entry: TimetableEntry) -> CompiledSchedule:
-    """Its schedule. Raises ScheduleError."""
+    """Return the entry's compiled schedule. Raises ScheduleError."""
     return schedules.compile(entry.schedule, entry.seed, _NO_JOB, entry.bounds)
 
 
 def row_over(entry: TimetableEntry, compiled: CompiledSchedule, grid: Grid) -> Row:
-    """The nominal instants of an entry within its bounds and this grid."""
+    """Return the scheduled times of an entry within its bounds and this grid."""
     layers = layers_of(compiled.instants, grid)
     start, end = compiled.bounds.start, compiled.bounds.end
     if start is None and end is None:
@@ -79,7 +79,7 @@ def row_over(entry: TimetableEntry, compiled: CompiledSchedule, grid: Grid) -> R
 
 
 def rows_of(entries: Iterable[TimetableEntry], grid: Grid) -> tuple[list[Row], list[Wrong]]:
-    """Every entry that can be meant as a row, and the others."""
+    """Return the valid entries as rows, and the invalid ones."""
     rows: list[Row] = []
     wrong: list[Wrong] = []
     for entry in entries:

@@ -1,9 +1,9 @@
 """Propose schedules that should use `H`, and compute the busiest minute with and without them.
 
 A proposal is measured. Jobs that start in a minute busier than a bound are moved to the minute that
-`H` gives them; the bound is lowered step by step, and the lowest peak wins. Then jobs that can stay
-without raising the peak stay, the rarest first: the minute of a nightly job is chosen on purpose
-more often than that of an hourly one. Hours and days don't change.
+`H` gives them. The bound is lowered step by step, and the lowest peak wins. Then jobs that can stay
+without raising the peak stay, the rarest first. The reason: the minute of a nightly job is more
+often chosen on purpose than that of an hourly job. Hours and days don't change.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ _MINUTE: Final = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One text of an entry, before and after: expression number `number`, or its phase (−1).
+    """A changed text of an entry. `number`: position of the expression, or −1 for the phase.
 
     `fixed` is `after` with the value that `H` has for this entry, for readers without `H`.
     """
@@ -38,7 +38,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Flattened:
-    """A proposal: what to write instead, and the hottest minute's starts before and after."""
+    """A proposal: what to write instead, and the starts in the hottest minute before and after."""
 
     moves: tuple[Move, ...]
     peak_before: int
@@ -46,7 +46,7 @@ class Flattened:
 
 
 def flatten(rows: Sequence[Row], grid: Grid) -> Flattened | None:
-    """The proposal with the lowest peak; None: none is lower than the present one."""
+    """Return the proposal with the lowest peak; None: none is lower than the current peak."""
     tally = tally_of(rows, grid)
     peak, _ = tally.peak()
     moved = [_moved(row, grid) for row in rows]
@@ -83,7 +83,7 @@ def _kept(
     peak: int,
     grid: Grid,
 ) -> list[int]:
-    """Those of `chosen` that must move: put back, they would make a minute hotter than `peak`."""
+    """Return those of `chosen` that must move: without the move, a minute would exceed `peak`."""
     tally = tally_of(_after(rows, moved, chosen), grid)
     must: list[int] = []
     for number in sorted(chosen, key=lambda n: count(rows[n].layers)):
@@ -91,14 +91,14 @@ def _kept(
         if weight > peak or rows[number].minutes & tally.above(peak - weight):
             must.append(number)
             continue
-        # Where it would have moved to still counts it: a bound, never too low.
+        # The minute that the row would have moved to still counts it. The count is never too low.
         for minutes, seconds in rows[number].layers:
             tally.add(minutes, seconds.bit_count())
     return sorted(must)
 
 
 def _moved(row: Row, grid: Grid) -> Row | None:
-    """The row with its minutes hashed; None if that changes nothing."""
+    """Return the row with its minutes hashed; None if that changes nothing."""
     entry = row.entry
     match entry.schedule:
         case CronSchedule(expressions):
@@ -119,8 +119,9 @@ def _moved(row: Row, grid: Grid) -> Row | None:
 
 
 def _apart(entry: TimetableEntry, schedule: CronSchedule, grid: Grid) -> tuple[str, ...]:
-    """Its expressions given an `H`, but where two of them would then fall together: they have the
-    same minute, for they are one job's, and of two runs one would be lost.
+    """Return the entry's expressions with `H`, except where two of them would coincide.
+
+    Expressions of one job have the same `H` minute. If two coincide, a run is lost.
     """
     texts = schedule.expressions
 

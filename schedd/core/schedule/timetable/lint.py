@@ -1,7 +1,7 @@
 """Find errors in cron expressions, and valid expressions that surprise people.
 
 The dialect rejects an expression with an error. A warning is for a valid schedule that, by
-experience, often isn't what its author meant. Each one says what will happen and what to write
+experience, often isn't what its author meant. Each warning says what will happen and what to write
 instead.
 """
 
@@ -44,7 +44,7 @@ _FAR: Final = timedelta(days=366)
 
 
 class Level(StrEnum):
-    """Whether it can't be meant, or perhaps isn't what was meant."""
+    """The severity: an invalid expression, or one that may not be what was meant."""
 
     ERROR = "ERROR"
     WARNING = "WARNING"
@@ -52,14 +52,14 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LintFinding:
-    """One thing to know: `rule` names its kind, `hint` is what to write or to do."""
+    """A finding. `rule` names its kind, `hint` says what to write or to do."""
 
     level: Level
     rule: str
     problem: str
     hint: str = ""
     rewrites: tuple[Rewrite, ...] = ()
-    """The expressions that `hint` offers, as the engine verified them."""
+    """The expressions that `hint` offers, verified by the engine."""
 
 
 def lint(
@@ -71,10 +71,10 @@ def lint(
     dst: Dst = DEBIAN,
     crontab: bool = False,
 ) -> tuple[LintFinding, ...]:
-    """The findings of an expression: one error, or warnings, or none.
+    """Return the findings of an expression: one error, or warnings, or none.
 
-    Changes of the clock are looked for in the year after `after`. `crontab`: the expression is
-    read by cron, so the advice is what cron can read.
+    Changes of the clock are checked in the year after `after`. `crontab`: cron reads the
+    expression, so the advice is limited to what cron can read.
     """
     try:
         parsed = parse(expression, zone=zone, seed=seed)
@@ -104,14 +104,14 @@ def _refused(error: CronError) -> LintFinding:
 
 
 def _warn(rule: str, problem: str, hint: str | Rewrite = "", before: str = "") -> LintFinding:
-    """A warning; a rewrite is introduced by the words `before`."""
+    """Return a warning; the words `before` introduce a rewrite."""
     if isinstance(hint, Rewrite):
         return LintFinding(Level.WARNING, rule, problem, f"{before}{hint}", (hint,))
     return LintFinding(Level.WARNING, rule, problem, hint)
 
 
 def _words(expression: str) -> list[str]:
-    """Its fields as written, in lower case; a macro's are those that it stands for."""
+    """Return the fields as written, in lower case; for a macro, its fields."""
     words = expression.lower().split()
     if words[0].startswith("cron_tz="):
         words.pop(0)
@@ -126,13 +126,13 @@ def _zone(parsed: CronExpression) -> Iterator[LintFinding]:
 # -- A job that can't finish --
 
 _MOST_LOOKED_AT: Final = 1000
-"""Fire times that are looked at for the shortest interval: the time this takes is bounded."""
+"""Maximum number of fire times examined for the shortest interval: this bounds the time."""
 
 
 def never_finishes(
     schedule: Schedule, seed: str, overlap: str, timeout: timedelta, after: datetime
 ) -> LintFinding | None:
-    """A warning, if each run may be ended by the next one before it finishes.
+    """Return a warning if each run may be ended by the next one before it finishes.
 
     `overlap` is the policy in lower case. Raises ScheduleError.
     """
@@ -188,7 +188,7 @@ def _shape(words: Sequence[str], parsed: CronExpression) -> Iterator[LintFinding
 
 
 def _offer(parsed: CronExpression, text: str, before: str) -> tuple[Rewrite | str, str]:
-    """A text to write instead, with the difference; of an `H` only the text is known."""
+    """Return a text to write instead, with the difference. With an `H`, only the text is known."""
     if is_hashed(text):
         return f"{before}write {text}", ""
     return instead(parsed, text, parsed.zone), before
@@ -200,7 +200,7 @@ def _prefix(parsed: CronExpression) -> list[str]:
 
 
 def _six_fields(words: Sequence[str], parsed: CronExpression) -> Iterator[LintFinding]:
-    """Six fields are seconds first here; other schedulers have a year last, or count from 1."""
+    """Warn of six fields: seconds are first here; others have a year last, or count from 1."""
     if is_hashed(parsed.text):
         return
     reads = f"six fields: the first is seconds, so it runs {describe_parsed(parsed)}"
@@ -266,7 +266,7 @@ def _steps(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> It
 
 
 def _whole(written: str, low: int, size: int) -> bool:
-    """Whether a range, or a start, covers the field's whole range: `0-59`, or `0` with a step."""
+    """Return whether a range or start covers the whole field: `0-59`, or `0` with a step."""
     first, _, last = written.removeprefix("h(").removesuffix(")").partition("-")
     return int(first) == low and (not last or int(last) == low + size - 1)
 
@@ -274,7 +274,7 @@ def _whole(written: str, low: int, size: int) -> bool:
 def _evenly(
     words: Sequence[str], spec: FieldSpec, step: int, parsed: CronExpression, *, crontab: bool
 ) -> tuple[Rewrite | str, str]:
-    """Even steps as an interval, if the fields after it restrict nothing."""
+    """Return even steps as an interval, if the later fields restrict nothing."""
     unit, place = _UNITS.get(spec.name), FIELDS.index(spec) - len(FIELDS)
     below = {"0"} if spec.name != "hour" else {"0", *words[-5:-4]}
     if crontab or unit is None or any(word not in "*?" for word in words[place + 1 :]):
@@ -313,14 +313,14 @@ def _days(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> Ite
 
 
 def _from_the_end(masks: Masks) -> bool:
-    """Whether days are named by `L`, `L-3`, `LW` or `15W`."""
+    """Return whether days are named by `L`, `L-3`, `LW` or `15W`."""
     return bool(masks.last_day or masks.before_last or masks.nearest)
 
 
 def _both(
     words: Sequence[str], parsed: CronExpression, *, crontab: bool
 ) -> tuple[Rewrite | str, str]:
-    """How to have the days that match both fields."""
+    """Return how to write the days that match both fields."""
     if crontab:
         schedule = " ".join([*words[:-1], "*"])
         return f"for days that match both: {schedule}, and test date +\\%u in the command", ""
@@ -367,7 +367,7 @@ _MOST_LISTED: Final = 6
 def _clock_changes(
     words: Sequence[str], parsed: CronExpression, after: datetime, dst: Dst, *, crontab: bool
 ) -> Iterator[LintFinding]:
-    """Times that a change of the clock skips or repeats; not those of a job for all hours."""
+    """Warn of times that a clock change skips or repeats, except for jobs of all hours."""
     masks = parsed.masks
     assert masks is not None, "asked of calendar expressions alone"
     if parsed.wildcard and masks.hour == _ALL_HOURS:

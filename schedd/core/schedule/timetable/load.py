@@ -1,4 +1,4 @@
-"""What schedules add up to: starts a minute over a span, the hottest minutes and who is in them."""
+"""The combined load of schedules: starts a minute over a span, and the hottest minutes."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from schedd.core.schedule.timetable.entries import Row, TimetableEntry, Wrong, c
 from schedd.core.schedule.timetable.minutes import Grid, grid_over
 from schedkit.records import dataclass
 
-# How many bits stand above each other: a counter for each minute, all counted at once.
+# A counter for each minute, all counted at once: the counts' bits are in slices.
 #
-# slices[i] holds bit i of every minute's count; adding a number of minutes is a few ANDs and XORs
+# slices[i] holds bit i of every minute's count. Adding a number of minutes is a few ANDs and XORs
 # over all of them together (a carry-save adder, as wide as the grid).
 
 LANE: Final = 8
-"""Slices that are read together: a minute's count of them is a byte."""
+"""Slices that are read together: they are one byte of a minute's count."""
 _DIGITS: Final = bytes.maketrans(b"01", b"\x00\x01")
 
 
@@ -47,7 +47,7 @@ class Tally:
             at += 1
 
     def peak(self) -> tuple[int, int]:
-        """The greatest count, and the minutes that have it."""
+        """Return the greatest count, and the minutes that have it."""
         value, having = 0, (1 << self.minutes) - 1
         for at in reversed(range(len(self.slices))):
             if hit := having & self.slices[at]:
@@ -56,7 +56,7 @@ class Tally:
         return value, having
 
     def above(self, limit: int) -> int:
-        """The minutes whose count is greater than `limit`."""
+        """Return the minutes whose count is greater than `limit`, as bits."""
         greater, equal = 0, (1 << self.minutes) - 1
         for at in reversed(range(max(len(self.slices), limit.bit_length()))):
             bits = self.slices[at] if at < len(self.slices) else 0
@@ -68,7 +68,7 @@ class Tally:
         return greater
 
     def counts(self) -> list[int]:
-        """Each minute's count."""
+        """Return the count of each minute."""
         found = [0] * self.minutes
         for first in range(0, len(self.slices), LANE):
             lanes = 0
@@ -79,20 +79,20 @@ class Tally:
         return found
 
     def total(self) -> int:
-        """The sum over all minutes."""
+        """Return the sum over all minutes."""
         return sum(bits.bit_count() << at for at, bits in enumerate(self.slices))
 
 
 def _spread(bits: int, length: int) -> int:
-    """A byte for each of `length` bits: 0 or 1."""
+    """Return a byte for each of `length` bits: 0 or 1."""
     return int.from_bytes(format(bits, f"0{length}b").encode().translate(_DIGITS), "big")
 
 
 @dataclass(frozen=True, slots=True)
 class Hot:
-    """A minute and who starts in it: each entry with its starts there, most first.
+    """A minute and its entries, each with its starts in that minute, most first.
 
-    `alike` says how many minutes of the span have the very same ones.
+    `alike`: how many minutes of the span have the same entries.
     """
 
     at: datetime
@@ -103,7 +103,10 @@ class Hot:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Starts in each minute of `grid`; `hottest` first, equal minutes listed once."""
+    """Starts in each minute of `grid`.
+
+    `hottest`: the minutes with most starts. Minutes with equal entries are listed once.
+    """
 
     grid: Grid
     counts: tuple[int, ...]
@@ -111,18 +114,18 @@ class Forecast:
 
     @property
     def total(self) -> int:
-        """All starts."""
+        """The sum of all starts."""
         return sum(self.counts)
 
     @property
     def peak(self) -> int:
-        """Those of the hottest minute."""
+        """The starts of the hottest minute."""
         return max(self.counts, default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class StartsAtOnce:
-    """One instant, and who starts at it."""
+    """A second, and the entries that start at it."""
 
     at: datetime
     entries: tuple[TimetableEntry, ...]
@@ -130,7 +133,7 @@ class StartsAtOnce:
 
 @dataclass(frozen=True, slots=True)
 class Collisions:
-    """How many instants have more starts than allowed, the most that one has, and the worst."""
+    """The number of seconds with too many starts, the most starts, and the worst seconds."""
 
     instants: int
     most: int
@@ -138,7 +141,7 @@ class Collisions:
 
 
 def tally_of(rows: Sequence[Row], grid: Grid) -> Tally:
-    """Starts of each minute."""
+    """Return the starts of each minute."""
     tally = Tally(grid.minutes)
     alike = Counter(layer for row in rows for layer in row.layers)
     for (minutes, seconds), times in alike.items():
@@ -147,7 +150,7 @@ def tally_of(rows: Sequence[Row], grid: Grid) -> Tally:
 
 
 def forecast(rows: Sequence[Row], grid: Grid, top: int = 5) -> Forecast:
-    """Count the starts of each minute, and ask the `top` hottest kinds of minute who is in them."""
+    """Count the starts of each minute; list the entries of the `top` hottest minutes."""
     counts = tally_of(rows, grid).counts()
     busy = (minute for minute, many in enumerate(counts) if many)
     order = sorted(busy, key=counts.__getitem__, reverse=True)
@@ -167,7 +170,7 @@ def forecast(rows: Sequence[Row], grid: Grid, top: int = 5) -> Forecast:
 
 
 def _alike(rows: Sequence[Row], minute: int, length: int) -> int:
-    """The minutes, one bit each, in which the very same layers start as in this one."""
+    """Return the minutes, one bit each, in which the same layers start as in this minute."""
     found = (1 << length) - 1
     for row in rows:
         for minutes, _ in row.layers:
@@ -176,7 +179,7 @@ def _alike(rows: Sequence[Row], minute: int, length: int) -> int:
 
 
 def _members(rows: Sequence[Row], minute: int) -> tuple[tuple[int, int], ...]:
-    """Which rows start in this minute, and how often."""
+    """Return the rows that start in this minute, as (number, starts)."""
     bit = 1 << minute
     return tuple(
         (number, seconds.bit_count())
@@ -196,7 +199,7 @@ def _named(
 def beside(
     entries: Sequence[TimetableEntry], instants: Sequence[datetime]
 ) -> tuple[list[int], list[Wrong]]:
-    """How many entries start in the minute of each instant; and those that can't be meant."""
+    """Return how many entries start in the minute of each time, and the invalid entries."""
     grids = [grid_over(at.replace(second=0), timedelta(minutes=1)) for at in instants]
     found = [0] * len(grids)
     wrong: list[Wrong] = []
@@ -212,7 +215,7 @@ def beside(
 
 
 def collide(rows: Sequence[Row], grid: Grid, allowed: int = 1, limit: int = 10) -> Collisions:
-    """The instants (whole seconds) at which more than `allowed` start, the worst by name."""
+    """Return the seconds at which more than `allowed` start; the worst with their entries."""
     by_second = [Tally(grid.minutes) for _ in range(60)]
     alike = Counter(layer for row in rows for layer in row.layers)
     for (minutes, seconds), times in alike.items():
@@ -231,7 +234,7 @@ def collide(rows: Sequence[Row], grid: Grid, allowed: int = 1, limit: int = 10) 
 
 
 def _fullest(tally: Tally, above: int, second: int, limit: int) -> list[tuple[int, int, int]]:
-    """The `limit` minutes of `above` with the greatest counts: (−count, minute, second)."""
+    """Return the `limit` minutes of `above` with the greatest counts: (−count, minute, second)."""
     if not above:
         return []
     counts = tally.counts()

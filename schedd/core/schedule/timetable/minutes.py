@@ -1,4 +1,4 @@
-"""The instants of a schedule within a span, as bits: which minutes, and which seconds of them.
+"""The times of a schedule within a span, as bits: its minutes, and the seconds of them.
 
     grid     start ───────────────────────────────────▶ bit m is minute m after start
     layers   ((minutes, seconds), …)   in each of `minutes` it starts at each of `seconds`
@@ -6,8 +6,8 @@
 `minutes` of two layers never share a bit, so counting is counting bits. A week is a number of
 10,080 bits, and nearly every schedule has one layer.
 
-The rules of changing clocks are those of `cron.expression`, segment by segment; where a zone's
-offset isn't whole minutes (before 1972) the instants are walked through instead.
+The rules for clock changes are those of `cron.expression`, segment by segment. If a zone's offset
+isn't whole minutes (before 1972), the times are computed one by one.
 """
 
 from collections.abc import Iterable, Iterator
@@ -46,23 +46,23 @@ class Grid:
 
     @property
     def stop(self) -> int:
-        """The first second past it."""
+        """The first second past the grid."""
         return self.start + self.minutes * 60
 
     def at(self, minute: int) -> datetime:
-        """When minute number `minute` begins."""
+        """Return when minute number `minute` begins."""
         return EPOCH + timedelta(seconds=self.start + minute * 60)
 
 
 def grid_over(start: datetime, span: timedelta) -> Grid:
-    """The grid whose minutes hold all of [start, start + span)."""
+    """Return the grid whose minutes hold all of [start, start + span)."""
     first = (start - EPOCH) // _MINUTE
     stop = -((EPOCH - start - span) // _MINUTE)
     return Grid(first * 60, max(stop - first, 1))
 
 
 def layers_of(instants: Instants, grid: Grid) -> Layers:
-    """All instants of the set that lie in the grid."""
+    """Return all times of the set that lie in the grid."""
     match instants:
         case CronInstants(expressions, dst):
             layers: Layers = ()
@@ -79,7 +79,7 @@ def layers_of(instants: Instants, grid: Grid) -> Layers:
 
 
 def merged(one: Layers, other: Layers) -> Layers:
-    """The instants of either, each once."""
+    """Return the times of either, each once."""
     if not one or not other:
         return one or other
     result = list(one)
@@ -98,7 +98,7 @@ def merged(one: Layers, other: Layers) -> Layers:
 
 
 def without(one: Layers, other: Layers) -> Layers:
-    """The instants of `one` that `other` lacks."""
+    """Return the times of `one` that `other` lacks."""
     for minutes, seconds in other:
         kept: list[Layer] = []
         for known, its in one:
@@ -108,7 +108,7 @@ def without(one: Layers, other: Layers) -> Layers:
 
 
 def clipped(layers: Layers, grid: Grid, first: int, stop: int) -> Layers:
-    """Those in [first, stop), in seconds since 1970 UTC."""
+    """Return the times in [first, stop), in seconds since 1970 UTC."""
     if first <= grid.start and stop >= grid.stop:
         return layers
     return without(
@@ -117,12 +117,12 @@ def clipped(layers: Layers, grid: Grid, first: int, stop: int) -> Layers:
 
 
 def count(layers: Layers) -> int:
-    """How many instants."""
+    """Return the number of times."""
     return sum(minutes.bit_count() * seconds.bit_count() for minutes, seconds in layers)
 
 
 def any_minute(layers: Layers) -> int:
-    """The minutes in which there is one."""
+    """Return the minutes that have a time, as bits."""
     found = 0
     for minutes, _ in layers:
         found |= minutes
@@ -130,7 +130,7 @@ def any_minute(layers: Layers) -> int:
 
 
 def first_of(layers: Layers, grid: Grid, limit: int) -> list[int]:
-    """The first `limit` instants, in seconds since 1970 UTC."""
+    """Return the first `limit` times, in seconds since 1970 UTC."""
     found: list[int] = []
     left = any_minute(layers)
     while left and len(found) < limit:
@@ -144,7 +144,7 @@ def first_of(layers: Layers, grid: Grid, limit: int) -> list[int]:
 
 
 def _tidy(layers: Iterable[Layer]) -> Layers:
-    """Layers of equal seconds put together, empty ones left out."""
+    """Merge layers with equal seconds, and leave out empty ones."""
     found: dict[int, int] = {}
     for minutes, seconds in layers:
         if minutes and seconds:
@@ -153,7 +153,7 @@ def _tidy(layers: Iterable[Layer]) -> Layers:
 
 
 def _stretch(grid: Grid, first: int, stop: int) -> Layers:
-    """Each second in [first, stop) of the grid."""
+    """Return each second in [first, stop) of the grid."""
     first, stop = max(first, grid.start), min(stop, grid.stop)
     if first >= stop:
         return ()
@@ -167,7 +167,7 @@ def _stretch(grid: Grid, first: int, stop: int) -> Layers:
 
 
 def _ones(low: int, high: int) -> int:
-    """Bits `low` to below `high`."""
+    """Return bits `low` to below `high`."""
     return (1 << high) - (1 << low)
 
 
@@ -193,7 +193,7 @@ def _expression_layers(expression: CronExpression, dst: Dst, grid: Grid) -> Laye
 
 
 def _changes(zone: str, grid: Grid) -> Iterator[Segment]:
-    """The zone's segments in the grid, cut at changes of offset alone."""
+    """Yield the zone's segments in the grid, cut only at changes of offset."""
     held: Segment | None = None
     for segment in zone_of(zone).segments(grid.start - 1, grid.stop - 1):
         if held is not None and segment.before == segment.offset:
@@ -207,14 +207,17 @@ def _changes(zone: str, grid: Grid) -> Iterator[Segment]:
 
 
 def _after_gap(segment: Segment, masks: Masks, dst: Dst, grid: Grid) -> int:
-    """The minute with which the segment begins, if what a gap swallowed is made up for then."""
+    """Return the minute with which the segment begins, if a skipped time runs then; else 0."""
     if segment.start < grid.start or not runs_after_gap(segment, masks, dst):
         return 0
     return 1 << (segment.start - grid.start) // 60
 
 
 def _local_minutes(masks: Masks, low: int, high: int) -> int:
-    """The matching minutes of [low, high), in local seconds of whole minutes; bit 0 is low's."""
+    """Return the matching minutes of [low, high), bit 0 for `low`.
+
+    Both are local seconds of whole minutes.
+    """
     first, before = divmod(low // 60, _DAY)
     last = (high // 60 - 1) // _DAY
     matching = _minutes_of_day(masks.hour, masks.minute).to_bytes(_DAY // 8, "little")
@@ -240,7 +243,7 @@ def _every_layers(interval: timedelta, phase: timedelta, grid: Grid) -> Layers:
 
 
 def _days_of(instants: DailyInstants, grid: Grid) -> Iterator[int]:
-    """The instants of an interval of whole days in the grid, in seconds since 1970 UTC."""
+    """Yield the times of an interval of whole days in the grid, in seconds since 1970 UTC."""
     found = instants.next_after(grid.at(0) - SECOND)
     while found is not None and found < grid.at(grid.minutes):
         yield (found - EPOCH) // SECOND
@@ -248,7 +251,7 @@ def _days_of(instants: DailyInstants, grid: Grid) -> Iterator[int]:
 
 
 def _ticks(interval: timedelta, phase: timedelta, grid: Grid) -> Iterator[int]:
-    """Each `interval` since 1970 moved by `phase`, in the grid, as the second in which it falls."""
+    """Yield each `interval` since 1970 moved by `phase`, in the grid, in whole seconds."""
     origin = EPOCH + phase
     at = origin + -((origin - grid.at(0)) // interval) * interval
     stop = grid.at(grid.minutes)
@@ -258,8 +261,9 @@ def _ticks(interval: timedelta, phase: timedelta, grid: Grid) -> Iterator[int]:
 
 
 def _short_interval(interval: int, phase: int, grid: Grid) -> Layers:
-    """Less than a minute: the minutes repeat themselves after as many as the interval has seconds,
-    or fewer.
+    """Return the layers of an interval shorter than a minute, in seconds.
+
+    The minutes repeat after as many minutes as the interval has seconds, or fewer.
     """
     period = interval // gcd(interval, 60)
     found: list[Layer] = []
@@ -272,13 +276,13 @@ def _short_interval(interval: int, phase: int, grid: Grid) -> Layers:
 
 
 def _comb(period: int, first: int, size: int) -> int:
-    """Each `period`-th of `size` bits, from bit `first` on."""
+    """Return each `period`-th of `size` bits, from bit `first` on."""
     teeth = int(("0" * (period - 1) + "1") * (size // period + 1), 2)
     return (teeth << first) & _ones(0, size)
 
 
 def _walked(seconds: Iterable[int], grid: Grid) -> Layers:
-    """Instants that come one by one, growing or not."""
+    """Return the layers of single times, in any order."""
     minutes: dict[int, int] = {}
     for second in seconds:
         if grid.start <= second < grid.stop:

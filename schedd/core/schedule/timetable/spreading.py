@@ -1,7 +1,7 @@
-"""One expression with `H` for its minute, and back to plain numbers.
+"""Replace the minute of an expression by `H`, and back by plain numbers.
 
-A spread expression runs as often as before on each day, nights with a clock change included; one
-that wouldn't isn't spread. `*/15 2 * * *` follows elapsed time and `H/15 2 * * *` doesn't.
+A spread expression runs as often as before on each day, also when clocks change. An expression that
+wouldn't isn't spread. `*/15 2 * * *` follows elapsed time and `H/15 2 * * *` doesn't.
 """
 
 from typing import Final
@@ -15,10 +15,12 @@ _DAY: Final = 86400
 
 
 def spread(expression: str, zone: str = "UTC", seed: str = "", dst: Dst = DEBIAN) -> str | None:
-    """The expression with `H` for its minute: `0 * * * *` is `H * * * *`, `*/5 …` is `H/5 …`.
+    """Return the expression with `H` for its minute.
 
-    None where the minute is neither single nor an even step, or an `H` already; and where the
-    number of runs of any day of two years would change.
+    `0 * * * *` becomes `H * * * *`, and `*/5 * * * *` becomes `H/5 * * * *`.
+
+    None if the minute is neither single nor an even step, or has an `H` already. None also if the
+    number of runs would change on any day of two years.
     """
     if is_hashed(expression):
         return None
@@ -33,7 +35,7 @@ def spread(expression: str, zone: str = "UTC", seed: str = "", dst: Dst = DEBIAN
 
 
 def _as_often(before: CronExpression, after: CronExpression, dst: Dst) -> bool:
-    """Whether both have as many runs on each day of two years."""
+    """Return whether both have as many runs on each day of two years."""
     one, other = before.masks, after.masks
     assert one is not None, "spread is asked of calendar expressions"
     assert other is not None, "the minute alone was replaced"
@@ -50,13 +52,13 @@ def _as_often(before: CronExpression, after: CronExpression, dst: Dst) -> bool:
 
 
 def _changes(zone: str) -> list[int]:
-    """When the clocks of a zone change in two years."""
+    """Return when the clocks of a zone change in two years."""
     segments = zone_of(zone).segments(*TWO_YEARS)
     return [one.start for one in segments if one.before != one.offset and one.start > TWO_YEARS[0]]
 
 
 def _hashed(expression: str, parsed: CronExpression) -> str | None:
-    """The text with an `H` for its minute, if the minute is single or an even step."""
+    """Return the text with an `H` for its minute, if the minute is single or an even step."""
     masks = parsed.masks
     if masks is None:
         return None
@@ -72,7 +74,7 @@ def _hashed(expression: str, parsed: CronExpression) -> str | None:
 
 
 def fixed(expression: str, seed: str) -> str:
-    """The expression with the minutes that its `H` stands for: what any cron reads."""
+    """Return the expression with the numbers of its `H`, which any cron can read."""
     masks = parse(expression, seed=seed).masks
     assert masks is not None, "an H stands in a calendar expression"
     minutes = [value for value in range(60) if masks.minute >> value & 1]
