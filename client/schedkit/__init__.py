@@ -16,7 +16,8 @@
     failpoints  places where a test makes a daemon fail; without effect otherwise
 
 Invariants
-- Nothing here knows jobs, runs or shards; only the wire's package may be imported.
+- No module here depends on jobs, runs or shards. Of our packages only `schedproto` is imported.
 - A module has at least two users. A module with one user belongs to that user.
-- No extra is needed: the standard library, grpcio and protobuf. `egress` needs the daemons'.
+- Only the standard library, grpcio and protobuf are needed. `egress` also needs the daemons'
+  extras.
 """

@@ -23,7 +23,7 @@ class Backoff:
     factor: float = 2.0
     jitter: float = 0.2
     uniform: Callable[[], float] = field(default=random.random, repr=False)
-    """Draws from [0, 1). A simulation passes its own seeded one."""
+    """Returns a random number in [0, 1). A simulation passes its own seeded generator."""
     _following: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -34,7 +34,7 @@ class Backoff:
         self._following = self.initial
 
     def next(self) -> float:
-        """The seconds to wait now; the following call gives a longer wait."""
+        """Return the seconds to wait now. The next call returns a longer wait."""
         wait = self._following
         self._following = min(self.maximum, wait * self.factor)
         return wait * (1 - self.uniform() * self.jitter)

@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 
 
 def boottime() -> float:
-    """Seconds since boot, suspend included (CLOCK_BOOTTIME). Comparable on one host only."""
+    """Return seconds since boot, suspend included (CLOCK_BOOTTIME). Comparable on one host only."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def utcnow() -> datetime:
-    """The host's wall clock as an aware instant in UTC. May jump either way."""
+    """Return the host's wall clock, in UTC. It may jump in both directions."""
     return datetime.now(UTC)

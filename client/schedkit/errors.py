@@ -30,7 +30,8 @@ class Unavailable(ScheddError):
 
     The caller may retry later. It must not assume that nothing happened.
 
-    `reason` is a snake_case word for metrics; `remedy` says what a person can change, if it lasts.
+    `reason` is a snake_case word for metrics. `remedy` says what an operator can change if it
+    lasts.
     """
 
     reason = "unavailable"
@@ -43,7 +44,7 @@ class Unavailable(ScheddError):
 
 
 class OutcomeUnknown(Unavailable):
-    """A write got no answer: it may have been applied, or may be applied soon.
+    """A write got no answer. It may have been applied, or may be applied soon.
 
     Read back under the same lock before any decision based on it.
     """
@@ -61,7 +62,7 @@ class DatabaseUnavailable(Unavailable):
 
 
 class BrokenData(Unavailable):
-    """The database or its driver rejects a value of the batch: find the row, set it aside.
+    """The database or its driver rejects a value of the batch. Find the row and set it aside.
 
     Without bisection only this call fails; a loop retries and continues with other work.
     """
@@ -70,10 +71,10 @@ class BrokenData(Unavailable):
 class Rejected(Unavailable):
     """A dependency answers, and rejects this process: login, rights, schema or writes.
 
-    A person has to change something there, and a running process waits for that: it retries with
-    backoff like any `Unavailable`. It may end a start (`NotNow`), never a process that has served.
+    An operator must change something there. A running process retries with backoff, as for any
+    `Unavailable`. It may end a start (`NotNow`), never a process that has served.
 
-    `cause` is a sentence with what was rejected.
+    `cause`: a sentence that names the rejected request.
     """
 
     def __init__(self, reason: str, cause: str, remedy: str) -> None:
@@ -86,9 +87,8 @@ class Misconfigured(ScheddError):
 
 
 class NotNow(Misconfigured):
-    """The only obstacle may pass: this host's clock, its full disk, or a dependency that rejects
-    us. The process may be started again: clocks are corrected, certificates renewed, disks cleared,
-    passwords and grants fixed.
+    """The start failed for a temporary cause: this host's clock, its full disk, or a dependency
+    that rejects us. A later start may succeed, after an operator has fixed the cause.
     """
 
     EXIT_CODE: Final = 75  # EX_TEMPFAIL

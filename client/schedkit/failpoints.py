@@ -1,9 +1,9 @@
-"""Failpoints: named places in the daemons where a test has the process die, stop, wait or fail.
+"""Failpoints: named places in the daemons where a test makes the process die, stop, wait or fail.
 
-    AFTER_COMMIT = failpoints.awaited("fire.after_commit")     at import, on the event loop
-    IN_TRANSACTION = failpoints.blocking("fire.in_transaction")            in a thread of its own
+    AFTER_COMMIT = failpoints.awaited("fire.after_commit")     at import; on the event loop
+    IN_TRANSACTION = failpoints.blocking("fire.in_transaction")        at import; in a thread
     …
-    await AFTER_COMMIT()                                       where it happens
+    await AFTER_COMMIT()                                       where it acts
 
     SCHEDD_FAILPOINTS="fire.after_commit=kill,skip=3; accept.before_commit=pause:5"
 
@@ -14,16 +14,16 @@
             pause:FILE      wait until the file (an absolute path) appears
             error           fail as if a dependency were unavailable
             unknown         fail as a write without an answer does
-    OPTION  skip=N          let the first N passages be
+    OPTION  skip=N          don't act for the first N passages
             count=N         act N times at most
-            ticket=FILE     act only when this file is there, and take it away: one file, one act,
-                            over all processes and restarts; and its absence says that it happened
+            ticket=FILE     act only if this file exists, and remove it: one act per file, across
+                            all processes and restarts. Its absence shows that the act happened.
 
 Invariants
-- Without the variable a place is bound to a function that does nothing, and nothing else is there.
-- A name that no place has, one given twice, or a point that can't be read or could never act, ends
-  the start (`check`): a test that arms nothing must not pass.
-- A daemon with points armed says so in its log, each time that one acts too.
+- Without the variable a place is bound to a function that does nothing; no other code runs.
+- The start fails (`check`) if a name has no place, is given twice, or a point can't be read or
+  can never act. A test that activates nothing must not pass.
+- A daemon with active points logs them at the start, and again each time one acts.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _LOOK: Final = 0.02
 
 @dataclass(slots=True)
 class Point:
-    """One armed place, as the variable describes it."""
+    """An active failpoint, as the variable describes it."""
 
     name: str
     action: str
@@ -72,7 +72,7 @@ class Point:
         """Pass here, in a thread that may wait."""
         if self._acts():
             for seconds in self._act():
-                # Blocks on purpose, and by a lock: under a moved clock `time.sleep` may fail.
+                # Block on purpose, with a lock: `time.sleep` may fail if the clock is moved.
                 threading.Event().wait(seconds)
 
     async def wait(self) -> None:
@@ -103,7 +103,7 @@ class Point:
         return True
 
     def _act(self) -> Iterable[float]:
-        """Do it; gives the seconds to wait, again and again."""
+        """Act. Yield the seconds to wait, repeatedly."""
         match self.action:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -115,7 +115,7 @@ class Point:
                 yield from self._pause()
 
     def failure(self) -> Fails:
-        """What to raise.
+        """Return the class of exception to raise.
 
         Raises:
             Misconfigured: the place can't fail like that.
@@ -135,7 +135,7 @@ class Point:
 
 
 class _Done:
-    """An awaitable that is over at once."""
+    """An awaitable that completes at once."""
 
     __slots__ = ()
 
@@ -147,7 +147,7 @@ _DONE: Final = _Done()
 
 
 def _nothing() -> None:
-    """A place that isn't armed."""
+    """Do nothing: the place isn't active."""
 
 
 def _done() -> Awaitable[None]:
@@ -155,7 +155,7 @@ def _done() -> Awaitable[None]:
 
 
 class Failpoints:
-    """The points of one process, and the places that its modules have declared."""
+    """The failpoints of one process, and the places that its modules have declared."""
 
     def __init__(self, described: str) -> None:
         self._wrong: str = ""
@@ -168,12 +168,12 @@ class Failpoints:
 
     @property
     def places(self) -> frozenset[str]:
-        """What may be armed, as far as its modules were imported."""
+        """Return the places of the modules that were imported so far."""
         return frozenset(self._places)
 
     def blocking(self, name: str, fails: Fails | None = Unavailable) -> Place:
-        """Declare a place in code that may block. `fails`: what `error` raises there; None: the
-        code around it knows no failure, and can have none.
+        """Declare a place in code that may block. `fails`: the exception of `error` there; None:
+        the surrounding code can't handle a failure, so none is permitted.
         """
         point = self._declare(name, fails)
         return _nothing if point is None else point.block
@@ -184,10 +184,11 @@ class Failpoints:
         return _done if point is None else point.wait
 
     def check(self, ours: Callable[[str], bool]) -> None:
-        """At a daemon's start, when all its modules are there. `ours`: the names it may know.
+        """Check the variable when all modules of a daemon are imported. `ours`: whether the daemon
+        may have a place of this name.
 
         Raises:
-            Misconfigured: the variable can't be read, or names a place that isn't there.
+            Misconfigured: the variable can't be read, or names an unknown place.
         """
         if self._wrong:
             raise Misconfigured(f"{VARIABLE}: {self._wrong}")
@@ -210,10 +211,10 @@ class Failpoints:
 
 
 def parse(described: str) -> list[Point]:
-    """Read the variable.
+    """Parse the variable.
 
     Raises:
-        Misconfigured: a point that can't be, or a place that is given twice.
+        Misconfigured: a point isn't valid, or a place is given twice.
     """
     points = [_point(each.strip()) for each in described.split(";") if each.strip()]
     for name, times in Counter(point.name for point in points).items():
@@ -277,5 +278,5 @@ check = _OURS.check
 
 
 def places() -> frozenset[str]:
-    """What may be armed in this process."""
+    """Return the places of this process."""
     return _OURS.places

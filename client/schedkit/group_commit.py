@@ -4,12 +4,13 @@
                          └── requests that it can't decide ──▶ one transaction each
 
 Invariants
-- The first caller is served at once, callers during a write by the next one. So the cost of a
-  request falls with their number, and no request is delayed to fill a batch.
-- One write runs at a time. An answer is of a write that began after its request.
-- A request whose caller is canceled before its write begins isn't written, and isn't kept.
-- A write that failed for `BrokenData` wrote nothing: its halves are written, until the broken
-  request is alone. Any other error goes to all callers of the write, and nothing is written again.
+- The first caller is served at once. Callers that arrive during a write are served by the next one.
+  So the cost per request falls with the load, and no request is delayed to fill a batch.
+- One write runs at a time. The answer to a request comes from a write that began after the request.
+- If a caller is canceled before its write begins, its request is dropped.
+- A write that fails with `BrokenData` wrote nothing. It is split in halves, which are written,
+  until the broken request is alone. Any other error is raised to all callers of the write, without
+  a retry.
 """
 
 from __future__ import annotations
@@ -29,22 +30,21 @@ Answer = TypeVar("Answer")
 MOST: Final = 500
 """Requests in one write."""
 BYTES: Final = 4 * 1024 * 1024
-"""Their size in one write, in bytes. A single request may exceed it."""
+"""Bytes of all requests in one write. A single request may exceed it."""
 
 AT_ONCE: Final = 4
-"""Requests of one `ask_all` that run in transactions of their own at the same time."""
+"""Requests of one `ask_all` that run concurrently in separate transactions."""
 
 
 class GroupCommit(Generic[Request, Answer]):
     """Writes, or reads, the requests of many callers.
 
-    `write`: the transaction for several requests. It returns answers by place, and leaves out
-    requests that it couldn't decide and didn't write. `alone`: the transaction for one of those; by
-    default `write` with that request. Both raise schedkit's errors, or `BrokenData` if nothing was
-    written.
+    `write`: the transaction for several requests. It returns answers by position, without requests
+    that it couldn't decide and didn't write. `alone`: the transaction for one of those; by default
+    `write` with that request. Both raise schedkit's errors, or `BrokenData` if nothing was written.
 
-    `size`: a request's size in bytes. `most`: requests in one write. `rest`: seconds between the
-    beginnings of two writes, at least. `reads`: a write without callers is canceled, and the next
+    `size`: a request's size in bytes. `most`: requests in one write. `rest`: minimum seconds
+    between the beginnings of two writes. `reads`: a write without callers is canceled, and the next
     one begins.
     """
 
@@ -70,7 +70,7 @@ class GroupCommit(Generic[Request, Answer]):
         self._began = -inf
 
     async def ask(self, request: Request) -> Answer:
-        """Write one request. Returns its answer; raises what its transaction raises."""
+        """Write one request. Return its answer, or raise the error of its transaction."""
         waiting = _Waiting[Request, Answer](request, asyncio.get_running_loop().create_future())
         self._waiting[waiting] = None
         self._begin()
@@ -84,9 +84,9 @@ class GroupCommit(Generic[Request, Answer]):
     async def ask_all(
         self, requests: Sequence[Request], together: Callable[[Request], bool]
     ) -> list[Answer | Unavailable]:
-        """Return what `ask` returns for each, in order. Requests that aren't `together` run in
-        transactions of their own, `AT_ONCE` at a time. Raises everything but `Unavailable`, which
-        is returned as the request's answer.
+        """Return the answers of `ask` to all requests, in order. Requests that aren't `together`
+        run in separate transactions, `AT_ONCE` at a time. `Unavailable` is returned as the
+        request's answer; other errors are raised.
         """
         loop = asyncio.get_running_loop()
         waiting = [_Waiting[Request, Answer](request, loop.create_future()) for request in requests]
@@ -149,7 +149,7 @@ class GroupCommit(Generic[Request, Answer]):
                 await self._write_for(batch)
                 self._batch = ()
         finally:
-            if self._writing is asyncio.current_task():  # else it was abandoned, and replaced
+            if self._writing is asyncio.current_task():  # otherwise it was abandoned and replaced
                 self._writing, self._batch = None, ()
                 for left in self._waiting:
                     left.answer.cancel()
@@ -161,7 +161,7 @@ class GroupCommit(Generic[Request, Answer]):
         try:
             answers = await self._write([each.request for each in batch])
         except BrokenData:
-            if len(batch) == 1:  # it gets a transaction and an error of its own
+            if len(batch) == 1:  # it gets its own transaction and error
                 batch[0].resolve([])
                 return
             for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):

@@ -1,13 +1,13 @@
-"""How near a lease has come to being lost: what was left of the trust in it when it was renewed.
+"""Measure how close a lease came to its loss: the trust that remained at each renewal.
 
     granted ├───────── trust ─────────┤ margin │ etcd may expire it
             ├─ interval ─┤ renewed    ↑
                          ├── slack ───┤          least of the last minute or two
 
-A lease that is renewed in time each time leaves most of its trust; one whose renewals are late, or
-fail now and then, comes nearer to none before anything is lost. Nothing is left where it was lost.
+A lease that is always renewed in time keeps most of its trust. Late or failed renewals lower the
+slack before the lease is lost. At a loss the slack is 0.
 
-Invariant: any thread may note, or read, at any time: a member's lease is kept by one of its own.
+Invariant: any thread may record or read at any time. A member's lease is kept by its own thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from schedkit.rolling_window import RollingWindow
 
 
 class Slack:
-    """Of one lease after the other. All times are seconds of CLOCK_BOOTTIME."""
+    """The slack of successive leases. All times are seconds of CLOCK_BOOTTIME."""
 
     def __init__(self, clock: Callable[[], float] = boottime) -> None:
         self._clock = clock
@@ -29,19 +29,19 @@ class Slack:
         self._until: float | None = None
         self._lately = RollingWindow(min, math.inf, clock())
         self.ttl = 0.0
-        """Seconds that the lease was granted for; 0: there was none yet."""
+        """The TTL of the lease in seconds; 0: there was no lease yet."""
 
     def renewed(self, until: float, ttl: float) -> None:
-        """It was granted, or a renewal was answered: it is trusted until then now."""
+        """Record that the lease was granted or renewed, and is trusted until then."""
         self.ttl = ttl
         self._turn(until)
 
     def ended(self) -> None:
-        """It was lost, or given up."""
+        """Record that the lease was lost or given up."""
         self._turn(None)
 
     def least(self) -> float | None:
-        """Seconds; None where there was no lease lately."""
+        """Return the least slack of the last minute or two, in seconds; None without a lease."""
         with self._lock:
             now = self._clock()
             least = min(self._lately.of(now), self._left(now))

@@ -21,7 +21,7 @@ else:
     T = TypeVar("T")
 
     def dataclass(cls: type | None = None, /, **options: Any) -> Any:
-        """As `dataclasses.dataclass`; its frozen records with slots are made fast."""
+        """Return a class as `dataclasses.dataclass` does; frozen ones with slots are made fast."""
 
         def make(cls: type) -> type:
             if not (options.get("frozen") and options.get("slots")):
@@ -37,7 +37,7 @@ else:
         return make if cls is None else make(cls)
 
     def replace(record: T, /, **changes: Any) -> T:
-        """As `dataclasses.replace`."""
+        """Return a changed copy, as `dataclasses.replace` does."""
         cls = type(record)
         at = cls.__dict__.get("__at__")
         if at is None:

@@ -1,8 +1,8 @@
-"""The least, or the most, of what was seen lately; pure.
+"""The minimum or maximum of recent numbers; pure.
 
-    seen ──→ │ before │ now │     two windows: when the newer is full, the older is forgotten
+    seen ──→ │ before │ now │     two windows: when the newer is full, the older is dropped
 
-So what was seen counts for one window at least, and for two at most, and costs two numbers.
+So a number counts for at least one window and at most two, in constant memory.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Final
 
 WINDOW: Final = 60.0
-"""Seconds."""
+"""Seconds of one window."""
 
 
 class RollingWindow:
-    """Of numbers, each seen `at` a time in seconds that never goes back. `pick`: `min` or `max`;
-    `nothing`: what it makes of none.
+    """The minimum or maximum of numbers, each seen `at` a time in seconds that never goes back.
+    `pick`: `min` or `max`. `nothing`: the value without numbers.
     """
 
     def __init__(self, pick: Callable[[float, float], float], nothing: float, at: float) -> None:
@@ -25,12 +25,12 @@ class RollingWindow:
         self._now = self._before = nothing
 
     def seen(self, number: float, at: float) -> None:
-        """It counts from now on."""
+        """Add a number."""
         self._turn(at)
         self._now = self._pick(self._now, number)
 
     def of(self, at: float) -> float:
-        """What counts at this time."""
+        """Return the minimum or maximum at this time."""
         self._turn(at)
         return self._pick(self._now, self._before)
 

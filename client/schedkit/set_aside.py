@@ -8,17 +8,17 @@
 
     runs = each("run", rows, live_run, name=run_of)          rows: each is logged once by its name
 
-A loop handles values of others: workers, callers, other members, rows of the database. One value
-that raises must not end the loop, and with it the process. So any exception of an item is logged
-with its traceback and counted (`counts`, a metric of each daemon), and the loop continues. The
-broad `except` of the daemons is here.
+A loop handles values from workers, callers, other members and the database. A value that raises
+must not end the loop, and with it the process. So any exception of an item is logged with its
+traceback and counted (`counts`, a metric of each daemon), and the loop continues. The broad
+`except` of the daemons is here.
 
 Invariants
-- `Unavailable` isn't about the item: it passes, and the loop retries. `Fault` is a bug of ours, by
-  its author's word: it passes, and ends the process. A cancellation passes, too.
+- `Unavailable` isn't about the item: it is raised, and the loop retries. `Fault` is a declared bug
+  of ours: it is raised, and ends the process. A cancellation is raised, too.
 - Batches that a transaction writes are halved in the store (`schedd.store.statements.bisect`).
 - An exception outside of these blocks is a bug of the loop itself: it ends the process, as before.
-- Log lines of one kind come once a second at most, with how many there were.
+- Log lines of one kind are written at most once per second, with a count.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LONGEST_NAME: Final = 200
 """Characters of an item in a line of log."""
 
 MOST_NAMED: Final = 10_000
-"""Names of items that were logged, and aren't logged again. Past it all are forgotten."""
+"""Names of items that are logged once only. Above this number all names are forgotten."""
 
 _counted: Final = Counter[str]()
 _named: Final = set[tuple[str, str]]()
@@ -54,13 +54,13 @@ def counts() -> Mapping[str, int]:
 
 
 def note(kind: str, item: object, why: object, *, error: BaseException | None = None) -> None:
-    """Count an item that was set aside, and log it. `kind`: one of few words, a metric's label."""
+    """Count an item that was set aside, and log it. `kind`: a metric's label, from a small set."""
     _counted[kind] += 1
     _log(kind, item, why, error)
 
 
 def _log(kind: str, item: object, why: object, error: BaseException | None) -> bool:
-    """Return whether it was logged: lines of one kind come once a second at most."""
+    """Log the item. Return whether it was logged: at most one line of a kind per second."""
     if count := _lines.setdefault(kind, LimitedLine()).due():
         log.log(
             logging.ERROR if error is not None else logging.WARNING,
@@ -75,7 +75,7 @@ def _log(kind: str, item: object, why: object, error: BaseException | None) -> b
 
 
 def note_once(kind: str, name: str, error: Exception, *, trace: bool = True) -> None:
-    """Count an item that is met again and again, and log it once by its name."""
+    """Count an item that is handled repeatedly, and log it once by its name."""
     _counted[kind] += 1
     if (kind, name) in _named:
         return
@@ -91,16 +91,16 @@ def about_item(error: Exception) -> bool:
 
 
 class set_aside:  # noqa: N801 - read as a statement, as `contextlib.suppress` is
-    """Handle one item in this block; what it raises is noted, and `then` is called with it.
+    """Handle one item in this block. Its exception is noted, and passed to `then`.
 
     Args:
-        kind: What the item is, in a word or two.
-        item: What names it in the log.
+        kind: The kind of the item, in a word or two.
+        item: The item's name in the log.
         passes: Exceptions that aren't about the item alone.
-        then: What follows for the item.
-        logged: False where `then` writes the line of the log.
-        once: The item is met again and again, as a row that is read each second: it is logged once
-            by its name, and counted each time.
+        then: Called with the exception, to do what the item needs.
+        logged: False if `then` writes the log line.
+        once: The item is handled repeatedly, such as a row that is read each second. It is logged
+            once by its name, and counted each time.
     """
 
     __slots__ = ("_item", "_kind", "_logged", "_once", "_passes", "_then")
@@ -119,7 +119,7 @@ class set_aside:  # noqa: N801 - read as a statement, as `contextlib.suppress` i
         self._passes, self._then = passes, then
 
     def __enter__(self) -> None:
-        """Begin to handle it."""
+        """Begin the block."""
 
     def __exit__(
         self,
@@ -127,7 +127,7 @@ class set_aside:  # noqa: N801 - read as a statement, as `contextlib.suppress` i
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """True: it was set aside."""
+        """Return True if the item was set aside."""
         if not isinstance(error, Exception) or not about_item(error):
             return False
         if isinstance(error, self._passes):
@@ -150,9 +150,9 @@ def each(
     *,
     name: Callable[[T], object] | None = None,
 ) -> list[R]:
-    """Return what `handle` gives for each item, without those for which it raises.
+    """Return the results of `handle` for all items, without items for which it raises.
 
-    `name`: names an item that is met again and again (`once` of `set_aside`).
+    `name`: names an item that is handled repeatedly (`once` of `set_aside`).
     """
     found: list[R] = []
     for item in items:

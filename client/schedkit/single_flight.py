@@ -6,7 +6,7 @@
 Invariants
 - A key has at most one running and one queued flight. A queued flight begins after the running one
   has ended. Until then every caller of the key may join it.
-- A flight ends early if its last caller is canceled. A canceled caller ends it for no other.
+- A flight ends early if its last caller is canceled. A canceled caller doesn't end it for others.
 - All callers of a flight receive its value, or its error. An error outside `shares` fails only the
   caller that began the flight; the others start over.
 - Nothing is kept for a key without callers: callers that need the last value keep it.
@@ -100,7 +100,7 @@ class SingleFlight(Generic[K, V]):
 
 @dataclass(slots=True, eq=False)
 class _Flight(Generic[V]):
-    """One flight. `callers`: those that wait for it; none: it is being canceled."""
+    """A flight. `callers`: callers that wait for it; without any it is being canceled."""
 
     callers: int = 0
     began: float = -inf

@@ -1,6 +1,7 @@
 """The source of a change, in the audit log: `ADDRESS [token:ID] [request:WORDS]`.
 
-A token's name is free text, and may be another person's name: so the token's id is shown beside it.
+A token's name is free text, and may equal another person's name. So the token's id is shown beside
+it.
 """
 
 from typing import Final
@@ -12,8 +13,8 @@ SHOWN: Final = 8
 
 
 def token_of(source: str) -> str:
-    """Return the id of the token that made the change; empty: no token. The caller's own name of a
-    request is never read as a token.
+    """Return the id of the token that made the change; empty without a token. The caller's own name
+    of a request is never read as a token.
     """
     return source.partition(_REQUEST)[0].partition(_BY)[2]
 

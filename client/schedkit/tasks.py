@@ -5,9 +5,9 @@
 
 Invariants
 - An eternal task that returns is a fault; only cancellation ends it.
-- `Unavailable` is retried here and nowhere else; every other exception ends the group.
-- A wake is never lost: one that comes during a step makes the next wait return at once.
-- A wake doesn't cut a backoff short: many wake-ups must not become many calls.
+- Only this module retries `Unavailable`. Every other exception ends the group.
+- A wake-up is never lost: a wake-up during a step makes the next wait return at once.
+- A wake-up doesn't shorten a backoff: many wake-ups must not become many calls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TERMINATION = (signal.SIGTERM, signal.SIGINT)
 
 
 async def guard(coro_fn: Callable[[], Awaitable[object]], name: str) -> NoReturn:
-    """Run what must never return; for a TaskGroup: `create_task(guard(loop.run, n), name=n)`.
+    """Run a function that must never return: `create_task(guard(loop.run, name), name=name)`.
 
     Raises:
         Fault: it returned.
@@ -59,8 +59,8 @@ def heed_cancellation() -> None:
 async def in_turns(items: Iterable[T], every: int = 50) -> AsyncIterator[T]:
     """Yield the items, and let other tasks run after each `every`.
 
-    For many quick items: hundreds in one go block the loop for a few milliseconds on an idle
-    machine, and for tenths of a second on a busy one.
+    For many quick items: hundreds at once block the loop for milliseconds on an idle machine, and
+    for tenths of a second on a busy one.
     """
     for number, item in enumerate(items, 1):
         yield item
@@ -96,7 +96,7 @@ class Turns:
 
 
 class Waker:
-    """A sleep that can be woken. One sleeper; any number of wakers, on the loop's own thread.
+    """A sleep that can be woken: one sleeper, any number of wakers, on the loop's own thread.
 
     From another thread: `loop.call_soon_threadsafe(waker.wake)`.
     """
@@ -111,7 +111,7 @@ class Waker:
         self._event.set()
 
     async def wait(self, timeout: float) -> bool:
-        """Sleep at most `timeout` seconds. True: woken; False: timed out."""
+        """Sleep at most `timeout` seconds. Return True if woken, False if timed out."""
         try:
             async with asyncio.timeout(timeout):
                 await self._event.wait()
@@ -127,11 +127,11 @@ def _steady_backoff() -> Backoff:
 
 @dataclass(slots=True)
 class Loop:
-    """Takes a step every `interval` seconds, or sooner when woken, until cancelled.
+    """Takes a step every `interval` seconds, or sooner when woken, until canceled.
 
-    `step` may return the seconds to wait at most before the next step (0: at once), in place of
-    `interval`. It raises `Unavailable` if a dependency is unavailable; the loop logs that once,
-    backs off, and logs the recovery.
+    `step` may return the maximum seconds until the next step (0: at once), instead of `interval`.
+    It raises `Unavailable` if a dependency is unavailable. The loop logs that once, backs off, and
+    logs the recovery.
     """
 
     name: str
@@ -177,9 +177,9 @@ class Loop:
 
 
 async def shutdown_signals() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set, for programs smaller than a daemon.
+    """Return an event that SIGTERM and SIGINT set, for programs smaller than a daemon.
 
-    Takes the two signals for this loop until it closes. Daemons use `service.run_daemon`.
+    Handles the two signals on this loop until it closes. Daemons use `service.run_daemon`.
     """
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -14,9 +14,9 @@ TTL: Final = 1.0
 
 
 class TtlCache(Generic[K, V]):
-    """`make(key)`, at most TTL old. There are few keys: each value is kept until the next one.
+    """Caches `make(key)` for TTL. For few keys only: each value is kept until it is replaced.
 
-    `now`: seconds of a clock that doesn't go back.
+    `now`: returns seconds of a clock that doesn't go back.
     """
 
     def __init__(self, make: Callable[[K], V], now: Callable[[], float] = time.monotonic) -> None:

@@ -12,6 +12,6 @@ from schedkit.bounds.frames import FRAMES
 from schedkit.bounds.rules import Bounds, problem
 
 FRAME = Bounds({**DEFINITIONS, **FRAMES})
-"""Checks what comes from a worker or from another member."""
+"""Checks messages from workers and from other members."""
 
 __all__ = ["DEFINITIONS", "FRAME", "FRAMES", "Bounds", "problem"]

@@ -11,11 +11,11 @@ from schedkit.bounds.rules import INT32, INT64, Number, Octets, Span, Text, Time
 FIRST_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 END_OF_TIME: Final = datetime(2200, 1, 1, tzinfo=UTC)
 TIME: Final = Time(FIRST_TIME, END_OF_TIME)
-"""Every time: one that a user names, one of a schedule, a reading of a clock."""
+"""Any time: given by a user, computed from a schedule, or read from a clock."""
 LONGEST: Final = timedelta(days=3653)
-"""Ten years: added to or taken from any `TIME` it gives a date."""
+"""Ten years. Adding it to any `TIME`, or subtracting it, gives a valid date."""
 SPAN: Final = Span(-LONGEST, LONGEST)
-"""A duration whose sign and size the call checks further."""
+"""A duration, also negative. The call checks its sign and size further."""
 LENGTH: Final = Span(timedelta(0), LONGEST)
 """A duration that is never negative."""
 
@@ -26,20 +26,20 @@ ID: Final = Text(
 )
 ID_BYTES: Final = Octets(16, 16)
 ASKED_ID: Final = Text(1_000)
-"""An id that a user gives: the call says which kind of id it expects, and where they are listed."""
+"""An id that a user gives. The call's own error names the expected kind and where to list it."""
 NAME: Final = Text(1_000)
-"""A name that a user gives: the call says how names are spelled."""
+"""A name that a user gives. The call's own error says how names are spelled."""
 WORD: Final = Text(255)
-"""A name or version that a process of schedd gives."""
+"""A name or version sent by a process of schedd."""
 NOTE: Final = Text(4_000)
-"""A note or reason of a user: the call says how long one may be."""
+"""A note or reason of a user. The call's own error states the maximum length."""
 SAID: Final = Text(4_096, nul=True)
-"""An error or explanation of a worker."""
+"""An error or explanation sent by a worker."""
 WORDS: Final = Text(1024 * 1024)
-"""A part of a definition: the definition as a whole has a limit of its own."""
+"""A part of a definition. The whole definition has its own limit."""
 
 TOKEN: Final = Number(0, INT64 - (1 << 32))
-"""A fencing token (`epoch << 32 | sequence`): the next epoch exists, too."""
+"""A fencing token (`epoch << 32 | sequence`). The maximum leaves room for the next epoch."""
 COUNT: Final = Number(0, INT32)
 COUNT64: Final = Number(0, INT64)
 SLOTS: Final = Number(0, 20_000)

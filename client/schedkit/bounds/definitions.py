@@ -1,7 +1,7 @@
-"""Bounds of a job's definition, its actions and payload. They go up in calls and down to workers.
+"""Bounds of job definitions, actions and payloads, in user calls and in messages to workers.
 
-The call that takes a definition checks more of it (`schedd.api.definitions.validation`): here are
-the bounds within which that check, and every loop, can compute.
+The call that receives a definition checks more (`schedd.api.definitions.validation`). Within these
+bounds that check, and every loop, can compute.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from schedkit.bounds.rules import (
 )
 
 MOST_COUNTED: Final = 1_000_000_000
-"""Of what is counted in a row of the database."""
+"""The maximum of counts that a row of the database holds."""
 _TEXTS: Final = Many(WORDS, 10_000)
 _PAIRS: Final = Pairs(WORDS, WORDS, 10_000)
 _NAMES: Final = Many(NAME, 1_000)
@@ -192,4 +192,4 @@ DEFINITIONS: Final[Table] = {
     },
     "schedd.v1.Rate": {"count": Number(0, INT32), "per": LENGTH},
 }
-"""Messages of `job.proto`, and the parts of `common.proto`, calendars and pools."""
+"""Messages of `job.proto`, their parts from `common.proto`, calendars and pools."""

@@ -1,7 +1,7 @@
 """Bounds of the worker's stream and of calls between members.
 
-Items of a frame (`ITEM`) are checked one by one where they are handled: a bad one is set aside, and
-the others of its frame are handled.
+Items of a frame (`ITEM`) are checked separately where they are handled. An invalid item is set
+aside; the other items of its frame are handled.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from schedkit.bounds.rules import (
 )
 
 MOST_ITEMS: Final = 5_000
-"""Items of a kind in one frame: our own processes send 500."""
+"""Items of one kind in a frame. Our own processes send at most 500."""
 MOST_HELD: Final = 50_000
-"""Runs that a worker holds: our own workers hold 21,500."""
+"""Runs that a worker holds. Our own workers hold at most 21,500."""
 MOST_BLOCKING: Final = 8
-"""Event loops for handlers that a worker has at most."""
+"""Maximum event loops for handlers in a worker."""
 WORKER: Final = Text(
     255, re.compile(r"[^/\s\x00-\x1f]{1,255}"), "the name of a worker: it is part of a key"
 )
 _KEY, _START = 24, 32
-"""Bytes of a piece of `Held`."""
+"""Bytes of an entry of `Held`."""
 _ANY_REAL: Final = 1e300
 
 FRAMES: Final[Table] = {
@@ -222,7 +222,7 @@ FRAMES: Final[Table] = {
         "payload": PART,
         "traceparent": WORD,
     },
-    # The key comes back as the worker sent it: it is only looked up.
+    # The key is returned as the worker sent it, and is only looked up.
     "schedd.v1.Acknowledgement": {"key": Needed(ITEM), "verdict": CHOICE},
     "schedd.v1.Cancel": {"key": Needed(PART), "kill": FLAG},
     "schedd.v1.Revoke": {"key": Needed(PART)},
@@ -301,5 +301,4 @@ FRAMES: Final[Table] = {
         "json": FLAG,
     },
 }
-"""Messages of `worker_service.proto` and `peer_service.proto`, with what they hold of `run.proto`.
-"""
+"""Messages of `worker_service.proto` and `peer_service.proto`, and their parts from `run.proto`."""

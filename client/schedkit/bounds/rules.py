@@ -7,12 +7,13 @@ Every field of every message that enters a process has a row in a table. Tables 
 fails on a field without a row.
 
 Invariants
-- A message without violations holds values that the process can compute with: an enum has a name,
-  a timestamp is inside the window of its rule, a duration fits, texts, bytes, lists and maps have
-  at most their size, no text holds a NUL character.
-- A check costs time by the fields that are set. Rules are resolved once for each type of message.
-- A field of information (`Informative`) decides nothing: out of its bounds it is cleared (`tidy`),
-  and the rest of its message counts.
+- A message without violations has values that the process can compute with. Enums have names,
+  timestamps and durations are within their rules. Texts, bytes, lists and maps don't exceed their
+  sizes, and no text has a NUL character.
+- The cost of a check depends on the fields that are set. Rules are resolved once for each type of
+  message.
+- No decision depends on an `Informative` field. If it is out of bounds, it is cleared (`tidy`), and
+  the rest of its message is used.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Violation: TypeAlias = tuple[str, str]
 
 Found: TypeAlias = list[Violation]
 Check: TypeAlias = Callable[[Any, str, Found], None]
-"""Append what is wrong with the value of the field at this path."""
+"""Appends the problems of a value to `Found`, with the path of its field."""
 
 M = TypeVar("M", bound=Message)
 
@@ -47,19 +48,19 @@ _SHOWN: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """At most so many characters; `pattern` must match all of it. NUL is never allowed."""
+    """Text of at most so many characters. `pattern` must match all of it. NUL needs `nul`."""
 
     most: int
     pattern: re.Pattern[str] | None = None
     means: str = ""
-    """What the pattern describes, for the message."""
+    """Description of the pattern, for the message."""
     nul: bool = False
-    """Whether NUL is allowed: output of programs may hold it."""
+    """Whether NUL is allowed. Output of programs may contain it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Octets:
-    """Bytes: at most, and at least if there are any."""
+    """Bytes of limited length. The minimum applies only if there are any."""
 
     most: int
     least: int = 0
@@ -83,7 +84,7 @@ class Real:
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """A timestamp of a window: `first` is inside, `end` is not."""
+    """A timestamp within a window: from `first`, inclusive, to `end`, exclusive."""
 
     first: datetime
     end: datetime
@@ -99,7 +100,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A value of the enum; `open`: a number without a name is read as unspecified."""
+    """A value of the enum. With `open`, a number without a name is read as unspecified."""
 
     open: bool = False
 
@@ -116,8 +117,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A message that its reader checks when it handles it, so that one bad item is set aside and
-    the others of its frame are handled.
+    """A message that its reader checks when handling it. So an invalid item is set aside alone,
+    and the other items of its frame are handled.
     """
 
 
@@ -150,14 +151,14 @@ class Needed:
 
 @dataclass(frozen=True, slots=True)
 class Informative:
-    """A field that only people read: nothing is decided by it."""
+    """A field that only people read. No decision depends on it."""
 
     rule: Single | Many
 
 
 Rule: TypeAlias = Single | Many | Pairs | Needed | Informative
 Table: TypeAlias = Mapping[str, Mapping[str, Rule]]
-"""Full name of a message, to field, to rule."""
+"""Full name of a message → name of a field → rule."""
 
 FLAG: Final = Flag()
 CHOICE: Final = Choice()
@@ -174,16 +175,16 @@ class Bounds:
         self._checks: dict[str, tuple[dict[int, Check], dict[int, str]]] = {}
 
     def violations(self, message: Message, path: str = "") -> Found:
-        """Return what is wrong with the message. `path`: where it is in a larger one."""
+        """Return the violations of a message. `path`: its place in a larger message."""
         found: Found = []
         self._check(message, f"{path}." if path else "", found)
         return found
 
     def tidy(self, message: Message, path: str = "") -> tuple[Found, Found]:
-        """Clear fields of information that are out of their bounds.
+        """Clear `Informative` fields that are out of their bounds.
 
         Returns:
-            What is wrong with the others, and what was wrong with those that were cleared.
+            The violations of the other fields, and those of the cleared fields.
         """
         left: Found = []
         cleared: Found = []
@@ -193,7 +194,7 @@ class Bounds:
         return left, cleared
 
     def _clear(self, message: Message, names: list[str]) -> bool:
-        """Clear the field of information on this path; False if there is none."""
+        """Clear the `Informative` field on this path. Return False if there is none."""
         for name in names:
             descriptor = message.DESCRIPTOR
             if isinstance(self.table[descriptor.full_name][name], Informative):
@@ -312,7 +313,7 @@ def _time(rule: Time) -> Check:
 
 
 def shown(seconds: int) -> str:
-    """Return a timestamp as people read it, as far as a calendar has it."""
+    """Format a timestamp for people, if it is within the calendar's range."""
     try:
         at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
     except OverflowError:
@@ -392,13 +393,13 @@ MOST_FOUND: Final = 20
 
 
 def problem(found: Found) -> str:
-    """Return the first violation, and how many more there are, as one sentence."""
+    """Return the first violation and the number of further ones, as one sentence."""
     (path, what), more = found[0], len(found) - 1
     return f"{path}: {what}" + (f" (and {more} more)" if more else "")
 
 
 def unknown_rows(table: Table, messages: Iterator[Descriptor]) -> Iterator[str]:
-    """Return what of these messages has no row, and rows of fields that don't exist."""
+    """Return fields of these messages that have no row, and rows of fields that don't exist."""
     for message in messages:
         rows = table.get(message.full_name, {})
         fields = {field.name for field in message.fields}

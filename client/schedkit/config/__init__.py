@@ -6,11 +6,11 @@ Invariants
 - The dataclasses are the only list of keys. An unknown key or flag is an error with a suggestion;
   an unknown variable with the prefix is only a warning, because an environment is shared.
 - All errors are reported at once, each with its place: `schedd.toml:7`, the variable, the flag. A
-  rejected value is replaced by its default, to find further errors. Of such a key, and of its
-  section as a whole, no second error is reported.
+  rejected value is replaced by its default, to find further errors. No second error is reported for
+  such a key, or for its section as a whole.
 - If the file can't be read, its values are unknown: then only values from other sources are
   checked, each separately.
-- Of two values for one key only the stronger is checked.
+- If a key has two values, only the one with priority is checked.
 - No message contains the value of a secret.
 """
 
@@ -44,7 +44,7 @@ Path = tuple[str, ...]
 
 
 def lines_of(text: str) -> dict[Path, int]:
-    """Line (from 1) of each key and table, by its full path; the first one where there are two."""
+    """Return the line (from 1) of each key and table, by full path; of duplicates the first."""
     found: dict[Path, int] = {}
     table: Path = ()
     for number, line in enumerate(text.splitlines(), 1):
@@ -69,15 +69,15 @@ def _names(dotted: str) -> Path:
     return tuple(name.strip("\"'") for name in re.findall(_NAME, dotted))
 
 
-# The keys of a configuration are read off its dataclasses. A field whose type is a dataclass is a
-# section, such as `etcd: Etcd`. Every other field is a key, with one of the types of
+# The keys of a configuration are derived from its dataclasses. A field whose type is a dataclass is
+# a section, such as `etcd: Etcd`. Every other field is a key, with one of the types of
 # `values.SHAPES`. The path of a key names it everywhere: `etcd.endpoints` is `[etcd] endpoints`,
 # `PREFIX_ETCD__ENDPOINTS` and `--etcd-endpoints`.
 
 
 @dataclass(frozen=True, slots=True)
 class SettingKey:
-    """One setting: its place, its type (without None), and whether it may be shown."""
+    """A setting: its path, its type (without None), and whether it may be shown."""
 
     path: Path
     kind: Any
@@ -99,23 +99,23 @@ class SettingKey:
 
 
 def flag_of(path: Path) -> str:
-    """The flag for a path."""
+    """Return the flag for a path."""
     return "--" + "-".join(path).replace("_", "-")
 
 
 def secret(default: str | None) -> Any:
-    """The default of a field that no message, no log and no `repr` shows."""
+    """Return the default of a field that no message, log or `repr` shows."""
     return field(default=default, repr=False, metadata={"secret": True})
 
 
 def section(kind: Any) -> type | None:
-    """The dataclass of a section, `T` or `T | None`; None for a key's type."""
+    """Return the dataclass of a section, `T` or `T | None`; None for the type of a key."""
     bare = without_none(kind)
     return bare if isinstance(bare, type) and dataclasses.is_dataclass(bare) else None
 
 
 def fields_of(cls: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
-    """The settable fields of a dataclass, each with its resolved type."""
+    """Yield the settable fields of a dataclass, each with its resolved type."""
     kinds = get_type_hints(cls)
     for each in dataclasses.fields(cast("Any", cls)):
         if each.init:
@@ -164,12 +164,12 @@ JOB_VARIABLES: Final = frozenset(
         *("SCHEDULED_AT", "DEADLINE", "IDEMPOTENCY_KEY"),
     )
 )
-"""Variables that a job sees. A daemon or client that a job starts never reads them as settings."""
+"""Variables that a job receives. Daemons and clients that it starts don't read them as settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """One error of a configuration, and its place."""
+    """An error of a configuration, and its place."""
 
     where: str
     what: str
@@ -179,7 +179,7 @@ class ConfigProblem:
 
 
 class Untimely(ConfigProblem):
-    """An error that may pass: this host's clock, or its full disk."""
+    """An error that may be temporary: this host's clock, or its full disk."""
 
 
 class ConfigErrors(Misconfigured):
@@ -212,19 +212,19 @@ def load(
 
     Args:
         cls: a dataclass; nested dataclasses are sections. Its optional method `faults` returns
-            problems of values that can be read. `where` is a key of that section, or of sections
-            below it, or empty for the whole section. It is called for each given section, and for
-            the whole.
+            problems of values that can be read. It is called for each given section, and for the
+            whole. A problem's `where` is a key of that section or of its subsections; empty: the
+            whole section.
         file: TOML; must exist when given.
-        environ: variables, also those of other programs.
-        prefix: of our variables, without the underscore: `SCHEDD`.
-        flags: values by dotted path; None is a flag that wasn't given.
-        foreign: variables with our prefix that are not ours.
+        environ: environment variables, including those of other programs.
+        prefix: prefix of our variables, without the underscore: `SCHEDD`.
+        flags: values by dotted path; None: the flag wasn't given.
+        foreign: variables with our prefix that aren't settings.
         also: further problems, reported as by `faults` of the whole.
 
     Raises:
-        ConfigErrors: with every problem.
-        NotNow: each of them is Untimely.
+        ConfigErrors: lists every problem.
+        NotNow: every problem is `Untimely`.
     """
     sources = _Sources({key.path: key for key in keys_of(cls)}, prefix, flags.keys())
     if file is not None:
@@ -239,8 +239,8 @@ def load(
 
 
 def masked(config: Any) -> dict[str, object]:
-    """Return a configuration for people and logs: dotted paths to values. Secrets, and the part of
-    an address before its `@`, are shown as `***`.
+    """Return a configuration for people and logs, as dotted paths to values. Secrets, and the part
+    of an address before its `@`, are shown as `***`.
     """
     shown: dict[str, object] = {}
     for key in keys_of(type(config)):
@@ -268,7 +268,7 @@ def _of(config: Any, key: SettingKey) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A value as it was written, and where."""
+    """A value as it was written, and its source."""
 
     where: str
     value: Any
@@ -282,13 +282,13 @@ class _Sources:
     keys: Mapping[Path, SettingKey]
     prefix: str
     flags: Collection[str]
-    """Those that there are, by dotted path."""
+    """Known flags, by dotted path."""
     given: dict[Path, _Given] = field(default_factory=dict)
     problems: list[ConfigProblem] = field(default_factory=list)
     reported: set[Path] = field(default_factory=set)
     """Keys whose value is invalid or missing, and sections that can't be built."""
     unread: bool = False
-    """Whether a file can't be read."""
+    """Whether the file can't be read."""
 
     def problem(self, where: str, what: str) -> None:
         self.problems.append(ConfigProblem(where, what))
@@ -356,7 +356,7 @@ class _Sources:
                 self.problem(flag, f"unknown flag{_suggestion(flag, near, '--')}")
 
     def value(self, key: SettingKey) -> Any:
-        """Return the converted value of a key that was given, or MISSING after a problem."""
+        """Return the converted value of a given key, or MISSING after a problem."""
         given = self.given[key.path]
         convert = values.from_text if given.is_text else values.from_toml
         try:
@@ -386,7 +386,7 @@ class _Sources:
                 self.problems.append(self._placed(path, problem))
 
     def _placed(self, path: Path, problem: ConfigProblem) -> ConfigProblem:
-        """Return the problem with the place of its value; of a section, where it begins."""
+        """Return the problem with the place of its value, or the beginning of its section."""
         dotted = ".".join(path) or "configuration"
         inside = (given for key, given in self.given.items() if path and _in(key, path))
         given = self.given.get(path) or next(inside, None)
@@ -396,7 +396,7 @@ class _Sources:
 
 
 def _build(cls: type, at: Path, sources: _Sources) -> Any:
-    """Return the dataclass from its sources, which collect all problems; with one it is a draft."""
+    """Return the dataclass from its sources, which collect problems; a draft if there are any."""
     made: dict[str, Any] = {}
     for each, kind in fields_of(cls):
         path = (*at, each.name)

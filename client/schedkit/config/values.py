@@ -1,6 +1,6 @@
-"""From what was written to the type of a field; one table of types, two ways in.
+"""Convert written values to the types of fields, with one table of types for two kinds of input.
 
-A TOML value has a type of its own, which must fit; text (a variable, a flag) is read.
+A TOML value has its own type, which must fit. Text (a variable, a flag) is parsed.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ SHAPES: Final[Mapping[Any, str]] = {
 
 
 _TYPED_BY_TOML: Final = (int, float, bool, tuple[str, ...], dict[str, str])
-"""Types that TOML has itself: a text isn't read for them."""
+"""Types that TOML has. A TOML text isn't parsed for them."""
 
 
 _CREDENTIALS: Final = re.compile(r"(?:(?<=://)|:)(?!/).*@", re.DOTALL)
 
 
 def hidden(text: str) -> str:
-    """A value for people, or a message with one in it: what an address has before its last `@` as
-    `***`, whatever stands between, for it may be a password.
+    """Return a value, or a message with a value in it, for people. The part of an address before
+    its last `@` is replaced by `***`, because it may contain a password.
 
-    `http://***@127.0.0.1:2379` · a mail address and a path stay as they are
+    `http://***@127.0.0.1:2379` · mail addresses and paths stay unchanged
     """
     return _CREDENTIALS.sub(lambda found: f"{':' * (found[0][0] == ':')}***@", text)
 
 
 def without_none(kind: Any) -> Any:
-    """`T` for `T | None`, everything else as it is."""
+    """Return `T` for `T | None`, and any other type unchanged."""
     if get_origin(kind) in (Union, types.UnionType):
         rest = [each for each in get_args(kind) if each is not type(None)]
         return rest[0] if len(rest) == 1 else kind
@@ -57,19 +57,19 @@ def without_none(kind: Any) -> Any:
 
 
 def shape(kind: Any) -> str:
-    """What a value of this type looks like, in words."""
+    """Return the description of a type's values, in words."""
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, get_args(kind)))
     return SHAPES[kind]
 
 
 def nothing(kind: Any) -> Any:
-    """What stands for a value of this type that isn't there."""
+    """Return the value of this type that means "not given"."""
     return get_args(kind)[0] if get_origin(kind) is Literal else (get_origin(kind) or kind)()
 
 
 def from_toml(kind: Any, value: Any) -> Any:
-    """The value of a field from a TOML value.
+    """Return the value of a field from a TOML value.
 
     Raises:
         ValueError: it doesn't fit; the message is for the operator and doesn't show the value.
@@ -89,7 +89,7 @@ def from_toml(kind: Any, value: Any) -> Any:
 
 
 def from_text(kind: Any, text: str) -> Any:
-    """The value of a field from text. Lists are split at commas, tables are `a=1,b=2`.
+    """Return the value of a field from text. Lists are split at commas; tables are `a=1,b=2`.
 
     Raises:
         ValueError: it doesn't fit; the message is for the operator and doesn't show the text.
@@ -106,7 +106,7 @@ def from_text(kind: Any, text: str) -> Any:
 
 
 def _without_nul(kind: Any, value: object) -> None:
-    """Nothing of the system's takes one."""
+    """Raise ValueError for a NUL character: no system call accepts one."""
     inside = [*value, *value.values()] if isinstance(value, dict) else value
     texts = inside if isinstance(inside, list) else [inside]
     if any(isinstance(each, str) and "\0" in each for each in texts):
@@ -125,7 +125,7 @@ def _truth(text: str) -> bool:
 
 
 def _path(text: str) -> Path:
-    if not text:  # which pathlib takes for this very directory
+    if not text:  # pathlib reads it as the current directory
         raise ValueError(text)
     return Path(text)
 

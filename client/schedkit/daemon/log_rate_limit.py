@@ -1,14 +1,14 @@
-"""Repeated lines of a log are limited, with a count: an outage must not flood the log.
+"""Limit repeated log lines, with a count, so that an outage doesn't flood the log.
 
     record ──same line, or too many of its kind──→ suppressed, counted
            └──────────────────────────────────────→ written, with repeated=N since the last
 
 Invariants
-- The first line of a kind is written at once. The same line follows after 1 s at the earliest, then
-  after 10 s, then each 60 s, as long as it is repeated; numbers in it may differ.
-- Of lines that differ in names or ids, `MOST` of a kind are written in `SPAN` seconds.
-- A count is written: with the next line, once its time has come; at the latest when another line is
-  written after that, or when the process ends.
+- The first line of a kind is written at once. A repeated line is written after 1 s, after 10 s,
+  then every 60 s. Lines that differ only in numbers count as the same.
+- If lines of a kind differ in names or ids, `MOST` of them are written in `SPAN` seconds.
+- A count is written with the next line that may be written. Otherwise it is written with a later
+  line of any kind, or when the process ends.
 - A line with a traceback is never suppressed.
 """
 
@@ -23,15 +23,15 @@ from typing import Final, TextIO
 from schedkit.clock import boottime
 
 WAITS: Final = (1.0, 10.0, 60.0)
-"""Seconds between two lines that are the same, from one to the next."""
+"""Seconds between repetitions of a line: before the first, the second, and each later one."""
 FORGET: Final = 120.0
-"""Seconds without a repetition after which a line is a first one again."""
+"""Seconds without a repetition after which a line counts as new."""
 MOST: Final = 20
 SPAN: Final = 10.0
 KNOWN: Final = 1_000
-"""Lines, and kinds of lines, that are remembered."""
+"""Maximum lines, and kinds of lines, that are remembered."""
 ANSWERS: Final = frozenset({"schedkit.daemon.reload"})
-"""Loggers that answer an operator's act. Their lines are never suppressed."""
+"""Loggers that answer an operator's action. Their lines are never suppressed."""
 
 _NUMBER: Final = re.compile(r"(?<![\w.:-])[+-]?\d+(\.\d+)?(?![\w.:-]*[A-Za-z_:-])")
 _PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -39,7 +39,7 @@ _PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctim
 
 @dataclass(slots=True)
 class _Line:
-    """One line: when it was written last, how long it is suppressed for, how often it was since."""
+    """A line: the time of its last record, its suppression time, and its repetitions since."""
 
     written: float
     step: int = 0
@@ -60,7 +60,7 @@ class _Kind:
 
 @dataclass(slots=True)
 class RateLimit:
-    """What was written of late. `clock`: seconds."""
+    """Limits lines by those written recently. `clock`: returns seconds."""
 
     clock: Callable[[], float] = boottime
     _lines: dict[tuple[str, ...], _Line] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class RateLimit:
         yield record
 
     def rest(self) -> Iterator[logging.LogRecord]:
-        """Return what was suppressed and not yet counted."""
+        """Return the lines that were suppressed and not yet counted."""
         known: list[_Line | _Kind] = [*self._lines.values(), *self._kinds.values()]
         for line in known:
             if line.last is not None and line.suppressed:
@@ -114,7 +114,7 @@ class RateLimit:
                 yield _counted(last, count)
 
     def _crowded(self, record: logging.LogRecord, now: float) -> bool:
-        """Whether too many different lines of its kind were written; it is counted then."""
+        """Return whether too many different lines of its kind were written; if so, count it."""
         key = (record.name, record.levelname, str(record.msg))
         kind = self._kinds.get(key)
         if kind is None:
@@ -135,14 +135,14 @@ class RateLimit:
 
 
 class LimitedHandler(logging.StreamHandler[TextIO]):
-    """Writes what a rate limit admits. Of debug lines all: who asks for them wants them."""
+    """Writes the lines that a rate limit admits, and all debug lines."""
 
     def __init__(self, stream: TextIO, limit: RateLimit | None = None) -> None:
         super().__init__(stream)
         self._limit = limit or RateLimit()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write it, or count it."""
+        """Write the record, or count it."""
         if record.levelno <= logging.DEBUG:
             super().emit(record)
             return
@@ -161,7 +161,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
 
 
 class LimitedLine:
-    """A line that callers can cause at will: at most one in a second."""
+    """A line that callers can cause at will: written at most once per second."""
 
     every: float = 1.0
 
@@ -169,7 +169,7 @@ class LimitedLine:
         self._since, self._written_at = 0, -1e9
 
     def due(self) -> int:
-        """Count one more; return how many there were since the last line, or 0 if none is due."""
+        """Count one occurrence. Return the number since the last line, or 0 if no line is due."""
         self._since += 1
         if boottime() - self._written_at < self.every:
             return 0
@@ -186,7 +186,7 @@ def _bounded(known: dict[tuple[str, ...], _Line] | dict[tuple[str, ...], _Kind])
 
 
 def _text(record: logging.LogRecord) -> str:
-    """Return what makes the line: its text and its extras, without numbers that change."""
+    """Return the identity of a line: text and extras, without numbers that change."""
     extras = [f"{k}={v}" for k, v in vars(record).items() if k not in _PLAIN and k != "repeated"]
     return _NUMBER.sub("#", " ".join([record.getMessage(), *extras]))
 

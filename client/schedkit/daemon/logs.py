@@ -6,10 +6,10 @@
            "message": "took 12 shards", "shards": 12, "tenure": …}
 
 Invariants
-- What is given as `extra` stands under its own name; it never hides one of the line's own keys.
+- Each `extra` appears under its own name. It never replaces one of the line's own keys.
 - Repeated lines are limited, with a count (`log_rate_limit`).
-- A record is one line, whatever is in it: line breaks are escaped in both forms, but for the
-  traceback of a fault in text.
+- A record is one line: line breaks are escaped in both formats. Exception: tracebacks in text
+  format.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from schedkit.daemon.log_rate_limit import LimitedHandler
 Format = Literal["json", "text"]
 
 _OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""The attributes that a record always has; all others came in as `extra`."""
+"""Attributes of every record. All others were given as `extra`."""
 
 MOST_LISTED: Final = 20
 
 _FOREIGN: Final = ("alembic", "uvicorn", "grpc", "asyncio", "sqlalchemy")
-"""Libraries that tell of their inner life; of it, only warnings are news to an operator."""
+"""Libraries of which only warnings and errors are logged."""
 
 
 def configure(level: str, fmt: Format, name: str) -> None:
-    """Set up logging for the whole process, replacing what was there; may be called again.
+    """Set up logging for the whole process, replacing the earlier setup. May be called again.
 
     Args:
         level: debug, info, warning or error, in any case.
         fmt: `json` or `text`.
-        name: of the service; stands in each JSON line.
+        name: name of the service, in each JSON line.
 
     Raises:
-        ValueError: for another level or format.
+        ValueError: the level or the format is unknown.
     """
     if fmt not in ("json", "text"):
         raise ValueError(f"log format {fmt!r} is neither json nor text")
@@ -61,12 +61,12 @@ def configure(level: str, fmt: Format, name: str) -> None:
 
 
 def level() -> str:
-    """The level that was configured last, whatever others have set since."""
+    """Return the level that was configured last, even if other code has changed it since."""
     return _configured[-1] if _configured else "info"
 
 
 def listed(ids: Iterable[object]) -> str:
-    """Of a line that is about many, the first `MOST_LISTED` in one value."""
+    """Return the first `MOST_LISTED` ids as one value, for a line about many."""
     return ",".join(map(str, islice(ids, MOST_LISTED)))
 
 
@@ -74,14 +74,14 @@ _configured: Final[list[str]] = []
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a record. Values that JSON lacks are written as `str` shows them."""
+    """Formats each record as one JSON object. Values without a JSON type are written by `str`."""
 
     def __init__(self, service: str) -> None:
         super().__init__()
         self._service = service
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line."""
+        """Return the record as one line."""
         line: dict[str, object] = {
             "at": _instant(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
@@ -95,10 +95,10 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """Date and time in UTC, level, logger, message, then the extras as `key=value`."""
+    """Formats records as UTC date and time, level, logger, message, extras as `key=value`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line, and a traceback below it where there is one."""
+        """Return the record as one line, followed by its traceback if it has one."""
         at = _instant(record).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
         message = record.getMessage().replace("\r", "\\r").replace("\n", "\\n")
         extras = "".join(f" {key}={_word(value)}" for key, value in _extras(record).items())
@@ -117,7 +117,7 @@ def _extras(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _word(value: object) -> str:
-    """A value as one word: quoted when it has blanks or line breaks."""
+    """Return a value as one word, quoted if it contains blanks or line breaks."""
     text = str(value)
     plain = text.isprintable() and " " not in text and text != ""
     return text if plain else json.dumps(text, ensure_ascii=False)

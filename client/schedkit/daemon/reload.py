@@ -40,7 +40,7 @@ C = TypeVar("C", bound=ReloadableSettings)
 
 class Reload(Generic[C]):
     """Reloads one daemon, which was started with `running`. `read` reads and checks the settings.
-    `take` applies further settings, and returns the keys of all that it has applied so far.
+    `take` applies further settings, and returns the keys of all settings applied so far.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Reload(Generic[C]):
             log.info("reloaded: no setting has changed")
 
     def _say_and_configure(self, found: C, taken: str) -> None:
-        """Log at info between the two levels: either level alone may hide the line."""
+        """Log the change at info before the new level applies: both levels may hide the line."""
         logs.configure("info", found.log_format, self._service)
         log.info("reloaded: %s", taken)
         logs.configure(found.log_level, found.log_format, self._service)

@@ -4,15 +4,15 @@
                       │    ↑                         └──the same signal again──→ exit at once
                       └SIGHUP: reload, then ready┘
 
-Exit codes: 0 ended as asked · 1 a bug, logged with its traceback · 2 the configuration is wrong ·
-75 the start failed for now: the host's clock, its full disk, or a dependency that rejects us ·
-128 + signal when the same signal came twice. 2 and 75 end a start alone: a daemon that was ready
-ends with 1 in their place, so that its service manager restarts it.
+Exit codes: 0 ended on request · 1 a bug, logged with its traceback · 2 the configuration isn't
+valid · 75 the start failed temporarily: the host's clock, its full disk, or a dependency that
+rejects us · 128 + signal when the same signal arrived twice. Only a start ends with 2 or 75. A
+daemon that was ready ends with 1 instead, so that its service manager restarts it.
 
 Invariants
-- A signal only sets an event; what it means is decided in `main`, on the loop.
+- A signal only sets an event. `main` handles it, on the loop.
 - The watchdog is fed from the loop that does the work, so a daemon whose loop hangs is replaced.
-- Every exception is caught here, where a process ends, and in `reloading`, where none may.
+- Every exception is caught here, where the process ends, and in `reload`, which must not end it.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ from schedkit.tasks import TERMINATION
 # Notifications to the service manager: datagrams to NOTIFY_SOCKET, by systemd's protocol.
 #
 # Invariants
-# - A notification never blocks nor fails the daemon: if the service manager is slow or away, some
-#   are lost.
-# - The variables are removed from the environment, so that a daemon's children (jobs!) can't send
+# - A notification never blocks or fails the daemon. If the service manager is slow or
+#   unavailable, some are lost.
+# - The variables are removed from the environment, so a daemon's children (jobs!) can't send
 #   notifications in its name.
 
 
 class Notifier:
-    """The connection to the service manager; without one it does nothing."""
+    """The connection to the service manager. Without one, all methods do nothing."""
 
     def __init__(self, address: str, watchdog: float | None = None) -> None:
-        """Args: address: of the socket, `@name` for an abstract one, empty for none.
+        """Set the socket and the watchdog.
 
-        watchdog: seconds within which a beat must come; None: no watchdog.
+        Args:
+            address: the socket, `@name` for an abstract one; empty: none.
+            watchdog: seconds within which a beat is expected; None: no watchdog.
         """
         self.watchdog = watchdog
         self._address = "\0" + address[1:] if address.startswith("@") else address
@@ -57,7 +59,7 @@ class Notifier:
 
     @classmethod
     def take(cls, environ: MutableMapping[str, str]) -> Notifier:
-        """Return the notifier that the environment names, and remove the variables."""
+        """Return the notifier that the environment names. Remove its variables."""
         address = environ.pop("NOTIFY_SOCKET", "")
         period = environ.pop("WATCHDOG_USEC", "")
         pid = environ.pop("WATCHDOG_PID", "")
@@ -69,7 +71,7 @@ class Notifier:
         self._send("READY=1", _status(status))
 
     def status(self, text: str) -> None:
-        """Report one line for people."""
+        """Report the status, one line for people."""
         self._send(_status(text))
 
     def beat(self) -> None:
@@ -110,52 +112,53 @@ BUG: Final = 1
 MISCONFIGURED: Final = 2
 
 REST_WITHIN: Final = 2.0
-"""Seconds in which what `main` left behind may end, once it is asked to."""
+"""Seconds for tasks that `main` left behind to end after their cancellation."""
 
 
 class Daemon:
     """The interface of `main`: events to wait for, and notifications to the service manager."""
 
     def __init__(self, notifier: Notifier, reload: Callable[[], None] = lambda: None) -> None:
-        """`reload` takes what it can of the settings as they are now."""
+        """`reload`: applies those settings that can change in a running daemon."""
         self.served = False
-        """Whether it has ever been ready: from then on no exit code keeps it from a restart."""
+        """Whether it has ever been ready. After that its exit code always permits a restart."""
         self.take_settings = reload
         self.draining = asyncio.Event()
         """Set once by SIGTERM or SIGINT: hand over, finish, return from `main`."""
         self.reload = asyncio.Event()
-        """Set by SIGHUP. `main` clears it, takes the settings, and calls `ready` again."""
+        """Set by SIGHUP. `main` clears it, reloads the settings, and calls `ready` again."""
         self._notifier = notifier
         self._received: set[signal.Signals] = set()
 
     def ready(self, status: str) -> None:
-        """Serving now (or again, after a reload); `status` is one line for people."""
+        """Report that the daemon serves, also after a reload. `status`: one line for people."""
         self.served = True
         self._notifier.ready(status)
 
     def status(self, text: str) -> None:
-        """What the daemon is doing, one line for people."""
+        """Report the current activity, one line for people."""
         self._notifier.status(text)
 
     def beat(self) -> None:
-        """Feed the watchdog. `run_daemon` does this from the loop, often enough."""
+        """Feed the watchdog. `run_daemon` does this from the loop often enough."""
         self._notifier.beat()
 
     def drain(self, why: str) -> None:
-        """Ask for the end as SIGTERM does."""
+        """Request the end, as SIGTERM does."""
         if not self.draining.is_set():
             log.info("draining: %s", why)
             self._notifier.stopping(f"draining: {why}")
             self.draining.set()
 
     def hear(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Handle the signals on this loop, until it closes."""
+        """Handle signals on this loop until it closes."""
         for number in TERMINATION:
             loop.add_signal_handler(number, functools.partial(self._terminated, number))
         loop.add_signal_handler(signal.SIGHUP, self._hung_up)
 
     def _terminated(self, number: signal.Signals) -> None:
-        # The same one twice: a terminal's Ctrl-C and the parent's SIGTERM may both come once.
+        # Only the same signal twice counts: a terminal's Ctrl-C and the parent's SIGTERM may both
+        # arrive.
         if number in self._received:
             log.warning("%s again: leaving at once", number.name)
             logging.shutdown()
@@ -171,7 +174,7 @@ class Daemon:
 
 
 async def answer_reloads(daemon: Daemon, serving: str) -> NoReturn:
-    """Answer SIGHUP: take the settings, and say so to the service manager, which waits for it."""
+    """Handle SIGHUP: reload the settings, and notify the service manager, which waits for it."""
     while True:
         await daemon.reload.wait()
         daemon.reload.clear()
@@ -183,10 +186,10 @@ async def answer_reloads(daemon: Daemon, serving: str) -> NoReturn:
 def run_daemon(
     main: Callable[[Daemon], Awaitable[None]], reload: Callable[[], None] = lambda: None
 ) -> int:
-    """Run `main` on a new event loop until it returns; the exit code for `sys.exit`.
+    """Run `main` on a new event loop until it returns. Return the exit code for `sys.exit`.
 
     `main` calls `daemon.ready` when it serves, and returns soon after `daemon.draining` is set.
-    Before it is called nothing has been logged: it sets up logging itself, or has done so.
+    Nothing is logged before `main` is called. It sets up logging, unless its caller has.
     `reload` is `Daemon.take_settings`.
     """
     runner = asyncio.Runner()
@@ -231,9 +234,7 @@ def _run(
 
 
 async def _rest_ended() -> bool:
-    """Whether all tasks that are left have ended now that they're asked to: a coroutine of a user's
-    may swallow that.
-    """
+    """Cancel the remaining tasks. Return whether all have ended: user code may swallow a cancel."""
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
         task.cancel()
@@ -260,7 +261,7 @@ async def _feed(daemon: Daemon, period: float | None) -> None:
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions themselves, out of the groups that task groups put them in."""
+    """Yield the exceptions inside of exception groups."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from _leaves(inner)

@@ -1,11 +1,11 @@
-"""What daemons need to call others' services: which addresses, signed how, by which keys.
+"""Outgoing calls of daemons: permitted addresses, signatures and secrets.
 
     policy    the `[egress]` settings: networks and hosts that may be called
     targets   the address check, at the place where addresses are connected to
-    client    HTTP requests to permitted targets, and what their errors mean
+    client    HTTP requests to permitted targets, and the meaning of their errors
     signing   requests signed by Standard Webhooks
-    secrets   keys and variables that stand in files on the daemon's own host
+    secrets   keys and variables in files on the daemon's own host
 
-Workers call for HTTP and gRPC jobs, members for notifications. It needs aiohttp, which the extras
-of both have; the SDK and the command line leave it alone.
+Workers make calls for HTTP and gRPC jobs, members for notifications. The package needs aiohttp,
+which is in the extras of both. The SDK and the command line don't import it.
 """

@@ -1,11 +1,11 @@
-"""One HTTP request to a permitted target, directly or through the outgoing proxy.
+"""Send an HTTP request to a permitted target, directly or through the outgoing proxy.
 
     url ──check──▶ in no_proxy, or no proxy: resolve ──check──▶ connect to the checked address
                  └▶ proxy: the proxy resolves and connects
 
 Invariants
-- An error says what the target, the proxy or the network did. No error of the client library reads
-  as an answer of the target.
+- An error names its origin: the target, the proxy or the network. No error of the client library
+  looks like an answer of the target.
 - No redirect is followed, nothing is decompressed, no cookie, netrc or proxy variable is used.
 """
 
@@ -35,12 +35,12 @@ _SPACE: Final = re.compile(r"[\s^]+")
 
 
 class CallFailed(Exception):
-    """The request got no complete answer; the message says why."""
+    """The request got no complete answer. The message states the cause."""
 
     def __init__(self, why: str, os_error: OSError | None = None) -> None:
         super().__init__(why)
         self.os_error = os_error
-        """The error of connecting, if that is what failed."""
+        """The error of the connection attempt, if that failed."""
 
 
 class EgressClient:
@@ -74,7 +74,7 @@ class EgressClient:
                 allow_redirects=False,
                 proxy=proxy.url if proxy else None,
             ) as answer:
-                if proxy and answer.status == PROXY_PASSWORD:  # no target answers with it
+                if proxy and answer.status == PROXY_PASSWORD:  # targets never send this status
                     raise CallFailed(f"the proxy answered {answer.status} {answer.reason}")
                 _watch(answer)
                 yield answer
@@ -88,7 +88,7 @@ class EgressClient:
             raise CallFailed(_why(error, url, proxy)) from error
 
     def check(self, url: URL) -> None:
-        """Check what the URL itself shows.
+        """Check the URL itself.
 
         Raises:
             ForbiddenTarget: the target isn't permitted.
@@ -120,7 +120,7 @@ def _session(resolver: AbstractResolver | None) -> aiohttp.ClientSession:
             limit=0,
             force_close=True,
         ),
-        # The caller's own timeout ends the rest.
+        # The caller's timeout limits the rest.
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_WITHIN),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
@@ -133,8 +133,8 @@ def _session(resolver: AbstractResolver | None) -> aiohttp.ClientSession:
 def _watch(answer: aiohttp.ClientResponse) -> None:
     """End the reading of a body that can't be parsed.
 
-    aiohttp 3.14 closes such a connection, and leaves who reads the body waiting, unless the bytes
-    came together with the headers.
+    aiohttp 3.14 closes such a connection, but lets the reader of the body wait forever, unless the
+    bytes arrived together with the headers.
     """
     protocol = answer.connection.protocol if answer.connection else None
     closed = protocol.closed if protocol is not None else None
@@ -179,7 +179,7 @@ def _why(error: Exception, url: URL, proxy: Proxy | None) -> str:
 
 
 def _invalid(error: aiohttp.ClientResponseError) -> str:
-    """The HTTP parser's error. The library gives it the status 400, which no target sent."""
+    """Return the HTTP parser's error. The library sets status 400, which no target sent."""
     if "bytes when reading" in error.message:
         return f"the target sent a header line of more than {LONGEST_LINE:,} bytes"
     if "Too many headers" in error.message:

@@ -4,11 +4,11 @@
 
 Invariants
 - Public addresses are always permitted. Any other address needs an entry.
-- Metadata services, link-local, multicast and unspecified addresses are refused, whatever is
-  allowed and however the address is written: an IPv4 address inside an IPv6 address is judged too.
-- A host entry permits what its name resolves to, under the previous rule.
+- Metadata services, link-local, multicast and unspecified addresses are always refused, in any
+  notation. An IPv4 address inside an IPv6 address is checked, too.
+- A host entry permits the addresses of its name, except those of the previous rule.
 - Through a proxy the daemon doesn't resolve names: the proxy decides which addresses they reach.
-  The rules above still hold for what the URL itself shows.
+  The rules above still apply to the URL itself.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _LOCAL_NAT64: Final = ipaddress.IPv6Network("64:ff9b:1::/48")
 _COMPATIBLE: Final = ipaddress.IPv6Network("::/96")
 _ISATAP: Final = (0x00005EFE, 0x02005EFE)
 _UNICAST: Final = ipaddress.IPv6Network("2000::/3")
-"""The part of IPv6 that is assigned to anybody."""
+"""The part of IPv6 that is assigned for public use."""
 _SPECIAL: Final = (
     ipaddress.ip_network("192.0.0.0/24"),
     ipaddress.ip_network("192.88.99.0/24"),
     ipaddress.ip_network("3fff::/20"),
 )
-"""IANA's special-purpose networks that `is_global` of some Python versions takes for public."""
+"""IANA's special-purpose networks that `is_global` of some Python versions reports as public."""
 _NEVER: Final[Sequence[tuple[Network, str]]] = (
     (ipaddress.ip_network("169.254.0.0/16"), "a link-local address, where metadata services are"),
     (ipaddress.ip_network("fe80::/10"), "a link-local address"),
@@ -72,19 +72,19 @@ _METADATA_NAMES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AllowEntry:
-    """One entry of a list: a network, or a host name with or without its subdomains."""
+    """An entry of a list: a network, or a host name with or without its subdomains."""
 
     network: Network | None
     host: str
-    """Lower case. With a leading dot: all names that end in it."""
+    """Host in lower case. With a leading dot: all names that end in it."""
     port: int | None
 
     def covers_address(self, address: IP, port: int) -> bool:
-        """Whether the entry names a network with this address."""
+        """Return whether the entry is a network with this address."""
         return self.network is not None and self.port in (None, port) and address in self.network
 
     def covers_name(self, name: str, port: int) -> bool:
-        """Whether the entry names this host. `name` is as `name_of` returns it."""
+        """Return whether the entry is this host. `name`: as returned by `name_of`."""
         if not self.host or self.port not in (None, port):
             return False
         return name.endswith(self.host) if self.host.startswith(".") else name == self.host
@@ -106,12 +106,12 @@ class Destinations:
         return cls(tuple(map(_entry, texts)))
 
     def name(self, host: str, port: int) -> bool:
-        """Whether the list has this host by name."""
+        """Return whether the list has this host by name."""
         name = name_of(host)
         return any(entry.covers_name(name, port) for entry in self.entries)
 
     def address(self, address: IP, port: int) -> bool:
-        """Whether the list has a network with this address."""
+        """Return whether the list has a network with this address."""
         return any(entry.covers_address(address, port) for entry in self.entries)
 
 
@@ -133,7 +133,7 @@ class Proxy:
         return f"{host}:{self.port}"
 
     def takes(self, host: str, port: int | None) -> bool:
-        """Whether a call to this target goes through the proxy. Loopback never does."""
+        """Return whether a call to this target uses the proxy. Loopback never does."""
         name, address = name_of(host), address_of(host)
         if name == "localhost" or (address is not None and real(address).is_loopback):
             return False
@@ -144,7 +144,7 @@ class Proxy:
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """Which services jobs and webhooks may call, and how they are reached."""
+    """Services that jobs and webhooks may call, and the proxy to them."""
 
     allow: tuple[str, ...] = ()
     """Networks and hosts that may be called beside public addresses."""
@@ -154,7 +154,7 @@ class Egress:
     """Networks and hosts that are called directly."""
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """What is wrong, by key."""
+        """Return the problems, by key."""
         for key, texts in (("allow", self.allow), ("no_proxy", self.no_proxy)):
             for text in texts:
                 if why := _fault(text):
@@ -169,7 +169,7 @@ class Egress:
         return Destinations.of(self.allow)
 
     def via(self) -> Proxy | None:
-        """The proxy; None: there is none."""
+        """Return the proxy; None without one."""
         return _proxy(self.proxy, Destinations.of(self.no_proxy))
 
 
@@ -180,12 +180,12 @@ def warn_of_ignored_proxies(egress: Egress) -> None:
 
 
 def ignored_proxies(egress: Egress, environ: Mapping[str, str]) -> Sequence[str]:
-    """The proxy variables that are set and have no effect, because `egress.proxy` isn't set."""
+    """Return the proxy variables that are set without effect, because `egress.proxy` isn't set."""
     return [] if egress.proxy else [name for name in _VARIABLES if environ.get(name)]
 
 
 def never(host: str) -> str:
-    """Why no setting permits this address or name. Empty: a setting may permit it."""
+    """Return why no setting can permit this address or name; empty if one can."""
     address = address_of(host)
     if address is None:
         return "the name of a metadata service" if name_of(host) in _METADATA_NAMES else ""
@@ -197,14 +197,14 @@ def never(host: str) -> str:
 
 
 def is_public(address: IP) -> bool:
-    """Whether this address is reached over the Internet."""
+    """Return whether this address is reached over the Internet."""
     ip = real(address)
     assigned = ip.version == 4 or ip in _UNICAST
     return assigned and ip.is_global and not ip.is_multicast and not any(ip in n for n in _SPECIAL)
 
 
 def address_of(host: str) -> IP | None:
-    """The address that this host is written as; None: the host is a name."""
+    """Return the address that this host is written as; None: the host is a name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -212,7 +212,7 @@ def address_of(host: str) -> IP | None:
 
 
 def name_of(host: str) -> str:
-    """A host name as names are compared: lower case, in ASCII, without a final dot."""
+    """Return a host name in its form for comparison: lower case, in ASCII, without a final dot."""
     name = host.rstrip(".").lower()
     if name.isascii():
         return name
@@ -223,7 +223,7 @@ def name_of(host: str) -> str:
 
 
 def real(ip: IP) -> IP:
-    """The IPv4 address inside a mapped, 6to4 or NAT64 address; any other address as it is."""
+    """Return the IPv4 address inside a mapped, 6to4 or NAT64 address; others unchanged."""
     if isinstance(ip, ipaddress.IPv4Address):
         return ip
     if ip in _NAT64:
@@ -232,17 +232,17 @@ def real(ip: IP) -> IP:
 
 
 def seems_an_address(host: str) -> bool:
-    """Whether a C library may read this host as an address.
+    """Return whether a C library may read this host as an address.
 
-    C libraries take fewer than four numbers, hexadecimal and octal numbers, and a final dot. No
-    name ends in a number.
+    C libraries accept fewer than four numbers, hexadecimal and octal numbers, and a final dot. No
+    valid name ends in a number.
     """
     last = host.rstrip(".").rpartition(".")[2].casefold()
     return ":" in host or last.isnumeric() or _HEXADECIMAL.fullmatch(last) is not None
 
 
 def _forms(ip: IP) -> Iterator[IP]:
-    """The address, and each IPv4 address that a gateway or a kernel may take out of it."""
+    """Yield the address, and each IPv4 address that a gateway or kernel may extract from it."""
     yield ip
     if isinstance(ip, ipaddress.IPv4Address):
         return
@@ -257,7 +257,7 @@ def _forms(ip: IP) -> Iterator[IP]:
 
 
 def _proxy(url: str, passed_by: Destinations) -> Proxy | None:
-    """Raises ValueError. No message repeats the URL: a password may be in it."""
+    """Parse the proxy's URL. Raises ValueError, without the URL: it may contain a password."""
     if not url:
         return None
     try:
@@ -299,7 +299,7 @@ def _entry(text: str) -> AllowEntry:
 
 
 def _split(text: str) -> tuple[str, int | None]:
-    """The host or network of an entry, and its port if it has one."""
+    """Return the host or network of an entry, and its port if it has one."""
     if "://" in text:
         raise ValueError(f'{text!r} is a URL: write the host alone, as in "app" or "app:8080"')
     if text.startswith("["):

@@ -1,14 +1,14 @@
-"""What stands in files on a daemon's host, never in a definition: variables, and keys that sign.
+"""Secrets in files on a daemon's host, never in definitions: variables and signing keys.
 
-    env_from       NAME=value a line; blank lines and those that begin with # say nothing; one pair
-                   of quotes around a value, either kind, is left out
-    signing_key    whsec_… a line, as Standard Webhooks writes keys: the first signs, and each other
-                   beside it, while a receiver goes over from one to the next
+    env_from       NAME=value, one per line. Blank lines and lines that begin with # are ignored.
+                   A pair of quotes around a value, of either kind, is removed.
+    signing_key    whsec_…, one per line, as Standard Webhooks writes keys. The first signs. Others
+                   sign, too, while a receiver changes from one key to the next.
 
 Invariants
 - Only files below a directory that the worker's own configuration names are read, also through
-  links: an author of jobs can't read any other file of the host.
-- No message holds a value, or a line that can't be read.
+  links. So an author of jobs can't read other files of the host.
+- No message contains a value, or a line that can't be parsed.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _OPEN: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def variables(names: Iterable[str], allowed: Sequence[Path]) -> Mapping[str, str]:
-    """What these files say; of one name the last.
+    """Return the variables in these files. The last of duplicate names counts.
 
     Raises:
-        ValueError: a file isn't allowed, too long, or says what can't be meant.
-        OSError: it can't be read.
+        ValueError: a file isn't allowed, is too long, or contains an invalid line.
+        OSError: a file can't be read.
     """
     found: dict[str, str] = {}
     for name in names:
@@ -52,7 +52,7 @@ def variables(names: Iterable[str], allowed: Sequence[Path]) -> Mapping[str, str
 
 
 def keys(name: str, allowed: Sequence[Path]) -> Sequence[bytes]:
-    """The keys of this file, at least one. Raises as `variables`."""
+    """Return the keys in this file, at least one. Raises as `variables`."""
     found = [_key(where, said) for where, said in _lines("signing_key", name, allowed)]
     if not found:
         raise ValueError(f"signing_key: {name} holds no key")
@@ -62,7 +62,7 @@ def keys(name: str, allowed: Sequence[Path]) -> Sequence[bytes]:
 def _key(where: str, said: str) -> bytes:
     try:
         text = said.removeprefix(KEY)
-        key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)  # some leave it out
+        key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)  # padding is optional
     except binascii.Error:
         key = b""
     if not said.startswith(KEY) or len(key) not in _KEY_BYTES:
@@ -72,7 +72,7 @@ def _key(where: str, said: str) -> bytes:
 
 
 def _lines(field: str, name: str, allowed: Sequence[Path]) -> Iterable[tuple[str, str]]:
-    """The lines that say something, each with where it stands."""
+    """Yield the nonempty lines, each with its place."""
     text = _read(field, name, allowed)
     for number, line in enumerate(text.splitlines(), 1):
         said = line.strip()
@@ -87,13 +87,13 @@ def _read(field: str, name: str, allowed: Sequence[Path]) -> str:
     folders = [os.path.realpath(folder) for folder in allowed]
     try:
         path = os.path.realpath(name)
-    except RecursionError:  # links without end; the kernel follows forty
+    except RecursionError:  # a loop of links; the kernel follows 40
         raise ValueError(f"{field}: {name} leads nowhere") from None
     if not _below(path, folders):
         raise ValueError(f"{field}: {name} isn't below {' or '.join(map(str, allowed))}")
     fd = os.open(path, _OPEN)
     try:
-        # What was looked up by name may be another file by now.
+        # The name may refer to another file since it was looked up.
         if not _below(str(Path(f"/proc/self/fd/{fd}").readlink()), folders):
             raise ValueError(f"{field}: {name} isn't below {' or '.join(map(str, allowed))}")
         if not stat.S_ISREG(os.fstat(fd).st_mode):

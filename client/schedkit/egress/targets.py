@@ -1,10 +1,10 @@
 """The address check of outgoing calls: public addresses, and targets that `egress.allow` lists.
 
 Invariants
-- The address that was checked is the address that is connected to: the check is in the resolver,
-  so a name that resolves differently a moment later gains nothing.
-- An address that is written in the URL passes no resolver; it is checked separately. A host that
-  some systems read as an address though it isn't written as one (`127.1`, `0x7f.1`) is refused.
+- The checked address is the address that is connected to. The check is in the resolver, so a name
+  that resolves differently later has no effect.
+- An address in the URL doesn't pass a resolver; it is checked separately. A host that some systems
+  read as an address though it isn't written as one (`127.1`, `0x7f.1`) is refused.
 - Every address of a name must be permitted.
 """
 
@@ -27,7 +27,7 @@ from schedkit.egress.policy import (
 
 
 class ForbiddenTarget(OSError):
-    """The target isn't one that may be called."""
+    """The target isn't permitted."""
 
 
 class Targets(AbstractResolver):

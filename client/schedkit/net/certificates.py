@@ -23,7 +23,7 @@ LONGEST_NAME: Final = 140
 
 T = TypeVar("T")
 _Fields: TypeAlias = list[tuple[int, bytes]]
-"""Of a certificate, from its serial number on: tag and content each."""
+"""Fields of a certificate from its serial number on, as tag and content."""
 
 _VERSION: Final = 0xA0
 _EXTENSIONS: Final = 0xA3
@@ -36,7 +36,7 @@ _END: Final = "-----END CERTIFICATE-----"
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Its validity, and the URIs among its alternative names."""
+    """The validity of a certificate, and the URIs among its alternative names."""
 
     not_before: datetime
     not_after: datetime
@@ -44,19 +44,19 @@ class Certificate:
 
 
 def first_of(pem: bytes) -> Certificate:
-    """The first certificate in this PEM.
+    """Return the first certificate in this PEM.
 
     Raises:
-        ValueError: there is none that can be read.
+        ValueError: no certificate in it can be read.
     """
     return _read(pem, lambda fields: Certificate(*_validity(fields), tuple(_uris(fields))))
 
 
 def not_after(pem: bytes) -> datetime:
-    """The end of the first certificate in this PEM.
+    """Return the end of validity of the first certificate in this PEM.
 
     Raises:
-        ValueError: there is none that can be read.
+        ValueError: no certificate in it can be read.
     """
     return _read(pem, lambda fields: _validity(fields)[1])
 
@@ -70,7 +70,7 @@ def listed_names(uris: Sequence[str]) -> str:
 
 
 def unfit(cert: Path, key: Path) -> str:
-    """Return why these two PEM files can't be used together; empty: they can."""
+    """Return why these two PEM files can't be used together; empty if they can."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, "")  # without a prompt
     except ssl.SSLError as error:
@@ -84,7 +84,7 @@ def unfit(cert: Path, key: Path) -> str:
 
 def _read(pem: bytes, reading: Callable[[_Fields], T]) -> T:
     try:
-        text = pem.decode("latin-1")  # what stands around it may be in any language
+        text = pem.decode("latin-1")  # text around the certificate may have any encoding
         start = text.index(_BEGIN)
         first = text[start : text.index(_END, start) + len(_END)]
         ((_, certificate),) = _parts(ssl.PEM_cert_to_DER_cert(first))
@@ -118,7 +118,7 @@ def _uris(fields: _Fields) -> Iterator[str]:
 
 
 def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Tag and content of each element in turn."""
+    """Yield tag and content of each element."""
     at = 0
     while at < len(data):
         tag, length, at = data[at], data[at + 1], at + 2

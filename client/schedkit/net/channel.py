@@ -1,13 +1,14 @@
-"""gRPC connections and listeners as all of schedd makes them: bounded, kept alive, mutual TLS.
+"""gRPC connections and listeners of schedd: limited, kept alive, with mutual TLS.
 
 Invariants
-- Without TLS nothing leaves the host unless the operator set `insecure = true`: see
-  `check_plaintext`, which every reader of a configuration calls.
-- With TLS both sides show a certificate of the cluster's own authority; at least TLS 1.2 (the
-  floor of gRPC's core, held by a test).
-- A dead peer is noticed within 15 s on an idle stream, and tried again within 2 s, for ever.
-- No message is greater than 4 MiB, and no proxy of the environment stands between members.
-- A connection that isn't begun within 10 s, or has no call for 5 min, is ended by the server.
+- Without TLS no data leaves the host unless the operator has set `insecure = true`. Every reader of
+  a configuration calls `check_plaintext`.
+- With TLS both sides show a certificate of the cluster's own authority. The minimum is TLS 1.2, by
+  gRPC's core (checked by a test).
+- A lost peer is detected within 15 s on an idle stream. Connecting is retried at least every 2 s,
+  forever.
+- No message is larger than 4 MiB. Proxies of the environment aren't used between members.
+- The server ends a connection whose handshake takes more than 10 s, or that has no call for 5 min.
 """
 
 from __future__ import annotations
@@ -30,29 +31,29 @@ from schedkit.net.certificates import unfit
 log = logging.getLogger(__name__)
 
 MAX_MESSAGE: Final = 4 * 1024 * 1024
-"""Bytes of the greatest message, in both directions."""
+"""Maximum bytes of a message, in both directions."""
 
 LOOK_EVERY: Final = 5.0
-"""Seconds between two looks at the files of TLS."""
+"""Seconds between two checks of the TLS files."""
 
 MAX_STREAMS: Final = 256
-"""Calls under way on one connection: a client's others wait until one of these has ended."""
+"""Concurrent calls on one connection. Further calls of a client wait until one has ended."""
 
 _BOTH: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE),
     ("grpc.max_send_message_length", MAX_MESSAGE),
     ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),  # is the TCP user timeout too
+    ("grpc.keepalive_timeout_ms", 5_000),  # also the TCP user timeout
     ("grpc.keepalive_permit_without_calls", 1),
-    # How long any ping may stay unanswered: a minute else, whatever keepalive's own timeout says.
+    # The timeout of any ping: otherwise a minute, regardless of keepalive's own timeout.
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
 )
 CLIENT_OPTIONS: Final = (
     *_BOTH,
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),  # its default of two minutes outlasts any fail-over
-    ("grpc.min_reconnect_backoff_ms", 3_000),  # in truth the time that one connecting may take
+    ("grpc.max_reconnect_backoff_ms", 2_000),  # the default is 120 s, longer than a failover
+    ("grpc.min_reconnect_backoff_ms", 3_000),  # actually the timeout of one connection attempt
     ("grpc.enable_http_proxy", 0),
 )
 """For `grpc.aio` channels; `connect` sets them."""
@@ -62,20 +63,20 @@ SERVER_OPTIONS: Final = (
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.max_concurrent_streams", MAX_STREAMS),
-    # Else calls count until they are taken apart, of which their caller knows nothing: one that has
-    # no more than it may is refused streams, each time that a loop is behind with its work.
+    # Otherwise calls count until they are destroyed, which their caller can't observe. A client at
+    # its limit would have streams refused whenever a loop is behind with its work.
     ("grpc.http.overload_protection", 0),
-    ("grpc.server_handshake_timeout_ms", 10_000),  # two minutes else, for who says nothing at all
+    ("grpc.server_handshake_timeout_ms", 10_000),  # default: two minutes, for silent clients
     ("grpc.max_connection_idle_ms", 300_000),  # without a call; clients reconnect automatically
-    ("grpc.so_reuseport", 0),  # two daemons on one port are an error, not a lottery
+    ("grpc.so_reuseport", 0),  # two daemons on one port must fail
 )
 """For `grpc.aio.server(options=SERVER_OPTIONS)`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TLS:
-    """PEM files: the cluster's authority, and this process's certificate with its key. Who sends a
-    token instead needs neither.
+    """PEM files: the cluster's authority, and this process's certificate with its key. A client
+    with a token needs no certificate and no key.
     """
 
     ca: Path
@@ -87,7 +88,7 @@ class TLS:
             raise Misconfigured("tls: cert and key go together")
 
     def read(self) -> tuple[bytes, bytes | None, bytes | None]:
-        """Authority, certificate, key.
+        """Return authority, certificate and key.
 
         Raises:
             Misconfigured: one of the files can't be read.
@@ -101,7 +102,7 @@ class TLS:
 
 
 class Rotation:
-    """Notices that TLS files were changed; looks at them each LOOK_EVERY seconds at most."""
+    """Detects changes of TLS files; checks them at most every LOOK_EVERY seconds."""
 
     def __init__(self, tls: TLS | None) -> None:
         self._files = [file for file in (tls.ca, tls.cert, tls.key) if file] if tls else []
@@ -109,7 +110,7 @@ class Rotation:
         self._looked = boottime()
 
     def turned(self) -> bool:
-        """Whether they are others than at the last time that this was true."""
+        """Return whether the files have changed since this last returned True."""
         if not self._files or boottime() - self._looked < LOOK_EVERY:
             return False
         self._looked = boottime()
@@ -117,7 +118,7 @@ class Rotation:
         return self._seen != before
 
     def _stamps(self) -> list[tuple[int, int, int]]:
-        """What changes with the files; nothing where one isn't there just now."""
+        """Return stamps that change with the files; none if a file is missing at the moment."""
         try:
             found = [file.stat() for file in self._files]
         except OSError:
@@ -126,10 +127,10 @@ class Rotation:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[v6]:port`; the host without brackets.
+    """Return host and port of `host:port` or `[v6]:port`, the host without brackets.
 
     Raises:
-        ValueError: it is neither. What stands before an `@`, a password perhaps, isn't repeated.
+        ValueError: it is neither. The part before an `@`, perhaps a password, isn't repeated.
     """
     if "@" in address:
         raise ValueError("an address is not host:port: it has an @ in it")
@@ -152,9 +153,9 @@ def against_each(
     against: Callable[[str], str],
     users: str = "no address takes a user or password: one has an @ in it",
 ) -> Iterator[str]:
-    """Return why these addresses of a list aren't valid, one text each ("": valid), by `against`.
-    An address that may contain a part of a password isn't repeated. A password comes before an `@`
-    and may hold commas, so if any address has an `@`, `users` is the only problem.
+    """Return the problem of each address in a list by `against`, "" for a valid one. An address
+    that may contain a part of a password isn't repeated. A password comes before an `@` and may
+    contain commas, so if any address has an `@`, `users` is the only problem.
     """
     if any("@" in address for address in addresses):
         yield users
@@ -163,8 +164,8 @@ def against_each(
 
 
 def _may_be_host(host: str) -> bool:
-    """Whether it can be a name or an address of IPv4, in all the ways in which these are written:
-    `127.1` is one, and `256.0.0.1` is none.
+    """Return whether it can be a name or an IPv4 address in any notation: `127.1` is valid,
+    `256.0.0.1` isn't.
     """
     dotted = _DOTTED.fullmatch(host)
     if dotted and any(int(part) > 0xFF for part in dotted.groups()):
@@ -186,7 +187,7 @@ _DOTTED: Final = re.compile(r"([0-9]+)\.([0-9]+)\.([0-9]+)\.([0-9]+)")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether what is sent to this host stays on this one. A name but `localhost` never does."""
+    """Return whether data sent to this host stays on it. The only such name is `localhost`."""
     if host.lower() == "localhost":
         return True
     try:
@@ -198,12 +199,12 @@ def is_loopback(host: str) -> bool:
 
 
 def check_plaintext(address: str, insecure: bool, section: str = "") -> None:
-    """The loopback rule: without TLS, only loopback, or what the operator has asked for by
-    `insecure`, a key of this section of the configuration.
+    """Check the loopback rule: without TLS, only loopback is permitted, unless the operator has set
+    `insecure` in this section of the configuration.
 
     Raises:
         Misconfigured: `address` can be reached from elsewhere and `insecure` is false.
-        ValueError: `address` is not host:port.
+        ValueError: `address` isn't host:port.
     """
     host, _ = split_address(address)
     under = f" under [{section}]" if section else ""
@@ -218,8 +219,7 @@ def connect(endpoint: str, *, tls: TLS | None, use: str = "") -> grpc.aio.Channe
     """Open a channel to `host:port`. It connects lazily and reconnects; the caller closes it.
 
     Channels of one process to one address share a connection, and with it MAX_STREAMS, unless their
-    `use` differs. The certificate files are read now: a channel lives with the certificate it began
-    with.
+    `use` differs. The certificate files are read now; a channel keeps its first certificate.
     """
     options = (*CLIENT_OPTIONS, *((("schedd.use", use),) if use else ()))
     if tls is None:
@@ -234,9 +234,9 @@ def listen(
 ) -> int:
     """Bind a server (made with `SERVER_OPTIONS`) to `host:port`; port 0 picks a free one.
 
-    With TLS each client must show a certificate of the authority (unless `certificates` is false:
-    then none is asked for, and gRPC knows nothing between the two). Files that change on disk hold
-    from the next handshake on.
+    With TLS each client must show a certificate of the authority. If `certificates` is false, none
+    is requested; gRPC offers nothing between the two. Files that change on disk take effect at the
+    next handshake.
 
     Returns:
         The port.
@@ -258,7 +258,9 @@ def _server_credentials(tls: TLS, certificates: bool) -> grpc.ServerCredentials:
         raise Misconfigured(why)
 
     def changed() -> grpc.ServerCertificateConfiguration | None:
-        """Called by gRPC at each handshake; None keeps the certificate in use."""
+        """Return a changed configuration, or None to keep the current one. gRPC calls this at each
+        handshake.
+        """
         nonlocal last
         try:
             now = tls.read()
@@ -281,7 +283,7 @@ def _server_credentials(tls: TLS, certificates: bool) -> grpc.ServerCredentials:
 
 
 def _unfit(tls: TLS) -> str:
-    """Why gRPC would keep what it has, unsaid, or tell of a port that can't be had."""
+    """Return why gRPC would silently keep its files, or report an unavailable port instead."""
     return unfit(tls.cert, tls.key) if tls.cert and tls.key else ""
 
 

@@ -22,9 +22,9 @@ from schedkit.net.channel import TLS
 from schedkit.net.handshake import in_words
 
 _NOT_YET, _ENDED, _PURPOSE = 9, 10, 26
-"""X509_V_ERR_…, of OpenSSL."""
+"""OpenSSL's X509_V_ERR_… codes."""
 _ROUNDS: Final = 10
-"""Of a handshake in memory; it takes three."""
+"""Maximum rounds of a handshake in memory; three are usual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class Bearer:
     uri: str
     is_named: Callable[[Sequence[str]], bool]
     issue: str
-    """The command that issues one."""
+    """The command that issues a certificate."""
     serves: bool
-    """Whether others connect to it, too."""
+    """Whether other processes connect to it, too."""
 
 
 def problems(tls: TLS, bearer: Bearer, now: datetime) -> list[ConfigProblem]:
-    """Return why this daemon can't be identified, or reached, with these files; none: it can."""
+    """Return why this daemon can't be identified or reached with these files; empty if it can."""
     assert tls.cert is not None
     assert tls.key is not None
     found = unusable("tls", tls.ca, tls.cert, tls.key)
@@ -57,7 +57,7 @@ def problems(tls: TLS, bearer: Bearer, now: datetime) -> list[ConfigProblem]:
 def unusable(
     section: str, ca: Path | None, cert: Path | None, key: Path | None
 ) -> list[ConfigProblem]:
-    """Return which of the given files of a section can't be read, or have the wrong content."""
+    """Return a problem for each given file of a section that can't be read or isn't valid."""
     found = [
         ConfigProblem(f"{section}.{name}", why)
         for name, file in (("ca", ca), ("cert", cert), ("key", key))
@@ -70,7 +70,7 @@ def unusable(
 
 
 def untimely(where: str, file: Path, now: datetime, fresh: str) -> Iterator[ConfigProblem]:
-    """Return whether the certificate in this file isn't valid now. `fresh`: how to replace it."""
+    """Return a problem if this file's certificate isn't valid now. `fresh`: how to replace it."""
     found = first_of(file.read_bytes())
     if found.not_after <= now:
         yield Untimely(where, f"{file} expired at {_minute(found.not_after)}; {fresh}")
@@ -80,9 +80,9 @@ def untimely(where: str, file: Path, now: datetime, fresh: str) -> Iterator[Conf
 
 
 def unreadable(file: Path) -> str:
-    """Return why this file can't be read; empty: it can."""
+    """Return why this file can't be read; empty if it can."""
     try:
-        if not stat.S_ISREG(file.stat().st_mode):  # to read it might take for ever
+        if not stat.S_ISREG(file.stat().st_mode):  # reading it might block forever
             return f"{file} can't be read: it isn't a regular file"
         with file.open("rb"):
             return ""

@@ -1,4 +1,4 @@
-"""What a gRPC job calls: the words of its definition, read alike by members and workers.
+"""Parse the endpoint and method of a gRPC job, for members and workers.
 
 host:port                   in the clear
 grpcs://host:port           with TLS
@@ -20,30 +20,30 @@ _METHOD: Final = re.compile(rf"((?:{_WORD}\.)*{_WORD})/({_WORD})")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a service is."""
+    """The address of a service."""
 
     host: str
-    """A name or an address; one of IPv6 without brackets."""
+    """A name or an address; an IPv6 address without brackets."""
     port: int
     tls: bool
 
     @property
     def authority(self) -> str:
-        """As the service is addressed: `host:port` or `[v6]:port`."""
+        """The authority of the service: `host:port` or `[v6]:port`."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
 
 def endpoint_of(text: str) -> Endpoint:
-    """Read an endpoint.
+    """Parse an endpoint.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it isn't a valid endpoint.
     """
     tls = text.startswith(_TLS)
     try:
         host, port = split_address(text.removeprefix(_TLS))
-        if not port or "%" in host:  # a link of this very host
+        if not port or "%" in host:  # a link of this host
             raise ValueError
     except ValueError:
         forms = f"host:port (in the clear) nor {_TLS}host:port (with TLS)"
@@ -52,10 +52,10 @@ def endpoint_of(text: str) -> Endpoint:
 
 
 def method_of(text: str) -> tuple[str, str]:
-    """The full name of a service, and the name of its method.
+    """Return the full name of a service, and the name of its method.
 
     Raises:
-        ValueError: it names none.
+        ValueError: the text names no method.
     """
     named = _METHOD.fullmatch(text)
     if named is None:

@@ -1,4 +1,4 @@
-"""Why a TLS connection with a member fails, in words: gRPC itself says little.
+"""Explain why a TLS connection with a member fails: gRPC's own errors have few details.
 
     connect ─▶ handshake: is the member's certificate one for us? ─▶ wait a moment: is ours for it?
 
@@ -20,16 +20,16 @@ from schedkit.net.channel import TLS, split_address
 WITHIN: Final = 2.0
 """Seconds for connecting and for the handshake each."""
 REFUSED_WITHIN: Final = 0.5
-"""Seconds in which a member that refuses our certificate says so."""
+"""Seconds for a member to reject our certificate."""
 LOOKS_WITHIN: Final = 1.0
-"""Seconds for connecting and for the handshake each, of who talks in the clear."""
+"""Seconds for connecting and for the handshake each, for clients without TLS."""
 _ASKED: Final = "it asks for a certificate, and we have none"
 _HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 
 
 FILES: Final = "check ca, cert and key, and the hosts of the member's certificate"
 NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "HTTP_REQUEST"})
-"""OpenSSL's reasons for an answer that isn't TLS."""
+"""OpenSSL's reasons that mean the answer isn't TLS."""
 IN_THE_CLEAR: Final = (
     "ask a member that has [tls], or leave ca, cert and key out (for schedctl: a context without"
     " them)"
@@ -49,7 +49,7 @@ class TlsFailure:
 
 
 def why_not(endpoint: str, tls: TLS) -> TlsFailure | None:
-    """Return why TLS with `host:port` fails; None: TLS works. Blocks for seconds."""
+    """Return why TLS with `host:port` fails; None if it works. Blocks for seconds."""
     try:
         if ours := out_of_time(tls):
             return TlsFailure(ours)
@@ -69,12 +69,12 @@ def why_not(endpoint: str, tls: TLS) -> TlsFailure | None:
 
 
 def out_of_time(tls: TLS) -> str:
-    """Return why our certificate, as its file has it, isn't valid now; empty: it is, or we have
-    none.
+    """Return why our certificate, as read from its file, isn't valid now; empty if it is, or if we
+    have none.
 
     Raises:
         Misconfigured: one of the files can't be read.
-        ValueError: it isn't a certificate.
+        ValueError: the file contains no certificate.
     """
     _, cert, _ = tls.read()
     why = _untimely(cert) if cert is not None else ""
@@ -85,7 +85,7 @@ def is_tls(endpoint: str) -> bool:
     """Return whether `host:port` uses TLS. Blocks for seconds."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # nothing is sent, and nothing believed
+    context.verify_mode = ssl.CERT_NONE  # nothing is sent, and no answer is trusted
     context.set_alpn_protocols(["h2"])
     host, port = split_address(endpoint)
     try:
@@ -106,7 +106,7 @@ def in_words(error: ssl.SSLError) -> str:
 
 
 def _untimely(cert: bytes) -> str:
-    """Return why a certificate isn't valid now; empty: it is. Raises ValueError."""
+    """Return why a certificate isn't valid now; empty if it is. Raises ValueError."""
     found, now = first_of(cert), utcnow()
     if found.not_after <= now:
         return f"ended at {found.not_after:%Y-%m-%d %H:%M} UTC"
@@ -119,7 +119,7 @@ def _untimely(cert: bytes) -> str:
 def _tried(
     context: ssl.SSLContext, plain: socket.socket, host: str, *, ours: bool
 ) -> TlsFailure | None:
-    """`ours`: whether we have a certificate."""
+    """Try a handshake. Return its failure, or None. `ours`: whether we have a certificate."""
     try:
         with context.wrap_socket(plain, server_hostname=host) as secure:
             secure.sendall(_HELLO)

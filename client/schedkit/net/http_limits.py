@@ -1,4 +1,4 @@
-"""HTTP connections of a daemon with timeouts and limits: uvicorn's own wait forever.
+"""Timeouts and limits for HTTP connections of a daemon: uvicorn itself waits forever.
 
     accepted ──head──▶ asked ──body: the app's own limit──▶ answered ──▶ kept for a moment
         │ 10 s: ended                                          │ not read for 20 s: cut off
@@ -32,18 +32,18 @@ from schedkit.net.https import showing
 HEAD_WITHIN: Final = 10.0
 """Seconds that the head of a request may take."""
 STALLED_FOR: Final = 20.0
-"""Seconds that an answer may wait to be read on."""
+"""Seconds that an answer may wait until the client continues to read."""
 PIECE: Final = 2 * 1024
-"""Bytes read at a time. A body may come in chunks of one byte, 20 µs each; other clients wait for a
-few such pieces.
+"""Bytes read at a time. A body may consist of chunks of one byte, 20 µs each. Other clients wait
+while a few such pieces are processed.
 """
 UNWANTED: Final = 64 * 1024
-"""Bytes of a body that are still taken when its request has been answered."""
+"""Bytes of a body that are still accepted after its request was answered."""
 
 MOST_HEAD: Final = 64 * 1024
 """Bytes of a head."""
 SPARE: Final = 256
-"""Descriptors that a daemon needs beside the connections of others, with some to spare."""
+"""Descriptors that a daemon needs besides its clients' connections, with a reserve."""
 MOST: Final = 4_096
 
 _BUSY: Final = (
@@ -53,8 +53,8 @@ _BUSY: Final = (
 
 
 def more_descriptors() -> int:
-    """Have as many descriptors as the process may; how many that is. For daemons whose children,
-    if any, don't mind.
+    """Raise the limit on descriptors to the maximum of the process, and return it. Only for daemons
+    whose children, if any, tolerate that.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -62,15 +62,16 @@ def more_descriptors() -> int:
 
 
 def connections_for(descriptors: int, listeners: int) -> int:
-    """How many connections each of so many listeners may have."""
+    """Return how many connections each listener may have."""
     return max(16, min(MOST, (descriptors - SPARE) // listeners))
 
 
 def protocol_of(
     most: int, most_of_one_host: int, many: Callable[[str], bool] = lambda _: False
 ) -> type[H11Protocol]:
-    """Uvicorn's protocol with these bounds; the connections that it counts are of one server.
-    `many`: whether a host stands for many others, as a proxy does, and may have more than one.
+    """Return uvicorn's protocol with these limits. It counts the connections of one server.
+    `many`: whether a host represents many clients, as a proxy does, and is exempt from
+    `most_of_one_host`.
     """
     doors = _Doors(most, most_of_one_host, many)
     return type("BoundedPatience", (HttpLimits,), {"doors": doors})
@@ -84,25 +85,26 @@ class _Doors:
         self._hosts: Counter[str] = Counter()
 
     def enter(self, host: str) -> bool:
-        """One more of this host; whether there is room for it. It leaves in any case."""
+        """Count a connection of this host. Return whether there is room. Always call `leave`."""
         self._hosts[host] += 1
         few = self._hosts[host] <= self._most_of_one_host or self._many(host)
         return few and self._hosts.total() <= self._most
 
     def leave(self, host: str) -> None:
-        """One less."""
+        """Subtract a connection of this host."""
         self._hosts[host] -= 1
         if not self._hosts[host]:
             del self._hosts[host]
 
 
 class OneLength(h11.Connection):
-    """HTTP/1.1 in which a request has one length: `Content-Length` beside `Transfer-Encoding` is
-    refused. A proxy in front may go by the other one, and take a body for the next request.
+    """HTTP/1.1 in which a request has one length. `Content-Length` together with
+    `Transfer-Encoding` is rejected: a proxy in front may use the other one, and take a body for the
+    next request.
     """
 
     def next_event(self) -> Any:
-        """As h11's. Raises RemoteProtocolError."""
+        """Return the next event, as h11 does. Raises RemoteProtocolError."""
         event = super().next_event()
         if isinstance(event, h11.Request):
             names = {name for name, _ in event.headers}
@@ -112,7 +114,7 @@ class OneLength(h11.Connection):
 
 
 class HttpLimits(H11Protocol):
-    """One connection, through the `doors` that its class has (`protocol_of`)."""
+    """A connection, counted by the `doors` of its class (`protocol_of`)."""
 
     doors: ClassVar[_Doors]
 
@@ -123,10 +125,10 @@ class HttpLimits(H11Protocol):
     _unwanted = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """It was accepted: is there room, and will a head come?"""
+        """Count the accepted connection, and start the timeout of its first head."""
         super().connection_made(transport)
         self.conn = OneLength(h11.SERVER, max_incomplete_event_size=MOST_HEAD)
-        cast("Any", transport).max_size = PIECE  # of asyncio's own transports
+        cast("Any", transport).max_size = PIECE  # an attribute of asyncio's transports
         self.app = showing(self.app, transport.get_extra_info("ssl_object"))
         self._host = str(self.client[0]) if self.client else ""
         if self.doors.enter(self._host):
@@ -137,21 +139,21 @@ class HttpLimits(H11Protocol):
             self._end()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
+        """Subtract the ended connection, and stop its timers."""
         self.doors.leave(self._host)
         self._head = _disarmed(self._head)
         self._stall = _disarmed(self._stall)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """A piece of a head or a body."""
+        """Receive a piece of a head or a body."""
         if self._refused or self._overdue(data):
             return
         super().data_received(data)
         self._heed_head()
 
     def on_response_complete(self) -> None:
-        """The next head may come now; it may be here already, with what follows it."""
+        """Start the timeout of the next head, which may have arrived already."""
         self._await_head()
         super().on_response_complete()
         self._heed_head()
@@ -159,24 +161,27 @@ class HttpLimits(H11Protocol):
             self._end()
 
     def pause_writing(self) -> None:
-        """What was said isn't read."""
+        """Start the timeout of a client that doesn't read its answer."""
         super().pause_writing()
         self._stall = self._stall or self._later(STALLED_FOR, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It is read on; the rest of a connection that closes has what is left of its time."""
+        """Stop that timeout, unless the connection is closing: then the rest of the timeout
+        applies.
+        """
         if not self.transport.is_closing():
             self._stall = _disarmed(self._stall)
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Nothing came after an answer."""
+        """End a connection that sent no further request."""
         super().timeout_keep_alive_handler()
         self._end()
 
     def _overdue(self, data: bytes) -> bool:
-        """Whether too much comes of a body whose request was answered: it is looked at no more.
-        Some is taken, for who is reset while it sends hasn't read the answer yet.
+        """Return whether too much of a body arrives after its request was answered; it is ignored
+        then. Some data is accepted: a client that is reset while sending wouldn't have read the
+        answer.
         """
         answered = self.cycle is not None and self.cycle.response_complete
         if not answered or not self.cycle.more_body:
@@ -192,12 +197,12 @@ class HttpLimits(H11Protocol):
         self._head = self._later(HEAD_WITHIN, self._end)
 
     def _heed_head(self) -> None:
-        """A whole one is here: its answer may take what time it needs."""
+        """Stop the timeout of a complete head: its answer may take any time."""
         if self.cycle is not None and not self.cycle.response_complete:
             self._head = _disarmed(self._head)
 
     def _end(self) -> None:
-        """Close it; and cut it off if what was said isn't taken away."""
+        """Close the connection, and abort it if the client doesn't read the answer."""
         self._head = _disarmed(self._head)
         self.transport.close()
         self._stall = self._stall or self._later(STALLED_FOR, self.transport.abort)
@@ -207,7 +212,7 @@ class HttpLimits(H11Protocol):
 
 
 def _disarmed(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
-    """What is left of a timer that mustn't ring."""
+    """Cancel a timer. Return None, to replace it."""
     if timer is not None:
         timer.cancel()
     return None

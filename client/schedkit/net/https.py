@@ -1,9 +1,10 @@
-"""HTTPS as all of schedd serves it: TLS 1.2 or newer, certificates that are changed on disk, and
-callers that may show one of their own.
+"""HTTPS of schedd: TLS 1.2 or newer, reloaded certificates, optional client certificates.
 
     handshake ─▶ have the files changed? ─▶ the context of this handshake
               ├▶ the caller's certificate, if it shows one ─▶ scope[CERTIFICATE]
               └▶ the handshake fails: the caller sees its connection end, the log says why
+
+Certificates that change on disk are used from the next handshake on.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from schedkit.net.handshake import in_words
 log = logging.getLogger(__name__)
 
 CERTIFICATE: Final = "schedd.certificate"
-"""In the scope of a request: what its caller showed, `pem` and `names` (kind and name each)."""
+"""Key in the scope of a request: the caller's certificate as `pem` and `names` (kind, name)."""
 HANDSHAKE_WITHIN: Final = 10.0
-"""Seconds."""
+"""Seconds for the TLS handshake."""
 
 
 def context_of(tls: TLS) -> ssl.SSLContext:
-    """For a listener; files that change hold from the next handshake on.
+    """Return the context for a listener. Files that change take effect at the next handshake.
 
     Raises:
-        Misconfigured: one of them can't be read, or they don't belong together.
+        Misconfigured: a file can't be read, or the files don't belong together.
     """
     last = tls.read()
     first = current = _context(tls)
@@ -73,8 +74,8 @@ def _pair(tls: TLS) -> tuple[Path, Path]:
 
 
 class Handshake(SSLProtocol):
-    """TLS of one accepted connection, as asyncio does it, but a failed handshake is logged.
-    `begun`: whether `inner` has had its connection. `lines`: of the listener.
+    """TLS of one accepted connection, as in asyncio, but failed handshakes are logged. `begun`:
+    whether `inner` has received its connection. `lines`: the listener's log limit.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A socket that listens, for a server that is given one."""
+"""Listening sockets for servers that accept one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from schedkit.net.channel import split_address
 
 
 def listening(address: str, backlog: int) -> socket.socket:
-    """One at host:port (port 0: any that is free); of a name that is several, at its first address
-    of IPv4, if any.
+    """Return a listening socket at host:port (port 0: any free port). If a name has several
+    addresses, its first IPv4 address is used, if any.
 
-    It names its protocol, for asyncio has only what does so send at once (TCP_NODELAY): else the
-    body of each answer waits until the client says that it has the head, 40 ms.
+    The socket names its protocol, because asyncio sets TCP_NODELAY only then. Without it the body
+    of each answer waits 40 ms, until the client has acknowledged the head.
 
     Raises:
-        ValueError: the address can't be read. OSError: it can't be had.
+        ValueError: the address can't be parsed. OSError: it can't be bound.
     """
     host, port = split_address(address)
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

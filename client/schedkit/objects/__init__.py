@@ -1,18 +1,18 @@
-"""The result store: whole logs, and results too large for a row, as objects under keys.
+"""The result store: whole logs, and results that are too large for a row, as objects under keys.
 
     open_objects("file:///var/lib/schedd/results")      files, which need nothing else
     open_objects("s3://bucket/prefix", {…})             S3 and others, by the extra `s3`
 
     <namespace>/<run id>/<fencing token>/log | result
 
-Workers write, members read and remove. A key contains the token of its assignment, so no attempt
-overwrites another's object. The database has key, size and SHA-256; readers compare them
+Workers write objects; members read and remove them. A key contains the token of its assignment, so
+no attempt overwrites another's object. The database has key, size and SHA-256; readers compare them
 (`reading`).
 
 Invariants
 - An object is complete or absent, and never changes.
-- A key of another shape never reaches a store: no `..`, no empty word.
-- All calls block: daemons make them in threads. An unavailable store is `StoreAway`, within a
+- A key of another form is rejected before it reaches a store: no `..`, no empty part.
+- All calls block; daemons make them in threads. An unavailable store raises `StoreAway` within a
   minute.
 """
 
@@ -34,40 +34,42 @@ _KEY: Final = re.compile(rf"{_WORD}(/{_WORD}){{0,7}}")
 
 
 class StoreAway(Unavailable):
-    """The store can't be reached, or takes nothing now. The message says why."""
+    """The store can't be reached, or accepts no data now. The message says why."""
 
 
 class NoSuchObject(ScheddError):
-    """There is no object of this key."""
+    """No object has this key."""
 
 
 class Objects(Protocol):
-    """One store."""
+    """A result store."""
 
     def put(self, key: str, source: Path) -> None:
-        """Store a file's content; readers see all of it or none. Raises StoreAway."""
+        """Store a file's content. Readers see all of it or nothing. Raises StoreAway."""
         ...
 
     def read(self, key: str, start: int, length: int) -> bytes:
-        """So many bytes from there on, fewer only at the end. Raises NoSuchObject, StoreAway."""
+        """Return `length` bytes from `start`, fewer only at the end. Raises NoSuchObject,
+        StoreAway.
+        """
         ...
 
     def remove(self, place: str) -> None:
-        """The object of this key or, where it ends with `/`, all below it; what isn't there is
-        removed already. Raises StoreAway.
+        """Remove the object of this key, or all objects below a place that ends with `/`. Missing
+        objects are ignored. Raises StoreAway.
         """
         ...
 
     def check(self) -> None:
-        """Ask the store for something small. Raises StoreAway."""
+        """Send a small request to the store. Raises StoreAway."""
         ...
 
 
 def open_objects(url: str, options: Mapping[str, str] | None = None) -> Objects:
-    """The store at this address; nothing is asked of it yet.
+    """Return the store at this address, without a request to it.
 
     Raises:
-        Misconfigured: the address is none, or needs what isn't installed.
+        Misconfigured: the address isn't valid, or a required package isn't installed.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -85,23 +87,23 @@ def open_objects(url: str, options: Mapping[str, str] | None = None) -> Objects:
 
 
 def log_key(namespace: str, run_id: str, token: int) -> str:
-    """Of the whole log of an attempt."""
+    """Return the key of an attempt's whole log."""
     return checked(f"{_word(namespace)}/{run_id}/{token}/log")
 
 
 def result_key(namespace: str, run_id: str, token: int) -> str:
-    """Of what an attempt returned."""
+    """Return the key of an attempt's result."""
     return checked(f"{_word(namespace)}/{run_id}/{token}/result")
 
 
 def place_of(namespace: str, run_id: str) -> str:
-    """Where all of a run's objects are."""
+    """Return the place of all objects of a run."""
     return checked(f"{_word(namespace)}/{run_id}") + "/"
 
 
 def _word(namespace: str) -> str:
-    """A namespace as part of a key: itself, or where it is no word of one, its digest. The run's id
-    behind it tells runs apart.
+    """Return a namespace as a part of a key: unchanged if valid, otherwise its digest. The run's id
+    follows, so keys stay unique.
     """
     if re.fullmatch(_WORD, namespace):
         return namespace
@@ -109,13 +111,13 @@ def _word(namespace: str) -> str:
 
 
 def checked(key: str) -> str:
-    """The key itself. Raises ValueError where it isn't one."""
+    """Return the key. Raises ValueError if it isn't valid."""
     if not _KEY.fullmatch(key):
         raise ValueError(f"{key[:200]!r} isn't a valid object key")
     return key
 
 
 def checked_place(place: str) -> str:
-    """A key, or one with a `/` behind it. Raises ValueError."""
+    """Return a key, or a key followed by `/`. Raises ValueError if it isn't valid."""
     checked(place.removesuffix("/"))
     return place

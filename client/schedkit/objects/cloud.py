@@ -1,7 +1,7 @@
-"""Objects in S3, and what else obstore speaks with (Google Cloud Storage, Azure).
+"""Objects in S3 and other services that obstore supports (Google Cloud Storage, Azure).
 
-Credentials come as these services' own tools take them (variables such as AWS_ACCESS_KEY_ID, or
-the role of the machine), or from the options.
+Credentials come from the sources of these services' own tools (variables such as AWS_ACCESS_KEY_ID,
+or the role of the machine), or from the options.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "abfss", "azure")
 PART: Final = 5 << 20
-"""Bytes of a part of an upload, the least that S3 takes. One at a time is in memory."""
+"""Bytes of a part of an upload; the minimum of S3. One part at a time is in memory."""
 _MANY: Final = 1_000
-"""Keys that are removed in one go."""
+"""Keys removed in one request."""
 _TIMEOUTS: Final[dict[str, Any]] = {
     "client_options": {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=5)},
     "retry_config": {"max_retries": 2, "retry_timeout": timedelta(seconds=15)},
@@ -30,7 +30,7 @@ _TIMEOUTS: Final[dict[str, Any]] = {
 
 
 def open_cloud(url: str, options: Mapping[str, str]) -> Cloud:
-    """The store at this address. Raises Misconfigured."""
+    """Return the store at this address. Raises Misconfigured."""
     scheme = url.partition("://")[0]
     if scheme not in SCHEMES:
         known = ", ".join(f"{one}://" for one in ("file", "s3", "gs", "az"))
@@ -41,32 +41,32 @@ def open_cloud(url: str, options: Mapping[str, str]) -> Cloud:
         raise Misconfigured(
             f"the result store {url!r} needs the extra s3: pip install 'schedd[s3]'"
         ) from None
-    make: Any = from_url  # its types know each service's options; these are whose they are
+    make: Any = from_url  # its types list each service's own options
     limits = {key: dict(value) for key, value in _TIMEOUTS.items()}
     given: dict[str, Any] = dict(options)
     if given.pop("allow_http", "false").lower() in ("true", "1", "yes"):
         limits["client_options"]["allow_http"] = True
     try:
         return Cloud(make(url, **given, **limits))
-    except Exception as error:  # the library's own and Rust's: whatever it is, it is the options
+    except Exception as error:  # any error of the library, or of Rust, is caused by the options
         raise Misconfigured(f"the result store {url!r}: {_words(error)}") from error
 
 
 class Cloud:
-    """A store behind obstore."""
+    """A store that obstore supports."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     def put(self, key: str, source: Path) -> None:
-        """Upload it, a large one in parts; it is there when the last has come."""
+        """Upload a file, in parts if it is large. It is visible when the last part has arrived."""
         import obstore
 
         with _away(key):
             obstore.put(self._store, checked(key), source, chunk_size=PART, max_concurrency=1)
 
     def read(self, key: str, start: int, length: int) -> bytes:
-        """A part of it."""
+        """Return a part of an object."""
         import obstore
 
         if length <= 0:
@@ -75,7 +75,7 @@ class Cloud:
             return bytes(obstore.get_range(self._store, checked(key), start=start, length=length))
 
     def remove(self, place: str) -> None:
-        """One, or all below a place."""
+        """Remove an object, or all objects below a place."""
         import obstore
 
         checked_place(place)
@@ -87,7 +87,7 @@ class Cloud:
                 obstore.delete(self._store, [one["path"] for one in batch])
 
     def check(self) -> None:
-        """List what can't be there."""
+        """List a place that can't exist."""
         import obstore
 
         with _away("a list"):
@@ -107,6 +107,8 @@ def _away(what: str) -> Iterator[None]:
 
 
 def _words(error: BaseException) -> str:
-    """Its first line: the rest tells the library's own story, with addresses that may be signed."""
+    """Return the first line of an error. The rest has internal details, and perhaps signed
+    addresses.
+    """
     lines = str(error).strip().splitlines()
     return lines[0][:300] if lines else type(error).__name__

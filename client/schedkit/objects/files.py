@@ -1,9 +1,9 @@
 """Objects as files below one folder, shared by all daemons that name it.
 
 Invariants
-- Nothing outside the folder is ever opened: each step down starts at the folder above it, and never
-  follows a symbolic link.
-- A file is written beside its place under another name, synced, and put there by a rename.
+- Nothing outside the folder is ever opened. Each path component is opened relative to its parent,
+  and symbolic links are never followed.
+- A file is written under another name in the same folder, synced, and then renamed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MODE_OF_FOLDERS: Final = 0o770
-"""Less what the umask takes away, or a default ACL: who removes may be of another user."""
+"""Mode of created folders, reduced by the umask or a default ACL. The process that removes them may
+run as another user.
+"""
 _MODE_OF_FILES: Final = 0o640
 
 
@@ -54,7 +56,7 @@ class Files:
                 os.fsync(folder)
 
     def read(self, key: str, start: int, length: int) -> bytes:
-        """A part of it."""
+        """Return a part of a file."""
         *folders, name = checked(key).split("/")
         try:
             with _away(f"{key} can't be read"), self._folder(folders) as folder:
@@ -69,7 +71,7 @@ class Files:
             raise NoSuchObject(key) from None
 
     def remove(self, place: str) -> None:
-        """One file, or a folder with all that is in it; and the folders that are empty then."""
+        """Remove a file, or a folder with its content, and folders that are empty then."""
         *folders, name = checked_place(place).removesuffix("/").split("/")
         try:
             with _away(f"{place} can't be removed"), self._folder(folders) as folder:
@@ -83,7 +85,7 @@ class Files:
             self._remove_empty(folders[:depth])
 
     def check(self) -> None:
-        """Its folder is there, or could be made."""
+        """Check that the folder exists or can be created."""
         with _away("its folder can't be used"):
             self._root.mkdir(_MODE_OF_FOLDERS, parents=True, exist_ok=True)
             if not os.access(self._root, os.R_OK | os.W_OK | os.X_OK):
@@ -95,7 +97,7 @@ class Files:
 
     @contextlib.contextmanager
     def _folder(self, folders: Sequence[str], *, make: bool = False) -> Iterator[int]:
-        """A descriptor of the folder, reached step by step."""
+        """Yield a descriptor of the folder, opened component by component."""
         here = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for name in folders:
@@ -119,7 +121,7 @@ def _pread(file: int, start: int, length: int) -> bytes:
 
 
 def _remove_tree(above: int, name: str) -> None:
-    """Whatever this is; a link itself, never what it leads to."""
+    """Remove a file, a folder or a link, never a link's target."""
     try:
         folder = os.open(name, _FOLDER, dir_fd=above)
     except NotADirectoryError:
@@ -136,7 +138,7 @@ def _remove_tree(above: int, name: str) -> None:
 
 @contextlib.contextmanager
 def _away(what: str) -> Iterator[None]:
-    """What the disk says, as what it means; that something isn't there stays what it is."""
+    """Convert errors of the disk, except for missing files."""
     try:
         yield
     except FileNotFoundError:

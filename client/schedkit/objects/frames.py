@@ -1,4 +1,4 @@
-"""Many messages in one object: each with its length, four bytes, before it."""
+"""Several messages in one object, each preceded by its length in four bytes."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Final
 
 _HEAD: Final = 4
 MOST: Final = 4 << 20
-"""Bytes of a message: what is longer isn't one of ours."""
+"""Maximum bytes of a message; our own messages are never longer."""
 
 
 def framed(message: bytes) -> bytes:
-    """As it stands in the object."""
+    """Return a message with its length."""
     return len(message).to_bytes(_HEAD, "big") + message
 
 
 class Unframed:
-    """Takes the object's bytes as they come, gives the messages that are whole by then."""
+    """Splits an object's bytes into messages, piece by piece."""
 
     def __init__(self) -> None:
         self._held = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Those that end in `data`. Raises ValueError where these are no messages."""
+        """Add bytes; yield the complete messages. Raises ValueError if they aren't messages."""
         self._held += data
         at = 0
         while len(self._held) - at >= _HEAD:

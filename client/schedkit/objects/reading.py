@@ -1,4 +1,4 @@
-"""An object from its beginning to its end, in parts, compared with what is known of it.
+"""Read an object from its beginning to its end, in parts, and verify its size and digest.
 
 size and SHA-256 from the database ─→ parts ─→ the last one is given when all of it is right
 """
@@ -16,11 +16,11 @@ PART: Final = 256 * 1024
 
 
 class Damaged(ScheddError):
-    """What is in the store isn't what was put there."""
+    """The object in the store differs from the object that was stored."""
 
 
 def parts(objects: Objects, key: str, size: int, sha256: bytes) -> Iterator[bytes]:
-    """All of it, a part at a time.
+    """Yield the whole object in parts.
 
     Raises:
         NoSuchObject, StoreAway: as of `Objects.read`.

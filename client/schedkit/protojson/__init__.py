@@ -1,15 +1,16 @@
-"""One JSON: how a message of the wire stands in REST, in schedctl and in events, both ways.
+"""The JSON form of messages ("One JSON") in REST, schedctl and events, in both directions.
 
     message ──to_json──▶ dict for json.dumps          write.py
     dict    ──from_json─▶ message, or all problems    read.py, scalars.py
 
 Invariants
-- Every key is always there; what is unknown is null: an unset message or optional, an empty
-  string, an UNSPECIFIED enum, a fencing token 0. A list or map is never null, a number never
-  but where the wire can tell it from unset, or another field says that it isn't known.
-- `from_json(to_json(m), type(m)) == m`, to the millisecond, but for a string payload of invalid
+- Every key is always present. An unknown value is null: an unset message or optional, an empty
+  string, an UNSPECIFIED enum, a fencing token 0.
+- A list or map is never null. A number is null only if it is unset in an optional field, or if
+  another field says that it isn't known.
+- `from_json(to_json(m), type(m)) == m`, to the millisecond, except for a string payload of invalid
   JSON. Null and absent mean the same.
-- Reading collects every problem, each with its path; nothing unknown is ever ignored.
+- Reading collects every problem, each with its path. Unknown keys are never ignored.
 """
 
 from schedkit.protojson.problems import FormErrors, Path, Problem

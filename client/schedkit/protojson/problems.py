@@ -15,7 +15,7 @@ Path: TypeAlias = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong: where, what, and what to write instead (may be empty)."""
+    """A problem: its path, its description, and a suggestion (may be empty)."""
 
     path: Path
     message: str
@@ -29,7 +29,7 @@ class Problem:
 
     @property
     def what(self) -> str:
-        """What is wrong, with what to write instead; without where."""
+        """The description with the suggestion, without the path."""
         return f"{self.message} ({self.suggestion})" if self.suggestion else self.message
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class Problem:
 
 
 class FormErrors(ScheddError, ValueError):
-    """A form that can't be read as its message. `problems` holds all of them, never none."""
+    """A form can't be read as its message. `problems` has all problems, at least one."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -45,16 +45,16 @@ class FormErrors(ScheddError, ValueError):
 
 
 class InvalidText(ValueError):
-    """One value that can't be read, with a message for its author; the caller adds the path."""
+    """A value can't be read. The message is for its author; the caller adds the path."""
 
 
 LONGEST_WORD: Final = 64
-"""Characters of a word that a known one may be near to; to compare longer ones takes long."""
+"""Characters of a word that is compared with known words; comparing longer ones takes long."""
 
 
 def did_you_mean(word: str, known: Iterable[str], begin: str = "") -> str:
-    """`did you mean "cron"?`, or nothing when no known word is near. That all of them `begin` alike
-    makes none of them nearer.
+    """Return `did you mean "cron"?`, or an empty text if no known word is similar. A common
+    beginning (`begin`) doesn't count as similarity.
     """
     if len(word) > LONGEST_WORD:
         return ""

@@ -1,7 +1,7 @@
-"""From One JSON, or a manifest, to a message: types come from the descriptor, never from guessing.
+"""Read messages from One JSON or a manifest. Types come from the descriptor, never from guesses.
 
-Every problem is collected with its path; the message is returned only when there is none. Forms
-come from anybody, so reading ends where a form is larger, or more wrong, than any person's.
+Every problem is collected with its path. The message is returned only without problems. Forms may
+come from any source, so reading stops at limits on their size and problems.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ONE_OR_MANY: Final = frozenset(
 """Lists that may be written as their only element."""
 
 MOST_ENTRIES: Final = 20_000
-"""Keys and elements of a form, all together but for what is in its payloads."""
+"""Keys and elements of a form in total, without the contents of its payloads."""
 MOST_PROBLEMS: Final = 20
 """Problems of one form that are reported."""
 
@@ -55,14 +55,14 @@ def from_json(obj: Any, message_class: type[M], *, snake: bool = True, strings: 
     """Read a mapping as a message.
 
     Args:
-        obj: keys in lowerCamelCase, and in snake_case where `snake`; values as in One JSON, or
-            datetime, timedelta and bytes where a program has them. Null means absent.
-        message_class: what to make.
-        snake: whether snake_case keys are taken too; suggestions then use them.
-        strings: numbers and booleans may come as text (a manifest read without types).
+        obj: keys in lowerCamelCase, and in snake_case if `snake`. Values as in One JSON, or
+            datetime, timedelta and bytes from programs. Null means absent.
+        message_class: the class of the message.
+        snake: whether snake_case keys are accepted, too; suggestions then use them.
+        strings: numbers and booleans may be text (a manifest read without types).
 
     Raises:
-        FormErrors: with every problem at once, MOST_PROBLEMS at most.
+        FormErrors: lists all problems, at most MOST_PROBLEMS.
     """
     message = message_class()
     reader = _Reader(snake, strings)
@@ -74,10 +74,10 @@ def from_json(obj: Any, message_class: type[M], *, snake: bool = True, strings: 
 
 
 def named_fields(obj: Mapping[str, Any], message_class: type[Message]) -> list[str]:
-    """The top-level fields that `obj` names, as in the proto, for a field mask.
+    """Return the top-level fields that `obj` names, as in the proto, for a field mask.
 
-    A null counts: it clears the field. `{"overlap": {"allow": 3}}` names two. Unknown keys are
-    left out: `from_json` reports them.
+    A null counts: it clears the field. `{"overlap": {"allow": 3}}` names two fields. Unknown keys
+    are left out: `from_json` reports them.
     """
     fields = message_class.DESCRIPTOR.fields
     known = {name: field.name for field in fields for name in (field.name, field.json_name)}
@@ -88,11 +88,11 @@ def named_fields(obj: Mapping[str, Any], message_class: type[Message]) -> list[s
 
 
 class _Enough(Exception):
-    """There is no use in reading on."""
+    """Stops reading at a limit."""
 
 
 class _Reader:
-    """One reading: what is allowed, the problems met so far, and how much more may come."""
+    """The state of one reading: options, problems so far, and remaining limits."""
 
     def __init__(self, snake: bool, strings: bool) -> None:
         self.snake = snake
@@ -101,7 +101,7 @@ class _Reader:
         self.left = MOST_ENTRIES
 
     def fill(self, message: Message, obj: Any, path: Path) -> None:
-        """Set in `message` what `obj` says."""
+        """Set the fields of `message` from `obj`."""
         if not isinstance(obj, Mapping):
             self._problem(path, f"must be an object with keys, not {shown(obj)}")
             return
@@ -121,7 +121,7 @@ class _Reader:
     def _known(
         self, message: Message, obj: Mapping[Any, Any], path: Path
     ) -> Iterator[tuple[str, FieldDescriptor, Any]]:
-        """The entries that name a field and have a value."""
+        """Yield the entries that name a field and have a value."""
         names = _names(message.DESCRIPTOR, self.snake)
         for key, value in obj.items():
             self._one_more(path)
@@ -206,7 +206,7 @@ class _Reader:
                 into[word] = read
 
     def _matches(self, into: Any, value: Mapping[Any, Any], path: Path) -> None:
-        """`{disk: ssd, region: [eu, us]}`."""
+        """Read label matches: `{disk: ssd, region: [eu, us]}`."""
         for key, wanted in value.items():
             self._one_more(path)
             values = wanted if isinstance(wanted, list | tuple) else [wanted]
@@ -216,7 +216,7 @@ class _Reader:
             into.add(key=str(key), any_of=values)
 
     def _allow(self, job: Any, value: Mapping[Any, Any], path: Path) -> None:
-        """`overlap: {allow: 3}`: at most three at once."""
+        """Read `overlap: {allow: 3}`: at most three runs at once."""
         fields = job.DESCRIPTOR.fields_by_name
         if [str(key).lower() for key in value] != ["allow"]:
             self._problem(path, "must be a word, or {allow: N}")
@@ -232,7 +232,7 @@ class _Reader:
     def _try(self, read: Callable[[], Any], path: Path) -> Any:
         try:
             return read()
-        except ValueError as error:  # Unreadable, or schedkit.text.duration's own
+        except ValueError as error:  # InvalidText, or an error of schedkit.text.duration
             self._problem(path, str(error))
             return None
 
@@ -252,14 +252,14 @@ _LOCAL: Final = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}(?::\d{2})?", re.A
 
 
 def _local_time(value: Any) -> str:
-    """A time without an offset as a text; empty if the value isn't one."""
+    """Return a time without an offset as text; empty if the value isn't one."""
     if isinstance(value, datetime) and value.tzinfo is None:
         value = value.isoformat(timespec="seconds")
     return value.upper() if isinstance(value, str) and _LOCAL.fullmatch(value) else ""
 
 
 def read_payload(value: Any, strings: bool) -> str | bytes:
-    """JSON text for a value, bytes for `{"$base64": …}` or bytes."""
+    """Return JSON text for a value, or bytes for `{"$base64": …}` or bytes."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, Mapping) and list(value) == [BASE64]:
@@ -280,7 +280,7 @@ def read_payload(value: Any, strings: bool) -> str | bytes:
 
 
 def _typed(value: Any) -> Any:
-    """A value read without types: what was written plainly and is a JSON literal becomes it."""
+    """Return a value that was read without types: unquoted JSON literals are converted."""
     if isinstance(value, Mapping):
         return {str(key): _typed(one) for key, one in value.items()}
     if isinstance(value, list):
@@ -303,11 +303,11 @@ _SPECIAL: Final[dict[str, Callable[[Any, bool], Any]]] = {
     "schedd.v1.Payload": read_payload,
     "schedd.v1.Rate": lambda value, _: read_rate(value),
 }
-"""Messages that are read from a value of their own."""
+"""Messages that are read from a single value."""
 
 
 @cache
 def _names(of: Any, snake: bool) -> Mapping[str, FieldDescriptor]:
-    """What a form may call the fields of this descriptor, and which those are."""
+    """Return the accepted names of a descriptor's fields, each with its field."""
     names = {field.json_name: field for field in of.fields}
     return names | {field.name: field for field in of.fields} if snake else names

@@ -1,6 +1,6 @@
-"""Single values of One JSON as texts, and texts as single values.
+"""Convert single values of One JSON to text and back.
 
-A reader raises Unreadable with a message for the person who wrote the value; `read` adds the path.
+A reader raises InvalidText with a message for the author of the value; `read` adds the path.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from schedproto.v1.pool_service_pb2 import Rate
 
 NANOS: Final = 1_000_000_000
 LONGEST: Final = 315_576_000_000
-"""Seconds that google.protobuf.Duration may hold."""
+"""Maximum seconds of google.protobuf.Duration."""
 MOST: Final = (1 << 31) - 1
-"""What the wire's numbers hold, where they have 32 bits."""
+"""Maximum of 32-bit numbers on the wire."""
 _SECONDS: Final = re.compile(r"(-?)([0-9]{1,12})(?:\.([0-9]{1,9}))?s")
 _INSTANT: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?"
@@ -38,9 +38,10 @@ _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
 class PlainScalar(str):
-    """A scalar as written without quotes, in a language (YAML) where that matters.
+    """A scalar written without quotes, in a language (YAML) where that matters.
 
-    Inside a payload, which has no model, a plain number, `true`, `false` or `null` is just that.
+    In a payload, which has no schema, an unquoted number, `true`, `false` or `null` is read as
+    such.
     """
 
     __slots__ = ()
@@ -50,13 +51,13 @@ class PlainScalar(str):
 
 
 def instant_text(stamp: Timestamp) -> str:
-    """RFC 3339 in UTC with milliseconds; what is finer is cut off."""
+    """Return RFC 3339 in UTC with milliseconds; smaller fractions are cut off."""
     at = datetime.fromtimestamp(stamp.seconds, UTC).replace(tzinfo=None)
     return f"{at.isoformat()}.{stamp.nanos // 1_000_000:03d}Z"
 
 
 def duration_text(length: Duration) -> str:
-    """Seconds with as many decimals as it takes: `90s`, `0.5s`, `-0.25s`."""
+    """Return seconds with as many decimals as needed: `90s`, `0.5s`, `-0.25s`."""
     nanos = length.seconds * NANOS + length.nanos
     whole, part = divmod(abs(nanos), NANOS)
     decimals = f".{part:09d}".rstrip("0") if part else ""
@@ -64,7 +65,7 @@ def duration_text(length: Duration) -> str:
 
 
 def rate_text(of: Rate) -> str:
-    """`100/m`, `3/30s`; of no rate at all (a negative time) what it says."""
+    """Return `100/m`, `3/30s`; an invalid rate (a negative time) is shown as it is."""
     try:
         return rate.render(of.count, of.per.ToTimedelta())
     except (ValueError, OverflowError):
@@ -73,12 +74,12 @@ def rate_text(of: Rate) -> str:
 
 @cache
 def enum_prefix(enum: EnumDescriptor) -> str:
-    """What each value's name begins with: `RUN_STATE_` of RunState."""
+    """Return the prefix of each value's name: `RUN_STATE_` of RunState."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", enum.name).upper() + "_"
 
 
 def enum_word(enum: EnumDescriptor, number: int) -> str | int | None:
-    """The bare name; None for UNSPECIFIED; a value newer than this code stays a number."""
+    """Return the bare name; None for UNSPECIFIED. A value newer than this code stays a number."""
     value = enum.values_by_number.get(number)
     if value is None:
         return number
@@ -86,7 +87,7 @@ def enum_word(enum: EnumDescriptor, number: int) -> str | int | None:
 
 
 def bare_name(value: EnumValueDescriptor) -> str:
-    """The value's name without its enum's prefix."""
+    """Return the value's name without its enum's prefix."""
     return value.name.removeprefix(enum_prefix(value.type))
 
 
@@ -94,7 +95,7 @@ def bare_name(value: EnumValueDescriptor) -> str:
 
 
 def read_instant(value: Any) -> Timestamp:
-    """An RFC 3339 text with its offset, or an aware datetime."""
+    """Read an RFC 3339 text with its offset, or an aware datetime."""
     if isinstance(value, datetime):
         at = value
     else:
@@ -119,7 +120,7 @@ def read_instant(value: Any) -> Timestamp:
 
 
 def read_duration(value: Any) -> Duration:
-    """`90s`, `10m`, `1h30m`, `0.5s`, or a timedelta. A bare number is refused."""
+    """Read `90s`, `10m`, `1h30m`, `0.5s`, or a timedelta. A bare number is rejected."""
     length = Duration()
     if isinstance(value, timedelta):
         return _bounded(length, value, value)
@@ -137,7 +138,7 @@ def read_duration(value: Any) -> Duration:
 
 
 def read_rate(value: Any) -> Rate:
-    """`100/s`, `100/m`, `3/30s`: a whole number in a time."""
+    """Read `100/s`, `100/m`, `3/30s`: a whole number per time."""
     if not isinstance(value, str):
         raise InvalidText(
             f"{shown(value)} isn't a valid rate; write it as text, such as 100/s or 100/m"
@@ -151,7 +152,7 @@ def read_rate(value: Any) -> Rate:
 
 
 def _bounded(length: Duration, span: timedelta, value: Any) -> Duration:
-    """The wire holds ten thousand years and no more."""
+    """Check that the duration is within ten thousand years, the limit of the wire."""
     if abs(span.total_seconds()) > LONGEST:
         raise InvalidText(f"duration {shown(value)} is too long")
     length.FromTimedelta(span)
@@ -159,7 +160,7 @@ def _bounded(length: Duration, span: timedelta, value: Any) -> Duration:
 
 
 def read_enum(enum: EnumDescriptor, value: Any) -> int:
-    """A value's number from its name: any case, with or without the prefix."""
+    """Return the number of a value from its name, in any case, with or without the prefix."""
     known = {bare_name(one): one.number for one in enum.values if one.number}
     if isinstance(value, str):
         word = value.strip().upper().replace("-", "_")
@@ -173,7 +174,7 @@ def read_enum(enum: EnumDescriptor, value: Any) -> int:
 
 
 def read_bytes(value: Any) -> bytes:
-    """Base64 text, or bytes as they are."""
+    """Read base64 text, or return bytes unchanged."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -185,7 +186,7 @@ def read_bytes(value: Any) -> bytes:
 
 
 def read_string(value: Any) -> str:
-    """Text, and nothing that merely could be written as one."""
+    """Return a text; reject values of other types."""
     if not isinstance(value, str):
         raise InvalidText(f"must be a text, not {shown(value)}; put it into quotes")
     try:
@@ -196,7 +197,7 @@ def read_string(value: Any) -> str:
 
 
 def read_bool(value: Any, strings: bool) -> bool:
-    """True or false; in a language of strings the words `true` and `false` alone."""
+    """Return a boolean. With `strings`, only the words `true` and `false` are accepted as text."""
     if isinstance(value, bool):
         return value
     if strings and value in ("true", "false"):
@@ -205,11 +206,11 @@ def read_bool(value: Any, strings: bool) -> bool:
 
 
 def read_integer(value: Any, strings: bool, low: int, high: int) -> int:
-    """A whole number within bounds."""
+    """Return a whole number within bounds."""
     if strings and isinstance(value, str) and _INTEGER.fullmatch(value):
         value = int(value)
     elif strings and isinstance(value, str) and _OCTAL.fullmatch(value):
-        value = int(value, 8)  # as YAML has it, and who writes permissions
+        value = int(value, 8)  # octal, as in YAML and in permissions
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
@@ -220,7 +221,7 @@ def read_integer(value: Any, strings: bool, low: int, high: int) -> int:
 
 
 def read_float(value: Any, strings: bool) -> float:
-    """A number."""
+    """Return a number."""
     if strings and isinstance(value, str) and _NUMBER.fullmatch(value):
         value = float(value)
     if not isinstance(value, int | float) or isinstance(value, bool):
@@ -229,12 +230,12 @@ def read_float(value: Any, strings: bool) -> float:
 
 
 def read_token(value: Any) -> int:
-    """A fencing token: a decimal string (or a number, from those who can hold 64 bits)."""
+    """Return a fencing token from a decimal string, or from a number."""
     return read_integer(value, True, 0, (1 << 63) - 1)
 
 
 def shown(value: Any) -> str:
-    """A value as its writer knows it, cut to a length that fits a message."""
+    """Return a value as its author wrote it, cut to fit a message."""
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 80 else text[:77] + "…"
 
@@ -258,4 +259,4 @@ READERS: Final[dict[int, Reader]] = {
     FieldDescriptor.TYPE_UINT32: _integers(32, signed=False),
     FieldDescriptor.TYPE_UINT64: _integers(64, signed=False),
 }
-"""How a scalar of each type is read: (value, whether scalars come as strings)."""
+"""Readers of scalars by type: (value, whether scalars are strings)."""

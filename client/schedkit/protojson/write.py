@@ -1,4 +1,4 @@
-"""From a message to One JSON: a walk over its descriptor, so that a new field needs no code.
+"""Write messages as One JSON by their descriptors, so that a new field needs no code.
 
 descriptor ──once──▶ a writer for each field        message ──▶ the writers ──▶ dict
 """
@@ -18,35 +18,35 @@ from schedkit.protojson.scalars import duration_text, enum_word, instant_text, r
 from schedkit.text import json_text
 
 BASE64: Final = "$base64"
-"""The one key of an object that stands for raw bytes."""
+"""The only key of an object that represents raw bytes."""
 
 TOKENS: Final = frozenset({"fencing_token"})
-"""64-bit numbers that JavaScript would round: decimal strings."""
+"""64-bit numbers that JavaScript would round; written as decimal strings."""
 
 UNKNOWN: Final = dict.fromkeys(
     (f"schedd.v1.Worker.{name}" for name in ("free", "running", "unstored")), "unheard"
 )
-"""Numbers that aren't known, where they are 0 and the flag of this name is set beside them."""
+"""Numbers that are unknown if they are 0 and the flag of this name is set."""
 
 
 def to_json(message: Message, *, snake: bool = False) -> dict[str, Any]:
-    """The message as a dict that `json.dumps` takes, every key there; `snake` for YAML."""
+    """Return the message as a dict for `json.dumps`, with every key; `snake` for YAML."""
     return {key: write(message) for key, write in _writers(message.DESCRIPTOR, snake)}
 
 
 def fields_to_json(message: Message, names: Collection[str]) -> dict[str, Any]:
-    """As `to_json`, of these fields alone, by their JSON names: the others aren't even written."""
+    """Return only these fields, by their JSON names, as `to_json` does. Others aren't computed."""
     writers = _writers(message.DESCRIPTOR, False)
     return {key: write(message) for key, write in writers if key in names}
 
 
 def fields_of(message: Message) -> Sequence[FieldDescriptor]:
-    """The fields of a message, in the order of the proto file."""
-    return cast("Sequence[FieldDescriptor]", message.DESCRIPTOR.fields)  # upb's class is its twin
+    """Return the fields of a message, in the order of the proto file."""
+    return cast("Sequence[FieldDescriptor]", message.DESCRIPTOR.fields)  # upb's class is equal
 
 
 def payload_value(payload: Message) -> Any:
-    """The JSON value of a `Payload`, `{"$base64": …}` for raw bytes, None when it holds none."""
+    """Return the JSON value of a `Payload`: `{"$base64": …}` for raw bytes, None if it is empty."""
     kind = payload.WhichOneof("kind")
     if kind is None:
         return None
@@ -60,19 +60,19 @@ def payload_value(payload: Message) -> Any:
 
 
 def is_map(field: FieldDescriptor) -> bool:
-    """Whether the wire has this field as map<…>."""
+    """Return whether this field is a map<…> on the wire."""
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
 def map_value(field: FieldDescriptor) -> FieldDescriptor:
-    """What the values of a map<…> are."""
+    """Return the field that describes the values of a map<…>."""
     assert field.message_type is not None, "a map is a message of key and value"
     return field.message_type.fields_by_name["value"]
 
 
 @cache
 def _writers(message: Descriptor, snake: bool) -> tuple[tuple[str, Callable[[Message], Any]], ...]:
-    """The key of each field, and what writes it."""
+    """Return the key of each field, and its writer."""
     return tuple(
         (field.name if snake else field.json_name, _field(field, snake)) for field in message.fields
     )
@@ -103,7 +103,7 @@ def _field(field: FieldDescriptor, snake: bool) -> Callable[[Message], Any]:
 
 
 def _single(field: FieldDescriptor, snake: bool) -> Callable[[Any], Any]:
-    """What writes one value of a field."""
+    """Return the writer of one value of a field."""
     if field.message_type is not None:
         special = WRITERS.get(field.message_type.full_name)
         return special or (lambda value: to_json(value, snake=snake))
@@ -119,7 +119,7 @@ def _unless_zero(number: int) -> str | None:
 
 
 MATCHES: Final = frozenset({"schedd.v1.LabelMatch"})
-"""Lists of these stand as an object: `{"disk": "ssd", "region": ["eu", "us"]}`."""
+"""Lists of these are written as an object: `{"disk": "ssd", "region": ["eu", "us"]}`."""
 
 
 def _matches(matches: Iterable[Any]) -> dict[str, Any]:
@@ -133,4 +133,4 @@ WRITERS: Final[dict[str, Callable[[Any], Any]]] = {
     "schedd.v1.Payload": payload_value,
     "schedd.v1.Rate": rate_text,
 }
-"""Messages that stand as a value of their own."""
+"""Messages that are written as a single value."""

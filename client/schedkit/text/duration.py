@@ -16,17 +16,17 @@ _UNITS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms":
 """Milliseconds in each unit, greatest first."""
 
 _READ: Final = {"w": 604_800_000, **_UNITS}
-"""Units that are read; a week is written as days."""
+"""Accepted units. Weeks are rendered as days."""
 
 _SHAPE: Final = re.compile("".join(rf"(?:(?P<{unit}>[0-9]{{1,15}}){unit})?" for unit in _READ))
 _BARE: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 def parse(text: str) -> timedelta:
-    """The duration that `text` writes.
+    """Parse a duration.
 
     Raises:
-        ValueError: with a message for the person who wrote it.
+        ValueError: with a message for the author of the text.
     """
     trimmed = text.strip()
     match = _SHAPE.fullmatch(trimmed)
@@ -45,7 +45,7 @@ def parse(text: str) -> timedelta:
 
 
 def render(duration: timedelta) -> str:
-    """The shortest text that `parse` reads as this duration: `1h30m`. Zero is `0s`.
+    """Return the shortest text that `parse` reads as this duration: `1h30m`. Zero is `0s`.
 
     Raises:
         ValueError: for a negative duration. Parts of a millisecond are cut off.

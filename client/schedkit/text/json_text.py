@@ -1,7 +1,7 @@
 """JSON by its standard: finite numbers, whole characters, limited depth.
 
-Python's reader also accepts `NaN` and `1e400`, unpaired surrogates, which can't be written as text,
-and a depth that varies with the stack. A text that passes here can be read by any reader.
+Python's reader also accepts `NaN` and `1e400`, unpaired surrogates, which can't be encoded, and a
+depth that varies with the stack. Any reader can read a text that is valid here.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from itertools import accumulate
 from typing import Any, Final, NoReturn
 
 MOST_NESTED: Final = 100
-"""Lists and objects within each other, in a payload."""
+"""Maximum nested levels of lists and objects in a payload."""
 
 READ_NESTED: Final = 300
-"""Levels of a stored result that readers accept. Workers accept no result of more than
-MOST_NESTED; earlier versions did.
+"""Nested levels of a stored result that readers accept. Workers accept results of at most
+MOST_NESTED; earlier versions accepted more.
 """
 
 MOST_VALUES: Final = 128 * 1024
-"""Values in a text that is longer than any payload: each takes time and room to read."""
+"""Maximum values in a text that is longer than a payload: each takes time and memory to read."""
 SHORT: Final = 256 * 1024
-"""Bytes of a text that may hold as many as go into it."""
+"""Bytes of a text whose values aren't counted."""
 
 _TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """A string without an end matches up to the end, and no byte is scanned twice: otherwise each
 escaped quote in it would start a new scan, for hours.
 """
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
-"""Where half a pair may stand, as an escape or as itself."""
+"""Matches half of a surrogate pair, escaped or literal."""
 
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\2\2\0\0")
-"""One more than the step in depth at each bracket."""
+"""The step in depth at each bracket, plus one."""
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[{]}"))
 _PART: Final = 16 * 1024
 
@@ -62,13 +62,13 @@ def loads(
     pairs: Callable[[Pairs], Any] | None = None,
     any_width: bool = False,
 ) -> Any:
-    """Return the value of a text; `pairs` makes each object, as in `json.loads`. `any_width` allows
+    """Return the value of a text. `pairs` makes each object, as in `json.loads`. `any_width` allows
     more than MOST_VALUES values.
 
     Raises:
-        TooDeep: it may be JSON, and is nested too deeply.
-        TooMany: it may be JSON, of too many values.
-        ValueError: it isn't valid JSON.
+        TooDeep: the text may be JSON, but is nested too deeply.
+        TooMany: the text may be JSON, but has too many values.
+        ValueError: the text isn't JSON.
     """
     if not any_width:
         check_width(text)
@@ -108,7 +108,7 @@ def check_levels(text: bytes) -> None:
 
 
 def check_width(text: str | bytes) -> None:
-    """Raise TooMany for a text of more values than anybody's, before any of them is made."""
+    """Raise TooMany for a text with more than MOST_VALUES values, before any of them is created."""
     if len(text) <= SHORT:
         return
     content = text.encode(errors="replace") if isinstance(text, str) else text
@@ -117,7 +117,7 @@ def check_width(text: str | bytes) -> None:
 
 
 def _signs(content: bytes) -> int:
-    """How many signs there are that a value follows."""
+    """Return the number of characters that a value follows."""
     return sum(content.count(sign) for sign in (b",", b"[", b"{"))
 
 

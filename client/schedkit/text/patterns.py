@@ -1,7 +1,7 @@
-"""Regular expressions that people give: matched in time linear in the text, whatever the pattern.
+"""Regular expressions from users, matched in time linear in the text for any pattern.
 
-Python's own `re` backtracks, and holds the interpreter while it does: one pattern like `^(a+)+$`
-stops a whole worker. RE2 has no back-references and no look-around; in exchange it can't stall.
+Python's own `re` backtracks while it holds the GIL: one pattern such as `^(a+)+$` stops a whole
+worker. RE2 never backtracks; it has no back-references and no look-around.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _QUIET.log_errors = False
 
 
 class Pattern:
-    """A pattern, ready to search in bytes (as UTF-8)."""
+    """A compiled pattern, to search in bytes (as UTF-8)."""
 
     def __init__(self, text: str) -> None:
-        """Raises ValueError, saying what can't be read."""
+        """Compile a pattern. Raises ValueError with its problem."""
         if len(text) > LONGEST:
             raise ValueError(f"has {len(text):,} characters, at most {LONGEST:,}")
         try:
@@ -30,7 +30,7 @@ class Pattern:
             raise ValueError(_reason(wrong)) from None
 
     def found_in(self, data: bytes) -> bool:
-        """Whether it matches anywhere in the data."""
+        """Return whether the pattern matches anywhere in the data."""
         return self._compiled.search(data) is not None
 
 

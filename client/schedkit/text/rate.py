@@ -1,9 +1,9 @@
-"""Rates as people write them: `100/m`, `5/s`, `3/30s`: so many, in any such time.
+"""Rates as people write them, `100/m`, `5/s`, `3/30s`: a number in any period of this length.
 
 Invariants
-- The time is written, as one unit (`s`, `m`, `h`, `d`) or as a duration; who takes a bare number
-  says which unit it has.
-- `parse(render(n, d)) == (n, d)` for every count from one up in whole milliseconds from one up.
+- The period is one unit (`s`, `m`, `h`, `d`) or a duration. A caller that accepts a bare number
+  gives its unit.
+- `parse(render(n, d)) == (n, d)` for every count and every period of whole milliseconds, from 1.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _COUNT: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?|\.[0-9]{1,9}")
 
 
 def parse(text: str, *, bare: str = "") -> tuple[Fraction, timedelta]:
-    """How many, in which time. `bare`: the unit of a number that stands alone; refused if empty.
+    """Return the number and the period. `bare`: the unit of a bare number; empty: rejected.
 
     Raises:
-        ValueError: with a message for the person who wrote it.
+        ValueError: with a message for the author of the text.
     """
     count, slash, per = (part.strip() for part in text.partition("/"))
     if not slash and bare:
@@ -42,7 +42,7 @@ def parse(text: str, *, bare: str = "") -> tuple[Fraction, timedelta]:
 
 
 def render(count: int, per: timedelta) -> str:
-    """The shortest text that `parse` reads as this rate: `100/m`, `3/30s`.
+    """Return the shortest text that `parse` reads as this rate: `100/m`, `3/30s`.
 
     Raises:
         ValueError: for a negative time. Parts of a millisecond are cut off.
