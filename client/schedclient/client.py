@@ -33,19 +33,19 @@ from schedproto.v1 import run_service_pb2 as wire
 
 
 class Client:
-    """A cluster's calls. Use it as an async context manager, in one event loop.
+    """A client of a cluster. Use it as an async context manager, in one event loop.
 
-    Make as many calls at once as you like: 128 run at a time, and the others wait in a queue. The
-    wait counts towards their timeout.
+    Any number of concurrent calls is fine: 128 run at a time, the others wait in a queue. The wait
+    counts towards their timeout.
 
     Args:
         endpoints: `host:port` of members, in a comma list or a sequence; some may be down.
         tls: the files of mutual TLS; None: plaintext.
         token: sent with each call; rejected for a plaintext connection that leaves the host.
-        namespace: of every name in every call.
+        namespace: the namespace of every name in every call.
         timeout: default timeout of a call, in seconds.
-        connect_timeout: timeout of the first connection, to any endpoint, in seconds (default: the
-            timeout of the call).
+        connect_timeout: timeout of the first connection, to any endpoint, in seconds (default:
+            the timeout of the call).
 
     Raises:
         Misconfigured: an argument isn't valid.
@@ -103,9 +103,9 @@ class Client:
         deadline: float | None = None,
         **work: Unpack[Work],
     ) -> Run:
-        """Run one-time work without a stored job: its fields as keywords, mapping or message.
+        """Run one-time work without a stored job, from keywords, a mapping or a wire message.
 
-        A key is created if none is given, so a retry after a lost answer starts nothing twice.
+        A key is created if none is given, so a retry after a lost answer starts no second run.
         """
         request = self._submit_request(work if spec is None else spec, name, delay, idempotency_key)
         return value_of(Run, await self._transport.call(methods.SUBMIT_RUN, request, deadline))
@@ -119,11 +119,11 @@ class Client:
         calls: int = 2,
         deadline: float | None = None,
     ) -> list[Run | ApiError]:
-        """Submit many. Return an answer for each in the same order; a rejected one doesn't affect
-        the others.
+        """Submit many specs. Return an answer for each, in order. A rejected one doesn't affect the
+        others.
 
-        A call holds hundreds, and `calls` run at a time; each has the `deadline`. Every submit has
-        its own key.
+        A call has hundreds of specs, and `calls` run at a time; each has the `deadline`. Every
+        submit has its own key.
         """
 
         def request(spec: Form | job_pb2.Job) -> wire.SubmitRunRequest | ApiError:

@@ -20,8 +20,8 @@
         ├── StaleToken            a later attempt was here: resource, token, last_seen
         └── GuardBusy             another process holds a file's lock for too long
 
-A wrong setting of the client itself (no endpoint, a token over a plain connection) is
-`schedkit.errors.Misconfigured`; a wrong spec is `InvalidArgument`, found before anything is sent.
+An invalid setting of the client itself (no endpoint, a token over a plaintext connection) raises
+`schedkit.errors.Misconfigured`. An invalid spec raises `InvalidArgument` before any call.
 """
 
 from __future__ import annotations
@@ -42,35 +42,35 @@ from schedproto.v1 import common_pb2
 
 DETAILS: Final = "grpc-status-details-bin"
 REFUSED: Final = "REFUSED_STREAM"
-"""The member rejected the call before it began: any call may be retried."""
+"""The member rejected the call before it began. Any call may be retried."""
 _REFUSED_STREAM: Final = "RST_STREAM with error code 7"
-"""How gRPC's core reports it (RFC 9113, 8.7): only in the message."""
+"""The text by which gRPC's core reports it (RFC 9113, 8.7); there is no code."""
 BROKEN: Final = "CONNECTION_BROKEN"
-"""No member answered, though one may have begun the call."""
+"""No member answered, but one may have begun the call."""
 CANCELLED: Final = "CANCELLED"
 """As BROKEN, and the call was reported as canceled."""
 _UNSENT: Final = "failed to connect to all addresses"
-"""How gRPC's core begins its message if no connection was open: it has sent nothing."""
+"""The beginning of gRPC's message if no connection was open and nothing was sent."""
 NO_ANSWER: Final = "NO_ANSWER"
 """The call timed out without any answer."""
 _TIME_OVER: Final = "Deadline Exceeded"
-"""How gRPC's core reports it."""
+"""The text by which gRPC's core reports it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One field that is wrong: its path as in the request, what is wrong, and a suggestion."""
+    """An invalid field: its path as in the request, the problem, and a suggestion."""
 
     field: str
     problem: str
 
 
 class ApiError(ScheddError):
-    """A call that did not succeed.
+    """A call failed.
 
-    `what` is one sentence; `status` the gRPC status's name; `reason` an UPPER_CASE code for
-    programs (may be empty); `remedy` what to do about it (may be empty); `metadata` the rest of
-    ErrorInfo; `endpoint` the member that answered (empty: none was reachable).
+    `what` is one sentence. `status` is the name of the gRPC status. `reason` is an UPPER_CASE code
+    for programs (may be empty). `remedy` says what to do (may be empty). `metadata` is the rest of
+    ErrorInfo. `endpoint` is the member that answered (empty: no member was reachable).
     """
 
     status = "UNKNOWN"
@@ -97,11 +97,11 @@ class ApiError(ScheddError):
 
 
 class RequestError(ApiError):
-    """The caller's fault."""
+    """The request failed because of the caller."""
 
 
 class InvalidArgument(RequestError):
-    """A field is wrong."""
+    """A field isn't valid."""
 
     status = "INVALID_ARGUMENT"
 
@@ -131,7 +131,7 @@ class Conflict(RequestError):
 
 
 class FailedPrecondition(RequestError):
-    """It isn't in a state that allows this."""
+    """The object isn't in a state that allows this."""
 
     status = "FAILED_PRECONDITION"
 
@@ -149,11 +149,11 @@ class PermissionDenied(RequestError):
 
 
 class ClusterError(ApiError):
-    """The cluster's fault."""
+    """The request failed because of the cluster."""
 
 
 class ClusterUnavailable(ClusterError):
-    """No endpoint answers, or the one that does can't act now."""
+    """No endpoint answers, or the cluster can't act now."""
 
     status = "UNAVAILABLE"
 
@@ -171,7 +171,7 @@ class InternalError(ClusterError):
 
 
 class DeadlineExceeded(ApiError):
-    """No answer in time. A change may have taken effect; for a read, the remedy says that nothing
+    """The call timed out. A change may have taken effect. For a read, the remedy says that nothing
     was changed.
     """
 
@@ -191,7 +191,7 @@ class DeadlineExceeded(ApiError):
 
 
 class GuardError(ScheddError):
-    """A guarded target wasn't written: `what` happened, `remedy` what to do about it."""
+    """A guarded target wasn't written. `what`: the cause; `remedy`: what to do."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(what, remedy)

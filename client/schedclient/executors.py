@@ -8,13 +8,13 @@ A worker with the package in its environment creates the executor when it starts
 it has `sqlite`. Only such workers get jobs with `plugin: {executor: sqlite, config: …}`.
 `docs/executors.md` shows a complete example.
 
-This module is stable: it is changed only by additions.
+This module is stable: only additions are made.
 
 Invariants
-- An exception of `run` ends only its own run: `DontRetry` for good, `RetryAfter` until then, any
-  other exception as a failed attempt.
-- `run` is called many times at once. An `async def` runs on the loop for handlers and must not
-  block it; a plain function runs in a thread and checks `ctx.cancel`.
+- An exception of `run` affects only its own run. `DontRetry` fails the run for good, `RetryAfter`
+  delays the next attempt, any other exception fails the attempt.
+- `run` is called concurrently. An `async def` runs on the loop for handlers and must not block it;
+  a plain function runs in a thread and checks `ctx.cancel`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ GROUP: Final = "schedd.executors"
 
 
 class Executor(ABC):
-    """One kind of action. Created once, without arguments, when its worker starts."""
+    """Executor of one kind of action. Created once, without arguments, when its worker starts."""
 
     @abstractmethod
     def run(self, config: Any, payload: Any, ctx: Context) -> Any:
         """Run an attempt and return the run's result: JSON or bytes of at most 64 KiB.
 
         A function or a coroutine. `config` is the job's `plugin.config`, and `payload` the run's
-        payload: as JSON, or of the type (a dataclass, for example) of their annotation. A value
-        that doesn't fit the type fails the run for good; the error names the field.
+        payload. Both are JSON, converted to the type of the annotation if there is one, such as a
+        dataclass. A value that doesn't fit the type fails the run for good; the error names the
+        field.
         """
 
     def check(self, config: Any) -> None:

@@ -6,15 +6,15 @@
     async def greet(payload: dict[str, str], ctx: Context) -> str:
         return f"hello {payload['name']}, this is attempt {ctx.attempt}"
 
-A worker imports the modules its configuration lists (`handlers = ["shop.tasks"]`); a job then names
-`greet`, or `shop.tasks.greet`. An `async def` runs on the loop for handlers and must not block
-it; a plain function runs in a thread; either, with `mode="process"`, in a process of its own. What
-it returns is stored as JSON (bytes as they are), at most 64 KiB.
+A worker imports the modules that its configuration lists (`handlers = ["shop.tasks"]`). A job then
+names `greet`, or `shop.tasks.greet`. An `async def` runs on the loop for handlers and must not
+block it. A plain function runs in a thread. With `mode="process"` either runs in its own process.
+The result is stored as JSON (bytes unchanged), at most 64 KiB.
 
 Invariants
-- A name means one function; registering another under it is an error, at import.
-- Raising `DontRetry` ends the run for good, `RetryAfter` sets the wait before the next attempt;
-  any other exception fails the attempt, and the job's retry policy decides.
+- A name means one function. Registering another function under it raises an error at import.
+- `DontRetry` fails the run for good. `RetryAfter` sets the wait before the next attempt. Any other
+  exception fails the attempt, and the job's retry policy applies.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar, overload
 
 Handler = Callable[[Any, "Context"], Any] | Callable[[Any, "Context"], Awaitable[Any]]
-"""`fn(payload, ctx)`: the payload is the decoded JSON, bytes, or None when there is none."""
+"""`fn(payload, ctx)`: the payload is the decoded JSON, bytes, or None."""
 
 H = TypeVar("H", bound=Handler)
 
@@ -50,7 +50,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RegisteredHandler:
-    """One handler."""
+    """A registered handler."""
 
     function: Handler
     mode: Mode
@@ -64,7 +64,7 @@ registered: Final[Mapping[str, RegisteredHandler]] = MappingProxyType(_registere
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an attempt is: `done` of `total`."""
+    """The progress of an attempt: `done` of `total`."""
 
     done: float
     total: float
@@ -72,7 +72,7 @@ class Progress:
 
     @property
     def fraction(self) -> float:
-        """From 0 to 1."""
+        """The progress as a fraction from 0 to 1."""
         return self.done / self.total
 
 
@@ -150,20 +150,20 @@ class Context:
     """Name of the job; empty for work submitted without one."""
     run_id: str
     attempt: int
-    """Counts from 1."""
+    """The number of the attempt, from 1."""
     scheduled_at: datetime
     """The scheduled time."""
     deadline: datetime
     """When the attempt's timeout ends it."""
     fencing_token: int
-    """Greater for each later assignment of this job's runs. Give it to what this handler changes
-    (`TableGuard`, `FileGuard`).
+    """The fencing token. It is greater for each later assignment of this job's runs. Pass it to
+    everything that this handler changes (`TableGuard`, `FileGuard`).
     """
     traceparent: str
     worker: str
     cancel: threading.Event = field(default_factory=_Cancel)
-    """Set when the attempt should end: a cancel, its timeout, a shutdown. Threads must poll it. In
-    a process of its own, a coroutine is also canceled, and a function ends by `SystemExit`.
+    """Set when the attempt should end: a cancel, its timeout, a shutdown. Threads must poll it.
+    With `mode="process"`, a coroutine is also canceled, and a function ends by `SystemExit`.
     """
     on_heartbeat: Callable[[], object] = field(default=lambda: None, repr=False, compare=False)
     on_progress: Callable[[Progress], object] = field(
@@ -173,12 +173,12 @@ class Context:
 
     @property
     def log(self) -> logging.Logger:
-        """A logger of this run: its lines go to the run's log, from any thread."""
+        """A logger whose lines go to the run's log, from any thread."""
         return _RunLogger(self.on_log)
 
     def heartbeat(self) -> None:
-        """Report that the attempt is making progress. A job with `heartbeat_timeout` must call this
-        at least that often. Works from any thread.
+        """Report that the attempt makes progress. A job with `heartbeat_timeout` must call this at
+        least that often. Works from any thread.
         """
         self.on_heartbeat()
 
@@ -198,7 +198,7 @@ class Context:
 
     @property
     def idempotency_key(self) -> str:
-        """The same for all attempts of this run."""
+        """An idempotency key, the same for all attempts of this run."""
         return self.run_id
 
 
@@ -207,7 +207,7 @@ class DontRetry(Exception):
 
 
 class RetryAfter(Exception):
-    """Fail this attempt; the next is due in `seconds`."""
+    """Fail this attempt. The next one is due in `seconds`."""
 
     def __init__(self, seconds: float, message: str = "") -> None:
         super().__init__(message or f"try again in {seconds:g} s")
@@ -225,8 +225,8 @@ def handler(
 ) -> H | Callable[[H], H]:
     """Register a function under its own name (`@handler`) or another (`@handler("name")`).
 
-    Its import path names it too. `mode="process"`: each call runs in its own process, which imports
-    the function's module again. A crash of that process doesn't affect the worker.
+    Its import path is also a name. `mode="process"`: each call runs in its own process, which
+    imports the function's module again. A crash of that process doesn't affect the worker.
 
     Raises:
         ValueError: the name is taken by another function, or the function can't be called as
@@ -238,7 +238,7 @@ def handler(
 
 
 def is_async(function: Handler) -> bool:
-    """Return whether its return value must be awaited."""
+    """Return whether the function's return value must be awaited."""
     return inspect.iscoroutinefunction(function)
 
 

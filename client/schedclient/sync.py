@@ -1,4 +1,4 @@
-"""The same client for programs without an event loop: each method wraps the async one.
+"""The client for programs without an event loop: each method wraps the async one.
 
 A private thread runs one event loop and all calls. `_blocking` and `_iterating` keep the types of
 the methods that they wrap; a test compares both clients.
@@ -37,10 +37,10 @@ T = TypeVar("T")
 
 
 ALIVE_WITHIN: Final = 5.0
-"""Seconds in which the thread of the event loop must react, while a call waits for it."""
+"""Seconds for the event loop's thread to respond while a call waits for it."""
 _INHERITED: Final[list[asyncio.AbstractEventLoop]] = []
-"""Loops of the parent process. Never closed here: that would end the parent's, which share the
-file descriptor of their selector.
+"""Loops of the parent process. Never closed here: that would break the parent's loops, which share
+the file descriptor of their selector.
 """
 
 
@@ -232,7 +232,7 @@ class SyncJobs(_Face[Jobs]):
     cancel_backfill = _blocking(Jobs.cancel_backfill)
 
     def in_namespace(self, namespace: str) -> SyncJobs:
-        """The same calls, for jobs of another namespace."""
+        """Return the same calls for jobs of another namespace."""
         return SyncJobs(self.loop, self.wrapped.in_namespace(namespace))
 
 
@@ -261,7 +261,7 @@ class SyncCalendars(_Face[Calendars]):
     delete = _blocking(Calendars.delete)
 
     def in_namespace(self, namespace: str) -> SyncCalendars:
-        """The same calls, for calendars of another namespace."""
+        """Return the same calls for calendars of another namespace."""
         return SyncCalendars(self.loop, self.wrapped.in_namespace(namespace))
 
 
@@ -276,7 +276,7 @@ class SyncPools(_Face[Pools]):
     resume = _blocking(Pools.resume)
 
     def in_namespace(self, namespace: str) -> SyncPools:
-        """The same calls, for pools of another namespace."""
+        """Return the same calls for pools of another namespace."""
         return SyncPools(self.loop, self.wrapped.in_namespace(namespace))
 
 

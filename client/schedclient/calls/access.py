@@ -1,4 +1,4 @@
-"""Calls on access tokens, and who the caller is."""
+"""Calls on access tokens, and the caller's identity."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Access:
     async def tokens(
         self, *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[AccessToken]:
-        """Yield tokens, newest first; ended ones too, for 30 days."""
+        """Yield tokens, newest first; also tokens that ended in the last 30 days."""
 
         async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
             request = wire.ListTokensRequest(page_size=size, page_token=token)
@@ -66,7 +66,7 @@ class Access:
         return value_of(AccessToken, await self._call(methods.REVOKE_TOKEN, request, deadline))
 
     async def identity(self, *, deadline: float | None = None) -> Identity:
-        """Return who this client is authenticated as."""
+        """Return the identity that this client is authenticated as."""
         request = wire.GetIdentityRequest()
         return value_of(Identity, await self._call(methods.GET_IDENTITY, request, deadline))
 

@@ -1,4 +1,4 @@
-"""Many requests in few calls: split, sent a few calls at a time, answered in their order.
+"""Send many requests in few calls: split, a few calls at a time, answered in order.
 
     requests ─┬─ at most MOST, and BYTES ─▶ a call ─▶ results ─▶ answers, each in its place
               └─ … two calls at a time         └─ a dependency was unavailable: retry those
@@ -37,13 +37,13 @@ MOST: Final = 500
 BYTES: Final = 2 * 1024 * 1024
 """Bytes of requests in one call, unless it has only one: half of the message limit."""
 ONE_BY_ONE: Final = 32
-"""Calls at a time where each makes one request."""
+"""Concurrent calls, where each makes one request."""
 TOO_MANY: Final = "TOO_MANY_PARTS"
 
 
 @dataclass
 class Batches(Generic[Req, V]):
-    """Makes `many` calls of requests that `one` would make one by one. `of` is the value that both
+    """Combines requests, which `one` makes one by one, to `many` calls. `of` is the value that both
     return in the field `result`; `batch` is the message of several requests.
     """
 
@@ -58,7 +58,7 @@ class Batches(Generic[Req, V]):
 
     async def ask(self, requests: Iterable[Req | ApiError], calls: int) -> list[V | ApiError]:
         """Return an answer for each request, in order; `calls` at a time. A rejected request
-        doesn't affect the others. A request that is an error already is its own answer.
+        doesn't affect the others. If a request is already an error, the error is its answer.
         """
         todo = self._split(requests)
 

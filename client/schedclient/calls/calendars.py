@@ -20,7 +20,7 @@ from schedproto.v1 import calendar_service_pb2 as wire
 
 
 class CalendarSpec(TypedDict, total=False):
-    """What a calendar excludes. `ranges`: each `{"from": "2026-12-24", "to": "2027-01-02"}`."""
+    """The exclusions of a calendar. `ranges`: each `{"from": "2026-12-24", "to": "2027-01-02"}`."""
 
     dates: Sequence[str]
     weekdays: Sequence[str]
@@ -31,8 +31,8 @@ class CalendarSpec(TypedDict, total=False):
 
 
 class Calendars:
-    """`client.calendars`. Every call raises `ApiError`; `deadline` is in seconds, and
-    `calendar` a name or a `Calendar`.
+    """`client.calendars`. Every call raises `ApiError`. `deadline` is in seconds, and `calendar` a
+    name or a `Calendar`.
     """
 
     def __init__(self, transport: Transport, namespace: str) -> None:
@@ -41,7 +41,7 @@ class Calendars:
         self._namespace = namespace
 
     def in_namespace(self, namespace: str) -> Calendars:
-        """The same calls, for calendars of another namespace."""
+        """Return the same calls for calendars of another namespace."""
         return Calendars(self._transport, namespace)
 
     async def apply(
@@ -54,7 +54,9 @@ class Calendars:
         deadline: float | None = None,
         **fields: Unpack[CalendarSpec],
     ) -> Calendar:
-        """Create a calendar, or write its next version. Its jobs use that version on return."""
+        """Create a calendar, or write its next version. When this returns, its jobs use that
+        version.
+        """
         request = wire.ApplyCalendarRequest(
             calendar=_message(fields if spec is None else spec, name, self._namespace),
             validate_only=validate_only,
@@ -64,7 +66,7 @@ class Calendars:
     async def get(
         self, calendar: Calendar | str, *, version: int = 0, deadline: float | None = None
     ) -> Calendar:
-        """Return a calendar, or an earlier `version` of it, also of a deleted one."""
+        """Return a calendar, or an earlier `version`, also of a deleted calendar."""
         namespace, name = calendar_of(calendar, self._namespace)
         request = wire.GetCalendarRequest(namespace=namespace, calendar=name, version=version)
         return value_of(Calendar, await self._call(methods.GET_CALENDAR, request, deadline))
@@ -85,7 +87,7 @@ class Calendars:
             yield calendar
 
     async def delete(self, calendar: Calendar | str, *, deadline: float | None = None) -> None:
-        """Delete it; `FailedPrecondition`, with their names, while jobs use it."""
+        """Delete a calendar. While jobs use it: `FailedPrecondition` with their names."""
         namespace, name = calendar_of(calendar, self._namespace)
         request = wire.DeleteCalendarRequest(namespace=namespace, calendar=name)
         await self._call(methods.DELETE_CALENDAR, request, deadline)

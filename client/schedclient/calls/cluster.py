@@ -38,19 +38,19 @@ class ClusterCalls:
         )
 
     async def members(self, *, deadline: float | None = None) -> tuple[Member, ...]:
-        """Every schedd process."""
+        """Return every member."""
         answer = await self._call(methods.LIST_MEMBERS, wire.ListMembersRequest(), deadline)
         return tuple(value_of(Member, one) for one in answer.members)
 
     async def shards(self, *, deadline: float | None = None) -> tuple[Shard, ...]:
-        """Every partition of the jobs, with its owner."""
+        """Return every shard, with its owner."""
         answer = await self._call(methods.LIST_SHARDS, wire.ListShardsRequest(), deadline)
         return tuple(value_of(Shard, one) for one in answer.shards)
 
     async def transfer_leader(
         self, member: Member | str = "", *, reason: str = "", deadline: float | None = None
     ) -> LeaderTransfer:
-        """Transfer leadership to this member, or to the fittest."""
+        """Transfer leadership to this member, by default to the most suitable one."""
         request = wire.TransferLeaderRequest(member=member_of(member), reason=reason)
         answer = await self._call(methods.TRANSFER_LEADER, request, deadline)
         return value_of(LeaderTransfer, answer)
@@ -69,8 +69,8 @@ class ClusterCalls:
         return value_of(Checkup, await self._call(methods.CHECK_CLUSTER, request, deadline))
 
     async def pause(self, *, note: str = "", deadline: float | None = None) -> Cluster:
-        """Pause all jobs: nothing fires and nothing starts until `resume`. Returns once nothing
-        starts any more.
+        """Pause all jobs: nothing fires and no run starts until `resume`. Returns when no run can
+        start any more.
         """
         request = wire.PauseClusterRequest(note=note)
         return value_of(Cluster, await self._call(methods.PAUSE_CLUSTER, request, deadline))
@@ -83,7 +83,7 @@ class ClusterCalls:
         deadline: float | None = None,
     ) -> Cluster:
         """Resume all jobs. Scheduled times of the pause are SKIPPED (PAUSED). With `catch_up` each
-        job's policy applies; with `catch_up_since`, to scheduled times from then on. A cluster
+        job's policy applies; with `catch_up_since` only to scheduled times from then on. A cluster
         whose database was restored needs one of the two.
         """
         request = wire.ResumeClusterRequest(
@@ -95,7 +95,7 @@ class ClusterCalls:
 
 
 class Workers:
-    """`client.workers`, each by its name or as a `Worker`."""
+    """`client.workers`. A worker is given by its name or as a `Worker`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -104,7 +104,7 @@ class Workers:
     async def list(
         self, *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[Worker]:
-        """Yield every workerd."""
+        """Yield every worker."""
 
         async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
             request = wire.ListWorkersRequest(page_size=size, page_token=token)
@@ -115,18 +115,18 @@ class Workers:
             yield worker
 
     async def get(self, worker: Worker | str, *, deadline: float | None = None) -> Worker:
-        """One workerd by its name."""
+        """Return a worker by its name."""
         request = wire.GetWorkerRequest(worker=worker_of(worker))
         return value_of(Worker, await self._call(methods.GET_WORKER, request, deadline))
 
     async def watch(
         self, worker: Worker | str, *, deadline: float | None = None
     ) -> AsyncIterator[Worker]:
-        """Yield the worker, then each change of it. A change of `lease_age` alone is no change. A
+        """Yield the worker, then each change of it. A change of only `lease_age` isn't a change. A
         broken stream is resumed at another member.
 
         Raises:
-            NotFound: there is no such worker any more. A drained worker changes to LOST instead.
+            NotFound: the worker doesn't exist any more. A drained worker changes to LOST instead.
             DeadlineExceeded: `deadline` seconds have passed since the call, over all streams.
                 Without a deadline a watch doesn't end.
             ClusterUnavailable: no endpoint answers.
@@ -144,7 +144,7 @@ class Workers:
         self, worker: Worker | str, *, reason: str = "", deadline: float | None = None
     ) -> Worker:
         """Stop giving the worker new work, until `undrain`. Runs in progress finish. Its `state` is
-        DRAINING once the worker knows.
+        DRAINING once the worker has received the drain.
         """
         request = wire.DrainWorkerRequest(worker=worker_of(worker), reason=reason)
         return value_of(Worker, await self._call(methods.DRAIN_WORKER, request, deadline))
@@ -172,7 +172,7 @@ class Audit:
         limit: int | None = None,
         deadline: float | None = None,
     ) -> AsyncIterator[AuditEntry]:
-        """Yield changes and rejections, newest first; `of` names an object."""
+        """Yield changes and rejections, newest first. `of`: the name of an object."""
 
         async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
             request = wire.ListAuditRequest(

@@ -1,4 +1,4 @@
-"""Calls on dead letters (runs that failed for good) and on redrives, which run many again."""
+"""Calls on dead letters (runs that failed for good) and on redrives, which run them again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from schedproto.v1 import run_service_pb2 as wire
 
 
 class DeadLetters:
-    """`client.dead_letters`. `client.runs.retry` runs one again."""
+    """`client.dead_letters`. `client.runs.retry` runs a single one again."""
 
     def __init__(self, transport: Transport, namespace: str) -> None:
         self._call = transport.call
@@ -35,8 +35,8 @@ class DeadLetters:
         limit: int | None = None,
         deadline: float | None = None,
     ) -> AsyncIterator[DeadLetter]:
-        """Yield dead letters, newest first: those that wait; with `resolved` also those that were
-        redriven or discarded; with `redrive` all that this redrive selected.
+        """Yield waiting dead letters, newest first. With `resolved`, redriven and discarded ones,
+        too. With `redrive`, all that this redrive selected.
         """
 
         async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
@@ -88,11 +88,11 @@ class DeadLetters:
         """Discard dead letters and return their number. Select with `run_ids`, with a job, a
         fingerprint or both, with one of `groups()`, or with `all`.
 
-        `until`: only those that failed at or before then. `until=group.last_died_at` selects the
-        runs that `groups()` counted, and those whose commit was still in progress. `at_most`: if
-        more are selected, none is discarded (Aborted); 0: no limit. `at_most=group.count -
-        group.queued` discards only those that `groups()` counted. Dead letters that a redrive
-        has queued are kept.
+        `until`: only dead letters that failed at or before then. `until=group.last_died_at` selects
+        those that `groups()` counted, and those whose commit was in progress. `at_most`: if more
+        are selected, none is discarded (Aborted); 0: no limit. `at_most=group.count - group.queued`
+        discards only those that `groups()` counted. Dead letters that a redrive has queued are
+        kept.
         """
         request = wire.DiscardDeadLettersRequest(
             namespace=self._namespace,
@@ -123,9 +123,9 @@ class DeadLetters:
         idempotency_key: str | None = None,
         deadline: float | None = None,
     ) -> RedrivePlan:
-        """Redrive dead letters: those of a job, a fingerprint or both, of one of `groups()`, or
-        `all`; at most `rate` a second in the whole cluster (10 if 0). `payload` replaces each run's
-        own. `until` and `at_most` as for `discard`.
+        """Redrive dead letters: of a job, a fingerprint or both, of one of `groups()`, or `all`; at
+        most `rate` per second in the whole cluster (10 if 0). `payload` replaces each run's own.
+        `until` and `at_most` as for `discard`.
 
         A dry run returns the number only. A key is created if none is given, as for `jobs.create`.
         """
@@ -156,7 +156,9 @@ def _chosen(group: DeadLetterGroup | None) -> wire.ChosenGroup | None:
 
 
 class Redrives:
-    """`client.redrives`, each by its id or as a `Redrive`. `dead_letters.redrive` creates one."""
+    """`client.redrives`. A redrive is given by its id or as a `Redrive`. `dead_letters.redrive`
+    creates one.
+    """
 
     def __init__(self, transport: Transport, namespace: str) -> None:
         self._transport = transport
@@ -204,12 +206,12 @@ class Redrives:
             yield one
 
     async def stop(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
-        """Create no more runs until `resume`; runs that exist continue."""
+        """Stop a redrive: create no more runs until `resume`. Existing runs continue."""
         request = wire.StopRedriveRequest(redrive_id=redrive_of(redrive_id))
         return value_of(Redrive, await self._call(methods.STOP_REDRIVE, request, deadline))
 
     async def resume(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
-        """Continue with the remaining dead letters."""
+        """Resume a redrive with its remaining dead letters."""
         request = wire.ResumeRedriveRequest(redrive_id=redrive_of(redrive_id))
         return value_of(Redrive, await self._call(methods.RESUME_REDRIVE, request, deadline))
 

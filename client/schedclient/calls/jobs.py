@@ -44,7 +44,7 @@ class Jobs:
         self._namespace = namespace
 
     def in_namespace(self, namespace: str) -> Jobs:
-        """The same calls, for jobs of another namespace."""
+        """Return the same calls for jobs of another namespace."""
         return Jobs(self._transport, namespace)
 
     async def create(
@@ -58,7 +58,7 @@ class Jobs:
         deadline: float | None = None,
         **fields: Unpack[JobSpec],
     ) -> Job:
-        """Store a job: its fields as keywords, as a mapping, or as the wire's message.
+        """Create a job from keywords, a mapping, or a wire message.
 
         A key is created if none is given, so a retry after a lost answer creates no second job.
         """
@@ -77,11 +77,11 @@ class Jobs:
         calls: int = 2,
         deadline: float | None = None,
     ) -> list[Job | ApiError]:
-        """Store many jobs, each named by its own spec. Return an answer for each in the same order;
-        a rejected job doesn't affect the others.
+        """Create many jobs, each named by its own spec. Return an answer for each, in order. A
+        rejected job doesn't affect the others.
 
-        A call holds hundreds of jobs, and `calls` run at a time; each has the `deadline`. Every job
-        has its own key. None may name another one in its `after`: create the parents first.
+        A call has hundreds of jobs, and `calls` run at a time; each has the `deadline`. Every job
+        has its own key. A job's `after` can't name another one of these: create the parents first.
         """
         make = Batches(
             self._transport,
@@ -102,7 +102,7 @@ class Jobs:
         return wire.CreateJobRequest(job=job, idempotency_key=str(uuid4()))
 
     async def get(self, job: Job | str, *, deadline: float | None = None) -> Job:
-        """One job."""
+        """Return a job."""
         namespace, name = job_of(job, self._namespace)
         request = wire.GetJobRequest(namespace=namespace, job=name)
         return value_of(Job, await self._call(methods.GET_JOB, request, deadline))
@@ -134,7 +134,7 @@ class Jobs:
         deadline: float | None = None,
         **fields: Unpack[JobSpec],
     ) -> Job:
-        """Change the named fields; `mask=["*"]` replaces every field that a person may set.
+        """Change the named fields. `mask=["*"]` replaces every field that a user may set.
 
         None clears a field. With `etag` the call fails if the job has changed (`Conflict`). A wire
         message needs its mask.
@@ -159,7 +159,7 @@ class Jobs:
     async def delete(
         self, job: Job | str, note: str = "", *, etag: str = "", deadline: float | None = None
     ) -> None:
-        """Delete a job. On return nothing of it starts any more; runs in progress finish."""
+        """Delete a job. When this returns, no run of it starts. Runs in progress finish."""
         namespace, name = job_of(job, self._namespace)
         request = wire.DeleteJobRequest(namespace=namespace, job=name, etag=etag, note=note)
         await self._call(methods.DELETE_JOB, request, deadline)
@@ -173,8 +173,8 @@ class Jobs:
         etag: str = "",
         deadline: float | None = None,
     ) -> Job:
-        """Skip scheduled times until `resume`, or `until`; none is caught up afterwards. With
-        `etag` the call fails if the job has changed.
+        """Pause a job: skip its scheduled times until `resume`, or `until`. They aren't caught up
+        afterwards. With `etag` the call fails if the job has changed.
         """
         namespace, name = job_of(job, self._namespace)
         request = wire.PauseJobRequest(
@@ -187,7 +187,7 @@ class Jobs:
         return value_of(Job, await self._call(methods.PAUSE_JOB, request, deadline))
 
     async def resume(self, job: Job | str, *, deadline: float | None = None) -> Job:
-        """Let a paused job fire again."""
+        """Resume a paused job."""
         namespace, name = job_of(job, self._namespace)
         request = wire.ResumeJobRequest(namespace=namespace, job=name)
         return value_of(Job, await self._call(methods.RESUME_JOB, request, deadline))
@@ -226,7 +226,7 @@ class Jobs:
         deadline: float | None = None,
     ) -> tuple[Instant, ...]:
         """Return the next `count` scheduled times after `after` (exclusive; now if None). With
-        `excluded` also the times between that calendars exclude.
+        `excluded`, also excluded times between them.
         """
         namespace, name = job_of(job, self._namespace)
         request = wire.ListNextInstantsRequest(
@@ -267,8 +267,8 @@ class Jobs:
         """Run the job for the scheduled times from `first` to `last` (both inclusive and past), at
         most `max_parallel` at a time (1 if 0). The priority is LOW by default.
 
-        Times that ran are left out; `rerun` "failed" or "all" runs those again. A dry run returns
-        the plan only. A key is created if none is given, as for `create`.
+        Scheduled times that have a run are left out; `rerun` "failed" or "all" runs those again. A
+        dry run returns the plan only. A key is created if none is given, as for `create`.
         """
         namespace, name = job_of(job, self._namespace)
         request = wire.BackfillJobRequest(
@@ -331,7 +331,7 @@ class Jobs:
     async def cancel_backfill(
         self, backfill_id: Backfill | str, *, deadline: float | None = None
     ) -> Backfill:
-        """Make no more runs of it, and end those that there are."""
+        """Cancel a backfill: create no more runs, and cancel existing ones."""
         request = wire.CancelBackfillRequest(backfill_id=backfill_of(backfill_id))
         return value_of(Backfill, await self._call(methods.CANCEL_BACKFILL, request, deadline))
 
@@ -347,7 +347,7 @@ def _rerun(word: str | None) -> wire.BackfillJobRequest.Rerun.ValueType:
 
 
 def _need_name(call: str, given: object) -> None:
-    """Reject a spec in place of the name: protobuf's own error would be unclear."""
+    """Reject a spec instead of the name: protobuf's own error would be unclear."""
     if not isinstance(given, str):
         raise TypeError(
             f"{call}: the job's name comes first, as text, then its fields: "

@@ -21,7 +21,7 @@ async def paged(
     read: Callable[[int, str], Awaitable[tuple[Sequence[Message], str]]],
     limit: int | None,
 ) -> AsyncIterator[V]:
-    """Yield values of the entries that `read(page size, page token)` returns, at most `limit`."""
+    """Yield the values of entries from `read(page size, page token)`, at most `limit`."""
     token = ""
     left = limit
     while left is None or left > 0:

@@ -29,7 +29,7 @@ class Pools:
         self._namespace = namespace
 
     def in_namespace(self, namespace: str) -> Pools:
-        """The same calls, for pools of another namespace."""
+        """Return the same calls for pools of another namespace."""
         return Pools(self._transport, namespace)
 
     async def set(
@@ -76,7 +76,7 @@ class Pools:
             yield pool
 
     async def delete(self, pool: Pool | str, *, deadline: float | None = None) -> None:
-        """Delete it; `FailedPrecondition`, with their names, while jobs use it."""
+        """Delete a pool. While jobs use it: `FailedPrecondition` with their names."""
         namespace, name = pool_of(pool, self._namespace)
         request = wire.DeletePoolRequest(namespace=namespace, pool=name)
         await self._call(methods.DELETE_POOL, request, deadline)
@@ -84,15 +84,15 @@ class Pools:
     async def pause(
         self, pool: Pool | str, note: str = "", *, deadline: float | None = None
     ) -> Pool:
-        """Pause a pool: its runs wait until `resume`, triggered ones too. On return, runs that were
-        dispatched before can't start any more either.
+        """Pause a pool: its runs wait until `resume`, triggered ones too. When this returns, runs
+        that were dispatched before can't start any more either.
         """
         namespace, name = pool_of(pool, self._namespace)
         request = wire.PausePoolRequest(namespace=namespace, pool=name, note=note)
         return value_of(Pool, await self._call(methods.PAUSE_POOL, request, deadline))
 
     async def resume(self, pool: Pool | str, *, deadline: float | None = None) -> Pool:
-        """Resume a pool: its runs start again, in the order in which they waited."""
+        """Resume a pool: its runs start again, in the order of their wait."""
         namespace, name = pool_of(pool, self._namespace)
         request = wire.ResumePoolRequest(namespace=namespace, pool=name)
         return value_of(Pool, await self._call(methods.RESUME_POOL, request, deadline))

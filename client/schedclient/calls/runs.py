@@ -41,7 +41,7 @@ class Runs:
         self._namespace = namespace
 
     async def get(self, run_id: Run | str, *, deadline: float | None = None) -> Run:
-        """One run."""
+        """Return a run."""
         request = wire.GetRunRequest(run_id=run_of(run_id))
         return value_of(Run, await self._call(methods.GET_RUN, request, deadline))
 
@@ -59,9 +59,9 @@ class Runs:
         limit: int | None = None,
         deadline: float | None = None,
     ) -> AsyncIterator[Run]:
-        """Yield runs, newest first. `after` and `before` limit the scheduled time; `trigger` is
+        """Yield runs, newest first. `after` and `before` limit the scheduled time. `trigger` is
         schedule, manual, submit, backfill or redrive; `backfill` is an id. Children of a broadcast
-        are included only with its id as `parent`, or their `worker`.
+        are included only with its id as `parent`, or with their `worker`.
         """
         filters = wire.ListRunsRequest(
             namespace=self._namespace,
@@ -87,8 +87,8 @@ class Runs:
     async def watch(
         self, *run_ids: Run | str, job: str = "", deadline: float | None = None
     ) -> AsyncIterator[Run]:
-        """Yield each of these runs, then each change, until all have ended; or of all runs of `job`
-        (id or name), without an end, beginning with those that haven't ended.
+        """Yield each of these runs, then each change, until all have ended. Or yield the runs of
+        `job` (id or name) without end, beginning with those in progress.
 
         A broken stream is resumed at another member, and no state is yielded twice. If a run
         changes faster than the caller reads, only its newest state is yielded.
@@ -116,9 +116,9 @@ class Runs:
     async def events(
         self, *, job: str = "", after: str = "", deadline: float | None = None
     ) -> AsyncIterator[RunEvent]:
-        """Yield each change of the runs of `job` (id or name) or of the namespace, without an end.
-        With `after`, the cursor of an event of any member: the changes since then. Without it:
-        first the runs that haven't ended. `deadline` as for `watch`.
+        """Yield each change of the runs of `job` (id or name) or of the namespace, without end.
+        `after`: the cursor of an event of any member; yields the changes since then. Without it,
+        the runs in progress are yielded first. `deadline` as for `watch`.
         """
         request = wire.WatchRunsRequest(namespace=self._namespace, job=job, resume_after=after)
         async for event in watching.events(self._transport, request, deadline):
@@ -131,8 +131,8 @@ class Runs:
         timeout: float | None = None,
         changed: Callable[[Run], Awaitable[None]] | None = None,
     ) -> Run:
-        """Return the run when it has ended. `changed` is awaited with the run now, and with each
-        change until then.
+        """Return the run when it has ended. `changed` is awaited with the current run, and with
+        each later change.
 
         Raises:
             DeadlineExceeded: `timeout` seconds have passed; the run continues.
@@ -158,8 +158,8 @@ class Runs:
     async def cancel(
         self, run_id: Run | str, reason: str = "", *, deadline: float | None = None
     ) -> Run:
-        """Cancel a run: a waiting one at once, a running one by terminate and kill. Canceling twice
-        is fine.
+        """Cancel a run: a waiting one at once, a running one by terminate and kill. Repeating is
+        safe.
         """
         request = wire.CancelRunRequest(run_id=run_of(run_id), reason=reason)
         return value_of(Run, await self._call(methods.CANCEL_RUN, request, deadline))
@@ -167,8 +167,8 @@ class Runs:
     async def retry(
         self, run_id: Run | str, *, payload: object = None, deadline: float | None = None
     ) -> Run:
-        """Run again a run that failed for good, was canceled, or expired: as a new run of the job
-        as it is now, with `payload` instead of its own. Retrying twice returns the same run.
+        """Run again a run that failed for good, was canceled, or expired. Creates a new run of the
+        current definition, with `payload` instead of its own. Repeating returns the same run.
         """
         request = wire.RetryRunRequest(run_id=run_of(run_id), payload=payload_message(payload))
         return value_of(Run, await self._call(methods.RETRY_RUN, request, deadline))
@@ -181,7 +181,7 @@ class Runs:
         follow: bool = False,
         deadline: float | None = None,
     ) -> AsyncIterator[LogPiece]:
-        """Yield the output of the latest attempt, or of the one with this token. With `follow`,
+        """Yield the output of the latest attempt, or of the attempt with this token. With `follow`,
         yield new output until the run (or this attempt) has ended. A broken stream is resumed.
 
         Raises:

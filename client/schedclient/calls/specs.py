@@ -21,7 +21,7 @@ Form: TypeAlias = Mapping[str, Any]
 
 
 class Retry(TypedDict, total=False):
-    """How often, and how long between: see docs/semantics/retries.md."""
+    """The retry policy: see docs/semantics/retries.md."""
 
     max_attempts: int
     backoff: Length
@@ -80,7 +80,7 @@ class Grpc(TypedDict, total=False):
 
 
 class Python(TypedDict, total=False):
-    """A worker's handler. `env_from` and `limits` are for one that has a process of its own."""
+    """A worker's handler. `env_from` and `limits` need a handler with its own process."""
 
     handler: str
     env_from: Sequence[str]
@@ -95,7 +95,7 @@ class Plugin(TypedDict, total=False):
 
 
 class NotificationSpec(TypedDict, total=False):
-    """A notification: at least one of webhook, command and email; and how often."""
+    """A notification: webhook, command or email (at least one), and its frequency."""
 
     webhook: str
     command: Sequence[str]
@@ -114,8 +114,8 @@ class AfterSpec(TypedDict, total=False):
 
 
 class Work(TypedDict, total=False):
-    """What to run, how often, how long, where. Exactly one of shell, http, grpc, python,
-    plugin.
+    """The action, attempts, timeouts and placement of a job. Exactly one of shell, http, grpc,
+    python, plugin.
     """
 
     shell: Shell
@@ -141,7 +141,7 @@ class Work(TypedDict, total=False):
 
 
 class JobSpec(Work, total=False):
-    """A job: work, and when. Exactly one of cron, every, at, on_demand, after."""
+    """A job: work and its schedule. Exactly one of cron, every, at, on_demand, after."""
 
     labels: Mapping[str, str]
     cron: str | Sequence[str]
@@ -173,10 +173,10 @@ class JobSpec(Work, total=False):
 
 
 def job_message(spec: Form | job_pb2.Job, *, name: str = "", namespace: str = "") -> job_pb2.Job:
-    """The wire's Job of a spec.
+    """Return the wire's Job of a spec.
 
     Raises:
-        InvalidArgument: with every problem of it.
+        InvalidArgument: lists every problem.
     """
     job = job_pb2.Job()
     if isinstance(spec, Message):
@@ -192,24 +192,24 @@ def job_message(spec: Form | job_pb2.Job, *, name: str = "", namespace: str = ""
 
 
 def payload_message(value: Any) -> common_pb2.Payload | None:
-    """The wire's Payload of a JSON value or bytes; None for None."""
+    """Return the wire's Payload of a JSON value or bytes; None for None."""
     if value is None or isinstance(value, common_pb2.Payload):
         return value
     return job_message({"payload": value}).payload
 
 
 def length_message(value: Length | None, called: str) -> Any:
-    """The wire's Duration, or None; `called`: what the caller calls it."""
+    """Return the wire's Duration, or None. `called`: the caller's name of the argument."""
     return None if value is None else _read("every", value, called).every
 
 
 def when_message(value: When | None, called: str) -> Any:
-    """The wire's Timestamp, or None; `called`: what the caller calls it."""
+    """Return the wire's Timestamp, or None. `called`: the caller's name of the argument."""
     return None if value is None else _read("start", value, called).start
 
 
 def _read(field: str, value: Any, called: str) -> job_pb2.Job:
-    """A job with a value of the kind that its `field` has; what is wrong is said of `called`."""
+    """Return a job with a value of the type of `field`. Problems are reported under `called`."""
     try:
         return from_json({field: value}, job_pb2.Job)
     except FormErrors as error:
@@ -220,7 +220,7 @@ def _read(field: str, value: Any, called: str) -> job_pb2.Job:
 
 
 def enum_number(field: str, value: str | None) -> int:
-    """The number of an enum's word that the Job's `field` takes; 0 for None."""
+    """Return the number of a word of the enum of the Job's `field`; 0 for None."""
     return 0 if value is None else int(getattr(job_message({field: value}), field))
 
 

@@ -1,17 +1,17 @@
-"""Changes of runs: of some until they have ended, or of all of a job or namespace; or the changes
-of one backfill, redrive or worker.
+"""Watch runs until they have ended, all runs of a job or namespace, or a backfill, redrive or
+worker.
 
     stream ──breaks──▶ another member, from the last cursor on ──▶ missed changes, then new ones
 
 Invariants
 - No state is yielded twice in a row, however often a stream breaks.
-- One object is yielded as it is now; its states between two streams are lost.
-- If a member ends the stream early, the next request follows a second later. The wait grows while
+- A single object is yielded in its current state. Its states between two streams are lost.
+- If a member ends the stream early, the next request follows after a second. The wait grows while
   nothing changes.
 - The last state of each run is yielded, if the run is kept: after a gap, the runs that hadn't ended
   are read one by one.
-- A watch has one deadline over all its streams and calls: DeadlineExceeded at its end, and not
-  earlier because one call timed out.
+- A watch has one deadline over all its streams and calls. DeadlineExceeded is raised at its end,
+  not when a single call times out.
 - A watch ends if no member is reachable (`UNREACHABLE`), not if one fails.
 """
 
@@ -47,8 +47,8 @@ V = TypeVar("V", bound=Value)
 
 @dataclass(frozen=True)
 class WatchMethod(Generic[Watch, Get, M]):
-    """The call that watches one object, and the call that reads it, for members of a version
-    without a stream of it.
+    """A call that watches an object, and a call that reads it, for members whose version has no
+    stream of it.
     """
 
     watch: Method[Watch, M]
@@ -112,7 +112,7 @@ async def _answer(
 
 
 class _Time:
-    """The time of one watch: `most` seconds from now; None: unlimited."""
+    """The time of a watch: `most` seconds from now; None: unlimited."""
 
     def __init__(self, most: float | None) -> None:
         self._most = most

@@ -1,1 +1,1 @@
-"""Guards: targets that reject what a stale attempt writes."""
+"""Guards: targets that reject writes of a stale attempt."""

@@ -1,8 +1,8 @@
 """The rules that all guards share: which token applies, and whether it is stale.
 
 Invariants
-- A target keeps the greatest token it has seen of each resource, a name that its user chose. A
-  lower token is rejected. The same token passes: one attempt may write twice.
+- A target keeps the greatest token of each resource, a name that its user chose. A lower token is
+  rejected. The same token is accepted: an attempt may write twice.
 - Tokens are comparable only within one job. A job that was deleted and created again is another job
   (docs/fencing.md).
 - A missing or unreadable token is an error, never a low token.
@@ -23,7 +23,7 @@ LONGEST: Final = 500
 
 
 def given(token: int | None) -> int:
-    """Return the attempt's token: the given one, or that in the environment of a shell job.
+    """Return the attempt's token: the given one, or the one in the environment of a shell job.
 
     Raises:
         Misconfigured: it isn't a valid token.
@@ -55,7 +55,7 @@ def judge(resource: str, token: int, last_seen: int) -> None:
     """Check a token.
 
     Raises:
-        StaleToken: a greater one was seen.
+        StaleToken: the target has a greater token.
     """
     if token < last_seen:
         raise StaleToken(resource, token, last_seen)

@@ -1,4 +1,4 @@
-"""A guard of a file: the file is replaced as a whole, under a lock, once the token is on disk.
+"""A guard of a file: the whole file is replaced under a lock, after the token is on disk.
 
     FileGuard("/srv/report.csv").replace(table, ctx.fencing_token)
 
@@ -35,7 +35,7 @@ LOOK: Final = 0.02
 
 
 class FileGuard:
-    """The guard of one file. `wait`: timeout for the lock, in seconds."""
+    """The guard of a file. `wait`: timeout for the lock, in seconds."""
 
     def __init__(self, path: str | os.PathLike[str], *, wait: float = 30.0) -> None:
         self.path: Final = Path(path).resolve()  # a file with two names must have one guard
@@ -43,11 +43,11 @@ class FileGuard:
         self.wait: Final = wait
 
     def check(self, token: int | None = None) -> None:
-        """Reject all lower tokens from now on, and write nothing. `token`: by default that of the
-        environment.
+        """Reject all lower tokens from now on, and write nothing. `token`: by default the token of
+        the environment.
 
         Raises:
-            StaleToken: a greater one was seen.
+            StaleToken: the file has a greater token.
             GuardBusy: the lock wasn't released in time.
             Misconfigured: no token, no folder, or the token on disk isn't valid.
         """

@@ -10,8 +10,8 @@ Works with any connection of the DB-API with `%s` parameters (psycopg, psycopg2,
 drivers and languages send the statement themselves (docs/fencing.md).
 
 Invariants
-- The statement locks the resource's row until the transaction ends, so a check and the writes
-  beside it are one step: a concurrent writer waits for the commit, and is then checked.
+- The statement locks the resource's row until the transaction ends, so the check and the writes are
+  atomic. A concurrent writer waits for the commit, and is then checked.
 - A check that isn't in the transaction of its writes is an error.
 """
 
@@ -36,11 +36,12 @@ CHECK: Final = """\
 INSERT INTO {table} AS guard (resource, token) VALUES (%s, %s)
 ON CONFLICT (resource) DO UPDATE SET token = greatest(guard.token, excluded.token)
 RETURNING token"""
-"""Returns the greatest token seen, including this one. Another token than this one: rejected."""
+"""Returns the greatest token so far, including this one. If it isn't this token, the check fails.
+"""
 
 WITHIN: Final = "SELECT txid_current_if_assigned() IS NOT NULL"
-"""Run after the check: whether its transaction is still open. It isn't if each statement commits
-automatically (autocommit, a pooler in statement mode).
+"""Run after the check: returns whether its transaction is still open. It isn't if each statement
+commits automatically (autocommit, a pooler in statement mode).
 """
 
 _NAME: Final = r"[a-z_][a-z0-9_]{0,62}"
@@ -52,12 +53,12 @@ class Connection(Protocol):
     """A connection of the DB-API."""
 
     def cursor(self) -> Any:
-        """A new cursor."""
+        """Return a new cursor."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableGuard:
-    """The guard of one resource, a row of `table`. `schema` creates the table."""
+    """The guard of a resource, a row of `table`. `schema` creates the table."""
 
     resource: str
     table: str = "schedd_fence"
@@ -72,15 +73,15 @@ class TableGuard:
 
     @property
     def schema(self) -> str:
-        """The statement that creates the table, once for all resources: for your migrations."""
+        """Return the statement that creates the table for all resources, for your migrations."""
         return SCHEMA.format(table=self.table)
 
     def check(self, connection: Connection, token: int | None = None) -> None:
-        """Let only the greatest token pass, until the connection's transaction ends. `token`: by
-        default that of the environment.
+        """Accept only the greatest token, until the connection's transaction ends. `token`: by
+        default the token of the environment.
 
         Raises:
-            StaleToken: a greater one was seen. Roll back.
+            StaleToken: the row has a greater token. Roll back.
             Misconfigured: no token, no table, or the connection is in autocommit mode.
         """
         token = fencing.given(token)
@@ -106,7 +107,7 @@ class TableGuard:
 
 
 def _only(row: Any) -> Any:
-    """Return the one value of a row: a tuple, a mapping or the value itself."""
+    """Return the only value of a row: a tuple, a mapping or the value itself."""
     if isinstance(row, Mapping):
         return next(iter(row.values()))
     return row if isinstance(row, int) else row[0]

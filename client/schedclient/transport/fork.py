@@ -4,18 +4,17 @@
         ─→ gRPC's threads end ─→ fork ─→ calls and streams continue in the parent
 
 gRPC can't be used in a child that was forked while gRPC's threads ran: calls hang, or the child
-crashes. gRPC's threads end a few milliseconds after its last channel.
+crashes. These threads end a few milliseconds after the last channel was closed.
 
 Invariants
 - Before a fork, new calls of every client wait, and calls in flight have `ENDS_WITHIN` to finish.
   Streams that their caller resumes are broken off. Connections are then closed; the next call opens
   them again.
-- The fork waits until gRPC's threads have ended. `/proc` lists them; elsewhere than on Linux only
-  the thread of `grpc.aio` is seen.
-- If a call was still in flight at the fork, or another library uses `grpc.aio`, each call in the
-  child is rejected with the reason `FORKED`. Other channels of `grpc` are left to gRPC's own
-  handlers.
-- What such a child inherited is never freed there: gRPC crashes when it frees a connection without
+- The fork waits until gRPC's threads have ended. `/proc` lists them; on other systems than Linux
+  only the thread of `grpc.aio` is visible.
+- If a call was in flight at the fork, or another library uses `grpc.aio`, calls in the child are
+  rejected with reason `FORKED`. Other channels of `grpc` are left to gRPC's own handlers.
+- Such a child never frees inherited connections: gRPC crashes when it frees a connection without
   its threads.
 """
 
@@ -41,7 +40,7 @@ FORKED: Final = "FORKED"
 LOOK_EVERY: Final = 0.002
 """Seconds between two checks of open calls, or of the end of a fork."""
 _THREADS: Final = ("event_engine", "grpc_", "lifeguard")
-"""How the names of gRPC's own threads begin."""
+"""Prefixes of the names of gRPC's own threads."""
 _TASKS: Final = Path("/proc/self/task")
 
 
@@ -58,13 +57,13 @@ class Connections(Protocol):
     """Open connections, or calls that use them."""
 
     def release(self) -> Open:
-        """Close what can be closed, now or soon; return what is open."""
+        """Close idle connections, now or soon. Return whether any are open."""
 
     def is_open(self) -> bool:
         """Return whether a connection is open or a call is in flight."""
 
     def pass_through(self, seconds: float) -> None:
-        """Wait until the event loop has done what it was doing, for that long at most."""
+        """Wait until the event loop has finished its current work, at most that long."""
 
 
 @dataclass(slots=True)
@@ -74,7 +73,7 @@ class _State:
     forks: int = 0
     """Threads that are forking now."""
     foreign: bool = False
-    """Whether gRPC's threads ran at the last fork though nothing of ours was open."""
+    """Whether gRPC's threads ran at the last fork although we had no open connection."""
     polled: bool = False
     """Whether `grpc.aio` ran at the last fork."""
     unusable: bool = False
@@ -130,12 +129,12 @@ def _before() -> None:
             if Open.FOR_THIS_THREAD in found or not _grpc_runs():
                 break
             if _state.foreign and not ours:
-                break  # they are another library's
+                break  # they belong to another library
             if not collected:
                 gc.collect()  # a cycle of garbage may refer to a channel
                 collected = True
         time.sleep(LOOK_EVERY)
-    for one in connections:  # whose thread may hold a lock of gRPC still
+    for one in connections:  # its thread may still hold a lock of gRPC
         one.pass_through(max(0.0, ends - time.monotonic()))
     _state.polled = _aio_runs()
     _state.foreign = _grpc_runs() and not any(one.is_open() for one in connections)
@@ -149,7 +148,7 @@ def _aio_runs() -> bool:
 def _grpc_runs() -> bool:
     """Return whether a thread of gRPC runs. They end shortly after the process's last channel.
 
-    The threads of its core are known by their names alone.
+    The threads of gRPC's core can only be recognized by their names.
     """
     if _aio_runs():
         return True

@@ -1,4 +1,4 @@
-"""The calls of the wire: request, answer, and whether a retry is safe."""
+"""The calls of the API: request, answer, and whether a retry is safe."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TRIALS: Final = ("dry_run", "validate_only")
 
 @dataclass(frozen=True)  # no slots: a parametrised Generic writes __orig_class__
 class Method(Generic[Req_contra, Res_co]):
-    """One call. `try_timeout`: seconds for one try while other endpoints remain."""
+    """A call. `try_timeout`: seconds for one try while other endpoints remain."""
 
     path: str
     read: Callable[[bytes], Res_co]
@@ -51,7 +51,7 @@ class Method(Generic[Req_contra, Res_co]):
         return tried or self.path.rpartition("/")[2].startswith(READS)
 
     def write(self, request: Req_contra) -> bytes:
-        """The request's bytes."""
+        """Return the request's bytes."""
         return request.SerializeToString()
 
 
@@ -62,11 +62,12 @@ CALENDARS: Final = "/schedd.v1.CalendarService/"
 POOLS: Final = "/schedd.v1.PoolService/"
 AUTH: Final = "/schedd.v1.AuthService/"
 SETTLING: Final = 12.0
-"""Timeout of calls that wait until nothing of a job starts any more (a start_by is 5 s), or write
-many rows."""
+"""Timeout in seconds of calls that write many rows, or wait until a job starts no run any more (a
+start_by is 5 s).
+"""
 
 TAKING_ON: Final = 60.0
-"""Timeout of a change of a calendar, which updates every job that uses it."""
+"""Timeout in seconds of a change of a calendar, which updates every job that uses it."""
 
 CREATE_JOB: Final = Method[jobs.CreateJobRequest, job_pb2.Job](
     JOBS + "CreateJob", job_pb2.Job.FromString
@@ -198,7 +199,7 @@ TRANSFER_LEADER: Final = Method[cluster.TransferLeaderRequest, cluster.TransferL
 REBALANCE: Final = Method[cluster.RebalanceClusterRequest, cluster.RebalanceClusterResponse](
     CLUSTER + "RebalanceCluster",
     cluster.RebalanceClusterResponse.FromString,
-    Again.UNSENT,  # each try is a line of the audit
+    Again.UNSENT,  # each try is a line of the audit log
     SETTLING,
 )
 CHECK_CLUSTER: Final = Method[cluster.CheckClusterRequest, cluster.CheckClusterResponse](
@@ -245,7 +246,7 @@ DELETE_CALENDAR: Final = Method[calendars.DeleteCalendarRequest, calendars.Delet
 SET_POOL: Final = Method[pools.SetPoolRequest, pools.Pool](
     POOLS + "SetPool",
     pools.Pool.FromString,
-    Again.UNSENT,  # a retry would conflict with the version that the first has written
+    Again.UNSENT,  # a retry would conflict with the version that the first try has written
     SETTLING,
 )
 GET_POOL: Final = Method[pools.GetPoolRequest, pools.Pool](POOLS + "GetPool", pools.Pool.FromString)

@@ -7,7 +7,7 @@
 
 Invariants
 - Each call has a deadline, which no wait or try exceeds. Streams have one only if asked for.
-- A call that isn't safe to repeat (`Again.UNSENT`) is begun once at most. It is retried only before
+- A call that isn't safe to repeat (`Again.UNSENT`) is begun at most once. It is retried only before
   a connection is open, or if the stream was refused (`errors.REFUSED`).
 - A change that one try may have made ends in `DeadlineExceeded`, whatever later tries return.
 - The endpoint that answered last is tried first.
@@ -15,7 +15,7 @@ Invariants
   a try counts from when it is sent.
 - Calls that begin LOOK_EVERY after a change of the certificate files use the new ones.
 - Each event loop has its own channels. A fork closes them first, and breaks off the streams that
-  their caller resumes (`forking`).
+  their caller resumes (`fork`).
 - Streams have their own connection, so they never delay a call.
 """
 
@@ -59,11 +59,11 @@ from schedkit.net.handshake import is_tls, why_not
 # return.
 
 NO_TIME: Final = "NO_TIME"
-"""A try was never sent: the time was used up."""
+"""The try wasn't sent: the call's timeout had expired."""
 ON_ITS_WAY: Final = frozenset({BROKEN, CANCELLED})
 """A member may have begun the call, but no answer arrived."""
 UNANSWERED: Final = ON_ITS_WAY | {NO_ANSWER}
-"""As ON_ITS_WAY, or the call timed out."""
+"""The reasons of ON_ITS_WAY, and a timeout."""
 
 
 class Tries:
@@ -76,7 +76,7 @@ class Tries:
         self._unclear: DeadlineExceeded | None = None
 
     def add(self, failure: ApiError) -> None:
-        """Count one more failure."""
+        """Add a failure."""
         self._last = failure
         if failure.reason in ON_ITS_WAY:
             failure = _may_have_happened(failure)
@@ -88,7 +88,7 @@ class Tries:
             self._unclear = failure
 
     def outcome(self, end: ClusterUnavailable | DeadlineExceeded) -> ApiError:
-        """Return the error of the call whose tries ended so, with the last rejection."""
+        """Return the error of the call: its end, with the last rejection."""
         failure: ApiError = self._last if end.reason == NO_TIME and self._last else end
         if self._unclear is not None and not self._reads:
             failure = self._unclear
@@ -120,21 +120,21 @@ Req = TypeVar("Req", bound=Message)
 Res = TypeVar("Res", bound=Message)
 
 UNREACHABLE: Final = frozenset({"NO_ENDPOINT", "TLS_WANTED"})
-"""The call was never sent: no endpoint answered in all its time."""
+"""The call was never sent: no endpoint answered before the timeout."""
 SILENT: Final = "DATABASE_SILENT"
 """Reason of a read that PostgreSQL didn't answer."""
 NO_DATABASE: Final = frozenset({SILENT, "DATABASE_UNAVAILABLE", "DEPENDENCY_REJECTED"})
 """Reasons of a member that can't reach PostgreSQL, gets no answer from it, or is rejected by it."""
 DATABASE_TRIES: Final = 1.5
-"""Seconds after which such a call isn't tried again, unless its caller chose a timeout: callers get
-an answer within 3 s.
+"""Seconds after which such a call isn't tried again, unless its caller chose a timeout. So callers
+get an answer within 3 s.
 """
 TIMEOUT: Final = 20.0
-"""Seconds that a call may take if neither the call nor its client says otherwise."""
+"""Default timeout of a call in seconds."""
 ENOUGH: Final = 1.0
-"""Seconds in which another member may succeed where the first failed."""
+"""Minimum seconds left for a try at another member after a failure."""
 CONNECTING: Final = 1.5
-"""Seconds that connecting to one endpoint may take before the next is tried."""
+"""Timeout in seconds of connecting to an endpoint before the next one is tried."""
 AT_ONCE: Final = MAX_STREAMS // 2
 """Calls in progress of one client. Half of the limit of a connection: members of earlier versions
 also count calls that have just ended, and other clients of this process share the connection.
@@ -145,12 +145,12 @@ GRPC_LATE: Final = 1.0
 """Seconds after its deadline by which gRPC must have ended a call."""
 CALLS: Final = ""
 STREAMS: Final = "streams"
-"""What a connection is used for."""
+"""The uses of a connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to reach a cluster. `timeout`: default timeout of a call, in seconds."""
+    """Endpoints and options of a client. `timeout`: default timeout of a call, in seconds."""
 
     endpoints: tuple[str, ...]
     tls: TLS | None = None
@@ -174,7 +174,9 @@ class Settings:
 
 
 def split_endpoints(endpoints: str | Sequence[str]) -> tuple[str, ...]:
-    """Return `host:port,host:port`, or a sequence of such, as a tuple without repetitions."""
+    """Return endpoints, given as `host:port,host:port` or as a sequence, as a tuple without
+    duplicates.
+    """
     written = [endpoints] if isinstance(endpoints, str) else endpoints
     parts = [part.strip() for one in written for part in one.split(",")]
     return tuple(dict.fromkeys(part for part in parts if part))
@@ -189,8 +191,8 @@ def refuse_pickle() -> NoReturn:
 
 
 class Transport:
-    """Calls to a cluster from any event loop. Each loop has channels of its own, because a channel
-    of `grpc.aio` belongs to the loop that made it.
+    """Makes calls to a cluster from any event loop. Each loop has its own channels, because a
+    channel of `grpc.aio` belongs to the loop that created it.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -201,7 +203,7 @@ class Transport:
         refuse_pickle()
 
     async def close(self) -> None:
-        """Close every channel; calls that are still under way end."""
+        """Close every channel. Calls in progress end."""
         loop = asyncio.get_running_loop()
         here = self._by_loop.pop(loop, None)
         for channels in self._by_loop.values():
@@ -243,7 +245,8 @@ class Transport:
             channels.uses.discard(use)
 
     async def _begun(self) -> tuple[_Channels, _Use]:
-        """The channels of the running loop, and the use that keeps a fork from closing them.
+        """Return the channels of the running loop, and a use that prevents a fork from closing
+        them.
 
         Waits until no thread forks.
         """
@@ -280,7 +283,7 @@ class _Use:
         self.broken_off = False
 
     def break_off(self) -> bool:
-        """End the stream because of a fork. False: it isn't one that may be ended."""
+        """End the stream because of a fork. Return False if it must not be ended."""
         if self.stream is None:
             return False
         self.stream.cancel()
@@ -307,7 +310,7 @@ class _Channels:
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
 
     async def close(self) -> None:
-        """Close every channel; calls that are still under way end."""
+        """Close every channel. Calls in progress end."""
         channels, self._channels = list(self._channels.values()), {}
         self._callables.clear()
         await asyncio.gather(*(channel.close() for channel in channels), *self._retiring)
@@ -338,7 +341,7 @@ class _Channels:
         return fork.Open.FOR_THIS_THREAD if here else fork.Open.SHORTLY
 
     def pass_through(self, seconds: float) -> None:
-        """Wait until the event loop has done what it was doing, for that long at most."""
+        """Wait until the event loop has finished its current work, at most that long."""
         loop = self._running()
         if loop is None or _runs_here(loop):
             return
@@ -366,7 +369,7 @@ class _Channels:
             else:
                 outcome = tries.outcome(error)
             if outcome is error:
-                raise  # with its cause
+                raise  # keep its cause
             raise outcome from error
 
     async def _call(
@@ -381,7 +384,7 @@ class _Channels:
             if not await self._placed(deadline):
                 raise _never_sent()
             try:
-                endpoint = await self._connected(deadline)  # the first one may be down by now
+                endpoint = await self._connected(deadline)  # the first endpoint may be down by now
                 seconds = self._try_for(method, deadline)
                 answer = self._callable(endpoint, method)(
                     request, timeout=seconds, metadata=self._metadata

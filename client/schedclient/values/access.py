@@ -13,9 +13,9 @@ MOST_COUNTED: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessToken(Value):
-    """A token, without its secret. `role`: VIEWER, OPERATOR or ADMIN; `namespaces`: `*` for all.
-    `maker_id`: the token or login that created it, and ends it when it ends. `ended_with_it`: how
-    many `revoke_token` revoked with it (MOST_COUNTED: as many or more).
+    """A token, without its secret. `role`: VIEWER, OPERATOR or ADMIN. `namespaces`: `*` for all.
+    `maker_id`: the token or login that created it; this token ends with it. `ended_with_it`: the
+    number of tokens that `revoke_token` revoked with it (MOST_COUNTED: as many or more).
     """
 
     token_id: str
@@ -33,7 +33,7 @@ class AccessToken(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewToken(Value):
-    """A new token. `secret` is what a client sends; the cluster shows it only once."""
+    """A new token. `secret` is the text that a client sends; the cluster shows it only once."""
 
     token: AccessToken
     secret: str

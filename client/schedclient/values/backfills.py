@@ -12,7 +12,7 @@ from schedproto.v1 import job_service_pb2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut(Value):
-    """A scheduled time that a backfill leaves out, with its run, if there is one."""
+    """A scheduled time that a backfill leaves out, and its run, if there is one."""
 
     scheduled_at: datetime
     run_id: str | None
@@ -61,7 +61,7 @@ class Backfill(Value):
 
     @property
     def ended(self) -> bool:
-        """Whether all its runs have ended, and none will follow."""
+        """Whether all runs of the backfill have ended, and none will follow."""
         return self.state != "ACTIVE" and not self.waiting + self.running + self.retrying
 
 

@@ -38,12 +38,12 @@ class Cluster(Value):
     """Until when the lost database may have been in use."""
     lost_members: tuple[str, ...]
     lost_workers: tuple[str, ...]
-    """Names of those that were lost within the retention and haven't returned."""
+    """Names of workers that were lost within the retention and haven't returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member(Value):
-    """One schedd process. `role` LEADER or FOLLOWER; `state` LIVE, DRAINING, FENCED or LOST."""
+    """A schedd process. `role`: LEADER or FOLLOWER. `state`: LIVE, DRAINING, FENCED or LOST."""
 
     name: str
     role: str
@@ -58,12 +58,12 @@ class Member(Value):
     database: bool
     tzdata: str | None
     lost_at: datetime | None
-    """When the leader fenced its tenure, if it is LOST."""
+    """When the leader fenced the member's tenure, if it is LOST."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding(Value):
-    """One finding of a check. `severity` OK, WARN or BAD; `why` and `remedy` None if it is OK.
+    """A finding of a check. `severity`: OK, WARN or BAD. `why` and `remedy` are None if it is OK.
 
     `subject`: the member, endpoint, worker or table.
     """
@@ -88,7 +88,7 @@ class Checkup(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderTransfer(Value):
-    """A planned change of leader: names of members, terms, and how long it took."""
+    """A planned change of leader: the members' names, terms and duration."""
 
     old_leader: str
     new_leader: str
@@ -99,7 +99,7 @@ class LeaderTransfer(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardMove(Value):
-    """A shard that changed its owner, or would: names of members, None: no owner."""
+    """A shard that changed its owner, or would. Owners are names of members; None: no owner."""
 
     shard: int
     old_owner: str | None
@@ -108,7 +108,7 @@ class ShardMove(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard(Value):
-    """One hash partition of the jobs."""
+    """A hash partition of the jobs."""
 
     shard: int
     owner: str | None
@@ -119,10 +119,11 @@ class Shard(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker(Value):
-    """One workerd. `state`: LIVE, DRAINING (as the worker reports) or LOST. `refuses`: why a live
-    worker takes no new work. `drained_at`, `drained_by`, `drain_reason`: the drain by an operator.
-    `unstored`: results that the worker holds and no member has stored. `unheard`: no member that
-    answers receives its heartbeats; `free`, `running`, `unstored` and `lease_age` are None.
+    """A worker. `state`: LIVE, DRAINING (as the worker reports) or LOST. `refuses`: why a live
+    worker accepts no new work. `drained_at`, `drained_by`, `drain_reason`: the drain by an
+    operator. `unstored`: results that the worker holds and no member has stored. `unheard`: no
+    member that answers receives its heartbeats; then `free`, `running`, `unstored` and `lease_age`
+    are None.
     """
 
     name: str
@@ -143,16 +144,16 @@ class Worker(Value):
     drain_reason: str | None
     executors: tuple[str, ...]
     namespaces: tuple[str, ...]
-    """Namespaces whose runs it takes; none: all."""
+    """Namespaces whose runs the worker accepts; none: all."""
     unstored: int | None
     unheard: bool
     lost_at: datetime | None
-    """When it was recorded as lost, if it is LOST."""
+    """When the worker was recorded as lost, if it is LOST."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry(Value):
-    """One change or rejection: who, what, when, outcome."""
+    """A change or rejection: actor, action, time and outcome."""
 
     at: datetime
     actor: str

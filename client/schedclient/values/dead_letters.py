@@ -29,9 +29,9 @@ class DeadLetter(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterGroup(Value):
-    """Waiting dead letters of one job with one kind of error; `queued` of them wait for a
-    redrive. `run_id` is the newest, and `error` its error. `job` of `submitted` runs is the name
-    that they were given, if any.
+    """Waiting dead letters of one job with one kind of error; `queued` of them wait for a redrive.
+    `run_id` is the newest, and `error` its error. For `submitted` runs, `job` is the name that they
+    were given, if any.
     """
 
     fingerprint: str
@@ -50,9 +50,9 @@ class DeadLetterGroup(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redrive(Value):
-    """A redrive of dead letters, `rate` a second: `made` of `total` so far; `runs` counts those by
-    state. `state` is OPEN, STOPPED or DONE. `submitted`: whether the group was of submitted runs or
-    of the job with this name; None: of both.
+    """A redrive of dead letters, `rate` per second. `made` of `total` runs are created so far;
+    `runs` counts them by state. `state` is OPEN, STOPPED or DONE. `submitted`: whether the group
+    had submitted runs or runs of the job with this name; None: both.
     """
 
     redrive_id: str
@@ -80,8 +80,8 @@ class Redrive(Value):
 
     @property
     def ended(self) -> bool:
-        """Whether it was stopped, or all its runs have ended. Only for a redrive that was read by
-        its id: lists have no `runs`.
+        """Whether the redrive was stopped, or all its runs have ended. Only for a redrive that was
+        read by its id: lists have no `runs`.
         """
         return self.state == "STOPPED" or (self.state == "DONE" and not self.runs.keys() & LIVE)
 

@@ -11,8 +11,8 @@ from schedclient.values.runs import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap(Value):
-    """Changes that a stream lost, in words: of runs scheduled before `before` that have ended
-    meanwhile; None: of all.
+    """Changes that a stream lost, in words. `before`: only runs scheduled before then that have
+    ended meanwhile are affected; None: all runs.
     """
 
     why: str
@@ -35,8 +35,8 @@ class ClusterEvent(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent(Value):
-    """A run as it is now, a gap, or a change of the cluster. `cursor`: to continue after it, at any
-    member.
+    """The current state of a run, a gap, or a change of the cluster. `cursor`: the position after
+    it, valid at any member.
     """
 
     run: Run | None

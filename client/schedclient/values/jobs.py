@@ -12,7 +12,7 @@ from schedclient.values.runs import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class After(Value):
-    """The jobs that a job runs after: SUCCESS (also if None), FAILURE or ANY of their ends."""
+    """The jobs that a job runs after, and their outcome: SUCCESS (also if None), FAILURE or ANY."""
 
     jobs: tuple[str, ...]
     when: str | None
@@ -21,7 +21,7 @@ class After(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job(Value):
-    """A definition. `message` has all of it; the fields here are what most programs need."""
+    """A definition. `message` has all of it; the fields here are those that most programs need."""
 
     job_id: str
     namespace: str
@@ -59,7 +59,7 @@ class Job(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instant(Value):
-    """A coming scheduled time of a job, without and with jitter. `excluded_by`: the calendar that
+    """A future scheduled time of a job, without and with jitter. `excluded_by`: the calendar that
     excludes it, in words.
     """
 
@@ -70,7 +70,7 @@ class Instant(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstantExplanation(Value):
-    """Why a job ran, or not, at one scheduled time, and its row; None if there is none."""
+    """Why a job ran, or not, at a scheduled time, and its row; None if there is none."""
 
     answer: str
     run: Run | None

@@ -32,7 +32,7 @@ LIVE: Final = frozenset({RunState.PENDING, RunState.RUNNING, RunState.RETRYING})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress(Value):
-    """Progress of a running attempt, as it reported: `done` of `total`, `at` then."""
+    """Reported progress of a running attempt: `done` of `total`, at the time `at`."""
 
     fraction: float
     done: float
@@ -88,7 +88,7 @@ class Run(Value):
     children: int
     parents: tuple[Parent, ...]
     losses: int
-    """How many times its worker was lost while it ran."""
+    """Number of times that its worker was lost while it ran."""
     most_losses: int
     """Losses at which the run fails; 0: none so far."""
 
@@ -105,7 +105,7 @@ class Run(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt(Value):
-    """One attempt of a run, or one assignment that was lost."""
+    """An attempt of a run, or an assignment that was lost."""
 
     attempt: int
     fencing_token: int
@@ -129,17 +129,17 @@ class LogPiece(Value):
     offset: int
     at: datetime | None
     omitted: int
-    """Bytes left out just before it."""
+    """Bytes omitted directly before this piece."""
     fencing_token: int
-    """Token of the attempt that wrote it, if the run is followed; else 0."""
+    """Token of the attempt that wrote this, if the run is followed; otherwise 0."""
     note: str | None
-    """Instead of data: a remark on the log, for example why it is incomplete."""
+    """A remark on the log instead of data, for example why it is incomplete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result(Value):
-    """The result of a run: `value` is JSON, or bytes if it wasn't JSON. `stored`: it was too large
-    for the database; `problem`: why it isn't kept.
+    """The result of a run. `value` is JSON, or bytes if it wasn't JSON. `stored`: it was too large
+    for the database. `problem`: why it isn't kept.
     """
 
     run_id: str
@@ -156,13 +156,13 @@ class Result(Value):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was returned, not even `null`."""
+        """Whether the run returned nothing, not even `null`."""
         return not self.stored and self.value is None and not self.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check(Value):
-    """One check that the explanation is based on."""
+    """A check that the explanation is based on."""
 
     question: str
     answer: str
