@@ -128,7 +128,8 @@ async def follow_to_end(
 ) -> T:
     """Wait until the operation has ended, `--timeout` or Ctrl-C; the operation itself continues.
 
-    `changes` are its states as they are received; `remedy` is a command for one that continues.
+    `changes` are its states as they are received. `remedy` is a command for an operation that
+    continues.
     """
     printed = ""
 

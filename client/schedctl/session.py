@@ -1,4 +1,4 @@
-"""One invocation: its global options, and the calls it makes."""
+"""An invocation of schedctl: its global options, and the calls that it makes."""
 
 from __future__ import annotations
 

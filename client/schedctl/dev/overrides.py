@@ -23,7 +23,7 @@ PASSWORD = {"etcd.user", "etcd.password"}
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One `--set`: target, path of the key, value."""
+    """A `--set`: target, path of the key, value."""
 
     target: str
     path: tuple[str, ...]

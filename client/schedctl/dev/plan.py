@@ -144,7 +144,7 @@ def _merged(known: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _with_ports(parts: Mapping[str, ClusterPart]) -> dict[str, ClusterPart]:
-    """Assign ports to parts without any, and to those whose ports are taken."""
+    """Assign ports to parts without any, and to parts whose ports are taken."""
     any_running = any(part.alive() for part in parts.values())
     unassigned = []
     for part in parts.values():

@@ -56,7 +56,7 @@ class ManifestFault:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One document that describes a job, with the lines of its cron expressions or of `every`."""
+    """A document that describes a job, with the lines of its cron expressions or of `every`."""
 
     where: str
     job: job_pb2.Job
@@ -65,7 +65,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class CalendarManifest:
-    """One document that describes a calendar."""
+    """A document that describes a calendar."""
 
     where: str
     calendar: calendar_service_pb2.Calendar
@@ -73,7 +73,7 @@ class CalendarManifest:
 
 @dataclass(frozen=True, slots=True)
 class PoolManifest:
-    """One document that describes a pool."""
+    """A document that describes a pool."""
 
     where: str
     pool: pool_service_pb2.Pool

@@ -10,20 +10,19 @@ import click
 
 from schedctl.failure import CommandFailure
 
-# Sizes as people write them: `64MiB`, `1GiB`; a bare number is of bytes.
+# Sizes as people write them: `64MiB`, `1GiB`. A bare number is bytes.
 #
-# Units are powers of 1,024, and say so: MB and M, which mean this to some and that to others, are
-# refused.
+# Units are powers of 1,024. MB and M are rejected, because they are ambiguous.
 
 _UNITS: Final = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SHAPE: Final = re.compile(rf"([0-9]{{1,18}})\s*({'|'.join(_UNITS)})?", re.ASCII)
 
 
 def parse_size(text: str) -> int:
-    """The bytes that `text` writes.
+    """Return the bytes of a size.
 
     Raises:
-        ValueError: with a message for the person who wrote it.
+        ValueError: with a message for the author of the text.
     """
     match = _SHAPE.fullmatch(text.strip())
     if match is None:

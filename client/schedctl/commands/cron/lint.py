@@ -237,7 +237,7 @@ def diff(
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One of the two expressions, with the first of the `count` times that only it has."""
+    """An expression of the comparison, with the first of the `count` times that only it has."""
 
     name: str
     mark: str

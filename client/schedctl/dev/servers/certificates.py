@@ -44,7 +44,7 @@ def issue(folder: ClusterFolder, parts: Iterable[ClusterPart]) -> None:
 
 
 def files_of(folder: ClusterFolder, name: str) -> TLS:
-    """Return the files of a daemon, or of YOU."""
+    """Return the files of a daemon, or of the user (`YOU`)."""
     return TLS(folder.tls / "ca.pem", folder.tls / f"{name}.pem", folder.tls / f"{name}.key")
 
 

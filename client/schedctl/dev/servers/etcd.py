@@ -1,7 +1,7 @@
-"""One etcd server for `schedctl dev`: start it, wait until it is ready, require a password.
+"""Run an etcd server for `schedctl dev`: start it, wait until it is ready, require a password.
 
-It listens for peers on a Unix socket in its data folder, which is closed to other users: etcd has
-no password for peers, and a single server has no peers. SIGTERM stops it and all its processes.
+The server listens for peers on a Unix socket in its data folder, which is closed to other users.
+etcd has no password for peers, and a single server has no peers. SIGTERM stops all its processes.
 """
 
 from __future__ import annotations

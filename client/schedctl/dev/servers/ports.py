@@ -1,8 +1,8 @@
 """Free loopback ports that stay free while their server is stopped.
 
 They are below the kernel's ephemeral range. Inside the range, a client that keeps connecting to a
-stopped server may get that port as its source port, connect to itself and block the server's
-restart: tests that kill and restart would fail now and then.
+stopped server may get that port as its source port. It then connects to itself and blocks the
+server's restart. Tests that kill and restart would fail occasionally.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One PostgreSQL server: create, start, prepare, stop and clean up.
+"""Run a PostgreSQL server: create, start, prepare, stop and clean up.
 
 Invariants
 - The started process is the postmaster itself, so that a signal to its pid reaches PostgreSQL.

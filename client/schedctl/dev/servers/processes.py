@@ -1,7 +1,7 @@
 """Processes that outlive their parent, identified by pid and start time.
 
-A pid alone doesn't identify a process: the system reuses it. So a process is its pid with its
-start time (boot id and start time from `/proc`), and it is signaled only while both match. A zombie
+A pid alone doesn't identify a process: the system reuses it. So a process is identified by its pid
+and its start time (with the boot id, from `/proc`). It is signaled only while both match. A zombie
 has ended: without an init that reaps, it remains.
 """
 
@@ -22,7 +22,7 @@ POLL = 0.02
 
 @dataclass(frozen=True, slots=True)
 class DevProcess:
-    """One process: `pid`, and `born`, its start time (opaque)."""
+    """A process: `pid`, and `born`, its start time (opaque)."""
 
     pid: int
     born: str
