@@ -159,7 +159,7 @@ handlers may, and their cycles are found a little later.
 
 
 class App:
-    """One worker process."""
+    """A worker process."""
 
     def __init__(
         self,
@@ -171,8 +171,8 @@ class App:
         """Prepare everything. Blocks briefly.
 
         Raises:
-            Misconfigured: the address can't be bound, a TLS file can't be read, or a module of
-                handlers, a plug-in executor or the result store can't be imported.
+            Misconfigured: the address can't be bound, a TLS file can't be read, or an import
+                failed: a module of handlers, a plug-in executor or the result store.
         """
         if config.tls is not None:
             config.tls.read()

@@ -73,7 +73,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyTaken:
-    """The assignment was accepted before, and is in this state; start nothing."""
+    """The assignment was accepted before, and is in this state. Start nothing."""
 
     state: AssignmentState | None
     """None: its result was acknowledged."""

@@ -70,7 +70,7 @@ class Marks:
 
 @dataclass(slots=True)
 class Capture:
-    """One stream, being read."""
+    """A stream that is being read."""
 
     stderr: bool
     mask: Mask = field(default_factory=Mask)

@@ -35,7 +35,7 @@ _DRIFT: Final = 0.005
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """One reading: boot seconds before and after it, and the Unix time that was read."""
+    """A reading of a member's time: boot seconds before and after it, and the Unix time read."""
 
     sent: float
     received: float

@@ -8,13 +8,13 @@ RunId = NewType("RunId", str)
 Token = NewType("Token", int)
 """Fencing token of an assignment; later assignments of a run have greater tokens."""
 Incarnation = NewType("Incarnation", str)
-"""One registration of this worker, a UUID."""
+"""A registration of this worker, a UUID."""
 Address = NewType("Address", str)
 """Address of a member, `host:port`."""
 
 
 class AssignmentKey(NamedTuple):
-    """One assignment of one run."""
+    """An assignment: its run and its token."""
 
     run: RunId
     token: Token

@@ -29,9 +29,9 @@ class Mortal:
     """A program whose job says `on_lease_lost: kill`."""
 
     session: int
-    """PID of its first process, the leader of its session."""
+    """PID of the program's first process, the leader of its session."""
     start: int
-    """That process's start time."""
+    """Start time of the session's leader."""
     kill_after: float
     run: str
     token: int

@@ -40,5 +40,5 @@ class WorkerLeaseTrust:
         self.sent = sent if self.sent is None else max(self.sent, sent)
 
     def since(self, at: float) -> float:
-        """Return seconds since that heartbeat; a TTL if there was none, so any member acts."""
+        """Return the seconds since the last such heartbeat; the TTL without one, so members act."""
         return self.ttl if self.sent is None else at - self.sent

@@ -16,8 +16,8 @@ Invariants
   lower rank: the slots wait for its new heads, and are split again.
 - A head whose runs need more slots than are free doesn't block the others. After it has waited for
   a minute, slots are reserved for it: for a minute, after two more minutes for four, and so on. So
-  neither this head nor the others starve. Each head has one width: a mixed head would be as old as
-  its oldest run and as narrow as its narrowest, and get slots that no run may use.
+  neither this head nor the others starve. Each head has one width. A mixed head would be as old as
+  its oldest run and as narrow as its narrowest. It would get slots that no run may use.
 - Slots without demand are split evenly, so an idle cluster starts work without asking. The
   remainder stays with the members that had it.
 """

@@ -38,7 +38,7 @@ DEFAULT_KILL_AFTER = 10.0
 
 @dataclass(frozen=True, slots=True)
 class AttemptStart:
-    """One assignment at its start."""
+    """An assignment at its start."""
 
     assignment: pb.Assignment
     worker: str

@@ -1,4 +1,4 @@
-"""One child process: its start, its output, its end, and the end of its descendants.
+"""Run a child process: its start, its output, its end, and the end of its descendants.
 
     start → journal → it ends → its group is killed, it is reaped → output until closed
                                                                  → no process of it is left
@@ -175,7 +175,7 @@ class ChildProcess:
 
 
 class _Stream:
-    """One output pipe, read by the event loop."""
+    """An output pipe, read by the event loop."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, fd: int, capture: Capture, tail: Tail

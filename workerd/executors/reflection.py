@@ -62,7 +62,7 @@ class MethodNotCallable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReflectedMethod:
-    """One unary method with its types."""
+    """A unary method with its types."""
 
     path: str
     pool: DescriptorPool

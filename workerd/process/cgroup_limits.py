@@ -71,7 +71,7 @@ _VERSION_1: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """One limit of an attempt."""
+    """A limit of an attempt."""
 
     folder: Path
     files: _Files

@@ -2,8 +2,8 @@
 
     <the worker's own cgroup>/workerd-<mark>/slot-<n>
 
-A program is created in the cgroup of its attempt (`cgroup_launcher`), and so are its descendants,
-even if they create sessions or clear their environment. A cgroup is reused by later attempts.
+A program is created in the cgroup of its attempt (`cgroup_launcher`). So are its descendants, even
+if they create sessions or clear their environment. Later attempts reuse the cgroup.
 
 Invariants
 - Neither the worker nor its keeper is in the tree: every process in it may be killed.

@@ -7,11 +7,12 @@
     workerd ──memory──→ keeper    the end of trust written there passes when workerd hangs
                         └→ kills programs with `on_lease_lost: kill` (`core.lease_kill_list`)
 
-Run as `python -m workerd.process.keeper JOURNAL WORKER LEASE [picture] [lease]`, with the pipe as
-standard input and LEASE as the inherited descriptor of that memory. With `picture`, or after a `p`
-from the pipe, it keeps a snapshot of all descendants of WORKER, a PID: without cgroups, or for
-processes of handlers, a process that left its session and cleared its environment can't be
-attributed after the worker has ended. With `lease`, or after an `l`, it checks the lease.
+Run as `python -m workerd.process.keeper JOURNAL WORKER LEASE [picture] [lease]`. The pipe is
+standard input, and LEASE the inherited descriptor of that memory. With `picture`, or after a `p`
+from the pipe, the keeper takes snapshots of all descendants of WORKER, a PID. They are needed
+without cgroups, and for processes of handlers: a process may leave its session and clear its
+environment. After the worker's end it can't be attributed otherwise. With `lease`, or after an `l`,
+the keeper checks the lease.
 
 Invariants
 - The keeper outlives its worker: it has its own session, and ignores the signals that end a worker.

@@ -28,7 +28,7 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class ProcEntry:
-    """One process, with the fields that are needed here."""
+    """A process, with the fields that are needed here."""
 
     pid: int
     parent: int

@@ -13,8 +13,8 @@ Invariants
 - A line is one write. A partial line, because of a full disk or the end of its writer, is ignored:
   it has no line end, and the next write ends it with a `?`. Otherwise a partial line might look
   like a complete one for another session.
-- It outlives the process, not the machine: no fsync, because a crash of the host ends the jobs,
-  too.
+- The file outlives the process, not the machine. There is no fsync, because a crash of the host
+  ends the jobs, too.
 - If a full disk prevents it at the start, `problem` is set and it is created later. No program
   starts before that. A tree that was created meanwhile has no program; if its worker ends, it is a
   forgotten tree (`cgroups`).
@@ -42,7 +42,7 @@ _ENDED: Final = re.compile(r"- ([0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a journal still lists."""
+    """The entries of a journal that haven't ended."""
 
     mark: str
     sessions: dict[int, int] = field(default_factory=dict)

@@ -7,9 +7,9 @@ it: the attempt's cgroup; or, without cgroups, sessions, marks and the start tim
 
 Invariants
 - The keeper is started before all other processes, the launcher included.
-- A session is written to the journal directly after its first process starts, and removed when its
-  attempt has ended and its group was killed. Without a journal `refuses` returns the cause, and the
-  worker requests no work.
+- A session is written to the journal directly after its first process starts. It is removed when
+  its attempt has ended and its group was killed. Without a journal `refuses` returns the cause, and
+  the worker requests no work.
 - An attempt is `empty` when no process of it is running. Its cgroup proves that; without cgroups it
   is inferred.
 - The keeper knows the programs that end with the lease, and kills them if this process hangs. Their

@@ -2,8 +2,8 @@
 
     worker ──write──→ [ time ] ←──until── keeper
 
-It is a value, not a message: a keeper that was suspended reads the current value, and a worker
-never waits for its keeper.
+The time is a value, not a message: a keeper that was suspended reads the current value, and a
+worker never waits for its keeper.
 
 Invariants
 - Times are seconds of the boot clock, which continues during a suspend.
@@ -22,7 +22,7 @@ _INSTANT = struct.Struct("=d")
 
 
 class SharedLease:
-    """One end of the shared memory."""
+    """An end of the shared memory."""
 
     def __init__(self, fd: int | None = None) -> None:
         """Create a value without end; or open the inherited one of `fd`.

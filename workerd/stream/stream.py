@@ -1,4 +1,4 @@
-"""One stream to one member: hello, welcome, then frames both ways until it breaks.
+"""Run a stream to a member: hello, welcome, then frames both ways until it breaks.
 
     connect → hello ↑ → welcome ↓ → [ frames ↓ read | frames ↑ written | heartbeats due ] → ended
 
@@ -105,7 +105,7 @@ class Host(Protocol):
 
 
 class Link:
-    """One stream to the member at `address`. Each connection has a new one."""
+    """A stream to the member at `address`. Each connection has a new one."""
 
     def __init__(self, address: Address, tls: TLS | None, host: Host) -> None:
         self.address = address

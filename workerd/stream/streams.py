@@ -11,7 +11,7 @@ Invariants
 - The total of granted slots never exceeds the free slots. It is 0 without trust, during a drain, or
   while the spool or the uploads are full (`HeldRuns.refuses`). Grants are withdrawn when trust
   ends; assignments that a member sends before it receives that are rejected.
-- Slots granted to one member go to another only when the first has answered that it won't use them
+- Slots granted to one member are given to another only if the first answers that it won't use them
   (`credit`), is silent, or takes too long.
 """
 

@@ -2,8 +2,8 @@
 
     payload ─decode, fit→ handler(payload, ctx) ─returned │ raised→ Outcome
 
-It runs on a loop of handlers or in a thread, never on the worker's loop: the payload's type and the
-returned or raised values are user code, too.
+The call runs on a loop of handlers or in a thread, never on the worker's loop: the payload's type
+and the returned or raised values are user code, too.
 
 Invariants
 - Neither `awaited` nor `called` raises, whatever user code raises.
@@ -33,7 +33,7 @@ CANCELED: Final = (
 
 
 class HandlerCall:
-    """One call of a user's function. Belongs to the thread that runs it."""
+    """A call of a user's function. Belongs to the thread that runs it."""
 
     __slots__ = ("_check", "_function", "_given", "_most", "context", "run")
 

@@ -1,7 +1,7 @@
 """The run whose handler is executing now, available to all code that the handler calls.
 
-It is a context variable: set in a coroutine, its tasks and callbacks, in a thread that runs a
-handler, and in threads with a copy of the context.
+The run is a context variable. It is set in a coroutine, in its tasks and callbacks, in handler
+threads, and in threads with a copy of the context.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from workerd.logs.run_output import RunOutput
 
 
 class CurrentRun:
-    """One attempt of a handler."""
+    """An attempt of a handler."""
 
     __slots__ = ("_attempt", "assignment", "beat", "blocked", "handler", "output")
 
@@ -26,7 +26,7 @@ class CurrentRun:
         self.beat = attempt.beat
         self.output = RunOutput(attempt.tail)
         self.blocked = ""
-        """How long and where it blocked its event loop; empty if it didn't."""
+        """How long and where the handler blocked its event loop; empty if it didn't."""
 
     @property
     def key(self) -> AssignmentKey:

@@ -95,7 +95,7 @@ class Block:
 
 
 class CoroutineCall(Generic[T]):
-    """One coroutine that was submitted. Belongs to the worker's loop."""
+    """A submitted coroutine. Belongs to the worker's loop."""
 
     __slots__ = ("done", "error", "home", "run", "task", "work")
 
@@ -167,7 +167,7 @@ class _SharedLoop(asyncio.SelectorEventLoop):
 
 
 class _Loop:
-    """One event loop in its thread."""
+    """An event loop in its thread."""
 
     def __init__(self, number: int) -> None:
         self.calls: dict[CoroutineCall[Any], None] = {}

@@ -48,7 +48,7 @@ class MalformedFrame(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message."""
+    """A message of the protocol."""
 
     kind: bytes
     fields: Mapping[str, Any] = field(default_factory=dict)
