@@ -326,7 +326,7 @@ WORKERS = Row(
 
 
 def depth() -> Json:
-    """The dashboard."""
+    """Return the dashboard."""
     return dashboard(
         "schedd-depth",
         "schedd: inside members, pools and workers",

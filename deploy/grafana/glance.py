@@ -257,7 +257,7 @@ GROUND = Row(
 
 
 def glance() -> Json:
-    """The dashboard."""
+    """Return the dashboard."""
     return dashboard(
         "schedd-glance",
         "schedd: the cluster at a glance",

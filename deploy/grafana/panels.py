@@ -4,8 +4,8 @@
 
 Invariants
 - Each panel names the variable `datasource` and no fixed data source.
-- Each has a title, a unit, a text of what it shows, and for each query a legend.
-- Ids and places follow from the order: the same rows give the same JSON.
+- Each panel has a title, a unit, a description, and a legend for each query.
+- Ids and positions follow from the order, so the same rows give the same JSON.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 SCHEMA: Final = 39
-"""Of Grafana 10.4; later ones take it, and migrate it as they load it."""
+"""The schema of Grafana 10.4. Later versions accept it, and migrate it when they load it."""
 WIDTH: Final = 24
-"""Of the grid."""
+"""The width of the grid."""
 SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 
 GREEN, YELLOW, RED, BLUE = "green", "yellow", "red", "blue"
 
 Json = dict[str, Any]
 Steps = Sequence[tuple[float | None, str]]
-"""From which value on which colour; None: from the lowest on."""
+"""Thresholds: the value from which a color applies; None: from the lowest value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """PromQL, and what its series are called."""
+    """A PromQL query and the legend of its series."""
 
     expr: str
     legend: str
@@ -37,7 +37,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel. `kind`: Grafana's; `steps`: thresholds."""
+    """A panel. `kind`: Grafana's type; `steps`: thresholds."""
 
     kind: str
     title: str
@@ -50,10 +50,10 @@ class Panel:
     options: Json = field(default_factory=dict)
     custom: Json = field(default_factory=dict)
     least: float | None = None
-    """The axis begins there."""
+    """The minimum of the axis."""
 
     def json(self, number: int, x: int, y: int) -> Json:
-        """As Grafana takes it, at this place."""
+        """Return Grafana's JSON of the panel, at this position."""
         defaults: Json = {
             "unit": self.unit,
             "custom": self.custom,
@@ -99,14 +99,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """Values of a label that the reader chooses among; all of them at first."""
+    """A variable with the values of a label, to choose from; all of them at first."""
 
     name: str
     label: str
     query: str
 
     def json(self) -> Json:
-        """As Grafana takes it."""
+        """Return Grafana's JSON of the variable."""
         return {
             "name": self.name,
             "label": self.label,
@@ -124,7 +124,7 @@ class Variable:
 
 
 def number(title: str, text: str, unit: str, query: str, steps: Steps, width: int = 3) -> Panel:
-    """One value, coloured by its thresholds."""
+    """Return a panel with one value, colored by its thresholds."""
     options = {
         "colorMode": "background",
         "graphMode": "none",
@@ -142,7 +142,7 @@ def lines(
     stacked: bool = False,
     width: int = 8,
 ) -> Panel:
-    """Series over time; thresholds are drawn where there is more than one."""
+    """Return a panel of series over time. Thresholds are drawn if there are several."""
     custom = {
         "fillOpacity": 30 if stacked else 0,
         "stacking": {"mode": "normal" if stacked else "none"},
@@ -159,7 +159,7 @@ def lines(
 
 
 def heat(title: str, text: str, unit: str, query: str, width: int = 8) -> Panel:
-    """A histogram's buckets over time."""
+    """Return a panel of a histogram's buckets over time."""
     options = {
         "calculate": False,
         "yAxis": {"unit": unit},
@@ -179,7 +179,7 @@ LINKS: Final[Json] = {
     "asDropdown": False,
     "keepTime": True,
 }
-"""To all of ours."""
+"""Links to all of our dashboards."""
 TERMS: Final[Json] = {
     "name": "change of leader",
     "datasource": SOURCE,
@@ -188,13 +188,13 @@ TERMS: Final[Json] = {
     "expr": "changes(max(schedd_term)[1m:15s]) > 0",
     "titleFormat": "another term",
 }
-"""A mark on every panel."""
+"""An annotation on every panel: each change of leader."""
 
 
 def dashboard(
     uid: str, title: str, text: str, rows: Sequence[Row], variables: Sequence[Variable] = ()
 ) -> Json:
-    """All of it."""
+    """Return a dashboard."""
     panels: list[Json] = []
     y = 0
     for row in rows:
@@ -238,7 +238,9 @@ def dashboard(
 
 
 def _laid(row: Sequence[Panel], panels: list[Json], y: int) -> int:
-    """Put them there from left to right, in as many lines as it takes; the next line's place."""
+    """Add a row of panels from left to right, in as many lines as needed. Return the next line's
+    position.
+    """
     x = height = 0
     for panel in row:
         if x + panel.width > WIDTH:

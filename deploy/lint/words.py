@@ -62,7 +62,7 @@ def hits(name: str) -> Iterator[tuple[int, str]]:
 
 
 def wrong_titles() -> Iterator[str]:
-    """Return what is wrong with titles of commits after `titles_since`."""
+    """Return the problems of titles of commits after `titles_since`."""
     since = f"{RULES['titles_since']}^{{commit}}"
     command = ["git", "cat-file", "-e", since]
     known = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
@@ -84,7 +84,7 @@ def _git(*words: str) -> str:
 
 
 def main() -> int:
-    """Return the exit code: 1 if anything is wrong."""
+    """Return the exit code: 1 if there is a problem."""
     wrong = [
         f"{name}:{line}: banned word {word!r}" for name in files() for line, word in hits(name)
     ]

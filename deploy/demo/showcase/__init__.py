@@ -1,4 +1,4 @@
-"""The demo behind `make demo`: bring a cluster up, give it jobs, watch, judge, take it down.
+"""The demo of `make demo`: start a cluster, create jobs, watch, check, stop the cluster.
 
     app ─→ cluster   etcd, PostgreSQL, 3 schedd, 2 workerd, through `schedctl dev`
         ├→ receiver  the small HTTP server that the job `orders` posts to
@@ -7,7 +7,7 @@
         └→ screen    everything that is printed
 
 Invariants
-- What was due is counted from the schedules alone, never from the runs.
-- However the demo ends (its time, Ctrl-C, an error, even SIGKILL) the cluster ends with it, unless
-  it was asked to keep it.
+- Due times are counted only from the schedules, never from the runs.
+- When the demo ends (a timeout, Ctrl-C, an error, even SIGKILL), the cluster is stopped, unless the
+  user asked to keep it.
 """

@@ -2,7 +2,7 @@
 
     up → apply → watch, until a timeout or Ctrl-C → wait for due runs → check → down
 
-The first Ctrl-C ends the watching and shows the verdict; the second ends the demo at once.
+The first Ctrl-C ends the watching and shows the verdict. The second ends the demo at once.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from showcase.verdict import Expected, Row, judge
 from showcase.watch import Watch, due_instants, runs_seen
 
 SETTLE_WITHIN = 30.0
-"""Seconds that runs have to end in after the last one was due."""
+"""Seconds for runs to end after the last one was due."""
 ONCE = "welcome"
-"""The one-shot job; the others stand in the manifests."""
+"""The one-shot job. The other jobs are in the manifests."""
 INTERRUPTED = 130
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says. `seconds` None: until Ctrl-C."""
+    """The options of the command line. `seconds` None: until Ctrl-C."""
 
     seconds: float | None
     folder: Path | None
@@ -48,7 +48,7 @@ class Options:
 
 
 def main() -> int:
-    """Run the demo; its exit code: 0 when all was in order, else 1 (130 when broken off)."""
+    """Run the demo. Return its exit code: 0 without faults, otherwise 1 (130 when interrupted)."""
     options, screen, code = _options(), Screen(), 1
     try:
         code = asyncio.run(_demo(options, screen))
@@ -98,7 +98,7 @@ class Ending:
 
     asked: asyncio.Event
     gently: bool = False
-    """True: the first request ends only the watching. False: it cancels the demo."""
+    """True: the first request ends only the watching. False: the request cancels the demo."""
 
 
 @contextmanager
@@ -148,7 +148,7 @@ async def _show(
     screen: Screen,
     ending: Ending,
 ) -> list[Row]:
-    """Give the cluster its jobs, show what happens, and judge it."""
+    """Create the jobs, show their runs, and check them."""
     async with Client(addresses.endpoints) as client:
         names = [*_names(), ONCE]
         if options.folder is not None:
@@ -194,7 +194,7 @@ def _expected(job: Job, due: tuple[datetime, ...]) -> Expected:
 
 
 def _arrived(row: Row, runs: Sequence[Run], arrivals: Receiver) -> Row:
-    """The receiver's own count, against what the cluster says."""
+    """Add a fault for each successful run whose request never arrived."""
     lost = [run.run_id for run in runs if run.succeeded and not arrivals.arrived[run.run_id]]
     faults = [f"run {run_id} succeeded, and its request never arrived" for run_id in lost]
     return replace(row, faults=(*row.faults, *faults))
@@ -209,7 +209,7 @@ async def _time_is_over(seconds: float | None, asked: asyncio.Event) -> None:
 
 
 async def _between_instants() -> datetime:
-    """An instant in the middle of a second, now: all schedules here fire on whole ones."""
+    """Wait for the middle of a second and return that time: all schedules fire at whole seconds."""
     await asyncio.sleep((0.5 - time.time()) % 1.0)
     return datetime.now(UTC)
 
@@ -227,7 +227,7 @@ def _names() -> list[str]:
 
 
 async def _apply(addresses: Addresses, values: Mapping[str, str]) -> None:
-    """Apply the manifests, and make the one-shot."""
+    """Apply the manifests, and create the one-shot job."""
     env = {"SCHEDCTL_ENDPOINTS": ",".join(addresses.endpoints)}
     with tempfile.TemporaryDirectory(prefix="schedd-demo-jobs-") as folder:
         _fill_in(Path(folder), {"DASHBOARD": addresses.dashboard, "FOLDER": str(HERE), **values})
@@ -237,7 +237,7 @@ async def _apply(addresses: Addresses, values: Mapping[str, str]) -> None:
 
 
 def _fill_in(folder: Path, values: Mapping[str, str]) -> None:
-    """Copy the manifests with `${DASHBOARD}` and the like filled in; other variables stay."""
+    """Copy the manifests, with `${DASHBOARD}` and similar variables replaced. Others stay."""
     for path in _manifests():
         text = path.read_text(encoding="utf-8")
         filled = re.sub(r"\$\{(\w+)\}", lambda word: values.get(word[1], word[0]), text)
@@ -245,7 +245,7 @@ def _fill_in(folder: Path, values: Mapping[str, str]) -> None:
 
 
 async def _forget(client: Client, names: Sequence[str]) -> None:
-    """Delete what an earlier demo left in the same folder."""
+    """Delete the jobs of an earlier demo in the same folder."""
     for name in names:
         try:
             await client.jobs.delete(name)

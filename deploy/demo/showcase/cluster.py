@@ -1,7 +1,7 @@
-"""The demo's cluster: `schedctl dev up` at the beginning, nothing left at the end.
+"""Start the demo's cluster with `schedctl dev up`, and remove it at the end.
 
-A guard process holds a pipe to the demo. If that breaks without a word, the demo was killed, and
-the guard takes the cluster down in its place.
+A guard process holds a pipe to the demo. If the pipe closes without a message, the demo was killed,
+and the guard stops the cluster.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MEMBERS, WORKERS, SLOTS = 3, 2, 16
 
 
 class CommandFailed(Exception):
-    """A `schedctl` command failed; shows what it said. `code` is its exit code."""
+    """A `schedctl` command failed. Shows its output. `code` is its exit code."""
 
     def __init__(self, command: str, code: int, said: str) -> None:
         super().__init__(f"{command} failed ({code}):\n{said.strip()}")
@@ -29,14 +29,14 @@ class CommandFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the cluster is: `host:port` of each member's gRPC, and the first one's pages."""
+    """The cluster's addresses: `host:port` of each member's gRPC, and the dashboard."""
 
     endpoints: tuple[str, ...]
     dashboard: str
 
 
 class Cluster:
-    """A development cluster in one folder. `ours`: the folder goes with it."""
+    """A development cluster in a folder. `ours`: the folder is deleted with it."""
 
     def __init__(self, folder: Path, *, ours: bool) -> None:
         self.folder = folder
@@ -47,7 +47,7 @@ class Cluster:
         """Start everything and wait until it is ready.
 
         Raises:
-            CommandFailed: it didn't come up.
+            CommandFailed: the start failed.
         """
         self._guard = _guard(self._down_command())
         paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -63,14 +63,14 @@ class Cluster:
         )
 
     def keep(self) -> None:
-        """Leave it running when the demo ends."""
+        """Keep the cluster running when the demo ends."""
         self._dismiss_guard()
 
     def down(self) -> None:
-        """Stop everything; blocks until nothing runs. A Ctrl-C doesn't reach it.
+        """Stop everything. Blocks until no process runs. Ctrl-C doesn't interrupt it.
 
         Raises:
-            CommandFailed: something may be left; says what.
+            CommandFailed: something may be left; the message says what.
         """
         done = subprocess.run(
             self._down_command(),
@@ -94,7 +94,7 @@ class Cluster:
 
 
 async def schedctl(*args: str, env: Mapping[str, str] | None = None) -> str:
-    """Run a `schedctl` command; what it printed on stdout.
+    """Run a `schedctl` command. Return its stdout.
 
     Raises:
         CommandFailed: its exit code isn't 0.
@@ -125,7 +125,8 @@ def _command(*args: str) -> list[str]:
 
 def _guard(command: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        # A line means that all is well; the end of the pipe without one, that we were killed.
+        # A line means a normal end. The end of the pipe without a line means that the demo was
+        # killed.
         ["sh", "-c", 'read _ || exec "$@"', "guard", *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""The small HTTP server that a job of the demo posts to: it counts what arrives, run by run."""
+"""A small HTTP server that a job of the demo posts to. It counts the requests of each run."""
 
 import threading
 from collections import Counter
@@ -10,11 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """Where it listens, and what has arrived."""
+    """The receiver's address, and the requests that arrived."""
 
     url: str
     arrived: Counter[str] = field(default_factory=Counter)
-    """Run id → how many requests carried it."""
+    """Run id → number of its requests."""
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def receiver() -> Iterator[Receiver]:
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its base's name
-            """Say nothing: the run's own line tells it."""
+            """Log nothing: the run's own line shows it."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, name="receiver", daemon=True)

@@ -1,6 +1,7 @@
 """Everything that the demo prints, on a terminal or off one.
 
-A symbol and a word stand beside every colour; off a terminal there is no colour and nothing is cut.
+Every color comes with a symbol and a word. Without a terminal there is no color, and nothing is
+cut.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ STATES = {
     "COALESCED": ("≡", "dim"),
 }
 SHOWN_AT_ONCE = frozenset({"PENDING", "RUNNING"})
-"""States that are not worth a line: the next one follows in milliseconds."""
+"""States without a line: the next one follows within milliseconds."""
 WIDE = 160
 
 
 class Screen:
-    """The demo's voice."""
+    """The output of the demo."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)
@@ -43,17 +44,17 @@ class Screen:
             self._console.width = WIDE
 
     def say(self, text: str, style: str = "") -> None:
-        """One line."""
+        """Print a line."""
         self._console.print(Text(text, style=style), soft_wrap=True)
 
     def dashboard(self, address: str) -> None:
-        """Where to look."""
+        """Print the address of the dashboard."""
         self._console.print(
             Text.assemble("dashboard  ", (address, "bold underline")), soft_wrap=True
         )
 
     def jobs(self, jobs: Iterable[Job]) -> None:
-        """What there is to run."""
+        """Print the jobs."""
         table = _table("job", "runs", "does", "priority", "next")
         for job in jobs:
             table.add_row(
@@ -68,7 +69,7 @@ class Screen:
         self._console.print()
 
     def run(self, run: Run) -> None:
-        """One line for a change of a run."""
+        """Print a line for a change of a run."""
         if run.state in SHOWN_AT_ONCE:
             return
         symbol, style = STATES.get(run.state, ("?", ""))
@@ -83,7 +84,7 @@ class Screen:
         self._console.print(line, soft_wrap=True)
 
     def summary(self, rows: Sequence[Row]) -> None:
-        """The table at the end."""
+        """Print the table at the end."""
         table = _table("job")
         for column in ("due", "fired", "late p50 ms", "max ms", "succeeded", "retried", "dead"):
             table.add_column(column, justify="right")
@@ -105,7 +106,7 @@ class Screen:
         self._console.print(table)
 
     def faults(self, rows: Iterable[Row], most: int = 10) -> None:
-        """What was found against each job, by name."""
+        """Print the faults of each job, by name."""
         for row in rows:
             for fault in row.faults[:most]:
                 self.say(f"✗ {row.job}: {fault}", "red")

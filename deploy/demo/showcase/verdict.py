@@ -1,11 +1,10 @@
-"""Judge one job: every instant that was due, against the runs there are. Pure.
+"""Check a job: every scheduled time that was due, compared with its runs. Pure.
 
     due (from the schedule) ──┬─ exactly one run each ─┬─ started on time ─┬─ ended as it should
     runs (from the cluster) ──┘  none missing, none    │  never early,     │  success, or all
                                  twice, none besides   │  at most 1 s late │  attempts, then dead
 
-A job is in order when nothing is found against it; every fault is a sentence that names the
-instant.
+A job is correct if it has no faults. Every fault is a sentence that names the scheduled time.
 """
 
 from collections import Counter
@@ -21,19 +20,19 @@ NOT_FIRED = frozenset({"SKIPPED", "MISSED", "COALESCED"})
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a job's definition promises about a span of time."""
+    """The runs that a job's definition requires in a span of time."""
 
     job: str
     due: tuple[datetime, ...]
-    """Its nominal instants in that span."""
+    """The job's scheduled times in that span."""
     dies: bool = False
-    """Whether each run is to fail for good."""
+    """Whether each run must fail for good."""
     max_attempts: int = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One start of a run."""
+    """A start of a run."""
 
     started_at: datetime | None
     finished_at: datetime | None
@@ -41,7 +40,7 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One run as the cluster tells it; `tries` are its starts, oldest first."""
+    """A run as the cluster reports it. `tries` are its starts, oldest first."""
 
     scheduled_at: datetime
     due_at: datetime
@@ -49,21 +48,21 @@ class Seen:
     reason: str | None
     ended: bool
     dead: bool
-    """Whether it is among the dead letters."""
+    """Whether it is a dead letter."""
     attempt: int
     """Tries that count against the limit."""
     tries: tuple[Try, ...]
 
     @property
     def lateness(self) -> timedelta | None:
-        """From due to the start of the first attempt; None: it never started."""
+        """The time from due to the start of the first attempt; None: it never started."""
         started = self.tries[0].started_at if self.tries else None
         return None if started is None else started - self.due_at
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A job's line in the summary. Lateness in ms, None when nothing started."""
+    """A job's line in the summary. Lateness in ms, None if no run started."""
 
     job: str
     due: int
@@ -77,7 +76,7 @@ class Row:
 
 
 def judge(expected: Expected, runs: Sequence[Seen]) -> Row:
-    """Compare what was due with what ran, in the same span of time."""
+    """Compare due times with runs, in the same span of time."""
     started = [run.lateness for run in runs if run.lateness is not None]
     late = [lateness / timedelta(milliseconds=1) for lateness in started]
     return Row(
@@ -136,7 +135,7 @@ def _of_death(expected: Expected, run: Seen) -> Iterator[str]:
 
 
 def _waits(run: Seen) -> list[timedelta]:
-    """From the end of each attempt to the start of the next."""
+    """Return the waits from the end of each attempt to the start of the next."""
     return [
         after.started_at - before.finished_at
         for before, after in pairwise(run.tries)

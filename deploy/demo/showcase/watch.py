@@ -1,4 +1,4 @@
-"""The runs of the demo's jobs: each change as it happens, and all of them for the verdict.
+"""Watch the runs of the demo's jobs: each change when it happens, and all runs for the verdict.
 
     follow ──each 0.3 s, runs newer than the oldest that hasn't ended──→ show, all_ended
 
@@ -18,7 +18,7 @@ from showcase.verdict import Expected, Seen, Try
 PAGE = 1000
 LOOK_EVERY = 0.3
 LOOK_BACK = timedelta(seconds=20)
-"""How far behind the newest run others may still turn up."""
+"""How late a run may appear after runs with later scheduled times."""
 
 
 class Watch:
@@ -36,7 +36,7 @@ class Watch:
         """Runs of later scheduled times are not shown."""
 
     async def follow(self, jobs: Collection[Job]) -> NoReturn:
-        """Take in every change of these jobs' runs, until cancelled."""
+        """Record every change of these jobs' runs, until canceled."""
         self._newest = min(job.created_at for job in jobs if job.created_at)
         ours = {job.job_id for job in jobs}
         while True:
@@ -74,7 +74,7 @@ class Watch:
 
 
 async def due_instants(client: Client, job: Job, until: datetime) -> tuple[datetime, ...]:
-    """The job's nominal instants since it was made, up to `until`, counted from its schedule."""
+    """Return the job's scheduled times since it was created, up to `until`, from its schedule."""
     found: list[datetime] = []
     after = job.created_at
     while True:
@@ -86,7 +86,7 @@ async def due_instants(client: Client, job: Job, until: datetime) -> tuple[datet
 
 
 async def runs_seen(client: Client, job: Job, until: datetime) -> tuple[list[Run], list[Seen]]:
-    """All runs of the job's instants up to `until`, as they are and as the verdict wants them."""
+    """Return all runs of the job's scheduled times up to `until`, as values and for the verdict."""
     dead = {letter.run.run_id async for letter in client.dead_letters.list(job=job.job_id)}
     runs = [
         run
