@@ -8,20 +8,20 @@ from faults.mutants import rides
 from faults.mutants.edits import Edit
 from faults.mutants.mutant import Mutant
 
-EXPRESSION = "schedd/core/schedule/cron/expression.py"
+DST = "schedd/core/schedule/cron/dst.py"
 
 OF_SCHEDULES: Sequence[Mutant] = (
     Mutant(
         "twice-when-clocks-go-back",
         "a fixed time in the repeated hour runs at both passes, as croniter has it",
-        (Edit(EXPRESSION, "dst.overlap is Pass.FIRST:", "dst.overlap is None:"),),
+        (Edit(DST, "dst.overlap is Pass.FIRST:", "dst.overlap is None:"),),
         rides.BACK,
         "S6",
     ),
     Mutant(
         "gap-skipped",
         "a fixed time that the clocks jump over doesn't run",
-        (Edit(EXPRESSION, " or dst.gap is DstGap.SKIP:", " or dst.gap is not None:"),),
+        (Edit(DST, " or dst.gap is DstGap.SKIP:", " or dst.gap is not None:"),),
         rides.FORWARD,
         "L1",
     ),

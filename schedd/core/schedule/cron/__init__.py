@@ -8,9 +8,10 @@ member. docs/semantics/cron-expressions.md defines the meaning; `DIALECT` is its
 """
 
 from schedd.core.schedule.cron.dialect import DIALECT
+from schedd.core.schedule.cron.dst import DEBIAN, Dst, DstGap, Pass
 from schedd.core.schedule.cron.errors import CronError, Rewrite, ScheduleError
 from schedd.core.schedule.cron.explanation import CronExplanation, describe, explain, notes
-from schedd.core.schedule.cron.expression import DEBIAN, EPOCH, CronExpression, Dst, DstGap, Pass
+from schedd.core.schedule.cron.expression import EPOCH, CronExpression
 from schedd.core.schedule.cron.rewrites import parse
 
 __all__ = [

@@ -9,16 +9,9 @@ from zoneinfo import ZoneInfo
 from schedd.core.schedule.cron.day_bits import DAY
 from schedd.core.schedule.cron.descriptions import describe_parsed
 from schedd.core.schedule.cron.dialect import is_hashed
+from schedd.core.schedule.cron.dst import DEBIAN, Dst, DstGap, Pass
 from schedd.core.schedule.cron.errors import CronError
-from schedd.core.schedule.cron.expression import (
-    DEBIAN,
-    EPOCH,
-    SECOND,
-    CronExpression,
-    Dst,
-    DstGap,
-    Pass,
-)
+from schedd.core.schedule.cron.expression import EPOCH, SECOND, CronExpression
 from schedd.core.schedule.cron.masks import Masks
 from schedd.core.schedule.cron.rewrites import parse
 from schedd.core.schedule.zones import Segment, zone

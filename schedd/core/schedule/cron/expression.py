@@ -1,8 +1,4 @@
-"""Compute fire times from masks: matching local times, mapped to UTC by the DST rules.
-
-    gap      02:00 ──▶ 03:00   fixed-time: once, at 03:00 (RUN_AFTER) or not at all (SKIP)
-    overlap  03:00 ──▶ 02:00   fixed-time: first pass, second pass, or both
-    wildcard (minute or hour begins with `*`): each matching local time, as elapsed time passes
+"""Compute fire times from masks: matching local times, mapped to UTC by the DST rules (`dst`).
 
 The fire times of an expression are a *set* that the rules define without a starting point.
 `next_after` returns the smallest member greater than its argument. So the result doesn't depend on
@@ -15,13 +11,13 @@ All arithmetic is in whole seconds since 1970 UTC.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
 from schedd.core.schedule.cron import day_bits
 from schedd.core.schedule.cron.day_bits import DAY
 from schedd.core.schedule.cron.dialect import is_hashed, translate
+from schedd.core.schedule.cron.dst import DEBIAN, Dst, fixed_times, runs_after_gap
 from schedd.core.schedule.cron.errors import CronError
 from schedd.core.schedule.cron.expand import build
 from schedd.core.schedule.cron.masks import Masks
@@ -46,34 +42,6 @@ skipped at once.
 
 PARSED: Final = 500
 """Approximate units of work (`core/schedule/work_budget`) to parse an expression."""
-
-
-class DstGap(StrEnum):
-    """The policy of a fixed-time job whose local time is skipped by the clock."""
-
-    RUN_AFTER = "RUN_AFTER"
-    """Run once, at the first moment after the gap."""
-    SKIP = "SKIP"
-
-
-class Pass(StrEnum):
-    """The pass of a repeated hour in which a fixed-time job runs."""
-
-    FIRST = "FIRST"
-    SECOND = "SECOND"
-    BOTH = "BOTH"
-
-
-@dataclass(frozen=True, slots=True)
-class Dst:
-    """A job's policy for the days on which clocks change. Wildcard jobs never use it."""
-
-    gap: DstGap = DstGap.RUN_AFTER
-    overlap: Pass = Pass.FIRST
-
-
-DEBIAN: Final = Dst()
-"""The default policy: the rule of Debian's cron."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,24 +182,6 @@ def _count_in(
             extra = 1 - masks.count_local(own, own + 1)
     start, end = max(start, first) + segment.offset, min(end, stop) + segment.offset
     return masks.count_local(start, end) + extra
-
-
-def runs_after_gap(segment: Segment, masks: Masks, dst: Dst) -> bool:
-    """Return whether a fixed time falls into the gap before this segment, and runs after it."""
-    if segment.before >= segment.offset or dst.gap is DstGap.SKIP:
-        return False
-    skipped = masks.next_local(segment.start + segment.before)
-    return skipped is not None and skipped < segment.start + segment.offset
-
-
-def fixed_times(segment: Segment, dst: Dst) -> tuple[int, int]:
-    """Return the part [start, end) of a segment in which fixed times count: one pass only."""
-    start, end = segment.start, segment.end
-    if segment.before > segment.offset and dst.overlap is Pass.FIRST:
-        start += segment.before - segment.offset
-    if segment.after < segment.offset and dst.overlap is Pass.SECOND:
-        end -= segment.offset - segment.after
-    return start, end
 
 
 def parse(expression: str, *, zone: str = "UTC", seed: str) -> CronExpression:

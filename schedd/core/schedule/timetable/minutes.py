@@ -17,7 +17,8 @@ from math import gcd
 from typing import Final, TypeAlias
 
 from schedd.core.schedule.cron import EPOCH, CronExpression, Dst
-from schedd.core.schedule.cron.expression import SECOND, fixed_times, runs_after_gap
+from schedd.core.schedule.cron.dst import fixed_times, runs_after_gap
+from schedd.core.schedule.cron.expression import SECOND
 from schedd.core.schedule.cron.masks import Masks
 from schedd.core.schedule.scheduled_times import (
     CronInstants,

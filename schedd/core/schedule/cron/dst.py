@@ -1,0 +1,62 @@
+"""Apply the policy for clock changes (DST) to fixed times.
+
+    gap      02:00 ──▶ 03:00   fixed-time: once, at 03:00 (RUN_AFTER) or not at all (SKIP)
+    overlap  03:00 ──▶ 02:00   fixed-time: first pass, second pass, or both
+    wildcard (minute or hour begins with `*`): each matching local time, as elapsed time passes
+
+docs/semantics/time-zones-and-dst.md defines the meaning. Fixed intervals of days (`every: 1d` with
+a local anchor) have the same rules in `scheduled_times.DailyInstants`.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+from schedd.core.schedule.cron.masks import Masks
+from schedd.core.schedule.zones import Segment
+from schedkit.records import dataclass
+
+
+class DstGap(StrEnum):
+    """The policy of a fixed-time job whose local time is skipped by the clock."""
+
+    RUN_AFTER = "RUN_AFTER"
+    """Run once, at the first moment after the gap."""
+    SKIP = "SKIP"
+
+
+class Pass(StrEnum):
+    """The pass of a repeated hour in which a fixed-time job runs."""
+
+    FIRST = "FIRST"
+    SECOND = "SECOND"
+    BOTH = "BOTH"
+
+
+@dataclass(frozen=True, slots=True)
+class Dst:
+    """A job's policy for the days on which clocks change. Wildcard jobs never use it."""
+
+    gap: DstGap = DstGap.RUN_AFTER
+    overlap: Pass = Pass.FIRST
+
+
+DEBIAN: Final = Dst()
+"""The default policy: the rule of Debian's cron."""
+
+
+def runs_after_gap(segment: Segment, masks: Masks, dst: Dst) -> bool:
+    """Return whether a fixed time falls into the gap before this segment, and runs after it."""
+    if segment.before >= segment.offset or dst.gap is DstGap.SKIP:
+        return False
+    skipped = masks.next_local(segment.start + segment.before)
+    return skipped is not None and skipped < segment.start + segment.offset
+
+
+def fixed_times(segment: Segment, dst: Dst) -> tuple[int, int]:
+    """Return the part [start, end) of a segment in which fixed times count: one pass only."""
+    start, end = segment.start, segment.end
+    if segment.before > segment.offset and dst.overlap is Pass.FIRST:
+        start += segment.before - segment.offset
+    if segment.after < segment.offset and dst.overlap is Pass.SECOND:
+        end -= segment.offset - segment.after
+    return start, end
