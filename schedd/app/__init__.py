@@ -1,1 +1,1 @@
-"""The member's process: composition, listeners, readiness, and the commands beside the daemon."""
+"""Process of a member: composition, listeners, readiness, and the commands beside the daemon."""

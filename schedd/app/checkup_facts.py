@@ -1,6 +1,6 @@
-"""The facts of a checkup, gathered from etcd, the database and the other members at once.
+"""Facts for diagnostics, read from etcd, the database and the other members at the same time.
 
-What can't be read is left as a reason in its place; nothing here raises but a bug.
+If a source can't be read, its place has the reason. No error of a dependency is raised here.
 """
 
 from __future__ import annotations
@@ -45,16 +45,18 @@ from schedkit.records import replace
 from schedproto.v1 import peer_service_pb2 as wire
 
 TWINS_SEEN: Final = timedelta(minutes=15)
-"""How long a rejected twin counts; while it stays, it is reported every ten minutes."""
+"""How long the rejection of a second worker of a name counts; while that worker runs, the rejection
+is reported every ten minutes.
+"""
 TURNED_AWAY: Final = 20
-"""Newest lines of the audit that are looked at for it."""
+"""Newest audit rows that are searched for it."""
 LOOK_WITHIN: Final = 4.0
-"""Seconds that the database may take: more than its own timeouts, less than a caller waits."""
+"""Timeout of the database in seconds: longer than its own timeouts, shorter than a caller waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The answer of the database, or its error as text."""
+    """Answer of the database, or its error as text."""
 
     database: DatabaseFacts | str
     rows: tuple[ShardRow, ...] = ()
@@ -65,7 +67,7 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class CheckupCollector:
-    """Facts of one member, for its diagnostics (`schedd.ports.CheckupFacts`)."""
+    """Reads the facts of one member for its diagnostics (`schedd.ports.CheckupFacts`)."""
 
     store: Stores
     etcd: EtcdClient
@@ -79,7 +81,7 @@ class CheckupCollector:
     health: DependencyHealth
 
     async def facts(self) -> Facts:
-        """All of it, as of now."""
+        """Return all facts as of now."""
         view = self.member.cluster.view()
         async with asyncio.TaskGroup() as group:
             etcd = group.create_task(self._etcd(), name="checkup: etcd")
@@ -128,7 +130,7 @@ class CheckupCollector:
         )
 
     def stands(self) -> wire.ExamineResponse:
-        """How this member stands, for its peers and itself."""
+        """Return this member's state, for its peers and itself."""
         identity = self.member.identity
         answer = wire.ExamineResponse(
             name=identity.name,
@@ -178,7 +180,7 @@ class CheckupCollector:
             return f"no answer within {LOOK_WITHIN:g} s"
 
     async def _others(self, view: ClusterView) -> list[WorkerView]:
-        """The workers that live and aren't attached here; none where the database is away."""
+        """Return running workers that aren't attached here; none without the database."""
         here = {one.id for one in self.workers.incarnations()}
         try:
             async with asyncio.timeout(LOOK_WITHIN):
@@ -213,7 +215,9 @@ class CheckupCollector:
         return self._facts(one, answer, before + (self.clock.now() - before) / 2)
 
     def _facts(self, one: MemberView, answer: wire.ExamineResponse, then: datetime) -> MemberFacts:
-        """`then`: cluster time when it answered, half of the round trip after it was asked."""
+        """Return a peer's facts. `then`: cluster time of its answer, half a round trip after the
+        request.
+        """
         ends = answer.certificate_until if answer.HasField("certificate_until") else None
         return MemberFacts(
             one,
@@ -256,7 +260,7 @@ def _endpoint(endpoint: str, status: EndpointStatus | Unavailable, took: float) 
 
 
 def _ends(tls: TLS | None) -> datetime | None:
-    """When the certificate on disk ends; long past if it can't be read."""
+    """Return when the certificate on disk expires; a date long past if it can't be read."""
     if tls is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""`schedd claim-prefix`: the operator gives the etcd prefix to the cluster of this database."""
+"""`schedd claim-prefix`: the operator assigns the etcd prefix to the cluster of this database."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def prefix_owner(config: Config, cluster_id: str) -> PrefixOwner:
 
 
 def claim_prefix(config: Config) -> str:
-    """Write the claim, whatever stood there; return what to print.
+    """Write the claim, whatever the earlier one; return the text to print.
 
     Raises:
         Misconfigured: members of the other cluster run.

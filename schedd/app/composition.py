@@ -1,4 +1,4 @@
-"""What a running member is made of: each adapter put behind the ports that ask for it."""
+"""Composition of a running member: connects each adapter to the ports that need it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ HOUSEKEEPING_EVERY: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What is there before the first part is made."""
+    """Dependencies that exist before the first part is created."""
 
     config: Config
     identity: MemberIdentity
@@ -74,7 +74,7 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a running member is made of."""
+    """All parts of a running member."""
 
     clock: DatabaseClock
     member: MemberLifecycle
@@ -99,7 +99,7 @@ class Parts:
 
 
 def build(ground: Ground) -> Parts:
-    """Make the parts and tie them together; nothing runs yet."""
+    """Create the parts and connect them; nothing runs yet."""
     store, clock, config = ground.store, ground.clock, ground.config
     watchers, emit = Watchers(), ground.telemetry.emit
     definition_cache = DefinitionCache(store.owner)

@@ -1,4 +1,4 @@
-"""The only place that ties adapters to ports: a member of the cluster, from its configuration.
+"""A member as a process: start, serving, hand-over and end, from its configuration.
 
 Stores  EtcdClient          adapters
 └────┬────────┘
@@ -7,10 +7,10 @@ DatabaseClock  Observer            time and view
 Workers  Collect  Greeting         as long as the daemon lives: results count without a tenure
 Owner (fire dispatch rescue)       within each tenure
 │
-gRPC: calls, Attach, nudges        HTTP: pages, REST, metrics, health
+gRPC: calls, Attach, wake-ups      HTTP: pages, REST, metrics, health
 
-`doors` has the addresses, `parts` makes the parts and ties them, `serving` puts them on gRPC,
-`lifecycle` is how a daemon starts and answers its service manager.
+`composition` creates the parts and connects them; `grpc_services` serves them by gRPC. Listeners,
+readiness, status for the service manager and garbage collection are here.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from schedkit.net.proxies import Proxies
 from schedkit.objects import open_objects
 from schedkit.tasks import Loop, guard
 
-# Where a member is asked: its addresses, and how many may come at a time.
+# Addresses of a member, and limits on connections.
 #
 #     gRPC   listen.grpc (certificates), listen.grpc_tokens (tokens)   calls, workers, members
 #     HTTP   listen.http                                               pages, REST, metrics, health
@@ -75,37 +75,37 @@ from schedkit.tasks import Loop, guard
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """The two servers of a member, with their addresses. `connections`, `streams`: how many HTTP
-    and gRPC may have open.
+    """gRPC and HTTP servers of a member, with their addresses. `connections`, `streams`: limits on
+    open HTTP connections and gRPC streams.
     """
 
     grpc: grpc.aio.Server
     ports: tuple[int, ...]
-    """Of gRPC: the first is the one that is advertised."""
+    """Ports of gRPC: the first is advertised."""
     http: web_server.Bound
     https: ssl.SSLContext | None
     connections: int
     streams: int
     proxies: Proxies
-    """Before HTTP."""
+    """Trusted proxies before HTTP."""
 
     def watched(self) -> list[tuple[str, Callable[[], Awaitable[object]]]]:
-        """What runs as long as gRPC is served, by name."""
+        """Return what runs as long as gRPC is served, by name."""
         most = most_of_one(self.streams)
         crowds = [(f"crowds at {port}", ConnectionLimit(port, most).run) for port in self.ports]
         return [("grpc", lambda: served(self.grpc)), *crowds]
 
     async def serve_http(self, page: Starlette) -> NoReturn:
-        """Until cancelled."""
+        """Serve HTTP until cancelled."""
         await self.http.serve(page, self.connections, self.https, self.proxies)
 
 
 @asynccontextmanager
 async def open_listeners(config: Config) -> AsyncIterator[Listeners]:
-    """Have the addresses for the time of the block.
+    """Bind the addresses for the duration of the block.
 
     Raises:
-        Misconfigured: one can't be read, or can't be had.
+        Misconfigured: an address isn't valid or can't be bound.
     """
     descriptors = more_descriptors()
     connections = connections_for(descriptors, listeners=2)
@@ -120,7 +120,7 @@ async def open_listeners(config: Config) -> AsyncIterator[Listeners]:
         yield Listeners(server, tuple(ports), http, https, connections, streams, proxies)
 
 
-# Whether a member is ready to serve: what `/readyz`, gRPC's health service and metrics say.
+# Whether a member is ready to serve, for `/readyz`, gRPC's health service and metrics.
 
 FRESH: Final = 5.0
 """Seconds without an answer of the database after which a member isn't ready."""
@@ -133,9 +133,11 @@ def readiness(
     leaving: Callable[[], bool],
     failures: Callable[[], Sequence[DependencyFailure]],
 ) -> Callable[[], dict[Unready, str]]:
-    """Why this member isn't ready to serve, in words; nothing: it is. `etcd_away`: for how many
-    seconds no call of etcd was answered. `leaving`: it was asked to end. `failures`: of the
-    dependencies; where one has a cause, that is said in place of the silence.
+    """Return a function that gives the reasons why this member isn't ready, in words; none: ready.
+
+    `etcd_away`: seconds since etcd last answered a call. `leaving`: whether the process was asked
+    to end. `failures`: failures of dependencies; a known cause is given in place of "doesn't
+    answer".
     """
 
     def reasons() -> dict[Unready, str]:
@@ -187,15 +189,16 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOOK_EVERY: Final = 1.0
-"""Seconds between two looks at whether a daemon is ready to serve."""
+"""Seconds between two checks whether a daemon is ready to serve."""
 
 
 async def once_available(
     step: Callable[[], Coroutine[Any, Any, T]], what: str, daemon: service.Daemon
 ) -> T | None:
-    """Do this as soon as the dependencies answer; a daemon may start before its database.
+    """Run a step of the start, again until its dependency answers: a daemon may start before its
+    database.
 
-    None: it was asked to end before.
+    Returns None if the process was asked to end before.
 
     Raises:
         NotNow: the dependency rejects this process. The start ends, so that the operator sees why;
@@ -215,7 +218,7 @@ async def once_available(
 
 
 async def _unless_draining(work: Coroutine[Any, Any, T], daemon: service.Daemon) -> T | None:
-    """What the work gives; None as soon as the daemon is asked to end."""
+    """Return the result of the work; None as soon as the daemon is asked to end."""
     doing = asyncio.create_task(work, name="start")
     asked = asyncio.create_task(daemon.draining.wait(), name="asked to end")
     try:
@@ -228,8 +231,10 @@ async def _unless_draining(work: Coroutine[Any, Any, T], daemon: service.Daemon)
 
 
 class ServingStatus:
-    """How a daemon that serves stands, for its service manager. `answered`: whether etcd has; until
-    then it takes what is sent to it, but it isn't started. `unready`: why it isn't ready to serve.
+    """Status of a running daemon, for its service manager.
+
+    `answered`: whether etcd has answered. Until then the daemon accepts calls but isn't reported as
+    started. `unready`: why it isn't ready to serve.
     """
 
     def __init__(
@@ -246,14 +251,14 @@ class ServingStatus:
         self._started = asyncio.Event()
 
     async def start(self) -> NoReturn:
-        """READY once etcd has answered; then the answers to reloads."""
+        """Report READY once etcd has answered, then answer reloads."""
         await self._started.wait()
         self._daemon.ready(self._serving)
         await service.answer_reloads(self._daemon, self._serving)
 
     async def tell(self) -> NoReturn:
-        """Its status, whenever that is another, and as long as it isn't ready; its end it tells
-        itself.
+        """Report the status when it changes, and repeatedly while the daemon isn't ready. `run`
+        reports the end.
         """
         sent = ""
         while True:
@@ -274,33 +279,32 @@ class ServingStatus:
         return f"{self._serving}; not ready: {', '.join(reasons)}" if reasons else self._serving
 
 
-# Garbage in cycles: looked for when little is held, and seldom while much is.
+# Garbage collection of cycles: often while few objects exist, rarely while many do.
 #
-# Everything stands still while the interpreter looks through all objects it knows, and it would
-# look each time that they have grown by a quarter. An owner of 33,000 runs has half a million: 0.15
-# s of a processor each few seconds, ten times that on a machine that is busy with others, for a
-# handful of objects a time. What is held here is freed by counting; cycles come from failures, and
-# can wait.
+# Everything stops while the interpreter examines all objects, which it would do each time their
+# number has grown by a quarter. An owner of 33,000 runs has half a million objects: 0.15 s of a
+# processor every few seconds, ten times that on a busy machine, to free a handful of objects.
+# Nearly all memory here is freed by reference counting. Cycles come from failures, and can wait.
 #
 # Invariants
-# - The young are looked through once there are `YOUNG` more of them: most cycles never grow old.
-# - The old are looked through each minute while they are `FEW`, and at the latest after
+# - Young objects are examined after `YOUNG` new ones: most cycles never grow old.
+# - Old objects are examined each minute while they are fewer than `FEW`, otherwise after
 #   `AT_LATEST`.
 
 EVERY: Final = 60.0
 YOUNG: Final = 20_000
-"""Objects. A run makes some thirty: at the interpreter's own 700 they were looked through for each
-twenty runs, for a tenth of the loop's time.
+"""Objects. A run creates about thirty. At the interpreter's default of 700, young objects were
+examined for each twenty runs, for a tenth of the loop's time.
 """
 FEW: Final = 100_000
-"""Objects that are looked through in some 30 ms."""
+"""Objects that are examined in about 30 ms."""
 AT_LATEST: Final = 900.0
-"""Seconds. A herd is over by then; an owner of very much stands still four times an hour."""
+"""Seconds. A burst of runs ends in less; an owner of very many objects stops four times an hour."""
 NEVER: Final = 2**31 - 1
 
 
 class Sweeper:
-    """Looks through the old objects in the interpreter's place."""
+    """Runs full collections in the interpreter's place."""
 
     def __init__(self, clock: Callable[[], float] = boottime) -> None:
         self._clock = clock
@@ -315,7 +319,7 @@ class Sweeper:
         self._swept = self._clock()
 
     async def step(self) -> None:
-        """Look, if it is time."""
+        """Collect, if a collection is due."""
         now = self._clock()
         if now - self._swept >= AT_LATEST or len(gc.get_objects(generation=2)) <= FEW:
             gc.collect()
@@ -323,18 +327,18 @@ class Sweeper:
 
 
 SWITCH_EVERY: Final = 0.001
-"""Seconds after which a thread that computes lets another have the interpreter. The event loop
-waits so long each time it comes back from the system while a thread reads thousands of rows: with
-the usual 5 ms, for half a second in a hundred small steps.
+"""Seconds after which a computing thread must let another use the interpreter. While a thread reads
+thousands of rows, the event loop waits this long after each system call. With the default of 5 ms,
+that was half a second in a hundred small steps.
 """
 WRITE_PROBE: Final = "write-probe"
 """A key of etcd that is never written: see `EtcdClient.probe_write`."""
 GRACE: Final = 0.5
-"""Seconds that calls in progress have when the daemon ends."""
+"""Seconds that calls in progress may take when the daemon ends."""
 
 
 def migrate(config: Config) -> str:
-    """Bring the database to this version's schema; gives its revision, and the daemons' grants."""
+    """Migrate the database to this version; return its revision and the daemons' grants."""
     from schedd.store.schema import migrate  # slow to load, and daemons don't need it
 
     return f"{migrate.upgrade(config.postgres.dsn)}\n{migrate.daemon_grants(config.postgres.dsn)}"
@@ -349,8 +353,10 @@ class MemberDaemon:
         self._database: Database | None = None
 
     def take_logins(self, found: Config) -> frozenset[str]:
-        """Use these logins of PostgreSQL and etcd from the next login on. Returns their keys.
-        Another server or database takes a restart: the member is one of the cluster there.
+        """Use these logins of PostgreSQL and etcd from the next login on; return their keys.
+
+        Another server or database needs a restart: the member belongs to the cluster of the present
+        one.
         """
         self._access.login = found.etcd.access().login
         taken = {"etcd.user", "etcd.password"}
@@ -382,7 +388,7 @@ class MemberDaemon:
             claim = PrefixClaim(
                 etcd, prefix_owner(config, cluster_id), config.etcd.prefix, store.database.lineage
             )
-            with suppress(Unavailable):  # compared when it joins, too
+            with suppress(Unavailable):  # also compared when it joins
                 await claim.check_at_start(cluster_id)
             doors = await stack.enter_async_context(open_listeners(config))
             member_settings.tell_who_is_asked(config)
@@ -462,7 +468,7 @@ def _clock(store: Stores) -> DatabaseClock:
 
 
 async def _look(store: Stores, clock: DatabaseClock) -> str:
-    """The first look at the database: its schema, its time, whose it is."""
+    """Check the database first: its schema, its time, and its cluster."""
     await store.check()
     await clock.step()
     return await store.membership.cluster_id()

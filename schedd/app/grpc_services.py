@@ -1,4 +1,4 @@
-"""gRPC as a member serves it: calls, the workers' streams, nudges, health."""
+"""Services of a member's gRPC server: calls, workers' streams, wake-ups, health."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -20,7 +20,7 @@ ALWAYS: Final = (
     worker_service_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name,
     peer_service_pb2.DESCRIPTOR.services_by_name["PeerService"].full_name,
 )
-"""Services that serve as long as the process does."""
+"""Services that are healthy as long as the process runs."""
 
 
 async def serve(
@@ -31,7 +31,7 @@ async def serve(
     *,
     reflection: bool,
 ) -> Health:
-    """Put the services on it and start it; gives what says whether they serve, by `unready`."""
+    """Add the services to the server and start it; return its health service."""
     gate = Gate(parts.services.authentication)
     serve_calls(server, gate, parts.services)
     _attach(parts, terms).serve(server, gate)

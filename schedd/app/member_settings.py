@@ -1,4 +1,4 @@
-"""What the configuration says of this member."""
+"""Settings of this member, derived from its configuration."""
 
 import logging
 from importlib.metadata import version
@@ -17,7 +17,7 @@ VERSION: Final = version("schedd")
 
 
 def tell_who_is_asked(config: Config) -> None:
-    """Say in the log, once, whom this member serves without a question."""
+    """Log once which callers this member serves without authentication."""
     if config.tls.files() is not None:
         log.info("TLS is set: callers must show a certificate or send a token")
     elif config.listen.insecure:
@@ -28,7 +28,7 @@ def tell_who_is_asked(config: Config) -> None:
 
 
 def reach(config: Config) -> Reach:
-    """How HTTP is reached."""
+    """Return how HTTP is reached."""
     in_the_clear = config.tls.files() is None
     return Reach(
         config.listen.proxies(),
@@ -38,7 +38,7 @@ def reach(config: Config) -> Reach:
 
 
 def identity(config: Config, grpc_port: int, http_port: int) -> MemberIdentity:
-    """Who this member is, listening on these ports."""
+    """Return the identity of this member, which listens on these ports."""
     return MemberIdentity(
         name=config.name,
         grpc=config.listen.advertise_grpc or _reached(config.listen.grpc, grpc_port),

@@ -1,8 +1,8 @@
 """The owner's loops, created again for each tenure, and the events that wake them.
 
-    tenure begins → run index, transactor, near future, fire, dispatch, rescue, backfills,
+    tenure begins → run index, transactor, timer loader, fire, dispatch, rescue, backfills,
                     notifications, chains, retention: in its TaskGroup
-    tenure ends   → they are cancelled with it; definition cache, workers and collect live on
+    tenure ends   → they are cancelled with it; definition cache, workers and collect continue
 
 Wake-ups from calls and peers arrive here. Without a tenure they are ignored, and the workers are
 notified that no runs wait here, so that they grant their slots to other members.
@@ -96,7 +96,7 @@ class _Loops:
 
 @dataclass(frozen=True, slots=True)
 class _UntilTheEnd:
-    """A loop that does nothing but to say when its tenure has ended."""
+    """Loop that only reports the end of its tenure."""
 
     ended: Callable[[], None]
     name: str = "owner's end"
@@ -110,7 +110,7 @@ class _UntilTheEnd:
 
 
 class Owner:
-    """Makes the loops of a tenure, and hands nudges to those that run."""
+    """Creates the loops of a tenure, and passes wake-ups to the running ones."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class Owner:
         self._cluster_changed: Callable[[], None] = lambda: None
 
     def loops(self, live: LiveTenure, nudges: Nudges) -> Sequence[TenureLoop]:
-        """The loops of this tenure. Those of an earlier one have ended by now."""
+        """Return the loops of this tenure. Those of an earlier tenure have ended."""
         self._definition_cache.clear()
         run_index = RunIndex(
             live.ownership,
@@ -303,17 +303,17 @@ class Owner:
         )
 
     def behind(self) -> Behind:
-        """With what this member is, as far as memory knows; nothing without a tenure."""
+        """Return this member's backlog, as far as memory knows; empty without a tenure."""
         return Behind() if self._loops is None else self._loops.fire.behind()
 
     def on_cluster_changed(self, changed: Callable[[], None]) -> None:
         """Call `changed()` when another process reports a change of the cluster."""
         self._cluster_changed = changed
 
-    # -- nudges --
+    # -- wake-ups --
 
     def jobs_changed(self, jobs: Iterable[JobId]) -> None:
-        """Timers of these jobs were written."""
+        """Load the timers of these jobs: they were written."""
         changed = set(jobs)
         if self._loops is not None and changed:
             self._definition_cache.forget(changed)
@@ -322,7 +322,7 @@ class Owner:
             self._loops.standing.wake()
 
     def runs_ready(self, shards: Iterable[ShardId]) -> None:
-        """Runs of these shards were inserted or became ready."""
+        """Scan these shards: runs were inserted or became ready."""
         wanted = list(shards)
         if self._loops is not None and wanted:
             self._loops.rescue.look_at(wanted)
@@ -331,7 +331,9 @@ class Owner:
             self._loops.broadcasts.wake()
 
     def runs_made(self, runs: Iterable[LiveRun]) -> None:
-        """These were inserted just now, and wait. What isn't as it was then is refused by rows."""
+        """Queue runs that were inserted just now. If a row has changed since, its statement refuses
+        the run.
+        """
         run_index = self._collect.run_index
         if self._loops is not None and run_index is not None:
             waiting = [run for run in runs if run.state is State.PENDING and not run.token]
@@ -343,12 +345,12 @@ class Owner:
         self._watchers.changed(hints)
 
     def cluster_changed(self) -> None:
-        """Read again whether the cluster is paused: it, or its map, may have changed."""
+        """Read the cluster pause again: the pause, or its map, may have changed."""
         self._cluster_pause.look()
         self._cluster_changed()
 
     def workers_changed(self) -> None:
-        """A worker's key came or went in etcd."""
+        """Read the workers again: a worker's key was written or deleted in etcd."""
         if self._loops is not None:
             self._loops.rescue.wake()
 

@@ -1,8 +1,8 @@
-"""`schedd recover`: what an operator does with a restored database before any member starts on it.
+"""`schedd recover`: puts a restored database into recovery before any member starts on it.
 
-Members see by themselves that a database lost what it had, as long as etcd remembers its marks and
-its timeline isn't lower than before (`cluster/leader/recovery.py`). This is for the other cases:
-etcd's state is gone too, or the backup is from before a fail-over.
+Members detect lost data automatically while etcd has their marks and the timeline isn't lower than
+before (`cluster/leader/recovery.py`). This command is for the other cases: etcd's state is lost
+too, or the backup is from before a failover.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ NO_ETCD: Final = (
 
 
 def recover(config: Config) -> list[str]:
-    """Hold the database in recovery; what there is to say.
+    """Put the database into recovery; return the lines to print.
 
     Raises:
         Misconfigured: members run.
-        Unavailable: the database is away.
+        Unavailable: the database doesn't answer.
     """
     return asyncio.run(_recover(config))
 
@@ -47,7 +47,7 @@ async def _recover(config: Config) -> list[str]:
 
 
 async def _forget_map(config: Config) -> list[str]:
-    """Delete the map of the lost database, and its timeline, so that no member follows them."""
+    """Delete the shard map and timeline of the lost database, so that no member follows them."""
     access = config.etcd.access()
     try:
         async with etcd_client.connect(

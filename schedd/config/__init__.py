@@ -26,62 +26,65 @@ from schedkit.net.proxies import Proxies
 from schedkit.objects import open_objects
 from schedkit.text import naming
 
-# Settings that all members share: lateness, lookahead, notifications, retention. kept.
+# Settings that all members share: lateness, lookahead, notifications, retention.
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUpConfig:
-    """What is late, beside what is due now. The same in all members: each keeps its part of it."""
+    """Limits on late runs. The same in all members: each applies its part of them."""
 
     release_rate: int = 100
     """Late runs of jobs with `catch_up: all` that the whole cluster dispatches in a second."""
     reserved_percent: int = 20
-    """Of the workers' slots: what such runs leave to what is due now."""
+    """Percentage of workers' slots that late runs leave free for runs that are due now."""
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """What is wrong, by key."""
+        """Yield the problems, by key."""
         if not 1 <= self.release_rate <= 1_000_000:
             yield ConfigProblem("release_rate", "must be from 1 to 1000000")
         if not 0 <= self.reserved_percent <= 99:
             yield ConfigProblem("reserved_percent", "must be from 0 to 99")
 
     def limits(self) -> LateLimits:
-        """As decisions take them."""
+        """Return the limits as the scheduling code takes them."""
         return LateLimits(float(self.release_rate), self.reserved_percent / 100)
 
 
 @dataclass(frozen=True, slots=True)
 class LookaheadConfig:
-    """How long before it is due a schedule's run is prepared; 0s: not before."""
+    """How long before their due time scheduled runs are prepared; 0s: no preparation."""
 
     fire: timedelta = timedelta(seconds=2.5)
-    """It is made: its row is there, PENDING."""
+    """Lead time for creating the run: a row in state PENDING."""
     arm: timedelta = timedelta(seconds=1.5)
-    """It takes a worker's free slot, and starts by the worker's own timer. At most `fire`."""
+    """Lead time for pre-dispatch: the run takes a free slot, and the worker's timer starts it. At
+    most `fire`.
+    """
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """What is wrong."""
+        """Yield the problems."""
         try:
             self.kept()
         except ValueError as error:
             yield ConfigProblem("", str(error))
 
     def kept(self) -> pre_dispatch.Lookahead:
-        """As decisions take it."""
+        """Return the lookahead as the scheduling code takes it."""
         return pre_dispatch.Lookahead(self.fire, self.arm)
 
 
 @dataclass(frozen=True, slots=True)
 class NotificationConfig:
-    """Limits of jobs' notifications. The same in all members: any of them may send them."""
+    """Limits on jobs' notifications. The same in all members: any of them may send them."""
 
     signing_key: Path | None = None
-    """A file of keys (`whsec_…` a line) that webhooks are signed with; without it they aren't."""
+    """File of keys (`whsec_…`, one a line) that sign webhooks. Without it webhooks aren't signed.
+    """
     commands: tuple[str, ...] = ()
-    """Programs, by their absolute paths, that jobs may have members run."""
+    """Absolute paths of programs that jobs may let members run."""
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """What is wrong, by key."""
+        """Yield the problems, by key."""
         for program in self.commands:
             if not Path(program).is_absolute():
                 yield ConfigProblem("commands", f"{program!r} isn't an absolute path")
@@ -92,53 +95,53 @@ class RetentionConfig:
     """Retention of ended work. The same in all members; a job's own has priority over it."""
 
     runs: timedelta = timedelta(days=30)
-    """Runs, with all that belongs to them."""
+    """Ended runs, with everything that belongs to them."""
     logs: timedelta = timedelta(days=7)
-    """What runs wrote."""
+    """Output of runs."""
     dead_letters: timedelta | None = None
-    """Dead letters that wait; for ever if not given."""
+    """Waiting dead letters; kept without limit if not given."""
     lost: timedelta = LOST_FOR
     """Lost members and workers in lists."""
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """What is wrong, by key."""
+        """Yield the problems, by key."""
         for key in ("runs", "logs", "dead_letters", "lost"):
             length = getattr(self, key)
             if length is not None and not retention.LEAST <= length <= retention.MOST:
                 yield ConfigProblem(key, "must be from 1s to 36500d")
 
     def kept(self) -> retention.Retention:
-        """As decisions take it."""
+        """Return the retention as the scheduling code takes it."""
         return retention.Retention(self.runs, self.logs, self.dead_letters)
 
 
 # Where a member listens, and under which address others reach it.
 
 _ALL: Final = {"0.0.0.0", "::"}  # noqa: S104 - nothing is bound here
-"""Hosts that stand for all addresses."""
+"""Hosts that mean all addresses."""
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
 
 @dataclass(frozen=True, slots=True)
 class ListenConfig:
-    """Where it listens: host:port each."""
+    """Addresses at which a member listens: host:port each."""
 
     grpc: str = "127.0.0.1:7420"
     http: str = "127.0.0.1:7421"
     advertise_grpc: str = ""
-    """host:port under which other hosts reach it; as `grpc` if empty."""
+    """host:port under which other hosts reach this member; `grpc` if empty."""
     advertise_http: str = ""
     grpc_tokens: str = ""
-    """host:port for those who send a token and have no certificate, with TLS; empty: nowhere."""
+    """host:port with TLS for callers that send a token and have no certificate; empty: none."""
     insecure: bool = False
-    """Serve others than loopback in the clear."""
+    """Serve callers beyond loopback without TLS."""
     host_names: tuple[str, ...] = ()
-    """Names by which HTTP is asked in the clear, beside those of `advertise_http`."""
+    """Host names accepted by plaintext HTTP, besides those of `advertise_http`."""
     trusted_proxies: tuple[str, ...] = ()
-    """Addresses and networks of HTTP proxies whose `X-Forwarded-For` is believed."""
+    """Addresses and networks of HTTP proxies whose `X-Forwarded-For` is trusted."""
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """What is wrong, by key."""
+        """Yield the problems, by key."""
         for why in against_each(self.trusted_proxies, _untrusted):
             yield ConfigProblem("trusted_proxies", why)
         for why in against_each(self.host_names, _unnamed):
@@ -149,12 +152,12 @@ class ListenConfig:
         yield from self._shared()
 
     def bound(self) -> dict[str, str]:
-        """The addresses that are listened at, by key."""
+        """Return the addresses to listen at, by key."""
         tokens = {"grpc_tokens": self.grpc_tokens} if self.grpc_tokens else {}
         return {"grpc": self.grpc, "http": self.http, **tokens}
 
     def _shared(self) -> Iterator[ConfigProblem]:
-        """Two that would have one port of one host."""
+        """Yield a problem for each two addresses with the same host and port."""
         seen: list[tuple[str, str, int]] = []
         for key, address in self.bound().items():
             if [*_unread(key, address)]:
@@ -166,12 +169,12 @@ class ListenConfig:
             seen.append((key, host, port))
 
     def proxies(self) -> Proxies:
-        """Those that are trusted."""
+        """Return the trusted proxies."""
         return Proxies.of(self.trusted_proxies)
 
 
 def everywhere(address: str) -> str:
-    """The host that is no place, but all addresses of one; empty: it isn't such."""
+    """Return the host of an address if it means all addresses; otherwise an empty string."""
     try:
         host, _ = split_address(address)
         return host if ip_address(host).is_unspecified else ""
@@ -216,11 +219,11 @@ LONGEST_TTL: Final = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything that can be set."""
+    """The whole configuration of a member."""
 
     name: str = field(default_factory=socket.gethostname)
     weight: int = 100
-    """Share of the shards; 0: serves calls and pages, owns none."""
+    """Share of the shards; 0: serves calls and pages, but owns no shards."""
     member_ttl: timedelta = timedelta(seconds=5)
     worker_ttl: timedelta = timedelta(seconds=15)
     reflection: bool = False
@@ -240,7 +243,7 @@ class Config:
     tls: TlsConfig = field(default_factory=TlsConfig)
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """What is wrong, by key, but for what the sections say of themselves."""
+        """Yield the problems, by key, except those that the sections yield themselves."""
         for key in ("member_ttl", "worker_ttl"):
             ttl = getattr(self, key)
             if not SMALLEST_TTL <= ttl <= LONGEST_TTL:
@@ -275,8 +278,10 @@ class Config:
         return any((self.tls.ca, self.tls.cert, self.tls.key))
 
     def credentials(self) -> Iterator[ConfigProblem]:
-        """Why this member can't be known, by etcd or by who calls it, by the files of TLS; or how
-        it is reached. Nothing of it is for a migration.
+        """Yield the reasons why callers or etcd can't authenticate this member, or why it can't be
+        reached.
+
+        Files of TLS are checked too. A migration needs none of this.
         """
         if not self.listen.advertise_grpc and (place := everywhere(self.listen.grpc)):
             yield ConfigProblem("listen.grpc", f"set advertise_grpc: {place} can't be reached")
@@ -300,5 +305,5 @@ class Config:
 
     @property
     def call_deadline(self) -> float:
-        """Of one call to etcd, in seconds: a sixth of the TTL."""
+        """Timeout of one call to etcd, in seconds: a sixth of the TTL."""
         return self.member_ttl.total_seconds() / 6

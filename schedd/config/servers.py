@@ -1,6 +1,4 @@
-"""What a member talks to: etcd, PostgreSQL, a mail server, the store of results; and by which files
-it is known to members, workers and clients.
-"""
+"""Servers that a member uses (etcd, PostgreSQL, mail, result store) and its TLS files."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +18,7 @@ _ADDRESS: Final = re.compile(r"[^\s@<>,;:]+@[^\s@<>,;:]+")
 
 @dataclass(frozen=True, slots=True)
 class Etcd:
-    """How etcd is reached."""
+    """Connection to etcd."""
 
     endpoints: tuple[str, ...] = ("127.0.0.1:2379",)
     prefix: str = "schedd/"
@@ -31,7 +29,7 @@ class Etcd:
     key: Path | None = None
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """What is wrong, by key."""
+        """Yield the problems, by key."""
         if not self.endpoints:
             yield ConfigProblem("endpoints", "no server is given; write host:port")
         if bool(self.user) is not bool(self.password):
@@ -52,7 +50,7 @@ class Etcd:
             yield from untimely("etcd.cert", self.cert, now, "have a fresh one issued")
 
     def access(self) -> EtcdAccess:
-        """As the adapter takes it."""
+        """Return the settings as the adapter takes them."""
         files = (self.ca, self.cert, self.key)
         tls = EtcdTls(*files) if any(files) else None
         return EtcdAccess(self.endpoints, tls, self.user or None, self.password or None)
@@ -60,14 +58,16 @@ class Etcd:
 
 @dataclass(frozen=True, slots=True)
 class Postgres:
-    """How PostgreSQL is reached."""
+    """Connection to PostgreSQL."""
 
     dsn: str = secret("")
     lanes: int = 1
-    """Threads with a connection each for the owner's transactions. Each splits each batch."""
+    """Threads for the owner's transactions, with one connection each. Each batch is split among
+    them.
+    """
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """What is wrong, by key."""
+        """Yield the problems, by key."""
         if self.dsn:
             yield from (ConfigProblem("dsn", why) for why in _against(self.dsn))
         if not 1 <= self.lanes <= 64:
@@ -76,28 +76,28 @@ class Postgres:
 
 def _against(dsn: str) -> Iterator[str]:
     """Yield why this DSN isn't valid, without a connection."""
-    from schedd.store.connection.dsn import faults  # heavy: not for who reads settings alone
+    from schedd.store.connection.dsn import faults  # slow, and not always needed
 
     return faults(dsn)
 
 
 @dataclass(frozen=True, slots=True)
 class Smtp:
-    """The mail server that notifications are given to."""
+    """Mail server for notifications."""
 
     host: str = ""
-    """Empty: no job can have mail sent."""
+    """Host name; empty: jobs can't send mail."""
     port: int = 587
     security: Literal["starttls", "tls", "none"] = "starttls"
     user: str = ""
     password: str = secret("")
     mail_from: str = ""
-    """Whom mail is from."""
+    """Sender address."""
     ca: Path | None = None
-    """PEM file of who may vouch for the server; the system's roots if not given."""
+    """PEM file of CAs for the server's certificate; the system's CAs if not given."""
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """What is wrong, by key."""
+        """Yield the problems, by key."""
         if not 0 < self.port < 65_536:
             yield ConfigProblem("port", "must be from 1 to 65535")
         if self.host and not _ADDRESS.fullmatch(self.mail_from):
@@ -108,17 +108,17 @@ class Smtp:
 
 @dataclass(frozen=True, slots=True)
 class ResultStoreConfig:
-    """Where workers store whole logs and large results: the same as in their files."""
+    """Result store for whole logs and large results: the same as in the workers' files."""
 
     url: str = DEFAULT_URL
     """`file:///folder`, `s3://bucket/prefix` and others."""
     options: dict[str, str] = field(default_factory=dict, repr=False, metadata={"secret": True})
-    """Of the store's driver, such as `endpoint` and `region`."""
+    """Options of the store's driver, such as `endpoint` and `region`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """PEM files for everything between members, workers and clients. Without them callers aren't
+    """PEM files for connections between members, workers and clients. Without them callers aren't
     authenticated.
     """
 
@@ -127,7 +127,7 @@ class TlsConfig:
     key: Path | None = None
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """What is wrong with which are given."""
+        """Yield the problems of missing files."""
         given = [self.ca, self.cert, self.key]
         if any(given) and not all(given):
             yield ConfigProblem("", "give ca, cert and key together, or none of them")

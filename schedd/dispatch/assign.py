@@ -2,16 +2,16 @@
 
     chosen ──drafts──→ one transaction a lane ──┬─ assigned ──push──→ worker
                                                 ├─ refused ───→ again, if its definition was old
-                                                ├─ held, full ─→ until another of its job has ended
+                                                ├─ blocked ───→ until a run of its job or pool ends
                                                 ╰─ failed ────→ back into the run index
 
 The choice is provisional: the assign statement checks overlap, pause, generation and state on rows,
-under the shard's lock (P3.5). A run is pushed only after its COMMIT succeeded. A run whose
-COMMIT is in doubt is found by the scan, which returns it automatically if it never started.
+under the shard's lock (P3.5). A run is pushed only after its COMMIT succeeded. If a COMMIT is in
+doubt, the scan finds the run and makes it ready again if it never started.
 
-A refused draft is checked again. Made from an old definition, it is made again at once. If other
-runs of its job block it, it is held until one of them has ended, and runs that it replaces are
-ended (`overlap`). Otherwise the scan brings it back.
+A refused draft is checked again. If its definition was old, a new draft is made at once. If other
+runs of its job block it, it is blocked until one of them ends, and runs that it replaces are ended
+(`overlap`). Otherwise the scan reads it again.
 """
 
 from collections.abc import Sequence
@@ -92,7 +92,7 @@ class Assign:
         choice.settle()
         now = self._clock.now()
         for run in held:
-            if run.ready_at > now:  # whatever is in its way may be gone by then
+            if run.ready_at > now:  # the blocking run may have ended by then
                 self._run_index.wait(run)
             else:
                 self._run_index.hold(run)
@@ -105,7 +105,8 @@ class Assign:
         self._late.released(sum(run.paced_by(entry.definition) for run, entry, _ in went))
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         for answer in failed:
-            # It didn't happen, or is in doubt: either way the statement judges them again.
+            # The transaction failed or is in doubt: either way the statement checks these runs
+            # again.
             self._run_index.put_runs([runs[draft.key.run_id] for draft in answer.items], now)
             self._pools.forget({draft.pool for draft in answer.items})
         if unpushed:
@@ -120,9 +121,7 @@ class Assign:
         return (bool(held) and await self._crowds.part(held, entries)) or again
 
     def _begin(self, answers: Sequence[Assignments | Failed[Draft]]) -> int:
-        """Put broadcasts that have begun, and their children, where they belong; how many are
-        ready.
-        """
+        """Record broadcasts that have begun, and their children; return how many are ready."""
         begun = [run for one in answers if not isinstance(one, Failed) for run in one.begun]
         if begun:
             self._nudges.runs_changed([run.hint for run in begun])
@@ -131,7 +130,7 @@ class Assign:
     def _wait_for_pools(
         self, full: Sequence[LiveRun], known: dict[RunId, CachedDefinition]
     ) -> None:
-        """There was less room than was thought."""
+        """Let these runs wait for their pools, which had less room than expected."""
         definitions = {run.key.run_id: known[run.key.run_id].definition for run in full}
         self._pools.forget({one.pool for one in definitions.values()})
         for run in full:
@@ -140,8 +139,10 @@ class Assign:
             self._run_index.ready.add([run], need, paced=paced)
 
     async def _send_elsewhere(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> None:
-        """Send assignments through other members: their streams here broke meanwhile. If a worker
-        is attached nowhere, it never received the token, so the run can't start and is given back.
+        """Send assignments through other members: their streams here broke meanwhile.
+
+        If a worker is attached nowhere, it never received the token. Its run can't start and is
+        made ready again.
         """
         absent = [each.run for each in await self._workers.elsewhere.assign(handed)]
         unstarted = [Unstarted(run.key, run.shard, run.token) for run in absent]

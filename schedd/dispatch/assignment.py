@@ -17,13 +17,13 @@ Chosen: TypeAlias = tuple[LiveRun, CachedDefinition, "SlotOffer | Each"]
 
 @dataclass(frozen=True, slots=True)
 class Each:
-    """The workers, by name, that a broadcast is for."""
+    """Names of the workers that a broadcast is for."""
 
     workers: tuple[str, ...]
 
 
 def draft_of(run: LiveRun, known: CachedDefinition, to: SlotOffer | Each) -> Draft:
-    """The assignment of a run."""
+    """Return the draft of a run's assignment."""
     definition = own(run, known.definition)
     one = None if isinstance(to, Each) else to.incarnation
     return Draft(

@@ -42,13 +42,13 @@ from schedkit.tasks import Loop
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 500
-"""Broadcasts that are looked at together."""
+"""Broadcasts that one round reads."""
 LOOKS: Final = 4
 """Reads of the queue in a round, while no worker matches any of them."""
 FORGET_EVERY: Final = 10.0
-"""Longest time in seconds for which broadcasts without a worker let others go first."""
+"""Seconds after which broadcasts without a worker no longer let others go first."""
 CHILDREN_AT_ONCE: Final = 1_000
-"""Past so many children a transaction begins no other broadcast."""
+"""Children in one transaction, above which it begins no other broadcast."""
 TRY_EVERY: Final = 1.0
 """Seconds until broadcasts without a worker are tried again."""
 LOOK_EVERY: Final = 1.0
@@ -83,13 +83,13 @@ class Broadcasts:
         self._ready: Callable[[], None] = lambda: None
         self._try_at = 0.0
         self._unmatched: set[Need] = set()
-        """Needs that no worker matched: the others are tried first, so that each has its turn."""
+        """Needs that no worker matched. Other needs are tried first, so that each gets its turn."""
         self._forget_at = 0.0
         self._look_at = 0.0
         self._ended = self._seen = 0
+        """Number of attempts that had ended here at the last round."""
         self._next = 0
-        """Where the next round begins: each reads some of them, in turn."""
-        """How many attempts had ended here at the last round."""
+        """Where the next round begins: each reads some broadcasts, in turn."""
         self.loop = Loop("broadcasts", self.step, interval=LOOK_EVERY)
 
     def on_ready(self, callback: Callable[[], None]) -> None:
@@ -131,11 +131,11 @@ class Broadcasts:
                 all_seen = len(runs) < AT_ONCE
                 if chosen or all_seen:
                     break
-        except Unavailable as away:  # the others don't wait for that
+        except Unavailable as away:  # other broadcasts don't wait for this one
             log.warning("target workers of broadcasts can't be read: %s", away)
             self._try_at = boottime() + TRY_EVERY
             return []
-        finally:  # they wait, until it is known for whom they are
+        finally:  # until their target workers are known, they wait
             for run in taken:
                 self._put_back(run)
         for run, _, _ in chosen:
@@ -158,7 +158,7 @@ class Broadcasts:
         for run in runs:
             entry = known.get(run.job_id)
             if entry is None or overdue(run, entry.definition, now) is not None:
-                continue  # the scan, or the deadlines' loop, has it
+                continue  # the scan or the deadlines' loop handles it
             need = need_of(entry.definition, run)
             names = targets(need, there) if need.each else ()
             if not names:
@@ -202,7 +202,7 @@ class Broadcasts:
         if first == 0:
             self._seen = run_index.ended
         self._next = first + AT_ONCE
-        if self._next >= len(keys):  # all of them were looked at
+        if self._next >= len(keys):  # a full pass is complete
             self._ended, self._look_at = self._seen, now + LOOK_EVERY
         over = await self._store.over(keys[first : self._next])
         begun = [run for key in over if (run := run_index.broadcasts.get(key.run_id)) is not None]
@@ -254,7 +254,7 @@ class Broadcasts:
             reason = Reason.CHILDREN_FAILED if state is State.FAILED else None
             self._emit(EndedUnreported(state, reason, count))
         if dead := [run for run in ended if run.state is State.FAILED]:
-            # each is one (`store/dispatch/broadcasts`)
+            # one dead letter each (`store/dispatch/broadcasts`)
             letters = tuple(dead_run(run, Reason.CHILDREN_FAILED) for run in dead)
             self._emit(DeadLettered(letters))
 

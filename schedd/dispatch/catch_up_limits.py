@@ -1,14 +1,14 @@
-"""Late runs at one owner: how many may go in a round, by what runs and by the pace.
+"""Limits on late runs at one owner: how many may be dispatched in a round.
 
     slots of the attached workers ──┐
     paced runs under way ───────────┴─→ slots left ──┐
     the owned part of the shards ──→ pace ──→ releases ┴─→ room of a round
 
-A shard that was just gained counts once its runs were read: who had it before has let paced ones go
-that are still under way.
+A gained shard counts only after its runs were read: its earlier owner may have dispatched paced
+runs that are still in progress.
 
-Nothing here is kept in rows: a run waits as its row, and an owner that takes its shard over lets it
-go by a pace of its own (`core/timers/catch_up_limits.py`).
+Nothing here is stored in rows. A new owner of the shard releases its waiting runs at a pace of its
+own (`core/timers/catch_up_limits.py`).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from schedd.runtime.definition_cache import DefinitionCache
 from schedkit.clock import boottime
 
 AT_LEAST: Final = 0.1
-"""Seconds between two rounds for releases alone, so that some go together."""
+"""Seconds between two rounds that only release late runs, so that several go together."""
 LOOKED_UP: Final = 500
-"""Late runs whose definitions one round reads, where they aren't at hand: what is due now waits for
-it. Until they are read those that are under way count as paced ones of one slot.
+"""Late runs whose definitions one round reads if they aren't cached. Urgent work waits for that
+read. Until then, such runs in progress count as paced runs of one slot.
 """
 
 
 class LateRuns:
-    """Late runs of a tenure."""
+    """Room for late runs in one tenure."""
 
     def __init__(
         self,
@@ -54,8 +54,9 @@ class LateRuns:
         self._pace = Pace(boot())
 
     def room(self) -> Room:
-        """Return how many late runs may be dispatched now. While no late run waits nothing is
-        counted: whether runs are paced may be unknown yet.
+        """Return how many late runs may be dispatched now.
+
+        While no late run waits, nothing is counted: it may be unknown yet which runs are paced.
         """
         part = len(self._run_index.read) / SHARDS
         releases = self._pace.releases(self._limits.release_rate * part, self._boot())
@@ -67,11 +68,12 @@ class LateRuns:
         return Room(slots - taken, releases, LOOKED_UP, idle=not under_way)
 
     async def look(self) -> None:
-        """Read the definitions needed to count paced runs in progress: those of runs that another
-        owner dispatched aren't cached yet.
+        """Read the definitions needed to count paced runs in progress.
+
+        Definitions of runs that another owner dispatched aren't cached yet.
 
         Raises:
-            Unavailable: it can't be read now.
+            Unavailable: the definitions can't be read now.
         """
         if self._run_index.ready.late:
             late = dict.fromkeys(run.job_id for run in self._run_index.running.late)
@@ -79,7 +81,7 @@ class LateRuns:
             await self._definition_cache.newest([*islice(unknown, LOOKED_UP)])
 
     def _under_way(self) -> list[LiveRun]:
-        """Return runs that are paced, or may be; the others aren't checked again."""
+        """Return runs that are paced or may be. Runs known not to be aren't checked again."""
         late, definition_cache = self._run_index.running.late, self._definition_cache
         paced = [
             run
@@ -96,6 +98,6 @@ class LateRuns:
         self._pace.released(count)
 
     def wait(self) -> float:
-        """Seconds until the next may be released; infinite unless one waits for that."""
+        """Return the seconds until the next release; infinite unless a run waits for it."""
         wait = self._pace.wait()
         return max(wait, AT_LEAST) if wait and self._run_index.ready.paced else math.inf

@@ -53,17 +53,19 @@ from schedkit.tasks import Loop
 
 BATCH: Final = 500
 EARLY_BATCH: Final = 250
-"""Runs that are armed in one go at most: what becomes ready meanwhile waits for that."""
+"""Runs that one batch pre-dispatches at most: runs that become ready meanwhile wait for it."""
 AT_ONCE: Final = timedelta(0)
 MANY: Final = 500
-"""Runs that are ready, from which on what is urgent doesn't share its statement with the rest."""
+"""Number of ready runs from which on urgent runs get a statement of their own."""
 SORTED_AT_MOST: Final = 2_000
-"""Runs that are put into the line of their need in one round; the rest has its turn in the next."""
+"""Runs that one round sorts into the buckets of their needs; later rounds sort the rest."""
 TRY_HELD_EVERY: Final = 1.0
 TRY_HELD: Final = 16
-"""Jobs whose held runs are tried periodically, in turn, in case hints were lost."""
+"""Jobs whose blocked runs are tried periodically, in turn, in case hints were lost."""
 UNSORT_EVERY: Final = 10.0
-"""Seconds after which runs that no worker here can do are looked up again: an edit may help."""
+"""Seconds after which the needs of runs that no worker here can run are read again: an edit may
+have changed them.
+"""
 
 
 class Dispatch:
@@ -100,12 +102,12 @@ class Dispatch:
         self._unsort_at = 0.0
         self._held_turn = 0
         self._left_room = False
-        """The last batch was of what is urgent alone, and had room for the rest."""
+        """Whether the last batch was of urgent runs only, and had room for others."""
         self._size, self._early_size = BatchSize(BATCH), BatchSize(EARLY_BATCH)
         self.loop = Loop("dispatch", self.step, interval=1.0)
 
     def wake(self) -> None:
-        """Runs became ready."""
+        """Wake the loop: runs became ready."""
         self.loop.wake()
 
     def slots_freed(self) -> None:
@@ -114,7 +116,7 @@ class Dispatch:
             self.loop.wake()
 
     def changed(self, jobs: Collection[JobId]) -> None:
-        """Their definitions were written: what of them waits for a pool may be in another."""
+        """Forget the pools of these jobs' waiting runs: their definitions were written."""
         self._changed.update(jobs)
         self.loop.wake()
 
@@ -137,7 +139,7 @@ class Dispatch:
                 try:
                     with self._run_index.starting():
                         more = await self._assign.dispatch_runs(chosen, choice) or more
-                finally:  # what takes too long for the database is tried again by fewer
+                finally:  # a batch that timed out is tried again with fewer runs
                     self._size.took(len(chosen), boottime() - began)
         more = more or await self._arm()
         self._tell_demand()
@@ -150,7 +152,7 @@ class Dispatch:
         return min(1.0, ripens, self._late.wait(), self._pools.wait())
 
     def _look_again(self, now: float) -> None:
-        """Try held and unplaceable runs again, in case hints were lost."""
+        """Try blocked and unplaceable runs again, in case hints were lost."""
         if now >= self._try_held_at:
             self._try_held_at = now + TRY_HELD_EVERY
             held = self._run_index.held
@@ -203,14 +205,14 @@ class Dispatch:
             for run in batch:
                 entry = known.get(run.job_id)
                 if entry is None or run.key.run_id in taken:
-                    continue  # its definition can't be read; the scan brings it back
+                    continue  # its definition can't be read; the scan reads the run again
                 if entry.ends(run, now) is not None:
                     self._passed(run)
                     continue
                 need, paced = need_of(entry.definition, run), run.paced_by(entry.definition)
                 if not self._run_index.ready.learn(run, need, entry.definition.generation):
                     self._definition_cache.forget([run.job_id])
-                    self._run_index.ready.add([run])  # it is looked up again, and then goes
+                    self._run_index.ready.add([run])  # its need is looked up again first
                     continue
                 fits = not run.late or late.fits(need.slots, paced=paced)
                 fits = fits and rooms.fits(need.pool)
@@ -275,8 +277,8 @@ class Dispatch:
         *,
         apart: bool,
     ) -> list[LiveRun]:
-        """So many at most, to go with this one. `apart`: nothing of a lower class goes with the
-        first of them.
+        """Return at most `count` runs to dispatch with `first`. `apart`: no run of a class below
+        the first one's.
         """
 
         def goes(need: Need | None, rank: float) -> bool:
@@ -288,7 +290,7 @@ class Dispatch:
         left, pools = (
             replace(late),
             self._pools.rooms.copy(),
-        )  # of what they need not all is known here
+        )  # some needs aren't known yet
         if apart and first is None:
             batch = ready.take(min(1, count), goes, left, least, knows, pools)
             least = class_of(batch[0]) if batch else 0
@@ -297,7 +299,7 @@ class Dispatch:
         return batch
 
     def placeable(self) -> int:
-        """Return how many ready runs some worker here could do, with or without free slots. Paced
+        """Return how many ready runs some worker here could run, with or without free slots. Paced
         runs wait for their release.
         """
         here = self._workers.incarnations()

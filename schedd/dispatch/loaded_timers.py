@@ -1,13 +1,13 @@
-"""The owned timers that come up soon: the near future of one tenure.
+"""Timers of owned shards that are due within the horizon, for one tenure.
 
-They come up so long before they are due as runs are made early. One that is late when it is put
-here comes up behind what is due now: as if it had been due when it was put, and were of the class
-below. So what fell due in an outage is caught up with beside what falls due meanwhile, and not
-before it.
+A timer comes up by the lookahead before its due time. A late timer comes up behind timers that are
+due now: as if due when it was added, and one class lower. So work that an outage delayed is caught
+up beside current work, not before it.
 
-One that hasn't begun to catch up is half a class behind those that have: their next instants fall
-due meanwhile, and can't be on time until those before them are made. What is missed once holds
-nothing up; it waits half a minute more at most, however far behind the others are.
+A late timer whose catch-up hasn't begun ranks half a class below those whose catch-up has. Their
+next scheduled times fall due meanwhile, and can't be on time until the earlier ones have fired. A
+timer with only one missed time delays nothing else. It waits at most half a minute longer, however
+late the others are.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -24,7 +24,7 @@ from schedd.core.timers.pre_dispatch import Lookahead
 
 BEGUN: Final = 1.0
 UNBEGUN: Final = 1.5
-"""By so many classes what is late stands behind: if it has begun to catch up, and if it hasn't."""
+"""Classes by which late timers rank lower: `BEGUN` if their catch-up has begun, else `UNBEGUN`."""
 
 
 class Timers(Agenda[JobId, Timer]):
@@ -33,13 +33,13 @@ class Timers(Agenda[JobId, Timer]):
     def __init__(
         self, ownership: Ownership, ahead: Lookahead, priority_of: Callable[[JobId], Priority]
     ) -> None:
-        """`priority_of`: of a job, as far as it is known."""
+        """`priority_of` returns the priority of a job, if known."""
         super().__init__()
         self._ownership = ownership
         self._ahead = ahead
         self._priority_of = priority_of
         self.has_begun: Callable[[JobId], bool] = lambda _: False
-        """Whether this job has begun to catch up, and there is more to make of it than one run."""
+        """Whether the job's catch-up has begun and will create more than one run."""
 
     def come_up(
         self,
@@ -47,9 +47,10 @@ class Timers(Agenda[JobId, Timer]):
         until: datetime | None = None,
         now: datetime | None = None,
     ) -> None:
-        """Have these come up, so long before they are due as runs are made ahead; paused ones,
-        those without a next instant and those due later than `until` go: the load brings the latter
-        in time. Which are late is seen by `now`.
+        """Add timers, to come up by the lookahead before their due time.
+
+        Paused timers, those without a next scheduled time and those due later than `until` are
+        removed: a later load reads them in time. A timer is late by `now`.
         """
         for timer in timers:
             due = timer.due_at
@@ -58,15 +59,15 @@ class Timers(Agenda[JobId, Timer]):
                 self.discard(timer.job_id)
             elif now is None or due >= now - GRACE:
                 self.put_off(timer, due - self._ahead.fire)
-            elif not self.stands(timer):  # one that is there keeps its place
+            elif not self.stands(timer):  # a timer that is already here keeps its place
                 self.put(timer.job_id, now, timer, self._late_rank(timer.job_id))
 
     def put_off(self, timer: Timer, at: datetime) -> None:
-        """It comes up then: nothing of it may be made sooner."""
+        """Let the timer come up at `at`: it must not fire sooner."""
         self.put(timer.job_id, at, timer, self._priority_of(timer.job_id))
 
     def stands(self, timer: Timer) -> bool:
-        """Whether it is here already, as it is."""
+        """Return whether this timer is already here, unchanged."""
         found = self.get(timer.job_id)
         return found is not None and found[1] == timer
 
@@ -82,5 +83,5 @@ class Timers(Agenda[JobId, Timer]):
         return self._priority_of(job) - (BEGUN if self.has_begun(job) else UNBEGUN)
 
     def drop_shards(self, shards: Collection[ShardId]) -> None:
-        """Take out those of these shards."""
+        """Remove the timers of these shards."""
         self.clear_where({timer.job_id for timer in self.values() if timer.shard in shards})

@@ -1,6 +1,6 @@
 """Apply the overlap policy to jobs that have several runs.
 
-    held by assign ─┐
+    blocked at assign ─┐
     found by scan ──┴→ does its job, or a trigger, queue runs? ──one transaction a lane──→ parted
                             ended → out of the run index     cancelled → cancel sent to its worker
 
@@ -34,16 +34,16 @@ from schedd.runtime.definition_texts import CachedDefinition
 from schedd.store.owner import OwnerStore
 
 MOST_LOOKED_AT: Final = 500
-"""Jobs that one scan checks; the others have their turn in the next scans."""
+"""Jobs that one scan checks; later scans check the others."""
 MOST_OF_LINE: Final = 100
-"""The oldest waiting runs of a job of which it is asked whether they end by their definition."""
+"""Oldest waiting runs of a job that are checked for an end by their definition."""
 
 Piled = Mapping[JobId, Sequence[LiveRun]]
 NONE_PILED: Final[Piled] = {}
 
 
 class OverlapEnforcer:
-    """Keeps the runs of a job out of each other's way."""
+    """Enforces overlap policies."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class OverlapEnforcer:
         self._last = 0
 
     async def look(self, runs: Sequence[LiveRun], piled: Piled = NONE_PILED) -> bool:
-        """Judge jobs that a scan found `crowded`, or `piled_up`; whether runs became ready."""
+        """Check jobs that a scan found `crowded` or `piled_up`; return whether any run is ready."""
         turn = self._turn({run.job_id for run in runs})
         mine = [run for run in runs if run.job_id in turn]
         known = await self._definition_cache.of_runs(mine)
@@ -79,9 +79,9 @@ class OverlapEnforcer:
         known: Mapping[JobId, CachedDefinition],
         piled: Piled = NONE_PILED,
     ) -> bool:
-        """Judge the jobs of these runs, as far as they are lined up; whether runs became ready.
+        """Check the jobs of these runs if they have several; return whether runs became ready.
 
-        Raises the first lane's error, once the others are done.
+        Raises the first lane's error after the other lanes are done.
         """
         now = self._clock.now()
         crowds: dict[JobId, Crowd] = {}
@@ -139,8 +139,8 @@ class OverlapEnforcer:
 
 
 def piled_up(runs: Sequence[LiveRun], now: datetime) -> Piled:
-    """Return jobs of which several runs wait that no worker ever had, one of them for long; of each
-    job the oldest of those runs.
+    """Return jobs with several waiting runs that no worker ever had, one of which has waited for
+    long. Each job has the oldest of those runs.
     """
     long_ago = now - timedelta(seconds=WAITS_LONG)
     waiting: dict[JobId, list[LiveRun]] = {}
@@ -171,8 +171,10 @@ def _ending(
 
 
 def crowded(runs: Sequence[LiveRun]) -> list[LiveRun]:
-    """Return, for jobs with several runs of which one never had a token, one run of each kind: by
-    the overlap of its trigger, with the newest definition. Children of broadcasts block no run.
+    """Return, for jobs with several runs of which one never had a token, one run of each kind.
+
+    Kinds differ by the overlap policy of the trigger. The run returned has the newest definition.
+    Children of broadcasts block no run.
     """
     seen: set[JobId] = set()
     several: set[JobId] = set()

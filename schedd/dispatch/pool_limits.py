@@ -1,9 +1,9 @@
 """Pools at one owner: how many runs of each may be dispatched in a round. A hint: the assign
 statement checks limits on rows. If it found less room, the pool is read again.
 
-    lines that wait for a pool ──look──→ standings ──→ rooms, less by what goes
+    buckets that wait for a pool ──read──→ usage ──→ rooms, less the runs that go
                                    └─ again: a second later, when one of its runs may have ended,
-                                      when a start counts no more, or what was to go didn't
+                                      when a start is too old to count, or a run wasn't dispatched
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from schedkit.clock import boottime
 from schedkit.records import dataclass
 
 LOOK_EVERY: Final = 1.0
-"""Seconds after which a standing is read again: its limit may have been changed."""
+"""Seconds after which usage is read again: the limit may have changed."""
 REST: Final = 3
-"""Times as long as a read took, until the next that is due for an end: so much time is left."""
+"""Minimum pause before a read that is due to ended runs, as a multiple of the last read's time."""
 LONGEST_REST: Final = 0.1
-"""Seconds."""
+"""Upper limit of that pause, in seconds."""
 
 
 NOWHERE: Final = PoolUsage(limit=0, rate=None, paused=False, running=0, recent=0)
-"""Stands for a missing pool; calls never leave a job in one."""
+"""Usage of a missing pool; calls never leave a job in one."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class _Seen:
     standing: PoolUsage
     at: float
     ended: int
-    """How many attempts had ended here by then."""
+    """Number of attempts that had ended here when usage was read."""
 
     @property
     def free_at(self) -> float:
@@ -52,20 +52,20 @@ class PoolLimits:
         *,
         boot: Callable[[], float] = boottime,
     ) -> None:
-        """`ended`: how many attempts have ended here so far."""
+        """`ended` returns how many attempts have ended here so far."""
         self._store = store
         self._ended = ended
         self._boot = boot
         self._seen: dict[PoolKey, _Seen] = {}
         self._rests_until = 0.0
         self.rooms = Rooms()
-        """How much room is left; dispatch takes it from here."""
+        """Remaining room by pool; dispatch subtracts from it."""
 
     async def look(self, pools: Collection[PoolKey]) -> Rooms:
-        """How much room these have, and no others.
+        """Return the room of these pools, and of no others.
 
         Raises:
-            Unavailable: it can't be read now.
+            Unavailable: usage can't be read now.
         """
         now, ended = self._boot(), self._ended()
         self.forget([pool for pool in self._seen if pool not in pools])
@@ -86,8 +86,10 @@ class PoolLimits:
             self.rooms.left.pop(pool, None)
 
     def wait(self) -> float:
-        """Seconds until one that is full may have room because time has passed, or until one is
-        looked at of whose runs some have ended; infinite: none.
+        """Return the seconds until a full pool may have room.
+
+        Room appears when a start leaves the rate window, or after a read for ended runs. Infinite
+        if neither will happen.
         """
         ended = self._ended()
         full = [

@@ -25,7 +25,7 @@ ASKED_AT_ONCE: Final = 16
 
 
 class Question:
-    """Assignments that are revoked together. `left`: timeout of each, in seconds from now."""
+    """Assignments that are revoked together. `left`: seconds from now until each times out."""
 
     def __init__(self, left: Mapping[At, float]) -> None:
         now = asyncio.get_running_loop().time()
@@ -39,20 +39,20 @@ class Question:
         return self._ends.keys()
 
     def answered(self, at: At) -> None:
-        """This one was given up, or has started."""
+        """Note that the assignment was given up or has started."""
         if at == next(reversed(self._ends), None):
             self._last_answered.set()
         self._ends.pop(at, None)
 
     async def resolved(self) -> None:
-        """Return when each was answered or has timed out."""
+        """Wait until each assignment was answered or has timed out."""
         try:
             while self._ends:
                 self._last_answered.clear()
                 async with asyncio.timeout_at(next(reversed(self._ends.values()))):
                     await self._last_answered.wait()
         except TimeoutError:
-            return  # the latest has timed out, so have the others
+            return  # all earlier ones have timed out too
 
 
 class Revocations:
@@ -68,7 +68,7 @@ class Revocations:
 
     @contextmanager
     def asking(self, left: Mapping[At, float]) -> Iterator[Question]:
-        """Around the sending of revokes: answers count from the beginning on."""
+        """Surround the sending of revokes: answers count from the beginning."""
         question = Question(left)
         for at in left:
             self._asked.setdefault(at, []).append(question)

@@ -2,7 +2,7 @@
 
     timers ──due──→ (fire) ──→ ready ──(dispatch)──→ running ──(collect, rescue)──→ ended
                       retries ──end of backoff──↗ │     └──retry──→ retries
-                                     overlap limit ├──→ held ──one of its job ended──→ ready
+                                     overlap limit ├──→ blocked ──run of its job ended──→ ready
                                   it is a broadcast └──→ broadcasts ──its children ended──→ ended
 
 The rows in PostgreSQL are authoritative; the index holds what was last read or written. A lost
@@ -33,11 +33,11 @@ from schedd.core.timers.pre_dispatch import NEVER, EarlyRuns, Lookahead, may_go_
 from schedd.dispatch.loaded_timers import Timers
 
 HERD: Final = 5_000
-"""Runs that wait: to hand more of them out takes longer than they are armed ahead, so those beyond
-are armed as soon as they are made. Where so many wait, those in long back-offs wait in their rows.
+"""Number of waiting runs from which on dispatch takes longer than the lookahead. Runs beyond it are
+pre-dispatched as soon as they are created, and runs in long backoffs wait in their rows only.
 """
 NOWHERE: Final = Token(-1)
-"""Below every token."""
+"""Token below every real one."""
 
 
 def _medium(_: JobId) -> Priority:
@@ -69,38 +69,38 @@ class RunIndex:
         self._need_of = need_of
         self.timers = Timers(ownership, ahead, priority_of)
         self.waiting: Agenda[RunId, LiveRun] = Agenda()
-        """Runs that aren't ready yet: in their back-off, or due later."""
+        """Runs that aren't ready yet: in their backoff, or due later."""
         self.early = EarlyRuns()
-        """Those of them that may be pre-dispatched."""
+        """Waiting runs that may be pre-dispatched."""
         self.ready = ReadyQueue()
         self.running = DispatchedRuns()
         self.broadcasts: dict[RunId, LiveRun] = {}
         """Broadcasts that have begun; no worker has them."""
         self.ended = 0
-        """How many attempts are known to have ended here."""
+        """Number of attempts known to have ended here."""
         self.on_room: Callable[[], None] = lambda: None
-        """Called when one has ended while runs wait for pools: theirs may have room now."""
+        """Called when a run has ended while runs wait for pools, which may have room now."""
         self.on_short: Callable[[], None] = lambda: None
-        """Called when few are left here of what waits, and there are more in their rows."""
+        """Called when few waiting runs are left here and more wait in their rows."""
         self.busy = 0
         """How many batches are being fired or dispatched (`starting`)."""
         self._reading = 0
         self._over: dict[RunId, Token] = {}
         """Runs that ended while rows were read, with their tokens."""
         self.read: set[ShardId] = set()
-        """Owned shards whose live runs were all read since they were gained: of these it is known
-        what is under way.
+        """Owned shards whose live runs were all read since the takeover, so their runs in progress
+        are known.
         """
         self._kept: dict[JobId, set[RunId]] = {}
-        """Waiting runs that aren't pre-dispatched before another of their job has ended."""
+        """Waiting runs that aren't pre-dispatched until another run of their job has ended."""
         self._held = BlockedRuns()
         self._judged: dict[JobId, int] = {}
-        """By job whose runs are being judged: how many have ended meanwhile."""
+        """Runs ended meanwhile, by job whose runs are being checked."""
         ownership.listen(self._shards_changed)
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Around a batch that is fired or dispatched: results of ended runs can wait for it."""
+        """Surround a batch that is fired or dispatched: results of ended runs can wait for it."""
         self.busy += 1
         try:
             yield
@@ -109,8 +109,8 @@ class RunIndex:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Around reading rows and sorting them in: runs that end meanwhile stay removed, although
-        they are among the rows.
+        """Surround the reading and sorting of rows. Runs that end meanwhile stay removed, although
+        the rows include them.
         """
         self._reading += 1
         try:
@@ -121,24 +121,25 @@ class RunIndex:
                 self._over.clear()
 
     def report(self, run_id: RunId, token: Token) -> bool:
-        """A result came of this assignment; it isn't stored yet. Whether another late run may go in
-        its place: no grant need tell of that.
+        """Note that a result of this assignment arrived and isn't stored yet.
+
+        Return whether another late run may take its place without a new grant.
         """
         run = self.running.report(run_id, token)
         return run is not None and run.late and self.ready.late > 0
 
     def put_runs(self, runs: Iterable[LiveRun], now: datetime) -> int:
-        """Sort these runs in by their state; gives how many are ready and new to the queue."""
+        """Sort these runs in by state; return how many are ready and new to the queue."""
         fresh = 0
         for run in runs:
             run_id = run.key.run_id
             if self._over and run.token <= self._over.get(run_id, NOWHERE):
-                continue  # read before it ended
+                continue  # row was read before the run ended
             at_hand = self.running.get(run_id) or self.broadcasts.get(run_id)
             if run.shard not in self.ownership.epochs or run.state not in LIVE:
                 self.forget(run_id, run.job_id)
             elif at_hand is not None and at_hand.token > run.token:
-                continue  # read before it was dispatched
+                continue  # row was read before the run was dispatched
             elif run.state is State.RUNNING:
                 self._put_running(run)
             elif run.ready_at > now:
@@ -153,8 +154,8 @@ class RunIndex:
         return fresh
 
     def put_again(self, run: LiveRun, now: datetime) -> int:
-        """Sort a run again if more is known of its job than when it was added; its row hasn't
-        changed. Return whether it is ready and new to the queue.
+        """Sort a run in again because more is known of its job; its row hasn't changed. Return
+        whether the run is ready and new to the queue.
         """
         run_id = run.key.run_id
         if self.ready.is_unsorted(run_id):
@@ -165,18 +166,18 @@ class RunIndex:
         return 0
 
     def left(self, runs: Iterable[LiveRun]) -> list[LiveRun]:
-        """Return those that wait in rows only: not all runs are held in memory."""
+        """Return the runs that wait in rows only: not all runs are held in memory."""
         if not self.ready.leaves_some:
             return []
         return [run for run in runs if run.state is not State.RUNNING and not self._has(run)]
 
     def were_read(self, shards: Iterable[ShardId]) -> None:
-        """All live runs of these shards were sorted in."""
+        """Note that all live runs of these shards were sorted in."""
         self.read.update(self.ownership.epochs.keys() & set(shards))
 
     def ripen(self, now: datetime) -> int:
-        """Move what has become ready into the queue, and what may be armed to what is early; gives
-        how many are ready.
+        """Queue runs that have become ready, and let due runs be pre-dispatched. Return how many
+        are ready.
         """
         ripe = 0
         for run in self.waiting.pop_due(now, limit=len(self.waiting)):
@@ -189,7 +190,7 @@ class RunIndex:
         return ripe
 
     def take_early(self, count: int, goes: Callable[[Need], bool]) -> list[LiveRun]:
-        """Take out the soonest due runs that may be pre-dispatched."""
+        """Remove and return the soonest due runs that may be pre-dispatched."""
         taken = self.early.take(count, goes)
         for run in taken:
             self._waits_no_more(run.key.run_id, run.job_id)
@@ -209,27 +210,28 @@ class RunIndex:
         self._kept.setdefault(run.job_id, set()).add(run_id)
 
     def hold(self, run: LiveRun) -> None:
-        """Hold a run until another of its job has ended: the job is at its overlap limit."""
+        """Block a run until another of its job has ended: the job is at its overlap limit."""
         self.ready.discard(run.key.run_id)
         self._held.add(run)
 
     def release(self, job: JobId, count: int = 1) -> int:
-        """Let runs of this job that were held be tried again, in the order in which the rows let
-        them go; gives how many.
+        """Let blocked runs of this job be tried again, in the order of their rows; return their
+        number.
         """
         released = self._held.pop(job, count)
         self.ready.add(released)
         return len(released)
 
     def judge(self, jobs: Iterable[JobId]) -> None:
-        """Runs of these jobs are off the queue until `judged` is called. Runs of these jobs that
-        end meanwhile are counted, because the statement may not have seen their ends. Held runs
-        must not go before those that are being judged.
+        """Take runs of these jobs off the queue until `judged` is called.
+
+        Runs of these jobs that end meanwhile are counted, because the statement may not have seen
+        their ends. Blocked runs must not go before runs that are being checked.
         """
         self._judged = dict.fromkeys(jobs, 0)
 
     def judged(self) -> int:
-        """The runs are sorted in again: as many held runs as ended meanwhile may be tried. Return
+        """End the check of a job: as many blocked runs as ended meanwhile may be tried. Return
         their number.
         """
         gone, self._judged = self._judged, {}
@@ -240,7 +242,7 @@ class RunIndex:
 
     @property
     def held(self) -> list[JobId]:
-        """Jobs of which runs are held."""
+        """Jobs with blocked runs."""
         return self._held.jobs
 
     def over(self, run: LiveRun) -> int:
@@ -254,8 +256,8 @@ class RunIndex:
         return self.gone(job) if self._take_off(run_id, job) else 0
 
     def gone(self, job: JobId) -> int:
-        """A run of this job was removed. A held one may take its place, at once or when others of
-        its job have been judged; one may be pre-dispatched. Return how many may go now.
+        """Count a removed run of this job. A blocked run may take its place: at once, or when the
+        check of other runs of its job ends. One may be pre-dispatched. Return how many may go now.
         """
         early = self._unkeep(job)
         if job in self._judged:
@@ -270,18 +272,18 @@ class RunIndex:
         return [*self.running.values(), *begun, *self.ready, *soon, *self._held]
 
     def waits(self) -> Iterator[LiveRun]:
-        """All that waits here for its first start, or for the next."""
+        """Iterate over all runs that wait for their first attempt or a retry."""
         yield from self.ready
         yield from self.waiting.values()
         yield from self._held
 
     def next_ripe(self) -> datetime | None:
-        """When the next waiting run becomes ready."""
+        """Return when the next waiting run becomes ready."""
         return self.waiting.next_at()
 
     def clear(self) -> None:
-        """The tenure is over: let go of all of it now. Parts of a tenure know each other, so that
-        nothing else would, but a look through all objects.
+        """Release all memory at the end of the tenure. Parts of a tenure refer to each other, so
+        only a full garbage collection would free them.
         """
         self.timers = Timers(self.ownership, self.ahead, self._priority_of)
         self.waiting, self.early = Agenda(), EarlyRuns()
@@ -309,7 +311,7 @@ class RunIndex:
             self._may_be_armed(run)
 
     def _is_for_later(self, run: LiveRun, now: datetime) -> bool:
-        """Whether nothing here needs it before a scan brings it."""
+        """Return whether a scan reads the run again before it is needed here."""
         return may_wait_in_its_row(run, now) and not self._held.holds(run.job_id)
 
     def _may_be_armed(self, run: LiveRun) -> bool:
@@ -332,7 +334,7 @@ class RunIndex:
         return self.waiting.discard(run_id)
 
     def _has(self, run: LiveRun) -> bool:
-        """Whether it stands here, as waiting or otherwise."""
+        """Return whether the run is here, in any state."""
         run_id = run.key.run_id
         places = (self.ready, self.waiting, self.running, self.broadcasts, self._over)
         return any(run_id in place for place in places) or self._held.has(run_id, run.job_id)
@@ -349,14 +351,14 @@ class RunIndex:
             self.broadcasts[run_id] = run
 
     def _put_ready(self, run: LiveRun) -> bool:
-        """Whether that is news."""
+        """Queue a ready run; return whether it is new."""
         if self._held.has(run.key.run_id, run.job_id):
             self._held.add(run)
             return False
         return self.ready.add([run], self._need_of(run)) > 0
 
     def _take_off(self, run_id: RunId, job: JobId) -> bool:
-        """Whether it was there."""
+        """Remove a run; return whether it was there."""
         running = self._no_longer_runs(run_id)
         waiting = self._waits_no_more(run_id, job)
         ready = self.ready.discard(run_id)

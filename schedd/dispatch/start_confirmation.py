@@ -10,16 +10,17 @@ from schedd.core.runs.model import LiveRun
 from schedd.dispatch.workers.remote_workers import Elsewhere, LastHeartbeat
 
 ASK_AFTER: Final = timedelta(seconds=1)
-"""Time past `start_by` before other members are asked: most are confirmed by a heartbeat by then.
-"""
+"""Time past `start_by` before other members are asked: a heartbeat confirms most runs by then."""
 
 MOST_ASKED: Final = 8
-"""Workers about which a scan asks at most; the others have their turn in the next ones."""
+"""Workers that one scan asks about at most; later scans ask about the others."""
 
 
 class StartConfirmation:
-    """Asks the other members about workers that are silent here, once each. Workers with long runs
-    are asked about as long as they run, so the number of questions is limited and goes in turn.
+    """Asks the other members about workers that are silent here, once each.
+
+    Workers with long runs are asked about as long as they run. So the number of questions is
+    limited, and workers take turns.
     """
 
     def __init__(self) -> None:
@@ -33,9 +34,10 @@ class StartConfirmation:
         elsewhere: Elsewhere,
         now: datetime,
     ) -> list[LiveRun]:
-        """Those of these runs of which their live worker has said, by a heartbeat stamped after
-        `start_by`, that it doesn't have this assignment. `said`: the last heartbeats of those
-        attached here; `speaking`: those among them that aren't silent.
+        """Return the runs that certainly never started, by a heartbeat of their running worker.
+
+        The heartbeat was stamped after `start_by` and doesn't list the assignment. `said`: last
+        heartbeats of workers attached here; `speaking`: those of these workers that aren't silent.
         """
         asked = self._whose_turn(
             {

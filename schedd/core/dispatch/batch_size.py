@@ -1,29 +1,28 @@
-"""How many at once: as many as are done in a moment.
+"""Batch sizes by measured duration: a batch should take `MOMENT` seconds.
 
-A batch isn't interrupted: what is urgent and comes meanwhile waits for all of it. How long that is
-depends on the machine and on who else works there, so each batch is timed, and the next is as
-large as this one would have had to be.
+A batch isn't interrupted, so urgent work that arrives meanwhile waits for all of it. Its duration
+depends on the machine and its load. So each batch is timed, and sets the size of the next.
 
 Invariants
-- Never more than `most`, never fewer than `least`: each batch has its price, however small.
-- One that wasn't filled and was quick tells nothing of what a full one takes; a few that took long
-  waited for something else.
+- A batch has at most `most` and at least `least` items: each batch has a fixed cost.
+- A quick batch that wasn't full says nothing about a full one. A slow batch with fewer than `least`
+  items waited for something else.
 """
 
 from typing import Final
 
 MOMENT: Final = 0.1
-"""Seconds that a batch should take. Urgent work waits for at most two batches, one that fires and
-one that dispatches, and must still begin within a second on a busy processor. With 30,000 runs due
-at once, 0.1 s instead of 0.2 s halved that wait and didn't lower the runs per second.
+"""Seconds that a batch should take. Urgent work waits for at most two batches, one that fires
+and one that dispatches, and must still begin within a second on a busy processor. With 30,000 runs
+due at once, 0.1 s instead of 0.2 s halved that wait and didn't lower the runs per second.
 """
 LEAST: Final = 50
 GROWTH: Final = 2
-"""By so much it may grow from one batch to the next; shrink it may at once."""
+"""Largest growth factor from one batch to the next. Shrinking isn't limited."""
 
 
 class BatchSize:
-    """The size of the next batch of one loop."""
+    """Size of the next batch of one loop."""
 
     def __init__(self, most: int, least: int = LEAST, moment: float = MOMENT) -> None:
         self._most = most
@@ -32,7 +31,7 @@ class BatchSize:
         self.now = self._least
 
     def took(self, count: int, seconds: float) -> None:
-        """A batch of so many took so long."""
+        """Record the size and duration of a batch."""
         if count < self._least or (count < self.now and seconds <= self._moment):
             return
         fits = self._most if seconds <= 0 else int(count * self._moment / seconds)

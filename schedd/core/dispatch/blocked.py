@@ -1,8 +1,8 @@
-"""Runs that wait for others of their jobs, in the order in which the rows let them go.
+"""Runs that wait for other runs of their jobs, in the order in which the rows release them.
 
-The assign statement lets the one go that was due first, by class (`store/dispatch/overlap.py`,
-NEXT); whichever other is tried is held again. So this order is that one, whatever else has made a
-run wait: one that came back unstarted is ready later than it was due.
+The assign statement accepts the run that was due first, by class (`store/dispatch/overlap.py`,
+NEXT), and blocks any other again. So this order is that one, whatever else has delayed a run: a run
+that was given back without a start is ready later than it was due.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ _SLACK = 100
 
 
 class BlockedRuns:
-    """Those of all jobs; a job of which none waits takes no room."""
+    """Blocked runs by job. A job without blocked runs takes no memory."""
 
     def __init__(self) -> None:
         self._of: dict[JobId, Held] = {}
 
     def __iter__(self) -> Iterator[LiveRun]:
-        """All of them, in no order."""
+        """Iterate over all blocked runs, unordered."""
         return (run for held in self._of.values() for run in held)
 
     @property
     def jobs(self) -> list[JobId]:
-        """Of which runs are held."""
+        """Jobs with blocked runs."""
         return [*self._of]
 
     def holds(self, job: JobId) -> bool:
-        """Whether any of this job is held."""
+        """Return whether the job has blocked runs."""
         return job in self._of
 
     def has(self, run: RunId, job: JobId) -> bool:
-        """Whether it is there."""
+        """Return whether the run is blocked here."""
         held = self._of.get(job)
         return held is not None and run in held
 
     def add(self, run: LiveRun) -> None:
-        """Have it wait; one that is there already is replaced where it stands."""
+        """Add a run. A run that is already here is replaced in its place."""
         self._of.setdefault(run.job_id, Held()).add(run)
 
     def pop(self, job: JobId, count: int) -> list[LiveRun]:
-        """Take out so many of this job at most, those that go first."""
+        """Remove and return up to `count` runs of the job, in order."""
         held = self._of.get(job)
         popped: list[LiveRun] = []
         while held is not None and len(popped) < count and (run := held.pop()) is not None:
@@ -56,14 +56,14 @@ class BlockedRuns:
         return popped
 
     def discard(self, run: RunId, job: JobId) -> LiveRun | None:
-        """Take this one out; None if it isn't there."""
+        """Remove and return this run; None if it isn't here."""
         held = self._of.get(job)
         found = held.discard(run) if held is not None else None
         self._drop_if_empty(job)
         return found
 
     def drop_shards(self, shards: Collection[ShardId]) -> None:
-        """Take out all runs of these shards."""
+        """Remove all runs of these shards."""
         for job, held in [*self._of.items()]:
             held.drop_shards(shards)
             self._drop_if_empty(job)
@@ -74,12 +74,12 @@ class BlockedRuns:
 
 
 class Held:
-    """Those of one job, each of them once; `pop` gives the one that goes next."""
+    """Blocked runs of one job, each once, in order."""
 
     def __init__(self) -> None:
         self._runs: dict[RunId, LiveRun] = {}
         self._heap: list[tuple[datetime, int, RunId]] = []
-        """Entries are stale unless their run is there."""
+        """Entries are stale unless their run is in the index."""
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -88,11 +88,11 @@ class Held:
         return run in self._runs
 
     def __iter__(self) -> Iterator[LiveRun]:
-        """In no order."""
+        """Iterate over the runs, unordered."""
         return iter(self._runs.values())
 
     def add(self, run: LiveRun) -> None:
-        """Have it wait; one that is there already is replaced where it stands."""
+        """Add a run. A run that is already here is replaced in its place."""
         run_id = run.key.run_id
         if run_id not in self._runs:
             heapq.heappush(self._heap, _place(run))
@@ -102,7 +102,7 @@ class Held:
             heapq.heapify(self._heap)
 
     def pop(self) -> LiveRun | None:
-        """Take out the one that goes first; None when nothing waits."""
+        """Remove and return the next run; None if none waits."""
         while self._heap:
             run = self._runs.pop(heapq.heappop(self._heap)[2], None)
             if run is not None:
@@ -110,11 +110,11 @@ class Held:
         return None
 
     def discard(self, run: RunId) -> LiveRun | None:
-        """Take this one out; None if it isn't there."""
+        """Remove and return this run; None if it isn't here."""
         return self._runs.pop(run, None)
 
     def drop_shards(self, shards: Iterable[ShardId]) -> None:
-        """Take out all runs of these shards."""
+        """Remove all runs of these shards."""
         gone = set(shards)
         self._runs = {at: run for at, run in self._runs.items() if run.shard not in gone}
 

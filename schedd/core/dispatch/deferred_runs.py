@@ -15,21 +15,22 @@ from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun
 
 HORIZON: Final = timedelta(seconds=15)
-"""How far ahead scans read runs that wait for their time, at the least: longer than any pause
-between two of them.
-"""
+"""How far ahead a scan reads waiting runs at least: longer than any pause between two scans."""
 FAR: Final = timedelta(seconds=60)
-"""As far ahead as any scan reads."""
+"""How far ahead a scan reads at most."""
 
 
 def horizon(took: float) -> timedelta:
-    """How far ahead a scan reads whose last one took so many seconds: past the end of the next."""
+    """Return how far ahead to scan if the last scan took `took` seconds: past the end of the
+    next scan.
+    """
     return min(FAR, HORIZON + timedelta(seconds=2 * took))
 
 
 def may_wait_in_its_row(run: LiveRun, now: datetime) -> bool:
-    """Whether it is in a back-off so long that a scan brings it in time, and can't end before: it
-    has no deadline of its own, as far as is known, and no parent.
+    """Return whether the run's backoff is so long that a later scan reads the run in time.
+
+    The run must not end sooner: it has no known deadline of its own, and no parent.
     """
     if run.state is not State.RETRYING or run.ready_at <= now + FAR:
         return False

@@ -18,16 +18,18 @@ D = TypeVar("D")
 
 
 class DispatchedRuns(Mapping[RunId, LiveRun]):
-    """By run id; each as it was last dispatched or read."""
+    """Dispatched runs by run id, each as last dispatched or read."""
 
     def __init__(self) -> None:
         self._runs: dict[RunId, LiveRun] = {}
         self._reported: dict[RunId, Token] = {}
-        """Those whose result is here, and about to be stored. They take no slot."""
+        """Runs whose result has arrived but isn't stored yet. They take no slot."""
         self._late: dict[RunId, LiveRun] = {}
-        """Of those under way: late ones, but for those that aren't paced."""
+        """Late runs in progress, except those known not to be paced."""
         self._unpaced: dict[RunId, Token] = {}
-        """Late ones that aren't: who was let go as that stays so, whatever its job is edited to."""
+        """Late runs that aren't paced, with their tokens. An edit of the job doesn't change
+        that.
+        """
 
     def __getitem__(self, run_id: RunId) -> LiveRun:
         return self._runs[run_id]
@@ -46,22 +48,22 @@ class DispatchedRuns(Mapping[RunId, LiveRun]):
     @overload
     def get(self, run_id: RunId, default: D, /) -> LiveRun | D: ...
     def get(self, run_id: RunId, default: D | None = None, /) -> LiveRun | D | None:
-        """The run of this id, if it is there."""
+        """Return the run of this id, or `default`."""
         return self._runs.get(run_id, default)
 
     @property
     def late(self) -> list[LiveRun]:
-        """The late ones under way, but for those that were found `unpaced`."""
+        """Late runs in progress, except those marked as `unpaced`."""
         return [*self._late.values()]
 
     def unpaced(self, runs: Iterable[LiveRun]) -> None:
-        """Their jobs aren't paced: nothing waits for their slots."""
+        """Mark runs whose jobs aren't paced: their slots count for no limit."""
         for run in runs:
             self._unpaced[run.key.run_id] = run.token
             self._late.pop(run.key.run_id, None)
 
     def add(self, run: LiveRun) -> None:
-        """It runs, or is armed, under this token."""
+        """Add a run that is dispatched or pre-dispatched under its token."""
         run_id = run.key.run_id
         self._runs[run_id] = run
         known = self._reported.get(run_id), self._unpaced.get(run_id)
@@ -71,7 +73,9 @@ class DispatchedRuns(Mapping[RunId, LiveRun]):
             self._late.pop(run_id, None)
 
     def report(self, run_id: RunId, token: Token) -> LiveRun | None:
-        """A result came of this assignment; gives its run, if it stands here."""
+        """Note that a result of this assignment arrived. Return its run, or None if it isn't
+        here.
+        """
         run = self._runs.get(run_id)
         if run is not None:
             self._reported[run_id] = token
@@ -80,14 +84,14 @@ class DispatchedRuns(Mapping[RunId, LiveRun]):
         return run
 
     def pop(self, run_id: RunId) -> LiveRun | None:
-        """It isn't with its worker any more; gives what stood here."""
+        """Remove and return a run that its worker no longer has."""
         self._late.pop(run_id, None)
         self._unpaced.pop(run_id, None)
         self._reported.pop(run_id, None)
         return self._runs.pop(run_id, None)
 
     def drop_shards(self, shards: Iterable[ShardId]) -> None:
-        """Take out all runs of these shards."""
+        """Remove all runs of these shards."""
         gone = set(shards)
         for run_id in [run_id for run_id, run in self._runs.items() if run.shard in gone]:
             self.pop(run_id)

@@ -1,10 +1,10 @@
-"""How much each of a batch may take of what all of it may.
+"""Fair shares of a batch's total for its takers.
 
     4 of 500 timers may make 2,000 runs:  1 1 1 … 1 │ 376 376 376 376
 
 Invariants
-- Each may take something, and no more than an equal share of what those before it have left: who
-  needs little leaves the rest to those behind it. So those that need most come last.
+- Each taker gets at least 1 and at most an equal share of the rest. Unused parts go to later
+  takers, so takers with the largest needs come last.
 """
 
 from typing import Final
@@ -13,20 +13,20 @@ LEAST: Final = 1
 
 
 class Shares:
-    """Of one batch: `total` for so many takers, each of which asks `next` and then tells `took`."""
+    """Shares of one batch. Call `next` for each taker, then `took` with the amount it used."""
 
     def __init__(self, total: int, takers: int, most: int) -> None:
-        """`most`: for each."""
+        """`takers` share `total`; `most` is the maximum for each."""
         self._left = total
         self._takers = takers
         self._most = most
 
     def next(self) -> int:
-        """What the next may take."""
+        """Return the maximum for the next taker."""
         share = self._left // max(1, self._takers)
         self._takers -= 1
         return max(LEAST, min(self._most, share))
 
     def took(self, count: int) -> None:
-        """It took so much."""
+        """Record how much the taker used."""
         self._left -= count

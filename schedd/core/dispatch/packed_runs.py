@@ -21,25 +21,28 @@ _START: Final = Struct("!16sqq")
 
 
 def pack_key(run: RunId, token: Token) -> bytes:
-    """A run's id and the token of an assignment."""
+    """Return a run's id and the token of its assignment, packed."""
     return _KEY.pack(run.bytes, token)
 
 
 def pack_start(run: RunId, token: Token, since: int) -> bytes:
-    """The same, and when it started: microseconds since 1970."""
+    """Return the packed key and start time of a run: microseconds since 1970."""
     return _START.pack(run.bytes, token, since)
 
 
 class Holdings:
-    """The assignments of one heartbeat."""
+    """Assignments that one heartbeat reports."""
 
     __slots__ = ("_all", "_running", "_spooled", "_waiting")
 
     def __init__(self, waiting: bytes = b"", running: bytes = b"", spooled: bytes = b"") -> None:
-        """Held or armed: keys; running: with their starts; ended, and not stored: keys.
+        """Parse packed assignments.
+
+        `waiting` has keys of runs that are held or pre-dispatched, `running` keys with start times,
+        and `spooled` keys of ended runs whose results aren't stored.
 
         Raises:
-            ValueError: these aren't whole keys.
+            ValueError: a part isn't a whole number of keys.
         """
         for part, piece in ((waiting, _KEY), (running, _START), (spooled, _KEY)):
             if len(part) % piece.size:
@@ -49,39 +52,39 @@ class Holdings:
 
     @staticmethod
     def of(keys: Iterable[tuple[RunId, Token]] = ()) -> Holdings:
-        """These, and of none it is known that it runs."""
+        """Return holdings of these assignments, none of which is known to run."""
         return Holdings(b"".join(pack_key(run, token) for run, token in keys))
 
     def __contains__(self, at: tuple[RunId, Token]) -> bool:
-        """Whether this assignment is among them."""
+        """Return whether this assignment is among them."""
         if self._all is None:
             self._all = frozenset(self._pieces())
         return pack_key(*at) in self._all
 
     def __iter__(self) -> Iterator[tuple[RunId, Token]]:
-        """All of them."""
+        """Iterate over all assignments."""
         for piece in self._pieces():
             run, token = _KEY.unpack(piece)
             yield RunId(UUID(bytes=run)), Token(token)
 
     def __eq__(self, other: object) -> bool:
-        """Whether it is the same assignments."""
+        """Return whether both have the same assignments."""
         return isinstance(other, Holdings) and {*self._pieces()} == {*other._pieces()}
 
     __hash__ = None  # type: ignore[assignment]
 
     @property
     def unended(self) -> int:
-        """How many haven't ended."""
+        """Number of assignments that haven't ended."""
         return len(self._waiting) // _KEY.size + len(self._running) // _START.size
 
     @property
     def spooled(self) -> int:
-        """How many have ended, and no member has stored their results."""
+        """Number of ended assignments whose results no member has stored."""
         return len(self._spooled) // _KEY.size
 
     def starts(self) -> Iterator[tuple[RunId, Token, int]]:
-        """Those that run, and since when: microseconds since 1970."""
+        """Iterate over running assignments with their start times: microseconds since 1970."""
         for run, token, since in _START.iter_unpack(self._running):
             yield RunId(UUID(bytes=run)), Token(token), since
 

@@ -29,23 +29,23 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a run waits for. Runs of equal need wait in one line."""
+    """Requirements of a run. Runs of equal need wait in one bucket."""
 
     action: str
     handler: str = ""
     slots: int = 1
     require: tuple[Match, ...] = ()
     pool: PoolKey = NO_POOL
-    """Asked of no worker: it is for the line, and has to have room."""
+    """Pool of the run. No worker needs it, but the bucket waits until the pool has room."""
     each: bool = False
-    """Of a broadcast: it goes to no worker, but has a run made for each that could do it."""
+    """Of a broadcast's parent: no worker gets it, but each able worker gets a child."""
     worker: str | None = None
-    """The name of the only worker that may run it; None: any able worker."""
+    """Name of the only worker that may run it; None: any able worker."""
     namespace: str = ""
 
 
 def need_of(definition: Definition, run: LiveRun) -> Need:
-    """What this run of the job asks for."""
+    """Return the need of this run of the job."""
     return Need(
         definition.action,
         definition.handler,
@@ -59,7 +59,7 @@ def need_of(definition: Definition, run: LiveRun) -> Need:
 
 
 def asked_of_worker(definition: Definition) -> Need:
-    """What any run of the job, or of its children, asks of the worker that does it."""
+    """Return the requirements that any run of the job, or its children, has of a worker."""
     return Need(
         definition.action,
         definition.handler,
@@ -71,10 +71,10 @@ def asked_of_worker(definition: Definition) -> Need:
 
 @dataclass(frozen=True, slots=True)
 class Unable:
-    """What a worker said of a job that it can't run."""
+    """A worker's reason for refusing a job that it can't run."""
 
     generation: int
-    """Of the definition: of another one it has said nothing."""
+    """Generation of the refused definition. The reason holds for no other."""
     why: str = ""
 
 
@@ -85,15 +85,15 @@ class SlotOffer:
     incarnation: Incarnation
     slots: int
     last: float = inf
-    """The greatest rank (`core/dispatch/priority_order.py`) of a run that they are for: what goes
-    after it leaves them to another member.
+    """Greatest rank (`core/dispatch/priority_order.py`) of a run that may use the slots. Runs of
+    a greater rank leave them to another member.
     """
     unable: Mapping[JobId, Unable] = field(default_factory=dict)
-    """Jobs that it has refused for want of something."""
+    """Jobs that the worker refused because it lacks something."""
 
     @property
     def id(self) -> IncarnationId:
-        """The incarnation's id."""
+        """Id of the incarnation."""
         return self.incarnation.id
 
 
@@ -109,19 +109,19 @@ Skill: TypeAlias = tuple[
 
 @dataclass(frozen=True, slots=True)
 class PlacementCriteria:
-    """What runs look at in a worker, beyond what it runs and how many slots it has."""
+    """Properties of workers that placement compares, beyond skills and number of slots."""
 
     labels: frozenset[str] = frozenset()
-    """Keys of labels that some require, or prefer."""
+    """Keys of labels that some runs require or prefer."""
     names: frozenset[str] = frozenset()
-    """Workers that some are for alone."""
+    """Names of workers that some runs are bound to."""
 
 
 NOTHING: Final = PlacementCriteria()
 
 
 def asked_by(needs: Iterable[Need]) -> PlacementCriteria:
-    """What runs of these needs look at."""
+    """Return the criteria of runs with these needs."""
     labels: set[str] = set()
     names: set[str] = set()
     for need in needs:
@@ -132,8 +132,8 @@ def asked_by(needs: Iterable[Need]) -> PlacementCriteria:
 
 
 def skill_of(worker: Incarnation, asked: PlacementCriteria) -> Skill:
-    """All that `able` looks at: workers that have it alike can do the same of the runs that ask for
-    no more than this.
+    """Return all that `able` compares. Workers with equal skill can run the same runs, among
+    those that ask for no more than `asked`.
     """
     labels = tuple(sorted((key, worker.labels[key]) for key in asked.labels & worker.labels.keys()))
     name = worker.worker if worker.worker in asked.names else ""
@@ -157,13 +157,15 @@ def able(worker: Incarnation, need: Need) -> bool:
 
 
 def refused(unable: Mapping[JobId, Unable], definition: Definition) -> Unable | None:
-    """What a worker with these said of a job as it is now."""
+    """Return why the worker refused this generation of the job; None if it didn't."""
     found = unable.get(definition.job_id)
     return found if found and found.generation == definition.generation else None
 
 
 def weight(worker: str, job: JobId) -> bytes:
-    """Rendezvous hashing: when a worker comes or goes, only the jobs that were, or are now, its own
-    move. By its name, which outlives its incarnations.
+    """Return the job's weight for a worker, by rendezvous hashing.
+
+    When a worker joins or leaves, only jobs that move to or from it move. The name is hashed,
+    because it outlives incarnations.
     """
     return hashlib.sha256(job.bytes + worker.encode()).digest()

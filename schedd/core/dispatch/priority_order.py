@@ -1,12 +1,12 @@
-"""The order in which ready runs get a slot: priority first, then age, with ageing.
+"""Order in which ready runs get a slot: priority first, then age, with aging.
 
-Waiting lifts a run by one class each `CLASS_STEP`, so a LOW run overtakes HIGH ones that became
-ready two steps later, and no sooner. That makes the order one static number a run,
+A waiting run rises by one class each `CLASS_STEP`. So a LOW run overtakes HIGH runs that became
+ready more than two steps later. The order is one constant number for each run,
 
     rank = ready_at − CLASS_STEP × class          (the smallest goes first)
 
-so no clock is needed. What is late (`core/timers/catch_up_limits.py`) goes as if it were of the
-class below, the oldest due first.
+so no clock is needed. A late run (`core/timers/catch_up_limits.py`) counts as a run of the class
+below, the oldest due first.
 """
 
 from datetime import datetime, timedelta
@@ -18,42 +18,44 @@ from schedd.core.runs.model import LiveRun
 CLASS_STEP = timedelta(seconds=60)
 
 LEEWAY = CLASS_STEP / 2
-"""By so much a run may go after what another member has: a head tells its oldest alone."""
+"""By how much a run may follow another member's head. A head gives only its oldest run's age."""
 
 
 def rank(priority: float, ready_at: datetime) -> float:
-    """The place in the order, in seconds since the epoch; smaller goes first."""
+    """Return the place in the order, in seconds since the epoch; smaller goes first."""
     return ready_at.timestamp() - CLASS_STEP.total_seconds() * priority
 
 
 def last_rank(priority: int, waiting_since: datetime) -> float:
-    """The greatest rank of a run that needn't wait for such a head of another member."""
+    """Return the greatest rank that needn't wait for another member's head of this priority and
+    age.
+    """
     return rank(priority, waiting_since) + LEEWAY.total_seconds()
 
 
 def class_of(run: LiveRun) -> int:
-    """Its priority's number, less one for a late run."""
+    """Return the number of the run's priority, less one for a late run."""
     return run.priority - run.late
 
 
 def rank_of(run: LiveRun) -> float:
-    """Its place in the order."""
+    """Return the run's place in the order."""
     return rank(run.priority - run.late, run.ready_at)
 
 
 class Place(NamedTuple):
-    """Where a run stands in the order, reckoned once: each pop looks at one of every line."""
+    """A run's place in the order, computed once: each pop compares one of every bucket."""
 
     rank: float
     order: float
-    """Of late runs of equal ranks, for they are made many at once: when they were due."""
+    """Due time, which orders late runs of equal ranks: many of them are created at once."""
     number: int
-    """The run's id: of equal ranks the smaller goes first."""
+    """The run's id. Of equal ranks, the smaller goes first."""
     run: RunId
     since: datetime
 
 
 def place_of(run: LiveRun) -> Place:
-    """Where it stands now."""
+    """Return the run's current place."""
     order = run.due_at.timestamp() if run.late else 0.0
     return Place(rank_of(run), order, run.key.run_id.int, run.key.run_id, run.ready_at)

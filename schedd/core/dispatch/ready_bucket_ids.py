@@ -15,14 +15,16 @@ from hashlib import blake2b
 from typing import Final, NewType
 
 LineId = NewType("LineId", int)
-"""Fits PostgreSQL's bigint."""
+"""Number that fits PostgreSQL's bigint."""
 
 HURRIED: Final = 1
-"""Its runs may end while they wait: the job has a deadline, or was edited after their creation."""
+"""Flag: runs may end while they wait. The job has a deadline, or was edited after their
+creation.
+"""
 PACED: Final = 2
-"""Its late runs are dispatched at a limited rate."""
+"""Flag: late runs are dispatched at a limited rate."""
 LATE_ALERT: Final = 4
-"""The job has `on_late`: a late start sends a notification."""
+"""Flag: the job has `on_late`, so a late start sends a notification."""
 _FLAGS: Final = HURRIED | PACED | LATE_ALERT
 FORM: Final = 0x5C0E
 """The upper 15 bits below the sign bit. A number of another form has them only by chance."""
@@ -41,7 +43,7 @@ def line_id_of(
 
 
 def line_of(stored: int | None) -> LineId | None:
-    """What a row says; None where it says nothing that counts now."""
+    """Return the stored id; None if it is missing or of another form."""
     if stored is None or stored & _FORM_BITS != FORM << _SHIFT:
         return None
     return LineId(stored)

@@ -46,9 +46,9 @@ class ReadyBucket:
     runs: dict[RunId, LiveRun] = field(default_factory=dict)
     heap: list[Place] = field(default_factory=list)
     cut: Place | None = None
-    """The first that was left, or would have been; None: all are here."""
+    """Place of the first run that was left, or would have been; None: all are here."""
     scanned: Place | None = None
-    """Of what the present scan has brought, as `cut`."""
+    """The same as `cut`, for the runs that the present scan has read."""
     of: tuple[int, int, bool] = field(init=False)
     """Priority, width and whether it is on time: the key of a head in `demand`. Plain values,
     because each lookup hashes them.
@@ -59,34 +59,34 @@ class ReadyBucket:
 
     @property
     def width(self) -> int:
-        """Slots of each; one where the need isn't known."""
+        """Slots of each run; 1 if the need isn't known."""
         return self.of[1]
 
     @property
     def pool(self) -> PoolKey:
-        """That its runs go in; none where the need isn't known."""
+        """Pool of the runs; none if the need isn't known."""
         return self.need.pool if self.need else NO_POOL
 
     @property
     def leaves_some(self) -> bool:
-        """Whether runs of it may be in rows alone."""
+        """Whether some of its runs may be in rows only."""
         return self.cut is not None or self.scanned is not None
 
     @property
     def short(self) -> bool:
-        """Whether it is time to read what was left."""
+        """Whether the runs that were left must be read now."""
         return self.cut is not None and len(self.runs) < self.most // 2
 
     def asks(self, room: Room, pools: Rooms | None) -> int:
-        """How many of its runs may go now."""
+        """Return how many of its runs may go now."""
         count = len(self.runs)
         if pools is not None:
             count = pools.most(count, self.pool)
         return room.most(count, self.width, paced=self.paced) if self.late else count
 
     def add(self, run: LiveRun, *, scanning: bool = False) -> bool:
-        """Have it wait here; False: it is left, and isn't here any more if it was. `scanning`: all
-        rows are being read.
+        """Add a run; return False if it is left in its row instead, and no longer in the bucket.
+        `scanning`: all rows are being read.
         """
         run_id = run.key.run_id
         known = self.runs.get(run_id)
@@ -105,7 +105,7 @@ class ReadyBucket:
         return True
 
     def oldest(self) -> Place | None:
-        """The place of the one that goes first."""
+        """Return the place of the run that goes first."""
         while self.heap:
             if self._is_here(self.heap[0]):
                 return self.heap[0]
@@ -113,11 +113,11 @@ class ReadyBucket:
         return None
 
     def leave(self, *, scanning: bool) -> list[LiveRun]:
-        """What is too much, taken out: it is left."""
+        """Remove and return the runs above the limit: they are left in their rows."""
         if len(self.runs) <= 2 * self.most:
             return []
         places = sorted(place for place in self.heap if self._is_here(place))
-        if len(places) > len(self.runs):  # some stand there twice
+        if len(places) > len(self.runs):  # some runs have two entries
             places = [*dict.fromkeys(places)]
         self.heap, gone = places[: self.most], places[self.most :]  # sorted, so a heap
         if scanning:
@@ -127,12 +127,12 @@ class ReadyBucket:
         return [self.runs.pop(place.run) for place in gone]
 
     def end_scan(self) -> None:
-        """All that waits was read: what wasn't taken in meanwhile is all that is left."""
+        """End a complete scan: the runs left during the scan are all that are left."""
         self.cut, self.scanned = self.scanned, None
 
     def break_scan_off(self) -> list[LiveRun]:
-        """It came to no end: what was left is left, by it or before. Gives what goes after that,
-        taken out.
+        """End an incomplete scan: the earlier cut counts too. Remove and return runs beyond the
+        cut.
         """
         cut = sooner(self.cut, self.scanned)
         self.cut, self.scanned = cut, None
@@ -146,7 +146,7 @@ class ReadyBucket:
 
 
 def sooner(one: Place | None, other: Place | None) -> Place | None:
-    """The one that goes first; None is no place."""
+    """Return the place that goes first; None stands for no place."""
     if one is None or other is None:
         return one or other
     return min(one, other)

@@ -37,15 +37,15 @@ from schedd.core.timers.catch_up_limits import Room
 from schedkit.records import dataclass, replace
 
 Fits: TypeAlias = Callable[[Need | None], bool]
-"""Whether some worker can do a run of this need; None: its need isn't known yet."""
+"""Whether some worker can run a run of this need; None: the need isn't known yet."""
 Goes: TypeAlias = Callable[[Need | None, float], bool]
 """Whether a run of this need and rank may go now."""
 
 _Of: TypeAlias = tuple[Need | None, Priority, bool, bool]
-"""A line is of equal ones: need, priority, whether late, and then whether paced."""
+"""Key of a bucket: need, priority, whether late, whether paced."""
 
 MOST_NEEDS: Final = 10_000
-"""Of which it is kept what they need."""
+"""Most bucket ids whose needs are remembered."""
 
 
 def _any(_: Need | None, _rank: float = 0.0) -> bool:
@@ -58,21 +58,21 @@ def _knows_none(_: JobId) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class QueueHead:
-    """What waits in one priority of runs that take equally many slots. All of it is of the same
-    runs: a worker asks whether the oldest would fit.
+    """Runs of one priority and width that wait. All have the need of the oldest, so a worker
+    checks whether the oldest would fit.
     """
 
     priority: Priority
     waiting_since: datetime
     slots: int
-    """That all of them ask for."""
+    """Slots that all of them need together."""
     least: int = 1
-    """That each of them takes."""
+    """Slots that each of them needs."""
 
 
 class ReadyQueue:
-    """Runs that wait for a slot, each at most once. `most`: runs that a line keeps which leaves
-    some.
+    """Runs that wait for a slot, each at most once. `most`: runs that a bucket keeps if it
+    leaves some.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -80,7 +80,7 @@ class ReadyQueue:
         self._lines: dict[_Of, ReadyBucket] = {}
         self._where: dict[RunId, ReadyBucket] = {}
         self._needs: dict[int, Need | None] = {}
-        """What runs need whose jobs' numbers are these; None: members don't agree on that."""
+        """Needs by the number in the bucket id; None: members don't agree on the need."""
         self._scanning = False
 
     def __len__(self) -> int:
@@ -95,27 +95,27 @@ class ReadyQueue:
 
     @property
     def leaves_some(self) -> bool:
-        """Whether runs may wait in their rows alone."""
+        """Whether some runs may wait in rows only."""
         return any(line.leaves_some for line in self._lines.values())
 
     @property
     def short(self) -> bool:
-        """Whether it is time for a scan: of some line that has left runs few are here."""
+        """Whether a scan is due: some bucket that has left runs has few here."""
         return not self._scanning and any(line.short for line in self._lines.values())
 
     @property
     def late(self) -> int:
-        """How many of them are late."""
+        """Number of late runs."""
         return sum(len(line.runs) for line in self._lines.values() if line.late)
 
     @property
     def paced(self) -> int:
-        """How many are known to be paced."""
+        """Number of runs that are known to be paced."""
         return sum(len(line.runs) for line in self._lines.values() if line.paced)
 
     @property
     def unsorted_late(self) -> int:
-        """The number of late runs whose need isn't known."""
+        """Number of late runs whose need isn't known."""
         lines = self._lines.values()
         return sum(len(line.runs) for line in lines if line.late and line.need is None)
 
@@ -136,7 +136,7 @@ class ReadyQueue:
             line = self._where.get(run_id)
             new = line is None
             if line is not None and line.pool and line.runs[run_id].shard != run.shard:
-                self.discard(run_id)  # its job has moved, into another pool or out of it
+                self.discard(run_id)  # the job has moved into another pool or out of one
                 line = None
             its, slow = (need, paced) if need is not None else self._need_by_line(run, paced)
             if (
@@ -158,7 +158,7 @@ class ReadyQueue:
         return fresh
 
     def learnt(self, run_id: RunId) -> bool:
-        """Whether what this run needs is known by now, of one that stands here unsorted."""
+        """Return whether the need of a run that is queued unsorted is known by now."""
         line = self._where.get(run_id)
         if line is None or line.need is not None:
             return False
@@ -170,8 +170,8 @@ class ReadyQueue:
         return line is not None and line.need is None
 
     def learn(self, run: LiveRun, need: Need, generation: int) -> bool:
-        """The definition of this generation says that it needs this: so do all runs of its job's
-        line, if that is of the same generation. False: the definition is an old one.
+        """Record a need by the definition of this generation, for all runs with the job's bucket
+        id if it is of the same generation. Return False if the definition is an old one.
         """
         if run.line is None or not _goes_by_its_job(run):
             return True
@@ -185,7 +185,7 @@ class ReadyQueue:
 
     @contextmanager
     def scanning(self) -> Iterator[None]:
-        """Around a scan: once it has come to its end, what is left is what it has left."""
+        """Surround a scan. If the scan completes, the runs that it left are all that are left."""
         self._scanning = True
         try:
             yield
@@ -207,7 +207,7 @@ class ReadyQueue:
         least: int = 0,
         knows: Callable[[JobId], bool] = _knows_none,
     ) -> LiveRun | None:
-        """Take out the run that goes next among those that may; None when no such run waits."""
+        """Remove and return the next run that may go; None when no such run waits."""
         return next(iter(self.take(1, goes, room, least, knows)), None)
 
     def take(
@@ -255,31 +255,31 @@ class ReadyQueue:
         return taken
 
     def count(self, fits: Fits) -> int:
-        """How many wait in the lines that fit, but for paced ones and those in pools."""
+        """Return how many runs wait in buckets that fit, except paced runs and runs of pools."""
         lines = (line for line in self._lines.values() if not line.paced and not line.pool)
         return sum(len(line.runs) for line in lines if fits(line.need))
 
     @property
     def needs(self) -> list[Need]:
-        """Those that are known of what waits, some of them more than once."""
+        """Return the known needs of waiting runs, some of them more than once."""
         return [line.need for line in self._lines.values() if line.need]
 
     @property
     def has_pooled(self) -> bool:
-        """Whether any is known to be of a pool."""
+        """Whether any run is known to be of a pool."""
         return any(line.pool for line in self._lines.values())
 
     @property
     def pooled(self) -> int:
-        """How many are known to be of pools."""
+        """Number of runs that are known to be of pools."""
         return sum(len(line.runs) for line in self._lines.values() if line.pool)
 
     def pools(self) -> set[PoolKey]:
-        """Those that some of them wait for."""
+        """Pools that some runs wait for."""
         return {line.pool for line in self._lines.values() if line.pool}
 
     def of_pools(self) -> Counter[PoolKey]:
-        """How many are known to wait for each."""
+        """Number of waiting runs by pool, as far as known."""
         found: Counter[PoolKey] = Counter()
         for line in self._lines.values():
             if line.pool:
@@ -287,18 +287,20 @@ class ReadyQueue:
         return found
 
     def oldest(self) -> datetime | None:
-        """Since when the one waits that waits longest; None: nothing waits."""
+        """Return when the oldest waiting run began to wait; None if no run waits."""
         places = (line.oldest() for line in self._lines.values())
         return min((place.since for place in places if place is not None), default=None)
 
     def heads(
         self, fits: Fits = _any, room: Room | None = None, pools: Rooms | None = None
     ) -> list[QueueHead]:
-        """What waits and fits, a head for each priority and width, HIGH first and then the widest.
-        A run whose need isn't known yet counts for one slot. What is late has heads of its own, in
-        the place that it has here: as if it had waited less. They ask for what there is room for,
-        in their pools too; of lines that share a pool, or room for what is late, the one whose
-        oldest goes first has it first.
+        """Return a head for each priority and width of waiting runs that fit, HIGH first, then
+        the widest.
+
+        A run of unknown need counts for one slot. Late runs have heads of their own, in their place
+        of this order: as if they had waited less. Heads ask only for slots that room and pools
+        allow. Of buckets that share a pool, or the room for late runs, the one with the oldest run
+        gets it first.
         """
         left = Room() if room is None else replace(room)
         places = None if pools is None else pools.copy()
@@ -339,7 +341,7 @@ class ReadyQueue:
         return {run.job_id for run in runs}
 
     def unsort_pooled(self, jobs: Collection[JobId]) -> None:
-        """Forget what runs of these jobs need that wait in pools: they may be in others by now."""
+        """Forget the needs of these jobs' runs that wait for pools: the pools may have changed."""
         lines = [line for line in self._lines.values() if line.pool]
         runs = [run for line in lines for run in line.runs.values() if run.job_id in jobs]
         for run in runs:
@@ -347,7 +349,7 @@ class ReadyQueue:
         self.add(replace(run, line=None) for run in runs)
 
     def discard(self, run: RunId) -> LiveRun | None:
-        """Take this run out wherever it stands."""
+        """Remove and return this run, wherever it is queued."""
         line = self._where.pop(run, None)
         if line is None:
             return None
@@ -356,7 +358,7 @@ class ReadyQueue:
         return gone
 
     def drop_shards(self, shards: Iterable[ShardId]) -> None:
-        """Take out all runs of these shards."""
+        """Remove all runs of these shards."""
         gone = set(shards)
         for run in [run for run in self if run.shard in gone]:
             self.discard(run.key.run_id)
@@ -379,13 +381,13 @@ class ReadyQueue:
             self._lines.pop((line.need, line.priority, line.late, line.paced), None)
 
     def _gone(self, runs: Iterable[LiveRun]) -> None:
-        """Their lines have let go of them."""
+        """Forget runs that their buckets removed."""
         for run in runs:
             del self._where[run.key.run_id]
 
 
 def _goes_by_its_job(run: LiveRun) -> bool:
-    """Whether it needs what its job does: not a child of a broadcast."""
+    """Return whether the run's need is its job's: it isn't a child of a broadcast."""
     return run.parent is None and run.target is None
 
 

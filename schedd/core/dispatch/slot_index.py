@@ -1,15 +1,15 @@
-"""The offers of all workers here, in an order in which one is found without a look at each.
+"""Index of the offers of all workers here: a run finds its worker without a scan of all.
 
-    kinds: workers that can do the same and suit alike ──→ the offers of each, by slots and id
-    a run ──its need──→ the kinds that are able, those first that suit best ──→ one of their ends
+    kinds: workers with equal skills and equal fit ──→ the offers of each, by slots and id
+    a run ──its need──→ the able kinds, best fit first ──→ the first or last offer
 
-What a round costs is of its runs, and of the offers that changed, however many workers are there.
-Only STICKY weighs all that fit.
+The cost of a round depends on its runs and on changed offers, not on the number of workers. Only
+STICKY compares all offers that fit.
 
 Invariants
-- An offer without slots isn't here.
-- A label that no run has asked for yet tells no kinds apart: each worker may have one of its own.
-- The choice is that of `placement`, as if all offers had been looked at.
+- An offer without slots isn't in the index.
+- A label that no run has asked for yet doesn't divide kinds: each worker may have its own label.
+- The choice is the one that `placement` would make among all offers.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from schedd.core.runs.model import Incarnation
 from schedkit.records import dataclass
 
 MOST_NEEDS: Final = 1_000
-"""So many are remembered with the kinds that are able."""
+"""Most needs whose able kinds are remembered."""
 
 _Wanted: TypeAlias = tuple[str, str, str, int, tuple[Match, ...], tuple[Match, ...]]
 
 
 @dataclass(slots=True, eq=False)
 class _Kind:
-    """Offers of workers that are alike in all that runs have asked for."""
+    """Offers of workers that are equal in everything that runs have asked for."""
 
     like: Incarnation
-    """Any of them."""
+    """Any of these workers."""
     order: list[tuple[int, int, SlotOffer]] = field(default_factory=list)
-    """By slots and then by id, the fewest first."""
+    """Offers by slots, then by id, the fewest slots first."""
 
     def put(self, offer: SlotOffer) -> None:
         insort(self.order, (offer.slots, offer.id.int, offer))
@@ -59,7 +59,9 @@ class _Kind:
         del self.order[bisect_left(self.order, (offer.slots, offer.id.int))]
 
     def fitting(self, slots: int, rank: float, *, fewest: bool = False) -> Iterator[SlotOffer]:
-        """Those that would take such a run, the ones with the most slots first, or the fewest."""
+        """Iterate over offers that would take such a run, those with the most slots first, or
+        the fewest.
+        """
         first, last = bisect_left(self.order, (slots,)), len(self.order)
         for at in range(first, last) if fewest else range(last - 1, first - 1, -1):
             offer = self.order[at][2]
@@ -68,7 +70,7 @@ class _Kind:
 
 
 class Offers:
-    """What may be used now, each worker's at most once."""
+    """Offers that may be used now, at most one for each worker."""
 
     def __init__(self, offers: Iterable[SlotOffer] = ()) -> None:
         self._asked = NOTHING
@@ -78,7 +80,7 @@ class Offers:
         self._able: dict[_Wanted, list[tuple[int, _Kind]]] = {}
         self._named: dict[str, set[IncarnationId]] = {}
         self.slots = 0
-        """All of them together."""
+        """Slots of all offers together."""
         for offer in offers:
             self.put(offer)
 
@@ -91,7 +93,7 @@ class Offers:
     # -- what is offered --
 
     def put(self, offer: SlotOffer) -> None:
-        """This is what its worker offers now, in place of what it did."""
+        """Set the worker's offer, in place of its earlier one."""
         before = self._offers.get(offer.id)
         if before is None or before.incarnation is not offer.incarnation or offer.slots <= 0:
             self.drop(offer.id)
@@ -108,7 +110,7 @@ class Offers:
             self.slots += offer.slots - before.slots
 
     def drop(self, incarnation: IncarnationId) -> None:
-        """It offers nothing."""
+        """Remove the incarnation's offer."""
         if (offer := self._offers.pop(incarnation, None)) is not None:
             self.slots -= offer.slots
             self._kinds[self._skills.pop(incarnation)].drop(offer)
@@ -118,19 +120,17 @@ class Offers:
                 del self._named[offer.incarnation.worker]
 
     def is_by(self, incarnation: Incarnation) -> bool:
-        """Whether what is offered is by it as it is now."""
+        """Return whether the offer is of this incarnation object, not of an earlier state of it."""
         offer = self._offers.get(incarnation.id)
         return offer is not None and offer.incarnation is incarnation
 
     def take(self, incarnation: IncarnationId, slots: int) -> None:
-        """So many of its slots aren't offered any more."""
+        """Subtract slots from the incarnation's offer."""
         if (offer := self._offers.get(incarnation)) is not None:
             self._lower(offer, offer.slots - slots, offer.last)
 
     def lower(self, incarnation: IncarnationId, slots: int, last: float) -> None:
-        """No more slots than that are offered, and for no greater rank; what is less already
-        stays so.
-        """
+        """Lower the offer to at most these slots and this rank. Smaller values stay."""
         if (offer := self._offers.get(incarnation)) is not None:
             self._lower(offer, min(offer.slots, slots), min(offer.last, last))
 
@@ -148,19 +148,19 @@ class Offers:
     # -- what a run finds --
 
     def any(self, rank: float) -> bool:
-        """Whether some slot is for a run of this rank, whatever it needs."""
+        """Return whether any slot is for a run of this rank, whatever the run needs."""
         return any(next(kind.fitting(1, rank), None) is not None for kind in self._kinds.values())
 
     def free(self, need: Need, rank: float) -> bool:
-        """Whether one of these would take a run of this need and rank now."""
+        """Return whether some offer would take a run of this need and rank now."""
         if need.worker is not None:
             return next(self._of_one(need, rank), None) is not None
         kinds = self._which(need)
         return any(next(kind.fitting(need.slots, rank), None) is not None for _, kind in kinds)
 
     def choose(self, definition: Definition, need: Need, rank: float) -> SlotOffer | None:
-        """The one for a run of this job, by the rules of `placement`; ties go by the incarnation's
-        id.
+        """Choose an offer for a run of this job, by the rules of `placement`. Ties go by the
+        incarnation's id.
         """
         if need.worker is not None:
             one = list(self._of_one(need, rank))
@@ -185,7 +185,7 @@ class Offers:
                 yield offer
 
     def _which(self, need: Need, prefer: tuple[Match, ...] = ()) -> list[tuple[int, _Kind]]:
-        """The kinds that are able, each with how little it suits, those first that suit best."""
+        """Return the able kinds, each with minus its number of preferred labels, best fit first."""
         if need.each:
             return []
         asked = need.namespace, need.action, need.handler, need.slots, need.require
@@ -221,7 +221,7 @@ class Offers:
             self._kinds = {skill: kind for skill, kind in self._kinds.items() if kind.order}
 
     def _tell_apart(self, labels: set[str]) -> None:
-        """Some run looks at these labels."""
+        """Divide kinds by these labels too, because some run asks for them."""
         if not labels <= self._asked.labels:
             self._asked = PlacementCriteria(self._asked.labels | labels)
             self._kinds.clear()

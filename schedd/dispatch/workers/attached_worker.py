@@ -1,11 +1,11 @@
 """A worker's open stream, as the loops see it: its free slots, and its last heartbeat.
 
-    granted ──choose──→ under way ──its transaction──→ pushed │ let go ──→ free for this member
+    granted ──choose──→ under way ──its transaction──→ pushed │ released ──→ free for this member
 
 Invariants
 - Slots pushed and under way never exceed the slots granted at the time of the choice.
 - A grant lower than the one before is answered at once with the number of slots still in use. The
-  worker keeps those free. When slots under way are let go afterwards, that is sent too.
+  worker keeps those free. When slots under way are released afterwards, that is sent too.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.records import dataclass
 
 MOST_UNABLE: Final = 1_000
-"""Jobs of a worker that are remembered so."""
+"""Jobs whose refusals are remembered for each worker."""
 
 
 def is_news(
@@ -42,7 +42,7 @@ def is_news(
 
 
 class AttachedStream(Protocol):
-    """One worker's stream, downwards. Nothing here waits; frames are coalesced behind it."""
+    """Sending side of one worker's stream. No method waits; frames are coalesced behind it."""
 
     def assign(self, assigned: Assigned, known: CachedDefinition) -> None: ...
     def revoke(self, key: RunKey, token: Token) -> None: ...
@@ -56,44 +56,44 @@ class AttachedStream(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Attached:
-    """A worker whose stream is open. All slots but `granted` are counted since it began."""
+    """A worker with an open stream. Counts of slots, except `granted`, start with the stream."""
 
     incarnation: Incarnation
     line: AttachedStream
     granted: int = 0
     last: float = inf
-    """The greatest rank of a run that the granted slots are for."""
+    """Greatest rank of a run that may use the granted slots."""
     received: int = 0
     pushed: int = 0
     under_way: int = 0
-    """Slots of runs that were chosen for it and are neither pushed yet nor let go of."""
+    """Slots of chosen runs that are neither pushed nor released yet."""
     serial: int = 0
     """Serial of the last grant that was answered; 0: none yet."""
     answered_reach: int = 0
-    """The slots in use in the last answer."""
+    """Slots in use, as in the last answer."""
     free: int = 0
     running: int = 0
     unstored: int = 0
-    """Results that it has and no member has stored."""
+    """Results in its spool that no member has stored."""
     draining: bool = False
     since_refresh: float = 0.0
     disk: tuple[int, int] = (0, 0)
-    """Bytes that its spool takes, and that are free on its disk; 0: it didn't say."""
+    """Bytes that its spool takes, and bytes free on its disk; 0: not reported."""
     drained: bool | None = None
     """Whether it is drained, as last sent on this stream; None: not sent."""
     refuses: str = ""
-    """Why it asks for no new work though it isn't draining, in words."""
+    """Why it accepts no new work although it isn't draining, in words; empty if it does."""
     last_heartbeat: LastHeartbeat | None = None
     """Its last heartbeat."""
     unable: dict[JobId, Unable] = field(default_factory=dict)
-    """Jobs that it has refused for want of something."""
+    """Jobs that the worker refused because it lacks something."""
     demanded: tuple[QueueHead, ...] = ()
     lost: bool = False
-    """Its incarnation was recorded as lost."""
+    """Whether its incarnation was recorded as lost."""
     spoke_at: float = 0.0
-    """When its last grant or heartbeat came, in seconds of CLOCK_BOOTTIME."""
+    """Time of its last grant or heartbeat, in seconds of CLOCK_BOOTTIME."""
     beat_at: float = 0.0
-    """When its last heartbeat came; before the first one: when it was attached."""
+    """Time of its last heartbeat, or of its attachment before the first one."""
 
     def view(self, now: float) -> WorkerView:
         """Return its state for display: its last heartbeat, and the age of that."""
@@ -113,12 +113,12 @@ class Attached:
 
     @property
     def stays(self) -> bool:
-        """Whether it takes work at all: it isn't drained, leaving or lost."""
+        """Whether it takes new work: it isn't drained, draining or lost."""
         return not (self.draining or self.drained or self.lost)
 
     @property
     def available(self) -> int:
-        """Slots that may be used now, if it is there."""
+        """Slots that may be used now, unless the worker is silent."""
         if not self.stays:
             return 0
         return max(0, self._limit - self._reach)

@@ -1,6 +1,6 @@
 """Send demand (the heads of the ready queue) to workers, once for each group with the same skills.
 
-    the queue ──once for each skill──→ heads ──do they matter with so many slots?──→ each worker
+    the queue ──once for each skill──→ heads ──if they change its split of slots──→ each worker
 
 A worker divides its slots by the order of heads, and by no more slots than it has. So small changes
 of a long queue don't matter to it: a queue of ten thousand runs is sent to a thousand workers when
@@ -34,13 +34,13 @@ class _Alike:
 
     members: dict[Attached, None] = field(default_factory=dict)
     new: dict[Attached, None] = field(default_factory=dict)
-    """Members that were attached since, and may have received other heads."""
+    """Members of the group that were attached since, and may have received other heads."""
     sent: tuple[QueueHead, ...] = ()
     """The heads last sent to all other members."""
 
 
 class Audience:
-    """All attached workers, by what they can do."""
+    """All attached workers, grouped by skill."""
 
     def __init__(self) -> None:
         self._asked = NOTHING
@@ -78,8 +78,8 @@ class Audience:
             group.new = {}
 
     def _tell_apart(self, asked: PlacementCriteria) -> None:
-        """Labels that were asked for once are looked at ever after; a name only where some run is
-        for it alone.
+        """Group workers by these criteria too. Labels are compared from then on; a name only while
+        some run is bound to it.
         """
         known = self._asked
         if asked.labels <= known.labels and (

@@ -39,18 +39,18 @@ from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.clock import boottime
 
 REVOKE_MARGIN: Final = 0.5
-"""Seconds past `start_by`, by this member's clock, after which nothing can start any more: by so
-much a worker's may be behind.
+"""Seconds past `start_by`, by this member's clock, after which no run can start: a worker's clock
+may be behind by this much.
 """
 
 
 def no_demand(_: Incarnation) -> Sequence[QueueHead]:
-    """Nothing waits here."""
+    """Return no heads: no runs wait here."""
     return ()
 
 
 class WorkerRegistry:
-    """Every worker attached to this member. Lives as long as the daemon, not the tenure."""
+    """All workers attached to this member. Created once per process, not per tenure."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class WorkerRegistry:
         self._attached: dict[IncarnationId, Attached] = {}
         self._offering = Offering(self._attached, silent_after=silent_after, boot=boot)
         self._drained: frozenset[str] | None = None
-        """Names of workers that are drained, as they were last read."""
+        """Names of drained workers, as last read."""
         self._revocations = Revocations()
         self.elsewhere: Elsewhere = Nowhere()
         self._slots_freed: list[Callable[[], None]] = []
@@ -88,7 +88,7 @@ class WorkerRegistry:
             self._some = some
             self._attachment(some)
 
-    # -- what the streams tell --
+    # -- calls of the streams --
 
     def attach(
         self,
@@ -125,7 +125,9 @@ class WorkerRegistry:
         return attached
 
     def detach(self, attached: Attached) -> bool:
-        """The stream ended; False: a newer one of the incarnation has taken its place."""
+        """Remove an ended stream. Return False if a newer stream of the incarnation has replaced
+        it.
+        """
         if self._attached.get(attached.incarnation.id) is not attached:
             return False
         del self._attached[attached.incarnation.id]
@@ -138,7 +140,9 @@ class WorkerRegistry:
     def granted(
         self, attached: Attached, slots: int, received: int, last: float = inf, serial: int = 0
     ) -> None:
-        """The worker keeps so many slots free for this member, for runs up to the rank `last`."""
+        """Record a grant: the worker keeps these slots free for runs of this member up to rank
+        `last`.
+        """
         attached.grant(slots, received, last, serial)
         self._offering.spoke(attached)
         self._offering.changed(attached.incarnation.id)
@@ -173,7 +177,7 @@ class WorkerRegistry:
             self._offering.changed(attached.incarnation.id)
 
     def drained(self, names: Collection[str]) -> None:
-        """The workers of these names are drained, and no others."""
+        """Set the names of all drained workers."""
         self._drained = frozenset(names)
         for attached in self._attached.values():
             on = attached.incarnation.worker in self._drained
@@ -186,26 +190,26 @@ class WorkerRegistry:
         self._mark(incarnations, lost=True)
 
     def spared(self, incarnations: Iterable[IncarnationId]) -> None:
-        """Their loss was not committed: they may be given work again."""
+        """Undo `lost`: the loss wasn't committed, so these incarnations may get work again."""
         self._mark(incarnations, lost=False)
 
     def revoke_answered(self, run: RunId, token: Token) -> None:
-        """The worker gave the assignment up, or says that it has started."""
+        """Note that the worker gave the assignment up or reported its start."""
         self._revocations.answered((run, token))
 
     def unable(self, incarnation: IncarnationId, job: JobId, unable: Unable) -> None:
-        """It refused a run of this job for want of something."""
+        """Note that the worker refused a run of this job because it lacks something."""
         if (attached := self._attached.get(incarnation)) is not None:
             attached.cant_do(job, unable)
 
-    # -- what the dispatcher asks --
+    # -- calls of dispatch --
 
     def on_slots_freed(self, callback: Callable[[], None]) -> None:
         """Call `callback()` when slots may be free."""
         self._slots_freed.append(callback)
 
     def offers(self) -> Offers:
-        """The slots that may be used now. It is the same one each time, and goes with the time."""
+        """Return the slots that may be used now. Each call returns the same object, updated."""
         return self._offering.now()
 
     def still_offered(self) -> Offers:
@@ -213,11 +217,11 @@ class WorkerRegistry:
         return self._offering.still()
 
     def choosing(self) -> SlotReservation:
-        """Around a choice among offers, and all that it leads to up to the push."""
+        """Surround a choice among offers, up to the push."""
         return SlotReservation(self._offering)
 
     def slots(self) -> int:
-        """All that the workers here have, free or not."""
+        """Number of slots of all workers here, free or not."""
         return sum(
             attached.incarnation.slots
             for attached in self._attached.values()
@@ -225,7 +229,7 @@ class WorkerRegistry:
         )
 
     def free_slots(self) -> int:
-        """Return their free slots, by the last heartbeats."""
+        """Number of their free slots, by the last heartbeats."""
         return sum(
             attached.free
             for attached in self._attached.values()
@@ -233,11 +237,11 @@ class WorkerRegistry:
         )
 
     def incarnations(self) -> list[Incarnation]:
-        """All that are attached here."""
+        """Return all incarnations attached here."""
         return [attached.incarnation for attached in self._attached.values()]
 
     def present(self) -> list[Incarnation]:
-        """Return those attached here that may receive work, with or without free slots."""
+        """Return incarnations attached here that may receive work, with or without free slots."""
         return [
             attached.incarnation
             for attached in self._attached.values()
@@ -245,7 +249,7 @@ class WorkerRegistry:
         ]
 
     def leaving(self) -> set[IncarnationId]:
-        """Return those attached here that take no more work."""
+        """Return incarnations attached here that take no more work."""
         return {one.incarnation.id for one in self._attached.values() if not one.stays}
 
     def push(self, assigned: Assigned, known: CachedDefinition) -> bool:
@@ -268,7 +272,7 @@ class WorkerRegistry:
         self._demand = demand
         self._audience.tell(demand, asked)
 
-    # -- what calls ask --
+    # -- calls of the API --
 
     async def revoke(self, runs: Sequence[LiveRun], within: float = inf) -> list[At]:
         """Revoke these assignments. Return those without an answer when each is resolved, past its
@@ -345,7 +349,7 @@ class WorkerRegistry:
         }
 
     def lists(self, run: LiveRun) -> bool:
-        """Whether its worker is attached here, and its last heartbeat lists this assignment."""
+        """Return whether the last heartbeat of a worker attached here lists this assignment."""
         attached = self._of(run)
         return (
             attached is not None
@@ -354,8 +358,10 @@ class WorkerRegistry:
         )
 
     def lacks(self, run: LiveRun, since: datetime) -> bool:
-        """Whether its worker, attached here, has received all that was pushed to it, and said by a
-        heartbeat of later than `since` that it doesn't have this assignment.
+        """Return whether a heartbeat from after `since` shows that the worker doesn't have the
+        assignment.
+
+        The worker must be attached here and have received everything that was pushed to it.
         """
         attached = self._of(run)
         if (
@@ -367,9 +373,10 @@ class WorkerRegistry:
         return attached.last_heartbeat.at > since and not attached.last_heartbeat.lists(run)
 
     async def never_started(self, runs: Collection[LiveRun]) -> list[LiveRun]:
-        """Those of which their live worker has said, by a heartbeat stamped after `start_by`,
-        that it doesn't have this assignment. Asks the other members about workers that aren't
-        attached here, or silent, once each.
+        """Return the runs that certainly never started, by a heartbeat of their running worker.
+
+        The heartbeat was stamped after `start_by` and doesn't list the assignment. Other members
+        are asked once about each worker that isn't attached here or is silent.
         """
         said = {each.incarnation.id: each.last_heartbeat for each in self._attached.values()}
         speaking = {
@@ -380,11 +387,11 @@ class WorkerRegistry:
         )
 
     def attached(self, incarnation: IncarnationId) -> Attached | None:
-        """Return its stream here."""
+        """Return the incarnation's stream here."""
         return self._attached.get(incarnation)
 
     def answers_to(self, ats: Iterable[At], within: float) -> AbstractContextManager[Question]:
-        """Around the sending of these revokes: their answers, for so many seconds."""
+        """Surround the sending of these revokes; collect their answers for `within` seconds."""
         return self._revocations.asking(dict.fromkeys(ats, within))
 
     def _mark(self, incarnations: Iterable[IncarnationId], *, lost: bool) -> None:

@@ -5,8 +5,8 @@ revokes and cancels through a member that has its stream. That member handles th
 refusals, revoke answers) itself, as any member may.
 
 Invariants
-- A worker counts as absent only when every other member has answered that it isn't attached there.
-  Then it never received the assignment. Without an answer it may have.
+- A worker counts as attached nowhere only after every other member has answered so. Then it never
+  received the assignment. Without an answer it may have received it.
 """
 
 from __future__ import annotations
@@ -28,58 +28,60 @@ class LastHeartbeat:
     """A worker's last heartbeat to some member."""
 
     at: datetime
-    """By the clock by which it judges `start_by`."""
+    """Time of the heartbeat, by the clock by which the worker checks `start_by`."""
     holding: Holdings
-    """The assignments that it listed as held, armed, running or spooled."""
+    """Assignments that it listed as held, pre-dispatched, running or spooled."""
 
     def lists(self, run: LiveRun) -> bool:
-        """Whether it has this assignment."""
+        """Return whether the heartbeat lists the run's assignment."""
         return (run.key.run_id, run.token) in self.holding
 
     def never_started(self, run: LiveRun) -> bool:
-        """Whether that proves that this assignment never started, nor ever will."""
+        """Return whether the heartbeat proves that the run's assignment never started and never
+        will.
+        """
         return run.start_by is not None and self.at > run.start_by and not self.lists(run)
 
 
 class Elsewhere(Protocol):
-    """The streams of the other members."""
+    """Sends to workers through the streams of other members."""
 
     async def assign(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> list[Assigned]:
-        """Forward these; return those whose workers are certainly attached nowhere."""
+        """Forward these; return the assignments whose workers are certainly attached nowhere."""
         ...
 
     async def revoke(
         self, incarnation: IncarnationId, runs: Sequence[LiveRun]
     ) -> Collection[tuple[RunId, Token]]:
-        """Revoke these from their worker; return those that it answered: they are resolved."""
+        """Revoke assignments from their worker; return those that it resolved by an answer."""
         ...
 
     def cancel(self, run: LiveRun, *, kill: bool) -> None:
-        """Send a cancel, if its worker is attached anywhere."""
+        """Send a cancel, if the run's worker is attached anywhere."""
         ...
 
     async def last_heartbeat(self, incarnation: IncarnationId) -> LastHeartbeat | None:
-        """Return its last heartbeat; None if no member received one, or none answers."""
+        """Return the worker's last heartbeat; None if no member received one, or none answers."""
         ...
 
     async def views(self, away: Sequence[Incarnation]) -> Sequence[WorkerView]:
-        """Return the states of those whose heartbeats other members receive, each from the member
+        """Return the states of workers whose heartbeats other members receive, each from the member
         that received the last one.
         """
         ...
 
 
 class Nowhere:
-    """There are no other members."""
+    """No other members: a cluster of one."""
 
     async def assign(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> list[Assigned]:
-        """All of them."""
+        """Return all: their workers are attached nowhere."""
         return [assigned for assigned, _ in handed]
 
     async def revoke(
         self, incarnation: IncarnationId, runs: Sequence[LiveRun]
     ) -> Collection[tuple[RunId, Token]]:
-        """No answers: there are no other members."""
+        """Return no answers: there are no other members."""
         del incarnation, runs
         return ()
 
@@ -87,11 +89,11 @@ class Nowhere:
         """Do nothing: there are no other members."""
 
     async def last_heartbeat(self, incarnation: IncarnationId) -> LastHeartbeat | None:
-        """None: there are no other members."""
+        """Return None: there are no other members."""
         del incarnation
         return None
 
     async def views(self, away: Sequence[Incarnation]) -> Sequence[WorkerView]:
-        """None of them."""
+        """Return no states: there are no other members."""
         del away
         return ()

@@ -20,7 +20,7 @@ from schedkit.clock import boottime
 
 
 class Offering:
-    """The offers of these. `attached` is its owner's, who says what happens to one of them."""
+    """Offers of attached workers. The registry owns `attached` and reports each change of it."""
 
     def __init__(
         self,
@@ -40,19 +40,19 @@ class Offering:
     def spoke(self, attached: Attached) -> None:
         """Note a grant or heartbeat of a worker."""
         incarnation = attached.incarnation.id
-        if self.attached.get(incarnation) is attached:  # a stream's last frames may come behind it
+        if self.attached.get(incarnation) is attached:  # a replaced stream may still deliver
             attached.spoke_at = self._boot()
             if self._awake.pop(incarnation, None) is not attached:
                 self._changed.add(incarnation)
             self._awake[incarnation] = attached
 
     def went(self, incarnation: IncarnationId) -> None:
-        """Note that its stream has ended."""
+        """Note that the worker's stream has ended."""
         self._awake.pop(incarnation, None)
         self._changed.add(incarnation)
 
     def changed(self, incarnation: IncarnationId) -> None:
-        """It may offer something else now."""
+        """Note that the worker's offer may have changed."""
         self._changed.add(incarnation)
 
     def take(self, incarnation: IncarnationId, slots: int) -> Attached:
@@ -91,8 +91,10 @@ class Offering:
         return self._offers
 
     def still(self) -> Offers:
-        """What is offered now of what was before: whatever was granted since is for those that go
-        next, who needn't be those that were chosen for what was offered before.
+        """Return what is still valid of the offers that `now` returned before.
+
+        Slots granted since are left out: they are for later runs, which may not be those chosen
+        before.
         """
         self._hush()
         for incarnation in self._changed:
@@ -100,7 +102,7 @@ class Offering:
             if attached is None or incarnation not in self._awake:
                 self._offers.drop(incarnation)
             elif not self._offers.is_by(attached.incarnation):
-                self._offers.drop(incarnation)  # it came again, and may do something else now
+                self._offers.drop(incarnation)  # attached again: its skills may differ
             else:
                 self._offers.lower(incarnation, attached.available, attached.last)
         return self._offers
@@ -138,7 +140,7 @@ class SlotReservation:
         self._under_way[self._offering.take(offer.id, slots)] += slots
 
     def settle(self) -> None:
-        """All of it was pushed by now, or never will be."""
+        """Release what is still reserved: each run was pushed by now, or never will be."""
         for attached, slots in self._under_way.items():
             self._offering.let_go(attached, slots)
         self._under_way.clear()

@@ -3,12 +3,12 @@
     stream, collect ──rejected(worker, kind, why)──→ counted in memory ──loop──→ audit row
 
 A worker can send thousands of items a second that are rejected: out of bounds, or results of runs
-that don't exist. The first of a kind is written at once; what follows is counted, and written with
-its number when the minute is over.
+that don't exist. The first of a kind is written at once. Later ones are counted, and written as one
+row after a minute.
 
 Invariants
-- Memory: at most `MOST_KEPT` entries; beyond that the oldest worker's entry goes.
-- While the database is unavailable nothing is lost of the counts in memory; the loop retries.
+- At most `MOST_KEPT` entries are in memory; beyond that the oldest worker's entry is dropped.
+- While the database is unavailable, no count in memory is lost; the loop retries.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class _Kept:
     host: str
     why: str
     count: int = 0
-    """Since the last row."""
+    """Rejected items since the last row."""
     written_at: float | None = None
 
 
 class WorkerAudit:
-    """Counts and writes. Lives as long as the daemon."""
+    """Counts rejected items and writes them. Created once per process."""
 
     def __init__(self, log: UserStore, boot: Callable[[], float] = boottime) -> None:
         self._log = log
@@ -49,7 +49,7 @@ class WorkerAudit:
         self.loop = Loop("audit of workers", self.step, interval=EVERY / 12)
 
     def rejected(self, who: Incarnation, kind: str, why: str) -> None:
-        """An item of this worker was rejected."""
+        """Count a rejected item of this worker."""
         self.note(who.worker, who.host, kind, why)
 
     def note(self, worker: str, source: str, kind: str, why: str, count: int = 1) -> None:
@@ -64,7 +64,7 @@ class WorkerAudit:
         kept.why = why[:LONGEST_WHY]
 
     async def step(self) -> None:
-        """Write what is due. Raises Unavailable."""
+        """Write the rows that are due. Raises Unavailable."""
         now = self._boot()
         for (worker, kind), kept in self._due(now):
             count, kept.count = kept.count, 0

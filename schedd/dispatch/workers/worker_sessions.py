@@ -1,11 +1,11 @@
 """Sessions of workers at a member: registration, heartbeats and end of incarnations.
 
-    hello → registered → key and lease in etcd → seen → attached → goodbye │ lost
+    hello → registered → key and lease in etcd → found → attached → goodbye │ lost
 
-A worker name is never served twice. A new incarnation from the same spool directory (it holds its
-lock) ends the earlier one, once the results in the spool are stored. An incarnation from another
-directory is rejected while the first one's lease exists. A lost incarnation is rejected, and its
-worker registers as a new one; a loss is final.
+At most one incarnation serves under a worker name. A new incarnation from the same spool directory,
+whose lock it holds, ends the earlier one once the results in the spool are stored. An incarnation
+from another directory is rejected while the first one's lease exists. A lost incarnation is
+rejected, and its worker registers as a new one; a loss is final.
 
 A worker that is rejected for its name isn't registered. The end of an incarnation without a key
 isn't a loss.
@@ -62,7 +62,7 @@ WRITTEN_OFF: Final = Turned(
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """Earlier incarnations of a spool that wait for its results."""
+    """Earlier incarnations of a spool that wait until its results are stored."""
 
     earlier: tuple[Incarnation, ...]
     spooled: tuple[tuple[RunKey, Token], ...]
@@ -70,13 +70,13 @@ class _Ending:
 
 
 class HeartbeatAnswer(Protocol):
-    """How a heartbeat is answered."""
+    """Called with the outcome of a heartbeat."""
 
     def __call__(self, *, refreshed: bool, lost: bool) -> None: ...
 
 
 class Greeting:
-    """Greets, keeps and ends incarnations. Lives as long as the daemon."""
+    """Registers, keeps and ends incarnations. Created once per process."""
 
     def __init__(
         self,
@@ -94,8 +94,7 @@ class Greeting:
         self._endings: list[_Ending] = []
         self._lost: set[IncarnationId] = set()
         self._audited: dict[tuple[str, IncarnationId], float] = {}
-        """Rejected spool directories, each with the incarnation that had the name, and the time of
-        their last audit row.
+        """Last audit row of each rejected spool directory, with the incarnation that had the name.
         """
         self._heartbeats: list[tuple[Incarnation, HeartbeatAnswer]] = []
         self._names: dict[IncarnationId, str] = {}
@@ -111,7 +110,7 @@ class Greeting:
     async def greet(
         self, incarnation: Incarnation, spooled: Sequence[tuple[RunKey, Token]]
     ) -> Turned | None:
-        """Take a hello; None: welcome. Raises Unavailable."""
+        """Handle a hello; return None if the worker is welcome. Raises Unavailable."""
         others = [
             one
             for one in await self._store.of_worker(incarnation.worker)
@@ -197,7 +196,9 @@ class Greeting:
         return next((one for one in strangers if one.id in live), None)
 
     async def _came_second(self, incarnation: Incarnation) -> Turned | None:
-        """Look again once the key is there: two of one name may have come at the same moment."""
+        """Check for another worker of this name again after writing the key: both may have
+        registered at the same moment.
+        """
         elders = await self._leases.elders(incarnation)
         if not elders:
             return None
@@ -250,7 +251,7 @@ class Greeting:
         attached = self._workers.incarnations()
         ended = await self._store.not_living([one.id for one in attached])
         gone = [one for one in attached if one.id in ended]
-        self._workers.lost(one.id for one in gone)  # each time: a rescue in doubt spares them
+        self._workers.lost(one.id for one in gone)  # each time: `spared` may have undone it
         for one in gone:
             if one.id not in self._lost:
                 log.warning("worker lost: worker=%s; it must register again", one.worker)
