@@ -1,6 +1,6 @@
 """Deliver the notifications in the outbox of owned shards, each delivery in a task.
 
-    rows that may be tried ─→ definitions of their jobs ─→ claimed, by lane ─→ a task each
+    rows that are due ─→ definitions of their jobs ─→ claimed, by lane ─→ a task each
     tasks' outcomes ─→ written, by lane: delivered, tried again later, given up
 
 Invariants
@@ -52,7 +52,7 @@ COUNT_EVERY: Final = 10.0
 
 
 class OutboxDelivery:
-    """The loop that delivers, and the tasks in which it does."""
+    """Delivers notifications, each in a task."""
 
     name: Final = "notifications"
 
@@ -78,7 +78,7 @@ class OutboxDelivery:
         self._under_way: dict[tuple[UUID, NotificationChannel], str] = {}
         """Deliveries without a written outcome, with their targets."""
         self._busy: dict[tuple[JobId, NotificationChannel], str] = {}
-        """Whose targets have enough to do."""
+        """Targets at their limit of deliveries, by job and channel."""
         self._answers: list[DeliveryOutcome] = []
         self._count_at = 0.0
         self._loop = Loop(self.name, self.step, interval=LOOK_EVERY)
@@ -106,13 +106,13 @@ class OutboxDelivery:
         chosen = self._chosen(waiting, known)
         if chosen:
             await self._begin(chosen, known)
-        await asyncio.sleep(SOONEST)  # a wake comes with each answer
+        await asyncio.sleep(SOONEST)  # each answer wakes the loop
         return 0.0 if chosen or len(self._busy) > busy else LOOK_EVERY
 
     def _chosen(
         self, waiting: Sequence[PendingNotification], known: Mapping[JobId, CachedDefinition]
     ) -> list[PendingNotification]:
-        """Return those whose targets have room; mark the other targets as busy."""
+        """Return notifications whose targets have room; mark the other targets as busy."""
         chosen: list[PendingNotification] = []
         receivers = self._receivers.copy()
         for one in waiting:
@@ -133,7 +133,7 @@ class OutboxDelivery:
         answers = await self._transactor.by_lane(chosen, self._store.claim)
         claimed = [one for each in answers if not isinstance(each, Failed) for one in each]
         assert self._group is not None, "it runs within its group"
-        # What wasn't claimed may have been edited: it is looked at by the definition of then.
+        # An unclaimed row's job may have been edited: its definition is read again.
         self._definition_cache.forget(
             {one.job_id for one in chosen} - {one.job_id for one in claimed}
         )
@@ -162,14 +162,16 @@ class OutboxDelivery:
         self._loop.wake()
 
     async def _sent(self, one: OutboxNotification, notice: Notice) -> str:
-        """Return why it wasn't delivered; empty if it was. An exception fails one delivery only."""
+        """Return why the notification wasn't delivered; empty if it was. An exception fails one
+        delivery only.
+        """
         raised: list[Exception] = []
         with set_aside("notification", f"notification {one.notification_id}", then=raised.append):
             return await self._sender.send(one, notice)
         return f"{type(raised[0]).__name__}: {raised[0]}"
 
     async def _settle(self) -> None:
-        """Write outcomes. Those for shards of another owner are dropped: that owner sends again."""
+        """Write outcomes, except for shards of another owner now: that owner sends again."""
         if answers := list(self._answers):
             await self._transactor.rows(answers, self._store.settle)
             del self._answers[: len(answers)]
@@ -190,7 +192,7 @@ class OutboxDelivery:
 
 
 def _asked(one: PendingNotification, entry: CachedDefinition) -> PendingNotification:
-    """Return it with the channels of the definition, if its own channel isn't among them."""
+    """Return it with the channels of the definition, if its own channel isn't among those."""
     notices = entry.definition.notices
     notice = None if notices is None else notices.of(one.kind)
     ways = () if notice is None or one.way in notice.ways else notice.ways

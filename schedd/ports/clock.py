@@ -1,4 +1,4 @@
-"""The clock by which due times are judged."""
+"""Clock that decides which timers and runs are due."""
 
 from datetime import datetime
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""Calls between members. Servers and `app` implement them: stages and calls can't import those."""
+"""Ports for calls between members, implemented by servers and `app`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -12,15 +12,15 @@ class Nudges(Protocol):
     """Hints to the owners; never awaited, never needed for correctness."""
 
     def jobs_changed(self, changed: Sequence[tuple[JobId, ShardId]]) -> None:
-        """Timers of these jobs were written: their owners read them now."""
+        """Wake the owners of these jobs' timers, which were written."""
         ...
 
     def runs_ready(self, shards: Sequence[ShardId]) -> None:
-        """Runs were inserted or made ready in these shards."""
+        """Wake the owners of these shards: runs were inserted or made ready."""
         ...
 
     def runs_made(self, runs: Sequence[LiveRun]) -> None:
-        """These runs were inserted: an owner at this member needs no scan to find them."""
+        """Pass inserted runs to an owner at this member, which then needs no scan to find them."""
         ...
 
     def runs_changed(self, hints: Sequence[Hint]) -> None:
@@ -28,12 +28,12 @@ class Nudges(Protocol):
         ...
 
     def cluster_changed(self) -> None:
-        """The cluster was paused or resumed, or its map may have changed: all members read it."""
+        """Let all members read the cluster pause and the shard map, which may have changed."""
         ...
 
 
 class Refusals(Protocol):
-    """Workers that refused runs, as known to the member that dispatches them."""
+    """Workers that refused runs, as known to the member that dispatched the runs."""
 
     async def of(self, shard: ShardId, job: JobId, generation: int) -> Mapping[IncarnationId, str]:
         """Return the workers that can't run this generation of the job, each with the reason."""
@@ -44,5 +44,5 @@ class CheckupFacts(Protocol):
     """Facts about the cluster, for diagnostics."""
 
     async def facts(self) -> Facts:
-        """Return the current facts. Raises nothing: facts that can't be read have the reason."""
+        """Return the current facts; never raises. An unreadable fact has the reason instead."""
         ...

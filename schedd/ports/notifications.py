@@ -9,8 +9,9 @@ class Sender(Protocol):
     """Delivers notifications."""
 
     async def send(self, notification: OutboxNotification, notice: Notice) -> str:
-        """Deliver it over its channel. Returns why it failed; empty if it was accepted. Has a
-        timeout, and raises nothing.
+        """Deliver a notification over its channel; return why it failed, empty if it was accepted.
+
+        The delivery has a timeout, and no error is raised.
         """
         ...
 

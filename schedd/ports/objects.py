@@ -15,7 +15,8 @@ class ResultObjects(Protocol):
         ...
 
     async def remove(self, places: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Remove these objects. Returns those that are gone, and those that couldn't be removed.
+        """Remove these objects; return the removed ones and those that couldn't be removed.
+
         Several failures in a row end the call. Never raises.
         """
         ...

@@ -1,1 +1,1 @@
-"""Rows compared with workers: lost workers, deadlines, auto-pause, retention."""
+"""Repairs of rows: lost workers, deadlines, auto-pause, retention."""

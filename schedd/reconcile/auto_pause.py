@@ -1,12 +1,12 @@
 """Resume jobs whose pause has ended, and pause jobs that fail too often.
 
-    pause until T ── T has come ──→ resumed: the instants until T are SKIPPED (PAUSED), later ones
-                                    go by its catch-up
+    pause until T ── T has passed ──→ resumed: times until T are SKIPPED (PAUSED), later ones
+                                    follow the catch-up policy
     N runs in a row failed for good ──→ paused, by `pause_after_failures: N`
 
 The rows of both are read each second (`schedd/store/results/failure_counts.py`), so a new owner
-finds what the old one left. Both changes are written only at the generation from which they were
-computed. A job that can't be read is set aside: a newer member may own it.
+continues where the old one stopped. Both changes are written only at the generation from which they
+were computed. A job that can't be read is set aside: a newer member may own it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ EVERY: Final = 1.0
 SOONEST: Final = 0.1
 """Minimum seconds between two rounds, however often the loop is woken."""
 BATCH: Final = 200
-"""Jobs of one round."""
+"""Jobs that one round changes."""
 ACTOR: Final = "schedd"
 
 
 class AutoPause:
-    """The loop that resumes and pauses jobs by what they say."""
+    """Resumes and pauses jobs by their definitions."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class AutoPause:
         self.loop = Loop("standing", self.step, interval=EVERY)
 
     def wake(self) -> None:
-        """Jobs were changed, or failed."""
+        """Run a round now: jobs were changed or failed."""
         self.loop.wake()
 
     async def step(self) -> float:

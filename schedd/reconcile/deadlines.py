@@ -62,7 +62,7 @@ BATCH: Final = 5_000
 
 
 class Deadlines:
-    """The loop that ends what waits too long."""
+    """Ends runs that wait too long."""
 
     def __init__(
         self,
@@ -89,9 +89,9 @@ class Deadlines:
         self._ready: Callable[[], None] = lambda: None
         self._passed: dict[RunId, LiveRun] = {}
         self._look_at = 0.0
-        """When all that waits is looked at again, in seconds of CLOCK_BOOTTIME."""
+        """When all waiting runs are checked again, in seconds of CLOCK_BOOTTIME."""
         self._asked: set[JobId] = set()
-        """Jobs whose definitions were asked for, those that can't be read among them."""
+        """Jobs whose definitions were read or couldn't be read."""
         self.loop = Loop("deadlines", self.step, interval=LOOK_EVERY)
 
     def on_ready(self, callback: Callable[[], None]) -> None:
@@ -125,7 +125,7 @@ class Deadlines:
         if self._cluster_pause.on:
             return LOOK_EVERY
         began = boottime()
-        passed = dict(self._passed)  # more may come meanwhile
+        passed = dict(self._passed)  # more may arrive meanwhile
         waiting, whole = passed, began >= self._look_at
         if whole:
             waiting = {run.key.run_id: run for run in self._run_index.waits()} | passed
@@ -181,7 +181,7 @@ class Deadlines:
         return await self._judged(waiting)
 
     async def _judged(self, waiting: Iterable[LiveRun]) -> list[Expiry]:
-        """By the definitions at hand."""
+        """Return the ends of runs past their deadline, by cached definitions."""
         now = self._clock.now()
         ends: list[Expiry] = []
         async for run in in_turns(waiting, every=1_000):
@@ -203,7 +203,7 @@ class Deadlines:
         return None if reason is None else _ending(run, definition, reason)
 
     def _look_for_workers(self, waiting: Collection[LiveRun]) -> None:
-        """See which of those that children wait for aren't there."""
+        """Note which workers that children wait for aren't attached here."""
         found = (
             (run, self._definition_cache.definition_of(run.job_id)) for run in waiting if run.parent
         )
@@ -211,7 +211,7 @@ class Deadlines:
         self._away.look(needs, self._workers.present(), self._clock.now())
 
     async def _read(self, unknown: set[JobId]) -> None:
-        """Some of those; each of them once before any of them again."""
+        """Read some of the missing definitions: each job once before any job again."""
         self._asked &= unknown
         if not (left := unknown - self._asked):
             self._asked, left = set(), unknown
@@ -221,13 +221,13 @@ class Deadlines:
 
 
 def _may_end(run: LiveRun, definition: Definition) -> bool:
-    """Whether there is any time at which it ends though it waits."""
+    """Return whether the run can end at any time while it waits."""
     edited = run.generation < definition.generation
     return hurried(definition) or run.parent is not None or edited
 
 
 ENDS: Final = {Reason.START_DEADLINE: State.MISSED, Reason.EDITED: State.SKIPPED}
-"""How what waited ends for these reasons; for others it has failed."""
+"""States of runs that end while they wait, by reason; FAILED for other reasons."""
 
 
 def _dead(end: Expiry) -> DeadRun:

@@ -36,11 +36,11 @@ SHARE: Final = 40
 """The pause between two rounds is this many times the length of a round, within these bounds."""
 LOOK_AT_LEAST_EVERY: Final = 10.0
 BATCH: Final = 500
-"""Runs of one round."""
+"""Runs that one round notifies about."""
 
 
 class LateStarts:
-    """The loop that notifies about late runs."""
+    """Notifies about late runs."""
 
     def __init__(
         self,

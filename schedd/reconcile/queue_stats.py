@@ -1,12 +1,12 @@
 """Statistics of owned shards, for people who watch the cluster: pools and lateness.
 
-    rows, read now and then ─┐
-    runs that wait here ─────┼─→ a pool: how full, how much waits, how many slots could do it
+    rows, read periodically ─┐
+    runs that wait here ─────┼─→ a pool: usage, waiting runs, suitable slots
     workers attached here ───┘
 
-All jobs of a pool are in its shard (`core/runs/pools`), so one owner knows all of it. Nothing is
-decided by what is found. A pool's jobs are looked at up to a number, by the definitions at hand; of
-submitted work what waits.
+All jobs of a pool are in its shard (`core/runs/pools`), so one owner knows the whole pool. No
+decision depends on these statistics. A limited number of a pool's jobs is examined, by cached
+definitions. Of submitted runs, only waiting ones are examined.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from schedd.store.reconcile.stats_store import SurveyStore
 from schedkit.tasks import Loop
 
 LOOK_EVERY: Final = 15.0
-"""Seconds: as often as metrics are mostly asked for."""
+"""Seconds between two readings: the usual interval of metrics scrapes."""
 
 
 class Survey:
-    """The loop that reads statistics."""
+    """Reads statistics."""
 
     def __init__(
         self,
@@ -93,8 +93,9 @@ class Survey:
         return found
 
     def _waiting_for(self, pool: PoolKey) -> list[Need]:
-        """What is asked by what waits for it, as far as that is known; not what is for one worker,
-        or for each.
+        """Return the known needs of runs that wait for this pool.
+
+        Runs for one worker only, and broadcasts, are left out.
         """
         ready = self._run_index.ready.needs
         return [need for need in ready if need.pool == pool and not (need.each or need.worker)]

@@ -68,45 +68,45 @@ from schedkit.errors import Unavailable
 from schedkit.set_aside import each, set_aside
 from schedkit.tasks import Loop, in_turns
 
-# Assignments that may never have come to their workers: asked back (docs/protocol-rules.md, P4.8).
+# Assignments that may not have reached their workers are revoked (docs/protocol-rules.md, P4.8).
 #
-#     a scan's RUNNING runs, their workers live ─→ may start yet, but should have by now
-#       ├─ in its worker's last heartbeat: it has come
+#     RUNNING runs of a scan, workers running ─→ may still start, but should have by now
+#       ├─ in its worker's last heartbeat: it has arrived
 #       ├─ dispatched under an earlier epoch, or missing in a heartbeat since ─→ revoke
-#       │                                              ├─→ given up: a refusal, as any (`collect`)
-#       │                                              └─→ it has started: nothing
+#       │                                              ├─→ given up: a normal refusal (`collect`)
+#       │                                              └─→ it has started: no action
 #       └─ perhaps still on its way: the next scan checks it again
 #
-# An owner that dies between a COMMIT and its pushes leaves such, so do a COMMIT of unknown outcome
-# and a stream that breaks. That it never started a heartbeat proves only once `start_by` has
-# passed; its worker can say so at once, and then never starts it.
+# Such assignments remain when an owner stops between a COMMIT and its pushes, a COMMIT's outcome is
+# unknown, or a stream breaks. A heartbeat proves only after `start_by` that a run never started. A
+# revoked worker can answer at once, and then never starts the run.
 #
 # Invariants
-# - Asking changes nothing. What the worker answers is stored by its token and its sender.
-# - What is armed isn't asked for before it is due: it may stand where it should.
+# - A revoke changes no row. The worker's answer is stored by its token and its sender.
+# - A pre-dispatched run isn't revoked before it is due: its worker may correctly hold it.
 
 GRACE: Final = timedelta(seconds=0.25)
-"""After it should have started: so long its push may have been on its way."""
+"""Time after the expected start for which the push may still be on its way."""
 ANSWER_WITHIN: Final = 1.0
-"""Seconds; what isn't answered by then the next scan finds again."""
+"""Seconds to wait for answers; the next scan finds unanswered assignments again."""
 IDLE: Final = 60.0
 
 
 class AskingBack:
-    """The loop that asks for them."""
+    """Revokes assignments that may not have reached their workers."""
 
     def __init__(self, ownership: Ownership, workers: WorkerRegistry, clock: ClusterClock) -> None:
         self._ownership = ownership
         self._workers = workers
         self._clock = clock
         self._out: dict[At, tuple[datetime, LiveRun]] = {}
-        """Assignments to revoke, and from when on."""
+        """Assignments to revoke, each with the time from which to do so."""
         self._answered: set[At] = set()
         """Answered assignments that the last scan found."""
         self.loop = Loop("asking back", self.step, interval=IDLE)
 
     def found(self, runs: Iterable[LiveRun]) -> None:
-        """These a scan has found with live workers; what one before has found is forgotten."""
+        """Replace the assignments to check by those of a scan: runs with running workers."""
         now = self._clock.now()
         answered: set[At] = set()
         self._out = {}
@@ -123,7 +123,7 @@ class AskingBack:
             self.loop.wake()
 
     async def step(self) -> float:
-        """Ask for what should have started; seconds until the next should have."""
+        """Revoke assignments that should have started; return the seconds until the next is due."""
         now = self._clock.now()
         ripe = {at: run for at, (should, run) in self._out.items() if should <= now}
         for at in ripe:
@@ -137,7 +137,9 @@ class AskingBack:
         return max(0.0, min((wait.total_seconds() for wait in waits), default=IDLE))
 
     def _in_doubt(self, run: LiveRun, should: datetime) -> bool:
-        """Whether an owner before us handed it out, or its worker would have named it by now."""
+        """Return whether an earlier owner dispatched the run, or a heartbeat should have listed it
+        by now.
+        """
         if epoch_of(run.token) < self._ownership.epochs.get(run.shard, 0):
             return True
         return self._workers.lacks(run, should)
@@ -145,19 +147,21 @@ class AskingBack:
 
 SCAN_EVERY: Final = 1.0
 BACK_WITHIN: Final = 1.0
-"""Seconds to the next scan, at most, of a world that was away."""
+"""Longest pause in seconds before the next scan, after a dependency was unavailable."""
 REST: Final = 9
-"""Times as long as a scan took, until the next. A key that went has one begun at once."""
+"""Minimum pause before the next scan, as a multiple of the last scan's time. A deleted worker key
+starts a scan at once.
+"""
 LONGEST_REST: Final = 10.0
-"""Seconds."""
+"""Upper limit of that pause, in seconds."""
 FULL_EVERY: Final = 60.0
 """Seconds between two scans that read all rows in full."""
 PART: Final = 2_000
 """Rows that one statement of a scan should read."""
 FIRST_PARTS: Final = 8
-"""Of the first scan, before it is known how much waits."""
+"""Parts of the first scan, before the number of waiting runs is known."""
 SORTED_AT_ONCE: Final = 200
-"""Of these, before everybody else has their turn."""
+"""Runs that are sorted in between two turns of the event loop."""
 WAITING: Final = (State.PENDING, State.RETRYING)
 ALL: Final = (*WAITING, State.RUNNING)
 
@@ -197,9 +201,9 @@ class Rescue:
         self._look_at: set[ShardId] = set()
         self._scan_at = 0.0
         self._scan_again_at = 0.0
-        """The soonest at which another scan may follow the last, where only what waits is short."""
+        """Earliest time of a scan that starts only because the index is short of waiting runs."""
         self._took = 0.0
-        """Seconds, the last scan."""
+        """Duration of the last scan, in seconds."""
         self._parts = FIRST_PARTS
         self._since: Cursor | None = None
         """Changes committed before it are in the run index; None: unknown."""
@@ -219,7 +223,7 @@ class Rescue:
 
     @property
     def loops(self) -> tuple[Loop, ...]:
-        """The loops of a tenure."""
+        """Return the loops of a tenure."""
         return self.loop, self._search, self._asking_back.loop
 
     def on_ready(self, callback: Callable[[], None]) -> None:
@@ -231,15 +235,15 @@ class Rescue:
         self._left = callbacks
 
     def more(self) -> None:
-        """Few waiting runs are left in the run index, and more are in rows: scan, unless a scan has
-        just ended.
+        """Scan because few waiting runs are left in the index and more are in rows. Not right after
+        a scan.
         """
         if self._scan_again_at < self._scan_at:
             self._scan_at = self._scan_again_at
             self.loop.wake()
 
     def wake(self) -> None:
-        """A worker's key went: scan now."""
+        """Scan now: a worker's key was deleted."""
         self._scan_at = 0.0
         self.loop.wake()
 
@@ -307,15 +311,15 @@ class Rescue:
         seen: set[bytes] = set()
         with self._run_index.ready.scanning():
             if self._run_index.ready.leaves_some:
-                since = None  # what was left is neither here nor changed, and there may be much
+                since = None  # runs left in rows are neither here nor changed, and may be many
             for part in _parts(shards, self._parts):
                 known = self._run_index.read.issuperset(part)
                 runs, same = await self._read(part, until, since if known else None, here)
                 if known and not self._run_index.read.issuperset(part):
-                    known = False  # dropped, and perhaps regained: what was here is gone
+                    known = False  # dropped, perhaps gained again: its runs were removed
                     runs, same = await self._read(part, until, None, here)
                 rows += len(runs) + len(same)
-                if not known:  # released in their order from the first
+                if not known:  # blocked runs are released in order from the start
                     runs.sort(key=lambda run: run.due_at)
                 seen.update(same, here.keys() & {run.key.run_id.bytes for run in runs})
                 gone = [here[one] for shard in part for one in stood[shard] if one not in seen]
@@ -326,7 +330,7 @@ class Rescue:
                 live = [*runs, *(here[one] for one in same)]
                 crowds += crowded(live)
                 piled |= piled_up(live, at)
-                await asyncio.sleep(0)  # between two parts everybody else has their turn
+                await asyncio.sleep(0)  # let other tasks run between two parts
         self._parts = max(1, math.ceil(rows / PART))
         self._since = moment
         if running:
@@ -352,7 +356,7 @@ class Rescue:
         since: Cursor | None,
         here: Mapping[bytes, LiveRun],
     ) -> tuple[list[LiveRun], Collection[bytes]]:
-        """The runs of these shards; and which of those that are here stand as they did."""
+        """Return the runs of these shards, and which runs in `here` have unchanged rows."""
         try:
             found = since and await self._store.changed_runs(shards, ALL, until, since)
             if not found:
@@ -362,12 +366,14 @@ class Rescue:
             runs = await self._store.live_runs(shards, ALL, until, wanted) if wanted else []
             return runs, same
         except Unavailable:
-            self._parts = min(2 * self._parts, SHARDS)  # if that was why, smaller ones will do
+            self._parts = min(2 * self._parts, SHARDS)  # smaller parts, in case this one timed out
             raise
 
     async def _sort_in(self, runs: Sequence[LiveRun], gone: Sequence[LiveRun]) -> None:
-        """`gone`: what stood there and wasn't read, in the parts before neither: a job may move
-        between two parts, and its runs stand by their new shard then.
+        """Sort in the runs of a scan, and forget the runs `gone`.
+
+        `gone` has runs of the index that neither this part nor earlier parts contained. A job may
+        move between two parts; its runs are then found under the new shard.
         """
         released = 0
         async for run in in_turns(gone, SORTED_AT_ONCE):
@@ -412,7 +418,7 @@ class Rescue:
             moved = [each for each in answers if isinstance(each, list)]
             doubted -= self._rescued(lost, losses, moved)
         finally:
-            self._workers.spared(doubted)  # it isn't written down: they may come back
+            self._workers.spared(doubted)  # the loss wasn't committed: they may return
         for answer in answers:
             if isinstance(answer, Failed):
                 raise answer.error
@@ -420,7 +426,7 @@ class Rescue:
     def _rescued(
         self, lost: Sequence[LiveRun], losses: Sequence[Loss], answers: Iterable[Iterable[RunKey]]
     ) -> set[IncarnationId]:
-        """Tell of what was moved on, though another lane's failed; gives who is lost with it."""
+        """Report rescued runs, even if another lane failed; return the lost incarnations."""
         moved = {key for answer in answers for key in answer}
         done = {loss.key: loss for loss in losses if loss.key in moved}.values()
         gone = {loss.incarnation for loss in done}

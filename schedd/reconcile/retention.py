@@ -1,11 +1,11 @@
 """Delete data past its retention, at the owner of its shard: runs, logs, and their objects.
 
     a sweep:  old rows, a page at a time ─→ judged ─→ deleted, fenced
-              old dead letters, where they aren't kept for ever ─→ judged ─→ deleted, fenced
+              old dead letters, unless kept without limit ─→ judged ─→ deleted, fenced
               jobs with a retention of their own ─→ their old runs ─→ deleted, fenced
               old logs, a page at a time ─→ judged ─→ deleted, fenced
-              objects whose rows are gone ─→ removed from the result store ─→ recorded, fenced
-    then it rests
+              objects whose rows are deleted ─→ removed from the result store ─→ recorded, fenced
+    then a pause
 
 After each page the loop waits four times as long as the page took: due runs have priority.
 """
@@ -35,16 +35,18 @@ OBJECTS: Final = 100
 SHARE: Final = 4
 """The pause after a page is this many times the length of reading it."""
 BETWEEN: Final = (0.02, 5.0)
-"""Seconds, at least and at most."""
+"""Shortest and longest pause after a page, in seconds."""
 SWEEP_EVERY: Final = (2.0, 600.0)
-"""Seconds, at least and at most; between them a tenth of the shortest retention."""
+"""Shortest and longest interval of sweeps, in seconds; in between, a tenth of the shortest
+retention.
+"""
 
 _FIRST: Final = UUID(int=0)
 _BEGINNING: Final = RunKey(datetime.fromisoformat("0001-01-02T00:00:00+00:00"), RunId(_FIRST))
 
 
 class Retaining:
-    """The loop that deletes what isn't kept any more."""
+    """Deletes data past its retention."""
 
     def __init__(
         self,
@@ -78,13 +80,13 @@ class Retaining:
             self._sweep = None
             return self._every
         except BaseException:
-            self._sweep = None  # a generator that raised is over
+            self._sweep = None  # a generator that raised can't continue
             raise
         least, most = BETWEEN
         return min(most, max(least, SHARE * (boottime() - began)))
 
     async def _pages(self) -> AsyncIterator[None]:
-        """Each step does one page."""
+        """Run a sweep; each step processes one page."""
         async for _ in self._by_key():
             yield
         async for _ in self._letters():
@@ -101,7 +103,7 @@ class Retaining:
         return sorted(self._run_index.ownership.epochs)
 
     async def _by_key(self) -> AsyncIterator[None]:
-        """All old rows, by the cluster's retention; no dead letters that wait."""
+        """Delete old runs by the cluster's retention, except waiting dead letters."""
         after, now = _BEGINNING, self._clock.now()
         before = ago(now, self._retention.runs)
         while self._shards:
@@ -114,8 +116,10 @@ class Retaining:
             yield
 
     async def _letters(self) -> AsyncIterator[None]:
-        """Dead letters that wait, where the cluster says how long. They are read by themselves: if
-        they go before other runs each sweep would read all of those.
+        """Delete old dead letters if the cluster limits their retention.
+
+        They are read separately: with a shorter retention than other runs, each sweep would read
+        all of those.
         """
         after, now = _BEGINNING, self._clock.now()
         if self._retention.dead_letters is None:
@@ -131,8 +135,10 @@ class Retaining:
             yield
 
     async def _by_job(self) -> AsyncIterator[None]:
-        """Runs of jobs that say themselves how long they are kept. What has to stay is passed by:
-        it keeps neither its job's later runs from going nor other jobs'.
+        """Delete old runs of jobs with a retention of their own.
+
+        A run that can't be deleted is skipped. It delays neither later runs of its job nor other
+        jobs.
         """
         after = JobId(_FIRST)
         while jobs := await self._store.with_retention(after, JOBS):
@@ -171,8 +177,8 @@ class Retaining:
         self._emit(Deleted(runs=len(gone)))
 
     async def _unwanted(self) -> AsyncIterator[None]:
-        """Objects whose rows are gone. What the store doesn't take away is asked for again after
-        all others; a store that takes nothing away, at the next sweep.
+        """Delete objects whose rows are deleted. Objects that the store fails to delete are tried
+        again after all others; if it deletes none, at the next sweep.
         """
         left: set[str] = set()
         while self._shards:

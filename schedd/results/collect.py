@@ -47,9 +47,9 @@ from schedkit.tasks import Loop, in_turns
 
 BATCH: Final = 500
 QUEUE: Final = 20_000
-"""Results and refusals that are held at most; further ones are dropped. A worker resends its
-results, and the scan finds refused runs, which never started. Refusals of runs that this member
-dispatched are always kept: a drain returns thousands.
+"""Limit on queued results and refusals; further ones are dropped. A worker sends its results again,
+and the scan finds refused runs, which never started. Refusals of runs that this member dispatched
+are always kept: a drain returns thousands.
 """
 
 GATHER: Final = 0.1
@@ -62,14 +62,14 @@ ALARM_EVERY: Final = 60.0
 AFTER_COMMIT = failpoints.awaited("accept.after_commit")
 
 _At: TypeAlias = tuple[RunId, Token, bytes]
-"""A result, by its digest."""
+"""A result: run, token, digest."""
 _Kept: TypeAlias = tuple[Reported, AttachedStream]
-"""With the stream that sent it last."""
+"""A result with the stream that sent it last."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentRefusal:
-    """An assignment that a worker didn't take."""
+    """Refusal of an assignment by its worker."""
 
     key: RunKey
     token: Token
@@ -77,34 +77,34 @@ class AssignmentRefusal:
     sender: IncarnationId
     why: str
     greatest: Token = NO_TOKEN
-    """The greater token of the run that the worker has seen, if that is why."""
+    """Greater token of the run that the worker has seen, if that is the reason."""
     detail: str = ""
-    """Why it can't run it, in words."""
+    """Why the worker can't run it, in words."""
 
 
 NO_SUCH_RUN: Final = "the run doesn't exist, or was deleted"
 STRAYS_A_MINUTE: Final = 6_000
-"""Stale results of one worker; a restored database may have forgotten all runs of a worker's spool,
-which holds 20,000 results.
+"""Limit on stale results of one worker. A restored database may have lost all runs of a worker's
+spool, which holds 20,000 results.
 """
 TOO_MANY_STRAYS: Final = (
     f"more than {STRAYS_A_MINUTE:,} results a minute were stale:"
     " further results of this worker are rejected until the minute ends"
 )
 AUDITED_A_MINUTE: Final = 60
-"""Stale results of one worker, of runs that exist, that have a row of the audit log each, whatever
-their tokens. Beyond that only those under tokens that were assigned have one.
+"""Limit on stale results of one worker that get an audit row each, whatever their tokens. Only
+results of existing runs count. Beyond it, only results under assigned tokens get a row.
 """
 NEVER_ASSIGNED: Final = (
     f"more than {AUDITED_A_MINUTE} results a minute were stale: those under tokens that were never"
     " assigned have no row of their own"
 )
 MOST_STRAYING: Final = 1_000
-"""Workers that are counted so."""
+"""Workers whose stale results are counted."""
 
 
 class Allowance:
-    """A limit per minute."""
+    """Limit per minute."""
 
     __slots__ = ("_most", "_since", "_taken")
 
@@ -112,18 +112,18 @@ class Allowance:
         self._most, self._since, self._taken = most, now, 0
 
     def take(self, now: float) -> None:
-        """There was one more."""
+        """Count one."""
         if now - self._since >= 60:
             self._since, self._taken = now, 0
         self._taken += 1
 
     def left(self, now: float) -> bool:
-        """Whether there may be more in this minute."""
+        """Return whether this minute's limit isn't reached."""
         return now - self._since >= 60 or self._taken < self._most
 
 
 class Collect:
-    """The loop that stores results. Lives as long as the daemon."""
+    """Stores results. Created once per process."""
 
     def __init__(
         self,
@@ -145,18 +145,18 @@ class Collect:
         self._nudges = nudges
         self._emit = emit
         self.run_index: RunIndex | None = None
-        """The run index of this member's tenure, while it has one."""
+        """Run index of this member's tenure, while it has one."""
         self._ready: Callable[[], None] = lambda: None
         self._unable: Callable[[IncarnationId, JobId, Unable], None] = lambda *_: None
         self._strays: dict[str, Allowance] = {}
-        """By worker: results that were rejected as stale."""
+        """Limits on results that were rejected as stale, by worker."""
         self._audited: dict[str, Allowance] = {}
-        """By worker: stale results with an audit row."""
+        """Limits on stale results with an audit row, by worker."""
         self._results: dict[_At, _Kept] = {}
         self._refusals: dict[tuple[RunId, Token], AssignmentRefusal] = {}
         self._starts: dict[tuple[RunId, Token], tuple[RunKey, Token, datetime]] = {}
         self._since = 0.0
-        """When the first of the results came that wait."""
+        """When the first waiting result arrived."""
         self.loop = Loop("collect", self.step, interval=5.0)
 
     def on_ready(self, callback: Callable[[], None]) -> None:
@@ -168,25 +168,23 @@ class Collect:
         self._unable = callback
 
     def reported(self, reported: Reported, line: AttachedStream) -> None:
-        """A result came; it is acknowledged once it is stored, over the `line` by which it came
-        last.
-        """
+        """Queue a result. Once stored, it is acknowledged over the stream that sent it last."""
         strays = self._strays.get(reported.worker)
         if strays is not None and not strays.left(self._boot()):
             self._audit.note(reported.worker, "", "result", TOO_MANY_STRAYS)
-            return  # not answered: its worker sends it again, later
+            return  # not answered: its worker sends it again
         at = (reported.key.run_id, reported.token, reported.digest)
         if not self._results:
             self._since = self._boot()
         if at in self._results or len(self._results) < QUEUE:
             self._results[at] = (reported, line)
-            self._starts.pop(at[:2], None)  # its result tells when it started
+            self._starts.pop(at[:2], None)  # the result contains its start time
             if self.run_index and self.run_index.report(reported.key.run_id, reported.token):
                 self._ready()
             self.loop.wake()
 
     def refused(self, refusal: AssignmentRefusal) -> None:
-        """A worker didn't take an assignment, or gave it up before its start."""
+        """Queue a refusal: the worker rejected an assignment, or gave it up before its start."""
         run_id, token = refusal.key.run_id, refusal.token
         self._emit(AssignmentRefused(refusal.why, refusal.worker, run_id, token))
         run = self.run_index.running.get(refusal.key.run_id) if self.run_index else None
@@ -199,12 +197,12 @@ class Collect:
             self.loop.wake()
 
     def is_anothers(self, key: RunKey, token: Token, sender: IncarnationId) -> bool:
-        """Whether this assignment is known to be of another worker than the one who speaks."""
+        """Return whether this assignment is known to be of another worker than the sender."""
         run = self.run_index.running.get(key.run_id) if self.run_index else None
         return run is not None and run.token == token and run.incarnation != sender
 
     def lacks_start(self, run_id: RunId, token: Token, sender: IncarnationId) -> bool:
-        """Whether it isn't known yet when this assignment, of this worker's, has started."""
+        """Return whether the start time of the sender's assignment isn't known yet."""
         run = self.run_index.running.get(run_id) if self.run_index else None
         if run is None or run.started_at is not None:
             return False
@@ -219,7 +217,7 @@ class Collect:
             self.loop.wake()
 
     async def step(self) -> float:
-        """Store one batch of each kind; seconds until the next."""
+        """Store one batch of each kind; return the seconds until the next."""
         if self._refusals:
             await self._store_refusals()
         gathers = self._gathers()
@@ -232,8 +230,10 @@ class Collect:
         return (gathers or self._gathers()) if self._results or self._refusals else 5.0
 
     def _gathers(self) -> float:
-        """Seconds for which results wait for more of them: while others are about to start, what
-        has ended can wait, and is stored the cheaper the more go together.
+        """Return the seconds for which results wait for more of them.
+
+        While other runs are about to start, ended runs can wait: larger batches cost less per
+        result.
         """
         many = len(self._results) >= BATCH
         if many or not self._results or self.run_index is None or not self.run_index.busy:
@@ -264,7 +264,7 @@ class Collect:
         answers = zip(reports.values(), verdicts, strict=True)
         changed = [
             report for report, verdict in answers if verdict in TAKEN and report.key in runs
-        ]  # the others' rows can't be read: the next scan finds that they have ended
+        ]  # rows of others can't be read: the next scan finds that they have ended
         self._over([runs[report.key] for report in changed if report.state not in LIVE])
         await self._hand_on([report.key for report in changed if report.state in LIVE])
         failed = {
@@ -291,7 +291,7 @@ class Collect:
     async def _decide(
         self, reported: Sequence[Reported], runs: dict[RunKey, LiveRun]
     ) -> list[Report | None]:
-        # Of one that has ended nothing more follows, and its definition may have gone for good.
+        # An ended run needs no decision, and its definition may have been deleted.
         running = [run for run in runs.values() if run.state is State.RUNNING]
         known = await self._definition_cache.of_runs(running)
         now = self._clock.now()
@@ -327,8 +327,8 @@ class Collect:
         """Raise the shard's epoch if the worker has seen a token greater than the row ever had,
         before the run is dispatched again.
 
-        No alarm for a late frame of an earlier token, or for another worker's assignment. A worker
-        that lies costs a shard one takeover a minute.
+        A late frame of an earlier token, or another worker's assignment, raises nothing. A false
+        report of a worker costs a shard one takeover a minute.
         """
         theirs = (run.token, run.incarnation) == (refusal.token, refusal.sender)
         if not theirs or refusal.greatest <= run.token:
@@ -344,7 +344,7 @@ class Collect:
             self.run_index.ownership.drop([run.shard])
 
     def _over(self, runs: Sequence[LiveRun]) -> None:
-        """These have ended, whatever their end was."""
+        """Remove ended runs from the run index."""
         self._nudges.runs_changed([run.hint for run in runs])
         self._definition_cache.over(run.job_id for run in runs)
         run_index = self.run_index
@@ -375,8 +375,8 @@ class Collect:
             self._nudges.runs_ready(sorted(elsewhere))
 
     def _stray(self, report: Report, *, exists: bool) -> None:
-        """Count a stale result against the worker's limit per minute. For runs that don't exist the
-        audit log has one row a minute.
+        """Count a stale result against the worker's limit per minute. Stale results of missing runs
+        have one audit row a minute.
         """
         if not exists:
             self._audit.note(report.worker, str(report.sender), "result", NO_SUCH_RUN)
@@ -385,8 +385,8 @@ class Collect:
         self._allowance(self._strays, report.worker, STRAYS_A_MINUTE).take(self._boot())
 
     def _with_audit(self, report: Report, run: LiveRun | None) -> Report:
-        """The report, with whether it has a row of the audit log if it is stale under a token that
-        was never assigned. A worker can make up any number of those.
+        """Return the report, marked whether it gets an audit row. Only stale results under a token
+        that was never assigned are limited: a worker can invent any number of those.
         """
         if run is None or run.token == report.token:
             return report

@@ -1,6 +1,6 @@
 """Followers of the output of running attempts, at this member.
 
-    reader ─→ follow ↓ the worker's stream ─→ pieces ↑, those kept and those that come ─→ reader
+    reader ─→ follow ↓ the worker's stream ─→ pieces ↑, kept and new ─→ reader
 
 A worker sends output live only while a reader follows it, over its stream to the reader's member.
 Pieces that a reader doesn't take in time are dropped: the pieces' offsets show it. The first and
@@ -26,7 +26,7 @@ from schedproto.v1 import run_pb2
 MOST_WAITING: Final = 1024 * 1024
 """Bytes of pieces that wait for one reader; further pieces are dropped."""
 PIECE: Final = 500
-"""Bytes that a piece takes besides what is in it."""
+"""Bytes that a piece takes besides its content."""
 
 
 class LogReader:
@@ -38,7 +38,7 @@ class LogReader:
         self._bytes = 0
 
     def came(self, piece: run_pb2.LogPiece) -> None:
-        """The attempt has written this."""
+        """Keep a piece that the attempt has written."""
         size = len(piece.data) + PIECE
         if self._bytes + size <= MOST_WAITING:
             self._pieces.append(piece)
@@ -91,7 +91,7 @@ class MemberLogTails:
     def came(
         self, sender: IncarnationId, run: RunId, token: Token, piece: run_pb2.LogPiece
     ) -> None:
-        """A worker says that this attempt has written this."""
+        """Pass a piece of a worker's output to the readers of its attempt."""
         followed = self._followed.get((run, token))
         if followed is not None and followed.run.incarnation == sender:
             for reader in followed.readers:

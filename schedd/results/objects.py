@@ -29,11 +29,11 @@ class StoredObjects:
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self.on_away: Callable[[], object] = lambda: None
-        """Called for each call that wasn't answered."""
+        """Called for each call that the store didn't answer."""
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="result store")
 
     async def parts(self, key: str, size: int, sha256: bytes) -> AsyncIterator[bytes]:
-        """A part at a time; the next is read when it is asked for."""
+        """Yield the object's parts; each is read on demand."""
         reading = parts(self._objects, key, size, sha256)
         while (part := await self._called(lambda: next(reading, None))) is not None:
             yield part
@@ -68,7 +68,7 @@ class StoredObjects:
         return ""
 
     def close(self) -> None:
-        """Wait for nothing."""
+        """Stop the threads, without waiting for calls in progress."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _called(self, call: Callable[[], T]) -> T:

@@ -25,7 +25,7 @@ from schedd.core.runs.model import LiveRun
 from schedproto.v1 import run_pb2, worker_service_pb2
 
 MOST_BEFORE: Final = 64
-"""Entries of a worker that its last heartbeat doesn't list: of runs that started since."""
+"""Most entries of a worker that its last heartbeat doesn't list: runs that started since."""
 
 
 class MemberProgress:
@@ -34,7 +34,7 @@ class MemberProgress:
     def __init__(self) -> None:
         self._progress: dict[IncarnationId, dict[tuple[RunId, Token], run_pb2.RunProgress]] = {}
         self._held: dict[IncarnationId, Holdings] = {}
-        """The runs of each worker, by its last heartbeat."""
+        """Runs of each worker, by its last heartbeat."""
         self._blocking: dict[IncarnationId, Sequence[worker_service_pb2.Blocking]] = {}
 
     def came(
@@ -49,7 +49,7 @@ class MemberProgress:
     def blocking(
         self, sender: IncarnationId, blocking: Sequence[worker_service_pb2.Blocking]
     ) -> None:
-        """Handlers that block event loops of this worker now, by its last heartbeat."""
+        """Keep the handlers that block event loops of this worker now, by its last heartbeat."""
         if blocking:
             self._blocking[sender] = blocking
         else:
@@ -74,5 +74,5 @@ class MemberProgress:
         return self._progress.get(run.incarnation, {}).get((run.key.run_id, run.token))
 
     def blocks(self, worker: IncarnationId | None) -> Sequence[worker_service_pb2.Blocking]:
-        """Handlers that block event loops of this worker, by its last heartbeat."""
+        """Return the handlers that block event loops of this worker, by its last heartbeat."""
         return () if worker is None else self._blocking.get(worker, ())

@@ -24,7 +24,7 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A result as it came over a stream."""
+    """A result as received over a stream."""
 
     key: RunKey
     token: Token
@@ -48,11 +48,11 @@ def report_of(
 ) -> Report | None:
     """Return the report to store; None if this member can't decide. `run`: its row."""
     if run is None or run.token != reported.token or run.state is not State.RUNNING:
-        sequel = _as_reported(reported)  # the statement will refuse it, or find it stored already
+        sequel = _as_reported(reported)  # the statement refuses it, or has it already
     elif (entry := known.get(run.job_id)) is None:
         if reported.outcome is not ReportedOutcome.SUCCEEDED and not run.cancelling:
             return None
-        sequel = _as_reported(reported)  # nothing follows, whatever the definition says
+        sequel = _as_reported(reported)  # no retry follows, whatever the definition says
     else:
         sequel = after_attempt(
             reported.outcome,

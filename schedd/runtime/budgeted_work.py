@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 
 async def on_loop(units: int, computation: Callable[[], T]) -> T:
-    """The answer, computed here; after much work others have their turn before it is given. Raises
-    TooMuchWork past so many units.
+    """Compute here and return the answer; after much work, let other tasks run first. Raises
+    TooMuchWork past `units`.
     """
     budget = Budget(units)
     with limited(budget):
@@ -35,8 +35,8 @@ _CONVERTING: Final = ThreadPoolExecutor(1, thread_name_prefix="conversion")
 
 
 async def converted(size: int, conversion: Callable[[], T]) -> T:
-    """Return what a conversion of so many bytes returns: computed here if they are few, else in the
-    one thread for conversions.
+    """Return the result of a conversion of `size` bytes. A large one runs in the single thread for
+    conversions.
     """
     if size <= LARGE:
         return conversion()
@@ -44,13 +44,15 @@ async def converted(size: int, conversion: Callable[[], T]) -> T:
 
 
 class ComputingThread:
-    """One thread for pure computations, one after the other. It starts with the first."""
+    """Thread for pure computations, one at a time. It starts with the first computation."""
 
     def __init__(self, name: str) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     async def run(self, units: int, computation: Callable[[], T]) -> T:
-        """The answer. Raises TooMuchWork past so many units. Cancelling ends the computation."""
+        """Compute in the thread and return the answer. Raises TooMuchWork past `units`. Cancelling
+        ends the computation.
+        """
         budget = Budget(units)
 
         def within() -> T:

@@ -1,4 +1,4 @@
-"""Cluster time for this member, and whether its database is there: one probe a second.
+"""Cluster time for this member, and the state of its database: one probe a second.
 
     store.probe ──→ core/cluster/cluster_time ──→ now()
             └──→ timeline, and when the last good probe was sent
@@ -69,7 +69,7 @@ class DatabaseClock:
         self.loop = Loop("cluster clock", self.step, interval=PROBE_EVERY, backoff=backoff)
 
     def now(self) -> datetime:
-        """Cluster time, UTC.
+        """Return cluster time, in UTC.
 
         Raises:
             Unavailable: the database was never reached.
@@ -85,12 +85,12 @@ class DatabaseClock:
 
     @property
     def known(self) -> bool:
-        """Whether the database was ever reached, so that there is cluster time."""
+        """Whether the database was ever reached, so that cluster time is known."""
         return self._time is not None
 
     @property
     def timeline(self) -> Timeline:
-        """The database's timeline at the last good probe; 0 before the first."""
+        """Timeline of the database at the last good probe; 0 before the first."""
         return self._timeline
 
     def expect(self, timeline: Timeline) -> None:
@@ -101,27 +101,27 @@ class DatabaseClock:
 
     @property
     def broken(self) -> str:
-        """Why the database isn't the one that was known any more; empty: it is."""
+        """Why the database is no longer the known one; empty if it is."""
         return self._lineage.broken
 
     @property
     def foreign(self) -> str:
-        """Why the database is another cluster's; empty: it isn't."""
+        """Why the database belongs to another cluster; empty if it doesn't."""
         return self._lineage.foreign
 
     @property
     def database(self) -> str:
-        """Id of the cluster whose database it is; empty before the first good probe."""
+        """Id of the database's cluster; empty before the first good probe."""
         known = self._lineage.known
         return known.database if known is not None else ""
 
     def follow(self) -> None:
-        """Nothing of a tenure runs: take the database as it is."""
+        """Accept the database as it is: nothing of a tenure runs."""
         if self.broken:
             self._follow()
 
     def away_for(self) -> float:
-        """Seconds since the sending of the last good probe, from the start if there was none."""
+        """Seconds since the last good probe was sent, or since the start."""
         return self._clock() - self._good_at
 
     async def step(self) -> None:

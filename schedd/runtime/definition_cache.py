@@ -28,8 +28,9 @@ from schedkit.tasks import in_turns
 log = logging.getLogger(__name__)
 
 CAPACITY: Final = 128 * 1024 * 1024
-"""Bytes that definitions at hand take, about; past that the longest unused goes. Of jobs that share
-their words that is 160,000, as many as fall due in a minute at 2,600 a second; of others 30,000.
+"""Limit of the cache in bytes, approximately; beyond it the least recently used definition is
+dropped. That is 160,000 jobs with shared texts, as many as fall due in a minute at 2,600 a second,
+or 30,000 jobs without.
 """
 MOST_UNREADABLE: Final = 1_000
 
@@ -46,13 +47,13 @@ class DefinitionCache:
         self._known: OrderedDict[JobId, CachedDefinition] = OrderedDict()
         self._taken = 0
         self._sharing: Counter[int] = Counter()
-        """How many of these share their words, by the message that they hold."""
+        """Number of cached definitions that share a text, by the id of their message."""
         self._wordings = DefinitionTexts()
         self._unreadable: dict[JobId, int] = {}
 
     async def at_generations(self, wanted: dict[JobId, int]) -> dict[JobId, CachedDefinition]:
-        """Definitions at least as new as these generations; those that can't be read are left
-        out, and no others.
+        """Return definitions at least as new as these generations, without those that can't be
+        read.
         """
         found = self._at_hand(wanted)
         stale = [
@@ -65,34 +66,37 @@ class DefinitionCache:
         return found | await self._read(stale)
 
     async def of_runs(self, runs: Iterable[LiveRun]) -> dict[JobId, CachedDefinition]:
-        """Definitions at least as new as the attempts of these runs were made from."""
+        """Return definitions at least as new as those of these runs' attempts."""
         wanted: dict[JobId, int] = {}
         for run in runs:
             wanted[run.job_id] = max(run.generation, wanted.get(run.job_id, 0))
         return await self.at_generations(wanted)
 
     async def newest(self, jobs: Collection[JobId]) -> dict[JobId, CachedDefinition]:
-        """The definitions known of these jobs, read if none is. As above."""
+        """Return the cached definitions of these jobs; read the missing ones. Unreadable ones are
+        left out.
+        """
         found = self._at_hand(jobs)
         return found | await self._read([job for job in jobs if job not in found])
 
     def knows(self, job: JobId) -> bool:
-        """Whether some definition of it is at hand."""
+        """Return whether some definition of the job is cached."""
         return job in self._known
 
     def definition_of(self, job: JobId) -> Definition | None:
-        """The one at hand."""
+        """Return the cached definition; None if there is none."""
         known = self._known.get(job)
         return None if known is None else known.definition
 
     def priority_of(self, job: JobId) -> Priority:
-        """By the definition at hand, MEDIUM without one."""
+        """Return the priority by the cached definition; MEDIUM without one."""
         known = self._known.get(job)
         return Priority.MEDIUM if known is None else known.definition.priority
 
     def need_of(self, run: LiveRun) -> Need | None:
-        """What it asks for, where it is known at hand to be a broadcast or a child of one: those
-        don't depend on free slots.
+        """Return the need of a broadcast or of its child, as far as cached; None for other runs.
+
+        Only these needs don't depend on free slots.
         """
         definition = self.definition_of(run.job_id)
         if definition is None or definition.placement is not Placement.BROADCAST:
@@ -107,11 +111,11 @@ class DefinitionCache:
         return need_of(known.definition, run)
 
     def known_of(self, job: JobId) -> CachedDefinition | None:
-        """The one at hand, with its schedule."""
+        """Return the cached definition with its schedule; None if there is none."""
         return self._known.get(job)
 
     def paces(self, run: LiveRun) -> bool:
-        """Whether it is a paced one, by the definition at hand; False without it."""
+        """Return whether the run is paced, by the cached definition; False without one."""
         definition = self.definition_of(run.job_id)
         return definition is not None and run.paced_by(definition)
 
@@ -127,12 +131,12 @@ class DefinitionCache:
         self._taken = 0
 
     def forget(self, jobs: Iterable[JobId]) -> None:
-        """Read these again when they are next requested."""
+        """Forget these jobs: their definitions are read again when requested."""
         for job in jobs:
             self._drop(job)
 
     def over(self, jobs: Iterable[JobId]) -> None:
-        """A run of each of these has ended: of what runs but once nothing is kept."""
+        """Forget jobs that run only once, of those with an ended run."""
         self.forget([job for job in jobs if job in self._known and self._known[job].once])
 
     def _at_hand(self, jobs: Iterable[JobId]) -> dict[JobId, CachedDefinition]:
@@ -153,8 +157,10 @@ class DefinitionCache:
         return found
 
     async def _take(self, job: JobId, row: StoredDefinition) -> CachedDefinition | None:
-        """Keep a definition. One that can't be read (written by a newer member, or with a time zone
-        that was removed) is logged once and left out: it must not end the loops.
+        """Cache a definition.
+
+        A definition that can't be read is logged once and left out, so that it doesn't end the
+        loops: a newer member wrote it, or its time zone was removed.
         """
         known: CachedDefinition | None = None
         put_aside = partial(self._set_aside, job, row)  # logs it once

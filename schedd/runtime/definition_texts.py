@@ -1,10 +1,10 @@
-"""Definitions read from their words: jobs of the same words share what was read.
+"""Parse stored definitions. Jobs with the same stored text share the parsed definition.
 
-    row ──words known?──→ what was read of them ──this job's id, name, generation──→ Known
-             └─ no: read, compiled; kept for the next
+    row ──text known?──→ parsed definition ──this job's id, name, generation──→ CachedDefinition
+             └─ no: parsed, compiled, and kept
 
-What is submitted by the thousand, and what a program makes, differs by its id and name alone. So
-it costs a fifth of reading it, and one message is held instead of many.
+Jobs submitted by the thousand, or created by a program, often differ only by id and name. Sharing
+costs a fifth of parsing, and memory holds one message instead of many.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ MOST: Final = 1_024
 LONGEST: Final = 4_096
 """Longest stored definition that is remembered, in bytes."""
 ITSELF: Final = 800
-"""Bytes that a definition takes but for its words, as was measured."""
+"""Measured bytes of a definition without its text."""
 ALONE: Final = 3_200
-"""Bytes that its words take, beside twice their length."""
+"""Bytes that a text takes, in addition to twice its length."""
 
 NEVER_EDITED: Final = datetime.max.replace(tzinfo=UTC)
 """`edited_at` of a definition without a known time: no run was due after it."""
@@ -42,31 +42,31 @@ NEVER_EDITED: Final = datetime.max.replace(tzinfo=UTC)
 _NO_JOB: Final = JobId(UUID(int=0))
 
 Words = tuple[bytes, str, tuple[PinnedCalendar, ...]]
-"""The stored message, the namespace, and the calendars that it names."""
+"""Stored message, namespace, and pinned calendars."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedDefinition:
-    """A definition with its schedule compiled, and the message that a worker is sent."""
+    """A definition with its compiled schedule, and the message that workers are sent."""
 
     definition: Definition
     compiled: CompiledSchedule
     spec: job_pb2.Job
     once: bool = False
-    """It has one run, and isn't needed afterwards."""
+    """Whether the job has only one run, after which the definition isn't needed."""
     edited_at: datetime = NEVER_EDITED
-    """When its generation was made."""
+    """When its generation was created."""
     words: int = ALONE
-    """Bytes that its words take, about, beside `ITSELF`, however many jobs share them."""
+    """Approximate bytes of its text, besides `ITSELF`, however many jobs share it."""
 
     def ends(self, run: LiveRun, now: datetime) -> Reason | None:
-        """Return why a waiting run of it must end now; None if it may wait longer."""
+        """Return why a waiting run of the job must end now; None if it may wait longer."""
         if self._edited_away(run):
             return Reason.EDITED if run.ready_at <= now else None
         return overdue(run, self.definition, now)
 
     def _edited_away(self, run: LiveRun) -> bool:
-        """As `edited_away`; a run stays where finding that out takes too much work."""
+        """Return the result of `edited_away`; False if that takes too much work: the run stays."""
         try:
             with limited(ON_LOOP):
                 return edited_away(run, self.definition, self.compiled, self.edited_at)
@@ -82,7 +82,7 @@ class DefinitionTexts:
         self._read: OrderedDict[Words, tuple[job_pb2.Job, Definition]] = OrderedDict()
 
     def known(self, row: StoredDefinition) -> CachedDefinition:
-        """The definition of a job. Raises ValueError when it can't be read."""
+        """Return the definition of a job. Raises ValueError if it can't be read."""
         words = (row.spec, row.namespace, row.calendars)
         spec, alike = self._read.get(words) or _read(words)
         self._keep(words, (spec, alike))
@@ -104,7 +104,7 @@ class DefinitionTexts:
 
 
 def _read(words: Words) -> tuple[job_pb2.Job, Definition]:
-    """All but whose it is."""
+    """Parse a text, without the job's id, name and generation."""
     spec, namespace, calendars = words
     message = stored_spec(spec)
     check_dialect(message)

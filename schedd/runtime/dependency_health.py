@@ -1,7 +1,8 @@
-"""Judge PostgreSQL and etcd by writes: probes, and the rejections that calls of this member meet.
+"""Check PostgreSQL and etcd by writes: probes, and rejected calls of this member.
 
-A probe is sent each 3 s, or each 0.5 s while the dependency rejects: the end is then seen at once.
-A probe without an answer holds a thread of the database, so these aren't sent more often.
+A probe is sent each 3 s, or each 0.5 s while the dependency rejects writes, so that the end is
+detected at once. An unanswered probe blocks a thread of the database, so probes don't become more
+frequent then.
 
     probe ──written──→ healthy, unless a call was rejected in the last 5 s
         └──failed ───→ a failure: at once if rejected, after 5 s if there was no answer
@@ -32,16 +33,18 @@ PROBE_EVERY: Final = 3.0
 PROBE_REJECTED_EVERY: Final = 0.5
 PROBE_WITHIN: Final = 4.0
 UNANSWERED_FOR: Final = 5.0
-"""Seconds without an answer that aren't shown yet: a fail-over, a restart."""
+"""Seconds without an answer that aren't reported yet: a failover or restart."""
 REJECTED_FOR: Final = 5.0
-"""Seconds that a rejected call counts after it, although a probe succeeds."""
+"""Seconds for which a rejected call counts, although a probe succeeds."""
 
 NAMES: Final = {Dependency.POSTGRESQL: "PostgreSQL", Dependency.ETCD: "etcd"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Trouble:
-    """`began`, `rejected_at`: seconds of CLOCK_BOOTTIME; the latter of a call, 0 for none."""
+    """A dependency's failure. `began`, `rejected_at`: seconds of CLOCK_BOOTTIME; `rejected_at` is
+    of the last rejected call, 0 for none.
+    """
 
     failure: DependencyFailure
     rejected: bool
@@ -62,7 +65,7 @@ class DependencyHealth:
         self._troubles: dict[Dependency, _Trouble] = {}
 
     def failures(self) -> list[DependencyFailure]:
-        """Return the failures that are shown now."""
+        """Return the failures that are reported now."""
         now = self._clock()
         return [
             trouble.failure
@@ -71,11 +74,11 @@ class DependencyHealth:
         ]
 
     def rejected(self, dependency: Dependency, error: Rejected) -> None:
-        """A call of this member was rejected."""
+        """Note a rejected call of this member."""
         self._failed(dependency, error, self._clock(), rejected_at=self._clock())
 
     def probe(self, dependency: Dependency, write: Callable[[], Awaitable[object]]) -> Loop:
-        """The loop that writes to it."""
+        """Return the loop that probes this dependency by writes."""
 
         async def step() -> float | None:
             began = self._clock()

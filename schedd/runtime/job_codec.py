@@ -1,8 +1,8 @@
-"""From the wire's `Job` to the `Definition` that decisions stand on.
+"""Translate the wire's `Job` into the `Definition` that decisions use.
 
-A stored definition is the serialised `Job` with only what a person set; defaults are filled in
-here, at each reading, so that there is one place that knows them. What was stored is trusted: it
-was checked first (`validation`).
+A stored definition is the serialized `Job` with only the fields that a user set. Defaults are
+filled in here at each reading, so that only one place knows them. A stored definition is trusted:
+it was validated before it was stored (`validation`).
 """
 
 import re
@@ -67,7 +67,7 @@ OF_INSTANTS = ("start", "end", "jitter", "catch_up", "exclude")
 """Fields that affect scheduled times; `on_demand` and `after` have none."""
 
 LEVEL = 8
-"""Of definitions. Members that know less leave a job alone whose definition needs it."""
+"""Version of definitions. A member doesn't process jobs whose definition needs a newer one."""
 
 SINCE_LEVEL_2 = ("max_runs", "pause_after_failures")
 SINCE_LEVEL_3 = ("exclude",)
@@ -79,10 +79,10 @@ SINCE_LEVEL_5 = ("grpc",)
 SINCE_LEVEL_6 = ("pool", "on_failure", "on_recovery", "on_dead_letter", "on_late")
 SINCE_LEVEL_7 = ("plugin", "python.env_from", "python.limits", "after", "retention")
 SINCE_LEVEL_8 = ("anchor",)
-"""What an owner of the level before would pass over in silence."""
+"""Fields that an owner of version 7 would silently ignore."""
 
 _SINCE: Final[dict[str, list[tuple[int, str]]]] = {}
-"""Field → what of it, or within it, only members of which level know."""
+"""Fields, or values in them, that only members of a version know."""
 for _level_of, _paths in (
     (2, SINCE_LEVEL_2),
     (3, SINCE_LEVEL_3),
@@ -96,30 +96,31 @@ for _level_of, _paths in (
         _SINCE.setdefault(_path.partition(".")[0], []).append((_level_of, _path))
 
 _BEFORE_LAST: Final = re.compile(r"\bl-\d", re.IGNORECASE)
-"""`L-3` in an expression: members before level 8 refuse it."""
+"""`L-3` in an expression: members before version 8 reject it."""
 
 STANDING = ("paused", "pause_note", "paused_until")
-"""How a job stands; kept beside the definition."""
+"""Fields of a job's state, stored beside the definition."""
 
 
 def instant(stamp: Timestamp) -> datetime:
-    """A wire instant as an aware datetime."""
+    """Return a wire timestamp as an aware datetime."""
     return stamp.ToDatetime(tzinfo=UTC)
 
 
 def seconds(duration: Duration) -> timedelta:
-    """A wire duration as a timedelta."""
+    """Return a wire duration as a timedelta."""
     return duration.ToTimedelta()
 
 
 def retention(job: job_pb2.Job) -> timedelta | None:
-    """How long its runs are kept; None: as the cluster is set up."""
+    """Return how long the job's runs are kept; None: the cluster's retention."""
     return seconds(job.retention) if job.HasField("retention") else None
 
 
 def line_id(job: job_pb2.Job, namespace: str) -> LineId:
-    """In which line its runs wait (`core/dispatch/placement.Need`), and whether they may end
-    there.
+    """Return the id of the bucket in which the job's runs wait (`core/dispatch/placement.Need`).
+
+    The id includes whether runs may end while they wait.
     """
     action = job.WhichOneof("action") or ""
     needs = (
@@ -138,14 +139,15 @@ def line_id(job: job_pb2.Job, namespace: str) -> LineId:
 
 
 def overlap_of(policy: job_pb2.Overlap.ValueType) -> Overlap | None:
-    """A policy on the wire; None: none was given."""
+    """Return the overlap policy of a wire value; None if unspecified."""
     word = job_pb2.Overlap.Name(policy).removeprefix("OVERLAP_")
     return None if word == "UNSPECIFIED" else Overlap(word)
 
 
 def spec_of(job: job_pb2.Job) -> job_pb2.Job:
-    """What is stored of a job: what a person set, without name and standing, and the dialect that
-    its expressions are read by.
+    """Return the stored message of a job: the fields that a user set, and the cron dialect.
+
+    Name and state are stored separately.
     """
     spec = job_pb2.Job()
     spec.CopyFrom(job)
@@ -155,14 +157,14 @@ def spec_of(job: job_pb2.Job) -> job_pb2.Job:
     if not spec.exclude.calendars and not spec.exclude.cron:
         spec.ClearField("exclude")
     spec = with_instant(spec)
-    if spec.HasField("at"):  # in the milliseconds that everybody sees and asks by
+    if spec.HasField("at"):  # in milliseconds, as shown and requested everywhere
         spec.at.nanos -= spec.at.nanos % 1_000_000
     spec.cron_dialect = max(DIALECT if spec.cron else 0, _level(spec))
     return spec
 
 
 def with_instant(job: job_pb2.Job) -> job_pb2.Job:
-    """The job with `local_at` as the instant `at`; as it is, if that isn't one instant."""
+    """Return the job with `local_at` as the time `at`; unchanged if that isn't exactly one time."""
     if not job.local_at:
         return job
     try:
@@ -178,7 +180,7 @@ def with_instant(job: job_pb2.Job) -> job_pb2.Job:
 
 
 def _level(spec: job_pb2.Job) -> int:
-    """The least version of definitions that knows all that this one says."""
+    """Return the lowest version of definitions that knows everything in this definition."""
     found = [7] if spec.placement == job_pb2.PLACEMENT_BROADCAST else [0]
     if any(_BEFORE_LAST.search(text) for text in (*spec.cron, *spec.exclude.cron)):
         found.append(8)
@@ -190,7 +192,7 @@ def _level(spec: job_pb2.Job) -> int:
 
 
 def _says(plain: Message, path: str) -> bool:
-    """Whether the field of this path is given."""
+    """Return whether the field of this path is set."""
     *parents, last = path.split(".")
     for name in parents:
         plain = getattr(plain, name)
@@ -205,7 +207,11 @@ def keep_dialect(old: job_pb2.Job, new: job_pb2.Job) -> None:
 
 
 def check_dialect(spec: job_pb2.Job) -> None:
-    """Raises CronError for a definition of a later version: its scheduled times are unknown."""
+    """Check the cron dialect.
+
+    Raises:
+        CronError: the dialect is of a later version, so the scheduled times are unknown.
+    """
     if spec.cron_dialect > LEVEL:
         problem = f"was stored by version {spec.cron_dialect} of definitions"
         hint = f"this member supports version {LEVEL}: upgrade it"
@@ -213,11 +219,11 @@ def check_dialect(spec: job_pb2.Job) -> None:
 
 
 class InvalidSpec(ValueError):
-    """The bytes that are stored of a job aren't a definition."""
+    """Stored bytes of a job that aren't a definition."""
 
 
 def stored_spec(spec: bytes) -> job_pb2.Job:
-    """Return the message that is stored of a job. Raises InvalidSpec."""
+    """Parse the stored message of a job. Raises InvalidSpec."""
     try:
         return job_pb2.Job.FromString(spec)
     except DecodeError as error:
@@ -228,7 +234,7 @@ def stored_spec(spec: bytes) -> job_pb2.Job:
 
 
 def stored_definition(stored: StoredDefinition, spec: job_pb2.Job | None = None) -> Definition:
-    """Read what is stored of a job; `spec`: its message, if the caller has read that already."""
+    """Parse a stored job. `spec`: its message, if the caller has parsed it already."""
     return definition_of(
         spec or stored_spec(stored.spec),
         stored.job_id,
@@ -247,8 +253,9 @@ def definition_of(
     name: str,
     calendars: Sequence[PinnedCalendar] = (),
 ) -> Definition:
-    """Read a definition; the spec was checked when it was stored. `calendars`: those that it names.
-    Raises ScheduleError if one of them isn't there.
+    """Return the definition of a spec, which was validated when it was stored.
+
+    `calendars`: the calendars that the spec names. Raises ScheduleError if one of them is missing.
     """
     action = spec.WhichOneof("action") or ""
     return Definition(
@@ -330,7 +337,7 @@ def _matches(said: Iterable[common_pb2.LabelMatch]) -> tuple[Match, ...]:
 
 
 def compiled(definition: Definition) -> CompiledSchedule:
-    """The definition's schedule, ready to give instants. Raises ScheduleError for a wrong one."""
+    """Return the compiled schedule of a definition. Raises ScheduleError if it isn't valid."""
     seed = f"{definition.namespace}/{definition.name}"
     return compiled_schedule.compile(
         definition.schedule, seed, definition.job_id, definition.bounds, definition.exclude
@@ -351,7 +358,7 @@ def schedule_of(
 
 
 def bounds_of(spec: job_pb2.Job) -> ScheduleBounds:
-    """Between which instants its schedule lasts, and how far each is moved."""
+    """Return the first and last time of the schedule, and its jitter."""
     return ScheduleBounds(
         start=instant(spec.start) if spec.HasField("start") else None,
         end=instant(spec.end) if spec.HasField("end") else None,
@@ -360,7 +367,7 @@ def bounds_of(spec: job_pb2.Job) -> ScheduleBounds:
 
 
 def when(spec: job_pb2.Job) -> Schedule:
-    """The schedule that it says, before anything is asked of it."""
+    """Return the schedule of a spec, without validating it."""
     if spec.cron:
         return CronSchedule(
             expressions=tuple(spec.cron),
@@ -399,7 +406,7 @@ def _exclude(spec: job_pb2.Job, calendars: Sequence[PinnedCalendar]) -> Exclude:
 
 @lru_cache(maxsize=1024)
 def calendar_of(pinned: PinnedCalendar) -> CalendarVersion:
-    """A stored version of a calendar, read once for all jobs that use it."""
+    """Return a stored version of a calendar, parsed once for all jobs that use it."""
     said = calendar_service_pb2.Calendar.FromString(pinned.spec)
     return CalendarVersion(pinned.name, pinned.version, rules_of(said))
 
@@ -430,16 +437,16 @@ def _retry(policy: job_pb2.RetryPolicy) -> RetryPolicy:
 
 
 def _given(message: Message, field: str, default: timedelta) -> timedelta:
-    """The duration of this field, zero too; the default where none was given."""
+    """Return the duration of this field, also zero; the default if it isn't set."""
     return seconds(getattr(message, field)) if message.HasField(field) else default
 
 
 def _asked(message: Message, field: str) -> timedelta | None:
-    """The duration of this field; None where none was given."""
+    """Return the duration of this field; None if it isn't set."""
     return seconds(getattr(message, field)) if message.HasField(field) else None
 
 
 def _word(name: str, prefix: str, default: str) -> str:
-    """An enum's value without its prefix; UNSPECIFIED is the default."""
+    """Return an enum's name without its prefix; the default for UNSPECIFIED."""
     word = name.removeprefix(prefix)
     return default if word == "UNSPECIFIED" else word

@@ -1,8 +1,8 @@
-"""How long an event loop stands still: a step that is due each tenth of a second, and its delay.
+"""Measure how long the event loop is blocked: the delay of a step that is due each 0.1 s.
 
-Either work of the process keeps the loop from it, or a machine that is busy with other processes.
-Both make everything else of the process late by as much. The processor time that the process spent
-meanwhile tells them apart: work of other threads counts, too, because they hold the interpreter.
+Work of this process blocks the loop, or a machine that is busy with other processes. Both delay
+everything else in the process. The process's CPU time during the delay tells them apart. It
+includes other threads, because they hold the interpreter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EVERY: Final = 0.1
 
 
 class LoopMonitor:
-    """The longest delay of late; `run` measures it for ever."""
+    """Longest recent delay; `run` measures until cancelled."""
 
     def __init__(self, clock: Callable[[], float] = boottime) -> None:
         self._clock = clock
@@ -28,22 +28,22 @@ class LoopMonitor:
 
     @property
     def longest(self) -> float:
-        """Seconds, of the last minute or two."""
+        """Longest delay of the last minute or two, in seconds."""
         return self._lately.of(self._clock())
 
     @property
     def longest_by_own_work(self) -> float:
-        """Seconds of such a delay in which this process computed, of the last minute or two."""
+        """Longest CPU time of this process in a delay of the last minute or two, in seconds."""
         return self._by_own_work.of(self._clock())
 
     async def run(self) -> NoReturn:
-        """Measure."""
+        """Measure until cancelled."""
         while True:
             began, spent = self._clock(), time.process_time()
             await asyncio.sleep(EVERY)
             self.seen(self._clock() - began - EVERY, time.process_time() - spent)
 
     def seen(self, delay: float, spent: float) -> None:
-        """Record that a step was late by `delay` seconds, and the processor time since the last."""
+        """Record that a step was late by `delay` seconds, and the CPU time since the last step."""
         self._lately.seen(delay, self._clock())
         self._by_own_work.seen(min(delay, spent), self._clock())

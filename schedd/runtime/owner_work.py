@@ -1,5 +1,5 @@
-"""Computations of an owner, each within a budget of work (`core/schedule/work_budget`): a little on
-the event loop, more in one thread of the owner.
+"""Computations of an owner, each within a budget of work (`core/schedule/work_budget`): small ones
+on the event loop, larger ones in the owner's single thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ THREAD: Final = ComputingThread("owner computation")
 
 
 async def computed(computation: Callable[[], T]) -> T:
-    """The answer of a pure computation. Raises TooMuchWork past `OF_OWNER`."""
+    """Return the answer of a pure computation. Raises TooMuchWork past `OF_OWNER`."""
     try:
         return await on_loop(OF_TURN, computation)
     except TooMuchWork:

@@ -1,10 +1,10 @@
-"""Backfills of the owned shards: the next runs of each are made as room for them appears.
+"""Backfills of the owned shards: create the next runs as room for them appears.
 
-    open ones with room, read ──→ one transaction a lane: count what is there, insert ─→ run index
+    open backfills with room, read ──→ one transaction a lane: count runs, insert ─→ run index
 
-What there is room for is counted on rows, under the lock of the shard, by
-`store/timers/backfill_feed.py`: this loop only asks. It asks often while there is something to
-make, and looks now and then otherwise; a nudge that runs became ready has it look at once.
+The statement counts room on rows, under the shard's lock (`store/timers/backfill_feed.py`). This
+loop only calls it: often while there are runs to create, rarely otherwise, and at once when a
+wake-up says that runs became ready.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from schedkit.tasks import Loop
 
 LOOK_EVERY: Final = 1.0
 WHILE_FED: Final = 0.1
-"""Seconds until the next round after one that created runs."""
+"""Seconds until the next round after a round that created runs."""
 LINGERS: Final = 30
-"""Looks without anything to make after which it is looked now and then: the runs take a while."""
+"""Rounds without new runs after which rounds become rare: the present runs take a while."""
 
 
 class Backfills:
-    """The loop that makes the runs of backfills."""
+    """Creates the runs of backfills."""
 
     def __init__(
         self, run_index: RunIndex, store: OwnerStore, transactor: Transactor, clock: ClusterClock
@@ -54,7 +54,7 @@ class Backfills:
         """Create runs within the limits; return the seconds until the next round."""
         early = self._looked_at + WHILE_FED - boottime()
         if early > 0:
-            return early  # a wake-up comes with each trigger of any job
+            return early  # a wake-up arrives with each trigger of any job
         self._looked_at = boottime()
         shards = sorted(self._run_index.ownership.epochs)
         wanted = await self._store.backfills(shards) if shards else []

@@ -1,11 +1,11 @@
-"""Joins at jobs of the owned shards: what has ended of a cycle becomes the child's run.
+"""Joins at jobs of the owned shards: create the child's run when its parents of a cycle have ended.
 
-    due, read ─→ definitions ─→ what the parents gave back, where it is wanted
-              ─→ one transaction a lane: judge, insert, take the arrivals away ─→ the run index
+    due joins, read ─→ definitions ─→ the parents' results, if requested
+              ─→ one transaction a lane: evaluate, insert, delete events ─→ run index
 
-What is judged, and that it is judged once, is `store/results/chain_joins.py`'s: this loop only
-asks. It looks often, for a chain is as quick as its joins are found; a look that finds none is a
-walk into one index.
+The statement evaluates each join once (`store/results/chain_joins.py`); this loop only calls it. It
+reads often, because a chain is only as fast as its joins are found. A read without joins is one
+index lookup.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from schedkit.set_aside import set_aside
 from schedkit.tasks import Loop
 from schedproto.v1 import common_pb2, run_pb2
 
-# What a chain hands on: what the parents gave back, as the payload of the child's run. Pure.
+# The parents' results as the payload of the child's run. Pure.
 #
-#     one parent      its result as it is; null where it gave none
+#     one parent      its result as it is; null if it has none
 #     several         {"a": …, "b": …} by their names; bytes as {"base64": …}
 #
-# A payload is bounded: what doesn't fit any more, in the order of the parents' names, and what is
-# in the result store, is null, and its parent named under `_left_out`, which is no job's name.
+# A payload is bounded. A result that no longer fits, in the order of the parents' names, or that is
+# in the result store, is null. Its parent is named under `_left_out`, which can't be a job's name.
 
 LEFT_OUT: Final = "_left_out"
 _SPARE: Final = 16 * 1024
-"""For the names of those that are left out."""
+"""Bytes reserved for the names of parents whose results are left out."""
 
 
 def handed_on(
     after: ChainParents, ended: Iterable[ParentEnded], results: Mapping[RunId, bytes]
 ) -> bytes:
-    """The serialised payload of a run that comes after these."""
+    """Return the serialized payload of a run that follows these parents' runs."""
     by_name = {one.job: results.get(one.run_id) for one in ended}
     if len(after.jobs) == 1:
         [name] = after.jobs
@@ -62,7 +62,7 @@ def handed_on(
 
 
 def _mapped(results: Mapping[str, bytes | None]) -> str:
-    """The map as JSON: results stand in it as they were written."""
+    """Return the map as JSON; results are copied into it unchanged."""
     parts: list[str] = []
     left_out: list[str] = []
     room = MAX_PAYLOAD - _SPARE
@@ -93,7 +93,7 @@ def _text(result: bytes) -> str:
 
 
 def _is_elsewhere(result: bytes) -> bool:
-    """Whether it was too large for a row."""
+    """Return whether the result was too large for a row."""
     return run_pb2.StoredResult.FromString(result).HasField("kept")
 
 
@@ -105,23 +105,23 @@ def _json(text: str) -> bytes:
     return common_pb2.Payload(json=text).SerializeToString()
 
 
-# Joins that the database takes too long for: found by halves, then judged alone, ever less often.
+# Joins that time out: found by bisection, then evaluated alone, with a growing backoff.
 #
-#     a transaction took too long ─→ its joins are suspected ─→ half of them, half of those, …
-#                                 ─→ the one: put off, each time for twice as long
-#     the others ─────────────────→ judged meanwhile, without it
+#     a transaction timed out ─→ its joins are suspects ─→ half of them, half of those, …
+#                                             └─→ one join: put off, each time for twice as long
+#     the others ──────────→ evaluated meanwhile, without it
 #
 # Invariants
-# - A join that took too long is in no transaction with another, for it would take that one along.
-# - A step tries suspected or known joins after all others, so no other join waits for them.
-# - What is forgotten is found again.
+# - A join that timed out shares no transaction with others: they would fail too.
+# - A step tries suspects and known slow joins after all others, so no other join waits for them.
+# - A forgotten slow join is found again.
 
 Key: TypeAlias = tuple[JobId, Cycle]
 
 PAUSE: Final = timedelta(seconds=30)
 LONGEST_PAUSE: Final = timedelta(hours=1)
 KNOWN: Final = 1_000
-"""Joins that are remembered."""
+"""Slow joins that are remembered."""
 
 
 def key_of(join: Join) -> Key:
@@ -130,7 +130,7 @@ def key_of(join: Join) -> Key:
 
 
 def pause_after(times: int) -> timedelta:
-    """How long one waits that took too long so many times in a row."""
+    """Return the backoff of a join that timed out so many times in a row."""
     doubled: timedelta = PAUSE * 2 ** min(times - 1, 16)
     return min(LONGEST_PAUSE, doubled)
 
@@ -141,7 +141,7 @@ class SlowJoins:
     def __init__(self) -> None:
         self._suspects: set[Key] = set()
         self._times: dict[Key, int] = {}
-        """How often, in a row, those that are known took too long alone."""
+        """How often in a row each known slow join timed out alone."""
 
     def parts(self, wanted: Sequence[Wanted]) -> list[list[Wanted]]:
         """Return the joins of this step, one transaction for each part."""
@@ -156,14 +156,14 @@ class SlowJoins:
         return [part for part in (plain, tried) if part]
 
     def left(self, wanted: Sequence[Wanted], judged: Collection[Key]) -> list[Join]:
-        """Those that are known and have to wait for another step: they keep no others from being
-        looked at meanwhile.
+        """Return known slow joins that must wait for another step. They are put off, so that others
+        are read meanwhile.
         """
         keys = ((one.join, key_of(one.join)) for one in wanted)
         return [join for join, key in keys if key in self._times and key not in judged]
 
     def done(self, judged: Sequence[Wanted]) -> None:
-        """The transaction of these came to its end."""
+        """Note that the transaction of these joins completed."""
         for one in judged:
             key = key_of(one.join)
             self._suspects.discard(key)
@@ -171,7 +171,9 @@ class SlowJoins:
                 log.info("slow chain evaluated: job=%s cycle=%s", *_logged(one.join))
 
     def failed(self, parts: Sequence[Sequence[Wanted]]) -> list[tuple[Join, timedelta]]:
-        """Each of these took too long, as it was; gives who is put off, and for how long."""
+        """Note that the transactions of these parts timed out. Return joins that timed out alone,
+        each with its backoff.
+        """
         many = [part for part in parts if len(part) > 1]
         if many:
             self._suspects = {key_of(one.join) for part in many for one in part}
@@ -204,16 +206,16 @@ LOOK_EVERY: Final = 0.25
 WHILE_FED: Final = 0.02
 """Seconds until the next round after one that found something."""
 MOST_RESULTS: Final = 64
-"""Results of parents that are read for one step: 4 MiB."""
+"""Parents' results that one step reads at most: 4 MiB."""
 STUCK_FOR: Final = timedelta(seconds=30)
-"""Until a join is looked at again whose job's definition can't be read here, or that the database
-refuses: it must not keep the others from their turn.
+"""Backoff of a join that can't be evaluated: its job's definition can't be read, or the database
+rejects it. Other joins have their turn meanwhile.
 """
 MOST_TRIES: Final = 5
 
 
 class Chains:
-    """The loop that makes the runs of chains."""
+    """Creates the runs of chains."""
 
     def __init__(
         self,
@@ -247,7 +249,7 @@ class Chains:
         self._tried = {key: times for key, times in self._tried.items() if key in here}
         if not due:
             return LOOK_EVERY
-        # What is due again may have been refused for an old definition.
+        # A join that is due again may have been refused because of an outdated definition.
         self._definition_cache.forget({child for child, _ in self._tried})
         known = await self._definition_cache.newest({one.child for one in due})
         wanted = await self._wanted(due, known)
@@ -268,7 +270,7 @@ class Chains:
         return WHILE_FED
 
     async def _judge(self, part: Sequence[Wanted]) -> list[tuple[Join, timedelta]]:
-        """Have these judged; gives those that took too long, and how long they are to wait."""
+        """Evaluate these joins; return those that timed out, each with its backoff."""
         answers = await self._transactor.by_lane(part, self._store.join)
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         made = [run for runs in answers if not isinstance(runs, Failed) for run in runs]
@@ -292,7 +294,7 @@ class Chains:
             )
 
     def _give_up(self, one: Join, _error: Exception) -> None:
-        """It is put off for longer."""
+        """Treat the join as stuck: it is put off for longer."""
         self._tried[one.child, one.cycle] = MOST_TRIES
 
     def _is_stuck(self, one: Join, entry: CachedDefinition | None) -> bool:
@@ -302,7 +304,7 @@ class Chains:
     async def _wanted(
         self, due: Sequence[Join], known: Mapping[JobId, CachedDefinition]
     ) -> list[Wanted]:
-        """As many as may be judged in one step, each with what it is handed."""
+        """Return the joins that this step may evaluate, each with its payload."""
         chosen: list[tuple[Join, Definition]] = []
         results: set[RunId] = set()
         for one in due:
@@ -317,7 +319,7 @@ class Chains:
         read = await self._store.results(results) if results else {}
         wanted: list[Wanted] = []
         for one, definition in chosen:
-            # Whatever a result holds, it keeps no other job from its turn.
+            # A bad result delays no other job.
             with set_aside("chain", f"job {one.child}", then=partial(self._give_up, one)):
                 wanted.append(_as_wanted(one, definition, read))
         return wanted

@@ -1,4 +1,4 @@
-"""Redrives whose id is hashed to an owned shard: their next runs are made as fast as they may be.
+"""Redrives whose id is hashed to an owned shard: create their next runs at the allowed rate.
 
     open ones, read ─→ definitions of the next letters' jobs ─→ one transaction a lane: count what
     the rate allows, insert ─→ wake-up of the owners of those jobs
@@ -25,7 +25,7 @@ WHILE_FED: Final = 0.1
 
 
 class RedriveLoop:
-    """The loop that makes the runs of redrives."""
+    """Creates the runs of redrives."""
 
     def __init__(
         self,

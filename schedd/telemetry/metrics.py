@@ -86,7 +86,7 @@ VITALS_FRESH: Final = 3 * LOOK_EVERY.total_seconds()
 
 
 class Vitals(Collector):
-    """The last reading."""
+    """Values of the last reading."""
 
     def __init__(self) -> None:
         self._seen: tuple[float, DatabaseVitals] | None = None
@@ -123,7 +123,7 @@ LOSSES_FRESH: Final = 60.0
 
 
 class LossMetrics(Collector):
-    """The last reading."""
+    """Values of the last reading."""
 
     def __init__(self) -> None:
         self._seen: tuple[float, ClusterWatched] | None = None
@@ -173,7 +173,7 @@ PoolValue = Callable[[PoolSurvey], float | None]
 
 @dataclass(frozen=True, slots=True)
 class PoolGauge:
-    """One gauge of a pool, and how the values of several pools are combined."""
+    """Gauge of a pool, and how the values of several pools are combined."""
 
     name: str
     text: str
@@ -200,7 +200,7 @@ POOL_GAUGES: Final = (
 
 
 class PoolMetrics(Collector):
-    """The last reading."""
+    """Values of the last reading."""
 
     def __init__(self) -> None:
         self._named: Sequence[tuple[str, Sequence[PoolSurvey]]] = ()
@@ -317,7 +317,7 @@ MISSED_FOR: Final = (
 
 
 class RunMetrics:
-    """From due to ended."""
+    """Counts runs from due to ended."""
 
     def __init__(self, make: Maker) -> None:
         self.fired = make.counter("schedd_runs_fired", "Runs inserted by their schedule.")
@@ -368,7 +368,7 @@ class Queue:
             "schedd_queue_ready", "Runs in memory that wait for a slot at this member."
         )
         self.oldest_since: float | None = None
-        """By the monotonic clock; None: no run waits."""
+        """When the oldest run began to wait, by the monotonic clock; None: no run waits."""
         make.gauge(
             "schedd_queue_oldest_seconds",
             "Wait of the oldest of these runs: for a slot, its pool, or its place in the queue.",
@@ -382,9 +382,11 @@ class Queue:
         self.running = make.gauge("schedd_queue_running", "Running runs of this member's shards.")
         self.timers = make.gauge("schedd_timers_held", "Timers in memory, due within the horizon.")
         self.surveyed = Behind()
-        """By the last reading of rows."""
+        """Overdue timers, by the last reading of rows."""
         self.held: Callable[[], Behind] = Behind
-        """By memory, read at each scrape: the only source while the database is unavailable."""
+        """Returns overdue timers by memory at each scrape: the only source while the database is
+        unavailable.
+        """
         make.gauge(
             "schedd_catch_up_timers",
             "Overdue timers of this member's shards, up to 10,000: the greater number of rows and"
@@ -446,7 +448,7 @@ class WorkerMetricSet:
 
 
 class RetentionMetrics:
-    """Notifications, retention, the result store."""
+    """Metrics of notifications, retention and the result store."""
 
     def __init__(self, make: Maker) -> None:
         self.notified = make.counter(

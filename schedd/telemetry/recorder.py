@@ -77,7 +77,7 @@ from schedproto.v1.worker_service_pb2 import Refusal
 #     └─no─▶ counted ──flush, when the second has ended──▶ one line with the count
 
 A_SECOND: Final = 20
-"""Lines."""
+"""Lines per second."""
 
 
 class DeadRunLines:
@@ -139,7 +139,7 @@ answers are cached per header (`scraped`), and the library fails on some headers
 
 
 class Telemetry:
-    """Count events and log the important ones; `emit` is the `Emit` of the loops."""
+    """Counts events and logs the important ones; `emit` is the `Emit` of the loops."""
 
     def __init__(self) -> None:
         # An unused series beside each counter.

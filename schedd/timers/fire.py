@@ -64,7 +64,7 @@ from schedkit.records import dataclass, replace
 from schedkit.set_aside import set_aside
 from schedkit.tasks import Loop, in_turns
 
-# Steps of timers that need more work than a turn of the event loop may spend.
+# Steps of timers that need more work than one turn of the event loop allows.
 #
 #     fire ──too much work──▶ add ──thread──▶ prepared ──the timer comes up again──▶ take
 #                                        └──failed──▶ the timer is put off
@@ -74,16 +74,16 @@ from schedkit.tasks import Loop, in_turns
 #
 # Invariants
 # - A step that is used was computed from the timer, the definition and the pauses as they are.
-# - A step fires what was due when it was computed; what fell due since is of the next step.
+# - A step fires the times that were due when it was computed; later ones belong to the next step.
 
 MOST: Final = 10_000
-"""Timers whose steps wait to be computed, or to be used. Others wait until they come up again."""
+"""Steps that wait to be computed or used, at most. Other timers wait until they come up again."""
 EVERY: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """The input of a step."""
+    """Input of a step."""
 
     timer: Timer
     known: CachedDefinition
@@ -91,7 +91,7 @@ class _Basis:
 
 
 class Plans:
-    """The steps of one tenure that are computed off the event loop."""
+    """Steps of one tenure that are computed off the event loop."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[JobId, tuple[_Basis, Callable[[], Firing]]] = OrderedDict()
@@ -105,7 +105,7 @@ class Plans:
         self._computed = callback
 
     def on_failed(self, put_off: Callable[[Timer, Exception], None]) -> None:
-        """Have `put_off(timer, error)` called when the step of a timer can't be computed."""
+        """Call `put_off(timer, error)` when the step of a timer can't be computed."""
         self._failed = put_off
 
     @property
@@ -116,7 +116,7 @@ class Plans:
     def add(
         self, timer: Timer, known: CachedDefinition, pauses: Pauses, step: Callable[[], Firing]
     ) -> None:
-        """Have the step of this timer computed."""
+        """Queue the computation of this timer's step."""
         basis = _Basis(timer, known, pauses.switched)
         there = self._waiting.get(timer.job_id)
         if there is None and len(self._waiting) >= MOST:
@@ -126,19 +126,19 @@ class Plans:
             self.loop.wake()
 
     def take(self, timer: Timer, known: CachedDefinition, pauses: Pauses) -> Firing | None:
-        """The step that was computed of exactly this; None: there is none."""
+        """Return the step computed from exactly this input; None if there is none."""
         found = self._prepared.pop(timer.job_id, None) if self._prepared else None
         if found is None or not _same(found[0], _Basis(timer, known, pauses.switched)):
             return None
         return found[1]
 
     def waits(self, timer: Timer, known: CachedDefinition, pauses: Pauses) -> bool:
-        """Whether the step of exactly this is still to be computed."""
+        """Return whether the step of exactly this input waits to be computed."""
         there = self._waiting.get(timer.job_id) if self._waiting else None
         return there is not None and _same(there[0], _Basis(timer, known, pauses.switched))
 
     async def step(self) -> float:
-        """Compute the step that has waited longest; seconds until the next."""
+        """Compute the step that has waited longest; return the seconds until the next."""
         if not self._waiting:
             return EVERY
         job, (basis, computation) = next(iter(self._waiting.items()))
@@ -155,7 +155,7 @@ class Plans:
         return 0.0
 
     def _drop(self, job: JobId, basis: _Basis) -> None:
-        if self._waiting[job][0] is basis:  # else it was added again meanwhile, of something else
+        if self._waiting[job][0] is basis:  # else it was added again meanwhile, with another input
             del self._waiting[job]
 
 
@@ -167,8 +167,7 @@ def _same(one: _Basis, other: _Basis) -> bool:
     )
 
 
-# One timer's step, as the fire statement takes it: the plan (`core/timers/fire_steps.py`) made into
-# rows.
+# Step of one timer for the fire statement: the plan (`core/timers/fire_steps.py`) as rows.
 #
 #     timer + definition ──plan──→ fires, folds, next ──→ Firing
 #
@@ -187,8 +186,10 @@ def firing_of(
     looked: datetime | None = None,
     ahead: timedelta = NOT_EARLY,
 ) -> Firing:
-    """What this timer does at `now`; it fires at most so many. `looked`: at its first step, if it
-    takes several to catch up. `ahead`: runs are made so long before they are due.
+    """Return the step of this timer at `now`, with at most `most` runs.
+
+    `looked`: the time of the first step, if catching up takes several. `ahead`: how long before
+    their due time runs are created.
     """
     definition = known.definition
     if timer.nominal is None or timer.due_at is None:
@@ -228,9 +229,9 @@ def _plan(
 ) -> FirePlan:
     """Return one step that fires at most `limit` runs."""
     definition = known.definition
-    if limit <= 0:  # fewer are wanted than there were already
+    if limit <= 0:  # the share of rows is used up
         return FirePlan((), (), Occurrence(nominal, due))
-    if timer.fired:  # it may stand at the plain instant since a turn was given back
+    if timer.fired:  # may lack its jitter since `max_runs` was given back
         due = max(due, known.compiled.due(nominal))
     return fire_steps.plan(
         known.compiled,
@@ -270,33 +271,35 @@ def _fold(job: JobId, fold: fire_plan.Fold) -> NewRun:
 log = logging.getLogger(__name__)
 
 SET_ASIDE_FOR: Final = timedelta(minutes=1)
-"""Until a timer comes up again whose step can't be computed."""
+"""Backoff of a timer whose step can't be computed."""
 TOO_MUCH_FOR: Final = timedelta(hours=1)
-"""The same of one that needs too much work: a try takes the owner's only thread for a minute."""
+"""Backoff of a timer that needs too much work: a try takes the owner's only thread for a minute."""
 
 BATCH: Final = 500
 ROWS: Final = 2_000
 LEAST_ROWS: Final = 200
-"""Runs that one batch inserts, about, and at the most: timers that are far behind share what the
-others leave, and what is due now has its turn between.
+"""Lower limit for the runs of one batch. Timers that are far behind share the rows that others
+leave, and timers that are due now have their turn between batches.
 """
 ON_TIME: Final = timedelta(0)
 GUARD_PAUSE: Final = timedelta(seconds=0.5)
-"""Before a timer that the database held back is tried again."""
+"""Pause before a timer that a guard of the database rejected is tried again."""
 ENOUGH: Final = 1_000
 """Ready runs from which on the loop rests: as many as one dispatch batch. It then rests as long as
 a batch took; with twice as many ready runs 4 times as long, with three times as many 9 times. To
 fire a batch takes a tenth of the time to dispatch it.
 """
 RESTS: Final = 9
-"""Times as long at most: what waits for workers that don't come mustn't stop all else."""
+"""Upper limit of the rest, as a multiple of the batch's time: runs that wait for missing workers
+must not stop everything else.
+"""
 
 MID_BATCH = failpoints.awaited("fire.mid_batch")
 AFTER_COMMIT = failpoints.awaited("fire.after_commit")
 
 
 class FireLoop:
-    """The loop that fires timers."""
+    """Fires timers."""
 
     def __init__(
         self,
@@ -325,17 +328,17 @@ class FireLoop:
         self._refused: dict[JobId, Timer] = {}
         self._near = near
         self._open: dict[JobId, Timer] = {}
-        """Of these it isn't known that they were fired, and they aren't indexed: their batch
-        is under way, or their rows are to say what became of them.
+        """Timers that aren't in the agenda and may not have fired: their batch is in progress, or
+        their rows must be read to find out.
         """
         self._looked: dict[JobId, tuple[ShardId, int, datetime]] = {}
-        """Of jobs that are catching up, each of this generation: when they were first looked at."""
+        """When jobs that are catching up were first examined, with shard and generation."""
         self._begun: set[JobId] = set()
-        """Those with runs created by this owner, and more to create."""
+        """Jobs with runs created by this owner, and more to create."""
         self._size, self._rows = BatchSize(BATCH), BatchSize(ROWS, LEAST_ROWS)
         self._rest_until = 0.0
         self._rests: float = Priority.LOW
-        """This class and those below, until then."""
+        """The highest class that rests until `_rest_until`."""
         self._ready: Callable[[], None] = lambda: None
         self._made: Callable[[Sequence[Hint]], None] = lambda _: None
         self.loop = Loop("fire", self.step, interval=LOAD_EVERY.total_seconds())
@@ -355,14 +358,14 @@ class FireLoop:
         self._made = callback
 
     def changed(self, jobs: Iterable[JobId]) -> None:
-        """Timers of these jobs were written; read them now."""
+        """Read the timers of these jobs now: they were written."""
         self._changed.update(jobs)
         self.loop.wake()
 
     async def step(self) -> float:
-        """Read what changed, fire what is due; seconds until the next."""
+        """Read changed timers and fire due ones; return the seconds until the next round."""
         if self._cluster_pause.on:
-            self._changed.clear()  # when the pause ends, all is loaded again: nothing accumulates
+            self._changed.clear()  # all is loaded again when the pause ends
             self._looked.clear()
             self._begun.clear()
             self._open.clear()
@@ -386,8 +389,8 @@ class FireLoop:
         return pause
 
     async def _fire_timed(self, due: Sequence[Timer], its: float) -> None:
-        """Fire this batch of this class; how long that took says how large the next may be, and how
-        many runs it may make, and when it comes.
+        """Fire a batch of one class. Its duration sets the size of the next batch, its limit of
+        runs, and the pause before it.
         """
         full = len(due) >= self._size.now
         began = self._boot()
@@ -431,7 +434,7 @@ class FireLoop:
             )
 
     async def _fire(self, due: Sequence[Timer]) -> int:
-        """How many rows these make."""
+        """Fire these timers; return the number of rows written."""
         timers = {timer.job_id: timer for timer in due}
         began = {timer.shard: self._epoch(timer.shard) for timer in due}
         self._open.update(timers)
@@ -444,7 +447,7 @@ class FireLoop:
 
             async def write(claim: Claim, items: Sequence[Firing]) -> FireOutcome:
                 fired = await self._store.fire(claim, items, reckoned.switched)
-                await MID_BATCH()  # this lane's COMMIT was seen, the others' are on their way
+                await MID_BATCH()  # this lane has committed, the others may not have
                 return fired
 
             answers = await self._transactor.by_lane(firings, write)
@@ -456,7 +459,8 @@ class FireLoop:
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         in_doubt = {firing.job_id for answer in failed for firing in answer.items}
         self._close(timers.keys() - in_doubt)
-        # What is of a shard that was dropped meanwhile may have been left out: who has it loads it.
+        # A shard that was dropped meanwhile may be missing in answers; its new owner loads its
+        # timers.
         done = [
             firing
             for firing in firings
@@ -464,7 +468,7 @@ class FireLoop:
         ]
         self._advance(done, timers, [a for a in answers if isinstance(a, FireOutcome)])
         if failed:
-            self._changed |= in_doubt  # their rows say what happened
+            self._changed |= in_doubt  # their rows say whether they fired
             raise failed[0].error
         return sum(len(firing.runs) for firing in firings)
 
@@ -475,8 +479,8 @@ class FireLoop:
         now: datetime,
         reckoned: Pauses,
     ) -> list[Firing]:
-        """The step of each that is to take one. Those that have begun to catch up share what the
-        others leave of the rows.
+        """Return the step of each timer that may take one. Timers that are catching up share the
+        rows that the others leave.
         """
         firings: list[Firing] = []
         shares = Shares(self._rows.now, len(due), fire_plan.FIRES)
@@ -496,12 +500,12 @@ class FireLoop:
         self._run_index.timers.put_off(timer, now + later)
 
     def _put_off_if_here(self, timer: Timer, error: Exception) -> None:
-        """As `_put_off`, of a step that was computed beside the loop."""
+        """Put off a timer whose step couldn't be computed off the loop, if it is still here."""
         if self._free(timer):
             self._put_off(timer, self._clock.now(), error)
 
     def behind(self) -> Behind:
-        """With what this owner is, as far as memory knows."""
+        """Return this owner's overdue timers, as far as memory knows."""
         if self._cluster_pause.on:
             return Behind()
         now, owned = self._clock.now(), self._run_index.ownership.epochs
@@ -515,7 +519,9 @@ class FireLoop:
     async def _step_of(
         self, timer: Timer, known: CachedDefinition, now: datetime, reckoned: Pauses, most: int
     ) -> Firing | None:
-        """The step of a timer; None: it needs too much work for now, and is computed elsewhere."""
+        """Return the step of a timer; None if it needs too much work for now and is computed off
+        the loop.
+        """
         if (prepared := self.plans.take(timer, known, reckoned)) is not None:
             return prepared
         if self.plans.waits(timer, known, reckoned):
@@ -548,7 +554,9 @@ class FireLoop:
         return firing_of(timer, known, now, reckoned, most, looked, ahead)
 
     def _too_soon(self, timer: Timer, known: CachedDefinition, now: datetime) -> bool:
-        """Whether none of its instants may be made ahead: it comes up again when it is due."""
+        """Return whether none of its scheduled times may be created ahead: it comes up when it is
+        due.
+        """
         if known.compiled.exclusion is None or timer.due_at is None or timer.due_at <= now:
             return False
         self._run_index.timers.put_off(timer, timer.due_at)
@@ -558,12 +566,14 @@ class FireLoop:
         return job in self._begun
 
     def _epoch(self, shard: ShardId) -> Epoch | None:
-        """Under which it is owned now, if it is."""
+        """Return the shard's current epoch here; None if it isn't owned."""
         return self._run_index.ownership.epochs.get(shard)
 
     def _look(self, timer: Timer, now: datetime) -> datetime:
-        """When this owner first looked at what the timer is to catch up with: it stays inside the
-        window if it was inside then. What fell due since is looked at now.
+        """Return when this owner first examined the missed times of a timer that is catching up.
+
+        A time that was inside the catch-up window then stays inside. Times that fell due since are
+        examined now.
         """
         if timer.due_at is None or timer.due_at >= now - fire_plan.GRACE:
             return now
@@ -574,7 +584,7 @@ class FireLoop:
         return looked
 
     def _shards_changed(self, gained: frozenset[ShardId], dropped: frozenset[ShardId]) -> None:
-        """Timers of dropped shards don't count in the time that the others take to catch up."""
+        """Forget catch-ups of gained and dropped shards: their start isn't known here."""
         moved = gained | dropped
         self._looked = {job: of for job, of in self._looked.items() if of[0] not in moved}
         self._begun &= self._looked.keys()
@@ -582,7 +592,7 @@ class FireLoop:
     def _keep_looked(
         self, firings: Iterable[Firing], timers: Mapping[JobId, Timer], now: datetime
     ) -> None:
-        """Forget since when these were catching up, but those that are still, or from now on."""
+        """Forget the catch-up of timers that have caught up; record it for the others."""
         for firing in firings:
             job = firing.job_id
             if firing.next_due_at is None or firing.next_due_at >= now - fire_plan.GRACE:
@@ -626,7 +636,7 @@ class FireLoop:
         for answer in answers:
             self._transactor.lost(answer.lost, "fire")
             self._run_index.put_runs(answer.runs, now)
-            if answer.runs:  # those that aren't due yet may be armed soon
+            if answer.runs:  # runs that aren't due yet may be pre-dispatched soon
                 self._ready()
                 self._made([run.hint for run in answer.runs])
         self._emit(

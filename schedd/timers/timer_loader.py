@@ -2,17 +2,17 @@
 
     timers due within the horizon ──load──→ agenda;  of some, definitions ─read ahead─→ definitions
 
-A loop of its own: what is urgent is fired while a load is under way, which takes its time when
-many are due. So a row may be older than what is known: of what was fired or read meanwhile it is
-left out. One that is old all the same costs a refused step.
+The loader is a separate loop: urgent timers fire during a load, which takes long when many timers
+are due. So a row may be older than memory. Rows of timers that fired or were read meanwhile are
+ignored. An outdated row that remains costs a refused step.
 
 Loads read from minus infinity, never from a watermark: a creation may commit behind it. One load
-brings the soonest, as many as it may. Where that isn't all it brings the latest, too: behind a herd
-that takes minutes others fall due meanwhile, and some of them are urgent. What is late of both is
-taken by turns: what was missed first and what was missed last have none of the herd before them.
+reads the earliest timers, up to a limit. If more exist, it also reads the latest: during a burst
+that takes minutes, other timers fall due, and some are urgent. Late timers are added in turn from
+both ends, so neither the first nor the last missed timer waits for the whole burst.
 
-A definition tells the priority. Some of what was loaded are read ahead, the latest first, for they
-have most before them: a few after each load, and more while nothing is due.
+Priorities are in definitions. Definitions of some loaded timers are read ahead, of the latest
+timers first, because these wait longest: a few after each load, more while nothing is due.
 """
 
 import logging
@@ -34,24 +34,24 @@ from schedkit.tasks import Loop, in_turns
 log = logging.getLogger(__name__)
 
 HORIZON: Final = timedelta(seconds=10)
-"""How far ahead timers are held in memory at the least."""
+"""How far ahead timers are held in memory, at least."""
 LOAD_EVERY: Final = timedelta(seconds=2.5)
-"""Between two loads. A wake-up loads a new timer at once; the load finds all timers without it."""
+"""Interval of loads. A wake-up loads a new timer at once; the load finds all timers without it."""
 LATEST_LOAD: Final = timedelta(seconds=5)
-"""After the one before; till then a load rests nineteen times as long as it took."""
+"""Longest interval of loads; a long load is followed by a rest of nineteen times its duration."""
 REST: Final = 19
 LOAD_LIMIT: Final = 20_000
-"""Timers that one load reads at most, and so many of the latest. What it left behind is due no
-sooner than what it brought, so the next load can wait until half of that has fired.
+"""Limit on the timers of one load, and again on its latest ones. Timers that it left are due no
+earlier than those it read, so the next load can wait until half of these have fired.
 """
 READ_AHEAD: Final = 2_000
-"""Definitions that are read ahead after one load: each takes 4 KB until its job has run."""
+"""Definitions read ahead after one load: each takes 4 KB until its job has run."""
 AT_ONCE: Final = 200
 """Definitions read in one batch; while timers are due, only one batch is read."""
 
 
 class NearFuture:
-    """Keeps the timers of one tenure that are due soon in the run index."""
+    """Loads the timers of one tenure that are due soon into the run index."""
 
     def __init__(
         self,
@@ -63,14 +63,14 @@ class NearFuture:
     ) -> None:
         self._run_index = run_index
         self.horizon = max(HORIZON, run_index.ahead.fire + LATEST_LOAD + LOAD_EVERY)
-        """How far ahead timers are held in memory: when they are made, they have been loaded."""
+        """How far ahead timers are held in memory: they load before their runs are created."""
         self._cluster_pause = cluster_pause
         self._definition_cache = definition_cache
         self._store = store
         self._clock = clock
         self._loaded: Callable[[], None] = lambda: None
         self._load_at: datetime | None = None
-        """When the next load is due, whatever happens before; None: now."""
+        """When the next full load is due; None: now."""
         self._left_some = False
         self._fired_since = 0
         self._newer: set[JobId] = set()
@@ -85,35 +85,35 @@ class NearFuture:
         self._loaded = callback
 
     def reload(self) -> None:
-        """Shards were gained or dropped, or a pause has ended: load now."""
+        """Load now: shards were gained or dropped, or a pause has ended."""
         self._load_at = None
         self.loop.wake()
 
     def fired(self, jobs: Collection[JobId]) -> None:
-        """The timers of these jobs have advanced; the run index has their new state."""
+        """Note that these timers have advanced; the run index has their new state."""
         self._fired_since += len(jobs)
         self.known(jobs)
         if self._runs_low:
             self.loop.wake()
 
     def known(self, jobs: Iterable[JobId]) -> None:
-        """The run index has newer timers of these jobs than a load in progress has read."""
+        """Note that the run index has newer timers of these jobs than a load in progress read."""
         self._newer.update(jobs)
 
     def nothing_is_due(self) -> None:
-        """There is time to read ahead."""
+        """Read ahead: no timer is due."""
         if self._ahead and self._unread:
             self.loop.wake()
 
     async def step(self) -> float:
-        """Load if it is time, and read ahead; seconds until the next."""
+        """Load if a load is due, and read ahead; return the seconds until the next round."""
         if self._cluster_pause.on:
-            return LOAD_EVERY.total_seconds()  # when the pause ends, all is loaded again
+            return LOAD_EVERY.total_seconds()  # all is loaded again when the pause ends
         loaded = await self._load_if_due()
         idle = self._idle
         wanted = (loaded or idle) and self._load_at is not None
         read = wanted and await self._read_ahead()
-        if (read and idle) or self._load_at is None:  # another is wanted since
+        if (read and idle) or self._load_at is None:  # another load was requested
             return 0.0
         return max(0.0, (self._load_at - self._clock.now()).total_seconds())
 
@@ -127,8 +127,9 @@ class NearFuture:
         return self._left_some and self._fired_since >= LOAD_LIMIT // 2
 
     async def _load_if_due(self) -> bool:
-        """Load, if it is time, or the soonest alone, once half of what the last load brought has
-        gone. Whether it was time.
+        """Load if a load is due; return whether it was.
+
+        Otherwise load only the earliest timers, once half of the last load's have fired.
         """
         now = self._clock.now()
         if self._load_at is not None and now < self._load_at:
@@ -166,8 +167,9 @@ class NearFuture:
         self._loaded()
 
     async def _read_ahead(self) -> bool:
-        """Read the definitions of some that aren't due yet, so that what is urgent is known when it
-        is; False when that is enough. One that fails holds nothing up: who fires it reads it.
+        """Read definitions of some timers that aren't due yet, so that their priorities are known
+        in time. Return False when enough are read. A failure delays nothing: firing reads the
+        definition.
         """
         ahead: list[JobId] = []
         while self._unread and len(ahead) < min(AT_ONCE, self._ahead):
@@ -186,7 +188,7 @@ class NearFuture:
 
 
 def _from_both_ends(timers: Sequence[Timer]) -> list[Timer]:
-    """The first, the last, the second, the last but one, and so on."""
+    """Return the timers in the order first, last, second, last but one, and so on."""
     middle = (len(timers) + 1) // 2
     pairs = zip_longest(timers[:middle], reversed(timers[middle:]))
     return [timer for pair in pairs for timer in pair if timer is not None]

@@ -51,7 +51,9 @@ class Mail:
         self._threads = ThreadPoolExecutor(AT_ONCE, "mail")
 
     async def send(self, one: OutboxNotification, to: Sequence[str]) -> str:
-        """Empty: the server took it, for one of these at least."""
+        """Return why no recipient's mail was accepted; empty if the server accepted it for at least
+        one.
+        """
         if not self._smtp.host:
             return "no mail server is configured (smtp.host)"
         loop = asyncio.get_running_loop()
@@ -65,7 +67,7 @@ class Mail:
         return ""
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Start no more deliveries."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _message(self, one: OutboxNotification, to: Sequence[str]) -> EmailMessage:
@@ -80,7 +82,7 @@ class Mail:
         return mail
 
     def _submit(self, mail: EmailMessage, to: Sequence[str]) -> set[str]:
-        """In a thread. Gives the addresses that were refused."""
+        """Send the mail, in a thread; return the addresses that the server rejected."""
         smtp = self._smtp
         tls = ssl.create_default_context(cafile=smtp.ca and str(smtp.ca))
         client = (
@@ -128,7 +130,7 @@ class Senders:
         self._mail = Mail(smtp, cluster_id)
 
     async def send(self, notification: OutboxNotification, notice: Notice) -> str:
-        """Deliver it; return why it wasn't delivered, empty if it was."""
+        """Deliver a notification; return why it wasn't delivered, empty if it was."""
         try:
             async with asyncio.timeout(LIMIT):
                 error = await self._send(notification, notice)
@@ -157,7 +159,7 @@ class Senders:
         return self._opened
 
     async def close(self) -> None:
-        """Let go of what is open."""
+        """Close what is open."""
         if self._opened is not None:
             await self._opened.close()
         self._mail.close()

@@ -28,14 +28,14 @@ ENVIRONMENT: Final = {
 KEPT: Final = 4096
 """Last bytes of standard error that are kept; all of it is read."""
 LINGER: Final = 1.0
-"""Seconds from its end within which what it wrote is read: something that left its group may hold
-its standard error open for days.
+"""Seconds after the program's end in which its output is read: a process that left its group may
+keep standard error open for days.
 """
 ERROR: Final = 2
 
 
 async def run(one: OutboxNotification, argv: Sequence[str], allowed: Sequence[str]) -> str:
-    """Empty: it ended with 0."""
+    """Run the program; return why it failed, empty if it exited with 0."""
     if argv[0] not in allowed:
         return f"command {argv[0]} isn't allowed: add it to notifications.commands of this member"
     try:
@@ -83,12 +83,12 @@ class _Watched(asyncio.SubprocessProtocol):
         self._let_go = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It began."""
+        """Keep the transport of the started program."""
         assert isinstance(transport, asyncio.SubprocessTransport), "asyncio gives this one"
         self._transport = transport
 
     def give(self, data: bytes) -> None:
-        """On its standard input; it needn't read."""
+        """Write to the program's standard input, which it needn't read."""
         pipe = self._pipe(0)
         assert isinstance(pipe, asyncio.WriteTransport), "it is its standard input"
         pipe.write(data)
@@ -100,20 +100,20 @@ class _Watched(asyncio.SubprocessProtocol):
         self._kept = (self._kept + data)[-KEPT:]
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """The last writer closed the pipe."""
+        """Note that the last writer closed the pipe."""
         del exc
         if fd == ERROR:
             self.silent.set()
 
     def process_exited(self) -> None:
-        """The program has ended, whatever it left."""
+        """Note that the program has exited, even if its children still run."""
         self.exited.set()
         if self._let_go:
             self._close()
 
     @property
     def last_line(self) -> str:
-        """The last line of its standard error."""
+        """Last line of the program's standard error."""
         lines = self._kept.decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
 

@@ -17,7 +17,7 @@ WORDS: Final = {
 
 
 def body(one: OutboxNotification) -> bytes:
-    """As Standard Webhooks has it: type, timestamp, data."""
+    """Return the body in the form of Standard Webhooks: type, timestamp, data."""
     facts = {
         "type": one.kind.value,
         "timestamp": _instant(one.occurred_at),
@@ -46,7 +46,7 @@ def body(one: OutboxNotification) -> bytes:
 
 
 def subject(one: OutboxNotification) -> str:
-    """A line of plain text, whatever a namespace is called."""
+    """Return the subject as one line of plain text, whatever characters names contain."""
     line = f"{one.namespace}/{one.job} {WORDS[one.kind]}"
     # "=?" begins an encoded word, in which a mail's header could hold anything.
     return "".join(sign if sign.isprintable() else " " for sign in line).replace("=?", "= ?")

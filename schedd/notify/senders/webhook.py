@@ -30,7 +30,7 @@ class Webhook:
         self._client = EgressClient(egress, "schedd.toml")
 
     async def send(self, one: OutboxNotification, address: str) -> str:
-        """Return why it wasn't delivered; empty if the receiver accepted it."""
+        """Send the webhook; return why it wasn't delivered, empty if the receiver accepted it."""
         payload = body(one)
         headers = {"Content-Type": "application/json", "User-Agent": "schedd"}
         try:
@@ -44,7 +44,7 @@ class Webhook:
             return f"{type(error).__name__}: {error}"
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close open connections."""
         await self._client.close()
 
     def _signature(self, one: OutboxNotification, payload: bytes) -> dict[str, str]:

@@ -81,7 +81,7 @@ class Nudger:
     # -- Nudges --
 
     def jobs_changed(self, changed: Sequence[tuple[JobId, ShardId]]) -> None:
-        """Timers of these jobs were written."""
+        """Wake the owners of these jobs' timers, which were written."""
         own = self._cluster.owned()
         self._here.jobs_changed([job for job, shard in changed if shard in own])
         for job, shard in changed:
@@ -90,7 +90,7 @@ class Nudger:
                 gathered.jobs.add(job)
 
     def runs_ready(self, shards: Sequence[ShardId]) -> None:
-        """Runs of these shards became ready."""
+        """Wake the owners of these shards: runs became ready."""
         own = self._cluster.owned()
         self._here.runs_ready([shard for shard in shards if shard in own])
         for shard in shards:
@@ -98,7 +98,7 @@ class Nudger:
                 gathered.shards.add(shard)
 
     def runs_made(self, runs: Sequence[LiveRun]) -> None:
-        """These runs were inserted just now."""
+        """Pass runs that were just inserted to this member's loops, and wake the other owners."""
         self.runs_changed([run.hint for run in runs])
         own = self._cluster.owned()
         if here := [run for run in runs if run.shard in own]:
