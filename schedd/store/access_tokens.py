@@ -137,7 +137,7 @@ def find(connection: Connection, token: AccessTokenId) -> AccessTokenRecord | No
 
 
 def find_all(connection: Connection, wanted: Collection[AccessTokenId]) -> list[AccessTokenRecord]:
-    """Return those of these tokens that exist."""
+    """Return these tokens, except missing ones."""
     connection.exec_driver_sql(_NO_JIT)
     these = any_(literal(ids(wanted)).cast(ARRAY(Uuid)))
     found = connection.execute(_ALL.where(tokens.c.token_id == these))

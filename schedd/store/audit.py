@@ -35,7 +35,7 @@ def write_all(connection: Connection, entries: Sequence[AuditRecord]) -> None:
 
 
 def write_once(connection: Connection, entries: Sequence[AuditRecord]) -> None:
-    """Append those of these entries about runs that the same source hasn't logged before.
+    """Append these entries about runs, except those that the same source has logged before.
 
     The caller holds the locks of the runs' rows: concurrent calls don't see each other's entries.
     """

@@ -136,7 +136,7 @@ class UserStore:
     get_run = in_transaction(runs.get_run)
 
     async def get_runs(self, run_ids: Sequence[RunId]) -> list[RunRecord]:
-        """Return those of these runs that exist."""
+        """Return these runs, except missing ones."""
         return await self.reads.runs(run_ids) if run_ids else []
 
     list_runs = in_transaction(run_list.list_runs)

@@ -37,8 +37,8 @@ MOST_READY: Final = 64 * 1024
 
 @dataclass(frozen=True)
 class Event:
-    """One event. `data` may have several lines. Readers keep the id of an event that has only an
-    id, and don't report it.
+    """A server-sent event. `data` may have several lines. Readers keep the id of an event that has
+    only an id, and don't report it.
     """
 
     data: str

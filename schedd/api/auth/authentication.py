@@ -73,7 +73,7 @@ class UnknownSubject:
     """The subject of a valid certificate without a name that schedd knows."""
 
     uris: str
-    """Its URIs, for messages."""
+    """URIs of the certificate, for messages."""
 
 
 class Authentication:

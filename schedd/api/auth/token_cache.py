@@ -49,12 +49,12 @@ class TokenCache:
         return self._rows.get(token, (0.0, None))[1]
 
     def fresh(self, token: AccessTokenId, since: float) -> bool:
-        """Whether the row was read after `since`, and since the last revocation here."""
+        """Return whether the row was read after `since`, and since the last revocation here."""
         asked, _ = self._rows.get(token, (-math.inf, None))
         return asked > max(self._revoked_at, since)
 
     def known(self, token: AccessTokenId, since: float) -> bool:
-        """Whether the row existed when it was read, after `since`."""
+        """Return whether the row existed when it was read, after `since`."""
         asked, row = self._rows.get(token, (-math.inf, None))
         return row is not None and asked > since
 

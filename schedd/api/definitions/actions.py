@@ -174,7 +174,7 @@ def _twice(field: str, names: Iterable[str]) -> Iterator[FieldViolation]:
 
 
 def is_url(text: str) -> bool:
-    """Whether this is an http or https URL with a valid host."""
+    """Return whether this is an http or https URL with a valid host."""
     if not re.match(r"https?://[^/\s]+", text, re.IGNORECASE):
         return False
     try:
@@ -186,7 +186,7 @@ def is_url(text: str) -> bool:
 
 
 def _is_host(host: str) -> bool:
-    """Whether this is a valid host. Raises ValueError for an invalid label."""
+    """Return whether this is a valid host. Raises ValueError for an invalid label."""
     if ":" in host:  # an IPv6 address, which `urlsplit` has read
         return True
     known = host.encode("idna")

@@ -107,7 +107,7 @@ def note_violations(note: str, field: str) -> Iterator[FieldViolation]:
 
 
 def _is_id(name: str) -> bool:
-    """Whether a call that takes an id or a name would read this as an id."""
+    """Return whether a call that takes an id or a name would read this as an id."""
     try:
         UUID(name)
     except ValueError:

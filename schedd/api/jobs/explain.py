@@ -80,7 +80,7 @@ class ExplainRequest:
         return self.record.definition.name
 
     def changed_since(self, instant: datetime) -> bool:
-        """Whether the schedule may have been different then: old definitions aren't kept."""
+        """Return whether the schedule may have been different then: old definitions aren't kept."""
         return self.record.definition.generation > 1 and self.record.updated_at > instant
 
 
@@ -114,7 +114,9 @@ async def explain_instant(
 
 
 def _covers(asked: ExplainRequest, row: RunRecord) -> bool:
-    """Whether a row covers this time. The span of a merged row also has other times in between."""
+    """Return whether a row covers this time. The span of a merged row also has other times in
+    between.
+    """
     if row.run.key.scheduled_at == asked.at or asked.is_instant:
         return True
     return row.reason == Reason.EDITED or asked.changed_since(row.scheduled_until or asked.at)

@@ -47,7 +47,7 @@ class Filter:
     action: str = ""
 
     def holds(self, job: job_pb2.Job) -> bool:
-        """Whether a job that the database found matches the labels and action."""
+        """Return whether a job that the database found matches the labels and action."""
         labels = all(
             key in job.labels and value in (ANY, job.labels[key])
             for key, value in self.labels.items()

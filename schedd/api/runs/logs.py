@@ -85,7 +85,7 @@ class Reached:
         return LogPosition(self.attempt, self._ends)
 
     def lacks(self, pieces: Iterable[run_pb2.LogPiece]) -> bool:
-        """Whether bytes are missing between these pieces and the position."""
+        """Return whether bytes are missing between these pieces and the position."""
         trial = Reached(self._token)
         trial._ends = dict(self._ends)
         return any(rest.omitted for one in pieces if (rest := trial.beyond(one)) is not None)

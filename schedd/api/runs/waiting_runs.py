@@ -82,7 +82,7 @@ def judged(
 
 
 def can_run(wait: WaitingRuns, definition: Definition, takers: Sequence[Incarnation]) -> bool:
-    """Whether one of the workers can run it. Pure."""
+    """Return whether one of the workers can run it. Pure."""
     need = replace(asked_of_worker(definition), worker=wait.target)
     return any(able(worker, need) for worker in takers)
 

@@ -125,7 +125,7 @@ def unfenced_tenures(connection: Connection) -> list[Tenure]:
 
 
 def fenced(connection: Connection, tenures: Sequence[TenureId]) -> frozenset[TenureId]:
-    """Return those of these tenures that are fenced."""
+    """Return which of these tenures are fenced."""
     rows = connection.exec_driver_sql(
         "SELECT id FROM tenures WHERE id = ANY (%s::uuid[]) AND fenced_at IS NOT NULL",
         (arrays.ids(tenures),),

@@ -86,7 +86,7 @@ class MembershipStore:
     async def take(
         self, tenure: TenureId, timeline: Timeline, seen: dict[ShardId, Epoch]
     ) -> dict[ShardId, Epoch]:
-        """Take those of these shards that have the seen epoch, and are free, owned by this tenure
+        """Take the shards among these that have the seen epoch, and are free, owned by this tenure
         or by a fenced one. Returns the new epochs. Ends blocking sessions of fenced tenures.
         """
 

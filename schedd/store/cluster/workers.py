@@ -167,7 +167,7 @@ def incarnations(connection: Connection, ids: Collection[IncarnationId]) -> list
 
 
 def not_living(connection: Connection, ids: Collection[IncarnationId]) -> frozenset[IncarnationId]:
-    """Return those of these incarnations that are lost or unknown."""
+    """Return which of these incarnations are lost or unknown."""
     rows = connection.exec_driver_sql(NOT_LIVING, {"ids": arrays.ids(ids)})
     return frozenset(IncarnationId(row.id) for row in rows)
 

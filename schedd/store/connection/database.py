@@ -64,8 +64,9 @@ from schedkit.errors import Fault, Misconfigured, Rejected, Unavailable
 
 
 class TimedTransaction:
-    """A running transaction on a server of this timeline. `cut`: its socket was shut down, so the
-    call isn't retried.
+    """A running transaction on a server of this timeline.
+
+    `cut`: its socket was shut down, so the call isn't retried.
     """
 
     __slots__ = ("cut", "raw", "since", "timeline")
@@ -223,7 +224,7 @@ def _several(dsn: str) -> URL:
 
 
 class Database:
-    """One member's access to PostgreSQL. Blocking work runs in its own threads."""
+    """Access of one member to PostgreSQL. Blocking work runs in its own threads."""
 
     def __init__(
         self,
@@ -461,7 +462,7 @@ def _mark_unsent(context: ExceptionContext) -> None:
 
 
 class _Failed(Exception):
-    """One try failed. Carries the classified error and whether to retry."""
+    """Failure of one try, with the classified error and whether to retry."""
 
     def __init__(self, error: Exception, remedy: RetryRule) -> None:
         super().__init__(str(error))

@@ -8,11 +8,11 @@
     bug            Fault                                              end the process, start clean
 
 Invariants
-- Foreign errors don't leave this package: whatever comes out is one of schedkit's.
-- Nothing that the server, its configuration or its operator decides ends a running process. Only
-  a statement that is wrong in itself is a bug (`_BUGS`); an unknown code is retried.
-- Only a failure before COMMIT was sent, or one by which the server says that it rolled back, may
-  be retried here.
+- Foreign errors don't leave this package: each is raised as one of schedkit's.
+- Nothing that the server, its configuration or its operator decides ends a running process. Only a
+  statement that is wrong in itself is a bug (`_BUGS`); an unknown code is retried.
+- Only a failure before COMMIT was sent, or one by which the server says that it rolled back, may be
+  retried here.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Unsent(Exception):
 
 
 class RetryRule(enum.Enum):
-    """What may still be done about a failure inside the call."""
+    """How a failure may be handled inside the call."""
 
     NONE = "report to the caller"
     AT_ONCE = "rolled back, or never begun: a fresh transaction may try"
@@ -191,7 +191,7 @@ def sqlstate(error: DBAPIError) -> str:
 
 
 def _judge_library(error: BaseException) -> Exception:
-    """A failure of SQLAlchemy, or of the driver in Python: nothing came from a server."""
+    """Return the error for a failure of SQLAlchemy or the driver itself: no server answered."""
     text = f"{type(error).__name__}: {_line(error)}"
     match error:
         case Unsent() | StatementError() if (cause := getattr(error, "orig", None)) is not None:
@@ -208,8 +208,9 @@ def _judge_library(error: BaseException) -> Exception:
 
 
 def _judge_unsent(cause: BaseException) -> Exception:
-    """What the driver raised in Python. Values differ from row to row, and what isn't about them is
-    the statement, or this process.
+    """Return the error for an exception that the driver raised in Python, before anything was sent.
+
+    An error of a value sets its row aside. Any other error is the statement's or this process's.
     """
     text = f"{type(cause).__name__}: {_line(cause)}"
     if isinstance(cause, MemoryError):
@@ -220,7 +221,7 @@ def _judge_unsent(cause: BaseException) -> Exception:
 
 
 def _by_the_driver(original: BaseException | None) -> bool:
-    """Whether the driver itself rejected the statement's values: nothing came from a server."""
+    """Return whether the driver itself rejected the statement's values: no server answered."""
     return isinstance(
         original,
         psycopg2.ProgrammingError
@@ -231,7 +232,7 @@ def _by_the_driver(original: BaseException | None) -> bool:
 
 
 def _rejected(code: str, words: str, error: DBAPIError) -> Rejected | None:
-    """The rejection with its cause and remedy; None for every other failure."""
+    """Return the rejection with its cause and remedy; None for every other failure."""
     if not code:
         return _rejected_by_all(error)
     if code in {"28000", "28P01"} or code.startswith(("28", "0L", "0P")):
@@ -258,8 +259,9 @@ def _rejected(code: str, words: str, error: DBAPIError) -> Rejected | None:
 
 
 def _rejected_by_all(error: DBAPIError) -> Rejected | None:
-    """The rejection of a connection, which carries no code, only the server's text. None if one of
-    the servers that were tried is down: it may be the primary.
+    """Return the rejection of a connection, which has no code, only the server's text.
+
+    None if one of the tried servers is down: it may be the primary.
     """
     lines = str(error.orig).strip().splitlines()
     tries = [line for line in lines if any(mark in line for mark in _TRY)] or lines[:1]
@@ -298,4 +300,4 @@ def _line(error: BaseException) -> str:
 
 
 DRIVER_ERRORS: Final = (SQLAlchemyError, psycopg2.Error, Unsent)
-"""All that the driver and SQLAlchemy raise, once `handle_error` has marked values as `Unsent`."""
+"""All errors of the driver and SQLAlchemy, after `handle_error` has marked values as `Unsent`."""

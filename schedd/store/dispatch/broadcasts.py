@@ -175,7 +175,7 @@ FINGERPRINT = fingerprint(Reason.CHILDREN_FAILED, None, "")
 
 
 def there(connection: Connection, ids: Collection[IncarnationId]) -> list[Incarnation]:
-    """Return those of these incarnations that aren't lost, and whose workers aren't drained."""
+    """Return which of these incarnations aren't lost, and have a worker that isn't drained."""
     rows = connection.exec_driver_sql(THERE, {"ids": arrays.ids(ids)})
     return decoded("incarnations", rows, incarnation)
 
@@ -213,7 +213,7 @@ def begin(
 
 
 def over(connection: Connection, keys: Sequence[RunKey]) -> list[RunKey]:
-    """Return those of these broadcasts that need `close`: all children have ended, or a child of a
+    """Return which of these broadcasts need `close`: all children have ended, or a child of a
     canceled one isn't marked. A hint.
     """
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")

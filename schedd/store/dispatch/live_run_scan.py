@@ -90,8 +90,8 @@ def changed_runs(
     until: datetime,
     since: Cursor,
 ) -> ChangedRuns | None:
-    """Return those of the runs of `live_runs` that may have changed since. None: `since` isn't from
-    this database's past.
+    """Return the runs of `live_runs` that may have changed since. None: `since` isn't from this
+    database's past.
     """
     span = span_since(connection, since)
     if span is None:

@@ -158,7 +158,7 @@ def get_job(connection: Connection, namespace: str, job: str) -> JobRecord | Non
 
 
 def records_of(connection: Connection, wanted: Collection[JobId]) -> list[JobRecord]:
-    """Return those of these jobs that aren't deleted."""
+    """Return these jobs, except deleted ones."""
     where = (jobs.c.job_id.in_(wanted), jobs.c.deleted_at.is_(None))
     return decoded("jobs", connection.execute(records().where(*where)), record_of)
 

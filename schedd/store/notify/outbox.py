@@ -131,8 +131,8 @@ def tell(connection: Connection, happened: Iterable[Happened]) -> None:
 
 
 def tell_late(connection: Connection, late: Sequence[Happened]) -> list[RunId]:
-    """Write notifications for those of these runs that still wait for their first start and weren't
-    reported late. Returns their ids. The caller holds the locks of their shards.
+    """Write notifications for the runs among these that still wait for their first start and
+    weren't reported late. Returns their ids. The caller holds the locks of their shards.
     """
     keys = [RunKey(one.scheduled_at, one.run_id) for one in late]
     lock_runs(connection, key_arguments(keys))

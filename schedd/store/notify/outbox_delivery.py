@@ -166,9 +166,9 @@ def claim(
     wanted: Sequence[PendingNotification],
     shards: Collection[ShardId],
 ) -> list[OutboxNotification]:
-    """Claim those of these notifications that are still free, for one try each. The receiver comes
-    from a definition: if that isn't the newest any more, nothing is claimed. Notifications with
-    `instead` move to those channels first.
+    """Claim these notifications for one try each, if they are still free. The receiver comes from a
+    definition: if that isn't the newest any more, nothing is claimed. Notifications with `instead`
+    move to those channels first.
     """
     if rerouted := [one for one in wanted if one.instead]:
         outbox_reroute.instead(connection, rerouted, shards)
@@ -224,7 +224,7 @@ def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> list[
 
 
 def overdue(connection: Connection, shards: Collection[ShardId]) -> list[Overdue]:
-    """Return those of these shards with notifications that waited `GIVEN_UP_AFTER` for a try."""
+    """Return which of these shards have notifications that waited `GIVEN_UP_AFTER` for a try."""
     arguments = {"shards": arrays.numbers(shards), "after": GIVEN_UP_AFTER}
     return [Overdue(ShardId(row[0])) for row in connection.exec_driver_sql(OVERDUE, arguments)]
 

@@ -39,7 +39,7 @@ class NotificationStore:
     async def claim(
         self, claim: Claim, wanted: Sequence[PendingNotification]
     ) -> list[OutboxNotification]:
-        """Claim those of these notifications that are still free, for one try each."""
+        """Claim these notifications for one try each, if they are still free."""
 
         def body(
             connection: Connection, mine: Sequence[PendingNotification]

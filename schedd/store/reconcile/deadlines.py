@@ -59,7 +59,7 @@ def end_waiting(
     ends: Sequence[Expiry],
     shards: Collection[ShardId],
 ) -> list[RunKey]:
-    """End those of these runs that still wait. Returns them."""
+    """End the runs among these that still wait; return them."""
     keys = key_arguments([end.key for end in ends])
     lock_runs(connection, keys)
     arguments = keys | {

@@ -89,9 +89,9 @@ WHERE EXISTS (
           AND t.nominal <= j.scheduled_at AND t.due_at IS NOT NULL AND NOT t.paused
     )
 """
-"""Of the parents without an event: those that have one by now, and those that may still run in the
-cycle. A parent may still run if it or one of its ancestors has a live run or a waiting event of the
-cycle, or a timer that is due before it.
+"""Parents that were read without an event: those that have one by now, and those that may still run
+in the cycle. A parent may still run if it or one of its ancestors has a live run or a waiting event
+of the cycle, or a timer that is due before it.
 """
 
 MAKE = f"""
@@ -145,7 +145,7 @@ WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the transaction read, under its locks."""
+    """Rows that the transaction read, under its locks."""
 
     now: datetime
     paused: Mapping[JobId, bool]

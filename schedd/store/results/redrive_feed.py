@@ -233,7 +233,7 @@ def _places(
 
 
 def _pooled(connection: Connection, jobs: Collection[JobId]) -> list[tuple[JobId, bool]]:
-    """Return those of these jobs that name a pool, each with whether the pool exists."""
+    """Return which of these jobs name a pool, each with whether the pool exists."""
     found = connection.exec_driver_sql(POOLS, {"jobs": arrays.ids(jobs)})
     return [(JobId(job), there) for job, there in found]
 

@@ -189,7 +189,7 @@ def unended(connection: Connection, scope: Scope, most: int, looked: int) -> lis
 
 
 def read(connection: Connection, run_ids: Sequence[RunId]) -> list[Change]:
-    """Return those of these runs that exist, in this order."""
+    """Return these runs in this order, except missing ones."""
     _, following = _now(connection)
     written: Label[int] = literal_column("runs.xmin::text::bigint", BigInteger).label("written")
     these = any_(literal(ids(run_ids)).cast(ARRAY(Uuid)))

@@ -109,7 +109,7 @@ def get_run(connection: Connection, run_id: RunId) -> RunRecord | None:
 
 
 def get_runs(connection: Connection, run_ids: Collection[RunId]) -> list[RunRecord]:
-    """Return those of these runs that exist."""
+    """Return these runs, except missing ones."""
     query = records().where(runs.c.run_id.in_(run_ids))
     return decoded("runs", connection.execute(query), record, record_name)
 

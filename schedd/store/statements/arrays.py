@@ -16,22 +16,22 @@ _SHORT: Final = 64
 
 
 def ids(values: Iterable[UUID | None]) -> str:
-    """A `uuid[]`."""
+    """Return a `uuid[]`."""
     return _joined("NULL" if value is None else f"{value.int:032x}" for value in values)
 
 
 def numbers(values: Iterable[float | None]) -> str:
-    """An `int[]`, `bigint[]`, `smallint[]` or `float8[]`."""
+    """Return an `int[]`, `bigint[]`, `smallint[]` or `float8[]`."""
     return _joined("NULL" if value is None else str(value) for value in values)
 
 
 def flags(values: Iterable[bool]) -> str:
-    """A `bool[]`."""
+    """Return a `bool[]`."""
     return _joined("t" if value else "f" for value in values)
 
 
 def instants(values: Iterable[datetime | None]) -> str:
-    """A `timestamptz[]`; instants carry their offset. A batch is due at few."""
+    """Return a `timestamptz[]`. Each text has its UTC offset; a batch has few different times."""
     written: dict[datetime | None, str] = {None: "NULL"}
     return _joined(written.get(value) or written.setdefault(value, _iso(value)) for value in values)
 
@@ -41,22 +41,22 @@ def _iso(value: datetime | None) -> str:
 
 
 def texts(values: Iterable[str | None]) -> str:
-    """A `text[]`. NUL, which PostgreSQL's text can't hold, is shown as U+2400."""
+    """Return a `text[]`. NUL, which PostgreSQL's text can't contain, becomes U+2400."""
     return _joined("NULL" if value is None else _written(value) for value in values)
 
 
 def blobs(values: Iterable[bytes | None]) -> str:
-    """A `bytea[]`."""
+    """Return a `bytea[]`."""
     return _joined("NULL" if value is None else f'"\\\\x{value.hex()}"' for value in values)
 
 
 def spots(values: Iterable[str | None]) -> str:
-    """A `tid[]`, from `ctid` values that the database returned."""
+    """Return a `tid[]` of `ctid` values that the database returned."""
     return _joined("NULL" if value is None else f'"{value}"' for value in values)
 
 
 def clean(value: str) -> str:
-    """The text as PostgreSQL can hold it: no NUL, no lone surrogates."""
+    """Return the text as PostgreSQL can store it: without NUL and lone surrogates."""
     if "\0" in value:
         value = value.replace("\0", "␀")
     try:

@@ -80,7 +80,7 @@ class Locked(NamedTuple):
     """A run whose row is locked, with columns that can't change until the transaction ends."""
 
     n: int
-    """Its number in the batch, from 1."""
+    """Number of the run in the batch, from 1."""
     table: str
     spot: str
     token: Token

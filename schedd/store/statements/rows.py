@@ -3,9 +3,9 @@
 Each `…_COLUMNS` is a select list over fixed aliases (`r` runs, `l` live, `t` timers), and the
 function below it reads that list from `start` on.
 
-Rows are written by other versions, too, and by people with SQL. A column may hold a word that no
-value has, or JSON of another form. So whatever reads several rows reads them by `decoded`: a row
-that can't be decoded is set aside with its name, and the others are read.
+Rows are written by other versions, too, and by people with SQL. A column may contain an unknown
+word, or JSON of another form. So several rows are always read by `decoded`: a row that can't be
+decoded is set aside with its name, and the others are read.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ def decoded(
     decode: Callable[[Row], T],
     name: Callable[[Any], object] = itemgetter(0),
 ) -> list[T]:
-    """Return the values of these rows, without those that can't be decoded: each of them is logged
-    once. `name` names a row: its first column, if nothing else is said.
+    """Return the values of these rows, except rows that can't be decoded: each is logged once.
+
+    `name` returns the name of a row; its first column by default.
     """
     return each(f"row of {kind}", rows, decode, name=name)
 
 
 def run_id_of(row: Any) -> object:
-    """Return what names a row of `RUN_COLUMNS`."""
+    """Return the run id of a row of `RUN_COLUMNS`, as its name."""
     return row[1]
 
 
 def timer(row: Sequence[Any]) -> Timer:
-    """From `TIMER_COLUMNS`."""
+    """Return the timer of a row of `TIMER_COLUMNS`."""
     return Timer(*row)
 
 
@@ -58,7 +59,9 @@ RUN_WIDTH = 23
 def live_run(
     row: Sequence[Any], start: int = 0, line: LineId | None = None, of: int = 0
 ) -> LiveRun:
-    """From `RUN_COLUMNS`. `line`: its job's, if it was read beside them, with its generation."""
+    """Return the run of a row of `RUN_COLUMNS`. `line`, `of`: the bucket id of its job and the
+    generation of that, if they were read too.
+    """
     at, run_id, job_id, shard, state, priority, *rest = row[start : start + RUN_WIDTH]
     if rest[-5] is not None:
         rest[-5] = Overlap(rest[-5])
@@ -71,7 +74,7 @@ INCARNATION_COLUMNS = """id, worker, spool_id, host, version, slots, labels, han
 
 
 def incarnation(row: Sequence[Any]) -> Incarnation:
-    """From `INCARNATION_COLUMNS`."""
+    """Return the incarnation of a row of `INCARNATION_COLUMNS`."""
     id_, worker, spool_id, host, version, slots, labels, handlers, actions, *rest = row
     for text in (*labels.items(), (*handlers, *actions, *(rest[-1] or ()))):
         if not all(isinstance(part, str) for part in text):

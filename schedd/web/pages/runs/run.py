@@ -53,7 +53,7 @@ _ENDED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TimelineStep:
-    """One step. `since`: the time from the previous step; None for the first."""
+    """Step of the timeline. `since`: the time from the previous step; None for the first."""
 
     at: datetime
     look: StateStyle

@@ -23,13 +23,7 @@ from schedd.web.pages.rows import RunLine, run_line
 from schedd.web.pages.typed_times import instant_of
 from schedproto.v1 import common_pb2, run_pb2, run_service_pb2
 
-# The words that runs are searched by, as they stand in the address.
-#
-#     state:failed,retrying job:etl worker:w3 trigger:manual after:2026-03-04
-# before:2026-03-05T12:00
-#
-# Each word narrows the search; a word without a colon is a job. A repeated field is rejected,
-# except `state`, which takes several values. Pure.
+# Words in the address that runs are searched by.
 
 Request: TypeAlias = run_service_pb2.ListRunsRequest
 
