@@ -4,7 +4,7 @@ Stores  EtcdClient          adapters
 └────┬────────┘
 DatabaseClock  Observer            time and view
 │
-Workers  Collect  Greeting         as long as the daemon lives: results count without a tenure
+Workers  Collect  Greeting         as long as the daemon runs: results count without a tenure
 Owner (fire dispatch rescue)       within each tenure
 │
 gRPC: calls, Attach, wake-ups      HTTP: pages, REST, metrics, health
@@ -345,7 +345,7 @@ def migrate(config: Config) -> str:
 
 
 class MemberDaemon:
-    """One `schedd` process."""
+    """Process of a member."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

@@ -274,7 +274,7 @@ class Config:
             yield ConfigProblem("listen.grpc_tokens", "is for TLS: give tls (ca, cert, key)")
 
     def _begun_tls(self) -> bool:
-        """Whether TLS is configured; a missing file is reported separately."""
+        """Return whether TLS is configured; a missing file is reported separately."""
         return any((self.tls.ca, self.tls.cert, self.tls.key))
 
     def credentials(self) -> Iterator[ConfigProblem]:

@@ -133,7 +133,7 @@ class TlsConfig:
             yield ConfigProblem("", "give ca, cert and key together, or none of them")
 
     def files(self) -> TLS | None:
-        """The files; None: plaintext."""
+        """Return the TLS files; None: plaintext."""
         if self.ca is None or self.cert is None or self.key is None:
             return None
         return TLS(self.ca, self.cert, self.key)

@@ -97,7 +97,7 @@ class Broadcasts:
         self._ready = callback
 
     def wake(self) -> None:
-        """A broadcast may have been cancelled: run a round now."""
+        """Run a round now: a broadcast may have been cancelled."""
         self._look_at = 0.0
         if self._run_index.broadcasts:
             self.loop.wake()

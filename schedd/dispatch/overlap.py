@@ -1,8 +1,8 @@
 """Apply the overlap policy to jobs that have several runs.
 
     blocked at assign ─┐
-    found by scan ──┴→ does its job, or a trigger, queue runs? ──one transaction a lane──→ parted
-                            ended → out of the run index     cancelled → cancel sent to its worker
+    found by scan ─────┴→ does its job, or a trigger, queue runs? ──one transaction a lane──→ parted
+                              ended → out of the run index     cancelled → cancel sent to its worker
 
 The statement decides on rows which runs end (`schedd/store/dispatch/overlap.py`). This module
 decides when to run it: at once when overlap kept a run from being dispatched, and at each scan,

@@ -246,13 +246,13 @@ class RunIndex:
         return self._held.jobs
 
     def over(self, run: LiveRun) -> int:
-        """Remove a run that has ended, as `gone`."""
+        """Remove an ended run; return how many runs may go now (`gone`)."""
         if self._reading:
             self._over[run.key.run_id] = run.token
         return self.forget(run.key.run_id, run.job_id)
 
     def forget(self, run_id: RunId, job: JobId) -> int:
-        """Remove a run that has ended or belongs to another owner now, as `gone`."""
+        """Remove a run that has ended or has another owner now; return the same."""
         return self.gone(job) if self._take_off(run_id, job) else 0
 
     def gone(self, job: JobId) -> int:

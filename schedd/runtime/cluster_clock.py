@@ -121,7 +121,7 @@ class DatabaseClock:
             self._follow()
 
     def away_for(self) -> float:
-        """Seconds since the last good probe was sent, or since the start."""
+        """Return the seconds since the last good probe was sent, or since the start."""
         return self._clock() - self._good_at
 
     async def step(self) -> None:

@@ -146,7 +146,7 @@ class DefinitionCache:
         return found
 
     async def _read(self, jobs: list[JobId]) -> dict[JobId, CachedDefinition]:
-        """Return what is read, even if others forget it meanwhile."""
+        """Return the definitions that were read, even if others forget them meanwhile."""
         found: dict[JobId, CachedDefinition] = {}
         stored = await self._store.definitions(jobs) if jobs else {}
         async for job, row in in_turns(stored.items()):

@@ -47,7 +47,7 @@ class Backfills:
         self._ready = callback
 
     def wake(self) -> None:
-        """A backfill may have been created: run a round now."""
+        """Run a round now: a backfill may have been created."""
         self.loop.wake()
 
     async def step(self) -> float:

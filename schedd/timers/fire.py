@@ -536,7 +536,7 @@ class FireLoop:
             return None
 
     def _computed(self, timer: Timer) -> None:
-        """The step of this timer was computed: let the timer come up again, if it is still here."""
+        """Let the timer come up again, if it is still here: its step was computed."""
         if self._free(timer):
             self._run_index.timers.come_up([timer], now=self._clock.now())
             self.loop.wake()

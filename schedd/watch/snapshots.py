@@ -45,7 +45,7 @@ class Reads:
         self._known: WeakValueDictionary[RunId, Change] = WeakValueDictionary()
 
     async def pages(self, runs: Sequence[RunId]) -> AsyncIterator[ChangePage]:
-        """All of these, AT_ONCE at a time. Raises Unavailable."""
+        """Yield these runs, AT_ONCE at a time. Raises Unavailable."""
         for first in range(0, len(runs), AT_ONCE):
             yield await self.page(runs, first)
 
@@ -86,7 +86,7 @@ class SnapshotRead:
 
 
 class SnapshotReads:
-    """The snapshots that are read, and those that wait for their turn."""
+    """Snapshots that are being read, or wait for their turn."""
 
     def __init__(self, store: ChangeStore, reads: Reads) -> None:
         self._store, self._reads = store, reads

@@ -1,6 +1,6 @@
-"""All runs of a job or of a namespace as they change, for however many watch here.
+"""Changes of all runs of a job or a namespace, for all subscribers at this member.
 
-    hints of this member and of the others ─┐ within EVERY, one SELECT for all who watch
+    hints of this member and of the others ─┐ within EVERY, one SELECT for all watchers
                                             ├──▶ rows ──▶ Box of each stream ──▶ news
     rows scanned, each SWEEP ───────────────┘ changes without a hint
 
@@ -50,18 +50,18 @@ IN_A_TURN: Final = 50
 they are new to the streams, 0.5 ms otherwise.
 """
 PUT_IN_A_TURN: Final = 2_000
-"""Changes put into boxes."""
+"""Changes that are put into boxes between two turns of the event loop."""
 BOXES_IN_A_TURN: Final = 10
 
 NOTHING: Final = (False, -1)
-"""Before every state of a run."""
+"""Version before every state of a run."""
 
 ENDED_UNSEEN: Final = "runs that were scheduled earlier and have ended meanwhile may be missing"
 OTHER_DATABASE: Final = "the database was replaced or restored: changes since then are unknown"
 
 
 class Feed:
-    """The streams of all watchers here, and the loop that feeds them."""
+    """Streams of all watchers here, and the loop that feeds them."""
 
     def __init__(
         self, store: ChangeStore, ears: ChangeBus, *, every: float = EVERY, sweep: float = SWEEP
@@ -88,7 +88,7 @@ class Feed:
 
     @property
     def jobs(self) -> frozenset[JobId] | None:
-        """The watched jobs; None: all jobs; an empty set: no watchers."""
+        """Watched jobs; None: all jobs; an empty set: no watchers."""
         return self._jobs
 
     # -- hints --
@@ -105,7 +105,7 @@ class Feed:
             self.loop.wake()
 
     def deaf(self) -> None:
-        """Hints of other members may be missing: scan the rows now."""
+        """Scan the rows now: hints of other members may be missing."""
         self._deaf = True
         self._next_sweep = 0.0
         self.loop.wake()
@@ -245,7 +245,7 @@ class Feed:
         return max(0.0, self._next_sweep - boottime())
 
     async def _sweep(self, since: Cursor, hints: dict[RunId, None]) -> None:
-        """Read the rows that changed since, and those of hints."""
+        """Read the rows that changed since `since`, and those that hints name."""
         deaf, self._deaf = self._deaf, False
         self._next_sweep = boottime() + self._sweep_every
         jobs, boxes = self._jobs, [*self._boxes]
@@ -287,7 +287,7 @@ class Feed:
 
 
 def _gap(missed: MissedChanges) -> ChangeGap | None:
-    """Return the gap that such a snapshot leaves."""
+    """Return the gap for the changes that a snapshot can't find."""
     if missed.unknown:
         return ChangeGap(OTHER_DATABASE)
     return ChangeGap(ENDED_UNSEEN, missed.before) if missed.before is not None else None

@@ -1,4 +1,4 @@
-"""The bucket in which a job's runs wait, as a number that is stored beside its timer.
+"""Id of the bucket in which a job's runs wait: a number that is stored beside the job's timer.
 
     definition ──written──→ hash of its runs' needs │ late alert? │ paced? │ hurried?
                                                   64 bits: the form, the hash, three flags

@@ -90,7 +90,7 @@ class ReadyQueue:
         return run in self._where
 
     def __iter__(self) -> Iterator[LiveRun]:
-        """The waiting runs, in no order."""
+        """Iterate over the waiting runs, unordered."""
         return (run for line in self._lines.values() for run in line.runs.values())
 
     @property

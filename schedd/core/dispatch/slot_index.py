@@ -90,7 +90,7 @@ class Offers:
     def __len__(self) -> int:
         return len(self._offers)
 
-    # -- what is offered --
+    # -- offers --
 
     def put(self, offer: SlotOffer) -> None:
         """Set the worker's offer, in place of its earlier one."""
@@ -145,7 +145,7 @@ class Offers:
             kind.put(offer)
         offer.last = last
 
-    # -- what a run finds --
+    # -- choice --
 
     def any(self, rank: float) -> bool:
         """Return whether any slot is for a run of this rank, whatever the run needs."""

@@ -84,7 +84,7 @@ class Attached:
     refuses: str = ""
     """Why it accepts no new work although it isn't draining, in words; empty if it does."""
     last_heartbeat: LastHeartbeat | None = None
-    """Its last heartbeat."""
+    """Last heartbeat on this stream; None before the first."""
     unable: dict[JobId, Unable] = field(default_factory=dict)
     """Jobs that the worker refused because it lacks something."""
     demanded: tuple[QueueHead, ...] = ()

@@ -253,8 +253,10 @@ class WorkerRegistry:
         return {one.incarnation.id for one in self._attached.values() if not one.stays}
 
     def push(self, assigned: Assigned, known: CachedDefinition) -> bool:
-        """Push an assignment to its worker. False: its stream has ended (see `elsewhere`), or the
-        worker came back without permission for the namespace.
+        """Push an assignment to its worker; return False if that isn't possible.
+
+        Its stream has ended (see `elsewhere`), or the worker reconnected without permission for the
+        namespace.
         """
         attached = self._of(assigned.run)
         namespace = known.definition.namespace

@@ -29,7 +29,7 @@ MOST_LISTENING: Final = 256
 
 
 class PeerService:
-    """Serves `PeerService`. `stands`: returns the state of this member."""
+    """Serves `PeerService`. `stands` returns the state of this member."""
 
     def __init__(
         self,

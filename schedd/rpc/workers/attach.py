@@ -297,7 +297,7 @@ class WorkerService:
                 unread()
 
     def _left_out(self, kind: str, who: Incarnation, why: str) -> None:
-        """Audit what was dropped of a worker's item."""
+        """Audit the dropped fields of a worker's item."""
         if why:
             note(kind, f"worker/{who.worker}", why)
             self._audit.rejected(who, kind, why)

@@ -68,7 +68,7 @@ class Relay:
     async def revoke(
         self, incarnation: IncarnationId, runs: Sequence[LiveRun]
     ) -> set[tuple[RunId, Token]]:
-        """Revoke these. Return those that their worker has answered."""
+        """Revoke these assignments; return those that their worker has answered."""
         keys = [frames.key_message(run.key, run.token) for run in runs]
         named = {
             (key.run_id, key.fencing_token): (run.key.run_id, run.token)

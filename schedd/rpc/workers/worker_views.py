@@ -30,7 +30,7 @@ _Reported: TypeAlias = wire.WorkersResponse.Received
 
 
 async def peer_views(peers: Peers, away: Sequence[Incarnation]) -> list[WorkerView]:
-    """Return the state of those that a peer has attached; of several, the newest."""
+    """Return the state of workers that a peer has attached; of several states, the newest."""
     requests = [
         wire.WorkersRequest(incarnations=[one.id.bytes for one in away[at : at + MOST_ASKED]])
         for at in range(0, len(away), MOST_ASKED)
@@ -50,7 +50,7 @@ async def peer_views(peers: Peers, away: Sequence[Incarnation]) -> list[WorkerVi
 
 
 def attached_views(workers: WorkerRegistry, request: wire.WorkersRequest) -> wire.WorkersResponse:
-    """Return the state of those that are attached to this member."""
+    """Return the state of the requested workers that are attached to this member."""
     ids = {IncarnationId(UUID(bytes=one)) for one in request.incarnations}
     found = [_reported(view) for view in workers.workers() if view.incarnation.id in ids]
     return wire.WorkersResponse(received=found)
