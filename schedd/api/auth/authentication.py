@@ -259,7 +259,7 @@ class Authentication:
         return True
 
     def _fresh(self, token: AccessTokenId, within: float | None = None) -> bool:
-        """Whether the cached row was read within FRESH, and since the last revocation here."""
+        """Return whether the cached row was read within FRESH and since a revocation here."""
         return self._rows.fresh(token, boottime() - (FRESH if within is None else within))
 
 

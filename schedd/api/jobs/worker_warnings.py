@@ -56,7 +56,7 @@ async def add(services: Services, jobs: Sequence[tuple[job_pb2.Job, JobRecord]])
 
 
 def skips_late(definition: Definition) -> bool:
-    """Whether each late scheduled time would get a run, and nearly all of them be skipped."""
+    """Return whether each late time would get a run, and nearly all of these be skipped."""
     every = definition.catch_up.policy is CatchUpPolicy.ALL
     return every and definition.overlap is Overlap.SKIP
 
