@@ -49,7 +49,7 @@ TWINS_SEEN: Final = timedelta(minutes=15)
 is reported every ten minutes.
 """
 TURNED_AWAY: Final = 20
-"""Newest audit rows that are searched for it."""
+"""Newest audit rows that are searched for rejections."""
 LOOK_WITHIN: Final = 4.0
 """Timeout of the database in seconds: longer than its own timeouts, shorter than a caller waits."""
 

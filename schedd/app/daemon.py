@@ -332,7 +332,7 @@ thousands of rows, the event loop waits this long after each system call. With t
 that was half a second in a hundred small steps.
 """
 WRITE_PROBE: Final = "write-probe"
-"""A key of etcd that is never written: see `EtcdClient.probe_write`."""
+"""Key of etcd that is never written: see `EtcdClient.probe_write`."""
 GRACE: Final = 0.5
 """Seconds that calls in progress may take when the daemon ends."""
 

@@ -345,7 +345,7 @@ class Owner:
         self._watchers.changed(hints)
 
     def cluster_changed(self) -> None:
-        """Read the cluster pause again: the pause, or its map, may have changed."""
+        """Read the cluster pause again: the pause or the shard map may have changed."""
         self._cluster_pause.look()
         self._cluster_changed()
 

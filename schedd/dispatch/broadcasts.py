@@ -245,7 +245,7 @@ class Broadcasts:
             for run in closed.ended
             if run.state is State.FAILED and run.job_id in counted
         }
-        if failed:  # perhaps once too often
+        if failed:  # `pause_after_failures` may be reached
             self._nudges.jobs_changed(sorted(failed))
 
     def _tell(self, ended: Sequence[LiveRun]) -> None:

@@ -111,7 +111,7 @@ class Dispatch:
         self.loop.wake()
 
     def slots_freed(self) -> None:
-        """Slots became free: wake the loop if runs wait."""
+        """Wake the loop if runs wait: slots became free."""
         if self._run_index.ready or self._run_index.early:
             self.loop.wake()
 

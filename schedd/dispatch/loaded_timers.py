@@ -4,10 +4,10 @@ A timer comes up by the lookahead before its due time. A late timer comes up beh
 due now: as if due when it was added, and one class lower. So work that an outage delayed is caught
 up beside current work, not before it.
 
-A late timer whose catch-up hasn't begun ranks half a class below those whose catch-up has. Their
-next scheduled times fall due meanwhile, and can't be on time until the earlier ones have fired. A
-timer with only one missed time delays nothing else. It waits at most half a minute longer, however
-late the others are.
+A late timer whose catch-up hasn't begun ranks half a class below timers whose catch-up has. The
+latter's next scheduled times fall due meanwhile, and can't be on time until the missed ones have
+fired. A timer with one missed time delays nothing else, and waits at most half a minute longer,
+however late the others are.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -50,7 +50,7 @@ class Timers(Agenda[JobId, Timer]):
         """Add timers, to come up by the lookahead before their due time.
 
         Paused timers, those without a next scheduled time and those due later than `until` are
-        removed: a later load reads them in time. A timer is late by `now`.
+        removed: a later load reads them in time. `now` decides which timers are late.
         """
         for timer in timers:
             due = timer.due_at

@@ -248,7 +248,7 @@ class Rescue:
         self.loop.wake()
 
     def look_at(self, shards: Iterable[ShardId]) -> None:
-        """Runs of these shards were inserted or made ready: read them into the run index now."""
+        """Read the runs of these shards into the index now: some were inserted or made ready."""
         self._look_at.update(shards)
         self.loop.wake()
 

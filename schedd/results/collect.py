@@ -273,7 +273,7 @@ class Collect:
             if report.pause_after and report.state is State.FAILED
             for run in (runs[report.key],)
         }
-        if failed:  # perhaps once too often
+        if failed:  # `pause_after_failures` may be reached
             self._nudges.jobs_changed(sorted(failed))
 
     async def _runs_of(self, reported: Sequence[Reported]) -> dict[RunKey, LiveRun]:

@@ -66,7 +66,7 @@ class DefinitionCache:
         return found | await self._read(stale)
 
     async def of_runs(self, runs: Iterable[LiveRun]) -> dict[JobId, CachedDefinition]:
-        """Return definitions at least as new as those of these runs' attempts."""
+        """Return definitions at least as new as the generations of these runs' attempts."""
         wanted: dict[JobId, int] = {}
         for run in runs:
             wanted[run.job_id] = max(run.generation, wanted.get(run.job_id, 0))

@@ -278,8 +278,8 @@ TOO_MUCH_FOR: Final = timedelta(hours=1)
 BATCH: Final = 500
 ROWS: Final = 2_000
 LEAST_ROWS: Final = 200
-"""Lower limit for the runs of one batch. Timers that are far behind share the rows that others
-leave, and timers that are due now have their turn between batches.
+"""A batch inserts `LEAST_ROWS` to `ROWS` runs, approximately. Timers that are far behind share the
+rows that others leave, and timers that are due now have their turn between batches.
 """
 ON_TIME: Final = timedelta(0)
 GUARD_PAUSE: Final = timedelta(seconds=0.5)

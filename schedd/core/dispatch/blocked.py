@@ -79,7 +79,7 @@ class Held:
     def __init__(self) -> None:
         self._runs: dict[RunId, LiveRun] = {}
         self._heap: list[tuple[datetime, int, RunId]] = []
-        """Entries are stale unless their run is in the index."""
+        """Entries are stale unless their run is here."""
 
     def __len__(self) -> int:
         return len(self._runs)

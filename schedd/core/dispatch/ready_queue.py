@@ -45,7 +45,7 @@ _Of: TypeAlias = tuple[Need | None, Priority, bool, bool]
 """Key of a bucket: need, priority, whether late, whether paced."""
 
 MOST_NEEDS: Final = 10_000
-"""Most bucket ids whose needs are remembered."""
+"""Bucket ids whose needs are remembered, at most."""
 
 
 def _any(_: Need | None, _rank: float = 0.0) -> bool:
@@ -275,11 +275,11 @@ class ReadyQueue:
         return sum(len(line.runs) for line in self._lines.values() if line.pool)
 
     def pools(self) -> set[PoolKey]:
-        """Pools that some runs wait for."""
+        """Return the pools that some runs wait for."""
         return {line.pool for line in self._lines.values() if line.pool}
 
     def of_pools(self) -> Counter[PoolKey]:
-        """Number of waiting runs by pool, as far as known."""
+        """Return the number of waiting runs by pool, as far as known."""
         found: Counter[PoolKey] = Counter()
         for line in self._lines.values():
             if line.pool:

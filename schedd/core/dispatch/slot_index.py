@@ -38,7 +38,7 @@ from schedd.core.runs.model import Incarnation
 from schedkit.records import dataclass
 
 MOST_NEEDS: Final = 1_000
-"""Most needs whose able kinds are remembered."""
+"""Needs whose able kinds are remembered, at most."""
 
 _Wanted: TypeAlias = tuple[str, str, str, int, tuple[Match, ...], tuple[Match, ...]]
 

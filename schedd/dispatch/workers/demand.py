@@ -34,9 +34,9 @@ class _Alike:
 
     members: dict[Attached, None] = field(default_factory=dict)
     new: dict[Attached, None] = field(default_factory=dict)
-    """Members of the group that were attached since, and may have received other heads."""
+    """Workers of the group that attached since, and may have received other heads."""
     sent: tuple[QueueHead, ...] = ()
-    """The heads last sent to all other members."""
+    """Heads last sent to all other workers of the group."""
 
 
 class Audience:

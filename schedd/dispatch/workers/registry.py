@@ -221,7 +221,7 @@ class WorkerRegistry:
         return SlotReservation(self._offering)
 
     def slots(self) -> int:
-        """Number of slots of all workers here, free or not."""
+        """Return the number of slots of all workers here, free or not."""
         return sum(
             attached.incarnation.slots
             for attached in self._attached.values()
@@ -229,7 +229,7 @@ class WorkerRegistry:
         )
 
     def free_slots(self) -> int:
-        """Number of their free slots, by the last heartbeats."""
+        """Return the number of their free slots, by the last heartbeats."""
         return sum(
             attached.free
             for attached in self._attached.values()

@@ -94,8 +94,7 @@ class Greeting:
         self._endings: list[_Ending] = []
         self._lost: set[IncarnationId] = set()
         self._audited: dict[tuple[str, IncarnationId], float] = {}
-        """Last audit row of each rejected spool directory, with the incarnation that had the name.
-        """
+        """Time of the last audit row, by rejected spool directory and holder of the name."""
         self._heartbeats: list[tuple[Incarnation, HeartbeatAnswer]] = []
         self._names: dict[IncarnationId, str] = {}
         """Worker names of earlier incarnations whose results arrived."""
