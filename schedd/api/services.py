@@ -14,15 +14,15 @@ from schedd.cluster.observer import Observer
 from schedd.core.cluster.cluster_events import LOST_FOR
 from schedd.core.cluster.dependency import DependencyFailure
 from schedd.core.events import Emit, unheard
-from schedd.core.jobs.notifications import NO_MEANS, Means
+from schedd.core.jobs.notifications import NO_MEANS, DeliveryMeans
 from schedd.core.jobs.rights import CallerIdentity
 from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.retention import DEFAULTS as KEPT
 from schedd.core.runs.retention import Retention
-from schedd.core.timers.catch_up_limits import DEFAULTS, LateLimits
+from schedd.core.timers.catch_up_limits import DEFAULTS, CatchUpLimits
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import CheckupFacts, ClusterClock, Nudges, Refusals, ResultObjects
-from schedd.results.log_followers import MemberLogTails
+from schedd.ports import CheckupFacts, ClusterClock, Refusals, ResultObjects, WakeUps
+from schedd.results.log_followers import LogFollowers
 from schedd.results.progress import MemberProgress
 from schedd.store.access_tokens import AccessTokenStore
 from schedd.store.cluster.cluster_pauses import PauseStore
@@ -35,7 +35,7 @@ from schedd.store.results.dead_letter_store import DeadLetterStore
 from schedd.store.timers.backfill_store import BackfillStore
 from schedd.store.users import UserStore
 from schedd.watch.run_waiters import Watchers
-from schedd.watch.subscriptions import Feed
+from schedd.watch.subscriptions import Subscriptions
 from schedkit.clock import boottime
 
 DEFAULT_NAMESPACE: Final = "default"
@@ -57,12 +57,12 @@ class Services:
     access_tokens: AccessTokenStore
     authentication: Authentication
     clock: ClusterClock
-    nudges: Nudges
+    nudges: WakeUps
     lines: WorkerRegistry
     refusals: Refusals
     changes: Watchers
-    feed: Feed
-    tails: MemberLogTails
+    feed: Subscriptions
+    tails: LogFollowers
     advances: MemberProgress
     cluster: Observer
     succession: LeadershipTransfers
@@ -70,11 +70,11 @@ class Services:
     objects: ResultObjects
     version: str
     cluster_id: str
-    late: LateLimits = DEFAULTS
+    late: CatchUpLimits = DEFAULTS
     retention: Retention = KEPT
     lost_for: timedelta = LOST_FOR
     """How long lost members and workers stay listed."""
-    means: Means = NO_MEANS
+    means: DeliveryMeans = NO_MEANS
     """Means of notification that jobs may use."""
     failures: Callable[[], Sequence[DependencyFailure]] = tuple
     """Return the failures of this member's dependencies."""

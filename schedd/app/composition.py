@@ -22,24 +22,24 @@ from schedd.cluster.tenure import Loops
 from schedd.cluster.worker_leases import WorkerLeases
 from schedd.config import Config
 from schedd.core.cluster.partition import owner_of
-from schedd.core.cluster.worker_liveness import Departures
+from schedd.core.cluster.worker_liveness import WatchedDeletions
 from schedd.core.events import ClusterWatched, ResultStoreAway
 from schedd.core.ids import SHARDS, IncarnationId, ShardId
-from schedd.core.jobs.notifications import Means
+from schedd.core.jobs.notifications import DeliveryMeans
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_audit import WorkerAudit
-from schedd.dispatch.workers.worker_sessions import Greeting
+from schedd.dispatch.workers.worker_sessions import WorkerSessions
 from schedd.etcd.access import EtcdAccess
 from schedd.etcd.client import EtcdClient
 from schedd.etcd.lease_keeper import keep_lease
 from schedd.notify.senders import Senders
 from schedd.results.collect import Collect
-from schedd.results.log_followers import MemberLogTails
+from schedd.results.log_followers import LogFollowers
 from schedd.results.objects import StoredObjects
 from schedd.results.progress import MemberProgress
 from schedd.rpc.peers.peer_changes import PeerStreams
 from schedd.rpc.peers.peers import Peers
-from schedd.rpc.peers.wake_ups import Nudger
+from schedd.rpc.peers.wake_ups import WakeUpSender
 from schedd.rpc.workers.job_refusals import AskedRefusals
 from schedd.rpc.workers.relay import Relay
 from schedd.runtime.cluster_clock import DatabaseClock
@@ -49,14 +49,14 @@ from schedd.store.postgres import Stores
 from schedd.telemetry.recorder import Telemetry
 from schedd.watch.change_bus import ChangeBus
 from schedd.watch.run_waiters import Watchers
-from schedd.watch.subscriptions import Feed
+from schedd.watch.subscriptions import Subscriptions
 from schedkit.tasks import Loop
 
 HOUSEKEEPING_EVERY: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class Foundations:
     """Dependencies that exist before the first part is created."""
 
     config: Config
@@ -73,32 +73,32 @@ class Ground:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class MemberParts:
     """All parts of a running member."""
 
     clock: DatabaseClock
     member: MemberLifecycle
     workers: WorkerRegistry
     collect: Collect
-    greeting: Greeting
+    greeting: WorkerSessions
     worker_audit: WorkerAudit
     peers: Peers
-    nudges: Nudger
+    nudges: WakeUpSender
     relay: Relay
     owner: Owner
     cluster_pause: ClusterPause
     checkup: CheckupCollector
-    tails: MemberLogTails
+    tails: LogFollowers
     advances: MemberProgress
     ears: ChangeBus
-    feed: Feed
+    feed: Subscriptions
     hearing: PeerStreams
     sender: Senders
     services: Services
     telemetry: Telemetry
 
 
-def build(ground: Ground) -> Parts:
+def build(ground: Foundations) -> MemberParts:
     """Create the parts and connect them; nothing runs yet."""
     store, clock, config = ground.store, ground.clock, ground.config
     watchers, emit = Watchers(), ground.telemetry.emit
@@ -107,7 +107,7 @@ def build(ground: Ground) -> Parts:
     workers = WorkerRegistry(clock, emit, silent_after=silent_after)
     member = _member(ground, lambda live: owner.loops(live, nudges), lambda _: duties())
     peers = Peers(member.cluster, ground.config.tls.files())
-    nudges = Nudger(member.cluster, peers)
+    nudges = WakeUpSender(member.cluster, peers)
     relay = workers.elsewhere = Relay(peers)
     worker_audit = WorkerAudit(store.users)
     collect = Collect(definition_cache, store.results, clock, nudges, emit, worker_audit)
@@ -122,7 +122,7 @@ def build(ground: Ground) -> Parts:
     workers.on_attachment(member.attached)
     owner.on_cluster_changed(member.look)
     tls = config.tls.files()
-    tails, advances = MemberLogTails(workers), MemberProgress()
+    tails, advances = LogFollowers(workers), MemberProgress()
     checkup = CheckupCollector(
         store,
         ground.etcd,
@@ -136,7 +136,7 @@ def build(ground: Ground) -> Parts:
         ground.health,
     )
     ground.objects.on_away = lambda: emit(ResultStoreAway())
-    feed = Feed(store.changes, watchers.ears)
+    feed = Subscriptions(store.changes, watchers.ears)
     services = _services(
         ground, member, nudges, workers, peers, watchers, feed, tails, advances, checkup
     )
@@ -144,12 +144,12 @@ def build(ground: Ground) -> Parts:
     def duties() -> list[Loop]:
         return _duties(ground, member, services)
 
-    return Parts(
+    return MemberParts(
         clock=clock,
         member=member,
         workers=workers,
         collect=collect,
-        greeting=Greeting(workers, leases, store.workers, store.results, store.users),
+        greeting=WorkerSessions(workers, leases, store.workers, store.results, store.users),
         worker_audit=worker_audit,
         peers=peers,
         nudges=nudges,
@@ -169,7 +169,7 @@ def build(ground: Ground) -> Parts:
 
 
 def _member(
-    ground: Ground, loops: Loops, duties: Callable[[Leadership], Sequence[Loop]]
+    ground: Foundations, loops: Loops, duties: Callable[[Leadership], Sequence[Loop]]
 ) -> MemberLifecycle:
     config, etcd = ground.config, ground.etcd
     return MemberLifecycle(
@@ -194,7 +194,7 @@ def _member(
     )
 
 
-def _sender(ground: Ground) -> Senders:
+def _sender(ground: Foundations) -> Senders:
     notifications = ground.config.notifications
     return Senders(
         signing_key=notifications.signing_key,
@@ -206,7 +206,7 @@ def _sender(ground: Ground) -> Senders:
 
 
 def _owner(
-    ground: Ground,
+    ground: Foundations,
     sender: Senders,
     definition_cache: DefinitionCache,
     workers: WorkerRegistry,
@@ -238,28 +238,28 @@ def _owner(
     )
 
 
-def _worker_leases(ground: Ground, member: MemberLifecycle) -> WorkerLeases:
+def _worker_leases(ground: Foundations, member: MemberLifecycle) -> WorkerLeases:
     def designated(incarnation: IncarnationId) -> bool:
         members = {one.name: 1 for one in member.cluster.view().members}
         return owner_of(ShardId(incarnation.int % SHARDS), members) == ground.identity.name
 
-    def watched() -> Departures:
+    def watched() -> WatchedDeletions:
         view = member.cluster.view()
-        return Departures(view.cluster_id, view.departed)
+        return WatchedDeletions(view.cluster_id, view.departed)
 
     ttl = ground.config.worker_ttl.total_seconds()
     return WorkerLeases(ground.etcd, ground.store.workers, "", ttl, designated, watched)
 
 
 def _services(
-    ground: Ground,
+    ground: Foundations,
     member: MemberLifecycle,
-    nudges: Nudger,
+    nudges: WakeUpSender,
     workers: WorkerRegistry,
     peers: Peers,
     watchers: Watchers,
-    feed: Feed,
-    tails: MemberLogTails,
+    feed: Subscriptions,
+    tails: LogFollowers,
     advances: MemberProgress,
     checkup: CheckupCollector,
 ) -> Services:
@@ -301,11 +301,11 @@ def _services(
         retention=ground.config.retention.kept(),
         lost_for=ground.config.retention.lost,
         emit=ground.telemetry.emit,
-        means=Means(ground.config.notifications.commands, bool(ground.config.smtp.host)),
+        means=DeliveryMeans(ground.config.notifications.commands, bool(ground.config.smtp.host)),
     )
 
 
-def _duties(ground: Ground, member: MemberLifecycle, services: Services) -> list[Loop]:
+def _duties(ground: Foundations, member: MemberLifecycle, services: Services) -> list[Loop]:
     """Return the leader's loops beyond fencing and assigning, created again for each term."""
     store, emit = ground.store, ground.telemetry.emit
 

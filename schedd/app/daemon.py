@@ -34,7 +34,7 @@ from schedd.api.availability import TWIN
 from schedd.api.views import paused
 from schedd.app import member_settings
 from schedd.app.claim_prefix import prefix_owner
-from schedd.app.composition import Ground, Parts, build
+from schedd.app.composition import Foundations, MemberParts, build
 from schedd.app.grpc_services import serve
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.member import MemberLifecycle
@@ -396,7 +396,7 @@ class MemberDaemon:
             objects = StoredObjects(open_objects(config.results.url, config.results.options))
             stack.callback(objects.close)
             health = _dependency_health(store, etcd)
-            ground = Ground(
+            ground = Foundations(
                 config,
                 identity,
                 store,
@@ -477,7 +477,7 @@ async def _look(store: Stores, clock: DatabaseClock) -> str:
 async def _live(
     daemon: service.Daemon,
     standing: ServingStatus,
-    parts: Parts,
+    parts: MemberParts,
     loops: Sequence[Loop],
     doors: Listeners,
     page: Starlette,

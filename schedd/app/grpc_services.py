@@ -7,8 +7,8 @@ import grpc
 import grpc.aio
 
 from schedd.api.calls import SERVICES
-from schedd.app.composition import Parts
-from schedd.rpc.auth_interceptor import Gate
+from schedd.app.composition import MemberParts
+from schedd.rpc.auth_interceptor import AuthInterceptor
 from schedd.rpc.calls import serve_calls
 from schedd.rpc.health import Health
 from schedd.rpc.peers.peer_service import PeerService
@@ -25,14 +25,14 @@ ALWAYS: Final = (
 
 async def serve(
     server: grpc.aio.Server,
-    parts: Parts,
+    parts: MemberParts,
     terms: ClusterTerms,
     unready: Callable[[], Sequence[str]],
     *,
     reflection: bool,
 ) -> Health:
     """Add the services to the server and start it; return its health service."""
-    gate = Gate(parts.services.authentication)
+    gate = AuthInterceptor(parts.services.authentication)
     serve_calls(server, gate, parts.services)
     _attach(parts, terms).serve(server, gate)
     PeerService(parts.owner, parts.workers, parts.checkup.stands, parts.ears).serve(server, gate)
@@ -44,7 +44,7 @@ async def serve(
     return health
 
 
-def _attach(parts: Parts, terms: ClusterTerms) -> WorkerService:
+def _attach(parts: MemberParts, terms: ClusterTerms) -> WorkerService:
     cluster = parts.member.cluster
     attach = WorkerService(
         terms,
@@ -74,7 +74,7 @@ def _attach(parts: Parts, terms: ClusterTerms) -> WorkerService:
     return attach
 
 
-def _reflect(server: grpc.aio.Server, gate: Gate) -> None:
+def _reflect(server: grpc.aio.Server, gate: AuthInterceptor) -> None:
     from grpc_reflection.v1alpha import reflection, reflection_pb2
 
     names = [*(service.full_name for service in SERVICES), reflection.SERVICE_NAME]

@@ -17,30 +17,30 @@ from schedd.cluster.owner_transactions import Transactor
 from schedd.cluster.tenure import LiveTenure, TenureLoop
 from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.cluster.queue_stats import Behind
-from schedd.core.events import Emit, ShardsMoved, Surveyed, Waiting
+from schedd.core.events import Emit, QueueStatsRead, ShardsMoved, Waiting
 from schedd.core.ids import Hint, JobId, ShardId
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.retention import DEFAULTS as KEPT
 from schedd.core.runs.retention import Retention
-from schedd.core.timers.catch_up_limits import DEFAULTS, LateLimits
+from schedd.core.timers.catch_up_limits import DEFAULTS, CatchUpLimits
 from schedd.core.timers.pre_dispatch import NEVER, Lookahead
 from schedd.dispatch.assign import Assign
 from schedd.dispatch.broadcasts import Broadcasts
-from schedd.dispatch.catch_up_limits import LateRuns
+from schedd.dispatch.catch_up_limits import CatchUpLimiter
 from schedd.dispatch.dispatch import Dispatch
 from schedd.dispatch.overlap import OverlapEnforcer
 from schedd.dispatch.pool_limits import PoolLimits
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry, no_demand
 from schedd.notify.outbox_delivery import OutboxDelivery
-from schedd.ports import ClusterClock, Nudges, ResultObjects, Sender
+from schedd.ports import ClusterClock, ResultObjects, Sender, WakeUps
 from schedd.reconcile.auto_pause import AutoPause
 from schedd.reconcile.deadlines import Deadlines
-from schedd.reconcile.late_start_alerts import LateStarts
-from schedd.reconcile.queue_stats import Survey
+from schedd.reconcile.late_start_alerts import LateStartAlerts
+from schedd.reconcile.queue_stats import QueueStatsLoop
 from schedd.reconcile.rescue import Rescue
-from schedd.reconcile.retention import Retaining
+from schedd.reconcile.retention import RetentionLoop
 from schedd.results.collect import Collect
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.sources.backfills import Backfills
@@ -52,14 +52,14 @@ from schedd.store.reconcile.retention_store import RetentionStore
 from schedd.store.reconcile.stats_store import SurveyStore
 from schedd.store.results.chain_store import ChainStore
 from schedd.timers.fire import FireLoop
-from schedd.timers.timer_loader import NearFuture
+from schedd.timers.timer_loader import TimerLoader
 from schedd.watch.run_waiters import Watchers
 from schedkit.records import dataclass
 
 
 @dataclass(slots=True)
 class _Loops:
-    near: NearFuture
+    near: TimerLoader
     fire: FireLoop
     dispatch: Dispatch
     rescue: Rescue
@@ -69,10 +69,10 @@ class _Loops:
     deadlines: Deadlines
     broadcasts: Broadcasts
     notifications: OutboxDelivery
-    late_starts: LateStarts
+    late_starts: LateStartAlerts
     chains: Chains
-    retaining: Retaining
-    survey: Survey
+    retaining: RetentionLoop
+    survey: QueueStatsLoop
 
     def all(self) -> Sequence[TenureLoop]:
         return (
@@ -131,7 +131,7 @@ class Owner:
         objects: ResultObjects,
         surveys: SurveyStore,
         retention: Retention = KEPT,
-        limits: LateLimits = DEFAULTS,
+        limits: CatchUpLimits = DEFAULTS,
         ahead: Lookahead = NEVER,
     ) -> None:
         self._ahead = ahead
@@ -156,7 +156,7 @@ class Owner:
         cluster_pause.on_change(self._braked)
         self._cluster_changed: Callable[[], None] = lambda: None
 
-    def loops(self, live: LiveTenure, nudges: Nudges) -> Sequence[TenureLoop]:
+    def loops(self, live: LiveTenure, nudges: WakeUps) -> Sequence[TenureLoop]:
         """Return the loops of this tenure. Those of an earlier tenure have ended."""
         self._definition_cache.clear()
         run_index = RunIndex(
@@ -185,11 +185,11 @@ class Owner:
                 self._collect.run_index = None
                 self._workers.demand(no_demand)
                 self._emit(Waiting(0, 0, 0))
-                self._emit(Surveyed())
+                self._emit(QueueStatsRead())
 
         return _UntilTheEnd(ended), *loops.all()
 
-    def _made(self, run_index: RunIndex, live: LiveTenure, nudges: Nudges) -> _Loops:
+    def _made(self, run_index: RunIndex, live: LiveTenure, nudges: WakeUps) -> _Loops:
         definition_cache, workers, store, clock = (
             self._definition_cache,
             self._workers,
@@ -198,7 +198,7 @@ class Owner:
         )
         cluster_pause, emit = self._cluster_pause, self._emit
         transactor = Transactor(live.ownership, live.trusted, emit)
-        near = NearFuture(run_index, definition_cache, store, clock, cluster_pause)
+        near = TimerLoader(run_index, definition_cache, store, clock, cluster_pause)
         crowds = OverlapEnforcer(
             run_index, definition_cache, workers, store, transactor, clock, nudges, emit
         )
@@ -224,7 +224,7 @@ class Owner:
             nudges,
             emit,
         )
-        late = LateRuns(self._limits, run_index, definition_cache, workers)
+        late = CatchUpLimiter(self._limits, run_index, definition_cache, workers)
         pools = PoolLimits(store, lambda: run_index.ended)
         assign = Assign(
             run_index,
@@ -276,18 +276,18 @@ class Owner:
             notifications=OutboxDelivery(
                 run_index, definition_cache, self._outbox, transactor, clock, self._sender, emit
             ),
-            late_starts=LateStarts(
+            late_starts=LateStartAlerts(
                 run_index, definition_cache, self._outbox, transactor, clock, cluster_pause
             ),
             chains=Chains(run_index, definition_cache, self._chains, transactor, clock),
-            retaining=Retaining(
+            retaining=RetentionLoop(
                 run_index, self._old, self._objects, transactor, clock, self._retention, emit
             ),
-            survey=Survey(run_index, definition_cache, workers, store, self._surveys, emit),
+            survey=QueueStatsLoop(run_index, definition_cache, workers, store, self._surveys, emit),
         )
 
     def _rescue(
-        self, run_index: RunIndex, transactor: Transactor, nudges: Nudges, crowds: OverlapEnforcer
+        self, run_index: RunIndex, transactor: Transactor, nudges: WakeUps, crowds: OverlapEnforcer
     ) -> Rescue:
         return Rescue(
             run_index,

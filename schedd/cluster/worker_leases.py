@@ -19,7 +19,12 @@ from typing import Final
 from uuid import UUID
 
 from schedd.core.cluster.coordination import NO_LEASE, Compare, Delete, LeaseId, Listing, Put
-from schedd.core.cluster.worker_liveness import Absence, Departures, LivenessLook, WorkerLiveness
+from schedd.core.cluster.worker_liveness import (
+    AbsenceTracker,
+    LivenessSnapshot,
+    WatchedDeletions,
+    WorkerLiveness,
+)
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.model import Incarnation
 from schedd.ports import Coordination
@@ -52,7 +57,7 @@ class WorkerLeases:
         prefix: str,
         ttl: float,
         designated: Callable[[IncarnationId], bool],
-        watched: Callable[[], Departures],
+        watched: Callable[[], WatchedDeletions],
     ) -> None:
         self._etcd = etcd
         self._store = store
@@ -60,7 +65,7 @@ class WorkerLeases:
         self.ttl = ttl
         self._designated = designated
         self._watched = watched
-        self._absence = Absence(ttl)
+        self._absence = AbsenceTracker(ttl)
         self._held: dict[IncarnationId, LeaseId] = {}
         self._busy: dict[IncarnationId, asyncio.Lock] = {}
 
@@ -174,11 +179,11 @@ class WorkerLeases:
         self._held.pop(incarnation, None)
         self._busy.pop(incarnation, None)
 
-    async def _look(self) -> LivenessLook:
+    async def _look(self) -> LivenessSnapshot:
         sent = boottime()
         listing = await self._etcd.list(self._prefix)
         live = frozenset(_incarnations(listing))
-        return LivenessLook(live, listing.cluster_id, listing.revision, sent, boottime())
+        return LivenessSnapshot(live, listing.cluster_id, listing.revision, sent, boottime())
 
     def _lock(self, incarnation: IncarnationId) -> asyncio.Lock:
         return self._busy.setdefault(incarnation, asyncio.Lock())

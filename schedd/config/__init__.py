@@ -15,7 +15,7 @@ from schedd.core.cluster.membership import MOST_WEIGHT
 from schedd.core.jobs.rights import IdentityKind, identity_of, uri_of
 from schedd.core.runs import retention
 from schedd.core.timers import pre_dispatch
-from schedd.core.timers.catch_up_limits import LateLimits
+from schedd.core.timers.catch_up_limits import CatchUpLimits
 from schedkit.clock import utcnow
 from schedkit.config import ConfigProblem, hidden
 from schedkit.egress.policy import Egress
@@ -45,9 +45,9 @@ class CatchUpConfig:
         if not 0 <= self.reserved_percent <= 99:
             yield ConfigProblem("reserved_percent", "must be from 0 to 99")
 
-    def limits(self) -> LateLimits:
+    def limits(self) -> CatchUpLimits:
         """Return the limits as the scheduling code takes them."""
-        return LateLimits(float(self.release_rate), self.reserved_percent / 100)
+        return CatchUpLimits(float(self.release_rate), self.reserved_percent / 100)
 
 
 @dataclass(frozen=True, slots=True)

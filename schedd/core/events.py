@@ -7,7 +7,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from schedd.core.cluster.database_stats import DatabaseVitals
-from schedd.core.cluster.queue_stats import PoolSurvey
+from schedd.core.cluster.queue_stats import PoolStats
 from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.jobs.notifications import NotificationChannel
 from schedd.core.runs.lifecycle import Reason, State
@@ -133,7 +133,7 @@ class GreaterTokenSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerCame:
+class WorkerAttached:
     """A worker attached its stream to this member."""
 
     worker: str
@@ -141,7 +141,7 @@ class WorkerCame:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerWent:
+class WorkerDetached:
     """The stream of a worker ended."""
 
     worker: str
@@ -165,10 +165,10 @@ class ShardsMoved:
 
 
 @dataclass(frozen=True, slots=True)
-class Surveyed:
+class QueueStatsRead:
     """What was found of the owned shards: their pools, and what they are behind with."""
 
-    pools: tuple[PoolSurvey, ...] = ()
+    pools: tuple[PoolStats, ...] = ()
     overdue: int = 0
     """Timers that should have fired."""
     behind: timedelta = timedelta(0)
@@ -228,7 +228,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Braked:
+class CatchUpLimited:
     """The whole cluster was paused (`by`, `note`) or resumed (`by` is None)."""
 
     by: str | None
@@ -286,16 +286,16 @@ Event = (
     | NeverStarted
     | AssignmentRefused
     | GreaterTokenSeen
-    | WorkerCame
-    | WorkerWent
+    | WorkerAttached
+    | WorkerDetached
     | ShardsLost
     | ShardsMoved
-    | Surveyed
+    | QueueStatsRead
     | DatabaseSeen
     | ClusterWatched
     | Called
     | Waiting
-    | Braked
+    | CatchUpLimited
     | Notified
     | NotificationsWait
     | NotificationsExpired

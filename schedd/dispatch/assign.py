@@ -26,13 +26,13 @@ from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Assigned, Claim, Draft, LiveRun
 from schedd.core.runs.records import Assignments, Unstarted
 from schedd.dispatch.assignment import Chosen, draft_of
-from schedd.dispatch.catch_up_limits import LateRuns
+from schedd.dispatch.catch_up_limits import CatchUpLimiter
 from schedd.dispatch.overlap import OverlapEnforcer
 from schedd.dispatch.pool_limits import PoolLimits
 from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.workers.attached_slots import SlotReservation
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.dispatch.workers.slot_index import SlotReservation
-from schedd.ports import ClusterClock, Nudges
+from schedd.ports import ClusterClock, WakeUps
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.store.owner import OwnerStore
@@ -54,9 +54,9 @@ class Assign:
         store: OwnerStore,
         transactor: Transactor,
         clock: ClusterClock,
-        nudges: Nudges,
+        nudges: WakeUps,
         crowds: OverlapEnforcer,
-        late: LateRuns,
+        late: CatchUpLimiter,
         pools: PoolLimits,
         emit: Emit,
     ) -> None:

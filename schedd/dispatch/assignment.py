@@ -12,20 +12,20 @@ from schedd.core.runs.overlap import limit_of
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.records import dataclass
 
-Chosen: TypeAlias = tuple[LiveRun, CachedDefinition, "SlotOffer | Each"]
+Chosen: TypeAlias = tuple[LiveRun, CachedDefinition, "SlotOffer | BroadcastTargets"]
 
 
 @dataclass(frozen=True, slots=True)
-class Each:
+class BroadcastTargets:
     """Names of the workers that a broadcast is for."""
 
     workers: tuple[str, ...]
 
 
-def draft_of(run: LiveRun, known: CachedDefinition, to: SlotOffer | Each) -> Draft:
+def draft_of(run: LiveRun, known: CachedDefinition, to: SlotOffer | BroadcastTargets) -> Draft:
     """Return the draft of a run's assignment."""
     definition = own(run, known.definition)
-    one = None if isinstance(to, Each) else to.incarnation
+    one = None if isinstance(to, BroadcastTargets) else to.incarnation
     return Draft(
         key=run.key,
         job_id=run.job_id,
@@ -40,5 +40,5 @@ def draft_of(run: LiveRun, known: CachedDefinition, to: SlotOffer | Each) -> Dra
         counted=definition.max_runs > 0,
         pool=definition.pool,
         parent=run.parent,
-        targets=to.workers if isinstance(to, Each) else (),
+        targets=to.workers if isinstance(to, BroadcastTargets) else (),
     )

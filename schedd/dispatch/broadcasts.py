@@ -24,12 +24,12 @@ from schedd.core.runs.broadcast import ClosedBroadcasts, Closing, own, targets
 from schedd.core.runs.deadlines import overdue
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Incarnation, LiveRun
-from schedd.core.runs.pools import Rooms
-from schedd.core.timers.catch_up_limits import Room
-from schedd.dispatch.assignment import Each
+from schedd.core.runs.pools import PoolRooms
+from schedd.core.timers.catch_up_limits import CatchUpRoom
+from schedd.dispatch.assignment import BroadcastTargets
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import ClusterClock, Nudges
+from schedd.ports import ClusterClock, WakeUps
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.store.owner import OwnerStore
@@ -68,7 +68,7 @@ class Broadcasts:
         store: OwnerStore,
         transactor: Transactor,
         clock: ClusterClock,
-        nudges: Nudges,
+        nudges: WakeUps,
         emit: Emit,
     ) -> None:
         self._run_index = run_index
@@ -105,8 +105,8 @@ class Broadcasts:
     # -- how they begin --
 
     async def choose(
-        self, room: Room, rooms: Rooms
-    ) -> list[tuple[LiveRun, CachedDefinition, Each]]:
+        self, room: CatchUpRoom, rooms: PoolRooms
+    ) -> list[tuple[LiveRun, CachedDefinition, BroadcastTargets]]:
         """Take the next broadcasts off the queue, with their target workers. A broadcast that no
         worker matches waits.
         """
@@ -116,7 +116,7 @@ class Broadcasts:
         if now >= self._forget_at:
             self._forget(now)
         taken: list[LiveRun] = []
-        chosen: list[tuple[LiveRun, CachedDefinition, Each]] = []
+        chosen: list[tuple[LiveRun, CachedDefinition, BroadcastTargets]] = []
         all_seen = False
         try:
             there: list[Incarnation] | None = None
@@ -148,12 +148,12 @@ class Broadcasts:
 
     async def _looked_at(
         self, runs: Sequence[LiveRun], there: Sequence[Incarnation]
-    ) -> list[tuple[LiveRun, CachedDefinition, Each]]:
+    ) -> list[tuple[LiveRun, CachedDefinition, BroadcastTargets]]:
         """Return the broadcasts that have target workers."""
         known = await self._definition_cache.newest({run.job_id for run in runs})
         done = await self._store.done([run.key for run in runs])
         now = self._clock.now()
-        chosen: list[tuple[LiveRun, CachedDefinition, Each]] = []
+        chosen: list[tuple[LiveRun, CachedDefinition, BroadcastTargets]] = []
         children = 0
         for run in runs:
             entry = known.get(run.job_id)
@@ -163,7 +163,9 @@ class Broadcasts:
             names = targets(need, there) if need.each else ()
             if not names:
                 self._unmatched.add(need)
-            left = Each(tuple(name for name in names if name not in done.get(run.key.run_id, ())))
+            left = BroadcastTargets(
+                tuple(name for name in names if name not in done.get(run.key.run_id, ()))
+            )
             if left.workers and children < CHILDREN_AT_ONCE:
                 children += len(left.workers)
                 chosen.append((run, entry, left))

@@ -20,7 +20,7 @@ from typing import Final
 
 from schedd.core.ids import SHARDS
 from schedd.core.runs.model import LiveRun
-from schedd.core.timers.catch_up_limits import LateLimits, Pace, Room
+from schedd.core.timers.catch_up_limits import CatchUpLimits, CatchUpPace, CatchUpRoom
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.runtime.definition_cache import DefinitionCache
@@ -34,12 +34,12 @@ read. Until then, such runs in progress count as paced runs of one slot.
 """
 
 
-class LateRuns:
+class CatchUpLimiter:
     """Room for late runs in one tenure."""
 
     def __init__(
         self,
-        limits: LateLimits,
+        limits: CatchUpLimits,
         run_index: RunIndex,
         definition_cache: DefinitionCache,
         workers: WorkerRegistry,
@@ -51,9 +51,9 @@ class LateRuns:
         self._definition_cache = definition_cache
         self._workers = workers
         self._boot = boot
-        self._pace = Pace(boot())
+        self._pace = CatchUpPace(boot())
 
-    def room(self) -> Room:
+    def room(self) -> CatchUpRoom:
         """Return how many late runs may be dispatched now.
 
         While no late run waits, nothing is counted: it may be unknown yet which runs are paced.
@@ -61,11 +61,11 @@ class LateRuns:
         part = len(self._run_index.read) / SHARDS
         releases = self._pace.releases(self._limits.release_rate * part, self._boot())
         if not self._run_index.ready.late:
-            return Room(0, releases)
+            return CatchUpRoom(0, releases)
         under_way = self._under_way()
         taken = sum(self._definition_cache.slots_of(run.job_id) for run in under_way)
         slots = self._limits.slots(self._workers.slots(), part)
-        return Room(slots - taken, releases, LOOKED_UP, idle=not under_way)
+        return CatchUpRoom(slots - taken, releases, LOOKED_UP, idle=not under_way)
 
     async def look(self) -> None:
         """Read the definitions needed to count paced runs in progress.

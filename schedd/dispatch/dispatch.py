@@ -29,20 +29,20 @@ from schedd.core.dispatch.batch_size import BatchSize
 from schedd.core.dispatch.placement import Need, SlotOffer, able, asked_by, need_of
 from schedd.core.dispatch.priority_order import class_of, rank_of
 from schedd.core.dispatch.ready_queue import QueueHead
-from schedd.core.dispatch.slot_index import Offers
+from schedd.core.dispatch.slot_index import SlotIndex
 from schedd.core.events import Emit, Waiting
 from schedd.core.ids import JobId, RunId
 from schedd.core.runs.model import Incarnation, LiveRun
-from schedd.core.timers.catch_up_limits import Room
+from schedd.core.timers.catch_up_limits import CatchUpRoom
 from schedd.core.timers.pre_dispatch import armable, early_rank
 from schedd.dispatch.assign import Assign
 from schedd.dispatch.assignment import Chosen
 from schedd.dispatch.broadcasts import Broadcasts
-from schedd.dispatch.catch_up_limits import LateRuns
+from schedd.dispatch.catch_up_limits import CatchUpLimiter
 from schedd.dispatch.pool_limits import PoolLimits
 from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.workers.attached_slots import SlotReservation
 from schedd.dispatch.workers.registry import WorkerRegistry, no_demand
-from schedd.dispatch.workers.slot_index import SlotReservation
 from schedd.ports import ClusterClock
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
@@ -79,7 +79,7 @@ class Dispatch:
         clock: ClusterClock,
         cluster_pause: ClusterPause,
         broadcasts: Broadcasts,
-        late: LateRuns,
+        late: CatchUpLimiter,
         pools: PoolLimits,
         assign: Assign,
         emit: Emit,
@@ -271,8 +271,8 @@ class Dispatch:
     def _pop(
         self,
         count: int,
-        offers: Offers,
-        late: Room,
+        offers: SlotIndex,
+        late: CatchUpRoom,
         first: LiveRun | None,
         *,
         apart: bool,

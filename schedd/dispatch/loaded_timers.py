@@ -18,7 +18,7 @@ from schedd.cluster.ownership import Ownership
 from schedd.core.ids import JobId, ShardId
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import Timer
-from schedd.core.timers.due_index import Agenda
+from schedd.core.timers.due_index import DueIndex
 from schedd.core.timers.fire_plan import GRACE
 from schedd.core.timers.pre_dispatch import Lookahead
 
@@ -27,7 +27,7 @@ UNBEGUN: Final = 1.5
 """Classes by which late timers rank lower: `BEGUN` if their catch-up has begun, else `UNBEGUN`."""
 
 
-class Timers(Agenda[JobId, Timer]):
+class Timers(DueIndex[JobId, Timer]):
     """Timers by job, in the order in which they fire."""
 
     def __init__(

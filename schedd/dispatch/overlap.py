@@ -23,12 +23,12 @@ from schedd.core.events import Emit, EndedUnreported
 from schedd.core.ids import NO_TOKEN, JobId, RunId
 from schedd.core.jobs.definition import Overlap
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import Crowd, LiveRun
+from schedd.core.runs.model import LiveRun, OverlapCandidates
 from schedd.core.runs.overlap import LINED_UP, WAITS_LONG, policy_of
-from schedd.core.runs.records import Parted
+from schedd.core.runs.records import OverlapOutcome
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import ClusterClock, Nudges
+from schedd.ports import ClusterClock, WakeUps
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.store.owner import OwnerStore
@@ -53,7 +53,7 @@ class OverlapEnforcer:
         store: OwnerStore,
         transactor: Transactor,
         clock: ClusterClock,
-        nudges: Nudges,
+        nudges: WakeUps,
         emit: Emit,
     ) -> None:
         self._run_index = run_index
@@ -84,14 +84,14 @@ class OverlapEnforcer:
         Raises the first lane's error after the other lanes are done.
         """
         now = self._clock.now()
-        crowds: dict[JobId, Crowd] = {}
+        crowds: dict[JobId, OverlapCandidates] = {}
         for run in runs:
             definition = known[run.job_id].definition
             policy = policy_of(run, definition)
             ending = _ending(piled.get(run.job_id), known[run.job_id], now)
             judged = policy in LINED_UP or (policy is Overlap.SKIP and ending is not None)
             if run.job_id not in crowds and judged:
-                crowds[run.job_id] = Crowd(
+                crowds[run.job_id] = OverlapCandidates(
                     run.job_id,
                     run.shard,
                     definition.generation,
@@ -101,13 +101,15 @@ class OverlapEnforcer:
                     ending=ending,
                 )
         answers = await self._transactor.by_lane(crowds.values(), self._store.part)
-        released = sum(self._apply(each, crowds) for each in answers if isinstance(each, Parted))
+        released = sum(
+            self._apply(each, crowds) for each in answers if isinstance(each, OverlapOutcome)
+        )
         for answer in answers:
             if isinstance(answer, Failed):
                 raise answer.error
         return released > 0
 
-    def _apply(self, parted: Parted, crowds: Mapping[JobId, Crowd]) -> int:
+    def _apply(self, parted: OverlapOutcome, crowds: Mapping[JobId, OverlapCandidates]) -> int:
         """Apply the result of the statement here; return how many runs became ready."""
         counted = {job for _, job in parted.ended if crowds[job].counted}
         if counted:  # runs counted by `max_runs` are given back: an ended schedule may continue

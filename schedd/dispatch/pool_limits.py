@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Collection
 from typing import Final
 
-from schedd.core.runs.pools import PoolKey, PoolUsage, Rooms
+from schedd.core.runs.pools import PoolKey, PoolRooms, PoolUsage
 from schedd.store.owner import OwnerStore
 from schedkit.clock import boottime
 from schedkit.records import dataclass
@@ -58,10 +58,10 @@ class PoolLimits:
         self._boot = boot
         self._seen: dict[PoolKey, _Seen] = {}
         self._rests_until = 0.0
-        self.rooms = Rooms()
+        self.rooms = PoolRooms()
         """Remaining room by pool; dispatch subtracts from it."""
 
-    async def look(self, pools: Collection[PoolKey]) -> Rooms:
+    async def look(self, pools: Collection[PoolKey]) -> PoolRooms:
         """Return the room of these pools, and of no others.
 
         Raises:
@@ -76,7 +76,7 @@ class PoolLimits:
             self._rests_until = self._boot() + min(LONGEST_REST, REST * took)
             read = {pool: found.get(pool, NOWHERE) for pool in stale}
             self._seen |= {pool: _Seen(one, now, ended) for pool, one in read.items()}
-            self.rooms.left |= Rooms.of(read).left
+            self.rooms.left |= PoolRooms.of(read).left
         return self.rooms
 
     def forget(self, pools: Collection[PoolKey]) -> None:

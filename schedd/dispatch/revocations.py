@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.runs.model import LiveRun
-from schedd.dispatch.workers.remote_workers import Elsewhere
+from schedd.dispatch.workers.remote_workers import RemoteWorkers
 
 At: TypeAlias = tuple[RunId, Token]
 
@@ -82,7 +82,7 @@ class Revocations:
 
 
 async def ask_elsewhere(
-    elsewhere: Elsewhere,
+    elsewhere: RemoteWorkers,
     away: Mapping[IncarnationId, Sequence[LiveRun]],
     answered: Callable[[At], None],
 ) -> None:

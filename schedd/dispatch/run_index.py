@@ -28,7 +28,7 @@ from schedd.core.ids import JobId, RunId, ShardId, Token
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import LIVE, State
 from schedd.core.runs.model import LiveRun
-from schedd.core.timers.due_index import Agenda
+from schedd.core.timers.due_index import DueIndex
 from schedd.core.timers.pre_dispatch import NEVER, EarlyRuns, Lookahead, may_go_early
 from schedd.dispatch.loaded_timers import Timers
 
@@ -68,7 +68,7 @@ class RunIndex:
         self._priority_of = priority_of
         self._need_of = need_of
         self.timers = Timers(ownership, ahead, priority_of)
-        self.waiting: Agenda[RunId, LiveRun] = Agenda()
+        self.waiting: DueIndex[RunId, LiveRun] = DueIndex()
         """Runs that aren't ready yet: in their backoff, or due later."""
         self.early = EarlyRuns()
         """Waiting runs that may be pre-dispatched."""
@@ -286,7 +286,7 @@ class RunIndex:
         only a full garbage collection would free them.
         """
         self.timers = Timers(self.ownership, self.ahead, self._priority_of)
-        self.waiting, self.early = Agenda(), EarlyRuns()
+        self.waiting, self.early = DueIndex(), EarlyRuns()
         self.ready, self.running, self._held, self._judged = (
             ReadyQueue(),
             DispatchedRuns(),

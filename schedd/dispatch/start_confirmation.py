@@ -7,7 +7,7 @@ from typing import Final
 
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.model import LiveRun
-from schedd.dispatch.workers.remote_workers import Elsewhere, LastHeartbeat
+from schedd.dispatch.workers.remote_workers import LastHeartbeat, RemoteWorkers
 
 ASK_AFTER: Final = timedelta(seconds=1)
 """Time past `start_by` before other members are asked: a heartbeat confirms most runs by then."""
@@ -31,7 +31,7 @@ class StartConfirmation:
         runs: Collection[LiveRun],
         said: Mapping[IncarnationId, LastHeartbeat | None],
         speaking: Collection[IncarnationId],
-        elsewhere: Elsewhere,
+        elsewhere: RemoteWorkers,
         now: datetime,
     ) -> list[LiveRun]:
         """Return the runs that certainly never started, by a heartbeat of their running worker.

@@ -9,7 +9,7 @@ PostgreSQL has no protocol: stages and calls use the classes of `store/`.
 
 from schedd.ports.clock import ClusterClock
 from schedd.ports.coordination import Coordination, KeepLease, LeaseKeeper
-from schedd.ports.members import CheckupFacts, Nudges, Refusals
+from schedd.ports.members import CheckupFacts, Refusals, WakeUps
 from schedd.ports.notifications import Sender
 from schedd.ports.objects import ResultObjects
 
@@ -19,8 +19,8 @@ __all__ = [
     "Coordination",
     "KeepLease",
     "LeaseKeeper",
-    "Nudges",
     "Refusals",
     "ResultObjects",
     "Sender",
+    "WakeUps",
 ]

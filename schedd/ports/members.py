@@ -8,7 +8,7 @@ from schedd.core.ids import Hint, IncarnationId, JobId, ShardId
 from schedd.core.runs.model import LiveRun
 
 
-class Nudges(Protocol):
+class WakeUps(Protocol):
     """Hints to the owners; never awaited, never needed for correctness."""
 
     def jobs_changed(self, changed: Sequence[tuple[JobId, ShardId]]) -> None:

@@ -24,7 +24,7 @@ from schedd.core.ids import JobId, ShardId
 from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import FailedTooOften, JobRecord, Resumption
 from schedd.dispatch.run_index import RunIndex
-from schedd.ports import ClusterClock, Nudges
+from schedd.ports import ClusterClock, WakeUps
 from schedd.runtime.owner_work import computed
 from schedd.store.owner import OwnerStore
 from schedkit.clock import boottime
@@ -52,7 +52,7 @@ class AutoPause:
         transactor: Transactor,
         clock: ClusterClock,
         cluster_pause: ClusterPause,
-        nudges: Nudges,
+        nudges: WakeUps,
     ) -> None:
         self._run_index = run_index
         self._store = store

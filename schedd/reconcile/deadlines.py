@@ -33,13 +33,13 @@ from schedd.core.events import DeadLettered, DeadRun, Emit, EndedUnreported, Run
 from schedd.core.ids import JobId, RunId
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.broadcast import Away, own
-from schedd.core.runs.deadlines import Expiry, hurried
+from schedd.core.runs.deadlines import DeadlineExpiry, hurried
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.retry import fingerprint
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import ClusterClock, Nudges
+from schedd.ports import ClusterClock, WakeUps
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.store.owner import OwnerStore
 from schedkit.clock import boottime
@@ -73,7 +73,7 @@ class Deadlines:
         transactor: Transactor,
         clock: ClusterClock,
         cluster_pause: ClusterPause,
-        nudges: Nudges,
+        nudges: WakeUps,
         emit: Emit,
     ) -> None:
         self._run_index = run_index
@@ -144,7 +144,7 @@ class Deadlines:
                 await self._end(ends[at : at + AT_ONCE])
         return 0.0 if len(ends) == BATCH else max(0.0, self._look_at - boottime())
 
-    async def _end(self, ends: Sequence[Expiry]) -> None:
+    async def _end(self, ends: Sequence[DeadlineExpiry]) -> None:
         ended = set(await self._transactor.rows(ends, self._store.end_waiting))
         ready = 0
         for end in ends:
@@ -161,7 +161,7 @@ class Deadlines:
         if ready:
             self._ready()
 
-    def _tell(self, ended: Sequence[Expiry]) -> None:
+    def _tell(self, ended: Sequence[DeadlineExpiry]) -> None:
         for (state, reason), count in Counter((end.state, end.reason) for end in ended).items():
             self._emit(EndedUnreported(state, reason, count))
             if state is State.MISSED:
@@ -173,17 +173,17 @@ class Deadlines:
         for run_id in runs:
             self._passed.pop(run_id, None)
 
-    async def _over(self, waiting: Collection[LiveRun]) -> list[Expiry]:
+    async def _over(self, waiting: Collection[LiveRun]) -> list[DeadlineExpiry]:
         """Return the ends of runs past their deadline, a limited number."""
         await self._read(
             {run.job_id for run in waiting if not self._definition_cache.knows(run.job_id)}
         )
         return await self._judged(waiting)
 
-    async def _judged(self, waiting: Iterable[LiveRun]) -> list[Expiry]:
+    async def _judged(self, waiting: Iterable[LiveRun]) -> list[DeadlineExpiry]:
         """Return the ends of runs past their deadline, by cached definitions."""
         now = self._clock.now()
-        ends: list[Expiry] = []
+        ends: list[DeadlineExpiry] = []
         async for run in in_turns(waiting, every=1_000):
             if len(ends) == BATCH:
                 break
@@ -192,7 +192,7 @@ class Deadlines:
                     ends.append(end)
         return ends
 
-    def _end_of(self, run: LiveRun, now: datetime) -> Expiry | None:
+    def _end_of(self, run: LiveRun, now: datetime) -> DeadlineExpiry | None:
         """Return how a run ends, if it is past the deadline of its cached definition."""
         known = self._definition_cache.known_of(run.job_id)
         if known is None or not _may_end(run, known.definition):
@@ -230,15 +230,15 @@ ENDS: Final = {Reason.START_DEADLINE: State.MISSED, Reason.EDITED: State.SKIPPED
 """States of runs that end while they wait, by reason; FAILED for other reasons."""
 
 
-def _dead(end: Expiry) -> DeadRun:
+def _dead(end: DeadlineExpiry) -> DeadRun:
     return DeadRun(end.key.run_id, end.job_id, end.reason, end.attempt)
 
 
-def _ending(run: LiveRun, definition: Definition, reason: Reason) -> Expiry:
+def _ending(run: LiveRun, definition: Definition, reason: Reason) -> DeadlineExpiry:
     state = ENDS.get(reason, State.FAILED)
     failed = state is State.FAILED
     said = own(run, definition)
-    return Expiry(
+    return DeadlineExpiry(
         run.key,
         run.job_id,
         run.shard,

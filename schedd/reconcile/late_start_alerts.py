@@ -17,7 +17,7 @@ from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Transactor
 from schedd.core.dispatch.ready_bucket_ids import LATE_ALERT
 from schedd.core.ids import RunId
-from schedd.core.jobs.notifications import Happened
+from schedd.core.jobs.notifications import NotifiableEvent
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun
 from schedd.dispatch.run_index import RunIndex
@@ -39,7 +39,7 @@ BATCH: Final = 500
 """Runs that one round notifies about."""
 
 
-class LateStarts:
+class LateStartAlerts:
     """Notifies about late runs."""
 
     def __init__(
@@ -89,9 +89,9 @@ class LateStarts:
         except Unavailable as away:
             log.info("late runs outside memory can't be checked now: %s", away)
 
-    async def _late(self) -> list[Happened]:
+    async def _late(self) -> list[NotifiableEvent]:
         now = self._clock.now()
-        late: list[Happened] = []
+        late: list[NotifiableEvent] = []
         still: set[RunId] = set()
         async for run in in_turns(self._run_index.waits(), every=1_000):
             if run.key.run_id in self._notified:
@@ -103,7 +103,7 @@ class LateStarts:
         self._notified = still
         return late
 
-    def _late_one(self, run: LiveRun, now: datetime) -> Happened | None:
+    def _late_one(self, run: LiveRun, now: datetime) -> NotifiableEvent | None:
         """Return the notification of a late run, if its job requests one."""
         definition = self._definition_cache.definition_of(run.job_id)
         notices = None if definition is None else definition.notices
@@ -111,4 +111,4 @@ class LateStarts:
             return None
         if run.state is not State.PENDING or not notices.is_late(run.due_at, now):
             return None
-        return Happened(run.key.scheduled_at, run.key.run_id, run.job_id, run.shard, notices)
+        return NotifiableEvent(run.key.scheduled_at, run.key.run_id, run.job_id, run.shard, notices)

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from schedd.core.cluster.queue_stats import PoolSurvey, Stock, capacity
+from schedd.core.cluster.queue_stats import PoolStats, QueueStats, capacity
 from schedd.core.dispatch.placement import Need, asked_of_worker
-from schedd.core.events import Emit, Surveyed
+from schedd.core.events import Emit, QueueStatsRead
 from schedd.core.ids import JobId
 from schedd.core.runs.pools import PoolKey, PoolUsage
 from schedd.dispatch.run_index import RunIndex
@@ -31,7 +31,7 @@ LOOK_EVERY: Final = 15.0
 """Seconds between two readings: the usual interval of metrics scrapes."""
 
 
-class Survey:
+class QueueStatsLoop:
     """Reads statistics."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Survey:
         jobs = {job for each in stock.pools.values() for job in each}
         known = await self._definition_cache.newest(jobs)
         self._emit(
-            Surveyed(
+            QueueStatsRead(
                 tuple(self._pools(stock, standings, known)),
                 stock.overdue,
                 stock.behind,
@@ -70,10 +70,10 @@ class Survey:
 
     def _pools(
         self,
-        stock: Stock,
+        stock: QueueStats,
         standings: Mapping[PoolKey, PoolUsage],
         known: Mapping[JobId, CachedDefinition],
-    ) -> list[PoolSurvey]:
+    ) -> list[PoolStats]:
         waiting, there = self._run_index.ready.of_pools(), self._workers.present()
         found = []
         for key, jobs in stock.pools.items():
@@ -81,7 +81,7 @@ class Survey:
                 continue  # deleted meanwhile
             needs = [asked_of_worker(known[job].definition) for job in jobs if job in known]
             found.append(
-                PoolSurvey(
+                PoolStats(
                     key,
                     capacity(there, [*needs, *self._waiting_for(key)]),
                     standing.limit,

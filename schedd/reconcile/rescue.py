@@ -5,7 +5,7 @@
       RUNNING, worker lost → RETRYING at once with a new token, or FAILED
       RUNNING, its key merely missing → read again until the key exists, or the worker is lost
       RUNNING, never started past start_by → back to its previous state, no attempt spent
-      RUNNING, maybe unknown to its worker, before that → revoked (`AskingBack`)
+      RUNNING, maybe unknown to its worker, before that → revoked (`UnconfirmedAssignments`)
       RUNNING, cancelling  → the cancel is sent again
       RUNNING, a broadcast → no worker has it: it ends with its children (`broadcasts`)
       several of one job   → runs that the overlap policy replaces or skips end (`overlap`)
@@ -58,7 +58,7 @@ from schedd.dispatch.overlap import OverlapEnforcer, crowded, piled_up
 from schedd.dispatch.revocations import At
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import ClusterClock, Nudges
+from schedd.ports import ClusterClock, WakeUps
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.store.owner import OwnerStore
@@ -92,7 +92,7 @@ ANSWER_WITHIN: Final = 1.0
 IDLE: Final = 60.0
 
 
-class AskingBack:
+class UnconfirmedAssignments:
     """Revokes assignments that may not have reached their workers."""
 
     def __init__(self, ownership: Ownership, workers: WorkerRegistry, clock: ClusterClock) -> None:
@@ -182,7 +182,7 @@ class Rescue:
         store: OwnerStore,
         transactor: Transactor,
         clock: ClusterClock,
-        nudges: Nudges,
+        nudges: WakeUps,
         crowds: OverlapEnforcer,
         emit: Emit,
     ) -> None:
@@ -209,7 +209,7 @@ class Rescue:
         """Changes committed before it are in the run index; None: unknown."""
         self._full_at = 0.0
         self._gone: frozenset[IncarnationId] = frozenset()
-        self._asking_back = AskingBack(run_index.ownership, workers, clock)
+        self._asking_back = UnconfirmedAssignments(run_index.ownership, workers, clock)
         look_every = leases.ttl / 6
         self._search = Loop(
             "missing workers",

@@ -45,7 +45,7 @@ _FIRST: Final = UUID(int=0)
 _BEGINNING: Final = RunKey(datetime.fromisoformat("0001-01-02T00:00:00+00:00"), RunId(_FIRST))
 
 
-class Retaining:
+class RetentionLoop:
     """Deletes data past its retention."""
 
     def __init__(

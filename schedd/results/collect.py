@@ -30,13 +30,13 @@ from schedd.core.events import (
 )
 from schedd.core.ids import NO_TOKEN, IncarnationId, JobId, RunId, ShardId, Token, epoch_of
 from schedd.core.runs.lifecycle import LIVE, State
-from schedd.core.runs.model import LiveRun, Report, RunKey, Verdict
+from schedd.core.runs.model import LiveRun, ResultDecision, RunKey, Verdict
 from schedd.core.runs.records import Unstarted
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.attached_worker import AttachedStream
 from schedd.dispatch.workers.worker_audit import WorkerAudit
-from schedd.ports import ClusterClock, Nudges
-from schedd.results.reports import Reported, report_of
+from schedd.ports import ClusterClock, WakeUps
+from schedd.results.reports import ReceivedResult, report_of
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.store.results.result_store import ResultStore
 from schedkit import failpoints
@@ -63,7 +63,7 @@ AFTER_COMMIT = failpoints.awaited("accept.after_commit")
 
 _At: TypeAlias = tuple[RunId, Token, bytes]
 """A result: run, token, digest."""
-_Kept: TypeAlias = tuple[Reported, AttachedStream]
+_Kept: TypeAlias = tuple[ReceivedResult, AttachedStream]
 """A result with the stream that sent it last."""
 
 
@@ -103,7 +103,7 @@ MOST_STRAYING: Final = 1_000
 """Workers whose stale results are counted."""
 
 
-class Allowance:
+class PerMinuteLimit:
     """Limit per minute."""
 
     __slots__ = ("_most", "_since", "_taken")
@@ -130,7 +130,7 @@ class Collect:
         definition_cache: DefinitionCache,
         store: ResultStore,
         clock: ClusterClock,
-        nudges: Nudges,
+        nudges: WakeUps,
         emit: Emit,
         audit: WorkerAudit,
         *,
@@ -148,9 +148,9 @@ class Collect:
         """Run index of this member's tenure, while it has one."""
         self._ready: Callable[[], None] = lambda: None
         self._unable: Callable[[IncarnationId, JobId, Unable], None] = lambda *_: None
-        self._strays: dict[str, Allowance] = {}
+        self._strays: dict[str, PerMinuteLimit] = {}
         """Limits on results that were rejected as stale, by worker."""
-        self._audited: dict[str, Allowance] = {}
+        self._audited: dict[str, PerMinuteLimit] = {}
         """Limits on stale results with an audit row, by worker."""
         self._results: dict[_At, _Kept] = {}
         self._refusals: dict[tuple[RunId, Token], AssignmentRefusal] = {}
@@ -167,7 +167,7 @@ class Collect:
         """Call `callback(worker, job, unable)` when a worker refuses a job as unable."""
         self._unable = callback
 
-    def reported(self, reported: Reported, line: AttachedStream) -> None:
+    def reported(self, reported: ReceivedResult, line: AttachedStream) -> None:
         """Queue a result. Once stored, it is acknowledged over the stream that sent it last."""
         strays = self._strays.get(reported.worker)
         if strays is not None and not strays.left(self._boot()):
@@ -244,7 +244,7 @@ class Collect:
         batch = list(self._results.items())[:BATCH]
         runs = await self._runs_of([reported for _, (reported, _) in batch])
         decided = await self._decide([reported for _, (reported, _) in batch], runs)
-        reports: dict[_At, Report] = {}
+        reports: dict[_At, ResultDecision] = {}
         for (at, _), report in zip(batch, decided, strict=True):
             if report is None:  # not acknowledged, so its worker sends it to another member
                 del self._results[at]
@@ -276,7 +276,7 @@ class Collect:
         if failed:  # `pause_after_failures` may be reached
             self._nudges.jobs_changed(sorted(failed))
 
-    async def _runs_of(self, reported: Sequence[Reported]) -> dict[RunKey, LiveRun]:
+    async def _runs_of(self, reported: Sequence[ReceivedResult]) -> dict[RunKey, LiveRun]:
         """Return the runs of results: as dispatched here under their tokens, else as stored."""
         running = self.run_index.running if self.run_index else {}
         found = {
@@ -289,13 +289,13 @@ class Collect:
         return found | await self._store.reported_runs(others) if others else found
 
     async def _decide(
-        self, reported: Sequence[Reported], runs: dict[RunKey, LiveRun]
-    ) -> list[Report | None]:
+        self, reported: Sequence[ReceivedResult], runs: dict[RunKey, LiveRun]
+    ) -> list[ResultDecision | None]:
         # An ended run needs no decision, and its definition may have been deleted.
         running = [run for run in runs.values() if run.state is State.RUNNING]
         known = await self._definition_cache.of_runs(running)
         now = self._clock.now()
-        decided: list[Report | None] = []
+        decided: list[ResultDecision | None] = []
         async for one in in_turns(reported):
             decided.append(None)
             with set_aside("result", f"run {one.key.run_id}"):
@@ -374,7 +374,7 @@ class Collect:
         if elsewhere:
             self._nudges.runs_ready(sorted(elsewhere))
 
-    def _stray(self, report: Report, *, exists: bool) -> None:
+    def _stray(self, report: ResultDecision, *, exists: bool) -> None:
         """Count a stale result against the worker's limit per minute. Stale results of missing runs
         have one audit row a minute.
         """
@@ -384,7 +384,7 @@ class Collect:
             self._audit.note(report.worker, str(report.sender), "result", NEVER_ASSIGNED)
         self._allowance(self._strays, report.worker, STRAYS_A_MINUTE).take(self._boot())
 
-    def _with_audit(self, report: Report, run: LiveRun | None) -> Report:
+    def _with_audit(self, report: ResultDecision, run: LiveRun | None) -> ResultDecision:
         """Return the report, marked whether it gets an audit row. Only stale results under a token
         that was never assigned are limited: a worker can invent any number of those.
         """
@@ -396,13 +396,13 @@ class Collect:
         allowance.take(self._boot())
         return report
 
-    def _allowance(self, of: dict[str, Allowance], worker: str, most: int) -> Allowance:
-        found = of.setdefault(worker, Allowance(self._boot(), most))
+    def _allowance(self, of: dict[str, PerMinuteLimit], worker: str, most: int) -> PerMinuteLimit:
+        found = of.setdefault(worker, PerMinuteLimit(self._boot(), most))
         while len(of) > MOST_STRAYING:
             del of[next(iter(of))]
         return found
 
-    def _tell(self, report: Report, verdict: Verdict, run: LiveRun | None) -> None:
+    def _tell(self, report: ResultDecision, verdict: Verdict, run: LiveRun | None) -> None:
         if verdict is Verdict.STALE:
             self._emit(
                 StaleResult(report.key.run_id, report.token, report.worker, known=run is not None)

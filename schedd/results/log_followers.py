@@ -58,7 +58,7 @@ class _Followed:
     readers: set[LogReader] = field(default_factory=set)
 
 
-class MemberLogTails:
+class LogFollowers:
     """The output of runs that readers at this member follow."""
 
     def __init__(self, workers: WorkerRegistry) -> None:

@@ -16,14 +16,14 @@ from schedd.core.jobs.notifications import Notices
 from schedd.core.runs.broadcast import own
 from schedd.core.runs.failures import AttemptFailure
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import LiveRun, Report, RunKey
-from schedd.core.runs.retry import ReportedOutcome, Sequel, after_attempt, fingerprint
+from schedd.core.runs.model import LiveRun, ResultDecision, RunKey
+from schedd.core.runs.retry import AttemptDecision, ReportedOutcome, after_attempt, fingerprint
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class ReceivedResult:
     """A result as received over a stream."""
 
     key: RunKey
@@ -44,8 +44,11 @@ class Reported:
 
 
 def report_of(
-    reported: Reported, run: LiveRun | None, known: Mapping[JobId, CachedDefinition], now: datetime
-) -> Report | None:
+    reported: ReceivedResult,
+    run: LiveRun | None,
+    known: Mapping[JobId, CachedDefinition],
+    now: datetime,
+) -> ResultDecision | None:
     """Return the report to store; None if this member can't decide. `run`: its row."""
     if run is None or run.token != reported.token or run.state is not State.RUNNING:
         sequel = _as_reported(reported)  # the statement refuses it, or has it already
@@ -68,7 +71,7 @@ def report_of(
     said = None if run is None or entry is None else own(run, entry.definition)
     notices = said.notices if said else None
     child = run is not None and run.parent is not None
-    return Report(
+    return ResultDecision(
         key=reported.key,
         token=reported.token,
         worker=reported.worker,
@@ -97,13 +100,13 @@ def report_of(
     )
 
 
-def _late(run: LiveRun, reported: Reported, notices: Notices) -> bool:
+def _late(run: LiveRun, reported: ReceivedResult, notices: Notices) -> bool:
     """Return whether its first start was late. Long waits are reported earlier, while they last."""
     if run.attempt > 1 or run.losses or reported.started_at is None:
         return False
     return notices.is_late(run.due_at, reported.started_at)
 
 
-def _as_reported(reported: Reported) -> Sequel:
+def _as_reported(reported: ReceivedResult) -> AttemptDecision:
     succeeded = reported.outcome is ReportedOutcome.SUCCEEDED
-    return Sequel(State.SUCCEEDED if succeeded else State.FAILED, reported.reason)
+    return AttemptDecision(State.SUCCEEDED if succeeded else State.FAILED, reported.reason)

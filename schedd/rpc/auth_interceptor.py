@@ -43,7 +43,7 @@ def caller() -> CallerIdentity:
     return _CALLER.get()
 
 
-class Gate:
+class AuthInterceptor:
     """Authenticates the calls of one member. `authentication` None: no caller is authenticated."""
 
     def __init__(self, authentication: Authentication | None = None) -> None:

@@ -16,7 +16,7 @@ from schedd.api.calls import BATCHES, SERVICES, STREAMING, UNARY, Streaming, Una
 from schedd.api.errors import CallError, InvalidArgumentError, dependency_error
 from schedd.api.runs.stream_limits import Places
 from schedd.api.services import Caller, Services
-from schedd.rpc.auth_interceptor import Gate, caller
+from schedd.rpc.auth_interceptor import AuthInterceptor, caller
 from schedd.rpc.request_decoding import MOST_PARTS, put, streaming, unary
 from schedd.rpc.request_memory import RequestMemory
 from schedd.rpc.status import abort_with
@@ -37,7 +37,7 @@ MOST_NAMED: Final = 10
 """Unknown fields that an error lists, by number."""
 
 
-def serve_calls(server: grpc.aio.Server, gate: Gate, services: Services) -> None:
+def serve_calls(server: grpc.aio.Server, gate: AuthInterceptor, services: Services) -> None:
     """Register every user call."""
     places, memory = Places(), RequestMemory()
     for descriptor in SERVICES:

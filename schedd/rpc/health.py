@@ -25,7 +25,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from schedd.api.errors import LimitReachedError, NotFoundError, cut
 from schedd.api.runs.stream_limits import Places
-from schedd.rpc.auth_interceptor import Gate
+from schedd.rpc.auth_interceptor import AuthInterceptor
 from schedd.rpc.request_decoding import Context, put, streaming, unary
 from schedd.rpc.status import abort_with
 from schedkit.tasks import Loop
@@ -57,7 +57,7 @@ class Health:
         self._places = Places()
         self.loop = Loop("grpc health", self.step, interval=LOOK_EVERY)
 
-    def serve(self, server: grpc.aio.Server, gate: Gate) -> None:
+    def serve(self, server: grpc.aio.Server, gate: AuthInterceptor) -> None:
         """Register the service."""
         self._look()
         table = {

@@ -25,7 +25,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from schedd.rpc.auth_interceptor import Gate
+from schedd.rpc.auth_interceptor import AuthInterceptor
 from schedd.rpc.request_memory import RequestMemory
 from schedd.rpc.status import abort
 from schedkit.bounds import Bounds, problem
@@ -179,7 +179,9 @@ _NOTHING: Final = UndecodedRequest(
 )
 
 
-def put(server: grpc.aio.Server, gate: Gate, service: str, table: Mapping[str, _Handler]) -> None:
+def put(
+    server: grpc.aio.Server, gate: AuthInterceptor, service: str, table: Mapping[str, _Handler]
+) -> None:
     """Serve these methods behind the gate. They are registered by name, so that only unknown
     methods are unregistered (see `server`).
     """

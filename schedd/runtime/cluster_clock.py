@@ -23,7 +23,7 @@ from schedd.core.cluster.cluster_time import ClusterTime
 from schedd.core.cluster.data_loss_check import Lineage
 from schedd.core.cluster.shard_map import NO_TIMELINE
 from schedd.core.ids import Timeline
-from schedd.core.runs.records import Probe
+from schedd.core.runs.records import DatabaseProbe
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime, utcnow
 from schedkit.errors import DatabaseUnavailable, Unavailable
@@ -45,7 +45,7 @@ class DatabaseClock:
 
     def __init__(
         self,
-        probe: Callable[[], Awaitable[Probe]],
+        probe: Callable[[], Awaitable[DatabaseProbe]],
         clock: Callable[[], float] = boottime,
         *,
         reconnect: Callable[[], None] = lambda: None,
@@ -138,7 +138,7 @@ class DatabaseClock:
         self._good_at = sent
         self._compare_wall_clock(probe.now, received - sent)
 
-    def _check(self, probe: Probe) -> None:
+    def _check(self, probe: DatabaseProbe) -> None:
         if probe.in_recovery:
             self._reconnect()
             raise Unavailable("the database is a standby, or still in recovery")

@@ -44,7 +44,15 @@ from schedd.core.schedule.compiled_schedule import (
     Schedule,
     ScheduleBounds,
 )
-from schedd.core.schedule.cron import DEBIAN, DIALECT, CronError, Dst, DstGap, Pass, ScheduleError
+from schedd.core.schedule.cron import (
+    DEBIAN,
+    DIALECT,
+    CronError,
+    DstGap,
+    DstOverlap,
+    DstPolicy,
+    ScheduleError,
+)
 from schedproto.v1 import calendar_service_pb2, common_pb2, job_pb2
 
 SET_BY_CLUSTER = (
@@ -385,10 +393,12 @@ def when(spec: job_pb2.Job) -> Schedule:
     return OnDemand()
 
 
-def _dst(said: job_pb2.DstPolicy) -> Dst:
-    return Dst(
+def _dst(said: job_pb2.DstPolicy) -> DstPolicy:
+    return DstPolicy(
         gap=DstGap(_word(job_pb2.DstPolicy.Gap.Name(said.gap), "GAP_", "RUN_AFTER")),
-        overlap=Pass(_word(job_pb2.DstPolicy.Repeated.Name(said.overlap), "REPEATED_", "FIRST")),
+        overlap=DstOverlap(
+            _word(job_pb2.DstPolicy.Repeated.Name(said.overlap), "REPEATED_", "FIRST")
+        ),
     )
 
 

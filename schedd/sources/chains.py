@@ -21,7 +21,7 @@ from typing import Final, NoReturn, TypeAlias
 from schedd.api.definitions.validation import MAX_PAYLOAD
 from schedd.cluster.owner_transactions import Failed, Transactor
 from schedd.core.ids import JobId, RunId
-from schedd.core.jobs.chains import ChainParents, Cycle, Join, ParentEnded, Wanted
+from schedd.core.jobs.chains import ChainJoin, ChainParents, Cycle, ParentEnded, Wanted
 from schedd.core.jobs.definition import Definition, Delivery
 from schedd.core.runs.redrive import line_of
 from schedd.dispatch.run_index import RunIndex
@@ -124,7 +124,7 @@ KNOWN: Final = 1_000
 """Slow joins that are remembered."""
 
 
-def key_of(join: Join) -> Key:
+def key_of(join: ChainJoin) -> Key:
     """Return the key of a join, which is evaluated once."""
     return join.child, join.cycle
 
@@ -155,7 +155,7 @@ class SlowJoins:
         tried = suspects[: (len(suspects) + 1) // 2] or known[:1]
         return [part for part in (plain, tried) if part]
 
-    def left(self, wanted: Sequence[Wanted], judged: Collection[Key]) -> list[Join]:
+    def left(self, wanted: Sequence[Wanted], judged: Collection[Key]) -> list[ChainJoin]:
         """Return known slow joins that must wait for another step. They are put off, so that others
         are read meanwhile.
         """
@@ -170,7 +170,7 @@ class SlowJoins:
             if self._times.pop(key, None):
                 log.info("slow chain evaluated: job=%s cycle=%s", *_logged(one.join))
 
-    def failed(self, parts: Sequence[Sequence[Wanted]]) -> list[tuple[Join, timedelta]]:
+    def failed(self, parts: Sequence[Sequence[Wanted]]) -> list[tuple[ChainJoin, timedelta]]:
         """Note that the transactions of these parts timed out. Return joins that timed out alone,
         each with its backoff.
         """
@@ -179,7 +179,7 @@ class SlowJoins:
             self._suspects = {key_of(one.join) for part in many for one in part}
         return [self._alone(part[0].join) for part in parts if len(part) == 1]
 
-    def _alone(self, join: Join) -> tuple[Join, timedelta]:
+    def _alone(self, join: ChainJoin) -> tuple[ChainJoin, timedelta]:
         key = key_of(join)
         times = self._times.pop(key, 0) + 1
         if times == 1:
@@ -196,7 +196,7 @@ class SlowJoins:
         return join, pause_after(times)
 
 
-def _logged(join: Join) -> tuple[JobId, datetime]:
+def _logged(join: ChainJoin) -> tuple[JobId, datetime]:
     return join.child, join.cycle.scheduled_at
 
 
@@ -253,7 +253,7 @@ class Chains:
         self._definition_cache.forget({child for child, _ in self._tried})
         known = await self._definition_cache.newest({one.child for one in due})
         wanted = await self._wanted(due, known)
-        later: dict[timedelta, list[Join]] = {}
+        later: dict[timedelta, list[ChainJoin]] = {}
         judged: set[Key] = set()
         for part in self._slow.parts(wanted):
             judged |= {key_of(one.join) for one in part}
@@ -269,7 +269,7 @@ class Chains:
             await self._put_off(joins, wait)
         return WHILE_FED
 
-    async def _judge(self, part: Sequence[Wanted]) -> list[tuple[Join, timedelta]]:
+    async def _judge(self, part: Sequence[Wanted]) -> list[tuple[ChainJoin, timedelta]]:
         """Evaluate these joins; return those that timed out, each with its backoff."""
         answers = await self._transactor.by_lane(part, self._store.join)
         failed = [answer for answer in answers if isinstance(answer, Failed)]
@@ -287,25 +287,25 @@ class Chains:
         self._slow.done(done)
         return self._slow.failed([answer.items for answer in failed])
 
-    async def _put_off(self, joins: Sequence[Join], wait: timedelta) -> None:
+    async def _put_off(self, joins: Sequence[ChainJoin], wait: timedelta) -> None:
         if joins:
             await self._transactor.rows(
                 joins, lambda claim, mine: self._store.put_off(claim, mine, wait)
             )
 
-    def _give_up(self, one: Join, _error: Exception) -> None:
+    def _give_up(self, one: ChainJoin, _error: Exception) -> None:
         """Treat the join as stuck: it is put off for longer."""
         self._tried[one.child, one.cycle] = MOST_TRIES
 
-    def _is_stuck(self, one: Join, entry: CachedDefinition | None) -> bool:
+    def _is_stuck(self, one: ChainJoin, entry: CachedDefinition | None) -> bool:
         readable = entry is not None and entry.definition.after is not None
         return not readable or self._tried.get(key_of(one), 0) >= MOST_TRIES
 
     async def _wanted(
-        self, due: Sequence[Join], known: Mapping[JobId, CachedDefinition]
+        self, due: Sequence[ChainJoin], known: Mapping[JobId, CachedDefinition]
     ) -> list[Wanted]:
         """Return the joins that this step may evaluate, each with its payload."""
-        chosen: list[tuple[Join, Definition]] = []
+        chosen: list[tuple[ChainJoin, Definition]] = []
         results: set[RunId] = set()
         for one in due:
             entry = known.get(one.child)
@@ -325,12 +325,12 @@ class Chains:
         return wanted
 
 
-def _ended(one: Join) -> Mapping[JobId, ParentEnded]:
+def _ended(one: ChainJoin) -> Mapping[JobId, ParentEnded]:
     """Return the parents' runs that have ended: recorded with a skip, and arrived since."""
     return {**one.skipped_by, **one.arrived}
 
 
-def _as_wanted(one: Join, definition: Definition, results: Mapping[RunId, bytes]) -> Wanted:
+def _as_wanted(one: ChainJoin, definition: Definition, results: Mapping[RunId, bytes]) -> Wanted:
     after = definition.after
     assert after is not None, "these alone were chosen"
     return Wanted(

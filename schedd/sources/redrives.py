@@ -14,7 +14,7 @@ from typing import Final
 from schedd.cluster.owner_transactions import Transactor
 from schedd.core.runs.redrive import line_of
 from schedd.dispatch.run_index import RunIndex
-from schedd.ports import Nudges
+from schedd.ports import WakeUps
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.store.owner import OwnerStore
 from schedkit.tasks import Loop
@@ -33,7 +33,7 @@ class RedriveLoop:
         definition_cache: DefinitionCache,
         store: OwnerStore,
         transactor: Transactor,
-        nudges: Nudges,
+        nudges: WakeUps,
     ) -> None:
         self._run_index = run_index
         self._definition_cache = definition_cache

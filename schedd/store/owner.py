@@ -12,22 +12,22 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, ShardId, Token
 from schedd.core.runs.broadcast import ClosedBroadcasts, Closing
-from schedd.core.runs.deadlines import Expiry
+from schedd.core.runs.deadlines import DeadlineExpiry
 from schedd.core.runs.model import (
     Assigned,
     Claim,
-    Crowd,
     Draft,
     Firing,
     LiveRun,
     Loss,
+    OverlapCandidates,
     RunKey,
 )
 from schedd.core.runs.records import (
     Assignments,
     FailedTooOften,
     FireOutcome,
-    Parted,
+    OverlapOutcome,
     Resumption,
     Unstarted,
 )
@@ -171,22 +171,22 @@ class OwnerStore:
 
     pools = in_transaction(pool_places.standings)
 
-    async def part(self, claim: Claim, crowds: Sequence[Crowd]) -> Parted:
+    async def part(self, claim: Claim, crowds: Sequence[OverlapCandidates]) -> OverlapOutcome:
         """End runs that the overlap policy of their job replaces or skips, a limited number: call
         again. Running ones are marked, and the caller sends the cancels to their workers.
         """
 
-        def body(connection: Connection, mine: Sequence[Crowd]) -> Parted:
+        def body(connection: Connection, mine: Sequence[OverlapCandidates]) -> OverlapOutcome:
             parted = overlap.part(connection, claim.tenure, mine)
             BEFORE_PART()
             return parted
 
-        async def write(batch: Sequence[Crowd]) -> Parted:
+        async def write(batch: Sequence[OverlapCandidates]) -> OverlapOutcome:
             _, answer = await fenced(self.database, claim, batch, body)
-            return answer or Parted([], [])
+            return answer or OverlapOutcome([], [])
 
         answers, _ = await halved(crowds, write) if crowds else ([], [])
-        return Parted(
+        return OverlapOutcome(
             [each for _, parted in answers for each in parted.ended],
             [run for _, parted in answers for run in parted.cancelled],
             sum(parted.skipped for _, parted in answers),
@@ -250,10 +250,10 @@ class OwnerStore:
         """Pause these jobs, unless they changed since they were read."""
         return await fenced_rows(self.database, claim, failed, owner_changes.pause_failing)
 
-    async def end_waiting(self, claim: Claim, ends: Sequence[Expiry]) -> list[RunKey]:
+    async def end_waiting(self, claim: Claim, ends: Sequence[DeadlineExpiry]) -> list[RunKey]:
         """End waiting runs of the claim's shards that are past their deadline."""
 
-        def body(connection: Connection, mine: Sequence[Expiry]) -> list[RunKey]:
+        def body(connection: Connection, mine: Sequence[DeadlineExpiry]) -> list[RunKey]:
             return deadlines.end_waiting(connection, claim.tenure, mine, shards_of(mine))
 
         return await fenced_rows(self.database, claim, ends, body)

@@ -33,7 +33,7 @@ from prometheus_client.registry import Collector
 from schedd.cluster.observer import Observer
 from schedd.core.cluster.database_stats import LOOK_EVERY, DatabaseVitals
 from schedd.core.cluster.dependency import DependencyFailure
-from schedd.core.cluster.queue_stats import Behind, PoolSurvey
+from schedd.core.cluster.queue_stats import Behind, PoolStats
 from schedd.core.cluster.readiness import Unready
 from schedd.core.events import Called, ClusterWatched, Service
 from schedd.core.ids import IncarnationId
@@ -168,7 +168,7 @@ MOST_POOLS: Final = 50
 """The most pools of one member with their own series."""
 OTHER_POOLS: Final = "other"
 
-PoolValue = Callable[[PoolSurvey], float | None]
+PoolValue = Callable[[PoolStats], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +203,9 @@ class PoolMetrics(Collector):
     """Values of the last reading."""
 
     def __init__(self) -> None:
-        self._named: Sequence[tuple[str, Sequence[PoolSurvey]]] = ()
+        self._named: Sequence[tuple[str, Sequence[PoolStats]]] = ()
 
-    def saw(self, pools: Sequence[PoolSurvey]) -> None:
+    def saw(self, pools: Sequence[PoolStats]) -> None:
         """Take the current pools of this member."""
         ranked = sorted(pools, key=lambda pool: (-(pool.waiting + pool.running), pool.key))
         named = [(str(pool.key), [pool]) for pool in ranked[:MOST_POOLS]]

@@ -36,8 +36,8 @@ from schedd.core.events import (
     AssignedRuns,
     AssignmentRefused,
     AttemptEnded,
-    Braked,
     Called,
+    CatchUpLimited,
     ClusterWatched,
     DatabaseSeen,
     DeadLettered,
@@ -50,17 +50,17 @@ from schedd.core.events import (
     NotificationsExpired,
     NotificationsWait,
     Notified,
+    QueueStatsRead,
     ResultStoreAway,
     RunsMissed,
     RunsRescued,
     ShardsLost,
     ShardsMoved,
     StaleResult,
-    Surveyed,
     TimersFired,
     Waiting,
-    WorkerCame,
-    WorkerWent,
+    WorkerAttached,
+    WorkerDetached,
 )
 from schedd.core.runs.lifecycle import Reason
 from schedd.runtime.loop_monitor import LoopMonitor
@@ -301,17 +301,17 @@ def _greater_token(metrics: MemberMetrics, event: GreaterTokenSeen) -> None:
     )
 
 
-def _came(metrics: MemberMetrics, event: WorkerCame) -> None:
+def _came(metrics: MemberMetrics, event: WorkerAttached) -> None:
     metrics.workers.attached.add(event.incarnation)
     log.info("worker %s attached", event.worker, extra=_who(event))
 
 
-def _went(metrics: MemberMetrics, event: WorkerWent) -> None:
+def _went(metrics: MemberMetrics, event: WorkerDetached) -> None:
     metrics.workers.attached.discard(event.incarnation)
     log.info("worker %s detached", event.worker, extra=_who(event))
 
 
-def _who(event: WorkerCame | WorkerWent) -> dict[str, object]:
+def _who(event: WorkerAttached | WorkerDetached) -> dict[str, object]:
     return {"worker": event.worker, "incarnation": event.incarnation}
 
 
@@ -329,7 +329,7 @@ def _shards_moved(metrics: MemberMetrics, event: ShardsMoved) -> None:
     metrics.workers.shards_moved.labels("released").inc(event.released)
 
 
-def _surveyed(metrics: MemberMetrics, event: Surveyed) -> None:
+def _surveyed(metrics: MemberMetrics, event: QueueStatsRead) -> None:
     metrics.pools.saw(event.pools)
     metrics.queue.surveyed = Behind(event.overdue, event.behind)
     metrics.queue.backfilled.set(event.backfill)
@@ -357,7 +357,7 @@ def _waiting(metrics: MemberMetrics, event: Waiting) -> None:
     metrics.queue.timers.set(event.timers)
 
 
-def _braked(metrics: MemberMetrics, event: Braked) -> None:
+def _braked(metrics: MemberMetrics, event: CatchUpLimited) -> None:
     metrics.queue.paused.set(event.by is not None)
     if event.by is None:
         log.info("cluster resumed")
@@ -415,16 +415,16 @@ SEEN: Final[Mapping[type[Event], Callable[[MemberMetrics, Any], None]]] = {
     NeverStarted: _never_started,
     AssignmentRefused: _refused,
     GreaterTokenSeen: _greater_token,
-    WorkerCame: _came,
-    WorkerWent: _went,
+    WorkerAttached: _came,
+    WorkerDetached: _went,
     ShardsLost: _shards_lost,
     ShardsMoved: _shards_moved,
-    Surveyed: _surveyed,
+    QueueStatsRead: _surveyed,
     DatabaseSeen: _database_seen,
     ClusterWatched: _cluster_watched,
     Called: _called,
     Waiting: _waiting,
-    Braked: _braked,
+    CatchUpLimited: _braked,
     Notified: _notified,
     NotificationsExpired: _notifications_expired,
     NotificationsWait: _notifications_wait,

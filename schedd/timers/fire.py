@@ -37,7 +37,7 @@ from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Failed, Transactor
 from schedd.core.cluster.queue_stats import Behind, behind
 from schedd.core.dispatch.batch_size import BatchSize
-from schedd.core.dispatch.fair_share import Shares
+from schedd.core.dispatch.fair_share import FairShares
 from schedd.core.events import Emit, RunsMissed
 from schedd.core.events import TimersFired as FiredEvent
 from schedd.core.ids import Epoch, Hint, JobId, ShardId, scheduled_run_id
@@ -57,7 +57,7 @@ from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.runtime.owner_work import THREAD
 from schedd.store.owner import OwnerStore
-from schedd.timers.timer_loader import LOAD_EVERY, NearFuture
+from schedd.timers.timer_loader import LOAD_EVERY, TimerLoader
 from schedkit import failpoints
 from schedkit.clock import boottime
 from schedkit.records import dataclass, replace
@@ -90,7 +90,7 @@ class _Basis:
     switched: int
 
 
-class Plans:
+class PreparedPlans:
     """Steps of one tenure that are computed off the event loop."""
 
     def __init__(self) -> None:
@@ -256,7 +256,7 @@ def _run(definition: Definition, fire: fire_plan.PlannedRun, now: datetime) -> N
     )
 
 
-def _fold(job: JobId, fold: fire_plan.Fold) -> NewRun:
+def _fold(job: JobId, fold: fire_plan.MergedTimes) -> NewRun:
     return NewRun(
         RunKey(fold.first, scheduled_run_id(job, fold.first)),
         fold.due,
@@ -304,7 +304,7 @@ class FireLoop:
     def __init__(
         self,
         run_index: RunIndex,
-        near: NearFuture,
+        near: TimerLoader,
         definition_cache: DefinitionCache,
         store: OwnerStore,
         transactor: Transactor,
@@ -342,7 +342,7 @@ class FireLoop:
         self._ready: Callable[[], None] = lambda: None
         self._made: Callable[[Sequence[Hint]], None] = lambda _: None
         self.loop = Loop("fire", self.step, interval=LOAD_EVERY.total_seconds())
-        self.plans = Plans()
+        self.plans = PreparedPlans()
         self.plans.on_computed(self._computed)
         self.plans.on_failed(self._put_off_if_here)
         near.on_load(self.loop.wake)
@@ -483,7 +483,7 @@ class FireLoop:
         rows that the others leave.
         """
         firings: list[Firing] = []
-        shares = Shares(self._rows.now, len(due), fire_plan.FIRES)
+        shares = FairShares(self._rows.now, len(due), fire_plan.FIRES)
         async for timer in in_turns(sorted(due, key=lambda timer: self._has_begun(timer.job_id))):
             its, most = known.get(timer.job_id), shares.next()
             if its is None or self._too_soon(timer, its, now):

@@ -50,7 +50,7 @@ AT_ONCE: Final = 200
 """Definitions read in one batch; while timers are due, only one batch is read."""
 
 
-class NearFuture:
+class TimerLoader:
     """Loads the timers of one tenure that are due soon into the run index."""
 
     def __init__(

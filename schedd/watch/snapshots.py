@@ -37,7 +37,7 @@ class ChangePage(list[Change]):
     """Runs that were read together. Unlike a list, it can be referenced weakly."""
 
 
-class Reads:
+class RunPages:
     """Reads runs a page at a time."""
 
     def __init__(self, store: ChangeStore) -> None:
@@ -66,7 +66,7 @@ class Reads:
 class SnapshotRead:
     """The result of a snapshot, for all streams that share it."""
 
-    def __init__(self, missed: MissedChanges, reads: Reads) -> None:
+    def __init__(self, missed: MissedChanges, reads: RunPages) -> None:
         self.missed = missed
         self._reads = reads
         self._pages: WeakValueDictionary[int, ChangePage] = WeakValueDictionary()
@@ -88,7 +88,7 @@ class SnapshotRead:
 class SnapshotReads:
     """Snapshots that are being read, or wait for their turn."""
 
-    def __init__(self, store: ChangeStore, reads: Reads) -> None:
+    def __init__(self, store: ChangeStore, reads: RunPages) -> None:
         self._store, self._reads = store, reads
         self._flights: SingleFlight[tuple[Scope, Cursor | None], SnapshotRead] = SingleFlight(
             "snapshot", at_once=LOOKS

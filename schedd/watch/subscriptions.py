@@ -20,17 +20,17 @@ from typing import Final
 
 from schedd.core.ids import Hint, JobId, RunId
 from schedd.core.runs.change_stream import (
-    Box,
     Change,
     ChangeGap,
+    ChangeMessage,
     Cursor,
     MissedChanges,
-    News,
+    PendingChanges,
     Scope,
 )
 from schedd.store.runs.change_stream import ChangeStore
 from schedd.watch.change_bus import MOST_HINTS, ChangeBus, cares
-from schedd.watch.snapshots import Reads, SnapshotReads
+from schedd.watch.snapshots import RunPages, SnapshotReads
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.single_flight import RUNNING, SingleFlight
@@ -60,7 +60,7 @@ ENDED_UNSEEN: Final = "runs that were scheduled earlier and have ended meanwhile
 OTHER_DATABASE: Final = "the database was replaced or restored: changes since then are unknown"
 
 
-class Feed:
+class Subscriptions:
     """Streams of all watchers here, and the loop that feeds them."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Feed:
         self._ears = ears
         self._every = every
         self._sweep_every = sweep
-        self._boxes: dict[Box, asyncio.Event] = {}
+        self._boxes: dict[PendingChanges, asyncio.Event] = {}
         self._jobs: frozenset[JobId] | None = frozenset()
         self._known: dict[RunId, int] = {}
         self._hints: dict[RunId, None] = {}
@@ -80,7 +80,7 @@ class Feed:
         self._next_sweep = 0.0
         self._took = 0.0
         self._deaf = False
-        self._reads = Reads(store)
+        self._reads = RunPages(store)
         self._looks = SnapshotReads(store, self._reads)
         self._turns = Turns(IN_A_TURN)
         self.on_interest: Callable[[], None] = lambda: None
@@ -112,11 +112,13 @@ class Feed:
 
     # -- streams --
 
-    async def follow(self, scope: Scope, after: Cursor | None) -> AsyncGenerator[News, None]:
+    async def follow(
+        self, scope: Scope, after: Cursor | None
+    ) -> AsyncGenerator[ChangeMessage, None]:
         """Yield changes since `after`, or the runs in progress; then each change."""
         with self._listening(scope) as (box, arrived):
             await self._begin()
-            yield News(after)  # subscribed: changes from here on are sent
+            yield ChangeMessage(after)  # subscribed: changes from here on are sent
             at = after
             while True:
                 box.behind = False
@@ -131,8 +133,8 @@ class Feed:
                     yield news
 
     @contextmanager
-    def _listening(self, scope: Scope) -> Iterator[tuple[Box, asyncio.Event]]:
-        box, arrived = Box(scope), asyncio.Event()
+    def _listening(self, scope: Scope) -> Iterator[tuple[PendingChanges, asyncio.Event]]:
+        box, arrived = PendingChanges(scope), asyncio.Event()
         self._boxes[box] = arrived
         self._ears.add(self)
         self._interest()
@@ -170,7 +172,7 @@ class Feed:
         at: Cursor | None,
         sent: dict[RunId, tuple[bool, int]],
         events: set[int],
-    ) -> AsyncIterator[News]:
+    ) -> AsyncIterator[ChangeMessage]:
         """Yield the changes of a snapshot, and its cursor. Sent versions are added to `sent`, ids
         of cluster events to `events`.
         """
@@ -180,21 +182,21 @@ class Feed:
                 for change in some:
                     if scope.holds(change.record):
                         sent[change.run_id] = change.order
-                        yield News(at, change)
+                        yield ChangeMessage(at, change)
         if scope.job is None:
             for event in look.missed.events:
                 events.add(event.id)
-                yield News(at, event)
-        yield News(look.missed.cursor, _gap(look.missed))
+                yield ChangeMessage(at, event)
+        yield ChangeMessage(look.missed.cursor, _gap(look.missed))
 
     async def _live(
         self,
-        box: Box,
+        box: PendingChanges,
         arrived: asyncio.Event,
         at: Cursor,
         sent: dict[RunId, tuple[bool, int]],
         events: set[int],
-    ) -> AsyncIterator[News]:
+    ) -> AsyncIterator[ChangeMessage]:
         """Yield what is put into the box, except `sent` and `events`, until the box overflows."""
         fresh = False
         while True:
@@ -207,20 +209,20 @@ class Feed:
                 for change in some:
                     if sent.get(change.run_id, NOTHING) < change.order:
                         fresh = True
-                        yield News(at, change)
+                        yield ChangeMessage(at, change)
             for event in box.take_events():
                 if event.id not in events:
                     fresh = True
-                    yield News(at, event)
+                    yield ChangeMessage(at, event)
             if gap is not None:
-                yield News(at, gap)
+                yield ChangeMessage(at, gap)
             if reached is not None and reached > at:
                 at = reached
                 sent.clear()
                 events.clear()
                 if fresh:
                     fresh = False
-                    yield News(at)
+                    yield ChangeMessage(at)
 
     # -- the loop --
 

@@ -19,7 +19,7 @@ import pytest
 from schedclient import Run, SyncClient
 from schedd.core.dispatch.priority_order import CLASS_STEP
 from support.cluster import DevCluster
-from support.probe import Probe, Start
+from support.probe import DatabaseProbe, Start
 from support.wait import PATIENCE, wait_until
 from support.worker_process import WorkerProcess
 
@@ -64,7 +64,7 @@ class Submitted:
 class Stream:
     """HIGH runs without end, so that the slot is never free for want of one."""
 
-    def __init__(self, cluster: DevCluster, probe: Probe) -> None:
+    def __init__(self, cluster: DevCluster, probe: DatabaseProbe) -> None:
         self.runs: list[Submitted] = []
         self._cluster, self._probe = cluster, probe
         self._over = threading.Event()
@@ -90,7 +90,7 @@ class Stream:
                 self._over.wait(0.05)
 
 
-def one(client: SyncClient, priority: str, probe: Probe) -> Submitted:
+def one(client: SyncClient, priority: str, probe: DatabaseProbe) -> Submitted:
     run = client.submit(
         name=priority,
         priority=priority,
@@ -124,7 +124,7 @@ def attachments(worker: WorkerProcess) -> int:
 def test_what_waits_long_enough_goes_before_all_that_comes_later(
     calm: DevCluster, calm_client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    probe = Probe(tmp_path / "starts")
+    probe = DatabaseProbe(tmp_path / "starts")
     stream = Stream(calm, probe)
 
     def started(name: str) -> list[Start]:

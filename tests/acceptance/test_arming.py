@@ -16,7 +16,7 @@ from acceptance.conftest import TTL
 from schedclient import Run, SyncClient
 from support.cluster import DevCluster, dev_cluster
 from support.ledger import covered
-from support.probe import Probe, Start
+from support.probe import DatabaseProbe, Start
 from support.ticking import WRITTEN, Ticking, start_ticking
 from support.wait import PATIENCE, wait_until
 
@@ -65,7 +65,7 @@ def test_what_is_armed_starts_on_time_though_its_owner_was_killed_a_moment_befor
 def test_a_pause_just_before_an_instant_takes_back_what_is_armed_and_a_trigger_still_works(
     rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    probe = Probe(tmp_path / "paused")
+    probe = DatabaseProbe(tmp_path / "paused")
     client.jobs.create("pausing", cron="* * * * * *", shell=probe.shell())
     wait_until(lambda: len(probe.starts()) >= 3, PATIENCE, "firing to begin")
 
@@ -134,7 +134,9 @@ def test_what_is_armed_half_a_minute_ahead_can_still_be_paused_moved_and_deleted
         dev_cluster(members=1, workers=1, overrides=overrides) as cluster,
         SyncClient(cluster.endpoints) as client,
     ):
-        probes = {name: Probe(tmp_path / name) for name in ("goes", "paused", "moved", "deleted")}
+        probes = {
+            name: DatabaseProbe(tmp_path / name) for name in ("goes", "paused", "moved", "deleted")
+        }
         due = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=24)
         for name, probe in probes.items():
             client.jobs.create(name, at=due, shell=probe.shell())
@@ -210,5 +212,5 @@ def running(client: SyncClient, job: str) -> list[Run]:
     return [run for run in client.runs.list(job=job) if run.state == "RUNNING"]
 
 
-def assert_no_start_at(probe: Probe, instant: float) -> None:
+def assert_no_start_at(probe: DatabaseProbe, instant: float) -> None:
     assert instant not in {start.scheduled_at.timestamp() for start in probe.starts()}

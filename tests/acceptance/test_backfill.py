@@ -15,7 +15,7 @@ import pytest
 from schedclient import Run, SyncClient
 from support.cluster import DevCluster
 from support.owners import owner_of
-from support.probe import Probe
+from support.probe import DatabaseProbe
 from support.wait import PATIENCE, wait_until
 
 INSTANTS = 24
@@ -31,10 +31,10 @@ HOURS = [FIRST + timedelta(hours=n) for n in range(INSTANTS)]
 
 
 @pytest.fixture
-def hourly(rough: DevCluster, client: SyncClient, tmp_path: Path) -> tuple[str, Probe]:
+def hourly(rough: DevCluster, client: SyncClient, tmp_path: Path) -> tuple[str, DatabaseProbe]:
     """A job that runs each hour, and says when it did."""
     del rough
-    name, probe = f"hourly-{uuid4().hex[:6]}", Probe(tmp_path / "starts")
+    name, probe = f"hourly-{uuid4().hex[:6]}", DatabaseProbe(tmp_path / "starts")
     client.jobs.create(name, cron="0 * * * *", shell=probe.shell("sleep 0.7"))
     return name, probe
 
@@ -55,7 +55,7 @@ def most_at_once(runs: list[Run]) -> int:
 def test_each_instant_runs_once_and_no_more_at_once_though_its_owner_dies(
     rough: DevCluster,
     client: SyncClient,
-    hourly: tuple[str, Probe],
+    hourly: tuple[str, DatabaseProbe],
     figure: Callable[[str], None],
 ) -> None:
     name, probe = hourly
@@ -98,7 +98,7 @@ def test_each_instant_runs_once_and_no_more_at_once_though_its_owner_dies(
 
 
 def test_what_ran_isnt_run_again_and_a_backfill_ends_when_it_is_cancelled(
-    rough: DevCluster, client: SyncClient, hourly: tuple[str, Probe]
+    rough: DevCluster, client: SyncClient, hourly: tuple[str, DatabaseProbe]
 ) -> None:
     name, probe = hourly
     span = ("--from", FIRST.isoformat(), "--to", HOURS[1].isoformat())

@@ -12,7 +12,7 @@ import pytest
 from schedclient import Run, SyncClient
 from schedclient.errors import FailedPrecondition
 from support.cluster import DevCluster, dev_cluster
-from support.probe import Probe
+from support.probe import DatabaseProbe
 from support.wait import PATIENCE, wait_until
 
 TTL = "3s"
@@ -58,7 +58,7 @@ def job(client: SyncClient) -> Iterator[Callable[..., str]]:
     """Makes a job that is broadcast to those with an SSD; gives its name."""
     made: list[str] = []
 
-    def create(probe: Probe, then: str = "", **more: object) -> str:
+    def create(probe: DatabaseProbe, then: str = "", **more: object) -> str:
         name = f"broadcast-{uuid4().hex[:6]}"
         fields: dict[str, object] = {"on_demand": True, "require": {"disk": ["ssd"]}}
         fields |= {"retry": {"max_attempts": 1}, "shell": probe.shell(then)}
@@ -85,7 +85,7 @@ def ended(client: SyncClient, run: Run) -> Run:
 def test_each_that_matches_has_it_once_an_instant(
     client: SyncClient, job: Callable[..., str], tmp_path: Path
 ) -> None:
-    probe = Probe(tmp_path / "starts")
+    probe = DatabaseProbe(tmp_path / "starts")
     name = job(probe, every="2s", on_demand=None)
 
     def whole() -> bool:
@@ -113,7 +113,7 @@ def test_each_that_matches_has_it_once_an_instant(
 def test_one_that_fails_is_named_and_done_again_alone(
     cluster: DevCluster, client: SyncClient, job: Callable[..., str], tmp_path: Path
 ) -> None:
-    probe, mended = Probe(tmp_path / "starts"), tmp_path / "mended"
+    probe, mended = DatabaseProbe(tmp_path / "starts"), tmp_path / "mended"
     name = job(probe, f'[ "$SCHEDD_WORKER" = w1 ] || [ -e {mended} ] || exit 3')
 
     run = ended(client, client.jobs.trigger(name))
@@ -141,7 +141,7 @@ def test_one_that_fails_is_named_and_done_again_alone(
 def test_cancelled_it_ends_with_its_children(
     client: SyncClient, job: Callable[..., str], tmp_path: Path
 ) -> None:
-    probe = Probe(tmp_path / "starts")
+    probe = DatabaseProbe(tmp_path / "starts")
     run = client.jobs.trigger(job(probe, "sleep 600"))
     wait_until(lambda: len(probe.starts()) == 2, PATIENCE, "both to start")
     assert "2 RUNNING" in client.runs.why(run.run_id).answer
@@ -156,7 +156,7 @@ def test_cancelled_it_ends_with_its_children(
 def test_without_anybody_who_matches_it_waits_and_says_so(
     client: SyncClient, job: Callable[..., str], tmp_path: Path
 ) -> None:
-    name = job(Probe(tmp_path / "starts"), require={"disk": ["tape"]})
+    name = job(DatabaseProbe(tmp_path / "starts"), require={"disk": ["tape"]})
     run = client.jobs.trigger(name)
     wait_until(
         lambda: "no connected worker runs" in client.runs.why(run.run_id).answer,
@@ -170,7 +170,7 @@ def test_without_anybody_who_matches_it_waits_and_says_so(
 def test_a_child_waits_for_its_own_worker_and_goes_to_no_other(
     cluster: DevCluster, client: SyncClient, job: Callable[..., str], tmp_path: Path
 ) -> None:
-    probe, finish = Probe(tmp_path / "starts"), tmp_path / "finish"
+    probe, finish = DatabaseProbe(tmp_path / "starts"), tmp_path / "finish"
     run = client.jobs.trigger(job(probe, f"while [ ! -e {finish} ]; do sleep 0.1; done"))
     wait_until(lambda: len(probe.starts()) == 2, PATIENCE, "both to start")
 
@@ -195,7 +195,11 @@ def test_a_child_waits_for_its_own_worker_and_goes_to_no_other(
 def test_killed_right_after_it_began_no_child_is_lost_or_doubled(
     cluster: DevCluster, client: SyncClient, job: Callable[..., str], tmp_path: Path
 ) -> None:
-    probe, busy, finish = Probe(tmp_path / "starts"), Probe(tmp_path / "busy"), tmp_path / "finish"
+    probe, busy, finish = (
+        DatabaseProbe(tmp_path / "starts"),
+        DatabaseProbe(tmp_path / "busy"),
+        tmp_path / "finish",
+    )
     for _ in SSD:  # so that no child starts before its broadcast's owner is dead
         wait = busy.shell(f"while [ ! -e {finish} ]; do sleep 0.1; done")
         client.submit(shell=wait, slots=SLOTS, require={"disk": ["ssd"]})

@@ -25,7 +25,7 @@ from schedkit.net.channel import LOOK_EVERY, split_address
 from schedproto.v1 import worker_service_pb2 as pb
 from schedproto.v1.worker_service_pb2_grpc import WorkerServiceStub
 from support.cluster import DevCluster, dev_cluster
-from support.probe import Probe
+from support.probe import DatabaseProbe
 from support.wait import PATIENCE, wait_until
 
 BATCH = 5
@@ -102,7 +102,7 @@ def rotate(cluster: DevCluster) -> None:
 def test_all_certificates_are_changed_under_load_and_no_run_is_lost(
     cluster: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
-    probe = Probe(tmp_path / "ticks")
+    probe = DatabaseProbe(tmp_path / "ticks")
     client.jobs.create("tick", every="1s", shell=probe.shell())
     old = {name: on_disk(cluster, name) for name in ("m1", "m2", "w1", "w2", "dev")}
     with load(client) as told:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from schedclient import SyncClient
 from support.cluster import DevCluster
-from support.probe import Probe
+from support.probe import DatabaseProbe
 from support.ticking import WRITTEN, start_ticking
 from support.wait import PATIENCE, wait_until
 
@@ -23,7 +23,7 @@ def test_while_the_cluster_is_paused_nothing_starts_and_each_second_of_it_is_acc
     paused = time.time()
     figure(f"cluster paused: ok after {paused - asked:.2f} s")
     assert (status["paused"], status["pauseNote"]) == (True, "new disks")
-    probe = Probe(tmp_path / "submitted")
+    probe = DatabaseProbe(tmp_path / "submitted")
     submitted = client.submit(name="submitted", shell=probe.shell())
     leader = wait_until(rough.leader, PATIENCE, "a leader")
     rough.kill(leader)

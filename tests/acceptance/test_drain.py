@@ -16,7 +16,7 @@ import pytest
 
 from schedclient import Run, SyncClient, Worker
 from support.cluster import DevCluster
-from support.probe import Probe
+from support.probe import DatabaseProbe
 from support.relay import Relay
 from support.wait import PATIENCE, wait_until
 
@@ -174,7 +174,7 @@ class Held:
     """A run that goes on until its file `finish` is there."""
 
     run: Run
-    probe: Probe
+    probe: DatabaseProbe
     worker: str
     finish: Path
 
@@ -200,7 +200,7 @@ def unheard_of(client: SyncClient, name: str) -> Worker | None:
 
 def held_run(client: SyncClient, directory: Path) -> Held:
     """One that has started."""
-    finish, probe = directory / "finish", Probe(directory / "held")
+    finish, probe = directory / "finish", DatabaseProbe(directory / "held")
     wait = f"while [ ! -e {finish} ]; do sleep 0.1; done"
     run = client.submit(name="held", shell=probe.shell(wait))
     started = wait_until(probe.starts, PATIENCE, "it has started")
@@ -225,7 +225,7 @@ def full_disk(over: Path) -> Iterator[None]:
 
 def workers_of(client: SyncClient, file: Path) -> list[str]:
     """Who runs so many runs that are submitted now."""
-    probe = Probe(file)
+    probe = DatabaseProbe(file)
     runs = [client.submit(name=f"{file.name}-{n}", shell=probe.shell()) for n in range(RUNS)]
     for run in runs:
         assert client.runs.wait(run, timeout=20).succeeded

@@ -10,7 +10,7 @@ from acceptance.conftest import TTL, pids
 from schedclient import NotFound, SyncClient
 from schedctl.dev.servers.processes import find
 from support.cluster import DevCluster
-from support.probe import Probe, Start
+from support.probe import DatabaseProbe, Start
 from support.ticking import BY_POLICY, start_ticking
 from support.wait import PATIENCE, wait_until
 
@@ -30,7 +30,7 @@ def test_firing_goes_on_when_the_leader_is_killed_and_each_second_is_accounted_f
 ) -> None:
     leader = wait_until(rough.leader, PATIENCE, "a leader")
     ticking = start_ticking(rough, client, tmp_path)
-    work = Probe(tmp_path / "work")
+    work = DatabaseProbe(tmp_path / "work")
     long = [client.submit(name="long", shell=work.shell("sleep 5")) for _ in range(6)]
     wait_until(lambda: len(work.starts()) == len(long), PATIENCE, "long jobs to start")
     rough.kill(leader)
@@ -57,7 +57,7 @@ def test_firing_goes_on_when_the_leader_is_killed_and_each_second_is_accounted_f
 def test_a_killed_workers_run_goes_on_elsewhere_with_a_greater_token_and_leaves_no_process(
     rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    probe = Probe(tmp_path / "starts")
+    probe = DatabaseProbe(tmp_path / "starts")
     # Its first try is long, and has children: one of its session, one that left it.
     first = "sleep 20 & setsid sleep 20 & sleep 20; wait"
     run = client.submit(
@@ -110,7 +110,7 @@ def test_a_worker_stopped_past_its_lease_has_its_late_result_refused_as_stale(
     rough: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
     daemons = pids(rough)
-    probe = Probe(tmp_path / "starts")
+    probe = DatabaseProbe(tmp_path / "starts")
     gate = tmp_path / "gate"
     script = f"{until(gate)}; echo done by $SCHEDD_WORKER"
     run = client.submit(name="stalled", shell=probe.shell(script))
@@ -135,7 +135,7 @@ def test_a_worker_stopped_past_its_lease_has_its_late_result_refused_as_stale(
 def test_a_late_result_is_refused_by_its_token_alone_while_the_next_attempt_runs(
     rough: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
-    probe = Probe(tmp_path / "starts")
+    probe = DatabaseProbe(tmp_path / "starts")
     gate = tmp_path / "gate"
     script = f'if [ "$(wc -l <"$PROBE")" = 1 ]; then {until(gate)}; else sleep 60; fi; exit 7'
     run = client.submit(name="overtaken", shell=probe.shell(script))
@@ -161,7 +161,7 @@ def until(gate: Path) -> str:
     return f"until [ -e {gate} ]; do sleep 0.05; done"
 
 
-def stopped_at_work(cluster: DevCluster, probe: Probe, gate: Path) -> Start:
+def stopped_at_work(cluster: DevCluster, probe: DatabaseProbe, gate: Path) -> Start:
     """Stop the worker on which the one run of the probe has started, and let the run end."""
     start = wait_until(probe.starts, PATIENCE, "its start")[0]
     cluster.pause(start.worker)

@@ -10,7 +10,7 @@ from pathlib import Path
 from acceptance.conftest import TTL, pids
 from schedclient import SyncClient
 from support.cluster import DevCluster
-from support.probe import Probe
+from support.probe import DatabaseProbe
 from support.ticking import BY_POLICY, start_ticking
 from support.wait import PATIENCE, wait_until
 
@@ -67,7 +67,7 @@ def test_an_owner_that_slept_past_its_lease_changes_nothing_when_it_wakes_and_re
 def test_a_worker_that_is_asked_to_end_finishes_what_runs_and_leaves_the_rest_to_others(
     rough: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
-    probe = Probe(tmp_path / "starts")
+    probe = DatabaseProbe(tmp_path / "starts")
     runs = [client.submit(name="finishes", shell=probe.shell("sleep 3")) for _ in range(6)]
     wait_until(lambda: len(probe.starts()) == len(runs), PATIENCE, "all to start")
     (ending, *_) = {start.worker for start in probe.starts()}

@@ -14,7 +14,7 @@ import pytest
 
 from schedclient import AlreadyExists, Client, SyncClient
 from support.cluster import DevCluster
-from support.probe import Probe
+from support.probe import DatabaseProbe
 
 AT_ONCE = 1_000
 IN_FLIGHT = 100
@@ -43,7 +43,7 @@ async def thousandfold(cluster: DevCluster, call: Callable[[Client], Awaitable[A
 
 
 def test_a_submit_runs_once(calm: DevCluster, calm_client: SyncClient, tmp_path: Path) -> None:
-    probe = Probe(tmp_path / "probe")
+    probe = DatabaseProbe(tmp_path / "probe")
 
     async def submitted(client: Client) -> str:
         run = await client.submit(shell=probe.shell("true"), idempotency_key="order-42")
@@ -58,7 +58,7 @@ def test_a_submit_runs_once(calm: DevCluster, calm_client: SyncClient, tmp_path:
 
 
 def test_a_trigger_runs_once(calm: DevCluster, calm_client: SyncClient, tmp_path: Path) -> None:
-    probe = Probe(tmp_path / "probe")
+    probe = DatabaseProbe(tmp_path / "probe")
     calm_client.jobs.create(name="billing", on_demand=True, shell=probe.shell("true"))
     try:
 

@@ -16,7 +16,7 @@ from acceptance.conftest import TTL, pids
 from schedclient import Client, Run, SyncClient
 from support.cluster import DevCluster
 from support.ledger import covered
-from support.probe import Probe
+from support.probe import DatabaseProbe
 from support.ticking import QUIET, delete_and_reckon
 from support.wait import PATIENCE, wait_until, wait_until_async
 
@@ -36,7 +36,7 @@ def test_an_outage_of_etcd_stops_firing_lets_jobs_end_and_leaves_no_instant_unac
 ) -> None:
     before = pids(rough)
     policies = ("latest", "all", "none")
-    probes = {policy: Probe(tmp_path / policy) for policy in policies}
+    probes = {policy: DatabaseProbe(tmp_path / policy) for policy in policies}
     for policy, probe in probes.items():
         client.jobs.create(
             policy,
@@ -45,7 +45,7 @@ def test_an_outage_of_etcd_stops_firing_lets_jobs_end_and_leaves_no_instant_unac
             overlap="allow",
             shell=probe.shell(),
         )
-    work = Probe(tmp_path / "work")
+    work = DatabaseProbe(tmp_path / "work")
     ends_within = client.submit(name="ends-within", shell=work.shell(f"sleep {TTL + 4:g}"))
     outlives = client.submit(name="outlives", shell=work.shell(f"sleep {OUTAGE + 8:g}"))
     wait_until(lambda: len(work.starts()) == 2, PATIENCE, "the long jobs to start")
@@ -107,7 +107,7 @@ def late(client: SyncClient, job: str, healed: float) -> list[Run]:
     return [*client.runs.list(job=job, states=["pending"], before=until)]
 
 
-def fires_again_after(healed: float, probes: Collection[Probe]) -> float:
+def fires_again_after(healed: float, probes: Collection[DatabaseProbe]) -> float:
     """Wait for each to start at an instant after healing; seconds until the last of them had."""
 
     def firsts() -> list[float]:
@@ -122,7 +122,7 @@ def ready(cluster: DevCluster, member: str) -> bool:
     return answer is not None and answer.status == 200
 
 
-def assert_once(client: SyncClient, run: Run, probe: Probe) -> None:
+def assert_once(client: SyncClient, run: Run, probe: DatabaseProbe) -> None:
     assert (run.attempt, run.assignments) == (1, 1)
     assert [start.token for start in probe.starts(run.run_id)] == [run.fencing_token]
     assert client.runs.get(run.run_id) == run
@@ -140,7 +140,7 @@ async def test_every_submit_that_was_acknowledged_around_a_restart_of_postgresql
     rough: DevCluster, tmp_path: Path, figure: Callable[[str], None], how: signal.Signals
 ) -> None:
     before = pids(rough)
-    probe = Probe(tmp_path / "starts")
+    probe = DatabaseProbe(tmp_path / "starts")
     load = Load(f"load-{how.name.lower()}", probe)
     async with Client(rough.endpoints, timeout=40.0) as client, asyncio.TaskGroup() as group:
         for number in range(SUBMITTERS):
@@ -180,7 +180,7 @@ async def test_every_submit_that_was_acknowledged_around_a_restart_of_postgresql
 class Load:
     """Submits under one name; `runs` holds what was acknowledged: key → run id."""
 
-    def __init__(self, name: str, probe: Probe) -> None:
+    def __init__(self, name: str, probe: DatabaseProbe) -> None:
         self.name = name
         self.probe = probe
         self.runs: dict[str, str] = {}

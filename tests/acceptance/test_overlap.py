@@ -17,7 +17,7 @@ import pytest
 
 from schedclient import Run, SyncClient
 from support.cluster import DevCluster
-from support.probe import Probe
+from support.probe import DatabaseProbe
 from support.wait import PATIENCE, wait_until
 
 ASKED_FOR = 4
@@ -92,8 +92,8 @@ class Jobs:
     def name(self, policy: str) -> str:
         return f"overlap-{policy.replace('_', '-')}-{self.series}"
 
-    def probe(self, policy: str) -> Probe:
-        return Probe(self.folder / policy)
+    def probe(self, policy: str) -> DatabaseProbe:
+        return DatabaseProbe(self.folder / policy)
 
     @property
     def gate(self) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from acceptance.conftest import CALM_SLOTS
 from schedclient import SyncClient
 from support.cluster import DevCluster
-from support.probe import Probe
+from support.probe import DatabaseProbe
 from support.wait import wait_until
 
 EACH = 5
@@ -28,8 +28,8 @@ def queued(cluster: DevCluster) -> int:
 def test_high_goes_before_low_when_one_slot_is_free(
     calm: DevCluster, calm_client: SyncClient, tmp_path: Path
 ) -> None:
-    blocked = Probe(tmp_path / "blocked")
-    waiting = Probe(tmp_path / "waiting")
+    blocked = DatabaseProbe(tmp_path / "blocked")
+    waiting = DatabaseProbe(tmp_path / "waiting")
     slots = 2 * CALM_SLOTS
     gates = [tmp_path / f"gate-{number}" for number in range(slots)]
     blockers = [

@@ -18,7 +18,7 @@ import pytest
 from schedclient import Run, SyncClient
 from support.cluster import DevCluster
 from support.owners import owner_of
-from support.probe import Probe
+from support.probe import DatabaseProbe
 from support.wait import PATIENCE, wait_until
 
 FULL = int(os.environ.get("REDRIVE_LETTERS", "0"))
@@ -29,13 +29,13 @@ SETTLED = 60.0 + FULL / 20
 
 
 @pytest.fixture
-def broken(rough: DevCluster, client: SyncClient, tmp_path: Path) -> tuple[str, Probe]:
+def broken(rough: DevCluster, client: SyncClient, tmp_path: Path) -> tuple[str, DatabaseProbe]:
     """A job that fails until it is mended, and says when it ran since."""
     del rough
     name = f"broken-{uuid4().hex[:6]}"
     fails = {"argv": ["/bin/sh", "-c", "echo row $$ has no total >&2; exit 3"]}
     client.jobs.create(name, on_demand=True, shell=fails, retry={"max_attempts": 1})
-    return name, Probe(tmp_path / "starts")
+    return name, DatabaseProbe(tmp_path / "starts")
 
 
 def died(client: SyncClient, name: str, count: int) -> list[Run]:
@@ -49,7 +49,7 @@ def died(client: SyncClient, name: str, count: int) -> list[Run]:
     return runs
 
 
-def mended(client: SyncClient, name: str, probe: Probe) -> None:
+def mended(client: SyncClient, name: str, probe: DatabaseProbe) -> None:
     client.jobs.update(name, shell=probe.shell(), overlap="allow")
 
 
@@ -81,7 +81,7 @@ def most_over(times: list[datetime], rate: float) -> float:
 
 
 def test_what_died_is_told_of_and_done_again_once_its_job_is_mended(
-    rough: DevCluster, client: SyncClient, broken: tuple[str, Probe]
+    rough: DevCluster, client: SyncClient, broken: tuple[str, DatabaseProbe]
 ) -> None:
     name, probe = broken
     first, *others = died(client, name, 3)
@@ -115,7 +115,7 @@ def test_what_died_is_told_of_and_done_again_once_its_job_is_mended(
 def test_many_are_done_again_at_a_rate_though_stopped_resumed_and_their_owner_killed(
     rough: DevCluster,
     client: SyncClient,
-    broken: tuple[str, Probe],
+    broken: tuple[str, DatabaseProbe],
     figure: Callable[[str], None],
 ) -> None:
     name, probe = broken

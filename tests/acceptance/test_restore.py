@@ -24,7 +24,7 @@ from schedctl.dev.servers.processes import DevProcess
 from schedd.core.cluster import data_loss_check
 from schedd.etcd.client import connect
 from support.cluster import DevCluster, dev_cluster
-from support.probe import Probe
+from support.probe import DatabaseProbe
 from support.wait import PATIENCE, wait_until
 
 TTL = "3s"
@@ -148,11 +148,15 @@ def test_what_a_restored_database_starts_is_what_its_operator_chose(
     assert all(new > old for new, old in zip(now, before, strict=True)), "epochs, term, timeline"
 
 
-def probed_jobs(client: SyncClient, folder: Path) -> tuple[Probe, Probe, Probe, Probe]:
+def probed_jobs(
+    client: SyncClient, folder: Path
+) -> tuple[DatabaseProbe, DatabaseProbe, DatabaseProbe, DatabaseProbe]:
     """One that runs each second, and on demand two at most once, of which one is long, and one
     that is still to end when the database is back.
     """
-    ticks, once, late, long = (Probe(folder / name) for name in ("ticks", "once", "late", "long"))
+    ticks, once, late, long = (
+        DatabaseProbe(folder / name) for name in ("ticks", "once", "late", "long")
+    )
     every = {"cron": "* * * * * *", "overlap": "allow", "catch_up": {"policy": "all"}}
     client.jobs.create("ticks", shell=ticks.shell(), **every)
     client.jobs.create("once", on_demand=True, delivery="at_most_once", shell=once.shell())
@@ -161,7 +165,7 @@ def probed_jobs(client: SyncClient, folder: Path) -> tuple[Probe, Probe, Probe, 
     return ticks, once, late, long
 
 
-def assert_failed_after_one_start(client: SyncClient, run: Run, probe: Probe) -> None:
+def assert_failed_after_one_start(client: SyncClient, run: Run, probe: DatabaseProbe) -> None:
     """At most once."""
     ended = client.runs.get(run.run_id)
     assert (ended.state, ended.reason) == ("FAILED", "WORKER_LOST")

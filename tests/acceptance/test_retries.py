@@ -16,7 +16,7 @@ from schedd.core.jobs.definition import RetryPolicy
 from schedd.core.runs.retry import wait
 from support.cluster import DevCluster
 from support.owners import owner_of
-from support.probe import Probe
+from support.probe import DatabaseProbe
 from support.wait import PATIENCE, wait_until
 
 ONCE_MORE = {"max_attempts": 2, "backoff": "0.1s"}
@@ -109,7 +109,7 @@ def test_each_next_attempt_comes_when_the_formula_says_though_its_owner_is_kille
     """`max_attempts: 4` means four. What is told as `retry_at` is the end of the attempt and the
     formula's wait, to the millisecond; the next attempt starts within a second of that.
     """
-    probe = Probe(tmp_path / "starts")
+    probe = DatabaseProbe(tmp_path / "starts")
     retry = {"max_attempts": 4, "backoff": "4s", "factor": 1.2, "max": "1m", "jitter": 0.25}
     client.jobs.create(name="failing", on_demand=True, shell=probe.shell("exit 1"), retry=retry)
     try:

@@ -17,7 +17,7 @@ import pytest
 
 from schedclient import Run, SyncClient
 from support.ledger import SECOND, every_instant
-from support.probe import Probe
+from support.probe import DatabaseProbe
 from support.wait import PATIENCE, wait_until
 
 SECONDS = 30
@@ -36,11 +36,11 @@ class Timetable:
     first: datetime
     """The whole second in which `each-second` begins."""
     at: datetime
-    each_second: Probe
-    once: Probe
-    every_two: Probe
-    failing: Probe
-    long: Probe
+    each_second: DatabaseProbe
+    once: DatabaseProbe
+    every_two: DatabaseProbe
+    failing: DatabaseProbe
+    long: DatabaseProbe
     long_run: Run
 
     @property
@@ -52,8 +52,8 @@ class Timetable:
 def timetable(calm_client: SyncClient, tmp_path_factory: pytest.TempPathFactory) -> Timetable:
     folder = tmp_path_factory.mktemp("timetable")
 
-    def probe(name: str) -> Probe:
-        return Probe(folder / name)
+    def probe(name: str) -> DatabaseProbe:
+        return DatabaseProbe(folder / name)
 
     now = datetime.now(UTC)
     first = now.replace(microsecond=0) + timedelta(seconds=STARTED + 1)
@@ -103,7 +103,7 @@ def instant(run: Run) -> datetime:
     return run.scheduled_at
 
 
-def assert_on_time(runs: list[Run], probe: Probe) -> None:
+def assert_on_time(runs: list[Run], probe: DatabaseProbe) -> None:
     for start in probe.starts():
         assert 0 <= start.lateness <= LATE, start
     for run in runs:

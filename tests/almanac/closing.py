@@ -19,7 +19,7 @@ from almanac.drawing import draw
 from almanac.meaning import Meaning
 from almanac.walker import Walk, instants, walk
 from schedd.core.schedule.calendars import MOST_DAYS, Roll
-from schedd.core.schedule.cron import Dst, DstGap, Pass
+from schedd.core.schedule.cron import DstGap, DstOverlap, DstPolicy
 
 _DAY = 24 * 60
 _EPOCH = date(1970, 1, 1)
@@ -54,7 +54,7 @@ class Drawn:
 
 
 @dataclass
-class Ground:
+class Foundations:
     """A window of a zone, with what the clocks around it showed; other zones are walked too."""
 
     zone: str
@@ -81,9 +81,9 @@ class Ground:
 class Case:
     """An expression with what its job excludes, over a ground."""
 
-    ground: Ground
+    ground: Foundations
     meaning: Meaning
-    dst: Dst
+    dst: DstPolicy
     calendars: Sequence[Drawn]
 
     def decider(self, second: int) -> Drawn | None:
@@ -144,8 +144,8 @@ class Case:
         """The instants at which a fixed time of the clock counts, in seconds since 1970."""
         walked = self.ground.walked(self.ground.zone)
         passes = [real * 60 + second for real in walked.shown.get(clock, ())]
-        if passes and self.dst.overlap is not Pass.BOTH:
-            return passes[:1] if self.dst.overlap is Pass.FIRST else passes[-1:]
+        if passes and self.dst.overlap is not DstOverlap.BOTH:
+            return passes[:1] if self.dst.overlap is DstOverlap.FIRST else passes[-1:]
         if not passes and self.dst.gap is DstGap.RUN_AFTER:
             return [real * 60 for real, skipped in walked.gaps if clock in skipped]
         return passes

@@ -48,7 +48,7 @@ class Drawn:
 
 
 @dataclass
-class Tally:
+class MinuteTally:
     """What was tried."""
 
     expressions: int = 0
@@ -66,9 +66,9 @@ class Tally:
         )
 
 
-def tried(seed: int, numbers: range) -> Tally:
+def tried(seed: int, numbers: range) -> MinuteTally:
     """Draw and judge the expressions of these numbers. Raises Wrong for the first that differs."""
-    tally = Tally()
+    tally = MinuteTally()
     for number in numbers:
         random = Random(f"{seed}/{number}")
         drawn, zone = _DRAWS[number % 3](random), random.choice(ZONES)

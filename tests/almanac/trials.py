@@ -19,7 +19,7 @@ from almanac.drawing import draw
 from almanac.meaning import Meaning
 from almanac.walker import Walk, after, changes, instants, walk
 from schedd.core.schedule import compiled_schedule, cron
-from schedd.core.schedule.cron import EPOCH, CronExpression, Dst, DstGap, Pass
+from schedd.core.schedule.cron import EPOCH, CronExpression, DstGap, DstOverlap, DstPolicy
 
 ZONES = (
     "Europe/Riga",
@@ -56,7 +56,7 @@ class Wrong(Exception):
 
 
 @dataclass
-class Tally:
+class MinuteTally:
     """What was tried."""
 
     triples: int = 0
@@ -66,7 +66,7 @@ class Tally:
     against_cronsim: int = 0
     zones: dict[str, int] = field(default_factory=dict)
 
-    def add(self, other: "Tally") -> None:
+    def add(self, other: "MinuteTally") -> None:
         self.triples += other.triples
         self.on_a_change += other.on_a_change
         self.instants += other.instants
@@ -83,15 +83,15 @@ class Tally:
         )
 
 
-def windows(seed: int, numbers: range) -> Tally:
+def windows(seed: int, numbers: range) -> MinuteTally:
     """Try the expressions of these windows. Raises Wrong for the first that differs."""
-    tally = Tally()
+    tally = MinuteTally()
     for number in numbers:
         _window(seed, number, tally)
     return tally
 
 
-def _window(seed: int, number: int, tally: Tally) -> None:
+def _window(seed: int, number: int, tally: MinuteTally) -> None:
     random = Random(f"{seed}/{number}")
     on_a_change = number % 2 == 0
     zone = random.choice([zone for zone in ZONES if changes(zone) or not on_a_change])
@@ -100,7 +100,7 @@ def _window(seed: int, number: int, tally: Tally) -> None:
         start = random.choice(changes(zone)) - random.randint(0, LENGTH - 86400)
     here = walk(zone, start, start + LENGTH)
     drawn: list[tuple[Meaning, list[int]]] = []
-    dst = Dst(random.choice(tuple(DstGap)), random.choice(tuple(Pass)))
+    dst = DstPolicy(random.choice(tuple(DstGap)), random.choice(tuple(DstOverlap)))
     for place in range(PER_WINDOW):
         meaning = draw(random, ZONES)
         walked = walk(meaning.zone, here.start, here.end) if meaning.zone else here
@@ -120,10 +120,10 @@ class Trial:
     name: str
     meaning: Meaning
     walked: Walk
-    dst: Dst
+    dst: DstPolicy
     random: Random
 
-    def judged(self, tally: Tally) -> list[int]:
+    def judged(self, tally: MinuteTally) -> list[int]:
         """The instants that walker and product agree on. Raises Wrong."""
         expected = instants(self.meaning, self.walked, self.dst)
         asked = self._parsed()
@@ -219,7 +219,7 @@ class Trial:
         return Wrong(f"{self.name}: {about}: {what}")
 
 
-def _union(name: str, drawn: list[tuple[Meaning, list[int]]], here: Walk, dst: Dst) -> None:
+def _union(name: str, drawn: list[tuple[Meaning, list[int]]], here: Walk, dst: DstPolicy) -> None:
     """A job of several expressions has each of their instants once."""
     few = [(meaning, found) for meaning, found in drawn if len(found) < 200][:3]
     if not few:

@@ -16,7 +16,7 @@ from functools import cache
 from zoneinfo import ZoneInfo
 
 from almanac.meaning import Meaning
-from schedd.core.schedule.cron import Dst, DstGap, Pass
+from schedd.core.schedule.cron import DstGap, DstOverlap, DstPolicy
 
 _DAY = 24 * 60
 _MARGIN = 180
@@ -77,7 +77,7 @@ def _changed(walked: Walk, real: int, before: int, ahead: int) -> None:
         walked.gaps.append((real, range(real + before, real + ahead)))
 
 
-def instants(meaning: Meaning, walked: Walk, dst: Dst) -> list[int]:
+def instants(meaning: Meaning, walked: Walk, dst: DstPolicy) -> list[int]:
     """Every instant of the expression in the window, growing, in seconds since 1970 UTC."""
     if meaning.every:
         first = walked.start + meaning.every - walked.start % meaning.every
@@ -92,9 +92,9 @@ def instants(meaning: Meaning, walked: Walk, dst: Dst) -> list[int]:
     found: set[int] = set()
     for clock in matching & walked.shown.keys():
         passes = walked.shown[clock]
-        if not meaning.wildcard and dst.overlap is Pass.FIRST:
+        if not meaning.wildcard and dst.overlap is DstOverlap.FIRST:
             passes = passes[:1]
-        elif not meaning.wildcard and dst.overlap is Pass.SECOND:
+        elif not meaning.wildcard and dst.overlap is DstOverlap.SECOND:
             passes = passes[-1:]
         found.update(real * 60 + second for real in passes for second in meaning.second.values)
     if not meaning.wildcard and dst.gap is DstGap.RUN_AFTER:

@@ -45,7 +45,7 @@ from workerd.delivery.result_sender import RESEND_AFTER
 from workerd.identity import WorkerIdentity
 from workerd.runs.assignments import MOST_LISTED
 from workerd.runs.attempts import Origin
-from workerd.stream.stream import Link
+from workerd.stream.stream import MemberStream
 from workerd.stream.streams import Attach
 
 SUCCEEDED: Final = AttemptOutcome(AttemptVerdict.SUCCEEDED)
@@ -76,7 +76,7 @@ class Hands:
         self._taken: dict[AssignmentKey, tuple[pb.Assignment, Origin]] = {}
         self._started: dict[AssignmentKey, datetime] = {}
         self._unanswered: dict[AssignmentKey, tuple[pb.Result, float]] = {}
-        self._streams: list[Link] = []
+        self._streams: list[MemberStream] = []
         self.attach: Attach | None = None
 
     # -- Work --
@@ -194,13 +194,13 @@ class Hands:
         """What no member has answered."""
         return (result for result, _ in self._unanswered.values())
 
-    def attached(self, stream: Link) -> None:
+    def attached(self, stream: MemberStream) -> None:
         """One more way to send."""
         self._streams.append(stream)
         for key in self._unanswered:
             self._send(key)
 
-    def detached(self, stream: Link) -> None:
+    def detached(self, stream: MemberStream) -> None:
         """It goes another way."""
         self._streams.remove(stream)
         for key in self._unanswered:

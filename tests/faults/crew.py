@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from faults.history import Recorder
 from faults.load import Caller
-from faults.probes import Probe
+from faults.probes import DatabaseProbe
 from faults.world.world import World
 
 T = TypeVar("T")
@@ -35,17 +35,17 @@ class Crew:
         self._callers = [Caller(world.endpoints, recorder, ops, probes) for _ in range(CALLERS)]
         self.job_ids: dict[str, str] = {}
 
-    def create_all(self, mix: Sequence[Probe]) -> None:
+    def create_all(self, mix: Sequence[DatabaseProbe]) -> None:
         """Make these jobs; each has to be answered."""
 
-        def create(caller: Caller, probe: Probe) -> None:
+        def create(caller: Caller, probe: DatabaseProbe) -> None:
             job_id = caller.create(probe)
             assert job_id is not None, f"{probe.name} could not be made in a quiet cluster"
             self.job_ids[probe.name] = job_id
 
         self._spread(create, mix)
 
-    def change_all(self, call: str, probes: Sequence[Probe]) -> None:
+    def change_all(self, call: str, probes: Sequence[DatabaseProbe]) -> None:
         """Pause or resume these jobs; returns when all calls have been answered."""
         self._spread(
             lambda caller, probe: caller.change(call, probe.name, self.job_ids[probe.name]), probes

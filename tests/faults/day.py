@@ -24,7 +24,7 @@ from zoneinfo import ZoneInfo
 
 from faults import oracle
 from faults.checker.windows import ON_TIME
-from faults.probes import Probe
+from faults.probes import DatabaseProbe
 from faults.scenario import Run, Timings
 from faults.world.clock import ClusterClock
 from faults.world.service import Service
@@ -96,28 +96,28 @@ MISSED: Final = {
 """Of these the cluster sees the first half hour and the last hour."""
 
 
-def _jobs() -> Iterator[Probe]:
+def _jobs() -> Iterator[DatabaseProbe]:
     for zone in ZONES:
         name = _word(zone)
-        yield Probe(f"{name}-halves", cron="*/30 * * * *", zone=zone)
-        yield Probe(f"{name}-hours", cron="0 * * * *", zone=zone)
-        yield Probe(
+        yield DatabaseProbe(f"{name}-halves", cron="*/30 * * * *", zone=zone)
+        yield DatabaseProbe(f"{name}-hours", cron="0 * * * *", zone=zone)
+        yield DatabaseProbe(
             f"{name}-listed", cron="0,30 0-23 * * *", zone=zone, catch_up="all", overlap="allow"
         )
     for zone, (number, cron), (gap, repeated) in product(CHANGING, enumerate(FIXED), POLICIES):
         name = f"{_word(zone)}-{number}-{gap.partition('_')[0]}-{repeated}"
-        yield Probe(name, cron=cron, zone=zone, gap=gap, repeated=repeated)
-    yield Probe("every-half", cron=None, every=1800)
+        yield DatabaseProbe(name, cron=cron, zone=zone, gap=gap, repeated=repeated)
+    yield DatabaseProbe("every-half", cron=None, every=1800)
 
 
 def _word(zone: str) -> str:
     return zone.rpartition("/")[2].lower().replace("_", "-")
 
 
-JOBS: Final[Sequence[Probe]] = tuple(_jobs())
+JOBS: Final[Sequence[DatabaseProbe]] = tuple(_jobs())
 
 
-def instants(jobs: Sequence[Probe], since: float, until: float) -> list[float]:
+def instants(jobs: Sequence[DatabaseProbe], since: float, until: float) -> list[float]:
     """When at least one of these jobs is due in (since, until]; ascending."""
     owed = (oracle.due(job.definition(0.0, None, 1, 0).schedule, since, until) for job in jobs)
     return sorted({at for found in owed for at in found})

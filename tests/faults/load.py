@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from faults.history import ClientEvent, Recorder
-from faults.probes import EDITED, VICTIM, Probe, once
+from faults.probes import EDITED, VICTIM, DatabaseProbe, once
 from schedclient import SyncClient
 from schedclient.errors import ApiError, RequestError
 
@@ -46,7 +46,7 @@ class Caller:
         """End its connections."""
         self._client.close()
 
-    def create(self, probe: Probe) -> str | None:
+    def create(self, probe: DatabaseProbe) -> str | None:
         """Make a job; its id, or None where the answer isn't known."""
         began = time.time()
         name, spec = probe.name, probe.spec(self.probes)
@@ -61,7 +61,7 @@ class Caller:
         self._recorder.job(probe.definition(began, job_id, 1, op))
         return job_id
 
-    def edit(self, probe: Probe, job_id: str, generation: int) -> bool:
+    def edit(self, probe: DatabaseProbe, job_id: str, generation: int) -> bool:
         """Give a job another schedule; `generation`: the one it will have."""
         began = time.time()
         op, answer = self._call(

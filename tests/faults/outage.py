@@ -29,7 +29,7 @@ from faults.day import await_followed
 from faults.herd_handler import LASTS
 from faults.history import Definition, Schedule
 from faults.nemesis.processes import killed
-from faults.probes import Probe, lines_of
+from faults.probes import DatabaseProbe, lines_of
 from faults.scenario import Run
 from faults.world.clock import ClusterClock
 from faults.world.world import World
@@ -45,7 +45,7 @@ HANDLERS_AT_ONCE: Final = 64
 CRON: Final = "4,9 3 * * *"
 DUE: Final = 2
 """Instants of each job that fall into it."""
-ON_TIME: Final = tuple(Probe(f"on-time-{number}") for number in range(1, 7))
+ON_TIME: Final = tuple(DatabaseProbe(f"on-time-{number}") for number in range(1, 7))
 """Due each second, before, meanwhile and after."""
 TAKEN_OVER: Final = 9.0
 """Seconds within which dead members' shards are owned again, and what fell due meanwhile ran."""

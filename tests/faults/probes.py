@@ -22,7 +22,7 @@ SCRIPT = Path(__file__).with_name("probe.sh").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class DatabaseProbe:
     """One job. `every`: seconds. `lasts`: seconds of its run. `more`: more of the job's fields.
 
     `gap`, `repeated`: its policy where clocks change (docs/semantics/time-zones-and-dst.md).
@@ -107,23 +107,23 @@ def once(probes: Path, lasts: float = 0.0) -> dict[str, Any]:
 
 EVERY_TWO = "*/2 * * * * *"
 
-MIX: Sequence[Probe] = (
-    *(Probe(f"tick-{n}") for n in range(1, 7)),
-    *(Probe(f"all-{n}", catch_up="all", overlap="allow") for n in range(1, 3)),
-    Probe("none-1", catch_up="none"),
-    *(Probe(f"most-{n}", at_most_once=True) for n in range(1, 3)),
-    Probe("two-1", cron=EVERY_TWO, lasts=0.7, timeout=5),
-    Probe("two-2", cron=None, every=2, lasts=0.3),
-    Probe("slow-1", cron=EVERY_TWO, lasts=2.5),
-    Probe("first-1", lasts=1.5, overlap="buffer_one"),
-    Probe("line-1", cron=EVERY_TWO, lasts=1.0, overlap="buffer_all"),
-    Probe("newest-1", cron=EVERY_TWO, lasts=2.5, overlap="cancel_other"),
-    Probe("newest-2", cron=EVERY_TWO, lasts=2.5, overlap="terminate_other"),
-    Probe("again-1", fails_first=True, attempts=3),
-    Probe("again-2", cron=EVERY_TWO, fails_first=True, attempts=2, overlap="allow"),
+MIX: Sequence[DatabaseProbe] = (
+    *(DatabaseProbe(f"tick-{n}") for n in range(1, 7)),
+    *(DatabaseProbe(f"all-{n}", catch_up="all", overlap="allow") for n in range(1, 3)),
+    DatabaseProbe("none-1", catch_up="none"),
+    *(DatabaseProbe(f"most-{n}", at_most_once=True) for n in range(1, 3)),
+    DatabaseProbe("two-1", cron=EVERY_TWO, lasts=0.7, timeout=5),
+    DatabaseProbe("two-2", cron=None, every=2, lasts=0.3),
+    DatabaseProbe("slow-1", cron=EVERY_TWO, lasts=2.5),
+    DatabaseProbe("first-1", lasts=1.5, overlap="buffer_one"),
+    DatabaseProbe("line-1", cron=EVERY_TWO, lasts=1.0, overlap="buffer_all"),
+    DatabaseProbe("newest-1", cron=EVERY_TWO, lasts=2.5, overlap="cancel_other"),
+    DatabaseProbe("newest-2", cron=EVERY_TWO, lasts=2.5, overlap="terminate_other"),
+    DatabaseProbe("again-1", fails_first=True, attempts=3),
+    DatabaseProbe("again-2", cron=EVERY_TWO, fails_first=True, attempts=2, overlap="allow"),
 )
 
-VICTIM = Probe("victim")
+VICTIM = DatabaseProbe("victim")
 EDITED = replace(VICTIM, cron=EVERY_TWO)
 """What the load pauses, resumes, edits and deletes, and what it is edited into."""
 

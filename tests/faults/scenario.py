@@ -35,7 +35,7 @@ from faults.history import Meta, Recorder, Resource
 from faults.leftovers import leftovers
 from faults.load import Load
 from faults.nemesis.journal import Journal
-from faults.probes import MIX, Probe, lines_from, lines_of
+from faults.probes import MIX, DatabaseProbe, lines_from, lines_of
 from faults.stalls import watched
 from faults.world.world import World
 from support.wait import wait_until
@@ -73,7 +73,7 @@ class Run:
         directory: Path,
         *,
         seed: int = 0,
-        mix: Sequence[Probe] = MIX,
+        mix: Sequence[DatabaseProbe] = MIX,
         timings: Timings | None = None,
         command: str = "",
         load: bool = True,

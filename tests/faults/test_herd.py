@@ -10,13 +10,13 @@ import pytest
 
 from faults.conftest import FaultRun, Shared, frame
 from faults.herd import Herd
-from faults.probes import MIX, Probe
+from faults.probes import MIX, DatabaseProbe
 from faults.witness import everyone_stays
 from faults.world.world import World
 
 JOBS = int(os.environ.get("HERD", "100000"))
 """How many; fewer to try something out."""
-URGENT = [Probe(f"urgent-{n}", more={"priority": "high"}) for n in range(1, 4)]
+URGENT = [DatabaseProbe(f"urgent-{n}", more={"priority": "high"}) for n in range(1, 4)]
 AGEING = 60.0
 """Seconds of waiting that lift a run by one class: what of the herd waits for longer is as urgent
 as these, and older (docs/semantics/priorities-and-placement.md).

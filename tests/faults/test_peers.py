@@ -14,7 +14,7 @@ import pytest
 
 from faults.bystanders import Bystanders
 from faults.conftest import FaultRun
-from faults.nemesis.peers import Report, attacked, without_descriptors
+from faults.nemesis.peers import ResultDecision, attacked, without_descriptors
 from faults.world.daemons import address
 from faults.world.world import World
 from schedclient import SyncClient
@@ -30,11 +30,11 @@ MUST = {"half-open": ("refused", "ended"), "idle": ("ended",), "slow": ()}
 """What has to become of some connections at each kind of port."""
 
 
-def _begun(report: Report) -> bool:
+def _begun(report: ResultDecision) -> bool:
     return int(report["done"]) >= 50
 
 
-def _tried(report: Report) -> bool:
+def _tried(report: ResultDecision) -> bool:
     kinds = report["held"].values()
     return bool(kinds) and all(each["tried"] >= each["wanted"] for each in kinds)
 

@@ -15,7 +15,7 @@ from faults.nemesis.failpoints import killed_at
 from faults.nemesis.processes import asked_to_end, killed, stopped
 from faults.nemesis.proxies import led, spoiled
 from faults.nemesis.twins import second as twin_of
-from faults.probes import MIX, Probe
+from faults.probes import MIX, DatabaseProbe
 from faults.witness import has_just_begun, in_hand, stale_results, without_result
 from faults.world.daemons import GRPC, WORKER_POINTS
 from faults.world.world import TTL, World
@@ -23,7 +23,7 @@ from schedclient import SyncClient
 from support.wait import wait_until
 from support.worker_process import alive
 
-MORTAL = Probe(
+MORTAL = DatabaseProbe(
     "mortal",
     cron="*/2 * * * * *",
     lasts=12.0,

@@ -24,10 +24,10 @@ from schedd.core.runs.records import Assignments
 from schedd.dispatch.workers.attached_worker import AttachedStream
 from schedd.dispatch.workers.worker_audit import WorkerAudit
 from schedd.results.collect import AssignmentRefusal
-from schedd.results.log_followers import MemberLogTails
+from schedd.results.log_followers import LogFollowers
 from schedd.results.progress import MemberProgress
-from schedd.results.reports import Reported
-from schedd.rpc.auth_interceptor import Gate
+from schedd.results.reports import ReceivedResult
+from schedd.rpc.auth_interceptor import AuthInterceptor
 from schedd.rpc.workers.attach import ClusterTerms, WorkerService
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.net.channel import SERVER_OPTIONS, listen
@@ -79,7 +79,7 @@ class Desk:
     ) -> None:
         answer(refreshed=True, lost=False)
 
-    def reported(self, reported: Reported, line: AttachedStream) -> None:
+    def reported(self, reported: ReceivedResult, line: AttachedStream) -> None:
         self.done.append(reported.key.run_id.int)
         line.acknowledge(reported.key, reported.token, stale=False)
 
@@ -104,7 +104,7 @@ class Member:
             desk,
             cast("Any", cluster),
             self.clock,
-            MemberLogTails(self.world.workers),
+            LogFollowers(self.world.workers),
             MemberProgress(),
             WorkerAudit(cast("Any", None)),
         )
@@ -114,7 +114,7 @@ class Member:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         server = grpc.aio.server(options=SERVER_OPTIONS)
-        self.service.serve(server, Gate())
+        self.service.serve(server, AuthInterceptor())
         self.address = f"127.0.0.1:{listen(server, '127.0.0.1:0', None)}"
         await server.start()
         self.world.workers.on_slots_freed(self.world.dispatch.wake)

@@ -21,9 +21,9 @@ from schedd.core.schedule import compiled_schedule
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.remote_workers import LastHeartbeat
 from schedd.rpc.peers.peers import Peers
-from schedd.rpc.peers.wake_ups import Nudger
+from schedd.rpc.peers.wake_ups import WakeUpSender
+from schedd.rpc.workers.frame_queue import MOST_IN_FRAME, WorkerFrameQueue
 from schedd.rpc.workers.job_refusals import AskedRefusals
-from schedd.rpc.workers.outbox import MOST_IN_FRAME, WorkerOutbox
 from schedd.rpc.workers.relay import Relay
 from schedd.runtime.definition_texts import CachedDefinition
 from schedproto.v1 import job_pb2
@@ -102,7 +102,7 @@ async def test_one_hung_peer_delays_no_nudge_to_another(
     soon = PATIENCE / 2
     cluster.members[THIRD] = hung.endpoint
     cluster.assigned = {ShardId(n): THIRD if n % 2 else OTHER for n in range(SHARDS)}
-    nudger = Nudger(cluster, peers)  # type: ignore[arg-type]  # as above
+    nudger = WakeUpSender(cluster, peers)  # type: ignore[arg-type]  # as above
     sending = asyncio.create_task(nudger.run(), name="nudges")
     nudger.runs_ready([ShardId(1), ShardId(2)])
     await wait_until_async(lambda: ShardId(2) in peer.loops.shards, soon, "the first nudge")
@@ -130,7 +130,7 @@ async def test_what_a_member_hands_to_a_worker_elsewhere_goes_down_that_workers_
     peers: Peers, peer: Peer
 ):
     """P4.5: with the incarnation and the token that its owner wrote."""
-    one, outbox = worker(), WorkerOutbox()
+    one, outbox = worker(), WorkerFrameQueue()
     attached = peer.workers.attach(one, outbox)
     peer.workers.granted(attached, slots=4, received=0)
     handed = Assigned(running(1, one), None)
@@ -169,7 +169,7 @@ async def test_a_revoke_over_one_hop_is_resolved_by_the_workers_answer(
     peers: Peers, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
     """P4.5: not by that of the member in between."""
-    one, outbox = worker(), WorkerOutbox()
+    one, outbox = worker(), WorkerFrameQueue()
     peer.workers.attach(one, outbox)
     run = running(1, one)
 
@@ -188,7 +188,7 @@ async def test_a_revoke_over_one_hop_is_resolved_by_the_workers_answer(
 
 async def test_what_doesnt_go_into_one_message_is_passed_on_in_several(peers: Peers, peer: Peer):
     """P4.5: a member takes none over 4 MiB, and would have answered nothing."""
-    one, outbox = worker(), WorkerOutbox()
+    one, outbox = worker(), WorkerFrameQueue()
     peer.workers.attach(one, outbox)
     big = replace(KNOWN, spec=job_pb2.Job(shell=job_pb2.ShellAction(argv=["x" * 700_000])))
     handed = [Assigned(running(n, one), None) for n in range(1, 11)]
@@ -202,7 +202,7 @@ async def test_what_doesnt_go_into_one_message_is_passed_on_in_several(peers: Pe
 
 async def test_as_many_assignments_as_go_into_one_frame_are_taken(peers: Peers, peer: Peer):
     """P4.5: each has dozens of parts, of which a user's request may have 20,000 (`reading`)."""
-    one, outbox = worker(), WorkerOutbox()
+    one, outbox = worker(), WorkerFrameQueue()
     peer.workers.attach(one, outbox)
     shell = job_pb2.ShellAction(argv=["true"], env={f"NAME_{n}": "value" for n in range(16)})
     known = replace(KNOWN, spec=job_pb2.Job(shell=shell))
@@ -218,14 +218,14 @@ async def test_of_what_was_handed_on_only_what_surely_arrived_nowhere_comes_back
     """Each message is answered by itself."""
     big = replace(KNOWN, spec=job_pb2.Job(shell=job_pb2.ShellAction(argv=["x" * 700_000])))
     handed = [Assigned(running(n, worker(1 + n % 2)), None) for n in range(1, 11)]
-    peer.workers.attach(worker(1), WorkerOutbox())
+    peer.workers.attach(worker(1), WorkerFrameQueue())
     back = await Relay(peers).assign([(each, big) for each in handed])
     assert {each.run.incarnation for each in back} == {worker(2).id}
     assert len(back) == 5
 
 
 async def test_any_number_of_revokes_is_settled_by_the_workers_answers(peers: Peers, peer: Peer):
-    one, outbox = worker(), WorkerOutbox()
+    one, outbox = worker(), WorkerFrameQueue()
     peer.workers.attach(one, outbox)
     runs = [running(n, one) for n in range(1, 2 * MOST_IN_FRAME + 2)]
     asked: list[str] = []
@@ -244,7 +244,7 @@ async def test_any_number_of_revokes_is_settled_by_the_workers_answers(peers: Pe
 
 async def test_a_cancel_goes_over_one_hop(peers: Peers, peer: Peer):
     """P4.5: the harder one holds."""
-    one, outbox = worker(), WorkerOutbox()
+    one, outbox = worker(), WorkerFrameQueue()
     peer.workers.attach(one, outbox)
     relay = Relay(peers)
     sending = asyncio.create_task(relay.run(), name="cancels")
@@ -258,7 +258,7 @@ async def test_a_cancel_goes_over_one_hop(peers: Peers, peer: Peer):
 
 async def test_what_a_worker_said_to_another_member_comes_over_one_hop(peers: Peers, peer: Peer):
     one = worker()
-    attached = peer.workers.attach(one, WorkerOutbox())
+    attached = peer.workers.attach(one, WorkerFrameQueue())
     run = running(1, one)
     holding = Holdings.of([(run.key.run_id, run.token)])
     at = NOW + timedelta(seconds=1)
@@ -274,7 +274,7 @@ async def test_any_member_tells_what_the_owner_of_a_runs_shard_knows_of_refusals
     one, job, shard = worker(), JobId(uuid4()), ShardId(1)
     here = WorkerRegistry(SetClock(), lambda _event: None)
     refusals = AskedRefusals(cluster, here, peers)  # type: ignore[arg-type]
-    peer.workers.attach(one, WorkerOutbox())
+    peer.workers.attach(one, WorkerFrameQueue())
     peer.workers.unable(one.id, job, Unable(2, "no such limits"))
 
     assert await refusals.of(shard, job, 2) == {}, "nobody owns it, and nothing was said here"
@@ -291,7 +291,7 @@ async def test_of_refusals_a_member_tells_what_it_knows_where_the_owner_is_away_
 ):
     one, job, shard = worker(), JobId(uuid4()), ShardId(1)
     here = WorkerRegistry(SetClock(), lambda _event: None)
-    here.attach(one, WorkerOutbox())
+    here.attach(one, WorkerFrameQueue())
     here.unable(one.id, job, Unable(2, "no such limits"))
     cluster.members[THIRD] = "127.0.0.1:1"
     cluster.assigned = {shard: THIRD}
@@ -300,7 +300,7 @@ async def test_of_refusals_a_member_tells_what_it_knows_where_the_owner_is_away_
 
 
 async def test_only_what_concerns_runs_is_passed_on(peers: Peers, peer: Peer):
-    one, outbox = worker(), WorkerOutbox()
+    one, outbox = worker(), WorkerFrameQueue()
     peer.workers.attach(one, outbox)
     await Relay(peers)._ask(one.id, down.MemberFrame(drain=down.Drain()))
     outbox.demand([])
@@ -310,7 +310,7 @@ async def test_only_what_concerns_runs_is_passed_on(peers: Peers, peer: Peer):
 async def test_how_a_worker_stands_comes_from_the_member_that_hears_it(peers: Peers, peer: Peer):
     """All of it, as that member tells it itself."""
     one = worker()
-    attached = peer.workers.attach(one, WorkerOutbox())
+    attached = peer.workers.attach(one, WorkerFrameQueue())
     peer.workers.record_heartbeat(
         attached,
         NOW,
@@ -335,7 +335,7 @@ async def test_about_a_thousand_workers_each_member_is_asked_once(
     """As by a member that has just started, to which none has come yet."""
     workers = [worker(number) for number in range(1, 1001)]
     for one in workers[1:]:
-        peer.workers.attach(one, WorkerOutbox())
+        peer.workers.attach(one, WorkerFrameQueue())
     asked: list[int] = []
     ask = peers.workers
 
@@ -354,7 +354,7 @@ async def test_about_a_thousand_workers_each_member_is_asked_once(
 async def test_what_the_others_say_of_a_worker_isnt_held_up_by_one_that_hangs(
     cluster: Cluster, peers: Peers, peer: Peer, hung: Hung, monkeypatch: pytest.MonkeyPatch
 ):
-    peer.workers.attach(worker(), WorkerOutbox())
+    peer.workers.attach(worker(), WorkerFrameQueue())
     cluster.members[THIRD] = hung.endpoint
     monkeypatch.setattr("schedd.rpc.peers.peers.DEADLINE", 0.5)
     async with asyncio.timeout(PATIENCE):
@@ -369,7 +369,7 @@ async def test_of_several_members_the_one_is_believed_that_heard_a_worker_last(
     async with a_peer() as third:
         cluster.members[THIRD] = third.endpoint
         for at, silent, running_there in ((peer, 60.0, 8), (third, 1.0, 2)):
-            attached = at.workers.attach(worker(), WorkerOutbox(), running=running_there)
+            attached = at.workers.attach(worker(), WorkerFrameQueue(), running=running_there)
             attached.spoke_at -= silent
         [view] = await Relay(peers).views([worker()])
     assert view.running == 2

@@ -31,7 +31,7 @@ from schedd.api.errors import InvalidArgumentError
 from schedd.api.services import Caller
 from schedd.core.ids import AccessTokenId
 from schedd.core.jobs.rights import ANONYMOUS, EVERY, Role, uris_of_user
-from schedd.rpc.auth_interceptor import Gate
+from schedd.rpc.auth_interceptor import AuthInterceptor
 from schedd.rpc.calls import serve_calls
 from schedd.rpc.health import Health
 from schedd.rpc.server import make_server
@@ -153,7 +153,7 @@ async def place(dsn: str, authority: Authority) -> AsyncIterator[Place]:
 
 @asynccontextmanager
 async def serving(web: Web, authority: Authority) -> AsyncIterator[Place]:
-    server, gate = make_server(64), Gate(web.services.authentication)
+    server, gate = make_server(64), AuthInterceptor(web.services.authentication)
     serve_calls(server, gate, web.services)
     Health(list).serve(server, gate)
     tls = authority.issue("member", san="IP:127.0.0.1,URI:schedd://member/m1")

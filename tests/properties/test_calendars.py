@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from almanac.closing import Case, Drawn, Ground, draw_calendar, draw_expression
+from almanac.closing import Case, Drawn, Foundations, draw_calendar, draw_expression
 from almanac.trials import ZONES
 from almanac.walker import changes
 from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
@@ -28,10 +28,10 @@ from schedd.core.schedule.compiled_schedule import (
     Occurrence,
     ScheduleBounds,
 )
-from schedd.core.schedule.cron import EPOCH, CronError, Dst, DstGap, Pass
+from schedd.core.schedule.cron import EPOCH, CronError, DstGap, DstOverlap, DstPolicy
 from schedd.core.schedule.cron.day_bits import DAY, of_seconds
 from schedd.core.timers import fire_steps
-from schedd.core.timers.fire_plan import Fold
+from schedd.core.timers.fire_plan import MergedTimes
 
 HERE = "tests/properties/test_calendars.py"
 TRIALS = int(os.environ.get("CALENDAR_TRIALS", "300"))
@@ -161,7 +161,7 @@ def looked(
             yield fold.first, fold.last, fold.count, fold.reason is Reason.CALENDAR
 
 
-def checked(compiled: CompiledSchedule, policy: CatchUp, folds: tuple[Fold, ...]) -> None:
+def checked(compiled: CompiledSchedule, policy: CatchUp, folds: tuple[MergedTimes, ...]) -> None:
     for fold in folds:
         assert (fold.reason is Reason.CALENDAR) == compiled.excludes(fold.first)
         assert fold.due == compiled.due(fold.first) or not compiled.excludes(fold.first)
@@ -179,10 +179,10 @@ def cases(seed: str) -> Iterator[tuple[Case, CompiledSchedule, Random]]:
     start = random.randint(FIRST, LAST)
     if on_a_change:
         start = random.choice(changes(zone)) - random.randint(0, LENGTH - 86400)
-    ground = Ground(zone, start, start + LENGTH)
+    ground = Foundations(zone, start, start + LENGTH)
     others = [zone, random.choice(ZONES)]
     for _ in range(PER_GROUND):
-        dst = Dst(random.choice(tuple(DstGap)), random.choice(tuple(Pass)))
+        dst = DstPolicy(random.choice(tuple(DstGap)), random.choice(tuple(DstOverlap)))
         calendars = [
             draw_calendar(random, start + LENGTH // 2, others)
             for _ in range(random.choice((1, 1, 1, 2)))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from schedd.core.dispatch.placement import Need, SlotOffer, Unable, able, need_of, refused, weight
-from schedd.core.dispatch.slot_index import Offers
+from schedd.core.dispatch.slot_index import SlotIndex
 from schedd.core.ids import IncarnationId, JobId
 from schedd.core.jobs.definition import Definition, Placement
 from schedd.core.jobs.labels import Match
@@ -63,7 +63,7 @@ class OffersThatChange(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.offers = Offers()
+        self.offers = SlotIndex()
         self.plain: dict[IncarnationId, SlotOffer] = {}
         self.who: dict[int, Incarnation] = {}
 

@@ -32,7 +32,7 @@ from support.runs import NOW, RecordingLine, worker
 from workerd import messages
 from workerd.core.ids import Address
 from workerd.core.slot_split import deal
-from workerd.stream.stream import Host, Link
+from workerd.stream.stream import Host, MemberStream
 
 NOT_LATE = 0.0
 """When everything happens: no member takes so long that nothing is kept for it any more."""
@@ -75,7 +75,7 @@ class Stream:
 
     world: World
     desk: Desk
-    link: Link
+    link: MemberStream
     line: Frames
     up: deque[pb.Granted] = field(default_factory=deque)
 
@@ -147,7 +147,7 @@ class Cluster:
             world.rows.given = self.given
             world.rows.meanwhile = partial(self._meanwhile, world)
             for desk in self.desks:
-                link = Link(Address(f"m{id(world)}"), None, cast("Host", None))
+                link = MemberStream(Address(f"m{id(world)}"), None, cast("Host", None))
                 link.credit.answers = True
                 line = Frames()
                 world.workers.attach(desk.identity, line)

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schedd.core.dispatch.placement import SlotOffer
+from schedd.dispatch.workers.attached_slots import AttachedSlots, SlotReservation
 from schedd.dispatch.workers.attached_worker import Attached
-from schedd.dispatch.workers.slot_index import Offering, SlotReservation
 from support.runs import RecordingLine, worker
 from workerd.core.credit import Credit
 from workerd.core.ids import Address
@@ -80,7 +80,7 @@ class Member:
     def choose(self, slots: int) -> None:
         who, available = self.attached.incarnation, self.attached.available
         if 0 < slots <= available:
-            choice = SlotReservation(Offering({who.id: self.attached}))
+            choice = SlotReservation(AttachedSlots({who.id: self.attached}))
             choice.take(SlotOffer(who, available), slots)
             self.under_way.append((choice, slots))
 

@@ -25,15 +25,23 @@ from schedd.core.events import Event
 from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.jobs.definition import Definition, Overlap
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import Assigned, Claim, Crowd, Draft, Incarnation, LiveRun, RunKey
+from schedd.core.runs.model import (
+    Assigned,
+    Claim,
+    Draft,
+    Incarnation,
+    LiveRun,
+    OverlapCandidates,
+    RunKey,
+)
 from schedd.core.runs.pools import PoolKey, PoolUsage
-from schedd.core.runs.records import Assignments, Parted
+from schedd.core.runs.records import Assignments, OverlapOutcome
 from schedd.core.schedule import compiled_schedule
-from schedd.core.timers.catch_up_limits import DEFAULTS, LateLimits
+from schedd.core.timers.catch_up_limits import DEFAULTS, CatchUpLimits
 from schedd.core.timers.pre_dispatch import NEVER, Lookahead, armable
 from schedd.dispatch.assign import Assign
 from schedd.dispatch.broadcasts import Broadcasts
-from schedd.dispatch.catch_up_limits import LateRuns
+from schedd.dispatch.catch_up_limits import CatchUpLimiter
 from schedd.dispatch.dispatch import Dispatch
 from schedd.dispatch.overlap import OverlapEnforcer
 from schedd.dispatch.pool_limits import PoolLimits
@@ -71,7 +79,7 @@ class Rows:
     """Which were asked for, each time."""
     skipped: frozenset[RunKey] = frozenset()
     """For overlap."""
-    parted: Parted = field(default_factory=lambda: Parted([], []))
+    parted: OverlapOutcome = field(default_factory=lambda: OverlapOutcome([], []))
     workers: list[Incarnation] = field(default_factory=list)
     """That are neither lost nor drained."""
     done_on: frozenset[str] = frozenset()
@@ -132,7 +140,7 @@ class Rows:
     async def done(self, keys: Sequence[RunKey]) -> dict[RunId, frozenset[str]]:
         return {key.run_id: self.done_on for key in keys}
 
-    async def part(self, claim: Claim, crowds: Sequence[Crowd]) -> Parted:
+    async def part(self, claim: Claim, crowds: Sequence[OverlapCandidates]) -> OverlapOutcome:
         self.crowds += [crowd.job_id for crowd in crowds]
         return self.parted
 
@@ -196,7 +204,7 @@ class Definitions(DefinitionCache):
         return CachedDefinition(definition, compiled, job_pb2.Job(), edited_at=self.edited_at)
 
 
-class Nudges:
+class WakeUps:
     def jobs_changed(self, changed: object) -> None: ...
     def runs_ready(self, shards: object) -> None: ...
     def runs_changed(self, runs: object) -> None: ...
@@ -211,7 +219,7 @@ class World:
     def __init__(
         self,
         definitions: Callable[[Definition], Definitions] = Definitions,
-        limits: LateLimits = DEFAULTS,
+        limits: CatchUpLimits = DEFAULTS,
         owned: int = 1,
         ahead: Lookahead = NEVER,
     ) -> None:
@@ -231,14 +239,14 @@ class World:
         self.run_index.were_read(map(ShardId, range(owned)))
         self.seconds = 1_000.0
         """On the clock of what is released."""
-        self.late = LateRuns(
+        self.late = CatchUpLimiter(
             limits, self.run_index, self.definitions, self.workers, boot=lambda: self.seconds
         )
         store = cast("OwnerStore", self.rows)
         transactor = Transactor(self.run_index.ownership, lambda: True, lambda _event: None)
         parts = (self.run_index, self.definitions, self.workers)
         self.crowds = OverlapEnforcer(
-            *parts, store, transactor, SetClock(), Nudges(), self.events.append
+            *parts, store, transactor, SetClock(), WakeUps(), self.events.append
         )
         self.cluster_pause = ClusterPause(cast("PauseStore", None), lambda _event: None)
         self.dispatch = self._dispatch(store, transactor)
@@ -248,11 +256,11 @@ class World:
         parts = (self.run_index, self.definitions, self.workers)
         leases = cast("WorkerLeases", self)
         broadcasts = Broadcasts(
-            *parts, leases, store, transactor, SetClock(), Nudges(), lambda _event: None
+            *parts, leases, store, transactor, SetClock(), WakeUps(), lambda _event: None
         )
         pools = PoolLimits(store, lambda: self.run_index.ended, boot=lambda: self.seconds)
         assign = Assign(
-            *(*parts, store, transactor, self.clock, Nudges()),
+            *(*parts, store, transactor, self.clock, WakeUps()),
             *(self.crowds, self.late, pools, self.events.append),
         )
         return Dispatch(

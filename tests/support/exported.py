@@ -16,8 +16,8 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from schedd.core.cluster.database_stats import DatabaseVitals
 from schedd.core.cluster.dependency import Dependency, DependencyFailure
-from schedd.core.cluster.queue_stats import PoolSurvey
-from schedd.core.events import ClusterWatched, DatabaseSeen, Surveyed
+from schedd.core.cluster.queue_stats import PoolStats
+from schedd.core.events import ClusterWatched, DatabaseSeen, QueueStatsRead
 from schedd.core.runs.pools import PoolKey
 from schedd.telemetry.recorder import Telemetry
 from schedkit.clock import boottime
@@ -40,7 +40,7 @@ def exported() -> Exported:
     failure = DependencyFailure(Dependency.ETCD, "no_space", "", "", datetime.now(UTC))
     telemetry.observe_readiness(dict, lambda: [failure])
     telemetry.slack.renewed(boottime() + 3, 5.0)
-    telemetry.emit(Surveyed((PoolSurvey(PoolKey("default/etl"), 1, 2, 3, 4, paused=False),)))
+    telemetry.emit(QueueStatsRead((PoolStats(PoolKey("default/etl"), 1, 2, 3, 4, paused=False),)))
     telemetry.emit(DatabaseSeen(DatabaseVitals(timedelta(0), 0)))
     telemetry.emit(ClusterWatched(lost_members=0, lost_workers=0, stuck=0))
     worker = WorkerMetrics()

@@ -16,11 +16,18 @@ from typing import Final
 from uuid import UUID
 
 from schedd.core.ids import JobId, RunId
-from schedd.core.runs.change_stream import Change, ChangeGap, Cursor, MissedChanges, News, Scope
+from schedd.core.runs.change_stream import (
+    Change,
+    ChangeGap,
+    ChangeMessage,
+    Cursor,
+    MissedChanges,
+    Scope,
+)
 from schedd.core.runs.lifecycle import State
 from schedd.store.runs.change_stream import ChangeStore
 from schedd.watch.change_bus import ChangeBus
-from schedd.watch.subscriptions import Feed
+from schedd.watch.subscriptions import Subscriptions
 from schedkit.errors import Unavailable
 from support.runs import record
 from support.twin_of import twin_of
@@ -106,8 +113,8 @@ class Rows:
 class Stream:
     """One who watches, and what it was told."""
 
-    def __init__(self, feed: Feed, scope: Scope, after: Cursor | None) -> None:
-        self.told: list[News] = []
+    def __init__(self, feed: Subscriptions, scope: Scope, after: Cursor | None) -> None:
+        self.told: list[ChangeMessage] = []
         self.reads = asyncio.Event()
         self.reads.set()
         self.feed, self.scope, self.after = feed, scope, after
@@ -115,7 +122,7 @@ class Stream:
     async def read(self) -> None:
         """Take what comes, while `reads` is set."""
         feed = self.feed.follow(self.scope, self.after)
-        assert await anext(feed) == News(self.after), "it stands"
+        assert await anext(feed) == ChangeMessage(self.after), "it stands"
         async for news in feed:
             self.told.append(news)
             await self.reads.wait()
@@ -147,7 +154,7 @@ class World:
 
     def __init__(self, group: asyncio.TaskGroup, sweeps: float, rows: Rows) -> None:
         self.rows, self.ears = rows, ChangeBus()
-        self.feed = Feed(self.rows, self.ears, every=0.001, sweep=sweeps)
+        self.feed = Subscriptions(self.rows, self.ears, every=0.001, sweep=sweeps)
         self.group = group
         self.tasks: list[asyncio.Task[None]] = [
             group.create_task(self.feed.loop.run(), name="feed")

@@ -30,7 +30,7 @@ from schedd.runtime.definition_texts import CachedDefinition
 from schedd.store.cluster.cluster_pauses import PauseStore
 from schedd.store.owner import OwnerStore
 from schedd.timers.fire import FireLoop
-from schedd.timers.timer_loader import NearFuture
+from schedd.timers.timer_loader import TimerLoader
 from schedproto.v1 import job_pb2
 from support.runs import NOW, SetClock, owning, run
 from support.twin_of import twin_of
@@ -150,7 +150,7 @@ class World:
         transactor = Transactor(self.run_index.ownership, trust, lambda _event: None)
         self.cluster_pause = ClusterPause(cast("PauseStore", None), lambda _event: None)
         self.placeable: Callable[[], int] = lambda: len(self.run_index.ready)
-        self.near = NearFuture(
+        self.near = TimerLoader(
             self.run_index,
             self.definitions,
             cast("OwnerStore", rows),

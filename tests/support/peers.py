@@ -15,7 +15,7 @@ import grpc.aio
 from schedd.core.cluster.membership import ClusterView, MemberView
 from schedd.core.ids import ShardId, TenureId, Term
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.rpc.auth_interceptor import Gate
+from schedd.rpc.auth_interceptor import AuthInterceptor
 from schedd.rpc.peers.peer_service import PeerService
 from schedd.watch.change_bus import ChangeBus
 from schedproto.v1 import peer_service_pb2
@@ -49,7 +49,7 @@ class Peer:
         self.ears = ChangeBus()
         self.server = grpc.aio.server()
         service = PeerService(self.loops, self.workers, peer_service_pb2.ExamineResponse, self.ears)
-        service.serve(self.server, Gate())
+        service.serve(self.server, AuthInterceptor())
         self.port = self.server.add_insecure_port("127.0.0.1:0")
 
     @property

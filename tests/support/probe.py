@@ -42,7 +42,7 @@ class Start:
         return self.at - self.scheduled_at.timestamp()
 
 
-class Probe:
+class DatabaseProbe:
     """One file that any number of jobs append to."""
 
     def __init__(self, file: Path) -> None:

@@ -41,7 +41,7 @@ from schedd.core.runs.model import (
     Incarnation,
     LiveRun,
     NewRun,
-    Report,
+    ResultDecision,
     RunKey,
     Tenure,
 )
@@ -268,11 +268,11 @@ def draft(run: LiveRun, **changes: Any) -> Draft:
     return replace(made, **changes)
 
 
-def report(run: LiveRun, **changes: Any) -> Report:
+def report(run: LiveRun, **changes: Any) -> ResultDecision:
     """The result of an assigned run: it succeeded."""
     assert run.worker is not None
     assert run.incarnation is not None
-    made = Report(
+    made = ResultDecision(
         key=run.key,
         token=run.token,
         worker=run.worker,

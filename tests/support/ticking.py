@@ -16,7 +16,7 @@ from uuid import uuid4
 from schedclient import Run, SyncClient
 from support.cluster import DevCluster
 from support.ledger import covered, every_instant
-from support.probe import Probe, Start
+from support.probe import DatabaseProbe, Start
 from support.wait import PATIENCE, wait_until
 
 BY_POLICY = {"SUCCEEDED", "COALESCED", "SKIPPED"}
@@ -34,7 +34,7 @@ class Ticking:
     """The jobs by name, with the files they write and the members that owned them at first."""
 
     client: SyncClient
-    probes: dict[str, Probe] = field(default_factory=dict)
+    probes: dict[str, DatabaseProbe] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
 
     def starts(self) -> Iterator[Start]:
@@ -86,7 +86,7 @@ def start_ticking(
     series = uuid4().hex[:6]
     while missing:
         job = f"tick-{series}-{len(ticking.probes)}"
-        probe = ticking.probes[job] = Probe(folder / job)
+        probe = ticking.probes[job] = DatabaseProbe(folder / job)
         made = client.jobs.create(job, cron="* * * * * *", overlap=overlap, shell=probe.shell())
         ((shard,),) = cluster.sql("SELECT shard FROM timers WHERE job_id = %s", made.job_id)
         ticking.owners[job] = str(owners[shard])
@@ -99,7 +99,7 @@ def start_ticking(
     return ticking
 
 
-def delete_and_reckon(client: SyncClient, job: str, probe: Probe) -> list[Run]:
+def delete_and_reckon(client: SyncClient, job: str, probe: DatabaseProbe) -> list[Run]:
     """Delete an each-second job and await the end of its runs; answers all of its rows.
 
     Each second from the first to the last stands in one row. What ran, ran once, under the token

@@ -40,7 +40,7 @@ from schedd.core.cluster.coordination import (
 from schedd.core.cluster.data_loss_check import Lineage, Mark
 from schedd.core.ids import SHARDS, Epoch, JobId, ShardId, TenureId, Term, Timeline
 from schedd.core.runs.model import AuditRecord, Claim, RunKey, ShardRow, Tenure
-from schedd.core.runs.records import Probe, StoredDefinition, WaitingRun
+from schedd.core.runs.records import DatabaseProbe, StoredDefinition, WaitingRun
 from schedd.core.timers.cluster_pauses import Pause, Pauses
 from schedd.ports import LeaseKeeper
 from schedd.store.cluster.membership_store import MembershipStore
@@ -295,7 +295,7 @@ class TwinMembershipStore:
     cut: bool = False
     lineage: Lineage = field(default_factory=Lineage)
 
-    async def probe(self) -> Probe:
+    async def probe(self) -> DatabaseProbe:
         """The clock, and where the database stands."""
         known = self.lineage.known
         await self._travel()
@@ -303,7 +303,7 @@ class TwinMembershipStore:
         self.lineage.seen(mark, known)
         if self.lineage.broken:
             raise Unavailable(self.lineage.broken)
-        return Probe(self.rows.clock(), self.rows.timeline, in_recovery=False, mark=mark)
+        return DatabaseProbe(self.rows.clock(), self.rows.timeline, in_recovery=False, mark=mark)
 
     async def cluster_id(self) -> str:
         """Always the same."""

@@ -29,18 +29,18 @@ from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.ids import SHARDS, Epoch, IncarnationId, ShardId, TenureId, Term
 from schedd.core.jobs.rights import ANONYMOUS
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.results.log_followers import MemberLogTails
+from schedd.results.log_followers import LogFollowers
 from schedd.results.objects import StoredObjects
 from schedd.results.progress import MemberProgress
 from schedd.rpc.peers.peers import Peers
-from schedd.rpc.peers.wake_ups import Nudger
+from schedd.rpc.peers.wake_ups import WakeUpSender
 from schedd.rpc.workers.job_refusals import AskedRefusals
 from schedd.runtime.cluster_clock import DatabaseClock
 from schedd.store.connection.database import Database
 from schedd.store.postgres import Stores
 from schedd.telemetry.recorder import Telemetry
 from schedd.watch.run_waiters import Watchers
-from schedd.watch.subscriptions import Feed
+from schedd.watch.subscriptions import Subscriptions
 from schedd.web.app import build
 from schedd.web.forwarded import STRAIGHT, Reach
 from schedd.web.server import bound
@@ -225,12 +225,12 @@ async def served(
         access_tokens=store.access_tokens,
         authentication=Authentication(store.access_tokens, clock, demanded=demanded),
         clock=clock,
-        nudges=Nudger(cluster, peers),
+        nudges=WakeUpSender(cluster, peers),
         lines=lines,
         refusals=AskedRefusals(cluster, lines, peers),
         changes=(watchers := Watchers()),
-        feed=Feed(store.changes, watchers.ears),
-        tails=MemberLogTails(lines),
+        feed=Subscriptions(store.changes, watchers.ears),
+        tails=LogFollowers(lines),
         advances=MemberProgress(),
         cluster=cluster,
         succession=NoSuccession(),

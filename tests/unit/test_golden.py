@@ -263,7 +263,7 @@ def test_a_journal_that_the_version_before_left_is_read(tmp_path: Path) -> None:
 
     left = process_journal.read(file)
 
-    assert left == process_journal.Left(
+    assert left == process_journal.LeftoverProcesses(
         "some-mark", {4712: 123456790}, Path("/sys/fs/cgroup/some/tree")
     )
     assert golden.stored()["journal"] == KEPT["stored"]["journal"], "it reads ours, too"

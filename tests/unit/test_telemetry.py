@@ -17,14 +17,14 @@ from prometheus_client.registry import Collector
 
 from schedd.core.cluster.database_stats import DatabaseVitals
 from schedd.core.cluster.dependency import Dependency, DependencyFailure
-from schedd.core.cluster.queue_stats import Behind, PoolSurvey
+from schedd.core.cluster.queue_stats import Behind, PoolStats
 from schedd.core.cluster.readiness import Unready
 from schedd.core.events import (
     AssignedRuns,
     AssignmentRefused,
     AttemptEnded,
-    Braked,
     Called,
+    CatchUpLimited,
     ClusterWatched,
     DatabaseSeen,
     DeadLettered,
@@ -37,6 +37,7 @@ from schedd.core.events import (
     NotificationsExpired,
     NotificationsWait,
     Notified,
+    QueueStatsRead,
     ResultStoreAway,
     RunsMissed,
     RunsRescued,
@@ -44,11 +45,10 @@ from schedd.core.events import (
     ShardsLost,
     ShardsMoved,
     StaleResult,
-    Surveyed,
     TimersFired,
     Waiting,
-    WorkerCame,
-    WorkerWent,
+    WorkerAttached,
+    WorkerDetached,
 )
 from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.jobs.notifications import NotificationChannel
@@ -73,13 +73,13 @@ EVENTS: list[Event] = [
     NeverStarted((RUN, OTHER)),
     AssignmentRefused("NO_SLOT", "w1", RUN, Token(77)),
     GreaterTokenSeen(RUN, Token(77), Token(99), "w1"),
-    WorkerCame("w1", INCARNATION),
-    WorkerWent("w1", INCARNATION),
+    WorkerAttached("w1", INCARNATION),
+    WorkerDetached("w1", INCARNATION),
     ShardsLost(frozenset({ShardId(9)}), "fire"),
     Waiting(5, 6, 7, late=2, pooled=1, oldest=timedelta(seconds=4)),
     RunsMissed(Reason.WINDOW, 9),
     DeadLettered((DEAD, DEAD)),
-    Braked("ops", "new disks"),
+    CatchUpLimited("ops", "new disks"),
     Notified(NotificationChannel.EMAIL, ""),
     Notified(NotificationChannel.WEBHOOK, "HTTP 500", given_up=True),
     NotificationsExpired(NotificationChannel.COMMAND, 812),
@@ -88,7 +88,7 @@ EVENTS: list[Event] = [
     ResultStoreAway(),
     EndedUnreported(State.MISSED, Reason.START_DEADLINE, 4),
     ShardsMoved(128, 3),
-    Surveyed((), 11, timedelta(seconds=90), 40),
+    QueueStatsRead((), 11, timedelta(seconds=90), 40),
     DatabaseSeen(DatabaseVitals(timedelta(seconds=301), 12)),
     ClusterWatched(lost_members=1, lost_workers=2, stuck=3),
     Called(Service.DATABASE, "owner.fire", 0.003, failed=False),
@@ -161,14 +161,14 @@ def test_every_kind_of_event_is_counted() -> None:
         assert value(telemetry, name, **labels) == expected, name
 
 
-def survey(number: int, **changes: Any) -> PoolSurvey:
-    plain = PoolSurvey(PoolKey(f"default/p{number}"), 8, None, number, 0, paused=False)
+def survey(number: int, **changes: Any) -> PoolStats:
+    plain = PoolStats(PoolKey(f"default/p{number}"), 8, None, number, 0, paused=False)
     return replace(plain, **changes)
 
 
 def test_pools_are_told_by_name_and_what_a_pool_lacks_isnt() -> None:
     telemetry = telemetry_after(
-        Surveyed((survey(1, limit=2, waiting=5), survey(2, slots=0, paused=True)))
+        QueueStatsRead((survey(1, limit=2, waiting=5), survey(2, slots=0, paused=True)))
     )
     one, other = {"pool": "default/p1"}, {"pool": "default/p2"}
     assert value(telemetry, "schedd_pool_limit", **one) == 2
@@ -177,13 +177,13 @@ def test_pools_are_told_by_name_and_what_a_pool_lacks_isnt() -> None:
     assert value(telemetry, "schedd_pool_running", **other) == 2
     assert value(telemetry, "schedd_pool_slots", **other) == 0
     assert value(telemetry, "schedd_pool_paused", **other) == 1
-    telemetry.emit(Surveyed())
+    telemetry.emit(QueueStatsRead())
     assert value(telemetry, "schedd_pool_slots", **one) is None, "they are another's now"
 
 
 def test_of_many_pools_the_busiest_have_a_name_and_the_rest_one_together() -> None:
     many = [survey(number) for number in range(MOST_POOLS + 3)]
-    telemetry = telemetry_after(Surveyed((*many[:1], replace(many[1], slots=0), *many[2:])))
+    telemetry = telemetry_after(QueueStatsRead((*many[:1], replace(many[1], slots=0), *many[2:])))
     told = [
         sample.labels["pool"]
         for metric in telemetry.registry.collect()
@@ -242,7 +242,7 @@ def test_the_oldest_that_waits_grows_older_whether_or_not_anybody_looks() -> Non
 
 
 def test_what_memory_is_behind_with_is_told_when_the_rows_cant_be_asked() -> None:
-    telemetry, held = telemetry_after(Surveyed()), Behind()
+    telemetry, held = telemetry_after(QueueStatsRead()), Behind()
     telemetry.observe_behind(lambda: held)
 
     def told() -> tuple[float | None, float | None]:
@@ -252,9 +252,9 @@ def test_what_memory_is_behind_with_is_told_when_the_rows_cant_be_asked() -> Non
     assert told() == (0, 0)
     held = Behind(2, timedelta(seconds=40))
     assert told() == (2, 40)
-    telemetry.emit(Surveyed((), 11, timedelta(seconds=90)))
+    telemetry.emit(QueueStatsRead((), 11, timedelta(seconds=90)))
     assert told() == (11, 90), "memory holds a part"
-    telemetry.emit(Surveyed())
+    telemetry.emit(QueueStatsRead())
     held = Behind()
     assert told() == (0, 0)
 
@@ -292,10 +292,10 @@ def test_a_dependency_that_fails_is_a_metric_with_its_reason() -> None:
 
 
 def test_attached_workers_are_counted_by_incarnation() -> None:
-    came = WorkerCame("w1", INCARNATION)
+    came = WorkerAttached("w1", INCARNATION)
     telemetry = telemetry_after(came, came)
     assert value(telemetry, "schedd_workers_attached") == 1
-    telemetry.emit(WorkerWent("w1", INCARNATION))
+    telemetry.emit(WorkerDetached("w1", INCARNATION))
     assert value(telemetry, "schedd_workers_attached") == 0
 
 
@@ -331,16 +331,16 @@ def test_who_comes_and_goes_is_told_with_worker_and_incarnation(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    telemetry_after(WorkerCame("w1", INCARNATION), WorkerWent("w1", INCARNATION))
+    telemetry_after(WorkerAttached("w1", INCARNATION), WorkerDetached("w1", INCARNATION))
     assert [(line.worker, line.incarnation) for line in caplog.records] == [("w1", INCARNATION)] * 2
 
 
 def test_a_pause_of_the_cluster_is_told_and_shown_until_it_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    telemetry = telemetry_after(Braked("ops", "new disks"))
+    telemetry = telemetry_after(CatchUpLimited("ops", "new disks"))
     assert "paused by ops: new disks" in caplog.text
-    telemetry.emit(Braked(None))
+    telemetry.emit(CatchUpLimited(None))
     assert value(telemetry, "schedd_cluster_paused") == 0
 
 

@@ -25,7 +25,7 @@ SLACK = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Mortal:
+class KillEntry:
     """A program whose job says `on_lease_lost: kill`."""
 
     session: int
@@ -43,21 +43,21 @@ class Mortal:
 class LeaseKillList:
     """The programs that one keeper will kill."""
 
-    _due: dict[Mortal, float] = field(default_factory=dict)
+    _due: dict[KillEntry, float] = field(default_factory=dict)
 
-    def passed(self, until: float, mortals: Collection[Mortal]) -> None:
+    def passed(self, until: float, mortals: Collection[KillEntry]) -> None:
         """List these programs: trust ended at `until`, and they are still running."""
         for each in mortals:
             self._due.setdefault(each, until + SLACK + each.kill_after)
 
-    def due(self, at: float) -> list[Mortal]:
+    def due(self, at: float) -> list[KillEntry]:
         """Return the programs to kill by now."""
         return [each for each, when in self._due.items() if when <= at]
 
-    def keep(self, mortals: Collection[Mortal]) -> None:
+    def keep(self, mortals: Collection[KillEntry]) -> None:
         """Keep only these: the worker reports that the others have ended."""
         self._due = {each: when for each, when in self._due.items() if each in mortals}
 
-    def killed(self, mortal: Mortal) -> None:
+    def killed(self, mortal: KillEntry) -> None:
         """Record that the program was killed. It stays listed until its worker removes it."""
         self._due[mortal] = math.inf

@@ -23,7 +23,7 @@ from typing import Final
 from schedkit.records import dataclass, replace
 from workerd.core.capture import Piece
 from workerd.core.ids import AssignmentKey
-from workerd.core.resource_limits import Excess, ResourceLimits, out_of_memory
+from workerd.core.resource_limits import LimitExceeded, ResourceLimits, out_of_memory
 
 DONT_RETRY_CODE = 100
 """The exit code by which a program requests no retry."""
@@ -155,7 +155,9 @@ def last_words(output: Sequence[Piece]) -> str:
     return printable if len(printable) <= MOST_WORDS else f"{printable[: MOST_WORDS - 1]}…"
 
 
-def judged(outcome: AttemptOutcome, bounds: ResourceLimits, excess: Excess) -> AttemptOutcome:
+def judged(
+    outcome: AttemptOutcome, bounds: ResourceLimits, excess: LimitExceeded
+) -> AttemptOutcome:
     """Return the outcome of a program that wasn't stopped, corrected by exceeded limits."""
     if excess.memory:
         error, code = out_of_memory(bounds), 128 + signal.SIGKILL

@@ -21,7 +21,7 @@ class ResourceLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Excess:
+class LimitExceeded:
     """The limits that an attempt exceeded."""
 
     memory: bool = False
@@ -29,7 +29,7 @@ class Excess:
     processes: bool = False
 
 
-WITHIN = Excess()
+WITHIN = LimitExceeded()
 """No limit was exceeded."""
 
 

@@ -66,7 +66,7 @@ class ResultStream(Protocol):
 
 
 @dataclass(slots=True)
-class _Parcel:
+class _PendingResult:
     result: pb.Result
     issuer: Address | None
     file: Path | None = None
@@ -95,7 +95,7 @@ class ResultSender:
         self._spool = spool
         self._limit = limit
         self._on_acknowledged = on_acknowledged
-        self._parcels: dict[AssignmentKey, _Parcel] = {}
+        self._parcels: dict[AssignmentKey, _PendingResult] = {}
         self._unspooled: dict[AssignmentKey, None] = {}
         """Results to write, in order: each once, even if its contents change."""
         self._done: list[Path] = []
@@ -149,7 +149,7 @@ class ResultSender:
                 key = key_of(result.key)
                 if (first := self._parcels.get(key)) is not None and first.file is not None:
                     self._done.append(first.file)  # a second copy; the later one is more complete
-                self._parcels[key] = _Parcel(result, None, file)
+                self._parcels[key] = _PendingResult(result, None, file)
         if self._parcels:
             self._delivered.clear()
             log.info("%d results in the spool wait for delivery", len(self._parcels))
@@ -162,7 +162,7 @@ class ResultSender:
     def put(self, result: pb.Result, issuer: Address | None, *, held: bool = False) -> None:
         """Add the result of an ended attempt."""
         key = key_of(result.key)
-        self._parcels[key] = _Parcel(result, issuer, held=held)
+        self._parcels[key] = _PendingResult(result, issuer, held=held)
         self._unspooled[key] = None
         self._delivered.clear()
         self._spool_work.set()
@@ -334,11 +334,11 @@ class ResultSender:
         """Call in a separate thread: those of the loop may all wait for DNS."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, argument)
 
-    def _may_go(self, parcel: _Parcel) -> bool:
+    def _may_go(self, parcel: _PendingResult) -> bool:
         on_disk = parcel.file is not None
         return not parcel.held and (on_disk or (self._leaving and self._full != ""))
 
-    def _send(self, parcel: _Parcel, other_than: ResultStream | None = None) -> None:
+    def _send(self, parcel: _PendingResult, other_than: ResultStream | None = None) -> None:
         if parcel.held:
             return
         stream = self._choose(parcel.issuer, other_than)

@@ -54,7 +54,7 @@ _LEAST = 1.0
 
 
 @dataclass(slots=True)
-class Parcel:
+class ResultFiles:
     """The data of an ended attempt to upload."""
 
     key: AssignmentKey
@@ -123,7 +123,7 @@ class ResultUpload:
         namespace: str,
         recording: Recording | None,
         outcome: AttemptOutcome,
-    ) -> Parcel | None:
+    ) -> ResultFiles | None:
         """Return the data to upload; None if all of it fits inline."""
         whole = not any(piece.omitted for piece in outcome.output)
         content = outcome.result
@@ -132,9 +132,9 @@ class ResultUpload:
             return None
         data = content.data if content is not None and large else None
         json = content is not None and content.json
-        return Parcel(key, namespace, None if whole else recording, data, json)
+        return ResultFiles(key, namespace, None if whole else recording, data, json)
 
-    def unkept(self, parcel: Parcel, result: pb.Result) -> pb.Result:
+    def unkept(self, parcel: ResultFiles, result: pb.Result) -> pb.Result:
         """Return the result to send if this worker stops before the upload."""
         held = pb.Result()
         held.CopyFrom(result)
@@ -153,7 +153,7 @@ class ResultUpload:
         for each in self._waits:
             each.reschedule(self._last)
 
-    async def keep(self, parcel: Parcel, held: pb.Result) -> pb.Result:
+    async def keep(self, parcel: ResultFiles, held: pb.Result) -> pb.Result:
         """Upload the data; return the result with the keys, or why it isn't kept."""
         kept = pb.Result()
         kept.CopyFrom(held)
@@ -173,7 +173,7 @@ class ResultUpload:
             )
         return kept
 
-    async def _all(self, parcel: Parcel, kept: pb.Result) -> None:
+    async def _all(self, parcel: ResultFiles, kept: pb.Result) -> None:
         until = boottime() + self._timeout
         with ExitStack() as counted:
             uploads = await self._spooled(parcel, kept)
@@ -182,7 +182,7 @@ class ResultUpload:
             for upload in uploads:
                 await self._stored(upload, until)
 
-    async def _spooled(self, parcel: Parcel, kept: pb.Result) -> list[_Upload]:
+    async def _spooled(self, parcel: ResultFiles, kept: pb.Result) -> list[_Upload]:
         """Write the data to disk; return the files. Set the problem of what can't be written."""
         uploads = []
         with self._backlog.in_memory(parcel.in_memory):
@@ -194,7 +194,7 @@ class ResultUpload:
         return [each for each in uploads if each is not None]
 
     async def _log(
-        self, parcel: Parcel, recording: Recording, kept: run_pb2.Kept
+        self, parcel: ResultFiles, recording: Recording, kept: run_pb2.Kept
     ) -> _Upload | None:
         kept.fencing_token = parcel.key.token
         try:
@@ -207,7 +207,7 @@ class ResultUpload:
         key = log_key(parcel.namespace, parcel.key.run, parcel.key.token)
         return _Upload("log", key, recorded, kept)
 
-    async def _result(self, parcel: Parcel, data: bytes, kept: run_pb2.Kept) -> _Upload | None:
+    async def _result(self, parcel: ResultFiles, data: bytes, kept: run_pb2.Kept) -> _Upload | None:
         kept.fencing_token = parcel.key.token
         file = self._folder.file(parcel.key, "result")
         try:

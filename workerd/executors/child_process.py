@@ -23,7 +23,7 @@ from schedkit.clock import utcnow
 from workerd.core.capture import Capture, Piece
 from workerd.core.ids import AssignmentKey
 from workerd.core.masking import Mask
-from workerd.core.resource_limits import Excess
+from workerd.core.resource_limits import LimitExceeded
 from workerd.logs.log_tail import Tail
 from workerd.process.process_supervisor import ProcessSupervisor
 from workerd.process.programs import Begun, Program
@@ -108,7 +108,7 @@ class ChildProcess:
         return await asyncio.shield(self._exited)
 
     @property
-    def excess(self) -> Excess:
+    def excess(self) -> LimitExceeded:
         """The limits that the program exceeded, once it has ended."""
         return self._process.excess
 

@@ -64,7 +64,7 @@ from workerd.executors.base import (
     until_stopped,
 )
 from workerd.executors.handlers.large_json import LARGE, beside, is_json
-from workerd.executors.reflection import Metadata, MethodNotCallable, NotThere
+from workerd.executors.reflection import Metadata, MethodNotCallable, MethodNotFound
 
 # The host's CA certificates. gRPC's core has its own list, which these replace.
 
@@ -161,7 +161,7 @@ class GrpcExecutor:
                 return await _job_handler(channel, attempt)
             except NoAnswer as error:
                 return _failed(str(error), OutcomeReason.EXCEPTION)
-            except NotThere as error:
+            except MethodNotFound as error:
                 return _status(grpc.StatusCode.UNIMPLEMENTED, str(error))
             except (MethodNotCallable, ValueError) as error:
                 return _failed(str(error), OutcomeReason.DONT_RETRY)

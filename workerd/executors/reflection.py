@@ -52,7 +52,7 @@ _DEEPEST: Final = 100
 Metadata = Sequence[tuple[str, str]]
 
 
-class NotThere(Exception):
+class MethodNotFound(Exception):
     """The server has no such service or method, or no reflection."""
 
 
@@ -117,9 +117,9 @@ async def find(
     try:
         found = pool.FindServiceByName(service).methods_by_name.get(method)
     except KeyError:
-        raise NotThere(f"service {service} not found") from None
+        raise MethodNotFound(f"service {service} not found") from None
     if found is None:
-        raise NotThere(f"method {method} of {service} not found")
+        raise MethodNotFound(f"method {method} of {service} not found")
     if found.client_streaming or found.server_streaming:
         raise MethodNotCallable(
             f"{service}/{method} is a streaming method: only unary methods can be called"
@@ -136,7 +136,7 @@ async def _files(
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                 raise
-    raise NotThere("server reflection isn't available: `method` requires it")
+    raise MethodNotFound("server reflection isn't available: `method` requires it")
 
 
 class _Asking:
@@ -177,7 +177,7 @@ class _Asking:
         if answer.HasField("error_response"):
             (asked,) = what.values()
             error = answer.error_response.error_message
-            raise NotThere(f"{asked[:200]} not found by server reflection: {error}")
+            raise MethodNotFound(f"{asked[:200]} not found by server reflection: {error}")
         self._take(answer.file_descriptor_response.file_descriptor_proto)
 
     def _take(self, files: Sequence[bytes]) -> None:

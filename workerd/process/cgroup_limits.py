@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from schedkit.records import dataclass
-from workerd.core.resource_limits import WITHIN, Excess, ResourceLimits
+from workerd.core.resource_limits import WITHIN, LimitExceeded, ResourceLimits
 from workerd.process import cgroups
 
 MEMORY: Final = "memory"
@@ -131,13 +131,13 @@ class Hold:
             with contextlib.suppress(OSError):  # the limit stays one higher
                 self._limits[PIDS].set(_pids(self._bounds, 0))
 
-    def excess(self) -> Excess:
+    def excess(self) -> LimitExceeded:
         """Return the limits that the attempt exceeded; none if they can't be read."""
         try:
             exceeded = {name for name, limit in self._limits.items() if limit.exceeded()}
         except OSError:
             return WITHIN
-        return Excess(memory=MEMORY in exceeded, processes=PIDS in exceeded)
+        return LimitExceeded(memory=MEMORY in exceeded, processes=PIDS in exceeded)
 
     def remove(self) -> bool:
         """Remove the directories. Return False if it must be retried."""

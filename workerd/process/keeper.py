@@ -33,7 +33,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from workerd.core.lease_kill_list import SLACK, LeaseKillList, Mortal
+from workerd.core.lease_kill_list import SLACK, KillEntry, LeaseKillList
 from workerd.process import cgroup_limits, cgroups, proc_files, process_journal
 from workerd.process.shared_lease import SharedLease
 
@@ -172,7 +172,7 @@ class _Watch:
                 self._kill_list.killed(each)
 
 
-def _swept(mortals: Collection[Mortal], mark: str) -> int:
+def _swept(mortals: Collection[KillEntry], mark: str) -> int:
     """Kill processes of these runs that are in no cgroup. Return how many were killed."""
     sessions = {each.session: each.start for each in mortals}
     wanted = {(mark, each.run, str(each.token)) for each in mortals}

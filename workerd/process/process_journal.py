@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final
 
 from schedkit.records import dataclass, replace
-from workerd.core.lease_kill_list import Mortal
+from workerd.core.lease_kill_list import KillEntry
 
 SUFFIX = ".journal"
 _REWRITE = 256 * 1024
@@ -41,14 +41,14 @@ _ENDED: Final = re.compile(r"- ([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class LeftoverProcesses:
     """The entries of a journal that haven't ended."""
 
     mark: str
     sessions: dict[int, int] = field(default_factory=dict)
     """Leader's PID → its start time."""
     tree: Path | None = None
-    mortals: dict[int, Mortal] = field(default_factory=dict)
+    mortals: dict[int, KillEntry] = field(default_factory=dict)
     """By session: the programs that end with the lease."""
 
 
@@ -61,7 +61,7 @@ class Journal:
         self._tree = tree
         self.path = directory / f"{mark}{SUFFIX}"
         self._open: dict[int, int] = {}
-        self._mortals: dict[int, Mortal] = {}
+        self._mortals: dict[int, KillEntry] = {}
         self._size = 0
         self._fd = -1
         self._torn = False
@@ -81,7 +81,7 @@ class Journal:
         else:
             self.problem = ""
 
-    def began(self, session: int, start: int, mortal: Mortal | None = None) -> None:
+    def began(self, session: int, start: int, mortal: KillEntry | None = None) -> None:
         """Record a job's first process, the leader of its session.
 
         Raises:
@@ -147,7 +147,7 @@ class Journal:
         return size
 
 
-def read(path: Path) -> Left | None:
+def read(path: Path) -> LeftoverProcesses | None:
     """Read a journal; None if it is of another boot, or doesn't exist."""
     try:
         *lines, _ = os.fsdecode(path.read_bytes()).split(
@@ -157,8 +157,8 @@ def read(path: Path) -> Left | None:
         return None
     if len(lines) < 2 or lines[0] != f"boot {boot_id()}":
         return None
-    left = Left(mark=lines[1].removeprefix("mark "))
-    mortals: dict[int, Mortal] = {}
+    left = LeftoverProcesses(mark=lines[1].removeprefix("mark "))
+    mortals: dict[int, KillEntry] = {}
     for line in lines[2:]:
         if began := _BEGAN.fullmatch(line):
             left.sessions[int(began[1])] = int(began[2])
@@ -173,14 +173,14 @@ def read(path: Path) -> Left | None:
     return replace(left, mortals=ours)
 
 
-def _line(mortal: Mortal) -> str:
+def _line(mortal: KillEntry) -> str:
     fields = (mortal.session, mortal.start, mortal.kill_after, mortal.run, mortal.token)
     return " ".join(("!", *map(str, fields), mortal.slot or "-"))
 
 
-def _mortal(line: re.Match[str]) -> Mortal:
+def _mortal(line: re.Match[str]) -> KillEntry:
     session, start, kill_after, run, token, slot = line.groups()
-    return Mortal(
+    return KillEntry(
         int(session), int(start), float(kill_after), run, int(token), "" if slot == "-" else slot
     )
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from workerd.core.ids import AssignmentKey
-from workerd.core.lease_kill_list import Mortal
+from workerd.core.lease_kill_list import KillEntry
 from workerd.core.limit_errors import at_limit
 from workerd.core.resource_limits import ResourceLimits
 from workerd.process import cgroup_limits, cgroups, proc_files
@@ -144,7 +144,7 @@ class ProcessSupervisor:
 
     def _mortal_of(
         self, process: proc_files.ProcEntry, key: AssignmentKey, kill_after: float | None
-    ) -> Mortal | None:
+    ) -> KillEntry | None:
         if kill_after is None:
             return None
         if not self._leased:
@@ -154,7 +154,7 @@ class ProcessSupervisor:
         if key in self._starters:
             self._once.add(key)
             slot = self._starters[key].slot
-        return Mortal(process.pid, process.start, kill_after, key.run, key.token, slot)
+        return KillEntry(process.pid, process.start, kill_after, key.run, key.token, slot)
 
     def kill(self, pid: int, key: AssignmentKey) -> None:
         """Kill all known processes of the attempt; retry later if that fails."""

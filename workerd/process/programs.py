@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from schedkit.records import dataclass
-from workerd.core.resource_limits import WITHIN, Excess, ResourceLimits
+from workerd.core.resource_limits import WITHIN, LimitExceeded, ResourceLimits
 from workerd.process import proc_files
 from workerd.process.privileges import started
 
@@ -62,7 +62,7 @@ class StartedProgram(Protocol):
         ...
 
     @property
-    def excess(self) -> Excess:
+    def excess(self) -> LimitExceeded:
         """The limits that it exceeded, after `wait` has returned."""
         ...
 

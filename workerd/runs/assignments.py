@@ -40,7 +40,7 @@ from workerd.core.ids import Address, AssignmentKey, Incarnation, RunId, Token
 from workerd.core.lease_trust import WorkerLeaseTrust
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause, OutcomeReason
 from workerd.delivery.result_sender import ResultSender
-from workerd.delivery.result_upload import Parcel, ResultUpload
+from workerd.delivery.result_upload import ResultFiles, ResultUpload
 from workerd.executors.base import AttemptExecutor, dies_with_lease
 from workerd.logs.log_tail import Expected
 from workerd.metrics import WorkerMetrics
@@ -349,7 +349,7 @@ class HeldRuns:
             self._tasks.start(recording.discard(), f"discard output of run {key.run}")
         self.on_change()
 
-    def _report(self, result: pb.Result, issuer: Address, parcel: Parcel | None) -> None:
+    def _report(self, result: pb.Result, issuer: Address, parcel: ResultFiles | None) -> None:
         """Report a result; data that is too large for a row is uploaded first."""
         if parcel is None:
             self._sender.put(result, issuer)
@@ -358,7 +358,7 @@ class HeldRuns:
         self._sender.put(held, issuer, held=True)
         self._tasks.start(self._keep(parcel, held), f"upload {parcel.key.run}")
 
-    async def _keep(self, parcel: Parcel, held: pb.Result) -> None:
+    async def _keep(self, parcel: ResultFiles, held: pb.Result) -> None:
         self._sender.release(await self._upload.keep(parcel, held))
         self.on_change()
 

@@ -35,7 +35,7 @@ from workerd.core.cluster_time import MemberTime, RoundTrip
 from workerd.core.credit import Credit
 from workerd.core.ids import Address, Incarnation
 from workerd.core.slot_split import NOTHING, DemandHead, Share
-from workerd.stream.outbox import MemberOutbox
+from workerd.stream.frame_queue import MemberFrameQueue
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Host(Protocol):
         """Return why this member is refused; empty if it isn't."""
         ...
 
-    def welcomed(self, link: Link, welcome: pb.Welcome) -> None:
+    def welcomed(self, link: MemberStream, welcome: pb.Welcome) -> None:
         """Handle an opened stream."""
         ...
 
@@ -87,7 +87,7 @@ class Host(Protocol):
         """Handle a reading of a member's time."""
         ...
 
-    def clock_was_set(self, link: Link) -> None:
+    def clock_was_set(self, link: MemberStream) -> None:
         """Handle a member's changed clock: a reading contradicts earlier ones."""
         ...
 
@@ -95,16 +95,16 @@ class Host(Protocol):
         """Handle a refresh of the lease by a heartbeat sent then."""
         ...
 
-    def received(self, link: Link, frame: pb.MemberFrame) -> None:
+    def received(self, link: MemberStream, frame: pb.MemberFrame) -> None:
         """Handle a frame, except its welcome and heartbeat answer."""
         ...
 
-    def closed(self, link: Link) -> None:
+    def closed(self, link: MemberStream) -> None:
         """Handle the end of an open stream."""
         ...
 
 
-class Link:
+class MemberStream:
     """A stream to the member at `address`. Each connection has a new one."""
 
     def __init__(self, address: Address, tls: TLS | None, host: Host) -> None:
@@ -119,7 +119,7 @@ class Link:
         self.incarnation: Incarnation | None = None
         self._tls = tls
         self._host = host
-        self._outbox = MemberOutbox()
+        self._outbox = MemberFrameQueue()
         self._interval = EAGER
         self._sequence = 0
         self._sent: OrderedDict[int, float] = OrderedDict()

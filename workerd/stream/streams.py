@@ -43,7 +43,7 @@ from workerd.delivery.result_sender import ResultSender
 from workerd.home_cluster import Home, anywhere
 from workerd.identity import WorkerIdentity
 from workerd.runs.assignments import HeldRuns
-from workerd.stream.stream import Link, StreamEnd
+from workerd.stream.stream import MemberStream, StreamEnd
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Attach:
         self._home = home
         self._members: tuple[Address, ...] = ()
         self._revision = 0
-        self._links: dict[Address, Link] = {}
+        self._links: dict[Address, MemberStream] = {}
         """The open streams."""
         self._tasks: dict[Address, asyncio.Task[None]] = {}
         self._waker = Waker()
@@ -210,7 +210,7 @@ class Attach:
         """Return why a member is refused: it belongs to another cluster."""
         return await self._home(welcome.member, welcome.cluster_id)
 
-    def welcomed(self, link: Link, welcome: pb.Welcome) -> None:
+    def welcomed(self, link: MemberStream, welcome: pb.Welcome) -> None:
         """Handle an opened stream."""
         log.info("attached to member %s at %s", link.member, link.address)
         self._links[link.address] = link
@@ -222,7 +222,7 @@ class Attach:
             link.send_progress(progress)
         self.redeal()
 
-    def closed(self, link: Link) -> None:
+    def closed(self, link: MemberStream) -> None:
         """Handle the end of a stream."""
         del self._links[link.address]
         self._sender.detached(link)
@@ -236,7 +236,7 @@ class Attach:
         """Add a reading of a member's time."""
         self._clock.observe(trip)
 
-    def clock_was_set(self, link: Link) -> None:
+    def clock_was_set(self, link: MemberStream) -> None:
         """Restart the timers of pre-dispatched runs: a member's clock was set."""
         log.info("clock of member %s was set: timers of pre-dispatched runs restart", link.member)
         self._work.rearm(link.time)
@@ -256,7 +256,7 @@ class Attach:
         if self._trust.sent is not None:  # otherwise the last value stays valid
             self.on_trust(until)
 
-    def received(self, link: Link, frame: pb.MemberFrame) -> None:
+    def received(self, link: MemberStream, frame: pb.MemberFrame) -> None:
         """Handle a frame. Revokes and cancels first: they may refer to assignments in it."""
         messages.each(
             "revoke", frame.revokes, lambda one: link.answer_revoke(self._work.revoke(one.key))
@@ -310,7 +310,7 @@ class Attach:
         backoff = Backoff(_SHORTEST_WAIT, _LONGEST_WAIT)
         logged = False
         while address in self._wanted():
-            link = Link(address, self._tls, self)
+            link = MemberStream(address, self._tls, self)
             began = boottime()
             ending, why = StreamEnd.AGAIN, "frame can't be handled"
             with set_aside("member stream", address):
@@ -346,7 +346,7 @@ class Attach:
         """Limit a wait to a third of the TTL: the worker reconnects before its lease expires."""
         return min(wait, self._trust.ttl / 3) if self._trust.ttl else wait
 
-    def _renew(self, lost: Link) -> None:
+    def _renew(self, lost: MemberStream) -> None:
         """Register with a new incarnation, once for all streams of the lost one."""
         if lost.incarnation != self.identity.incarnation:
             return

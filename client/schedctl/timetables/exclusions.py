@@ -23,7 +23,7 @@ from schedd.core.schedule.calendars import (
     rules,
 )
 from schedd.core.schedule.compiled_schedule import CronSchedule, ScheduleBounds
-from schedd.core.schedule.cron import CronError, CronExplanation, Dst
+from schedd.core.schedule.cron import CronError, CronExplanation, DstPolicy
 from schedproto.v1 import calendar_service_pb2
 
 NAMED: Final = 5
@@ -51,7 +51,7 @@ def without(
     after: datetime,
     count: int,
     seed: str,
-    dst: Dst,
+    dst: DstPolicy,
 ) -> CronExplanation:
     """Return the explanation with the times that run, and notes on the excluded ones between."""
     when = CronSchedule((found.expression,), found.time_zone, dst)

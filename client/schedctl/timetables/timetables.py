@@ -30,11 +30,11 @@ from schedd.core.schedule.compiled_schedule import (
     Schedule,
     ScheduleBounds,
 )
-from schedd.core.schedule.cron import DEBIAN, Dst, DstGap, Pass, ScheduleError
+from schedd.core.schedule.cron import DEBIAN, DstGap, DstOverlap, DstPolicy, ScheduleError
 from schedd.core.schedule.timetable import (
+    CrontabWarning,
     LintFinding,
     TimetableEntry,
-    Trap,
     Wrong,
     never_finishes,
     read,
@@ -69,7 +69,7 @@ class ScheduleTable:
     """Jobs without a future scheduled time."""
     counting: int = 0
     """Jobs with `max_runs`; they are counted as if they had no limit."""
-    traps: tuple[tuple[str, Trap], ...] = ()
+    traps: tuple[tuple[str, CrontabWarning], ...] = ()
     """Traps of cron in crontabs, and where."""
     warnings: tuple[tuple[str, str, LintFinding], ...] = ()
     """Warnings about whole jobs: where, the job's name, and the finding."""
@@ -150,9 +150,9 @@ def window_options(length: str) -> Callable[[F], F]:
     return lambda command: start(span(command))
 
 
-def dst_of(gap: str, overlap: str) -> Dst:
+def dst_of(gap: str, overlap: str) -> DstPolicy:
     """Return the policy of the options."""
-    return Dst(DstGap[gap.upper()], Pass[overlap.upper()])
+    return DstPolicy(DstGap[gap.upper()], DstOverlap[overlap.upper()])
 
 
 def given(
@@ -172,7 +172,7 @@ def given(
     faults: list[ManifestFault] = []
     texts: dict[str, str] = {}
     crontabs: set[str] = set()
-    traps: list[tuple[str, Trap]] = []
+    traps: list[tuple[str, CrontabWarning]] = []
     warnings: list[tuple[str, str, LintFinding]] = []
     excluding = 0
 
@@ -290,12 +290,12 @@ def _local(text: str) -> datetime | None:
         return None
 
 
-def _dst(policy: job_pb2.DstPolicy) -> Dst:
+def _dst(policy: job_pb2.DstPolicy) -> DstPolicy:
     gap = job_pb2.DstPolicy.Gap.Name(policy.gap).removeprefix("GAP_")
     overlap = job_pb2.DstPolicy.Repeated.Name(policy.overlap).removeprefix("REPEATED_")
-    return Dst(
+    return DstPolicy(
         DstGap[gap] if policy.gap else DEBIAN.gap,
-        Pass[overlap] if policy.overlap else DEBIAN.overlap,
+        DstOverlap[overlap] if policy.overlap else DEBIAN.overlap,
     )
 
 

@@ -10,7 +10,7 @@ from schedd.api.errors import (
 )
 from schedd.api.services import Services
 from schedd.core.ids import JobId
-from schedd.core.jobs.chains import MOST_PARENTS, Join
+from schedd.core.jobs.chains import MOST_PARENTS, ChainJoin
 from schedd.core.runs.records import ChainRefused
 from schedproto.v1 import job_pb2
 
@@ -68,7 +68,7 @@ def refusal(refused: ChainRefused, name: str) -> CallError:
     )
 
 
-def describe_wait(join: Join, parents: tuple[str, ...]) -> str:
+def describe_wait(join: ChainJoin, parents: tuple[str, ...]) -> str:
     """Describe what a cycle waits for."""
     ended = {one.job: one for one in join.arrived.values()}
     there = [f"{one.job} is {one.state} (run {one.run_id})" for one in ended.values()]

@@ -160,7 +160,7 @@ def _merged(
     spared = newest > now or (spares is not None and newest <= spares)
     until = now if spared else due_until(schedule, head, now)
     following: Occurrence | None = head
-    folds: list[fire_plan.Fold] = []
+    folds: list[fire_plan.MergedTimes] = []
     while following is not None and following.due <= until and len(folds) < FOLDS:
         fold, following = fire_plan.settle(schedule, following, until, state, reason)
         folds += [fold] if fold else []

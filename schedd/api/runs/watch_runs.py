@@ -17,7 +17,7 @@ from schedd.api.services import Caller, Services
 from schedd.core.cluster.cluster_events import ClusterEventRecord
 from schedd.core.ids import RunId
 from schedd.core.jobs.rights import EVERY, Role
-from schedd.core.runs.change_stream import Change, ChangeGap, Cursor, News, Scope
+from schedd.core.runs.change_stream import Change, ChangeGap, ChangeMessage, Cursor, Scope
 from schedd.core.runs.lifecycle import LIVE
 from schedd.core.runs.run_records import RunRecord
 from schedkit.backoff import Backoff
@@ -61,7 +61,7 @@ async def _all(
             yield _event(services, news)
 
 
-def _event(services: Services, news: News) -> run_service_pb2.RunEvent:
+def _event(services: Services, news: ChangeMessage) -> run_service_pb2.RunEvent:
     cursor = "" if news.cursor is None else str(news.cursor)
     if isinstance(news.what, Change):
         progress = services.advances.of(news.what.record.run)

@@ -19,7 +19,7 @@ MOST_LETTERS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class DatabaseLook:
+class DatabaseSnapshot:
     """A reading of the database. `now`: the database's clock.
 
     `oldest`: age of the oldest transaction whose times are visible. `oldest_id`: id of the oldest
@@ -49,7 +49,7 @@ class StatsWatch:
         self._seen: tuple[int, datetime] | None = None
         """The oldest id, and since when it has been in use, exact to one reading."""
 
-    def saw(self, look: DatabaseLook) -> DatabaseVitals:
+    def saw(self, look: DatabaseSnapshot) -> DatabaseVitals:
         """Add a reading; return the statistics."""
         if self._seen is None or self._seen[0] != look.oldest_id or not look.holds:
             self._seen = look.oldest_id, look.now

@@ -38,7 +38,7 @@ def behind(due: Iterable[datetime], now: datetime) -> Behind:
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
+class QueueStats:
     """Counts from the rows of some shards. `pools`: with some of their jobs each.
 
     `overdue`: timers that should have fired. `behind`: how long the first has been due. `backfill`:
@@ -52,7 +52,7 @@ class Stock:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolSurvey:
+class PoolStats:
     """A pool, as its owner sees it. `limit` None: no limit."""
 
     key: PoolKey

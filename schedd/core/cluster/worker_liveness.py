@@ -30,7 +30,7 @@ from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class LivenessLook:
+class LivenessSnapshot:
     """A linearizable list of the workers' keys. `sent`, `answered`: seconds of CLOCK_BOOTTIME."""
 
     live: frozenset[IncarnationId]
@@ -41,7 +41,7 @@ class LivenessLook:
 
 
 @dataclass(frozen=True, slots=True)
-class Departures:
+class WatchedDeletions:
     """Deletions that one unbroken watch has reported, and the cluster id of its etcd."""
 
     cluster_id: int
@@ -59,7 +59,7 @@ class WorkerLiveness:
     gone: frozenset[IncarnationId]
 
 
-class Absence:
+class AbsenceTracker:
     """The missing workers' keys, as one member knows them. `ttl`: the workers' TTL, in seconds."""
 
     def __init__(self, ttl: float) -> None:
@@ -82,7 +82,7 @@ class Absence:
         self._since.clear()
 
     def judge(
-        self, named: Collection[IncarnationId], look: LivenessLook, watched: Departures
+        self, named: Collection[IncarnationId], look: LivenessSnapshot, watched: WatchedDeletions
     ) -> WorkerLiveness:
         """Judge the workers in `named` by another list."""
         if look.answered - self._looked_at > self._ttl / 3:
@@ -98,7 +98,7 @@ class Absence:
         )
         return WorkerLiveness(look.live, gone)
 
-    def _remember(self, look: LivenessLook, watched: Departures) -> None:
+    def _remember(self, look: LivenessSnapshot, watched: WatchedDeletions) -> None:
         """Remember the keys of the list: a list may show a new key before the watch reports it."""
         for one in look.live:
             of = look.cluster_id, one
@@ -106,7 +106,9 @@ class Absence:
         asked = look.live | watched.departed.keys() | self._since.keys()
         self._stood = {of: at for of, at in self._stood.items() if of[1] in asked}
 
-    def _deleted(self, one: IncarnationId, look: LivenessLook, watched: Departures) -> bool:
+    def _deleted(
+        self, one: IncarnationId, look: LivenessSnapshot, watched: WatchedDeletions
+    ) -> bool:
         at = watched.departed.get(one)
         return (
             at is not None

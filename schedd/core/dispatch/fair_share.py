@@ -12,7 +12,7 @@ from typing import Final
 LEAST: Final = 1
 
 
-class Shares:
+class FairShares:
     """Shares of one batch. Call `next` for each taker, then `took` with the amount it used."""
 
     def __init__(self, total: int, takers: int, most: int) -> None:

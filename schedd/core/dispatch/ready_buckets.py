@@ -23,8 +23,8 @@ from schedd.core.dispatch.priority_order import Place, place_of
 from schedd.core.ids import RunId
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import LiveRun
-from schedd.core.runs.pools import NO_POOL, PoolKey, Rooms
-from schedd.core.timers.catch_up_limits import Room
+from schedd.core.runs.pools import NO_POOL, PoolKey, PoolRooms
+from schedd.core.timers.catch_up_limits import CatchUpRoom
 from schedkit.records import dataclass
 
 MOST: Final = 20_000
@@ -77,7 +77,7 @@ class ReadyBucket:
         """Whether the runs that were left must be read now."""
         return self.cut is not None and len(self.runs) < self.most // 2
 
-    def asks(self, room: Room, pools: Rooms | None) -> int:
+    def asks(self, room: CatchUpRoom, pools: PoolRooms | None) -> int:
         """Return how many of its runs may go now."""
         count = len(self.runs)
         if pools is not None:

@@ -32,8 +32,8 @@ from schedd.core.dispatch.ready_buckets import MOST, ReadyBucket
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import LiveRun
-from schedd.core.runs.pools import PoolKey, Rooms
-from schedd.core.timers.catch_up_limits import Room
+from schedd.core.runs.pools import PoolKey, PoolRooms
+from schedd.core.timers.catch_up_limits import CatchUpRoom
 from schedkit.records import dataclass, replace
 
 Fits: TypeAlias = Callable[[Need | None], bool]
@@ -203,7 +203,7 @@ class ReadyQueue:
     def pop(
         self,
         goes: Goes = _any,
-        room: Room | None = None,
+        room: CatchUpRoom | None = None,
         least: int = 0,
         knows: Callable[[JobId], bool] = _knows_none,
     ) -> LiveRun | None:
@@ -214,10 +214,10 @@ class ReadyQueue:
         self,
         count: int,
         goes: Goes = _any,
-        room: Room | None = None,
+        room: CatchUpRoom | None = None,
         least: int = 0,
         knows: Callable[[JobId], bool] = _knows_none,
-        pools: Rooms | None = None,
+        pools: PoolRooms | None = None,
     ) -> list[LiveRun]:
         """Remove and return the next runs that may go, in order, at most `count`. Late runs and
         runs of pools need room, and use it up; None: unlimited. `least`: only this class and those
@@ -226,7 +226,7 @@ class ReadyQueue:
         If a run can't go or has no room, the rest of its bucket isn't examined: later runs can't go
         sooner. So each bucket has at most one unsuccessful check, however many runs are taken.
         """
-        room = Room() if room is None else room
+        room = CatchUpRoom() if room is None else room
         lines = [line for line in self._lines.values() if line.priority - line.late >= least]
         heads = [(place, at) for at, line in enumerate(lines) if (place := line.oldest())]
         heapq.heapify(heads)
@@ -292,7 +292,7 @@ class ReadyQueue:
         return min((place.since for place in places if place is not None), default=None)
 
     def heads(
-        self, fits: Fits = _any, room: Room | None = None, pools: Rooms | None = None
+        self, fits: Fits = _any, room: CatchUpRoom | None = None, pools: PoolRooms | None = None
     ) -> list[QueueHead]:
         """Return a head for each priority and width of waiting runs that fit, HIGH first, then
         the widest.
@@ -302,7 +302,7 @@ class ReadyQueue:
         allow. Of buckets that share a pool, or the room for late runs, the one with the oldest run
         gets it first.
         """
-        left = Room() if room is None else replace(room)
+        left = CatchUpRoom() if room is None else replace(room)
         places = None if pools is None else pools.copy()
         found: dict[tuple[int, int, bool], tuple[datetime, int]] = {}
         lines = [

@@ -69,7 +69,7 @@ class _Kind:
                 yield offer
 
 
-class Offers:
+class SlotIndex:
     """Offers that may be used now, at most one for each worker."""
 
     def __init__(self, offers: Iterable[SlotOffer] = ()) -> None:

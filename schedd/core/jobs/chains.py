@@ -80,7 +80,7 @@ class ParentEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class ChainJoin:
     """The parents' ends that a job has received in one cycle."""
 
     child: JobId
@@ -97,7 +97,7 @@ class Join:
 class Wanted:
     """A join to decide, with the settings of the definition that its owner knows."""
 
-    join: Join
+    join: ChainJoin
     generation: int
     """The definition's generation. At another generation the store doesn't decide."""
     after: ChainParents
@@ -123,7 +123,7 @@ class JoinStep(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JoinDecision:
     """The decision on a join. `why`: the reason for SKIP or WAIT, as text."""
 
     step: JoinStep
@@ -136,7 +136,7 @@ def judge(
     arrived: Mapping[JobId, ParentEnded],
     coming: Collection[JobId],
     waited: timedelta,
-) -> Judged:
+) -> JoinDecision:
     """Return the decision on a join.
 
     - `parents`: all parents of the job, with their names.
@@ -147,19 +147,19 @@ def judge(
     missing = [job for job in parents if job not in arrived]
     awaited = [job for job in missing if job in coming]
     if awaited and waited < LONGEST_WAIT:
-        return Judged(JoinStep.WAIT, f"for {_named(parents[job] for job in awaited)}")
+        return JoinDecision(JoinStep.WAIT, f"for {_named(parents[job] for job in awaited)}")
     if awaited:
         names = _named(parents[job] for job in awaited)
-        return Judged(JoinStep.SKIP, f"waited {LONGEST_WAIT.days} days for {names}")
+        return JoinDecision(JoinStep.SKIP, f"waited {LONGEST_WAIT.days} days for {names}")
     if missing:
         names = _named(parents[job] for job in missing)
-        return Judged(JoinStep.SKIP, f"{names} had no run in this cycle")
+        return JoinDecision(JoinStep.SKIP, f"{names} had no run in this cycle")
     ends = [arrived[job] for job in parents]
     if when is When.SUCCESS and (odd := [one for one in ends if one.state is not State.SUCCEEDED]):
-        return Judged(JoinStep.SKIP, f"{_ends_text(odd)}, and after.when is success")
+        return JoinDecision(JoinStep.SKIP, f"{_ends_text(odd)}, and after.when is success")
     if when is When.FAILURE and not any(one.state is State.FAILED for one in ends):
-        return Judged(JoinStep.SKIP, f"{_ends_text(ends)}, and after.when is failure")
-    return Judged(JoinStep.RUN)
+        return JoinDecision(JoinStep.SKIP, f"{_ends_text(ends)}, and after.when is failure")
+    return JoinDecision(JoinStep.RUN)
 
 
 def look_after(waited: timedelta) -> timedelta:

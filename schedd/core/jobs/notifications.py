@@ -103,7 +103,7 @@ class Notices:
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class NotifiableEvent:
     """A run that ended or is late, of a job with notifications."""
 
     scheduled_at: datetime
@@ -118,7 +118,7 @@ class Happened:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class NotificationHistory:
     """The stored state of a job's notifications, between events."""
 
     failures: int = 0
@@ -133,7 +133,7 @@ class Memory:
 class DueNotification:
     """A notification to deliver at `ready_at`."""
 
-    of: Happened
+    of: NotifiableEvent
     kind: NotificationKind
     ready_at: datetime
     held_back: int = 0
@@ -145,8 +145,8 @@ class DueNotification:
 
 
 def follow(
-    memory: Memory, happened: Iterable[Happened], now: datetime
-) -> tuple[Memory, list[DueNotification]]:
+    memory: NotificationHistory, happened: Iterable[NotifiableEvent], now: datetime
+) -> tuple[NotificationHistory, list[DueNotification]]:
     """Return the new memory, and the notifications for these events of one job, in order."""
     due: list[DueNotification] = []
     for one in happened:
@@ -168,12 +168,12 @@ def follow(
 
 
 def _notify(
-    memory: Memory,
-    one: Happened,
+    memory: NotificationHistory,
+    one: NotifiableEvent,
     kind: NotificationKind,
     now: datetime,
     due: list[DueNotification],
-) -> Memory:
+) -> NotificationHistory:
     """Add the notification of this event to `due`, if there is one."""
     notice = one.notices.of(kind)
     trouble = kind in (NotificationKind.FAILURE, NotificationKind.DEAD_LETTER)
@@ -196,7 +196,7 @@ def _notify(
 
 
 @dataclass(frozen=True, slots=True)
-class Redirected:
+class ReroutedNotifications:
     """The effect of an edit of receivers on waiting notifications. Kinds that lost all receivers
     aren't listed: the delivery drops their notifications.
     """
@@ -214,10 +214,10 @@ class Redirected:
         return bool(self.left or self.silences)
 
 
-NOT_REDIRECTED: Final = Redirected()
+NOT_REDIRECTED: Final = ReroutedNotifications()
 
 
-def redirected(old: Notices | None, new: Notices | None) -> Redirected:
+def redirected(old: Notices | None, new: Notices | None) -> ReroutedNotifications:
     """Return the effect of an edit on waiting notifications."""
     left: list[tuple[NotificationKind, NotificationChannel]] = []
     joined: list[tuple[NotificationKind, NotificationChannel]] = []
@@ -230,7 +230,7 @@ def redirected(old: Notices | None, new: Notices | None) -> Redirected:
         joined += [(kind, way) for way in now.ways if way not in before.ways]
         if now.silence < before.silence:
             silences.append((kind, before.silence - now.silence))
-    return Redirected(tuple(left), tuple(joined), tuple(silences))
+    return ReroutedNotifications(tuple(left), tuple(joined), tuple(silences))
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +329,7 @@ def target(notice: Notice, way: NotificationChannel) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class DeliveryMeans:
     """The channels that a member's configuration allows besides webhooks."""
 
     commands: Sequence[str] = ()
@@ -337,4 +337,4 @@ class Means:
     mail: bool = False
 
 
-NO_MEANS: Final = Means()
+NO_MEANS: Final = DeliveryMeans()

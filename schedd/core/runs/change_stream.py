@@ -95,7 +95,7 @@ class ChangeGap:
     before: datetime | None = None
 
 
-class News(NamedTuple):
+class ChangeMessage(NamedTuple):
     """The next message of a subscription, and the cursor to continue from; None: start from the
     beginning. A message without `what` reports progress. As the first message it confirms that the
     subscription is open.
@@ -132,7 +132,7 @@ class ChangedRuns:
     """The ids of the other runs, as 16 bytes each to save memory: there may be very many."""
 
 
-class Box:
+class PendingChanges:
     """The changes that wait for one subscription."""
 
     def __init__(self, scope: Scope, most: int = MOST_WAITING) -> None:

@@ -22,7 +22,7 @@ from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Expiry:
+class DeadlineExpiry:
     """The end of a waiting run past a deadline, unless the run started in the meantime."""
 
     key: RunKey

@@ -239,7 +239,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class OverlapCandidates:
     """A job with more than one live run, and the overlap settings of its definition."""
 
     job_id: JobId
@@ -266,7 +266,7 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ResultDecision:
     """A worker's result for one token, and the accepting member's decision.
 
     `state`, `reason` and `retry_at` follow from the outcome and the job's retry policy

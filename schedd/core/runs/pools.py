@@ -123,7 +123,7 @@ class PoolUsage:
 
 
 @dataclass(slots=True)
-class Rooms:
+class PoolRooms:
     """The number of runs per pool that this dispatch round may still dispatch; 0 for a pool that
     wasn't read.
     """
@@ -131,13 +131,13 @@ class Rooms:
     left: dict[PoolKey, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, standings: Mapping[PoolKey, PoolUsage]) -> "Rooms":
+    def of(cls, standings: Mapping[PoolKey, PoolUsage]) -> "PoolRooms":
         """Return the room of each pool."""
         return cls({pool: standing.room for pool, standing in standings.items()})
 
-    def copy(self) -> "Rooms":
+    def copy(self) -> "PoolRooms":
         """Return a copy, to try choices on."""
-        return Rooms(dict(self.left))
+        return PoolRooms(dict(self.left))
 
     def fits(self, pool: PoolKey) -> bool:
         """Return whether one more run of the pool fits."""

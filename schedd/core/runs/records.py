@@ -29,7 +29,7 @@ from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class DatabaseProbe:
     """The state of the database: its clock, timeline, role and data-loss mark."""
 
     now: datetime
@@ -126,7 +126,7 @@ class Assignments:
 
 
 @dataclass(frozen=True, slots=True)
-class Parted:
+class OverlapOutcome:
     """The effect of overlap policies on runs."""
 
     ended: list[tuple[RunKey, JobId]]

@@ -53,7 +53,7 @@ class ReportedOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sequel:
+class AttemptDecision:
     """The run's next state after an attempt's end."""
 
     state: State
@@ -93,31 +93,31 @@ def after_attempt(
     *,
     began: bool = True,
     finished_at: datetime | None = None,
-) -> Sequel:
+) -> AttemptDecision:
     """Return the next state after the run's current attempt, which `run.attempt` already counts.
 
     `began`: False if the worker reports that the attempt never started. `finished_at`: the end of
     the attempt, as the worker reports it.
     """
     if outcome is ReportedOutcome.SUCCEEDED:
-        return Sequel(State.SUCCEEDED, None)
+        return AttemptDecision(State.SUCCEEDED, None)
     if run.cancelling or outcome is ReportedOutcome.CANCELLED:
-        return Sequel(State.CANCELLED, Reason.BY_USER)
+        return AttemptDecision(State.CANCELLED, Reason.BY_USER)
     if outcome is ReportedOutcome.RETURNED:
         return _after_return(run, definition, now, began=began)
     until = ends_by(run, definition)
     if until is not None and now >= until:
-        return Sequel(State.FAILED, Reason.RUN_TIMEOUT, dead=True)
+        return AttemptDecision(State.FAILED, Reason.RUN_TIMEOUT, dead=True)
     policy = definition.retry
     again = tries_again(policy.retry_on, policy.fail_on, failure)
     if not again or run.attempt >= policy.max_attempts:
-        return Sequel(State.FAILED, failure.reason, dead=True)
+        return AttemptDecision(State.FAILED, failure.reason, dead=True)
     pause = wait(policy, run.key.run_id, run.attempt)
     pause = max(pause, min(retry_after or pause, LONGEST_ASKED))
     retry_at = max(now, _end(run, finished_at, now) + pause)
     if until is not None and retry_at >= until:  # `run_timeout` would end it before the retry
-        return Sequel(State.FAILED, failure.reason, dead=True)
-    return Sequel(State.RETRYING, failure.reason, retry_at=retry_at)
+        return AttemptDecision(State.FAILED, failure.reason, dead=True)
+    return AttemptDecision(State.RETRYING, failure.reason, retry_at=retry_at)
 
 
 def _end(run: LiveRun, finished_at: datetime | None, now: datetime) -> datetime:
@@ -129,28 +129,30 @@ def _end(run: LiveRun, finished_at: datetime | None, now: datetime) -> datetime:
     return finished_at
 
 
-def after_loss(run: LiveRun, definition: Definition) -> Sequel:
+def after_loss(run: LiveRun, definition: Definition) -> AttemptDecision:
     """Return the next state of a run whose worker is lost."""
     if run.cancelling:
-        return Sequel(State.CANCELLED, Reason.BY_USER, counts=False, lost=True)
+        return AttemptDecision(State.CANCELLED, Reason.BY_USER, counts=False, lost=True)
     given_up = _given_up(run, definition)
-    return given_up or Sequel(State.RETRYING, Reason.WORKER_LOST, counts=False, lost=True)
+    return given_up or AttemptDecision(State.RETRYING, Reason.WORKER_LOST, counts=False, lost=True)
 
 
-def _after_return(run: LiveRun, definition: Definition, now: datetime, *, began: bool) -> Sequel:
+def _after_return(
+    run: LiveRun, definition: Definition, now: datetime, *, began: bool
+) -> AttemptDecision:
     back = State.PENDING if run.attempt <= 1 else State.RETRYING
     if not began:
-        return Sequel(back, None, retry_at=now + UNSTARTED_PAUSE, counts=False)
+        return AttemptDecision(back, None, retry_at=now + UNSTARTED_PAUSE, counts=False)
     given_up = _given_up(run, definition)
-    return given_up or Sequel(back, None, retry_at=now, counts=False, lost=True)
+    return given_up or AttemptDecision(back, None, retry_at=now, counts=False, lost=True)
 
 
-def _given_up(run: LiveRun, definition: Definition) -> Sequel | None:
+def _given_up(run: LiveRun, definition: Definition) -> AttemptDecision | None:
     """Return the end of a run whose started attempt was lost; None: the run may start again."""
     if definition.delivery is Delivery.AT_MOST_ONCE:
-        return Sequel(State.FAILED, Reason.WORKER_LOST, dead=True, lost=True)
+        return AttemptDecision(State.FAILED, Reason.WORKER_LOST, dead=True, lost=True)
     if run.losses + 1 >= MAX_LOSSES:
-        return Sequel(State.FAILED, Reason.TOO_MANY_LOSSES, dead=True, lost=True)
+        return AttemptDecision(State.FAILED, Reason.TOO_MANY_LOSSES, dead=True, lost=True)
     return None
 
 

@@ -29,7 +29,7 @@ from schedd.core.schedule.calendars import (
     exclusion_of,
     moved,
 )
-from schedd.core.schedule.cron import DEBIAN, Dst, ScheduleError, parse
+from schedd.core.schedule.cron import DEBIAN, DstPolicy, ScheduleError, parse
 from schedd.core.schedule.scheduled_times import (
     CronInstants,
     DailyInstants,
@@ -62,7 +62,7 @@ class CronSchedule:
 
     expressions: tuple[str, ...]
     zone: str = "UTC"
-    dst: Dst = DEBIAN
+    dst: DstPolicy = DEBIAN
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from heapq import merge
 from typing import Final, Protocol
 
-from schedd.core.schedule.cron import CronExpression, Dst, day_bits
+from schedd.core.schedule.cron import CronExpression, DstPolicy, day_bits
 from schedd.core.schedule.work_budget import spend
 from schedd.core.schedule.zones import FIRST, LAST, NEAR
 from schedd.core.schedule.zones import zone as zone_of
@@ -50,7 +50,7 @@ class CronInstants:
     """The union of expressions: a time that several expressions name counts once."""
 
     expressions: tuple[CronExpression, ...]
-    dst: Dst
+    dst: DstPolicy
 
     def next_after(self, instant: datetime) -> datetime | None:
         if len(self.expressions) == 1:

@@ -8,8 +8,8 @@ owner gets a share of the cluster's rate and slots equal to its share of the sha
 no coordination: the shares add up to at most the whole.
 
 Invariants
-- In any t seconds a `Pace` releases at most rate × (t + `BURST`) runs, but at least one. It starts
-  empty, so that a takeover doesn't exceed the rate.
+- In any t seconds a `CatchUpPace` releases at most rate × (t + `BURST`) runs, but at least one.
+  It starts empty, so that a takeover doesn't exceed the rate.
 - Paced runs together take at most the slots that aren't reserved. But each owner may always have
   one paced run in progress: with few slots the runs would wait forever otherwise.
 - Waiting here doesn't end a late run: its row is checked when it is dispatched.
@@ -25,7 +25,7 @@ BURST: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class LateLimits:
+class CatchUpLimits:
     """The configured catch-up limits of the whole cluster."""
 
     release_rate: float = 100.0
@@ -40,14 +40,14 @@ class LateLimits:
         return int(slots * (1 - self.reserved) * part + _HAIR)
 
 
-DEFAULTS: Final = LateLimits()
+DEFAULTS: Final = CatchUpLimits()
 
 _HAIR: Final = 1e-9
 """A guard against rounding errors: 80 % of 10 are 8."""
 
 
 @dataclass(slots=True)
-class Room:
+class CatchUpRoom:
     """The late runs that this dispatch round may still dispatch."""
 
     slots: int = sys.maxsize
@@ -86,7 +86,7 @@ class Room:
         return min(count, max(self.slots // slots, int(self.idle), 0), max(0, self.releases))
 
 
-class Pace:
+class CatchUpPace:
     """A token bucket. Its capacity is the releases of `BURST` seconds, at least one."""
 
     def __init__(self, at: float) -> None:

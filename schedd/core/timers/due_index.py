@@ -22,7 +22,7 @@ V = TypeVar("V")
 _SLACK = 1_000
 
 
-class Agenda(Generic[K, V]):
+class DueIndex(Generic[K, V]):
     """Values by key, in order of their due times."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@
 
 Invariants
 - Each scheduled time from the timer's to the last due one is recorded exactly once: by a run or in
-  one merged row (`Fold`). `FirePlan.next` is the first time that isn't recorded.
+  one merged row (`MergedTimes`). `FirePlan.next` is the first time that isn't recorded.
 - Nothing fires before it is due, minus `ahead`.
 - The work of a plan is bounded, however long the outage was. Long spans are counted, not walked. If
   a span must be walked, the plan ends early: its `next` is already due, and the owner plans again.
@@ -50,7 +50,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class MergedTimes:
     """A merged row for `count` scheduled times that don't run, from `first` to `last`.
 
     `state` is MISSED or SKIPPED with a `reason`, or COALESCED without one: then the run of the
@@ -75,7 +75,7 @@ class FirePlan:
     `next` is None if the schedule has ended. With nothing to do, `next` is the current value.
     """
 
-    folds: tuple[Fold, ...]
+    folds: tuple[MergedTimes, ...]
     fires: tuple[PlannedRun, ...]
     next: Occurrence | None
 
@@ -117,7 +117,7 @@ def settle(
     state: State,
     reason: Reason,
     excluded_by: str = "",
-) -> tuple[Fold | None, Occurrence | None]:
+) -> tuple[MergedTimes | None, Occurrence | None]:
     """Merge the scheduled times from `occurrence` on that are due at `until` into one row.
 
     For an edit (MISSED, EDITED) or the end of a pause (SKIPPED, PAUSED). Return the row (None if
@@ -155,7 +155,7 @@ class _Planner:
 
     def _windowed(self, head: Occurrence, last: datetime) -> FirePlan:
         """Return the plan for the late times from `head` to `last` under LATEST or ALL."""
-        folds: tuple[Fold, ...] = ()
+        folds: tuple[MergedTimes, ...] = ()
         if head.nominal < self.opens:
             end = min(last, self.opens - _TICK)
             outside = self.compiled.newest(head.nominal, end) or head.nominal
@@ -168,7 +168,7 @@ class _Planner:
             return self._all(folds, head, last)
         return self._latest(folds, head, last)
 
-    def _all(self, folds: tuple[Fold, ...], head: Occurrence, last: datetime) -> FirePlan:
+    def _all(self, folds: tuple[MergedTimes, ...], head: Occurrence, last: datetime) -> FirePlan:
         late = self.compiled.instants_between(head.nominal, last, self.limit - 1)
         fires = tuple(PlannedRun(one.nominal, one.due, late=True) for one in (head, *late))
         following = self.compiled.next_after(fires[-1].nominal)
@@ -176,7 +176,7 @@ class _Planner:
             return FirePlan(folds, fires, following)
         return self._on_time(folds, fires, following)
 
-    def _latest(self, folds: tuple[Fold, ...], head: Occurrence, last: datetime) -> FirePlan:
+    def _latest(self, folds: tuple[MergedTimes, ...], head: Occurrence, last: datetime) -> FirePlan:
         """Return the plan under LATEST: older times are coalesced into the newest one, which is on
         time or else the last late one.
         """
@@ -199,7 +199,9 @@ class _Planner:
             return FirePlan(folds, fires, None)
         return self._on_time(folds, fires, following)
 
-    def _after_fold(self, folds: tuple[Fold, ...], fold: Fold, meant: datetime) -> FirePlan:
+    def _after_fold(
+        self, folds: tuple[MergedTimes, ...], fold: MergedTimes, meant: datetime
+    ) -> FirePlan:
         """Continue after a merged row of late times. Stop there if it ended before `meant`."""
         following = self.compiled.next_after(fold.last)
         if fold.last != meant or following is None:
@@ -207,7 +209,7 @@ class _Planner:
         return self._on_time((*folds, fold), (), following)
 
     def _on_time(
-        self, folds: tuple[Fold, ...], fires: tuple[PlannedRun, ...], head: Occurrence
+        self, folds: tuple[MergedTimes, ...], fires: tuple[PlannedRun, ...], head: Occurrence
     ) -> FirePlan:
         """Fire what is due from `head` on, up to `limit` runs."""
         found = list(fires)
@@ -233,9 +235,9 @@ def _fold(
     state: State,
     reason: Reason | None,
     into: datetime | None = None,
-) -> Fold:
+) -> MergedTimes:
     """Return the merged row from `head` to `last`. It ends earlier if counting the times takes more
     than `WALKED` steps.
     """
     count, reached = compiled.count(head.nominal, last, WALKED)
-    return Fold(state, reason, head.nominal, reached, count + 1, head.due, into)
+    return MergedTimes(state, reason, head.nominal, reached, count + 1, head.due, into)

@@ -27,7 +27,7 @@ from schedd.core.schedule.calendars import TimeGroup, groups
 from schedd.core.schedule.compiled_schedule import CompiledSchedule, Occurrence
 from schedd.core.timers import cluster_pauses, fire_plan
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pauses
-from schedd.core.timers.fire_plan import NOT_EARLY, FirePlan, Fold
+from schedd.core.timers.fire_plan import NOT_EARLY, FirePlan, MergedTimes
 from schedkit.records import replace
 
 MOST_BORDERS: Final = 1000
@@ -96,7 +96,7 @@ def _woven(
         return FirePlan((), (), inner.next)
     every = compiled.whole.instants
     found = groups(every, compiled.exclusion, head.nominal, until, MOST_BORDERS)
-    folds: list[Fold] = []
+    folds: list[MergedTimes] = []
     reached = head.nominal
     for group in found:
         parts = _cut(compiled, inner, group) if group.decider is None else _skipped(compiled, group)
@@ -110,8 +110,8 @@ def _woven(
     return FirePlan(tuple(folds), fires, following)
 
 
-def _skipped(compiled: CompiledSchedule, group: TimeGroup) -> Iterator[Fold]:
-    yield Fold(
+def _skipped(compiled: CompiledSchedule, group: TimeGroup) -> Iterator[MergedTimes]:
+    yield MergedTimes(
         State.SKIPPED,
         Reason.CALENDAR,
         group.first,
@@ -122,7 +122,7 @@ def _skipped(compiled: CompiledSchedule, group: TimeGroup) -> Iterator[Fold]:
     )
 
 
-def _cut(compiled: CompiledSchedule, inner: FirePlan, group: TimeGroup) -> Iterator[Fold]:
+def _cut(compiled: CompiledSchedule, inner: FirePlan, group: TimeGroup) -> Iterator[MergedTimes]:
     """Return the parts of the plan's merged rows that lie in a group of times that run."""
     for fold in inner.folds:
         first, last = max(fold.first, group.first), min(fold.last, group.last)

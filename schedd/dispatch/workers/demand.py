@@ -39,7 +39,7 @@ class _Alike:
     """Heads last sent to all other workers of the group."""
 
 
-class Audience:
+class WorkerDemand:
     """All attached workers, grouped by skill."""
 
     def __init__(self) -> None:

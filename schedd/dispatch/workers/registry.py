@@ -23,17 +23,17 @@ from typing import Final
 from schedd.core.dispatch.packed_runs import Holdings
 from schedd.core.dispatch.placement import NOTHING, PlacementCriteria, Unable
 from schedd.core.dispatch.ready_queue import QueueHead
-from schedd.core.dispatch.slot_index import Offers
-from schedd.core.events import Emit, WorkerCame, WorkerWent
+from schedd.core.dispatch.slot_index import SlotIndex
+from schedd.core.events import Emit, WorkerAttached, WorkerDetached
 from schedd.core.ids import IncarnationId, JobId, RunId, Token
 from schedd.core.runs.model import Assigned, Incarnation, LiveRun
 from schedd.core.runs.records import SILENT_AFTER, WorkerView, unheard
 from schedd.dispatch.revocations import At, Question, Revocations, ask_elsewhere
 from schedd.dispatch.start_confirmation import StartConfirmation
+from schedd.dispatch.workers.attached_slots import AttachedSlots, SlotReservation
 from schedd.dispatch.workers.attached_worker import Attached, AttachedStream
-from schedd.dispatch.workers.demand import Audience, Demand
-from schedd.dispatch.workers.remote_workers import Elsewhere, LastHeartbeat, Nowhere
-from schedd.dispatch.workers.slot_index import Offering, SlotReservation
+from schedd.dispatch.workers.demand import Demand, WorkerDemand
+from schedd.dispatch.workers.remote_workers import LastHeartbeat, NoRemoteWorkers, RemoteWorkers
 from schedd.ports import ClusterClock
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.clock import boottime
@@ -64,16 +64,16 @@ class WorkerRegistry:
         self._emit = emit
         self._boot = boot
         self._attached: dict[IncarnationId, Attached] = {}
-        self._offering = Offering(self._attached, silent_after=silent_after, boot=boot)
+        self._offering = AttachedSlots(self._attached, silent_after=silent_after, boot=boot)
         self._drained: frozenset[str] | None = None
         """Names of drained workers, as last read."""
         self._revocations = Revocations()
-        self.elsewhere: Elsewhere = Nowhere()
+        self.elsewhere: RemoteWorkers = NoRemoteWorkers()
         self._slots_freed: list[Callable[[], None]] = []
         self._attachment: Callable[[bool], None] = lambda _some: None
         self._some = False
         self._demand: Demand = no_demand
-        self._audience = Audience()
+        self._audience = WorkerDemand()
         self._hearing = StartConfirmation()
 
     def on_attachment(self, callback: Callable[[bool], None]) -> None:
@@ -120,7 +120,7 @@ class WorkerRegistry:
         self._offering.spoke(attached)
         self._audience.came(attached)
         self.look()
-        self._emit(WorkerCame(incarnation.worker, incarnation.id))
+        self._emit(WorkerAttached(incarnation.worker, incarnation.id))
         attached.tell_demand(self._demand(incarnation))
         return attached
 
@@ -134,7 +134,7 @@ class WorkerRegistry:
         self._offering.went(attached.incarnation.id)
         self._audience.went(attached)
         self.look()
-        self._emit(WorkerWent(attached.incarnation.worker, attached.incarnation.id))
+        self._emit(WorkerDetached(attached.incarnation.worker, attached.incarnation.id))
         return True
 
     def granted(
@@ -208,11 +208,11 @@ class WorkerRegistry:
         """Call `callback()` when slots may be free."""
         self._slots_freed.append(callback)
 
-    def offers(self) -> Offers:
+    def offers(self) -> SlotIndex:
         """Return the slots that may be used now. Each call returns the same object, updated."""
         return self._offering.now()
 
-    def still_offered(self) -> Offers:
+    def still_offered(self) -> SlotIndex:
         """Return the part of the last `offers` that may still be used."""
         return self._offering.still()
 

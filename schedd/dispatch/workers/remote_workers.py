@@ -43,7 +43,7 @@ class LastHeartbeat:
         return run.start_by is not None and self.at > run.start_by and not self.lists(run)
 
 
-class Elsewhere(Protocol):
+class RemoteWorkers(Protocol):
     """Sends to workers through the streams of other members."""
 
     async def assign(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> list[Assigned]:
@@ -71,7 +71,7 @@ class Elsewhere(Protocol):
         ...
 
 
-class Nowhere:
+class NoRemoteWorkers:
     """No other members: a cluster of one."""
 
     async def assign(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> list[Assigned]:

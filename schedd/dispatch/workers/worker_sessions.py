@@ -47,7 +47,7 @@ AUDIT_EVERY: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class RejectedHello:
     """A rejected hello: gRPC status, message, reason code."""
 
     status: str
@@ -55,7 +55,7 @@ class Turned:
     reason: str
 
 
-WRITTEN_OFF: Final = Turned(
+WRITTEN_OFF: Final = RejectedHello(
     "FAILED_PRECONDITION", "this incarnation was recorded as lost", "INCARNATION_LOST"
 )
 
@@ -75,7 +75,7 @@ class HeartbeatAnswer(Protocol):
     def __call__(self, *, refreshed: bool, lost: bool) -> None: ...
 
 
-class Greeting:
+class WorkerSessions:
     """Registers, keeps and ends incarnations. Created once per process."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Greeting:
 
     async def greet(
         self, incarnation: Incarnation, spooled: Sequence[tuple[RunKey, Token]]
-    ) -> Turned | None:
+    ) -> RejectedHello | None:
         """Handle a hello; return None if the worker is welcome. Raises Unavailable."""
         others = [
             one
@@ -119,7 +119,7 @@ class Greeting:
             return await self._lost_before(incarnation) or await self._turn_away(incarnation, twin)
         stored = await self._store.register(incarnation)
         if stored.worker != incarnation.worker:
-            return Turned(
+            return RejectedHello(
                 "PERMISSION_DENIED", f"this incarnation belongs to worker {stored.worker}", ANOTHER
             )
         if stored.lost_at is not None:
@@ -180,7 +180,7 @@ class Greeting:
         self._lost.discard(incarnation)
         self._leases.forget(incarnation)
 
-    async def _lost_before(self, incarnation: Incarnation) -> Turned | None:
+    async def _lost_before(self, incarnation: Incarnation) -> RejectedHello | None:
         found = await self._store.incarnations([incarnation.id])
         return WRITTEN_OFF if found and found[0].lost_at is not None else None
 
@@ -194,7 +194,7 @@ class Greeting:
         live = await self._leases.others_live(incarnation)
         return next((one for one in strangers if one.id in live), None)
 
-    async def _came_second(self, incarnation: Incarnation) -> Turned | None:
+    async def _came_second(self, incarnation: Incarnation) -> RejectedHello | None:
         """Check for another worker of this name again after writing the key: both may have
         registered at the same moment.
         """
@@ -207,12 +207,12 @@ class Greeting:
                 return await self._turn_away(incarnation, one)
         return None
 
-    async def _turn_away(self, incarnation: Incarnation, twin: Incarnation) -> Turned:
+    async def _turn_away(self, incarnation: Incarnation, twin: Incarnation) -> RejectedHello:
         message = (
             f"worker {incarnation.worker} already exists on host {twin.host}:"
             " stop it there, or give this worker another name"
         )
-        turned = Turned("ALREADY_EXISTS", message, "SECOND_IDENTITY")
+        turned = RejectedHello("ALREADY_EXISTS", message, "SECOND_IDENTITY")
         rejected, now = (str(incarnation.spool_id), twin.id), boottime()
         if now - self._audited.get(rejected, -AUDIT_EVERY) < AUDIT_EVERY:  # it retries each second
             return turned

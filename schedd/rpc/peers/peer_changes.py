@@ -20,7 +20,7 @@ from uuid import UUID
 from schedd.core.ids import JobId, RunId
 from schedd.rpc.peers.peers import Peers
 from schedd.watch.change_bus import ChangeBus
-from schedd.watch.subscriptions import Feed
+from schedd.watch.subscriptions import Subscriptions
 from schedkit.errors import Unavailable
 from schedkit.tasks import Waker
 from schedproto.v1 import peer_service_pb2 as wire
@@ -52,7 +52,7 @@ _Jobs: TypeAlias = "frozenset[JobId] | None"
 class PeerStreams:
     """Streams from the other members."""
 
-    def __init__(self, peers: Peers, feed: Feed) -> None:
+    def __init__(self, peers: Peers, feed: Subscriptions) -> None:
         self._peers = peers
         self._feed = feed
         self._waker = Waker()

@@ -12,9 +12,9 @@ from schedd.api.errors import LimitReachedError
 from schedd.api.runs.stream_limits import Places
 from schedd.core.ids import IncarnationId
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.rpc.auth_interceptor import Gate
+from schedd.rpc.auth_interceptor import AuthInterceptor
 from schedd.rpc.peers import peer_changes
-from schedd.rpc.peers.wake_ups import Nudged, take_nudge
+from schedd.rpc.peers.wake_ups import WakeUpTargets, take_nudge
 from schedd.rpc.request_decoding import MOST_PARTS_OF_FRAME, put, streaming, unary
 from schedd.rpc.status import abort, abort_with
 from schedd.rpc.workers import frames, worker_views
@@ -33,7 +33,7 @@ class PeerService:
 
     def __init__(
         self,
-        here: Nudged,
+        here: WakeUpTargets,
         workers: WorkerRegistry,
         stands: Callable[[], wire.ExamineResponse],
         changes: ChangeBus,
@@ -44,7 +44,7 @@ class PeerService:
         self._here = here
         self._workers = workers
 
-    def serve(self, server: grpc.aio.Server, gate: Gate) -> None:
+    def serve(self, server: grpc.aio.Server, gate: AuthInterceptor) -> None:
         """Register the service."""
         table = {
             "Nudge": unary(self.nudge, wire.NudgeRequest, wire.NudgeResponse, bounds=FRAME),

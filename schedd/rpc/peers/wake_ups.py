@@ -27,7 +27,7 @@ MOST: Final = 1000
 """Jobs in one wake-up; the scan finds the others."""
 
 
-class Nudged(Protocol):
+class WakeUpTargets(Protocol):
     """This member's loops, which a wake-up wakes."""
 
     def jobs_changed(self, jobs: Iterable[JobId]) -> None: ...
@@ -63,18 +63,18 @@ class _Gathered:
     cluster: bool = False
 
 
-class Nudger:
-    """Sends and receives wake-ups. `Nudges` for calls and loops."""
+class WakeUpSender:
+    """Sends and receives wake-ups. `WakeUps` for calls and loops."""
 
     def __init__(self, cluster: Observer, peers: Peers) -> None:
         self._cluster = cluster
         self._peers = peers
-        self._here: Nudged = _NoLoops()
+        self._here: WakeUpTargets = _NoLoops()
         self._waker = Waker()
         self._gathered: dict[str, _Gathered] = defaultdict(_Gathered)
         self._sending: set[str] = set()
 
-    def move(self, here: Nudged) -> None:
+    def move(self, here: WakeUpTargets) -> None:
         """Set the loops that wake-ups for this member wake."""
         self._here = here
 
@@ -156,7 +156,7 @@ class Nudger:
             self._waker.wake()
 
 
-def take_nudge(here: Nudged, request: wire.NudgeRequest) -> None:
+def take_nudge(here: WakeUpTargets, request: wire.NudgeRequest) -> None:
     """Wake this member's loops for these rows."""
     here.jobs_changed([JobId(UUID(text)) for text in request.job_ids])
     here.runs_ready([ShardId(shard) for shard in request.shards])

@@ -34,12 +34,12 @@ from schedd.core.runs.model import Incarnation
 from schedd.dispatch.workers.attached_worker import Attached
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_audit import WorkerAudit
-from schedd.dispatch.workers.worker_sessions import ANOTHER, Greeting, Turned
+from schedd.dispatch.workers.worker_sessions import ANOTHER, RejectedHello, WorkerSessions
 from schedd.ports import ClusterClock
 from schedd.results.collect import AssignmentRefusal, Collect
-from schedd.results.log_followers import MemberLogTails
+from schedd.results.log_followers import LogFollowers
 from schedd.results.progress import MemberProgress
-from schedd.rpc.auth_interceptor import Gate, caller
+from schedd.rpc.auth_interceptor import AuthInterceptor, caller
 from schedd.rpc.request_decoding import (
     MOST_PARTS_OF_FRAME,
     UndecodedRequest,
@@ -49,7 +49,7 @@ from schedd.rpc.request_decoding import (
 )
 from schedd.rpc.status import abort
 from schedd.rpc.workers import frames
-from schedd.rpc.workers.outbox import WorkerOutbox
+from schedd.rpc.workers.frame_queue import WorkerFrameQueue
 from schedkit import failpoints
 from schedkit.bounds import FRAME
 from schedkit.errors import Unavailable
@@ -89,11 +89,11 @@ class ClusterTerms:
         return min(max(self.worker_ttl / 6, sustainable), self.worker_ttl / 3)
 
 
-class NotTheirs(Exception):
+class ForeignWorker(Exception):
     """A worker sent an item of another worker."""
 
 
-PASSES: Final = (frames.BadFrame, NotTheirs)
+PASSES: Final = (frames.BadFrame, ForeignWorker)
 """A bad item is logged without a traceback; another worker's result ends the stream."""
 
 
@@ -103,12 +103,12 @@ class WorkerService:
     def __init__(
         self,
         terms: ClusterTerms,
-        greeting: Greeting,
+        greeting: WorkerSessions,
         workers: WorkerRegistry,
         collect: Collect,
         cluster: Observer,
         clock: ClusterClock,
-        tails: MemberLogTails,
+        tails: LogFollowers,
         advances: MemberProgress,
         audit: WorkerAudit,
     ) -> None:
@@ -121,9 +121,9 @@ class WorkerService:
         self._collect = collect
         self._cluster = cluster
         self._clock = clock
-        self._outboxes: set[WorkerOutbox] = set()
+        self._outboxes: set[WorkerFrameQueue] = set()
 
-    def serve(self, server: grpc.aio.Server, gate: Gate) -> None:
+    def serve(self, server: grpc.aio.Server, gate: AuthInterceptor) -> None:
         """Register the service."""
         attach = grpc.stream_stream_rpc_method_handler(
             self.attach,
@@ -136,7 +136,7 @@ class WorkerService:
         """Handle one worker's stream."""
         hello = await self._hello(context)
         await _check_name(context, hello.worker)
-        outbox = WorkerOutbox()
+        outbox = WorkerFrameQueue()
         try:
             incarnation = replace(frames.incarnation_of(hello), namespaces=caller().works_for)
             spooled = [frames.key_of(key) for key in hello.spooled]
@@ -145,7 +145,7 @@ class WorkerService:
             await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")
         except Unavailable as away:
             await abort(context, "UNAVAILABLE", str(away), reason="UNAVAILABLE")
-        if isinstance(turned, Turned):
+        if isinstance(turned, RejectedHello):
             await abort(context, turned.status, turned.message, reason=turned.reason)
         await context.write(wire.MemberFrame(welcome=self._welcome()))
         attached = self._workers.attach(
@@ -190,7 +190,7 @@ class WorkerService:
             )
         return first.hello
 
-    async def _talk(self, context: Stream, attached: Attached, outbox: WorkerOutbox) -> None:
+    async def _talk(self, context: Stream, attached: Attached, outbox: WorkerFrameQueue) -> None:
         """Read and write until the worker closes its side, or the stream breaks in one direction.
         Otherwise a worker that sends heartbeats, but receives nothing, would count as live.
         """
@@ -207,7 +207,7 @@ class WorkerService:
                 each.result()
         except frames.BadFrame as bad:
             await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")
-        except NotTheirs as wrong:
+        except ForeignWorker as wrong:
             log.warning("worker stream ended: error=%s peer=%s", wrong, context.peer())
             await abort(context, "PERMISSION_DENIED", str(wrong), reason=ANOTHER)
         except grpc.aio.BaseError as broken:
@@ -222,7 +222,7 @@ class WorkerService:
         until = caller().until
         return None if until is None else max(0.0, (until - self._clock.now()).total_seconds())
 
-    async def _read(self, context: Stream, attached: Attached, outbox: WorkerOutbox) -> None:
+    async def _read(self, context: Stream, attached: Attached, outbox: WorkerFrameQueue) -> None:
         """Handle frames until the end of the stream, or a goodbye."""
         while isinstance(frame := await context.read(), wire.WorkerFrame | UndecodedRequest):
             if isinstance(frame, UndecodedRequest):
@@ -230,7 +230,7 @@ class WorkerService:
             if await self._take(frame, attached, outbox):
                 return
 
-    async def _write(self, context: Stream, outbox: WorkerOutbox) -> None:
+    async def _write(self, context: Stream, outbox: WorkerFrameQueue) -> None:
         while True:
             frame = await outbox.next()
             if frame.acknowledgements:
@@ -240,7 +240,7 @@ class WorkerService:
                 await AFTER_PUSH()
 
     async def _take(
-        self, frame: wire.WorkerFrame, attached: Attached, outbox: WorkerOutbox
+        self, frame: wire.WorkerFrame, attached: Attached, outbox: WorkerFrameQueue
     ) -> bool:
         """Handle one frame. Return True if it is a goodbye."""
         who = attached.incarnation
@@ -322,10 +322,12 @@ class WorkerService:
         except Unavailable:
             return False
         if not own:
-            raise NotTheirs(f"worker/{who.worker} sent a result of another worker")
+            raise ForeignWorker(f"worker/{who.worker} sent a result of another worker")
         return True
 
-    def _heartbeat(self, beat: wire.Heartbeat, attached: Attached, outbox: WorkerOutbox) -> None:
+    def _heartbeat(
+        self, beat: wire.Heartbeat, attached: Attached, outbox: WorkerFrameQueue
+    ) -> None:
         holding, who = frames.holdings(beat), attached.incarnation.id
         self._advances.held(who, holding)
         self._advances.blocking(who, beat.blocking)
@@ -351,7 +353,7 @@ class WorkerService:
             lambda *, refreshed, lost: self._answer(beat.sequence, outbox, refreshed, lost),
         )
 
-    def _answer(self, sequence: int, outbox: WorkerOutbox, refreshed: bool, lost: bool) -> None:
+    def _answer(self, sequence: int, outbox: WorkerFrameQueue, refreshed: bool, lost: bool) -> None:
         answer = wire.HeartbeatAnswer(
             sequence=sequence,
             refreshed=refreshed,

@@ -26,7 +26,7 @@ from schedd.core.runs.model import Assigned, Incarnation, RunKey
 from schedd.core.runs.retry import ReportedOutcome
 from schedd.core.timers.pre_dispatch import armed_until
 from schedd.results.collect import AssignmentRefusal
-from schedd.results.reports import Reported
+from schedd.results.reports import ReceivedResult
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.bounds import FRAME, problem
 from schedkit.bounds.common import TIME
@@ -227,10 +227,10 @@ def readable(result: worker_service_pb2.Result, sender: IncarnationId) -> str:
     return why
 
 
-def reported(result: worker_service_pb2.Result, worker: str) -> Reported:
+def reported(result: worker_service_pb2.Result, worker: str) -> ReceivedResult:
     """Return a result that is `readable`, of the worker of this name."""
     key, token = key_of(result.key)
-    return Reported(
+    return ReceivedResult(
         key=key,
         token=token,
         worker=worker,

@@ -10,8 +10,8 @@ Invariants
 - One hop: a relayed frame is never relayed again.
 - A peer that hangs costs one call's deadline, for any number of workers.
 - "Absent" needs the answer of every peer; a peer without an answer may have relayed the frame.
-- A frame is no larger than those of a stream (`outbox`). Larger requests are split into several
-  frames, sent at the same time.
+- A frame is no larger than those of a stream (`frame_queue`). Larger requests are split into
+  several frames, sent at the same time.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.remote_workers import LastHeartbeat
 from schedd.rpc.peers.peers import Peers
 from schedd.rpc.workers import frames, worker_views
-from schedd.rpc.workers.outbox import MOST_IN_FRAME, WorkerOutbox, one_frame
+from schedd.rpc.workers.frame_queue import MOST_IN_FRAME, WorkerFrameQueue, one_frame
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.errors import Unavailable
 from schedkit.tasks import Waker
@@ -45,7 +45,7 @@ MOST_CANCELS: Final = 1000
 
 
 class Relay:
-    """`Elsewhere` over the peers."""
+    """`RemoteWorkers` over the peers."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
@@ -186,7 +186,7 @@ async def pass_on(
         for item in getattr(frame, name):
             frames.check(item, f"frame.{name}")
     attached = workers.attached(incarnation)
-    if attached is None or not isinstance(attached.line, WorkerOutbox):
+    if attached is None or not isinstance(attached.line, WorkerFrameQueue):
         return wire.RelayResponse(absent=True)
     if not all(attached.incarnation.may_work_for(each.namespace) for each in frame.assignments):
         return wire.RelayResponse(absent=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from schedd.core.cluster.database_stats import MOST_LETTERS, DatabaseLook
+from schedd.core.cluster.database_stats import MOST_LETTERS, DatabaseSnapshot
 
 OLDEST = """
 SELECT clock_timestamp(), GREATEST(clock_timestamp() - min(began), interval '0'),
@@ -28,8 +28,8 @@ SELECT count(*) FROM (
 """
 
 
-def look(connection: Connection) -> DatabaseLook:
+def look(connection: Connection) -> DatabaseSnapshot:
     """Read the statistics."""
     now, oldest, oldest_id, holds = connection.exec_driver_sql(OLDEST).one()
     letters = connection.exec_driver_sql(LETTERS).scalar_one()
-    return DatabaseLook(now, oldest, oldest_id, holds, letters)
+    return DatabaseSnapshot(now, oldest, oldest_id, holds, letters)

@@ -14,7 +14,7 @@ from schedd.core.runs.model import (
     Claim,
     Tenure,
 )
-from schedd.core.runs.records import Probe
+from schedd.core.runs.records import DatabaseProbe
 from schedd.store.cluster import cluster_events, membership
 from schedd.store.cluster.fence import application_name, ending_blockers
 from schedd.store.connection import database_identity
@@ -34,7 +34,7 @@ class MembershipStore:
 
     database: Database
 
-    async def probe(self) -> Probe:
+    async def probe(self) -> DatabaseProbe:
         """Read the server's clock, timeline and role. Raises Unavailable if the database isn't the
         known one.
         """

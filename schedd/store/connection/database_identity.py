@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from schedd.core.cluster.data_loss_check import Lineage, Mark
 from schedd.core.ids import Timeline
-from schedd.core.runs.records import Probe
+from schedd.core.runs.records import DatabaseProbe
 from schedd.store.connection.errors import sqlstate
 from schedd.store.connection.primary_selection import TIMELINE
 from schedkit.errors import Unavailable
@@ -35,11 +35,11 @@ _NOT_MIGRATED = {"42P01", "42703", "42883"}
 _LOOKED_AT = "schedd: looked at"
 
 
-def look(connection: Connection) -> Probe:
+def look(connection: Connection) -> DatabaseProbe:
     """Read the server's clock, timeline and role, and the newest mark."""
     now, in_recovery, timeline, at, database, system = connection.exec_driver_sql(LOOK).one()
     mark = Mark(at, database, system, Timeline(timeline))
-    return Probe(now, mark.timeline, in_recovery, mark)
+    return DatabaseProbe(now, mark.timeline, in_recovery, mark)
 
 
 def admit(connection: Connection, lineage: Lineage) -> None:
@@ -68,7 +68,7 @@ def admit(connection: Connection, lineage: Lineage) -> None:
     connection.info[_LOOKED_AT] = True
 
 
-def compare(lineage: Lineage, probe: Probe, known: Mark | None) -> None:
+def compare(lineage: Lineage, probe: DatabaseProbe, known: Mark | None) -> None:
     """Compare the probe with the lineage. `known`: the mark that was known before the probe.
 
     Raises:

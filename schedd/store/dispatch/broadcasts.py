@@ -21,7 +21,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from schedd.core.ids import IncarnationId, RunId, ShardId, TenureId, child_run_id
-from schedd.core.jobs.notifications import Happened
+from schedd.core.jobs.notifications import NotifiableEvent
 from schedd.core.runs.broadcast import BroadcastChild, ClosedBroadcasts, Closing, End, end_of
 from schedd.core.runs.lifecycle import LIVE, Reason, State
 from schedd.core.runs.model import Incarnation, LiveRun, RunKey
@@ -288,7 +288,7 @@ def _close(
 
 def _happened(
     connection: Connection, closed: Sequence[Closing], ended: Mapping[RunId, LiveRun]
-) -> Iterable[Happened]:
+) -> Iterable[NotifiableEvent]:
     """Return the events to notify: ends, and late starts that weren't reported before."""
     late = outbox.first_time_late(
         connection,
@@ -310,7 +310,9 @@ def _happened(
             yield _one(one, one.notices, run.state)
 
 
-def _one(one: Closing, notices: Any, state: State | None) -> Happened:
+def _one(one: Closing, notices: Any, state: State | None) -> NotifiableEvent:
     key = one.key
     dead = state is State.FAILED
-    return Happened(key.scheduled_at, key.run_id, one.job_id, one.shard, notices, state, dead=dead)
+    return NotifiableEvent(
+        key.scheduled_at, key.run_id, one.job_id, one.shard, notices, state, dead=dead
+    )

@@ -22,7 +22,7 @@ from sqlalchemy import Connection
 
 from schedd.core.cluster.cluster_events import EventKind
 from schedd.core.ids import JobId, ShardId
-from schedd.core.jobs.notifications import Happened
+from schedd.core.jobs.notifications import NotifiableEvent
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun, Loss, RunKey
 from schedd.core.runs.records import StoredDefinition, Unstarted
@@ -196,7 +196,7 @@ def rescue(
     outbox.tell(
         connection,
         (
-            Happened(
+            NotifiableEvent(
                 key.scheduled_at,
                 key.run_id,
                 job,

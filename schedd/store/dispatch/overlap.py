@@ -26,9 +26,9 @@ from schedd.core.dispatch.priority_order import CLASS_STEP
 from schedd.core.ids import TenureId
 from schedd.core.jobs.definition import Overlap
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import Crowd, RunKey
+from schedd.core.runs.model import OverlapCandidates, RunKey
 from schedd.core.runs.overlap import BUFFERS, REPLACES, WAITS_LONG
-from schedd.core.runs.records import Parted
+from schedd.core.runs.records import OverlapOutcome
 from schedd.store.statements import arrays
 from schedd.store.statements.keys import key_arguments, lock_runs
 from schedd.store.statements.rows import RUN_COLUMNS, decoded, live_run, run_id_of
@@ -185,7 +185,9 @@ SELECT * FROM parted
 ROOMS = "{{{}}}".format(", ".join(f'"{policy}": {room}' for policy, room in BUFFERS.items()))
 
 
-def part(connection: Connection, tenure: TenureId, crowds: Sequence[Crowd]) -> Parted:
+def part(
+    connection: Connection, tenure: TenureId, crowds: Sequence[OverlapCandidates]
+) -> OverlapOutcome:
     """End waiting runs by policy, and mark running ones for cancel. At most one crowd for a job."""
     arguments = {
         "jobs": arrays.ids(crowd.job_id for crowd in crowds),
@@ -199,7 +201,7 @@ def part(connection: Connection, tenure: TenureId, crowds: Sequence[Crowd]) -> P
     }
     decided = connection.exec_driver_sql(DECIDE, arguments).all()
     if not decided:
-        return Parted([], [])
+        return OverlapOutcome([], [])
     keys = key_arguments([RunKey(row[0], row[1]) for row in decided])
     lock_runs(connection, keys)
     fates = {
@@ -219,4 +221,4 @@ def part(connection: Connection, tenure: TenureId, crowds: Sequence[Crowd]) -> P
     skipped = {run.key.run_id for run in parted if run.state is State.SKIPPED}
     overlapped = sum(row[1] in skipped and row[5] == Reason.OVERLAP for row in decided)
     running = [run for run in parted if run.state is State.RUNNING]
-    return Parted(ended, running, len(skipped), overlapped)
+    return OverlapOutcome(ended, running, len(skipped), overlapped)

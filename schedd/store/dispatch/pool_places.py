@@ -20,7 +20,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from schedd.core.runs.model import Draft, LiveRun
-from schedd.core.runs.pools import MOST_PER, PoolKey, PoolUsage, Rooms
+from schedd.core.runs.pools import MOST_PER, PoolKey, PoolRooms, PoolUsage
 from schedd.store.cluster.fence import BY_INDEX
 from schedd.store.statements import arrays
 
@@ -150,7 +150,7 @@ def admitted(
     named = {"pools": arrays.texts(pools)}
     connection.exec_driver_sql(SETTLE, named)
     connection.exec_driver_sql(PRUNE, named)
-    rooms = Rooms.of(standings(connection, pools))
+    rooms = PoolRooms.of(standings(connection, pools))
     going: list[Draft] = []
     full: list[Draft] = []
     for draft in drafts:

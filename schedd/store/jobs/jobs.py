@@ -39,7 +39,7 @@ from sqlalchemy.exc import IntegrityError
 from schedd.core.cluster.partition import shard_of_job
 from schedd.core.ids import JobId, ShardId
 from schedd.core.jobs.job_filter import ALL_JOBS, JobFilter
-from schedd.core.jobs.notifications import NOT_REDIRECTED, Redirected
+from schedd.core.jobs.notifications import NOT_REDIRECTED, ReroutedNotifications
 from schedd.core.runs import reasons
 from schedd.core.runs.model import AuditRecord, NewRun
 from schedd.core.runs.records import (
@@ -250,7 +250,7 @@ def update_job(
     timer: TimerEdit,
     entry: AuditRecord,
     missed: Callable[[JobRecord], NewRun | None] | None = None,
-    redirection: Redirected = NOT_REDIRECTED,
+    redirection: ReroutedNotifications = NOT_REDIRECTED,
 ) -> JobRecord | StoreConflict | ChainRefused | None:
     """Write a new generation, if the present one is the one seen. `missed` returns, for the job as
     it was, the row for scheduled times of the old schedule that never fired. `redirection` says

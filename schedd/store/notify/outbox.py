@@ -23,9 +23,9 @@ from sqlalchemy import Connection
 from schedd.core.ids import JobId, RunId
 from schedd.core.jobs.notifications import (
     DueNotification,
-    Happened,
-    Memory,
+    NotifiableEvent,
     NotificationChannel,
+    NotificationHistory,
     NotificationKind,
     follow,
 )
@@ -110,9 +110,9 @@ RETURNING r.run_id
 """
 
 
-def tell(connection: Connection, happened: Iterable[Happened]) -> None:
+def tell(connection: Connection, happened: Iterable[NotifiableEvent]) -> None:
     """Write the notifications for these events, of one job in the given order."""
-    jobs: dict[JobId, list[Happened]] = defaultdict(list)
+    jobs: dict[JobId, list[NotifiableEvent]] = defaultdict(list)
     for one in happened:
         jobs[one.job_id].append(one)
     if not jobs:
@@ -121,7 +121,7 @@ def tell(connection: Connection, happened: Iterable[Happened]) -> None:
     if not memories:
         return
     now = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
-    kept: dict[JobId, Memory] = {}
+    kept: dict[JobId, NotificationHistory] = {}
     due: list[DueNotification] = []
     for job, memory in memories.items():
         kept[job], more = follow(memory, jobs[job], now)
@@ -130,7 +130,7 @@ def tell(connection: Connection, happened: Iterable[Happened]) -> None:
     _write(connection, due, now)
 
 
-def tell_late(connection: Connection, late: Sequence[Happened]) -> list[RunId]:
+def tell_late(connection: Connection, late: Sequence[NotifiableEvent]) -> list[RunId]:
     """Write notifications for the runs among these that still wait for their first start and
     weren't reported late. Returns their ids. The caller holds the locks of their shards.
     """
@@ -159,26 +159,28 @@ def forget(connection: Connection, job_id: JobId) -> None:
 
 
 def _memories(
-    connection: Connection, jobs: Mapping[JobId, Sequence[Happened]]
-) -> dict[JobId, Memory]:
+    connection: Connection, jobs: Mapping[JobId, Sequence[NotifiableEvent]]
+) -> dict[JobId, NotificationHistory]:
     """Lock and return the jobs' memories. Jobs that only succeeded are left out, unless they have
     failed before.
     """
     well = {
         job for job, those in jobs.items() if all(one.state is State.SUCCEEDED for one in those)
     }
-    found: dict[JobId, Memory] = {}
+    found: dict[JobId, NotificationHistory] = {}
     unwell = arrays.ids(sorted(jobs.keys() - well))
     if jobs.keys() - well:
         connection.exec_driver_sql(REMEMBER, {"jobs": unwell})
     rows = connection.exec_driver_sql(RECALL, {"jobs": arrays.ids(jobs), "unwell": unwell})
     for job, failures, notified, *latest in rows:
         seen = zip(COLUMNS, latest, strict=True)
-        found[job] = Memory(failures, notified, {kind: at for kind, at in seen if at is not None})
-    return {job: Memory() for job in jobs.keys() - well} | found
+        found[job] = NotificationHistory(
+            failures, notified, {kind: at for kind, at in seen if at is not None}
+        )
+    return {job: NotificationHistory() for job in jobs.keys() - well} | found
 
 
-def _keep(connection: Connection, memories: Mapping[JobId, Memory]) -> None:
+def _keep(connection: Connection, memories: Mapping[JobId, NotificationHistory]) -> None:
     values = memories.values()
     columns = {
         column: arrays.instants(memory.latest.get(kind) for memory in values)

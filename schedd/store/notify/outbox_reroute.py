@@ -20,7 +20,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, ShardId
-from schedd.core.jobs.notifications import PendingNotification, Redirected
+from schedd.core.jobs.notifications import PendingNotification, ReroutedNotifications
 from schedd.store.notify.outbox import COLUMNS
 from schedd.store.statements import arrays
 
@@ -75,7 +75,7 @@ ON CONFLICT DO NOTHING
 """
 
 
-def edited(connection: Connection, job_id: JobId, what: Redirected) -> None:
+def edited(connection: Connection, job_id: JobId, what: ReroutedNotifications) -> None:
     """Reroute the job's waiting notifications after an edit, in the edit's transaction."""
     if not what:
         return

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from schedd.core.ids import RunId
 from schedd.core.jobs.notifications import (
     DeliveryOutcome,
-    Happened,
+    NotifiableEvent,
     NotificationChannel,
     OutboxNotification,
     Overdue,
@@ -70,6 +70,6 @@ class NotificationStore:
 
         return await fenced_rows(self.database, claim, wanted, body)
 
-    async def tell_late(self, claim: Claim, late: Sequence[Happened]) -> list[RunId]:
+    async def tell_late(self, claim: Claim, late: Sequence[NotifiableEvent]) -> list[RunId]:
         """Write notifications about late runs. Returns those that weren't reported before."""
         return await fenced_rows(self.database, claim, late, outbox.tell_late)

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Sequence
 from sqlalchemy import Connection
 
 from schedd.core.ids import ShardId, TenureId
-from schedd.core.jobs.notifications import Happened
-from schedd.core.runs.deadlines import Expiry
+from schedd.core.jobs.notifications import NotifiableEvent
+from schedd.core.runs.deadlines import DeadlineExpiry
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import RunKey
 from schedd.store.notify import outbox
@@ -56,7 +56,7 @@ SELECT scheduled_at, run_id FROM ended
 def end_waiting(
     connection: Connection,
     tenure: TenureId,
-    ends: Sequence[Expiry],
+    ends: Sequence[DeadlineExpiry],
     shards: Collection[ShardId],
 ) -> list[RunKey]:
     """End the runs among these that still wait; return them."""
@@ -84,7 +84,7 @@ def end_waiting(
     return [end.key for end in done]
 
 
-def _happened(connection: Connection, done: Sequence[Expiry]) -> Iterable[Happened]:
+def _happened(connection: Connection, done: Sequence[DeadlineExpiry]) -> Iterable[NotifiableEvent]:
     """Return the events to notify: failed runs, and missed ones as late."""
     missed = [end.key for end in done if end.notices and end.state is State.MISSED]
     late = outbox.first_time_late(connection, missed)
@@ -92,7 +92,7 @@ def _happened(connection: Connection, done: Sequence[Expiry]) -> Iterable[Happen
         notified = end.state is State.FAILED or end.key.run_id in late
         if end.notices is not None and notified:
             state = State.FAILED if end.state is State.FAILED else None
-            yield Happened(
+            yield NotifiableEvent(
                 end.key.scheduled_at,
                 end.key.run_id,
                 end.job_id,

@@ -7,7 +7,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from schedd.core.cluster.queue_stats import LATE, MOST, Stock
+from schedd.core.cluster.queue_stats import LATE, MOST, QueueStats
 from schedd.core.ids import JobId, ShardId
 from schedd.core.runs.pools import PoolKey
 from schedd.store.statements import arrays
@@ -52,11 +52,11 @@ WHERE b.open AND t.shard = ANY (%(shards)s::int[])
 """
 
 
-def stock(connection: Connection, shards: Sequence[ShardId]) -> Stock:
+def stock(connection: Connection, shards: Sequence[ShardId]) -> QueueStats:
     """Read the statistics of these shards."""
     mine = {"shards": arrays.numbers(shards)}
     pools = connection.exec_driver_sql(POOLS, mine)
     named = {PoolKey(key): tuple(JobId(job) for job in jobs) for key, jobs in pools}
     overdue, behind = connection.exec_driver_sql(OVERDUE, mine).one()
     left = connection.exec_driver_sql(BACKFILLS, mine).scalar_one()
-    return Stock(named, overdue, behind, left)
+    return QueueStats(named, overdue, behind, left)

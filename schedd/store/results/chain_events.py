@@ -14,7 +14,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, RunId, ShardId, chained_run_id
-from schedd.core.jobs.chains import Cycle, Join, ParentEnded, Wanted
+from schedd.core.jobs.chains import ChainJoin, Cycle, ParentEnded, Wanted
 from schedd.core.runs.lifecycle import State
 from schedd.store.cluster.fence import BY_INDEX
 from schedd.store.statements import arrays
@@ -74,14 +74,14 @@ WHERE {_SAME}
 """
 
 
-def due(connection: Connection, shards: Collection[ShardId]) -> list[Join]:
+def due(connection: Connection, shards: Collection[ShardId]) -> list[ChainJoin]:
     """Return the joins of these shards that are due to be judged. A hint."""
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     found = connection.exec_driver_sql(DUE, {"shards": arrays.numbers(shards)}).all()
     return _read(connection, [(JobId(c), ShardId(s), Cycle(at, root)) for c, s, at, root in found])
 
 
-def of_job(connection: Connection, job_id: JobId, at: datetime) -> list[Join]:
+def of_job(connection: Connection, job_id: JobId, at: datetime) -> list[ChainJoin]:
     """Return the waiting joins of one job for one scheduled time."""
     found = connection.exec_driver_sql(
         "SELECT DISTINCT a.child, t.shard, a.scheduled_at, a.root"
@@ -92,7 +92,7 @@ def of_job(connection: Connection, job_id: JobId, at: datetime) -> list[Join]:
     return _read(connection, [(JobId(c), ShardId(s), Cycle(at, root)) for c, s, at, root in found])
 
 
-def _read(connection: Connection, found: Sequence[tuple[JobId, ShardId, Cycle]]) -> list[Join]:
+def _read(connection: Connection, found: Sequence[tuple[JobId, ShardId, Cycle]]) -> list[ChainJoin]:
     if not found:
         return []
     arrived: dict[int, dict[JobId, ParentEnded]] = {}
@@ -104,7 +104,9 @@ def _read(connection: Connection, found: Sequence[tuple[JobId, ShardId, Cycle]])
         first[n] = min(at, first.get(n, at))
     skipped = _skipped_by(connection, [(child, cycle) for child, _, cycle in found])
     return [
-        Join(child, shard, cycle, arrived[n], first[n], skipped.get(_first_run(child, cycle), {}))
+        ChainJoin(
+            child, shard, cycle, arrived[n], first[n], skipped.get(_first_run(child, cycle), {})
+        )
         for n, (child, shard, cycle) in enumerate(found, 1)
         if n in arrived
     ]
@@ -162,20 +164,20 @@ def unchanged(connection: Connection, wanted: Sequence[Wanted]) -> list[Wanted]:
     ]
 
 
-def over(connection: Connection, joins: Sequence[Join]) -> None:
+def over(connection: Connection, joins: Sequence[ChainJoin]) -> None:
     """Delete the events of joins that are decided."""
     if joins:
         connection.exec_driver_sql(OVER, _each([(one, 0.0) for one in joins]))
 
 
-def later(connection: Connection, joins: Sequence[tuple[Join, timedelta]]) -> None:
+def later(connection: Connection, joins: Sequence[tuple[ChainJoin, timedelta]]) -> None:
     """Judge these joins after a delay, or when a new event arrives."""
     if joins:
         waits = [(one, wait.total_seconds()) for one, wait in joins]
         connection.exec_driver_sql(LATER, _each(waits))
 
 
-def _each(joins: Sequence[tuple[Join, float]]) -> dict[str, object]:
+def _each(joins: Sequence[tuple[ChainJoin, float]]) -> dict[str, object]:
     """Return the columns of the events of these joins, each with its delay."""
     rows = [
         (one.child, one.cycle, parent, ended.run_id, wait)

@@ -24,7 +24,15 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, RunId, ShardId, TenureId, chained_run_id, redriven_run_id
-from schedd.core.jobs.chains import OF_SCHEDULES, Join, JoinStep, Judged, ParentEnded, Wanted, judge
+from schedd.core.jobs.chains import (
+    OF_SCHEDULES,
+    ChainJoin,
+    JoinDecision,
+    JoinStep,
+    ParentEnded,
+    Wanted,
+    judge,
+)
 from schedd.core.jobs.chains import look_after as looked_after
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun
@@ -192,8 +200,8 @@ def join(
     seen = _look(connection, mine, timers)
     new: list[_New] = []
     updated: list[_New] = []
-    over: list[Join] = []
-    later: list[tuple[Join, timedelta]] = []
+    over: list[ChainJoin] = []
+    later: list[tuple[ChainJoin, timedelta]] = []
     for n, one in enumerate(mine):
         steps = _judged(one, n, seen)
         if isinstance(steps, timedelta):
@@ -300,7 +308,7 @@ def _judged(one: Wanted, n: int, seen: _Seen) -> timedelta | list[tuple[_New, bo
     if judged.step is JoinStep.WAIT:
         return looked_after(waited)
     if judged.step is JoinStep.RUN and n in seen.doubtful:
-        judged = Judged(JoinStep.SKIP, MAY_HAVE_RUN)
+        judged = JoinDecision(JoinStep.SKIP, MAY_HAVE_RUN)
     if before is None:
         return [(_first(one, first, judged, arrived, seen), True)]
     if judged.step is JoinStep.RUN:
@@ -310,7 +318,11 @@ def _judged(one: Wanted, n: int, seen: _Seen) -> timedelta | list[tuple[_New, bo
 
 
 def _first(
-    one: Wanted, run_id: RunId, judged: Judged, arrived: Mapping[JobId, ParentEnded], seen: _Seen
+    one: Wanted,
+    run_id: RunId,
+    judged: JoinDecision,
+    arrived: Mapping[JobId, ParentEnded],
+    seen: _Seen,
 ) -> _New:
     if judged.step is JoinStep.SKIP:
         return _New(one, run_id, State.SKIPPED, None, judged.why, arrived)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from sqlalchemy import Connection
 
 from schedd.core.ids import JobId
-from schedd.core.jobs.chains import Join, Wanted
+from schedd.core.jobs.chains import ChainJoin, Wanted
 from schedd.core.runs.model import Claim, LiveRun
 from schedd.core.runs.records import ChainRefused
 from schedd.store.cluster.fenced_transaction import fenced_rows, shards_of
@@ -43,10 +43,12 @@ class ChainStore:
 
         return await fenced_rows(self.database, claim, wanted, body)
 
-    async def put_off(self, claim: Claim, joins: Sequence[Join], wait: timedelta) -> list[LiveRun]:
+    async def put_off(
+        self, claim: Claim, joins: Sequence[ChainJoin], wait: timedelta
+    ) -> list[LiveRun]:
         """Judge these joins after a delay."""
 
-        def body(connection: Connection, mine: Sequence[Join]) -> list[LiveRun]:
+        def body(connection: Connection, mine: Sequence[ChainJoin]) -> list[LiveRun]:
             chain_events.later(connection, [(one, wait) for one in mine])
             return []
 

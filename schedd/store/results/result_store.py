@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from schedd.core.ids import Token
 from schedd.core.runs.model import (
     LiveRun,
-    Report,
+    ResultDecision,
     RunKey,
     Verdict,
 )
@@ -40,18 +40,18 @@ class ResultStore:
             return {}
         return await self.database.call(reported_runs.reported_runs, keys)
 
-    async def accept(self, reports: Sequence[Report]) -> list[Verdict | None]:
+    async def accept(self, reports: Sequence[ResultDecision]) -> list[Verdict | None]:
         """Return a verdict for each, in order. None: this report can't be stored.
 
         If PostgreSQL rejects a report, it is stored without the texts of the worker.
         """
 
-        def body(connection: Connection, batch: Sequence[Report]) -> list[Verdict]:
+        def body(connection: Connection, batch: Sequence[ResultDecision]) -> list[Verdict]:
             verdicts = results.accept(connection, batch)
             BEFORE_ACCEPT()
             return verdicts
 
-        async def write(batch: Sequence[Report]) -> list[Verdict]:
+        async def write(batch: Sequence[ResultDecision]) -> list[Verdict]:
             return await self.database.call(body, batch)
 
         answers, broken = await halved(reports, write) if reports else ([], [])
@@ -87,7 +87,7 @@ class ResultStore:
             await halved(starts, write)
 
 
-def _bare(report: Report) -> Report:
+def _bare(report: ResultDecision) -> ResultDecision:
     """Return the report without the texts and values that the worker wrote."""
     return replace(
         report,

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from schedd.core.ids import IncarnationId, ShardId, Token
 from schedd.core.runs import lifecycle
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import Report, RunKey
+from schedd.core.runs.model import ResultDecision, RunKey
 from schedd.core.runs.retry import fingerprint
 from schedd.store.cluster import cluster_pauses
 from schedd.store.statements import arrays
@@ -51,8 +51,8 @@ class LockedRun:
 
 
 def settle(
-    connection: Connection, reports: Sequence[Report], standing: Mapping[RunKey, LockedRun]
-) -> list[Report]:
+    connection: Connection, reports: Sequence[ResultDecision], standing: Mapping[RunKey, LockedRun]
+) -> list[ResultDecision]:
     """Return the reports with the final states of their runs. The caller has locked these rows."""
     again = [report for report in reports if report.state in (State.PENDING, State.RETRYING)]
     deleted = _deleted(connection, again, standing)
@@ -61,8 +61,8 @@ def settle(
 
 
 def _resolved(
-    report: Report, row: LockedRun, deleted: set[object], doubtful: set[RunKey]
-) -> Report:
+    report: ResultDecision, row: LockedRun, deleted: set[object], doubtful: set[RunKey]
+) -> ResultDecision:
     if row.cancelling:
         return _cancelled(report, _reason_of(row.reason))
     if row.job_id in deleted and report.state in (State.PENDING, State.RETRYING):
@@ -80,7 +80,7 @@ def _reason_of(text: str | None) -> Reason:
     return Reason(text) if text and text in Reason.__members__ else Reason.BY_USER
 
 
-def _cancelled(report: Report, reason: Reason) -> Report:
+def _cancelled(report: ResultDecision, reason: Reason) -> ResultDecision:
     return replace(
         report,
         state=State.CANCELLED,
@@ -92,7 +92,7 @@ def _cancelled(report: Report, reason: Reason) -> Report:
     )
 
 
-def _ended(report: Report, row: LockedRun) -> Report:
+def _ended(report: ResultDecision, row: LockedRun) -> ResultDecision:
     """Return the report as a failure without retry: with its reason, or as WORKER_LOST."""
     reason = report.reason if report.counts else Reason.WORKER_LOST
     return replace(
@@ -107,7 +107,7 @@ def _ended(report: Report, row: LockedRun) -> Report:
 
 
 def _deleted(
-    connection: Connection, again: Sequence[Report], standing: Mapping[RunKey, LockedRun]
+    connection: Connection, again: Sequence[ResultDecision], standing: Mapping[RunKey, LockedRun]
 ) -> set[object]:
     """Return the deleted jobs of runs that would be retried. Read under the runs' locks."""
     jobs = [standing[report.key].job_id for report in again]
@@ -117,7 +117,7 @@ def _deleted(
 
 
 def _doubtful(
-    connection: Connection, again: Sequence[Report], standing: Mapping[RunKey, LockedRun]
+    connection: Connection, again: Sequence[ResultDecision], standing: Mapping[RunKey, LockedRun]
 ) -> set[RunKey]:
     """Return at-most-once runs that would be retried, and may have been retried in a lost database.
     Read under the runs' locks.

@@ -22,9 +22,9 @@ from typing import Any
 from sqlalchemy import Connection
 
 from schedd.core.ids import RunId, Token
-from schedd.core.jobs.notifications import Happened
+from schedd.core.jobs.notifications import NotifiableEvent
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import AuditRecord, Report, RunKey, Verdict
+from schedd.core.runs.model import AuditRecord, ResultDecision, RunKey, Verdict
 from schedd.store.audit import write_once
 from schedd.store.cluster.fence import BY_INDEX
 from schedd.store.notify import outbox
@@ -115,7 +115,7 @@ SELECT * FROM unnest(%(runs)s::uuid[], %(scheduled)s::timestamptz[], %(jobs)s::u
 """
 
 
-def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
+def accept(connection: Connection, reports: Sequence[ResultDecision]) -> list[Verdict]:
     """Return a verdict for each report, in order. Accepted ones are written, stale ones audited."""
     keys = key_arguments([report.key for report in reports])
     rows = connection.exec_driver_sql(LOCK, keys).all()
@@ -146,7 +146,7 @@ def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
     final = [verdict or Verdict.STALE for verdict in verdicts]
     stale = [report for report, each in zip(reports, final, strict=True) if each is Verdict.STALE]
     # Anyone can invent runs that don't exist: they are only counted (`owner.worker_audit`). The
-    # same for tokens: only those that were assigned are audited (`Report.audited`).
+    # same for tokens: only those that were assigned are audited (`ResultDecision.audited`).
     stale = [report for report in stale if report.key in standing]
     unsure = [report for report in stale if not report.audited]
     assigned = _assigned(connection, unsure, standing) if unsure else set()
@@ -158,7 +158,7 @@ def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
 
 
 def _assigned(
-    connection: Connection, reports: Sequence[Report], standing: Mapping[RunKey, LockedRun]
+    connection: Connection, reports: Sequence[ResultDecision], standing: Mapping[RunKey, LockedRun]
 ) -> set[tuple[RunKey, Token]]:
     """Return the keys and tokens that were assigned to a worker: real fencing rejections."""
     arguments = {
@@ -179,7 +179,7 @@ def results_of(connection: Connection, runs: Collection[RunId]) -> dict[RunId, b
     return {RunId(run_id): bytes(payload) for run_id, payload in rows}
 
 
-def _runs_under(row: LockedRun, report: Report) -> bool:
+def _runs_under(row: LockedRun, report: ResultDecision) -> bool:
     return (
         row.state is State.RUNNING
         and row.token == report.token
@@ -187,7 +187,7 @@ def _runs_under(row: LockedRun, report: Report) -> bool:
     )
 
 
-def _stored_in(row: LockedRun, report: Report) -> bool:
+def _stored_in(row: LockedRun, report: ResultDecision) -> bool:
     return (row.token, row.digest, row.incarnation) == (
         report.token,
         report.digest,
@@ -195,7 +195,7 @@ def _stored_in(row: LockedRun, report: Report) -> bool:
     )
 
 
-def _again(report: Report, first: Report) -> Verdict:
+def _again(report: ResultDecision, first: ResultDecision) -> Verdict:
     same = (report.token, report.digest, report.sender) == (
         first.token,
         first.digest,
@@ -206,7 +206,7 @@ def _again(report: Report, first: Report) -> Verdict:
 
 def _write(
     connection: Connection,
-    reports: Sequence[Report],
+    reports: Sequence[ResultDecision],
     standing: dict[RunKey, LockedRun],
     table: str,
 ) -> dict[RunKey, Verdict]:
@@ -251,7 +251,7 @@ def _write(
     }
 
 
-def _was_cancelled(said: Report, stored: Report) -> bool:
+def _was_cancelled(said: ResultDecision, stored: ResultDecision) -> bool:
     return stored.state is State.CANCELLED and said.state is not State.CANCELLED
 
 
@@ -263,16 +263,16 @@ def statement(table: str) -> str:
 
 def _happened(
     connection: Connection,
-    noticed: Sequence[Report],
+    noticed: Sequence[ResultDecision],
     standing: Mapping[RunKey, LockedRun],
-) -> Iterable[Happened]:
+) -> Iterable[NotifiableEvent]:
     """Return the events to notify: ends, and late starts that weren't reported before."""
     late = outbox.first_time_late(connection, [one.key for one in noticed if one.late])
     for report in noticed:
         assert report.notices is not None, "only reports with notices were chosen"
         key = report.key
         of = standing[key]
-        happened = Happened(
+        happened = NotifiableEvent(
             key.scheduled_at, key.run_id, of.job_id, of.shard, report.notices, report.state
         )
         if key.run_id in late:
@@ -281,7 +281,7 @@ def _happened(
             yield replace(happened, dead=report.dead)
 
 
-def _among_attempts(connection: Connection, reports: Sequence[Report]) -> set[int]:
+def _among_attempts(connection: Connection, reports: Sequence[ResultDecision]) -> set[int]:
     arguments = {
         "runs": arrays.ids(report.key.run_id for report in reports),
         "tokens": arrays.numbers(report.token for report in reports),
@@ -291,7 +291,7 @@ def _among_attempts(connection: Connection, reports: Sequence[Report]) -> set[in
     return {row[0] - 1 for row in connection.exec_driver_sql(STORED, arguments)}
 
 
-def _arguments(reports: Sequence[Report]) -> dict[str, object]:
+def _arguments(reports: Sequence[ResultDecision]) -> dict[str, object]:
     return key_arguments([report.key for report in reports]) | {
         "tokens": arrays.numbers(report.token for report in reports),
         "senders": arrays.ids(report.sender for report in reports),
@@ -308,17 +308,17 @@ def _arguments(reports: Sequence[Report]) -> dict[str, object]:
     }
 
 
-def _keys(reports: Sequence[Report]) -> dict[str, object]:
+def _keys(reports: Sequence[ResultDecision]) -> dict[str, object]:
     return key_arguments([report.key for report in reports]) | {
         "tokens": arrays.numbers(report.token for report in reports)
     }
 
 
-def _stored(reports: Sequence[Report]) -> dict[str, object]:
+def _stored(reports: Sequence[ResultDecision]) -> dict[str, object]:
     return {"stored": arrays.flags(report.stored for report in reports)}
 
 
-def _refusal(report: Report) -> AuditRecord:
+def _refusal(report: ResultDecision) -> AuditRecord:
     return AuditRecord(
         actor=f"worker/{report.worker}",
         action="result",

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, RunId, ShardId, TenureId
-from schedd.core.jobs.notifications import Happened
+from schedd.core.jobs.notifications import NotifiableEvent
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Firing, LiveRun, NewRun, Timer
 from schedd.store.notify import outbox
@@ -174,7 +174,7 @@ def fire(
     outbox.tell(
         connection,
         (
-            Happened(
+            NotifiableEvent(
                 new.key.scheduled_at, new.key.run_id, firing.job_id, firing.shard, firing.notices
             )
             for firing in firings

@@ -13,7 +13,7 @@ from faults.history import Resource
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class PerMinuteLimit:
     """How much more of something there may be afterwards: a part of it, and a number."""
 
     field: str
@@ -23,13 +23,13 @@ class Allowance:
 
 
 ALLOWANCES = (
-    Allowance("rss_kib", "KiB of memory", 0.3, 48 * 1024),
-    Allowance("fds", "descriptors", 0.1, 16),
-    Allowance("threads", "threads", 0.1, 8),
-    Allowance("connections", "connections", 0.0, 8),
-    Allowance("spool_bytes", "bytes of spool", 0.0, 64 * 1024),
-    Allowance("heap_bytes", "bytes of tables of what lives", 0.5, 4 * 1024 * 1024),
-    Allowance("dead_rows", "dead rows that VACUUM must leave", 0.0, 500),
+    PerMinuteLimit("rss_kib", "KiB of memory", 0.3, 48 * 1024),
+    PerMinuteLimit("fds", "descriptors", 0.1, 16),
+    PerMinuteLimit("threads", "threads", 0.1, 8),
+    PerMinuteLimit("connections", "connections", 0.0, 8),
+    PerMinuteLimit("spool_bytes", "bytes of spool", 0.0, 64 * 1024),
+    PerMinuteLimit("heap_bytes", "bytes of tables of what lives", 0.5, 4 * 1024 * 1024),
+    PerMinuteLimit("dead_rows", "dead rows that VACUUM must leave", 0.0, 500),
 )
 """Wide enough for caches that fill and pools that breathe, far below what a leak makes of minutes
 of each-second jobs."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from faults.hostile import connections
 from faults.hostile.held import Holder
 from faults.hostile.messages import Deed, Messages
-from faults.hostile.order import Order, Report
+from faults.hostile.order import Order, ResultDecision
 
 HANDS = 4
 """Deeds at a time."""
@@ -38,7 +38,7 @@ HOLDS = {
 
 async def attack(order: Order) -> None:
     """Until cancelled."""
-    said, holders = Report(), dict[str, Sequence[Holder]]()
+    said, holders = ResultDecision(), dict[str, Sequence[Holder]]()
     async with asyncio.TaskGroup() as group:
         group.create_task(_tell(said, holders, Path(order.report)), name="report")
         if order.kind in HOLDS:
@@ -53,7 +53,7 @@ async def attack(order: Order) -> None:
 
 
 async def _rounds(
-    of: Callable[[random.Random], Iterator[Deed]], luck: random.Random, said: Report
+    of: Callable[[random.Random], Iterator[Deed]], luck: random.Random, said: ResultDecision
 ) -> None:
     while True:
         deeds = list(of(luck))
@@ -66,14 +66,14 @@ async def _rounds(
         said.rounds += 1
 
 
-async def _do(deeds: Iterator[Deed], said: Report) -> None:
+async def _do(deeds: Iterator[Deed], said: ResultDecision) -> None:
     for deed in deeds:
         await deed()
         said.done += 1
         await asyncio.sleep(0.005)
 
 
-async def _tell(said: Report, holders: Mapping[str, Sequence[Holder]], file: Path) -> None:
+async def _tell(said: ResultDecision, holders: Mapping[str, Sequence[Holder]], file: Path) -> None:
     while True:
         said.count(holders)
         said.write(file)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TypeAlias
 
 from faults.hostile import calls, garbage, http1, http2
-from faults.hostile.order import Order, Report
+from faults.hostile.order import Order, ResultDecision
 
 ANSWERED_WITHIN = 10.0
 BODY_WITHIN = 40.0
@@ -34,7 +34,7 @@ Deed: TypeAlias = Callable[[], Awaitable[None]]
 class Messages:
     """Deeds against these ports; what comes back is reported."""
 
-    def __init__(self, order: Order, said: Report) -> None:
+    def __init__(self, order: Order, said: ResultDecision) -> None:
         self._order, self._said = order, said
         self._channels: dict[tuple[str, bool], calls.grpc.aio.Channel] = {}
 

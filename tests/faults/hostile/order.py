@@ -31,7 +31,7 @@ class Order:
 
 
 @dataclass
-class Report:
+class ResultDecision:
     """What was done, and how it was answered: by kind of answer, how often. `rounds`: how often all
     of it was done, `deeds`: of so many; `held`: connections of each kind of port, by what became
     of them.

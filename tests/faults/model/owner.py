@@ -53,7 +53,7 @@ class Member:
         self._looked = world.now
         self._sequences: Counter[tuple[ShardId, int]] = Counter()
         self._timers: dict[JobId, Timer] = {}
-        self.absence = rescue.Absence(world)
+        self.absence = rescue.AbsenceTracker(world)
         self._lanes = [self._lane() for _ in range(2)]
         self._leading = leader.leading(self)
         self._lanes.append(self._leading)

@@ -2,7 +2,7 @@
 have.
 
 A member reads its rows first, then lists etcd: what was handed out after the list is never taken
-for lost. What absence from a list means is `Absence`'s to say.
+for lost. What absence from a list means is `AbsenceTracker`'s to say.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from faults.model.world import World
 
 
-class Absence:
+class AbsenceTracker:
     """What a member knows of keys that aren't there. etcd may have come back without its last
     minutes: then a key is missing whose holder lives, and is about to make it anew.
 

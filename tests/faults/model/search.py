@@ -29,7 +29,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Tally:
+class MinuteTally:
     """What many seeds gave."""
 
     seeds: int = 0
@@ -81,9 +81,9 @@ def outcomes(seeds: Iterable[int], without: frozenset[Rule] = NONE) -> Iterator[
     return (outcome(seed, without) for seed in seeds)
 
 
-def tally(seeds: Iterable[int], without: frozenset[Rule] = NONE) -> Tally:
+def tally(seeds: Iterable[int], without: frozenset[Rule] = NONE) -> MinuteTally:
     """All of them, counted."""
-    counted = Tally()
+    counted = MinuteTally()
     for each in outcomes(seeds, without):
         counted.add(each)
     return counted

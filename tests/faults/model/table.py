@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from faults.model.rules import MEANINGS, Rule
-from faults.model.search import Tally
+from faults.model.search import MinuteTally
 
 JUDGED = ("fired", "assigned", "started", "accepted", "takeovers", "ok", "joined")
 ENOUGH = {"fired": 10, "assigned": 8, "started": 5, "accepted": 4, "ok": 1, "joined": 0.3}
 """Events a seed, on the average, below which nothing was shown."""
 
 
-def all_rules(tally: Tally) -> str:
+def all_rules(tally: MinuteTally) -> str:
     """The line of the whole protocol."""
     each = ", ".join(f"{tally.seen[kind] / tally.seeds:.1f} {kind}" for kind in JUDGED)
     return (
@@ -19,7 +19,7 @@ def all_rules(tally: Tally) -> str:
     )
 
 
-def meager(tally: Tally) -> list[str]:
+def meager(tally: MinuteTally) -> list[str]:
     """Kinds of events of which too few happened for a search to have shown anything."""
     return [kind for kind, least in ENOUGH.items() if tally.seen[kind] < least * tally.seeds]
 
@@ -29,7 +29,7 @@ def heading() -> str:
     return f"{'without':25} {'':5} {'broken in':>10}  {'by':26} what is done instead"
 
 
-def rule(name: Rule, tally: Tally) -> str:
+def rule(name: Rule, tally: MinuteTally) -> str:
     """The line of one rule that was taken out."""
     broken = sum(tally.broken.values())
     by = " ".join(f"{invariant}:{count}" for invariant, count in tally.broken.most_common())
@@ -38,7 +38,7 @@ def rule(name: Rule, tally: Tally) -> str:
     return f"{name:25} {meaning.place:5} {seeds:>10}  {by or 'nothing':26} {meaning.without}"
 
 
-def examples(tally: Tally) -> list[str]:
+def examples(tally: MinuteTally) -> list[str]:
     """The first seed of each invariant that broke, and what it says."""
     return [
         f"{invariant} seed {first.seed}: {first.broken.why}"

@@ -60,7 +60,7 @@ class Seen:
 
 
 @dataclass(slots=True)
-class Memory:
+class NotificationHistory:
     """What ends with the process."""
 
     held: dict[Key, Assignment] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Worker:
         self.incarnation: IncarnationId = (number, 0)
         self.attached = self.incarnation
         """Which one a member has greeted."""
-        self.memory = Memory()
+        self.memory = NotificationHistory()
         self._inbox: list[Assignment] = []
         self._judged = 0
         world.database.incarnations.rows[self.incarnation] = Incarnation()
@@ -140,7 +140,7 @@ class Worker:
     def kill(self) -> None:
         """SIGKILL, and a new start. The keeper kills what was executing, before the next hello."""
         self._process.close()
-        self.memory = Memory()
+        self.memory = NotificationHistory()
         self._inbox.clear()
         if self.world.on(Rule.LEFTOVERS_KILLED):
             self.executing.clear()

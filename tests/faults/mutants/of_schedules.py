@@ -14,7 +14,7 @@ OF_SCHEDULES: Sequence[Mutant] = (
     Mutant(
         "twice-when-clocks-go-back",
         "a fixed time in the repeated hour runs at both passes, as croniter has it",
-        (Edit(DST, "dst.overlap is Pass.FIRST:", "dst.overlap is None:"),),
+        (Edit(DST, "dst.overlap is DstOverlap.FIRST:", "dst.overlap is None:"),),
         rides.BACK,
         "S6",
     ),

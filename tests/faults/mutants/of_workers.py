@@ -125,8 +125,8 @@ OF_WORKERS: Sequence[Mutant] = (
             Edit(
                 "schedd/core/runs/retry.py",
                 "    given_up = _given_up(run, definition)\n"
-                "    return given_up or Sequel(State.RETRYING, Reason.WORKER_LOST",
-                "    return Sequel(State.RETRYING, Reason.WORKER_LOST",
+                "    return given_up or AttemptDecision(State.RETRYING, Reason.WORKER_LOST",
+                "    return AttemptDecision(State.RETRYING, Reason.WORKER_LOST",
             ),
         ),
         rides.WORKER_KILLED,

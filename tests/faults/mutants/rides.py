@@ -18,7 +18,7 @@ from faults.nemesis.failpoints import killed_at, stopped_at
 from faults.nemesis.journal import Journal
 from faults.nemesis.processes import killed, stopped
 from faults.nemesis.threads import hung_main_thread
-from faults.probes import EVERY_TWO, MIX, Probe
+from faults.probes import EVERY_TWO, MIX, DatabaseProbe
 from faults.scenario import Run, Timings
 from faults.world.world import TTL, World
 from schedctl.dev.servers import postgres
@@ -32,9 +32,9 @@ HELD_UP = 8.0
 HANDED_WITHIN = 1.2
 """Seconds in which an instant of each-second jobs comes, and their runs are handed out."""
 
-LONG = Probe("long", cron=EVERY_TWO, lasts=8.0, overlap="allow")
-WHILE = Probe("while", lasts=1.5, overlap="allow")
-MOST = Probe("most-while", cron=EVERY_TWO, lasts=1.5, overlap="allow", at_most_once=True)
+LONG = DatabaseProbe("long", cron=EVERY_TWO, lasts=8.0, overlap="allow")
+WHILE = DatabaseProbe("while", lasts=1.5, overlap="allow")
+MOST = DatabaseProbe("most-while", cron=EVERY_TWO, lasts=1.5, overlap="allow", at_most_once=True)
 
 
 def nothing(_: World) -> None:
@@ -53,7 +53,7 @@ class Ride:
     name: str
     go: Callable[[Run, World], None]
     setting: Sequence[Edit] = ()
-    mix: Sequence[Probe] = MIX
+    mix: Sequence[DatabaseProbe] = MIX
     points: Mapping[str, str] = field(default_factory=dict)
     hands: Mapping[str, str] = field(default_factory=dict)
     prepare: Callable[[World], None] = nothing

@@ -21,7 +21,7 @@ from typing import Any
 
 from faults.nemesis import proxy_process
 from faults.nemesis.journal import Journal, NoEffect
-from faults.nemesis.proxy_process import LOOK, Report
+from faults.nemesis.proxy_process import LOOK, ResultDecision
 from faults.world.network import Host
 from faults.world.postgres import PORT as POSTGRES
 from faults.world.world import World
@@ -49,9 +49,9 @@ class Proxy:
         fresh.replace(self.orders)
         wait_until(lambda: self.report().way == way, 10 * LOOK + 5, f"the wire to be {way}")
 
-    def report(self) -> Report:
+    def report(self) -> ResultDecision:
         """What the order in force has done so far."""
-        return Report(**json.loads(self.report_file.read_text()))
+        return ResultDecision(**json.loads(self.report_file.read_text()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Wire:
         names = (",".join(host.name for host in hosts) for hosts in (self.sources, self.targets))
         return f"{' -> '.join(names)}:{self.port}"
 
-    def done(self) -> Report:
+    def done(self) -> ResultDecision:
         """What all proxies together have done since the last order."""
         return total([proxy.report() for proxy in self.proxies])
 
@@ -100,7 +100,7 @@ def spoiled(
     """The wire is `way` (see `proxy_process`) for the length of the block.
 
     Verified by what the proxies count, at the begin and over the whole (see `lacking`). Gives these
-    counts, as `Report` names them, when the block has been left.
+    counts, as `ResultDecision` names them, when the block has been left.
     """
     counts: dict[str, Any] = {}
     with journal.fault(f"wire {way}", str(wire), seconds=seconds, bytes=size) as fault:
@@ -121,7 +121,7 @@ def spoiled(
             raise NoEffect(f"the wire was not {way} enough: {lack}; {done}")
 
 
-def lacking(done: Report, seconds: float, wire: Wire) -> str:
+def lacking(done: ResultDecision, seconds: float, wire: Wire) -> str:
     """Which of the effects that the order promises can't be seen; empty when all can.
 
     From each source to each target one connection that was open was struck, at least; both ways
@@ -144,9 +144,9 @@ def lacking(done: Report, seconds: float, wire: Wire) -> str:
     return "; ".join(lack for lack, seen in wanted.items() if not seen)
 
 
-def total(reports: Sequence[Report]) -> Report:
+def total(reports: Sequence[ResultDecision]) -> ResultDecision:
     """The sum of all, and the least of what is late."""
-    summed = Report(reports[0].way)
+    summed = ResultDecision(reports[0].way)
     for name in asdict(summed).keys() - {"way", "least_late"}:
         setattr(summed, name, sum(getattr(report, name) for report in reports))
     late = [report.least_late for report in reports if report.least_late is not None]

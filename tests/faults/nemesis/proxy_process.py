@@ -49,7 +49,7 @@ class Cut(Exception):
 
 
 @dataclass
-class Report:
+class ResultDecision:
     """What the order in force has done."""
 
     way: str = "plain"
@@ -103,7 +103,7 @@ class Proxy:
     def __init__(self, to: tuple[str, int], protocol: str, orders: Path, report: Path) -> None:
         self.protocol = protocol
         self.order = Order()
-        self.done = Report()
+        self.done = ResultDecision()
         self._to = to
         self._orders = orders
         self._report = report
@@ -133,7 +133,7 @@ class Proxy:
             self.order.over.set()
             self.order = Order(**json.loads(told))
             self._found = set(self._open)
-            self.done = Report(self.order.way, found=len(self._found))
+            self.done = ResultDecision(self.order.way, found=len(self._found))
 
     def _tell(self) -> None:
         self.done.open = len(self._open)

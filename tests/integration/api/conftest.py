@@ -21,12 +21,12 @@ from schedd.core.ids import Epoch, Hint, IncarnationId, JobId, RunId, ShardId, T
 from schedd.core.runs.model import Incarnation, LiveRun
 from schedd.core.runs.records import WorkerView, unheard
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.results.log_followers import MemberLogTails
+from schedd.results.log_followers import LogFollowers
 from schedd.results.objects import StoredObjects
 from schedd.results.progress import MemberProgress
 from schedd.watch.change_bus import ChangeBus
 from schedd.watch.run_waiters import Watchers
-from schedd.watch.subscriptions import Feed
+from schedd.watch.subscriptions import Subscriptions
 from schedkit.clock import utcnow
 from schedkit.objects.files import Files
 from support.callers import TESTER
@@ -43,7 +43,7 @@ class MovedClock:
 
 
 @dataclass
-class Nudged:
+class WakeUpTargets:
     """What the owners were told."""
 
     jobs: list[JobId] = field(default_factory=list)
@@ -142,7 +142,7 @@ class Api:
     world: World
     services: Services
     clock: MovedClock
-    nudged: Nudged
+    nudged: WakeUpTargets
     lines: Lines
     cluster: Told
     events: list[Event]
@@ -170,7 +170,7 @@ class Api:
 async def api(dsn: str, tmp_path: Path) -> AsyncIterator[Api]:
     async with World.at(dsn) as world:
         member = await world.member()
-        clock, nudged, lines, cluster = MovedClock(), Nudged(), Lines(), Told()
+        clock, nudged, lines, cluster = MovedClock(), WakeUpTargets(), Lines(), Told()
         events: list[Event] = []
         services = Services(
             store=member.store.users,
@@ -189,8 +189,8 @@ async def api(dsn: str, tmp_path: Path) -> AsyncIterator[Api]:
             lines=lines,
             refusals=lines,
             changes=Watchers(),
-            feed=Feed(member.store.changes, ChangeBus()),
-            tails=MemberLogTails(WorkerRegistry(clock, lambda _event: None)),
+            feed=Subscriptions(member.store.changes, ChangeBus()),
+            tails=LogFollowers(WorkerRegistry(clock, lambda _event: None)),
             advances=MemberProgress(),
             cluster=cluster,
             succession=cluster,

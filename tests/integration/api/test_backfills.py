@@ -27,7 +27,7 @@ from schedd.api.errors import (
 from schedd.core.events import EndedUnreported
 from schedd.core.jobs.definition import Overlap
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import Crowd, LiveRun
+from schedd.core.runs.model import LiveRun, OverlapCandidates
 from schedd.core.timers.backfill_records import OpenBackfill
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as wire
@@ -632,7 +632,7 @@ async def test_a_newer_run_that_replaces_others_leaves_it_alone(api: Any) -> Non
     [own] = await past.me.store.owner.live_runs([*past.me.epochs], [State.PENDING])
     assert own.due_at > backfilled.due_at
 
-    crowd = Crowd(own.job_id, own.shard, 1, Overlap.CANCEL_OTHER, past.api.clock.now())
+    crowd = OverlapCandidates(own.job_id, own.shard, 1, Overlap.CANCEL_OTHER, past.api.clock.now())
     parted = await past.me.store.owner.part(past.me.claim(own.shard), [crowd])
     assert (parted.ended, parted.cancelled) == ([], [])
     assert len(await past.me.assigned(draft(own, overlap=Overlap.CANCEL_OTHER))) == 1

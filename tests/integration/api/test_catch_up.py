@@ -20,23 +20,23 @@ from schedd.cluster.owner_transactions import Transactor
 from schedd.cluster.ownership import Ownership
 from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.runs.model import LiveRun
-from schedd.core.timers.catch_up_limits import LateLimits
+from schedd.core.timers.catch_up_limits import CatchUpLimits
 from schedd.dispatch.assign import Assign
 from schedd.dispatch.broadcasts import Broadcasts
-from schedd.dispatch.catch_up_limits import LateRuns
+from schedd.dispatch.catch_up_limits import CatchUpLimiter
 from schedd.dispatch.dispatch import Dispatch
 from schedd.dispatch.overlap import OverlapEnforcer
 from schedd.dispatch.pool_limits import PoolLimits
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import Nudges
+from schedd.ports import WakeUps
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.store.cluster.cluster_pauses import PauseStore
 from schedd.timers.fire import FireLoop
-from schedd.timers.timer_loader import NearFuture
+from schedd.timers.timer_loader import TimerLoader
 from schedproto.v1 import job_pb2
 from schedproto.v1 import job_service_pb2 as wire
-from support.dispatching import Nudges as NobodyNudged
+from support.dispatching import WakeUps as NobodyNudged
 from support.runs import RecordingLine, worker
 from support.store import Member, report
 
@@ -70,15 +70,15 @@ class Owner:
         self.run_index = run_index = RunIndex(ownership, definition_cache.priority_of)
         cluster_pause = ClusterPause(cast("PauseStore", None), lambda _event: None)
         transactor = Transactor(ownership, lambda: True, lambda _event: None)
-        nudges = cast("Nudges", NobodyNudged())
+        nudges = cast("WakeUps", NobodyNudged())
         self.workers = WorkerRegistry(clock, lambda _event: None)
-        self.near = NearFuture(run_index, definition_cache, store, clock, cluster_pause)
+        self.near = TimerLoader(run_index, definition_cache, store, clock, cluster_pause)
         crowds = OverlapEnforcer(
             *(run_index, definition_cache, self.workers, store, transactor, clock, nudges),
             lambda _event: None,
         )
-        late = LateRuns(
-            LateLimits(RATE, reserved=0.2),
+        late = CatchUpLimiter(
+            CatchUpLimits(RATE, reserved=0.2),
             run_index,
             definition_cache,
             self.workers,

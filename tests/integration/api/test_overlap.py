@@ -8,7 +8,7 @@ import pytest
 
 from schedd.core.jobs.definition import Overlap
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import Crowd, LiveRun
+from schedd.core.runs.model import LiveRun, OverlapCandidates
 from schedproto.v1 import common_pb2, job_pb2, run_service_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from support.store import draft, report
@@ -50,7 +50,7 @@ async def test_a_buffered_run_names_the_one_that_is_in_its_way(api):
     first, second, third = [await triggered(api) for _ in range(3)]
     me = api.world.members[0]
     [running] = await me.assigned(draft(first, overlap=Overlap.BUFFER_ONE))
-    crowd = Crowd(first.job_id, first.shard, 1, Overlap.BUFFER_ONE, datetime.now(UTC))
+    crowd = OverlapCandidates(first.job_id, first.shard, 1, Overlap.BUFFER_ONE, datetime.now(UTC))
     await me.store.owner.part(me.claim(first.shard), [crowd])
 
     waits = await why(api, second)
@@ -81,7 +81,9 @@ async def test_a_run_that_is_replaced_says_so_while_it_ends_and_afterwards(api):
     first = await triggered(api)
     [running] = await me.assigned(draft(first, overlap=Overlap.TERMINATE_OTHER))
     second = await triggered(api)
-    crowd = Crowd(first.job_id, first.shard, 1, Overlap.TERMINATE_OTHER, datetime.now(UTC))
+    crowd = OverlapCandidates(
+        first.job_id, first.shard, 1, Overlap.TERMINATE_OTHER, datetime.now(UTC)
+    )
     await me.store.owner.part(me.claim(first.shard), [crowd])
 
     told = (await why(api, first)).answer

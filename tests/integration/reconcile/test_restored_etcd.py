@@ -17,7 +17,7 @@ import pytest
 
 from schedd.cluster.observer import Observer
 from schedd.cluster.worker_leases import WorkerLeases
-from schedd.core.cluster.worker_liveness import Departures
+from schedd.core.cluster.worker_liveness import WatchedDeletions
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.model import Incarnation
 from schedd.etcd.access import EtcdAccess
@@ -60,8 +60,8 @@ async def joined(cluster: EtcdCluster, store: Stores) -> AsyncIterator[Member]:
     async with connect(EtcdAccess(cluster.endpoints), deadline=TTL / 6) as etcd:
         observer = Observer(etcd)
 
-        def watched() -> Departures:
-            return Departures(observer.view().cluster_id, observer.view().departed)
+        def watched() -> WatchedDeletions:
+            return WatchedDeletions(observer.view().cluster_id, observer.view().departed)
 
         leases = WorkerLeases(etcd, store.workers, "", TTL, lambda _: True, watched)
         following = asyncio.create_task(observer.run(), name="observer")

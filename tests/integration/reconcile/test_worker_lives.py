@@ -15,12 +15,12 @@ import pytest
 from schedd.cluster.leader.loss_recorder import LossRecorder
 from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.cluster.cluster_events import EventKind
-from schedd.core.cluster.worker_liveness import Departures
+from schedd.core.cluster.worker_liveness import WatchedDeletions
 from schedd.core.ids import IncarnationId, TenureId
 from schedd.core.runs.model import AuditRecord, Incarnation, Tenure
 from schedd.core.runs.records import Drain
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.dispatch.workers.worker_sessions import Greeting, Turned
+from schedd.dispatch.workers.worker_sessions import RejectedHello, WorkerSessions
 from schedd.etcd.access import EtcdAccess
 from schedd.etcd.client import EtcdClient, connect
 from schedkit.clock import boottime, utcnow
@@ -42,7 +42,7 @@ class Place:
     world: World
     workers: WorkerRegistry
     leases: WorkerLeases
-    greeting: Greeting
+    greeting: WorkerSessions
 
     async def live(self) -> set[IncarnationId]:
         return set((await self.leases.standing([])).live)
@@ -82,13 +82,13 @@ async def a_place(etcd: EtcdCluster, world: World, ttl: float) -> AsyncIterator[
         store = world.store
         workers = WorkerRegistry(SetClock(), lambda _event: None)
         leases = WorkerLeases(client, store.workers, "", ttl, lambda _incarnation: True, unwatched)
-        greeting = Greeting(workers, leases, store.workers, store.results, store.users)
+        greeting = WorkerSessions(workers, leases, store.workers, store.results, store.users)
         yield Place(client, world, workers, leases, greeting)
 
 
-def unwatched() -> Departures:
+def unwatched() -> WatchedDeletions:
     """Nobody is asked about, so nothing need be watched."""
-    return Departures(0, {})
+    return WatchedDeletions(0, {})
 
 
 def newcomer(of: Incarnation, **changes: object) -> Incarnation:
@@ -152,11 +152,11 @@ async def test_a_newcomer_from_another_spool_is_turned_away_while_the_first_live
     twin = newcomer(first, spool_id="elsewhere")
     await place.greeting.greet(first, [])
     turned = await place.greeting.greet(twin, [])
-    assert isinstance(turned, Turned)
+    assert isinstance(turned, RejectedHello)
     assert (turned.status, turned.reason) == ("ALREADY_EXISTS", "SECOND_IDENTITY")
     assert await place.live() == {first.id}
     for _ in range(3):  # it comes again each second
-        assert isinstance(await place.greeting.greet(newcomer(twin), []), Turned)
+        assert isinstance(await place.greeting.greet(newcomer(twin), []), RejectedHello)
     assert await place.refusals() == 1, "once is enough"
     await place.leases.end("w", first.id)
     assert await place.greeting.greet(newcomer(twin), []) is None
@@ -251,7 +251,7 @@ async def test_a_lost_incarnation_is_told_and_never_comes_back(place: Place):
     )
     assert answers == [(False, True)]
     turned = await place.greeting.greet(one, [])
-    assert isinstance(turned, Turned)
+    assert isinstance(turned, RejectedHello)
     assert turned.reason == "INCARNATION_LOST"
     assert await place.live() == set()
 

@@ -12,7 +12,7 @@ import pytest
 
 from schedd.core.ids import IncarnationId, ShardId, Token
 from schedd.core.jobs.definition import Overlap, Priority
-from schedd.core.runs.deadlines import Expiry
+from schedd.core.runs.deadlines import DeadlineExpiry
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun, Loss, Trigger
 from schedd.core.runs.records import JobRecord, TimerEdit, Unstarted
@@ -595,9 +595,9 @@ async def test_what_goes_back_after_a_cancel_or_a_delete_is_cancelled(world: Wor
     assert await world.sql("SELECT count(*) FROM live") == [(0,)]
 
 
-def over(run: LiveRun, **changes: Any) -> Expiry:
+def over(run: LiveRun, **changes: Any) -> DeadlineExpiry:
     """It has waited too long for its first start."""
-    end = Expiry(run.key, run.job_id, run.shard, State.MISSED, Reason.START_DEADLINE)
+    end = DeadlineExpiry(run.key, run.job_id, run.shard, State.MISSED, Reason.START_DEADLINE)
     return replace(end, **changes)
 
 

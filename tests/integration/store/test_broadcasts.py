@@ -15,7 +15,7 @@ from schedd.core.dispatch.placement import Need
 from schedd.core.ids import NO_TOKEN, ShardId, child_run_id
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.broadcast import ClosedBroadcasts, Closing, targets
-from schedd.core.runs.deadlines import Expiry
+from schedd.core.runs.deadlines import DeadlineExpiry
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Draft, LiveRun, Loss, RunKey, Trigger
 from schedd.core.runs.pools import pool_key
@@ -204,7 +204,7 @@ async def test_what_failed_is_counted_named_and_counts_once(world: World) -> Non
     await done(me, children["w3"], State.FAILED)
     claim = me.claim(run.shard)
     away = children["w2"]
-    ending = Expiry(away.key, away.job_id, away.shard, State.FAILED, Reason.WORKER_LOST)
+    ending = DeadlineExpiry(away.key, away.job_id, away.shard, State.FAILED, Reason.WORKER_LOST)
     assert await me.store.owner.end_waiting(claim, [ending]) == [away.key]
 
     [ended] = (await me.store.owner.close(claim, [closing(parent, pause_after=2)])).ended

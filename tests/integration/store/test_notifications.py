@@ -14,15 +14,15 @@ from sqlalchemy import Connection, event
 from schedd.core.ids import ShardId
 from schedd.core.jobs.notifications import (
     DeliveryOutcome,
-    Happened,
     Notice,
     Notices,
+    NotifiableEvent,
     NotificationChannel,
     NotificationKind,
     Overdue,
     redirected,
 )
-from schedd.core.runs.deadlines import Expiry
+from schedd.core.runs.deadlines import DeadlineExpiry
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun, Loss, Verdict
 from schedd.core.runs.records import JobRecord, TimerEdit
@@ -124,7 +124,9 @@ async def test_a_silence_gathers_what_comes_in_one_row_that_waits_for_its_end(
     notices = Notices(failure=Notice(webhook=HOOK.webhook, silence=timedelta(hours=1)))
     run = await running(me, await world.job())
     key = run.key
-    failed = Happened(key.scheduled_at, key.run_id, run.job_id, run.shard, notices, State.FAILED)
+    failed = NotifiableEvent(
+        key.scheduled_at, key.run_id, run.job_id, run.shard, notices, State.FAILED
+    )
     for _ in range(4):
         await me.store.database.call(lambda c: noticing.tell(c, [failed]))
     rows = await world.sql(
@@ -221,7 +223,7 @@ async def test_what_a_silence_holds_back_ends_with_the_silence_that_an_edit_give
     key = run.key
 
     async def fails(notice: Notice) -> None:
-        one = Happened(
+        one = NotifiableEvent(
             key.scheduled_at, key.run_id, run.job_id, run.shard, Notices(failure=notice),
             State.FAILED,
         )  # fmt: skip
@@ -264,9 +266,9 @@ async def test_two_members_that_end_runs_of_the_same_jobs_lock_them_in_one_order
     runs = [await running(me, await world.job()) for _ in range(2)]
     runs.sort(key=lambda run: run.job_id)
 
-    def ended(run: LiveRun, state: State) -> Happened:
+    def ended(run: LiveRun, state: State) -> NotifiableEvent:
         key = run.key
-        return Happened(key.scheduled_at, key.run_id, run.job_id, run.shard, ALL, state)
+        return NotifiableEvent(key.scheduled_at, key.run_id, run.job_id, run.shard, ALL, state)
 
     await me.store.database.call(
         lambda c: noticing.tell(c, [ended(run, State.FAILED) for run in runs])
@@ -303,7 +305,7 @@ async def test_what_waited_a_day_without_a_try_is_ended_in_bulk_with_a_line_for_
     job = await world.job()
     run = await running(me, job)
     key = run.key
-    happened = Happened(
+    happened = NotifiableEvent(
         key.scheduled_at, key.run_id, run.job_id, run.shard, Notices(failure=MAIL), State.FAILED
     )
     for _ in range(5):
@@ -332,7 +334,7 @@ async def test_a_run_is_told_to_be_late_once_while_it_waits_or_by_its_result(
     me = await world.member()
     job = await world.job()
     [run] = (await me.fire(firing(job))).runs
-    late = Happened(run.key.scheduled_at, run.key.run_id, run.job_id, run.shard, ALL)
+    late = NotifiableEvent(run.key.scheduled_at, run.key.run_id, run.job_id, run.shard, ALL)
     outbox = me.store.notifications
     assert await outbox.tell_late(me.claim(0), [late]) == [run.key.run_id]
     assert await outbox.tell_late(me.claim(0), [late]) == []
@@ -353,7 +355,9 @@ async def test_what_was_missed_is_late_and_what_waited_too_long_has_failed(world
         job = await world.job()
         [run] = (await me.fire(firing(job))).runs
         fingerprint = "x" if state is State.FAILED else ""
-        end = Expiry(run.key, run.job_id, run.shard, state, reason, fingerprint, notices=ALL)
+        end = DeadlineExpiry(
+            run.key, run.job_id, run.shard, state, reason, fingerprint, notices=ALL
+        )
         assert await me.store.owner.end_waiting(me.claim(0), [end]) == [run.key]
         assert {kind for kind, *_ in await told(world)} == kinds
         await world.sql("DELETE FROM notifications")

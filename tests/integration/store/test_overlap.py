@@ -9,9 +9,9 @@ import pytest
 
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import Crowd, LiveRun, Loss, Trigger
+from schedd.core.runs.model import LiveRun, Loss, OverlapCandidates, Trigger
 from schedd.core.runs.overlap import BUFFERS
-from schedd.core.runs.records import Assignments, JobRecord, Parted, TimerEdit, Unstarted
+from schedd.core.runs.records import Assignments, JobRecord, OverlapOutcome, TimerEdit, Unstarted
 from schedd.core.runs.run_records import RunRecord
 from support.store import MINUTE, START, Member, World, draft, firing, manual_run, ok, report
 
@@ -38,8 +38,10 @@ async def under_way(me: Member, run: LiveRun) -> LiveRun:
     return assigned.run
 
 
-async def parted(me: Member, policy: Overlap, run: LiveRun, *, generation: int = 1) -> Parted:
-    crowd = Crowd(run.job_id, run.shard, generation, policy, datetime.now(UTC))
+async def parted(
+    me: Member, policy: Overlap, run: LiveRun, *, generation: int = 1
+) -> OverlapOutcome:
+    crowd = OverlapCandidates(run.job_id, run.shard, generation, policy, datetime.now(UTC))
     return await me.store.owner.part(me.claim(run.shard), [crowd])
 
 
@@ -164,7 +166,7 @@ async def test_the_newest_ends_the_one_that_runs_and_starts_when_it_has_ended(
     assert told.token == running.token
     assert (await asked(me, policy, second)).assigned == [], "it hasn't ended yet"
     again = await parted(me, policy, second)
-    assert again == Parted([], []), "it is marked already; the scan tells its worker"
+    assert again == OverlapOutcome([], []), "it is marked already; the scan tells its worker"
     [scanned] = await me.store.owner.live_runs([first.shard], [State.RUNNING])
     assert (scanned.cancelling, scanned.killing) == (True, kills)
 
@@ -313,11 +315,15 @@ async def test_a_trigger_that_replaces_ends_the_runs_of_a_job_that_skips(world: 
     assert (told.key, told.killing) == (first.key, True)
 
 
-async def lined_up(me: Member, *runs: LiveRun, ending: tuple[LiveRun, ...] | None = ()) -> Parted:
+async def lined_up(
+    me: Member, *runs: LiveRun, ending: tuple[LiveRun, ...] | None = ()
+) -> OverlapOutcome:
     """Judge a job that skips, of which these runs wait for long."""
     ends = None if ending is None else tuple(run.key.run_id for run in ending)
     run = runs[0]
-    crowd = Crowd(run.job_id, run.shard, 1, Overlap.SKIP, datetime.now(UTC), ending=ends)
+    crowd = OverlapCandidates(
+        run.job_id, run.shard, 1, Overlap.SKIP, datetime.now(UTC), ending=ends
+    )
     return await me.store.owner.part(me.claim(run.shard), [crowd])
 
 
@@ -365,7 +371,7 @@ async def test_a_trigger_with_a_delay_neither_waits_nor_replaces_before_its_time
     soon = datetime.now(UTC) + timedelta(hours=1)
     await triggered(me, job, at=datetime.now(UTC), due_at=soon)
 
-    assert await parted(me, Overlap.CANCEL_OTHER, first) == Parted([], [])
+    assert await parted(me, Overlap.CANCEL_OTHER, first) == OverlapOutcome([], [])
     assert len((await asked(me, Overlap.CANCEL_OTHER, first)).assigned) == 1
 
 
@@ -382,7 +388,7 @@ async def test_what_waits_for_a_resume_replaces_nobody_and_holds_no_trigger_up(
     await me.store.users.pause_job(job.definition.job_id, "", "ann", ok("pause"))
 
     now = {"generation": (await world.sql("SELECT generation FROM timers"))[0][0]}
-    assert await parted(me, Overlap.CANCEL_OTHER, first, **now) == Parted([], [])
+    assert await parted(me, Overlap.CANCEL_OTHER, first, **now) == OverlapOutcome([], [])
 
     newest = await triggered(me, job, at=START + 9 * MINUTE)
     done = await parted(me, Overlap.CANCEL_OTHER, newest, **now)
@@ -418,7 +424,7 @@ async def test_nothing_is_decided_by_an_old_definition_nor_while_the_cluster_is_
     else:
         await world.sql("UPDATE cluster SET paused = true")
 
-    assert await parted(me, Overlap.CANCEL_OTHER, second) == Parted([], [])
+    assert await parted(me, Overlap.CANCEL_OTHER, second) == OverlapOutcome([], [])
 
 
 # ── owners one after the other ───────────────────────────────────────────────────────────────────
@@ -438,7 +444,7 @@ async def test_the_next_owner_decides_from_the_rows_what_the_one_before_had_begu
     two = await world.member()
 
     assert (await parted(one, policy, second), (await asked(one, policy, second)).assigned) == (
-        Parted([], []),
+        OverlapOutcome([], []),
         [],
     ), "the one before has nothing to say"
     await parted(two, policy, third)
@@ -455,11 +461,11 @@ async def test_a_released_owner_parts_nobody(world: World) -> None:
     me = await world.member()
     first, second = await fired(me, await world.job(), 2)
     await under_way(me, first)
-    crowd = Crowd(first.job_id, first.shard, 1, Overlap.CANCEL_OTHER, datetime.now(UTC))
+    crowd = OverlapCandidates(first.job_id, first.shard, 1, Overlap.CANCEL_OTHER, datetime.now(UTC))
     claim = me.claim(0)
     await me.store.membership.release(claim)
 
-    assert await me.store.owner.part(claim, [crowd]) == Parted([], [])
+    assert await me.store.owner.part(claim, [crowd]) == OverlapOutcome([], [])
     assert await states(world, first, second) == ["RUNNING", "PENDING"]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from schedd.core.dispatch.priority_order import rank_of
 from schedd.core.jobs.definition import Overlap, Priority
-from schedd.core.runs.model import Crowd, LiveRun, RunKey, Trigger
+from schedd.core.runs.model import LiveRun, OverlapCandidates, RunKey, Trigger
 from schedd.core.runs.records import JobRecord
 from schedd.core.runs.run_records import RunRecord
 from support.store import START, Member, World, draft, manual_run, ok, report
@@ -69,7 +69,9 @@ class Player:
 
     async def part(self) -> None:
         shard = self._job.shard
-        crowd = Crowd(self._job.definition.job_id, shard, 1, self.policy, datetime.now(UTC))
+        crowd = OverlapCandidates(
+            self._job.definition.job_id, shard, 1, self.policy, datetime.now(UTC)
+        )
         parted = await self._me.store.owner.part(self._me.claim(shard), [crowd])
         for key, _ in parted.ended:
             del self.runs[key]

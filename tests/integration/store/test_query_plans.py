@@ -14,9 +14,9 @@ from sqlalchemy import Connection, event
 from schedd.core.ids import BackfillId, IncarnationId, JobId, RunId, ShardId
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.change_stream import Scope
-from schedd.core.runs.deadlines import Expiry
+from schedd.core.runs.deadlines import DeadlineExpiry
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import Crowd, LiveRun, Loss, RunKey
+from schedd.core.runs.model import LiveRun, Loss, OverlapCandidates, RunKey
 from schedd.core.runs.records import Unstarted
 from schedd.core.runs.redrive import LetterFilter, RedriveLine
 from schedd.core.timers.backfill import BackfillRequest, Rerun
@@ -113,7 +113,7 @@ async def test_hot_statements_never_scan_a_big_table(world: World) -> None:
     assert len(held.held) == len(waiting)
     parted = await me.store.owner.part(
         me.claim(*{run.shard for run in waiting}),
-        [Crowd(run.job_id, run.shard, 1, Overlap.CANCEL_OTHER, now) for run in waiting],
+        [OverlapCandidates(run.job_id, run.shard, 1, Overlap.CANCEL_OTHER, now) for run in waiting],
     )
     assert len(parted.cancelled) == len(waiting)
     await me.store.results.reported_runs([run.key for run in running])
@@ -127,7 +127,7 @@ async def test_hot_statements_never_scan_a_big_table(world: World) -> None:
     await me.store.owner.end_waiting(
         me.claim(*{run.shard for run in back}),
         [
-            Expiry(run.key, run.job_id, run.shard, State.MISSED, Reason.START_DEADLINE)
+            DeadlineExpiry(run.key, run.job_id, run.shard, State.MISSED, Reason.START_DEADLINE)
             for run in back
         ],
     )

@@ -16,7 +16,7 @@ import pytest
 from schedd.core.ids import JobId
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import LIVE, State
-from schedd.core.runs.model import Crowd, LiveRun, Loss, RunKey, Trigger, Verdict
+from schedd.core.runs.model import LiveRun, Loss, OverlapCandidates, RunKey, Trigger, Verdict
 from schedd.core.runs.records import JobRecord, TimerEdit, Unstarted
 from schedkit.errors import Unavailable
 from support.store import MINUTE, START, Member, World, draft, firing, manual_run, ok, report
@@ -117,7 +117,7 @@ class Story:
         answer = await owner.assign(claim, drafts, me.tokens(claim))
         self.handed += [each.run for each in answer.assigned]
         crowds = {
-            run.job_id: Crowd(
+            run.job_id: OverlapCandidates(
                 run.job_id,
                 run.shard,
                 generations.get(run.job_id, 1),

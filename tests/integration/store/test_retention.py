@@ -18,7 +18,7 @@ from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun, RunKey
 from schedd.core.runs.retention import Retention
 from schedd.dispatch.run_index import RunIndex
-from schedd.reconcile.retention import Retaining
+from schedd.reconcile.retention import RetentionLoop
 from schedd.results.objects import StoredObjects
 from schedd.store.reconcile import retention
 from schedd.store.schema import partitions
@@ -49,7 +49,7 @@ class Cluster:
         self.deleted = {"runs": 0, "logs": 0, "objects": 0}
         ownership = Ownership(me.tenure, me.timeline, LANES)
         ownership.gain(me.epochs)
-        self.retaining = Retaining(
+        self.retaining = RetentionLoop(
             RunIndex(ownership, lambda _job: 0),
             me.store.retention,
             StoredObjects(self.files),

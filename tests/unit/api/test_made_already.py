@@ -20,7 +20,7 @@ from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.cluster.shard_assignment import assign
 from schedd.core.ids import TenureId, Term, Timeline
 from schedd.core.runs.model import AuditRecord, LiveRun, NewRun, Trigger
-from schedd.core.runs.records import JobRecord, Probe
+from schedd.core.runs.records import DatabaseProbe, JobRecord
 from schedd.core.runs.run_records import RunRecord
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pauses
 from schedkit.errors import Unavailable
@@ -116,8 +116,8 @@ class World:
     async def unstarted_attempts(self, *_: Any) -> list[LiveRun]:
         return []
 
-    async def probe(self) -> Probe:
-        return Probe(NOW, Timeline(1), in_recovery=False)
+    async def probe(self) -> DatabaseProbe:
+        return DatabaseProbe(NOW, Timeline(1), in_recovery=False)
 
 
 def services(fails: str) -> Services:

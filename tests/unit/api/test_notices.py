@@ -11,7 +11,7 @@ from schedctl.manifests import manifests
 from schedd.api.definitions.notifications import check_means, violations
 from schedd.api.errors import InvalidArgumentError
 from schedd.api.services import Services
-from schedd.core.jobs.notifications import Means
+from schedd.core.jobs.notifications import DeliveryMeans
 from schedkit.protojson import from_json
 from schedproto.v1 import job_pb2
 from support.repository import ROOT
@@ -67,15 +67,15 @@ def test_what_nobody_could_be_told_by_is_refused_by_its_field(
 class Calls:
     """As much of the services as is asked."""
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, means: DeliveryMeans) -> None:
         self.means = means
 
 
 def test_a_job_chooses_among_what_its_members_may_do_and_stays_editable_when_that_shrinks() -> None:
     told = job(on_failure={"command": ["/opt/page", "x"], "email": "a@example.com"})
-    rich = cast("Services", Calls(Means(("/opt/page",), mail=True)))
+    rich = cast("Services", Calls(DeliveryMeans(("/opt/page",), mail=True)))
     check_means(rich, told)
-    poor = cast("Services", Calls(Means(("/opt/pager",))))
+    poor = cast("Services", Calls(DeliveryMeans(("/opt/pager",))))
     with pytest.raises(InvalidArgumentError) as refused:
         check_means(poor, told)
     fields = [one.field for one in refused.value.violations]

@@ -13,7 +13,7 @@ from schedd.api.jobs.quiesce import kept, settle
 from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId, Timeline
 from schedd.core.runs.model import LiveRun
-from schedd.core.runs.records import Probe
+from schedd.core.runs.records import DatabaseProbe
 from schedkit.errors import Unavailable
 from support.callers import TESTER
 from support.runs import NOW, SetClock, running, worker
@@ -33,10 +33,10 @@ class Told:
 
     def jobs_changed(self, changed: Any) -> None: ...
 
-    async def probe(self) -> Probe:
+    async def probe(self) -> DatabaseProbe:
         if self.away:
             raise Unavailable("PostgreSQL: no answer")
-        return Probe(NOW, Timeline(1), in_recovery=False)
+        return DatabaseProbe(NOW, Timeline(1), in_recovery=False)
 
     async def unstarted_attempts(
         self, job: JobId, now: datetime, pool: tuple[str, str] | None = None

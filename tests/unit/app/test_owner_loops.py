@@ -10,7 +10,7 @@ from schedd.app.owner_loops import Owner
 from schedd.cluster.tenure import LiveTenure
 from schedd.core.ids import Token
 from schedd.core.runs.lifecycle import State
-from schedd.ports import Nudges
+from schedd.ports import WakeUps
 from support.runs import NOW, owning, run
 
 
@@ -40,7 +40,7 @@ async def test_what_was_made_just_now_waits_on_the_board_without_a_look_at_its_r
     owner, parts = an_owner()
     owner.runs_made([run(1)])
     live = cast("LiveTenure", MagicMock(ownership=owning(0)))
-    owner.loops(live, cast("Nudges", MagicMock()))
+    owner.loops(live, cast("WakeUps", MagicMock()))
     run_index = parts["collect"].run_index
 
     made = [run(2), run(3, shard=7), run(4, state=State.SUCCEEDED), run(5, token=Token(3))]
@@ -55,7 +55,7 @@ async def test_what_a_tenure_held_goes_with_it_and_waits_for_no_look_through_all
     """Its parts know each other. A member that loses its lease in a herd would hold it twice."""
     owner, parts = an_owner()
     live = cast("LiveTenure", MagicMock(ownership=owning(0)))
-    end, *_ = owner.loops(live, cast("Nudges", MagicMock()))
+    end, *_ = owner.loops(live, cast("WakeUps", MagicMock()))
     run_index = parts["collect"].run_index
     run_index.put_runs([run(1), run(2)], NOW)
 

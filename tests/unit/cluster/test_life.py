@@ -295,12 +295,12 @@ async def test_a_database_that_went_back_is_judged_by_a_new_term_before_anyone_o
         found: list[int] = []
         judged = cluster.rows.pauses
 
-        class Judged(list[Pause]):
+        class JoinDecision(list[Pause]):
             def append(self, pause: Pause) -> None:
                 found.append(len(cluster.rows.takings))
                 super().append(pause)
 
-        cluster.rows.pauses = Judged(judged)
+        cluster.rows.pauses = JoinDecision(judged)
         mark = cluster.rows.mark
         assert mark.at is not None
         cluster.rows.mark = replace(mark, at=mark.at - timedelta(hours=1))

@@ -11,7 +11,7 @@ import pytest
 from schedd.cluster import worker_leases as module
 from schedd.cluster.worker_leases import AT_ONCE, STREAMS, WorkerLeases
 from schedd.core.cluster.coordination import LeaseId, Listing, Revision
-from schedd.core.cluster.worker_liveness import Departures
+from schedd.core.cluster.worker_liveness import WatchedDeletions
 from schedd.core.ids import IncarnationId
 from schedd.ports import Coordination
 from schedd.store.cluster.worker_store import WorkerStore
@@ -50,7 +50,7 @@ class World:
             "",
             TTL,
             lambda _: True,
-            lambda: Departures(1, {}),
+            lambda: WatchedDeletions(1, {}),
         )
 
     async def gone_after(self, seconds: float) -> frozenset[IncarnationId]:
@@ -95,7 +95,7 @@ class Halting(TwinCoordination):
 
 async def test_what_one_stream_couldnt_refresh_is_no_harm_to_the_others() -> None:
     etcd, nobody = Halting(TwinEtcd()), cast("WorkerStore", None)
-    leases = WorkerLeases(etcd, nobody, "", TTL, lambda _: True, lambda: Departures(1, {}))
+    leases = WorkerLeases(etcd, nobody, "", TTL, lambda _: True, lambda: WatchedDeletions(1, {}))
     ones = [worker(number) for number in range(1, AT_ONCE + 3)]
     for one in ones:
         await leases.ensure(one)
@@ -123,7 +123,7 @@ class Busy(TwinCoordination):
 
 async def test_thousands_are_refreshed_by_a_few_streams_at_a_time() -> None:
     etcd, nobody = Busy(TwinEtcd()), cast("WorkerStore", None)
-    leases = WorkerLeases(etcd, nobody, "", TTL, lambda _: True, lambda: Departures(1, {}))
+    leases = WorkerLeases(etcd, nobody, "", TTL, lambda _: True, lambda: WatchedDeletions(1, {}))
     ones = [worker(number) for number in range(1, AT_ONCE * (STREAMS + 3))]
     for one in ones:
         await leases.ensure(one)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schedd.core.cluster.coordination import Revision
-from schedd.core.cluster.worker_liveness import Absence, Departures, LivenessLook
+from schedd.core.cluster.worker_liveness import AbsenceTracker, LivenessSnapshot, WatchedDeletions
 from schedd.core.ids import IncarnationId
 
 TTL = 3.0
@@ -22,7 +22,7 @@ class Eyes:
     """One member that looks, each time at a later revision; an answer takes 10 ms."""
 
     def __init__(self) -> None:
-        self.absence = Absence(TTL)
+        self.absence = AbsenceTracker(TTL)
         self.revision = 100
 
     def look(
@@ -38,8 +38,8 @@ class Eyes:
     ) -> frozenset[IncarnationId]:
         """Who is gone, as of a list that was sent at this time."""
         self.revision = revision or self.revision + 1
-        seen = LivenessLook(live, 1, Revision(self.revision), at, at + takes)
-        return self.absence.judge(named, seen, Departures(cluster, departed)).gone
+        seen = LivenessSnapshot(live, 1, Revision(self.revision), at, at + takes)
+        return self.absence.judge(named, seen, WatchedDeletions(cluster, departed)).gone
 
 
 def deletion(at: int, of: IncarnationId = ONE) -> dict[IncarnationId, Revision]:

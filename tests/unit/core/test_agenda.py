@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from schedd.core.dispatch.priority_order import CLASS_STEP
 from schedd.core.jobs.definition import Priority
-from schedd.core.timers.due_index import Agenda
+from schedd.core.timers.due_index import DueIndex
 from support.runs import NOW
 
 LOW, MEDIUM, HIGH = Priority.LOW, Priority.MEDIUM, Priority.HIGH
@@ -14,7 +14,7 @@ SECOND = timedelta(seconds=1)
 
 
 def test_of_what_is_due_the_higher_class_comes_first() -> None:
-    agenda: Agenda[str, str] = Agenda()
+    agenda: DueIndex[str, str] = DueIndex()
     agenda.put("low", NOW, "low", LOW)
     agenda.put("medium", NOW, "medium", MEDIUM)
     agenda.put("later", NOW + SECOND, "later", MEDIUM)
@@ -27,7 +27,7 @@ def test_of_what_is_due_the_higher_class_comes_first() -> None:
 
 
 def test_what_isnt_due_holds_nothing_up() -> None:
-    agenda: Agenda[str, str] = Agenda()
+    agenda: DueIndex[str, str] = DueIndex()
     agenda.put("high", NOW + SECOND, "high", HIGH)
     agenda.put("low", NOW, "low", LOW)
 
@@ -37,7 +37,7 @@ def test_what_isnt_due_holds_nothing_up() -> None:
 
 
 def test_what_was_due_for_longer_than_a_class_is_worth_goes_first() -> None:
-    agenda: Agenda[str, str] = Agenda()
+    agenda: DueIndex[str, str] = DueIndex()
     agenda.put("old", NOW, "old", MEDIUM)
     agenda.put("high", NOW + CLASS_STEP + SECOND, "high", HIGH)
 
@@ -46,7 +46,7 @@ def test_what_was_due_for_longer_than_a_class_is_worth_goes_first() -> None:
 
 
 def test_what_is_above_a_class_is_asked_for_alone() -> None:
-    agenda: Agenda[str, str] = Agenda()
+    agenda: DueIndex[str, str] = DueIndex()
     agenda.put("low", NOW, "low", LOW)
     agenda.put("medium", NOW, "medium", MEDIUM)
     agenda.put("high", NOW + SECOND, "high", HIGH)
@@ -59,7 +59,7 @@ def test_what_is_above_a_class_is_asked_for_alone() -> None:
 
 
 def test_a_key_whose_class_changes_is_there_once() -> None:
-    agenda: Agenda[str, str] = Agenda()
+    agenda: DueIndex[str, str] = DueIndex()
     agenda.put("one", NOW, "as it was", MEDIUM)
     agenda.put("other", NOW, "other", MEDIUM)
     agenda.put("one", NOW, "as it is", HIGH)
@@ -72,7 +72,7 @@ def test_a_key_whose_class_changes_is_there_once() -> None:
 
 
 def test_what_moves_for_ever_leaves_little_behind() -> None:
-    agenda: Agenda[int, int] = Agenda()
+    agenda: DueIndex[int, int] = DueIndex()
     for turn in range(50_000):
         agenda.put(turn % 10, NOW + turn * SECOND, turn, Priority(1 + turn // 10 % 3))
 

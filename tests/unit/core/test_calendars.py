@@ -27,10 +27,10 @@ from schedd.core.schedule.compiled_schedule import (
     Schedule,
     ScheduleBounds,
 )
-from schedd.core.schedule.cron import CronError, Dst, DstGap
+from schedd.core.schedule.cron import CronError, DstGap, DstPolicy
 from schedd.core.timers import fire_steps
 from schedd.core.timers.cluster_pauses import Pause, Pauses
-from schedd.core.timers.fire_plan import Fold, PlannedRun
+from schedd.core.timers.fire_plan import MergedTimes, PlannedRun
 
 HOUR = timedelta(hours=1)
 WEEKEND = ["sat", "sun"]
@@ -222,7 +222,7 @@ def test_the_local_time_stays_over_a_change_of_clocks():
     off = rules(dates=["2026-03-28"], roll=Roll.NEXT)
     berlin = compiled("30 2 28 3 *", off, zone="Europe/Berlin")
     assert nexts(berlin, "2026-03-01T00:00", 1) == ["03-29 01:00"], "02:30 falls into the gap"
-    skips = CronSchedule(("30 2 28 3 *",), "Europe/Berlin", Dst(gap=DstGap.SKIP))
+    skips = CronSchedule(("30 2 28 3 *",), "Europe/Berlin", DstPolicy(gap=DstGap.SKIP))
     of = compiled(skips, off, zone="Europe/Berlin")
     assert nexts(of, "2026-03-01T00:00", 1) == ["03-30 00:30"], "the clock doesn't show it"
 
@@ -248,7 +248,7 @@ def stepped(of: CompiledSchedule, since: str, now: str, policy: CatchUp) -> fire
     return fire_steps.plan(of, policy, timer.nominal, timer.due, at(now))
 
 
-def told(fold: Fold) -> tuple[str, str, int]:
+def told(fold: MergedTimes) -> tuple[str, str, int]:
     reason = fold.reason.value if fold.reason else ""
     return f"{fold.first:%d %H:%M}", reason or fold.state.value, fold.count
 
@@ -323,7 +323,7 @@ def test_an_excluded_instant_of_a_pause_of_the_cluster_is_accounted_for_once():
 def test_excluding_each_second_by_two_expressions_is_found_in_a_moment() -> None:
     """Rows of 43,200 edges are put together once, not for each day that is looked through."""
     exclude = Exclude(cron=("*/2 * * * * *", "1-59/2 * * * * *"), zone="UTC")
-    each = CronSchedule(("* * * * * *",), "UTC", Dst())
+    each = CronSchedule(("* * * * * *",), "UTC", DstPolicy())
     compiled = compiled_schedule.compile(each, "default/j", UUID(int=1), ScheduleBounds(), exclude)
     began = process_time()
     assert compiled.next_after(at("2026-05-04T09:00")) is None

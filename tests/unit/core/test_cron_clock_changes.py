@@ -5,13 +5,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schedd.core.schedule import cron
-from schedd.core.schedule.cron import Dst, DstGap, Pass
+from schedd.core.schedule.cron import DstGap, DstOverlap, DstPolicy
 from schedd.core.schedule.zones import zone as zone_of
 
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
 
 
-def on(expression: str, zone: str, day: str, dst: Dst = cron.DEBIAN, *, days: int = 1) -> list[str]:
+def on(
+    expression: str, zone: str, day: str, dst: DstPolicy = cron.DEBIAN, *, days: int = 1
+) -> list[str]:
     """The instants within local days, as local time with offset: "02:30+01:00"."""
     info = zone_of(zone).info
     start = datetime.fromisoformat(day).replace(tzinfo=info)
@@ -41,7 +43,7 @@ class TestFixedTimes:
         assert on("30 2,3 * * *", BERLIN, "2024-03-31") == ["03:00+02:00", "03:30+02:00"]
 
     def test_a_time_in_the_gap_may_be_skipped(self) -> None:
-        skip = Dst(gap=DstGap.SKIP)
+        skip = DstPolicy(gap=DstGap.SKIP)
         assert on("30 2 * * *", BERLIN, "2024-03-31", skip) == []
         assert on("0 2,3 * * *", BERLIN, "2024-03-31", skip) == ["03:00+02:00"]
 
@@ -52,10 +54,10 @@ class TestFixedTimes:
     @pytest.mark.parametrize(
         ("overlap", "expected"),
         [
-            (Pass.FIRST, ["01:45+02:00", "02:00+02:00", "02:45+02:00", "03:00+01:00"]),
-            (Pass.SECOND, ["01:45+02:00", "02:00+01:00", "02:45+01:00", "03:00+01:00"]),
+            (DstOverlap.FIRST, ["01:45+02:00", "02:00+02:00", "02:45+02:00", "03:00+01:00"]),
+            (DstOverlap.SECOND, ["01:45+02:00", "02:00+01:00", "02:45+01:00", "03:00+01:00"]),
             (
-                Pass.BOTH,
+                DstOverlap.BOTH,
                 [
                     "01:45+02:00",
                     "02:00+02:00",
@@ -68,9 +70,9 @@ class TestFixedTimes:
         ],
     )
     def test_in_which_pass_it_runs_is_the_jobs_choice(
-        self, overlap: Pass, expected: list[str]
+        self, overlap: DstOverlap, expected: list[str]
     ) -> None:
-        found = on("0,45 1-3 * * *", BERLIN, "2024-10-27", Dst(overlap=overlap))
+        found = on("0,45 1-3 * * *", BERLIN, "2024-10-27", DstPolicy(overlap=overlap))
         assert found[1:-1] == expected
 
     def test_other_days_are_left_alone(self) -> None:
@@ -112,7 +114,10 @@ class TestWildcards:
         assert on("30 */2 * * *", BERLIN, "2024-03-31")[:2] == ["00:30+01:00", "04:30+02:00"]
 
     def test_policies_do_not_touch_them(self) -> None:
-        for dst in (Dst(DstGap.SKIP, Pass.SECOND), Dst(DstGap.RUN_AFTER, Pass.FIRST)):
+        for dst in (
+            DstPolicy(DstGap.SKIP, DstOverlap.SECOND),
+            DstPolicy(DstGap.RUN_AFTER, DstOverlap.FIRST),
+        ):
             assert len(on("*/30 * * * *", BERLIN, "2024-10-27", dst)) == 50
             assert len(on("*/30 * * * *", BERLIN, "2024-03-31", dst)) == 46
 
@@ -144,9 +149,9 @@ class TestOddZones:
     def test_cairo_and_havana_repeat_the_hour_around_midnight(self) -> None:
         assert on("30 23 * * *", "Africa/Cairo", "2024-10-31") == ["23:30+03:00"]
         assert on("30 0 * * *", "America/Havana", "2024-11-03") == ["00:30-04:00"]
-        assert on("30 0 * * *", "America/Havana", "2024-11-03", Dst(overlap=Pass.SECOND)) == [
-            "00:30-05:00"
-        ]
+        assert on(
+            "30 0 * * *", "America/Havana", "2024-11-03", DstPolicy(overlap=DstOverlap.SECOND)
+        ) == ["00:30-05:00"]
 
     def test_apia_has_no_30_december_2011(self) -> None:
         zone = "Pacific/Apia"
@@ -158,13 +163,13 @@ class TestOddZones:
         assert on("0 0 * * *", zone, "2011-12-29", days=3) == ["00:00-10:00", "00:00+14:00"]
         assert on("0 12 30 12 *", zone, "2011-12-29", days=3) == ["00:00+14:00"]
         assert on("* * 30 12 *", zone, "2011-12-29", days=3) == []
-        assert on("0 12 30 12 *", zone, "2011-12-29", Dst(gap=DstGap.SKIP), days=3) == []
+        assert on("0 12 30 12 *", zone, "2011-12-29", DstPolicy(gap=DstGap.SKIP), days=3) == []
 
     def test_a_repeated_hour_is_seen_whole_wherever_the_zones_are_cut(self) -> None:
         """Found by the walk: 2014-04-05T13:07:12Z is a multiple of 2^21 s, in an hour that Apia
         repeats; as 1973-03-11T02:01:36Z, one of 2^25 s, is in one that Santiago repeats.
         """
-        second = Dst(overlap=Pass.SECOND)
+        second = DstPolicy(overlap=DstOverlap.SECOND)
         assert on("7 3 * * *", "Pacific/Apia", "2014-04-06", second) == ["03:07+13:00"]
         assert on("0 23 * * *", "America/Santiago", "1973-03-10", second) == ["23:00-04:00"]
         for zone, day in (("Pacific/Apia", "2014-04-06"), ("America/Santiago", "1973-03-10")):

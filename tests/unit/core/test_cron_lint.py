@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from schedd.core.schedule.timetable import Level, lint
+from schedd.core.schedule.timetable import LintLevel, lint
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
@@ -61,7 +61,7 @@ def test_nothing_is_said_of_plain_schedules(expression):
 )
 def test_what_surprises_is_a_warning_with_what_to_write(expression, rule, told):
     assert told in rules(expression)[rule]
-    assert {one.level for one in lint(expression, after=NOW)} == {Level.WARNING}
+    assert {one.level for one in lint(expression, after=NOW)} == {LintLevel.WARNING}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_surprises_is_a_warning_with_what_to_write(expression, rule, told):
 )
 def test_what_is_refused_is_one_error_with_the_rewrite(expression, told):
     (found,) = lint(expression, after=NOW)
-    assert found.level is Level.ERROR
+    assert found.level is LintLevel.ERROR
     assert told in f"{found.problem} {found.hint}"
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from schedd.core.schedule import cron
-from schedd.core.schedule.cron import Dst, DstGap, Pass
+from schedd.core.schedule.cron import DstGap, DstOverlap, DstPolicy
 
 
 @pytest.mark.parametrize(
@@ -142,20 +142,20 @@ def test_an_explanation_has_words_instants_in_the_zone_and_notes() -> None:
 @pytest.mark.parametrize(
     ("dst", "spring", "autumn"),
     [
-        (Dst(), "runs once, at 03:00+02:00.", "runs once, in the first pass (02:30+02:00)."),
+        (DstPolicy(), "runs once, at 03:00+02:00.", "runs once, in the first pass (02:30+02:00)."),
         (
-            Dst(DstGap.SKIP, Pass.SECOND),
+            DstPolicy(DstGap.SKIP, DstOverlap.SECOND),
             "does not run for it.",
             "runs once, in the second pass (02:30+01:00).",
         ),
         (
-            Dst(overlap=Pass.BOTH),
+            DstPolicy(overlap=DstOverlap.BOTH),
             "runs once, at 03:00+02:00.",
             "runs twice, in the first pass (02:30+02:00) and the second pass (02:30+01:00).",
         ),
     ],
 )
-def test_notes_tell_each_policy(dst: Dst, spring: str, autumn: str) -> None:
+def test_notes_tell_each_policy(dst: DstPolicy, spring: str, autumn: str) -> None:
     parsed = cron.parse("30 2 * * *", zone="Europe/Berlin", seed="")
     notes = cron.notes(parsed, datetime(2024, 3, 1, tzinfo=UTC), dst)
     assert [note.split("; ")[1] for note in notes] == [spring, autumn]

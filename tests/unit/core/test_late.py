@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.core.timers.catch_up_limits import BURST, LateLimits, Pace, Room
+from schedd.core.timers.catch_up_limits import BURST, CatchUpLimits, CatchUpPace, CatchUpRoom
 
 steps = st.lists(
     st.tuples(
@@ -26,7 +26,7 @@ steps = st.lists(
 class Owner:
     """An owner who lets go whatever it may."""
 
-    pace: Pace
+    pace: CatchUpPace
     rate: float
     went: list[tuple[float, int]] = field(default_factory=list)
 
@@ -49,7 +49,7 @@ def most_in(went: list[tuple[float, int]], seconds: float) -> int:
 def test_in_no_interval_more_goes_than_the_rate_and_one_burst(
     rate: float, looks: list[tuple[float, int, float]], seconds: float
 ) -> None:
-    owner = Owner(Pace(0.0), rate)
+    owner = Owner(CatchUpPace(0.0), rate)
     at = 0.0
     for passed, wanted, part in looks:
         at += passed
@@ -68,12 +68,12 @@ def test_whoever_owns_the_shards_the_cluster_keeps_to_one_rate(
     rate: float, looks: list[tuple[float, int]], members: int
 ) -> None:
     """Owners that come, with all that waits, begin empty: nothing is let go twice for a change."""
-    owners = [Owner(Pace(0.0), rate) for _ in range(members)]
+    owners = [Owner(CatchUpPace(0.0), rate) for _ in range(members)]
     went: list[tuple[float, int]] = []
     times = list(accumulate(passed for passed, _ in looks))
     for at, (_, change) in zip(times, looks, strict=True):
         if change == 0:  # one of them dies, and another takes its part
-            owners[int(at * 1e6) % members] = Owner(Pace(at), rate)
+            owners[int(at * 1e6) % members] = Owner(CatchUpPace(at), rate)
         went += [(at, owner.look(at, 1_000, 1 / members)) for owner in owners]
 
     for seconds in (0.5, 2.0, times[-1]):
@@ -82,7 +82,7 @@ def test_whoever_owns_the_shards_the_cluster_keeps_to_one_rate(
 
 
 def test_all_of_what_waits_goes_at_the_rate_and_nothing_is_lost_of_it() -> None:
-    owner = Owner(Pace(0.0), 100.0)
+    owner = Owner(CatchUpPace(0.0), 100.0)
     left, at = 1_000, 0.0
     while left:
         at += 0.05
@@ -92,7 +92,7 @@ def test_all_of_what_waits_goes_at_the_rate_and_nothing_is_lost_of_it() -> None:
 
 
 def test_a_pace_begins_empty_and_tells_when_the_next_may_go() -> None:
-    pace = Pace(10.0)
+    pace = CatchUpPace(10.0)
     assert pace.releases(4.0, 10.0) == 0
     assert pace.wait() == pytest.approx(0.25)
     assert pace.releases(4.0, 10.25) == 1
@@ -106,16 +106,16 @@ def test_a_pace_begins_empty_and_tells_when_the_next_may_go() -> None:
 def test_what_owners_take_together_leaves_what_is_reserved(
     parts: tuple[float, ...], slots: int
 ) -> None:
-    limits = LateLimits(reserved=0.2)
+    limits = CatchUpLimits(reserved=0.2)
     assert sum(limits.slots(slots, part) for part in parts) <= slots * 0.8
 
 
 def test_eighty_percent_of_ten_are_eight() -> None:
-    assert LateLimits(reserved=0.2).slots(10, 1.0) == 8
+    assert CatchUpLimits(reserved=0.2).slots(10, 1.0) == 8
 
 
 def test_where_nothing_paced_is_under_way_one_may_go_however_wide_it_is() -> None:
-    room = Room(slots=0, releases=5, lookups=5, idle=True)
+    room = CatchUpRoom(slots=0, releases=5, lookups=5, idle=True)
     assert room.fits(4, paced=True)
     assert room.most(9, 4, paced=True) == 1
     room.take(4, paced=True)
@@ -124,7 +124,7 @@ def test_where_nothing_paced_is_under_way_one_may_go_however_wide_it_is() -> Non
 
 def test_what_isnt_paced_takes_whatever_slots_there_are() -> None:
     """One run each of a herd that took a while to fire: it is behind what is due now, no more."""
-    room = Room(slots=0, releases=0, lookups=5)
+    room = CatchUpRoom(slots=0, releases=0, lookups=5)
     assert room.fits(4, paced=False)
     assert room.most(9, 4, paced=False) == 9
     room.take_all(9, 4, paced=False)
@@ -132,7 +132,7 @@ def test_what_isnt_paced_takes_whatever_slots_there_are() -> None:
 
 
 def test_what_is_paced_needs_a_release_and_what_is_unknown_a_look() -> None:
-    room = Room(slots=9, releases=0, lookups=1)
+    room = CatchUpRoom(slots=9, releases=0, lookups=1)
     assert not room.fits(1, paced=True)
     assert room.fits(1, paced=False, known=False)
     room.take(1, paced=False, known=False)

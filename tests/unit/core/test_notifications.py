@@ -13,14 +13,14 @@ from schedd.core.jobs.notifications import (
     GIVEN_UP_AFTER,
     LONGEST_WAIT,
     DueNotification,
-    Happened,
-    Memory,
     Notice,
     Notices,
+    NotifiableEvent,
     NotificationChannel,
+    NotificationHistory,
     NotificationKind,
     OutboxNotification,
-    Redirected,
+    ReroutedNotifications,
     follow,
     outcome_of,
     redirected,
@@ -34,13 +34,13 @@ JOB = JobId(uuid4())
 MINUTE = timedelta(minutes=1)
 
 
-def happened(state: State | None, notices: Notices, *, dead: bool = False) -> Happened:
-    return Happened(NOW, RunId(uuid4()), JOB, ShardId(1), notices, state, dead=dead)
+def happened(state: State | None, notices: Notices, *, dead: bool = False) -> NotifiableEvent:
+    return NotifiableEvent(NOW, RunId(uuid4()), JOB, ShardId(1), notices, state, dead=dead)
 
 
 def told_of(states: str, notices: Notices) -> list[str]:
     """`F` failed, `S` succeeded, a minute apart: what was told, each with the failures so far."""
-    memory, found = Memory(), []
+    memory, found = NotificationHistory(), []
     for minute, letter in enumerate(states):
         state = State.FAILED if letter == "F" else State.SUCCEEDED
         memory, told = follow(memory, [happened(state, notices)], NOW + minute * MINUTE)
@@ -61,7 +61,7 @@ def test_the_first_success_after_a_failure_that_was_told_is_a_recovery() -> None
 
 def test_what_comes_in_a_silence_waits_for_its_end_and_says_how_many_there_were() -> None:
     notices = Notices(failure=replace(HOOK, silence=10 * MINUTE))
-    memory, first = follow(Memory(), [happened(State.FAILED, notices)] * 3, NOW)
+    memory, first = follow(NotificationHistory(), [happened(State.FAILED, notices)] * 3, NOW)
     assert [(one.ready_at, one.held_back, one.joins) for one in first] == [
         (NOW, 0, False),
         (NOW + 10 * MINUTE, 2, False),
@@ -78,7 +78,7 @@ def test_what_comes_in_a_silence_waits_for_its_end_and_says_how_many_there_were(
 
 def test_what_joins_after_a_silence_was_made_shorter_waits_no_longer_than_that() -> None:
     hour = Notices(failure=replace(HOOK, silence=60 * MINUTE))
-    memory, _ = follow(Memory(), [happened(State.FAILED, hour)] * 2, NOW)
+    memory, _ = follow(NotificationHistory(), [happened(State.FAILED, hour)] * 2, NOW)
     short = Notices(failure=replace(HOOK, silence=5 * MINUTE))
     memory, [joining] = follow(memory, [happened(State.FAILED, short)], NOW + MINUTE)
     assert (joining.joins, joining.ready_at) == (True, NOW + 6 * MINUTE)
@@ -115,13 +115,13 @@ def test_what_waits_goes_by_the_ways_that_an_edit_names(
 def test_a_silence_that_an_edit_makes_shorter_ends_so_much_sooner() -> None:
     old, new = (Notices(recovery=replace(HOOK, silence=n * MINUTE)) for n in (60, 5))
     assert redirected(old, new).silences == ((NotificationKind.RECOVERY, 55 * MINUTE),)
-    assert redirected(new, old) == redirected(None, new) == Redirected()
+    assert redirected(new, old) == redirected(None, new) == ReroutedNotifications()
 
 
 def test_each_kind_has_its_own_silence_and_a_dead_letter_is_a_failure_too() -> None:
     notices = Notices(failure=replace(HOOK, silence=MINUTE), dead_letter=HOOK, late=HOOK)
     those = [happened(None, notices), happened(State.FAILED, notices, dead=True)]
-    _, told = follow(Memory(), those, NOW)
+    _, told = follow(NotificationHistory(), those, NOW)
     assert [one.kind for one in told] == [
         NotificationKind.LATE,
         NotificationKind.FAILURE,
@@ -132,8 +132,8 @@ def test_each_kind_has_its_own_silence_and_a_dead_letter_is_a_failure_too() -> N
 
 def test_what_ends_otherwise_is_told_to_nobody_and_counts_for_nothing() -> None:
     notices = Notices(failure=HOOK, recovery=HOOK)
-    memory, told = follow(Memory(), [happened(State.CANCELLED, notices)], NOW)
-    assert (memory, told) == (Memory(), [])
+    memory, told = follow(NotificationHistory(), [happened(State.CANCELLED, notices)], NOW)
+    assert (memory, told) == (NotificationHistory(), [])
 
 
 @pytest.mark.parametrize(

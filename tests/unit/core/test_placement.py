@@ -15,7 +15,7 @@ from schedd.core.dispatch.placement import (
     need_of,
     skill_of,
 )
-from schedd.core.dispatch.slot_index import Offers
+from schedd.core.dispatch.slot_index import SlotIndex
 from schedd.core.ids import IncarnationId, JobId
 from schedd.core.jobs.definition import Definition, Placement
 from schedd.core.jobs.labels import Match, matches_text
@@ -45,7 +45,7 @@ def offers(*workers: tuple[Mapping[str, str], int]) -> list[SlotOffer]:
 
 
 def chosen(definition: Definition, of: list[SlotOffer]) -> int | None:
-    offer = Offers(of).choose(definition, need_of(definition, ANY), 0.0)
+    offer = SlotIndex(of).choose(definition, need_of(definition, ANY), 0.0)
     return None if offer is None else offer.id.int
 
 
@@ -118,10 +118,10 @@ def test_who_refused_a_job_is_asked_again_only_where_nobody_else_is() -> None:
 def test_only_who_has_the_slots_for_such_a_rank_is_asked() -> None:
     [offer] = offers(({}, 2))
     held = replace(offer, last=5.0)
-    assert Offers([held]).free(SHELL, 5.0)
-    assert not Offers([held]).free(SHELL, 5.1)
-    assert not Offers([offer]).free(replace(SHELL, slots=3), 0.0)
-    assert not Offers([offer]).free(replace(SHELL, require=(GPU,)), 0.0)
+    assert SlotIndex([held]).free(SHELL, 5.0)
+    assert not SlotIndex([held]).free(SHELL, 5.1)
+    assert not SlotIndex([offer]).free(replace(SHELL, slots=3), 0.0)
+    assert not SlotIndex([offer]).free(replace(SHELL, require=(GPU,)), 0.0)
 
 
 def test_runs_of_equal_needs_stand_in_one_line() -> None:
@@ -142,10 +142,10 @@ def test_a_broadcast_goes_to_nobody_and_its_children_to_their_own_worker_alone()
     assert not mine.each
     assert [able(one.incarnation, mine) for one in (first, second)] == [True, False]
     wide = need_of(replace(definition, slots=3), child)
-    assert Offers([first, second]).choose(definition, mine, 0.0) is first
-    assert Offers([second]).choose(definition, mine, 0.0) is None
-    assert Offers([first]).choose(definition, wide, 0.0) is None
-    assert Offers([first, second]).choose(definition, whole, 0.0) is None
+    assert SlotIndex([first, second]).choose(definition, mine, 0.0) is first
+    assert SlotIndex([second]).choose(definition, mine, 0.0) is None
+    assert SlotIndex([first]).choose(definition, wide, 0.0) is None
+    assert SlotIndex([first, second]).choose(definition, whole, 0.0) is None
     edited = need_of(PROBE, child)
     assert edited.worker == "worker-1", "whatever its job says by now"
 

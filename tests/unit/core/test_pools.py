@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from schedd.core.runs.pools import NO_POOL, PoolKey, PoolUsage, Rooms, pool_key
+from schedd.core.runs.pools import NO_POOL, PoolKey, PoolRooms, PoolUsage, pool_key
 
 P = PoolKey("default/p")
 OPEN = PoolUsage(limit=None, rate=None, paused=False, running=0, recent=0)
@@ -29,5 +29,5 @@ def test_the_room_is_what_both_limit_and_rate_leave(standing: PoolUsage, room: i
 
 def test_a_pool_of_no_name_is_none_and_has_room() -> None:
     assert pool_key("default", "") == NO_POOL
-    assert Rooms().fits(NO_POOL)
-    assert not Rooms().fits(P)
+    assert PoolRooms().fits(NO_POOL)
+    assert not PoolRooms().fits(P)

@@ -15,8 +15,8 @@ from schedd.core.ids import JobId, RunId, ShardId, Token
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun, RunKey
-from schedd.core.runs.pools import PoolKey, Rooms
-from schedd.core.timers.catch_up_limits import Room
+from schedd.core.runs.pools import PoolKey, PoolRooms
+from schedd.core.timers.catch_up_limits import CatchUpRoom
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -192,7 +192,7 @@ def test_what_there_is_no_room_for_holds_nobody_up_and_asks_for_nothing():
     queue.add([late(1, due=609, made=300), late(2, due=608, made=300)], shell, paced=True)
     queue.add([late(3, due=607, made=300), late(4, due=606, made=300)], shell)
     queue.add([run(5, Priority.LOW)], shell)
-    room = Room(slots=2, releases=0)
+    room = CatchUpRoom(slots=2, releases=0)
 
     heads = queue.heads(room=room)
     assert [(head.priority, head.slots) for head in heads] == [(2, 2), (1, 1)]
@@ -207,7 +207,7 @@ def test_what_there_is_no_room_for_holds_nobody_up_and_asks_for_nothing():
 def test_paced_runs_go_as_far_as_there_are_releases_and_are_told_as_such():
     queue = ReadyQueue()
     queue.add([late(1, due=9, paced=True), late(2, due=8, paced=True)])
-    room = Room(slots=9, releases=1)
+    room = CatchUpRoom(slots=9, releases=1)
     assert queue.heads(room=room)[0].slots == 1
     first, second = queue.pop(room=room), queue.pop(room=room)
     assert first is not None
@@ -276,7 +276,7 @@ def test_of_a_pool_so_many_go_as_it_has_room_for_and_the_rest_holds_nobody_up():
     queue.add([run(n, Priority.MEDIUM, waited=50 - n) for n in range(4)], need)
     queue.add([run(9, Priority.HIGH, waited=1)], need)
     queue.add([run(7, Priority.LOW, waited=1)], Need("shell"))
-    rooms = Rooms({pool: 2})
+    rooms = PoolRooms({pool: 2})
     taken = queue.take(9, pools=rooms)
     assert [int(one.key.run_id) for one in taken] == [9, 0, 7]
     assert rooms.left == {pool: 0}
@@ -288,9 +288,9 @@ def test_what_waits_for_a_pool_asks_workers_for_no_more_than_it_has_room_for():
     need = Need("shell", slots=2, pool=pool)
     queue.add([run(n, Priority.MEDIUM) for n in range(40)], need)
     queue.add([run(n, Priority.LOW) for n in range(40, 80)], need)
-    [head] = queue.heads(pools=Rooms({pool: 3}))
+    [head] = queue.heads(pools=PoolRooms({pool: 3}))
     assert (head.priority, head.slots, head.least) == (Priority.MEDIUM, 6, 2)
-    assert queue.heads(pools=Rooms({pool: 0})) == []
+    assert queue.heads(pools=PoolRooms({pool: 0})) == []
     assert queue.count(lambda _: True) == 0
 
 
@@ -302,12 +302,12 @@ def test_the_room_of_a_pool_is_asked_for_in_the_order_in_which_runs_go():
         queue = ReadyQueue()
         queue.add([run(n, Priority.LOW, waited=60) for n in (1, 2, 3)], first)
         queue.add([run(4, Priority.HIGH)], second)
-        [head] = queue.heads(pools=Rooms({pool: 1}))
+        [head] = queue.heads(pools=PoolRooms({pool: 1}))
         assert (head.priority, head.slots) == (Priority.HIGH, 1)
-        found = queue.heads(pools=Rooms({pool: 3}))
+        found = queue.heads(pools=PoolRooms({pool: 3}))
         assert [head.slots for head in found] == [1, 2]
         queue.add([run(5, Priority.LOW, waited=121)], first)
-        [head] = queue.heads(pools=Rooms({pool: 1}))
+        [head] = queue.heads(pools=PoolRooms({pool: 1}))
         assert head.priority is Priority.LOW, "it waited for longer than that"
 
 
@@ -316,7 +316,7 @@ def test_a_run_whose_job_left_a_full_pool_is_looked_up_anew(told: bool):
     queue, pool = ReadyQueue(), PoolKey("default/p")
     left, stays = run(1, Priority.MEDIUM), run(2, Priority.MEDIUM)
     queue.add([left, stays], Need("shell", pool=pool))
-    rooms = Rooms({pool: 0})
+    rooms = PoolRooms({pool: 0})
     assert queue.take(9, pools=rooms) == []
     if told:
         queue.unsort_pooled({left.job_id})

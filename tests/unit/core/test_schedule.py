@@ -15,7 +15,7 @@ from schedd.core.schedule.compiled_schedule import (
     Schedule,
     ScheduleBounds,
 )
-from schedd.core.schedule.cron import CronError, Dst, DstGap, ScheduleError
+from schedd.core.schedule.cron import CronError, DstGap, DstPolicy, ScheduleError
 
 JOB = UUID("11111111-2222-3333-4444-555555555555")
 
@@ -67,7 +67,7 @@ class TestCron:
         assert nominals(both, at("00:00"), 2) == ["00:15:00", "06:00:00"]
 
     def test_the_policy_for_clock_changes_reaches_the_expressions(self) -> None:
-        skipping = CronSchedule(("30 2 * * *",), "Europe/Berlin", Dst(gap=DstGap.SKIP))
+        skipping = CronSchedule(("30 2 * * *",), "Europe/Berlin", DstPolicy(gap=DstGap.SKIP))
         before = datetime(2024, 3, 30, 12, tzinfo=UTC)
         following = compiled(skipping).next_after(before)
         assert following is not None

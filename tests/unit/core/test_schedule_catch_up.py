@@ -17,7 +17,7 @@ from schedd.core.schedule.compiled_schedule import (
     Schedule,
     ScheduleBounds,
 )
-from schedd.core.timers.fire_plan import FirePlan, Fold, PlannedRun, plan, settle
+from schedd.core.timers.fire_plan import FirePlan, MergedTimes, PlannedRun, plan, settle
 
 MINUTELY = CronSchedule(("* * * * *",))
 LATEST, ALL, NONE = CatchUpPolicy.LATEST, CatchUpPolicy.ALL, CatchUpPolicy.NONE
@@ -97,7 +97,7 @@ class TestOnTime:
 class TestLatest:
     def test_the_newest_late_instant_takes_the_older_ones_in(self) -> None:
         step = looked(at("12:10:30"), at("12:01"))
-        coalesced = Fold(
+        coalesced = MergedTimes(
             State.COALESCED, None, at("12:01"), at("12:09"), 9, at("12:01"), into=at("12:10")
         )
         assert step == FirePlan((coalesced,), (late(at("12:10")),), occurrence(at("12:11")))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.core.dispatch.fair_share import LEAST, Shares
+from schedd.core.dispatch.fair_share import LEAST, FairShares
 
 
-def taken(shares: Shares, needs: list[int]) -> list[int]:
+def taken(shares: FairShares, needs: list[int]) -> list[int]:
     found = []
     for need in needs:
         found.append(min(need, shares.next()))
@@ -17,21 +17,21 @@ def taken(shares: Shares, needs: list[int]) -> list[int]:
 
 
 def test_who_needs_little_leaves_the_rest_to_those_behind_it() -> None:
-    assert taken(Shares(20, 6, most=100), [1, 1, 1, 1, 50, 50]) == [1, 1, 1, 1, 8, 8]
+    assert taken(FairShares(20, 6, most=100), [1, 1, 1, 1, 50, 50]) == [1, 1, 1, 1, 8, 8]
 
 
 def test_none_takes_more_than_each_may() -> None:
-    assert taken(Shares(2_000, 1, most=100), [3_600]) == [100]
+    assert taken(FairShares(2_000, 1, most=100), [3_600]) == [100]
 
 
 def test_each_may_take_something_however_many_there_are() -> None:
-    assert taken(Shares(3, 5, most=100), [9] * 5) == [LEAST] * 5
+    assert taken(FairShares(3, 5, most=100), [9] * 5) == [LEAST] * 5
 
 
 @given(st.integers(1, 500), st.lists(st.integers(1, 50), min_size=1, max_size=50))
 def test_no_more_is_taken_than_there_is_but_for_the_least_of_each(
     total: int, needs: list[int]
 ) -> None:
-    found = taken(Shares(total, len(needs), most=1_000), needs)
+    found = taken(FairShares(total, len(needs), most=1_000), needs)
     assert sum(found) <= max(total, LEAST * len(needs))
     assert min(found) >= LEAST

@@ -11,12 +11,12 @@ from schedd.core.schedule.compiled_schedule import (
     OnDemand,
     ScheduleBounds,
 )
-from schedd.core.schedule.cron import EPOCH, Dst, DstGap, Pass, parse
+from schedd.core.schedule.cron import EPOCH, DstGap, DstOverlap, DstPolicy, parse
 from schedd.core.schedule.scheduled_times import CronInstants, EveryInstants, OneInstant
 from schedd.core.schedule.timetable import TimetableEntry, differ, grid_over
 from schedd.core.schedule.timetable.entries import row_of
-from schedd.core.schedule.timetable.load import Tally
-from schedd.core.schedule.timetable.minutes import Grid, clipped, count, first_of, layers_of
+from schedd.core.schedule.timetable.load import MinuteTally
+from schedd.core.schedule.timetable.minutes import MinuteGrid, clipped, count, first_of, layers_of
 
 SEED = 20261122
 ZONES = ("UTC", "Europe/Riga", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu")
@@ -36,7 +36,7 @@ FIELDS = (
     ("*", "*", "*", "*/3", "oct,nov"),
     ("*", "*", "*", "mon-fri", "0", "5#2"),
 )
-POLICIES = tuple(Dst(gap, overlap) for gap in DstGap for overlap in Pass)
+POLICIES = tuple(DstPolicy(gap, overlap) for gap in DstGap for overlap in DstOverlap)
 
 
 def expression(draw: random.Random) -> str:
@@ -46,7 +46,7 @@ def expression(draw: random.Random) -> str:
     return " ".join(fields if draw.random() < 0.3 else fields[1:])
 
 
-def seconds_of(layers, grid: Grid) -> list[int]:
+def seconds_of(layers, grid: MinuteGrid) -> list[int]:
     return first_of(layers, grid, 10**9)
 
 
@@ -117,7 +117,7 @@ def test_one_instant_and_none():
 
 def test_a_tally_counts_as_a_list_does():
     draw = random.Random(SEED)
-    tally, plain = Tally(50), [0] * 50
+    tally, plain = MinuteTally(50), [0] * 50
     for _ in range(300):
         which, weight = draw.getrandbits(50), draw.choice((1, 1, 3, 60))
         tally.add(which, weight)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from schedd.core.cluster.database_stats import DatabaseLook, StatsWatch
+from schedd.core.cluster.database_stats import DatabaseSnapshot, StatsWatch
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 
 
-def look(after: int, oldest: int = 0, oldest_id: int = 9, *, holds: bool = True) -> DatabaseLook:
-    return DatabaseLook(NOON + after * SECOND, oldest * SECOND, oldest_id, holds, 0)
+def look(
+    after: int, oldest: int = 0, oldest_id: int = 9, *, holds: bool = True
+) -> DatabaseSnapshot:
+    return DatabaseSnapshot(NOON + after * SECOND, oldest * SECOND, oldest_id, holds, 0)
 
 
 def test_one_whose_times_may_be_seen_is_as_old_as_it_says() -> None:

@@ -15,7 +15,7 @@ from schedd.core.ids import Epoch, ShardId, Token, token_of
 from schedd.core.runs.model import LiveRun
 from schedd.dispatch.workers.attached_worker import Attached
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.reconcile.rescue import ANSWER_WITHIN, GRACE, IDLE, AskingBack
+from schedd.reconcile.rescue import ANSWER_WITHIN, GRACE, IDLE, UnconfirmedAssignments
 from support.runs import NOW, RecordingLine, SetClock, owning, running, worker
 from support.wait import PATIENCE
 
@@ -34,7 +34,7 @@ class Member:
         self.line = RecordingLine()
         self.stream: Attached = self.workers.attach(W1, self.line)
         self.ownership: Ownership = owning(0, epoch=EPOCH)
-        self.asking = AskingBack(self.ownership, self.workers, self.clock)
+        self.asking = UnconfirmedAssignments(self.ownership, self.workers, self.clock)
 
     async def scan(self, *runs: LiveRun, answered: Sequence[LiveRun] = ()) -> float:
         """A scan has found these; the worker answers for `answered`."""

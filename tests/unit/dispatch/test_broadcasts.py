@@ -17,7 +17,7 @@ from schedd.dispatch.broadcasts import Broadcasts
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.store.owner import OwnerStore
-from support.dispatching import SHELL, Definitions, Nudges
+from support.dispatching import SHELL, Definitions, WakeUps
 from support.runs import NOW, SetClock, owning, run
 from support.twin_of import twin_of
 
@@ -67,7 +67,7 @@ async def test_broadcasts_and_what_waited_of_one_are_counted_by_state_and_as_dea
         cast("OwnerStore", rows),
         Transactor(ownership, lambda: True, events.append),
         SetClock(),
-        Nudges(),
+        WakeUps(),
         events.append,
     )
 

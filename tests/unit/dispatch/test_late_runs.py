@@ -12,7 +12,7 @@ from schedd.core.ids import ShardId, Token
 from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun
-from schedd.core.timers.catch_up_limits import LateLimits
+from schedd.core.timers.catch_up_limits import CatchUpLimits
 from schedd.dispatch import catch_up_limits
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, run, worker
@@ -32,7 +32,7 @@ def numbers(world: World) -> list[int]:
 
 def catching_up(reserved: float, owned: int) -> World:
     """Whose jobs have `catch_up: all`, released as fast as anybody likes."""
-    world = World(limits=LateLimits(release_rate=1e6, reserved=reserved), owned=owned)
+    world = World(limits=CatchUpLimits(release_rate=1e6, reserved=reserved), owned=owned)
     world.definitions.default = replace(SHELL, catch_up=CatchUp(CatchUpPolicy.ALL))
     world.late.room()  # its pace begins empty
     world.seconds += 1.0
@@ -71,7 +71,7 @@ async def test_of_a_shard_whose_runs_were_not_read_yet_no_paced_one_takes_a_slot
 
 async def test_late_runs_of_other_jobs_take_whatever_slots_there_are():
     """Most of a herd is late before it is fired: it would take the longer for nothing."""
-    world = World(limits=LateLimits(reserved=0.2), owned=64)
+    world = World(limits=CatchUpLimits(reserved=0.2), owned=64)
     world.attach(worker(slots=10), grant=10)
     world.run_index.put_runs([late(world, number) for number in range(1, 51)], NOW)
 
@@ -188,7 +188,7 @@ async def test_late_runs_of_jobs_that_catch_up_with_all_are_released_at_the_rate
     """`told`: whether their owner knows what they are. One that has taken their shard over looks
     it up.
     """
-    world = World(limits=LateLimits(release_rate=10.0, reserved=0.0), owned=256)
+    world = World(limits=CatchUpLimits(release_rate=10.0, reserved=0.0), owned=256)
     world.attach(worker(slots=1_000), grant=1_000)
     world.definitions.default = replace(SHELL, catch_up=CatchUp(CatchUpPolicy.ALL))
     runs = [late(world, number, due=1_000 - number, paced=told) for number in range(1, 101)]
@@ -208,7 +208,7 @@ async def test_late_runs_of_jobs_that_catch_up_with_all_are_released_at_the_rate
 
 
 async def test_who_waits_for_a_release_is_looked_at_when_it_comes():
-    world = World(limits=LateLimits(release_rate=4.0), owned=256)
+    world = World(limits=CatchUpLimits(release_rate=4.0), owned=256)
     world.attach(worker(slots=100), grant=100)
     world.definitions.default = replace(SHELL, catch_up=CatchUp(CatchUpPolicy.ALL))
     world.run_index.put_runs([late(world, 1, paced=True)], NOW)
@@ -216,7 +216,7 @@ async def test_who_waits_for_a_release_is_looked_at_when_it_comes():
 
 
 async def test_late_runs_of_other_jobs_wait_for_no_release():
-    world = World(limits=LateLimits(release_rate=1.0, reserved=0.0), owned=256)
+    world = World(limits=CatchUpLimits(release_rate=1.0, reserved=0.0), owned=256)
     world.attach(worker(slots=100), grant=100)
     world.run_index.put_runs([late(world, number) for number in range(1, 51)], NOW)
 
@@ -226,7 +226,7 @@ async def test_late_runs_of_other_jobs_wait_for_no_release():
 
 async def test_a_release_that_was_of_no_use_isnt_lost():
     """Another run of its job is in its way: the next one may go instead."""
-    world = World(limits=LateLimits(release_rate=1.0), owned=256)
+    world = World(limits=CatchUpLimits(release_rate=1.0), owned=256)
     world.attach(worker(slots=100), grant=100)
     world.definitions.default = replace(SHELL, catch_up=CatchUp(CatchUpPolicy.ALL))
     world.rows.limits = {run(1).job_id: 0}

@@ -12,9 +12,9 @@ from schedd.core.events import EndedUnreported
 from schedd.core.ids import Token
 from schedd.core.jobs.definition import Overlap
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import Claim, Crowd, LiveRun
+from schedd.core.runs.model import Claim, LiveRun, OverlapCandidates
 from schedd.core.runs.overlap import LINED_UP
-from schedd.core.runs.records import Parted
+from schedd.core.runs.records import OverlapOutcome
 from schedd.dispatch.overlap import MOST_OF_LINE, crowded, piled_up
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, run, running, worker
@@ -53,7 +53,7 @@ async def test_a_triggers_own_word_has_its_job_judged() -> None:
 async def test_the_worker_of_a_run_that_is_replaced_is_told_at_once(kills: bool) -> None:
     world = busy(Overlap.CANCEL_OTHER)
     told = replace(running(1, worker()), cancelling=True, killing=kills)
-    world.rows.parted = Parted([], [told])
+    world.rows.parted = OverlapOutcome([], [told])
     await world.settle()
 
     [line] = world.lines.values()
@@ -65,7 +65,7 @@ async def test_what_was_ended_is_off_the_board_and_what_it_stood_before_is_tried
     await world.settle()
     job, first, second = run(1).job_id, of(1, 1).key, of(1, 2).key
     world.rows.admitted[job] = 0
-    world.rows.parted = Parted([(first, job)], [])
+    world.rows.parted = OverlapOutcome([(first, job)], [])
     [waiting] = world.run_index._held
 
     released = await world.crowds.part([waiting], await world.definitions.newest([job]))
@@ -79,9 +79,9 @@ async def test_what_was_ended_is_off_the_board_and_what_it_stood_before_is_tried
 async def test_what_others_replaced_and_what_a_buffer_had_no_room_for_is_counted_as_ended() -> None:
     world = busy(Overlap.CANCEL_OTHER)
     job, keys = run(1).job_id, [of(1, number).key for number in (1, 2, 3)]
-    world.rows.parted = Parted([(key, job) for key in keys], [], skipped=1)
+    world.rows.parted = OverlapOutcome([(key, job) for key in keys], [], skipped=1)
     await world.crowds.part([of(1, 1)], await world.definitions.newest([job]))
-    world.rows.parted = Parted([], [running(1, worker())])
+    world.rows.parted = OverlapOutcome([], [running(1, worker())])
     await world.crowds.part([of(1, 1)], await world.definitions.newest([job]))
 
     assert [one for one in world.events if isinstance(one, EndedUnreported)] == [
@@ -106,11 +106,11 @@ async def test_runs_that_end_by_their_deadline_are_left_out_of_a_line_that_skips
     deadline = replace(SHELL, overlap=Overlap.SKIP, start_deadline=timedelta(seconds=7))
     world.definitions.default = deadline
     line = [replace(of(1, n), due_at=NOW - timedelta(seconds=9 - n)) for n in (1, 2, 3)]
-    asked: list[Crowd] = []
+    asked: list[OverlapCandidates] = []
 
-    async def part(_claim: Claim, crowds: Sequence[Crowd]) -> Parted:
+    async def part(_claim: Claim, crowds: Sequence[OverlapCandidates]) -> OverlapOutcome:
         asked.extend(crowds)
-        return Parted([], [])
+        return OverlapOutcome([], [])
 
     world.rows.part = part  # type: ignore[method-assign]
     late = [replace(run, ready_at=run.due_at) for run in line]

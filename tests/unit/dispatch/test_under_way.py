@@ -13,7 +13,7 @@ from schedd.core.ids import JobId, ShardId, Token
 from schedd.core.jobs.labels import Match
 from schedd.core.runs.model import Assigned, Claim, Draft, LiveRun
 from schedd.core.runs.records import Assignments, Unstarted
-from schedd.dispatch.workers.remote_workers import Nowhere
+from schedd.dispatch.workers.remote_workers import NoRemoteWorkers
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.errors import OutcomeUnknown, Unavailable
 from support.dispatching import SHELL, World, of
@@ -163,7 +163,7 @@ async def test_what_was_handed_to_a_worker_that_left_meanwhile_goes_over_one_hop
     given_back: list[Unstarted] = []
     passed_on: list[LiveRun] = []
 
-    class OtherMember(Nowhere):
+    class OtherMember(NoRemoteWorkers):
         async def assign(
             self, handed: Sequence[tuple[Assigned, CachedDefinition]]
         ) -> list[Assigned]:

@@ -9,7 +9,7 @@ from schedd.core.ids import IncarnationId
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.records import Drain
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.dispatch.workers.worker_sessions import Greeting
+from schedd.dispatch.workers.worker_sessions import WorkerSessions
 from schedd.store.cluster.worker_store import WorkerStore
 from support.runs import RecordingLine, SetClock, worker
 from support.twin_of import twin_of
@@ -36,8 +36,8 @@ class Rows:
     def forget(self, incarnation: IncarnationId) -> None: ...
 
 
-def greeting(rows: Any, workers: WorkerRegistry) -> Greeting:
-    return Greeting(workers, rows, rows, rows, rows)
+def greeting(rows: Any, workers: WorkerRegistry) -> WorkerSessions:
+    return WorkerSessions(workers, rows, rows, rows, rows)
 
 
 async def test_one_that_was_lost_is_told_so_until_its_stream_ends() -> None:

@@ -19,7 +19,7 @@ from schedd.core.schedule import compiled_schedule
 from schedd.dispatch.revocations import ASKED_AT_ONCE
 from schedd.dispatch.start_confirmation import MOST_ASKED
 from schedd.dispatch.workers.registry import REVOKE_MARGIN, SILENT_AFTER, WorkerRegistry
-from schedd.dispatch.workers.remote_workers import LastHeartbeat, Nowhere
+from schedd.dispatch.workers.remote_workers import LastHeartbeat, NoRemoteWorkers
 from schedd.runtime.definition_texts import CachedDefinition
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, running, worker
@@ -390,7 +390,7 @@ async def test_ok_waits_no_longer_than_start_by(workers: WorkerRegistry, clock: 
     assert waited >= REVOKE_MARGIN, "P3.8: the worker's clock may be a little behind ours"
 
 
-class OtherMember(Nowhere):
+class OtherMember(NoRemoteWorkers):
     """The one other member, as far as it says what it has."""
 
     def __init__(self) -> None:
@@ -444,7 +444,7 @@ async def test_however_many_are_asked_back_their_workers_are_asked_once_and_a_fe
     asked: list[int] = []
     at_once, most = 0, 0
 
-    class Others(Nowhere):
+    class Others(NoRemoteWorkers):
         async def revoke(
             self, incarnation: IncarnationId, runs: Sequence[LiveRun]
         ) -> list[tuple[RunId, Token]]:

@@ -15,7 +15,7 @@ from faults.checker.cluster_time import in_cluster_time
 from faults.checker.validity import ENOUGH_INSTANTS
 from faults.day import DAYS, FIXED, JOBS, POLICIES, Day, instants
 from faults.history import History, Meta, Recorder
-from faults.probes import Probe
+from faults.probes import DatabaseProbe
 from faults.world.clock import ClusterClock
 from support.story import BASE, calm
 
@@ -88,7 +88,7 @@ def test_the_clock_never_goes_back_and_says_where_it_has_leapt(tmp_path: Path) -
     assert float((tmp_path / "cluster.clock").read_text()) == pytest.approx(clock.legs[-1][1])
 
 
-def owed(day: Day, jobs: Iterable[Probe]) -> list[tuple[float, ...]]:
+def owed(day: Day, jobs: Iterable[DatabaseProbe]) -> list[tuple[float, ...]]:
     return [tuple(instants([job], *day.bounds())) for job in jobs]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from faults.history import ProbeEvent
 from faults.nemesis.catalogue import KINDS, draw
-from faults.probes import MIX, SCRIPT, Probe
+from faults.probes import MIX, SCRIPT, DatabaseProbe
 
 
 def test_the_same_seed_draws_the_same_faults() -> None:
@@ -36,7 +36,9 @@ def test_every_drawn_fault_keeps_to_its_kind() -> None:
         assert kind.lasts[0] <= planned.seconds <= kind.lasts[1]
 
 
-def run_probe(folder: Path, probe: Probe, *, at: str, attempt: int) -> tuple[int, list[ProbeEvent]]:
+def run_probe(
+    folder: Path, probe: DatabaseProbe, *, at: str, attempt: int
+) -> tuple[int, list[ProbeEvent]]:
     told = {
         "SCHEDD_RUN_ID": "r1",
         "SCHEDD_JOB": probe.name,
@@ -54,7 +56,9 @@ def run_probe(folder: Path, probe: Probe, *, at: str, attempt: int) -> tuple[int
 
 
 def test_a_probe_writes_its_start_and_its_end(tmp_path: Path) -> None:
-    code, (start, end) = run_probe(tmp_path, Probe("p"), at="2026-11-21T12:00:04Z", attempt=1)
+    code, (start, end) = run_probe(
+        tmp_path, DatabaseProbe("p"), at="2026-11-21T12:00:04Z", attempt=1
+    )
     assert code == 0
     assert (start.event, end.event) == ("start", "end")
     assert (start.run, start.job, start.token, start.worker) == ("r1", "p", 42, "w1")
@@ -75,14 +79,16 @@ def test_a_probe_writes_its_start_and_its_end(tmp_path: Path) -> None:
 def test_one_that_shall_fail_does_so_each_tenth_second_at_its_first_try(
     tmp_path: Path, at: str, attempt: int, code: int
 ) -> None:
-    found, events = run_probe(tmp_path, Probe("p", fails_first=True), at=at, attempt=attempt)
+    found, events = run_probe(
+        tmp_path, DatabaseProbe("p", fails_first=True), at=at, attempt=attempt
+    )
     assert found == code
     assert events[-1].exit == code
 
 
 def test_a_killed_probe_has_written_its_start(tmp_path: Path) -> None:
     script = SCRIPT.replace("say end", "kill -9 $$; say end")
-    probe = Probe("p")
+    probe = DatabaseProbe("p")
     shell = probe.spec(tmp_path)["shell"]
     told = dict.fromkeys(("RUN_ID", "JOB", "SCHEDULED_AT", "WORKER"), "x")
     environ = {f"SCHEDD_{name}": value for name, value in told.items()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from faults.probes import Probe
+from faults.probes import DatabaseProbe
 from faults.witness import behind, latest
 
 if TYPE_CHECKING:
@@ -23,7 +23,11 @@ def start(late: float, *, due: float = DUE, job: str = "r1-tick", attempt: int =
 
 
 def run(*starts: Any) -> Run:
-    mix = [Probe("r1-tick"), Probe("r1-tock"), Probe("r1-slow", cron="*/2 * * * * *")]
+    mix = [
+        DatabaseProbe("r1-tick"),
+        DatabaseProbe("r1-tock"),
+        DatabaseProbe("r1-slow", cron="*/2 * * * * *"),
+    ]
     return cast("Run", SimpleNamespace(mix=mix, starts=lambda: [*starts]))
 
 

@@ -20,9 +20,9 @@ from schedd.core.ids import JobId, RunId, ShardId, TenureId
 from schedd.core.jobs.notifications import (
     GIVEN_UP_AFTER,
     DeliveryOutcome,
-    Happened,
     Notice,
     Notices,
+    NotifiableEvent,
     NotificationChannel,
     NotificationKind,
     OutboxNotification,
@@ -33,7 +33,7 @@ from schedd.core.jobs.receiver_limits import OF_ONE, OF_SLOW, SLOW
 from schedd.core.runs.model import Claim, LiveRun, RunKey
 from schedd.dispatch.run_index import RunIndex
 from schedd.notify.outbox_delivery import OutboxDelivery
-from schedd.reconcile.late_start_alerts import LateStarts
+from schedd.reconcile.late_start_alerts import LateStartAlerts
 from schedd.store.cluster.cluster_pauses import PauseStore
 from schedd.store.notify.outbox_store import NotificationStore
 from schedkit.errors import Unavailable
@@ -53,7 +53,7 @@ class Outbox:
     def __init__(self) -> None:
         self.rows: dict[tuple[UUID, NotificationChannel], PendingNotification] = {}
         self.settled: list[DeliveryOutcome] = []
-        self.late: list[Happened] = []
+        self.late: list[NotifiableEvent] = []
         self.away = 0
         self.old = 0
         self.asked: list[PendingNotification] = []
@@ -122,7 +122,7 @@ class Outbox:
         self.settled += settled
         return list(settled)
 
-    async def tell_late(self, claim: Claim, late: Sequence[Happened]) -> list[RunId]:
+    async def tell_late(self, claim: Claim, late: Sequence[NotifiableEvent]) -> list[RunId]:
         self.late += late
         return [one.run_id for one in late]
 
@@ -306,7 +306,7 @@ async def test_a_run_that_waits_is_told_to_be_late_once_it_is_and_once() -> None
     world.run_index.put_runs(waits, NOW)
     world.definitions.any_late = True
     cluster_pause = ClusterPause(cast("PauseStore", None), world.events.append)
-    loop = LateStarts(
+    loop = LateStartAlerts(
         world.run_index,
         world.definitions,
         world.outbox,
@@ -328,7 +328,7 @@ async def test_what_waits_in_rows_alone_is_told_to_be_late_when_a_scan_comes_by(
     waits = [replace(one, job_id=job) for one in (run(1), run(2, losses=1))]
     world.definitions.any_late = True
     cluster_pause = ClusterPause(cast("PauseStore", None), world.events.append)
-    loop = LateStarts(
+    loop = LateStartAlerts(
         world.run_index,
         world.definitions,
         world.outbox,

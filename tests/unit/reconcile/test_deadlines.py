@@ -17,7 +17,7 @@ from schedd.core.events import DeadLettered, DeadRun, EndedUnreported, RunsMisse
 from schedd.core.ids import JobId, RunId
 from schedd.core.jobs.definition import Definition, Placement
 from schedd.core.runs.broadcast import WORKER_AWAY
-from schedd.core.runs.deadlines import Expiry
+from schedd.core.runs.deadlines import DeadlineExpiry
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Claim, LiveRun, RunKey
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
@@ -43,11 +43,11 @@ HURRIED = replace(SHELL, start_deadline=timedelta(seconds=30), run_timeout=timed
 class Rows:
     """Ends what it is told to, but for `goes_on`."""
 
-    ended: list[Expiry] = field(default_factory=list)
+    ended: list[DeadlineExpiry] = field(default_factory=list)
     goes_on: set[RunKey] = field(default_factory=set)
     away: bool = False
 
-    async def end_waiting(self, claim: Claim, ends: Sequence[Expiry]) -> list[RunKey]:
+    async def end_waiting(self, claim: Claim, ends: Sequence[DeadlineExpiry]) -> list[RunKey]:
         if self.away:
             raise Unavailable("no database")
         self.ended += [end for end in ends if end.key not in self.goes_on]

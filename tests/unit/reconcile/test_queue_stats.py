@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import cast
 
-from schedd.core.cluster.queue_stats import PoolSurvey, Stock
+from schedd.core.cluster.queue_stats import PoolStats, QueueStats
 from schedd.core.dispatch.placement import Need
-from schedd.core.events import Surveyed
+from schedd.core.events import QueueStatsRead
 from schedd.core.ids import JobId, ShardId
 from schedd.core.jobs.definition import Placement
 from schedd.core.jobs.labels import Match
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.pools import PoolKey, PoolUsage
-from schedd.reconcile.queue_stats import Survey
+from schedd.reconcile.queue_stats import QueueStatsLoop
 from schedd.store.owner import OwnerStore
 from schedd.store.reconcile.stats_store import SurveyStore
 from support.dispatching import SHELL, World
@@ -31,11 +31,11 @@ ON_GPU = replace(SHELL, require=(Match("gpu", ("a100",)),))
 class Rows:
     """What stands in the database."""
 
-    stored: Stock
+    stored: QueueStats
     standing: dict[PoolKey, PoolUsage] = field(default_factory=dict)
     asked: list[Sequence[ShardId]] = field(default_factory=list)
 
-    async def stock(self, shards: Sequence[ShardId]) -> Stock:
+    async def stock(self, shards: Sequence[ShardId]) -> QueueStats:
         self.asked.append(shards)
         return self.stored
 
@@ -47,9 +47,9 @@ def job(number: int) -> JobId:
     return run(number).job_id
 
 
-async def found(world: World, rows: Rows) -> Surveyed:
-    told: list[Surveyed] = []
-    survey = Survey(
+async def found(world: World, rows: Rows) -> QueueStatsRead:
+    told: list[QueueStatsRead] = []
+    survey = QueueStatsLoop(
         world.run_index,
         world.definitions,
         world.workers,
@@ -74,7 +74,7 @@ async def test_a_pool_has_as_many_slots_as_can_do_the_hardest_of_its_jobs() -> N
     easy, hard = job(1), job(2)
     world.definitions.jobs[hard] = ON_GPU
     rows = Rows(
-        Stock({ETL: (easy, hard), MAIL: (easy,)}, 0, timedelta(0), 0),
+        QueueStats({ETL: (easy, hard), MAIL: (easy,)}, 0, timedelta(0), 0),
         {
             ETL: PoolUsage(5, None, paused=False, running=3, recent=0),
             MAIL: PoolUsage(None, 9, paused=True, running=0, recent=0),
@@ -83,8 +83,8 @@ async def test_a_pool_has_as_many_slots_as_can_do_the_hardest_of_its_jobs() -> N
     world.run_index.ready.add([run(1), run(2)], Need("shell", pool=ETL))
 
     assert (await found(world, rows)).pools == (
-        PoolSurvey(ETL, slots=2, limit=5, running=3, waiting=2, paused=False),
-        PoolSurvey(MAIL, slots=10, limit=None, running=0, waiting=0, paused=True),
+        PoolStats(ETL, slots=2, limit=5, running=3, waiting=2, paused=False),
+        PoolStats(MAIL, slots=10, limit=None, running=0, waiting=0, paused=True),
     )
 
 
@@ -93,7 +93,7 @@ async def test_a_pool_whose_job_nobody_can_do_has_no_slots() -> None:
     attached(world, worker(1, slots=8))
     world.definitions.jobs[job(1)] = ON_GPU
     full = PoolUsage(5, None, paused=False, running=0, recent=0)
-    rows = Rows(Stock({ETL: (job(1),)}, 0, timedelta(0), 0), {ETL: full})
+    rows = Rows(QueueStats({ETL: (job(1),)}, 0, timedelta(0), 0), {ETL: full})
     assert [pool.slots for pool in (await found(world, rows)).pools] == [0]
 
 
@@ -102,7 +102,7 @@ async def test_what_waits_counts_too_but_not_what_is_for_one_worker_or_for_each(
     world = World()
     attached(world, worker(1, slots=8))
     standing = PoolUsage(None, None, paused=False, running=0, recent=0)
-    rows = Rows(Stock({ETL: ()}, 0, timedelta(0), 0), {ETL: standing})
+    rows = Rows(QueueStats({ETL: ()}, 0, timedelta(0), 0), {ETL: standing})
     world.run_index.ready.add([run(1)], Need("shell", worker="gone", pool=ETL))
     world.run_index.ready.add([run(2)], Need("shell", each=True, pool=ETL))
     world.run_index.ready.add([run(3)], Need("shell", require=ON_GPU.require, pool=MAIL))
@@ -117,12 +117,12 @@ async def test_who_takes_no_more_has_no_slots_and_a_broadcast_asks_as_its_childr
     world.workers.drained(["w1"])
     world.definitions.jobs[job(1)] = replace(SHELL, placement=Placement.BROADCAST)
     standing = PoolUsage(None, None, paused=False, running=0, recent=0)
-    rows = Rows(Stock({ETL: (job(1),)}, 0, timedelta(0), 0), {ETL: standing})
+    rows = Rows(QueueStats({ETL: (job(1),)}, 0, timedelta(0), 0), {ETL: standing})
     assert [pool.slots for pool in (await found(world, rows)).pools] == [4]
 
 
 async def test_a_pool_that_was_deleted_meanwhile_is_left_out_and_what_is_behind_is_told() -> None:
     world = World()
-    rows = Rows(Stock({ETL: ()}, 7, timedelta(seconds=90), 40))
-    assert await found(world, rows) == Surveyed((), 7, timedelta(seconds=90), 40)
+    rows = Rows(QueueStats({ETL: ()}, 7, timedelta(seconds=90), 40))
+    assert await found(world, rows) == QueueStatsRead((), 7, timedelta(seconds=90), 40)
     assert rows.asked == [sorted(world.run_index.ownership.epochs)]

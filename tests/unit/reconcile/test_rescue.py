@@ -23,14 +23,14 @@ from schedd.core.ids import NO_TOKEN, Epoch, IncarnationId, JobId, RunId, ShardI
 from schedd.core.jobs.definition import Definition, Overlap, Priority
 from schedd.core.runs.change_stream import ChangedRuns, Cursor
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import Claim, Crowd, LiveRun, Loss, RunKey
-from schedd.core.runs.records import Parted, Unstarted
+from schedd.core.runs.model import Claim, LiveRun, Loss, OverlapCandidates, RunKey
+from schedd.core.runs.records import OverlapOutcome, Unstarted
 from schedd.core.schedule import compiled_schedule
 from schedd.core.timers.pre_dispatch import Lookahead
 from schedd.dispatch.overlap import OverlapEnforcer
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import Nudges
+from schedd.ports import WakeUps
 from schedd.reconcile import rescue
 from schedd.reconcile.rescue import FIRST_PARTS, FULL_EVERY, PART, SCAN_EVERY, Rescue
 from schedd.runtime.definition_cache import DefinitionCache
@@ -112,9 +112,9 @@ class Rows:
         self.losses += losses
         return [loss.key for loss in losses]
 
-    async def part(self, claim: Claim, crowds: Sequence[Crowd]) -> Parted:
+    async def part(self, claim: Claim, crowds: Sequence[OverlapCandidates]) -> OverlapOutcome:
         self.crowds += [crowd.job_id for crowd in crowds]
-        return Parted([], [])
+        return OverlapOutcome([], [])
 
     async def give_back(self, claim: Claim, unstarted: Sequence[Unstarted]) -> list[LiveRun]:
         self.back += [one.key for one in unstarted]
@@ -177,7 +177,7 @@ class World:
         self.run_index = RunIndex(owning(*shards))
         self.leases = Leases(self.rows)
         definitions, store = Definitions(**job), cast("OwnerStore", self.rows)
-        nudges = cast("Nudges", Silent())
+        nudges = cast("WakeUps", Silent())
         transactor = Transactor(self.run_index.ownership, lambda: True, lambda _event: None)
         crowds = OverlapEnforcer(
             *(self.run_index, definitions, self.workers, store, transactor, self.clock, nudges),

@@ -12,7 +12,7 @@ from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.runs.model import Claim, RunKey
 from schedd.core.runs.retention import EndedRun, OldRuns, Retention, Unwanted
 from schedd.dispatch.run_index import RunIndex
-from schedd.reconcile.retention import OBJECTS, Retaining
+from schedd.reconcile.retention import OBJECTS, RetentionLoop
 from schedd.store.reconcile.retention_store import RetentionStore
 from support.runs import NOW, SetClock, owning
 from support.twin_of import twin_of
@@ -126,7 +126,7 @@ async def sweep(rows: Rows, kept: Retention | None = None) -> None:
     run_index = RunIndex(ownership := owning(0), lambda _job: 0)
     transactor = Transactor(ownership, lambda: True, lambda _event: None)
     clock = SetClock()
-    retaining = Retaining(
+    retaining = RetentionLoop(
         run_index, rows, rows, transactor, clock, kept or Retention(), lambda _event: None
     )
     for _ in range(1_000):

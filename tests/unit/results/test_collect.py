@@ -16,13 +16,13 @@ from schedd.core.events import AttemptEnded, DeadLettered, GreaterTokenSeen, dea
 from schedd.core.ids import Epoch, IncarnationId, JobId, ShardId, Token, token_of
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import AuditRecord, LiveRun, Report, RunKey, Verdict
+from schedd.core.runs.model import AuditRecord, LiveRun, ResultDecision, RunKey, Verdict
 from schedd.core.runs.records import Unstarted
 from schedd.core.runs.retry import ReportedOutcome
 from schedd.core.schedule import compiled_schedule
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.worker_audit import WorkerAudit
-from schedd.ports import Nudges
+from schedd.ports import WakeUps
 from schedd.results.collect import (
     AUDITED_A_MINUTE,
     GATHER,
@@ -30,7 +30,7 @@ from schedd.results.collect import (
     AssignmentRefusal,
     Collect,
 )
-from schedd.results.reports import Reported
+from schedd.results.reports import ReceivedResult
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.store.results.result_store import ResultStore
@@ -50,7 +50,7 @@ class Rows:
     runs: dict[RunKey, LiveRun]
     fails: list[Exception] = field(default_factory=list)
     outdo_fails: list[Exception] = field(default_factory=list)
-    accepted: list[Report] = field(default_factory=list)
+    accepted: list[ResultDecision] = field(default_factory=list)
     refused: list[Unstarted] = field(default_factory=list)
     begun: list[list[RunKey]] = field(default_factory=list)
     outdone: list[tuple[ShardId, Epoch]] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Rows:
         self.read += keys
         return {key: self.runs[key] for key in keys if key in self.runs}
 
-    async def accept(self, reports: Sequence[Report]) -> list[Verdict]:
+    async def accept(self, reports: Sequence[ResultDecision]) -> list[Verdict]:
         self.meanwhile()
         again = [report in self.accepted for report in reports]
         self.accepted += reports
@@ -140,7 +140,7 @@ class World:
             self.definitions,
             cast("ResultStore", self.rows),
             SetClock(),
-            cast("Nudges", Silent()),
+            cast("WakeUps", Silent()),
             self.events.append,
             WorkerAudit(self.audit),
             boot=lambda: self.now,
@@ -153,7 +153,7 @@ class World:
     def ends(self, outcome: ReportedOutcome, name: str = "w1", token: Token | None = None) -> None:
         """The worker reports this end."""
         assert self.run.incarnation is not None
-        reported = Reported(
+        reported = ReceivedResult(
             key=self.run.key,
             token=self.run.token if token is None else token,
             worker=name,

@@ -9,7 +9,7 @@ import pytest
 
 from schedd.core.ids import IncarnationId, Token
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.results.log_followers import MOST_WAITING, MemberLogTails
+from schedd.results.log_followers import MOST_WAITING, LogFollowers
 from schedproto.v1 import run_pb2
 from support.runs import RecordingLine, SetClock, running, worker
 
@@ -21,7 +21,7 @@ class World:
     def __init__(self) -> None:
         self.workers, self.line = WorkerRegistry(SetClock(), lambda _event: None), RecordingLine()
         self.workers.attach(ONE, self.line)
-        self.tails = MemberLogTails(self.workers)
+        self.tails = LogFollowers(self.workers)
         self.woken = 0
 
     def wake(self) -> None:

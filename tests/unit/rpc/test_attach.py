@@ -18,9 +18,9 @@ from schedd.core.jobs.rights import CallerIdentity, IdentityKind
 from schedd.core.runs.model import RunKey
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_audit import WorkerAudit
-from schedd.results.log_followers import MemberLogTails
+from schedd.results.log_followers import LogFollowers
 from schedd.results.progress import MemberProgress
-from schedd.results.reports import Reported
+from schedd.results.reports import ReceivedResult
 from schedd.rpc import auth_interceptor
 from schedd.rpc.workers import frames
 from schedd.rpc.workers.attach import ClusterTerms, WorkerService
@@ -29,7 +29,7 @@ from support.runs import NOW, SetClock
 from support.wait import wait_until_async
 
 
-class Greeting:
+class WorkerSessions:
     """Everybody is welcome; notes whose last stream has ended."""
 
     def __init__(self) -> None:
@@ -93,9 +93,9 @@ class Member:
 
     def __init__(self) -> None:
         clock = SetClock()
-        self.greeting = Greeting()
+        self.greeting = WorkerSessions()
         self.workers = WorkerRegistry(clock, lambda _event: None)
-        self.results: list[Reported] = []
+        self.results: list[ReceivedResult] = []
         collect = SimpleNamespace(
             reported=lambda one, _outbox: self.results.append(one),
             is_anothers=lambda *_: False,
@@ -107,7 +107,7 @@ class Member:
             cast("Any", collect),
             cast("Any", SimpleNamespace(tenure=None, view=lambda: EMPTY_VIEW)),
             clock,
-            MemberLogTails(self.workers),
+            LogFollowers(self.workers),
             MemberProgress(),
             WorkerAudit(cast("Any", None)),
         )

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from faults.hostile import calls, http2
-from schedd.rpc.auth_interceptor import Gate
+from schedd.rpc.auth_interceptor import AuthInterceptor
 from schedd.rpc.connection_limit import ConnectionLimit, most_of_all, most_of_one
 from schedd.rpc.health import Health
 from schedd.rpc.server import make_server
@@ -90,7 +90,7 @@ def test_sockets_of_other_ports_are_let_be(stack: ExitStack) -> None:
 
 async def test_grpcio_lets_the_ended_go_and_serves_the_others(stack: ExitStack) -> None:
     server = make_server(64)
-    Health(list).serve(server, Gate())
+    Health(list).serve(server, AuthInterceptor())
     port = server.add_insecure_port(f"{HOST}:0")
     await server.start()
     async with calls.channel_to(f"{HOST}:{port}") as channel:

@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from faults.hostile import calls, http2
-from schedd.rpc.auth_interceptor import Gate
+from schedd.rpc.auth_interceptor import AuthInterceptor
 from schedd.rpc.health import Health
 from schedd.rpc.server import make_server
 
@@ -44,7 +44,7 @@ class Served:
 async def served() -> AsyncIterator[Served]:
     server, reasons = make_server(64), list[str]()
     health = Health(lambda: reasons, ["schedd.v1.JobService"], ["schedd.v1.WorkerService"])
-    health.serve(server, Gate())
+    health.serve(server, AuthInterceptor())
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

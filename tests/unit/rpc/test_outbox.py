@@ -3,7 +3,7 @@
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.model import Assigned
 from schedd.core.schedule import compiled_schedule
-from schedd.rpc.workers.outbox import BYTES_IN_FRAME, WorkerOutbox
+from schedd.rpc.workers.frame_queue import BYTES_IN_FRAME, WorkerFrameQueue
 from schedd.runtime.definition_texts import CachedDefinition
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as wire
@@ -27,7 +27,7 @@ def payload(size: int) -> bytes:
 
 
 async def test_assignments_with_large_payloads_go_in_frames_that_a_worker_takes():
-    outbox = WorkerOutbox()
+    outbox = WorkerFrameQueue()
     for number in range(40):
         outbox.assign(Assigned(running(number, worker()), payload(256 * 1024)), known())
     seen = 0
@@ -39,14 +39,14 @@ async def test_assignments_with_large_payloads_go_in_frames_that_a_worker_takes(
 
 
 async def test_an_assignment_larger_than_a_frame_should_be_still_goes_by_itself():
-    outbox = WorkerOutbox()
+    outbox = WorkerFrameQueue()
     for number in range(2):
         outbox.assign(Assigned(running(number, worker()), payload(BYTES_IN_FRAME + 1)), known())
     assert [len((await outbox.next()).assignments) for _ in range(2)] == [1, 1]
 
 
 async def test_a_newer_answer_takes_an_unsent_ones_place_and_what_concerns_runs_gathers():
-    outbox = WorkerOutbox()
+    outbox = WorkerFrameQueue()
     for number in (1, 2):
         run = running(number, worker())
         outbox.put(wire.MemberFrame(heartbeat_answer=wire.HeartbeatAnswer(sequence=number)))
@@ -63,8 +63,8 @@ async def test_a_newer_answer_takes_an_unsent_ones_place_and_what_concerns_runs_
 
 async def test_a_stream_that_stands_still_gathers_each_run_once():
     """A cancel is said anew at every scan, by relay too, for as long as the run runs."""
-    outbox, run = WorkerOutbox(), running(1, worker())
-    other = WorkerOutbox()
+    outbox, run = WorkerFrameQueue(), running(1, worker())
+    other = WorkerFrameQueue()
     other.cancel(run.key, run.token, kill=False)
     other.revoke(run.key, run.token)
     relayed = await other.next()
@@ -79,7 +79,7 @@ async def test_a_stream_that_stands_still_gathers_each_run_once():
 
 
 async def test_many_cancels_go_in_several_frames_none_lost_none_twice():
-    outbox = WorkerOutbox()
+    outbox = WorkerFrameQueue()
     for number in range(1_201):
         run = running(number, worker())
         outbox.cancel(run.key, run.token, kill=False)

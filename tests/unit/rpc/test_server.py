@@ -19,7 +19,7 @@ from faults.hostile import calls, http2
 from schedd.api.errors import LimitReachedError
 from schedd.api.runs.stream_limits import Places
 from schedd.rpc import request_decoding
-from schedd.rpc.auth_interceptor import Gate
+from schedd.rpc.auth_interceptor import AuthInterceptor
 from schedd.rpc.health import Health
 from schedd.rpc.request_decoding import put, unary
 from schedd.rpc.server import make_server, served
@@ -42,8 +42,8 @@ async def address() -> AsyncIterator[str]:
 
     server = make_server(16)
     table = {"ListJobs": unary(answer, wire.ListJobsRequest, wire.ListJobsResponse)}
-    put(server, Gate(), "schedd.v1.JobService", table)
-    Health(list).serve(server, Gate())
+    put(server, AuthInterceptor(), "schedd.v1.JobService", table)
+    Health(list).serve(server, AuthInterceptor())
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     yield f"127.0.0.1:{port}"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schedd.core.ids import Timeline
-from schedd.core.runs.records import Probe
+from schedd.core.runs.records import DatabaseProbe
 from schedd.runtime.cluster_clock import DatabaseClock
 from schedkit.errors import Unavailable
 
@@ -36,13 +36,13 @@ class Server:
     def leave(self) -> None:
         self.left += 1
 
-    async def probe(self) -> Probe:
+    async def probe(self) -> DatabaseProbe:
         self.at += 0.001
         if self.away:
             raise Unavailable("away")
         now = START + timedelta(seconds=self.at)
         self.at += 0.001
-        return Probe(now, self.timeline, self.in_recovery)
+        return DatabaseProbe(now, self.timeline, self.in_recovery)
 
 
 @pytest.fixture

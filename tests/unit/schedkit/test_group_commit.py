@@ -247,7 +247,7 @@ async def test_who_leaves_is_held_no_longer_though_a_transaction_takes_for_ever(
     await asyncio.gather(first, return_exceptions=True)
 
 
-class Reads:
+class RunPages:
     """Reads that last until they are let go."""
 
     def __init__(self) -> None:
@@ -267,7 +267,7 @@ class Reads:
 
 @pytest.mark.parametrize("reads", [True, False])
 async def test_a_read_without_callers_is_canceled_and_a_write_never_is(*, reads: bool) -> None:
-    read = Reads()
+    read = RunPages()
     together = GroupCommit(read, reads=reads)
     first, second = (asyncio.create_task(together.ask(n), name=f"{n}") for n in (1, 2))
     for _ in range(3):
@@ -286,7 +286,7 @@ async def test_a_read_without_callers_is_canceled_and_a_write_never_is(*, reads:
 
 
 async def test_between_the_beginnings_of_two_reads_is_a_rest_and_none_before_the_first() -> None:
-    read = Reads()
+    read = RunPages()
     read.let_go.set()
     together = GroupCommit(read, rest=0.1)
     loop = asyncio.get_running_loop()
@@ -299,7 +299,7 @@ async def test_between_the_beginnings_of_two_reads_is_a_rest_and_none_before_the
 
 
 async def test_no_more_than_most_are_read_at_once() -> None:
-    read = Reads()
+    read = RunPages()
     read.let_go.set()
     together = GroupCommit(read, most=2)
     assert await asyncio.gather(*(together.ask(n) for n in range(5))) == [*range(5)]

@@ -13,9 +13,9 @@ from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.jobs.chains import (
     OF_SCHEDULES,
+    ChainJoin,
     ChainParents,
     Cycle,
-    Join,
     ParentEnded,
     Wanted,
     When,
@@ -52,7 +52,7 @@ class Arrivals:
     too long, with all that come along. `asked`: how many were judged together.
     """
 
-    def __init__(self, *due: Join) -> None:
+    def __init__(self, *due: ChainJoin) -> None:
         self.rows = list(due)
         self.refuses: set[JobId] = set()
         self.slow: set[JobId] = set()
@@ -60,9 +60,9 @@ class Arrivals:
         self.away = False
         self.wanted: list[Wanted] = []
         self.read: list[RunId] = []
-        self.later: list[tuple[Join, timedelta]] = []
+        self.later: list[tuple[ChainJoin, timedelta]] = []
 
-    async def due(self, shards: Sequence[ShardId]) -> list[Join]:
+    async def due(self, shards: Sequence[ShardId]) -> list[ChainJoin]:
         return [one for one in self.rows if one.shard in shards]
 
     async def results(self, runs: Collection[RunId]) -> dict[RunId, bytes]:
@@ -80,7 +80,9 @@ class Arrivals:
         self.rows = [one for one in self.rows if one not in [each.join for each in mine]]
         return [run(len(self.wanted) + n) for n, _ in enumerate(mine)]
 
-    async def put_off(self, claim: Claim, joins: Sequence[Join], wait: timedelta) -> list[LiveRun]:
+    async def put_off(
+        self, claim: Claim, joins: Sequence[ChainJoin], wait: timedelta
+    ) -> list[LiveRun]:
         self.later += [(one, wait) for one in joins]
         self.rows = [one for one in self.rows if one not in joins]
         return []
@@ -90,14 +92,14 @@ class Arrivals:
     ) -> ChainRefused | None:
         raise AssertionError("no loop asks that")
 
-    async def waiting(self, job_id: JobId, at: object) -> list[Join]:
+    async def waiting(self, job_id: JobId, at: object) -> list[ChainJoin]:
         raise AssertionError("no loop asks that")
 
 
-def join(n: int, *, shard: int = 0) -> Join:
+def join(n: int, *, shard: int = 0) -> ChainJoin:
     ended = ParentEnded("a", RunId(UUID(int=n)), State.SUCCEEDED)
     cycle = Cycle(NOW, OF_SCHEDULES)
-    return Join(JobId(UUID(int=100 + n)), ShardId(shard), cycle, {PARENT: ended}, NOW)
+    return ChainJoin(JobId(UUID(int=100 + n)), ShardId(shard), cycle, {PARENT: ended}, NOW)
 
 
 def loop(arrivals: Arrivals, *, with_output: bool = False) -> tuple[Chains, Definitions, list[int]]:

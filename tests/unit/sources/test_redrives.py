@@ -15,7 +15,7 @@ from schedd.core.jobs.definition import Overlap
 from schedd.core.runs.model import Claim, LiveRun
 from schedd.core.runs.redrive import OpenRedrive, RedriveLine
 from schedd.dispatch.run_index import RunIndex
-from schedd.ports import Nudges
+from schedd.ports import WakeUps
 from schedd.sources.redrives import LOOK_EVERY, WHILE_FED, RedriveLoop
 from schedd.store.owner import OwnerStore
 from schedkit.errors import Unavailable
@@ -76,7 +76,7 @@ class World:
             self.definitions,
             cast("OwnerStore", self.rows),
             Transactor(self.run_index.ownership, lambda: True, lambda _event: None),
-            cast("Nudges", self.told),
+            cast("WakeUps", self.told),
         )
 
 

@@ -10,7 +10,7 @@ from schedclient.handlers import Progress
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import PATIENCE, wait_until_async
 from workerd.runs.attempts import EVERY, ProgressReporter
-from workerd.stream.outbox import MemberOutbox
+from workerd.stream.frame_queue import MemberFrameQueue
 
 KEY = pb.AssignmentKey(run_id="r", fencing_token=3)
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -52,7 +52,7 @@ async def test_nothing_is_told_when_it_has_ended():
 
 
 def test_of_each_attempt_the_newest_goes_up_and_together():
-    outbox = MemberOutbox()
+    outbox = MemberFrameQueue()
     other = pb.AssignmentKey(run_id="s", fencing_token=4)
     for key, fraction in ((KEY, 0.1), (other, 0.5), (KEY, 0.2)):
         outbox.progress(pb.Progress(key=key, fraction=fraction))

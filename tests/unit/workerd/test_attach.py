@@ -32,7 +32,7 @@ from workerd.identity import WorkerIdentity
 from workerd.metrics import WorkerMetrics
 from workerd.runs.assignments import HeldRuns
 from workerd.stream import streams as module
-from workerd.stream.stream import Link
+from workerd.stream.stream import MemberStream
 from workerd.stream.streams import Attach
 
 SLOTS = 4
@@ -52,9 +52,9 @@ class World:
         self.attach = Attach(identity, seeds, tls, admission, self.trust, clock, work, courier)
         clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
 
-    def link(self, member: str, *, ttl: float, answers: bool = False) -> Link:
+    def link(self, member: str, *, ttl: float, answers: bool = False) -> MemberStream:
         """One more open stream; workers' leases live for `ttl` seconds."""
-        link = Link(Address(member), None, self.attach)
+        link = MemberStream(Address(member), None, self.attach)
         link.member = member
         link.credit.answers = answers
         welcome = pb.Welcome(member=member)
@@ -78,7 +78,7 @@ async def attaching(
         spool.close()
 
 
-def granted(link: Link) -> int:
+def granted(link: MemberStream) -> int:
     return link.credit.slots
 
 
@@ -160,7 +160,7 @@ async def test_slots_are_kept_for_a_run_that_is_too_wide_only_when_it_has_waited
         )
 
 
-async def sharing(world: World, *, answers: bool) -> tuple[Link, Link]:
+async def sharing(world: World, *, answers: bool) -> tuple[MemberStream, MemberStream]:
     """Two members with two slots each, of which the second asks for all."""
     one, two = (world.link(each, ttl=60.0, answers=answers) for each in ("m1", "m2"))
     world.attach.refreshed(boottime())

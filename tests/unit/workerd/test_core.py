@@ -25,7 +25,7 @@ from workerd.core.outcome import (
     judged,
     stopped,
 )
-from workerd.core.resource_limits import WITHIN, Excess, ResourceLimits
+from workerd.core.resource_limits import WITHIN, LimitExceeded, ResourceLimits
 from workerd.core.slot_split import DemandHead, Share, deal
 
 A, B, C = Address("a:1"), Address("b:1"), Address("c:1")
@@ -413,13 +413,13 @@ BOUNDS = ResourceLimits(memory=3 << 19, processes=4)
 def test_what_was_killed_for_want_of_memory_has_failed_whatever_its_first_process_says(
     code: int,
 ) -> None:
-    outcome = judged(exited(code, ()), BOUNDS, Excess(memory=True, processes=True))
+    outcome = judged(exited(code, ()), BOUNDS, LimitExceeded(memory=True, processes=True))
     assert (outcome.verdict, outcome.reason) == (AttemptVerdict.FAILED, OutcomeReason.SIGNAL)
     assert (outcome.error, outcome.exit_code) == ("killed: out of memory (limit 1536 KiB)", 137)
 
 
 def test_who_fails_for_want_of_a_process_says_so_and_who_copes_says_nothing() -> None:
-    wanted = Excess(processes=True)
+    wanted = LimitExceeded(processes=True)
     told = judged(exited(2, ()), BOUNDS, wanted).error
     assert told == "exit code 2; process limit reached (limit 4)"
     assert judged(exited(0, ()), BOUNDS, wanted) == exited(0, ())

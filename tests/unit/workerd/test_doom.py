@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from workerd.core.lease_kill_list import SLACK, LeaseKillList, Mortal
+from workerd.core.lease_kill_list import SLACK, KillEntry, LeaseKillList
 
-FAST, SLOW = Mortal(10, 111, 1.0, "fast", 1), Mortal(20, 222, 10.0, "slow", 2)
+FAST, SLOW = KillEntry(10, 111, 1.0, "fast", 1), KillEntry(20, 222, 10.0, "slow", 2)
 
 
 def test_each_is_due_its_own_kill_after_past_the_end_of_trust() -> None:

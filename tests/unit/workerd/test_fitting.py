@@ -11,7 +11,7 @@ from typing import Any, NotRequired, TypedDict
 import pydantic
 import pytest
 
-from workerd.executors.handlers.payload_types import Misfit, fit_of
+from workerd.executors.handlers.payload_types import PayloadMismatch, fit_of
 
 
 @dataclass
@@ -90,7 +90,7 @@ def test_a_payload_becomes_what_the_annotation_names(annotation, value, wanted):
     ],
 )
 def test_what_doesnt_fit_says_where(annotation, value, said):
-    with pytest.raises(Misfit, match="the payload doesn't fit: ") as misfit:
+    with pytest.raises(PayloadMismatch, match="the payload doesn't fit: ") as misfit:
         fitted(annotation, value)
     assert said in str(misfit.value)
 
@@ -127,6 +127,6 @@ def test_a_wrapper_that_takes_whatever_comes_takes_it_as_it_is():
 def test_another_parameter_is_told_of_by_its_own_name():
     def run(config: Order, payload: Any, ctx: object) -> None: ...
 
-    with pytest.raises(Misfit, match="the config doesn't fit"):
+    with pytest.raises(PayloadMismatch, match="the config doesn't fit"):
         fit_of(run, 0, "config")({})
     assert fit_of(run, 1)(3) == 3

@@ -16,7 +16,7 @@ import pytest
 
 from support.descriptors import open_files
 from support.wait import PATIENCE, wait_until
-from workerd.core.lease_kill_list import Mortal
+from workerd.core.lease_kill_list import KillEntry
 from workerd.process import proc_files, process_journal
 from workerd.process.keeper import sweep_leftovers
 
@@ -27,7 +27,7 @@ def test_a_journal_lists_what_began_and_has_not_ended(tmp_path: Path) -> None:
     written.began(20, 222)
     written.ended(10)
     left = process_journal.read(written.path)
-    assert left == process_journal.Left("mark", {20: 222})
+    assert left == process_journal.LeftoverProcesses("mark", {20: 222})
     written.close()
     assert process_journal.read(written.path) is None
 
@@ -49,7 +49,9 @@ def test_a_line_that_was_written_in_part_is_an_error_and_spoils_no_other(tmp_pat
         written.began(10, 111)
     assert written.path.read_text().endswith("\n+ 10")
     written.began(20, 222)
-    assert process_journal.read(written.path) == process_journal.Left("mark", {20: 222})
+    assert process_journal.read(written.path) == process_journal.LeftoverProcesses(
+        "mark", {20: 222}
+    )
 
 
 def parts_of(line: str) -> list[str]:
@@ -65,11 +67,13 @@ def test_a_beginning_cut_off_anywhere_is_none_whatever_its_part_looks_like(
     with room_for(len(part), written.path), pytest.raises(OSError, match="partially written"):
         written.began(12345, 111)
     assert written.path.read_text().endswith("\n" + part)
-    assert process_journal.read(written.path) == process_journal.Left("mark", {123: 7}), (
-        "its writer died now"
-    )
+    assert process_journal.read(written.path) == process_journal.LeftoverProcesses(
+        "mark", {123: 7}
+    ), "its writer died now"
     written.began(20, 222)
-    assert process_journal.read(written.path) == process_journal.Left("mark", {123: 7, 20: 222})
+    assert process_journal.read(written.path) == process_journal.LeftoverProcesses(
+        "mark", {123: 7, 20: 222}
+    )
 
 
 @pytest.mark.parametrize("part", parts_of("- 12345\n"))
@@ -92,7 +96,7 @@ def test_what_an_earlier_version_left_of_a_line_stops_no_sweep(tmp_path: Path) -
     path = tmp_path / f"x{process_journal.SUFFIX}"
     head = f"boot {process_journal.boot_id()}\nmark m\n"
     path.write_text(f"{head}+ 10 111\n+ 12345 \n- \n+ 12345\n+ 20 222\n- 10\n")
-    assert process_journal.read(path) == process_journal.Left("m", {20: 222})
+    assert process_journal.read(path) == process_journal.LeftoverProcesses("m", {20: 222})
 
 
 def test_a_journal_that_cant_be_rewritten_holds_no_descriptor_more(
@@ -110,7 +114,9 @@ def test_a_journal_that_cant_be_rewritten_holds_no_descriptor_more(
             written._rewrite()
     assert open_files() == before
     written.began(20, 222)
-    assert process_journal.read(written.path) == process_journal.Left("mark", {10: 111, 20: 222})
+    assert process_journal.read(written.path) == process_journal.LeftoverProcesses(
+        "mark", {10: 111, 20: 222}
+    )
 
 
 @contextlib.contextmanager
@@ -139,7 +145,9 @@ def test_a_journal_that_a_full_disk_doesnt_take_is_made_later_and_nothing_begins
     assert written.problem == ""
     written.began(10, 111)
     written.make()
-    assert process_journal.read(written.path) == process_journal.Left("mark", {10: 111})
+    assert process_journal.read(written.path) == process_journal.LeftoverProcesses(
+        "mark", {10: 111}
+    )
 
 
 def test_a_journal_that_was_never_there_closes(tmp_path: Path) -> None:
@@ -154,12 +162,12 @@ def test_a_journal_that_was_never_there_closes(tmp_path: Path) -> None:
 def test_a_journal_names_the_tree_of_its_cgroups(tmp_path: Path) -> None:
     written = process_journal.Journal(tmp_path, "mark", Path("/sys/fs/a b"))
     written.began(10, 111)
-    assert process_journal.read(written.path) == process_journal.Left(
+    assert process_journal.read(written.path) == process_journal.LeftoverProcesses(
         "mark", {10: 111}, Path("/sys/fs/a b")
     )
 
 
-GROUPED, PLAIN = Mortal(10, 111, 2.5, "r-1", 7, "slot-3"), Mortal(20, 222, 10.0, "r-2", 8)
+GROUPED, PLAIN = KillEntry(10, 111, 2.5, "r-1", 7, "slot-3"), KillEntry(20, 222, 10.0, "r-2", 8)
 
 
 def test_a_journal_tells_what_dies_with_the_lease_as_long_as_it_runs(tmp_path: Path) -> None:
@@ -187,7 +195,7 @@ def test_what_dies_with_the_lease_cut_off_anywhere_didnt_begin(tmp_path: Path, p
         written.began(GROUPED.session, GROUPED.start, GROUPED)
     assert written.path.read_text().endswith("\n" + part)
     written.began(20, 222, PLAIN)
-    assert process_journal.read(written.path) == process_journal.Left(
+    assert process_journal.read(written.path) == process_journal.LeftoverProcesses(
         "mark", {20: 222}, mortals={20: PLAIN}
     )
 
@@ -199,7 +207,7 @@ def test_a_long_journal_is_rewritten_and_says_the_same(tmp_path: Path) -> None:
         written.began(session, 7)
         written.ended(session)
     assert written.path.stat().st_size < 300 * 1024
-    assert process_journal.read(written.path) == process_journal.Left("mark", {1: 5})
+    assert process_journal.read(written.path) == process_journal.LeftoverProcesses("mark", {1: 5})
 
 
 def test_a_journal_of_another_boot_or_a_cut_line_is_no_reason_to_kill(tmp_path: Path) -> None:
@@ -207,7 +215,7 @@ def test_a_journal_of_another_boot_or_a_cut_line_is_no_reason_to_kill(tmp_path: 
     path.write_text("boot another\nmark m\n+ 1 2\n")
     assert process_journal.read(path) is None
     path.write_text(f"boot {process_journal.boot_id()}\nmark m\n+ 10 111\n+ 2")
-    assert process_journal.read(path) == process_journal.Left("m", {10: 111})
+    assert process_journal.read(path) == process_journal.LeftoverProcesses("m", {10: 111})
 
 
 def sleeper(mark: str = "") -> subprocess.Popen[bytes]:

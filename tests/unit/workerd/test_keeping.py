@@ -19,7 +19,7 @@ from workerd.core.backlog import Backlog
 from workerd.core.ids import AssignmentKey, RunId, Token
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Content
 from workerd.delivery import result_upload as module
-from workerd.delivery.result_upload import Parcel, ResultUpload
+from workerd.delivery.result_upload import ResultFiles, ResultUpload
 from workerd.logs.attempt_log import AttemptLogFolder
 from workerd.metrics import WorkerMetrics
 
@@ -57,7 +57,7 @@ def keeping_of(store: Files, folder: AttemptLogFolder, timeout: float = 600.0) -
     return ResultUpload(store, folder, config, WorkerMetrics())
 
 
-def large(keeping: ResultUpload, run: str, size: int) -> tuple[Parcel, pb.Result]:
+def large(keeping: ResultUpload, run: str, size: int) -> tuple[ResultFiles, pb.Result]:
     """An end with a large result, and as it would be told of a worker that died."""
     content = Content(b"x" * size, json=False)
     outcome = AttemptOutcome(AttemptVerdict.SUCCEEDED, result=content)

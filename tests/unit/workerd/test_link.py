@@ -11,7 +11,7 @@ from schedkit.clock import boottime
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
 from workerd.core.ids import Address
-from workerd.stream.stream import Host, Link, StreamEnd
+from workerd.stream.stream import Host, MemberStream, StreamEnd
 
 
 class Recorded:
@@ -19,14 +19,14 @@ class Recorded:
 
     def __init__(self) -> None:
         self.refreshed_at: list[float] = []
-        self.set: list[Link] = []
+        self.set: list[MemberStream] = []
 
     def refreshed(self, sent: float) -> None:
         self.refreshed_at.append(sent)
 
     def observed(self, trip: object) -> None: ...
 
-    def clock_was_set(self, link: Link) -> None:
+    def clock_was_set(self, link: MemberStream) -> None:
         self.set.append(link)
 
     def trusted(self) -> bool:
@@ -40,9 +40,9 @@ def answer(sequence: int, *, refreshed: bool = True, lost: bool = False) -> pb.H
     return pb.HeartbeatAnswer(sequence=sequence, refreshed=refreshed, lost=lost)
 
 
-async def beating() -> tuple[Recorded, Link, float]:
+async def beating() -> tuple[Recorded, MemberStream, float]:
     host = Recorded()
-    link = Link(Address("127.0.0.1:1"), None, cast("Host", host))
+    link = MemberStream(Address("127.0.0.1:1"), None, cast("Host", host))
     assert link._heartbeat().sequence == 1
     return host, link, boottime()
 

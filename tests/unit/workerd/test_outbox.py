@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedproto.v1 import run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.stream.outbox import MAX_BYTES, MAX_ITEMS, MemberOutbox
+from workerd.stream.frame_queue import MAX_BYTES, MAX_ITEMS, MemberFrameQueue
 
 
 def result(size: int = 0) -> pb.Result:
@@ -12,7 +12,7 @@ def result(size: int = 0) -> pb.Result:
 
 
 async def test_what_waits_goes_together_in_bounded_frames() -> None:
-    outbox = MemberOutbox()
+    outbox = MemberFrameQueue()
     for _ in range(MAX_ITEMS + 1):
         outbox.result(result())
     outbox.refuse(pb.Refusal())
@@ -23,7 +23,7 @@ async def test_what_waits_goes_together_in_bounded_frames() -> None:
 
 
 async def test_large_results_are_spread_over_frames() -> None:
-    outbox = MemberOutbox()
+    outbox = MemberFrameQueue()
     for _ in range(4):
         outbox.result(result(MAX_BYTES // 2))
     assert len(outbox.take().results) == 2
@@ -31,7 +31,7 @@ async def test_large_results_are_spread_over_frames() -> None:
 
 
 async def test_output_that_is_read_along_goes_last_and_is_left_out_where_there_is_no_room() -> None:
-    outbox = MemberOutbox()
+    outbox = MemberFrameQueue()
     piece = run_pb2.LogPiece(data=bytes(MAX_BYTES // 5))
     for _ in range(10):
         outbox.log(pb.LogChunk(piece=piece))
@@ -45,7 +45,7 @@ async def test_output_that_is_read_along_goes_last_and_is_left_out_where_there_i
 
 
 async def test_only_the_newest_grant_is_sent() -> None:
-    outbox = MemberOutbox()
+    outbox = MemberFrameQueue()
     outbox.grant(pb.Granted(slots=1, received=0))
     outbox.grant(pb.Granted(slots=4, received=2))
     assert outbox.take().granted == pb.Granted(slots=4, received=2)
@@ -53,7 +53,7 @@ async def test_only_the_newest_grant_is_sent() -> None:
 
 
 async def test_the_end_comes_after_all_that_waits() -> None:
-    outbox = MemberOutbox()
+    outbox = MemberFrameQueue()
     outbox.end(pb.WorkerFrame(goodbye=pb.Goodbye()))
     for _ in range(MAX_ITEMS + 1):
         outbox.result(result())

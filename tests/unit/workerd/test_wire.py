@@ -25,7 +25,7 @@ from workerd.core.admission import AssignmentState
 from workerd.core.ids import AssignmentKey, RunId, Token
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, OutcomeReason, digest
 from workerd.runs.assignments import MOST_LISTED
-from workerd.stream.outbox import MAX_ITEMS
+from workerd.stream.frame_queue import MAX_ITEMS
 
 Tell: TypeAlias = Callable[[pb.Heartbeat, Iterable[messages.Holding]], None]
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone(timedelta(hours=5, minutes=45)))

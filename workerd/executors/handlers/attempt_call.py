@@ -23,7 +23,7 @@ from workerd.executors.base import AttemptStart
 from workerd.executors.handlers.current_run import CurrentRun, current
 from workerd.executors.handlers.invocation import decoded, raised, returned, unfit
 from workerd.executors.handlers.large_json import LARGE, beside, beside_surely, light
-from workerd.executors.handlers.payload_types import Fit, Misfit
+from workerd.executors.handlers.payload_types import Fit, PayloadMismatch
 from workerd.logs.run_output import current_output
 
 CANCELED: Final = (
@@ -112,10 +112,10 @@ class HandlerCall:
     def _values(self) -> Sequence[object]:
         try:
             values = [fit(decoded(content)) for fit, content in self._given]
-        except Misfit:
+        except PayloadMismatch:
             raise
         except (ValueError, RecursionError) as error:
-            raise Misfit(f"payload isn't JSON: {error}") from error
+            raise PayloadMismatch(f"payload isn't JSON: {error}") from error
         if self._check is not None:
             self._check(values[0])
         return values

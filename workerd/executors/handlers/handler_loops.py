@@ -76,7 +76,7 @@ _HANDLE_RUN: Final = asyncio.Handle._run.__code__  # noqa: SLF001 - the frame of
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class LoopBlock:
     """A handler that blocks its event loop."""
 
     run: CurrentRun | None
@@ -175,7 +175,7 @@ class _Loop:
         self.probed_at: float | None = None
         """When the unanswered probe was sent; None without one."""
         self.probed = utcnow()
-        self.block: Block | None = None
+        self.block: LoopBlock | None = None
         self._worker = asyncio.get_running_loop()
         self._aio = _SharedLoop()
         self._aio.set_exception_handler(_report)
@@ -342,7 +342,7 @@ class HandlerLoops:
         return call
 
     @property
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self) -> Sequence[LoopBlock]:
         """Loops that are blocked now."""
         return [loop.block for loop in self._loops if loop.block is not None]
 
@@ -423,7 +423,7 @@ class HandlerLoops:
             for call in loop.withdraw_all():
                 free.submit(call)
 
-    def _blocked(self, loop: _Loop, block: Block) -> None:
+    def _blocked(self, loop: _Loop, block: LoopBlock) -> None:
         self._metrics.blocks.labels(block.handler).inc()
         about = block.run.said if block.run is not None else {"handler": block.handler}
         stack = "".join(traceback.format_list(_summary(loop.stack())))
@@ -438,7 +438,7 @@ class HandlerLoops:
             },
         )
 
-    def _unblocked(self, loop: _Loop, block: Block) -> None:
+    def _unblocked(self, loop: _Loop, block: LoopBlock) -> None:
         loop.block = None
         seconds = (utcnow() - block.since) / timedelta(seconds=1)
         about = block.run.said if block.run is not None else {"handler": block.handler}
@@ -449,10 +449,10 @@ class HandlerLoops:
         self._metrics.blocked_for.labels(block.handler).set(0.0)
 
 
-def _block(loop: _Loop, seconds: float) -> Block:
+def _block(loop: _Loop, seconds: float) -> LoopBlock:
     frames = loop.stack()
     run = _run_of(frames)
-    return Block(run, loop.probed, seconds, _place(frames), max(len(loop.calls) - 1, 0))
+    return LoopBlock(run, loop.probed, seconds, _place(frames), max(len(loop.calls) - 1, 0))
 
 
 def _run_of(frames: Sequence[FrameType]) -> CurrentRun | None:

@@ -32,7 +32,7 @@ from schedkit.daemon import logs
 from workerd.core.outcome import AttemptOutcome, Content
 from workerd.executors.handlers import handler_protocol
 from workerd.executors.handlers.invocation import decoded, raised, returned, trace, unfit
-from workerd.executors.handlers.payload_types import Misfit, fit_of
+from workerd.executors.handlers.payload_types import PayloadMismatch, fit_of
 
 _ENDED_BY_TERM = 128 + signal.SIGTERM
 
@@ -165,7 +165,7 @@ def _called(
     fit = fit_of(function)
     try:
         value = fit(decoded(payload))
-    except Misfit as error:
+    except PayloadMismatch as error:
         return unfit(error)
     except (ValueError, RecursionError) as error:
         return unfit(ValueError(f"payload isn't JSON: {error}"))

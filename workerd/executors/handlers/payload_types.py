@@ -27,7 +27,7 @@ _NO_TYPES: Final = (Any, object, inspect.Parameter.empty)
 _MOST_ERRORS: Final = 5
 
 
-class Misfit(ValueError):
+class PayloadMismatch(ValueError):
     """A payload doesn't fit its type."""
 
 
@@ -86,7 +86,7 @@ def _by_msgspec(wanted: Any, called: str) -> Fit:
         try:
             return msgspec.convert(value, wanted, builtin_types=(bytes,))
         except msgspec.ValidationError as error:
-            raise Misfit(f"the {called} doesn't fit: {error}") from error
+            raise PayloadMismatch(f"the {called} doesn't fit: {error}") from error
 
     return fit
 
@@ -104,6 +104,6 @@ def _by_pydantic(wanted: Any, called: str) -> Fit:
             texts = [f"{'.'.join(map(str, one['loc'])) or called}: {one['msg']}" for one in wrong]
             more = "" if len(texts) <= _MOST_ERRORS else f"; and {len(texts) - _MOST_ERRORS} more"
             summary = "; ".join(texts[:_MOST_ERRORS]) + more
-            raise Misfit(f"the {called} doesn't fit: {summary}") from error
+            raise PayloadMismatch(f"the {called} doesn't fit: {summary}") from error
 
     return fit

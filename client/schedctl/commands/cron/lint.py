@@ -25,8 +25,8 @@ from schedd.core.schedule.compiled_schedule import CronSchedule
 from schedd.core.schedule.cron import CronError, ScheduleError, describe
 from schedd.core.schedule.cron import parse as parse_expression
 from schedd.core.schedule.timetable import (
-    Level,
     LintFinding,
+    LintLevel,
     TimetableEntry,
     differ,
     grid_over,
@@ -78,7 +78,7 @@ def lint(
             _print(one)
     else:
         show_objects(session, [_plain(one) for one in found])
-    errors = sum(one.finding.level is Level.ERROR for one in found)
+    errors = sum(one.finding.level is LintLevel.ERROR for one in found)
     warnings = len(found) - errors
     looked = sum(len(_expressions(entry)) for entry in table.entries)
     message(
@@ -91,10 +91,14 @@ def lint(
 def _findings(table: ScheduleTable, after: datetime) -> Iterator[ReportedFinding]:
     for fault in table.faults:
         yield ReportedFinding(
-            fault.where, "", "", "", LintFinding(Level.ERROR, "unread", fault.problem, fault.hint)
+            fault.where,
+            "",
+            "",
+            "",
+            LintFinding(LintLevel.ERROR, "unread", fault.problem, fault.hint),
         )
     for where, trap in table.traps:
-        finding = LintFinding(Level.WARNING, trap.rule, trap.problem, trap.hint)
+        finding = LintFinding(LintLevel.WARNING, trap.rule, trap.problem, trap.hint)
         yield ReportedFinding(where, "", "", "", finding)
     for where, name, finding in table.warnings:
         yield ReportedFinding(where, name, "", "", finding)
@@ -130,7 +134,7 @@ def _of_plain(entry: TimetableEntry, after: datetime) -> Iterator[ReportedFindin
     """Yield the problem of an interval or of a single time."""
     _, wrong = rows_of([entry], grid_over(after, timedelta(minutes=1)))
     for one in wrong:
-        finding = LintFinding(Level.ERROR, one.error.field, str(one.error), one.error.hint)
+        finding = LintFinding(LintLevel.ERROR, one.error.field, str(one.error), one.error.hint)
         yield ReportedFinding(entry.where, entry.name, "", "", finding)
 
 

@@ -21,11 +21,11 @@ from schedctl.timetables.timetables import (
 )
 from schedd.core.schedule import timetable
 from schedd.core.schedule.timetable import (
+    BusyMinute,
     Collisions,
     Flattened,
     Forecast,
-    Grid,
-    Hot,
+    MinuteGrid,
     Row,
     StartsAtOnce,
     TimetableEntry,
@@ -99,11 +99,11 @@ def _print_rewritten(found: flattened.Rewritten) -> None:
         click.get_current_context().exit(1)
 
 
-def _grid(start: datetime | None, span: timedelta) -> Grid:
+def _grid(start: datetime | None, span: timedelta) -> MinuteGrid:
     return timetable.grid_over((start or utcnow()).replace(second=0, microsecond=0), span)
 
 
-def _rows(table: ScheduleTable, grid: Grid) -> list[Row]:
+def _rows(table: ScheduleTable, grid: MinuteGrid) -> list[Row]:
     """Return the rows that can be counted; report the others."""
     rows, wrong = timetable.rows_of(table.entries, grid)
     report_left_out(table, wrong)
@@ -126,7 +126,7 @@ def _show(session: Session, found: Forecast, rows: Sequence[Row]) -> None:
     click.echo()
 
 
-def _hot_row(hot: Hot, full: bool) -> tuple[str, str, str, str, str]:
+def _hot_row(hot: BusyMinute, full: bool) -> tuple[str, str, str, str, str]:
     alike = f"{hot.alike:,}" if hot.alike > 1 else "1"
     names = _names([entry for entry, _ in hot.entries], full)
     return _at(hot.at), f"{hot.at:%a}", f"{hot.starts:,}", alike, names
@@ -253,7 +253,7 @@ def collide(
 
 
 def _show_collisions(
-    session: Session, found: Collisions, grid: Grid, schedules: int, allowed: int
+    session: Session, found: Collisions, grid: MinuteGrid, schedules: int, allowed: int
 ) -> None:
     length = duration.render(timedelta(minutes=grid.minutes))
     most = f", at most {found.most:,}" if found.most else ""
@@ -271,7 +271,9 @@ def _collision_row(one: StartsAtOnce, full: bool) -> tuple[str, str, str, str]:
     return f"{one.at:%Y-%m-%d %H:%M:%S}Z", f"{one.at:%a}", f"{len(one.entries):,}", names
 
 
-def _collisions(found: Collisions, grid: Grid, schedules: int, allowed: int) -> dict[str, Any]:
+def _collisions(
+    found: Collisions, grid: MinuteGrid, schedules: int, allowed: int
+) -> dict[str, Any]:
     return {
         "from": stamp(grid.at(0)),
         "to": stamp(grid.at(grid.minutes)),

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 from schedd.core.schedule.calendars.exclusion import Exclusion, instant_of, second_of
 from schedd.core.schedule.calendars.rules import Roll
-from schedd.core.schedule.cron import CronExpression, Dst, DstGap, Pass
+from schedd.core.schedule.cron import CronExpression, DstGap, DstOverlap, DstPolicy
 from schedd.core.schedule.cron.day_bits import DAY
 from schedd.core.schedule.cron.masks import Masks
 from schedd.core.schedule.cron.times import listed
@@ -61,7 +61,7 @@ class MovedOne:
 class MovedCron:
     """The moved times of one expression."""
 
-    def __init__(self, masks: Masks, zone: Zone, dst: Dst, exclusion: Exclusion) -> None:
+    def __init__(self, masks: Masks, zone: Zone, dst: DstPolicy, exclusion: Exclusion) -> None:
         self._masks = masks
         self._zone = zone
         self._dst = dst
@@ -142,7 +142,7 @@ def moved(base: Instants, zone: str, exclusion: Exclusion) -> tuple[Moved, ...]:
     return ()
 
 
-def instants_of(local: int, zone: Zone, dst: Dst) -> tuple[int, ...]:
+def instants_of(local: int, zone: Zone, dst: DstPolicy) -> tuple[int, ...]:
     """Return the UTC seconds since 1970 at which a fixed local time counts: usually one."""
     segment = zone.segment(local)
     found = local - segment.offset
@@ -158,7 +158,7 @@ def instants_of(local: int, zone: Zone, dst: Dst) -> tuple[int, ...]:
             after_gap = segment.start
         segment = zone.segment(segment.end)
     if passes:
-        return {Pass.FIRST: (passes[0],), Pass.SECOND: (passes[-1],)}.get(
+        return {DstOverlap.FIRST: (passes[0],), DstOverlap.SECOND: (passes[-1],)}.get(
             dst.overlap, tuple(passes)
         )
     return (after_gap,) if after_gap is not None and dst.gap is DstGap.RUN_AFTER else ()
@@ -169,7 +169,7 @@ def _is_fixed(expression: CronExpression) -> bool:
     return masks is not None and not expression.wildcard and masks.times.count <= MOST_TIMES
 
 
-def _moved_cron(expression: CronExpression, dst: Dst, exclusion: Exclusion) -> MovedCron:
+def _moved_cron(expression: CronExpression, dst: DstPolicy, exclusion: Exclusion) -> MovedCron:
     assert expression.masks is not None, "fixed times have masks"
     return MovedCron(expression.masks, zone_of(expression.zone), dst, exclusion)
 
@@ -182,7 +182,7 @@ def _moved_one(instant: datetime, zone: Zone, exclusion: Exclusion) -> datetime 
     local = second + zone.segment(second).offset
     step = DAY if decider.roll is Roll.NEXT else -DAY
     for other in range(local + step, local + step * (MOST_DAYS + 1), step):
-        there = instants_of(other, zone, Dst())
+        there = instants_of(other, zone, DstPolicy())
         if there and exclusion.decider_at(there[0]) is None:
             return instant_of(there[0]) + (instant - instant_of(second))
     return None

@@ -8,7 +8,7 @@ member. docs/semantics/cron-expressions.md defines the meaning; `DIALECT` is its
 """
 
 from schedd.core.schedule.cron.dialect import DIALECT
-from schedd.core.schedule.cron.dst import DEBIAN, Dst, DstGap, Pass
+from schedd.core.schedule.cron.dst import DEBIAN, DstGap, DstOverlap, DstPolicy
 from schedd.core.schedule.cron.errors import CronError, Rewrite, ScheduleError
 from schedd.core.schedule.cron.explanation import CronExplanation, describe, explain, notes
 from schedd.core.schedule.cron.expression import EPOCH, CronExpression
@@ -21,9 +21,9 @@ __all__ = [
     "CronError",
     "CronExplanation",
     "CronExpression",
-    "Dst",
     "DstGap",
-    "Pass",
+    "DstOverlap",
+    "DstPolicy",
     "Rewrite",
     "ScheduleError",
     "describe",

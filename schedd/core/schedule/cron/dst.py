@@ -24,7 +24,7 @@ class DstGap(StrEnum):
     SKIP = "SKIP"
 
 
-class Pass(StrEnum):
+class DstOverlap(StrEnum):
     """The pass of a repeated hour in which a fixed-time job runs."""
 
     FIRST = "FIRST"
@@ -33,18 +33,18 @@ class Pass(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Dst:
+class DstPolicy:
     """A job's policy for the days on which clocks change. Wildcard jobs never use it."""
 
     gap: DstGap = DstGap.RUN_AFTER
-    overlap: Pass = Pass.FIRST
+    overlap: DstOverlap = DstOverlap.FIRST
 
 
-DEBIAN: Final = Dst()
+DEBIAN: Final = DstPolicy()
 """The default policy: the rule of Debian's cron."""
 
 
-def runs_after_gap(segment: Segment, masks: Masks, dst: Dst) -> bool:
+def runs_after_gap(segment: Segment, masks: Masks, dst: DstPolicy) -> bool:
     """Return whether a fixed time falls into the gap before this segment, and runs after it."""
     if segment.before >= segment.offset or dst.gap is DstGap.SKIP:
         return False
@@ -52,11 +52,11 @@ def runs_after_gap(segment: Segment, masks: Masks, dst: Dst) -> bool:
     return skipped is not None and skipped < segment.start + segment.offset
 
 
-def fixed_times(segment: Segment, dst: Dst) -> tuple[int, int]:
+def fixed_times(segment: Segment, dst: DstPolicy) -> tuple[int, int]:
     """Return the part [start, end) of a segment in which fixed times count: one pass only."""
     start, end = segment.start, segment.end
-    if segment.before > segment.offset and dst.overlap is Pass.FIRST:
+    if segment.before > segment.offset and dst.overlap is DstOverlap.FIRST:
         start += segment.before - segment.offset
-    if segment.after < segment.offset and dst.overlap is Pass.SECOND:
+    if segment.after < segment.offset and dst.overlap is DstOverlap.SECOND:
         end -= segment.offset - segment.after
     return start, end

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from schedd.core.schedule.cron.day_bits import DAY
 from schedd.core.schedule.cron.descriptions import describe_parsed
 from schedd.core.schedule.cron.dialect import is_hashed
-from schedd.core.schedule.cron.dst import DEBIAN, Dst, DstGap, Pass
+from schedd.core.schedule.cron.dst import DEBIAN, DstGap, DstOverlap, DstPolicy
 from schedd.core.schedule.cron.errors import CronError
 from schedd.core.schedule.cron.expression import EPOCH, SECOND, CronExpression
 from schedd.core.schedule.cron.masks import Masks
@@ -39,7 +39,7 @@ def explain(
     after: datetime,
     count: int = 10,
     seed: str = "",
-    dst: Dst = DEBIAN,
+    dst: DstPolicy = DEBIAN,
 ) -> CronExplanation:
     """Explain an expression: the next `count` fire times after `after` (exclusive), and notes.
 
@@ -76,7 +76,7 @@ def never(expression: CronExpression) -> CronError:
     return CronError("expression", problem, "another hour, or dst.gap: run_after")
 
 
-def notes(expression: CronExpression, after: datetime, dst: Dst = DEBIAN) -> tuple[str, ...]:
+def notes(expression: CronExpression, after: datetime, dst: DstPolicy = DEBIAN) -> tuple[str, ...]:
     """Return the effects of clock changes in the year after `after`, one line each."""
     if expression.masks is None:
         return ()
@@ -90,7 +90,7 @@ def notes(expression: CronExpression, after: datetime, dst: Dst = DEBIAN) -> tup
     return tuple(note for note in found if note)
 
 
-def _walk(expression: CronExpression, after: datetime, dst: Dst) -> Iterator[datetime]:
+def _walk(expression: CronExpression, after: datetime, dst: DstPolicy) -> Iterator[datetime]:
     found = expression.next_after(after, dst)
     while found is not None:
         yield found
@@ -101,7 +101,7 @@ def _zone_info(expression: CronExpression) -> ZoneInfo:
     return zone(expression.zone).info
 
 
-def _note(expression: CronExpression, masks: Masks, change: Segment, dst: Dst) -> str:
+def _note(expression: CronExpression, masks: Masks, change: Segment, dst: DstPolicy) -> str:
     """Return the effect of one clock change; empty: no matching time is affected."""
     left, reached = change.start + change.before, change.start + change.offset
     affected = masks.count_local(min(left, reached), max(left, reached))
@@ -137,7 +137,7 @@ def _runs_that_day(expression: CronExpression, change: Segment) -> bool:
 
 
 def _repeated(
-    expression: CronExpression, masks: Masks, change: Segment, dst: Dst, *, each: bool
+    expression: CronExpression, masks: Masks, change: Segment, dst: DstPolicy, *, each: bool
 ) -> str:
     """Return the pass of the repeated time in which the expression runs, with its first time.
 
@@ -146,9 +146,9 @@ def _repeated(
     first = masks.next_local(change.start + change.offset)
     assert first is not None, "a note is made for times that match"
     passes = {
-        Pass.FIRST: (("first", change.before),),
-        Pass.SECOND: (("second", change.offset),),
-        Pass.BOTH: (("first", change.before), ("second", change.offset)),
+        DstOverlap.FIRST: (("first", change.before),),
+        DstOverlap.SECOND: (("second", change.offset),),
+        DstOverlap.BOTH: (("first", change.before), ("second", change.offset)),
     }[dst.overlap]
     named = [f"{name} pass ({_shown(expression, first - offset)})" for name, offset in passes]
     often = "once" if len(named) == 1 else "twice"

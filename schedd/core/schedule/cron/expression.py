@@ -17,7 +17,7 @@ from typing import Final
 from schedd.core.schedule.cron import day_bits
 from schedd.core.schedule.cron.day_bits import DAY
 from schedd.core.schedule.cron.dialect import is_hashed, translate
-from schedd.core.schedule.cron.dst import DEBIAN, Dst, fixed_times, runs_after_gap
+from schedd.core.schedule.cron.dst import DEBIAN, DstPolicy, fixed_times, runs_after_gap
 from schedd.core.schedule.cron.errors import CronError
 from schedd.core.schedule.cron.expand import build
 from schedd.core.schedule.cron.masks import Masks
@@ -58,13 +58,13 @@ class CronExpression:
     masks: Masks | None
     every: int = 0
 
-    def next_after(self, instant: datetime, dst: Dst = DEBIAN) -> datetime | None:
+    def next_after(self, instant: datetime, dst: DstPolicy = DEBIAN) -> datetime | None:
         """Return the first fire time after `instant` (aware), in UTC; None past the year 9987."""
         past = instant - EPOCH
         found = self.next_second(past.days * DAY + past.seconds, dst)
         return None if found is None else EPOCH + timedelta(0, found)
 
-    def next_second(self, second: int, dst: Dst = DEBIAN) -> int | None:
+    def next_second(self, second: int, dst: DstPolicy = DEBIAN) -> int | None:
         """Return `next_after` in whole seconds since 1970 UTC."""
         if self.masks is None:
             return (second // self.every + 1) * self.every
@@ -74,7 +74,7 @@ class CronExpression:
             second = FIRST
         return _first_from(second + 1, self.masks, zone_of(self.zone), self.wildcard, dst)
 
-    def seconds(self, after: int, until: int, dst: Dst = DEBIAN) -> Iterator[int]:
+    def seconds(self, after: int, until: int, dst: DstPolicy = DEBIAN) -> Iterator[int]:
         """Yield every fire time in (after, until], ascending, in whole seconds since 1970 UTC.
 
         Each day is looked up once, for many fire times of one expression.
@@ -86,7 +86,7 @@ class CronExpression:
                 yield found
             found = self.next_second(found, dst)
 
-    def _rest_of_day(self, found: int, until: int, dst: Dst) -> Sequence[int]:
+    def _rest_of_day(self, found: int, until: int, dst: DstPolicy) -> Sequence[int]:
         """Return the fire times of the local day after `found`, while the offset stays."""
         masks = self.masks
         if masks is None or masks.times.count == 1:
@@ -102,7 +102,7 @@ class CronExpression:
         stop = bisect_left(times, min(end, until + 1) - midnight)
         return [midnight + time for time in times[first:stop]]
 
-    def on(self, day: int, dst: Dst = DEBIAN) -> int:
+    def on(self, day: int, dst: DstPolicy = DEBIAN) -> int:
         """Return the fire times of a UTC day since 1970, as its bits (`day_bits`)."""
         start = day * DAY
         if self.masks is None:
@@ -120,7 +120,7 @@ class CronExpression:
                 found |= local << (first - start)
         return found
 
-    def count(self, after: int, until: int, dst: Dst = DEBIAN) -> int:
+    def count(self, after: int, until: int, dst: DstPolicy = DEBIAN) -> int:
         """Return how many fire times lie in (after, until], without a walk through them."""
         if self.masks is None:
             return until // self.every - after // self.every
@@ -131,7 +131,9 @@ class CronExpression:
         )
 
 
-def _first_from(second: int, masks: Masks, zone: Zone, wildcard: bool, dst: Dst) -> int | None:
+def _first_from(
+    second: int, masks: Masks, zone: Zone, wildcard: bool, dst: DstPolicy
+) -> int | None:
     """Return the smallest member of the set that is not before `second`."""
     passed = 0
     while True:
@@ -170,7 +172,7 @@ def _first_from(second: int, masks: Masks, zone: Zone, wildcard: bool, dst: Dst)
 
 
 def _count_in(
-    segment: Segment, first: int, stop: int, masks: Masks, wildcard: bool, dst: Dst
+    segment: Segment, first: int, stop: int, masks: Masks, wildcard: bool, dst: DstPolicy
 ) -> int:
     """Return how many members of the set lie in [first, stop) and in this segment."""
     start, end, extra = segment.start, segment.end, 0

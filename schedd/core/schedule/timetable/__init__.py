@@ -13,39 +13,45 @@ no time is ever an object.
 Pure, like `cron`: zones come from tzdata, and time is an argument.
 """
 
-from schedd.core.schedule.timetable.crontab import Crontab, CrontabLine, Trap, UnreadLine, read
+from schedd.core.schedule.timetable.crontab import (
+    Crontab,
+    CrontabLine,
+    CrontabWarning,
+    UnreadLine,
+    read,
+)
 from schedd.core.schedule.timetable.difference import Difference, differ
 from schedd.core.schedule.timetable.entries import Row, TimetableEntry, Wrong, row_of, rows_of
 from schedd.core.schedule.timetable.flatten import Flattened, Move, flatten
-from schedd.core.schedule.timetable.lint import Level, LintFinding, lint, never_finishes
+from schedd.core.schedule.timetable.lint import LintFinding, LintLevel, lint, never_finishes
 from schedd.core.schedule.timetable.load import (
+    BusyMinute,
     Collisions,
     Forecast,
-    Hot,
     StartsAtOnce,
     beside,
     collide,
     forecast,
 )
-from schedd.core.schedule.timetable.minutes import Grid, grid_over
+from schedd.core.schedule.timetable.minutes import MinuteGrid, grid_over
 from schedd.core.schedule.timetable.spreading import spread
 
 __all__ = [
+    "BusyMinute",
     "Collisions",
     "Crontab",
     "CrontabLine",
+    "CrontabWarning",
     "Difference",
     "Flattened",
     "Forecast",
-    "Grid",
-    "Hot",
-    "Level",
     "LintFinding",
+    "LintLevel",
+    "MinuteGrid",
     "Move",
     "Row",
     "StartsAtOnce",
     "TimetableEntry",
-    "Trap",
     "UnreadLine",
     "Wrong",
     "beside",

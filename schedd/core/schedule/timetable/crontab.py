@@ -11,7 +11,7 @@ validates the schedule, so each error is reported with its line.
 Invariants
 - Lines end only at `\n`, and only spaces and tabs separate words, as in cron.
 - Every line that isn't blank, a comment or a variable is in `lines` or in `unread`.
-- A line that cron reads in a surprising way has a `Trap` that says what cron does.
+- A line that cron reads in a surprising way has a `CrontabWarning` that says what cron does.
 - A variable holds only for the lines below it, as in cron; `CRON_TZ` sets their zone.
 - Names are valid for jobs and differ within a crontab. The same text gives the same names.
 """
@@ -50,7 +50,7 @@ class UnreadLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Trap:
+class CrontabWarning:
     """A line that cron reads in a surprising way. `problem` says what cron does."""
 
     number: int
@@ -66,7 +66,7 @@ class Crontab:
     system: bool
     lines: tuple[CrontabLine, ...]
     unread: tuple[UnreadLine, ...]
-    traps: tuple[Trap, ...] = ()
+    traps: tuple[CrontabWarning, ...] = ()
 
 
 _VARIABLE: Final = re.compile(
@@ -166,22 +166,24 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 # -- How cron reads it --
 
 
-def _traps_of_text(text: str) -> Iterator[Trap]:
+def _traps_of_text(text: str) -> Iterator[CrontabWarning]:
     lines = text.split("\n")
     if text.startswith("\ufeff"):
         problem = "begins with a byte order mark: cron takes it for a part of the first line"
-        yield Trap(1, "byte-order-mark", problem, "save the file as UTF-8 without it")
+        yield CrontabWarning(1, "byte-order-mark", problem, "save the file as UTF-8 without it")
     carriage = [number for number, line in enumerate(lines, 1) if line.endswith("\r")]
     if carriage:
         count = f"{len(carriage)} line{'s' if len(carriage) > 1 else ''}"
         problem = f"{count} with CRLF: cron passes the \\r to the command and into variables"
-        yield Trap(carriage[0], "crlf", problem, "save the file with LF: sed -i 's/\\r$//'")
+        yield CrontabWarning(
+            carriage[0], "crlf", problem, "save the file with LF: sed -i 's/\\r$//'"
+        )
     if text and not text.endswith("\n") and lines[-1].strip(" \t"):
         problem = "no newline at the end: cron ignores this line, or refuses the file"
-        yield Trap(len(lines), "final-newline", problem, "add a newline")
+        yield CrontabWarning(len(lines), "final-newline", problem, "add a newline")
 
 
-def _time_zones(text: str, entries: Sequence[int]) -> Iterator[Trap]:
+def _time_zones(text: str, entries: Sequence[int]) -> Iterator[CrontabWarning]:
     """Warn of `TZ=` above entries: commands see it, but only CRON_TZ changes schedules."""
     if not entries:
         return
@@ -194,19 +196,21 @@ def _time_zones(text: str, entries: Sequence[int]) -> Iterator[Trap]:
         if variable and name == "TZ" and number < entries[-1] and not zone:
             given = _unquoted(variable[4])
             problem = f"TZ={given} reaches the commands alone: cron reads the schedules in its zone"
-            yield Trap(
+            yield CrontabWarning(
                 number, "tz", problem, f"for the schedules CRON_TZ={given} (cronie), or --tz"
             )
 
 
-def _percent(number: int) -> Trap:
+def _percent(number: int) -> CrontabWarning:
     problem = "% ends the command: cron passes the rest to its standard input"
-    return Trap(number, "percent", problem, "write \\% for a percent sign")
+    return CrontabWarning(number, "percent", problem, "write \\% for a percent sign")
 
 
-def _column(number: int, users: Sequence[str]) -> Trap:
+def _column(number: int, users: Sequence[str]) -> CrontabWarning:
     problem = f"perhaps has a column of users ({', '.join(users)}): read as a user's crontab"
-    return Trap(number, "user-column", problem, "--user-column or --no-user-column says which")
+    return CrontabWarning(
+        number, "user-column", problem, "--user-column or --no-user-column says which"
+    )
 
 
 def _not_an_entry(line: str) -> tuple[str, str]:

@@ -9,7 +9,13 @@ from schedd.core.schedule import compiled_schedule as schedules
 from schedd.core.schedule.compiled_schedule import CompiledSchedule, Schedule, ScheduleBounds
 from schedd.core.schedule.cron import EPOCH, ScheduleError
 from schedd.core.schedule.cron.expression import SECOND
-from schedd.core.schedule.timetable.minutes import Grid, Layers, any_minute, clipped, layers_of
+from schedd.core.schedule.timetable.minutes import (
+    Layers,
+    MinuteGrid,
+    any_minute,
+    clipped,
+    layers_of,
+)
 from schedkit.records import dataclass
 
 _NO_JOB: Final = UUID(int=0)
@@ -57,7 +63,7 @@ class Wrong:
     error: ScheduleError
 
 
-def row_of(entry: TimetableEntry, grid: Grid) -> Row:
+def row_of(entry: TimetableEntry, grid: MinuteGrid) -> Row:
     """Return the entry's scheduled times within its bounds. Raises ScheduleError."""
     return row_over(entry, compiled_of(entry), grid)
 
@@ -67,7 +73,7 @@ def compiled_of(entry: TimetableEntry) -> CompiledSchedule:
     return schedules.compile(entry.schedule, entry.seed, _NO_JOB, entry.bounds)
 
 
-def row_over(entry: TimetableEntry, compiled: CompiledSchedule, grid: Grid) -> Row:
+def row_over(entry: TimetableEntry, compiled: CompiledSchedule, grid: MinuteGrid) -> Row:
     """Return the scheduled times of an entry within its bounds and this grid."""
     layers = layers_of(compiled.instants, grid)
     start, end = compiled.bounds.start, compiled.bounds.end
@@ -78,7 +84,7 @@ def row_over(entry: TimetableEntry, compiled: CompiledSchedule, grid: Grid) -> R
     return Row(entry, clipped(layers, grid, first, stop))
 
 
-def rows_of(entries: Iterable[TimetableEntry], grid: Grid) -> tuple[list[Row], list[Wrong]]:
+def rows_of(entries: Iterable[TimetableEntry], grid: MinuteGrid) -> tuple[list[Row], list[Wrong]]:
     """Return the valid entries as rows, and the invalid ones."""
     rows: list[Row] = []
     wrong: list[Wrong] = []

@@ -15,7 +15,7 @@ from schedd.core.schedule.compiled_schedule import CronSchedule, EverySchedule
 from schedd.core.schedule.cron import ScheduleError
 from schedd.core.schedule.timetable.entries import Row, TimetableEntry, row_of
 from schedd.core.schedule.timetable.load import tally_of
-from schedd.core.schedule.timetable.minutes import Grid, count
+from schedd.core.schedule.timetable.minutes import MinuteGrid, count
 from schedd.core.schedule.timetable.spreading import fixed, spread
 from schedkit.records import dataclass, replace
 
@@ -45,7 +45,7 @@ class Flattened:
     peak_after: int
 
 
-def flatten(rows: Sequence[Row], grid: Grid) -> Flattened | None:
+def flatten(rows: Sequence[Row], grid: MinuteGrid) -> Flattened | None:
     """Return the proposal with the lowest peak; None: none is lower than the current peak."""
     tally = tally_of(rows, grid)
     peak, _ = tally.peak()
@@ -81,7 +81,7 @@ def _kept(
     moved: Sequence[Row | None],
     chosen: Sequence[int],
     peak: int,
-    grid: Grid,
+    grid: MinuteGrid,
 ) -> list[int]:
     """Return those of `chosen` that must move: without the move, a minute would exceed `peak`."""
     tally = tally_of(_after(rows, moved, chosen), grid)
@@ -97,7 +97,7 @@ def _kept(
     return sorted(must)
 
 
-def _moved(row: Row, grid: Grid) -> Row | None:
+def _moved(row: Row, grid: MinuteGrid) -> Row | None:
     """Return the row with its minutes hashed; None if that changes nothing."""
     entry = row.entry
     match entry.schedule:
@@ -118,7 +118,7 @@ def _moved(row: Row, grid: Grid) -> Row | None:
         return None  # an invalid day or zone, which `lint` reports
 
 
-def _apart(entry: TimetableEntry, schedule: CronSchedule, grid: Grid) -> tuple[str, ...]:
+def _apart(entry: TimetableEntry, schedule: CronSchedule, grid: MinuteGrid) -> tuple[str, ...]:
     """Return the entry's expressions with `H`, except where two of them would coincide.
 
     Expressions of one job have the same `H` minute. If two coincide, a run is lost.
@@ -147,7 +147,7 @@ def _apart(entry: TimetableEntry, schedule: CronSchedule, grid: Grid) -> tuple[s
 
 
 def _count(
-    entry: TimetableEntry, schedule: CronSchedule, texts: tuple[str, ...], grid: Grid
+    entry: TimetableEntry, schedule: CronSchedule, texts: tuple[str, ...], grid: MinuteGrid
 ) -> int:
     changed = replace(entry, schedule=replace(schedule, expressions=texts))
     return count(row_of(changed, grid).layers)

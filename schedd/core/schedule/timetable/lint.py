@@ -20,7 +20,7 @@ from schedd.core.schedule.cron import (
     DEBIAN,
     CronError,
     CronExpression,
-    Dst,
+    DstPolicy,
     Rewrite,
     describe,
     foreign,
@@ -43,7 +43,7 @@ _ALL_WEEKDAYS: Final = 127
 _FAR: Final = timedelta(days=366)
 
 
-class Level(StrEnum):
+class LintLevel(StrEnum):
     """The severity: an invalid expression, or one that may not be what was meant."""
 
     ERROR = "ERROR"
@@ -54,7 +54,7 @@ class Level(StrEnum):
 class LintFinding:
     """A finding. `rule` names its kind, `hint` says what to write or to do."""
 
-    level: Level
+    level: LintLevel
     rule: str
     problem: str
     hint: str = ""
@@ -68,7 +68,7 @@ def lint(
     *,
     after: datetime,
     seed: str = "",
-    dst: Dst = DEBIAN,
+    dst: DstPolicy = DEBIAN,
     crontab: bool = False,
 ) -> tuple[LintFinding, ...]:
     """Return the findings of an expression: one error, or warnings, or none.
@@ -100,14 +100,14 @@ def _refused(error: CronError) -> LintFinding:
         hint = "a random minute is H here, stable for each job: H(0-59) for 0~59"
     rule = error.field.replace(" ", "-").replace("_", "-")
     problem = error.problem if error.field == "expression" else f"{error.field}: {error.problem}"
-    return LintFinding(Level.ERROR, rule, problem, hint, error.rewrites)
+    return LintFinding(LintLevel.ERROR, rule, problem, hint, error.rewrites)
 
 
 def _warn(rule: str, problem: str, hint: str | Rewrite = "", before: str = "") -> LintFinding:
     """Return a warning; the words `before` introduce a rewrite."""
     if isinstance(hint, Rewrite):
-        return LintFinding(Level.WARNING, rule, problem, f"{before}{hint}", (hint,))
-    return LintFinding(Level.WARNING, rule, problem, hint)
+        return LintFinding(LintLevel.WARNING, rule, problem, f"{before}{hint}", (hint,))
+    return LintFinding(LintLevel.WARNING, rule, problem, hint)
 
 
 def _words(expression: str) -> list[str]:
@@ -365,7 +365,7 @@ _MOST_LISTED: Final = 6
 
 
 def _clock_changes(
-    words: Sequence[str], parsed: CronExpression, after: datetime, dst: Dst, *, crontab: bool
+    words: Sequence[str], parsed: CronExpression, after: datetime, dst: DstPolicy, *, crontab: bool
 ) -> Iterator[LintFinding]:
     """Warn of times that a clock change skips or repeats, except for jobs of all hours."""
     masks = parsed.masks
@@ -389,7 +389,9 @@ def _clock_changes(
 # -- Common schedules --
 
 
-def _herd(parsed: CronExpression, seed: str, dst: Dst, *, crontab: bool) -> Iterator[LintFinding]:
+def _herd(
+    parsed: CronExpression, seed: str, dst: DstPolicy, *, crontab: bool
+) -> Iterator[LintFinding]:
     masks = parsed.masks
     assert masks is not None, "asked of calendar expressions alone"
     if masks.minute != 1 or masks.second != 1:

@@ -8,7 +8,7 @@ from typing import Final
 
 from schedd.core.schedule.cron import ScheduleError
 from schedd.core.schedule.timetable.entries import Row, TimetableEntry, Wrong, compiled_of, row_over
-from schedd.core.schedule.timetable.minutes import Grid, grid_over
+from schedd.core.schedule.timetable.minutes import MinuteGrid, grid_over
 from schedkit.records import dataclass
 
 # A counter for each minute, all counted at once: the counts' bits are in slices.
@@ -22,7 +22,7 @@ _DIGITS: Final = bytes.maketrans(b"01", b"\x00\x01")
 
 
 @dataclass(slots=True)
-class Tally:
+class MinuteTally:
     """Counts of `minutes` minutes."""
 
     minutes: int
@@ -89,7 +89,7 @@ def _spread(bits: int, length: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Hot:
+class BusyMinute:
     """A minute and its entries, each with its starts in that minute, most first.
 
     `alike`: how many minutes of the span have the same entries.
@@ -108,9 +108,9 @@ class Forecast:
     `hottest`: the minutes with most starts. Minutes with equal entries are listed once.
     """
 
-    grid: Grid
+    grid: MinuteGrid
     counts: tuple[int, ...]
-    hottest: tuple[Hot, ...]
+    hottest: tuple[BusyMinute, ...]
 
     @property
     def total(self) -> int:
@@ -140,21 +140,21 @@ class Collisions:
     worst: tuple[StartsAtOnce, ...]
 
 
-def tally_of(rows: Sequence[Row], grid: Grid) -> Tally:
+def tally_of(rows: Sequence[Row], grid: MinuteGrid) -> MinuteTally:
     """Return the starts of each minute."""
-    tally = Tally(grid.minutes)
+    tally = MinuteTally(grid.minutes)
     alike = Counter(layer for row in rows for layer in row.layers)
     for (minutes, seconds), times in alike.items():
         tally.add(minutes, times * seconds.bit_count())
     return tally
 
 
-def forecast(rows: Sequence[Row], grid: Grid, top: int = 5) -> Forecast:
+def forecast(rows: Sequence[Row], grid: MinuteGrid, top: int = 5) -> Forecast:
     """Count the starts of each minute; list the entries of the `top` hottest minutes."""
     counts = tally_of(rows, grid).counts()
     busy = (minute for minute, many in enumerate(counts) if many)
     order = sorted(busy, key=counts.__getitem__, reverse=True)
-    hottest: list[Hot] = []
+    hottest: list[BusyMinute] = []
     listed = 0
     for minute in order:
         if listed >> minute & 1:
@@ -165,7 +165,7 @@ def forecast(rows: Sequence[Row], grid: Grid, top: int = 5) -> Forecast:
         listed |= alike
         first = (alike & -alike).bit_length() - 1
         named = _named(rows, _members(rows, minute))
-        hottest.append(Hot(grid.at(first), counts[minute], alike.bit_count(), named))
+        hottest.append(BusyMinute(grid.at(first), counts[minute], alike.bit_count(), named))
     return Forecast(grid, tuple(counts), tuple(hottest))
 
 
@@ -214,9 +214,9 @@ def beside(
     return found, wrong
 
 
-def collide(rows: Sequence[Row], grid: Grid, allowed: int = 1, limit: int = 10) -> Collisions:
+def collide(rows: Sequence[Row], grid: MinuteGrid, allowed: int = 1, limit: int = 10) -> Collisions:
     """Return the seconds at which more than `allowed` start; the worst with their entries."""
-    by_second = [Tally(grid.minutes) for _ in range(60)]
+    by_second = [MinuteTally(grid.minutes) for _ in range(60)]
     alike = Counter(layer for row in rows for layer in row.layers)
     for (minutes, seconds), times in alike.items():
         for second in range(60):
@@ -233,7 +233,7 @@ def collide(rows: Sequence[Row], grid: Grid, allowed: int = 1, limit: int = 10) 
     return Collisions(found, -worst[0][0] if worst else 0, tuple(named))
 
 
-def _fullest(tally: Tally, above: int, second: int, limit: int) -> list[tuple[int, int, int]]:
+def _fullest(tally: MinuteTally, above: int, second: int, limit: int) -> list[tuple[int, int, int]]:
     """Return the `limit` minutes of `above` with the greatest counts: (−count, minute, second)."""
     if not above:
         return []
@@ -242,7 +242,7 @@ def _fullest(tally: Tally, above: int, second: int, limit: int) -> list[tuple[in
     return minutes[:limit]
 
 
-def _together(rows: Sequence[Row], grid: Grid, minute: int, second: int) -> StartsAtOnce:
+def _together(rows: Sequence[Row], grid: MinuteGrid, minute: int, second: int) -> StartsAtOnce:
     bit = 1 << minute
     who = tuple(
         row.entry

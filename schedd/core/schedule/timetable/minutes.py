@@ -16,7 +16,7 @@ from functools import lru_cache
 from math import gcd
 from typing import Final, TypeAlias
 
-from schedd.core.schedule.cron import EPOCH, CronExpression, Dst
+from schedd.core.schedule.cron import EPOCH, CronExpression, DstPolicy
 from schedd.core.schedule.cron.dst import fixed_times, runs_after_gap
 from schedd.core.schedule.cron.expression import SECOND
 from schedd.core.schedule.cron.masks import Masks
@@ -39,7 +39,7 @@ _MINUTE: Final = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class MinuteGrid:
     """`minutes` whole minutes from `start` on (whole minutes too, in seconds since 1970 UTC)."""
 
     start: int
@@ -55,14 +55,14 @@ class Grid:
         return EPOCH + timedelta(seconds=self.start + minute * 60)
 
 
-def grid_over(start: datetime, span: timedelta) -> Grid:
+def grid_over(start: datetime, span: timedelta) -> MinuteGrid:
     """Return the grid whose minutes hold all of [start, start + span)."""
     first = (start - EPOCH) // _MINUTE
     stop = -((EPOCH - start - span) // _MINUTE)
-    return Grid(first * 60, max(stop - first, 1))
+    return MinuteGrid(first * 60, max(stop - first, 1))
 
 
-def layers_of(instants: Instants, grid: Grid) -> Layers:
+def layers_of(instants: Instants, grid: MinuteGrid) -> Layers:
     """Return all times of the set that lie in the grid."""
     match instants:
         case CronInstants(expressions, dst):
@@ -108,7 +108,7 @@ def without(one: Layers, other: Layers) -> Layers:
     return one
 
 
-def clipped(layers: Layers, grid: Grid, first: int, stop: int) -> Layers:
+def clipped(layers: Layers, grid: MinuteGrid, first: int, stop: int) -> Layers:
     """Return the times in [first, stop), in seconds since 1970 UTC."""
     if first <= grid.start and stop >= grid.stop:
         return layers
@@ -130,7 +130,7 @@ def any_minute(layers: Layers) -> int:
     return found
 
 
-def first_of(layers: Layers, grid: Grid, limit: int) -> list[int]:
+def first_of(layers: Layers, grid: MinuteGrid, limit: int) -> list[int]:
     """Return the first `limit` times, in seconds since 1970 UTC."""
     found: list[int] = []
     left = any_minute(layers)
@@ -153,7 +153,7 @@ def _tidy(layers: Iterable[Layer]) -> Layers:
     return tuple((minutes, seconds) for seconds, minutes in found.items())
 
 
-def _stretch(grid: Grid, first: int, stop: int) -> Layers:
+def _stretch(grid: MinuteGrid, first: int, stop: int) -> Layers:
     """Return each second in [first, stop) of the grid."""
     first, stop = max(first, grid.start), min(stop, grid.stop)
     if first >= stop:
@@ -173,7 +173,7 @@ def _ones(low: int, high: int) -> int:
 
 
 @lru_cache(maxsize=8192)
-def _expression_layers(expression: CronExpression, dst: Dst, grid: Grid) -> Layers:
+def _expression_layers(expression: CronExpression, dst: DstPolicy, grid: MinuteGrid) -> Layers:
     masks = expression.masks
     if masks is None:
         return _every_layers(timedelta(seconds=expression.every), timedelta(0), grid)
@@ -193,7 +193,7 @@ def _expression_layers(expression: CronExpression, dst: Dst, grid: Grid) -> Laye
     return merged(layers, ((after_gaps, 1),)) if after_gaps else layers
 
 
-def _changes(zone: str, grid: Grid) -> Iterator[Segment]:
+def _changes(zone: str, grid: MinuteGrid) -> Iterator[Segment]:
     """Yield the zone's segments in the grid, cut only at changes of offset."""
     held: Segment | None = None
     for segment in zone_of(zone).segments(grid.start - 1, grid.stop - 1):
@@ -207,7 +207,7 @@ def _changes(zone: str, grid: Grid) -> Iterator[Segment]:
         yield held
 
 
-def _after_gap(segment: Segment, masks: Masks, dst: Dst, grid: Grid) -> int:
+def _after_gap(segment: Segment, masks: Masks, dst: DstPolicy, grid: MinuteGrid) -> int:
     """Return the minute with which the segment begins, if a skipped time runs then; else 0."""
     if segment.start < grid.start or not runs_after_gap(segment, masks, dst):
         return 0
@@ -237,13 +237,13 @@ def _minutes_of_day(hours: int, minutes: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _every_layers(interval: timedelta, phase: timedelta, grid: Grid) -> Layers:
+def _every_layers(interval: timedelta, phase: timedelta, grid: MinuteGrid) -> Layers:
     if interval < _MINUTE and not interval % SECOND and not phase % SECOND:
         return _short_interval(interval // SECOND, phase // SECOND, grid)
     return _walked(_ticks(interval, phase, grid), grid)
 
 
-def _days_of(instants: DailyInstants, grid: Grid) -> Iterator[int]:
+def _days_of(instants: DailyInstants, grid: MinuteGrid) -> Iterator[int]:
     """Yield the times of an interval of whole days in the grid, in seconds since 1970 UTC."""
     found = instants.next_after(grid.at(0) - SECOND)
     while found is not None and found < grid.at(grid.minutes):
@@ -251,7 +251,7 @@ def _days_of(instants: DailyInstants, grid: Grid) -> Iterator[int]:
         found = instants.next_after(found)
 
 
-def _ticks(interval: timedelta, phase: timedelta, grid: Grid) -> Iterator[int]:
+def _ticks(interval: timedelta, phase: timedelta, grid: MinuteGrid) -> Iterator[int]:
     """Yield each `interval` since 1970 moved by `phase`, in the grid, in whole seconds."""
     origin = EPOCH + phase
     at = origin + -((origin - grid.at(0)) // interval) * interval
@@ -261,7 +261,7 @@ def _ticks(interval: timedelta, phase: timedelta, grid: Grid) -> Iterator[int]:
         at += interval
 
 
-def _short_interval(interval: int, phase: int, grid: Grid) -> Layers:
+def _short_interval(interval: int, phase: int, grid: MinuteGrid) -> Layers:
     """Return the layers of an interval shorter than a minute, in seconds.
 
     The minutes repeat after as many minutes as the interval has seconds, or fewer.
@@ -282,7 +282,7 @@ def _comb(period: int, first: int, size: int) -> int:
     return (teeth << first) & _ones(0, size)
 
 
-def _walked(seconds: Iterable[int], grid: Grid) -> Layers:
+def _walked(seconds: Iterable[int], grid: MinuteGrid) -> Layers:
     """Return the layers of single times, in any order."""
     minutes: dict[int, int] = {}
     for second in seconds:

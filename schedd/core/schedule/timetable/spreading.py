@@ -6,7 +6,7 @@ wouldn't isn't spread. `*/15 2 * * *` follows elapsed time and `H/15 2 * * *` do
 
 from typing import Final
 
-from schedd.core.schedule.cron import DEBIAN, CronError, CronExpression, Dst, parse
+from schedd.core.schedule.cron import DEBIAN, CronError, CronExpression, DstPolicy, parse
 from schedd.core.schedule.cron.dialect import MACROS, is_hashed
 from schedd.core.schedule.zones import TWO_YEARS
 from schedd.core.schedule.zones import zone as zone_of
@@ -14,7 +14,9 @@ from schedd.core.schedule.zones import zone as zone_of
 _DAY: Final = 86400
 
 
-def spread(expression: str, zone: str = "UTC", seed: str = "", dst: Dst = DEBIAN) -> str | None:
+def spread(
+    expression: str, zone: str = "UTC", seed: str = "", dst: DstPolicy = DEBIAN
+) -> str | None:
     """Return the expression with `H` for its minute.
 
     `0 * * * *` becomes `H * * * *`, and `*/5 * * * *` becomes `H/5 * * * *`.
@@ -34,7 +36,7 @@ def spread(expression: str, zone: str = "UTC", seed: str = "", dst: Dst = DEBIAN
     return text
 
 
-def _as_often(before: CronExpression, after: CronExpression, dst: Dst) -> bool:
+def _as_often(before: CronExpression, after: CronExpression, dst: DstPolicy) -> bool:
     """Return whether both have as many runs on each day of two years."""
     one, other = before.masks, after.masks
     assert one is not None, "spread is asked of calendar expressions"

@@ -26,9 +26,9 @@ from schedd.api.jobs.jobs import newest_definitions
 from schedd.core.runs.records import StoredDefinition
 from schedd.core.schedule.cron import ScheduleError
 from schedd.core.schedule.timetable import (
+    BusyMinute,
     Forecast,
-    Grid,
-    Hot,
+    MinuteGrid,
     Row,
     TimetableEntry,
     forecast,
@@ -174,7 +174,7 @@ def foreseen(
 
 
 def _rows_within(
-    budget: int, jobs: Sequence[job_pb2.Job], grid: Grid
+    budget: int, jobs: Sequence[job_pb2.Job], grid: MinuteGrid
 ) -> tuple[list[Row], int, int]:
     """Return the rows of as many jobs as the budget allows, the number of unreadable jobs, and the
     number of jobs left.
@@ -210,14 +210,14 @@ def entry_of(job: job_pb2.Job) -> TimetableEntry:
     )
 
 
-def days_of(grid: Grid) -> list[datetime]:
+def days_of(grid: MinuteGrid) -> list[datetime]:
     """Return the days of the grid; the first and the last may be partial. Pure."""
     first = grid.at(0).replace(hour=0)
     many = -((first - grid.at(grid.minutes)) // timedelta(days=1))
     return [first + timedelta(days=day) for day in range(many)]
 
 
-def hours_of(found: Forecast, grid: Grid) -> Iterable[Hour]:
+def hours_of(found: Forecast, grid: MinuteGrid) -> Iterable[Hour]:
     """Yield the hours of the grid, each in the row of its day. Pure."""
     starts = [sum(found.counts[at : at + 60]) for at in range(0, len(found.counts), 60)]
     busy = [many for many in starts if many]
@@ -238,7 +238,7 @@ def heat(many: int, least: int, most: int) -> float:
     return round(MILD + (1 - MILD) * sqrt((many - least) / spread), 3)
 
 
-def _hot(hot: Hot) -> HotMinute:
+def _hot(hot: BusyMinute) -> HotMinute:
     names = tuple(entry.name for entry, _ in hot.entries)
     return HotMinute(hot.at, hot.starts, hot.alike, names[:NAMED], max(0, len(names) - NAMED))
 

@@ -12,14 +12,14 @@ from types import TracebackType
 from typing import Self
 
 from schedd.core.dispatch.placement import SlotOffer
-from schedd.core.dispatch.slot_index import Offers
+from schedd.core.dispatch.slot_index import SlotIndex
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.records import SILENT_AFTER
 from schedd.dispatch.workers.attached_worker import Attached
 from schedkit.clock import boottime
 
 
-class Offering:
+class AttachedSlots:
     """Offers of attached workers. The registry owns `attached` and reports each change of it."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Offering:
         self._awake: dict[IncarnationId, Attached] = {}
         """Workers that aren't silent, by the time of their last message, the oldest first."""
         self._changed: set[IncarnationId] = set()
-        self._offers = Offers()
+        self._offers = SlotIndex()
 
     def spoke(self, attached: Attached) -> None:
         """Note a grant or heartbeat of a worker."""
@@ -76,7 +76,7 @@ class Offering:
         self._hush()
         return bool(self._awake)
 
-    def now(self) -> Offers:
+    def now(self) -> SlotIndex:
         """Return the current offers."""
         self._hush()
         for incarnation in self._changed:
@@ -90,7 +90,7 @@ class Offering:
         self._changed.clear()
         return self._offers
 
-    def still(self) -> Offers:
+    def still(self) -> SlotIndex:
         """Return what is still valid of the offers that `now` returned before.
 
         Slots granted since are left out: they are for later runs, which may not be those chosen
@@ -120,7 +120,7 @@ class Offering:
 class SlotReservation:
     """Slots reserved from the choice to the push; a with-block around both."""
 
-    def __init__(self, offering: Offering) -> None:
+    def __init__(self, offering: AttachedSlots) -> None:
         self._offering = offering
         self._under_way: Counter[Attached] = Counter()
 

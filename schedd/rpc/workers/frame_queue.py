@@ -43,7 +43,7 @@ def one_frame(waiting: deque[wire.Assignment]) -> list[wire.Assignment]:
     return taken
 
 
-class WorkerOutbox:
+class WorkerFrameQueue:
     """The outbox of one stream; `Line` for the loops."""
 
     def __init__(self) -> None:

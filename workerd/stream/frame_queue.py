@@ -22,7 +22,7 @@ CHUNK = 500
 """Bytes of overhead of a piece of output."""
 
 
-class MemberOutbox:
+class MemberFrameQueue:
     """The queue of one stream, with one reader. Used on the event loop only."""
 
     def __init__(self) -> None:
