@@ -484,8 +484,8 @@ async def _live(
 ) -> None:
     eternal: list[tuple[str, Callable[[], Awaitable[object]]]] = [
         ("collect", parts.collect.loop.run),
-        ("audit of workers", parts.worker_audit.loop.run),
-        ("brake", parts.cluster_pause.loop.run),
+        ("worker audit", parts.worker_audit.loop.run),
+        ("cluster pause", parts.cluster_pause.loop.run),
         ("peers", parts.peers.run),
         ("nudges", parts.nudges.run),
         ("relay", parts.relay.run),
@@ -493,7 +493,7 @@ async def _live(
         ("run feed", parts.feed.loop.run),
         *doors.watched(),
         ("pulse", parts.telemetry.pulse.run),
-        ("standing", standing.start),
+        ("serving status", standing.start),
         ("status", standing.tell),
         *((loop.name, loop.run) for loop in (*loops, *parts.greeting.loops)),
         *((loop.name, loop.run) for loop in parts.services.authentication.loops),

@@ -63,7 +63,7 @@ class _Loops:
     fire: FireLoop
     dispatch: Dispatch
     rescue: Rescue
-    standing: AutoPause
+    auto_pause: AutoPause
     backfills: Backfills
     redrives: RedriveLoop
     deadlines: Deadlines
@@ -80,7 +80,7 @@ class _Loops:
             self.fire.loop,
             self.fire.plans.loop,
             self.dispatch.loop,
-            self.standing.loop,
+            self.auto_pause.loop,
             *self.rescue.loops,
             self.backfills.loop,
             self.redrives.loop,
@@ -268,7 +268,7 @@ class Owner:
             ),
             dispatch=dispatch,
             rescue=self._rescue(run_index, transactor, nudges, crowds),
-            standing=AutoPause(run_index, store, transactor, clock, cluster_pause, nudges),
+            auto_pause=AutoPause(run_index, store, transactor, clock, cluster_pause, nudges),
             backfills=Backfills(run_index, store, transactor, clock),
             redrives=RedriveLoop(run_index, definition_cache, store, transactor, nudges),
             deadlines=deadlines,
@@ -319,7 +319,7 @@ class Owner:
             self._definition_cache.forget(changed)
             self._loops.dispatch.changed(changed)
             self._loops.fire.changed(changed)
-            self._loops.standing.wake()
+            self._loops.auto_pause.wake()
 
     def runs_ready(self, shards: Iterable[ShardId]) -> None:
         """Scan these shards: runs were inserted or became ready."""

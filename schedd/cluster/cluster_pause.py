@@ -27,7 +27,7 @@ class ClusterPause:
         self._emit = emit
         self.pauses: Pauses = NO_PAUSES
         self._on_change: Callable[[], None] = lambda: None
-        self.loop = Loop("brake", self.step, interval=READ_EVERY)
+        self.loop = Loop("cluster pause", self.step, interval=READ_EVERY)
 
     @property
     def on(self) -> bool:

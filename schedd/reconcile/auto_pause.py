@@ -61,7 +61,7 @@ class AutoPause:
         self._cluster_pause = cluster_pause
         self._nudges = nudges
         self._look_at = 0.0
-        self.loop = Loop("standing", self.step, interval=EVERY)
+        self.loop = Loop("auto pause", self.step, interval=EVERY)
 
     def wake(self) -> None:
         """Run a round now: jobs were changed or failed."""

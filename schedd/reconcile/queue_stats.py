@@ -49,7 +49,7 @@ class QueueStatsLoop:
         self._store = store
         self._surveys = surveys
         self._emit = emit
-        self.loop = Loop("survey", self.step, interval=LOOK_EVERY)
+        self.loop = Loop("queue stats", self.step, interval=LOOK_EVERY)
         run_index.ownership.listen(lambda _gained, _dropped: self.loop.wake())
 
     async def step(self) -> None:

@@ -103,7 +103,7 @@ class UnconfirmedAssignments:
         """Assignments to revoke, each with the time from which to do so."""
         self._answered: set[At] = set()
         """Answered assignments that the last scan found."""
-        self.loop = Loop("asking back", self.step, interval=IDLE)
+        self.loop = Loop("unconfirmed assignments", self.step, interval=IDLE)
 
     def found(self, runs: Iterable[LiveRun]) -> None:
         """Replace the assignments to check by those of a scan: runs with running workers."""

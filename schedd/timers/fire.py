@@ -98,7 +98,7 @@ class PreparedPlans:
         self._prepared: OrderedDict[JobId, tuple[_Basis, Firing]] = OrderedDict()
         self._computed: Callable[[Timer], None] = lambda _: None
         self._failed: Callable[[Timer, Exception], None] = lambda _timer, _error: None
-        self.loop = Loop("plans", self.step, interval=EVERY)
+        self.loop = Loop("prepared plans", self.step, interval=EVERY)
 
     def on_computed(self, callback: Callable[[Timer], None]) -> None:
         """Call `callback(timer)` when the step of a timer can be taken."""

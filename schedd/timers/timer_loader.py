@@ -77,7 +77,7 @@ class TimerLoader:
         """Jobs whose timers were read or written since the last load began."""
         self._unread: list[JobId] = []
         self._ahead = 0
-        self.loop = Loop("load", self.step, interval=LOAD_EVERY.total_seconds())
+        self.loop = Loop("timer loader", self.step, interval=LOAD_EVERY.total_seconds())
         run_index.ownership.listen(lambda _gained, _dropped: self.reload())
 
     def on_load(self, callback: Callable[[], None]) -> None:

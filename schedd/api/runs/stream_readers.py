@@ -51,7 +51,7 @@ class Readers:
         self._readers: set[_Reader] = set()
         self._judging = Loop("readers", self._judge, TICK)
         steady = Backoff(initial=TICK, maximum=TICK)
-        self._reading = Loop("tokens of readers", self._read, TICK, steady)
+        self._reading = Loop("stream credentials", self._read, TICK, steady)
         self.loops: Final = (self._judging, self._reading)
         """Loops to run while there may be readers."""
 

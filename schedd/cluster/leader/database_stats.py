@@ -15,4 +15,4 @@ def vitals(store: SurveyStore, emit: Emit) -> Loop:
     async def look() -> None:
         emit(DatabaseSeen(watch.saw(await store.look())))
 
-    return Loop("vitals", look, interval=LOOK_EVERY.total_seconds())
+    return Loop("database stats", look, interval=LOOK_EVERY.total_seconds())

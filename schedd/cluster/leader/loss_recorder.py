@@ -44,7 +44,7 @@ class LossRecorder:
         self._since: int | None = None
         self._live: frozenset[IncarnationId] = frozenset()
         """Keys of the last list. A key that isn't in two lists may be a rejected worker's."""
-        self.loop = Loop("losses", self.step, interval=min(LOOK_EVERY, leases.ttl / 6))
+        self.loop = Loop("loss recorder", self.step, interval=min(LOOK_EVERY, leases.ttl / 6))
 
     async def step(self) -> None:
         """Record the lost workers, then log the new events."""

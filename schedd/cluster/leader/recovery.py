@@ -98,7 +98,9 @@ class Recovery:
         async def step() -> None:
             await self._mark(leadership)
 
-        return Loop("marks", step, interval=EVERY, backoff=Backoff(initial=0.2, maximum=EVERY))
+        return Loop(
+            "data loss check", step, interval=EVERY, backoff=Backoff(initial=0.2, maximum=EVERY)
+        )
 
     async def _remembered(self, leadership: Leadership) -> Mark | None:
         read = await self._coordination.txn(leadership.mandate.guards, [Get(KEY)])

@@ -46,7 +46,7 @@ class WorkerAudit:
         self._log = log
         self._boot = boot
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
-        self.loop = Loop("audit of workers", self.step, interval=EVERY / 12)
+        self.loop = Loop("worker audit", self.step, interval=EVERY / 12)
 
     def rejected(self, who: Incarnation, kind: str, why: str) -> None:
         """Count a rejected item of this worker."""

@@ -99,7 +99,7 @@ class WorkerSessions:
         self._names: dict[IncarnationId, str] = {}
         """Worker names of earlier incarnations whose results arrived."""
         self._refreshes = Loop("worker leases", self._refresh, interval=5.0)
-        self._look = Loop("worker lives", self._look_after, interval=LOOK_EVERY)
+        self._look = Loop("worker liveness", self._look_after, interval=LOOK_EVERY)
 
     @property
     def loops(self) -> tuple[Loop, ...]:

@@ -28,7 +28,7 @@ from schedd.core.runs.model import AuditRecord, ResultDecision, RunKey, Verdict
 from schedd.store.audit import write_once
 from schedd.store.cluster.fence import BY_INDEX
 from schedd.store.notify import outbox
-from schedd.store.results import failure_counts as standing_of_jobs
+from schedd.store.results import failure_counts
 from schedd.store.results.result_transition import LockedRun, settle
 from schedd.store.statements import arrays
 from schedd.store.statements.keys import PLACE, SPOT, found_in, key_arguments, table_of
@@ -145,8 +145,8 @@ def accept(connection: Connection, reports: Sequence[ResultDecision]) -> list[Ve
             verdicts[index] = Verdict.REPEATED if place in stored else Verdict.STALE
     final = [verdict or Verdict.STALE for verdict in verdicts]
     stale = [report for report, each in zip(reports, final, strict=True) if each is Verdict.STALE]
-    # Anyone can invent runs that don't exist: they are only counted (`owner.worker_audit`). The
-    # same for tokens: only those that were assigned are audited (`ResultDecision.audited`).
+    # Anyone can invent runs that don't exist: they are only counted (`worker_audit`). The same for
+    # tokens: only those that were assigned are audited (`ResultDecision.audited`).
     stale = [report for report in stale if report.key in standing]
     unsure = [report for report in stale if not report.audited]
     assigned = _assigned(connection, unsure, standing) if unsure else set()
@@ -231,7 +231,7 @@ def _write(
             "fingerprints": arrays.texts(report.fingerprint for report in dead),
         }
         connection.exec_driver_sql(DEAD, _keys(dead) | columns)
-    standing_of_jobs.count(
+    failure_counts.count(
         connection,
         (
             (of.job_id, of.shard, well, report.pause_after)

@@ -290,7 +290,7 @@ async def test_a_scan_has_what_an_earlier_owner_handed_out_asked_back() -> None:
     world.clock.time = NOW + timedelta(seconds=1)
 
     await world.rescue.step()
-    asking = next(loop for loop in world.rescue.loops if loop.name == "asking back")
+    asking = next(loop for loop in world.rescue.loops if loop.name == "unconfirmed assignments")
     step = asyncio.create_task(cast("Any", asking.step()), name="step")
     await wait_until_async(lambda: bool(line.revoked), PATIENCE, "the worker to be asked")
     world.workers.revoke_answered(run.key.run_id, run.token)
