@@ -183,7 +183,7 @@ UNGUARDED = (
     ),
     Edit(
         FIRE,
-        "            self._changed |= in_doubt  # their rows say what happened\n",
+        "            self._changed |= in_doubt  # their rows say whether they fired\n",
         "            self._run_index.timers.come_up(timers[job] for job in in_doubt)\n",
     ),
 )

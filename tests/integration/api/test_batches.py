@@ -89,9 +89,9 @@ async def test_few_transactions_write_them_all(api, monkeypatch):
     database = api.world.store.database
     plain, calls = type(database).call, []
 
-    async def counted(self, body):
+    async def counted(self, body, *arguments):
         calls.append(body)
-        return await plain(self, body)
+        return await plain(self, body, *arguments)
 
     monkeypatch.setattr(type(database), "call", counted)
     await batch(api, *(create(f"job-{n}", f"key-{n}") for n in range(1_000)))
