@@ -56,7 +56,7 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
             prefix=settings.PREFIX,
             flags=flags,
             foreign=config.JOB_VARIABLES | {failpoints.VARIABLE},
-            # What makes a schema speaks to PostgreSQL alone: it may be run where no certificate is.
+            # Commands on the schema connect to PostgreSQL only: they need no certificates.
             also=lambda found: found.credentials() if options.command is None else (),
         )
 

@@ -3,6 +3,7 @@
     python deploy/lint/words.py     print each banned word with its line; fail if there is one
 
 Invariants
+- A docstring doesn't begin with a pronoun: it names the thing, or says what the function does.
 - A word counts wherever people read it: identifiers (`_` parts words), strings, comments, prose.
 - No file is excepted, only the phrases that `words.toml` lists with a reason.
 """
@@ -40,6 +41,7 @@ WORD: Final = re.compile(
     + r")(?![a-z])",
     re.IGNORECASE,
 )
+OPENING: Final = re.compile(rf'"""({"|".join(RULES["openings"])})\b')
 ALLOWED: Final = re.compile("|".join(re.escape(phrase) for phrase in RULES["allowed"]))
 TITLE: Final = re.compile(r"[a-z][a-z-]*: \S.*")
 LONGEST: Final = 72
@@ -59,6 +61,8 @@ def hits(name: str) -> Iterator[tuple[int, str]]:
     text = ALLOWED.sub("", (ROOT / name).read_text("utf-8"))
     for found in WORD.finditer(text):
         yield text.count("\n", 0, found.start()) + 1, " ".join(found.group().split())
+    for found in OPENING.finditer(text) if name.endswith(".py") else ():
+        yield text.count("\n", 0, found.start()) + 1, f"{found.group(1)} … (a docstring's first)"
 
 
 def wrong_titles() -> Iterator[str]:

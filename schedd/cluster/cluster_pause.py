@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from schedd.core.events import CatchUpLimited, Emit
+from schedd.core.events import ClusterPauseChanged, Emit
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pauses
 from schedd.store.cluster.cluster_pauses import PauseStore
 from schedkit.tasks import Loop
@@ -48,7 +48,7 @@ class ClusterPause:
         if known.switched != self.pauses.switched:
             present = self.pauses.present
             if present is not None:
-                self._emit(CatchUpLimited(present.by, present.note))
+                self._emit(ClusterPauseChanged(present.by, present.note))
             elif known.present is not None:
-                self._emit(CatchUpLimited(None))
+                self._emit(ClusterPauseChanged(None))
             self._on_change()

@@ -1,6 +1,4 @@
-"""What happened, as values. Loops emit them; `schedd/telemetry/recorder.py` alone turns them into
-logs and metrics, so no loop knows either.
-"""
+"""Events that loops emit. Only `schedd/telemetry/recorder.py` turns them into logs and metrics."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -22,12 +20,12 @@ class TimersFired:
     runs: int
     folds: int
     latenesses: tuple[timedelta, ...]
-    """Of the runs: when they were inserted less when they were due."""
+    """Time from due to inserted, for each run."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunsMissed:
-    """So many instants are MISSED: nothing runs for them any more."""
+    """Scheduled times became MISSED: they will never run."""
 
     reason: Reason
     count: int
@@ -35,7 +33,7 @@ class RunsMissed:
 
 @dataclass(frozen=True, slots=True)
 class DeadRun:
-    """One that failed for good. `attempt`: of its tries, the last; 0: it had none."""
+    """A run that failed for good. `attempt`: its last attempt; 0: it had none."""
 
     run: RunId
     job: JobId
@@ -44,13 +42,13 @@ class DeadRun:
 
 
 def dead_run(run: LiveRun, reason: Reason | None) -> DeadRun:
-    """This run, which has failed for good."""
+    """Return the event value of a run that failed for good."""
     return DeadRun(run.key.run_id, run.job_id, reason, run.attempt)
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLettered:
-    """These runs failed for good."""
+    """Runs failed for good."""
 
     runs: tuple[DeadRun, ...]
 
@@ -61,7 +59,7 @@ class AssignedRuns:
 
     count: int
     waits: tuple[timedelta, ...]
-    """From ready to dispatched."""
+    """Time from ready to dispatched, for each run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +69,13 @@ class AttemptEnded:
     state: State
     reason: Reason | None
     lateness: timedelta | None
-    """Start of the handler less due; None when it never started."""
+    """Time from due to the start of the handler; None: it never started."""
     duration: timedelta | None
 
 
 @dataclass(frozen=True, slots=True)
 class EndedUnreported:
-    """So many runs ended, or moved on, without a result of a worker."""
+    """Runs ended, or changed state, without a result from a worker."""
 
     state: State
     reason: Reason | None
@@ -86,7 +84,7 @@ class EndedUnreported:
 
 @dataclass(frozen=True, slots=True)
 class StaleResult:
-    """A result was refused: a greater token, or another end, is there already."""
+    """A result was rejected: the run has a greater token, or has ended already."""
 
     run: RunId
     token: Token
@@ -97,7 +95,7 @@ class StaleResult:
 
 @dataclass(frozen=True, slots=True)
 class RunsRescued:
-    """Runs of lost workers moved on."""
+    """Runs of lost workers were rescued."""
 
     runs: tuple[RunId, ...]
     incarnations: tuple[IncarnationId, ...]
@@ -105,14 +103,14 @@ class RunsRescued:
 
 @dataclass(frozen=True, slots=True)
 class NeverStarted:
-    """Assignments of these runs, which their live workers never started, went back."""
+    """Assignments that live workers never started were given back."""
 
     runs: tuple[RunId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentRefused:
-    """A worker didn't take an assignment."""
+    """A worker rejected an assignment."""
 
     why: str
     worker: str
@@ -122,8 +120,8 @@ class AssignmentRefused:
 
 @dataclass(frozen=True, slots=True)
 class GreaterTokenSeen:
-    """A worker has seen a greater token of a run than the one it was sent: an alarm. The owner
-    takes the shard over again, so that its epoch grows.
+    """A worker received a token below one it has seen for the run: an alarm. The owner takes the
+    shard over again, which raises its epoch.
     """
 
     run: RunId
@@ -150,7 +148,7 @@ class WorkerDetached:
 
 @dataclass(frozen=True, slots=True)
 class ShardsLost:
-    """A transaction found these shards no longer this member's."""
+    """A transaction found that this member no longer owns these shards."""
 
     shards: frozenset[ShardId]
     step: str
@@ -158,7 +156,7 @@ class ShardsLost:
 
 @dataclass(frozen=True, slots=True)
 class ShardsMoved:
-    """So many shards are this member's since just now, and so many no longer."""
+    """The numbers of shards that this member just took over and released."""
 
     taken: int
     released: int
@@ -166,28 +164,28 @@ class ShardsMoved:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatsRead:
-    """What was found of the owned shards: their pools, and what they are behind with."""
+    """Statistics of the owned shards were read: pools, overdue timers, backfills."""
 
     pools: tuple[PoolStats, ...] = ()
     overdue: int = 0
-    """Timers that should have fired."""
+    """Timers that should have fired already."""
     behind: timedelta = timedelta(0)
-    """For how long the first of these has been due."""
+    """Time since the first of these was due."""
     backfill: int = 0
-    """Instants left of open backfills."""
+    """Scheduled times left in open backfills."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSeen:
-    """The leader has looked at the database."""
+    """The leader read the statistics of the database."""
 
     vitals: DatabaseVitals
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterWatched:
-    """The leader has read what alerts need. `stuck`: jobs whose runs wait without a worker that can
-    run them.
+    """The leader counted lost members, lost workers and stuck jobs, for alerts. `stuck`: jobs with
+    waiting runs that no worker can run.
     """
 
     lost_members: int
@@ -196,7 +194,7 @@ class ClusterWatched:
 
 
 class Service(StrEnum):
-    """What a member can't do without."""
+    """The services that a member depends on."""
 
     DATABASE = "database"
     ETCD = "etcd"
@@ -204,7 +202,7 @@ class Service(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A call of a service is over, in whatever thread. `took`: seconds."""
+    """A call to a service ended. Any thread may emit this. `took`: seconds."""
 
     service: Service
     call: str
@@ -220,15 +218,15 @@ class Waiting:
     running: int
     timers: int
     late: int = 0
-    """Of the ready: those that catch-up made, and that wait behind what is due now."""
+    """Ready runs from catch-up, which wait behind runs that are due now."""
     pooled: int = 0
-    """Of the ready: those of pools, which wait for room there."""
+    """Ready runs that wait for room in their pool."""
     oldest: timedelta | None = None
-    """For how long the one of the ready has waited that waits longest; None: none is ready."""
+    """Longest waiting time of a ready run; None: no run is ready."""
 
 
 @dataclass(frozen=True, slots=True)
-class CatchUpLimited:
+class ClusterPauseChanged:
     """The whole cluster was paused (`by`, `note`) or resumed (`by` is None)."""
 
     by: str | None
@@ -247,7 +245,7 @@ class Notified:
 
 @dataclass(frozen=True, slots=True)
 class NotificationsExpired:
-    """So many notifications were ended that waited for a day without as much as a try."""
+    """Notifications ended that had waited for a day without a try."""
 
     way: NotificationChannel
     count: int
@@ -255,14 +253,14 @@ class NotificationsExpired:
 
 @dataclass(frozen=True, slots=True)
 class NotificationsWait:
-    """So many notifications of this member's shards aren't delivered."""
+    """The number of undelivered notifications of this member's shards."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """So much wasn't kept any longer."""
+    """Retention deleted old data."""
 
     runs: int = 0
     logs: int = 0
@@ -295,7 +293,7 @@ Event = (
     | ClusterWatched
     | Called
     | Waiting
-    | CatchUpLimited
+    | ClusterPauseChanged
     | Notified
     | NotificationsWait
     | NotificationsExpired

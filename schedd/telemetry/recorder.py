@@ -37,7 +37,7 @@ from schedd.core.events import (
     AssignmentRefused,
     AttemptEnded,
     Called,
-    CatchUpLimited,
+    ClusterPauseChanged,
     ClusterWatched,
     DatabaseSeen,
     DeadLettered,
@@ -357,7 +357,7 @@ def _waiting(metrics: MemberMetrics, event: Waiting) -> None:
     metrics.queue.timers.set(event.timers)
 
 
-def _braked(metrics: MemberMetrics, event: CatchUpLimited) -> None:
+def _braked(metrics: MemberMetrics, event: ClusterPauseChanged) -> None:
     metrics.queue.paused.set(event.by is not None)
     if event.by is None:
         log.info("cluster resumed")
@@ -424,7 +424,7 @@ SEEN: Final[Mapping[type[Event], Callable[[MemberMetrics, Any], None]]] = {
     ClusterWatched: _cluster_watched,
     Called: _called,
     Waiting: _waiting,
-    CatchUpLimited: _braked,
+    ClusterPauseChanged: _braked,
     Notified: _notified,
     NotificationsExpired: _notifications_expired,
     NotificationsWait: _notifications_wait,

@@ -24,7 +24,7 @@ from schedd.core.events import (
     AssignmentRefused,
     AttemptEnded,
     Called,
-    CatchUpLimited,
+    ClusterPauseChanged,
     ClusterWatched,
     DatabaseSeen,
     DeadLettered,
@@ -79,7 +79,7 @@ EVENTS: list[Event] = [
     Waiting(5, 6, 7, late=2, pooled=1, oldest=timedelta(seconds=4)),
     RunsMissed(Reason.WINDOW, 9),
     DeadLettered((DEAD, DEAD)),
-    CatchUpLimited("ops", "new disks"),
+    ClusterPauseChanged("ops", "new disks"),
     Notified(NotificationChannel.EMAIL, ""),
     Notified(NotificationChannel.WEBHOOK, "HTTP 500", given_up=True),
     NotificationsExpired(NotificationChannel.COMMAND, 812),
@@ -338,9 +338,9 @@ def test_who_comes_and_goes_is_told_with_worker_and_incarnation(
 def test_a_pause_of_the_cluster_is_told_and_shown_until_it_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    telemetry = telemetry_after(CatchUpLimited("ops", "new disks"))
+    telemetry = telemetry_after(ClusterPauseChanged("ops", "new disks"))
     assert "paused by ops: new disks" in caplog.text
-    telemetry.emit(CatchUpLimited(None))
+    telemetry.emit(ClusterPauseChanged(None))
     assert value(telemetry, "schedd_cluster_paused") == 0
 
 

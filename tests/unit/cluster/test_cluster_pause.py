@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from schedd.cluster.cluster_pause import ClusterPause
-from schedd.core.events import CatchUpLimited, Event
+from schedd.core.events import ClusterPauseChanged, Event
 from schedd.core.runs.model import AuditRecord
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
 from schedd.store.cluster.cluster_pauses import PauseStore
@@ -48,7 +48,7 @@ async def test_it_tells_once_when_the_cluster_is_paused_and_when_it_goes_on() ->
         await cluster_pause.step()
 
     assert told == [True, False]
-    assert events == [CatchUpLimited("ops", "disks"), CatchUpLimited(None)]
+    assert events == [ClusterPauseChanged("ops", "disks"), ClusterPauseChanged(None)]
 
 
 async def test_a_pause_and_a_resume_between_two_looks_are_news() -> None:
