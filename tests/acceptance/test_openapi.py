@@ -14,7 +14,7 @@ import pytest
 
 from support.cluster import DevCluster, dev_cluster
 
-SECONDS = 60
+SECONDS = int(os.environ.get("OPENAPI_SECONDS", "20"))
 STREAMS = "/events|:watch|/logs|/result/content"
 SCHEMA_ALONE = "positive_data_acceptance"
 """What a schema allows may be wrong for what it means: a cron that is none, a job that is gone."""
@@ -65,7 +65,7 @@ def test_whoever_asks_by_the_openapi_document_meets_no_bug_and_no_other_answer(
 ) -> None:
     count, told = ride(cluster, tmp_path, SECONDS, "--exclude-checks", SCHEMA_ALONE)
     figure(told)
-    assert count > 500
+    assert count > 8 * SECONDS
 
 
 @pytest.mark.timeout(300)
@@ -74,6 +74,6 @@ def test_what_the_document_allows_of_a_call_that_reads_is_taken(
 ) -> None:
     (tmp_path / "schemathesis.toml").write_text(MEANT)
     only = ["--include-method", "GET", "--mode", "positive", "--checks", SCHEMA_ALONE]
-    count, told = ride(cluster, tmp_path, SECONDS // 2, *only)
+    count, told = ride(cluster, tmp_path, SECONDS, *only)
     figure(told)
-    assert count > 120
+    assert count > 2 * SECONDS

@@ -1,7 +1,7 @@
 """Each shape of `tests/bench` at its smallest, for whether it works; how fast it is says nothing.
 
 A shape is run as its user runs it, in a process of its own: it ends well, and its lines tell of as
-many runs as it was asked for, none lost. (`bench.peers` has its own: acceptance/test_bench_peers.)
+many runs as it was asked for, none lost. (`bench.peers` has its own: smoke/test_bench_peers.)
 """
 
 from __future__ import annotations

@@ -25,17 +25,6 @@ def collected(*options: str) -> tuple[int, Sequence[str], str]:
     return done.returncode, names, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ["test_wall_clock_moved[+0 x2-3]", "test_worker_killed"])
-def test_a_row_is_the_test_of_exactly_its_name(name: str) -> None:
-    assert collected("--row", name)[:2] == (0, [name])
-
-
-def test_several_rows_may_be_named() -> None:
-    names = ["test_worker_killed", "test_worker_killed_at[worker.after_end]"]
-    options = [word for name in names for word in ("--row", name)]
-    assert collected(*options)[:2] == (0, names)
-
-
 def test_each_row_of_the_page_can_be_chosen_by_the_name_that_it_has_there() -> None:
     rows = PAGE.read_text(encoding="utf-8").partition("## Shown by other tests")[0]
     names = re.findall(r"^\|.*?\| (?:● )?`(test_[^`]+)` \|", rows, re.MULTILINE)

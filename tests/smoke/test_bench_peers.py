@@ -7,12 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from support.repository import ROOT
 
 
-@pytest.mark.slow
 def test_schedd_and_a_peer_run_one_after_the_other_and_are_compared(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.peers", "--jobs", "500", "--rounds", "1"]
     asked = ["--peer", "procrastinate", "--deadline", "40", "--cache", str(tmp_path)]
