@@ -39,7 +39,8 @@ from schedd.core.runs.records import CalendarRecord, JobRecord, TimerEdit
 from schedd.core.schedule.calendars import WrongRules
 from schedd.core.schedule.cron import ScheduleError
 from schedd.runtime import job_codec
-from schedproto.v1 import calendar_service_pb2, job_pb2
+from schedd.runtime.job_codec import JobDefinition
+from schedproto.v1 import calendar_service_pb2
 
 log = logging.getLogger(__name__)
 
@@ -147,20 +148,20 @@ async def _update_job(
     if job is None:
         return True
     stored = job.definition
-    spec = job_pb2.Job.FromString(stored.spec)
-    calendars = await exclusions.calendars_of(services, stored.namespace, spec)
+    old = JobDefinition.read(stored)
+    calendars = await exclusions.calendars_of(services, stored.namespace, old.spec)
     edited = replace(stored, generation=stored.generation + 1, calendars=calendars)
+    new = JobDefinition(old.message, edited)
     now = services.clock.now()
     try:
-        most = job_codec.stored_definition(edited, spec).max_runs
-        reset = await compute(caller, partial(timer_edit.reset_timer, job, edited, now))
+        most = new.parsed.max_runs
+        reset = await compute(caller, partial(timer_edit.reset_timer, job, old, new, now))
         timer = TimerEdit(reset, max_runs=most)
         by = reasons.edit(f"{caller.actor}: calendar {calendar.name} v{calendar.version}")
-        compiled = await compute(caller, partial(stored_jobs.compiled, edited))
-        never_fired = partial(timer_edit.never_fired, now=now, by=by, edited=compiled)
+        never_fired = partial(timer_edit.never_fired, old=old, now=now, by=by, new=new)
         missed = MissedOnEdit(never_fired, services.emit)
         # a definition that can't be read is rejected here, before the transaction
-        await compute(caller, partial(stored_jobs.compiled, stored))
+        await compute(caller, lambda: old.schedule)
     except (ScheduleError, LimitReachedError) as wrong:
         names = stored.name, calendar.name
         log.warning("calendar not applied job=%s calendar=%s: %s", *names, wrong)

@@ -19,7 +19,7 @@ from schedd.core.schedule.work_budget import TooMuchWork, limited
 from schedd.core.timers.backfill import BackfillSelection
 from schedd.core.timers.backfill_records import BackfillRecord
 from schedd.core.timers.cluster_pauses import Pause
-from schedd.runtime import job_codec
+from schedd.runtime.job_codec import JobDefinition
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, job_service_pb2, run_pb2
 from schedproto.v1.run_service_pb2 import ClusterEvent as ClusterEventMessage
 
@@ -43,10 +43,14 @@ def etag(job_id: UUID, generation: int) -> str:
     return f'"{job_id.hex[:8]}-{generation}"'
 
 
-def job_message(record: JobRecord, *, exact: bool = False) -> job_pb2.Job:
-    """Return a job as its API message."""
+def job_message(
+    record: JobRecord, definition: JobDefinition | None = None, *, exact: bool = False
+) -> job_pb2.Job:
+    """Return a job as its API message. `definition`: the record's, if it is read already."""
     stored = record.definition
-    job = job_codec.stored_spec(stored.spec)
+    definition = definition or JobDefinition.read(stored)
+    job = job_pb2.Job()
+    job.CopyFrom(definition.spec)
     job.job_id = str(stored.job_id)
     job.namespace = stored.namespace
     job.name = stored.name
@@ -59,7 +63,7 @@ def job_message(record: JobRecord, *, exact: bool = False) -> job_pb2.Job:
         job.paused_until.FromDatetime(record.paused_until)
     if job.max_runs:
         job.runs_made = record.fired
-    due = next_run(record, job) if exact else _next_run_within(record, job)
+    due = next_run(record, definition) if exact else _next_run_within(record, definition)
     if due is not None and not stored.paused:
         job.next_run_at.FromDatetime(due)
     for pinned in stored.calendars:
@@ -70,25 +74,26 @@ def job_message(record: JobRecord, *, exact: bool = False) -> job_pb2.Job:
     return job
 
 
-def _next_run_within(record: JobRecord, job: job_pb2.Job) -> datetime | None:
+def _next_run_within(record: JobRecord, definition: JobDefinition) -> datetime | None:
     """`next_run`, or the due time of the stored timer where that takes more than `NEXT_RUN`."""
     try:
         with limited(NEXT_RUN):
-            return next_run(record, job)
+            return next_run(record, definition)
     except TooMuchWork:
         return record.due_at
 
 
-def next_run(record: JobRecord, job: job_pb2.Job) -> datetime | None:
+def next_run(record: JobRecord, definition: JobDefinition) -> datetime | None:
     """Return when the job runs next. The timer of a job with `exclude` may be at an excluded time.
     A run that was created early (`core/timers/pre_dispatch`) comes first, if its scheduled time is
     still in the schedule.
     """
-    plain = record.due_at is None or record.nominal is None or not job.HasField("exclude")
+    excludes = definition.spec.HasField("exclude")
+    plain = record.due_at is None or record.nominal is None or not excludes
     if plain and not record.early:
         return record.due_at
     try:
-        schedule = job_codec.compiled(job_codec.stored_definition(record.definition, job))
+        schedule = definition.schedule
     except ScheduleError:  # stored by an earlier version that accepted it
         return record.due_at
     due = record.due_at

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from schedd.api.jobs import pause, stored_jobs, timer_edit
+from schedd.api.jobs import pause, timer_edit
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import JobId, ShardId
@@ -25,6 +25,7 @@ from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import FailedTooOften, JobRecord, Resumption
 from schedd.dispatch.run_index import RunIndex
 from schedd.ports import ClusterClock, WakeUps
+from schedd.runtime.job_codec import JobDefinition
 from schedd.runtime.owner_work import computed
 from schedd.store.owner import OwnerStore
 from schedkit.clock import boottime
@@ -129,7 +130,7 @@ def _ended(record: JobRecord) -> Sequence[Resumption]:
 
 def _failed(record: JobRecord, failures: int) -> FailedTooOften:
     stored = record.definition
-    most = 0 if stored.paused else stored_jobs.definition(stored).pause_after_failures
+    most = 0 if stored.paused else JobDefinition.read(stored).parsed.pause_after_failures
     note = ""
     if 0 < most <= failures:
         note = f"{failures} runs in a row failed (pause_after_failures: {most})"

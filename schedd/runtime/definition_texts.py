@@ -12,18 +12,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from datetime import UTC, datetime
 from typing import Final
-from uuid import UUID
 
-from schedd.core.ids import JobId
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.deadlines import overdue
 from schedd.core.runs.lifecycle import Reason
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.records import PinnedCalendar, StoredDefinition
+from schedd.core.schedule import compiled_schedule
 from schedd.core.schedule.compiled_schedule import CompiledSchedule
 from schedd.core.schedule.work_budget import ON_LOOP, TooMuchWork, limited
 from schedd.core.timers.pre_dispatch import edited_away
-from schedd.runtime.job_codec import check_dialect, compiled, definition_of, stored_spec
+from schedd.runtime.job_codec import JobDefinition, check_dialect
 from schedkit.records import dataclass, replace
 from schedproto.v1 import job_pb2
 
@@ -38,8 +37,6 @@ ALONE: Final = 3_200
 
 NEVER_EDITED: Final = datetime.max.replace(tzinfo=UTC)
 """`edited_at` of a definition without a known time: no run was due after it."""
-
-_NO_JOB: Final = JobId(UUID(int=0))
 
 Words = tuple[bytes, str, tuple[PinnedCalendar, ...]]
 """Stored message, namespace, and pinned calendars."""
@@ -84,10 +81,13 @@ class DefinitionTexts:
     def known(self, row: StoredDefinition) -> CachedDefinition:
         """Return the definition of a job. Raises ValueError if it can't be read."""
         words = (row.spec, row.namespace, row.calendars)
-        spec, alike = self._read.get(words) or _read(words)
+        spec, alike = self._read.get(words) or _read(row)
         self._keep(words, (spec, alike))
         definition = replace(alike, job_id=row.job_id, generation=row.generation, name=row.name)
-        schedule = compiled(definition)
+        seed = f"{row.namespace}/{row.name}"
+        schedule = compiled_schedule.compile(
+            definition.schedule, seed, row.job_id, definition.bounds, definition.exclude
+        )
         once = row.ephemeral or schedule.single is not None
         edited_at = row.updated_at or NEVER_EDITED
         return CachedDefinition(
@@ -103,9 +103,7 @@ class DefinitionTexts:
             self._read.popitem(last=False)
 
 
-def _read(words: Words) -> tuple[job_pb2.Job, Definition]:
-    """Parse a text, without the job's id, name and generation."""
-    spec, namespace, calendars = words
-    message = stored_spec(spec)
-    check_dialect(message)
-    return message, definition_of(message, _NO_JOB, 0, namespace, "", calendars)
+def _read(row: StoredDefinition) -> tuple[job_pb2.Job, Definition]:
+    definition = JobDefinition.read(row)
+    check_dialect(definition.spec)
+    return definition.spec, definition.parsed

@@ -1,15 +1,19 @@
-"""Translate the wire's `Job` into the `Definition` that decisions use.
+"""Read a job's message into the values that decisions need.
+
+    a request ─▶ message ─▶ schedule ─ validation ─▶ spec ─▶ stored
+    a row ─────▶ message, which is the spec ─▶ schedule, parsed
 
 A stored definition is the serialized `Job` with only the fields that a user set. Defaults are
-filled in here at each reading, so that only one place knows them. A stored definition is trusted:
-it was validated before it was stored (`validation`).
+filled in here, at each read, so there is one place for them. A stored definition is trusted: it was
+validated first.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError, Message
@@ -120,11 +124,6 @@ def seconds(duration: Duration) -> timedelta:
     return duration.ToTimedelta()
 
 
-def retention(job: job_pb2.Job) -> timedelta | None:
-    """Return how long the job's runs are kept; None: the cluster's retention."""
-    return seconds(job.retention) if job.HasField("retention") else None
-
-
 def line_id(job: job_pb2.Job, namespace: str) -> LineId:
     """Return the id of the bucket in which the job's runs wait (`core/dispatch/placement.Need`).
 
@@ -152,38 +151,43 @@ def overlap_of(policy: job_pb2.Overlap.ValueType) -> Overlap | None:
     return None if word == "UNSPECIFIED" else Overlap(word)
 
 
-def spec_of(job: job_pb2.Job) -> job_pb2.Job:
-    """Return the stored message of a job: the fields that a user set, and the cron dialect.
-
-    Name and state are stored separately.
-    """
-    spec = job_pb2.Job()
-    spec.CopyFrom(job)
-    plain: Message = spec
+def set_by_user(job: job_pb2.Job) -> job_pb2.Job:
+    """Return what a user set of a job, without its name and the state of its pause."""
+    found = job_pb2.Job()
+    found.CopyFrom(job)
+    plain: Message = found
     for field in (*SET_BY_CLUSTER, *STANDING, "namespace", "name"):
         plain.ClearField(field)
-    if not spec.exclude.calendars and not spec.exclude.cron:
-        spec.ClearField("exclude")
-    spec = with_instant(spec)
-    if spec.HasField("at"):  # in milliseconds, as shown and requested everywhere
-        spec.at.nanos -= spec.at.nanos % 1_000_000
+    if not found.exclude.calendars and not found.exclude.cron:
+        found.ClearField("exclude")
+    return found
+
+
+def spec_of(job: job_pb2.Job) -> job_pb2.Job:
+    """Return the message that is stored of a job: the fields that a user set, and the dialect by
+    which its expressions are read.
+    """
+    spec = with_instant(set_by_user(job))
     spec.cron_dialect = max(DIALECT if spec.cron else 0, _level(spec))
     return spec
 
 
 def with_instant(job: job_pb2.Job) -> job_pb2.Job:
-    """Return the job with `local_at` as the time `at`; unchanged if that isn't exactly one time."""
-    if not job.local_at:
-        return job
-    try:
-        local = local_times.read(job.local_at, "at")
-        at = local_times.instant_of(local, job.time_zone, "at")
-    except ScheduleError:
+    """Return the job with its time as `at`, in the milliseconds that users see. A `local_at` that
+    isn't one time, or that is given beside `at`, is kept for validation.
+    """
+    if job.HasField("at") == bool(job.local_at):
         return job
     found = job_pb2.Job()
     found.CopyFrom(job)
+    try:
+        if job.local_at:
+            local = local_times.read(job.local_at, "at")
+            found.at.FromDatetime(local_times.instant_of(local, job.time_zone, "at"))
+    except ScheduleError:
+        return job
     found.ClearField("local_at")
-    found.at.FromDatetime(at)
+    found.at.nanos -= found.at.nanos % 1_000_000
     return found
 
 
@@ -241,70 +245,152 @@ def stored_spec(spec: bytes) -> job_pb2.Job:
         ) from None
 
 
-def stored_definition(stored: StoredDefinition, spec: job_pb2.Job | None = None) -> Definition:
-    """Parse a stored job. `spec`: its message, if the caller has parsed it already."""
-    return definition_of(
-        spec or stored_spec(stored.spec),
-        stored.job_id,
-        stored.generation,
-        stored.namespace,
-        stored.name,
-        stored.calendars,
-    )
+T = TypeVar("T")
 
 
-def definition_of(
-    spec: job_pb2.Job,
-    job_id: JobId,
-    generation: int,
-    namespace: str,
-    name: str,
-    calendars: Sequence[PinnedCalendar] = (),
-) -> Definition:
-    """Return the definition of a spec, which was validated when it was stored.
-
-    `calendars`: the calendars that the spec names. Raises ScheduleError if one of them is missing.
+class _Once(Generic[T]):
+    """A property that is computed once for each object. `functools.cached_property` of Python 3.11
+    has one lock for all objects: a costly schedule in a thread would block the event loop.
     """
-    action = spec.WhichOneof("action") or ""
-    return Definition(
-        job_id=job_id,
-        generation=generation,
-        namespace=namespace,
-        name=name,
-        schedule=when(spec),
-        bounds=bounds_of(spec),
-        exclude=_exclude(spec, calendars),
-        catch_up=CatchUp(
-            CatchUpPolicy(
-                _word(job_pb2.CatchUp.Policy.Name(spec.catch_up.policy), "POLICY_", "LATEST")
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+
+    def __get__(self, of: object, _: type) -> T:
+        found = of.__dict__[self._compute.__name__] = self._compute(of)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class JobDefinition:
+    """A job at one generation. Each form of it is made once, when it is first used.
+
+    Invariants
+    - `message` and `spec` aren't changed after they are made.
+    - A message of a request that wasn't validated may be of any size: only its schedule is made.
+    - A computation that exceeds its budget leaves nothing half made, and may be repeated.
+    """
+
+    message: job_pb2.Job
+    """The job as it was given, or as it is stored."""
+    row: StoredDefinition
+    """As stored. `spec` is empty for a request: only its identity and calendars are set."""
+    before: job_pb2.Job | None = None
+    """The spec that an edit replaces."""
+
+    @classmethod
+    def read(cls, stored: StoredDefinition) -> "JobDefinition":
+        """Return a stored definition. Raises InvalidSpec."""
+        return cls(stored_spec(stored.spec), stored)
+
+    @classmethod
+    def requested(
+        cls,
+        job: job_pb2.Job,
+        job_id: JobId,
+        namespace: str,
+        calendars: tuple[PinnedCalendar, ...] = (),
+        *,
+        ephemeral: bool = False,
+    ) -> "JobDefinition":
+        """Return the first generation of a job, as a request gives it."""
+        row = StoredDefinition(
+            job_id=job_id,
+            generation=1,
+            namespace=namespace,
+            name=job.name,
+            spec=b"",
+            paused=job.paused,
+            ephemeral=ephemeral,
+            calendars=calendars,
+        )
+        return cls(with_instant(job), row)
+
+    def edited(self, job: job_pb2.Job, calendars: tuple[PinnedCalendar, ...]) -> "JobDefinition":
+        """Return the next generation, with this message."""
+        row = replace(self.row, generation=self.row.generation + 1, spec=b"", calendars=calendars)
+        return JobDefinition(with_instant(job), row, self.spec)
+
+    @_Once
+    def schedule(self) -> CompiledSchedule:
+        """The compiled schedule. Raises ScheduleError, and TooMuchWork past a work budget."""
+        job, row = self.message, self.row
+        seed, exclude = f"{row.namespace}/{row.name}", _exclude(job, row.calendars)
+        return compiled_schedule.compile(when(job), seed, row.job_id, bounds_of(job), exclude)
+
+    @_Once
+    def spec(self) -> job_pb2.Job:
+        """The message that is stored."""
+        if self.row.spec:
+            return self.message
+        spec = spec_of(self.message)
+        if self.before is not None and spec.cron == self.before.cron:
+            keep_dialect(self.before, spec)
+        return spec
+
+    @_Once
+    def stored(self) -> StoredDefinition:
+        """The definition as it is stored."""
+        if self.row.spec:
+            return self.row
+        spec = self.spec
+        return replace(
+            self.row,
+            spec=spec.SerializeToString(deterministic=True),
+            pool=spec.pool,
+            after=tuple(spec.after.jobs),
+            retention=_asked(spec, "retention"),
+            line=line_id(spec, self.row.namespace),
+        )
+
+    @_Once
+    def parsed(self) -> Definition:
+        """The core's form, with defaults. Raises ValueError, and ScheduleError for a calendar that
+        doesn't exist.
+        """
+        spec, row = self.spec, self.row
+        action = spec.WhichOneof("action") or ""
+        return Definition(
+            job_id=row.job_id,
+            generation=row.generation,
+            namespace=row.namespace,
+            name=row.name,
+            schedule=when(spec),
+            bounds=bounds_of(spec),
+            exclude=_exclude(spec, row.calendars),
+            catch_up=CatchUp(
+                CatchUpPolicy(
+                    _word(job_pb2.CatchUp.Policy.Name(spec.catch_up.policy), "POLICY_", "LATEST")
+                ),
+                _given(spec.catch_up, "window", timedelta(hours=1)),
             ),
-            _given(spec.catch_up, "window", timedelta(hours=1)),
-        ),
-        max_runs=spec.max_runs,
-        pause_after_failures=spec.pause_after_failures,
-        overlap=overlap_of(spec.overlap) or Overlap.SKIP,
-        overlap_limit=spec.overlap_limit,
-        priority=Priority(spec.priority or Priority.MEDIUM),
-        retry=_retry(spec.retry),
-        delivery=Delivery(
-            _word(job_pb2.Delivery.Name(spec.delivery), "DELIVERY_", "AT_LEAST_ONCE")
-        ),
-        timeout=_given(spec, "timeout", timedelta(hours=1)),
-        start_deadline=_asked(spec, "start_deadline"),
-        run_timeout=_asked(spec, "run_timeout"),
-        heartbeat_timeout=_asked(spec, "heartbeat_timeout"),
-        kill_after=_given(spec, "kill_after", timedelta(seconds=10)),
-        kills_on_lease_lost=spec.on_lease_lost == job_pb2.ON_LEASE_LOST_KILL,
-        slots=spec.slots or 1,
-        action=f"plugin/{spec.plugin.executor}" if action == "plugin" else action,
-        handler=spec.python.handler if action == "python" else "",
-        require=_matches(spec.require),
-        prefer=_matches(spec.prefer),
-        placement=Placement(_word(job_pb2.Placement.Name(spec.placement), "PLACEMENT_", "SPREAD")),
-        pool=pool_key(namespace, spec.pool),
-        notices=notices_of(spec),
-        after=_after(spec),
-    )
+            max_runs=spec.max_runs,
+            pause_after_failures=spec.pause_after_failures,
+            overlap=overlap_of(spec.overlap) or Overlap.SKIP,
+            overlap_limit=spec.overlap_limit,
+            priority=Priority(spec.priority or Priority.MEDIUM),
+            retry=_retry(spec.retry),
+            delivery=Delivery(
+                _word(job_pb2.Delivery.Name(spec.delivery), "DELIVERY_", "AT_LEAST_ONCE")
+            ),
+            timeout=_given(spec, "timeout", timedelta(hours=1)),
+            start_deadline=_asked(spec, "start_deadline"),
+            run_timeout=_asked(spec, "run_timeout"),
+            heartbeat_timeout=_asked(spec, "heartbeat_timeout"),
+            kill_after=_given(spec, "kill_after", timedelta(seconds=10)),
+            kills_on_lease_lost=spec.on_lease_lost == job_pb2.ON_LEASE_LOST_KILL,
+            slots=spec.slots or 1,
+            action=f"plugin/{spec.plugin.executor}" if action == "plugin" else action,
+            handler=spec.python.handler if action == "python" else "",
+            require=_matches(spec.require),
+            prefer=_matches(spec.prefer),
+            placement=Placement(
+                _word(job_pb2.Placement.Name(spec.placement), "PLACEMENT_", "SPREAD")
+            ),
+            pool=pool_key(row.namespace, spec.pool),
+            notices=notices_of(spec),
+            after=_after(spec),
+        )
 
 
 def _after(spec: job_pb2.Job) -> ChainParents | None:
@@ -342,27 +428,6 @@ def _notice(spec: job_pb2.Job, field: str) -> Notice | None:
 
 def _matches(said: Iterable[common_pb2.LabelMatch]) -> tuple[Match, ...]:
     return tuple(Match(one.key, tuple(one.any_of)) for one in said)
-
-
-def compiled(definition: Definition) -> CompiledSchedule:
-    """Return the compiled schedule of a definition. Raises ScheduleError if it isn't valid."""
-    seed = f"{definition.namespace}/{definition.name}"
-    return compiled_schedule.compile(
-        definition.schedule, seed, definition.job_id, definition.bounds, definition.exclude
-    )
-
-
-def schedule_of(
-    spec: job_pb2.Job,
-    job_id: JobId,
-    namespace: str,
-    name: str,
-    calendars: Sequence[PinnedCalendar] = (),
-) -> CompiledSchedule:
-    """Return the compiled schedule; only these fields of the definition are read."""
-    seed = f"{namespace}/{name}"
-    exclude = _exclude(spec, calendars)
-    return compiled_schedule.compile(when(spec), seed, job_id, bounds_of(spec), exclude)
 
 
 def bounds_of(spec: job_pb2.Job) -> ScheduleBounds:

@@ -10,6 +10,7 @@ import pytest
 
 from schedctl.manifests import manifests
 from schedd.api.definitions import validation
+from support.definitions import requested
 from support.repository import ROOT
 
 PAGES = sorted((ROOT / "docs" / "semantics").glob("*.md"))
@@ -22,7 +23,7 @@ def test_each_manifest_of_a_page_is_valid(page: Path) -> None:
         for read in manifests.parse(page.name, block):
             assert not isinstance(read, manifests.ManifestFault), read
             if isinstance(read, manifests.Manifest) and not read.job.exclude.calendars:
-                validation.check(read.job, datetime.now(UTC))
+                validation.check(requested(read.job), datetime.now(UTC))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -23,8 +23,7 @@ from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import Message
 
-from schedd.core.runs.records import JobRecord
-from schedd.runtime.job_codec import SET_BY_CLUSTER, stored_spec
+from schedd.runtime.job_codec import SET_BY_CLUSTER, JobDefinition, stored_spec
 from schedkit.protojson import fields_to_json
 from schedproto.v1 import calendar_service_pb2, job_pb2
 
@@ -34,19 +33,17 @@ MOST: Final = 8 * 1024
 """Characters of all values of a state together. A field that is cut adds at most 60."""
 
 
-def definition(record: JobRecord) -> str:
+def definition(of: JobDefinition) -> str:
     """Return all set fields of a definition."""
-    if record.definition.ephemeral:
-        return _work(record)
-    return whole(stored_spec(record.definition.spec))
+    return _work(of) if of.row.ephemeral else whole(of.spec)
 
 
-def _work(record: JobRecord) -> str:
+def _work(of: JobDefinition) -> str:
     """Return the fields of one-time work, without its payload, which is stored with the run. Work
     that differs only in its payload is serialized once.
     """
-    stored = record.definition
-    spec = stored_spec(stored.spec)
+    stored, spec = of.row, job_pb2.Job()
+    spec.CopyFrom(of.spec)
     for field in ("payload", "on_demand"):
         spec.ClearField(field)
     own = {"namespace": stored.namespace} | ({"name": stored.name} if stored.name else {})

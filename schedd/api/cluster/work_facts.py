@@ -19,7 +19,7 @@ from schedd.core.jobs.definition import Definition
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.overlap import BUFFERS
 from schedd.core.runs.records import StoredDefinition, WaitingRuns
-from schedd.runtime import job_codec
+from schedd.runtime.job_codec import JobDefinition
 from schedkit.errors import Unavailable
 
 WITHIN: Final = 4.0
@@ -57,7 +57,7 @@ async def _read(services: Services) -> WorkFacts:
         wait.since
         for wait in waits
         if (one := stored.get(wait.job_id)) is not None
-        and (definition := job_codec.stored_definition(one)).overlap not in BUFFERS
+        and (definition := JobDefinition.read(one).parsed).overlap not in BUFFERS
         and can_run(wait, definition, takers)
     ]
     return WorkFacts(
@@ -101,7 +101,7 @@ def stuck(
     for wait in waits:
         if (one := stored.get(wait.job_id)) is None or one.deleted:
             continue
-        definition = job_codec.stored_definition(one)
+        definition = JobDefinition.read(one).parsed
         if can_run(wait, definition, [*takers]):
             continue
         need = replace(asked_of_worker(definition), worker=wait.target)

@@ -12,14 +12,11 @@ from google.protobuf.message import Message
 from schedd.api.definitions import actions, chains, exclusions, notifications
 from schedd.api.errors import FieldViolation, refuse
 from schedd.api.request_check import MOST_VIOLATIONS
-from schedd.core.ids import JobId
 from schedd.core.runs import failures
-from schedd.core.runs.records import PinnedCalendar
 from schedd.core.runs.retention import LEAST, MOST
 from schedd.core.schedule import zones
-from schedd.core.schedule.compiled_schedule import silent
 from schedd.core.schedule.cron import CronError, ScheduleError, parse
-from schedd.runtime.job_codec import OF_INSTANTS, instant, schedule_of, seconds, when, with_instant
+from schedd.runtime.job_codec import OF_INSTANTS, JobDefinition, instant, seconds
 from schedkit.protojson import standard
 from schedkit.text.naming import LABEL, LABEL_IN_WORDS
 from schedproto.v1 import common_pb2, job_pb2, run_service_pb2
@@ -38,7 +35,6 @@ MOST_VALUES = 100
 """Values of one such label."""
 NEVER_ZERO = frozenset({"timeout", "start_deadline", "run_timeout", "heartbeat_timeout"})
 """Durations that must not be 0, because nothing could run."""
-_NO_ID = UUID(int=0)
 
 LATE_AT = timedelta(seconds=60)
 """An `at` further in the past than this is rejected; a more recent one fires at once."""
@@ -47,19 +43,18 @@ NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?")
 
 
 def check(
-    job: job_pb2.Job,
+    definition: JobDefinition,
     now: datetime,
     *,
     scheduled: bool = True,
     known: Sequence[FieldViolation] = (),
-    calendars: Sequence[PinnedCalendar] = (),
 ) -> None:
     """Raise InvalidArgumentError with all violations of a job.
 
     `scheduled=False` is for one-time work, which has no schedule and may have no name. Violations
-    in `known` are accepted. `calendars`: those that the job names and that exist.
+    in `known` are accepted.
     """
-    found = faults(job, now, scheduled=scheduled, calendars=calendars)
+    found = faults(definition, now, scheduled=scheduled)
     unknown = (each for each in found if each not in known)
     refuse([*islice(unknown, MOST_VIOLATIONS)], "INVALID_JOB")
 
@@ -142,16 +137,13 @@ def given_payload(
 
 
 def faults(
-    job: job_pb2.Job,
-    now: datetime,
-    *,
-    scheduled: bool,
-    calendars: Sequence[PinnedCalendar] = (),
+    definition: JobDefinition, now: datetime, *, scheduled: bool
 ) -> Iterator[FieldViolation]:
     """Return all violations of a job. `scheduled`: also of its name and schedule."""
+    job = definition.message
     if scheduled:
         yield from check_name(job.name)
-        yield from _schedule_violations(job, now, calendars)
+        yield from _schedule_violations(definition, now)
     elif job.name:
         yield from check_name(job.name)
     for key in job.labels:
@@ -177,13 +169,11 @@ def faults(
     yield from _number_violations(job)
 
 
-def _schedule_violations(
-    job: job_pb2.Job, now: datetime, calendars: Sequence[PinnedCalendar]
-) -> Iterator[FieldViolation]:
+def _schedule_violations(definition: JobDefinition, now: datetime) -> Iterator[FieldViolation]:
+    job = definition.message
     if unfit := [*_kind_violations(job)]:
         yield from unfit
         return
-    job = with_instant(job)
     if job.HasField("phase") and not job.HasField("every"):
         yield FieldViolation("phase", "requires every")
     if job.anchor and not job.HasField("every"):
@@ -208,7 +198,7 @@ def _schedule_violations(
     elif job.on_demand:
         yield from _no_instant_violations(job, "on_demand: triggers decide when it runs")
     else:
-        yield from _instant_violations(job, now, calendars)
+        yield from _instant_violations(definition, now)
 
 
 def _kind_violations(job: job_pb2.Job) -> Iterator[FieldViolation]:
@@ -249,20 +239,18 @@ def _no_instant_violations(job: job_pb2.Job, kind: str) -> Iterator[FieldViolati
             yield FieldViolation(field, f"has no effect with {kind}")
 
 
-def _instant_violations(
-    job: job_pb2.Job, now: datetime, calendars: Sequence[PinnedCalendar]
-) -> Iterator[FieldViolation]:
+def _instant_violations(definition: JobDefinition, now: datetime) -> Iterator[FieldViolation]:
     """Return why the scheduled times can't be computed, or why there are none."""
+    job = definition.message
     if job.HasField("start") and job.HasField("end") and instant(job.end) < instant(job.start):
         yield FieldViolation("end", "is before start")
         return
-    if excluded := [*exclusions.violations(job.exclude, calendars)]:
+    if excluded := [*exclusions.violations(job.exclude, definition.row.calendars)]:
         yield from excluded
         return
-    namespace = job.namespace or "default"
     try:
-        schedule = schedule_of(job, JobId(_NO_ID), namespace, job.name, calendars)
-        if (text := silent(when(job), f"{namespace}/{job.name}", now)) is not None:
+        schedule = definition.schedule
+        if (text := schedule.silent(now)) is not None:
             problem = "never matches: all its times fall into DST gaps of the time zone (dst.gap)"
             yield FieldViolation("cron", f"{text[:100]!r} {problem}")
         elif schedule.first(now) is None:

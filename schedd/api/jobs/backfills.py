@@ -40,6 +40,7 @@ from schedd.core.timers.backfill import (
 )
 from schedd.core.timers.backfill_records import BackfillRecord
 from schedd.runtime import job_codec
+from schedd.runtime.job_codec import JobDefinition
 from schedproto.v1 import job_service_pb2
 
 _TICK: Final = timedelta(microseconds=1)
@@ -52,9 +53,9 @@ async def backfill_job(
     now = services.clock.now()
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition
-    definition = stored_jobs.definition(stored)
+    definition = JobDefinition.read(stored)
     first, last = _range(request, now)
-    _check_parallel(request, definition)
+    _check_parallel(request, definition.parsed)
     backfill = BackfillRequest(
         BackfillId(uuid4()),
         first,
@@ -214,16 +215,16 @@ def _check_parallel(request: job_service_pb2.BackfillJobRequest, definition: Def
 
 
 async def _instants(
-    caller: Caller, definition: Definition, first: datetime, last: datetime
+    caller: Caller, definition: JobDefinition, first: datetime, last: datetime
 ) -> tuple[datetime, ...]:
     """Return the scheduled times of the range. Raises InvalidArgumentError for none or too many."""
     try:
-        schedule = await compute(caller, partial(job_codec.compiled, definition))
+        schedule = await compute(caller, lambda: definition.schedule)
     except ScheduleError as error:  # stored by an earlier version that accepted it
         raise InvalidArgumentError(
             f"the job's schedule is invalid: {error}",
             reason="INVALID_JOB",
-            remedy=f"correct it: schedctl job patch {definition.name}",
+            remedy=f"correct it: schedctl job patch {definition.row.name}",
         ) from error
     most = MOST_INSTANTS + 1
     walk = partial(schedule.instants_between, first - _TICK, last, most)
@@ -242,9 +243,9 @@ async def _instants(
     if not found:
         since, until = reasons.time_text(first), reasons.time_text(last)
         raise InvalidArgumentError(
-            f"job {definition.name!r} has no scheduled time from {since} to {until}",
+            f"job {definition.row.name!r} has no scheduled time from {since} to {until}",
             reason="NO_INSTANTS",
-            remedy=f"see `schedctl job next {definition.name} --after {since}`",
+            remedy=f"see `schedctl job next {definition.row.name} --after {since}`",
             violations=[FieldViolation("from", "has no scheduled time until `to`")],
         )
     return tuple(found)

@@ -13,13 +13,16 @@ from schedd.api.budgeted_calls import compute
 from schedd.api.definitions import chains, exclusions, notifications, validation
 from schedd.api.jobs import stored_jobs, worker_warnings
 from schedd.api.services import Caller, Services
-from schedd.core.ids import JobId
+from schedd.core.ids import JobId, ShardId
 from schedd.core.runs.records import ChainRefused, Create, JobRecord, StoreConflict
+from schedd.runtime.job_codec import JobDefinition
 from schedkit.errors import Unavailable
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import job_service_pb2 as wire
 
 Answer: TypeAlias = JobRecord | StoreConflict | ChainRefused | Unavailable
+Definitions: TypeAlias = dict[JobId, JobDefinition]
+"""The definitions of a call's requests."""
 
 NAMES: Final = frozenset({"job_id", "namespace", "name", "generation", "etag", "warnings"})
 """Fields of each job that are kept in an answer that would be too large."""
@@ -29,13 +32,14 @@ async def create_job(
     services: Services, caller: Caller, request: wire.CreateJobRequest
 ) -> job_pb2.Job:
     """Create a job with its timer."""
-    checked = await _checked(services, caller, request)
+    definitions: Definitions = {}
+    checked = await _checked(services, caller, request, definitions)
     if isinstance(checked, job_pb2.Job):
         return checked
     answer = await services.store.create_job(checked.record, checked.key, checked.entry)
-    stored = _made(request, answer)
+    stored, definition = _made(request, answer, definitions)
     services.nudges.jobs_changed([(stored.definition.job_id, stored.shard)])
-    return await worker_warnings.answer(services, stored)
+    return await worker_warnings.answer(services, stored, definition)
 
 
 async def batch_create_jobs(
@@ -43,14 +47,17 @@ async def batch_create_jobs(
 ) -> wire.BatchCreateJobsResponse:
     """Create many jobs; each succeeds or fails as with `create_job`."""
     batches.check_count(request.requests)
-    made: list[tuple[job_pb2.Job, JobRecord]] = []
+    definitions: Definitions = {}
+    made: list[tuple[job_pb2.Job, JobDefinition]] = []
+    places: list[tuple[JobId, ShardId]] = []
 
     async def check(one: wire.CreateJobRequest) -> Create | job_pb2.Job:
-        return await _checked(services, caller, one)
+        return await _checked(services, caller, one, definitions)
 
     def convert(one: wire.CreateJobRequest, answer: Answer) -> job_pb2.Job:
-        stored = _made(one, answer)
-        made.append((job := views.job_message(stored), stored))
+        stored, definition = _made(one, answer, definitions)
+        made.append((job := views.job_message(stored, definition), definition))
+        places.append((stored.definition.job_id, stored.shard))
         return job
 
     outcomes = await batches.outcomes(request.requests, check, services.store.create_jobs, convert)
@@ -61,7 +68,7 @@ async def batch_create_jobs(
             answer.results.add(error=outcome)
         else:
             answer.results.add(job=outcome)
-    services.nudges.jobs_changed([(one.definition.job_id, one.shard) for _, one in made])
+    services.nudges.jobs_changed(places)
     if answer.ByteSize() > batches.MOST_BYTES:
         for result in answer.results:
             _cut(result)
@@ -80,44 +87,41 @@ def _cut(result: wire.BatchCreateJobsResponse.Result) -> None:
 
 
 async def _checked(
-    services: Services, caller: Caller, request: wire.CreateJobRequest
+    services: Services,
+    caller: Caller,
+    request: wire.CreateJobRequest,
+    definitions: Definitions,
 ) -> Create | job_pb2.Job:
-    """Return the item to store; with `validate_only`, the job as it would be."""
+    """Return the item to store, and add its definition to `definitions`; with `validate_only`, the
+    job as it would be.
+    """
     now = services.clock.now()
     job = request.job
     namespace = stored_jobs.namespace_of(job.namespace)
     calendars = await exclusions.calendars_of(services, namespace, job)
-    await compute(caller, partial(validation.check, job, now, calendars=calendars))
+    definition = JobDefinition.requested(job, JobId(uuid4()), namespace, calendars)
+    await compute(caller, partial(validation.check, definition, now))
     await pools.check_there(services, namespace, job.pool)
     notifications.check_means(services, job)
     await chains.check(services, None, namespace, job)
-    record = await compute(
-        caller,
-        partial(
-            stored_jobs.new_record,
-            caller,
-            job,
-            JobId(uuid4()),
-            namespace,
-            now,
-            ephemeral=False,
-            calendars=calendars,
-        ),
-    )
+    record = await compute(caller, partial(stored_jobs.new_record, caller, definition, now))
     if request.validate_only:
         if await services.store.get_job(namespace, job.name):
             raise stored_jobs.taken(StoreConflict("name"), name=job.name, key="")
-        return await worker_warnings.answer(services, record)
+        return await worker_warnings.answer(services, record, definition)
+    definitions[record.definition.job_id] = definition
     audit = caller.audit("create", f"job/{namespace}/{job.name}", request.request_id)
     return Create(
         record,
         stored_jobs.idempotency(namespace, request.idempotency_key, "CreateJob", job),
-        replace(audit, after=audit_diff.definition(record)),
+        replace(audit, after=audit_diff.definition(definition)),
     )
 
 
-def _made(request: wire.CreateJobRequest, stored: Answer) -> JobRecord:
-    """Return the stored job. Raises the error for a rejected one."""
+def _made(
+    request: wire.CreateJobRequest, stored: Answer, definitions: Definitions
+) -> tuple[JobRecord, JobDefinition]:
+    """Return the stored job and its definition. Raises the error for a rejected one."""
     job = request.job
     if isinstance(stored, Unavailable):
         raise stored
@@ -129,4 +133,5 @@ def _made(request: wire.CreateJobRequest, stored: Answer) -> JobRecord:
         raise pools.missing(job.pool)
     if isinstance(stored, StoreConflict):
         raise stored_jobs.taken(stored, name=job.name, key=request.idempotency_key)
-    return stored
+    definition = definitions.get(stored.definition.job_id)  # None: a repeated call
+    return stored, definition or JobDefinition.read(stored.definition)

@@ -31,10 +31,10 @@ from schedd.core.runs.lifecycle import LIVE, NEVER_RAN, Reason, State
 from schedd.core.runs.model import Trigger
 from schedd.core.runs.records import JobRecord
 from schedd.core.runs.run_records import RunRecord
-from schedd.core.schedule.compiled_schedule import CompiledSchedule
 from schedd.core.schedule.cron import ScheduleError
 from schedd.core.timers.fire_plan import GRACE
 from schedd.runtime import job_codec
+from schedd.runtime.job_codec import JobDefinition
 from schedkit.text.duration import render
 from schedproto.v1 import job_service_pb2
 
@@ -68,7 +68,7 @@ class ExplainRequest:
     services: Services
     caller: Caller
     record: JobRecord
-    schedule: CompiledSchedule
+    definition: JobDefinition
     at: datetime
     now: datetime
     is_instant: bool
@@ -89,17 +89,18 @@ async def explain_instant(
 ) -> job_service_pb2.ExplainInstantResponse:
     """Describe what happened at a scheduled time of a job, with the run's row."""
     record = await stored_jobs.find(services, request.namespace, request.job)
-    at = job_codec.instant(request.at)
+    definition, at = JobDefinition.read(record.definition), job_codec.instant(request.at)
     try:
-        schedule = await compute(caller, partial(stored_jobs.compiled, record.definition))
+        await compute(caller, lambda: definition.schedule)
     except ScheduleError as error:  # stored by an earlier version that accepted it
         raise InvalidArgumentError(
             f"the job's schedule is invalid: {error}",
             reason="INVALID_JOB",
             remedy=f"correct it: schedctl job patch {record.definition.name}",
         ) from error
-    is_instant = await compute(caller, partial(schedule.whole.contains, at))
-    asked = ExplainRequest(services, caller, record, schedule, at, services.clock.now(), is_instant)
+    is_instant = await compute(caller, partial(definition.schedule.whole.contains, at))
+    now = services.clock.now()
+    asked = ExplainRequest(services, caller, record, definition, at, now, is_instant)
     row = await services.store.accounted(record.definition.job_id, at)
     backfills, made = await backfilled(services, record.definition.job_id, at)
     runs = [views.run_message(one) for one in made]
@@ -157,8 +158,8 @@ async def _waits(asked: ExplainRequest, row: RunRecord) -> str:
     text = f"The run waits to start: `schedctl run why {run.key.run_id}` shows the reason."
     if not run.late:
         return text
-    definition = stored_jobs.definition(asked.record.definition)
-    return f"{text} It is a catch-up: {waits_late(asked.services, definition)}."
+    late = waits_late(asked.services, asked.definition.parsed)
+    return f"{text} It is a catch-up: {late}."
 
 
 async def _skipped(asked: ExplainRequest, row: RunRecord) -> str:
@@ -172,7 +173,7 @@ async def _skipped(asked: ExplainRequest, row: RunRecord) -> str:
 async def _missed(asked: ExplainRequest, row: RunRecord) -> str:
     text = _never_ran("missed", row)
     if row.reason == Reason.WINDOW:
-        window = stored_jobs.definition(asked.record.definition).catch_up.window
+        window = asked.definition.parsed.catch_up.window
         text += f" The window is {_span(window)} now."
     if not asked.is_instant:
         text += " The schedule of that time isn't kept: this may not have been a scheduled time."
@@ -212,7 +213,7 @@ _BY_STATE: Final[dict[State, Callable[[ExplainRequest, RunRecord], Awaitable[str
 async def _who_paused(asked: ExplainRequest) -> str:
     """Describe the pause of the job or cluster: by whom, since when, with which note."""
     stored, since = asked.record.definition, asked.record.paused_at
-    once = stored_jobs.definition(stored).delivery is Delivery.AT_MOST_ONCE
+    once = asked.definition.parsed.delivery is Delivery.AT_MOST_ONCE
     for pause in (await asked.services.pauses.read()).all:
         if pause.skips(asked.at, at_most_once=once):
             return f"the cluster was {views.paused(pause)}"
@@ -240,7 +241,7 @@ async def _without_row(asked: ExplainRequest) -> str:
     if at < record.created_at:
         made = f"{_time(record.created_at)} by {record.created_by}"
         return f"The time is before the job was created ({made}). {job}"
-    after = stored_jobs.definition(record.definition).after
+    after = asked.definition.parsed.after
     if after is not None:
         joins = await asked.services.chains.waiting(record.definition.job_id, at)
         if joins:
@@ -249,13 +250,15 @@ async def _without_row(asked: ExplainRequest) -> str:
         return f"No parent has ended in that cycle: {parents}. {job}"
     if not asked.is_instant:
         return f"{await compute(asked.caller, partial(_no_instant, asked))} {job}"
-    if (excluded_by := asked.schedule.excluded_by(at)) and (text := _excluded(asked, excluded_by)):
+    if (excluded_by := asked.definition.schedule.excluded_by(at)) and (
+        text := _excluded(asked, excluded_by)
+    ):
         return f"{text} {job}"
     counted = record.nominal is not None and record.nominal <= at
     if counted and (words := await compute(asked.caller, partial(_counted_out, asked))):
         return f"{words} {job}"
     if at > asked.now:
-        due = await compute(asked.caller, partial(asked.schedule.due, at))
+        due = await compute(asked.caller, partial(asked.definition.schedule.due, at))
         text = f"The run is in the future: due {_time(due)}"
         if record.definition.paused:
             text += f"; the job is {_pause(record.paused_by, record.paused_at, record.pause_note)}"
@@ -284,14 +287,14 @@ def _not_kept(asked: ExplainRequest) -> str:
 
 
 def _no_instant(asked: ExplainRequest) -> str:
-    bounds, at = asked.schedule.bounds, asked.at
+    bounds, at = asked.definition.schedule.bounds, asked.at
     text = f"{_time(at)} isn't a scheduled time of this job"
     if bounds.start is not None and at < bounds.start:
         return f"{text}: the schedule starts {_time(bounds.start)}."
     if bounds.end is not None and at > bounds.end:
         return f"{text}: the schedule ended {_time(bounds.end)}."
-    before = asked.schedule.newest(at - _FAR, at)
-    after = asked.schedule.next_after(at)
+    before = asked.definition.schedule.newest(at - _FAR, at)
+    after = asked.definition.schedule.next_after(at)
     near = [f"the previous one is {_time(before)}"] if before else []
     near += [f"the next is {_time(after.nominal)}"] if after else []
     text += ": " + ", ".join(near or ["there is none near it"]) + "."
@@ -316,9 +319,9 @@ def _excluded(asked: ExplainRequest, excluded_by: str) -> str:
 def _counted_out(asked: ExplainRequest) -> str:
     """Describe a future time that comes after the last of `max_runs` runs; else empty."""
     record = asked.record
-    most = stored_jobs.definition(record.definition).max_runs
+    most = asked.definition.parsed.max_runs
     before = asked.at - timedelta(microseconds=1)
-    if not most or timer_edit.left_after(record, asked.schedule, most, before):
+    if not most or timer_edit.left_after(record, asked.definition.schedule, most, before):
         return ""
     if record.due_at is None:
         return f"The job won't run: all {most:,} runs of max_runs have been created."

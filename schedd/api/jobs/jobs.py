@@ -25,17 +25,12 @@ from schedd.core.jobs.notifications import redirected
 from schedd.core.runs import reasons
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import NewRun
-from schedd.core.runs.records import (
-    ChainRefused,
-    JobRecord,
-    PinnedCalendar,
-    StoreConflict,
-    StoredDefinition,
-)
+from schedd.core.runs.records import ChainRefused, JobRecord, StoreConflict, StoredDefinition
 from schedd.core.schedule.compiled_schedule import Occurrence
 from schedd.core.schedule.cron import EPOCH, ScheduleError
 from schedd.core.schedule.work_budget import TooMuchWork, limited, spend
 from schedd.runtime import job_codec
+from schedd.runtime.job_codec import JobDefinition
 from schedkit.clock import boottime
 from schedkit.set_aside import set_aside
 from schedkit.tasks import in_turns
@@ -116,58 +111,44 @@ async def update_job(
     """Write a new generation with the fields of the mask."""
     now = services.clock.now()
     record = await _seen(services, request)
-    stored = record.definition
-    old = job_codec.stored_spec(stored.spec)
-    spec, calendars = await _edited_spec(services, caller, request, stored, old, now)
-    if spec == old:
+    stored, old = record.definition, JobDefinition.read(record.definition)
+    new = await _edited(services, caller, request, old, now)
+    if new.spec == old.spec:
         if not request.validate_only:  # a retry of an edit whose outcome was unknown
             async with quiesce.kept(services, stored.name):
                 await quiesce.settle(services, caller, record, may_start=stored.generation)
-        return views.job_message(record)
-    edited = replace(
-        stored,
-        generation=stored.generation + 1,
-        spec=spec.SerializeToString(deterministic=True),
-        calendars=calendars,
-        pool=spec.pool,
-        after=tuple(spec.after.jobs),
-        line=job_codec.line_id(spec, stored.namespace),
-    )
-    timer = await compute(caller, partial(timer_edit.edited_timer, record, old, spec, edited, now))
+        return views.job_message(record, old)
+    timer = await compute(caller, partial(timer_edit.edited_timer, record, old, new, now))
+    by = reasons.edit(caller.actor)
     missed = (
         None
         if timer.reset is None
         else MissedOnEdit(
-            partial(
-                timer_edit.never_fired,
-                now=now,
-                by=reasons.edit(caller.actor),
-                edited=stored_jobs.compiled(edited),
-            ),
+            partial(timer_edit.never_fired, old=old, now=now, by=by, new=new),
             services.emit,
         )
     )
     if request.validate_only:
         due = timer_edit.due_after(record, timer)
         return await worker_warnings.answer(
-            services, replace(record, definition=edited, due_at=due)
+            services, replace(record, definition=new.stored, due_at=due), new
         )
     audit = stored_jobs.audited(caller, "update", stored, request.request_id)
-    before, after = audit_diff.differences(old, spec)
+    before, after = audit_diff.differences(old.spec, new.spec)
     audit = replace(audit, before=before, after=after)
     async with quiesce.kept(services, stored.name):
-        notices = redirected(job_codec.notices_of(old), job_codec.notices_of(spec))
+        notices = redirected(job_codec.notices_of(old.spec), new.parsed.notices)
         result = _written(
             await services.store.update_job(
-                stored.job_id, stored.generation, edited, timer, audit, missed, notices
+                stored.job_id, stored.generation, new.stored, timer, audit, missed, notices
             ),
             stored.name,
-            spec.pool,
+            new.spec.pool,
         )
         if missed is not None:
             missed.stored()
         await quiesce.settle(services, caller, result, may_start=result.definition.generation)
-    return await worker_warnings.answer(services, result)
+    return await worker_warnings.answer(services, result, new)
 
 
 async def _seen(services: Services, request: job_service_pb2.UpdateJobRequest) -> JobRecord:
@@ -183,30 +164,25 @@ async def _seen(services: Services, request: job_service_pb2.UpdateJobRequest) -
     return record
 
 
-async def _edited_spec(
+async def _edited(
     services: Services,
     caller: Caller,
     request: job_service_pb2.UpdateJobRequest,
-    stored: StoredDefinition,
-    old: job_pb2.Job,
+    old: JobDefinition,
     now: datetime,
-) -> tuple[job_pb2.Job, tuple[PinnedCalendar, ...]]:
-    """Return the checked new definition, and its calendars."""
-    new = masked(old, request)
+) -> JobDefinition:
+    """Return the validated new definition."""
+    stored, job = old.row, masked(old.spec, request)
     if list(request.update_mask.paths) == ["*"]:
         validation.check_pause(request.job)
-    new.namespace, new.name = stored.namespace, stored.name
-    calendars = await exclusions.calendars_of(services, stored.namespace, new)
-    await compute(
-        caller, partial(timer_edit.check_edit, old, new, now, stored.calendars, calendars)
-    )
-    await pools.check_there(services, stored.namespace, new.pool)
-    notifications.check_means(services, new, old)
-    await chains.check(services, stored.job_id, stored.namespace, new)
-    spec = job_codec.spec_of(new)
-    if spec.cron == old.cron:
-        job_codec.keep_dialect(old, spec)
-    return spec, calendars
+    job.namespace, job.name = stored.namespace, stored.name
+    calendars = await exclusions.calendars_of(services, stored.namespace, job)
+    new = old.edited(job, calendars)
+    await compute(caller, partial(timer_edit.check_edit, old, new, now))
+    await pools.check_there(services, stored.namespace, job.pool)
+    notifications.check_means(services, job, old.spec)
+    await chains.check(services, stored.job_id, stored.namespace, job)
+    return new
 
 
 def _written(
@@ -240,9 +216,7 @@ async def delete_job(
     async with quiesce.kept(services, stored.name):
         missed = MissedOnEdit(partial(_never_fired, caller.actor), services.emit)
         seen = stored.generation if request.etag else None
-        deleted = await services.store.delete_job(
-            stored.job_id, audit, missed, audit_diff.definition, seen
-        )
+        deleted = await services.store.delete_job(stored.job_id, audit, missed, _audit_state, seen)
         if isinstance(deleted, StoreConflict):
             raise stored_jobs.edited_meanwhile(stored.name)
         if isinstance(deleted, ChainRefused):
@@ -256,12 +230,17 @@ async def delete_job(
     return job_service_pb2.DeleteJobResponse(deleted=True)
 
 
+def _audit_state(record: JobRecord) -> str:
+    return audit_diff.definition(JobDefinition.read(record.definition))
+
+
 def _never_fired(actor: str, record: JobRecord, now: datetime) -> NewRun | None:
     """Return the row for due runs of a deleted job; None if the job can't be read."""
-    stored = record.definition
+    stored, by = record.definition, reasons.deletion(actor)
     try:
-        job_codec.check_dialect(job_codec.stored_spec(stored.spec))
-        return timer_edit.never_fired(record, now, reasons.deletion(actor), Reason.DELETED)
+        old = JobDefinition.read(stored)
+        job_codec.check_dialect(old.spec)
+        return timer_edit.never_fired(record, old, now, by, Reason.DELETED)
     except (ValueError, ScheduleError, TooMuchWork) as wrong:  # deleting must work nevertheless
         log.warning("due runs of deleted job not recorded job=%s: %s", stored.name, wrong)
         return None
@@ -299,10 +278,10 @@ def _coming(
     """Return the next `count` times that run; with `excluded`, also the excluded ones in between,
     each with the calendar or expression that excludes it.
     """
-    definition = stored_jobs.definition(record.definition)
-    compiled = job_codec.compiled(definition)
-    if definition.max_runs:
-        count = min(count, timer_edit.left_after(record, compiled, definition.max_runs, after))
+    definition = JobDefinition.read(record.definition)
+    compiled, most = definition.schedule, definition.parsed.max_runs
+    if most:
+        count = min(count, timer_edit.left_after(record, compiled, most, after))
         after = max(after, record.nominal - _TICK) if record.nominal else after
     found: list[tuple[Occurrence, str]] = []
     source = compiled.whole if excluded else compiled

@@ -1,5 +1,5 @@
-"""Stored jobs: find one by name, build a record from a checked message, and the errors that calls
-on jobs share.
+"""Stored jobs: find one by name, build a record from a definition, and the errors that calls on
+jobs share.
 """
 
 import hashlib
@@ -21,19 +21,11 @@ from schedd.api.errors import (
 )
 from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
 from schedd.core.cluster.partition import shard_of_job
-from schedd.core.ids import JobId, RunId
-from schedd.core.jobs.definition import Definition
+from schedd.core.ids import RunId
 from schedd.core.runs.model import AuditRecord
-from schedd.core.runs.records import (
-    Idempotency,
-    JobRecord,
-    PinnedCalendar,
-    StoreConflict,
-    StoredDefinition,
-)
-from schedd.core.schedule.compiled_schedule import CompiledSchedule
+from schedd.core.runs.records import Idempotency, JobRecord, StoreConflict, StoredDefinition
 from schedd.runtime import job_codec
-from schedproto.v1 import job_pb2
+from schedd.runtime.job_codec import JobDefinition
 
 
 def namespace_of(given: str) -> str:
@@ -53,39 +45,15 @@ async def find(services: Services, namespace: str, job: str) -> JobRecord:
     return record
 
 
-def new_record(
-    caller: Caller,
-    job: job_pb2.Job,
-    job_id: JobId,
-    namespace: str,
-    now: datetime,
-    *,
-    ephemeral: bool,
-    calendars: tuple[PinnedCalendar, ...] = (),
-) -> JobRecord:
-    """Return the record to store for a checked job."""
-    spec = job_codec.spec_of(job)
-    stored = StoredDefinition(
-        job_id=job_id,
-        generation=1,
-        namespace=namespace,
-        name=job.name,
-        spec=spec.SerializeToString(deterministic=True),
-        paused=job.paused,
-        ephemeral=ephemeral,
-        calendars=calendars,
-        pool=job.pool,
-        after=tuple(job.after.jobs),
-        retention=job_codec.retention(job),
-        line=job_codec.line_id(job, namespace),
-    )
-    schedule = job_codec.schedule_of(spec, job_id, namespace, job.name, calendars)
-    due_at, nominal = first_timer(schedule, now)
+def new_record(caller: Caller, definition: JobDefinition, now: datetime) -> JobRecord:
+    """Return the record to store for a validated definition."""
+    stored, job = definition.stored, definition.message
+    first = definition.schedule.first(now)
     return JobRecord(
         definition=stored,
-        shard=shard_of_job(job_id, namespace, job.pool),
-        due_at=due_at,
-        nominal=nominal,
+        shard=shard_of_job(stored.job_id, stored.namespace, stored.pool),
+        due_at=first.due if first else None,
+        nominal=first.nominal if first else None,
         pause_note=job.pause_note,
         paused_by=caller.actor if job.paused else "",
         created_at=now,
@@ -108,24 +76,6 @@ def idempotency(namespace: str, key: str, call: str, body: Message) -> Idempoten
             plain.ClearField(field)
     digest = hashlib.sha256(plain.SerializeToString(deterministic=True)).digest()
     return Idempotency(namespace, key, call, digest)
-
-
-def definition(stored: StoredDefinition) -> Definition:
-    """Return a stored definition in the core's form."""
-    return job_codec.stored_definition(stored)
-
-
-def compiled(stored: StoredDefinition) -> CompiledSchedule:
-    """Return the compiled schedule of a stored definition."""
-    return job_codec.compiled(definition(stored))
-
-
-def first_timer(
-    schedule: CompiledSchedule, now: datetime
-) -> tuple[datetime | None, datetime | None]:
-    """Return the first due time after `now` and its scheduled time; None, None: never."""
-    first = schedule.first(now)
-    return (first.due, first.nominal) if first else (None, None)
 
 
 def audited(caller: Caller, action: str, stored: StoredDefinition, request_id: str) -> AuditRecord:

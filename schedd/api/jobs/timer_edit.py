@@ -7,24 +7,23 @@ Invariant: the scheduled time decides, not the due time. A time within a pause i
 if jitter makes it due after the pause. A time before the pause fires when it is due.
 """
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from google.protobuf.message import Message
 
 from schedd.api.definitions import validation
-from schedd.api.jobs import stored_jobs
 from schedd.api.jobs.update_masks import SCHEDULES
 from schedd.core.ids import scheduled_run_id
 from schedd.core.runs import reasons
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import NewRun, RunKey
-from schedd.core.runs.records import JobRecord, PinnedCalendar, StoredDefinition, TimerEdit
+from schedd.core.runs.records import JobRecord, TimerEdit
 from schedd.core.schedule.compiled_schedule import CompiledSchedule, Occurrence
 from schedd.core.timers import fire_plan
 from schedd.core.timers.cluster_pauses import due_until
 from schedd.runtime import job_codec
+from schedd.runtime.job_codec import JobDefinition
 from schedproto.v1 import job_pb2
 
 WHEN: Final = frozenset(
@@ -41,27 +40,28 @@ FOLDS: Final = 20
 
 def after_pause(record: JobRecord, end: datetime) -> tuple[TimerEdit, NewRun | None]:
     """Return the timer after a pause, and the row for the scheduled times of the pause."""
-    most = stored_jobs.definition(record.definition).max_runs
+    definition = JobDefinition.read(record.definition)
+    most = definition.parsed.max_runs
     if record.due_at is None:
         return TimerEdit(max_runs=most), None
     why, since = _pause(record), record.paused_at
-    fold, following = _merged(record, end, State.SKIPPED, Reason.PAUSED, why, since)
+    fold, following = _merged(record, definition, end, State.SKIPPED, Reason.PAUSED, why, since)
     reset = (following.due, following.nominal) if following else (None, None)
     return TimerEdit(reset, max_runs=most), fold
 
 
 def edited_timer(
-    record: JobRecord, old: job_pb2.Job, new: job_pb2.Job, edited: StoredDefinition, now: datetime
+    record: JobRecord, old: JobDefinition, new: JobDefinition, now: datetime
 ) -> TimerEdit:
     """Return the timer after an edit. It is reset if the schedule changed. A change of `max_runs`
     may end it, or restart one that had created all its runs.
     """
-    most = stored_jobs.definition(edited).max_runs
-    if schedule_changed(old, new) or edited.calendars != record.definition.calendars:
-        return TimerEdit(reset_timer(record, edited, now), max_runs=most)
-    if new.max_runs == old.max_runs or record.nominal is None:
+    most = new.parsed.max_runs
+    if schedule_changed(old.spec, new.spec) or new.row.calendars != old.row.calendars:
+        return TimerEdit(reset_timer(record, old, new, now), max_runs=most)
+    if new.spec.max_runs == old.spec.max_runs or record.nominal is None:
         return TimerEdit(max_runs=most)
-    following = stored_jobs.compiled(edited).following(now)
+    following = new.schedule.following(now)
     later = (following.due, following.nominal) if following else (None, None)
     if 0 < most <= record.fired:  # the schedule ends with this edit, which records due times
         return TimerEdit(later, max_runs=most)
@@ -69,13 +69,13 @@ def edited_timer(
 
 
 def reset_timer(
-    record: JobRecord, edited: StoredDefinition, now: datetime
+    record: JobRecord, old: JobDefinition, new: JobDefinition, now: datetime
 ) -> tuple[datetime | None, datetime | None]:
     """Return the first due time of a new schedule, and its scheduled time. Times whose runs were
     created early are passed over: a merged row that begins with one would violate its key.
     """
-    compiled = stored_jobs.compiled(edited)
-    kept = _kept(record, compiled, now)
+    compiled = new.schedule
+    kept = _kept(record, old, compiled, now)
     if kept is not None:
         return max(kept.due, now), kept.nominal
     first = compiled.first(now)
@@ -84,13 +84,15 @@ def reset_timer(
     return (first.due, first.nominal) if first else (None, None)
 
 
-def _kept(record: JobRecord, edited: CompiledSchedule, now: datetime) -> Occurrence | None:
+def _kept(
+    record: JobRecord, old: JobDefinition, edited: CompiledSchedule, now: datetime
+) -> Occurrence | None:
     """Return the past scheduled time that isn't due yet because of its jitter, if the new schedule
     has it too: it still fires.
     """
     if record.nominal is None or record.nominal > now or record.definition.paused:
         return None
-    compiled = stored_jobs.compiled(record.definition)
+    compiled = old.schedule
     newest = compiled.whole.newest(record.nominal - _TICK, now)
     if newest is None or compiled.excludes(newest) or compiled.due(newest) <= now:
         return None
@@ -120,19 +122,20 @@ def due_after(record: JobRecord, edit: TimerEdit) -> datetime | None:
 
 def never_fired(
     record: JobRecord,
+    old: JobDefinition,
     now: datetime,
     by: str,
     reason: Reason = Reason.EDITED,
-    edited: CompiledSchedule | None = None,
+    new: JobDefinition | None = None,
 ) -> NewRun | None:
-    """Return the row for the due times of a schedule that is replaced (by `edited`) or deleted.
-    `by`: description of the change and its author.
+    """Return the row for the due times of a schedule that is replaced (by `new`) or deleted. `old`
+    is the record's definition, `by` describes the change and its author.
     """
     if record.definition.paused:
-        return _merged(record, now, State.SKIPPED, Reason.PAUSED, _pause(record))[0]
-    kept = None if edited is None else _kept(record, edited, now)
+        return _merged(record, old, now, State.SKIPPED, Reason.PAUSED, _pause(record))[0]
+    kept = None if new is None else _kept(record, old, new.schedule, now)
     spares = None if kept is None else kept.nominal
-    return _merged(record, now, State.MISSED, reason, by, spares)[0]
+    return _merged(record, old, now, State.MISSED, reason, by, spares)[0]
 
 
 def _pause(record: JobRecord) -> str:
@@ -141,6 +144,7 @@ def _pause(record: JobRecord) -> str:
 
 def _merged(
     record: JobRecord,
+    definition: JobDefinition,
     now: datetime,
     state: State,
     reason: Reason,
@@ -152,7 +156,7 @@ def _merged(
     """
     if record.nominal is None or record.due_at is None:
         return None, None
-    compiled = stored_jobs.compiled(record.definition)
+    compiled = definition.schedule
     schedule, head = compiled.whole, Occurrence(record.nominal, record.due_at)
     if compiled.excludes(head.nominal):  # its timer is at the last of several excluded times
         head = Occurrence(head.nominal, schedule.due(head.nominal))
@@ -194,23 +198,16 @@ def edited_at(old: job_pb2.Job, new: job_pb2.Job, now: datetime) -> datetime:
     return job_codec.instant(old.at) if new.HasField("at") and new.at == old.at else now
 
 
-def check_edit(
-    old: job_pb2.Job,
-    new: job_pb2.Job,
-    now: datetime,
-    pinned: Sequence[PinnedCalendar] = (),
-    calendars: Sequence[PinnedCalendar] = (),
-) -> None:
+def check_edit(old: JobDefinition, new: JobDefinition, now: datetime) -> None:
     """Raise InvalidArgumentError with all violations that an edit would add to a job.
 
     Violations that the stored job has already are accepted: an earlier version accepted them, and
     the job must stay editable. Those of the schedule are accepted only if it doesn't change.
-    `pinned` are the old definition's calendars, `calendars` the new one's.
     """
-    at = edited_at(old, new, now)
-    scheduled = not schedule_changed(old, new)
-    known = [*validation.faults(old, at, scheduled=scheduled, calendars=pinned)]
-    validation.check(new, at, known=known, calendars=calendars)
+    at = edited_at(old.message, new.message, now)
+    scheduled = not schedule_changed(old.message, new.message)
+    known = [*validation.faults(old, at, scheduled=scheduled)]
+    validation.check(new, at, known=known)
 
 
 def schedule_changed(old: job_pb2.Job, new: job_pb2.Job) -> bool:

@@ -13,6 +13,7 @@ from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import NewRun, RunKey, Trigger
 from schedd.core.runs.records import StoreConflict
 from schedd.runtime import job_codec
+from schedd.runtime.job_codec import JobDefinition
 from schedproto.v1 import job_service_pb2, run_pb2
 
 
@@ -24,7 +25,7 @@ async def trigger_job(
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition
     now = services.clock.now()
-    definition = stored_jobs.definition(stored)
+    definition = JobDefinition.read(stored).parsed
     run = NewRun(RunKey(now, RunId(uuid4())), now + request.delay.ToTimedelta())
     audit = stored_jobs.audited(caller, "trigger", stored, request.request_id)
     inserted = await services.store.insert_run(

@@ -23,10 +23,8 @@ def masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_p
     paths = list(request.update_mask.paths)
     if not paths:
         raise _bad_mask("update_mask is missing", 'give the fields to change, or "*" for all')
-    new = job_pb2.Job()
     if paths == ["*"]:
-        new.CopyFrom(job_codec.spec_of(request.job))
-        return new
+        return job_codec.set_by_user(request.job)
     if "at" in paths and request.job.local_at:
         paths.append("local_at")  # forms call both `at`
     unset = {*job_codec.SET_BY_CLUSTER, *job_codec.STANDING, "name", "namespace"}
@@ -36,6 +34,7 @@ def masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_p
             raise _bad_mask(f"a job has no field {path!r}", "see `schedctl job get`")
         if first in unset:
             raise _not_edited(path)
+    new = job_pb2.Job()
     new.CopyFrom(old)
     begins = not old.HasField("after") and "after.jobs" in paths and bool(request.job.after.jobs)
     if begins or any(path in SCHEDULES for path in paths):
@@ -43,7 +42,7 @@ def masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_p
         for field in (*SCHEDULES, *_meaningless(request.job, paths)):
             plain.ClearField(field)
     _copy(request.job, new, paths)
-    return job_codec.with_instant(new)
+    return new
 
 
 def _meaningless(given: job_pb2.Job, paths: Collection[str]) -> set[str]:

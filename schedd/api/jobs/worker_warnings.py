@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Final
 
 from schedd.api import views
-from schedd.api.jobs import stored_jobs
 from schedd.api.services import Services
 from schedd.core.dispatch.placement import able, asked_of_worker
 from schedd.core.jobs import labels
 from schedd.core.jobs.definition import CatchUpPolicy, Definition, Overlap
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.records import JobRecord
+from schedd.runtime.job_codec import JobDefinition
 from schedkit.errors import Unavailable
 from schedproto.v1 import job_pb2
 
@@ -31,27 +31,27 @@ SKIPS_LATE: Final = (
 )
 
 
-async def answer(services: Services, record: JobRecord) -> job_pb2.Job:
+async def answer(services: Services, record: JobRecord, definition: JobDefinition) -> job_pb2.Job:
     """Return the job's API message with its warnings."""
-    job = views.job_message(record)
-    await add(services, [(job, record)])
+    job = views.job_message(record, definition)
+    await add(services, [(job, definition)])
     return job
 
 
-async def add(services: Services, jobs: Sequence[tuple[job_pb2.Job, JobRecord]]) -> None:
+async def add(services: Services, jobs: Sequence[tuple[job_pb2.Job, JobDefinition]]) -> None:
     """Add to each message the warnings of its job."""
     if not jobs:
         return
-    for job, record in jobs:
-        if skips_late(stored_jobs.definition(record.definition)):
+    for job, definition in jobs:
+        if skips_late(definition.parsed):
             job.warnings.append(SKIPS_LATE)
     try:
         async with asyncio.timeout(WITHIN):
             workers = await _running(services)
     except (Unavailable, TimeoutError):
         return
-    for job, record in jobs:
-        if text := warning(stored_jobs.definition(record.definition), workers):
+    for job, definition in jobs:
+        if text := warning(definition.parsed, workers):
             job.warnings.append(text)
 
 

@@ -19,7 +19,7 @@ from schedd.core.runs.lifecycle import LIVE, State
 from schedd.core.runs.records import StoreConflict
 from schedd.core.runs.redrive import again, line_of
 from schedd.core.runs.run_records import RunRecord
-from schedd.runtime.job_codec import stored_definition
+from schedd.runtime.job_codec import JobDefinition
 from schedproto.v1 import run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 
@@ -53,7 +53,7 @@ async def retry_run(
         stored = await services.store.definition(found.run.job_id)
         if stored is None or stored.deleted:
             raise _deleted(found)
-        line = line_of(stored_definition(stored))
+        line = line_of(JobDefinition.read(stored).parsed)
         made = await services.dead_letters.once_more(run_id, payload, line, caller.actor, entry)
         if not isinstance(made, StoreConflict) or made.what != "etag":
             break

@@ -20,6 +20,7 @@ from schedd.core.runs.model import LiveRun, NewRun, RunKey
 from schedd.core.runs.records import StoreConflict, Submit
 from schedd.core.runs.run_records import RunRecord
 from schedd.runtime import job_codec
+from schedd.runtime.job_codec import JobDefinition
 from schedkit.errors import Unavailable
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire
@@ -83,20 +84,20 @@ async def _checked(services: Services, caller: Caller, request: wire.SubmitRunRe
     spec.name, spec.namespace, spec.on_demand = request.name, namespace, True
     if not spec.retry.ByteSize():
         spec.retry.max_attempts = 1  # a stored job without retry options has four
-    validation.check(spec, now, scheduled=False)
+    run_id = RunId(uuid4())
+    definition = JobDefinition.requested(spec, JobId(run_id), namespace, ephemeral=True)
+    validation.check(definition, now, scheduled=False)
     await pools.check_there(services, namespace, spec.pool)
     notifications.check_means(services, spec)
     delay = request.delay.ToTimedelta()
     if delay.total_seconds() < 0:
         raise wrong("delay", "must not be negative")
-    run_id = RunId(uuid4())
     audit = caller.audit("submit", f"run/{run_id}", request.request_id)
-    record = new_record(caller, spec, JobId(run_id), namespace, now, ephemeral=True)
     return Submit(
-        record,
+        new_record(caller, definition, now),
         NewRun(RunKey(now, run_id), now + delay),
         idempotency(namespace, request.idempotency_key, "SubmitRun", request),
-        replace(audit, run_id=run_id, after=audit_diff.definition(record)),
+        replace(audit, run_id=run_id, after=audit_diff.definition(definition)),
         Priority(spec.priority or Priority.MEDIUM),
     )
 

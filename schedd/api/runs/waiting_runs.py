@@ -22,7 +22,7 @@ from schedd.core.jobs.definition import Definition
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.overlap import BUFFERS
 from schedd.core.runs.records import StoredDefinition, WaitingRuns
-from schedd.runtime import job_codec
+from schedd.runtime.job_codec import JobDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def judged(
 ) -> WaitSummary:
     """Return the summary, given the workers that take work. Pure."""
     known = {one.job_id: one for one in stored}
-    read = {job: job_codec.stored_definition(one) for job, one in known.items()}
+    read = {job: JobDefinition.read(one).parsed for job, one in known.items()}
     unrunnable, since = list[WaitingRuns](), list[datetime]()
     for wait in found:
         if (definition := read.get(wait.job_id)) is None:

@@ -21,7 +21,7 @@ from schedd.core.runs.records import WorkerView
 from schedd.core.runs.retry import MAX_LOSSES
 from schedd.core.runs.run_filter import RunFilter
 from schedd.core.runs.run_records import RunRecord
-from schedd.runtime import job_codec
+from schedd.runtime.job_codec import JobDefinition
 from schedproto.v1 import run_service_pb2
 
 Check = run_service_pb2.ExplainRunResponse.Check
@@ -398,7 +398,7 @@ async def _definition(services: Services, job_id: JobId) -> Definition | None:
     stored = await services.store.definition(job_id)
     if stored is None:
         return None
-    return job_codec.stored_definition(stored)
+    return JobDefinition.read(stored).parsed
 
 
 def _answer(text: str, checks: list[Check]) -> run_service_pb2.ExplainRunResponse:

@@ -38,7 +38,7 @@ from schedd.core.runs.records import StoredDefinition, WaitingRun
 from schedd.core.runs.retry import fingerprint
 from schedd.core.timers.cluster_pauses import Pause, Pauses
 from schedd.ports import Coordination
-from schedd.runtime.job_codec import stored_definition
+from schedd.runtime.job_codec import JobDefinition
 from schedd.store.cluster.recovery import RecoveryStore
 from schedkit.backoff import Backoff
 from schedkit.tasks import Loop
@@ -215,7 +215,7 @@ async def _end(store: RecoveryStore, term: Term | None, keys: Sequence[RunKey]) 
 def _at_most_once(stored: StoredDefinition) -> bool:
     """Return whether the job is `at_most_once`; a job that can't be read is never dispatched."""
     try:
-        definition = stored_definition(stored)
+        definition = JobDefinition.read(stored).parsed
     except (ValueError, OverflowError):
         return False
     return definition.delivery is Delivery.AT_MOST_ONCE

@@ -134,10 +134,22 @@ class CompiledSchedule:
     @property
     def single(self) -> datetime | None:
         """The time of an `at`, wherever it may have been moved to; else None."""
-        base = (
-            self.instants.every.base if isinstance(self.instants, OpenInstants) else self.instants
-        )
+        base = self._base
         return base.instant if isinstance(base, OneInstant) else None
+
+    @property
+    def _base(self) -> Instants:
+        """The times of the schedule itself, without exclusions and moves."""
+        instants = self.instants
+        return instants.every.base if isinstance(instants, OpenInstants) else instants
+
+    def silent(self, after: datetime) -> str | None:
+        """Return the first cron expression without a time after `after`; None: each has one."""
+        base = self._base
+        if not isinstance(base, CronInstants):
+            return None
+        silent = (one for one in base.expressions if one.next_after(after, base.dst) is None)
+        return next((one.text for one in silent), None)
 
     def excludes(self, instant: datetime) -> bool:
         """Return whether this time of the schedule doesn't run."""
@@ -293,20 +305,6 @@ def compile(  # noqa: A001 - called as schedule.compile, as one calls re.compile
     every = AllInstants(base, moved(base, exclude.zone, exclusion))
     whole = CompiledSchedule(every, bounds, job_id)
     return CompiledSchedule(OpenInstants(every, exclusion), bounds, job_id, exclusion, whole)
-
-
-def silent(schedule: Schedule, seed: str, after: datetime) -> str | None:
-    """Return the first expression that has no time after `after`; None: each has one.
-
-    Raises ScheduleError.
-    """
-    if not isinstance(schedule, CronSchedule):
-        return None
-    for text in schedule.expressions:
-        expression = parse(text, zone=schedule.zone, seed=seed)
-        if expression.next_after(after, schedule.dst) is None:
-            return text
-    return None
 
 
 def _instants(schedule: Schedule, seed: str) -> Instants:

@@ -18,10 +18,10 @@ from schedd.api.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
-from schedd.api.jobs import stored_jobs
 from schedd.core.runs.model import LiveRun, Timer
 from schedd.core.runs.records import JobRecord
 from schedd.runtime.definition_texts import CachedDefinition
+from schedd.runtime.job_codec import JobDefinition
 from schedd.timers.fire import firing_of
 from schedproto.v1 import calendar_service_pb2 as calendars
 from schedproto.v1 import job_pb2
@@ -83,7 +83,7 @@ class Desk:
     async def set_back(self, to: datetime) -> None:
         """The job was made a day before, and its timer stands at the first instant behind `to`."""
         record = await self.record()
-        timer = stored_jobs.compiled(record.definition).following(to)
+        timer = JobDefinition.read(record.definition).schedule.following(to)
         assert timer is not None
         await self.sql("UPDATE jobs SET created_at = %s, updated_at = %s", *[to - DAY] * 2)
         await self.sql("UPDATE timers SET due_at = %s, nominal = %s", timer.due, timer.nominal)
@@ -100,9 +100,8 @@ class Desk:
         """What its owner does, looking at `now`."""
         record = await self.record()
         stored = record.definition
-        known = CachedDefinition(
-            stored_jobs.definition(stored), stored_jobs.compiled(stored), job_pb2.Job()
-        )
+        definition = JobDefinition.read(stored)
+        known = CachedDefinition(definition.parsed, definition.schedule, definition.spec)
         timer = Timer(
             stored.job_id,
             record.shard,

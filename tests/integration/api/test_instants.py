@@ -15,10 +15,10 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.api.errors import InvalidArgumentError, NotFoundError
-from schedd.api.jobs import stored_jobs
 from schedd.core.runs.model import LiveRun, Timer
 from schedd.core.runs.records import JobRecord
 from schedd.runtime.definition_texts import CachedDefinition
+from schedd.runtime.job_codec import JobDefinition
 from schedd.timers.fire import firing_of
 from schedproto.v1 import job_pb2, run_service_pb2
 from schedproto.v1 import job_service_pb2 as wire
@@ -54,9 +54,8 @@ class Past:
         """What its owner would do, looking at `now`."""
         record = await self.record()
         stored = record.definition
-        known = CachedDefinition(
-            stored_jobs.definition(stored), stored_jobs.compiled(stored), job_pb2.Job()
-        )
+        definition = JobDefinition.read(stored)
+        known = CachedDefinition(definition.parsed, definition.schedule, definition.spec)
         timer = Timer(
             *(stored.job_id, record.shard, stored.generation, record.due_at, record.nominal)
         )

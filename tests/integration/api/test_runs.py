@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -24,16 +24,15 @@ from schedd.api.services import Caller
 from schedd.core.cluster.cluster_events import EventKind
 from schedd.core.cluster.membership import EMPTY_VIEW
 from schedd.core.events import EndedUnreported
-from schedd.core.ids import JobId
 from schedd.core.runs.lifecycle import LIVE, Reason, State
 from schedd.core.runs.model import AuditRecord, Incarnation, Verdict
 from schedd.core.runs.records import WorkerView
-from schedd.runtime.job_codec import definition_of
 from schedd.store.connection.database import in_transaction
 from schedd.store.runs import runs as stored_runs
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 from support.callers import TESTER
+from support.definitions import requested
 from support.store import draft, incarnation, report
 
 HOUR = timedelta(hours=1)
@@ -68,7 +67,7 @@ async def test_a_submit_without_retry_options_tries_once(api, retry, attempts):
     [many] = (await api("BatchSubmitRuns", batch)).results
     for run_id in (run.run_id, many.run.run_id):
         [[spec]] = await api.world.sql("SELECT spec FROM jobs WHERE job_id = %s", run_id)
-        stored = definition_of(job_pb2.Job.FromString(bytes(spec)), JobId(UUID(run_id)), 1, "", "")
+        stored = requested(job_pb2.Job.FromString(bytes(spec))).parsed
         assert stored.retry.max_attempts == attempts
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
-from uuid import uuid4
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -18,13 +17,13 @@ from schedd.api.errors import InvalidArgumentError
 from schedd.api.jobs.jobs import update_job
 from schedd.api.services import Caller, Services
 from schedd.core.events import unheard
-from schedd.core.ids import JobId
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.records import JobRecord
 from schedd.core.schedule.cron import DIALECT
-from schedd.runtime.job_codec import definition_of, spec_of
+from schedd.runtime.job_codec import spec_of
 from schedproto.v1 import job_pb2, job_service_pb2
 from support.callers import TESTER
+from support.definitions import requested
 from support.runs import NOW
 from support.store import job_record
 
@@ -165,7 +164,7 @@ def test_what_an_older_owner_would_pass_over_is_of_a_level_that_it_leaves_alone(
 def test_a_word_that_names_no_failure_is_refused_by_its_field(policy, field, told):
     job = job_pb2.Job(name="j", cron=["@daily"], shell=shell(), retry=job_pb2.RetryPolicy(**policy))
     with pytest.raises(InvalidArgumentError) as refused:
-        validation.check(job, NOW)
+        validation.check(requested(job), NOW)
     [violation] = refused.value.violations
     assert violation.field == field
     assert told in violation.problem
@@ -229,7 +228,7 @@ async def test_a_pause_that_a_manifest_asks_for_in_vain_is_refused_before_anythi
 )
 def test_the_one_of_several_expressions_that_is_wrong_is_named(fields, told):
     with pytest.raises(InvalidArgumentError) as refused:
-        validation.check(job_pb2.Job(name="j", shell=shell(), **fields), NOW)
+        validation.check(requested(job_pb2.Job(name="j", shell=shell(), **fields)), NOW)
     [violation] = refused.value.violations
     assert violation.field == "cron"
     assert violation.problem.startswith(told)
@@ -238,7 +237,7 @@ def test_the_one_of_several_expressions_that_is_wrong_is_named(fields, told):
 def test_a_note_of_no_pause_is_refused():
     wrong = job_pb2.Job(name="j", shell=shell(), cron=["@daily"], pause_note="disks")
     with pytest.raises(InvalidArgumentError, match="pause_note: requires paused: true"):
-        validation.check(wrong, NOW)
+        validation.check(requested(wrong), NOW)
 
 
 def test_an_instant_is_stored_in_the_milliseconds_that_everybody_sees():
@@ -273,4 +272,4 @@ async def test_a_length_of_zero_is_one_and_none_is_the_default():
 
 
 def read(spec: job_pb2.Job) -> Definition:
-    return definition_of(spec, JobId(uuid4()), 1, "default", "j")
+    return requested(spec).parsed

@@ -12,6 +12,7 @@ from schedd.core.dispatch.placement import Need, need_of
 from schedd.core.dispatch.ready_bucket_ids import HURRIED, LATE_ALERT, PACED, needs_of
 from schedd.core.ids import JobId
 from schedd.runtime import job_codec
+from schedd.runtime.job_codec import JobDefinition
 from schedproto.v1 import common_pb2, job_pb2
 from support.runs import run
 
@@ -27,8 +28,8 @@ def job(*changes: Change) -> job_pb2.Job:
 
 
 def need(made: job_pb2.Job, namespace: str = "default") -> Need:
-    spec = job_codec.spec_of(made)
-    return need_of(job_codec.definition_of(spec, JobId(UUID(int=1)), 1, namespace, "j"), run(1))
+    definition = JobDefinition.requested(made, JobId(UUID(int=1)), namespace)
+    return need_of(definition.parsed, run(1))
 
 
 def gpu(*names: str) -> Change:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from schedd.api import views
+from schedd.runtime.job_codec import JobDefinition
 from schedproto.v1 import job_pb2
 from support.store import START, job_record
 
@@ -24,7 +25,8 @@ def next_run(timer: float | None, early: float | None) -> datetime | None:
     stands = job_record(due=None if timer is None else second(timer))
     definition = replace(stands.definition, spec=spec.SerializeToString())
     made = () if early is None else (second(early), second(early + 5))
-    return views.next_run(replace(stands, definition=definition, early=made), spec)
+    record = replace(stands, definition=definition, early=made)
+    return views.next_run(record, JobDefinition.read(definition))
 
 
 @pytest.mark.parametrize(

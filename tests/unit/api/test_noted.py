@@ -9,6 +9,7 @@ from typing import Any
 from google.protobuf.duration_pb2 import Duration
 
 from schedd.api.audit import audit_diff
+from schedd.runtime.job_codec import JobDefinition
 from schedkit.protojson import to_json
 from schedproto.v1 import common_pb2, job_pb2
 from support.store import job_record
@@ -17,7 +18,7 @@ from support.store import job_record
 def said(spec: job_pb2.Job) -> Any:
     record = job_record(due=None)
     stored = replace(record.definition, spec=spec.SerializeToString(deterministic=True))
-    return json.loads(audit_diff.definition(replace(record, definition=stored)))
+    return json.loads(audit_diff.definition(JobDefinition.read(stored)))
 
 
 def test_a_definition_is_what_is_set_as_job_get_writes_it():

@@ -10,12 +10,13 @@ from uuid import UUID
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from schedd.api.jobs import stored_jobs, timer_edit
+from schedd.api.jobs import timer_edit
 from schedd.core.ids import JobId
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import NewRun
-from schedd.core.runs.records import JobRecord
+from schedd.core.runs.records import JobRecord, StoredDefinition
 from schedd.core.timers import fire_plan
+from schedd.runtime.job_codec import JobDefinition
 from schedproto.v1 import job_pb2
 from support.store import job_record
 
@@ -37,7 +38,7 @@ def each_minute(nominal: str, paused_at: str | None = None) -> JobRecord:
         spec=spec.SerializeToString(),
         paused=paused_at is not None,
     )
-    due = stored_jobs.compiled(stored).due(at(nominal))
+    due = JobDefinition.read(stored).schedule.due(at(nominal))
     return replace(
         record,
         definition=stored,
@@ -53,6 +54,20 @@ def late(instant: str) -> bool:
     due = each_minute(instant).due_at
     assert due is not None
     return due > at(instant) + timedelta(seconds=10)
+
+
+def never_fired(
+    record: JobRecord, now: datetime, new: JobDefinition | None = None
+) -> NewRun | None:
+    old = JobDefinition.read(record.definition)
+    return timer_edit.never_fired(record, old, now, "an edit by ann", new=new)
+
+
+def reset_timer(
+    record: JobRecord, edited: StoredDefinition, now: datetime
+) -> tuple[datetime | None, datetime | None]:
+    old, new = map(JobDefinition.read, (record.definition, edited))
+    return timer_edit.reset_timer(record, old, new, now)
 
 
 def told(row: NewRun | None) -> tuple[State, Reason | None, str, int] | None:
@@ -92,7 +107,7 @@ def test_an_instant_from_before_a_pause_fires_when_it_is_due_after_it() -> None:
 def test_an_edit_accounts_for_an_instant_that_isnt_due_yet_for_the_new_schedule_lacks_it(
     paused_at: str | None, state: State, reason: Reason
 ) -> None:
-    row = timer_edit.never_fired(each_minute(LATE, paused_at), at(f"{LATE}:05"), "an edit by ann")
+    row = never_fired(each_minute(LATE, paused_at), at(f"{LATE}:05"))
     assert told(row) == (state, reason, LATE, 1)
     assert row is not None
     since = f"2026-01-10T{LATE}:03Z"
@@ -107,25 +122,23 @@ def test_an_edit_leaves_an_instant_that_isnt_due_yet_to_a_schedule_that_has_it_a
     said = {"cron": ["* * * * *"]} | also
     spec = job_pb2.Job(name="j", jitter=Duration(seconds=JITTER), **said)
     edited = replace(record.definition, spec=spec.SerializeToString())
-    assert timer_edit.reset_timer(record, edited, now) == (record.due_at, at(LATE))
-    anew = stored_jobs.compiled(edited)
-    assert timer_edit.never_fired(record, now, "an edit by ann", edited=anew) is None
+    assert reset_timer(record, edited, now) == (record.due_at, at(LATE))
+    assert never_fired(record, now, new=JobDefinition.read(edited)) is None
 
 
 def test_what_an_edit_leaves_and_is_due_earlier_now_is_due_now() -> None:
     record, now = each_minute(LATE), at(f"{LATE}:05")
     spec = job_pb2.Job(name="j", cron=["* * * * *"])
     edited = replace(record.definition, spec=spec.SerializeToString())
-    assert timer_edit.reset_timer(record, edited, now) == (now, at(LATE))
+    assert reset_timer(record, edited, now) == (now, at(LATE))
 
 
 def test_an_edit_to_a_schedule_without_the_instant_that_isnt_due_yet_accounts_for_it() -> None:
     record, now = each_minute(LATE), at(f"{LATE}:05")
     spec = job_pb2.Job(name="j", cron=["0 0 1 1 *"])
     edited = replace(record.definition, spec=spec.SerializeToString())
-    assert timer_edit.reset_timer(record, edited, now)[1] == datetime(2027, 1, 1, tzinfo=UTC)
-    anew = stored_jobs.compiled(edited)
-    row = timer_edit.never_fired(record, now, "an edit by ann", edited=anew)
+    assert reset_timer(record, edited, now)[1] == datetime(2027, 1, 1, tzinfo=UTC)
+    row = never_fired(record, now, new=JobDefinition.read(edited))
     assert told(row) == (State.MISSED, Reason.EDITED, LATE, 1)
 
 
@@ -147,7 +160,7 @@ def test_a_row_goes_to_the_end_of_a_pause_that_is_too_long_to_count(monkeypatch)
 
 
 def test_an_edit_before_the_next_instant_misses_nothing() -> None:
-    assert timer_edit.never_fired(each_minute(NEXT), at(f"{LATE}:59"), "") is None
+    assert never_fired(each_minute(NEXT), at(f"{LATE}:59")) is None
 
 
 @pytest.mark.parametrize(
@@ -163,5 +176,5 @@ def test_an_edited_timer_begins_behind_what_is_made_already(
     record = replace(each_minute("12:02"), early=tuple(at(each) for each in made))
     spec = job_pb2.Job(name="j", cron=["* * * * *"], exclude=job_pb2.Exclude(cron=exclude))
     edited = replace(record.definition, spec=spec.SerializeToString())
-    _, nominal = timer_edit.reset_timer(record, edited, at("12:00:30"))
+    _, nominal = reset_timer(record, edited, at("12:00:30"))
     assert nominal == at(first)

@@ -17,6 +17,7 @@ from schedd.api.request_check import check_wellformed
 from schedd.runtime import job_codec
 from schedkit.bounds.rules import unknown_rows
 from schedproto.v1 import job_pb2, job_service_pb2, run_service_pb2
+from support.definitions import requested
 from support.messages import messages
 from support.runs import NOW
 
@@ -126,7 +127,7 @@ async def test_every_call_looks_at_its_request_first():
 
 def violations(wrong: job_pb2.Job) -> dict[str, str]:
     with pytest.raises(InvalidArgumentError) as refused:
-        validation.check(wrong, NOW)
+        validation.check(requested(wrong), NOW)
     return {each.field: each.problem for each in refused.value.violations}
 
 
@@ -146,10 +147,10 @@ def test_a_zone_beside_every_is_refused_where_it_has_no_effect():
     every = job(on_demand=False, every=Duration(seconds=60), time_zone="Europe/Riga")
     assert "no effect with every" in violations(every)["time_zone"]
     every.exclude.cron.append("* 9 * * *")
-    validation.check(every, NOW)
+    validation.check(requested(every), NOW)
     every.ClearField("exclude")
     every.anchor = "2026-01-06T09:00:00"
-    validation.check(every, NOW)
+    validation.check(requested(every), NOW)
     every.phase.seconds = 3
     assert "combined with phase" in violations(every)["anchor"]
 
@@ -179,14 +180,14 @@ def test_a_local_time_that_isnt_one_instant_is_refused(fields, field, problem):
 
 def test_a_local_at_is_stored_as_its_instant():
     wanted = job(on_demand=False, local_at="2099-12-24T18:00:00", time_zone="Europe/Berlin")
-    validation.check(wanted, NOW)
+    validation.check(requested(wanted), NOW)
     spec = job_codec.spec_of(wanted)
     assert spec.at.ToDatetime(tzinfo=UTC) == datetime(2099, 12, 24, 17, tzinfo=UTC)
     assert not spec.local_at
     old = job_pb2.Job(cron=["0 9 * * *"], time_zone="Asia/Tokyo")
     edit = job_service_pb2.UpdateJobRequest(job=job_pb2.Job(local_at="2099-12-24T18:00:00"))
     edit.update_mask.paths.append("at")  # as forms say it
-    edited = update_masks.masked(old, edit)
+    edited = job_codec.with_instant(update_masks.masked(old, edit))
     assert edited.at.ToDatetime(tzinfo=UTC) == datetime(2099, 12, 24, 9, tzinfo=UTC)
     assert not edited.cron
 
@@ -300,12 +301,12 @@ def test_a_grpc_job_may_say_who_it_is():
         method="shop.v1.Shop/Price",
         metadata={"Authorization": "Bearer token", "traceparent": "00-0-0-00"},
     )
-    validation.check(job(grpc=grpc), NOW)
+    validation.check(requested(job(grpc=grpc)), NOW)
 
 
 def test_a_job_that_signs_has_no_signature_of_its_own_and_names_a_file():
     http = job_pb2.HttpAction(url="http://example.org", headers={"Webhook-Id": "mine"})
-    validation.check(job(http=http), NOW)
+    validation.check(requested(job(http=http)), NOW)
     http.signing_key = "hook.key"
     assert set(violations(job(http=http))) == {"http.headers", "http.signing_key"}
 
@@ -353,7 +354,9 @@ def test_a_variable_by_which_a_program_is_told_of_its_run_is_a_violation():
             f"'{name}' is reserved: schedd sets all SCHEDD_… variables"
         )
     for name in ("SCHEDD", "MY_SCHEDD_JOB", "SCHEDCTL_ENDPOINTS"):
-        validation.check(job(shell=job_pb2.ShellAction(argv=["true"], env={name: "x"})), NOW)
+        validation.check(
+            requested(job(shell=job_pb2.ShellAction(argv=["true"], env={name: "x"}))), NOW
+        )
 
 
 @pytest.mark.parametrize("cwd", ["work", "./work", "~/work"])
@@ -367,7 +370,7 @@ def test_what_is_no_key_of_a_label_is_a_violation(key):
 
 
 def test_labels_may_be_named_by_a_domain():
-    validation.check(job(labels={"example.com/Team_1": "any text, really"}), NOW)
+    validation.check(requested(job(labels={"example.com/Team_1": "any text, really"})), NOW)
 
 
 @pytest.mark.parametrize("expression", ["0 9 * * *\n", "0 9\n* * *", "0 9 * *\x0b*"])
@@ -377,7 +380,7 @@ def test_an_expression_stands_on_one_line(expression):
 
 
 def test_an_expression_may_have_tabs():
-    validation.check(job(on_demand=False, cron=["0\t9 * * *"]), NOW)
+    validation.check(requested(job(on_demand=False, cron=["0\t9 * * *"])), NOW)
 
 
 def at(seconds: int) -> Timestamp:
@@ -397,12 +400,12 @@ def at(seconds: int) -> Timestamp:
 )
 def test_a_job_that_could_never_fire_is_refused_for_one_reason(bounds, field):
     with pytest.raises(InvalidArgumentError) as refused:
-        validation.check(job(on_demand=False, **bounds), NOW)
+        validation.check(requested(job(on_demand=False, **bounds)), NOW)
     assert [each.field for each in refused.value.violations] == [field]
 
 
 def test_an_instant_at_its_own_bounds_fires():
-    validation.check(job(on_demand=False, at=at(60), start=at(60), end=at(60)), NOW)
+    validation.check(requested(job(on_demand=False, at=at(60), start=at(60), end=at(60))), NOW)
 
 
 @pytest.mark.parametrize(
@@ -425,7 +428,7 @@ def test_a_negative_jitter_is_told_once_in_seconds():
     with pytest.raises(
         InvalidArgumentError, match=r"^jitter: -1s is negative \(for example 30s\)$"
     ):
-        validation.check(wrong, NOW)
+        validation.check(requested(wrong), NOW)
 
 
 def test_a_job_has_few_expressions():
@@ -443,7 +446,7 @@ def test_the_longest_that_is_allowed_can_be_reckoned_with():
         catch_up=job_pb2.CatchUp(window=longest),
     )
     check_wellformed(fine)
-    validation.check(fine, NOW)
+    validation.check(requested(fine), NOW)
 
 
 @pytest.mark.parametrize("method", ["GE T", "GET\r\nX: y", "É", "G" * 21])
