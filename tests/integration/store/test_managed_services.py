@@ -180,7 +180,7 @@ async def test_a_daemons_role_of_its_own_works_by_the_grants_that_migrate_prints
     day = date(2031, 5, 1)
     try:
         await database.call(revisions.check_schema)
-        assert await database.call(partitions.making(day))
+        assert await database.call(partitions.make_day, day)
         found = await database.call(facts)
         assert (found.lacks, found.settings["statement_timeout"]) == ("", "3s")
     finally:

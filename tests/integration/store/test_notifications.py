@@ -106,7 +106,7 @@ async def test_failures_are_counted_over_results_and_losses_and_end_with_a_succe
     fine = await again(world, me, job)
     await me.store.results.accept([report(fine, notices=notices)])
     assert ("run.recovered", "WEBHOOK", 0, 0) in await told(world)
-    assert await world.sql("SELECT failures, told FROM notices") == [(0, False)]
+    assert await world.sql("SELECT failures, notified FROM notices") == [(0, False)]
 
 
 async def again(world: World, me: Member, job: JobRecord) -> LiveRun:
