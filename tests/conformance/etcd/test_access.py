@@ -190,7 +190,7 @@ async def test_new_certificates_are_used_without_a_restart(encrypted, certificat
         (lambda: EtcdAccess(("host",)), "no port"),
         (lambda: EtcdAccess(("https://a:1",)), "needs TLS"),
         (lambda: EtcdAccess(("http://a:1",), EtcdTls()), "is plain"),
-        (lambda: EtcdAccess(("ftp://a:1",)), "no endpoint; write"),
+        (lambda: EtcdAccess(("ftp://a:1",)), "valid endpoint; write"),
         (lambda: EtcdAccess(("a:1",), user="u"), "come together"),
         (lambda: EtcdTls(cert="x"), "come together"),
     ],
