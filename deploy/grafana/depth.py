@@ -256,7 +256,7 @@ PROCESS = Row(
             ),
         ),
         lines(
-            "NotificationHistory",
+            "Memory",
             "Resident.",
             "bytes",
             Query(f'process_resident_memory_bytes{{job="schedd", {MEMBER}}}', "{{instance}}"),
