@@ -41,7 +41,7 @@ check: $(VENV)/contrib ## lint, quick unit tests, properties with few examples, 
 	@$(MAKE) --no-print-directory --jobs 2 lint quick
 
 quick: $(VENV)/contrib
-	CALENDAR_TRIALS=10 CRON_TRIPLES=300 FOREIGN_EXPRESSIONS=20 $(BIN)/pytest tests/unit tests/properties --ignore tests/unit/faults -m 'not slow' --numprocesses 2 --max-worker-restart 0 --quiet $(ARGS)
+	CALENDAR_TRIALS=10 CRON_TRIPLES=1000 FOREIGN_EXPRESSIONS=20 $(BIN)/pytest tests/unit tests/properties --ignore tests/unit/faults -m 'not slow' --numprocesses 3 --max-worker-restart 0 --quiet $(ARGS)
 
 smoke: $(VENV)/contrib ## each benchmark at its smallest, for whether it works: under 3 minutes
 	$(BIN)/pytest tests/smoke --numprocesses 2 --max-worker-restart 0 $(ARGS)
