@@ -65,7 +65,7 @@ def test_whoever_asks_by_the_openapi_document_meets_no_bug_and_no_other_answer(
 ) -> None:
     count, told = ride(cluster, tmp_path, SECONDS, "--exclude-checks", SCHEMA_ALONE)
     figure(told)
-    assert count > 8 * SECONDS
+    assert count > 500 * SECONDS // 60
 
 
 @pytest.mark.timeout(300)
@@ -76,4 +76,4 @@ def test_what_the_document_allows_of_a_call_that_reads_is_taken(
     only = ["--include-method", "GET", "--mode", "positive", "--checks", SCHEMA_ALONE]
     count, told = ride(cluster, tmp_path, SECONDS, *only)
     figure(told)
-    assert count > 2 * SECONDS
+    assert count > 4 * SECONDS
