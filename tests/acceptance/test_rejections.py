@@ -225,6 +225,32 @@ def password_changed(world: World) -> Iterator[None]:
 
 
 @contextmanager
+def rules_edited(world: World) -> Iterator[None]:
+    """`pg_hba.conf` has no rule for the role any more."""
+    right = (world.data / "pg_hba.conf").read_text()
+    _apply_rules(world, f"host all {postgres.ADMIN} all scram-sha-256\n", admits=False)
+    world.end_sessions()
+    try:
+        yield
+    finally:
+        _apply_rules(world, right, admits=True)
+
+
+def _apply_rules(world: World, text: str, *, admits: bool) -> None:
+    (world.data / "pg_hba.conf").write_text(text)
+    world.admin("SELECT pg_reload_conf()")
+    wait_until(lambda: _admits(world) is admits, PATIENCE, "the new rules")
+
+
+def _admits(world: World) -> bool:
+    try:
+        psycopg2.connect(world.cluster.dsn).close()
+    except psycopg2.OperationalError:
+        return False
+    return True
+
+
+@contextmanager
 def database_renamed(world: World) -> Iterator[None]:
     world.admin("ALTER DATABASE schedd ALLOW_CONNECTIONS off")
     world.end_sessions()
@@ -359,6 +385,7 @@ def etcd_full(world: World) -> Iterator[None]:
 
 CHANGES: Mapping[str, tuple[Callable[[World], object], str]] = {
     "password changed": (password_changed, "PostgreSQL rejects the login of role schedd"),
+    "rules edited": (rules_edited, "rejects the login of role schedd: no pg_hba.conf entry"),
     "database renamed": (database_renamed, "PostgreSQL doesn't serve the database"),
     "grants revoked": (grants_revoked, "PostgreSQL denies a privilege"),
     "tables dropped": (tables_dropped, "The database's schema isn't the one"),
@@ -376,6 +403,10 @@ CHANGES: Mapping[str, tuple[Callable[[World], object], str]] = {
 def shown(cluster: DevCluster, cause: str) -> bool:
     page = cluster.get("m1", "/")
     return page is not None and cause.casefold() in html.unescape(page.body.decode()).casefold()
+
+
+def logged(cluster: DevCluster, cause: str) -> bool:
+    return cause in cluster.log("m1").replace("\\'", "'")
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -399,6 +430,7 @@ def test_a_rejection_ends_no_process_is_named_and_loses_no_due_time(
         series = rf'^schedd_dependency_failure{{dependency="{dependency}",reason="\w+"}} 1'
         assert re.search(series, metrics.body.decode(), re.MULTILINE), dependency
         wait_until(lambda: shown(cluster, cause), NAMED_WITHIN, "the overview to name the cause")
+        wait_until(lambda: logged(cluster, cause), NAMED_WITHIN, "the log to name the cause")
         doctor = cluster.schedctl("cluster", "doctor")
         assert cause in " ".join(doctor.stdout.split()), doctor.stdout + doctor.stderr
         wait_until(lambda: time.monotonic() > began + SECONDS, SECONDS + 1, "the outage's end")

@@ -135,6 +135,17 @@ async def test_a_webhook_goes_to_a_host_that_the_member_allows(tmp_path: Path) -
     assert len(came) == 1
 
 
+@pytest.mark.parametrize("host", ["169.254.169.254", "[fd00:ec2::254]", "metadata.goog"])
+async def test_no_webhook_leads_to_a_metadata_service_though_every_network_is_allowed(
+    host: str, tmp_path: Path
+) -> None:
+    egress = Egress(allow=("0.0.0.0/0", "::/0", "*.goog"))
+    async with senders(tmp_path, egress=egress) as sender:
+        notice = Notice(webhook=f"http://{host}/latest/meta-data/")
+        error = await sender.send(notification(NotificationChannel.WEBHOOK), notice)
+    assert "jobs and webhooks can't call it" in error
+
+
 async def test_without_its_key_a_webhook_isnt_sent_unsigned(tmp_path: Path) -> None:
     async with senders(tmp_path) as sender, receiver() as (url, came):
         (tmp_path / "keys").unlink()

@@ -463,6 +463,18 @@ async def test_a_host_that_the_worker_allows_is_called_and_another_names_the_set
         assert len(server.requests) == 1
 
 
+async def test_metadata_services_are_refused_though_every_network_is_allowed(
+    tmp_path: Path,
+) -> None:
+    config = 'egress.allow = ["0.0.0.0/0", "::/0", "*.internal"]\n'
+    async with cluster(tmp_path, config=config) as (member, _):
+        stream = await member.attached()
+        for host in ("169.254.169.254", "[fd00:ec2::254]", "metadata.google.internal"):
+            refused = await call(stream, endpoint=f"{host}:80")
+            assert refused.reason == common_pb2.REASON_DONT_RETRY
+            assert "jobs and webhooks can't call it" in refused.error
+
+
 REFUSED = (
     *("not a public address", "can't call it", "as it is written"),
     *("is neither host:port", "Name or service not known"),

@@ -156,6 +156,27 @@ def in_a_process(payload, ctx):
 """
 
 
+RECONFIGURES = """
+import logging, logging.config
+from schedclient import handler
+
+def reconfigure():
+    logging.basicConfig(force=True, level=logging.CRITICAL, format="hijacked %(message)s")
+    logging.config.dictConfig({"version": 1, "disable_existing_loggers": True})
+    logging.disable(logging.CRITICAL)
+
+reconfigure()
+
+@handler
+async def on_the_loop(payload, ctx):
+    reconfigure()
+
+@handler
+def in_a_thread(payload, ctx):
+    reconfigure()
+"""
+
+
 async def call(stream: Stream, name: str, payload: object = None) -> pb.Result:
     action = job_pb2.PythonAction(handler=name)
     key = await stream.assign(python=action, payload=json.dumps(payload))
@@ -230,6 +251,35 @@ async def test_whatever_a_module_does_to_its_process_the_worker_goes_on(tmp_path
         )
         assert "draining: SIGTERM" in log
         assert "hijacked" not in log
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+async def test_the_workers_log_keeps_its_format_when_modules_and_handlers_reconfigure_logging(
+    tmp_path: Path, form: str
+) -> None:
+    (tmp_path / "reconfigures.py").write_text(RECONFIGURES)
+    environ, config = {"PYTHONPATH": str(tmp_path)}, f'log_format = "{form}"'
+    async with cluster(tmp_path, environ=environ, config=config, handlers="reconfigures") as (
+        member,
+        worker,
+    ):
+        stream = await member.attached()
+        for kind in ("on_the_loop", "in_a_thread"):
+            result = await call(stream, kind)
+            assert result.outcome == pb.Result.OUTCOME_SUCCEEDED, result.error
+            await stream.acknowledge(result.key)
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended() == 0
+        lines = worker.log.read_text().splitlines()
+    messages = {"attached to", "draining: SIGTERM"}
+    for line in lines:
+        if form == "json":
+            said = json.loads(line)
+            assert {"at", "level", "service", "logger", "message"} <= said.keys()
+        else:
+            assert re.match(r"\S+T\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ +[\w.]+: ", line), line
+        messages -= {each for each in messages if each in line}
+    assert messages == set(), "lines of before and after the handlers"
 
 
 @pytest.mark.parametrize("kind", KINDS)

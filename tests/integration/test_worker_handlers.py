@@ -214,8 +214,14 @@ async def test_dont_retry_and_retry_after_are_told(tmp_path: Path) -> None:
 
 async def test_a_result_too_large_or_not_json_fails_for_good(tmp_path: Path) -> None:
     async with shop(tmp_path) as (_, _, stream):
-        for name in ("huge", "no_json", "bottomless"):
-            assert (await call(stream, name)).reason == common_pb2.REASON_DONT_RETRY
+        for name, said in (
+            ("huge", "more than 16777216 bytes"),
+            ("no_json", "object is not JSON serializable"),
+            ("bottomless", "at most 100 levels"),
+        ):
+            result = await call(stream, name)
+            assert result.reason == common_pb2.REASON_DONT_RETRY
+            assert said in result.error
 
 
 async def test_a_payload_that_is_not_json_never_reaches_the_handler(tmp_path: Path) -> None:

@@ -65,6 +65,13 @@ def huge(payload, ctx):
     return "x" * 17_000_000
 
 @handler(mode="process")
+def nests(payload, ctx):
+    value = []
+    for _ in range(payload - 1):
+        value = [value]
+    return value
+
+@handler(mode="process")
 def exits(payload, ctx):
     os._exit(payload)
 
@@ -185,6 +192,17 @@ async def test_a_payload_as_large_as_may_be_goes_in(tmp_path: Path) -> None:
     async with shop(tmp_path) as (_, _, stream):
         result = await call(stream, "awaited", {"deep": 7, "rest": "x" * 260_000})
         assert result.result.json == "7", result.error
+
+
+async def test_a_result_of_100_levels_comes_back_and_one_of_101_names_the_limit(
+    tmp_path: Path,
+) -> None:
+    async with shop(tmp_path) as (_, _, stream):
+        fits = await call(stream, "nests", 100)
+        assert fits.result.json == "[" * 100 + "]" * 100, fits.error
+        deep = await call(stream, "nests", 101)
+        assert deep.outcome == pb.Result.OUTCOME_FAILED
+        assert "at most 100 levels" in deep.error
 
 
 async def test_what_it_prints_is_the_runs_output_and_secrets_are_masked(tmp_path: Path) -> None:

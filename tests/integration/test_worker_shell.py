@@ -454,12 +454,13 @@ async def test_a_jobs_files_are_its_users_alone_and_none_was_there_before(tmp_pa
     ("script", "printed"),
     [
         (f"#!{sys.executable}\nimport sys\nprint(sys.implementation.name)\n", "cpython\n"),
+        ("#!/usr/bin/env python3\nimport sys\nprint(sys.implementation.name)\n", "cpython\n"),
         ("#!/bin/bash\necho ${BASH_VERSION:+bash}\n", "bash\n"),
         ("#!/usr/bin/env -S bash -u\necho $-\n", "u"),
         ("\ufeffecho marked\n", "marked\n"),
         ("echo $1\n", "argument\n"),
     ],
-    ids=["python", "bash", "env", "byte order mark", "default"],
+    ids=["python", "python by env", "bash", "env", "byte order mark", "default"],
 )
 async def test_a_script_is_run_by_the_interpreter_of_its_first_line(
     tmp_path: Path, script: str, printed: str, end: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -74,6 +75,23 @@ async def test_while_it_is_rejected_the_probe_is_sent_more_often(clock: Clock) -
     assert await clock.loop.step() == PROBE_REJECTED_EVERY
     clock.error = Unavailable("no answer")
     assert await clock.loop.step() is None
+
+
+async def test_the_log_has_each_cause_once_with_its_remedy_and_the_recovery(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = Rejected("disk_full", "PostgreSQL's disk is full", "Make room on PostgreSQL's disk")
+    with caplog.at_level(logging.INFO):
+        for error in (LOGIN, LOGIN, full, full, None):
+            await clock.probe(after=1, error=error)
+    login, disk, recovered = [record.getMessage() for record in caplog.records]
+    assert login == (
+        "PostgreSQL failed: reason=login_rejected"
+        " cause='PostgreSQL rejects the login of role schedd' remedy='Set it'"
+    )
+    assert disk.startswith("PostgreSQL failed: reason=disk_full cause=")
+    assert disk.endswith('remedy="Make room on PostgreSQL\'s disk"')
+    assert recovered == "PostgreSQL recovered: after=4.0s"
 
 
 async def test_a_bug_comes_out_of_the_probe(clock: Clock) -> None:

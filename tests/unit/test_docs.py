@@ -15,6 +15,7 @@ import schedd.config
 import workerd.config
 from schedd.core.runs.lifecycle import TRANSITIONS
 from support.repository import ROOT, module_of
+from workerd.executors.shell import DEFAULT_INTERPRETER
 
 DOCS = ROOT / "docs"
 LAB = DOCS / "evidence"
@@ -69,6 +70,12 @@ def test_operations_lists_every_setting_of_a_daemon_and_no_other(daemon: str, co
         for key in re.findall(r"`(.+?)`", row)
     ]
     assert sorted(listed) == sorted(_keys(config))
+
+
+def test_the_page_on_actions_names_the_interpreter_of_scripts_that_name_none() -> None:
+    page = " ".join((DOCS / "semantics" / "actions.md").read_text(encoding="utf-8").split())
+    [program] = DEFAULT_INTERPRETER
+    assert f"Without that line, `{program}` is used." in page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

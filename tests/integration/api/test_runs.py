@@ -345,6 +345,16 @@ async def test_why_a_run_waits_whose_only_worker_is_lost_or_drained_and_not_ther
     assert found.remedy == "start it, and schedctl worker undrain w9"
 
 
+async def test_losses_of_a_run_are_counted_against_a_bound_that_is_shown(api):
+    run = await api("SubmitRun", submit())
+    await api.world.sql("UPDATE runs SET losses = 3 WHERE run_id = %s RETURNING 1", run.run_id)
+    why = await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))
+    [check] = [one for one in why.checks if one.question == "Was its worker lost while it ran?"]
+    assert check.answer == "yes, 3 times; at 10 losses it fails (TOO_MANY_LOSSES)"
+    found = await api("GetRun", wire.GetRunRequest(run_id=run.run_id))
+    assert (found.losses, found.most_losses) == (3, 10)
+
+
 async def test_why_a_run_waits_at_a_member_that_has_lost_its_lease(api):
     run = await api("SubmitRun", submit())
     api.cluster.trust = False

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
+from schedctl.dev.servers import postgres
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Verdict
 from schedd.store.connection import session
@@ -17,6 +18,7 @@ from schedd.store.schema import migrate
 from schedkit.errors import BrokenData, Misconfigured, Rejected, Unavailable
 from support.postgres import ScratchServer, private_postgres
 from support.store import World, draft, firing, job_record, ok, report
+from support.wait import PATIENCE, wait_until
 
 REFUSED_VALUES = ["lone \udcff", "NUL \0", object(), 10**5000, {"a": 1}, [object()]]
 
@@ -116,6 +118,33 @@ def test_migrate_rejects_a_new_database_of_another_encoding(
         with pytest.raises(Misconfigured, match=f"encoding is {encoding}.*ENCODING 'UTF8'"):
             migrate.upgrade(dsn)
     finally:
+        server.drop_database(dsn)
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_each_session_on_a_database_of_another_encoding_speaks_utf8(
+    server: ScratchServer, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"spoken_{encoding.lower()}"
+    server.execute(
+        f"CREATE DATABASE {name} OWNER schedd ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0"
+    )
+    dsn = server.admin_dsn.rpartition("/")[0] + f"/{name}"
+    monkeypatch.setenv("PGCLIENTENCODING", encoding)
+    store = Database(dsn, lanes=1)
+
+    def echo(text: str) -> tuple[object, ...]:
+        statement = "SELECT current_setting('client_encoding'), %s::text"
+        return store.transact(lambda c: tuple(c.exec_driver_sql(statement, (text,)).one()))
+
+    try:
+        assert echo("café") == ("UTF8", "café")
+        if encoding == "LATIN1":  # the server can't convert the letter: this row alone fails
+            with pytest.raises(BrokenData):
+                echo("€")
+        assert echo("café") == ("UTF8", "café")
+    finally:
+        store.close()
         server.drop_database(dsn)
 
 
@@ -228,6 +257,78 @@ async def test_a_connection_whose_commit_failed_isnt_used_again(private: Scratch
     finally:
         store.close()
     assert last not in used
+
+
+@pytest.mark.parametrize("rule", ["host all schedd all reject", "hostnossl all nobody all trust"])
+def test_a_wrong_edit_of_pg_hba_conf_is_a_rejected_login_until_it_is_reverted(
+    private: ScratchServer, rule: str
+) -> None:
+    """Either a rule rejects the role, or no rule has the role."""
+    dsn = private.create_database()
+    migrate.upgrade(dsn)
+    file = private.folder / "data" / "pg_hba.conf"
+    right = file.read_text()
+    store = Database(dsn, lanes=1)
+
+    def reload(text: str) -> None:
+        file.write_text(text)
+        private.execute("SELECT pg_reload_conf()")
+
+    def jobs() -> object:
+        return store.transact(lambda c: c.exec_driver_sql("SELECT count(*) FROM jobs").scalar())
+
+    def rejected() -> Rejected | None:
+        store.reconnect()  # the server reads its rules at some time after the reload
+        try:
+            jobs()
+        except Rejected as error:
+            return error
+        except Unavailable:
+            pass
+        return None
+
+    try:
+        assert jobs() == 0
+        reload(f"host all {postgres.ADMIN} all trust\n{rule}\n")
+        found = wait_until(rejected, PATIENCE, "the rejection")
+        reload(right)
+        wait_until(lambda: rejected() is None, PATIENCE, "the end of the rejection")
+        assert jobs() == 0
+    finally:
+        file.write_text(right)
+        store.close()
+    assert found is not None
+    assert found.reason == "login_rejected"
+    assert "pg_hba.conf" in found.cause
+    assert "check pg_hba.conf" in found.remedy
+
+
+async def test_a_database_that_is_dropped_and_restored_from_a_dump_is_used_again(
+    private: ScratchServer,
+) -> None:
+    """The copy is as a dump that was taken just before."""
+    dsn = private.create_database()
+    migrate.upgrade(dsn)
+    name = dsn.rpartition("/")[2]
+    async with World.at(dsn) as world:
+        me = await world.member()
+        await world.job(name="before")
+
+        async def names() -> list[tuple[object, ...]]:
+            return await world.sql("SELECT name FROM jobs")
+
+        end_sessions(private, name)
+        private.create_database(f"{name}_dump", template=name)
+        private.drop_database(dsn)
+        with pytest.raises(Rejected, match="doesn't serve the database"):
+            await names()
+        private.create_database(name)
+        with pytest.raises(SchemaMismatch, match="finish the restore"):
+            await names()
+        private.drop_database(dsn)
+        private.create_database(name, template=f"{name}_dump")
+        assert await names() == [("before",)]
+        assert len((await me.fire(firing(await world.job()))).runs) == 1
 
 
 async def test_a_dropped_schema_is_a_mismatch_and_not_the_end(private: ScratchServer) -> None:

@@ -16,6 +16,7 @@ from schedd.core.checkup.facts import (
     EtcdEndpoint,
     EtcdFacts,
     Facts,
+    FailedDependency,
     MemberFacts,
     Replica,
     StuckJob,
@@ -299,6 +300,34 @@ def test_each_trouble_is_found_with_why_and_what_to_do(
     found = wrong(facts)
     assert (check, severity) in {(f"{one.area}: {one.check}", one.severity) for one in found}
     assert all(one.why and one.remedy for one in found)
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_an_encoding_that_lacks_letters_is_named_with_the_one_to_use(encoding: str) -> None:
+    database = stored(settings={"server_encoding": encoding})
+    [finding] = [one for one in wrong(healthy(database=database)) if one.check == "encoding"]
+    assert finding.severity is Severity.BAD
+    assert finding.what == f"the database's encoding is {encoding}, not UTF8"
+    assert "ENCODING 'UTF8'" in finding.remedy
+
+
+@pytest.mark.parametrize("by", ["another member", "the asked member"])
+def test_a_dependency_that_rejects_writes_is_named_with_since_when_why_and_what_to_do(
+    by: str,
+) -> None:
+    cause = "PostgreSQL's disk is full: could not extend file"
+    failed = (FailedDependency("postgresql", cause, "Make room on PostgreSQL's disk", NOW),)
+    facts = (
+        healthy(members=told(failures=failed))
+        if by == "another member"
+        else healthy(failures=failed, members=())
+    )
+    [finding] = [one for one in wrong(facts) if one.check == "postgresql"]
+    assert finding.severity is Severity.BAD
+    assert finding.subject == ("m1" if by == "another member" else by)
+    assert finding.what == f"{cause}, since 2026-01-05T12:00:00Z"
+    assert "it can't fire, dispatch or accept results" in finding.why
+    assert finding.remedy == "Make room on PostgreSQL's disk"
 
 
 def test_a_database_that_is_away_stops_no_other_check() -> None:

@@ -104,6 +104,38 @@ def test_a_new_client_works_in_a_child_of_a_process_that_made_calls(member: Scri
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("which", ["inherited", "SyncClient(address, timeout=1)"])
+def test_a_timeout_holds_in_a_child_of_multiprocessing(which: str, member: Scripted):
+    member.say("ListAttempts", lambda _: asyncio.Event().wait())
+    told = program(
+        member,
+        f"""
+        from multiprocessing import get_context
+        from schedclient import DeadlineExceeded
+
+        inherited = SyncClient(address, timeout=1)
+        inherited.runs.get("r")
+
+        def work():
+            one = {which}
+            print(one.runs.get("r").run_id)
+            begun = time.monotonic()
+            try:
+                one.runs.attempts("r")
+            except DeadlineExceeded:
+                print("late" if time.monotonic() - begun > 6 else "in time")
+
+        process = get_context("fork").Process(target=work)
+        process.start()
+        process.join(30)
+        assert process.exitcode == 0, process.exitcode
+        """,
+        PYTHONUNBUFFERED="1",
+    )
+    assert told.split("\n") == ["r", "in time", ""]
+
+
+@pytest.mark.slow
 def test_a_fork_waits_for_the_calls_of_other_threads(member: Scripted):
     told = program(
         member,

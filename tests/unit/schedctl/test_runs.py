@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from datetime import UTC, datetime
 
 import pytest
@@ -112,6 +113,14 @@ async def test_who_waits_hears_of_each_attempt_that_failed_and_when_the_next_com
     ]
     assert ended.err.count("RETRYING") == 2
     assert "-o" not in words or ended.data["state"] == "SUCCEEDED"
+
+
+async def test_get_shows_the_losses_of_a_run_and_their_bound(ctl, member):
+    member.say("GetRun", run_of(common_pb2.RUN_STATE_RETRYING, losses=3, most_losses=10))
+    shown = (await ctl("run", "get", "r1")).out
+    assert re.search(r"^Worker lost: +3 of 10 times$", shown, re.MULTILINE)
+    member.say("GetRun", run_of())
+    assert "lost" not in (await ctl("run", "get", "r1")).out.lower()
 
 
 async def test_who_waits_for_what_was_never_handed_out_in_vain_asks_nothing(ctl, member):

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from schedkit.backoff import Backoff
-from schedkit.errors import Fault, Unavailable
+from schedkit.errors import Fault, Rejected, Unavailable
 from schedkit.tasks import Loop, Turns, Waker, guard, shutdown_signals
 
 SOON = 5.0
@@ -132,6 +132,22 @@ async def test_a_loop_goes_on_after_the_world_was_away_and_says_so_once(
         ("WARNING", "firing: etcd does not answer"),
         ("INFO", "firing: available again"),
     ]
+
+
+async def test_a_loop_goes_on_after_a_rejection_and_waits_longer_each_time() -> None:
+    steps = Steps(*(Rejected("login_rejected", "the login is rejected", "") for _ in range(3)))
+    waits: list[float] = []
+
+    class Noted(Backoff):
+        def next(self) -> float:
+            waits.append(super().next())
+            return waits[-1]
+
+    backoff = Noted(0.001, 5.0, jitter=0.0)
+    async with running(Loop("firing", steps, interval=LONG, backoff=backoff)):
+        await steps.reach(4)
+    assert waits == sorted({*waits})
+    assert len(waits) == 3
 
 
 async def test_waking_does_not_cut_a_back_off_short() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from pathlib import Path
 
 import pytest
 
 from schedd.api import availability
 from schedd.api.runs.waiting_runs import WaitSummary
+from schedd.core.cluster.dependency import Dependency, DependencyFailure
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.records import Counts
 from schedd.core.timers.cluster_pauses import Pause
@@ -80,6 +82,25 @@ def test_a_healthy_cluster_is_said_in_three_words() -> None:
 )
 def test_each_trouble_is_named_and_the_page_turns_red(found: Glance, said: str) -> None:
     assert said in found.troubles[0]
+    assert 'class="verdict bad"' in html(found)
+
+
+def test_a_dependency_that_rejects_writes_is_on_the_banner_with_since_when_and_why() -> None:
+    cause, remedy = "PostgreSQL's disk is full", "Make room on PostgreSQL's disk"
+    failure = DependencyFailure(Dependency.POSTGRESQL, "disk_full", cause, remedy, NOW)
+    view = ToldCluster(members=[member("m1")]).view()
+    found = glance(
+        stored(shards=owned_by("m1")),
+        view,
+        None,
+        trusted=True,
+        away=False,
+        now=NOW,
+        failures=[failure],
+    )
+    said = f"{cause}, since 2026-03-04T12:00:05Z: {remedy}"
+    assert said in found.troubles
+    assert said in unescape(html(found))
     assert 'class="verdict bad"' in html(found)
 
 

@@ -98,10 +98,10 @@ async def test_a_bad_chunk_behind_good_ones_is_named_as_what_it_is() -> None:
     assert "a chunk is malformed" in outcome.error
 
 
-async def test_a_header_line_of_60_kib_is_read() -> None:
-    async with answering(
-        HEAD + b"X: " + b"a" * 60_000 + b"\r\nContent-Length: 2\r\n\r\nok"
-    ) as port:
+@pytest.mark.parametrize("size", [8_191, 60_000, 64 * 1024])
+async def test_a_header_line_of_up_to_64_kib_is_read(size: int) -> None:
+    line = b"X: ".ljust(size, b"a")
+    async with answering(HEAD + line + b"\r\nContent-Length: 2\r\n\r\nok") as port:
         assert (await call(f"http://127.0.0.1:{port}/")).verdict is AttemptVerdict.SUCCEEDED
 
 
