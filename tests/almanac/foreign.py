@@ -6,9 +6,10 @@ time: `judged` raises Wrong for a rewrite whose fire times are others and that d
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from functools import cache
 from random import Random
+from zoneinfo import ZoneInfo
 
 from almanac import drawing, walker
 from almanac.drawing import DAY, HOUR, MINUTE, MONTH, SECOND
@@ -159,9 +160,18 @@ def _judge_difference(
 def _walks(zone: str) -> tuple[walker.Walk, ...]:
     """Whole local days around each change of the clocks in two years, and a plain week."""
     changes = [at for at in walker.changes(zone) if at > int(NOW.timestamp())][:5]
-    found = [walker.walk(zone, at - 3 * 86400, at + 4 * 86400) for at in changes]
-    plain = int(datetime(2027, 2, 24, tzinfo=UTC).timestamp())
-    return (*found, walker.walk(zone, plain, plain + 7 * 86400))
+    plain = int(datetime(2027, 2, 27, tzinfo=UTC).timestamp())
+    return tuple(_days_around(zone, at) for at in (*changes, plain))
+
+
+def _days_around(zone: str, at: int) -> walker.Walk:
+    """Walk from a local midnight to another: part of a day would cut expressions unequally."""
+    info, day = ZoneInfo(zone), datetime.fromtimestamp(at, UTC).date()
+    first, last = (
+        int(datetime.combine(day + timedelta(days=days), time(), info).timestamp()) - 1
+        for days in (-3, 5)
+    )
+    return walker.walk(zone, first, last)
 
 
 # -- Drawing --

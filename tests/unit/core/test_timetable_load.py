@@ -153,6 +153,21 @@ def test_an_h_that_would_change_a_night_with_a_clock_change_isnt_given(expressio
     assert spread(expression, zone, "default/job") is None
 
 
+@pytest.mark.parametrize(
+    ("expression", "zone", "spread_out"),
+    [
+        ("0 2 * * *", "Europe/Berlin", "H 2 * * *"),  # it falls into the gap
+        ("0 3 * * *", "Europe/Berlin", "H 3 * * *"),  # the gap ends there
+        ("0 1 * * *", "America/New_York", "H 1 * * *"),
+        ("0 0 * * *", "Africa/Cairo", "H 0 * * *"),  # clocks go forward at midnight
+        ("0 23 * * *", "Africa/Cairo", "H 23 * * *"),  # and back at midnight
+        ("0 0 * * *", "America/Havana", "H 0 * * *"),
+    ],
+)
+def test_a_nightly_job_is_given_an_h_where_that_changes_no_night(expression, zone, spread_out):
+    assert spread(expression, zone, "default/job") == spread_out
+
+
 @pytest.mark.slow
 def test_ten_thousand_schedules_over_a_week_take_seconds():
     kinds = ("0 * * * *", "0 {h} * * *", "*/5 * * * *", "{m} {h} * * mon-fri", "H * * * *")

@@ -47,16 +47,24 @@ def _as_often(before: CronExpression, after: CronExpression, dst: DstPolicy) -> 
         same
         and counts
         and all(
-            before.count(at - _DAY, at + _DAY, dst) == after.count(at - _DAY, at + _DAY, dst)
-            for at in _changes(before.zone)
+            before.count(start, end, dst) == after.count(start, end, dst)
+            for start, end in _days_of_changes(before.zone)
         )
     )
 
 
-def _changes(zone: str) -> list[int]:
-    """Return when the clocks of a zone change in two years."""
-    segments = zone_of(zone).segments(*TWO_YEARS)
-    return [one.start for one in segments if one.before != one.offset and one.start > TWO_YEARS[0]]
+def _days_of_changes(zone: str) -> list[tuple[int, int]]:
+    """Return each clock change in two years, as (start, end]: its local day and the days beside it.
+
+    The span begins and ends at local midnight, so it has whole days of both expressions.
+    """
+    found = []
+    for one in zone_of(zone).segments(*TWO_YEARS):
+        if one.before != one.offset and one.start > TWO_YEARS[0]:
+            day = (one.start + min(one.before, one.offset)) // _DAY
+            start, end = (day - 1) * _DAY - one.before, (day + 2) * _DAY - one.offset
+            found.append((start - 1, end - 1))
+    return found
 
 
 def _hashed(expression: str, parsed: CronExpression) -> str | None:
