@@ -203,6 +203,11 @@ def given(
     )
 
 
+def on_one_line(expression: str) -> str:
+    """Return an expression for a line of output: a YAML block ends with a newline."""
+    return " ".join(expression.split())
+
+
 def entries_of_text(table: ScheduleTable, name: str, text: str) -> tuple[TimetableEntry, ...]:
     """Return the schedules of a text, parsed as a file of the table."""
     assert table.reader is not None, "the table was read from files"

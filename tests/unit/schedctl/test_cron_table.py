@@ -211,6 +211,13 @@ shell: {argv: [x]}
 """
 
 
+def test_an_expression_in_a_block_is_shown_on_one_line(offline, tmp_path):
+    path = tmp_path / "jobs.yaml"
+    path.write_text("name: a\ncron: |\n  0 * * * *\nshell: {argv: [x]}\n")
+    ended = offline("cron", "lint", "-f", str(path))
+    assert ended.lines[0].startswith(f"{path}:2: warning: 0 * * * *: every hour at minute 0")
+
+
 def test_a_rewrite_that_cant_be_made_in_place_is_named_and_leaves_1(offline, tmp_path):
     path = tmp_path / "jobs.yaml"
     path.write_text(SPELLINGS)

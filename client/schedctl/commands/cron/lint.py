@@ -18,6 +18,7 @@ from schedctl.timetables.timetables import (
     ScheduleTable,
     dst_of,
     given,
+    on_one_line,
     source_options,
     window_options,
 )
@@ -144,7 +145,7 @@ def _expressions(entry: TimetableEntry) -> tuple[str, ...]:
 
 def _print(one: ReportedFinding) -> None:
     finding = one.finding
-    written = f"{one.expression}: " if one.expression else ""
+    written = f"{on_one_line(one.expression)}: " if one.expression else ""
     level = finding.level.value.lower()
     click.echo(f"{one.where}: {level}: {written}{finding.problem} [{finding.rule}]")
     if finding.hint:

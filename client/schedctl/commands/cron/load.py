@@ -15,6 +15,7 @@ from schedctl.timetables import flattened
 from schedctl.timetables.timetables import (
     ScheduleTable,
     given,
+    on_one_line,
     report_left_out,
     source_options,
     window_options,
@@ -91,8 +92,9 @@ def _print_rewritten(found: flattened.Rewritten) -> None:
         click.echo(line)
     for move in found.left_out:
         written = move.after if move.number >= 0 else f"phase: {move.after}"
+        before = on_one_line(move.before)
         message(
-            f"left out: {move.entry.where}: {move.entry.name}: {move.before} → {written}: this "
+            f"left out: {move.entry.where}: {move.entry.name}: {before} → {written}: this "
             "notation can't be replaced (an anchor, a block or a tag); edit it by hand"
         )
     if found.left_out:
@@ -151,7 +153,8 @@ def _show_flat(flat: Flattened | None, full: bool) -> None:
     for move in shown:
         after = move.after if move.number >= 0 else f"phase {move.after}"
         fixed = f"  (here {move.fixed})" if move.number >= 0 else ""
-        click.echo(f"  {move.entry.where}  {move.entry.name}: {move.before} → {after}{fixed}")
+        before = on_one_line(move.before)
+        click.echo(f"  {move.entry.where}  {move.entry.name}: {before} → {after}{fixed}")
     if len(flat.moves) > len(shown):
         click.echo(f"  … {len(flat.moves) - len(shown):,} more: -o wide")
 
