@@ -143,6 +143,12 @@ def test_a_wrong_zone_is_refused_whatever_the_schedule():
     assert "Europe/Riga" in violations(every)["time_zone"]
 
 
+@pytest.mark.parametrize("when", [{"cron": ["0 9 * * *"]}, {"local_at": "2099-12-24T18:00:00"}])
+def test_an_offset_as_a_zone_is_refused_with_the_zone_that_has_it(when):
+    problem = violations(job(on_demand=False, time_zone="GMT+2", **when))["time_zone"]
+    assert "Etc/GMT+2 means UTC−2; for UTC+2 write Etc/GMT-2, or a city" in problem
+
+
 def test_a_zone_beside_every_is_refused_where_it_has_no_effect():
     every = job(on_demand=False, every=Duration(seconds=60), time_zone="Europe/Riga")
     assert "no effect with every" in violations(every)["time_zone"]

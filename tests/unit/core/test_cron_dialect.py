@@ -67,6 +67,7 @@ def test_times_of_an_expression(expression: str, expected: list[str]) -> None:
         ("0 9 * jan,mar 1", ["01-05", "01-12", "01-19"]),
         ("0 9 L * *", ["01-31", "02-28", "03-31"]),
         ("0 9 L-3 * *", ["01-28", "02-25", "03-28"]),
+        ("0 14 L-3 * *", ["01-28", "02-25", "03-28"]),
         ("0 9 L-30 * *", ["01-01", "03-01", "05-01"]),
         ("0 9 L-28 2 *", ["02-01", "02-01", "02-01"]),
         ("0 9 L-1,L,1 * *", ["01-01", "01-30", "01-31"]),
@@ -302,8 +303,8 @@ def test_an_unknown_zone_is_refused_with_the_likely_one(zone: str, hint: str) ->
     ("zone", "hint"),
     [
         ("GMT+2", "Etc/GMT+2 means UTC−2; for UTC+2 write Etc/GMT-2, or a city"),
-        ("GMT-5", "for UTC−5 write Etc/GMT+5"),
-        ("GMT+10", "for UTC+10 write Etc/GMT-10"),
+        ("GMT-5", "Etc/GMT-5 means UTC+5; for UTC−5 write Etc/GMT+5, or a city"),
+        ("GMT+10", "Etc/GMT+10 means UTC−10; for UTC+10 write Etc/GMT-10, or a city"),
         ("UTC+2", "for UTC+2 write Etc/GMT-2"),
         ("+02:00", "for UTC+2 write Etc/GMT-2"),
         ("UTC+5:30", "for UTC+5:30 write Asia/Kolkata"),
@@ -326,7 +327,10 @@ def test_a_zone_is_never_suggested_with_another_offset(zone: str, hint: str) -> 
         (
             "0 15 10 ? * 6L 2026-2030",
             "looks like Quartz",
-            "5L with start: 2026-01-01T00:00:00+01:00 and end: 2030-12-31T23:59:59+01:00 (on the",
+            (
+                "write 15 10 * * 5L with start: 2026-01-01T00:00:00+01:00 and end: "
+                "2030-12-31T23:59:59+01:00 (on the last Friday of every month at 10:15)"
+            ),
         ),
         ("0 0 9 ? * 2-6 *", "1 is Sunday there", "write 0 9 * * 1-5 (Monday to Friday"),
         ("0 0 9 ? * L *", "looks like Quartz", "write 0 9 * * 6 (on Saturday"),

@@ -82,6 +82,14 @@ def test_what_is_refused_is_one_error_with_the_rewrite(expression, told):
     assert told in f"{found.problem} {found.hint}"
 
 
+def test_six_numbers_with_a_star_last_say_how_they_are_read_and_what_they_look_like():
+    (found,) = lint("30 2 * * * *", after=NOW)
+    assert found.level is LintLevel.WARNING
+    assert found.problem.startswith("six fields: the first is seconds, so it runs at ")
+    assert found.problem.endswith("the last * looks like a year")
+    assert found.hint == "if that is meant, write 30 2 * * * (every day at 02:30)"
+
+
 def test_a_fixed_time_in_a_change_of_the_clock_says_what_will_happen():
     found = [one.problem for one in lint("30 2 * * *", "Europe/Berlin", after=NOW)]
     assert len(found) == 2

@@ -34,6 +34,7 @@ from schedd.core.schedule.cron import DstGap, DstOverlap, DstPolicy
         ("0 9 * * 5#2", "on the second Friday of every month at 09:00"),
         ("0 9 L * *", "on the last day of every month at 09:00"),
         ("0 9 LW * *", "on the last weekday of every month at 09:00"),
+        ("0 14 L-3 * *", "on the day 3 days before the last of every month at 14:00"),
         ("0 9 15W * *", "on the weekday nearest to day 15 of every month at 09:00"),
         ("0 9 1,15 * 5", "on days 1 and 15 of every month, or on Friday at 09:00"),
         ("0 0 31 2 mon", "on day 31 of February, or on Monday in February at 00:00"),

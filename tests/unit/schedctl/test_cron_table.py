@@ -211,6 +211,25 @@ shell: {argv: [x]}
 """
 
 
+@pytest.mark.parametrize("spelling", SPELLINGS.split("---\n"), ids=lambda one: one.split()[1])
+def test_a_rewrite_of_each_spelling_is_printed_or_named_with_exit_1(offline, tmp_path, spelling):
+    name = spelling.split()[1]
+    path = tmp_path / "jobs.yaml"
+    spelled = [
+        spelling.replace(name, f"{name}-{n}").replace("&hourly", f"&hourly{n}") for n in "abcd"
+    ]
+    path.write_text("---\n".join(spelled))
+    words = ("cron", "forecast", "-f", str(path), "--from", MONDAY)
+    moves = offline(*words, "-o", "json").data["flattened"]["moves"]
+    assert len(moves) > 1
+    ended = offline(*words, "--rewritten")
+    named = [line for line in ended.err.splitlines() if line.startswith("left out: ")]
+    printed = [line for line in ended.lines if line.startswith("+") and "H * * * *" in line]
+    assert len(named) + len(printed) == len(moves)
+    assert all("(an anchor, a block or a tag); edit it by hand" in line for line in named)
+    assert ended.code == (1 if named else 0)
+
+
 def test_an_expression_in_a_block_is_shown_on_one_line(offline, tmp_path):
     path = tmp_path / "jobs.yaml"
     path.write_text("name: a\ncron: |\n  0 * * * *\nshell: {argv: [x]}\n")
@@ -239,10 +258,14 @@ def test_an_aliased_expression_is_named_and_nothing_else_is_changed(offline, tmp
         for number, cron in enumerate(['&a "0 * * * *"', "*a", "*a", "*a"])
     )
     path.write_text(aliased)
-    ended = offline("cron", "forecast", "-f", str(path), "--rewritten", "--from", MONDAY)
+    words = ("cron", "forecast", "-f", str(path), "--from", MONDAY)
+    moves = offline(*words, "-o", "json").data["flattened"]["moves"]
+    ended = offline(*words, "--rewritten")
     assert ended.code == 1
-    assert "left out: " in ended.err
-    assert "an anchor" in ended.err
+    left_out = [line for line in ended.err.splitlines() if line.startswith("left out: ")]
+    assert [line.split(": ")[2] for line in left_out] == [move["name"] for move in moves]
+    assert all("(an anchor, a block or a tag)" in line for line in left_out)
+    assert ended.out == ""
 
 
 def test_a_rewritten_crontab_keeps_what_cron_takes_for_one_line(offline, tmp_path):
@@ -262,6 +285,73 @@ def test_a_rewritten_crontab_keeps_what_cron_takes_for_one_line(offline, tmp_pat
     ]
 
 
+def test_a_rewritten_crontab_has_as_many_runs_on_nights_with_a_clock_change(offline, tmp_path):
+    path, flat = tmp_path / "crontab", tmp_path / "flat"
+    stepped = [f"*/15 2 * * * /bin/stepped{n}" for n in range(4)]
+    fixed = [f"0 2 * * * /bin/fixed{n}" for n in range(4)]
+    path.write_text("".join(f"{line}\n" for line in stepped + fixed))
+    zone = ("--tz", "Europe/Berlin")
+    words = ("cron", "forecast", *zone, "--from", MONDAY)
+    ended = offline(*words, "-f", str(path), "--rewritten")
+    assert ended.code == 0, ended.err
+    assert ended.lines[:4] == stepped
+    assert ended.lines[4:] != fixed
+    flat.write_text(ended.out)
+    for night in ("2027-03-27T12:00:00Z", "2027-10-30T12:00:00Z"):
+        window = ("cron", "forecast", *zone, "--from", night, "--for", "1d", "-o", "json")
+        before, after = (offline(*window, "-f", str(one)).data["runs"] for one in (path, flat))
+        assert before == after
+
+
+@pytest.mark.parametrize(
+    ("zone", "problem", "hint"),
+    [
+        ("GMT+2", "'GMT+2'", "Etc/GMT+2 means UTC−2; for UTC+2 write Etc/GMT-2, or a city"),
+        ("GMT-5", "'GMT-5'", "Etc/GMT-5 means UTC+5; for UTC−5 write Etc/GMT+5, or a city"),
+        ("GMT+10", "'GMT+10'", "Etc/GMT+10 means UTC−10; for UTC+10 write Etc/GMT-10, or a city"),
+    ],
+)
+def test_an_offset_as_a_zone_is_refused_with_the_zone_that_has_it(offline, zone, problem, hint):
+    linted = offline("cron", "lint", "17 4 * * *", "--tz", zone, "-o", "json")
+    assert linted.code == 1
+    (found,) = linted.data
+    assert found["level"] == "ERROR"
+    assert problem in found["problem"]
+    assert hint in found["hint"]
+    explained = offline("cron", "explain", "17 4 * * *", "--tz", zone)
+    assert explained.code == 2
+    assert problem in explained.err
+    assert hint in explained.err
+
+
+def test_a_zone_whose_sign_is_reversed_is_a_warning_with_its_offset(offline):
+    ended = offline("cron", "lint", "17 4 * * *", "--tz", "Etc/GMT+2", "-o", "json")
+    (found,) = ended.data
+    assert (found["level"], found["rule"]) == ("WARNING", "zone-offset")
+    assert "Etc/GMT+2 means UTC−2" in found["problem"]
+    assert "for UTC+2 write Etc/GMT-2" in found["hint"]
+
+
+@pytest.mark.parametrize(
+    ("at", "both"),
+    [
+        ("2027-03-28T02:30:00", "2027-03-28T01:30:00+01:00 or 2027-03-28T03:30:00+02:00"),
+        ("2027-10-31T02:30:00", "2027-10-31T02:30:00+02:00 or 2027-10-31T02:30:00+01:00"),
+    ],
+)
+def test_a_local_time_that_clocks_skip_or_repeat_is_an_error_with_both_times(
+    offline, tmp_path, at, both
+):
+    path = tmp_path / "jobs.yaml"
+    path.write_text(f"name: once\nat: {at}\ntime_zone: Europe/Berlin\nshell: {{argv: [x]}}\n")
+    ended = offline("cron", "lint", "-f", str(path), "-o", "json")
+    assert ended.code == 1
+    (found,) = ended.data
+    assert both in found["hint"]
+    path.write_text(path.read_text().replace(at, "2027-12-24T18:00:00"))
+    assert offline("cron", "lint", "-f", str(path)).code == 0
+
+
 def test_a_job_whose_runs_end_each_other_is_a_warning(offline, tmp_path):
     path = tmp_path / "jobs.yaml"
     more = "\nshell: {argv: [x]}\n---\n"
@@ -278,14 +368,31 @@ def test_a_job_whose_runs_end_each_other_is_a_warning(offline, tmp_path):
 
 
 TRAPS = {
-    "0 9 * * * /bin/x\r\n1 9 * * * /bin/y\r\n": ("1", "crlf", "2 lines with CRLF"),
-    "0 9 * * * /bin/x": ("1", "final-newline", "cron ignores this line"),
-    "0 9 * * * date +%F\n": ("1", "percent", "passes the rest to its standard input"),
-    "TZ=America/New_York\n0 9 * * 1-5 /bin/x\n": ("1", "tz", "TZ=America/New_York reaches the com"),
-    "\ufeff0 9 * * * /bin/x\n": ("1", "byte-order-mark", "a part of the first line"),
-    "# mine\n0 9 L * * /bin/x\n": ("2", "not-cron", "cron can't read this"),
+    "0 9 * * * /bin/x\r\n1 9 * * * /bin/y\r\n": (
+        *("1", "crlf", "2 lines with CRLF: cron passes the \\r to the command", "with LF"),
+    ),
+    "0 9 * * * /bin/x": (
+        *("1", "final-newline", "cron ignores this line, or refuses the file", "add a newline"),
+    ),
+    "0 9 * * * date +%F\n": (
+        *("1", "percent", "passes the rest to its standard input", "write \\%"),
+    ),
+    "TZ=America/New_York\n0 9 * * 1-5 /bin/x\n": (
+        *("1", "tz", "TZ=America/New_York reaches the commands alone"),
+        "for the schedules CRON_TZ=America/New_York",
+    ),
+    "\ufeff0 9 * * * /bin/x\n": (
+        *("1", "byte-order-mark", "a part of the first line", "save the file as UTF-8"),
+    ),
+    "# mine\n0 9 L * * /bin/x\n": (
+        "2",
+        "not-cron",
+        "cron can't read this",
+        "keep it in a manifest",
+    ),
     "0 9 * * * lbdumps /usr/bin/dump\n0 9 1 * * freeside /usr/bin/f\n": (
         *("1", "user-column", "perhaps has a column of users (lbdumps, freeside)"),
+        "--user-column or --no-user-column",
     ),
 }
 
@@ -294,14 +401,38 @@ TRAPS = {
 def test_what_cron_does_silently_is_a_warning_at_its_line(offline, tmp_path, text, expected):
     path = tmp_path / "crontab"
     path.write_bytes(text.encode())
-    line, rule, problem = expected
+    line, rule, problem, hint = expected
     ended = offline("cron", "lint", "-f", str(path), "-o", "json")
     (found,) = [one for one in ended.data if one["rule"] == rule]
     assert found["where"] == f"{path}:{line}"
     assert found["level"] == "WARNING"
     assert problem in found["problem"]
-    assert found["hint"]
+    assert hint in found["hint"]
     assert ended.code == 0
+
+
+def test_a_system_crontab_of_other_users_is_read_with_the_flag(offline, tmp_path):
+    path = tmp_path / "crontab"
+    path.write_text("9 9 * * * lbdumps /usr/bin/dump\n9 8 1 * * freeside /usr/bin/bill\n")
+    ended = offline("cron", "lint", "-f", str(path), "--user-column", "-o", "json")
+    assert (ended.code, ended.data) == (0, [])
+    forecast = offline("cron", "forecast", "-f", str(path), "--user-column", "-o", "wide")
+    assert "dump" in forecast.out
+    assert "lbdumps" not in forecast.out
+
+
+def test_a_line_of_a_system_crontab_without_its_user_is_an_error_at_that_line(offline, tmp_path):
+    path = tmp_path / "crontab"
+    path.write_text(
+        "9 1 * * * root /bin/a\n*/5 * * * * cd /srv/x && run\n9 2 * * * /usr/bin/b now\n"
+    )
+    ended = offline("cron", "lint", "-f", str(path), "-o", "json")
+    assert ended.code == 1
+    assert [(one["level"], one["where"]) for one in ended.data] == [
+        ("ERROR", f"{path}:2"),
+        ("ERROR", f"{path}:3"),
+    ]
+    assert all("the user is missing" in one["problem"] for one in ended.data)
 
 
 @pytest.mark.parametrize(
@@ -316,12 +447,14 @@ def test_a_crontab_without_traps_has_no_warning(offline, tmp_path, text):
 def test_advice_for_a_crontab_never_has_what_cron_cant_read(offline, tmp_path):
     path = tmp_path / "crontab"
     lines = ("0 * * * * /bin/a", "*/7 * * * * /bin/b", "0 9 1-7 * 1 /bin/c", "5 9 31 * * /bin/d")
-    path.write_text("".join(f"{line}\n" for line in lines))
-    ended = offline("cron", "lint", "-f", str(path), "-o", "json")
-    hints = {one["rule"]: one["hint"] for one in ended.data}
-    assert {"herd", "uneven-step", "either-day", "short-months"} <= hints.keys()
-    for hint in hints.values():
-        assert not [word for word in (" H ", "@every", "#", " L ") if word in hint], hint
+    daily = ("0 0 * * * /bin/e", "@daily /bin/f", "* 2 * * * /bin/g", "30 2 * * * /bin/h")
+    path.write_text("".join(f"{line}\n" for line in (*lines, *daily)))
+    ended = offline("cron", "lint", "-f", str(path), "--tz", "Europe/Berlin", "-o", "json")
+    rules = {one["rule"] for one in ended.data}
+    assert {"herd", "uneven-step", "either-day", "short-months", "clock-change"} <= rules
+    assert [one["rule"] for one in ended.data].count("herd") == 3
+    for hint in (one["hint"] for one in ended.data):
+        assert not [word for word in (" H ", "@every", "#", " L ", "dst") if word in hint], hint
 
 
 def test_of_two_expressions_that_an_h_would_make_one_only_one_is_given_it(offline, tmp_path):

@@ -6,6 +6,7 @@ import pytest
 
 from schedctl.manifests import manifests
 from schedctl.manifests.file_kinds import FileKind, kind_of
+from schedproto.v1 import job_pb2
 
 KUBERNETES = """\
 apiVersion: batch/v1
@@ -74,11 +75,16 @@ def test_the_format_of_another_scheduler_is_named_in_one_line(
     assert f"is {name}" in fault.problem
 
 
-def test_the_fields_of_a_kubernetes_cronjob_are_mapped_to_ours() -> None:
+def test_the_fields_of_a_kubernetes_cronjob_are_mapped_to_ours(offline, tmp_path: Path) -> None:
     (fault,) = manifests.parse("x.yaml", KUBERNETES)
     assert isinstance(fault, manifests.ManifestFault)
+    path = tmp_path / "x.yaml"
+    path.write_text(KUBERNETES)
+    linted = offline("cron", "lint", "-f", str(path)).out
     for part in ("schedule → cron", "timeZone → time_zone", "concurrencyPolicy → overlap"):
         assert part in fault.problem
+        assert part in linted
+    assert "did you mean" not in linted
 
 
 @pytest.mark.parametrize(
@@ -104,6 +110,26 @@ def test_a_manifest_is_read_as_one_wherever_it_comes_from_and_whatever_comes_fir
             ended = offline("cron", command, "-f", source)
             assert ended.code == 0, ended.out + ended.err
             assert "left out" not in ended.err
+
+
+async def test_what_job_get_prints_as_yaml_is_read_from_a_pipe(ctl, member, monkeypatch) -> None:
+    stored = job_pb2.Job(name="report", namespace="default", job_id="id1", etag="e1", generation=2)
+    stored.labels["team"] = "data"
+    stored.cron.append("17 4 * * *")
+    stored.time_zone = "Europe/Berlin"
+    stored.shell.argv.append("true")
+    stored.next_run_at.FromSeconds(1_800_000_000)
+    member.say("GetJob", stored)
+    printed = (await ctl("job", "get", "report", "-o", "yaml")).out
+    assert "labels:" in printed
+    monkeypatch.setattr("schedctl.timetables.timetables.standard_input", printed.encode)
+    linted = await ctl("cron", "lint", "-f", "-")
+    assert linted.code == 0, linted.out
+    assert "1 expression: 0 errors, 0 warnings" in linted.err
+    week = ("-f", "-", "--from", "2026-11-23T00:00:00Z", "-o", "json")
+    forecast = await ctl("cron", "forecast", *week)
+    assert (forecast.code, forecast.data["schedules"], forecast.data["runs"]) == (0, 1, 7)
+    assert (await ctl("cron", "collide", *week)).data["schedules"] == 1
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,7 @@ async def test_a_job_whose_runs_end_each_other_is_created_with_a_warning(ctl, me
     ended = await ctl("job", "create", "x", *flags)
     assert ended.code == 0
     assert "warning: a run starts 5 minutes after the one before and cancels it" in ended.err
+    assert "a run that takes longer than 5 minutes never finishes (timeout 10 minutes)" in ended.err
 
 
 async def test_at_may_be_counted_from_now(ctl, member):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 
 import pytest
 
@@ -27,6 +28,18 @@ on_failure: {webhook: "https://ops.example.com/hook"}
 name: ping
 every: 30s
 http: {method: POST, url: "https://api.example.com/ping", json: {from: schedd}}
+"""
+
+
+KUBERNETES = """\
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: report}
+spec:
+  schedule: "0 9 * * *"
+  timeZone: Europe/Berlin
+  concurrencyPolicy: Forbid
+  jobTemplate: {spec: {template: {spec: {containers: [{name: report, image: report}]}}}}
 """
 
 
@@ -143,6 +156,26 @@ def test_yaml_that_is_none_is_told_at_its_line():
 def test_what_else_can_be_wrong(text, said):
     [(_, problem, _)] = faults_of(text)
     assert said in problem
+
+
+@pytest.mark.parametrize("at", ["2026-12-24T18:00:00", '"2026-12-24T18:00:00"', "2026-12-24 18:00"])
+def test_a_time_without_an_offset_is_a_local_time(at):
+    [job] = jobs_of(f"name: x\nat: {at}\ntime_zone: Europe/Berlin\n")
+    assert datetime.fromisoformat(job.local_at) == datetime.fromisoformat("2026-12-24T18:00:00")
+    assert job.time_zone == "Europe/Berlin"
+    assert not job.HasField("at")
+
+
+def test_a_time_with_an_offset_is_that_time():
+    [job] = jobs_of("name: x\nat: 2026-12-24T18:00:00+01:00\n")
+    assert job.at.ToJsonString() == "2026-12-24T17:00:00Z"
+    assert not job.local_at
+
+
+def test_an_interval_of_weeks_may_begin_at_a_local_time():
+    [job] = jobs_of("name: x\nevery: 2w\nanchor: 2026-01-06T09:00:00\ntime_zone: Europe/Berlin\n")
+    assert (job.every.seconds, job.anchor) == (14 * 86400, "2026-01-06T09:00:00")
+    assert job.time_zone == "Europe/Berlin"
 
 
 @pytest.fixture
@@ -345,6 +378,18 @@ async def test_one_wrong_document_and_nothing_is_asked(ctl, member, manifest):
     assert "m.yaml:4: crno: unknown field" in lines[0]
     assert "m.yaml:5: evry: unknown field" in lines[1]
     assert 'did you mean "cron"?' in lines[2]
+    assert member.requests == []
+
+
+async def test_a_kubernetes_cronjob_is_named_with_its_fields_and_nothing_is_sent(
+    ctl, member, manifest
+):
+    ended = await ctl("apply", "-f", manifest(KUBERNETES))
+    assert ended.code == 2
+    what = ended.err.splitlines()[0]
+    assert "is a Kubernetes CronJob: schedule → cron, timeZone → time_zone" in what
+    assert "concurrencyPolicy → overlap" in what
+    assert "did you mean" not in ended.err
     assert member.requests == []
 
 
