@@ -180,7 +180,7 @@ def _days_around(zone: str, at: int) -> walker.Walk:
 def _quartz(random: Random) -> Drawn:
     second = Field("0", frozenset({0}))
     if random.random() < 0.2:
-        second = drawing._field(random, SECOND, stars=0.1)
+        second = _starred(drawing._field(random, SECOND, stars=0.1))
     times = (second, *_times(random, wraps=True))
     by_month, by_week = _exclusive(random, _quartz_day)
     month = _month(random, wraps=True)
@@ -230,8 +230,8 @@ _DRAWS: tuple[Callable[[Random], Drawn], ...] = (_quartz, _aws, _cron)
 
 
 def _times(random: Random, *, wraps: bool) -> tuple[Field, Field]:
-    minute = drawing._field(random, MINUTE, stars=0.3)
-    hour = drawing._field(random, HOUR, stars=0.3)
+    minute = _starred(drawing._field(random, MINUTE, stars=0.3))
+    hour = _starred(drawing._field(random, HOUR, stars=0.3))
     if wraps and random.random() < 0.15:
         low, high = random.randint(12, 23), random.randint(0, 11)
         hour = Field(f"{low}-{high}", frozenset({*range(low, 24), *range(high + 1)}))
@@ -242,8 +242,13 @@ def _month(random: Random, *, wraps: bool) -> Field:
     if wraps and random.random() < 0.1:
         return Field("NOV-FEB", frozenset({11, 12, 1, 2}))
     if random.random() < 0.3:
-        return drawing._field(random, MONTH, stars=0.7)
+        return _starred(drawing._field(random, MONTH, stars=0.7))
     return Field("*", frozenset(range(1, 13)))
+
+
+def _starred(drawn: Field) -> Field:
+    """Return `*` for `?`: Quartz and AWS have `?` only in the day fields."""
+    return replace(drawn, text="*") if drawn.text == "?" else drawn
 
 
 def _exclusive(random: Random, special: Callable[[Random], Field]) -> tuple[Field, Field]:
