@@ -276,7 +276,7 @@ def _running_daemons(state: ClusterState) -> list[str]:
 def _start(folder: ClusterFolder, state: ClusterState, deadline: float, say: Say) -> ClusterState:
     missing = [part for part in daemons.all_of(state) if not part.alive()]
     overrides = plan.overrides_of(state)
-    if state.tls and missing:
+    if state.tls and (missing or not folder.tls.exists()):  # also for a cluster without daemons
         certificates.issue(folder, missing)
     daemons.configure(folder, state, missing, overrides)
     daemons.check(folder, plan.overridden(missing, overrides), lambda: _left(deadline))
