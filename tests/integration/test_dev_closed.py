@@ -28,7 +28,7 @@ KEY = "c2NoZWRkL3g="
 
 @pytest.fixture(scope="module")
 def stores(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
-    with dev_cluster(request.session, members=0, workers=0) as cluster:
+    with dev_cluster(request.session, members=0, workers=0, tls=True) as cluster:
         yield cluster
 
 
