@@ -17,6 +17,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import NoResultFound
 
 from schedd.core.runs.model import AuditRecord, RunKey
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
@@ -136,6 +137,8 @@ def resume(
 
 def _pauses(connection: Connection, statement: str) -> Pauses:
     rows = connection.exec_driver_sql(statement).all()
+    if not rows:  # a restore hasn't filled the table yet
+        raise NoResultFound("table cluster has no row")
     return Pauses(rows[0][0], tuple(Pause(*row[1:]) for row in rows if row[1] is not None))
 
 

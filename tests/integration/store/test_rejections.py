@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,8 +11,10 @@ from sqlalchemy import Connection
 from schedctl.dev.servers import postgres
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Verdict
+from schedd.store.cluster import cluster_pauses, membership
 from schedd.store.connection import session
 from schedd.store.connection.database import Database
+from schedd.store.connection.database_identity import look
 from schedd.store.connection.errors import SchemaMismatch
 from schedd.store.schema import migrate
 from schedkit.errors import BrokenData, Misconfigured, Rejected, Unavailable
@@ -74,8 +76,11 @@ async def test_of_a_batch_of_results_only_the_one_that_cant_be_sent_is_cut(
     assert all(State(row["state"]) is State.SUCCEEDED for row in rows)
 
 
+@pytest.mark.parametrize(
+    "scope", ['ALTER DATABASE "{name}"', 'ALTER ROLE schedd IN DATABASE "{name}"']
+)
 async def test_no_setting_of_database_role_or_environment_reaches_a_session(
-    world: World, server: ScratchServer, monkeypatch: pytest.MonkeyPatch
+    world: World, server: ScratchServer, monkeypatch: pytest.MonkeyPatch, scope: str
 ) -> None:
     name = world.dsn.rpartition("/")[2]
     for setting in (
@@ -89,7 +94,7 @@ async def test_no_setting_of_database_role_or_environment_reaches_a_session(
         "default_transaction_isolation = 'serializable'",
         "extra_float_digits = -5",
     ):
-        server.execute(f'ALTER DATABASE "{name}" SET {setting}')
+        server.execute(f"{scope.format(name=name)} SET {setting}")
     monkeypatch.setenv("PGCLIENTENCODING", "SQL_ASCII")
     monkeypatch.setenv("PGOPTIONS", "-c default_transaction_read_only=on -c IntervalStyle=iso_8601")
     monkeypatch.setenv("PGTZ", "Asia/Kathmandu")
@@ -342,3 +347,21 @@ async def test_a_dropped_schema_is_a_mismatch_and_not_the_end(private: ScratchSe
             await store.call(lambda c: c.exec_driver_sql("SELECT 1 FROM jobs").all())
     finally:
         store.close()
+
+
+@pytest.mark.parametrize(
+    "read", [cluster_pauses.read, membership.cluster_id, membership.read_term, look]
+)
+async def test_a_table_that_a_restore_hasnt_filled_yet_is_a_mismatch_and_not_the_end(
+    world: World, read: Callable[[Connection], object]
+) -> None:
+    me = await world.member()
+
+    def read_empty(connection: Connection) -> None:
+        for table in ("cluster", "term"):
+            connection.exec_driver_sql(f"DELETE FROM {table}")
+        read(connection)
+
+    with pytest.raises(SchemaMismatch) as mismatch:
+        await me.store.database.call(read_empty)
+    assert "finish the restore" in mismatch.value.remedy
