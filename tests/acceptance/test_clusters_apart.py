@@ -8,21 +8,28 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psycopg2
 import pytest
 
+from schedclient import Run, SyncClient
 from schedctl.dev.servers.ports import address, reserve
 from schedd.core.cluster.coordination import DeletePrefix
 from schedd.etcd.client import connect
 from support.cluster import DevCluster, dev_cluster
+from support.ledger import covered, every_instant
+from support.probe import DatabaseProbe
 from support.wait import PATIENCE, wait_until
 
 SHORT = ["schedd.member_ttl=3s", "schedd.worker_ttl=3s"]
+BESIDE = 15.0
+"""Seconds for which two clusters use one database."""
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +68,8 @@ class Stranger:
 
 
 def test_a_member_with_another_database_is_refused_at_start_by_name(home: DevCluster) -> None:
-    cluster_id = home.json("cluster", "status")["clusterId"]
+    before = home.json("cluster", "status")
+    cluster_id = before["clusterId"]
     stranger = Stranger(home, "stranger")
 
     refused = stranger.run()
@@ -70,6 +78,9 @@ def test_a_member_with_another_database_is_refused_at_start_by_name(home: DevClu
     assert f"belongs to cluster {cluster_id} (database" in refused.stderr
     assert "`schedd claim-prefix`" in refused.stderr
     assert [one["name"] for one in home.json("cluster", "members")] == ["m1"]
+    after = home.json("cluster", "status")
+    assert (after["leader"], after["term"]) == (before["leader"], before["term"])
+    assert not after["recovering"]
 
 
 def test_a_prefix_is_taken_from_no_cluster_whose_members_run(home: DevCluster) -> None:
@@ -189,3 +200,51 @@ def test_the_doctor_says_that_another_prefix_uses_the_database(home: DevCluster)
     assert found["severity"] == "BAD"
     assert "m7" in found["what"]
     assert found["remedy"]
+
+
+def test_two_clusters_on_one_database_keep_at_most_once_and_the_doctor_names_the_other(
+    home: DevCluster, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    probe = DatabaseProbe(tmp_path / "tick")
+    options: dict[str, Any] = {"members": 2, "workers": 1, "overrides": SHORT}
+    with SyncClient(home.endpoints) as client:
+        client.jobs.create(
+            "tick",
+            cron="* * * * * *",
+            overlap="allow",
+            catch_up={"policy": "all"},
+            delivery="at_most_once",
+            shell=probe.shell(),
+        )
+        wait_until(probe.starts, PATIENCE, "the job to start")
+        with dev_cluster(request.session, postgres=home.dsn, **options):
+            wait_until(lambda: "m2" in other_members(home), PATIENCE, "the doctor to name m2")
+            began = time.time()
+            wait_until(lambda: time.time() > began + BESIDE, BESIDE + 1, "both to run for a time")
+        ended = time.time()
+        wait_until(
+            lambda: any(start.scheduled_at.timestamp() > ended for start in probe.starts()),
+            PATIENCE,
+            "the job to fire as before",
+        )
+        client.jobs.delete("tick")
+        rows = wait_until(lambda: all_ended(client), PATIENCE, "the end of all runs")
+    coverage = covered(rows)
+    assert coverage == every_instant(min(coverage), max(coverage))
+    assert probe.repeated() == []
+    tokens = {row.run_id: row.fencing_token for row in rows if row.state == "SUCCEEDED"}
+    assert tokens
+    assert tokens.items() <= {start.run_id: start.token for start in probe.starts()}.items()
+
+
+def other_members(home: DevCluster) -> str:
+    """Return what the doctor says of another cluster on the database; empty: nothing."""
+    answer = home.schedctl("cluster", "doctor", "-o", "json")
+    found = json.loads(answer.stdout) if answer.stdout.startswith("[") else []
+    said = [one for one in found if (one["area"], one["check"]) == ("cluster", "database")]
+    return "".join(one["what"] for one in said if one["severity"] == "BAD")
+
+
+def all_ended(client: SyncClient) -> list[Run]:
+    rows = list(client.runs.list(job="tick"))
+    return rows if all(row.ended for row in rows) else []

@@ -125,6 +125,21 @@ def test_a_run_that_no_list_can_show_is_left_out(
     assert (runs[1] in shown) == (change == "parents = '{}'")
 
 
+@pytest.mark.parametrize("at", ["0001-01-01 00:00:00+00", "-infinity", "infinity"])
+def test_a_run_that_started_at_an_impossible_time_is_listed_and_shown(
+    calm: DevCluster, calm_client: SyncClient, job: str, at: str
+) -> None:
+    run = calm_client.jobs.trigger(job).run_id
+    calm.sql("UPDATE runs SET started_at = %s WHERE run_id = %s", at, run)
+    assert run in {each.run_id for each in calm_client.runs.list(job=job)}
+    assert calm_client.runs.get(run).started_at is not None
+    for name in members(calm):
+        for page in ("/", "/runs", f"/runs/{run}"):
+            answer = calm.get(name, page)
+            assert answer is not None
+            assert answer.status == 200, page
+
+
 @pytest.mark.parametrize(("labels", "handlers"), [("[]", []), ('{"a": [1]}', []), ("{}", [None])])
 def test_an_incarnation_that_cant_be_read_leaves_the_other_workers_in_their_list(
     calm: DevCluster, calm_client: SyncClient, labels: str, handlers: list[None]

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
+from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from acceptance.conftest import pids
@@ -26,9 +27,14 @@ YEAR_ONE = Timestamp(seconds=int(datetime(1, 1, 1, tzinfo=UTC).timestamp()))
 
 @pytest.fixture(autouse=True)
 def nothing_ends(calm: DevCluster) -> Iterator[None]:
-    """Whatever a test sends, every member and worker runs on and takes work."""
+    """Whatever a test sends, every member and worker runs on, takes work and shows its pages."""
     before = pids(calm)
     yield
+    for member in calm.record["members"]:
+        for page in ("/", "/runs"):
+            answer = calm.get(member["name"], page)
+            assert answer is not None
+            assert answer.status == 200, page
     done = calm.schedctl("submit", "--wait", "--", "true")
     assert done.returncode == 0, done.stderr
     assert pids(calm) == before
@@ -71,15 +77,16 @@ async def test_a_result_of_an_impossible_time_is_set_aside_and_the_others_are_an
 
     def audited() -> list[str]:
         rows = calm.json("audit", "list", "--object", f"worker/{name}")
-        return [row["action"] for row in rows]
+        return [row["action"] for row in rows if row["action"] == "result"]
 
-    wait_until(lambda: audited() == ["result"], PATIENCE, "one row of the audit log")
+    assert wait_until(audited, PATIENCE, "a row of the audit log") == ["result"]
 
 
 @pytest.mark.parametrize(
     ("wrong", "state"),
     [
         ({"retry_after": {"seconds": 4_000 * 86_400}}, "SUCCEEDED"),
+        ({"started_at": YEAR_ONE}, "SUCCEEDED"),
         ({"outcome": 99}, "FAILED"),
         ({"incarnation": "unknown", "digest": bytes(65)}, "FAILED"),
     ],
@@ -110,25 +117,41 @@ async def test_a_run_whose_result_is_out_of_bounds_ends_and_never_starts_again(
         assert "results." in json.dumps(await asyncio.to_thread(calm.json, *audit))
 
 
-async def test_a_refusal_with_the_greatest_token_there_is_is_set_aside(calm: DevCluster) -> None:
+@pytest.mark.parametrize(
+    ("kind", "item", "field"),
+    [
+        (
+            "refusal",
+            pb.Refusal(key=key(), greatest_token_seen=(1 << 63) - 1),
+            "refusals.greatest_token_seen",
+        ),
+        ("refusal", pb.Refusal(key=key(LAST_DAY)), "refusals.key.scheduled_at"),
+        ("refusal", pb.Refusal(), "refusals.key"),
+        (
+            "revoke_answer",
+            pb.RevokeAnswer(key=key(LAST_DAY), outcome=pb.RevokeAnswer.OUTCOME_REVOKED),
+            "revoke_answers.key.scheduled_at",
+        ),
+    ],
+)
+async def test_a_refusal_or_revoke_answer_out_of_its_bounds_is_set_aside_and_audited(
+    calm: DevCluster, kind: str, item: Message, field: str
+) -> None:
     async with RawWorker(calm.endpoints[0]) as worker:
         await worker.welcomed()
-        good = key()
-        await worker.send(
-            pb.WorkerFrame(
-                refusals=[
-                    pb.Refusal(key=key(), greatest_token_seen=(1 << 63) - 1),
-                    pb.Refusal(key=key(LAST_DAY)),
-                    pb.Refusal(),
-                ],
-                revoke_answers=[
-                    pb.RevokeAnswer(key=key(LAST_DAY), outcome=pb.RevokeAnswer.OUTCOME_REVOKED)
-                ],
-                results=[result(worker, good)],
-            )
-        )
+        good, name = key(), worker.hello.worker
+        frame = pb.WorkerFrame(results=[result(worker, good)])
+        getattr(frame, f"{kind}s").append(item)
+        await worker.send(frame)
         await worker.answered(good)
         assert worker.status is None
+
+    def problems() -> list[str]:
+        rows = calm.json("audit", "list", "--object", f"worker/{name}")
+        return [json.loads(row["after"])["problem"] for row in rows if row["action"] == kind]
+
+    [problem] = wait_until(problems, PATIENCE, "a row of the audit log")
+    assert problem.startswith(f"{field}: ")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from pathlib import Path
 
 from schedproto.v1 import common_pb2
@@ -144,6 +145,41 @@ async def test_a_damaged_spool_file_is_set_aside_and_the_rest_is_sent(tmp_path: 
         new = await member.attached(2)
         assert [*new.hello.spooled] == [second]
         assert [*worker.spool.glob("*.damaged")]
+
+
+DEEP_TREE = """
+import os
+os.chdir(os.path.dirname(os.environ["SCHEDD_PAYLOAD_FILE"]))
+for _ in range(1500):
+    open("file", "w").close()
+    os.mkdir("directory")
+    os.chdir("directory")
+"""
+
+
+async def test_a_job_that_leaves_a_deep_tree_ends_by_its_exit_code_and_its_worker_starts_again(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path) as (member, worker):
+        stream = await member.attached()
+        for code, outcome in ((0, pb.Result.OUTCOME_SUCCEEDED), (3, pb.Result.OUTCOME_FAILED)):
+            program = f"{DEEP_TREE}raise SystemExit({code})"
+            key = await stream.assign(argv=[sys.executable, "-c", program])
+            result = await stream.result_of(key)
+            assert (result.outcome, result.exit_code) == (outcome, code)
+        mark = tmp_path / "job"
+        program = f"{DEEP_TREE}import time\nopen({str(mark)!r}, 'w').write(str(os.getpid()))\n"
+        await stream.assign(argv=[sys.executable, "-c", f"{program}time.sleep(300)"])
+        pid = await pid_in(mark)
+        worker.kill()
+        await gone(pid)
+        [left] = (worker.spool / "scratch").iterdir()
+        assert (left / "directory" / "directory").is_dir()
+        worker.start()
+        again = await member.attached(2)
+        assert [*(worker.spool / "scratch").iterdir()] == []
+        result = await again.result_of(await again.assign(argv=["true"]))
+        assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
 
 
 async def test_one_spool_serves_one_worker(tmp_path: Path) -> None:

@@ -316,6 +316,15 @@ def test_a_stale_result_is_told_with_run_token_and_worker(
     assert (line.run_id, line.token, line.worker) == (RUN, 77, "w1")
 
 
+def test_results_of_runs_that_dont_exist_are_counted_and_write_no_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    several = (StaleResult(RUN, Token(77), "w1", known=False) for _ in range(5))
+    assert value(telemetry_after(*several), "schedd_stale_results_total") == 5
+    assert caplog.records == []
+
+
 def test_lines_of_several_runs_name_twenty_of_them(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     many = tuple(RunId(uuid4()) for _ in range(21))

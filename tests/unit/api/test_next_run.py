@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from schedd.api import views
+from schedd.core.schedule.work_budget import TooMuchWork, limited
 from schedd.runtime.job_codec import JobDefinition
 from schedproto.v1 import job_pb2
+from support.costly_schedules import worst
 from support.store import START, job_record
 
 
@@ -45,3 +47,14 @@ def test_a_job_runs_next_at_the_first_instant_to_come_whether_or_not_its_run_is_
     timer: float | None, early: float | None, told: float | None
 ) -> None:
     assert next_run(timer, early) == (None if told is None else second(told))
+
+
+def test_a_list_shows_the_stored_due_time_of_a_job_whose_schedule_takes_long_to_compute() -> None:
+    stored = job_record(due=START)
+    spec = worst("worst")
+    spec.namespace = "default"
+    definition = replace(stored.definition, spec=spec.SerializeToString())
+    record = replace(stored, definition=definition)
+    with pytest.raises(TooMuchWork), limited(views.NEXT_RUN):
+        views.next_run(record, JobDefinition.read(definition))
+    assert views.job_message(record).next_run_at.ToDatetime(UTC) == START

@@ -12,8 +12,14 @@ from uuid import uuid4
 import pytest
 
 from schedd.core.dispatch.placement import Unable
-from schedd.core.events import AttemptEnded, DeadLettered, GreaterTokenSeen, dead_run
-from schedd.core.ids import Epoch, IncarnationId, JobId, ShardId, Token, token_of
+from schedd.core.events import (
+    AttemptEnded,
+    DeadLettered,
+    GreaterTokenSeen,
+    StaleResult,
+    dead_run,
+)
+from schedd.core.ids import Epoch, IncarnationId, JobId, RunId, ShardId, Token, token_of
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import AuditRecord, LiveRun, ResultDecision, RunKey, Verdict
@@ -25,8 +31,12 @@ from schedd.dispatch.workers.worker_audit import WorkerAudit
 from schedd.ports import WakeUps
 from schedd.results.collect import (
     AUDITED_A_MINUTE,
+    BATCH,
     GATHER,
     NEVER_ASSIGNED,
+    NO_SUCH_RUN,
+    STRAYS_A_MINUTE,
+    TOO_MANY_STRAYS,
     AssignmentRefusal,
     Collect,
 )
@@ -620,3 +630,34 @@ async def test_a_result_of_a_run_whose_row_cant_be_read_is_acknowledged() -> Non
     world.succeeds()
     await world.collect.step()
     assert world.line.acknowledged == [(world.run.key.run_id, world.run.token, False)]
+
+
+async def test_results_of_runs_that_dont_exist_are_limited_a_minute_and_audited_by_worker() -> None:
+    world = World()
+    world.rows.runs.clear()
+    world.rows.stale = True
+
+    async def invented(worker: str, count: int) -> int:
+        """Return how many of these results are looked up and answered."""
+        before = len(world.line.acknowledged)
+        for _ in range(count):
+            world.run = replace(world.run, key=replace(world.run.key, run_id=RunId(uuid4())))
+            world.ends(ReportedOutcome.SUCCEEDED, worker)
+            if len(world.collect._results) == BATCH:
+                await world.collect.step()
+        while world.collect._results:
+            await world.collect.step()
+        return len(world.line.acknowledged) - before
+
+    assert await invented("w1", 20_000) < STRAYS_A_MINUTE + BATCH
+    assert await invented("w1", 10) == 0
+    assert await invented("w2", 10) == 10
+    stale = [event for event in world.events if isinstance(event, StaleResult)]
+    assert not any(event.known for event in stale)
+    await world.collect._audit.step()
+    rows = {row.object: json.loads(row.after) for row in world.audit.rows}
+    assert len(world.audit.rows) == 2
+    assert rows["worker/w1"] == {"count": 20_010, "problem": TOO_MANY_STRAYS}
+    assert rows["worker/w2"] == {"count": 10, "problem": NO_SUCH_RUN}
+    world.now += 60
+    assert await invented("w1", 10) == 10
