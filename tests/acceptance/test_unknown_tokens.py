@@ -22,6 +22,9 @@ from support.token_flood import METHOD, random_token
 CONCURRENT = 1_600
 SECONDS = 20.0
 """From the start of the flood on; the known token is read from the database four times."""
+MOST_CONCURRENT = 8_000
+OTHER_METHOD = "/schedd.v1.JobService/ListJobs"
+"""A method that the flood doesn't call. gRPC accepts the calls of one method in their order."""
 EVERY = 0.05
 """Seconds between two calls of the known caller."""
 WITHIN = 1.0
@@ -50,11 +53,11 @@ def secured(request: pytest.FixtureRequest, address: str) -> Iterator[DevCluster
 
 
 @contextmanager
-def flood(address: str, ca: Path) -> Iterator[dict[str, int]]:
+def flood(address: str, ca: Path, concurrent: int = CONCURRENT) -> Iterator[dict[str, int]]:
     """Send random tokens while the block runs. The counts by status are filled in at its end."""
     codes: dict[str, int] = {}
     with subprocess.Popen(
-        [sys.executable, "-m", "support.token_flood", address, str(ca), str(CONCURRENT)],
+        [sys.executable, "-m", "support.token_flood", address, str(ca), str(concurrent)],
         cwd=Path(__file__).parent.parent,
         env={**os.environ, "GRPC_VERBOSITY": "NONE"},
         stdin=subprocess.PIPE,
@@ -120,6 +123,28 @@ def test_known_tokens_are_served_beside_many_random_ones(
     assert slowest < WITHIN
     assert newcomer < NEWCOMER_WITHIN
     assert most - before < GROWTH
+
+
+def test_many_more_random_tokens_at_one_method_delay_no_known_caller_of_another(
+    secured: DevCluster, address: str, tmp_path: Path
+) -> None:
+    ca = secured.directory / "tls" / "ca.pem"
+    metadata = token_of(secured, "lister", tmp_path / "lister")
+    took = list[float]()
+    with grpc.secure_channel(address, grpc.ssl_channel_credentials(ca.read_bytes())) as channel:
+        call: Any = channel.unary_unary(OTHER_METHOD)
+        with flood(address, ca, MOST_CONCURRENT) as codes:
+            began = time.monotonic()
+            while time.monotonic() - began < SECONDS:
+                asked = time.monotonic()
+                call(b"", metadata=metadata, timeout=60)
+                took.append(time.monotonic() - asked)
+                time.sleep(EVERY)
+    took.sort()
+    slowest = took[-1 - len(took) // 100]
+    print(f"p99 {slowest:.3f}, max {took[-1]:.3f} s of {len(took)}; {codes}")
+    assert codes.keys() == {"UNAUTHENTICATED"}
+    assert slowest < WITHIN
 
 
 def test_a_single_random_token_is_rejected_at_once(secured: DevCluster, address: str) -> None:
