@@ -218,6 +218,6 @@ def piece(kept: Piece) -> run_pb2.LogPiece:
     return message
 
 
-def said(assignment: pb.Assignment) -> dict[str, object]:
+def log_fields(assignment: pb.Assignment) -> dict[str, object]:
     """Return the log keys of an assignment, for `extra`."""
-    return key_of(assignment.key).said | {"job": assignment.job}
+    return key_of(assignment.key).log_fields | {"job": assignment.job}

@@ -75,7 +75,7 @@ class WorkerMetrics:
         return self.starts.labels(action)
 
     @functools.cache  # noqa: B019 - as above
-    def ended(self, outcome: str, reason: str) -> Counter:
+    def ended_attempts(self, outcome: str, reason: str) -> Counter:
         """Return the counter of ended attempts with this outcome and reason."""
         return self.outcomes.labels(outcome, reason)
 

@@ -30,7 +30,7 @@ class TaskSet:
         """Start a task."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._remove_task)
         return task
 
     async def failed(self) -> NoReturn:
@@ -51,7 +51,7 @@ class TaskSet:
                     self._empty.clear()
                     await self._empty.wait()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _remove_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not self._tasks:
             self._empty.set()

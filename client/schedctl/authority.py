@@ -82,7 +82,7 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         name = _named("schedd authority")
         made = (
-            _begun(name, name, key.public_key(), OF_AUTHORITY)
+            _certificate_builder(name, name, key.public_key(), OF_AUTHORITY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs=True), critical=True)
             .add_extension(
@@ -128,7 +128,7 @@ class Authority:
             purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
         names = [*map(x509.UniformResourceIdentifier, subject.uris), *map(_host, subject.hosts)]
         made = (
-            _begun(_named(subject.name), ca.subject, key.public_key(), lifetime)
+            _certificate_builder(_named(subject.name), ca.subject, key.public_key(), lifetime)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
@@ -197,7 +197,7 @@ def _refuse_anothers(subject: Subject, cert: Path, key: Path) -> None:
         raise anothers(key, "isn't a file")
 
 
-def _begun(
+def _certificate_builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, lifetime: timedelta
 ) -> x509.CertificateBuilder:
     until = utcnow() + lifetime

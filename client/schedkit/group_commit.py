@@ -77,7 +77,7 @@ class GroupCommit(Generic[Request, Answer]):
         try:
             answers = await waiting.answer
         except asyncio.CancelledError:
-            self._leave([waiting])
+            self._drop_requests([waiting])
             raise
         return answers[0] if answers else await self._alone(request)
 
@@ -99,7 +99,7 @@ class GroupCommit(Generic[Request, Answer]):
         try:
             done = await asyncio.gather(*(each.answer for each in waiting), return_exceptions=True)
         except asyncio.CancelledError:
-            self._leave(waiting)
+            self._drop_requests(waiting)
             raise
         answers: dict[int, Answer | Unavailable] = {}
         for place, one in enumerate(done):
@@ -128,7 +128,7 @@ class GroupCommit(Generic[Request, Answer]):
         if self._writing is None and self._waiting:
             self._writing = asyncio.create_task(self._write_all(), name="group-commit")
 
-    def _leave(self, left: Sequence[_Waiting[Request, Answer]]) -> None:
+    def _drop_requests(self, left: Sequence[_Waiting[Request, Answer]]) -> None:
         """Drop the requests of a canceled caller, before the running write ends."""
         for each in left:
             self._waiting.pop(each, None)

@@ -34,24 +34,24 @@ class Slack:
     def renewed(self, until: float, ttl: float) -> None:
         """Record that the lease was granted or renewed, and is trusted until then."""
         self.ttl = ttl
-        self._turn(until)
+        self._renew_until(until)
 
-    def ended(self) -> None:
+    def lease_ended(self) -> None:
         """Record that the lease was lost or given up."""
-        self._turn(None)
+        self._renew_until(None)
 
     def least(self) -> float | None:
         """Return the least slack of the last minute or two, in seconds; None without a lease."""
         with self._lock:
             now = self._clock()
-            least = min(self._lately.of(now), self._left(now))
+            least = min(self._lately.value_at(now), self._remaining_seconds(now))
         return None if least == math.inf else least
 
-    def _turn(self, until: float | None) -> None:
+    def _renew_until(self, until: float | None) -> None:
         with self._lock:
             now = self._clock()
-            self._lately.seen(self._left(now), now)
+            self._lately.add_value(self._remaining_seconds(now), now)
             self._until = until
 
-    def _left(self, now: float) -> float:
+    def _remaining_seconds(self, now: float) -> float:
         return math.inf if self._until is None else max(0.0, self._until - now)

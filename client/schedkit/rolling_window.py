@@ -24,17 +24,17 @@ class RollingWindow:
         self._since = at
         self._now = self._before = nothing
 
-    def seen(self, number: float, at: float) -> None:
+    def add_value(self, number: float, at: float) -> None:
         """Add a number."""
-        self._turn(at)
+        self._start_window(at)
         self._now = self._pick(self._now, number)
 
-    def of(self, at: float) -> float:
+    def value_at(self, at: float) -> float:
         """Return the minimum or maximum at this time."""
-        self._turn(at)
+        self._start_window(at)
         return self._pick(self._now, self._before)
 
-    def _turn(self, at: float) -> None:
+    def _start_window(self, at: float) -> None:
         passed = at - self._since
         if passed < WINDOW:
             return

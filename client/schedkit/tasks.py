@@ -79,7 +79,7 @@ class Turns:
         self._most = self._left = most
         self._line = asyncio.Lock()
 
-    async def take(self, items: int) -> None:
+    async def wait_until_allowed(self, items: int) -> None:
         """Return when this many items may be handled in one go."""
         async with self._line:
             if self._left < items:
@@ -87,11 +87,11 @@ class Turns:
                 self._left = self._most
             self._left -= items
 
-    async def of(self, items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+    async def batches_of(self, items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
         """Yield all items, as many at a time as may be handled then."""
         for first in range(0, len(items), self._most):
             some = items[first : first + self._most]
-            await self.take(len(some))
+            await self.wait_until_allowed(len(some))
             yield some
 
 

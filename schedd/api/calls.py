@@ -62,7 +62,7 @@ def _in_time(method: str, call: Unary) -> Unary:
     @wraps(call)
     async def timely(services: Services, caller: Caller, request: Any) -> Message:
         if reads or any(getattr(request, field, False) for field in TRIALS):
-            async with deadlines.read(caller.deadline, services.database_answered_at):
+            async with deadlines.limit_read(caller.deadline, services.database_answered_at):
                 return await call(services, caller, request)
         waits = deadlines.WAITS if caller.deadline is None else caller.deadline
         async with deadlines.changed(waits):

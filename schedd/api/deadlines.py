@@ -38,7 +38,7 @@ can usually report what it waited for.
 
 
 @asynccontextmanager
-async def read(
+async def limit_read(
     deadline: float | None, answered_at: Callable[[], float] = boottime
 ) -> AsyncIterator[None]:
     """Limit a read to its caller's deadline (seconds from now) and to `READ_WITHIN`. End it sooner
@@ -51,7 +51,7 @@ async def read(
         yield
         return
     began = boottime()
-    async with _ended(within, lambda: _silent(boottime() - began)) as limit:
+    async with _time_limit(within, lambda: _silent(boottime() - began)) as limit:
         watch = _Watch(limit, began, within, answered_at)
         try:
             yield
@@ -62,7 +62,7 @@ async def read(
 @asynccontextmanager
 async def changed(waits: float) -> AsyncIterator[None]:
     """Limit a change that waits for other processes for at most `waits` seconds."""
-    async with _ended(waits + STATEMENTS, unanswered):
+    async with _time_limit(waits + STATEMENTS, unanswered):
         yield
 
 
@@ -101,7 +101,9 @@ def _silent(after: float) -> MemberUnavailableError:
 
 
 @asynccontextmanager
-async def _ended(within: float, error: Callable[[], CallError]) -> AsyncIterator[asyncio.Timeout]:
+async def _time_limit(
+    within: float, error: Callable[[], CallError]
+) -> AsyncIterator[asyncio.Timeout]:
     limit = asyncio.timeout(within)
     try:
         async with limit:

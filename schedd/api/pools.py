@@ -106,7 +106,7 @@ async def pause_pool(
     namespace, name = stored_jobs.namespace_of(request.namespace), request.pool
     audit = caller.audit("pause", f"pool/{namespace}/{name}", request.request_id)
     what = f"pool {name}"
-    async with quiesce.kept(services, what):
+    async with quiesce.failover_check(services, what):
         paused = await services.pools.pause(
             namespace, name, True, request.note, caller.actor, audit, _paused
         )

@@ -129,7 +129,7 @@ class CheckupCollector:
             for one in self.advances.blocks(worker)
         )
 
-    def stands(self) -> wire.ExamineResponse:
+    def examine_member(self) -> wire.ExamineResponse:
         """Return this member's state, for its peers and itself."""
         identity = self.member.identity
         answer = wire.ExamineResponse(
@@ -206,7 +206,7 @@ class CheckupCollector:
 
     async def _member(self, one: MemberView) -> MemberFacts:
         if one.tenure == self.member.cluster.tenure:
-            return self._facts(one, self.stands(), self.clock.now())
+            return self._facts(one, self.examine_member(), self.clock.now())
         before = self.clock.now()
         try:
             answer = await self.peers.examine(one.grpc)

@@ -120,7 +120,7 @@ def build(ground: Foundations) -> MemberParts:
     ground.telemetry.observe_slots(workers.slots, workers.free_slots)
     ground.telemetry.observe_behind(owner.behind)
     workers.on_attachment(member.attached)
-    owner.on_cluster_changed(member.look)
+    owner.on_cluster_changed(member.request_leader_check)
     tls = config.tls.files()
     tails, advances = LogFollowers(workers), MemberProgress()
     checkup = CheckupCollector(
@@ -230,11 +230,11 @@ def _owner(
         cluster_pause=cluster_pause,
         emit=ground.telemetry.emit,
         limits=config.catch_up.limits(),
-        ahead=config.ahead.kept(),
+        ahead=config.ahead.to_lookahead(),
         old=store.retention,
         objects=ground.objects,
         surveys=store.survey,
-        retention=config.retention.kept(),
+        retention=config.retention.to_retention(),
     )
 
 
@@ -298,7 +298,7 @@ def _services(
         version=VERSION,
         cluster_id=ground.cluster_id,
         late=ground.config.catch_up.limits(),
-        retention=ground.config.retention.kept(),
+        retention=ground.config.retention.to_retention(),
         lost_for=ground.config.retention.lost,
         emit=ground.telemetry.emit,
         means=DeliveryMeans(ground.config.notifications.commands, bool(ground.config.smtp.host)),

@@ -374,7 +374,9 @@ class MemberDaemon:
             stack.callback(store.close)
             self._database = store.database
             clock = _clock(store)
-            cluster_id = await once_available(partial(_look, store, clock), "PostgreSQL", daemon)
+            cluster_id = await once_available(
+                partial(_check_database, store, clock), "PostgreSQL", daemon
+            )
             if cluster_id is None:
                 return
             etcd = await stack.enter_async_context(
@@ -446,7 +448,7 @@ class MemberDaemon:
 
 def _store(config: Config, telemetry: Telemetry) -> Stores:
     database = Database(config.postgres.dsn, lanes=config.postgres.lanes, emit=telemetry.emit)
-    return Stores(database, config.ahead.kept().guard)
+    return Stores(database, config.ahead.to_lookahead().guard)
 
 
 def _dependency_health(store: Stores, etcd: etcd_client.EtcdClient) -> DependencyHealth:
@@ -467,7 +469,7 @@ def _clock(store: Stores) -> DatabaseClock:
     )
 
 
-async def _look(store: Stores, clock: DatabaseClock) -> str:
+async def _check_database(store: Stores, clock: DatabaseClock) -> str:
     """Check the database first: its schema, its time, and its cluster."""
     await store.check()
     await clock.step()

@@ -35,7 +35,9 @@ async def serve(
     gate = AuthInterceptor(parts.services.authentication)
     serve_calls(server, gate, parts.services)
     _attach(parts, terms).serve(server, gate)
-    PeerService(parts.owner, parts.workers, parts.checkup.stands, parts.ears).serve(server, gate)
+    PeerService(parts.owner, parts.workers, parts.checkup.examine_member, parts.ears).serve(
+        server, gate
+    )
     health = Health(unready, [service.full_name for service in SERVICES], ALWAYS)
     health.serve(server, gate)
     if reflection:

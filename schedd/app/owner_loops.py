@@ -171,7 +171,9 @@ class Owner:
         for source in (loops.fire, loops.rescue, loops.deadlines, *made, self._collect):
             source.on_ready(loops.dispatch.wake)
         run_index.on_room, run_index.on_short = loops.dispatch.wake, loops.rescue.more
-        loops.rescue.on_left(loops.deadlines.left, loops.late_starts.left)
+        loops.rescue.on_left(
+            loops.deadlines.check_unloaded_runs, loops.late_starts.check_unloaded_runs
+        )
         live.ownership.listen(
             lambda gained, dropped: self._emit(ShardsMoved(len(gained), len(dropped)))
         )
@@ -346,7 +348,7 @@ class Owner:
 
     def cluster_changed(self) -> None:
         """Read the cluster pause again: the pause or the shard map may have changed."""
-        self._cluster_pause.look()
+        self._cluster_pause.read_soon()
         self._cluster_changed()
 
     def workers_changed(self) -> None:

@@ -30,11 +30,11 @@ class ClusterPause:
         self.loop = Loop("cluster pause", self.step, interval=READ_EVERY)
 
     @property
-    def on(self) -> bool:
+    def is_paused(self) -> bool:
         """Whether the cluster is paused: nothing fires and nothing starts."""
         return self.pauses.present is not None
 
-    def look(self) -> None:
+    def read_soon(self) -> None:
         """Read the pause now, because it may have changed."""
         self.loop.wake()
 

@@ -257,7 +257,7 @@ class MemberLifecycle:
         """
         self._attached_until = math.inf if some else boottime() + UNATTACHED_AFTER
 
-    def look(self) -> None:
+    def request_leader_check(self) -> None:
         """Let the leader reconcile now, because the cluster may differ from its map."""
         self._look()
 
@@ -278,7 +278,7 @@ class MemberLifecycle:
         """Live one tenure if the member can join now. Return seconds until the next try."""
         if self._claim is not None:
             if (owner := self.cluster.view().owner) is not None:
-                self._claim.take(owner)
+                self._claim.record_owner(owner)
             self.cluster.foreign = self._clock.foreign or self._claim.refused
         self._clock.follow()
         if not self._clock.known or self._clock.away_for() > AWAY_AFTER:
@@ -333,8 +333,8 @@ class MemberLifecycle:
             over = await self._live(live, registration, draining)
         finally:
             self.cluster.lives(None)
-            self._name.ended(live.tenure)
-            await self._leave(live, "" if draining.is_set() else over or FAILED)
+            self._name.add_past_tenure(live.tenure)
+            await self._fence_tenure(live, "" if draining.is_set() else over or FAILED)
 
     async def _second(self, first: str) -> None:
         """Log and audit that another running daemon has this member's name."""
@@ -443,12 +443,12 @@ class MemberLifecycle:
         if self._clock.timeline != live.ownership.timeline:
             return "the database is on another timeline"
         if (claim := self._claim) is not None and (owner := live.view().owner) is not None:
-            claim.take(owner)
+            claim.record_owner(owner)
             if owner.cluster_id != self._clock.database:
                 return f"the etcd prefix belongs to cluster {owner.cluster_id}"
         return self._clock.broken
 
-    async def _leave(self, live: LiveTenure, why: str) -> None:
+    async def _fence_tenure(self, live: LiveTenure, why: str) -> None:
         """Fence the tenure, so that its shards are free at once. None of its tasks runs any more.
 
         `why`: the reason why the member leaves without being asked to; empty: it was asked to.

@@ -93,10 +93,10 @@ class Observer:
     async def run(self) -> NoReturn:
         """Follow the keys forever."""
         async for followed in self._coordination.follow(""):
-            self._take(followed)
+            self._update_view(followed)
         raise Fault("the watch of etcd ended without an error")
 
-    def _take(self, followed: Followed) -> None:
+    def _update_view(self, followed: Followed) -> None:
         known, self._view = self._view, view_of(followed.listing, self._view, followed.deleted)
         if known is not EMPTY_VIEW and self._view.restored_since(known):
             log.error("etcd revisions went back: etcd was restored from a backup, or replaced")

@@ -46,14 +46,14 @@ class Ownership:
     def gain(self, taken: Mapping[ShardId, Epoch]) -> None:
         """Add shards that were taken, with their new epochs."""
         self._epochs.update(taken)
-        self._tell(frozenset(taken), frozenset())
+        self._notify_listeners(frozenset(taken), frozenset())
 
     def drop(self, shards: Iterable[ShardId]) -> None:
         """Make no more decisions for these shards. For transactions in flight, see `settle`."""
         gone = frozenset(shard for shard in shards if self._epochs.pop(shard, None) is not None)
-        self._tell(frozenset(), gone)
+        self._notify_listeners(frozenset(), gone)
 
-    def _tell(self, gained: frozenset[ShardId], dropped: frozenset[ShardId]) -> None:
+    def _notify_listeners(self, gained: frozenset[ShardId], dropped: frozenset[ShardId]) -> None:
         if gained or dropped:
             for listener in self._listeners:
                 listener(gained, dropped)

@@ -52,7 +52,7 @@ class PrefixClaim:
         except InvalidValue as error:
             refused = f"{error}. Delete the key, or run `schedd claim-prefix`"
         else:
-            self.take(owner)
+            self.record_owner(owner)
             mine = replace(self._own, cluster_id=cluster_id)
             refused = refusal(owner, mine, self._root)
         if refused and refused != self.refused:
@@ -60,7 +60,7 @@ class PrefixClaim:
         self.refused = refused
         return not refused
 
-    def take(self, owner: PrefixOwner) -> None:
+    def record_owner(self, owner: PrefixOwner) -> None:
         """Store the owner read from etcd: from now on, reject databases of other clusters."""
         self.owner = owner
         self._lineage.expected = owner.cluster_id

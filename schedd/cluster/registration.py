@@ -73,7 +73,7 @@ class Name:
         self.taken_by = ""
         """Another running daemon that has the name; empty: none is known."""
 
-    def ended(self, tenure: TenureId) -> None:
+    def add_past_tenure(self, tenure: TenureId) -> None:
         """Add an ended tenure of this process. None of its tasks runs any more."""
         self._past.add(tenure)
 

@@ -106,11 +106,11 @@ class Shards:
         rows = await self._store.read_shards()
         if not self._trusted():
             return None
-        mine = self._view().map.of(ownership.tenure)
+        mine = self._view().map.shards_of_tenure(ownership.tenure)
         todo = plan(ownership.tenure, rows, mine, ownership.epochs)
         ownership.drop(todo.lost)
         await self._release(todo.leaving)
-        taken = await self._take(todo.wanted) if todo.wanted else 0
+        taken = await self._take_over_shards(todo.wanted) if todo.wanted else 0
         await self._check_tenure()
         if taken < len(todo.wanted):
             return self._asking.next()
@@ -137,13 +137,13 @@ class Shards:
         await AFTER_RELEASE()
         log.info("released %d shards", len(shards))
 
-    async def _take(self, seen: dict[ShardId, Epoch]) -> int:
+    async def _take_over_shards(self, seen: dict[ShardId, Epoch]) -> int:
         """Take over the shards that are free; return their number."""
         await BEFORE_TAKE()
         if not self._trusted():
             return 0
         ownership = self._ownership
-        taken = await self._store.take(ownership.tenure, ownership.timeline, seen)
+        taken = await self._store.take_shards(ownership.tenure, ownership.timeline, seen)
         await AFTER_TAKE()
         ownership.gain(taken)
         if taken:

@@ -85,17 +85,17 @@ class WorkerLeases:
 
         Call `look_again` at most TTL / 3 later for missing workers. Raises Unavailable.
         """
-        return self._absence.judge(named, await self._look(), self._watched())
+        return self._absence.judge(named, await self._read_leases(), self._watched())
 
     async def live(self) -> frozenset[IncarnationId]:
         """Return the incarnations with a key, by a linearizable list. Raises Unavailable."""
-        return (await self._look()).live
+        return (await self._read_leases()).live
 
     async def look_again(self) -> frozenset[IncarnationId]:
         """List the keys again, and return the missing workers that are lost by now."""
         if not self._absence.missing:
             return frozenset()
-        look = await self._look()  # others may be missing meanwhile: they stay in the set
+        look = await self._read_leases()  # others may be missing meanwhile: they stay in the set
         return self._absence.judge(self._absence.missing, look, self._watched()).gone
 
     def forget_missing(self) -> None:
@@ -179,7 +179,7 @@ class WorkerLeases:
         self._held.pop(incarnation, None)
         self._busy.pop(incarnation, None)
 
-    async def _look(self) -> LivenessSnapshot:
+    async def _read_leases(self) -> LivenessSnapshot:
         sent = boottime()
         listing = await self._etcd.list(self._prefix)
         live = frozenset(_incarnations(listing))

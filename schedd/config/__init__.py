@@ -64,11 +64,11 @@ class LookaheadConfig:
     def faults(self) -> Iterator[ConfigProblem]:
         """Yield the problems."""
         try:
-            self.kept()
+            self.to_lookahead()
         except ValueError as error:
             yield ConfigProblem("", str(error))
 
-    def kept(self) -> pre_dispatch.Lookahead:
+    def to_lookahead(self) -> pre_dispatch.Lookahead:
         """Return the lookahead as the scheduling code takes it."""
         return pre_dispatch.Lookahead(self.fire, self.arm)
 
@@ -110,7 +110,7 @@ class RetentionConfig:
             if length is not None and not retention.LEAST <= length <= retention.MOST:
                 yield ConfigProblem(key, "must be from 1s to 36500d")
 
-    def kept(self) -> retention.Retention:
+    def to_retention(self) -> retention.Retention:
         """Return the retention as the scheduling code takes it."""
         return retention.Retention(self.runs, self.logs, self.dead_letters)
 
@@ -170,7 +170,7 @@ class ListenConfig:
 
     def proxies(self) -> Proxies:
         """Return the trusted proxies."""
-        return Proxies.of(self.trusted_proxies)
+        return Proxies.from_texts(self.trusted_proxies)
 
 
 def everywhere(address: str) -> str:
@@ -184,7 +184,7 @@ def everywhere(address: str) -> str:
 
 def _untrusted(proxy: str) -> str:
     try:
-        Proxies.of([proxy])
+        Proxies.from_texts([proxy])
     except ValueError as error:
         return str(error)
     return ""

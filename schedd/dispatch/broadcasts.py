@@ -121,8 +121,8 @@ class Broadcasts:
         try:
             there: list[Incarnation] | None = None
             for _ in range(LOOKS):
-                runs = self._run_index.ready.take(
-                    AT_ONCE, self._goes, replace(room), pools=rooms.copy()
+                runs = self._run_index.ready.take_runs(
+                    AT_ONCE, self._is_placeable, replace(room), pools=rooms.copy()
                 )
                 taken += runs
                 if runs:
@@ -176,7 +176,7 @@ class Broadcasts:
         paced = self._definition_cache.paces(run) if need is not None else False
         self._run_index.ready.add([run], need, paced=paced)
 
-    def _goes(self, need: Need | None, _rank: float) -> bool:
+    def _is_placeable(self, need: Need | None, _rank: float) -> bool:
         return need is not None and need.each and need not in self._unmatched
 
     def _forget(self, now: float) -> None:
@@ -227,7 +227,7 @@ class Broadcasts:
                 raise answer.error
 
     def _closed(self, closed: ClosedBroadcasts, counted: Collection[object]) -> None:
-        self._tell(closed.ended)
+        self._report_ended(closed.ended)
         for why, count in Counter(why for _, _, why in closed.waited).items():
             self._emit(EndedUnreported(State.CANCELLED, why, count))
         for run in closed.cancelled:
@@ -250,7 +250,7 @@ class Broadcasts:
         if failed:  # `pause_after_failures` may be reached
             self._nudges.jobs_changed(sorted(failed))
 
-    def _tell(self, ended: Sequence[LiveRun]) -> None:
+    def _report_ended(self, ended: Sequence[LiveRun]) -> None:
         states = Counter(run.state for run in ended)
         for state, count in states.items():
             reason = Reason.CHILDREN_FAILED if state is State.FAILED else None

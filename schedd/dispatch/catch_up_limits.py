@@ -67,7 +67,7 @@ class CatchUpLimiter:
         slots = self._limits.slots(self._workers.slots(), part)
         return CatchUpRoom(slots - taken, releases, LOOKED_UP, idle=not under_way)
 
-    async def look(self) -> None:
+    async def load_definitions(self) -> None:
         """Read the definitions needed to count paced runs in progress.
 
         Definitions of runs that another owner dispatched aren't cached yet.

@@ -125,7 +125,7 @@ class Dispatch:
         if self._changed and self._run_index.ready.has_pooled:
             self._run_index.ready.unsort_pooled(self._changed)
         self._changed.clear()
-        if self._cluster_pause.on:
+        if self._cluster_pause.is_paused:
             self._workers.demand(no_demand)
             return 1.0
         self._run_index.ripen(self._clock.now())
@@ -140,7 +140,7 @@ class Dispatch:
                     with self._run_index.starting():
                         more = await self._assign.dispatch_runs(chosen, choice) or more
                 finally:  # a batch that timed out is tried again with fewer runs
-                    self._size.took(len(chosen), boottime() - began)
+                    self._size.record_batch(len(chosen), boottime() - began)
         more = more or await self._arm()
         self._tell_demand()
         if self._run_index.ready.short:
@@ -178,8 +178,8 @@ class Dispatch:
         a scan puts back while definitions are read is chosen once. An offer is valid until the next
         await; slots granted during one are for the next runs, not for those popped before.
         """
-        await self._late.look()
-        rooms = await self._pools.look(self._run_index.ready.pools())
+        await self._late.load_definitions()
+        rooms = await self._pools.read_rooms(self._run_index.ready.pools())
         late, unsorted = self._late.room(), self._run_index.ready.unsorted_late
         chosen: list[tuple[LiveRun, CachedDefinition, SlotOffer]] = []
         taken: set[RunId] = set()
@@ -221,9 +221,9 @@ class Dispatch:
                     self._run_index.ready.add([run], need, paced=paced)
                 else:
                     if run.late:
-                        late.take(need.slots, paced=paced)
-                    rooms.take(need.pool)
-                    choice.take(offer, need.slots)
+                        late.use_room(need.slots, paced=paced)
+                    rooms.use_room(need.pool)
+                    choice.reserve_slots(offer, need.slots)
                     taken.add(run.key.run_id)
                     chosen.append((run, entry, offer))
         return chosen, True
@@ -238,7 +238,7 @@ class Dispatch:
                     with self._run_index.starting():
                         await self._assign.dispatch_runs(chosen, choice)
                 finally:
-                    self._early_size.took(len(chosen), boottime() - began)
+                    self._early_size.record_batch(len(chosen), boottime() - began)
         return bool(chosen) and len(self._run_index.early) > 0
 
     async def _choose_early(self, choice: SlotReservation) -> list[Chosen]:
@@ -264,7 +264,7 @@ class Dispatch:
             if offer is None:
                 self._run_index.put_runs([run], self._clock.now())
             else:
-                choice.take(offer, need.slots)
+                choice.reserve_slots(offer, need.slots)
                 chosen.append((run, entry, offer))
         return chosen
 
@@ -292,9 +292,9 @@ class Dispatch:
             self._pools.rooms.copy(),
         )  # some needs aren't known yet
         if apart and first is None:
-            batch = ready.take(min(1, count), goes, left, least, knows, pools)
+            batch = ready.take_runs(min(1, count), goes, left, least, knows, pools)
             least = class_of(batch[0]) if batch else 0
-        batch += ready.take(count - len(batch), goes, left, least, knows, pools)
+        batch += ready.take_runs(count - len(batch), goes, left, least, knows, pools)
         late.lookups = left.lookups
         return batch
 

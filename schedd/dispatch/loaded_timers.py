@@ -59,14 +59,14 @@ class Timers(DueIndex[JobId, Timer]):
                 self.discard(timer.job_id)
             elif now is None or due >= now - GRACE:
                 self.put_off(timer, due - self._ahead.fire)
-            elif not self.stands(timer):  # a timer that is already here keeps its place
+            elif not self.contains(timer):  # a timer that is already here keeps its place
                 self.put(timer.job_id, now, timer, self._late_rank(timer.job_id))
 
     def put_off(self, timer: Timer, at: datetime) -> None:
         """Let the timer come up at `at`: it must not fire sooner."""
         self.put(timer.job_id, at, timer, self._priority_of(timer.job_id))
 
-    def stands(self, timer: Timer) -> bool:
+    def contains(self, timer: Timer) -> bool:
         """Return whether this timer is already here, unchanged."""
         found = self.get(timer.job_id)
         return found is not None and found[1] == timer

@@ -66,9 +66,9 @@ class OverlapEnforcer:
         self._emit = emit
         self._last = 0
 
-    async def look(self, runs: Sequence[LiveRun], piled: Piled = NONE_PILED) -> bool:
+    async def judge_blocked(self, runs: Sequence[LiveRun], piled: Piled = NONE_PILED) -> bool:
         """Check jobs that a scan found `crowded` or `piled_up`; return whether any run is ready."""
-        turn = self._turn({run.job_id for run in runs})
+        turn = self._next_jobs({run.job_id for run in runs})
         mine = [run for run in runs if run.job_id in turn]
         known = await self._definition_cache.of_runs(mine)
         return await self.part([run for run in mine if run.job_id in known], known, piled)
@@ -132,7 +132,7 @@ class OverlapEnforcer:
         )
         return sum(self._run_index.forget(key.run_id, job) for key, job in parted.ended)
 
-    def _turn(self, jobs: set[JobId]) -> set[JobId]:
+    def _next_jobs(self, jobs: set[JobId]) -> set[JobId]:
         if len(jobs) <= MOST_LOOKED_AT:
             return jobs
         turn = sorted(jobs, key=lambda job: (job.int <= self._last, job.int))[:MOST_LOOKED_AT]

@@ -61,7 +61,7 @@ class PoolLimits:
         self.rooms = PoolRooms()
         """Remaining room by pool; dispatch subtracts from it."""
 
-    async def look(self, pools: Collection[PoolKey]) -> PoolRooms:
+    async def read_rooms(self, pools: Collection[PoolKey]) -> PoolRooms:
         """Return the room of these pools, and of no others.
 
         Raises:
@@ -76,7 +76,7 @@ class PoolLimits:
             self._rests_until = self._boot() + min(LONGEST_REST, REST * took)
             read = {pool: found.get(pool, NOWHERE) for pool in stale}
             self._seen |= {pool: _Seen(one, now, ended) for pool, one in read.items()}
-            self.rooms.left |= PoolRooms.of(read).left
+            self.rooms.left |= PoolRooms.from_usage(read).left
         return self.rooms
 
     def forget(self, pools: Collection[PoolKey]) -> None:

@@ -165,11 +165,11 @@ class RunIndex:
             self._wait(run, now)
         return 0
 
-    def left(self, runs: Iterable[LiveRun]) -> list[LiveRun]:
+    def runs_not_loaded(self, runs: Iterable[LiveRun]) -> list[LiveRun]:
         """Return the runs that wait in rows only: not all runs are held in memory."""
         if not self.ready.leaves_some:
             return []
-        return [run for run in runs if run.state is not State.RUNNING and not self._has(run)]
+        return [run for run in runs if run.state is not State.RUNNING and not self._contains(run)]
 
     def were_read(self, shards: Iterable[ShardId]) -> None:
         """Note that all live runs of these shards were sorted in."""
@@ -191,7 +191,7 @@ class RunIndex:
 
     def take_early(self, count: int, goes: Callable[[Need], bool]) -> list[LiveRun]:
         """Remove and return the soonest due runs that may be pre-dispatched."""
-        taken = self.early.take(count, goes)
+        taken = self.early.take_runs(count, goes)
         for run in taken:
             self._waits_no_more(run.key.run_id, run.job_id)
         return taken
@@ -245,17 +245,17 @@ class RunIndex:
         """Jobs with blocked runs."""
         return self._held.jobs
 
-    def over(self, run: LiveRun) -> int:
-        """Remove an ended run; return how many runs may go now (`gone`)."""
+    def remove_ended(self, run: LiveRun) -> int:
+        """Remove an ended run; return how many runs may go now (`release_after_end`)."""
         if self._reading:
             self._over[run.key.run_id] = run.token
         return self.forget(run.key.run_id, run.job_id)
 
     def forget(self, run_id: RunId, job: JobId) -> int:
         """Remove a run that has ended or has another owner now; return the same."""
-        return self.gone(job) if self._take_off(run_id, job) else 0
+        return self.release_after_end(job) if self._take_off(run_id, job) else 0
 
-    def gone(self, job: JobId) -> int:
+    def release_after_end(self, job: JobId) -> int:
         """Count a removed run of this job. A blocked run may take its place: at once, or when the
         check of other runs of its job ends. One may be pre-dispatched. Return how many may go now.
         """
@@ -271,7 +271,7 @@ class RunIndex:
         begun = self.broadcasts.values()
         return [*self.running.values(), *begun, *self.ready, *soon, *self._held]
 
-    def waits(self) -> Iterator[LiveRun]:
+    def waiting_runs(self) -> Iterator[LiveRun]:
         """Iterate over all runs that wait for their first attempt or a retry."""
         yield from self.ready
         yield from self.waiting.values()
@@ -333,11 +333,11 @@ class RunIndex:
                 del self._kept[job]
         return self.waiting.discard(run_id)
 
-    def _has(self, run: LiveRun) -> bool:
+    def _contains(self, run: LiveRun) -> bool:
         """Return whether the run is here, in any state."""
         run_id = run.key.run_id
         places = (self.ready, self.waiting, self.running, self.broadcasts, self._over)
-        return any(run_id in place for place in places) or self._held.has(run_id, run.job_id)
+        return any(run_id in place for place in places) or self._held.contains(run_id, run.job_id)
 
     def _put_running(self, run: LiveRun) -> None:
         """Add a running run; a known run of the same assignment counts as the same attempt."""
@@ -352,7 +352,7 @@ class RunIndex:
 
     def _put_ready(self, run: LiveRun) -> bool:
         """Queue a ready run; return whether it is new."""
-        if self._held.has(run.key.run_id, run.job_id):
+        if self._held.contains(run.key.run_id, run.job_id):
             self._held.add(run)
             return False
         return self.ready.add([run], self._need_of(run)) > 0

@@ -136,7 +136,7 @@ class EtcdConnection:
     ) -> ReplyT:
         """Send the request like `call`, but only to this endpoint."""
         clock = _Clock(self.deadline)
-        if not await self._connected(position, clock.left()):
+        if not await self._connected(position, clock.remaining_seconds()):
             raise self._unreachable(position)
         try:
             return await self._send(position, _One(method, request), clock)
@@ -175,7 +175,7 @@ class EtcdConnection:
     def _round(self, clock: _Clock) -> Iterator[tuple[int, float]]:
         """Yield each endpoint once, with an equal share of the remaining time."""
         for done, position in enumerate(self._ring.round()):
-            yield position, clock.left() / (len(self.targets) - done)
+            yield position, clock.remaining_seconds() / (len(self.targets) - done)
 
     def _unreachable(self, position: int) -> Unavailable:
         self._ring.failed(position)
@@ -230,7 +230,9 @@ class EtcdConnection:
         self, position: int, what: _What[T], clock: _Clock, token: str | None
     ) -> T:
         try:
-            return await what.send(self._channel(position), clock.left(), metadata(token))
+            return await what.send(
+                self._channel(position), clock.remaining_seconds(), metadata(token)
+            )
         except grpc.aio.AioRpcError as error:
             failure = judge(error.code(), error.details() or "", writes=what.method.writes)
             raise EtcdCallFailed(failure) from error
@@ -247,7 +249,7 @@ class EtcdConnection:
         if (login := self._access.login) is None:
             return None
         try:
-            async with asyncio.timeout(clock.left()), self._authenticating:
+            async with asyncio.timeout(clock.remaining_seconds()), self._authenticating:
                 if self._token is None or self._token == stale:
                     self._token = await self._authenticate(login, position, clock)
                 return self._token
@@ -324,5 +326,5 @@ class _Clock:
         self._loop = asyncio.get_running_loop()
         self._ends = self._loop.time() + seconds
 
-    def left(self) -> float:
+    def remaining_seconds(self) -> float:
         return max(0.001, self._ends - self._loop.time())

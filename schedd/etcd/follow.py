@@ -118,10 +118,10 @@ class Mirror:
             if change.revision <= known or change.revision < newest:
                 raise Doubt(f"a change of revision {change.revision} after {newest}")
             newest = change.revision
-            self._take(change)
+            self._apply_change(change)
         self.revision = newest
 
-    def _take(self, change: Change) -> None:
+    def _apply_change(self, change: Change) -> None:
         match change:
             case Changed(entry):
                 self._entries[entry.key] = entry

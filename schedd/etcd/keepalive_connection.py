@@ -71,7 +71,7 @@ class Lifeline:
             except EtcdCallFailed as failed:
                 last = failed.failure.error
                 if failed.failure.distrust:
-                    self._leave(position)
+                    self._leave_endpoint(position)
                 if failed.failure.remedy is not EtcdRemedy.ELSEWHERE:
                     raise last from failed.__cause__
         raise last or Unavailable("etcd: no endpoint answers")
@@ -81,7 +81,7 @@ class Lifeline:
         for channel in list(self._channels.values()):
             channel.close()
 
-    def _leave(self, position: int) -> None:
+    def _leave_endpoint(self, position: int) -> None:
         self._ring.failed(position)
         if self._access.tls is not None and (channel := self._channels.pop(position, None)):
             channel.close()  # the next one reads the certificates again

@@ -51,7 +51,7 @@ class EtcdLeaseKeeper:
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self._beating: asyncio.TimerHandle | None = None
-        self._thread = threading.Thread(target=self._keep, name="lease keeper", daemon=True)
+        self._thread = threading.Thread(target=self._keep_alive, name="lease keeper", daemon=True)
 
     # ── for the event loop ───────────────────────────────────────────────────────────────────
 
@@ -110,7 +110,7 @@ class EtcdLeaseKeeper:
 
     # ── in the thread ────────────────────────────────────────────────────────────────────────
 
-    def _keep(self) -> None:
+    def _keep_alive(self) -> None:
         try:
             while not self._stopping and self._step():
                 pass
@@ -179,7 +179,7 @@ async def keep_lease(
         yield keeper
     finally:
         keeper.stop()
-        slack.ended()
+        slack.lease_ended()
         await _revoke(client, lease)
         await keeper.stopped()
 

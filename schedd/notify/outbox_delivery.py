@@ -194,7 +194,7 @@ class OutboxDelivery:
 def _asked(one: PendingNotification, entry: CachedDefinition) -> PendingNotification:
     """Return it with the channels of the definition, if its own channel isn't among those."""
     notices = entry.definition.notices
-    notice = None if notices is None else notices.of(one.kind)
+    notice = None if notices is None else notices.notice_of_kind(one.kind)
     ways = () if notice is None or one.way in notice.ways else notice.ways
     return replace(one, generation=entry.definition.generation, instead=ways)
 
@@ -204,7 +204,7 @@ def _notice(
 ) -> Notice | None:
     """Return the notice of the job for this kind, if it names this channel."""
     notices = entry.definition.notices
-    notice = None if notices is None else notices.of(kind)
+    notice = None if notices is None else notices.notice_of_kind(kind)
     return notice if notice is not None and way in notice.ways else None
 
 

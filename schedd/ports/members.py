@@ -35,7 +35,9 @@ class WakeUps(Protocol):
 class Refusals(Protocol):
     """Workers that refused runs, as known to the member that dispatched the runs."""
 
-    async def of(self, shard: ShardId, job: JobId, generation: int) -> Mapping[IncarnationId, str]:
+    async def refusals_of_job(
+        self, shard: ShardId, job: JobId, generation: int
+    ) -> Mapping[IncarnationId, str]:
         """Return the workers that can't run this generation of the job, each with the reason."""
         ...
 

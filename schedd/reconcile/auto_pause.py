@@ -74,22 +74,22 @@ class AutoPause:
         if now < self._look_at:
             return self._look_at - now
         self._look_at = now + SOONEST
-        if self._cluster_pause.on or not shards:
+        if self._cluster_pause.is_paused or not shards:
             return EVERY
         over, often = await self._store.unsettled(shards, self._clock.now(), BATCH)
         ended: list[Resumption] = []
         async for record in in_turns(over, every=10):
             with set_aside("paused job", _name(record), once=True):
-                ended += await computed(partial(_ended, record))
+                ended += await computed(partial(_resumptions_of, record))
         failed = each("failing job", often, lambda one: _failed(*one), name=_name_of_failing)
         resumed = await self._transactor.rows(ended, self._store.resume)
         paused = await self._transactor.rows(failed, self._store.pause_failing)
         shards_of = {one.job_id: one.shard for one in ended}
         shards_of |= {one.job_id: one.shard for one in failed}
-        self._tell(resumed, paused, shards_of)
+        self._report_changes(resumed, paused, shards_of)
         return 0.0 if max(len(over), len(often)) == BATCH and (resumed or paused) else EVERY
 
-    def _tell(
+    def _report_changes(
         self, resumed: list[JobId], paused: list[JobId], shards: dict[JobId, ShardId]
     ) -> None:
         for job in paused:
@@ -108,7 +108,7 @@ def _name_of_failing(one: tuple[JobRecord, int]) -> str:
     return _name(one[0])
 
 
-def _ended(record: JobRecord) -> Sequence[Resumption]:
+def _resumptions_of(record: JobRecord) -> Sequence[Resumption]:
     """Return how a job whose pause has ended continues; nothing if it was resumed."""
     stored = record.definition
     if record.paused_until is None or not stored.paused:

@@ -103,12 +103,12 @@ class Deadlines:
         self._passed[run.key.run_id] = run
         self.loop.wake()
 
-    async def left(self, runs: Sequence[LiveRun]) -> None:
+    async def check_unloaded_runs(self, runs: Sequence[LiveRun]) -> None:
         """Check runs that wait in rows only, as a scan has just found them. The loop ends a limited
         number of those past their deadline; a later scan finds the others.
         """
         asked = [run for run in runs if run.line is None or run.line & HURRIED or run.parent]
-        if self._cluster_pause.on or not asked:
+        if self._cluster_pause.is_paused or not asked:
             return
         try:
             await self._definition_cache.newest({run.job_id for run in asked})
@@ -122,16 +122,16 @@ class Deadlines:
 
     async def step(self) -> float:
         """Run one round; return the seconds until the next."""
-        if self._cluster_pause.on:
+        if self._cluster_pause.is_paused:
             return LOOK_EVERY
         began = boottime()
         passed = dict(self._passed)  # more may arrive meanwhile
         waiting, whole = passed, began >= self._look_at
         if whole:
-            waiting = {run.key.run_id: run for run in self._run_index.waits()} | passed
+            waiting = {run.key.run_id: run for run in self._run_index.waiting_runs()} | passed
         if whole:
             self._look_for_workers(waiting.values())
-        ends = await self._over(waiting.values())
+        ends = await self._expired_runs(waiting.values())
         if len(ends) < BATCH:
             over = {end.key.run_id for end in ends}
             self._drop(run_id for run_id in passed if run_id not in over)
@@ -140,7 +140,7 @@ class Deadlines:
             wait = max(LOOK_EVERY, SHARE * (now - began))
             self._look_at = now + min(wait, LOOK_AT_LEAST_EVERY)
         for at in range(0, len(ends), AT_ONCE):
-            if not self._cluster_pause.on:
+            if not self._cluster_pause.is_paused:
                 await self._end(ends[at : at + AT_ONCE])
         return 0.0 if len(ends) == BATCH else max(0.0, self._look_at - boottime())
 
@@ -151,8 +151,12 @@ class Deadlines:
             if end.key in ended:
                 run_id, job = end.key.run_id, end.job_id
                 apart = run_id in self._passed  # dispatch took it off the run index
-                ready += self._run_index.gone(job) if apart else self._run_index.forget(run_id, job)
-        self._tell([end for end in ends if end.key in ended])
+                ready += (
+                    self._run_index.release_after_end(job)
+                    if apart
+                    else self._run_index.forget(run_id, job)
+                )
+        self._report_ended([end for end in ends if end.key in ended])
         self._drop(end.key.run_id for end in ends)
         self._definition_cache.forget(end.job_id for end in ends if end.key not in ended)
         self._nudges.runs_changed([end.hint for end in ends if end.key in ended])
@@ -161,7 +165,7 @@ class Deadlines:
         if ready:
             self._ready()
 
-    def _tell(self, ended: Sequence[DeadlineExpiry]) -> None:
+    def _report_ended(self, ended: Sequence[DeadlineExpiry]) -> None:
         for (state, reason), count in Counter((end.state, end.reason) for end in ended).items():
             self._emit(EndedUnreported(state, reason, count))
             if state is State.MISSED:
@@ -173,7 +177,7 @@ class Deadlines:
         for run_id in runs:
             self._passed.pop(run_id, None)
 
-    async def _over(self, waiting: Collection[LiveRun]) -> list[DeadlineExpiry]:
+    async def _expired_runs(self, waiting: Collection[LiveRun]) -> list[DeadlineExpiry]:
         """Return the ends of runs past their deadline, a limited number."""
         await self._read(
             {run.job_id for run in waiting if not self._definition_cache.knows(run.job_id)}
@@ -208,7 +212,7 @@ class Deadlines:
             (run, self._definition_cache.definition_of(run.job_id)) for run in waiting if run.parent
         )
         needs = {need_of(definition, run) for run, definition in found if definition is not None}
-        self._away.look(needs, self._workers.present(), self._clock.now())
+        self._away.update_waiting(needs, self._workers.present(), self._clock.now())
 
     async def _read(self, unknown: set[JobId]) -> None:
         """Read some of the missing definitions: each job once before any job again."""

@@ -63,7 +63,7 @@ class LateStartAlerts:
 
     async def step(self) -> float:
         """Run one round; return the seconds until the next."""
-        if self._cluster_pause.on or not self._definition_cache.any_late:
+        if self._cluster_pause.is_paused or not self._definition_cache.any_late:
             return LOOK_EVERY
         began = boottime()
         late = await self._late()
@@ -73,11 +73,11 @@ class LateStartAlerts:
             return 0.0
         return min(LOOK_AT_LEAST_EVERY, max(LOOK_EVERY, SHARE * (boottime() - began)))
 
-    async def left(self, runs: Sequence[LiveRun]) -> None:
+    async def check_unloaded_runs(self, runs: Sequence[LiveRun]) -> None:
         """Check runs that wait in rows only, as a scan has just found them."""
         unknown = self._definition_cache.any_late
         asked = [run for run in runs if (unknown if run.line is None else run.line & LATE_ALERT)]
-        if self._cluster_pause.on or not asked:
+        if self._cluster_pause.is_paused or not asked:
             return
         try:
             await self._definition_cache.newest({run.job_id for run in asked})
@@ -93,7 +93,7 @@ class LateStartAlerts:
         now = self._clock.now()
         late: list[NotifiableEvent] = []
         still: set[RunId] = set()
-        async for run in in_turns(self._run_index.waits(), every=1_000):
+        async for run in in_turns(self._run_index.waiting_runs(), every=1_000):
             if run.key.run_id in self._notified:
                 still.add(run.key.run_id)
                 continue

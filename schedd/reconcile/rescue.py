@@ -105,7 +105,7 @@ class UnconfirmedAssignments:
         """Answered assignments that the last scan found."""
         self.loop = Loop("unconfirmed assignments", self.step, interval=IDLE)
 
-    def found(self, runs: Iterable[LiveRun]) -> None:
+    def set_found(self, runs: Iterable[LiveRun]) -> None:
         """Replace the assignments to check by those of a scan: runs with running workers."""
         now = self._clock.now()
         answered: set[At] = set()
@@ -337,7 +337,7 @@ class Rescue:
             await self._look_after(running)
         else:
             self._leases.forget_missing()
-        if crowds and await self._crowds.look(crowds, piled):
+        if crowds and await self._crowds.judge_blocked(crowds, piled):
             self._ready()
 
     async def _look_after(self, running: Sequence[LiveRun]) -> None:
@@ -346,7 +346,7 @@ class Rescue:
         nowhere = {*standing.gone, None}  # None would be a bug, which the rescue raises
         await self._rescue([run for run in running if run.incarnation in nowhere])
         alive = [run for run in running if run.incarnation in standing.live]
-        self._asking_back.found(alive)
+        self._asking_back.set_found(alive)
         await self._give_back(await self._workers.never_started(alive))
 
     async def _read(
@@ -361,7 +361,7 @@ class Rescue:
             found = since and await self._store.changed_runs(shards, ALL, until, since)
             if not found:
                 return await self._store.live_runs(shards, ALL, until), ()
-            same = {one for one in found.same.intersection(here) if _waits(here[one])}
+            same = {one for one in found.same.intersection(here) if _is_waiting(here[one])}
             wanted = [*found.changed, *(RunId(UUID(bytes=one)) for one in found.same - same)]
             runs = await self._store.live_runs(shards, ALL, until, wanted) if wanted else []
             return runs, same
@@ -381,7 +381,7 @@ class Rescue:
         if released:
             self._ready()
         await self._put(runs)
-        if left := self._run_index.left(runs):
+        if left := self._run_index.runs_not_loaded(runs):
             for callback in self._left:
                 await callback(left)
         for run in runs:
@@ -450,7 +450,7 @@ class Rescue:
             await self._put(back)
 
 
-def _waits(run: LiveRun) -> bool:
+def _is_waiting(run: LiveRun) -> bool:
     """Return whether a run waits: a running one with an unchanged row is read again."""
     return run.state is not State.RUNNING
 

@@ -112,7 +112,7 @@ class RetentionLoop:
                 return
             after = page.last
             plain = [run for run in page.runs if run.own is None and not run.waits]
-            await self._delete(self._over(plain, now))
+            await self._delete(self._expired_runs(plain, now))
             yield
 
     async def _letters(self) -> AsyncIterator[None]:
@@ -131,7 +131,7 @@ class RetentionLoop:
                 return
             after = page.last
             waiting = [run for run in page.runs if run.waits]
-            await self._delete(self._over(waiting, now))
+            await self._delete(self._expired_runs(waiting, now))
             yield
 
     async def _by_job(self) -> AsyncIterator[None]:
@@ -150,7 +150,7 @@ class RetentionLoop:
                     break
                 for run in page:
                     past[run.job_id] = max(past[run.job_id], run.key, key=_place)
-                await self._delete(self._over(page, now))
+                await self._delete(self._expired_runs(page, now))
                 yield
             after = jobs[-1]
             yield
@@ -169,7 +169,7 @@ class RetentionLoop:
             self._emit(Deleted(logs=len(gone)))
             yield
 
-    def _over(self, runs: Iterable[EndedRun], now: datetime) -> list[EndedRun]:
+    def _expired_runs(self, runs: Iterable[EndedRun], now: datetime) -> list[EndedRun]:
         return _chosen(runs, lambda run: is_over(run, self._retention, now))
 
     async def _delete(self, over: list[EndedRun]) -> None:

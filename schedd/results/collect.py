@@ -111,13 +111,13 @@ class PerMinuteLimit:
     def __init__(self, now: float, most: int) -> None:
         self._most, self._since, self._taken = most, now, 0
 
-    def take(self, now: float) -> None:
+    def use_one(self, now: float) -> None:
         """Count one."""
         if now - self._since >= 60:
             self._since, self._taken = now, 0
         self._taken += 1
 
-    def left(self, now: float) -> bool:
+    def is_available(self, now: float) -> bool:
         """Return whether this minute's limit isn't reached."""
         return now - self._since >= 60 or self._taken < self._most
 
@@ -170,7 +170,7 @@ class Collect:
     def reported(self, reported: ReceivedResult, line: AttachedStream) -> None:
         """Queue a result. Once stored, it is acknowledged over the stream that sent it last."""
         strays = self._strays.get(reported.worker)
-        if strays is not None and not strays.left(self._boot()):
+        if strays is not None and not strays.is_available(self._boot()):
             self._audit.note(reported.worker, "", "result", TOO_MANY_STRAYS)
             return  # not answered: its worker sends it again
         at = (reported.key.run_id, reported.token, reported.digest)
@@ -260,12 +260,12 @@ class Collect:
             run = runs.get(report.key)
             if verdict is Verdict.STALE:
                 self._stray(report, exists=run is not None)
-            self._tell(report, verdict, run)
+            self._emit_verdict(report, verdict, run)
         answers = zip(reports.values(), verdicts, strict=True)
         changed = [
             report for report, verdict in answers if verdict in TAKEN and report.key in runs
         ]  # rows of others can't be read: the next scan finds that they have ended
-        self._over([runs[report.key] for report in changed if report.state not in LIVE])
+        self._remove_ended([runs[report.key] for report in changed if report.state not in LIVE])
         await self._hand_on([report.key for report in changed if report.state in LIVE])
         failed = {
             (run.job_id, run.shard)
@@ -343,14 +343,14 @@ class Collect:
         if self.run_index is not None:
             self.run_index.ownership.drop([run.shard])
 
-    def _over(self, runs: Sequence[LiveRun]) -> None:
+    def _remove_ended(self, runs: Sequence[LiveRun]) -> None:
         """Remove ended runs from the run index."""
         self._nudges.runs_changed([run.hint for run in runs])
-        self._definition_cache.over(run.job_id for run in runs)
+        self._definition_cache.forget_ended(run.job_id for run in runs)
         run_index = self.run_index
         for run in runs:
             owned = run_index is not None and run.shard in run_index.ownership.epochs
-            if run_index and owned and run_index.over(run):
+            if run_index and owned and run_index.remove_ended(run):
                 self._ready()
 
     async def _hand_on(self, keys: Sequence[RunKey]) -> None:
@@ -359,7 +359,9 @@ class Collect:
             return
         self._nudges.runs_changed([(key.run_id, None) for key in keys])
         runs = await self._store.reported_runs(keys)
-        self._definition_cache.over(run.job_id for run in runs.values() if run.state not in LIVE)
+        self._definition_cache.forget_ended(
+            run.job_id for run in runs.values() if run.state not in LIVE
+        )
         run_index = self.run_index
         elsewhere: set[ShardId] = set()
         for key, run in runs.items():
@@ -382,7 +384,7 @@ class Collect:
             self._audit.note(report.worker, str(report.sender), "result", NO_SUCH_RUN)
         elif not report.audited:
             self._audit.note(report.worker, str(report.sender), "result", NEVER_ASSIGNED)
-        self._allowance(self._strays, report.worker, STRAYS_A_MINUTE).take(self._boot())
+        self._allowance(self._strays, report.worker, STRAYS_A_MINUTE).use_one(self._boot())
 
     def _with_audit(self, report: ResultDecision, run: LiveRun | None) -> ResultDecision:
         """Return the report, marked whether it gets an audit row. Only stale results under a token
@@ -391,9 +393,9 @@ class Collect:
         if run is None or run.token == report.token:
             return report
         allowance = self._allowance(self._audited, report.worker, AUDITED_A_MINUTE)
-        if not allowance.left(self._boot()):
+        if not allowance.is_available(self._boot()):
             return replace(report, audited=False)
-        allowance.take(self._boot())
+        allowance.use_one(self._boot())
         return report
 
     def _allowance(self, of: dict[str, PerMinuteLimit], worker: str, most: int) -> PerMinuteLimit:
@@ -402,7 +404,7 @@ class Collect:
             del of[next(iter(of))]
         return found
 
-    def _tell(self, report: ResultDecision, verdict: Verdict, run: LiveRun | None) -> None:
+    def _emit_verdict(self, report: ResultDecision, verdict: Verdict, run: LiveRun | None) -> None:
         if verdict is Verdict.STALE:
             self._emit(
                 StaleResult(report.key.run_id, report.token, report.worker, known=run is not None)

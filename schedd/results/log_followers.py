@@ -37,7 +37,7 @@ class LogReader:
         self._pieces: deque[run_pb2.LogPiece] = deque()
         self._bytes = 0
 
-    def came(self, piece: run_pb2.LogPiece) -> None:
+    def add_piece(self, piece: run_pb2.LogPiece) -> None:
         """Keep a piece that the attempt has written."""
         size = len(piece.data) + PIECE
         if self._bytes + size <= MOST_WAITING:
@@ -45,7 +45,7 @@ class LogReader:
             self._bytes += size
             self._wake()
 
-    def take(self) -> list[run_pb2.LogPiece]:
+    def take_pieces(self) -> list[run_pb2.LogPiece]:
         """Return the pieces since the last call."""
         pieces, self._bytes = [*self._pieces], 0
         self._pieces.clear()
@@ -95,4 +95,4 @@ class LogFollowers:
         followed = self._followed.get((run, token))
         if followed is not None and followed.run.incarnation == sender:
             for reader in followed.readers:
-                reader.came(piece)
+                reader.add_piece(piece)

@@ -37,7 +37,7 @@ class MemberProgress:
         """Runs of each worker, by its last heartbeat."""
         self._blocking: dict[IncarnationId, Sequence[worker_service_pb2.Blocking]] = {}
 
-    def came(
+    def record_progress(
         self, sender: IncarnationId, run: RunId, token: Token, progress: run_pb2.RunProgress
     ) -> None:
         """Keep the progress of an attempt."""
@@ -61,13 +61,13 @@ class MemberProgress:
         if known := self._progress.get(sender):
             self._progress[sender] = {at: said for at, said in known.items() if at in holding}
 
-    def gone(self, sender: IncarnationId) -> None:
+    def remove_worker(self, sender: IncarnationId) -> None:
         """Forget a worker whose stream ended."""
         self._progress.pop(sender, None)
         self._held.pop(sender, None)
         self._blocking.pop(sender, None)
 
-    def of(self, run: LiveRun) -> run_pb2.RunProgress | None:
+    def progress_of(self, run: LiveRun) -> run_pb2.RunProgress | None:
         """Return the progress of a run; None if it isn't running or reported none here."""
         if run.state is not State.RUNNING or run.incarnation is None:
             return None

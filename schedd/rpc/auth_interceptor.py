@@ -66,7 +66,7 @@ class AuthInterceptor:
         if isinstance(who, CallError):
             self._log(method, context.peer(), who)
             if isinstance(who, UnauthenticatedError):
-                await self._rejections.turn(context.peer())
+                await self._rejections.wait_until_allowed(context.peer())
             await abort_with(context, who)
         _CALLER.set(who)
 
@@ -76,7 +76,7 @@ class AuthInterceptor:
         """Return the caller, or why the call is rejected (no traceback: the call may wait)."""
         assert self._authentication is not None
         try:
-            who = await self._authentication.of(
+            who = await self._authentication.identify_caller(
                 _authorization(context), lambda: self._certified(context), lately=lately
             )
             admitted(who, method)

@@ -58,7 +58,7 @@ class ConnectionLimit:
     async def run(self) -> NoReturn:
         """Check every LOOK_EVERY seconds in a thread, until cancelled."""
         while True:
-            for host, ended in (await asyncio.to_thread(self.look)).items():
+            for host, ended in (await asyncio.to_thread(self.close_excess)).items():
                 log.warning(
                     "gRPC connections over the limit closed: host=%s limit=%d closed=%d",
                     host,
@@ -67,7 +67,7 @@ class ConnectionLimit:
                 )
             await asyncio.sleep(LOOK_EVERY)
 
-    def look(self) -> dict[str, int]:
+    def close_excess(self) -> dict[str, int]:
         """Close connections over the limit. Return how many were closed, by host."""
         present = dict(_sockets())
         self._hosts = {inode: host for inode, host in self._hosts.items() if inode in present}

@@ -59,7 +59,7 @@ class Health:
 
     def serve(self, server: grpc.aio.Server, gate: AuthInterceptor) -> None:
         """Register the service."""
-        self._look()
+        self._update_readiness()
         table = {
             "Check": unary(self._check, HealthCheckRequest, HealthCheckResponse),
             "Watch": streaming(self._watch, HealthCheckRequest, HealthCheckResponse),
@@ -68,9 +68,9 @@ class Health:
 
     async def step(self) -> None:
         """Update the status; watches and the log receive only changes."""
-        self._look()
+        self._update_readiness()
 
-    def _look(self) -> None:
+    def _update_readiness(self) -> None:
         why, before = self._unready(), self._ready
         self._ready = not why
         if self._ready is before:
@@ -90,7 +90,7 @@ class Health:
         return HealthCheckResponse.SERVICE_UNKNOWN
 
     async def _check(self, asked: HealthCheckRequest, context: Context) -> HealthCheckResponse:
-        self._look()
+        self._update_readiness()
         status = self._status(asked.service)
         if status == HealthCheckResponse.SERVICE_UNKNOWN:
             await abort_with(context, _not_served(asked.service))
@@ -101,7 +101,7 @@ class Health:
     ) -> AsyncIterator[HealthCheckResponse]:
         try:
             with self._places.taken(context.peer()):
-                self._look()
+                self._update_readiness()
                 sent = None
                 while True:
                     changed, status = self._changed, self._status(asked.service)

@@ -41,7 +41,7 @@ class RejectionRate:
     def __len__(self) -> int:
         return self._count
 
-    async def turn(self, peer: str) -> None:
+    async def wait_until_allowed(self, peer: str) -> None:
         """Wait until a rejected call of this peer (`scheme:host:port`) may be answered."""
         if self._count >= MOST_HELD or (not self._held and self._burst_left()):
             return

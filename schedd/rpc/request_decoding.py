@@ -127,7 +127,7 @@ def unary(
 
     async def in_turn(_: object, context: Context) -> Any:
         assert memory is not None
-        async with memory.turn() as turn:
+        async with memory.admit_call() as turn:
             asked = await _asked(context)
             turn.weighs(asked.ByteSize())
             return await call(asked, context)

@@ -52,7 +52,7 @@ class RequestMemory:
         self._waiting: dict[asyncio.Future[None], None] = {}
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[Turn]:
+    async def admit_call(self) -> AsyncIterator[Turn]:
         """Admit a call, from before its request is read."""
         await self._room()
         turn = Turn(self)

@@ -135,7 +135,7 @@ class DefinitionCache:
         for job in jobs:
             self._drop(job)
 
-    def over(self, jobs: Iterable[JobId]) -> None:
+    def forget_ended(self, jobs: Iterable[JobId]) -> None:
         """Forget jobs that run only once, of those with an ended run."""
         self.forget([job for job in jobs if job in self._known and self._known[job].once])
 
@@ -150,13 +150,13 @@ class DefinitionCache:
         found: dict[JobId, CachedDefinition] = {}
         stored = await self._store.definitions(jobs) if jobs else {}
         async for job, row in in_turns(stored.items()):
-            if (known := await self._take(job, row)) is not None:
+            if (known := await self._add_definition(job, row)) is not None:
                 found[job] = known
         while self._taken > self._capacity and len(self._known) > 1:
             self._drop(next(iter(self._known)))
         return found
 
-    async def _take(self, job: JobId, row: StoredDefinition) -> CachedDefinition | None:
+    async def _add_definition(self, job: JobId, row: StoredDefinition) -> CachedDefinition | None:
         """Cache a definition.
 
         A definition that can't be read is logged once and left out, so that it doesn't end the
@@ -168,12 +168,12 @@ class DefinitionCache:
             known = await computed(partial(self._wordings.known, row))
         if known is None:
             return None
-        self._keep(job, known)
+        self._store_definition(job, known)
         notices = known.definition.notices
         self.any_late |= notices is not None and notices.late is not None
         return known
 
-    def _keep(self, job: JobId, known: CachedDefinition) -> None:
+    def _store_definition(self, job: JobId, known: CachedDefinition) -> None:
         self._drop(job)
         self._known[job] = known
         words = id(known.spec)

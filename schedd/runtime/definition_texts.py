@@ -82,7 +82,7 @@ class DefinitionTexts:
         """Return the definition of a job. Raises ValueError if it can't be read."""
         words = (row.spec, row.namespace, row.calendars)
         spec, alike = self._read.get(words) or _read(row)
-        self._keep(words, (spec, alike))
+        self._store_text(words, (spec, alike))
         definition = replace(alike, job_id=row.job_id, generation=row.generation, name=row.name)
         seed = f"{row.namespace}/{row.name}"
         schedule = compiled_schedule.compile(
@@ -94,7 +94,7 @@ class DefinitionTexts:
             definition, schedule, spec, once, edited_at, ALONE + 2 * len(row.spec)
         )
 
-    def _keep(self, words: Words, read: tuple[job_pb2.Job, Definition]) -> None:
+    def _store_text(self, words: Words, read: tuple[job_pb2.Job, Definition]) -> None:
         if len(words[0]) > LONGEST:
             return
         self._read[words] = read

@@ -182,7 +182,7 @@ def with_instant(job: job_pb2.Job) -> job_pb2.Job:
     found.CopyFrom(job)
     try:
         if job.local_at:
-            local = local_times.read(job.local_at, "at")
+            local = local_times.parse_local_time(job.local_at, "at")
             found.at.FromDatetime(local_times.instant_of(local, job.time_zone, "at"))
     except ScheduleError:
         return job
@@ -448,11 +448,11 @@ def when(spec: job_pb2.Job) -> Schedule:
             dst=_dst(spec.dst) if spec.HasField("dst") else DEBIAN,
         )
     if spec.HasField("every"):
-        anchor = local_times.read(spec.anchor, "anchor") if spec.anchor else None
+        anchor = local_times.parse_local_time(spec.anchor, "anchor") if spec.anchor else None
         every, phase = seconds(spec.every), seconds(spec.phase)
         return EverySchedule(every, phase, anchor, spec.time_zone)
     if spec.local_at:
-        return AtSchedule(local_times.read(spec.local_at, "at"), spec.time_zone)
+        return AtSchedule(local_times.parse_local_time(spec.local_at, "at"), spec.time_zone)
     if spec.HasField("at"):
         return AtSchedule(instant(spec.at))
     return OnDemand()

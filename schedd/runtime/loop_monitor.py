@@ -29,21 +29,21 @@ class LoopMonitor:
     @property
     def longest(self) -> float:
         """Longest delay of the last minute or two, in seconds."""
-        return self._lately.of(self._clock())
+        return self._lately.value_at(self._clock())
 
     @property
     def longest_by_own_work(self) -> float:
         """Longest CPU time of this process in a delay of the last minute or two, in seconds."""
-        return self._by_own_work.of(self._clock())
+        return self._by_own_work.value_at(self._clock())
 
     async def run(self) -> NoReturn:
         """Measure until cancelled."""
         while True:
             began, spent = self._clock(), time.process_time()
             await asyncio.sleep(EVERY)
-            self.seen(self._clock() - began - EVERY, time.process_time() - spent)
+            self.record_step(self._clock() - began - EVERY, time.process_time() - spent)
 
-    def seen(self, delay: float, spent: float) -> None:
+    def record_step(self, delay: float, spent: float) -> None:
         """Record that a step was late by `delay` seconds, and the CPU time since the last step."""
-        self._lately.seen(delay, self._clock())
-        self._by_own_work.seen(min(delay, spent), self._clock())
+        self._lately.add_value(delay, self._clock())
+        self._by_own_work.add_value(min(delay, spent), self._clock())

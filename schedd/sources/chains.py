@@ -155,7 +155,7 @@ class SlowJoins:
         tried = suspects[: (len(suspects) + 1) // 2] or known[:1]
         return [part for part in (plain, tried) if part]
 
-    def left(self, wanted: Sequence[Wanted], judged: Collection[Key]) -> list[ChainJoin]:
+    def waiting_joins(self, wanted: Sequence[Wanted], judged: Collection[Key]) -> list[ChainJoin]:
         """Return known slow joins that must wait for another step. They are put off, so that others
         are read meanwhile.
         """
@@ -262,7 +262,7 @@ class Chains:
         later.setdefault(STUCK_FOR, []).extend(
             [
                 *(one for one in due if self._is_stuck(one, known.get(one.child))),
-                *self._slow.left(wanted, judged),
+                *self._slow.waiting_joins(wanted, judged),
             ]
         )
         for wait, joins in later.items():
@@ -315,7 +315,7 @@ class Chains:
                 continue
             chosen.append((one, entry.definition))
             if entry.definition.after.with_output:
-                results |= {ended.run_id for ended in _ended(one).values()}
+                results |= {ended.run_id for ended in _ended_parents(one).values()}
         read = await self._store.results(results) if results else {}
         wanted: list[Wanted] = []
         for one, definition in chosen:
@@ -325,7 +325,7 @@ class Chains:
         return wanted
 
 
-def _ended(one: ChainJoin) -> Mapping[JobId, ParentEnded]:
+def _ended_parents(one: ChainJoin) -> Mapping[JobId, ParentEnded]:
     """Return the parents' runs that have ended: recorded with a skip, and arrived since."""
     return {**one.skipped_by, **one.arrived}
 
@@ -338,7 +338,7 @@ def _as_wanted(one: ChainJoin, definition: Definition, results: Mapping[RunId, b
         definition.generation,
         after,
         definition.priority.value,
-        handed_on(after, _ended(one).values(), results) if after.with_output else None,
+        handed_on(after, _ended_parents(one).values(), results) if after.with_output else None,
         definition.delivery is Delivery.AT_MOST_ONCE,
         line_of(definition).overlap,
     )

@@ -190,7 +190,7 @@ def forget_ended(connection: Connection, limit: int = 2_000) -> int:
     """
     connection.exec_driver_sql(_BY_INDEX)
     now = func.statement_timestamp()
-    made = select(_made.c.token_id).where(_by(_made, tokens.c.token_id))
+    made = select(_made.c.token_id).where(_created_by(_made, tokens.c.token_id))
     old = (
         select(tokens.c.token_id)
         .where(tokens.c.expires_at < now)
@@ -211,7 +211,7 @@ def _living_of(token: AccessTokenId) -> Select[Any]:
     first = select(literal(token, Uuid).label("token_id")).cte("living", recursive=True)
     next_ = (
         select(_made.c.token_id)
-        .where(_by(_made, first.c.token_id), _made.c.revoked_at.is_(None))
+        .where(_created_by(_made, first.c.token_id), _made.c.revoked_at.is_(None))
         .where(_made.c.expires_at > func.clock_timestamp())
     )
     return select(first.union_all(next_).c.token_id)
@@ -241,7 +241,7 @@ def _outdated(connection: Connection, token: AccessTokenRecord) -> builtins.list
     return [AccessTokenId(row.token_id) for row in rows]
 
 
-def _by(made: FromClause, maker: ColumnElement[UUID]) -> ColumnElement[bool]:
+def _created_by(made: FromClause, maker: ColumnElement[UUID]) -> ColumnElement[bool]:
     """Return the condition that `maker` created the token. Each half has its own index."""
     return or_(made.c.maker == maker, made.c.parent == maker)
 

@@ -146,7 +146,7 @@ class OwnerStore:
 
     there = in_transaction(broadcasts.there)
     done = in_transaction(broadcasts.done)
-    over = in_transaction(broadcasts.over)
+    over = in_transaction(broadcasts.broadcasts_to_close)
 
     async def close(self, claim: Claim, closings: Sequence[Closing]) -> ClosedBroadcasts:
         """End broadcasts whose children have ended. Cancel the children of canceled ones: the

@@ -70,7 +70,7 @@ class Stores:
         await self.database.call(revisions.check_timeouts)
 
     probe_write = in_transaction(write_probe.write)
-    look = in_transaction(checkup.look)
+    look = in_transaction(checkup.read_facts)
 
     async def ensure_partitions(self, days: int = partitions.DAYS_AHEAD) -> int:
         """Create the partitions of `runs` from yesterday to `days` ahead. Returns how many."""

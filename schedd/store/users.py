@@ -156,6 +156,6 @@ class UserStore:
         await self.database.call(audit.write_all, [entry])
 
     counts = in_transaction(run_counts.counts)
-    waits = in_transaction(run_counts.waits)
+    waits = in_transaction(run_counts.read_waiting_runs)
     failing = in_transaction(failing_jobs.failing)
     growing = in_transaction(failing_jobs.growing)

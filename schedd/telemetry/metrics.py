@@ -91,7 +91,7 @@ class Vitals(Collector):
     def __init__(self) -> None:
         self._seen: tuple[float, DatabaseVitals] | None = None
 
-    def saw(self, vitals: DatabaseVitals) -> None:
+    def add_reading(self, vitals: DatabaseVitals) -> None:
         """Take a new reading."""
         self._seen = monotonic(), vitals
 
@@ -128,7 +128,7 @@ class LossMetrics(Collector):
     def __init__(self) -> None:
         self._seen: tuple[float, ClusterWatched] | None = None
 
-    def saw(self, watched: ClusterWatched) -> None:
+    def add_reading(self, watched: ClusterWatched) -> None:
         """Take a new reading."""
         self._seen = monotonic(), watched
 
@@ -205,7 +205,7 @@ class PoolMetrics(Collector):
     def __init__(self) -> None:
         self._named: Sequence[tuple[str, Sequence[PoolStats]]] = ()
 
-    def saw(self, pools: Sequence[PoolStats]) -> None:
+    def set_pools(self, pools: Sequence[PoolStats]) -> None:
         """Take the current pools of this member."""
         ranked = sorted(pools, key=lambda pool: (-(pool.waiting + pool.running), pool.key))
         named = [(str(pool.key), [pool]) for pool in ranked[:MOST_POOLS]]

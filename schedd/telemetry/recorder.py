@@ -91,7 +91,7 @@ class DeadRunLines:
 
     def log_runs(self, runs: Iterable[DeadRun]) -> None:
         """Log a line for each run, up to the limit."""
-        self._turn()
+        self._start_new_second()
         for run in runs:
             if self._logged == A_SECOND:
                 self._suppressed += 1
@@ -110,9 +110,9 @@ class DeadRunLines:
     def flush(self) -> None:
         """Log how many had no line, after their second has ended."""
         if self._suppressed:
-            self._turn()
+            self._start_new_second()
 
-    def _turn(self) -> None:
+    def _start_new_second(self) -> None:
         now = self._clock()
         if now - self._since < 1:
             return
@@ -230,7 +230,7 @@ def _assigned(metrics: MemberMetrics, event: AssignedRuns) -> None:
     _observe(metrics.runs.wait, event.waits)
 
 
-def _ended(metrics: MemberMetrics, event: AttemptEnded) -> None:
+def _record_attempt_end(metrics: MemberMetrics, event: AttemptEnded) -> None:
     metrics.runs.ended.labels(event.state.value, event.reason or "").inc()
     if event.lateness is not None:
         metrics.runs.start_lateness.observe(_seconds(event.lateness))
@@ -301,12 +301,12 @@ def _greater_token(metrics: MemberMetrics, event: GreaterTokenSeen) -> None:
     )
 
 
-def _came(metrics: MemberMetrics, event: WorkerAttached) -> None:
+def _record_worker_attached(metrics: MemberMetrics, event: WorkerAttached) -> None:
     metrics.workers.attached.add(event.incarnation)
     log.info("worker %s attached", event.worker, extra=_who(event))
 
 
-def _went(metrics: MemberMetrics, event: WorkerDetached) -> None:
+def _record_worker_detached(metrics: MemberMetrics, event: WorkerDetached) -> None:
     metrics.workers.attached.discard(event.incarnation)
     log.info("worker %s detached", event.worker, extra=_who(event))
 
@@ -330,17 +330,17 @@ def _shards_moved(metrics: MemberMetrics, event: ShardsMoved) -> None:
 
 
 def _surveyed(metrics: MemberMetrics, event: QueueStatsRead) -> None:
-    metrics.pools.saw(event.pools)
+    metrics.pools.set_pools(event.pools)
     metrics.queue.surveyed = Behind(event.overdue, event.behind)
     metrics.queue.backfilled.set(event.backfill)
 
 
 def _database_seen(metrics: MemberMetrics, event: DatabaseSeen) -> None:
-    metrics.vitals.saw(event.vitals)
+    metrics.vitals.add_reading(event.vitals)
 
 
 def _cluster_watched(metrics: MemberMetrics, event: ClusterWatched) -> None:
-    metrics.losses.saw(event)
+    metrics.losses.add_reading(event)
 
 
 def _called(metrics: MemberMetrics, event: Called) -> None:
@@ -408,15 +408,15 @@ SEEN: Final[Mapping[type[Event], Callable[[MemberMetrics, Any], None]]] = {
     RunsMissed: _missed,
     DeadLettered: _dead_lettered,
     AssignedRuns: _assigned,
-    AttemptEnded: _ended,
+    AttemptEnded: _record_attempt_end,
     EndedUnreported: _ended_unreported,
     StaleResult: _stale,
     RunsRescued: _rescued,
     NeverStarted: _never_started,
     AssignmentRefused: _refused,
     GreaterTokenSeen: _greater_token,
-    WorkerAttached: _came,
-    WorkerDetached: _went,
+    WorkerAttached: _record_worker_attached,
+    WorkerDetached: _record_worker_detached,
     ShardsLost: _shards_lost,
     ShardsMoved: _shards_moved,
     QueueStatsRead: _surveyed,

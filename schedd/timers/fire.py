@@ -125,14 +125,14 @@ class PreparedPlans:
             self._waiting[timer.job_id] = basis, step
             self.loop.wake()
 
-    def take(self, timer: Timer, known: CachedDefinition, pauses: Pauses) -> Firing | None:
+    def take_firing(self, timer: Timer, known: CachedDefinition, pauses: Pauses) -> Firing | None:
         """Return the step computed from exactly this input; None if there is none."""
         found = self._prepared.pop(timer.job_id, None) if self._prepared else None
         if found is None or not _same(found[0], _Basis(timer, known, pauses.switched)):
             return None
         return found[1]
 
-    def waits(self, timer: Timer, known: CachedDefinition, pauses: Pauses) -> bool:
+    def needs_step(self, timer: Timer, known: CachedDefinition, pauses: Pauses) -> bool:
         """Return whether the step of exactly this input waits to be computed."""
         there = self._waiting.get(timer.job_id) if self._waiting else None
         return there is not None and _same(there[0], _Basis(timer, known, pauses.switched))
@@ -364,7 +364,7 @@ class FireLoop:
 
     async def step(self) -> float:
         """Read changed timers and fire due ones; return the seconds until the next round."""
-        if self._cluster_pause.on:
+        if self._cluster_pause.is_paused:
             self._changed.clear()  # all is loaded again when the pause ends
             self._looked.clear()
             self._begun.clear()
@@ -397,8 +397,8 @@ class FireLoop:
         with self._run_index.starting():
             rows = await self._fire(due)
         ended = self._boot()
-        self._size.took(len(due), ended - began)
-        self._rows.took(rows, ended - began)
+        self._size.record_batch(len(due), ended - began)
+        self._rows.record_batch(rows, ended - began)
         if not full or len(self._run_index.ready) < ENOUGH:
             return
         rests = min(RESTS, (self._placeable() / ENOUGH) ** 2)
@@ -491,7 +491,7 @@ class FireLoop:
             with set_aside("timer", timer, then=partial(self._put_off, timer, now)):
                 if (firing := await self._step_of(timer, its, now, reckoned, most)) is not None:
                     firings.append(firing)
-                    shares.took(len(firing.runs))
+                    shares.record_use(len(firing.runs))
         return firings
 
     def _put_off(self, timer: Timer, now: datetime, error: Exception) -> None:
@@ -506,7 +506,7 @@ class FireLoop:
 
     def behind(self) -> Behind:
         """Return this owner's overdue timers, as far as memory knows."""
-        if self._cluster_pause.on:
+        if self._cluster_pause.is_paused:
             return Behind()
         now, owned = self._clock.now(), self._run_index.ownership.epochs
         held = chain(self._open.values(), self._run_index.timers.values(), self.plans.timers)
@@ -522,15 +522,15 @@ class FireLoop:
         """Return the step of a timer; None if it needs too much work for now and is computed off
         the loop.
         """
-        if (prepared := self.plans.take(timer, known, reckoned)) is not None:
+        if (prepared := self.plans.take_firing(timer, known, reckoned)) is not None:
             return prepared
-        if self.plans.waits(timer, known, reckoned):
+        if self.plans.needs_step(timer, known, reckoned):
             return None
         try:
             step = partial(self._firing_of, timer, known, now, reckoned, most)
             return await on_loop(OF_TURN, step)
         except TooMuchWork:
-            looked, ahead = self._look(timer, now), self._run_index.ahead.fire
+            looked, ahead = self._first_seen_at(timer, now), self._run_index.ahead.fire
             step = partial(firing_of, timer, known, now, reckoned, LEAST_ROWS, looked, ahead)
             self.plans.add(timer, known, reckoned, step)
             return None
@@ -550,7 +550,7 @@ class FireLoop:
     def _firing_of(
         self, timer: Timer, known: CachedDefinition, now: datetime, reckoned: Pauses, most: int
     ) -> Firing:
-        looked, ahead = self._look(timer, now), self._run_index.ahead.fire
+        looked, ahead = self._first_seen_at(timer, now), self._run_index.ahead.fire
         return firing_of(timer, known, now, reckoned, most, looked, ahead)
 
     def _too_soon(self, timer: Timer, known: CachedDefinition, now: datetime) -> bool:
@@ -569,7 +569,7 @@ class FireLoop:
         """Return the shard's current epoch here; None if it isn't owned."""
         return self._run_index.ownership.epochs.get(shard)
 
-    def _look(self, timer: Timer, now: datetime) -> datetime:
+    def _first_seen_at(self, timer: Timer, now: datetime) -> datetime:
         """Return when this owner first examined the missed times of a timer that is catching up.
 
         A time that was inside the catch-up window then stays inside. Times that fell due since are
@@ -629,7 +629,7 @@ class FireLoop:
             self._refused = {job: timers[job] for job in refused}
             self._open.update(self._refused)
             self.changed(refused)
-            self._cluster_pause.look()
+            self._cluster_pause.read_soon()
         lost = {shard for answer in answers for shard in answer.lost}
         for reason, count in missed(f for f in done if f.shard not in lost).items():
             self._emit(RunsMissed(reason, count))

@@ -107,7 +107,7 @@ class TimerLoader:
 
     async def step(self) -> float:
         """Load if a load is due, and read ahead; return the seconds until the next round."""
-        if self._cluster_pause.on:
+        if self._cluster_pause.is_paused:
             return LOAD_EVERY.total_seconds()  # all is loaded again when the pause ends
         loaded = await self._load_if_due()
         idle = self._idle
@@ -160,7 +160,7 @@ class TimerLoader:
             self._load_at = None
             raise
         async for timer in in_turns(_from_both_ends(loaded), every=500):
-            if timer.job_id not in self._newer and not self._run_index.timers.stands(timer):
+            if timer.job_id not in self._newer and not self._run_index.timers.contains(timer):
                 self._run_index.timers.come_up([timer], now=now)
         self._unread = [timer.job_id for timer in loaded]
         self._ahead = READ_AHEAD

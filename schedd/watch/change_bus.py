@@ -21,7 +21,7 @@ MOST_HINTS: Final = 50_000
 class ChangeListener(Protocol):
     """Receives hints."""
 
-    def hear(self, hints: Sequence[Hint]) -> None: ...
+    def receive_hints(self, hints: Sequence[Hint]) -> None: ...
 
 
 class HintQueue:
@@ -34,7 +34,7 @@ class HintQueue:
         self._lost = False
         self._news = asyncio.Event()
 
-    def hear(self, hints: Sequence[Hint]) -> None:
+    def receive_hints(self, hints: Sequence[Hint]) -> None:
         """Keep the hints of watched jobs."""
         for run, job in hints:
             if not cares(self._jobs, job):
@@ -54,7 +54,7 @@ class HintQueue:
         except TimeoutError:
             return False
 
-    def take(self, most: int) -> tuple[list[RunId], bool]:
+    def take_runs(self, most: int) -> tuple[list[RunId], bool]:
         """Return the first `most` runs, and whether some hints were dropped."""
         taken = [run for run, _ in zip(self._runs, range(most), strict=False)]
         for run in taken:
@@ -71,10 +71,10 @@ class ChangeBus:
     def __init__(self) -> None:
         self._listeners: set[ChangeListener] = set()
 
-    def hear(self, hints: Sequence[Hint]) -> None:
+    def receive_hints(self, hints: Sequence[Hint]) -> None:
         """Pass hints to all listeners."""
         for listener in self._listeners:
-            listener.hear(hints)
+            listener.receive_hints(hints)
 
     def add(self, listener: ChangeListener) -> None:
         """Add a listener."""

@@ -49,7 +49,7 @@ class Watchers:
             for run, _ in hints:
                 for watch in self._watched.get(run, ()):
                     watch.event.set()
-        self.ears.hear(hints)
+        self.ears.receive_hints(hints)
 
     @contextmanager
     def watching(self, runs: Sequence[RunId]) -> Iterator[RunWaiter]:

@@ -94,7 +94,7 @@ class SnapshotReads:
             "snapshot", at_once=LOOKS
         )
 
-    async def look(self, scope: Scope, at: Cursor | None) -> SnapshotRead:
+    async def read_snapshot(self, scope: Scope, at: Cursor | None) -> SnapshotRead:
         """Return the changes since `at`, or the runs in progress if those are unknown. The snapshot
         begins after this call. Raises Unavailable.
         """

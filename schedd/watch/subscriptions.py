@@ -93,7 +93,7 @@ class Subscriptions:
 
     # -- hints --
 
-    def hear(self, hints: Sequence[Hint]) -> None:
+    def receive_hints(self, hints: Sequence[Hint]) -> None:
         """Note runs that changed, here or at another member."""
         if not self._boxes:
             return
@@ -176,9 +176,9 @@ class Subscriptions:
         """Yield the changes of a snapshot, and its cursor. Sent versions are added to `sent`, ids
         of cluster events to `events`.
         """
-        look = await self._looks.look(scope, at)
+        look = await self._looks.read_snapshot(scope, at)
         async for page in look.pages():
-            async for some in self._turns.of(page):
+            async for some in self._turns.batches_of(page):
                 for change in some:
                     if scope.holds(change.record):
                         sent[change.run_id] = change.order
@@ -204,8 +204,8 @@ class Subscriptions:
             arrived.clear()
             if box.behind:
                 return
-            reached, gap, box.gap, changes = box.reached, box.gap, None, box.take()
-            async for some in self._turns.of(changes):
+            reached, gap, box.gap, changes = box.reached, box.gap, None, box.take_changes()
+            async for some in self._turns.batches_of(changes):
                 for change in some:
                     if sent.get(change.run_id, NOTHING) < change.order:
                         fresh = True

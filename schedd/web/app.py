@@ -82,18 +82,18 @@ def health_routes(readiness: Readiness, notes: Readiness = no_notes) -> list[Rou
     """Return `/healthz` and `/readyz`. `notes`: warnings that don't affect readiness."""
 
     async def healthz(_: Request) -> Response:
-        return _answer(200, {"status": "alive"})
+        return _json_response(200, {"status": "alive"})
 
     async def readyz(_: Request) -> Response:
         reasons = list(readiness())
         status = "not ready" if reasons else "ready"
         body = {"status": status, "reasons": reasons, "notes": list(notes())}
-        return _answer(503 if reasons else 200, body)
+        return _json_response(503 if reasons else 200, body)
 
     return [Route("/healthz", healthz), Route("/readyz", readyz)]
 
 
-def _answer(status: int, body: object) -> Response:
+def _json_response(status: int, body: object) -> Response:
     headers = {"cache-control": "no-store"}
     return Response(json.dumps(body) + "\n", status, headers, "application/json")
 
@@ -201,7 +201,7 @@ async def _other_method(request: Request, error: Exception) -> Response:
 
 async def _bug(_: Request, error: Exception) -> Response:
     """Return 500; the error itself is logged with its traceback."""
-    return problems.answer(
+    return problems.problem_response(
         problems.problem(
             "INTERNAL",
             f"internal error: {type(error).__name__}",

@@ -86,7 +86,7 @@ class AtATime:
             return
         with ExitStack() as until_begun:
             self._waiting[host] += 1
-            until_begun.callback(self._begun, host)
+            until_begun.callback(self._end_wait, host)
 
             async def sending(message: Message) -> None:
                 until_begun.close()
@@ -94,13 +94,13 @@ class AtATime:
 
             await self._app(scope, receive, sending)
 
-    def _begun(self, host: str) -> None:
+    def _end_wait(self, host: str) -> None:
         self._waiting[host] -= 1
         if not self._waiting[host]:
             del self._waiting[host]
 
 
-_TOO_MANY: Final = problems.answer(
+_TOO_MANY: Final = problems.problem_response(
     problems.problem(
         "RESOURCE_EXHAUSTED",
         f"limit of {MOST_AT_A_TIME} concurrent requests of this host reached",

@@ -88,14 +88,14 @@ class HttpAuth:
         except (CallError, Unavailable) as error:
             self._log(scope, error)
             if path != LOGIN:
-                await (await self._answer(scope, receive, error))(scope, receive, send)
+                await (await self._rejection_response(scope, receive, error))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
     async def identity(self, scope: Scope) -> CallerIdentity:
-        """Return the caller. Raises what `Authentication.of` does."""
+        """Return the caller. Raises what `Authentication.identify_caller` does."""
         headers, shown = Headers(scope=scope), partial(self._certified, scope)
-        known = partial(self._authentication.of, lately=scope["path"] in LATELY)
+        known = partial(self._authentication.identify_caller, lately=scope["path"] in LATELY)
         sent = tuple(headers.getlist("authorization"))
         if not sent and (login := cookie_of(headers)) is not None:
             try:
@@ -105,22 +105,24 @@ class HttpAuth:
                     raise
         return await known(sent, shown)
 
-    async def _answer(
+    async def _rejection_response(
         self, scope: Scope, receive: Receive, error: CallError | Unavailable
     ) -> ASGIApp:
         if not isinstance(error, UnauthenticatedError):
-            return refusals.response(scope, problems.of(error), scope.get(IDENTITY))
+            return refusals.response(scope, problems.problem_of(error), scope.get(IDENTITY))
         if not refusals.reads_pages(scope):
-            return refusals.response(scope, problems.of(error))
+            return refusals.response(scope, problems.problem_of(error))
         if scope["method"] in ("GET", "HEAD"):
             query = scope["query_string"].decode("latin-1")
             asked = scope["path"] + (f"?{query}" if query else "")
             return RedirectResponse(login_before(asked), 303)
         request, form = Request(scope, receive), links.referred(scope, default=scope["path"])
-        typed = await login_page.kept(request, self._forms.get(scope["path"], (REASON,)))
+        typed = await login_page.read_kept_fields(
+            request, self._forms.get(scope["path"], (REASON,))
+        )
         if scope["path"] in self._forms:
             form = scope["path"] + (f"?{request.url.query}" if request.url.query else "")
-        problem = problems.of(error)
+        problem = problems.problem_of(error)
         if error.reason != NO_SUBJECT:
             problem["remedy"] = "log in; then you return to this page and can send it again"
         if typed is None:

@@ -61,11 +61,11 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
         except ClientDisconnect:
             return Response(status_code=400)
         except RequestProblem as refused:
-            return problems.answer(refused.body, refused.headers)
+            return problems.problem_response(refused.body, refused.headers)
         after, undone, typed = form.get("next", "")[:LONGEST], UNDONE in form, typed_in(form)
         who: CallerIdentity | None = request.scope.get(IDENTITY)
         try:
-            async with deadlines.read(None, services.database_answered_at):
+            async with deadlines.limit_read(None, services.database_answered_at):
                 who = await services.authentication.of_token(form.get("token", "")[:LONGEST])
                 request.scope[IDENTITY] = who
                 caller = caller_of(request)
@@ -98,7 +98,7 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
             async with deadlines.changed(deadlines.WAITS):
                 await log_out(services, caller)
         except (CallError, Unavailable) as error:
-            return refusals.response(request.scope, problems.of(error), caller.who)
+            return refusals.response(request.scope, problems.problem_of(error), caller.who)
         response = RedirectResponse(LOGIN, 303)
         response.delete_cookie(COOKIE, secure=True, httponly=True, samesite="strict")
         return response

@@ -76,7 +76,7 @@ def typed_in(form: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-async def kept(request: Request, fields: Collection[str]) -> dict[str, str] | None:
+async def read_kept_fields(request: Request, fields: Collection[str]) -> dict[str, str] | None:
     """Return the fields of a rejected form that the login keeps; None: the form is unreadable or
     too large.
     """

@@ -82,7 +82,7 @@ class Ready:
         self._over = True
         self._some.set()
 
-    async def take(self) -> bytes:
+    async def take_bytes(self) -> bytes:
         """Return all that is ready, as soon as anything is; empty at the end."""
         await self._some.wait()
         taken = b"".join(self._pieces)
@@ -114,7 +114,7 @@ class EventStream:
         self._every = every
         self._ready = Ready()
 
-    def over(self, callback: Callable[[], object]) -> None:
+    def call_at_end(self, callback: Callable[[], object]) -> None:
         """Call `callback()` at the end, also if no event was read."""
         self._over.callback(callback)
 
@@ -155,7 +155,7 @@ class EventStream:
                 tasks.append(group.create_task(run(), name=f"event stream: {name}"))
 
             until(lambda: self._send_all(send), "sending")
-            until(lambda: _left(receive), "reader")
+            until(lambda: _wait_for_disconnect(receive), "reader")
             until(self._closed, "closing")
 
     async def _make(self) -> None:
@@ -170,7 +170,7 @@ class EventStream:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             try:
                 async with asyncio.timeout(self._every):
-                    piece = await self._ready.take()
+                    piece = await self._ready.take_bytes()
             except TimeoutError:
                 piece = self._beat
 
@@ -178,6 +178,6 @@ class EventStream:
         await self._closing.wait()
 
 
-async def _left(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         continue

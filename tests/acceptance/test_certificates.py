@@ -96,7 +96,7 @@ def rotate(cluster: DevCluster) -> None:
     folder = ClusterFolder(cluster.directory)
     state = folder.load()
     assert state is not None
-    issue(folder, [*state.of(PartKind.MEMBER), *state.of(PartKind.WORKER)])
+    issue(folder, [*state.parts_of_kind(PartKind.MEMBER), *state.parts_of_kind(PartKind.WORKER)])
 
 
 def test_all_certificates_are_changed_under_load_and_no_run_is_lost(

@@ -61,7 +61,7 @@ class Hands:
 
     refuses = ""
     room = (0, 1 << 40)
-    left = MOST_LISTED
+    remaining_capacity = MOST_LISTED
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Hands:
     def follow(self, follow: pb.Follow, origin: Origin) -> None:
         """Nothing is written."""
 
-    def gone(self, origin: Origin) -> None:
+    def remove_stream(self, origin: Origin) -> None:
         """Nobody reads along."""
 
     def _begin(self, key: AssignmentKey) -> None:
@@ -181,7 +181,7 @@ class Hands:
     def _end(self, key: AssignmentKey) -> None:
         assignment, _ = self._taken.pop(key)
         began = self._started.pop(key)
-        self._admission.ended(key)
+        self._admission.end_execution(key)
         ended = max(began, self._date())
         result = messages.result(key, assignment, self._name, SUCCEEDED, began, ended)
         self._unanswered[key] = result, 0.0

@@ -40,7 +40,7 @@ class Watched:
         self.jobs = jobs
         self.on_interest()
 
-    def hear(self, hints: Sequence[Hint]) -> None:
+    def receive_hints(self, hints: Sequence[Hint]) -> None:
         self.runs |= {run for run, _ in hints}
 
     def deaf(self) -> None:
@@ -65,13 +65,13 @@ async def test_a_member_with_somebody_who_watches_hears_what_another_stores(peer
         feed.watch(frozenset({JOB}))
         await wait_until_async(lambda: peer.ears._listeners, PATIENCE, "a listener")
         ours, others, unknown = (RunId(uuid4()) for _ in range(3))
-        peer.ears.hear([(ours, JOB), (others, JobId(uuid4())), (unknown, None)])
+        peer.ears.receive_hints([(ours, JOB), (others, JobId(uuid4())), (unknown, None)])
         await wait_until_async(lambda: {ours, unknown} == feed.runs, PATIENCE, "what changed")
 
         feed.watch(None)
-        peer.ears.hear([(others, JobId(uuid4()))])
+        peer.ears.receive_hints([(others, JobId(uuid4()))])
         await wait_until_async(lambda: len(peer.ears._listeners) == 2, PATIENCE, "both streams")
-        peer.ears.hear([(others, JobId(uuid4()))])
+        peer.ears.receive_hints([(others, JobId(uuid4()))])
         await wait_until_async(lambda: others in feed.runs, PATIENCE, "what all jobs do")
         assert feed.deafened == 0
 
@@ -105,7 +105,7 @@ async def test_a_member_that_falls_silent_with_its_connection_open_counts_as_not
         late = RunId(uuid4())
 
         def heard() -> bool:
-            peer.ears.hear([(late, None)])
+            peer.ears.receive_hints([(late, None)])
             return late in feed.runs
 
         await wait_until_async(heard, PATIENCE, "what changes once it is heard again")

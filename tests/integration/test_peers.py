@@ -260,7 +260,7 @@ async def test_what_a_worker_said_to_another_member_comes_over_one_hop(peers: Pe
     one = worker()
     attached = peer.workers.attach(one, WorkerFrameQueue())
     run = running(1, one)
-    holding = Holdings.of([(run.key.run_id, run.token)])
+    holding = Holdings.from_keys([(run.key.run_id, run.token)])
     at = NOW + timedelta(seconds=1)
     peer.workers.record_heartbeat(attached, at, holding, free=1, since_refresh=0, draining=False)
 
@@ -277,13 +277,17 @@ async def test_any_member_tells_what_the_owner_of_a_runs_shard_knows_of_refusals
     peer.workers.attach(one, WorkerFrameQueue())
     peer.workers.unable(one.id, job, Unable(2, "no such limits"))
 
-    assert await refusals.of(shard, job, 2) == {}, "nobody owns it, and nothing was said here"
+    assert await refusals.refusals_of_job(shard, job, 2) == {}, (
+        "nobody owns it, and nothing was said here"
+    )
     cluster.assigned = {shard: OTHER}
-    assert await refusals.of(shard, job, 2) == {one.id: "no such limits"}
-    assert await refusals.of(shard, job, 3) == {}, "another generation, which it hasn't seen"
-    assert await refusals.of(shard, JobId(uuid4()), 2) == {}
+    assert await refusals.refusals_of_job(shard, job, 2) == {one.id: "no such limits"}
+    assert await refusals.refusals_of_job(shard, job, 3) == {}, (
+        "another generation, which it hasn't seen"
+    )
+    assert await refusals.refusals_of_job(shard, JobId(uuid4()), 2) == {}
     cluster.assigned = {shard: ME}
-    assert await refusals.of(shard, job, 2) == {}
+    assert await refusals.refusals_of_job(shard, job, 2) == {}
 
 
 async def test_of_refusals_a_member_tells_what_it_knows_where_the_owner_is_away_or_older(
@@ -296,7 +300,7 @@ async def test_of_refusals_a_member_tells_what_it_knows_where_the_owner_is_away_
     cluster.members[THIRD] = "127.0.0.1:1"
     cluster.assigned = {shard: THIRD}
     refusals = AskedRefusals(cluster, here, peers)  # type: ignore[arg-type]
-    assert await refusals.of(shard, job, 2) == {one.id: "no such limits"}
+    assert await refusals.refusals_of_job(shard, job, 2) == {one.id: "no such limits"}
 
 
 async def test_only_what_concerns_runs_is_passed_on(peers: Peers, peer: Peer):

@@ -30,13 +30,13 @@ async def web(dsn: str) -> AsyncIterator[Web]:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """When the database was read for the page."""
     taken: list[float] = []
-    really = overview.read
+    really = overview.run_queries
 
     async def counted(asked: object) -> Stored:
         taken.append(asyncio.get_running_loop().time())
         return await really(asked)
 
-    monkeypatch.setattr(overview, "read", counted)
+    monkeypatch.setattr(overview, "run_queries", counted)
     return taken
 
 

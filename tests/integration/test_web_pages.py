@@ -120,7 +120,7 @@ async def test_every_page_is_there_and_within_the_frame(web: Web) -> None:
 async def test_what_a_page_doesn_t_ask_for_is_refused_by_name_and_costs_no_look(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PageSnapshots, "of", lambda *_: pytest.fail("it was looked at"))
+    monkeypatch.setattr(PageSnapshots, "snapshot_for", lambda *_: pytest.fail("it was looked at"))
     for address in ("/runs?state=failed", "/live/runs?state=failed", "/runs?state="):
         answer = await web.get(address)
         assert answer.status == 400, address

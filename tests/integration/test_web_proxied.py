@@ -20,7 +20,7 @@ async def test_a_name_that_the_operator_gave_is_ours(dsn: str) -> None:
 
 async def test_the_audit_has_the_client_that_a_trusted_proxy_saw(dsn: str) -> None:
     forwarded = {"X-Forwarded-For": "127.0.0.1, 203.0.113.9"}
-    local = Reach(Proxies.of(["127.0.0.1"]))
+    local = Reach(Proxies.from_texts(["127.0.0.1"]))
     for reach, source in ((local, "203.0.113.9"), (Reach(), "127.0.0.1")):
         async with served(dsn, reach=reach) as web:
             await web.post("/api/v1/jobs", ETL)

@@ -44,7 +44,7 @@ def number(launcher: Launcher) -> int:
 
 def late(launcher: Launcher) -> str:
     with pytest.raises(OSError, match="can't start a process in a cgroup") as refused:
-        launcher.take()
+        launcher.take_starter()
     assert refused.value.errno == errno.EAGAIN, "the attempt is given back"
     return str(refused.value)
 
@@ -56,7 +56,7 @@ def slots(launcher: Launcher) -> list[Path]:
 
 def taken(launcher: Launcher) -> Starter | None:
     with contextlib.suppress(BlockingIOError):  # which EAGAIN is
-        return launcher.take()
+        return launcher.take_starter()
     return None
 
 
@@ -64,7 +64,7 @@ def test_a_birth_that_is_told_late_is_had_by_who_asks_then_and_waited_for_once(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroup_spawn, "ANSWER_TIMEOUT", 0.3)
-    launcher.take()  # the one of the trial
+    launcher.take_starter()  # the one of the trial
     stands_still = number(launcher)
     os.kill(stands_still, signal.SIGSTOP)
     began = time.monotonic()
@@ -75,7 +75,7 @@ def test_a_birth_that_is_told_late_is_had_by_who_asks_then_and_waited_for_once(
     cradle = wait_until(lambda: taken(launcher), PATIENCE, "the birth")
     assert cradle.reusable(), "it is told by its own number"
     assert number(launcher) == stands_still, "nobody killed it"
-    assert launcher.take().reusable(), "and the next one is another"
+    assert launcher.take_starter().reusable(), "and the next one is another"
 
 
 def test_a_launcher_that_takes_long_to_start_is_let_start(
@@ -90,9 +90,9 @@ def test_a_launcher_that_takes_long_to_start_is_let_start(
         started = "from workerd.process import cgroup_launcher; sys.exit(cgroup_launcher.main())"
         return popen([*python, "-c", f"{late}; {started}"], **how)
 
-    launcher.take()
+    launcher.take_starter()
     os.kill(number(launcher), signal.SIGKILL)
-    wait_until(lambda: proc_files.look(number(launcher)).zombie, PATIENCE, "its end")
+    wait_until(lambda: proc_files.read_process(number(launcher)).zombie, PATIENCE, "its end")
     monkeypatch.setattr(cgroup_spawn, "ANSWER_TIMEOUT", patience)
     monkeypatch.setattr(cgroup_spawn.subprocess, "Popen", slow)
     late(launcher)
@@ -102,7 +102,7 @@ def test_a_launcher_that_takes_long_to_start_is_let_start(
 def test_a_launcher_that_never_answers_is_replaced(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launcher.take()
+    launcher.take_starter()
     stands_still = number(launcher)
     os.kill(stands_still, signal.SIGSTOP)
     monkeypatch.setattr(cgroup_spawn, "ANSWER_TIMEOUT", 0.1)
@@ -117,19 +117,19 @@ def test_what_a_burst_had_born_goes_when_nobody_needs_it(
 ) -> None:
     monkeypatch.setattr(cgroup_spawn, "IDLE_FOR", 0.5)
     before = _descriptors()
-    burst = [launcher.take() for _ in range(8)]
+    burst = [launcher.take_starter() for _ in range(8)]
     of_seven = len(_descriptors() - before)  # one was there, of the trial
     for cradle in burst:
         launcher.give_back(cradle)
 
     def gone() -> bool:
-        launcher.give_back(launcher.take())  # one is needed all the time
-        launcher.look()
+        launcher.give_back(launcher.take_starter())  # one is needed all the time
+        launcher.remove_idle_starters()
         return len(slots(launcher)) == 1
 
     wait_until(gone, PATIENCE, "one cgroup left")
     assert 7 * len(_descriptors() - before) <= of_seven, "only that of one is new"
-    assert launcher.take() is burst[-1], "and it is the one that was needed"
+    assert launcher.take_starter() is burst[-1], "and it is the one that was needed"
 
 
 def _descriptors() -> set[tuple[str, str]]:

@@ -59,7 +59,7 @@ def test_the_tree_of_a_living_worker_stays_also_when_nothing_runs_in_it(parent: 
     tree, mark = tree_in(parent)
     launcher = Launcher(tree, mark)
     try:
-        idle = launcher.take()
+        idle = launcher.take_starter()
         idle.kill()
         wait_until(idle.remove, 5, "the cradle to end")
         assert cgroups.remove_forgotten(parent, age=0.0) == 0

@@ -97,7 +97,7 @@ def by_days(case: Case, compiled: CompiledSchedule, told: str) -> None:
     for day in range(case.ground.start // DAY + 1, case.ground.end // DAY):
         for instants, walked in ((compiled.instants, case.runs), (whole, case.every)):
             there = walked[bisect_left(walked, day * DAY) : bisect_left(walked, (day + 1) * DAY)]
-            assert instants.on(day) == of_seconds(one - day * DAY for one in there), told
+            assert instants.times_on_day(day) == of_seconds(one - day * DAY for one in there), told
 
 
 def test_each_due_instant_is_in_exactly_one_row_excluded_or_not() -> None:

@@ -106,7 +106,7 @@ class OffersThatChange(RuleBasedStateMachine):
         assert (found and found.id) == (expected and expected.id)
         if expected is not None:
             expected.slots -= definition.slots
-            self.offers.take(expected.id, definition.slots)
+            self.offers.reserve_slots(expected.id, definition.slots)
 
     @invariant()
     def all_are_there(self) -> None:

@@ -121,12 +121,14 @@ class Desk:
     def deal(self) -> None:
         links = {stream.link.address: stream for stream in self.streams}
         demands = {address: stream.link.demand for address, stream in links.items()}
-        kept = {address: each.link.credit.kept(NOT_LATE) for address, each in links.items()}
+        kept = {
+            address: each.link.credit.reserved_slots(NOT_LATE) for address, each in links.items()
+        }
         assert sum(kept.values()) <= self.free
         for address, share in deal(self.free, demands, {}, kept=kept).items():
             stream = links[address]
             stream.link.grant(share, NOT_LATE)
-            frame = stream.link._outbox.take()
+            frame = stream.link._outbox.take_frame()
             if frame.HasField("granted"):
                 stream.up.append(frame.granted)
 

@@ -81,7 +81,7 @@ class Member:
         who, available = self.attached.incarnation, self.attached.available
         if 0 < slots <= available:
             choice = SlotReservation(AttachedSlots({who.id: self.attached}))
-            choice.take(SlotOffer(who, available), slots)
+            choice.reserve_slots(SlotOffer(who, available), slots)
             self.under_way.append((choice, slots))
 
     def settle(self, *, pushed: bool) -> None:
@@ -115,7 +115,7 @@ class Desk:
             name: [DemandHead(2, float(each.asks), each.asks)] if each.asks else []
             for name, each in self.members.items()
         }
-        kept = {name: each.credit.kept(NOW) for name, each in self.members.items()}
+        kept = {name: each.credit.reserved_slots(NOW) for name, each in self.members.items()}
         assert sum(kept.values()) <= self.free
         for name, share in deal(self.free, demands, {}, kept=kept).items():
             member = self.members[name]
@@ -126,7 +126,7 @@ class Desk:
                     member.up.pop()
                 received, serial = member.credit.received, member.credit.serial
                 member.up.append(Granted(share.slots, received, serial))
-        assert sum(each.credit.kept(NOW) for each in self.members.values()) <= self.free
+        assert sum(each.credit.reserved_slots(NOW) for each in self.members.values()) <= self.free
 
     def take(self, member: Member) -> bool:
         """One thing that came by this stream."""
@@ -202,4 +202,4 @@ def test_what_is_pushed_within_a_promise_finds_its_slots_and_none_is_kept_for_no
     desk.rest()
     assert sum(each.credit.slots for each in desk.members.values()) == desk.free
     for member in desk.members.values():
-        assert member.credit.kept(NOW) == member.credit.slots == member.attached.available
+        assert member.credit.reserved_slots(NOW) == member.credit.slots == member.attached.available

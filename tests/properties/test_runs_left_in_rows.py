@@ -54,14 +54,14 @@ class World:
     def go(self, count: int) -> None:
         """So many of one need go, those before all others of that need."""
         need = NEEDS[count % 2]
-        for one in self.queue.take(count, lambda its, _: its == need):
+        for one in self.queue.take_runs(count, lambda its, _: its == need):
             mine = [each for each in self.rows.values() if need_of(each) == need]
             assert one.key.run_id == min(map(place_of, mine)).run
             del self.rows[one.key.run_id]
 
     def look_up(self) -> None:
         """What is of no known need is put into its line."""
-        unsorted = self.queue.take(100, lambda its, _: its is None)
+        unsorted = self.queue.take_runs(100, lambda its, _: its is None)
         for one in unsorted:
             assert self.queue.learn(one, need_of(one), 1)
             self.queue.add([one], need_of(one))

@@ -180,7 +180,7 @@ class World:
 
     def change(self, number: int, state: State, job: JobId = ETL) -> None:
         """A member stores a run, and says so."""
-        self.ears.hear([(self.rows.write(number, state, job), job)])
+        self.ears.receive_hints([(self.rows.write(number, state, job), job)])
 
 
 @asynccontextmanager

@@ -14,5 +14,8 @@ def keeping_in(spool: Spool) -> ResultUpload:
     """With the settings that a worker has unless told otherwise."""
     objects = Files(spool.directory / "results")
     return ResultUpload(
-        objects, AttemptLogFolder(spool.kept, 1 << 30), WorkerResultStore(), WorkerMetrics()
+        objects,
+        AttemptLogFolder(spool.upload_directory, 1 << 30),
+        WorkerResultStore(),
+        WorkerMetrics(),
     )

@@ -83,7 +83,7 @@ class Member:
         """Take these shards (all, if none is named) at the epochs that they have now."""
         rows = await self.store.membership.read_shards()
         seen = {row.id: row.epoch for row in rows if not shards or row.id in shards}
-        taken = await self.store.membership.take(self.tenure, self.timeline, seen)
+        taken = await self.store.membership.take_shards(self.tenure, self.timeline, seen)
         self.epochs.update(taken)
         return taken
 

@@ -300,7 +300,7 @@ class TwinMembershipStore:
         known = self.lineage.known
         await self._travel()
         mark = replace(self.rows.mark, timeline=self.rows.timeline)
-        self.lineage.seen(mark, known)
+        self.lineage.record_mark(mark, known)
         if self.lineage.broken:
             raise Unavailable(self.lineage.broken)
         return DatabaseProbe(self.rows.clock(), self.rows.timeline, in_recovery=False, mark=mark)
@@ -371,7 +371,7 @@ class TwinMembershipStore:
         await self._travel()
         return list(self.rows.shards.values())
 
-    async def take(
+    async def take_shards(
         self, tenure: TenureId, timeline: Timeline, seen: dict[ShardId, Epoch]
     ) -> dict[ShardId, Epoch]:
         """Take what is to be had."""

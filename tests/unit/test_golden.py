@@ -261,7 +261,7 @@ def test_a_journal_that_the_version_before_left_is_read(tmp_path: Path) -> None:
     file = tmp_path / "some-mark.journal"
     file.write_text(KEPT["stored"]["journal"].replace("BOOT", process_journal.boot_id()))
 
-    left = process_journal.read(file)
+    left = process_journal.read_journal(file)
 
     assert left == process_journal.LeftoverProcesses(
         "some-mark", {4712: 123456790}, Path("/sys/fs/cgroup/some/tree")

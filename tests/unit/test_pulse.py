@@ -32,12 +32,12 @@ def test_the_longest_is_told_for_a_minute_and_forgotten_after_two() -> None:
     now = [0.0]
     pulse = LoopMonitor(lambda: now[0])
 
-    pulse.seen(0.7, 0.1)
-    pulse.seen(0.2, 0.3)
+    pulse.record_step(0.7, 0.1)
+    pulse.record_step(0.2, 0.3)
     assert (pulse.longest, pulse.longest_by_own_work) == (0.7, 0.2)
     now[0] = WINDOW
-    pulse.seen(0.1, 0.1)
+    pulse.record_step(0.1, 0.1)
     assert (pulse.longest, pulse.longest_by_own_work) == (0.7, 0.2)
     now[0] = 2 * WINDOW
-    pulse.seen(0.1, 0.1)
+    pulse.record_step(0.1, 0.1)
     assert (pulse.longest, pulse.longest_by_own_work) == (0.1, 0.1)

@@ -188,7 +188,7 @@ class App:
         limit = config.spool_mib << 20
         self._sender = ResultSender(spool, self._acknowledged, limit=limit)
         self._sender.load()
-        kept = AttemptLogFolder(spool.kept, config.results.spool_mib << 20)
+        kept = AttemptLogFolder(spool.upload_directory, config.results.spool_mib << 20)
         objects = open_objects(config.results.url, config.results.options)
         self._upload = ResultUpload(objects, kept, config.results, self._metrics)
         self._work = HeldRuns(
@@ -251,7 +251,7 @@ class App:
 
     async def _drain(self, daemon: Daemon) -> None:
         daemon.status("draining")
-        self._work.leave()
+        self._work.drain_permanently()
         self._attach.announce()
         timeout = self._config.drain_timeout.total_seconds()
         if not await _within(timeout, self._work.idle()):
@@ -265,7 +265,7 @@ class App:
                 await _within(_REAP_WITHIN, self._work.idle())
         idle = await _within(0.0, self._work.idle())
         self._upload.hurry(_STORE_WITHIN)
-        self._sender.leave()
+        self._sender.shut_down()
         if not await _within(DELIVER_WITHIN, self._sender.delivered()):
             self._log_undelivered()
         elif not idle:
@@ -276,7 +276,7 @@ class App:
             await _within(2.0, self._attach.goodbye())
 
     def _log_undelivered(self) -> None:
-        on_disk, lost = self._sender.left
+        on_disk, lost = self._sender.count_remaining
         if on_disk:
             log.warning("%d results stay in the spool until the next start", on_disk)
         if lost:
@@ -317,7 +317,7 @@ async def serve(config: WorkerConfig, daemon: Daemon) -> None:
         if killed:
             log.warning("killed %d leftover processes of an earlier worker", killed)
         await asyncio.to_thread(scratch.clear, spool.scratch)
-        points = plugins.found()
+        points = plugins.installed_plugins()
         inside = bool(config.handlers or points)
         supervisor = ProcessSupervisor(spool.directory, wanted=config.cgroups, handlers=inside)
         with contextlib.closing(supervisor):

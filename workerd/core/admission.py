@@ -204,7 +204,7 @@ class Admission:
             raise ValueError(f"{key} is {holding.state.name}, not ARMED")
         holding.offer = replace(holding.offer, not_before=not_before)
 
-    def ended(self, key: AssignmentKey) -> None:
+    def end_execution(self, key: AssignmentKey) -> None:
         """Free the slots of an ended execution; its result waits to be acknowledged."""
         holding = self._holdings[key]
         holding.state = AssignmentState.ENDED

@@ -84,11 +84,11 @@ class Capture:
 
     def feed(self, data: bytes, at: datetime) -> None:
         """Add bytes that were read at `at`."""
-        self._keep(self.mask.feed(data), at)
+        self._append_output(self.mask.feed(data), at)
 
     def end(self, at: datetime) -> None:
         """End the stream."""
-        self._keep(self.mask.end(), at)
+        self._append_output(self.mask.end(), at)
 
     def pieces(self) -> list[Piece]:
         """Return the kept pieces by read time: nothing, the head, or the head and the tail."""
@@ -104,7 +104,7 @@ class Capture:
             yield Piece(self.stderr, part, start, at, omitted=max(0, start - after))
             after = stop
 
-    def _keep(self, data: bytes, at: datetime) -> None:
+    def _append_output(self, data: bytes, at: datetime) -> None:
         if not data:
             return
         if self.tell is not None:

@@ -86,7 +86,7 @@ class Credit:
             bound, since = max(bound, self._unanswered.popleft().reach), at
         self._answered = _Earlier(serial, min(slots, bound), since)
 
-    def kept(self, at: float) -> int:
+    def reserved_slots(self, at: float) -> int:
         """Return the slots to reserve for the member, whatever it is granted now."""
         if not self.answers:
             return 0

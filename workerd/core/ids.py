@@ -20,6 +20,6 @@ class AssignmentKey(NamedTuple):
     token: Token
 
     @property
-    def said(self) -> dict[str, object]:
+    def log_fields(self) -> dict[str, object]:
         """Log keys, for `extra`."""
         return {"run_id": self.run, "token": self.token}

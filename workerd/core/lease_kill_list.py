@@ -54,7 +54,7 @@ class LeaseKillList:
         """Return the programs to kill by now."""
         return [each for each, when in self._due.items() if when <= at]
 
-    def keep(self, mortals: Collection[KillEntry]) -> None:
+    def retain_only(self, mortals: Collection[KillEntry]) -> None:
         """Keep only these: the worker reports that the others have ended."""
         self._due = {each: when for each, when in self._due.items() if each in mortals}
 

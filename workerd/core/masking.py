@@ -32,7 +32,7 @@ class Mask:
         if not self._secrets:
             return data
         data = self._held + data
-        return self._given(data, self._begun(data))
+        return self._given(data, self._unfinished_secret_start(data))
 
     def end(self) -> bytes:
         """End the stream; return the rest."""
@@ -51,7 +51,7 @@ class Mask:
         self._held, self._covered = data[until:], max(0, at - until)
         return b"".join(shown)
 
-    def _begun(self, data: bytes) -> int:
+    def _unfinished_secret_start(self, data: bytes) -> int:
         """Return where a possible unfinished secret begins; the end if there is none."""
         first = len(data)
         for secret in self._secrets:

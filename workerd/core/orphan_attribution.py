@@ -48,11 +48,11 @@ class OrphanAttribution:
         """Start times of ended attempts that may have left processes."""
         self._over: deque[Life] = deque(maxlen=_REMEMBERED)
 
-    def began(self, pid: int, at: int) -> None:
+    def add_attempt(self, pid: int, at: int) -> None:
         """Record the start of an attempt's first process."""
         self._running[pid] = at
 
-    def ended(self, pid: int) -> None:
+    def end_attempt(self, pid: int) -> None:
         """Record the end of that attempt. Processes that it left must be ended."""
         self._ending.append(self._running.pop(pid))
 

@@ -141,9 +141,9 @@ def _shares(
 
 def _fits(head: DemandHead, free: int, now: float) -> bool:
     """Return whether a head can use slots now, or must have them reserved."""
-    return head.least <= free or _kept(now - head.since)
+    return head.least <= free or _reserves_now(now - head.since)
 
 
-def _kept(waited: float) -> bool:
+def _reserves_now(waited: float) -> bool:
     """Return whether slots are reserved now: from one minute to two, four to eight, 16 to 32."""
     return waited >= AGING and int(log2(waited / AGING)) % 2 == 0

@@ -135,7 +135,7 @@ class ResultSender:
         return len(self._parcels)
 
     @property
-    def left(self) -> tuple[int, int]:
+    def count_remaining(self) -> tuple[int, int]:
         """Number of results that are in the spool, and number of those that aren't."""
         on_disk = sum(1 for each in self._parcels.values() if each.file or each.earlier)
         return on_disk, len(self._parcels) - on_disk
@@ -187,7 +187,7 @@ class ResultSender:
         if parcel is not None and self._may_go(parcel):
             self._send(parcel)
 
-    def leave(self) -> None:
+    def shut_down(self) -> None:
         """Shut down: from now on results that the disk rejects are sent without being spooled."""
         self._leaving = True
 
@@ -205,7 +205,9 @@ class ResultSender:
             self._done += parcel.earlier if parcel.file is None else (*parcel.earlier, parcel.file)
             stale = answer.verdict == pb.Acknowledgement.VERDICT_STALE
             if stale:
-                log.warning("result rejected as stale: run %s, token %d", *key, extra=key.said)
+                log.warning(
+                    "result rejected as stale: run %s, token %d", *key, extra=key.log_fields
+                )
             self._on_acknowledged(key, "stale" if stale else "accepted")
         self._spool_work.set()
         self._check_delivered()

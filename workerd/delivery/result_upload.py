@@ -153,7 +153,7 @@ class ResultUpload:
         for each in self._waits:
             each.reschedule(self._last)
 
-    async def keep(self, parcel: ResultFiles, held: pb.Result) -> pb.Result:
+    async def upload_result(self, parcel: ResultFiles, held: pb.Result) -> pb.Result:
         """Upload the data; return the result with the keys, or why it isn't kept."""
         kept = pb.Result()
         kept.CopyFrom(held)
@@ -169,7 +169,7 @@ class ResultUpload:
             log.warning(
                 "upload interrupted: result of run %s is sent without all data",
                 key.run,
-                extra=key.said,
+                extra=key.log_fields,
             )
         return kept
 
@@ -246,7 +246,7 @@ class ResultUpload:
         try:
             async with asyncio.timeout(max(until - boottime(), _LEAST)):
                 await self._free.acquire()
-                await asyncio.shield(self._begun(key, recorded.file))
+                await asyncio.shield(self._start_upload(key, recorded.file))
         except TimeoutError:
             return "result store timed out"
         except (Unavailable, OSError) as error:
@@ -256,7 +256,7 @@ class ResultUpload:
             return f"{type(error).__name__}: {error}"[:300]
         return ""
 
-    def _begun(self, key: str, file: Path) -> asyncio.Future[None]:
+    def _start_upload(self, key: str, file: Path) -> asyncio.Future[None]:
         """Start an upload in a thread. It continues if its caller stops waiting, and keeps its
         place until it ends.
         """

@@ -93,7 +93,7 @@ class Spool:
         return self.directory / "scratch"
 
     @property
-    def kept(self) -> Path:
+    def upload_directory(self) -> Path:
         """Directory of logs and large results that wait for upload."""
         return self.directory / "kept"
 

@@ -61,12 +61,12 @@ class ChildProcess:
         try:
             with contextlib.ExitStack() as ours:
                 out, err = (
-                    self._pipe(ours, Capture(stderr, Mask(program.secrets), tail.came), tail)
+                    self._pipe(ours, Capture(stderr, Mask(program.secrets), tail.add_piece), tail)
                     for stderr in (False, True)
                 )
                 self._process = supervisor.start(program, key, out, err)
             self.pid = self._process.pid
-            tail.begins(self._kept)
+            tail.begins(self._kept_output)
             self._begin(program.lost_kill_after)
         except (OSError, ValueError):
             for stream in self._streams:
@@ -87,23 +87,23 @@ class ChildProcess:
     def _begin(self, lost_kill_after: float | None) -> None:
         """Add the child to the journal and watch for its end. Kill it if one of them fails."""
         try:
-            self._supervisor.began(self.pid, self._key, lost_kill_after)
+            self._supervisor.add_attempt(self.pid, self._key, lost_kill_after)
         except OSError as error:  # a full disk
             self._abandon()
-            self._supervisor.over(self._key)
+            self._supervisor.end_all_processes(self._key)
             raise Begun(error.errno, error.strerror, error.filename) from error
         try:
-            self._loop.add_reader(self._process.fileno(), self._gone)
+            self._loop.add_reader(self._process.fileno(), self._reap)
         except OSError as error:
             self._abandon()
-            self._supervisor.ended(self.pid, self._key)
+            self._supervisor.end_attempt(self.pid, self._key)
             raise Begun(error.errno, error.strerror) from error
 
     def _abandon(self) -> None:
         self._signal(signal.SIGKILL)
         self._process.wait()
 
-    async def ended(self) -> int:
+    async def wait_for_exit(self) -> int:
         """Wait for the end. Return the exit code, or minus the signal."""
         return await asyncio.shield(self._exited)
 
@@ -132,7 +132,7 @@ class ChildProcess:
             await asyncio.wait(closed, timeout=GRACE)
         for stream in self._streams:
             stream.capture.end(utcnow())
-        return self._kept()
+        return self._kept_output()
 
     async def emptied(self, within: float) -> None:
         """Return when all descendants of the ended program have ended.
@@ -143,12 +143,12 @@ class ChildProcess:
         while not self._supervisor.empty(self._key):
             if self._loop.time() > deadline:
                 key = self._key
-                log.error("processes of run %s can't be killed", key.run, extra=key.said)
+                log.error("processes of run %s can't be killed", key.run, extra=key.log_fields)
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LAST_LOOK)
 
-    def _kept(self) -> tuple[Piece, ...]:
+    def _kept_output(self) -> tuple[Piece, ...]:
         """Return the kept output of both streams, in the order of reading."""
         kept = (stream.capture.pieces() for stream in self._streams)
         return tuple(heapq.merge(*kept, key=lambda piece: piece.at))
@@ -159,7 +159,7 @@ class ChildProcess:
             stream.close()
         if not self._exited.done():
             self.kill()
-            self._gone()
+            self._reap()
 
     def _signal(self, number: signal.Signals) -> None:
         if self._exited.done():
@@ -168,10 +168,10 @@ class ChildProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
-    def _gone(self) -> None:
+    def _reap(self) -> None:
         self._loop.remove_reader(self._process.fileno())
         self._exited.set_result(self._process.wait())
-        self._supervisor.ended(self.pid, self._key)
+        self._supervisor.end_attempt(self.pid, self._key)
 
 
 class _Stream:

@@ -166,7 +166,7 @@ class GrpcExecutor:
             except (MethodNotCallable, ValueError) as error:
                 return _failed(str(error), OutcomeReason.DONT_RETRY)
             except grpc.aio.AioRpcError as error:
-                return _ended(error, channel.get_state(), attempt)
+                return _outcome_of_error(error, channel.get_state(), attempt)
 
     async def _open(self, endpoint: Endpoint) -> grpc.aio.Channel:
         self._idle = self._idle or grpc.aio.insecure_channel("ipv4:127.0.0.1:1")
@@ -261,14 +261,14 @@ async def _any_method(
     if given.WhichOneof("kind") == "raw":
         raise MethodNotCallable("payload isn't JSON")
     metadata = metadata_of(attempt)
-    method = await reflection.find(channel, service, name, metadata, _left(attempt))
+    method = await reflection.find(channel, service, name, metadata, _remaining_seconds(attempt))
     data = await _unary(channel, method.path, await method.request(given.json), attempt)
     if len(data) > KEEP:
         note = f"answer of {len(data):,} bytes isn't kept: above the limit of {KEEP:,} bytes\n"
         return AttemptOutcome(
             AttemptVerdict.SUCCEEDED, output=(_piece(note.encode(), stderr=True),)
         )
-    text = await method.answer(data)
+    text = await method.json_of_answer(data)
     if text is None:
         return _succeeded(data, json=False, most=attempt.most_result)
     return await beside(partial(_succeeded, text.encode(), json=True, most=attempt.most_result))
@@ -279,7 +279,7 @@ async def _unary(
 ) -> bytes:
     call: Any = channel.unary_unary(path)
     answer: bytes | None = await call(
-        request, metadata=metadata_of(attempt), timeout=_left(attempt)
+        request, metadata=metadata_of(attempt), timeout=_remaining_seconds(attempt)
     )
     if answer is None:
         raise NoAnswer("server returned OK without an answer")
@@ -302,11 +302,11 @@ def metadata_of(attempt: AttemptStart) -> Metadata:
     return tuple(metadata.items())
 
 
-def _left(attempt: AttemptStart) -> float:
+def _remaining_seconds(attempt: AttemptStart) -> float:
     return max((attempt.deadline - utcnow()).total_seconds(), 0.001)
 
 
-def _ended(
+def _outcome_of_error(
     error: grpc.aio.AioRpcError, state: grpc.ChannelConnectivity, attempt: AttemptStart
 ) -> AttemptOutcome:
     code, details = error.code(), error.details() or ""

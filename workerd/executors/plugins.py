@@ -69,7 +69,7 @@ class PluginExecutor:
         await self._caller.await_there(self.executor.close)
 
 
-def found() -> Mapping[str, EntryPoint]:
+def installed_plugins() -> Mapping[str, EntryPoint]:
     """Return the installed plug-ins, by name.
 
     Raises:

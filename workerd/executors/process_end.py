@@ -37,7 +37,7 @@ async def stayed(
     stop.listen(end)
     try:
         await AFTER_START()
-        code = await child.ended()
+        code = await child.wait_for_exit()
         stop.deafen()
         output = await child.output()
         await child.emptied(attempt.kill_after)

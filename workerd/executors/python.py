@@ -65,7 +65,7 @@ class HandlerCaller:
             text = f"not started on this worker: {error.strerror}"
             return AttemptOutcome(AttemptVerdict.RETURNED, error=text, began=False)
         try:
-            outcome = await _ended(ended, ask, attempt, stop)
+            outcome = await _wait_for_outcome(ended, ask, attempt, stop)
         finally:
             work.context.cancel.set()
             output = work.run.output.finish()
@@ -198,7 +198,7 @@ def _fit(name: str, handler: sdk.RegisteredHandler) -> Fit:
         raise Misconfigured(f"handlers: the payload of {name!r}: {error}") from error
 
 
-async def _ended(
+async def _wait_for_outcome(
     future: asyncio.Future[AttemptOutcome | None],
     ask: Callable[[], object],
     attempt: AttemptStart,
@@ -215,7 +215,7 @@ async def _ended(
             log.warning(
                 "handler of run %s is still running after its end was requested; abandoned",
                 key.run,
-                extra=key.said,
+                extra=key.log_fields,
             )
             future.set_result(None)
 

@@ -76,9 +76,9 @@ class ReflectedMethod:
         """
         return await asyncio.to_thread(self._request, text)
 
-    async def answer(self, data: bytes) -> str | None:
+    async def json_of_answer(self, data: bytes) -> str | None:
         """Return the JSON of an answer; None if it can't be converted."""
-        return await asyncio.to_thread(self._answer, data)
+        return await asyncio.to_thread(self._json_of_answer, data)
 
     def _request(self, text: str) -> bytes:
         message: Any = GetMessageClass(self.descriptor.input_type)()
@@ -93,7 +93,7 @@ class ReflectedMethod:
                 f"payload isn't a valid {kind}: {' '.join(str(wrong).split())}"
             ) from None
 
-    def _answer(self, data: bytes) -> str | None:
+    def _json_of_answer(self, data: bytes) -> str | None:
         message: Any = GetMessageClass(self.descriptor.output_type)()
         try:
             message.ParseFromString(data)
@@ -178,9 +178,9 @@ class _Asking:
             (asked,) = what.values()
             error = answer.error_response.error_message
             raise MethodNotFound(f"{asked[:200]} not found by server reflection: {error}")
-        self._take(answer.file_descriptor_response.file_descriptor_proto)
+        self._add_files(answer.file_descriptor_response.file_descriptor_proto)
 
-    def _take(self, files: Sequence[bytes]) -> None:
+    def _add_files(self, files: Sequence[bytes]) -> None:
         self._entries += len(files)
         if self._entries > MOST_ENTRIES:
             raise MethodNotCallable(

@@ -152,7 +152,7 @@ class Recording:
             self.problem = self.problem or "disk of the worker's spool is too slow"
             self._room.set()
 
-    def came(self, piece: Piece) -> None:
+    def record_piece(self, piece: Piece) -> None:
         """Record a piece of output."""
         if self.problem or self._left <= 0:
             self.omitted += len(piece.data)
@@ -176,7 +176,7 @@ class Recording:
         return Recorded(self._path, self._size, digest.digest())
 
     @property
-    def begun(self) -> bool:
+    def has_output(self) -> bool:
         """Whether anything was or will be written."""
         return self._file is not None or bool(self._waiting)
 
@@ -184,7 +184,7 @@ class Recording:
         """Remove the recording."""
         self._left = 0
         self._buffer.clear()
-        if self.begun:
+        if self.has_output:
             await self._close_file()
             gone = Recorded(self._path, self._size, b"")
             await _in(self._folder.thread, lambda: self._folder.remove(gone))

@@ -39,10 +39,10 @@ class Tail:
         """Set the source of the output that is kept so far."""
         self._kept = kept
 
-    def came(self, piece: Piece) -> None:
+    def add_piece(self, piece: Piece) -> None:
         """Pass a piece of output to the recording and the followers."""
         if self.recording is not None:
-            self.recording.came(piece)
+            self.recording.record_piece(piece)
         for on_piece in self._followers.values():
             on_piece(piece)
 
@@ -94,11 +94,11 @@ class Expected:
             if not tail.followed:
                 del self._tails[key]
 
-    def gone(self, who: object) -> None:
+    def remove_follower(self, who: object) -> None:
         """Remove `who` from all attempts."""
         for key in [*self._tails]:
             self.unfollow(key, who)
 
-    def came(self, key: AssignmentKey) -> Tail:
+    def take_tail(self, key: AssignmentKey) -> Tail:
         """Return the tail of an attempt that arrived, with its followers."""
         return self._tails.pop(key, None) or Tail()

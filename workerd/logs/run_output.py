@@ -76,7 +76,7 @@ class RunOutput:
                 room.clear()
         if due:
             with contextlib.suppress(RuntimeError):  # a closed loop: the worker has ended
-                self._loop.call_soon_threadsafe(self._take)
+                self._loop.call_soon_threadsafe(self._feed_recording)
         if room is not None and threading.current_thread() is not threading.main_thread():
             room.wait(WAIT_AT_MOST)
 
@@ -92,9 +92,9 @@ class RunOutput:
             return ()
         for capture in self._captures:
             capture.end(utcnow())
-        return self._kept()
+        return self._kept_output()
 
-    def _take(self) -> None:
+    def _feed_recording(self) -> None:
         if self._finished:
             return
         if self._tail.full:
@@ -114,14 +114,14 @@ class RunOutput:
             if self._room is not None:
                 self._room.set()
         if waiting and self._captures is None:
-            out, err = (Capture(stderr, tell=self._tail.came) for stderr in (False, True))
+            out, err = (Capture(stderr, tell=self._tail.add_piece) for stderr in (False, True))
             self._captures = out, err
-            self._tail.begins(self._kept)
+            self._tail.begins(self._kept_output)
         for stderr, data, at in waiting:
             assert self._captures is not None
             self._captures[stderr].feed(data, at)
 
-    def _kept(self) -> tuple[Piece, ...]:
+    def _kept_output(self) -> tuple[Piece, ...]:
         kept = (capture.pieces() for capture in self._captures or ())
         return tuple(heapq.merge(*kept, key=lambda piece: piece.at))
 
@@ -154,10 +154,10 @@ class RunStream(io.TextIOBase):
         """Write to the log of the run, or to the worker's own stream."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        self.take(text.encode(errors="backslashreplace"))
+        self.write_bytes(text.encode(errors="backslashreplace"))
         return len(text)
 
-    def take(self, data: bytes) -> None:
+    def write_bytes(self, data: bytes) -> None:
         """Write bytes, as `write`."""
         output = current_output.get()
         if output is not None:
@@ -198,7 +198,7 @@ class _Bytes(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         taken = bytes(data)
-        self._stream.take(taken)
+        self._stream.write_bytes(taken)
         return len(taken)
 
     def writable(self) -> bool:

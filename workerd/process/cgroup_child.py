@@ -46,7 +46,7 @@ class Starter:
         """Set the program's limits on the cgroup, permanently. Raises OSError."""
         helpers = 0 if program.user is None else 1  # `privileges`
         self._hold = controllers.hold(self.slot, program.bounds, helpers)
-        self._hold.take(self._pid)
+        self._hold.limit_starter(self._pid)
 
     def start(self, program: Program, mark: str, out: int, err: int) -> None:
         """Start a program. Raises as `PlainProgram` does, and `Begun` if the starter was lost."""
@@ -66,7 +66,7 @@ class Starter:
             raise OSError(number, os.strerror(number), about)
         self.pid = pid
         if self._hold is not None:
-            self._hold.begun()
+            self._hold.lower_process_limit()
 
     def overran(self) -> bool:
         """Return whether a process was killed by the memory limit; then all must be killed."""

@@ -83,7 +83,7 @@ class _Limit:
         if self.own:
             self.folder.mkdir()
 
-    def take(self, pid: int) -> None:
+    def move_process(self, pid: int) -> None:
         """Move this process there. Raises OSError."""
         if self.own:
             _write(self.folder / "cgroup.procs", str(pid))
@@ -114,7 +114,7 @@ class Hold:
         self._limits = limits
         self._helpers = helpers
 
-    def take(self, pid: int) -> None:
+    def limit_starter(self, pid: int) -> None:
         """Set the limits on the cgroup of this process, the starter, which is alone in it.
 
         Raises:
@@ -123,9 +123,9 @@ class Hold:
         for name, value in _values(self._bounds, self._helpers):
             self._limits[name].make()
             self._limits[name].set(value)
-            self._limits[name].take(pid)
+            self._limits[name].move_process(pid)
 
-    def begun(self) -> None:
+    def lower_process_limit(self) -> None:
         """Lower the process limit after the start: the helper threads have ended."""
         if self._helpers and PIDS in self._limits:
             with contextlib.suppress(OSError):  # the limit stays one higher

@@ -86,7 +86,7 @@ class Launcher:
             self.close()
             raise
 
-    def take(self) -> Starter:
+    def take_starter(self) -> Starter:
         """Return an idle or a new starter.
 
         Raises:
@@ -97,7 +97,7 @@ class Launcher:
             starter = self._idle.pop().starter
             if alone:  # and wasn't killed by another program
                 return starter
-            self._leave(starter)
+            self._discard_starter(starter)
         return self._new_starter(ANSWER_TIMEOUT)
 
     def take_bound(self, program: Program) -> Starter:
@@ -110,7 +110,7 @@ class Launcher:
         try:
             starter.bound(self.controllers, program)
         except OSError as error:
-            self._leave(starter)
+            self._discard_starter(starter)
             text = f"limits can't be set: {error.strerror}"
             raise OSError(errno.EAGAIN, text, error.filename) from error
         return starter
@@ -119,11 +119,11 @@ class Launcher:
         """Take back a starter that is alone and may be reused."""
         self._idle.append(_Idle(starter, boottime()))
 
-    def look(self) -> None:
+    def remove_idle_starters(self) -> None:
         """Remove starters that are idle for too long, and retry earlier removals."""
         longest = boottime() - IDLE_FOR
         while self._idle and self._idle[0].since < longest:
-            self._leave(self._idle.pop(0).starter)
+            self._discard_starter(self._idle.pop(0).starter)
         self._clear_away()
 
     def _clear_away(self) -> None:
@@ -160,14 +160,14 @@ class Launcher:
         self._pending = None
         starter = Starter(request.group, pid, request.ours)
         if number:
-            self._leave(starter)
+            self._discard_starter(starter)
             raise _refusal(os.strerror(number), request.group.path)
         return starter
 
     def _request(self) -> _Request:
         path = self.tree / f"slot-{next(self._numbers)}"
         try:
-            if self._running is not None and self._running.ended():
+            if self._running is not None and self._running.has_ended():
                 self._give_up(GONE)
             if self._running is None:
                 self._running = _Running()
@@ -192,10 +192,10 @@ class Launcher:
             self._running.end()
             self._running = None
         if self._pending is not None:
-            self._leave(Starter(self._pending.group, 0, self._pending.ours))
+            self._discard_starter(Starter(self._pending.group, 0, self._pending.ours))
             self._pending = None
 
-    def _leave(self, starter: Starter) -> None:
+    def _discard_starter(self, starter: Starter) -> None:
         starter.kill()
         self._leaving.append(starter)
         self._clear_away()
@@ -223,7 +223,7 @@ class _Running:
         """The PID."""
         return self._process.pid
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Return whether the process has ended."""
         return self._process.poll() is not None
 

@@ -122,7 +122,7 @@ def sweep_leftovers(directory: Path) -> int:
 
 
 def _sweep(path: Path, picture: Mapping[int, int]) -> int:
-    left = process_journal.read(path)
+    left = process_journal.read_journal(path)
     if left is None:
         return 0
     killed = 0
@@ -144,20 +144,20 @@ class _Watch:
         """The end of trust that was processed last. After it no such program starts."""
         self._kill_list = LeaseKillList()
 
-    def look(self) -> None:
+    def kill_due_programs(self) -> None:
         """Check whether trust has ended, and kill due programs."""
         now = time.clock_gettime(time.CLOCK_BOOTTIME)  # before the lease is read: see there
         until = self._lease.until()
         if until + SLACK <= now and until != self._passed:
             self._passed = until
-            left = process_journal.read(self._path)
+            left = process_journal.read_journal(self._path)
             self._kill_list.passed(until, [] if left is None else left.mortals.values())
         if self._kill_list.due(now):
             self._end_due(now)
 
     def _end_due(self, now: float) -> None:
-        left = process_journal.read(self._path)
-        self._kill_list.keep([] if left is None else left.mortals.values())
+        left = process_journal.read_journal(self._path)
+        self._kill_list.retain_only([] if left is None else left.mortals.values())
         due = self._kill_list.due(now)
         if left is None or not due:
             return
@@ -197,7 +197,7 @@ def main(arguments: Iterable[str]) -> int:
         if looking:
             picture = proc_files.descendants(int(worker))
         if leased:
-            watch.look()
+            watch.kill_due_programs()
     _sweep(Path(path), picture)
     return 0
 

@@ -56,18 +56,18 @@ class Orphans:
         """Children known to have `proc_files.OWN`; reading environments is expensive."""
         self._dead: dict[int, float] = {}
 
-    def began(self, process: proc_files.ProcEntry, run: str, token: int) -> None:
+    def add_attempt(self, process: proc_files.ProcEntry, run: str, token: int) -> None:
         """Record an attempt's first process; its executor reaps it."""
         self._jobs[process.pid] = (run, str(token))
-        self._attribution.began(process.pid, process.start)
+        self._attribution.add_attempt(process.pid, process.start)
 
-    def ended(self, pid: int) -> None:
-        """Record the end of that attempt; the next `look` ends its leftovers."""
+    def end_attempt(self, pid: int) -> None:
+        """Record the end of that attempt; the next `end_orphans` ends its leftovers."""
         del self._jobs[pid]
         self._over.append(pid)
-        self._attribution.ended(pid)
+        self._attribution.end_attempt(pid)
 
-    def look(self) -> int:
+    def end_orphans(self) -> int:
         """End and reap children of no running attempt. Return how many were killed.
 
         Raises:
@@ -87,7 +87,7 @@ class Orphans:
         return killed
 
     def _handle(self, pid: int) -> bool:
-        process = proc_files.look(pid)
+        process = proc_files.read_process(pid)
         if process is None:
             return False
         if process.zombie:

@@ -38,7 +38,7 @@ class ProcEntry:
     zombie: bool
 
 
-def look(pid: int) -> ProcEntry | None:
+def read_process(pid: int) -> ProcEntry | None:
     """Return the process with this PID; None if there is none."""
     try:
         text = (_PROC / str(pid) / "stat").read_bytes()
@@ -55,7 +55,7 @@ def everyone() -> Iterator[ProcEntry]:
     """Return all running processes."""
     for name in os.listdir(_PROC):  # noqa: PTH208 - iterdir makes a Path of each, ten times as slow
         if name.isdigit():
-            process = look(int(name))
+            process = read_process(int(name))
             if process is not None and not process.zombie:
                 yield process
 
@@ -76,7 +76,7 @@ def descendants(root: int) -> dict[int, int]:
     waiting = [root]
     while waiting:
         for pid in _children(waiting.pop()):
-            process = look(pid)
+            process = read_process(pid)
             if process is not None and pid not in found:
                 found[pid] = process.start
                 waiting.append(pid)

@@ -81,7 +81,7 @@ class Journal:
         else:
             self.problem = ""
 
-    def began(self, session: int, start: int, mortal: KillEntry | None = None) -> None:
+    def add_session(self, session: int, start: int, mortal: KillEntry | None = None) -> None:
         """Record a job's first process, the leader of its session.
 
         Raises:
@@ -96,7 +96,7 @@ class Journal:
         if mortal is not None:
             self._mortals[session] = mortal
 
-    def ended(self, session: int) -> None:
+    def end_session(self, session: int) -> None:
         """Record that the session has ended without leftovers."""
         del self._open[session]
         self._mortals.pop(session, None)
@@ -147,7 +147,7 @@ class Journal:
         return size
 
 
-def read(path: Path) -> LeftoverProcesses | None:
+def read_journal(path: Path) -> LeftoverProcesses | None:
     """Read a journal; None if it is of another boot, or doesn't exist."""
     try:
         *lines, _ = os.fsdecode(path.read_bytes()).split(

@@ -118,16 +118,18 @@ class ProcessSupervisor:
             starter = self._launcher.take_bound(program)
             self._once.add(key)
         else:
-            starter = self._launcher.take()
+            starter = self._launcher.take_starter()
         self._starters[key] = starter
         try:
             starter.start(program, self.journal.mark, out, err)
         except (OSError, ValueError):
-            self.over(key)
+            self.end_all_processes(key)
             raise
         return starter
 
-    def began(self, pid: int, key: AssignmentKey, lost_kill_after: float | None = None) -> None:
+    def add_attempt(
+        self, pid: int, key: AssignmentKey, lost_kill_after: float | None = None
+    ) -> None:
         """Record the first process of an attempt, the leader of its session.
 
         `lost_kill_after`: seconds from the loss of the lease to SIGKILL; None: no kill.
@@ -135,11 +137,11 @@ class ProcessSupervisor:
         Raises:
             OSError: the journal can't be written; nothing is recorded.
         """
-        process = proc_files.look(pid)
+        process = proc_files.read_process(pid)
         assert process is not None, "a child that isn't reaped has an entry"
         mortal = self._mortal_of(process, key, lost_kill_after)
-        self.journal.began(pid, process.start, mortal)
-        self._orphans.began(process, key.run, key.token)
+        self.journal.add_session(pid, process.start, mortal)
+        self._orphans.add_attempt(process, key.run, key.token)
         self._leaders[pid] = key
 
     def _mortal_of(
@@ -160,14 +162,16 @@ class ProcessSupervisor:
         """Kill all known processes of the attempt; retry later if that fails."""
         self._unkilled.pop(key, None)
         if not self._killed(pid, key):
-            log.warning("run %s can't be killed completely; retrying", key.run, extra=key.said)
+            log.warning(
+                "run %s can't be killed completely; retrying", key.run, extra=key.log_fields
+            )
             self._unkilled[key] = pid
 
     def _killed(self, pid: int, key: AssignmentKey) -> bool:
         if self.grouped:
             return key not in self._starters or self._starters[key].kill()
         try:
-            if self._leaders.get(pid) == key or proc_files.look(pid) is None:
+            if self._leaders.get(pid) == key or proc_files.read_process(pid) is None:
                 proc_files.kill_session(pid)  # otherwise it was reaped, and its PID may be reused
         except OSError as error:
             if not at_limit(error):
@@ -175,17 +179,17 @@ class ProcessSupervisor:
             return False
         return True
 
-    def ended(self, pid: int, key: AssignmentKey) -> None:
+    def end_attempt(self, pid: int, key: AssignmentKey) -> None:
         """Record that the first process was reaped and its process group killed."""
         del self._leaders[pid]
-        self._orphans.ended(pid)
-        self.over(key)
+        self._orphans.end_attempt(pid)
+        self.end_all_processes(key)
         try:
-            self.journal.ended(pid)
+            self.journal.end_session(pid)
         except OSError as error:  # a full disk: the entry of an ended process stays
             log.warning("end of session %d can't be written to the journal: %s", pid, error)
 
-    def over(self, key: AssignmentKey) -> None:
+    def end_all_processes(self, key: AssignmentKey) -> None:
         """End all processes of the attempt."""
         if key in self._starters:
             self._over.add(key)
@@ -205,7 +209,7 @@ class ProcessSupervisor:
 
     def _emptied(self, key: AssignmentKey) -> bool:
         if self._launcher is None:
-            return self._orphans.look() == 0
+            return self._orphans.end_orphans() == 0
         starter = self._starters.get(key)
         if starter is None:
             return True
@@ -231,7 +235,7 @@ class ProcessSupervisor:
         if hindered and not self.refuses:
             log.info("process journal is written: programs may be started")
         try:
-            self._orphans.look()
+            self._orphans.end_orphans()
         except OSError as error:
             if not at_limit(error):
                 raise
@@ -244,7 +248,7 @@ class ProcessSupervisor:
         for key in [*self._over]:
             self.empty(key)
         if self._launcher is not None:
-            self._launcher.look()
+            self._launcher.remove_idle_starters()
 
     async def keep_keeper(self) -> NoReturn:
         """Restart the keeper whenever it ends."""

@@ -108,7 +108,7 @@ class HeldRuns:
                 group.create_task(self._watch_trust(), name="trust")
                 group.create_task(self._forget(), name="forget")
         finally:
-            self.leave()
+            self.drain_permanently()
             for item in self._items.values():
                 item.stop.over = True
             await self._tasks.close(_END_WITHIN)
@@ -150,7 +150,7 @@ class HeldRuns:
         )
         match verdict:
             case Taken():
-                tail = self._expected.came(offer.key)
+                tail = self._expected.take_tail(offer.key)
                 self._items[offer.key] = HeldAssignment(assignment, action, origin, tail=tail)
                 self._idle.clear()
                 self._begin(offer.key)
@@ -209,9 +209,9 @@ class HeldRuns:
         else:
             self._expected.follow(key, origin, send)
 
-    def gone(self, origin: Origin) -> None:
+    def remove_stream(self, origin: Origin) -> None:
         """Remove a closed stream from the followers."""
-        self._expected.gone(origin)
+        self._expected.remove_follower(origin)
         for item in self._items.values():
             item.tail.unfollow(origin)
 
@@ -221,7 +221,7 @@ class HeldRuns:
         """Change the incarnation; return assignments of the earlier one that haven't started."""
         self._withdraw(self._admission.renew(incarnation))
 
-    def leave(self) -> None:
+    def drain_permanently(self) -> None:
         """Drain permanently: undrain requests are ignored from now on."""
         self._leaving = self._upload.leaving = True
         self.drain(on=True)
@@ -260,7 +260,7 @@ class HeldRuns:
         self._admission.acknowledged(key)
 
     @property
-    def left(self) -> int:
+    def remaining_capacity(self) -> int:
         """How many more runs may be in hand, independently of free slots."""
         return max(0, MOST_LISTED - len(self._items) - len(self._sender))
 
@@ -316,9 +316,9 @@ class HeldRuns:
         try:
             await self._delayed.let_start(armed=item.assignment.HasField("not_before"))
         finally:  # the result is reported even if the worker is ending
-            self._ended(key, item, outcome, started_at, finished_at)
+            self._record_end(key, item, outcome, started_at, finished_at)
 
-    def _ended(
+    def _record_end(
         self,
         key: AssignmentKey,
         item: HeldAssignment,
@@ -329,15 +329,15 @@ class HeldRuns:
         """Free the slot and report the result."""
         finished_at = max(started_at, finished_at)
         assignment, action, recording = item.assignment, item.action, item.tail.recording
-        self._admission.ended(key)
+        self._admission.end_execution(key)
         self._drop(key)
-        self._metrics.ended(outcome.verdict.name, outcome.reason.name).inc()
+        self._metrics.ended_attempts(outcome.verdict.name, outcome.reason.name).inc()
         try:
             result = messages.result(
                 key, assignment, self._worker, outcome, started_at, finished_at
             )
         except Exception as error:
-            log.exception(BUG, action, key.run, extra=messages.said(assignment))
+            log.exception(BUG, action, key.run, extra=messages.log_fields(assignment))
             text = f"outcome of the {action} executor can't be encoded: {type(error).__name__}"
             outcome = AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, text)
             result = messages.result(
@@ -345,7 +345,7 @@ class HeldRuns:
             )
         parcel = self._upload.parcel(key, assignment.namespace, recording, outcome)
         self._report(result, item.origin.address, parcel)
-        if recording and recording.begun and (parcel is None or parcel.recording is None):
+        if recording and recording.has_output and (parcel is None or parcel.recording is None):
             self._tasks.start(recording.discard(), f"discard output of run {key.run}")
         self.on_change()
 
@@ -356,10 +356,10 @@ class HeldRuns:
             return
         held = self._upload.unkept(parcel, result)
         self._sender.put(held, issuer, held=True)
-        self._tasks.start(self._keep(parcel, held), f"upload {parcel.key.run}")
+        self._tasks.start(self._upload_result(parcel, held), f"upload {parcel.key.run}")
 
-    async def _keep(self, parcel: ResultFiles, held: pb.Result) -> None:
-        self._sender.release(await self._upload.keep(parcel, held))
+    async def _upload_result(self, parcel: ResultFiles, held: pb.Result) -> None:
+        self._sender.release(await self._upload.upload_result(parcel, held))
         self.on_change()
 
     def _start_date(self, assignment: pb.Assignment) -> datetime:

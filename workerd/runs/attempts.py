@@ -151,9 +151,9 @@ class HeartbeatTimeout:
 
     def _wait(self, seconds: float) -> None:
         self._look_at = boottime() + seconds
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._check_heartbeat)
 
-    def _look(self) -> None:
+    def _check_heartbeat(self) -> None:
         now = boottime()
         if now > self._look_at + LATE:
             self._last_beat = now
@@ -278,7 +278,7 @@ class Attempts:
             cause = item.stop.cause
             outcome = failed if cause is None else outcome_of_stop(attempt, cause)
         except Exception as error:
-            log.exception(BUG, action, key.run, extra=messages.said(assignment))
+            log.exception(BUG, action, key.run, extra=messages.log_fields(assignment))
             text = f"bug in the worker's {action} executor: {type(error).__name__}"
             outcome = AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, text)
         finally:

@@ -47,7 +47,7 @@ class MemberFrameQueue:
         self._refusals.append(refusal)
         self._something.set()
 
-    def answer(self, answer: pb.RevokeAnswer) -> None:
+    def add_revoke_answer(self, answer: pb.RevokeAnswer) -> None:
         """Add the answer to a revoke."""
         self._answers.append(answer)
         self._something.set()
@@ -90,7 +90,7 @@ class MemberFrameQueue:
         """Return when there are messages."""
         await self._something.wait()
 
-    def take(self) -> pb.WorkerFrame:
+    def take_frame(self) -> pb.WorkerFrame:
         """Return the next frame without heartbeat; the caller adds one if it is due."""
         frame = pb.WorkerFrame()
         room, weight = MAX_ITEMS, 0

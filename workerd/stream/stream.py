@@ -151,7 +151,7 @@ class MemberStream:
 
     def answer_revoke(self, answer: pb.RevokeAnswer) -> None:
         """Queue the answer to a revoke."""
-        self._outbox.answer(answer)
+        self._outbox.add_revoke_answer(answer)
 
     def grant(self, share: Share, at: float) -> None:
         """Reserve these slots for this member. The grant is sent only if it changes."""
@@ -169,7 +169,7 @@ class MemberStream:
         """Send waiting messages and a goodbye, then end the stream."""
         self._outbox.end(pb.WorkerFrame(goodbye=pb.Goodbye()))
 
-    def leave(self) -> None:
+    def end_stream(self) -> None:
         """Send waiting messages, then end the stream; the worker continues."""
         self._outbox.end(pb.WorkerFrame())
 
@@ -262,7 +262,7 @@ class MemberStream:
                 return StreamEnd.AGAIN, f"frame rejected: {problem(found)}"
             if frame.HasField("heartbeat_answer") and self._answered(frame.heartbeat_answer):
                 return StreamEnd.LOST, "member reported the worker as lost"
-            self._take(frame)
+            self._handle_frame(frame)
 
     def _answered(self, answer: pb.HeartbeatAnswer) -> bool:
         """Handle a heartbeat answer. Return whether this incarnation is lost."""
@@ -282,7 +282,7 @@ class MemberStream:
         if was_set:
             self._host.clock_was_set(self)
 
-    def _take(self, frame: pb.MemberFrame) -> None:
+    def _handle_frame(self, frame: pb.MemberFrame) -> None:
         self.credit.received += sum(
             min(max(each.slots, 1), SLOTS.high) for each in frame.assignments
         )
@@ -299,7 +299,7 @@ class MemberStream:
         while True:
             await self._outbox.wait()
             await asyncio.sleep(0)  # a result and its free slot are sent together
-            frame = self._outbox.take()
+            frame = self._outbox.take_frame()
             if self._outbox.heartbeat_due:
                 self._outbox.heartbeat_due = False
                 frame.heartbeat.CopyFrom(self._heartbeat())

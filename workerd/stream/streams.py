@@ -111,7 +111,7 @@ class Attach:
                 wanted = self._wanted()
                 for address in wanted - self._tasks.keys():
                     self._tasks[address] = group.create_task(
-                        self._keep(address), name=f"attach {address}"
+                        self._keep_stream(address), name=f"attach {address}"
                     )
                 self._drop_aliases()
                 await self._waker.wait(self._to_look())
@@ -154,8 +154,8 @@ class Attach:
         awake = {address: link for address, link in self._links.items() if not link.silent}
         demands = {address: link.demand for address, link in awake.items()}
         previous = {address: link.credit.slots for address, link in awake.items()}
-        free, now = min(self._admission.free, self._work.left), boottime()
-        kept = {address: link.credit.kept(now) for address, link in awake.items()}
+        free, now = min(self._admission.free, self._work.remaining_capacity), boottime()
+        kept = {address: link.credit.reserved_slots(now) for address, link in awake.items()}
         granted = deal(free, demands, previous, self._clock.read(now), kept) if able else {}
         for address, link in self._links.items():
             link.grant(granted.get(address, NOTHING), now)
@@ -226,7 +226,7 @@ class Attach:
         """Handle the end of a stream."""
         del self._links[link.address]
         self._sender.detached(link)
-        self._work.gone(link)
+        self._work.remove_stream(link)
         if not self._links:
             self._revision = 0
         self._waker.wake()
@@ -303,9 +303,9 @@ class Attach:
         own = {self._links[each].tenure for each in self._members if each in self._links}
         for address, link in self._links.items():
             if address not in self._members and link.tenure in own:
-                link.leave()
+                link.end_stream()
 
-    async def _keep(self, address: Address) -> None:
+    async def _keep_stream(self, address: Address) -> None:
         """Keep a stream to `address` until it is no longer wanted."""
         backoff = Backoff(_SHORTEST_WAIT, _LONGEST_WAIT)
         logged = False

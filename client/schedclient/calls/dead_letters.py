@@ -202,7 +202,7 @@ class Redrives:
             methods.GET_REDRIVE,
             wire.GetRedriveRequest(redrive_id=redrive_of(redrive_id)),
         )
-        async for one in watching.one(self._transport, asked, deadline, Redrive, _ended):
+        async for one in watching.one(self._transport, asked, deadline, Redrive, _redrive_ended):
             yield one
 
     async def stop(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
@@ -216,5 +216,5 @@ class Redrives:
         return value_of(Redrive, await self._call(methods.RESUME_REDRIVE, request, deadline))
 
 
-def _ended(one: Redrive) -> bool:
+def _redrive_ended(one: Redrive) -> bool:
     return one.ended

@@ -309,7 +309,7 @@ class Jobs:
             methods.GET_BACKFILL,
             wire.GetBackfillRequest(backfill_id=backfill_of(backfill_id)),
         )
-        async for one in watching.one(self._transport, asked, deadline, Backfill, _ended):
+        async for one in watching.one(self._transport, asked, deadline, Backfill, _backfill_ended):
             yield one
 
     async def backfills(
@@ -355,5 +355,5 @@ def _need_name(call: str, given: object) -> None:
         )
 
 
-def _ended(one: Backfill) -> bool:
+def _backfill_ended(one: Backfill) -> bool:
     return one.ended

@@ -106,7 +106,7 @@ class Runs:
             )
         if not job:
             watched = [run_of(one) for one in run_ids]
-            found = watching.these(self._transport, watched, deadline)
+            found = watching.watch_runs(self._transport, watched, deadline)
         else:
             request = wire.WatchRunsRequest(namespace=self._namespace, job=job)
             found = watching.runs(self._transport, request, deadline)

@@ -81,7 +81,9 @@ async def _changes(
         pause = broken
         try:
             try:
-                async for message in transport.stream(asked.watch, asked.watched, time.left):
+                async for message in transport.stream(
+                    asked.watch, asked.watched, time.remaining_seconds
+                ):
                     time.answered()
                     if (facts := _ageless(message)) != last:
                         last = facts
@@ -90,16 +92,16 @@ async def _changes(
                         yield message
                 pause = ended  # a member of another version may take the object for ended
             except NotBuilt:
-                answer = await _answer(transport, asked.get, asked.got, time)
+                answer = await _call_or_none(transport, asked.get, asked.got, time)
                 if answer is not None and (facts := _ageless(answer)) != last:
                     last = facts
                     yield answer
         except (ClusterUnavailable, DeadlineExceeded) as failure:
             time.failed(failure)
-        await time.passes(pause.next())
+        await time.sleep_within(pause.next())
 
 
-async def _answer(
+async def _call_or_none(
     transport: Transport, method: Method[Get, M], request: Get, time: _Time
 ) -> M | None:
     """Return the answer of a call; None if it timed out."""
@@ -120,7 +122,7 @@ class _Time:
         self._refusal: ClusterUnavailable | None = None
 
     @property
-    def left(self) -> float | None:
+    def remaining_seconds(self) -> float | None:
         """Return the remaining seconds, never below zero; None: unlimited."""
         if self._most is None:
             return None
@@ -128,7 +130,7 @@ class _Time:
 
     def of_a_call(self, usual: float) -> float:
         """Return the timeout of one call: the usual one, or the remaining time."""
-        left = self.left
+        left = self.remaining_seconds
         return usual if left is None else min(usual, left)
 
     def answered(self) -> None:
@@ -142,14 +144,17 @@ class _Time:
         if isinstance(failure, DeadlineExceeded):
             gone = self._most is None
         else:
-            gone, self._refusal = failure.reason in UNREACHABLE and self.left != 0, failure
+            gone, self._refusal = (
+                failure.reason in UNREACHABLE and self.remaining_seconds != 0,
+                failure,
+            )
         if gone:
             raise failure
 
-    async def passes(self, seconds: float) -> None:
+    async def sleep_within(self, seconds: float) -> None:
         """Wait, or raise DeadlineExceeded if the watch's time ends first."""
         await asyncio.sleep(self.of_a_call(seconds))
-        if self.left == 0:
+        if self.remaining_seconds == 0:
             over = DeadlineExceeded(
                 f"the watch timed out after {self._most:g} s",
                 reason=NO_ANSWER,
@@ -168,7 +173,7 @@ def _ageless(message: Message) -> Message:
     return facts
 
 
-async def these(
+async def watch_runs(
     transport: Transport, watched: Sequence[str], deadline: float | None
 ) -> AsyncIterator[Run]:
     """Yield these runs, then each change, until all have ended."""
@@ -216,13 +221,13 @@ async def _read(transport: Transport, run_id: str, time: _Time) -> run_pb2.Run |
     backoff, request = Backoff(0.1, 2.0), wire.GetRunRequest(run_id=run_id)
     while True:
         try:
-            if (run := await _answer(transport, methods.GET_RUN, request, time)) is not None:
+            if (run := await _call_or_none(transport, methods.GET_RUN, request, time)) is not None:
                 return run
         except NotFound:
             return None
         except (ClusterUnavailable, DeadlineExceeded) as failure:
             time.failed(failure)
-        await time.passes(backoff.next())
+        await time.sleep_within(backoff.next())
 
 
 async def _events(
@@ -232,7 +237,9 @@ async def _events(
     backoff = Backoff(0.1, 2.0)
     while True:
         try:
-            async for event in transport.stream(methods.WATCH_RUNS, request, time.left):
+            async for event in transport.stream(
+                methods.WATCH_RUNS, request, time.remaining_seconds
+            ):
                 backoff.reset()
                 time.answered()
                 if event.cursor and not request.run_ids:  # with run_ids a member accepts no cursor
@@ -243,7 +250,7 @@ async def _events(
             time.failed(failure)
         else:
             yield None
-        await time.passes(backoff.next())
+        await time.sleep_within(backoff.next())
 
 
 class _Known:

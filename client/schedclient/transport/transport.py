@@ -220,7 +220,7 @@ class Transport:
         Raises:
             ApiError: see `schedclient.errors`.
         """
-        channels, use = await self._begun()
+        channels, use = await self._channels_in_use()
         try:
             return await channels.call(method, request, timeout)
         finally:
@@ -235,7 +235,7 @@ class Transport:
         Raises:
             ApiError: see `schedclient.errors`; `ClusterUnavailable` when the stream broke.
         """
-        channels, use = await self._begun()
+        channels, use = await self._channels_in_use()
         try:
             messages = channels.stream(method, request, timeout, use)
             async with contextlib.aclosing(messages):
@@ -244,7 +244,7 @@ class Transport:
         finally:
             channels.uses.discard(use)
 
-    async def _begun(self) -> tuple[_Channels, _Use]:
+    async def _channels_in_use(self) -> tuple[_Channels, _Use]:
         """Return the channels of the running loop, and a use that prevents a fork from closing
         them.
 
@@ -406,7 +406,7 @@ class _Channels:
                 late = not chosen and deadline.passed() + wait > DATABASE_TRIES
                 if late and failure.reason in NO_DATABASE:
                     raise failure from error.with_traceback(None)
-                if not self._worth_another(failure, method, deadline.left() - wait):
+                if not self._worth_another(failure, method, deadline.remaining_seconds() - wait):
                     raise failure from error.with_traceback(None)
             finally:
                 answer = None  # no traceback keeps its channel open over a fork
@@ -425,7 +425,11 @@ class _Channels:
             raise await self._explained(error) from error
         pieces: grpc.aio.UnaryStreamCall[Req, Res] | None = self._callable(
             endpoint, method, stream=True
-        )(request, timeout=None if ends is None else ends.left(), metadata=self._metadata)
+        )(
+            request,
+            timeout=None if ends is None else ends.remaining_seconds(),
+            metadata=self._metadata,
+        )
         use.stream = pieces if method.resumes else None
         try:
             while pieces is not None:
@@ -463,10 +467,10 @@ class _Channels:
         backoff = Backoff(0.05, 1.0)
         tried = False  # whether an endpoint refused, or connecting timed out
         if not self._met and self.settings.connect_timeout is not None:
-            deadline = _Deadline(min(self.settings.connect_timeout, deadline.left()))
+            deadline = _Deadline(min(self.settings.connect_timeout, deadline.remaining_seconds()))
         while True:
             for endpoint in tuple(self._order):
-                within = min(CONNECTING, deadline.left())
+                within = min(CONNECTING, deadline.remaining_seconds())
                 ready = await self._connects(endpoint, use, within)
                 if ready:
                     self._met = True
@@ -474,7 +478,7 @@ class _Channels:
                 tried = tried or ready is not None or within == CONNECTING
                 self._to_the_end(endpoint)
             wait = backoff.next()
-            if deadline.left() <= wait:
+            if deadline.remaining_seconds() <= wait:
                 endpoints = ", ".join(self.settings.endpoints)
                 if not tried:
                     raise DeadlineExceeded(
@@ -506,7 +510,7 @@ class _Channels:
     async def _placed(self, deadline: _Deadline) -> bool:
         """Wait for a place; return whether it was free in time. The caller releases it."""
         try:
-            async with asyncio.timeout(deadline.left()):
+            async with asyncio.timeout(deadline.remaining_seconds()):
                 return await self._places.acquire()
         except TimeoutError:
             return False
@@ -531,7 +535,7 @@ class _Channels:
 
     def _try_for(self, method: Method[Any, Any], deadline: _Deadline) -> float:
         """Return the seconds for one try. With other endpoints, one that hangs doesn't get all."""
-        left = deadline.left()
+        left = deadline.remaining_seconds()
         if method.again is Again.UNSENT or len(self._order) == 1:
             return left
         return min(left, method.try_timeout)
@@ -613,7 +617,7 @@ class _Deadline:
         """Return the seconds since the call began."""
         return self._loop.time() - self._began
 
-    def left(self) -> float:
+    def remaining_seconds(self) -> float:
         """Return the remaining seconds, never below zero."""
         return max(0.0, self._at - self._loop.time())
 

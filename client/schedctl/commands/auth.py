@@ -179,7 +179,7 @@ def create(
             )
         )
         if out and file:
-            _keep(session, made, file, out)
+            _write_token_file(session, made, file, out)
     until = made.token.expires_at
     message(f"token {made.token.token_id} of {name}: {role}, until {until:%Y-%m-%d %H:%M} UTC")
     if out:
@@ -221,7 +221,7 @@ def revoke(session: Session, token_id: str) -> None:
         show_one(session, revoked, TOKENS, lambda one: one.token_id)
 
 
-def _keep(session: Session, made: NewToken, file: FileIO, out: Path) -> None:
+def _write_token_file(session: Session, made: NewToken, file: FileIO, out: Path) -> None:
     """Write the new token to its file; revoke the token if that fails."""
     left = f"{made.secret}\n".encode()
     try:

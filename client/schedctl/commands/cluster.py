@@ -232,7 +232,7 @@ def resume(session: Session, catch_up: bool | None, catch_up_since: datetime | N
 @pass_session
 def members(session: Session) -> None:
     """List members, the schedd processes."""
-    found = seen(session, lambda client: client.cluster.members())
+    found = read_with_troubles(session, lambda client: client.cluster.members())
     show_list(session, found, MEMBERS, lambda one: one.name)
 
 
@@ -240,11 +240,11 @@ def members(session: Session) -> None:
 @pass_session
 def shards(session: Session) -> None:
     """List shards, the partitions of the jobs, with their owners."""
-    found = seen(session, lambda client: client.cluster.shards())
+    found = read_with_troubles(session, lambda client: client.cluster.shards())
     show_list(session, found, SHARDS, lambda one: str(one.shard))
 
 
-def seen(session: Session, read: Callable[[Client], Awaitable[T]]) -> T:
+def read_with_troubles(session: Session, read: Callable[[Client], Awaitable[T]]) -> T:
     """Read from a member, and print the troubles of the cluster with a table.
 
     One trouble may be that the member's view of the cluster is outdated.

@@ -10,7 +10,7 @@ import click
 
 from schedclient import Client, Worker
 from schedctl.columns import WORKERS, facts
-from schedctl.commands.cluster import seen
+from schedctl.commands.cluster import read_with_troubles
 from schedctl.options.global_options import CommandGroup, limit_option, pass_session
 from schedctl.output import message, show_facts, show_list, show_one
 from schedctl.run_follower import follow_to_end
@@ -45,7 +45,7 @@ def list_workers(session: Session, limit: int | None) -> None:
     async def listed(client: Client) -> list[Worker]:
         return [one async for one in client.workers.list()]
 
-    found = seen(session, listed)
+    found = read_with_troubles(session, listed)
     show_list(session, found[:most], WORKERS, lambda one: one.name)
     if limit is None and most is not None and len(found) > most:
         message(f"only the first {most} are shown: --limit N shows more, -o json all")
@@ -89,7 +89,7 @@ def drain(session: Session, name: str, reason: str, wait: bool) -> None:
             session,
             drained,
             client.workers.watch(name),
-            lambda found: _instead(drained, found) or _left(found),
+            lambda found: _instead(drained, found) or _remaining_work(found),
             lambda found: bool(_instead(drained, found)) or _done(found),
             name=f"drain of {name}",
             remedy=f"schedctl worker describe {name}, or schedctl worker undrain {name}",
@@ -104,7 +104,7 @@ def drain(session: Session, name: str, reason: str, wait: bool) -> None:
         message(f"{name} {NOT_DRAINED[instead].format(name=name)}")
         click.get_current_context().exit(1)
     done = "drained" if wait else "draining"
-    message(f"{done} {name}: {_left(found)}; schedctl worker undrain {name}")
+    message(f"{done} {name}: {_remaining_work(found)}; schedctl worker undrain {name}")
 
 
 @worker.command()
@@ -144,7 +144,7 @@ def _done(found: Worker) -> bool:
     return found.state == "DRAINING" and not in_progress
 
 
-def _left(found: Worker) -> str:
+def _remaining_work(found: Worker) -> str:
     """Return what the drain still waits for."""
     if found.state == "LOST":
         return LOST

@@ -42,7 +42,7 @@ DRAINING: Final = "draining"
 def why_not_ready(state: ClusterState, trust: ssl.SSLContext | None = None) -> str | None:
     """Return why the cluster isn't ready; None if it is. `trust` is for HTTPS to members."""
     members, workers = (
-        {part.name: part.address("http") for part in state.of(kind)}
+        {part.name: part.address("http") for part in state.parts_of_kind(kind)}
         for kind in (PartKind.MEMBER, PartKind.WORKER)
     )
     return why_daemons_not_ready(members, workers, trust)
@@ -85,7 +85,7 @@ def _url(http: str, trust: ssl.SSLContext | None) -> str:
 
 def leader_name(state: ClusterState, trust: ssl.SSLContext | None = None) -> str | None:
     """Return the name of the leader, from the first member that reports one."""
-    for member in state.of(PartKind.MEMBER):
+    for member in state.parts_of_kind(PartKind.MEMBER):
         view = cluster_view(member.address("http"), trust) if member.alive() else None
         if view is not None and (name := view.get("leader")):
             return str(name)
@@ -168,15 +168,15 @@ def down(folder: ClusterFolder, *, say: Say) -> bool:
         state = remembered(folder)
         ran = any(True for _ in state.living())
         for kind in (PartKind.WORKER, PartKind.MEMBER):
-            if parts := [part for part in state.of(kind) if part.alive()]:
+            if parts := [part for part in state.parts_of_kind(kind) if part.alive()]:
                 say(f"stopping {', '.join(part.name for part in parts)}")
                 timeout = daemons.stop_timeout(folder, parts)
                 end([p.process for p in parts if p.process], (signal.SIGTERM, timeout))
-        for part in state.of(PartKind.POSTGRES):
+        for part in state.parts_of_kind(PartKind.POSTGRES):
             if part.process:
                 say("stopping PostgreSQL")
             postgres.stop(part.process, folder.data(part.name))
-        if servers := [part.process for part in state.of(PartKind.ETCD) if part.process]:
+        if servers := [part.process for part in state.parts_of_kind(PartKind.ETCD) if part.process]:
             say("stopping etcd")
             end(servers, (signal.SIGTERM, 10.0))
         stopped = {part.name: replace(part, process=None) for part in state.parts.values()}
@@ -218,7 +218,7 @@ def running(folder: ClusterFolder, kind: PartKind, name: str) -> ClusterPart:
     Raises:
         NotUp: the part doesn't exist, or isn't running; names those that exist.
     """
-    parts = {part.name: part for part in remembered(folder).of(kind)}
+    parts = {part.name: part for part in remembered(folder).parts_of_kind(kind)}
     if name not in parts:
         raise NotUp(f"{kind} {name!r} not found", f"known {kind}s: {', '.join(parts) or 'none'}")
     if not parts[name].alive():
@@ -279,13 +279,15 @@ def _start(folder: ClusterFolder, state: ClusterState, deadline: float, say: Say
     if state.tls and (missing or not folder.tls.exists()):  # also for a cluster without daemons
         certificates.issue(folder, missing)
     daemons.configure(folder, state, missing, overrides)
-    daemons.check(folder, plan.overridden(missing, overrides), lambda: _left(deadline))
+    daemons.check(folder, plan.overridden(missing, overrides), lambda: _remaining_seconds(deadline))
     _close_to_others(folder, state)
     folder.save(state)
     state = _start_stores(folder, state, deadline, say)
     if any(part.kind is PartKind.MEMBER for part in missing):
         say("migrating the schema")
-        daemons.migrate(folder, state.of(PartKind.MEMBER)[0], _left(deadline))
+        daemons.migrate(
+            folder, state.parts_of_kind(PartKind.MEMBER)[0], _remaining_seconds(deadline)
+        )
     for part in missing:
         say(f"starting {part.name}")
         state = state.with_part(replace(part, process=daemons.start(folder, part)))
@@ -299,7 +301,7 @@ def _close_to_others(folder: ClusterFolder, state: ClusterState) -> None:
 
     The mode of the folder itself isn't changed if it holds other files.
     """
-    for part in state.of(PartKind.WORKER):
+    for part in state.parts_of_kind(PartKind.WORKER):
         folder.data(part.name).mkdir(exist_ok=True)
     folder.data("results").mkdir(exist_ok=True)
     for part in state.parts.values():
@@ -316,7 +318,7 @@ def _start_stores(
     folder: ClusterFolder, state: ClusterState, deadline: float, say: Say
 ) -> ClusterState:
     """Start etcd and PostgreSQL unless they run, both at once, then wait for both."""
-    for part in state.of(PartKind.ETCD):
+    for part in state.parts_of_kind(PartKind.ETCD):
         if part.alive():
             continue
         say("starting etcd")
@@ -330,7 +332,7 @@ def _start_stores(
         )
         state = state.with_part(replace(part, process=process))
         folder.save(state)
-    for part in state.of(PartKind.POSTGRES):
+    for part in state.parts_of_kind(PartKind.POSTGRES):
         if part.alive():
             continue
         say("starting PostgreSQL")
@@ -342,17 +344,17 @@ def _start_stores(
         process = postgres.start(found, data, part.ports["sql"], folder.log(part.name), settings)
         state = state.with_part(replace(part, process=process))
         folder.save(state)
-    for part in state.of(PartKind.ETCD):
+    for part in state.parts_of_kind(PartKind.ETCD):
         assert part.process is not None
         log = folder.log(part.name)
-        etcd.wait_ready(part.process, part.ports["client"], log, _left(deadline))
+        etcd.wait_ready(part.process, part.ports["client"], log, _remaining_seconds(deadline))
         if state.password is not None:
             etcd.require_password(part.ports["client"], state.password)
-    for part in state.of(PartKind.POSTGRES):
+    for part in state.parts_of_kind(PartKind.POSTGRES):
         assert part.process is not None
         log = folder.log(part.name)
         port = part.ports["sql"]
-        postgres.wait_ready(part.process, port, log, _left(deadline), state.password)
+        postgres.wait_ready(part.process, port, log, _remaining_seconds(deadline), state.password)
         postgres.prepare(port, password=state.password)
     return state
 
@@ -373,5 +375,5 @@ def _tails(folder: ClusterFolder, parts: list[ClusterPart]) -> str:
     return "\n".join(f"{part.name}.log:\n{tail(folder.log(part.name), 8)}" for part in parts)
 
 
-def _left(deadline: float) -> float:
+def _remaining_seconds(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())

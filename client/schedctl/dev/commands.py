@@ -216,7 +216,7 @@ def _context(folder: ClusterFolder, *, own: bool) -> str:
 
 
 def _endpoints(state: ClusterState) -> list[str]:
-    return [member.address("grpc") for member in state.of(PartKind.MEMBER)]
+    return [member.address("grpc") for member in state.parts_of_kind(PartKind.MEMBER)]
 
 
 def _forget(name: str, state: ClusterState) -> None:
@@ -233,7 +233,7 @@ def _announce(folder: ClusterFolder, state: ClusterState, *, own_context: bool) 
             part.address("http") if "http" in part.ports else part.address(next(iter(part.ports)))
         )
         _say(f"  {part.name:<9} {where}")
-    members = state.of(PartKind.MEMBER)
+    members = state.parts_of_kind(PartKind.MEMBER)
     if not members:
         return
     endpoints = _endpoints(state)

@@ -49,7 +49,7 @@ def _member(folder: ClusterFolder, state: ClusterState, part: ClusterPart) -> di
         "name": part.name,
         "listen": {"grpc": part.address("grpc"), "http": part.address("http")},
         "etcd": {
-            "endpoints": [etcd.address("client") for etcd in state.of(PartKind.ETCD)],
+            "endpoints": [etcd.address("client") for etcd in state.parts_of_kind(PartKind.ETCD)],
             **state.etcd_user,
         },
         "postgres": {"dsn": state.dsn},
@@ -62,7 +62,7 @@ def _member(folder: ClusterFolder, state: ClusterState, part: ClusterPart) -> di
 def _worker(folder: ClusterFolder, state: ClusterState, part: ClusterPart) -> dict[str, Any]:
     return {
         "name": part.name,
-        "endpoints": [member.address("grpc") for member in state.of(PartKind.MEMBER)],
+        "endpoints": [member.address("grpc") for member in state.parts_of_kind(PartKind.MEMBER)],
         "slots": state.slots,
         "spool": str(folder.data(part.name)),
         "drain_timeout": DRAIN_TIMEOUT,
@@ -128,7 +128,7 @@ _NOT_INHERITED = ("SCHEDD_", "WORKERD_", "PG", "NOTIFY_SOCKET", "WATCHDOG_")
 
 def all_of(state: ClusterState) -> list[ClusterPart]:
     """Return the members, then the workers."""
-    return [*state.of(PartKind.MEMBER), *state.of(PartKind.WORKER)]
+    return [*state.parts_of_kind(PartKind.MEMBER), *state.parts_of_kind(PartKind.WORKER)]
 
 
 def configure(

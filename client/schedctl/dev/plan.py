@@ -76,8 +76,11 @@ def overrides_of(state: ClusterState) -> list[Override]:
     Raises:
         BadOverride: one isn't valid, or its daemon doesn't exist.
     """
-    daemons = [part.name for part in (*state.of(PartKind.MEMBER), *state.of(PartKind.WORKER))]
-    stores = [part.name for kind in STORES for part in state.of(kind)]
+    daemons = [
+        part.name
+        for part in (*state.parts_of_kind(PartKind.MEMBER), *state.parts_of_kind(PartKind.WORKER))
+    ]
+    stores = [part.name for kind in STORES for part in state.parts_of_kind(kind)]
     known = ["schedd", "workerd", *daemons, *stores]
     overrides = [parse(text) for text in state.overrides]
     for override in overrides:
@@ -135,7 +138,7 @@ def _daemons(before: ClusterState | None, requested: Requested) -> dict[str, Par
 def _count(requested: int | None, before: ClusterState | None, kind: PartKind, default: int) -> int:
     if requested is not None:
         return requested
-    return default if before is None else len(before.of(kind))
+    return default if before is None else len(before.parts_of_kind(kind))
 
 
 def _merged(known: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:

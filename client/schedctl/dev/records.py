@@ -68,7 +68,7 @@ class ClusterState:
     password: str | None = field(default=None, repr=False)
     """Password of PostgreSQL and etcd; None while a cluster of an older version runs."""
 
-    def of(self, kind: PartKind) -> list[ClusterPart]:
+    def parts_of_kind(self, kind: PartKind) -> list[ClusterPart]:
         """Return the parts of one kind."""
         return [part for part in self.parts.values() if part.kind is kind]
 
@@ -90,7 +90,7 @@ class ClusterState:
         """Return the DSN of the daemons' database."""
         if self.foreign_dsn:
             return self.foreign_dsn
-        [server] = self.of(PartKind.POSTGRES)
+        [server] = self.parts_of_kind(PartKind.POSTGRES)
         return postgres.dsn(server.ports["sql"], password=self.password)
 
     @property
@@ -181,11 +181,11 @@ def describe(folder: ClusterFolder, state: ClusterState) -> dict[str, Any]:
     def pid(part: ClusterPart) -> int | None:
         return part.process.pid if part.process else None
 
-    server = next(iter(state.of(PartKind.POSTGRES)), None)
+    server = next(iter(state.parts_of_kind(PartKind.POSTGRES)), None)
     return {
         "etcd": [
             {"pid": pid(part), "endpoint": part.address("client"), **state.etcd_user}
-            for part in state.of(PartKind.ETCD)
+            for part in state.parts_of_kind(PartKind.ETCD)
         ],
         "postgres": {"pid": pid(server) if server else None, "dsn": state.dsn},
         "members": [
@@ -196,7 +196,7 @@ def describe(folder: ClusterFolder, state: ClusterState) -> dict[str, Any]:
                 "http": part.address("http"),
                 "log": os.fspath(folder.log(part.name)),
             }
-            for part in state.of(PartKind.MEMBER)
+            for part in state.parts_of_kind(PartKind.MEMBER)
         ],
         "workers": [
             {
@@ -205,7 +205,7 @@ def describe(folder: ClusterFolder, state: ClusterState) -> dict[str, Any]:
                 "http": part.address("http"),
                 "log": os.fspath(folder.log(part.name)),
             }
-            for part in state.of(PartKind.WORKER)
+            for part in state.parts_of_kind(PartKind.WORKER)
         ],
     }
 

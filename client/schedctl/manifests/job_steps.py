@@ -157,7 +157,7 @@ async def _planned(jobs: Jobs, manifest: Manifest, job: job_pb2.Job) -> JobStep:
         before = await jobs.get(job.name)
     except NotFound:
         if job.etag:
-            raise _gone(manifest) from None
+            raise _job_deleted_failure(manifest) from None
         return await _created(jobs, manifest, job)
     after = await jobs.update(job.name, job, mask=ALL, etag=before.etag, validate_only=True)
     return JobStep(manifest, before, after)
@@ -237,7 +237,7 @@ def _until(job: job_pb2.Job) -> datetime | None:
     return job.paused_until.ToDatetime(tzinfo=UTC)
 
 
-def _gone(manifest: Manifest) -> CommandFailure:
+def _job_deleted_failure(manifest: Manifest) -> CommandFailure:
     """Return the failure for a manifest with an etag whose job doesn't exist."""
     return CommandFailure(
         f"{manifest.where}: job {manifest.job.name} not found, and the manifest has an etag",

@@ -124,7 +124,7 @@ class _Loader(yaml.BaseLoader):
             self.depth -= 1
 
 
-def read(files: Sequence[str]) -> ReadManifests:
+def read_manifests(files: Sequence[str]) -> ReadManifests:
     """Read files, folders (their *.yaml, *.yml, *.json) and `-`.
 
     Raises:
@@ -144,7 +144,7 @@ def read(files: Sequence[str]) -> ReadManifests:
 def read_or_fail(files: Sequence[str]) -> ReadManifests:
     """Read files; raise CommandFailure with all problems."""
     try:
-        reading = read(files)
+        reading = read_manifests(files)
     except OSError as error:
         where = error.filename or ", ".join(files)
         raise CommandFailure(

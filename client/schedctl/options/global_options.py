@@ -21,7 +21,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+def _store_option(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     if value is None or value is False or value == ():
         return
     session = ctx.find_root().obj
@@ -35,7 +35,7 @@ def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
 
 def _globals() -> list[click.Option]:
     def option(*names: str, **more: Any) -> click.Option:
-        return click.Option(names, expose_value=False, callback=_keep, **more)
+        return click.Option(names, expose_value=False, callback=_store_option, **more)
 
     return [
         option(

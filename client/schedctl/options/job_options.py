@@ -420,8 +420,8 @@ def _form(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
             ("paused", bool(flags.get("paused"))),
             ("overlap", _overlap(flags.get("overlap"))),
             ("retry", _retry(flags)),
-            ("catch_up", _of(flags, policy="catch_up", window="catch_up_window")),
-            ("dst", _of(flags, gap="dst_gap", overlap="dst_overlap")),
+            ("catch_up", _nested_field(flags, policy="catch_up", window="catch_up_window")),
+            ("dst", _nested_field(flags, gap="dst_gap", overlap="dst_overlap")),
             ("exclude", _exclude(flags)),
             ("after", _after(flags)),
             ("labels", _pairs("--label", flags.get("label"))),
@@ -504,7 +504,7 @@ def _refuse_zero(flag: str, given: str | None) -> None:
         )
 
 
-def _of(flags: Mapping[str, Any], **own: str) -> dict[str, Any]:
+def _nested_field(flags: Mapping[str, Any], **own: str) -> dict[str, Any]:
     """Return a nested field: its parts by the options that set them."""
     return {key: flags[flag] for key, flag in own.items() if flags.get(flag) is not None}
 

@@ -37,7 +37,7 @@ from schedd.core.schedule.timetable import (
     TimetableEntry,
     Wrong,
     never_finishes,
-    read,
+    read_crontab,
 )
 from schedkit.clock import utcnow
 from schedkit.text import duration
@@ -290,7 +290,7 @@ def _schedule(job: job_pb2.Job) -> Schedule:
 def _local(text: str) -> datetime | None:
     """Return a local time; None if it isn't valid: the schedule is read without it."""
     try:
-        return local_times.read(text, "anchor") if text else None
+        return local_times.parse_local_time(text, "anchor") if text else None
     except ScheduleError:
         return None
 
@@ -354,7 +354,7 @@ def _crontab(
 ) -> ScheduleTable:
     if user_column is None and (name == "/etc/crontab" or name.startswith("/etc/cron.d/")):
         user_column = True
-    found = read(text, system=user_column)
+    found = read_crontab(text, system=user_column)
     entries = (
         TimetableEntry(
             line.name,

@@ -244,7 +244,7 @@ def masked(config: Any) -> dict[str, object]:
     """
     shown: dict[str, object] = {}
     for key in keys_of(type(config)):
-        value = _of(config, key)
+        value = _value_at(config, key)
         shown[key.dotted] = "***" if key.secret and value else _shown(value)
     return shown
 
@@ -257,10 +257,10 @@ def _shown(value: object) -> object:
 
 def changed(old: C, new: C) -> list[str]:
     """Return the dotted paths of the values that differ between two configurations."""
-    return [key.dotted for key in keys_of(type(old)) if _of(old, key) != _of(new, key)]
+    return [key.dotted for key in keys_of(type(old)) if _value_at(old, key) != _value_at(new, key)]
 
 
-def _of(config: Any, key: SettingKey) -> Any:
+def _value_at(config: Any, key: SettingKey) -> Any:
     for name in key.path:
         config = None if config is None else getattr(config, name)
     return config

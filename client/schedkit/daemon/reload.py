@@ -64,9 +64,9 @@ class Reload(Generic[C]):
         except Exception:
             log.exception("%s: a bug in reading the settings", _REFUSED)
         else:
-            self._take(found)
+            self._apply_config(found)
 
-    def _take(self, found: C) -> None:
+    def _apply_config(self, found: C) -> None:
         known = TAKEN | self._take_more(found)
         taken = known.intersection(config.changed(self._now, found))
         waiting = [key for key in config.changed(self._started, found) if key not in known]

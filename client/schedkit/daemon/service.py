@@ -58,7 +58,7 @@ class Notifier:
             self._socket.setblocking(False)
 
     @classmethod
-    def take(cls, environ: MutableMapping[str, str]) -> Notifier:
+    def from_environment(cls, environ: MutableMapping[str, str]) -> Notifier:
         """Return the notifier that the environment names. Remove its variables."""
         address = environ.pop("NOTIFY_SOCKET", "")
         period = environ.pop("WATCHDOG_USEC", "")
@@ -150,7 +150,7 @@ class Daemon:
             self._notifier.stopping(f"draining: {why}")
             self.draining.set()
 
-    def hear(self, loop: asyncio.AbstractEventLoop) -> None:
+    def handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         """Handle signals on this loop until it closes."""
         for number in TERMINATION:
             loop.add_signal_handler(number, functools.partial(self._terminated, number))
@@ -242,9 +242,9 @@ async def _rest_ended() -> bool:
 
 
 async def _live(main: Callable[[Daemon], Awaitable[None]], reload: Callable[[], None]) -> None:
-    notifier = Notifier.take(os.environ)
+    notifier = Notifier.from_environment(os.environ)
     daemon = Daemon(notifier, reload)
-    daemon.hear(asyncio.get_running_loop())
+    daemon.handle_signals(asyncio.get_running_loop())
     feeder = asyncio.create_task(_feed(daemon, notifier.watchdog), name="watchdog")
     try:
         await main(daemon)

@@ -97,7 +97,7 @@ class Destinations:
     entries: tuple[AllowEntry, ...] = ()
 
     @classmethod
-    def of(cls, texts: Iterable[str]) -> Destinations:
+    def from_texts(cls, texts: Iterable[str]) -> Destinations:
         """Read a list.
 
         Raises:
@@ -166,11 +166,11 @@ class Egress:
 
     def allowed(self) -> Destinations:
         """The list of `allow`."""
-        return Destinations.of(self.allow)
+        return Destinations.from_texts(self.allow)
 
     def via(self) -> Proxy | None:
         """Return the proxy; None without one."""
-        return _proxy(self.proxy, Destinations.of(self.no_proxy))
+        return _proxy(self.proxy, Destinations.from_texts(self.no_proxy))
 
 
 def warn_of_ignored_proxies(egress: Egress) -> None:

@@ -90,7 +90,7 @@ class _Doors:
         few = self._hosts[host] <= self._most_of_one_host or self._many(host)
         return few and self._hosts.total() <= self._most
 
-    def leave(self, host: str) -> None:
+    def end_request(self, host: str) -> None:
         """Subtract a connection of this host."""
         self._hosts[host] -= 1
         if not self._hosts[host]:
@@ -140,7 +140,7 @@ class HttpLimits(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Subtract the ended connection, and stop its timers."""
-        self.doors.leave(self._host)
+        self.doors.end_request(self._host)
         self._head = _disarmed(self._head)
         self._stall = _disarmed(self._stall)
         super().connection_lost(exc)

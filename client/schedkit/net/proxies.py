@@ -37,7 +37,7 @@ class Proxies:
     networks: tuple[_Network, ...] = ()
 
     @classmethod
-    def of(cls, texts: Iterable[str]) -> Proxies:
+    def from_texts(cls, texts: Iterable[str]) -> Proxies:
         """Parse addresses and networks, `10.0.0.2` or `10.0.0.0/24`.
 
         Raises:

@@ -8,7 +8,7 @@ from typing import Final
 from uuid import uuid4
 
 from schedd.api import paging, views
-from schedd.api.auth.authentication import ended
+from schedd.api.auth.authentication import token_revoked_error
 from schedd.api.definitions import validation
 from schedd.api.errors import (
     FailedPreconditionError,
@@ -66,7 +66,7 @@ async def create_token(
         )
     )
     entry = caller.audit("create", f"token/{token.id}", request.request_id)
-    await _store(services, token, replace(entry, after=compact(_said(token))))
+    await _store(services, token, replace(entry, after=compact(_audit_fields(token))))
     return wire.CreateTokenResponse(token=_message(token), secret=text)
 
 
@@ -132,7 +132,7 @@ async def log_in(services: Services, caller: Caller) -> tuple[str, timedelta]:
     assert made_by is not None
     if made_by.revoked:
         services.authentication.revoked(made_by.id)
-        raise ended()
+        raise token_revoked_error()
     now = services.clock.now()
     token, text = _drawn(
         replace(
@@ -146,7 +146,7 @@ async def log_in(services: Services, caller: Caller) -> tuple[str, timedelta]:
         )
     )
     entry = caller.audit("login", f"token/{who.token}")
-    after = compact({"login": str(token.id)} | _said(token))
+    after = compact({"login": str(token.id)} | _audit_fields(token))
     await _store(services, token, replace(entry, after=after))
     return text, token.expires_at - now
 
@@ -185,7 +185,7 @@ async def _store(services: Services, token: AccessTokenRecord, entry: AuditRecor
     if not await services.access_tokens.create(token, entry):
         if token.maker is not None:
             services.authentication.revoked(token.maker)
-        raise ended()
+        raise token_revoked_error()
 
 
 async def _not_too_deep(services: Services, caller: Caller) -> None:
@@ -237,7 +237,7 @@ def _too_late(
         )
 
 
-def _said(token: AccessTokenRecord) -> dict[str, object]:
+def _audit_fields(token: AccessTokenRecord) -> dict[str, object]:
     return {
         "name": token.name,
         "role": token.role.word,
@@ -250,7 +250,7 @@ def _noted(token: AccessTokenRecord, with_it: Sequence[AccessTokenId]) -> tuple[
     """Return a revoked token and its descendants, for the audit log: never a secret."""
     ids = [str(token_id) for token_id in with_it[:MOST_NOTED]]
     ended = compact({"ended_with_it": len(with_it), "tokens": ids}) if with_it else ""
-    return compact(_said(token)), ended
+    return compact(_audit_fields(token)), ended
 
 
 def _message(token: AccessTokenRecord, ended_with_it: int = 0) -> wire.Token:

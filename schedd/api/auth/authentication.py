@@ -33,7 +33,7 @@ from schedd.api.auth.token_cache import MOST, TokenCache
 from schedd.api.errors import MemberUnavailableError, UnauthenticatedError, wrong
 from schedd.api.runs.stream_readers import TICK, Readers
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.access_tokens import AccessTokenRecord, read
+from schedd.core.jobs.access_tokens import AccessTokenRecord, parse_token
 from schedd.core.jobs.rights import ANONYMOUS, SCHEME, CallerIdentity, identity_of
 from schedd.ports import ClusterClock
 from schedd.store.access_tokens import AccessTokenStore
@@ -89,14 +89,14 @@ class Authentication:
         )
         self._pending: dict[AccessTokenId, asyncio.Task[None]] = {}
         self._certificates: OrderedDict[bytes, CallerIdentity | UnknownSubject] = OrderedDict()
-        self._readers = Readers(self._over, self._refresh)
+        self._readers = Readers(self._expiry_error, self._refresh)
 
     @property
     def loops(self) -> tuple[Loop, ...]:
         """Loops to run while there are streams."""
         return self._readers.loops
 
-    async def of(
+    async def identify_caller(
         self,
         sent: tuple[str, ...],
         certificate: Callable[[], CallerIdentity | UnknownSubject | None],
@@ -122,7 +122,7 @@ class Authentication:
         if isinstance(who, UnknownSubject):
             what = f"the client certificate has no name that schedd knows: {who.uris}"
             raise UnauthenticatedError(what, reason=NO_SUBJECT, remedy=NAMED)
-        if who.ended(self._clock.now()):
+        if who.has_expired(self._clock.now()):
             raise _unknown("the client certificate has expired", "CERTIFICATE_EXPIRED")
         return who
 
@@ -133,12 +133,12 @@ class Authentication:
         """
         if authorization[: len(BEARER)].lower() != BEARER:
             raise _unknown("the Authorization header isn't `Bearer TOKEN`", "BAD_TOKEN")
-        async with deadlines.read(deadlines.SILENT_FOR):
+        async with deadlines.limit_read(deadlines.SILENT_FOR):
             return await self.of_token(authorization[len(BEARER) :].strip(), lately=lately)
 
     async def of_token(self, text: str, *, lately: bool = False) -> CallerIdentity:
         """Return the identity for a token. Raises UnauthenticatedError, Unavailable."""
-        parts = read(text)
+        parts = parse_token(text)
         token = None if parts is None else await self._stored(*parts, lately=lately)
         if parts is None or token is None or not token.is_of(parts[1]):
             raise _unknown("the token isn't valid in this cluster", "BAD_TOKEN")
@@ -148,7 +148,7 @@ class Authentication:
         """Raise UnauthenticatedError if credentials expired or were revoked meanwhile."""
         if who.token is not None:
             await self._row(who.token)
-        if (over := self._over(who)) is not None:
+        if (over := self._expiry_error(who)) is not None:
             raise over
 
     def until_over(self, who: CallerIdentity, items: AsyncIterator[T]) -> AsyncGenerator[T, None]:
@@ -182,18 +182,18 @@ class Authentication:
 
     def _token_over(self, token: AccessTokenRecord) -> UnauthenticatedError | None:
         if token.revoked:
-            return ended()
-        if token.identity.ended(self._clock.now()):
+            return token_revoked_error()
+        if token.identity.has_expired(self._clock.now()):
             return _unknown("the token has expired", "TOKEN_EXPIRED")
         return None
 
-    def _over(self, who: CallerIdentity) -> UnauthenticatedError | None:
+    def _expiry_error(self, who: CallerIdentity) -> UnauthenticatedError | None:
         """Return why credentials aren't valid any more, by the cached rows; None: they are."""
         if who.token is None:
-            if who.ended(self._clock.now()):
+            if who.has_expired(self._clock.now()):
                 return _unknown("the client certificate has expired", "CERTIFICATE_EXPIRED")
             return None
-        if who.ended(self._clock.now()):
+        if who.has_expired(self._clock.now()):
             return _unknown("the token has expired", "TOKEN_EXPIRED")
         if who.token not in self._rows:  # evicted: `_refresh` reads it again
             return None
@@ -217,7 +217,7 @@ class Authentication:
                 if not self._fresh(token):  # else another call read it meanwhile
                     asked = boottime()
                     found = await self._store.find(token)
-                    self._rows.keep(asked, {token: found})
+                    self._rows.store_rows(asked, {token: found})
         return self._rows.row(token)
 
     async def _row_lately(self, token: AccessTokenId) -> AccessTokenRecord | None:
@@ -238,7 +238,7 @@ class Authentication:
 
     async def _look_up(self, token: AccessTokenId) -> None:
         with suppress(MemberUnavailableError, Unavailable):
-            async with deadlines.read(deadlines.SILENT_FOR):
+            async with deadlines.limit_read(deadlines.SILENT_FOR):
                 await self._row(token)
 
     async def _look_up_unknown(
@@ -246,7 +246,7 @@ class Authentication:
     ) -> dict[int, AccessTokenRecord | None]:
         asked = boottime()
         found = {row.id: row for row in await self._store.find_all({*tokens})}
-        self._rows.keep(asked, {token: found.get(token) for token in tokens})
+        self._rows.store_rows(asked, {token: found.get(token) for token in tokens})
         return dict(enumerate(map(found.get, tokens)))
 
     async def _refresh(self, tokens: Collection[AccessTokenId]) -> bool:
@@ -255,7 +255,7 @@ class Authentication:
             return False
         asked = boottime()
         found = {token.id: token for token in await self._store.find_all(tokens)}
-        self._rows.keep(asked, {token: found.get(token) for token in tokens})
+        self._rows.store_rows(asked, {token: found.get(token) for token in tokens})
         return True
 
     def _fresh(self, token: AccessTokenId, within: float | None = None) -> bool:
@@ -263,7 +263,7 @@ class Authentication:
         return self._rows.fresh(token, boottime() - (FRESH if within is None else within))
 
 
-def ended() -> UnauthenticatedError:
+def token_revoked_error() -> UnauthenticatedError:
     """Return the error for a revoked token."""
     return _unknown("the token was revoked", "TOKEN_REVOKED")
 

@@ -46,7 +46,7 @@ async def authorise(services: Services, who: CallerIdentity, method: str, reques
     if rule.where is None:
         raise _lacking(who, method, rule.role, "all namespaces")
     if isinstance(rule.where, In):
-        namespaces = rule.where.of(request)
+        namespaces = rule.where.namespaces_of(request)
     else:
         admitted(who, method)
         namespaces = await _of_named(services, who, rule.where, request)
@@ -72,7 +72,7 @@ async def _of_named(services: Services, who: CallerIdentity, of: Of, request: Me
     """
     beside: set[str] = set()
     if of.beside is not None and (not of.ids(request) or getattr(request, of.beside.path)):
-        beside = of.beside.of(request)
+        beside = of.beside.namespaces_of(request)
     ids = {id_of(of.field, text): text for text in of.ids(request)}
     if not ids:
         return beside or {EVERY}

@@ -50,7 +50,7 @@ class In:
     path: str
     unsaid: str = DEFAULT_NAMESPACE
 
-    def of(self, request: Message) -> set[str]:
+    def namespaces_of(self, request: Message) -> set[str]:
         """Return the namespaces of a request."""
         first, _, rest = self.path.partition(".")
         values = _several(request, first)

@@ -58,7 +58,9 @@ class TokenCache:
         asked, row = self._rows.get(token, (-math.inf, None))
         return row is not None and asked > since
 
-    def keep(self, asked: float, found: Mapping[AccessTokenId, AccessTokenRecord | None]) -> None:
+    def store_rows(
+        self, asked: float, found: Mapping[AccessTokenId, AccessTokenRecord | None]
+    ) -> None:
         """Cache the rows that a lookup found. `asked`: when it began."""
         for token, row in found.items():
             if asked < self._rows.get(token, (-math.inf, None))[0]:

@@ -31,7 +31,7 @@ async def pause_cluster(
         return caller.changed("pause", "cluster", _state(before), _state(after), request.request_id)
 
     validation.check_note(request.note, "note")
-    async with quiesce.kept(services, "the cluster"):
+    async with quiesce.failover_check(services, "the cluster"):
         await services.pauses.pause(caller.actor, request.note, entry)
         services.nudges.cluster_changed()
         out = await quiesce.unstarted(services, None, "the cluster")

@@ -57,14 +57,14 @@ async def _rebalance(
         )
     before = await _owners(services)
     if request.dry_run:
-        return _answer(view, before, wanted, dry_run=True)
+        return _rebalance_response(view, before, wanted, dry_run=True)
     services.nudges.cluster_changed()
     with quiesce.after_commit():
         after = await _rebalanced(services, caller)
         view = services.cluster.view()
         moved = _shares(view, before), _shares(view, after)
         await services.store.audit(caller.changed(ACTION, OBJECT, *moved, request.request_id))
-    return _answer(view, before, after)
+    return _rebalance_response(view, before, after)
 
 
 async def _owners(services: Services) -> Owners:
@@ -88,7 +88,7 @@ async def _rebalanced(services: Services, caller: Caller) -> Owners:
         ) from None
 
 
-def _answer(
+def _rebalance_response(
     view: ClusterView, before: Owners, after: Owners, *, dry_run: bool = False
 ) -> wire.RebalanceClusterResponse:
     def name(tenure: TenureId | None) -> str:

@@ -76,7 +76,7 @@ async def redrive_dead_letters(
     if made is None:
         await check_job(services, choice)
         raise FailedPreconditionError(
-            f"no dead letter{_of(choice)} can be redriven",
+            f"no dead letter{_describe_selection(choice)} can be redriven",
             reason="NO_DEAD_LETTERS",
             remedy="see `schedctl dlq groups`, and `schedctl dlq redrives` for current redrives",
         )
@@ -89,7 +89,7 @@ async def get_redrive(
     """Return a redrive with the states of its runs."""
     del caller
     redrive_id = _redrive_id(request.redrive_id)
-    return _answer(request.redrive_id, await services.dead_letters.redrive(redrive_id))
+    return _redrive_message(request.redrive_id, await services.dead_letters.redrive(redrive_id))
 
 
 async def list_redrives(
@@ -137,17 +137,19 @@ async def _switched(
 ) -> run_pb2.Redrive:
     redrive_id = _redrive_id(request.redrive_id)
     entry = caller.audit(action, f"redrive/{redrive_id}", request.request_id)
-    done = await services.dead_letters.switch(redrive_id, caller.actor, entry, _stands, on=on)
+    done = await services.dead_letters.switch(
+        redrive_id, caller.actor, entry, _stopped_state, on=on
+    )
     if done is not None and done.finished_at is not None:
         raise FailedPreconditionError(
             "the redrive has created all its runs already",
             reason="REDRIVE_DONE",
             remedy="`schedctl run cancel` cancels its runs",
         )
-    return _answer(request.redrive_id, done)
+    return _redrive_message(request.redrive_id, done)
 
 
-def _of(choice: LetterFilter) -> str:
+def _describe_selection(choice: LetterFilter) -> str:
     """Describe the selection."""
     one = choice.group or choice
     whose = "submitted runs" if choice.group and choice.group.submitted else "job"
@@ -158,7 +160,7 @@ def _of(choice: LetterFilter) -> str:
     return of + kind + until
 
 
-def _answer(text: str, found: RedriveRecord | None) -> run_pb2.Redrive:
+def _redrive_message(text: str, found: RedriveRecord | None) -> run_pb2.Redrive:
     if found is None:
         raise NotFoundError(
             f"redrive {cut(text)} not found",
@@ -168,7 +170,7 @@ def _answer(text: str, found: RedriveRecord | None) -> run_pb2.Redrive:
     return views.redrive_message(found)
 
 
-def _stands(redrive: RedriveRecord) -> str:
+def _stopped_state(redrive: RedriveRecord) -> str:
     """Return whether the redrive is stopped, for the audit log."""
     by = {} if redrive.open else {"by": redrive.stopped_by}
     return compact({"namespace": redrive.namespace, "stopped": not redrive.open} | by)

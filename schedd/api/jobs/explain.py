@@ -149,7 +149,7 @@ async def _runs(asked: ExplainRequest, row: RunRecord) -> str:
     return f"The run was dispatched to {row.run.worker}, which hasn't reported its start yet."
 
 
-async def _waits(asked: ExplainRequest, row: RunRecord) -> str:
+async def _explain_waiting_run(asked: ExplainRequest, row: RunRecord) -> str:
     run = row.run
     if row.first_started_at is not None:
         return f"The job ran and will be retried: {run.state} after attempt {run.attempt}."
@@ -200,8 +200,8 @@ def _never_ran(what: str, row: RunRecord) -> str:
 
 
 _BY_STATE: Final[dict[State, Callable[[ExplainRequest, RunRecord], Awaitable[str]]]] = {
-    State.PENDING: _waits,
-    State.RETRYING: _waits,
+    State.PENDING: _explain_waiting_run,
+    State.RETRYING: _explain_waiting_run,
     State.RUNNING: _runs,
     State.SKIPPED: _skipped,
     State.MISSED: _missed,

@@ -55,7 +55,7 @@ class Filter:
         return labels and self.action in ("", job.WhichOneof("action"))
 
 
-def read(text: str) -> Filter:
+def parse_filter(text: str) -> Filter:
     """Parse a filter.
 
     Raises:

@@ -33,7 +33,7 @@ LONGEST: Final = pre_dispatch.MOST + START_WITHIN
 
 
 @asynccontextmanager
-async def kept(services: Services, what: str) -> AsyncIterator[None]:
+async def failover_check(services: Services, what: str) -> AsyncIterator[None]:
     """Check that PostgreSQL doesn't fail over during a change and the wait after it.
 
     Raises:

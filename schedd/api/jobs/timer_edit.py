@@ -75,7 +75,7 @@ def reset_timer(
     created early are passed over: a merged row that begins with one would violate its key.
     """
     compiled = new.schedule
-    kept = _kept(record, old, compiled, now)
+    kept = _kept_occurrence(record, old, compiled, now)
     if kept is not None:
         return max(kept.due, now), kept.nominal
     first = compiled.first(now)
@@ -84,7 +84,7 @@ def reset_timer(
     return (first.due, first.nominal) if first else (None, None)
 
 
-def _kept(
+def _kept_occurrence(
     record: JobRecord, old: JobDefinition, edited: CompiledSchedule, now: datetime
 ) -> Occurrence | None:
     """Return the past scheduled time that isn't due yet because of its jitter, if the new schedule
@@ -133,7 +133,7 @@ def never_fired(
     """
     if record.definition.paused:
         return _merged(record, old, now, State.SKIPPED, Reason.PAUSED, _pause(record))[0]
-    kept = None if new is None else _kept(record, old, new.schedule, now)
+    kept = None if new is None else _kept_occurrence(record, old, new.schedule, now)
     spares = None if kept is None else kept.nominal
     return _merged(record, old, now, State.MISSED, reason, by, spares)[0]
 

@@ -77,7 +77,7 @@ class EndedRuns:
         self._bits |= 1 << self._places[run_id]
 
     @property
-    def left(self) -> list[RunId]:
+    def remaining_runs(self) -> list[RunId]:
         """The runs whose end wasn't sent yet."""
         return [run_id for run_id, place in self._places.items() if not self._bits >> place & 1]
 

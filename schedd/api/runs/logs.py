@@ -210,7 +210,7 @@ async def _as_it_comes(
         while True:
             if not over:
                 await changes.wait(LOOK_EVERY)
-            pieces = reader.take()
+            pieces = reader.take_pieces()
             for piece in pieces:
                 if (rest := reach.next(piece)) is not None:
                     yield rest

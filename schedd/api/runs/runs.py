@@ -30,7 +30,7 @@ async def get_run(
     """Return a run."""
     del caller
     record = await _find(services, request.run_id)
-    return views.run_message(record, services.advances.of(record.run))
+    return views.run_message(record, services.advances.progress_of(record.run))
 
 
 async def list_runs(
@@ -53,7 +53,7 @@ async def list_runs(
     if rows[size:]:
         end = page[-1].run.key.scheduled_at, page[-1].run.key.run_id
     return run_service_pb2.ListRunsResponse(
-        runs=[views.run_message(row, services.advances.of(row.run)) for row in page],
+        runs=[views.run_message(row, services.advances.progress_of(row.run)) for row in page],
         next_page_token=paging.token(listing, *end) if end else "",
     )
 

@@ -64,10 +64,10 @@ class ObjectSnapshots:
         unchanged. `rests`: polls cost work of this member, so they are followed by a pause.
         """
         pause, sent, since = Backoff(FIRST_AFTER, LOOK_EVERY), None, monotonic()
-        with self._of(what) as watched:
+        with self._watched_object(what) as watched:
             while True:
-                async with deadlines.read(None):
-                    found = pick(await watched.at(since, look))
+                async with deadlines.limit_read(None):
+                    found = pick(await watched.read_since(since, look))
                 if (current := facts(found)) != sent:
                     sent = current
                     yield found
@@ -80,7 +80,7 @@ class ObjectSnapshots:
                 since = monotonic() - max(wait / 2, watched.apart if rests else 0)
 
     @contextmanager
-    def _of(self, what: tuple[str, str]) -> Iterator[_Watched[Any]]:
+    def _watched_object(self, what: tuple[str, str]) -> Iterator[_Watched[Any]]:
         watched = self._watched.setdefault(what, _Watched())
         watched.watchers += 1
         try:
@@ -106,7 +106,7 @@ class _Watched(Generic[L]):
         """Seconds from the beginning of an expensive poll to that of the next one."""
         return self.took + min(RESTS * self.took, MOST_REST)
 
-    async def at(self, since: float, look: Callable[[], Awaitable[L]]) -> L:
+    async def read_since(self, since: float, look: Callable[[], Awaitable[L]]) -> L:
         """Return a snapshot from a poll that began at `since` or later."""
         if self.found is None or self.began < since:
             return await self.polls.get(None, partial(self._poll, look), since=since)

@@ -46,7 +46,7 @@ class WaitSummary:
 NO_WAITS: Final = WaitSummary()
 
 
-async def waits(services: Services) -> WaitSummary:
+async def read_wait_summary(services: Services) -> WaitSummary:
     """Return the current summary. Raises Unavailable."""
     found = await services.store.waits()
     if not found:

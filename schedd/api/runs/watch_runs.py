@@ -64,7 +64,7 @@ async def _all(
 def _event(services: Services, news: ChangeMessage) -> run_service_pb2.RunEvent:
     cursor = "" if news.cursor is None else str(news.cursor)
     if isinstance(news.what, Change):
-        progress = services.advances.of(news.what.record.run)
+        progress = services.advances.progress_of(news.what.record.run)
         return services.run_messages.of(news.what, progress, cursor)
     event = run_service_pb2.RunEvent(cursor=cursor)
     if isinstance(news.what, ChangeGap):
@@ -90,11 +90,11 @@ async def _these(
     seen: dict[RunId, RunRecord] = {}
     sent: dict[RunId, run_pb2.RunProgress] = {}
     look = Backoff(initial=0.02, maximum=0.5, factor=1.3)
-    with services.changes.watching(left := ends.left) as changes:
+    with services.changes.watching(left := ends.remaining_runs) as changes:
         while left:
             for record in await services.store.get_runs(left):
                 run_id = record.run.key.run_id
-                before, progress = seen.get(run_id), services.advances.of(record.run)
+                before, progress = seen.get(run_id), services.advances.progress_of(record.run)
                 further = progress is not None and progress != sent.get(run_id)
                 same = before is record or before == record  # thousands may be watched
                 if same and not further:
@@ -110,7 +110,7 @@ async def _these(
                     ends.end(run_id)
                 if changed or further:
                     yield run_service_pb2.RunEvent(run=run, cursor=str(ends))
-            if left := ends.left:
+            if left := ends.remaining_runs:
                 await changes.wait(look.next())
 
 

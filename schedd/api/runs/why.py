@@ -62,19 +62,21 @@ async def explain(services: Services, record: RunRecord) -> run_service_pb2.Expl
     """Return the explanation, with its checks."""
     run = record.run
     if run.state not in LIVE:
-        return _ended(record)
+        return _explain_end(record)
     if run.state is State.RUNNING and run.children is not None:
         return await broadcasts.explained(services, record)
     if record.armed:
-        return _answer(f"The run is pre-dispatched: {run.worker} starts it when it is due.", [])
+        return _explain_response(
+            f"The run is pre-dispatched: {run.worker} starts it when it is due.", []
+        )
     if run.state is State.RUNNING:
         checks = [*_blocks(services, run), *_lost(run)]
-        return _answer(f"The run is in progress: {_in_progress(record)}.", checks)
+        return _explain_response(f"The run is in progress: {_in_progress(record)}.", checks)
     paused = await _cluster(services)
-    checks = [*_trusted(services), *paused, *_waits(services, record), *_lost(run)]
+    checks = [*_trusted(services), *paused, *_checks_of_waiting_run(services, record), *_lost(run)]
     definition = await _definition(services, run.job_id)
     if definition is not None:
-        said = await services.refusals.of(run.shard, run.job_id, definition.generation)
+        said = await services.refusals.refusals_of_job(run.shard, run.job_id, definition.generation)
         checks += [
             *await _overlap(services, record, definition),
             *await _needs(services, record.run, definition, said),
@@ -85,10 +87,10 @@ async def explain(services: Services, record: RunRecord) -> run_service_pb2.Expl
     wrong = next((check for check in checks if check.remedy), None)
     if wrong is not None:
         reason = wrong.answer.removeprefix("yes, ").removeprefix("no, ")
-        answer = _answer(f"The run waits: {reason}.", checks)
+        answer = _explain_response(f"The run waits: {reason}.", checks)
         answer.refused = checks[0].question == REFUSED
         return answer
-    return _answer("The run is ready: it is dispatched next.", checks)
+    return _explain_response("The run is ready: it is dispatched next.", checks)
 
 
 def _trusted(services: Services) -> Iterator[Check]:
@@ -110,7 +112,7 @@ async def _cluster(services: Services) -> list[Check]:
     return [Check(question=question, answer=answer, remedy=remedy)]
 
 
-def _ended(record: RunRecord) -> run_service_pb2.ExplainRunResponse:
+def _explain_end(record: RunRecord) -> run_service_pb2.ExplainRunResponse:
     run = record.run
     why = ENDS.get(record.reason or "", "")
     if record.reason == Reason.WORKER_LOST and run.parent is not None:
@@ -121,7 +123,7 @@ def _ended(record: RunRecord) -> run_service_pb2.ExplainRunResponse:
         why += f": {record.excluded_by}"
     text = f"The run ended as {run.state}" + (f" ({record.reason}): {why}" if record.reason else "")
     checks = [Check(question="What was the error?", answer=record.error)] if record.error else []
-    return _answer(text + ".", [*checks, *_lost(run)])
+    return _explain_response(text + ".", [*checks, *_lost(run)])
 
 
 def _blocks(services: Services, run: LiveRun) -> Iterator[Check]:
@@ -163,7 +165,7 @@ def _in_progress(record: RunRecord) -> str:
     return f"{text}; its worker will {'kill' if run.killing else 'end'} it, because {why}"
 
 
-def _waits(services: Services, record: RunRecord) -> Iterator[Check]:
+def _checks_of_waiting_run(services: Services, record: RunRecord) -> Iterator[Check]:
     run = record.run
     if record.paused:
         name = record.job
@@ -401,5 +403,5 @@ async def _definition(services: Services, job_id: JobId) -> Definition | None:
     return JobDefinition.read(stored).parsed
 
 
-def _answer(text: str, checks: list[Check]) -> run_service_pb2.ExplainRunResponse:
+def _explain_response(text: str, checks: list[Check]) -> run_service_pb2.ExplainRunResponse:
     return run_service_pb2.ExplainRunResponse(answer=text, checks=checks)

@@ -215,7 +215,7 @@ class Candidate:
             leadership = await open_term(
                 self._coordination, self._store, mandate, self._trusted, self._view().term
             )
-            await self._recovery.look(leadership)
+            await self._recovery.check_data_loss(leadership)
         except TermOver as over:
             log.warning("elected, but opening a term failed: %s", over)
         else:

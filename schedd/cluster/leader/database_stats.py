@@ -13,6 +13,6 @@ def vitals(store: SurveyStore, emit: Emit) -> Loop:
     watch = StatsWatch()
 
     async def look() -> None:
-        emit(DatabaseSeen(watch.saw(await store.look())))
+        emit(DatabaseSeen(watch.add_reading(await store.look())))
 
     return Loop("database stats", look, interval=LOOK_EVERY.total_seconds())

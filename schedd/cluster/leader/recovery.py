@@ -59,7 +59,7 @@ class Recovery:
         self._store = store
         self._ttl = ttl
 
-    async def look(self, leadership: Leadership) -> None:
+    async def check_data_loss(self, leadership: Leadership) -> None:
         """Compare the marks, recover if data was lost, then write the first mark of the term.
 
         Raises:

@@ -40,7 +40,7 @@ def _members(facts: Facts, found: WorkFacts) -> Iterator[CheckupFinding]:
     for one in lost:
         at = f" at {one.grpc}" if one.grpc else ""
         yield CheckSubject(AREA, "lost members", one.name).bad(
-            f"lost at {_at(one.lost_at)}; {live} of {live + len(lost)} members are live",
+            f"lost at {_time_text(one.lost_at)}; {live} of {live + len(lost)} members are live",
             "the remaining members own its shards; each further loss leaves less capacity",
             f"see the log of schedd{at} and start it again; a member that you removed for good"
             f" leaves this list {_span(found.kept)} after the loss",
@@ -52,7 +52,7 @@ def _workers(facts: Facts, found: WorkFacts) -> Iterator[CheckupFinding]:
     if not lost:
         yield CheckSubject(AREA, "lost workers").ok(f"none in the last {_span(found.kept)}")
     for one in lost[:NAMED]:
-        at = _at(one.lost_at) if one.lost_at is not None else "an unknown time"
+        at = _time_text(one.lost_at) if one.lost_at is not None else "an unknown time"
         yield CheckSubject(AREA, "lost workers", one.worker).bad(
             f"lost at {at} on host {one.host}, with {one.slots} slots; {live} workers are live",
             "its runs were started again on other workers, or failed if delivery is at_most_once",
@@ -77,7 +77,7 @@ def _stuck(stuck: Sequence[StuckJob]) -> Iterator[CheckupFinding]:
         if one.draining:
             could = f"; {', '.join(one.draining)} could, but it is draining"
         yield CheckSubject(AREA, check, one.name).bad(
-            f"{runs} since {_at(one.since)}; no live worker takes {one.need}{could}",
+            f"{runs} since {_time_text(one.since)}; no live worker takes {one.need}{could}",
             "these runs never start",
             _remedy(one),
         )
@@ -105,7 +105,7 @@ def _oldest(facts: Facts, oldest: datetime | None) -> CheckupFinding:
     if age < OLD:
         return check.ok(f"has waited for {_span(age)}")
     return check.warn(
-        f"has waited for {_span(age)}, since {_at(oldest)}",
+        f"has waited for {_span(age)}, since {_time_text(oldest)}",
         "slots, a pool or an overlap limit are exhausted",
         "add slots or workers, or raise the limit of the pool; `schedctl run why RUN` names it",
     )
@@ -143,7 +143,7 @@ def _growing(growing: Sequence[GrowingQueue]) -> Iterator[CheckupFinding]:
         )
 
 
-def _at(instant: datetime) -> str:
+def _time_text(instant: datetime) -> str:
     return f"{instant:%Y-%m-%dT%H:%M:%SZ}"
 
 

@@ -69,7 +69,7 @@ class Listing:
         found = self.entries[at] if at < len(self.entries) else None
         return found if found is not None and found.key == key else None
 
-    def under(self, prefix: str) -> tuple[CoordinationEntry, ...]:
+    def entries_under(self, prefix: str) -> tuple[CoordinationEntry, ...]:
         """Return the entries whose key starts with `prefix`, in order."""
         return tuple(entry for entry in self.entries if entry.key.startswith(prefix))
 

@@ -160,7 +160,7 @@ class Lineage:
         self.foreign = ""
         """Why the database that was seen last belongs to another cluster; empty: it doesn't."""
 
-    def seen(self, found: Mark, known: Mark | None) -> None:
+    def record_mark(self, found: Mark, known: Mark | None) -> None:
         """Record a reading of the database. `known`: the newest mark before the reading."""
         if self.expected in ("", found.database):
             self.foreign = ""

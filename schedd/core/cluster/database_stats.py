@@ -49,7 +49,7 @@ class StatsWatch:
         self._seen: tuple[int, datetime] | None = None
         """The oldest id, and since when it has been in use, exact to one reading."""
 
-    def saw(self, look: DatabaseSnapshot) -> DatabaseVitals:
+    def add_reading(self, look: DatabaseSnapshot) -> DatabaseVitals:
         """Add a reading; return the statistics."""
         if self._seen is None or self._seen[0] != look.oldest_id or not look.holds:
             self._seen = look.oldest_id, look.now

@@ -224,11 +224,11 @@ def view_of(
     owner = reader.one(prefix_owner.decode, listing.get(CLUSTER))
     shard_map = newer(known.map, reader.one(_decode_map, listing.get(MAP)) or NO_MAP)
     return ClusterView(
-        members=tuple(reader.all(decode_member, listing.under(MEMBERS))),
+        members=tuple(reader.all(decode_member, listing.entries_under(MEMBERS))),
         leader=reader.one(_leader, listing.get(LEADER)),
         term=shard_map.term,
         assigned=shard_map.assigned,
-        workers=frozenset(reader.all(_incarnation, listing.under(WORKERS))),
+        workers=frozenset(reader.all(_incarnation, listing.entries_under(WORKERS))),
         revision=listing.revision,
         timeline=shard_map.timeline,
         unreadable=tuple(reader.unreadable),

@@ -40,7 +40,7 @@ class ShardMap:
     assigned: Mapping[ShardId, TenureId] = field(default_factory=dict)
     timeline: Timeline = NO_TIMELINE
 
-    def of(self, tenure: TenureId | None) -> frozenset[ShardId]:
+    def shards_of_tenure(self, tenure: TenureId | None) -> frozenset[ShardId]:
         """Return the shards that are assigned to this tenure."""
         return frozenset(shard for shard, owner in self.assigned.items() if owner == tenure)
 

@@ -30,7 +30,7 @@ class BatchSize:
         self._moment = moment
         self.now = self._least
 
-    def took(self, count: int, seconds: float) -> None:
+    def record_batch(self, count: int, seconds: float) -> None:
         """Record the size and duration of a batch."""
         if count < self._least or (count < self.now and seconds <= self._moment):
             return

@@ -37,7 +37,7 @@ class BlockedRuns:
         """Return whether the job has blocked runs."""
         return job in self._of
 
-    def has(self, run: RunId, job: JobId) -> bool:
+    def contains(self, run: RunId, job: JobId) -> bool:
         """Return whether the run is blocked here."""
         held = self._of.get(job)
         return held is not None and run in held

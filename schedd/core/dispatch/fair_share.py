@@ -27,6 +27,6 @@ class FairShares:
         self._takers -= 1
         return max(LEAST, min(self._most, share))
 
-    def took(self, count: int) -> None:
+    def record_use(self, count: int) -> None:
         """Record how much the taker used."""
         self._left -= count

@@ -51,7 +51,7 @@ class Holdings:
         self._all: frozenset[bytes] | None = None
 
     @staticmethod
-    def of(keys: Iterable[tuple[RunId, Token]] = ()) -> Holdings:
+    def from_keys(keys: Iterable[tuple[RunId, Token]] = ()) -> Holdings:
         """Return holdings of these assignments, none of which is known to run."""
         return Holdings(b"".join(pack_key(run, token) for run, token in keys))
 

@@ -112,7 +112,7 @@ class ReadyBucket:
             heapq.heappop(self.heap)
         return None
 
-    def leave(self, *, scanning: bool) -> list[LiveRun]:
+    def remove_excess(self, *, scanning: bool) -> list[LiveRun]:
         """Remove and return the runs above the limit: they are left in their rows."""
         if len(self.runs) <= 2 * self.most:
             return []

@@ -11,7 +11,7 @@ them.
 Invariants
 - A bucket has only late runs or only others, and only paced runs or only others: runs without room
   block no other runs.
-- `take` returns the smallest ranks (`core/dispatch/priority_order.py`) among the buckets whose
+- `take_runs` returns the smallest ranks (`core/dispatch/priority_order.py`) among the buckets whose
   oldest run may go. A bucket that no worker fits blocks no other, whatever its length, and costs
   one check per round.
 - Adding a run that is already queued costs nothing and keeps its place: a scan adds all runs each
@@ -152,9 +152,9 @@ class ReadyQueue:
                 line = self._where[run_id] = self._line((its, run.priority, run.late, slow))
             if line.add(run, scanning=self._scanning):
                 fresh += new
-                self._gone(line.leave(scanning=self._scanning))
+                self._forget_runs(line.remove_excess(scanning=self._scanning))
             else:
-                self._gone([run])
+                self._forget_runs([run])
         return fresh
 
     def learnt(self, run_id: RunId) -> bool:
@@ -191,7 +191,7 @@ class ReadyQueue:
             yield
         except BaseException:
             for line in self._lines.values():
-                self._gone(line.break_scan_off())
+                self._forget_runs(line.break_scan_off())
             raise
         else:
             for line in [*self._lines.values()]:
@@ -208,9 +208,9 @@ class ReadyQueue:
         knows: Callable[[JobId], bool] = _knows_none,
     ) -> LiveRun | None:
         """Remove and return the next run that may go; None when no such run waits."""
-        return next(iter(self.take(1, goes, room, least, knows)), None)
+        return next(iter(self.take_runs(1, goes, room, least, knows)), None)
 
-    def take(
+    def take_runs(
         self,
         count: int,
         goes: Goes = _any,
@@ -241,9 +241,9 @@ class ReadyQueue:
                 heapq.heappop(heads)
                 continue
             if line.late:
-                room.take(line.width, paced=line.paced, known=known)
+                room.use_room(line.width, paced=line.paced, known=known)
             if pools is not None:
-                pools.take(line.pool)
+                pools.use_room(line.pool)
             run = self.discard(place.run)
             assert run is not None, "it stood in its line"
             taken.append(replace(run, paced=line.paced) if run.paced != line.paced else run)
@@ -314,7 +314,7 @@ class ReadyQueue:
         for oldest, line in lines:
             if runs := line.asks(left, places):
                 if places is not None:
-                    places.take(line.pool, runs)
+                    places.use_room(line.pool, runs)
                 if line.late:
                     left.take_all(runs, line.width, paced=line.paced)
                 since, slots = found.get(line.of, (oldest.since, 0))
@@ -380,7 +380,7 @@ class ReadyQueue:
         if not line.runs and not line.leaves_some:
             self._lines.pop((line.need, line.priority, line.late, line.paced), None)
 
-    def _gone(self, runs: Iterable[LiveRun]) -> None:
+    def _forget_runs(self, runs: Iterable[LiveRun]) -> None:
         """Forget runs that their buckets removed."""
         for run in runs:
             del self._where[run.key.run_id]

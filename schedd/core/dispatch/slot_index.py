@@ -124,7 +124,7 @@ class SlotIndex:
         offer = self._offers.get(incarnation.id)
         return offer is not None and offer.incarnation is incarnation
 
-    def take(self, incarnation: IncarnationId, slots: int) -> None:
+    def reserve_slots(self, incarnation: IncarnationId, slots: int) -> None:
         """Subtract slots from the incarnation's offer."""
         if (offer := self._offers.get(incarnation)) is not None:
             self._lower(offer, offer.slots - slots, offer.last)

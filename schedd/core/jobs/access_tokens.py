@@ -78,7 +78,7 @@ def text_of(token: AccessTokenId, chance: bytes) -> tuple[str, bytes]:
     return f"schedd_{token.hex}_{secret}", digest_of(secret)
 
 
-def read(text: str) -> tuple[AccessTokenId, str] | None:
+def parse_token(text: str) -> tuple[AccessTokenId, str] | None:
     """Return the id and the secret of a token's text; None: it isn't a valid token."""
     found = _FORM.fullmatch(text)
     return None if found is None else (AccessTokenId(UUID(found[1])), found[2])

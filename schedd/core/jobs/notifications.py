@@ -85,7 +85,7 @@ class Notices:
     dead_letter: Notice | None = None
     late: Notice | None = None
 
-    def of(self, kind: NotificationKind) -> Notice | None:
+    def notice_of_kind(self, kind: NotificationKind) -> Notice | None:
         """Return the settings of a kind; None: no notification."""
         match kind:
             case NotificationKind.FAILURE:
@@ -175,7 +175,7 @@ def _notify(
     due: list[DueNotification],
 ) -> NotificationHistory:
     """Add the notification of this event to `due`, if there is one."""
-    notice = one.notices.of(kind)
+    notice = one.notices.notice_of_kind(kind)
     trouble = kind in (NotificationKind.FAILURE, NotificationKind.DEAD_LETTER)
     if notice is None or (trouble and memory.failures < notice.threshold):
         return memory
@@ -223,7 +223,7 @@ def redirected(old: Notices | None, new: Notices | None) -> ReroutedNotification
     joined: list[tuple[NotificationKind, NotificationChannel]] = []
     silences: list[tuple[NotificationKind, timedelta]] = []
     for kind in NotificationKind:
-        before, now = ((one or Notices()).of(kind) for one in (old, new))
+        before, now = ((one or Notices()).notice_of_kind(kind) for one in (old, new))
         if before is None or now is None:
             continue
         left += [(kind, way) for way in before.ways if way not in now.ways]

@@ -82,7 +82,7 @@ class CallerIdentity:
         """Return whether the caller has the role in any namespace."""
         return any(had >= role for had in self.roles.values())
 
-    def ended(self, now: datetime) -> bool:
+    def has_expired(self, now: datetime) -> bool:
         """Return whether the authentication has expired."""
         return self.until is not None and self.until <= now
 

@@ -132,7 +132,9 @@ class Away:
     def __init__(self) -> None:
         self._since: dict[Need, datetime] = {}
 
-    def look(self, needs: Iterable[Need], workers: Sequence[Incarnation], now: datetime) -> None:
+    def update_waiting(
+        self, needs: Iterable[Need], workers: Sequence[Incarnation], now: datetime
+    ) -> None:
         """Record which of the needs no present worker meets."""
         away = {need for need in needs if not any(able(one, need) for one in workers)}
         self._since = {need: self._since.get(need, now) for need in away}

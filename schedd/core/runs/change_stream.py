@@ -174,7 +174,7 @@ class PendingChanges:
         self._events.clear()
         return taken
 
-    def take(self) -> list[Change]:
+    def take_changes(self) -> list[Change]:
         """Remove and return all changes, the longest waiting first."""
         taken = [*self._waiting.values()]
         self._waiting.clear()

@@ -131,7 +131,7 @@ class PoolRooms:
     left: dict[PoolKey, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, standings: Mapping[PoolKey, PoolUsage]) -> "PoolRooms":
+    def from_usage(cls, standings: Mapping[PoolKey, PoolUsage]) -> "PoolRooms":
         """Return the room of each pool."""
         return cls({pool: standing.room for pool, standing in standings.items()})
 
@@ -147,7 +147,7 @@ class PoolRooms:
         """Return how many of `count` runs of the pool fit."""
         return count if not pool else min(count, max(0, self.left.get(pool, 0)))
 
-    def take(self, pool: PoolKey, count: int = 1) -> None:
+    def use_room(self, pool: PoolKey, count: int = 1) -> None:
         """Use up the room of `count` runs."""
         if pool:
             self.left[pool] = self.left.get(pool, 0) - count

@@ -16,7 +16,7 @@ _LOCAL: Final = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2})?", re.AS
 _EXAMPLE: Final = "for example 2026-12-24T18:00:00"
 
 
-def read(text: str, field: str) -> datetime:
+def parse_local_time(text: str, field: str) -> datetime:
     """Return the local time of a text: naive, in whole seconds. Raises ScheduleError."""
     if _LOCAL.fullmatch(text):
         try:

@@ -28,7 +28,7 @@ class Instants(Protocol):
         """Return the smallest time greater than `instant`."""
         ...
 
-    def on(self, day: int) -> int:
+    def times_on_day(self, day: int) -> int:
         """Return the times of a UTC day since 1970 as its bits (`core/schedule/cron/day_bits`).
 
         A second with several times has one bit.
@@ -59,11 +59,11 @@ class CronInstants:
         found = [expression.next_after(instant, self.dst) for expression in self.expressions]
         return min((nominal for nominal in found if nominal is not None), default=None)
 
-    def on(self, day: int) -> int:
+    def times_on_day(self, day: int) -> int:
         found = 0
         spend(10 * len(self.expressions))
         for expression in self.expressions:
-            found |= expression.on(day, self.dst)
+            found |= expression.times_on_day(day, self.dst)
         return found
 
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
@@ -89,15 +89,15 @@ class EveryInstants:
 
     def next_after(self, instant: datetime) -> datetime | None:
         try:
-            return self._at(self._index(instant) + 1)
+            return self._time_of(self._index(instant) + 1)
         except OverflowError:
             return None
 
-    def on(self, day: int) -> int:
+    def times_on_day(self, day: int) -> int:
         start = _EPOCH + timedelta(day)
         first = -((start - _EPOCH - self.phase) // -self.interval)  # the first not before `start`
         milliseconds, step = (
-            (self._at(first) - start) // _MILLISECOND,
+            (self._time_of(first) - start) // _MILLISECOND,
             self.interval // _MILLISECOND,
         )
         return _seconds_of(milliseconds, step)
@@ -111,7 +111,7 @@ class EveryInstants:
         """Return the number of the last time that isn't after `instant`."""
         return (instant - _EPOCH - self.phase) // self.interval
 
-    def _at(self, index: int) -> datetime:
+    def _time_of(self, index: int) -> datetime:
         return _EPOCH + self.phase + self.interval * index
 
 
@@ -132,16 +132,16 @@ class DailyInstants:
         second = (instant - _EPOCH) // _SECOND
         if not FIRST < second < LAST:
             return None if second > 0 else self.next_after(_EPOCH + (FIRST + NEAR) * _SECOND)
-        found = self._at(self._index(second) + 1)
+        found = self._second_of(self._index(second) + 1)
         number = self._index(second) + 2
         while found <= second:  # two days start at once where a calendar skips one
-            found, number = self._at(number), number + 1
+            found, number = self._second_of(number), number + 1
         return None if found >= LAST else _EPOCH + found * _SECOND
 
-    def on(self, day: int) -> int:
+    def times_on_day(self, day: int) -> int:
         start, found = day * day_bits.DAY, 0
         number = self._index(start - 1) + 1
-        while (second := self._at(number)) < start + day_bits.DAY:
+        while (second := self._second_of(number)) < start + day_bits.DAY:
             found |= 1 << (second - start)
             number += 1
         return found
@@ -158,17 +158,17 @@ class DailyInstants:
     def _doubles(self, second: int) -> int:
         """Return how many times coincide at the end of a gap of a day."""
         last = self._index(second)
-        return sum(self._at(last - one) == self._at(last) for one in (1, 2))
+        return sum(self._second_of(last - one) == self._second_of(last) for one in (1, 2))
 
     def _index(self, second: int) -> int:
         """Return the number of the last time that isn't after `second`."""
         local = second + zone_of(self.zone).segment(second).offset
         number = (local - self.anchor) // (self.days * day_bits.DAY) + 1
-        while self._at(number) > second:
+        while self._second_of(number) > second:
             number -= 1
         return number
 
-    def _at(self, number: int) -> int:
+    def _second_of(self, number: int) -> int:
         """Return time `number`, in seconds since 1970 UTC."""
         local = self.anchor + number * self.days * day_bits.DAY
         zone = zone_of(self.zone)
@@ -189,7 +189,7 @@ class OneInstant:
     def next_after(self, instant: datetime) -> datetime | None:
         return self.instant if self.instant > instant else None
 
-    def on(self, day: int) -> int:
+    def times_on_day(self, day: int) -> int:
         at, second = divmod((self.instant - _EPOCH) // _SECOND, day_bits.DAY)
         return 1 << second if at == day else 0
 
@@ -206,7 +206,7 @@ class NoInstants:
         del instant
         return None
 
-    def on(self, day: int) -> int:
+    def times_on_day(self, day: int) -> int:
         del day
         return 0
 

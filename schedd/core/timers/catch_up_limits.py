@@ -67,7 +67,7 @@ class CatchUpRoom:
             return False
         return not paced or (self.releases > 0 and (self.idle or slots <= self.slots))
 
-    def take(self, slots: int, *, paced: bool, known: bool = True) -> None:
+    def use_room(self, slots: int, *, paced: bool, known: bool = True) -> None:
         """Count the dispatch of one late run."""
         self.lookups -= not known
         self.take_all(1, slots, paced=paced)

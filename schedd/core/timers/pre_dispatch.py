@@ -177,7 +177,7 @@ class EarlyRuns:
         if not line.runs:
             del self._lines[need]
 
-    def take(self, count: int, goes: Callable[[Need], bool]) -> list[LiveRun]:
+    def take_runs(self, count: int, goes: Callable[[Need], bool]) -> list[LiveRun]:
         """Remove and return at most `count` runs whose needs satisfy `goes`, soonest due first."""
         lines = [line for need, line in self._lines.items() if goes(need)]
         heads = [(place, at) for at, line in enumerate(lines) if (place := line.first())]

@@ -46,7 +46,7 @@ class AttachedSlots:
                 self._changed.add(incarnation)
             self._awake[incarnation] = attached
 
-    def went(self, incarnation: IncarnationId) -> None:
+    def remove_worker(self, incarnation: IncarnationId) -> None:
         """Note that the worker's stream has ended."""
         self._awake.pop(incarnation, None)
         self._changed.add(incarnation)
@@ -55,11 +55,11 @@ class AttachedSlots:
         """Note that the worker's offer may have changed."""
         self._changed.add(incarnation)
 
-    def take(self, incarnation: IncarnationId, slots: int) -> Attached:
+    def reserve_slots(self, incarnation: IncarnationId, slots: int) -> Attached:
         """Reserve slots of an offer."""
         attached = self.attached[incarnation]
         attached.under_way += slots
-        self._offers.take(incarnation, slots)
+        self._offers.reserve_slots(incarnation, slots)
         return attached
 
     def let_go(self, attached: Attached, slots: int) -> None:
@@ -71,7 +71,7 @@ class AttachedSlots:
         """Return whether a grant or heartbeat arrived recently."""
         return attached.spoke_at >= self._boot() - self._silent_after
 
-    def some(self) -> bool:
+    def has_awake(self) -> bool:
         """Return whether any worker isn't silent."""
         self._hush()
         return bool(self._awake)
@@ -135,9 +135,9 @@ class SlotReservation:
     ) -> None:
         self.settle()
 
-    def take(self, offer: SlotOffer, slots: int) -> None:
+    def reserve_slots(self, offer: SlotOffer, slots: int) -> None:
         """Reserve slots of a current offer."""
-        self._under_way[self._offering.take(offer.id, slots)] += slots
+        self._under_way[self._offering.reserve_slots(offer.id, slots)] += slots
 
     def settle(self) -> None:
         """Release what is still reserved: each run was pushed by now, or never will be."""

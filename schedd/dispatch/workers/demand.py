@@ -47,14 +47,14 @@ class WorkerDemand:
         self._groups: dict[Skill, _Alike] = {}
         self._group_of: dict[Attached, Skill] = {}
 
-    def came(self, attached: Attached) -> None:
+    def add_worker(self, attached: Attached) -> None:
         """Add an attached worker; it is sent the current heads separately."""
         skill = skill_of(attached.incarnation, self._asked)
         self._group_of[attached] = skill
         group = self._groups.setdefault(skill, _Alike())
         group.members[attached] = group.new[attached] = None
 
-    def went(self, attached: Attached) -> None:
+    def remove_worker(self, attached: Attached) -> None:
         """Remove a worker."""
         skill = self._group_of.pop(attached)
         group = self._groups[skill]
@@ -63,7 +63,7 @@ class WorkerDemand:
         if not group.members:
             del self._groups[skill]
 
-    def tell(self, demand: Demand, asked: PlacementCriteria) -> None:
+    def send_heads(self, demand: Demand, asked: PlacementCriteria) -> None:
         """Send each worker its queue heads, if they matter. `asked`: the criteria of `demand`."""
         self._tell_apart(asked)
         near = timedelta(seconds=len(self._group_of) / AGES_A_SECOND)
@@ -90,4 +90,4 @@ class WorkerDemand:
         members = [*self._group_of]
         self._groups.clear()
         for attached in members:
-            self.came(attached)
+            self.add_worker(attached)

@@ -81,9 +81,9 @@ class WorkerRegistry:
         self._attachment = callback
         callback(self._some)
 
-    def look(self) -> None:
+    def check_silent_workers(self) -> None:
         """Check for silent workers: a cut connection may stay open for long."""
-        some = self._offering.some()
+        some = self._offering.has_awake()
         if some != self._some:
             self._some = some
             self._attachment(some)
@@ -115,11 +115,11 @@ class WorkerRegistry:
         if self._drained is not None:
             attached.drain(incarnation.worker in self._drained)
         if (before := self._attached.get(incarnation.id)) is not None:
-            self._audience.went(before)
+            self._audience.remove_worker(before)
         self._attached[incarnation.id] = attached
         self._offering.spoke(attached)
-        self._audience.came(attached)
-        self.look()
+        self._audience.add_worker(attached)
+        self.check_silent_workers()
         self._emit(WorkerAttached(incarnation.worker, incarnation.id))
         attached.tell_demand(self._demand(incarnation))
         return attached
@@ -131,9 +131,9 @@ class WorkerRegistry:
         if self._attached.get(attached.incarnation.id) is not attached:
             return False
         del self._attached[attached.incarnation.id]
-        self._offering.went(attached.incarnation.id)
-        self._audience.went(attached)
-        self.look()
+        self._offering.remove_worker(attached.incarnation.id)
+        self._audience.remove_worker(attached)
+        self.check_silent_workers()
         self._emit(WorkerDetached(attached.incarnation.worker, attached.incarnation.id))
         return True
 
@@ -258,7 +258,7 @@ class WorkerRegistry:
         Its stream has ended (see `elsewhere`), or the worker reconnected without permission for the
         namespace.
         """
-        attached = self._of(assigned.run)
+        attached = self._worker_of(assigned.run)
         namespace = known.definition.namespace
         if attached is None or not attached.incarnation.may_work_for(namespace):
             return False
@@ -272,7 +272,7 @@ class WorkerRegistry:
         other heads would be idle. `asked`: the criteria of all waiting runs.
         """
         self._demand = demand
-        self._audience.tell(demand, asked)
+        self._audience.send_heads(demand, asked)
 
     # -- calls of the API --
 
@@ -291,7 +291,7 @@ class WorkerRegistry:
         away: dict[IncarnationId, list[LiveRun]] = {}
         with self._revocations.asking(left) as question:
             for run in runs:
-                attached = self._of(run)
+                attached = self._worker_of(run)
                 if attached is not None:
                     attached.line.revoke(run.key, run.token)
                 if run.incarnation and (attached is None or not self._offering.speaks(attached)):
@@ -307,7 +307,7 @@ class WorkerRegistry:
         """Send a cancel to the run's worker. A broadcast has none: its children are cancelled."""
         if run.incarnation is None:
             return
-        attached = self._of(run)
+        attached = self._worker_of(run)
         if attached is not None:
             attached.line.cancel(run.key, run.token, kill=kill)
         if attached is None or not self._offering.speaks(attached):
@@ -315,7 +315,7 @@ class WorkerRegistry:
 
     def follow(self, run: LiveRun, *, on: bool) -> None:
         """Start or stop following the output of a run, if its worker is attached here."""
-        if (attached := self._of(run)) is not None:
+        if (attached := self._worker_of(run)) is not None:
             attached.line.follow(run.key, run.token, on=on)
 
     def workers(self) -> list[WorkerView]:
@@ -352,7 +352,7 @@ class WorkerRegistry:
 
     def lists(self, run: LiveRun) -> bool:
         """Return whether the last heartbeat of a worker attached here lists this assignment."""
-        attached = self._of(run)
+        attached = self._worker_of(run)
         return (
             attached is not None
             and attached.last_heartbeat is not None
@@ -365,7 +365,7 @@ class WorkerRegistry:
 
         The worker must be attached here and have received everything that was pushed to it.
         """
-        attached = self._of(run)
+        attached = self._worker_of(run)
         if (
             attached is None
             or attached.last_heartbeat is None
@@ -402,5 +402,5 @@ class WorkerRegistry:
                 attached.lost = lost
                 self._offering.changed(incarnation)
 
-    def _of(self, run: LiveRun) -> Attached | None:
+    def _worker_of(self, run: LiveRun) -> Attached | None:
         return None if run.incarnation is None else self._attached.get(run.incarnation)

@@ -175,7 +175,7 @@ class WorkerSessions:
                 away,
             )
 
-    def gone(self, incarnation: IncarnationId) -> None:
+    def forget_incarnation(self, incarnation: IncarnationId) -> None:
         """Forget an incarnation whose last stream to this member has ended."""
         self._lost.discard(incarnation)
         self._leases.forget(incarnation)
@@ -245,7 +245,7 @@ class WorkerSessions:
 
     async def _look_after(self) -> None:
         """Check for silent and lost workers, and end incarnations that waited for a spool."""
-        self._workers.look()
+        self._workers.check_silent_workers()
         self._workers.drained({one.worker for one in await self._store.drains()})
         attached = self._workers.incarnations()
         ended = await self._store.not_living([one.id for one in attached])
@@ -254,7 +254,9 @@ class WorkerSessions:
         for one in gone:
             if one.id not in self._lost:
                 log.warning("worker lost: worker=%s; it must register again", one.worker)
-                if self._workers.attached(one.id) is not None:  # `gone` removes it later
+                if (
+                    self._workers.attached(one.id) is not None
+                ):  # `forget_incarnation` removes it later
                     self._lost.add(one.id)
                 await self._leases.end(one.worker, one.id)
         for ending in list(self._endings):

@@ -96,7 +96,9 @@ class PeerStreams:
                     if answer.lost or not connected:
                         self._feed.deaf()
                     connected = True
-                    self._feed.hear([(RunId(UUID(bytes=run)), None) for run in answer.runs])
+                    self._feed.receive_hints(
+                        [(RunId(UUID(bytes=run)), None) for run in answer.runs]
+                    )
             except Unavailable as away:
                 log.debug("%s", away)
             if connected:
@@ -140,5 +142,5 @@ async def changes(
         while True:
             if await ear.wait(BEAT):
                 await asyncio.sleep(EVERY)
-            runs, lost = ear.take(MOST)
+            runs, lost = ear.take_runs(MOST)
             yield wire.ChangesResponse(runs=[run.bytes for run in runs], lost=lost, beat_ms=BEAT_MS)

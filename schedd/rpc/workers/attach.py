@@ -162,8 +162,8 @@ class WorkerService:
         finally:
             self._outboxes.discard(outbox)
             if self._workers.detach(attached):  # else it has reconnected, and stays
-                self._greeting.gone(incarnation.id)
-                self._advances.gone(incarnation.id)
+                self._greeting.forget_incarnation(incarnation.id)
+                self._advances.remove_worker(incarnation.id)
 
     def members_changed(self) -> None:
         """Send the current members to all attached workers."""
@@ -227,7 +227,7 @@ class WorkerService:
         while isinstance(frame := await context.read(), wire.WorkerFrame | UndecodedRequest):
             if isinstance(frame, UndecodedRequest):
                 raise frames.BadFrame(frame.why)
-            if await self._take(frame, attached, outbox):
+            if await self._handle_frame(frame, attached, outbox):
                 return
 
     async def _write(self, context: Stream, outbox: WorkerFrameQueue) -> None:
@@ -239,7 +239,7 @@ class WorkerService:
             if frame.assignments:
                 await AFTER_PUSH()
 
-    async def _take(
+    async def _handle_frame(
         self, frame: wire.WorkerFrame, attached: Attached, outbox: WorkerFrameQueue
     ) -> bool:
         """Handle one frame. Return True if it is a goodbye."""
@@ -265,7 +265,7 @@ class WorkerService:
             with self._aside("progress", who):
                 progress = frames.progress(said)
                 key, token = frames.key_of(said.key)
-                self._advances.came(who.id, key.run_id, token, progress)
+                self._advances.record_progress(who.id, key.run_id, token, progress)
         if frame.HasField("granted"):
             granted = frame.granted
             last = frames.last_rank(granted)
@@ -350,10 +350,14 @@ class WorkerService:
         self._greeting.record_heartbeat(
             attached.incarnation,
             since_refresh,
-            lambda *, refreshed, lost: self._answer(beat.sequence, outbox, refreshed, lost),
+            lambda *, refreshed, lost: self._answer_heartbeat(
+                beat.sequence, outbox, refreshed, lost
+            ),
         )
 
-    def _answer(self, sequence: int, outbox: WorkerFrameQueue, refreshed: bool, lost: bool) -> None:
+    def _answer_heartbeat(
+        self, sequence: int, outbox: WorkerFrameQueue, refreshed: bool, lost: bool
+    ) -> None:
         answer = wire.HeartbeatAnswer(
             sequence=sequence,
             refreshed=refreshed,

@@ -27,7 +27,9 @@ class AskedRefusals:
         self._workers = workers
         self._peers = peers
 
-    async def of(self, shard: ShardId, job: JobId, generation: int) -> Mapping[IncarnationId, str]:
+    async def refusals_of_job(
+        self, shard: ShardId, job: JobId, generation: int
+    ) -> Mapping[IncarnationId, str]:
         """Return the reason of each worker that has refused the job."""
         view = self._cluster.view()
         owner = view.member(view.assigned.get(shard))

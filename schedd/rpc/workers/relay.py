@@ -191,7 +191,7 @@ async def pass_on(
     if not all(attached.incarnation.may_work_for(each.namespace) for each in frame.assignments):
         return wire.RelayResponse(absent=True)
     attached.pushed += sum(max(each.slots, 1) for each in frame.assignments)
-    asked = {_at(each.key): each.key for each in frame.revokes}
+    asked = {_run_and_token(each.key): each.key for each in frame.revokes}
     with workers.answers_to(asked, ANSWER_WITHIN) as question:
         attached.line.pass_on(frame)
         await question.resolved()
@@ -207,7 +207,7 @@ def _cut(whole: Sequence[T]) -> list[Sequence[T]]:
     return [whole[at : at + MOST_IN_FRAME] for at in range(0, len(whole), MOST_IN_FRAME)]
 
 
-def _at(key: down.AssignmentKey) -> tuple[RunId, Token]:
+def _run_and_token(key: down.AssignmentKey) -> tuple[RunId, Token]:
     run, token = frames.key_of(key)
     return run.run_id, token
 

@@ -85,7 +85,7 @@ MAY_SEE_WAL = "SELECT has_function_privilege('pg_ls_waldir()', 'execute')"
 WAL = "SELECT sum(size)::bigint FROM pg_ls_waldir()"
 
 
-def look(connection: Connection) -> DatabaseFacts:
+def read_facts(connection: Connection) -> DatabaseFacts:
     """Read all facts over one connection."""
     began = boottime()
     settings = {
@@ -94,7 +94,7 @@ def look(connection: Connection) -> DatabaseFacts:
     in_recovery, timeline, connections, age = connection.exec_driver_sql(ROLE).one()
     took = (boottime() - began) / (len(SETTINGS) + 1)
     oldest, held_back = connection.exec_driver_sql(OLDEST).one()
-    schema = revisions.look(connection)
+    schema = revisions.read_schema_state(connection)
     schemas, copies = connection.exec_driver_sql(SCHEMAS, {"tables": OF_SCHEDD}).one()
     given = in_recovery or connection.exec_driver_sql(TIMELINE_GIVEN).scalar_one()
     here = "pg_current_wal_lsn()" if given else "sent_lsn"

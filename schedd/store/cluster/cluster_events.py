@@ -101,7 +101,7 @@ def record(connection: Connection, events: Sequence[ClusterEventRecord]) -> None
     )
 
 
-def between(connection: Connection, since: Cursor, until: Cursor) -> list[ClusterEventRecord]:
+def read_events(connection: Connection, since: Cursor, until: Cursor) -> list[ClusterEventRecord]:
     """Return the newest events of transactions from `since` up to `until`, oldest first."""
     if since.timeline != until.timeline:
         return []

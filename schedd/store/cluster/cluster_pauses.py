@@ -85,10 +85,12 @@ AuditOf = Callable[[Pauses, Pauses], AuditRecord]
 """Returns the audit entry for a change from the first to the second."""
 
 
-def read(connection: Connection, known: Pauses = NO_PAUSES) -> Pauses:
+def read_pauses(connection: Connection, known: Pauses = NO_PAUSES) -> Pauses:
     """Return all pauses, past ones too. They are read again only if they differ from `known`."""
     newest = _pauses(connection, LOOK)
-    if newest.switched == known.switched and _began(newest) == _began(known):
+    if newest.switched == known.switched and _newest_pause_start(newest) == _newest_pause_start(
+        known
+    ):
         return replace(known, all=known.all[:-1] + newest.all)  # its note may have changed
     return _pauses(connection, ALL)
 
@@ -125,7 +127,7 @@ def resume(
     if before.present.recovering and catch_up is None and since is None:
         return None
     connection.exec_driver_sql(END, (bool(catch_up), since))
-    ended = read(connection).all[-1]
+    ended = read_pauses(connection).all[-1]
     last = ended.skipped_until()
     if last is not None:
         span = {"began": before.present.began, "last": last, "by": clean(ended.text)}
@@ -142,7 +144,7 @@ def _pauses(connection: Connection, statement: str) -> Pauses:
     return Pauses(rows[0][0], tuple(Pause(*row[1:]) for row in rows if row[1] is not None))
 
 
-def _began(pauses: Pauses) -> datetime | None:
+def _newest_pause_start(pauses: Pauses) -> datetime | None:
     """Return when the newest pause began. `switched` alone isn't enough: a restored database may
     count to the same number again.
     """
@@ -153,12 +155,12 @@ def locked(connection: Connection) -> Pauses:
     """Lock every shard's row and the cluster's. Returns all pauses."""
     connection.exec_driver_sql(LOCK_ALL_SHARDS)
     connection.exec_driver_sql("SELECT 1 FROM cluster FOR NO KEY UPDATE")
-    return read(connection)
+    return read_pauses(connection)
 
 
 def audited(connection: Connection, before: Pauses, entry: AuditOf) -> Pauses:
     """Write the change into the audit log. Returns all pauses."""
-    after = read(connection)
+    after = read_pauses(connection)
     audit.write_all(connection, [entry(before, after)])
     return after
 
@@ -170,7 +172,7 @@ class PauseStore:
 
     database: Database
 
-    read = in_transaction(read)
+    read = in_transaction(read_pauses)
 
     async def present(self) -> Pause | None:
         """Return the present pause."""

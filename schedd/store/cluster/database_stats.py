@@ -28,7 +28,7 @@ SELECT count(*) FROM (
 """
 
 
-def look(connection: Connection) -> DatabaseSnapshot:
+def read_stats(connection: Connection) -> DatabaseSnapshot:
     """Read the statistics."""
     now, oldest, oldest_id, holds = connection.exec_driver_sql(OLDEST).one()
     letters = connection.exec_driver_sql(LETTERS).scalar_one()

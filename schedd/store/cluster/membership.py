@@ -208,7 +208,7 @@ def read_shards(connection: Connection) -> list[ShardRow]:
     return [ShardRow(*row) for row in rows]
 
 
-def take(
+def take_shards(
     connection: Connection, tenure: TenureId, timeline: Timeline, seen: dict[ShardId, Epoch]
 ) -> dict[ShardId, Epoch]:
     """Take the free shards among these; nothing for a fenced tenure, or on another timeline."""

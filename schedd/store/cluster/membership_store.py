@@ -39,7 +39,7 @@ class MembershipStore:
         known one.
         """
         known = self.database.lineage.known
-        probe = await self.database.call(database_identity.look)
+        probe = await self.database.call(database_identity.probe_server)
         database_identity.compare(self.database.lineage, probe, known)
         return probe
 
@@ -83,7 +83,7 @@ class MembershipStore:
     raise_term = in_transaction(membership.raise_term)
     read_shards = in_transaction(membership.read_shards)
 
-    async def take(
+    async def take_shards(
         self, tenure: TenureId, timeline: Timeline, seen: dict[ShardId, Epoch]
     ) -> dict[ShardId, Epoch]:
         """Take the shards among these that have the seen epoch, and are free, owned by this tenure
@@ -92,7 +92,7 @@ class MembershipStore:
 
         def body(connection: Connection) -> dict[ShardId, Epoch]:
             with ending_blockers(self.database, connection):
-                taken = membership.take(connection, tenure, timeline, seen)
+                taken = membership.take_shards(connection, tenure, timeline, seen)
             BEFORE_TAKE()
             return taken
 

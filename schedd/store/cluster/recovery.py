@@ -128,7 +128,7 @@ pause."""
 
 def read_mark(connection: Connection) -> Mark:
     """Return the newest mark."""
-    found = database_identity.look(connection).mark
+    found = database_identity.probe_server(connection).mark
     assert found is not None
     return found
 
@@ -141,7 +141,7 @@ def mark(connection: Connection, term: Term) -> Mark | None:
     return read_mark(connection)
 
 
-def tell(connection: Connection, term: Term, entry: AuditRecord) -> bool:
+def write_audit_entry(connection: Connection, term: Term, entry: AuditRecord) -> bool:
     """Write an audit entry. False: the term has ended."""
     if not holds_term(connection, term):
         return False
@@ -224,12 +224,12 @@ class RecoveryStore:
 
     read_mark = in_transaction(read_mark)
     mark = in_transaction(mark)
-    tell = in_transaction(tell)
+    tell = in_transaction(write_audit_entry)
     begin = in_transaction(begin)
 
     async def holding(self) -> Pause | None:
         """Return the present pause if it is a recovery's."""
-        present = (await self.database.call(cluster_pauses.read)).present
+        present = (await self.database.call(cluster_pauses.read_pauses)).present
         return present if present is not None and present.recovering else None
 
     waiting = in_transaction(waiting)

@@ -97,7 +97,9 @@ class StatementTimeout:
         self._thread.start()
 
     @contextmanager
-    def over(self, raw: Any, timeline: Timeline = NO_TIMELINE) -> Iterator[TimedTransaction]:
+    def limit_connection(
+        self, raw: Any, timeline: Timeline = NO_TIMELINE
+    ) -> Iterator[TimedTransaction]:
         """Limit the time of the work on this driver connection."""
         call = TimedTransaction(raw, timeline)
         with self._lock:
@@ -258,7 +260,9 @@ class Database:
         self.lineage = Lineage()
         self._timeouts = StatementTimeout(self._engine, timeout)
         dialect = self._engine.dialect
-        self._servers = Servers(lambda params: dialect.connect(**params), self._timeouts.over)
+        self._servers = Servers(
+            lambda params: dialect.connect(**params), self._timeouts.limit_connection
+        )
         self.answered_at = boottime()
         """When PostgreSQL last completed a transaction, in seconds of CLOCK_BOOTTIME."""
         self._closed = False
@@ -397,7 +401,7 @@ class Database:
 
     def _watched(self, connection: Connection) -> AbstractContextManager[TimedTransaction]:
         raw = connection.connection.dbapi_connection
-        return self._timeouts.over(raw, connection.info[TIMELINE])
+        return self._timeouts.limit_connection(raw, connection.info[TIMELINE])
 
     def _connect(
         self, _: object, record: Any, _arguments: object, params: Mapping[str, Any]

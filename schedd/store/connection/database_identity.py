@@ -35,7 +35,7 @@ _NOT_MIGRATED = {"42P01", "42703", "42883"}
 _LOOKED_AT = "schedd: looked at"
 
 
-def look(connection: Connection) -> DatabaseProbe:
+def probe_server(connection: Connection) -> DatabaseProbe:
     """Read the server's clock, timeline and role, and the newest mark."""
     now, in_recovery, timeline, at, database, system = connection.exec_driver_sql(LOOK).one()
     mark = Mark(at, database, system, Timeline(timeline))
@@ -54,7 +54,7 @@ def admit(connection: Connection, lineage: Lineage) -> None:
     known = lineage.known
     try:
         with connection.begin():
-            probe = look(connection)
+            probe = probe_server(connection)
     except DBAPIError as error:
         if sqlstate(error) in _NOT_MIGRATED:
             return  # the schema check at start reports the missing migration
@@ -76,6 +76,6 @@ def compare(lineage: Lineage, probe: DatabaseProbe, known: Mark | None) -> None:
     """
     if probe.in_recovery or probe.mark is None:
         return
-    lineage.seen(probe.mark, known)
+    lineage.record_mark(probe.mark, known)
     if lineage.broken:
         raise Unavailable(lineage.broken)

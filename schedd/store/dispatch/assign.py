@@ -260,7 +260,7 @@ def assign(
             dispatched.append((run, draft.pool))
         else:
             (outcome.held if goes is None else outcome.ended).append(draft.key)
-    pool_places.take(connection, dispatched)
+    pool_places.add_places(connection, dispatched)
     if begun:
         outcome.begun.extend(broadcasts.begin(connection, tenure, begun))
     if outcome.ended:

@@ -212,7 +212,7 @@ def begin(
     return decoded("runs", rows, live_run, run_id_of)
 
 
-def over(connection: Connection, keys: Sequence[RunKey]) -> list[RunKey]:
+def broadcasts_to_close(connection: Connection, keys: Sequence[RunKey]) -> list[RunKey]:
     """Return which of these broadcasts need `close`: all children have ended, or a child of a
     canceled one isn't marked. A hint.
     """
@@ -282,7 +282,7 @@ def _close(
             if one.pause_after and (run := ended[one.key.run_id]).state in judged
         ),
     )
-    outbox.tell(connection, _happened(connection, closed, ended))
+    outbox.write_notifications(connection, _happened(connection, closed, ended))
     return [*ended.values()]
 
 

@@ -193,7 +193,7 @@ def rescue(
         ),
     )
     wanted = {loss.key: loss for loss in losses if loss.notices}
-    outbox.tell(
+    outbox.write_notifications(
         connection,
         (
             NotifiableEvent(

@@ -4,7 +4,7 @@
                                                   dispatched runs ─→ TAKE a turn each
 
 Invariants (docs/protocol-rules.md, P3.21)
-- `admitted` and `take` are called under the lock of the pool's shard, in the transaction that
+- `admitted` and `add_places` are called under the lock of the pool's shard, in the transaction that
   dispatches. Nothing else writes turns, so a free place is still free at its COMMIT.
 - A turn is open until its run has another state or another token. So code that stores a result, a
   loss or a rejection doesn't handle pools.
@@ -150,12 +150,12 @@ def admitted(
     named = {"pools": arrays.texts(pools)}
     connection.exec_driver_sql(SETTLE, named)
     connection.exec_driver_sql(PRUNE, named)
-    rooms = PoolRooms.of(standings(connection, pools))
+    rooms = PoolRooms.from_usage(standings(connection, pools))
     going: list[Draft] = []
     full: list[Draft] = []
     for draft in drafts:
         if rooms.fits(draft.pool):
-            rooms.take(draft.pool)
+            rooms.use_room(draft.pool)
             going.append(draft)
         else:
             full.append(draft)
@@ -167,7 +167,7 @@ def forget_orphans(connection: Connection) -> None:
     connection.exec_driver_sql(ORPHANS)
 
 
-def take(connection: Connection, dispatched: Sequence[tuple[LiveRun, PoolKey]]) -> None:
+def add_places(connection: Connection, dispatched: Sequence[tuple[LiveRun, PoolKey]]) -> None:
     """Record turns for runs that this transaction has dispatched."""
     mine = [(run, pool) for run, pool in dispatched if pool]
     if not mine:

@@ -210,7 +210,7 @@ def list_calendars(
     return decoded("calendars", rows, _record)
 
 
-def behind(
+def jobs_of_earlier_versions(
     connection: Connection, namespace: str, name: str, version: int, limit: int
 ) -> list[JobId]:
     """Return jobs that use an earlier version."""
@@ -314,5 +314,5 @@ class CalendarStore:
     apply = in_transaction(apply_calendar)
     get = in_transaction(get_calendar)
     list = in_transaction(list_calendars)
-    behind = in_transaction(behind)
+    behind = in_transaction(jobs_of_earlier_versions)
     delete = in_transaction(delete_calendar)

@@ -22,7 +22,7 @@ def unsettled(
     connection: Connection, shards: Collection[ShardId], now: datetime, limit: int
 ) -> tuple[list[JobRecord], list[tuple[JobRecord, int]]]:
     """Return jobs whose pause has ended, and jobs that failed too often in a row with the count."""
-    over = failure_counts.over(connection, shards, now, limit)
+    over = failure_counts.read_ended_pauses(connection, shards, now, limit)
     often = dict(failure_counts.too_often(connection, shards, limit))
     if not over and not often:
         return [], []

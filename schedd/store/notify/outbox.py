@@ -110,7 +110,7 @@ RETURNING r.run_id
 """
 
 
-def tell(connection: Connection, happened: Iterable[NotifiableEvent]) -> None:
+def write_notifications(connection: Connection, happened: Iterable[NotifiableEvent]) -> None:
     """Write the notifications for these events, of one job in the given order."""
     jobs: dict[JobId, list[NotifiableEvent]] = defaultdict(list)
     for one in happened:
@@ -126,7 +126,7 @@ def tell(connection: Connection, happened: Iterable[NotifiableEvent]) -> None:
     for job, memory in memories.items():
         kept[job], more = follow(memory, jobs[job], now)
         due += more
-    _keep(connection, kept)
+    _write_memories(connection, kept)
     _write(connection, due, now)
 
 
@@ -137,7 +137,7 @@ def tell_late(connection: Connection, late: Sequence[NotifiableEvent]) -> list[R
     keys = [RunKey(one.scheduled_at, one.run_id) for one in late]
     lock_runs(connection, key_arguments(keys))
     first = first_time_late(connection, keys, waiting=True)
-    tell(connection, [one for one in late if one.run_id in first])
+    write_notifications(connection, [one for one in late if one.run_id in first])
     return sorted(first)
 
 
@@ -180,7 +180,7 @@ def _memories(
     return {job: NotificationHistory() for job in jobs.keys() - well} | found
 
 
-def _keep(connection: Connection, memories: Mapping[JobId, NotificationHistory]) -> None:
+def _write_memories(connection: Connection, memories: Mapping[JobId, NotificationHistory]) -> None:
     values = memories.values()
     columns = {
         column: arrays.instants(memory.latest.get(kind) for memory in values)
@@ -231,7 +231,7 @@ def _write(connection: Connection, due: Sequence[DueNotification], now: datetime
 
 
 def _ways(one: DueNotification) -> tuple[NotificationChannel, ...]:
-    notice = one.of.notices.of(one.kind)
+    notice = one.of.notices.notice_of_kind(one.kind)
     return () if notice is None else notice.ways
 
 

@@ -144,10 +144,12 @@ def waiting(
         "busy": arrays.ids(job for job, _ in busy),
         "busy_ways": arrays.texts(way.value for _, way in busy),
     }
-    return decoded("notifications", connection.exec_driver_sql(WAITING, arguments), _waits)
+    return decoded(
+        "notifications", connection.exec_driver_sql(WAITING, arguments), _pending_notification
+    )
 
 
-def _waits(row: Sequence[Any]) -> PendingNotification:
+def _pending_notification(row: Sequence[Any]) -> PendingNotification:
     identity, way, job, shard, kind = row
     return PendingNotification(
         identity, NotificationChannel(way), JobId(job), ShardId(shard), NotificationKind(kind)

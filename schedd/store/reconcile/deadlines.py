@@ -80,7 +80,7 @@ def end_waiting(
         connection,
         ((end.job_id, end.shard, False, end.pause_after) for end in done if end.pause_after),
     )
-    outbox.tell(connection, _happened(connection, done))
+    outbox.write_notifications(connection, _happened(connection, done))
     return [end.key for end in done]
 
 

@@ -201,7 +201,7 @@ def _page(
     ).all()
     last = RunKey(rows[-1].scheduled_at, RunId(rows[-1].run_id)) if rows else None
     mine = set(shards)
-    return OldRuns([*_ended(row for row in rows if row.shard in mine)], last)
+    return OldRuns([*_ended_runs(row for row in rows if row.shard in mine)], last)
 
 
 def with_retention(connection: Connection, after: JobId, limit: int) -> list[JobId]:
@@ -229,7 +229,7 @@ def old_runs_of(
             "limit": limit,
         },
     )
-    return [*_ended(rows)]
+    return [*_ended_runs(rows)]
 
 
 def delete_runs(
@@ -312,7 +312,7 @@ def settle(connection: Connection, removed: Sequence[Unwanted]) -> list[str]:
     return [*connection.exec_driver_sql(SETTLE, (places,)).scalars()]
 
 
-def _ended(rows: Iterable[Any]) -> Iterable[EndedRun]:
+def _ended_runs(rows: Iterable[Any]) -> Iterable[EndedRun]:
     for at, run, shard, job, ended, until, own, ephemeral, waits, queued, state in rows:
         if state in TERMINAL:
             yield EndedRun(

@@ -17,4 +17,4 @@ class SurveyStore:
     database: Database
 
     stock = in_transaction(stats.stock)
-    look = in_transaction(database_stats.look)
+    look = in_transaction(database_stats.read_stats)

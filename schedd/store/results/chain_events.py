@@ -164,7 +164,7 @@ def unchanged(connection: Connection, wanted: Sequence[Wanted]) -> list[Wanted]:
     ]
 
 
-def over(connection: Connection, joins: Sequence[ChainJoin]) -> None:
+def delete_decided(connection: Connection, joins: Sequence[ChainJoin]) -> None:
     """Delete the events of joins that are decided."""
     if joins:
         connection.exec_driver_sql(OVER, _each([(one, 0.0) for one in joins]))

@@ -197,7 +197,7 @@ def join(
     mine = chain_events.unchanged(connection, [one for one in wanted if one not in stale])
     if not mine:
         return []
-    seen = _look(connection, mine, timers)
+    seen = _read_parents(connection, mine, timers)
     new: list[_New] = []
     updated: list[_New] = []
     over: list[ChainJoin] = []
@@ -213,12 +213,12 @@ def join(
     made = _make(connection, tenure, new) if new else []
     if updated:
         _update_skipped(connection, updated)
-    chain_events.over(connection, over)
+    chain_events.delete_decided(connection, over)
     chain_events.later(connection, later)
     return made
 
 
-def _look(connection: Connection, mine: Sequence[Wanted], timers: Sequence[Any]) -> _Seen:
+def _read_parents(connection: Connection, mine: Sequence[Wanted], timers: Sequence[Any]) -> _Seen:
     parents: dict[JobId, dict[JobId, str]] = {one.join.child: {} for one in mine}
     arguments = {"jobs": arrays.ids(parents)}
     for child, parent, name in connection.exec_driver_sql(PARENTS, arguments):

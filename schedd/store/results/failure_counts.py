@@ -101,7 +101,7 @@ def recount(connection: Connection, job_id: JobId, most: int) -> None:
         connection.execute(failing.delete().where(mine))
 
 
-def over(
+def read_ended_pauses(
     connection: Connection, shards: Collection[ShardId], now: datetime, limit: int
 ) -> list[JobId]:
     """Return jobs of these shards whose pause has ended by now, soonest first."""

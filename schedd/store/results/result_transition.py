@@ -68,7 +68,7 @@ def _resolved(
     if row.job_id in deleted and report.state in (State.PENDING, State.RETRYING):
         return _cancelled(report, Reason.DELETED)
     if report.key in doubtful:
-        return _ended(report, row)
+        return _as_final_failure(report, row)
     lifecycle.check(State.RUNNING, report.state)
     return report
 
@@ -92,7 +92,7 @@ def _cancelled(report: ResultDecision, reason: Reason) -> ResultDecision:
     )
 
 
-def _ended(report: ResultDecision, row: LockedRun) -> ResultDecision:
+def _as_final_failure(report: ResultDecision, row: LockedRun) -> ResultDecision:
     """Return the report as a failure without retry: with its reason, or as WORKER_LOST."""
     reason = report.reason if report.counts else Reason.WORKER_LOST
     return replace(

@@ -243,7 +243,7 @@ def _write(
     )
     noticed = [report for report in written if report.notices is not None]
     if noticed:
-        outbox.tell(connection, _happened(connection, noticed, standing))
+        outbox.write_notifications(connection, _happened(connection, noticed, standing))
     return {
         said.key: Verdict.CANCELLED if _was_cancelled(said, stored) else Verdict.ACCEPTED
         for said, stored in zip(reports, final, strict=True)

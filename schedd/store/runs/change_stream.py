@@ -125,7 +125,7 @@ ORDER BY l.scheduled_at DESC, l.run_id DESC LIMIT %(most)s
 """
 
 
-def _look(looked: str, unended: str) -> str:
+def _changes_statement(looked: str, unended: str) -> str:
     return LOOK.format(
         looked=looked,
         unended=unended,
@@ -134,11 +134,11 @@ def _look(looked: str, unended: str) -> str:
     )
 
 
-OF_ALL: Final = _look(NEWEST, UNENDED)
-OF_JOBS: Final = _look(NEWEST_OF_JOBS, UNENDED_OF_JOBS)
+OF_ALL: Final = _changes_statement(NEWEST, UNENDED)
+OF_JOBS: Final = _changes_statement(NEWEST_OF_JOBS, UNENDED_OF_JOBS)
 
 
-def since(
+def scan_changes(
     connection: Connection, cursor: Cursor, of: Sequence[JobId] | None, most: int
 ) -> MissedChanges:
     """Scan the newest `most` rows of these jobs, or of all, and their live runs."""
@@ -163,7 +163,7 @@ def since(
         tuple(dict.fromkeys(RunId(run) for run, _, what in found if what == "changed")),
         frozenset(older if len(older) < MOST_OLDER else ()),
         before,
-        tuple(cluster_events.between(connection, cursor, present)),
+        tuple(cluster_events.read_events(connection, cursor, present)),
     )
 
 
@@ -188,7 +188,7 @@ def unended(connection: Connection, scope: Scope, most: int, looked: int) -> lis
     return [RunId(run) for run in found[::-1]]
 
 
-def read(connection: Connection, run_ids: Sequence[RunId]) -> list[Change]:
+def read_changes(connection: Connection, run_ids: Sequence[RunId]) -> list[Change]:
     """Return these runs in this order, except missing ones."""
     _, following = _now(connection)
     written: Label[int] = literal_column("runs.xmin::text::bigint", BigInteger).label("written")
@@ -243,10 +243,10 @@ class ChangeStore:
 
     async def since(self, cursor: Cursor, of: Sequence[JobId] | None) -> MissedChanges:
         """Return the changes since the cursor, of these jobs or of all."""
-        return await self.database.call(since, cursor, of, self.most)
+        return await self.database.call(scan_changes, cursor, of, self.most)
 
     async def unended(self, scope: Scope, most: int) -> list[RunId]:
         """Return the newest live runs, the oldest of them first."""
         return await self.database.call(unended, scope, most, self.most)
 
-    read = in_transaction(read)
+    read = in_transaction(read_changes)

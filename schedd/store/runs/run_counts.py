@@ -49,7 +49,7 @@ GROUP BY r.job_id, r.target ORDER BY 4 LIMIT %(most)s
 MOST_WAITS = 50
 
 
-def waits(connection: Connection) -> list[WaitingRuns]:
+def read_waiting_runs(connection: Connection) -> list[WaitingRuns]:
     """Return the longest waiting runs by job, of a sample of each shard's live runs."""
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     asked = {"shards": SHARDS, "each": OF_EACH_SHARD, "most": MOST_WAITS}

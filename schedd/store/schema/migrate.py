@@ -28,7 +28,7 @@ from schedd.store.connection.errors import DRIVER_ERRORS, judge, sqlstate
 from schedd.store.connection.primary_selection import Servers
 from schedd.store.connection.session import ENCODING
 from schedd.store.schema import grants, partitions
-from schedd.store.schema.revisions import MIGRATIONS, admitted, look
+from schedd.store.schema.revisions import MIGRATIONS, admitted, read_schema_state
 from schedkit.errors import Misconfigured
 
 log = logging.getLogger(__name__)
@@ -104,14 +104,14 @@ def _upgrade(engine: Engine) -> str:
             raise Misconfigured(lacks)
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{HOLDS_UP}'")
-        found = look(connection)
+        found = read_schema_state(connection)
         _check_encoding(connection, exists=found.revision is not None)
         if not admitted(found):
             command.upgrade(_config(connection), "head")
             connection.exec_driver_sql(PROMISE, (compatible_from(),))
         for day in partitions.missing_days(connection, partitions.DAYS_AHEAD):
             partitions.make_day(connection, day)
-        revision = look(connection).revision
+        revision = read_schema_state(connection).revision
     assert revision is not None
     return revision
 

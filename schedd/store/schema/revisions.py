@@ -73,7 +73,7 @@ def head() -> str:
     return max(known())
 
 
-def look(connection: Connection) -> SchemaState:
+def read_schema_state(connection: Connection) -> SchemaState:
     """Read the schema's state."""
     has = connection.exec_driver_sql(HAS).scalar_one()
     revision = connection.exec_driver_sql(REVISION).scalar() if has else None
@@ -84,7 +84,7 @@ def look(connection: Connection) -> SchemaState:
 
 def check_schema(connection: Connection) -> None:
     """Raise `SchemaMismatch` unless this schedd may use the schema."""
-    found = look(connection)
+    found = read_schema_state(connection)
     if found.revision == head() or admitted(found):
         return
     if found.revision is None and (lacks := grants.missing(connection)):

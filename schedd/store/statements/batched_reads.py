@@ -48,10 +48,10 @@ class BatchedReads:
         found: Records = {}
         for first in range(0, len(wanted), MOST):
             for record in await self._fetch(wanted[first : first + MOST]):
-                found[record.run.key.run_id] = self._kept(record)
+                found[record.run.key.run_id] = self._same_if_known(record)
         self._known = found
         return dict.fromkeys(range(len(requests)), found)
 
-    def _kept(self, record: RunRecord) -> RunRecord:
+    def _same_if_known(self, record: RunRecord) -> RunRecord:
         before = self._known.get(record.run.key.run_id)
         return record if before is None or before != record else before

@@ -168,10 +168,12 @@ def fire(
         {
             firing.job_id: kept
             for firing in firings
-            if firing.counted and firing.job_id in advanced and (kept := _kept(firing, inserted))
+            if firing.counted
+            and firing.job_id in advanced
+            and (kept := _count_existing(firing, inserted))
         },
     )
-    outbox.tell(
+    outbox.write_notifications(
         connection,
         (
             NotifiableEvent(
@@ -186,7 +188,7 @@ def fire(
     return live, [firing.job_id for firing in firings if firing.job_id not in advanced]
 
 
-def _kept(firing: Firing, inserted: Collection[RunId]) -> int:
+def _count_existing(firing: Firing, inserted: Collection[RunId]) -> int:
     """Return how many of the firing's runs existed already, and were counted then."""
     made = (run.key.run_id for run in firing.runs if run.state is State.PENDING)
     return sum(run_id not in inserted for run_id in made)

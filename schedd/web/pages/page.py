@@ -104,7 +104,7 @@ class PageRequest:
 
     async def call(self, name: str, request: Message, answer: type[Answer]) -> Answer:
         """Make a call, such as `JobService.GetJob`. Raises CallError, Unavailable."""
-        async with self._turn():
+        async with self._wait_for_read():
             found = await UNARY[f"schedd.v1.{name}"](self.services, self.caller, request)
         assert isinstance(found, answer)
         return found
@@ -115,15 +115,15 @@ class PageRequest:
         """Read what no single call returns, in its turn. It doesn't start before its turn, so that
         a reader who disconnects earlier leaves no work behind.
         """
-        async with deadlines.read(None), self._turn():
+        async with deadlines.limit_read(None), self._wait_for_read():
             return await reading(*of, **how)
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
+    async def _wait_for_read(self) -> AsyncIterator[None]:
         if self.turns is None:
             yield
             return
-        async with deadlines.read(None), self.turns:
+        async with deadlines.limit_read(None), self.turns:
             yield
 
     @asynccontextmanager

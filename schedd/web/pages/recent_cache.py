@@ -34,7 +34,7 @@ class Recent:
             "expensive read", shares=(Unavailable, MemberUnavailableError)
         )
 
-    async def of(
+    async def get_or_read(
         self, asked: Hashable, good_for: float, reading: Callable[[], Awaitable[Found]]
     ) -> Found:
         """Return the cached answer, up to `good_for` seconds old, or read a new one."""

@@ -162,7 +162,7 @@ class Site:
             remedy="choose a page from the navigation",
         )
         if IDENTITY not in request.scope:  # below /static, without authentication
-            return problems.answer(problem)
+            return problems.problem_response(problem)
         return self._problem(problem, "/", self._asked(request))
 
     async def back_with(self, request: Request, address: str, typed: Mapping[str, str]) -> Response:
@@ -208,9 +208,9 @@ class Site:
             try:
                 page.check(_names(request))
             except CallError as error:
-                return self._problem(problems.of(error), page.path, self._asked(request))
+                return self._problem(problems.problem_of(error), page.path, self._asked(request))
             seen, asked = request.headers.get("last-event-id", ""), self._asked(request)
-            events = self._looks.of(page, asked).events(seen)
+            events = self._looks.snapshot_for(page, asked).events(seen)
             known = self._while_known(asked, events)
             beat = Event(self._here, name=BEAT).encoded
             return EventStream(known, self._closing, beat=beat, every=BEAT_EVERY)
@@ -249,9 +249,9 @@ class Site:
         try:
             page.check(_names(request))
         except CallError as error:
-            return self._problem(problems.of(error), request.url.path, self._asked(request))
+            return self._problem(problems.problem_of(error), request.url.path, self._asked(request))
         asked = self._asked(request)
-        look = self._looks.of(page, page.turned(asked))
+        look = self._looks.snapshot_for(page, page.turned(asked))
         message = read_flash(request.cookies.get(FLASH_COOKIE, ""))
         body = await (look.refresh() if message else look.now())
         live = ""
@@ -282,7 +282,7 @@ class Site:
         except (CallError, Unavailable) as error:
             if action.again is not None:
                 return await self._again(action.again, asked, error)
-            return self._problem(problems.of(error), back, asked)
+            return self._problem(problems.problem_of(error), back, asked)
         response = RedirectResponse(local(asked.fields.get(RETURN, ""), done.to), 303)
         message = self._lately.record(asked.caller.actor, asked.fields, done.message)
         send_flash(response, message, secure=request.url.scheme == "https")

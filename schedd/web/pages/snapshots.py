@@ -88,19 +88,19 @@ class PageSnapshot:
         """Return seconds since the last request; 0 with watchers."""
         return 0.0 if self.watched else boottime() - self._asked_at
 
-    def asked(self) -> None:
+    def record_request(self) -> None:
         """Record a request."""
         self._asked_at = boottime()
 
     async def now(self) -> Body:
         """Return the body, `every` seconds old at most."""
         if self._found is None or self._due() <= 0:
-            return await self._reads.get(None, self._look, since=RUNNING)
+            return await self._reads.get(None, self._read_body, since=RUNNING)
         return self._with_warning(self._found)
 
     async def refresh(self) -> Body:
         """Read and return the body: for callers that have just changed something."""
-        return await self._reads.get(None, self._look, since=NEXT)
+        return await self._reads.get(None, self._read_body, since=NEXT)
 
     async def after(self, seen: str) -> Body:
         """Wait for a body whose digest isn't `seen`, or the final body."""
@@ -124,13 +124,13 @@ class PageSnapshot:
                     return
         finally:
             self._watchers -= 1
-            self.asked()
+            self.record_request()
 
     def _due(self) -> float:
         """Return seconds until the next read."""
         return max(0.0, self._looked_at + self._again - boottime())
 
-    async def _look(self) -> Body:
+    async def _read_body(self) -> Body:
         self._found = await self._read()
         self._looked_at = boottime()
         return self._with_warning(self._found)
@@ -185,7 +185,7 @@ class PageSnapshots:
     def __init__(self) -> None:
         self._looks: dict[tuple[str, ...], PageSnapshot] = {}
 
-    def of(self, page: Page, asked: PageRequest) -> PageSnapshot:
+    def snapshot_for(self, page: Page, asked: PageRequest) -> PageSnapshot:
         """Return the snapshot of an address for a caller; the key contains the caller's roles."""
         who = asked.caller.who
         key = (
@@ -195,7 +195,7 @@ class PageSnapshots:
             *(f"?{name}={value}" for name, value in sorted(asked.query.items())),
         )
         look = self._looks.pop(key, None) or PageSnapshot(page, asked)
-        look.asked()
+        look.record_request()
         self._looks[key] = look
         self._forget()
         return look
@@ -222,7 +222,7 @@ def shown(page: Page, asked: PageRequest, read: Shown) -> Body:
 
 def refused(error: CallError | Unavailable) -> Body:
     """Render the body of an error."""
-    problem = problems.of(error)
+    problem = problems.problem_of(error)
     html = render("problem_body.html", seen=problem)
     return _body(html, problem["title"], status=problem["status"])
 

@@ -66,7 +66,7 @@ def problem(
     }
 
 
-def of(error: CallError | Unavailable) -> dict[str, Any]:
+def problem_of(error: CallError | Unavailable) -> dict[str, Any]:
     """Return the body for the error of a call."""
     if isinstance(error, Unavailable):
         error = dependency_error(error)
@@ -92,7 +92,7 @@ def of_form(errors: FormErrors) -> dict[str, Any]:
 
 def refused(body: Mapping[str, Any]) -> Response:
     """Return the answer; a 401 names the authentication scheme."""
-    return answer(body, {"www-authenticate": "Bearer"} if body["status"] == 401 else None)
+    return problem_response(body, {"www-authenticate": "Bearer"} if body["status"] == 401 else None)
 
 
 class RequestProblem(Exception):
@@ -104,7 +104,7 @@ class RequestProblem(Exception):
         self.headers = headers
 
 
-def answer(body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
+def problem_response(body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
     """Return the response with this problem."""
     content = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
     found = Response(content, body["status"], headers, MEDIA_TYPE)

@@ -63,7 +63,7 @@ IDENTITY: Final = frozenset({"name", "namespace", "job_id", "etag"})
 """Fields of a job that identify it; in a body they change nothing."""
 
 
-def read(request: Request, found: RouteMatch, body: Mapping[str, Any] | None) -> Message:
+def read_request(request: Request, found: RouteMatch, body: Mapping[str, Any] | None) -> Message:
     """Return the message of a request whose body was read.
 
     Raises:

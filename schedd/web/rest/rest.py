@@ -166,20 +166,20 @@ class Rest:
         """Answer one request."""
         request = Request(scope, receive)
         try:
-            response = await self._answer(request)
+            response = await self._route_request(request)
         except ClientDisconnect:
             log.info("caller disconnected during a request")
             return
         except RequestProblem as refusal:
-            response = problems.answer(refusal.body, refusal.headers)
+            response = problems.problem_response(refusal.body, refusal.headers)
         except CallError as error:
             response = problems.refused(_problem(error, request))
         except Unavailable as error:
             log.warning("call rejected, a dependency is unavailable: %s", error)
-            response = problems.answer(problems.of(error))
+            response = problems.problem_response(problems.problem_of(error))
         await response(scope, receive, send)
 
-    async def _answer(self, request: Request) -> ASGIApp:
+    async def _route_request(self, request: Request) -> ASGIApp:
         path = _raw_path(request.scope)
         if (asked := documents.STATUS_PATH.fullmatch(path)) is not None:
             return await self._status(request, asked[1])
@@ -187,7 +187,7 @@ class Rest:
             return await self._task(request)
         if path == OPENAPI_PATH:
             _only(request, "GET")
-            return self._openapi.answer(request)
+            return self._openapi.document_response(request)
         found = self._find(request, path)
         body = await bodies.body_of(request, expected=bool(found.route.body))
         try:
@@ -203,11 +203,11 @@ class Rest:
         """Make the call of the table."""
         name = found.route.method.full_name
         if name == CREATE and body is not None and (callback := documents.callback_of(body)):
-            message = requests.read(request, found, documents.as_job(body, callback))
+            message = requests.read_request(request, found, documents.as_job(body, callback))
             job = await documents.create(self._services, caller_of(request), message, callback)
             return _value_response(documents.made(job), 201, _headers(job, 201))
         size = getattr(request.state, "body_size", 0)
-        message = await converted(size, partial(requests.read, request, found, body))
+        message = await converted(size, partial(requests.read_request, request, found, body))
         if name in STREAMING:
             return await self._stream(request, name, message)
         answer = await UNARY[name](self._services, caller_of(request), message)
@@ -231,7 +231,7 @@ class Rest:
             )
             if stream is None:
                 return Response(status_code=204, headers=NOT_KEPT)
-            stream.over(place.pop_all().close)
+            stream.call_at_end(place.pop_all().close)
             return stream
 
     # -- requests that aren't in the table --
@@ -240,7 +240,7 @@ class Rest:
         """Return the status of the job in this raw path."""
         _only(request, "GET")
         await bodies.body_of(request, expected=False)
-        wanted = requests.read(request, self._find(request, f"/api/v1/jobs/{job}"), None)
+        wanted = requests.read_request(request, self._find(request, f"/api/v1/jobs/{job}"), None)
         return _value_response(
             await documents.status(self._services, caller_of(request), wanted), 200
         )
@@ -295,7 +295,7 @@ class Described:
         self._content = content
         self._etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
-    def answer(self, request: Request) -> Response:
+    def document_response(self, request: Request) -> Response:
         """Return the document, or 304."""
         headers = {"etag": self._etag, "cache-control": "no-cache"}
         known = ",".join(request.headers.getlist("if-none-match")).replace("W/", "").split(",")
@@ -373,7 +373,7 @@ async def _streamed(
         return None
     at = "" if after is None else after or BEGINNING
     stream = EventStream(_events(first, answers, at), closing)
-    stream.over(first.cancel)
+    stream.call_at_end(first.cancel)
     return stream
 
 
@@ -392,7 +392,7 @@ async def _events(
             at = event.id or at
         yield Event("{}", name="end", id=at)
     except (CallError, Unavailable) as error:
-        yield Event(_json(problems.of(error)), name="error")
+        yield Event(_json(problems.problem_of(error)), name="error")
 
 
 def _event(answer: Message) -> Event:
@@ -431,7 +431,7 @@ async def _first(answers: AsyncIterator[Message]) -> Message | None:
 
 def _problem(error: CallError, request: Request) -> dict[str, Any]:
     """Return its problem; a failed `If-Match` has status 412."""
-    body = problems.of(error)
+    body = problems.problem_of(error)
     if isinstance(error, AbortedError) and "if-match" in request.headers:
         status, title = problems.STATUSES["PRECONDITION_FAILED"]
         body |= {"status": status, "title": title}

@@ -184,8 +184,8 @@ OF_WORKERS: Sequence[Mutant] = (
         (
             Edit(
                 COLLECT,
-                "            self._tell(report, verdict, run)\n",
-                "            self._tell(report, verdict, run)\n"
+                "            self._emit_verdict(report, verdict, run)\n",
+                "            self._emit_verdict(report, verdict, run)\n"
                 '            __import__("os").dup(0)\n',
             ),
         ),

@@ -76,7 +76,9 @@ class Lines:
     cancelled: list[RunId] = field(default_factory=list)
     refused: dict[IncarnationId, str] = field(default_factory=dict)
 
-    async def of(self, shard: ShardId, job: JobId, generation: int) -> dict[IncarnationId, str]:
+    async def refusals_of_job(
+        self, shard: ShardId, job: JobId, generation: int
+    ) -> dict[IncarnationId, str]:
         """Whatever job it is."""
         del shard, job, generation
         return self.refused

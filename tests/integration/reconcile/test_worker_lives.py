@@ -282,7 +282,7 @@ async def test_a_stream_that_ends_takes_no_lease_away(place: Place):
     """P6.1: the worker may be attached to every other member."""
     one = someone()
     await place.greeting.greet(one, [])
-    place.greeting.gone(one.id)
+    place.greeting.forget_incarnation(one.id)
     await asyncio.sleep(0)
     entry = await place.etcd.get(f"workers/w/{one.id}")
     assert entry is not None

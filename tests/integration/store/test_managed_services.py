@@ -41,14 +41,14 @@ def database(aurora: ScratchServer) -> Iterator[Database]:
 
 
 def facts(connection: Connection) -> DatabaseFacts:
-    return checkup.look(connection)
+    return checkup.read_facts(connection)
 
 
 async def test_without_the_timeline_function_a_member_connects_and_says_what_is_lost(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        probe = await database.call(database_identity.look)
+        probe = await database.call(database_identity.probe_server)
     assert probe.timeline == UNREADABLE
     assert probe.mark is not None
     assert probe.mark.system > 0

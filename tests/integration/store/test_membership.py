@@ -57,7 +57,10 @@ async def test_of_two_takers_one_takes(world: World) -> None:
     seen = {row.id: row.epoch for row in await one.store.membership.read_shards()}
 
     first, second = await asyncio.gather(
-        *(each.store.membership.take(each.tenure, each.timeline, seen) for each in (one, two))
+        *(
+            each.store.membership.take_shards(each.tenure, each.timeline, seen)
+            for each in (one, two)
+        )
     )
 
     assert not first.keys() & second.keys()
@@ -70,7 +73,7 @@ async def test_a_shard_is_taken_at_the_epoch_that_was_seen_or_not_at_all(world: 
     seen = dict(me.epochs)
     await me.take(0)
 
-    again = await me.store.membership.take(me.tenure, me.timeline, seen)
+    again = await me.store.membership.take_shards(me.tenure, me.timeline, seen)
 
     assert ShardId(0) not in again
     assert len(again) == 255
@@ -274,7 +277,7 @@ async def test_the_fencer_gets_past_a_member_that_sleeps_on_its_own_tenure(world
     def sleep_inside(connection: Connection) -> None:
         connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         seen = {ShardId(0): Epoch(0)}
-        membership.take(connection, sleeper.tenure, sleeper.timeline, seen)
+        membership.take_shards(connection, sleeper.tenure, sleeper.timeline, seen)
         loop.call_soon_threadsafe(asleep.set)
         woken.wait(30)
 
@@ -300,7 +303,7 @@ async def test_a_fence_waits_for_a_taking_in_flight(world: World) -> None:
 
     def taking(connection: Connection) -> None:
         connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
-        membership.take(connection, me.tenure, me.timeline, {ShardId(0): Epoch(0)})
+        membership.take_shards(connection, me.tenure, me.timeline, {ShardId(0): Epoch(0)})
         loop.call_soon_threadsafe(took.set)
         through.wait(PATIENCE)
         order.append("taken")

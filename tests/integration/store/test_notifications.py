@@ -128,7 +128,7 @@ async def test_a_silence_gathers_what_comes_in_one_row_that_waits_for_its_end(
         key.scheduled_at, key.run_id, run.job_id, run.shard, notices, State.FAILED
     )
     for _ in range(4):
-        await me.store.database.call(lambda c: noticing.tell(c, [failed]))
+        await me.store.database.call(lambda c: noticing.write_notifications(c, [failed]))
     rows = await world.sql(
         "SELECT held_back, failures, ready_at - occurred_at < interval '1 h 1 s',"
         " ready_at > clock_timestamp() FROM notifications ORDER BY ready_at"
@@ -227,7 +227,7 @@ async def test_what_a_silence_holds_back_ends_with_the_silence_that_an_edit_give
             key.scheduled_at, key.run_id, run.job_id, run.shard, Notices(failure=notice),
             State.FAILED,
         )  # fmt: skip
-        await me.store.database.call(lambda c: noticing.tell(c, [one]))
+        await me.store.database.call(lambda c: noticing.write_notifications(c, [one]))
 
     hour = Notice(webhook=HOOK.webhook, silence=timedelta(hours=1))
     short = replace(hour, silence=timedelta(seconds=20))
@@ -271,7 +271,7 @@ async def test_two_members_that_end_runs_of_the_same_jobs_lock_them_in_one_order
         return NotifiableEvent(key.scheduled_at, key.run_id, run.job_id, run.shard, ALL, state)
 
     await me.store.database.call(
-        lambda c: noticing.tell(c, [ended(run, State.FAILED) for run in runs])
+        lambda c: noticing.write_notifications(c, [ended(run, State.FAILED) for run in runs])
     )
     first, second = runs
     locked = threading.Event()
@@ -309,7 +309,7 @@ async def test_what_waited_a_day_without_a_try_is_ended_in_bulk_with_a_line_for_
         key.scheduled_at, key.run_id, run.job_id, run.shard, Notices(failure=MAIL), State.FAILED
     )
     for _ in range(5):
-        await me.store.database.call(lambda c: noticing.tell(c, [happened]))
+        await me.store.database.call(lambda c: noticing.write_notifications(c, [happened]))
     outbox = me.store.notifications
     assert await outbox.overdue([ShardId(0)]) == []
     await world.sql(

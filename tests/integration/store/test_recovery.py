@@ -467,13 +467,13 @@ async def test_a_connection_is_looked_at_once_and_by_nobody_elses_transaction(
     """The hot path has no statement more."""
     me = await world.member()
     looks: list[object] = []
-    look = recovery.database_identity.look
+    look = recovery.database_identity.probe_server
 
     def counted(connection: Connection) -> object:
         looks.append(connection)
         return look(connection)
 
-    monkeypatch.setattr(recovery.database_identity, "look", counted)
+    monkeypatch.setattr(recovery.database_identity, "probe_server", counted)
     me.store.database.reconnect()
     for _ in range(5):
         await me.store.database.on_lane([0], lambda c: c.exec_driver_sql("SELECT 1").all())

@@ -70,8 +70,8 @@ async def test_timers_that_should_have_fired_are_counted_since_the_first_was_due
 async def test_a_transaction_that_vacuum_waits_for_is_seen_and_ages(world: World) -> None:
     me, watch = await world.member(), StatsWatch()
     async with open_transaction(me, "SELECT txid_current()"):
-        first = watch.saw(await me.store.survey.look())
-        later = watch.saw(await me.store.survey.look())
+        first = watch.add_reading(await me.store.survey.look())
+        later = watch.add_reading(await me.store.survey.look())
     assert later.oldest > first.oldest > timedelta(0)
 
 
@@ -89,11 +89,11 @@ async def test_a_role_that_may_see_no_others_times_learns_that_one_writes_and_it
             look = await survey.look()
             assert look.oldest < timedelta(seconds=1), "it may not see when that began"
             assert not look.holds
-            watch.saw(look)
+            watch.add_reading(look)
             await world.sql("SELECT txid_current()")
             await asyncio.sleep(1.0)  # what is measured
-            assert watch.saw(await survey.look()).oldest > timedelta(seconds=1)
-        assert watch.saw(await survey.look()).oldest < timedelta(seconds=1)
+            assert watch.add_reading(await survey.look()).oldest > timedelta(seconds=1)
+        assert watch.add_reading(await survey.look()).oldest < timedelta(seconds=1)
     finally:
         database.close()
         await world.sql("REVOKE SELECT ON cluster, dead_letters FROM peeper")

@@ -52,7 +52,7 @@ class Place:
 
     async def known(self, text: str, *, lately: bool = False) -> CallerIdentity:
         sent = (f"Bearer {text}",)
-        return await self.authentication.of(sent, lambda: CERTIFIED, lately=lately)
+        return await self.authentication.identify_caller(sent, lambda: CERTIFIED, lately=lately)
 
     async def refused(self, text: str, *, lately: bool = False) -> str:
         with pytest.raises(UnauthenticatedError) as refusal:
@@ -84,14 +84,14 @@ async def test_of_two_tokens_it_isnt_guessed_which_is_meant() -> None:
     place = Place()
     both = tuple(f"Bearer {place.token()[1]}" for _ in range(2))
     with pytest.raises(InvalidArgumentError, match="Authorization: is given twice"):
-        await place.authentication.of(both, lambda: CERTIFIED)
+        await place.authentication.identify_caller(both, lambda: CERTIFIED)
     assert place.looked == 0
 
 
 async def test_a_token_names_whose_it_is_with_its_role() -> None:
     place = Place()
     token, text = place.token()
-    who = await place.authentication.of((f"bearer {text}",), lambda: None)
+    who = await place.authentication.identify_caller((f"bearer {text}",), lambda: None)
     assert (who.actor, who.roles, who.token) == ("user/alice", {"billing": Role.OPERATOR}, token.id)
 
 
@@ -125,7 +125,7 @@ async def test_what_is_over_is_told_to_who_knows_the_secret() -> None:
 @pytest.mark.parametrize("sent", ["", "Basic YTpi", "Bearer", "Bearer ", "Bearer schedd_x"])
 async def test_a_wrong_header_is_refused_whatever_certificate_comes_with_it(sent: str) -> None:
     with pytest.raises(UnauthenticatedError):
-        await Place().authentication.of((sent,), lambda: CERTIFIED)
+        await Place().authentication.identify_caller((sent,), lambda: CERTIFIED)
 
 
 async def test_a_revocation_is_known_here_at_once_and_elsewhere_soon(
@@ -235,12 +235,12 @@ async def test_a_stream_ends_with_what_its_reader_was_known_by() -> None:
 
 async def test_without_a_token_the_certificate_counts_until_it_ends() -> None:
     place = Place()
-    assert await place.authentication.of((), lambda: CERTIFIED) is CERTIFIED
+    assert await place.authentication.identify_caller((), lambda: CERTIFIED) is CERTIFIED
     place.now += timedelta(days=1)
     with pytest.raises(UnauthenticatedError, match="has expired"):
-        await place.authentication.of((), lambda: CERTIFIED)
+        await place.authentication.identify_caller((), lambda: CERTIFIED)
     with pytest.raises(UnauthenticatedError, match="credentials are missing"):
-        await place.authentication.of((), lambda: None)
+        await place.authentication.identify_caller((), lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,9 @@ async def test_a_certificate_that_names_nobody_is_told_from_none(
 ) -> None:
     authentication = Place().authentication
     with pytest.raises(UnauthenticatedError) as refusal:
-        await authentication.of((), lambda: authentication.of_certificate(b"pem", uris))
+        await authentication.identify_caller(
+            (), lambda: authentication.of_certificate(b"pem", uris)
+        )
     assert refusal.value.reason == "CERTIFICATE_WITHOUT_SUBJECT"
     assert "the client certificate has no name that schedd knows" in refusal.value.message
     assert said in refusal.value.message
@@ -273,7 +275,7 @@ async def test_a_certificate_that_names_nobody_is_told_from_none(
 
 async def test_who_isn_t_asked_is_anonymous() -> None:
     place = Place(demanded=False)
-    assert await place.authentication.of(("Bearer wrong",), lambda: None) is ANONYMOUS
+    assert await place.authentication.identify_caller(("Bearer wrong",), lambda: None) is ANONYMOUS
     assert place.looked == 0
 
 

@@ -46,14 +46,14 @@ async def test_a_read_that_gets_no_answer_ends_before_its_caller_gives_up_and_sa
 async def test_a_read_ends_within_3_s_once_postgresql_is_silent_to_this_member() -> None:
     began = boottime()
     with pytest.raises(MemberUnavailableError, match="PostgreSQL timed out: no answer within"):
-        async with deadlines.read(20.0, lambda: began - 60):
+        async with deadlines.limit_read(20.0, lambda: began - 60):
             await asyncio.Event().wait()
     assert boottime() - began < 3
 
 
 @pytest.mark.slow
 async def test_a_slow_read_goes_on_while_postgresql_answers_others() -> None:
-    async with deadlines.read(20.0, boottime):
+    async with deadlines.limit_read(20.0, boottime):
         await asyncio.sleep(deadlines.SILENT_FOR + 0.3)
 
 
@@ -92,4 +92,6 @@ async def test_a_token_that_cant_be_looked_up_is_no_reason_to_wait_for_ever(
     text, _ = text_of(AccessTokenId(uuid4()), bytes(32))
     async with asyncio.timeout(5):
         with pytest.raises(MemberUnavailableError, match="nothing was changed"):
-            await Authentication(store, clock, demanded=True).of((f"Bearer {text}",), never)
+            await Authentication(store, clock, demanded=True).identify_caller(
+                (f"Bearer {text}",), never
+            )

@@ -28,7 +28,7 @@ JOB = job_pb2.Job(
     ],
 )
 def test_a_job_is_found_by_its_labels_and_its_action_in_the_database_and_here(text: str) -> None:
-    wanted = job_filter.read(text)
+    wanted = job_filter.parse_filter(text)
     stored = JOB.SerializeToString(deterministic=True)
     assert all(part in stored for part in wanted.stored.bytes_)
     assert wanted.holds(JOB)
@@ -36,21 +36,21 @@ def test_a_job_is_found_by_its_labels_and_its_action_in_the_database_and_here(te
 
 @pytest.mark.parametrize("text", ["label.team:dat", "label.tea:*", "action:http", "label.x:data"])
 def test_another_label_or_action_is_not_found(text: str) -> None:
-    assert not job_filter.read(text).holds(JOB)
+    assert not job_filter.parse_filter(text).holds(JOB)
 
 
 def test_bytes_that_look_like_a_label_somewhere_else_in_a_job_do_not_make_it_one() -> None:
-    wanted = job_filter.read("label.team:data")
+    wanted = job_filter.parse_filter("label.team:data")
     pretends = job_pb2.Job(shell=job_pb2.ShellAction(env={"team": "data"}))
     assert all(part in pretends.SerializeToString() for part in wanted.stored.bytes_)
     assert not wanted.holds(pretends)
 
 
 def test_words_and_fields_hold_together() -> None:
-    stored = job_filter.read("night etl name:n*-etl paused:Yes pool:none").stored
+    stored = job_filter.parse_filter("night etl name:n*-etl paused:Yes pool:none").stored
     assert stored.words == ("night", "etl")
     assert (stored.name, stored.paused, stored.pool) == ("n*-etl", True, "")
-    assert job_filter.read("paused:false pool:reports").stored.pool == "reports"
+    assert job_filter.parse_filter("paused:false pool:reports").stored.pool == "reports"
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,6 @@ def test_words_and_fields_hold_together() -> None:
 )
 def test_what_means_nothing_is_refused_with_what_may_have_been_meant(text: str, told: str) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
-        job_filter.read(text)
+        job_filter.parse_filter(text)
     assert told in refused.value.message
     assert {one.field for one in refused.value.violations} == {"filter"}

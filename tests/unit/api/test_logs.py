@@ -109,7 +109,7 @@ class Rows:
 
 
 class Silent:
-    def take(self) -> list[run_pb2.LogPiece]:
+    def take_pieces(self) -> list[run_pb2.LogPiece]:
         return []
 
 

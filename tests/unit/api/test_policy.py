@@ -82,7 +82,7 @@ def test_a_batch_is_judged_by_each_of_its_requests() -> None:
     )
     where = POLICY["schedd.v1.RunService.BatchSubmitRuns"].where
     assert isinstance(where, In)
-    assert where.of(request) == {"a", "b", "default"}
+    assert where.namespaces_of(request) == {"a", "b", "default"}
 
 
 def test_reading_takes_no_more_than_viewer_and_changing_never_so_little() -> None:

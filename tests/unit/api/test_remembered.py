@@ -23,7 +23,7 @@ def token(*makers: AccessTokenRecord) -> AccessTokenRecord:
 
 def remembering(*rows: AccessTokenRecord, asked: float = EARLIER) -> TokenCache:
     rows_ = TokenCache()
-    rows_.keep(asked, {row.id: row for row in rows})
+    rows_.store_rows(asked, {row.id: row for row in rows})
     return rows_
 
 
@@ -37,7 +37,7 @@ def test_a_look_that_was_asked_for_before_a_revocation_here_says_nothing_against
     made, another = token(first), token()
     rows = TokenCache()
     rows.revoked(first.id, THEN)
-    rows.keep(EARLIER, {row.id: row for row in (first, made, another)})
+    rows.store_rows(EARLIER, {row.id: row for row in (first, made, another)})
     assert [good(rows, row) for row in (first, made, another)] == [False, False, True]
 
 
@@ -47,7 +47,7 @@ def test_a_look_that_was_asked_for_after_it_counts() -> None:
     rows = remembering(row)
     rows.revoked(row.id, THEN)
     assert not good(rows, row)
-    rows.keep(LATER, {row.id: row})
+    rows.store_rows(LATER, {row.id: row})
     assert good(rows, row)
 
 
@@ -55,7 +55,7 @@ def test_a_revocation_leaves_another_good_that_is_being_looked_up() -> None:
     first, another = token(), token()
     rows = remembering(first, another)
     rows.revoked(first.id, THEN)
-    rows.keep(EARLIER, {another.id: another})
+    rows.store_rows(EARLIER, {another.id: another})
     assert good(rows, another)
     assert not rows.fresh(another.id, 0.0), "it is looked up anew while that can be"
 
@@ -64,14 +64,14 @@ def test_what_was_made_by_one_that_is_read_as_revoked_isnt_good_any_more() -> No
     first = token()
     made, another = token(first), token()
     rows = remembering(first, made, another)
-    rows.keep(THEN, {first.id: replace(first, revoked_at=NOW)})
+    rows.store_rows(THEN, {first.id: replace(first, revoked_at=NOW)})
     assert [good(rows, row) for row in (first, made, another)] == [False, False, True]
 
 
 def test_of_two_looks_the_later_counts_whichever_ends_last() -> None:
     row = token()
     rows = remembering(replace(row, revoked_at=NOW), asked=THEN)
-    rows.keep(EARLIER, {row.id: row})
+    rows.store_rows(EARLIER, {row.id: row})
     assert not good(rows, row)
 
 
@@ -79,11 +79,11 @@ def test_ids_that_somebody_makes_up_drive_nobody_out() -> None:
     row = token()
     rows = remembering(row)
     for _ in range(MOST + 5):
-        rows.keep(THEN, {AccessTokenId(uuid4()): None})
+        rows.store_rows(THEN, {AccessTokenId(uuid4()): None})
     assert len(rows) == MOST
     assert good(rows, row)
     many = [token() for _ in range(MOST)]
-    rows.keep(LATER, {each.id: each for each in many})
+    rows.store_rows(LATER, {each.id: each for each in many})
     assert len(rows) == MOST
     assert row.id not in rows
     assert all(good(rows, each) for each in many)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from schedd.api.errors import OutcomeUnknownError
-from schedd.api.jobs.quiesce import kept, settle
+from schedd.api.jobs.quiesce import failover_check, settle
 from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId, Timeline
 from schedd.core.runs.model import LiveRun
@@ -95,7 +95,7 @@ async def test_who_cant_wait_so_long_is_told_when_the_last_of_them_has_expired()
 async def test_nobody_says_ok_who_cant_tell_whether_the_database_failed_over() -> None:
     told = Told()
     with pytest.raises(OutcomeUnknownError) as unknown:
-        async with kept(cast("Services", told), "it"):
+        async with failover_check(cast("Services", told), "it"):
             told.away = True
     assert unknown.value.reason == "FAILED_OVER"
 
@@ -104,5 +104,5 @@ async def test_a_change_that_never_was_is_told_so() -> None:
     told = Told()
     told.away = True
     with pytest.raises(Unavailable):
-        async with kept(cast("Services", told), "it"):
+        async with failover_check(cast("Services", told), "it"):
             raise AssertionError("nothing is changed")

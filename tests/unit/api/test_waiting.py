@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import cast
 from uuid import UUID
 
-from schedd.api.runs.waiting_runs import WaitSummary, judged, waits
+from schedd.api.runs.waiting_runs import WaitSummary, judged, read_wait_summary
 from schedd.api.services import Services
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView
 from schedd.core.ids import JobId
@@ -85,8 +85,8 @@ def test_what_no_worker_may_do_waits_in_vain() -> None:
 async def test_what_only_a_worker_could_do_whose_disk_is_full_waits_in_vain() -> None:
     view = WorkerView(W1, True, False, free=1, running=0, lease_age=0.0)
     full = replace(view, refuses="spool rejects writes: No space left on device")
-    assert await waits(World(view).services()) == WaitSummary(since=OLD)
-    assert await waits(World(full).services()) == WaitSummary(1, (("default", "etl"),))
+    assert await read_wait_summary(World(view).services()) == WaitSummary(since=OLD)
+    assert await read_wait_summary(World(full).services()) == WaitSummary(1, (("default", "etl"),))
 
 
 def test_what_requires_a_label_that_no_worker_has_waits_in_vain() -> None:

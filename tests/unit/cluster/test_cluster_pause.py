@@ -41,7 +41,7 @@ class Rows:
 async def test_it_tells_once_when_the_cluster_is_paused_and_when_it_goes_on() -> None:
     rows, events, told = Rows(), list[Event](), list[bool]()
     cluster_pause = ClusterPause(rows, events.append)
-    cluster_pause.on_change(lambda: told.append(cluster_pause.on))
+    cluster_pause.on_change(lambda: told.append(cluster_pause.is_paused))
 
     for now in (NO_PAUSES, PAUSED, PAUSED, RESUMED, RESUMED):
         rows.now = now
@@ -55,7 +55,7 @@ async def test_a_pause_and_a_resume_between_two_looks_are_news() -> None:
     """What is on the board was reckoned without them."""
     rows, events, told = Rows(), list[Event](), list[bool]()
     cluster_pause = ClusterPause(rows, events.append)
-    cluster_pause.on_change(lambda: told.append(cluster_pause.on))
+    cluster_pause.on_change(lambda: told.append(cluster_pause.is_paused))
     rows.now = RESUMED
     await cluster_pause.step()
     assert told == [False]

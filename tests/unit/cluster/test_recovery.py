@@ -38,7 +38,7 @@ class Throne:
         return await open_term(self.etcd, self.store, mandate, lambda: True)
 
     async def look(self) -> None:
-        await self.recovery.look(await self.reign())
+        await self.recovery.check_data_loss(await self.reign())
 
     async def remembered(self) -> Mark | None:
         entry = await self.etcd.get(data_loss_check.KEY)
@@ -136,7 +136,7 @@ async def test_what_is_in_doubt_lasts_as_long_as_owners_may_act_without_a_mark(
     await throne.look()
     before = await throne.remembered()
     throne.goes_back(3600)
-    await Recovery(throne.etcd, throne.store, ttl=60).look(await throne.reign())
+    await Recovery(throne.etcd, throne.store, ttl=60).check_data_loss(await throne.reign())
     assert before is not None
     assert before.at is not None
     [pause] = throne.rows.pauses
@@ -152,7 +152,9 @@ async def test_the_successor_of_a_leader_that_died_midway_starts_from_the_beginn
     before = await throne.remembered()
     throne.goes_back(3600)
     with pytest.raises(Unavailable):
-        await Recovery(throne.etcd, DiesInIt(throne.rows), ttl=5).look(await throne.reign())
+        await Recovery(throne.etcd, DiesInIt(throne.rows), ttl=5).check_data_loss(
+            await throne.reign()
+        )
     assert await throne.remembered() == before
     await throne.look()
     assert throne.rows.pauses[-1].recovering
@@ -178,11 +180,13 @@ async def test_a_successor_ends_what_is_doubtful_though_etcd_has_forgotten_the_g
     await throne.look()
     throne.goes_back(3600)
     with pytest.raises(Unavailable):
-        await Recovery(throne.etcd, DiesInIt(throne.rows), ttl=5).look(await throne.reign())
+        await Recovery(throne.etcd, DiesInIt(throne.rows), ttl=5).check_data_loss(
+            await throne.reign()
+        )
     await throne.etcd.txn((), [Delete(data_loss_check.KEY)])
 
     asked = Asked(throne.rows)
-    await Recovery(throne.etcd, asked, ttl=5).look(await throne.reign())
+    await Recovery(throne.etcd, asked, ttl=5).check_data_loss(await throne.reign())
 
     assert asked.until == throne.rows.pauses[-1].lost_until
     assert len(throne.rows.pauses) == 1, "the same recovery"
@@ -190,7 +194,7 @@ async def test_a_successor_ends_what_is_doubtful_though_etcd_has_forgotten_the_g
 
 async def test_a_term_without_a_recovery_ends_nothing(throne: Throne) -> None:
     asked = Asked(throne.rows)
-    await Recovery(throne.etcd, asked, ttl=5).look(await throne.reign())
+    await Recovery(throne.etcd, asked, ttl=5).check_data_loss(await throne.reign())
     assert asked.until is None
 
 
@@ -201,12 +205,12 @@ async def test_a_leader_of_before_neither_marks_nor_recovers(throne: Throne) -> 
     throne.goes_back(3600)
     throne.rows.term = Term(throne.rows.term + 1)
     with pytest.raises(TermOver):
-        await throne.recovery.look(old)
+        await throne.recovery.check_data_loss(old)
     assert throne.rows.pauses == []
     fresh = await throne.reign()
     await throne.etcd.txn((), [Delete(LEADER)])
     with pytest.raises(TermOver):
-        await throne.recovery.look(fresh)
+        await throne.recovery.check_data_loss(fresh)
     assert throne.rows.pauses == []
 
 

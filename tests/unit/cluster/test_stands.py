@@ -56,7 +56,7 @@ def checkup(tls: TLS | None) -> CheckupCollector:
 
 
 def test_it_says_both_of_its_clocks_and_whether_it_may_act() -> None:
-    said = checkup(None).stands()
+    said = checkup(None).examine_member()
     assert (said.name, said.version, said.tzdata, said.trusted) == ("m1", "1.0", "2026a", True)
     apart = said.cluster.ToDatetime(UTC) - said.wall.ToDatetime(UTC)
     assert abs(apart - AHEAD) < timedelta(seconds=1)
@@ -65,10 +65,10 @@ def test_it_says_both_of_its_clocks_and_whether_it_may_act() -> None:
 
 def test_it_says_when_the_certificate_that_is_on_disk_now_ends(tmp_path: Path) -> None:
     tls = Authority.create(tmp_path).issue("m1")
-    ends = checkup(tls).stands().certificate_until.ToDatetime(UTC)
+    ends = checkup(tls).examine_member().certificate_until.ToDatetime(UTC)
     assert timedelta(days=1) < ends - datetime.now(UTC) < timedelta(days=3)
     tls.cert.write_text("no certificate")
-    assert checkup(tls).stands().certificate_until.seconds == 0, "as good as ended"
+    assert checkup(tls).examine_member().certificate_until.seconds == 0, "as good as ended"
 
 
 @asynccontextmanager

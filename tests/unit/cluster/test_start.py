@@ -14,7 +14,7 @@ from support.wait import PATIENCE, wait_until_async
 
 @pytest.fixture
 def daemon() -> Daemon:
-    return Daemon(Notifier.take({}))
+    return Daemon(Notifier.from_environment({}))
 
 
 async def test_it_waits_until_the_database_is_there(daemon: Daemon):
@@ -62,7 +62,7 @@ async def test_it_is_started_once_etcd_has_answered_and_says_what_keeps_it_from_
     answered, reasons, lines = [False], ["it has no tenure"], list[str]()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as manager:
         manager.bind(address := str(tmp_path / "notify"))
-        daemon = Daemon(Notifier.take({"NOTIFY_SOCKET": address}))
+        daemon = Daemon(Notifier.from_environment({"NOTIFY_SOCKET": address}))
         standing = ServingStatus(daemon, "m1: up", lambda: answered[0], lambda: reasons)
         tasks = [asyncio.create_task(run()) for run in (standing.start, standing.tell)]
 
@@ -98,7 +98,9 @@ async def test_each_reload_is_answered(tmp_path: Path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as manager:
         manager.bind(address := str(tmp_path / "notify"))
         taken: list[int] = []
-        daemon = Daemon(Notifier.take({"NOTIFY_SOCKET": address}), lambda: taken.append(1))
+        daemon = Daemon(
+            Notifier.from_environment({"NOTIFY_SOCKET": address}), lambda: taken.append(1)
+        )
         answering = asyncio.create_task(answer_reloads(daemon, "serving"), name="reload")
         for _ in range(2):
             daemon.reload.set()

@@ -12,7 +12,7 @@ def ridden(size: BatchSize, batches: int, *, each: float, price: float = 0.0) ->
     took = []
     for _ in range(batches):
         took.append(price + size.now * each)
-        size.took(size.now, took[-1])
+        size.record_batch(size.now, took[-1])
     return took
 
 
@@ -42,7 +42,7 @@ def test_few_that_took_long_say_nothing_of_many() -> None:
     """Three that waited for a lane are no reason to do the herd in small pieces."""
     size = BatchSize(MOST)
     ridden(size, 10, each=0.0001)
-    size.took(3, 2.0)
+    size.record_batch(3, 2.0)
     assert size.now == MOST
 
 
@@ -50,17 +50,17 @@ def test_one_that_wasnt_full_and_took_long_all_the_same_tells_enough() -> None:
     """There are so many slots, however many wait for them."""
     size = BatchSize(MOST)
     ridden(size, 10, each=0.0001)
-    size.took(80, 2 * MOMENT * 80 / 100)
+    size.record_batch(80, 2 * MOMENT * 80 / 100)
     assert size.now == LEAST
 
 
 def test_few_that_were_quick_are_no_reason_for_a_larger_batch() -> None:
     size = BatchSize(MOST)
-    size.took(LEAST - 1, 0.001)
+    size.record_batch(LEAST - 1, 0.001)
     assert size.now == LEAST
 
 
 def test_a_clock_that_stood_still_is_no_fault() -> None:
     size = BatchSize(MOST)
-    size.took(LEAST, 0.0)
+    size.record_batch(LEAST, 0.0)
     assert size.now > LEAST

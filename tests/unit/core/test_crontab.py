@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from schedd.core.schedule.timetable import read
+from schedd.core.schedule.timetable import read_crontab
 
 SERVER = Path(__file__).parent / "crontabs" / "server"
 
 
 def only(text: str, **more):
-    (line,) = read(text, **more).lines
+    (line,) = read_crontab(text, **more).lines
     return line
 
 
 def test_a_system_crontab_has_a_column_of_users():
-    found = read(SERVER.read_text())
+    found = read_crontab(SERVER.read_text())
     assert found.system
     assert not found.unread
     assert len(found.lines) == 61
@@ -25,7 +25,7 @@ def test_a_system_crontab_has_a_column_of_users():
 def test_a_users_crontab_has_none():
     line = only("*/5 * * * * /usr/bin/true --flag\n")
     assert (line.user, line.command) == ("", "/usr/bin/true --flag")
-    assert not read("0 5 * * * python job\n0 6 * * * make it\n").system
+    assert not read_crontab("0 5 * * * python job\n0 6 * * * make it\n").system
 
 
 def test_the_caller_may_know_better_than_the_looks():
@@ -35,7 +35,7 @@ def test_the_caller_may_know_better_than_the_looks():
 
 def test_variables_hold_for_the_lines_below():
     text = 'A=1\n0 1 * * * x\nA = "two words"\nCRON_TZ=Europe/Riga\n0 2 * * * y\n'
-    above, below = read(text).lines
+    above, below = read_crontab(text).lines
     assert (dict(above.environment), above.zone) == ({"A": "1"}, "")
     assert below.environment["A"] == "two words"
     assert below.zone == "Europe/Riga"
@@ -49,7 +49,9 @@ def test_a_percent_sign_ends_the_command_and_begins_its_input():
 
 
 def test_macros_and_our_own_every_are_schedules():
-    found = read("@daily /bin/a\n@every 90s /bin/b --now\n@reboot /bin/c\n-*/5 * * * * /bin/d\n")
+    found = read_crontab(
+        "@daily /bin/a\n@every 90s /bin/b --now\n@reboot /bin/c\n-*/5 * * * * /bin/d\n"
+    )
     assert [line.schedule for line in found.lines] == [
         *("@daily", "@every 90s", "@reboot", "*/5 * * * *"),
     ]
@@ -57,19 +59,19 @@ def test_macros_and_our_own_every_are_schedules():
 
 
 def test_what_is_no_entry_is_told_by_its_line():
-    found = read("\n# fine\n* * * * *\nhello\n@daily\n0 1 * * * /bin/fine\n")
+    found = read_crontab("\n# fine\n* * * * *\nhello\n@daily\n0 1 * * * /bin/fine\n")
     assert [(one.number, one.problem) for one in found.unread] == [
         (3, "has a schedule and no command"),
         (4, "1 word: neither an entry nor a variable"),
         (5, "@daily has no command"),
     ]
     assert [line.number for line in found.lines] == [6]
-    (unread,) = read("0 1 * * * root\n", system=True).unread
+    (unread,) = read_crontab("0 1 * * * root\n", system=True).unread
     assert "'root' isn't a user followed by a command" in unread.problem
 
 
 def test_names_tell_the_program_and_differ():
-    names = [line.name for line in read(SERVER.read_text()).lines]
+    names = [line.name for line in read_crontab(SERVER.read_text()).lines]
     assert len(set(names)) == len(names)
     assert names[:6] == [
         *("run-parts", "run-parts-2", "run-parts-3", "run-parts-4"),
@@ -82,7 +84,7 @@ def test_names_tell_the_program_and_differ():
 
 def test_a_line_without_its_user_is_an_error_at_that_line():
     text = "0 1 * * * root /bin/a\n*/5 * * * * cd /srv/x && run\n0 2 * * * /usr/bin/b now\n"
-    found = read(text)
+    found = read_crontab(text)
     assert found.system
     assert [line.number for line in found.lines] == [1]
     assert [(one.number, one.problem.split("'")[1]) for one in found.unread] == [
@@ -96,15 +98,15 @@ def test_a_header_with_a_user_tells_a_system_crontab_whose_users_arent_root():
     text = (
         "# m h dom mon dow user command\n0 1 * * * lbdumps /bin/dump\n0 2 * * * freeside /bin/x\n"
     )
-    assert [line.user for line in read(text).lines] == ["lbdumps", "freeside"]
-    plain = read(text.partition("\n")[2])
+    assert [line.user for line in read_crontab(text).lines] == ["lbdumps", "freeside"]
+    plain = read_crontab(text.partition("\n")[2])
     assert [trap.rule for trap in plain.traps] == ["user-column"]
-    assert not read("0 5 * * * backup --all\n").traps
+    assert not read_crontab("0 5 * * * backup --all\n").traps
 
 
 def test_lines_end_at_newlines_alone_and_words_at_spaces_and_tabs():
     text = "# a\u2028b\x0c0 1 * * * c\x0bd\n0 1 * * * /bin/x\n0\xa01 * * * /bin/y z\n"
-    found = read(text)
+    found = read_crontab(text)
     assert [line.number for line in found.lines] == [2]
     assert [(one.number, one.problem) for one in found.unread] == [
         (3, "has the space U+00A0, which cron doesn't read")

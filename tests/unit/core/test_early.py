@@ -168,7 +168,7 @@ def test_the_soonest_go_first_and_of_one_instant_the_most_urgent() -> None:
     early.add(due(4, 2), WIDE)
 
     def numbers(count: int) -> list[int]:
-        return [one.key.run_id.int for one in early.take(count, lambda _: True)]
+        return [one.key.run_id.int for one in early.take_runs(count, lambda _: True)]
 
     assert (numbers(3), numbers(3), len(early)) == ([3, 2, 4], [1], 0)
 
@@ -177,7 +177,7 @@ def test_a_need_that_doesnt_go_holds_no_other_up() -> None:
     early = EarlyRuns()
     early.add(due(1, 1), WIDE)
     early.add(due(2, 2), NARROW)
-    assert [one.key.run_id.int for one in early.take(9, lambda need: need == NARROW)] == [2]
+    assert [one.key.run_id.int for one in early.take_runs(9, lambda need: need == NARROW)] == [2]
     assert run(1).key.run_id in early
 
 
@@ -188,8 +188,8 @@ def test_one_that_is_put_again_stands_once_and_by_what_was_said_last() -> None:
     early.add(due(1, 3), WIDE)
     early.add(due(2, 2), NARROW)
     assert len(early) == 2
-    assert [one.key.run_id.int for one in early.take(9, lambda _: True)] == [2, 1]
-    assert early.take(9, lambda _: True) == []
+    assert [one.key.run_id.int for one in early.take_runs(9, lambda _: True)] == [2, 1]
+    assert early.take_runs(9, lambda _: True) == []
 
 
 def test_heads_ask_for_slots_behind_all_that_is_ready() -> None:
@@ -214,4 +214,4 @@ def test_what_is_of_a_shard_that_went_goes_and_what_is_discarded_stays_away() ->
     early.discard(run(1).key.run_id)
     early.discard(run(1).key.run_id)
     early.drop_shards({run(1).shard})
-    assert [one.key.run_id.int for one in early.take(9, lambda _: True)] == [3]
+    assert [one.key.run_id.int for one in early.take_runs(9, lambda _: True)] == [3]

@@ -36,7 +36,7 @@ def test_what_was_told_is_there_and_nothing_else(
 
 def test_the_same_run_under_another_token_isnt_there() -> None:
     run = RunId(uuid4())
-    held = Holdings.of([(run, Token(7))])
+    held = Holdings.from_keys([(run, Token(7))])
     assert (run, Token(7)) in held
     assert (run, Token(8)) not in held
     assert (RunId(uuid4()), Token(7)) not in held
@@ -45,9 +45,9 @@ def test_the_same_run_under_another_token_isnt_there() -> None:
 def test_who_is_where_counts_not_how_it_was_told() -> None:
     run, other = RunId(uuid4()), RunId(uuid4())
     told = [(run, Token(7)), (other, Token(8))]
-    assert Holdings.of(told) == Holdings.of(reversed(told))
-    assert Holdings.of(told) != Holdings.of(told[:1])
-    assert Holdings(running=pack_start(run, Token(7), 1)) == Holdings.of(told[:1])
+    assert Holdings.from_keys(told) == Holdings.from_keys(reversed(told))
+    assert Holdings.from_keys(told) != Holdings.from_keys(told[:1])
+    assert Holdings(running=pack_start(run, Token(7), 1)) == Holdings.from_keys(told[:1])
 
 
 @pytest.mark.parametrize("part", ["waiting", "running", "spooled"])

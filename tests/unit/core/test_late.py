@@ -118,7 +118,7 @@ def test_where_nothing_paced_is_under_way_one_may_go_however_wide_it_is() -> Non
     room = CatchUpRoom(slots=0, releases=5, lookups=5, idle=True)
     assert room.fits(4, paced=True)
     assert room.most(9, 4, paced=True) == 1
-    room.take(4, paced=True)
+    room.use_room(4, paced=True)
     assert not room.fits(1, paced=True)
 
 
@@ -135,7 +135,7 @@ def test_what_is_paced_needs_a_release_and_what_is_unknown_a_look() -> None:
     room = CatchUpRoom(slots=9, releases=0, lookups=1)
     assert not room.fits(1, paced=True)
     assert room.fits(1, paced=False, known=False)
-    room.take(1, paced=False, known=False)
+    room.use_room(1, paced=False, known=False)
     assert not room.fits(1, paced=False, known=False)
     assert room.fits(1, paced=False)
     assert room.most(100, 1, paced=True) == 0

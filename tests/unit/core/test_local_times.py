@@ -90,7 +90,7 @@ def test_what_isnt_one_instant_is_refused_with_both(make, field: str, problem: s
 
 
 def test_a_local_at_is_read_in_its_zone() -> None:
-    local = local_times.read("2026-12-24T18:00:00", "at")
+    local = local_times.parse_local_time("2026-12-24T18:00:00", "at")
     compiled = compiled_schedule.compile(AtSchedule(local, "Europe/Berlin"), "", JOB)
     assert compiled.single == datetime(2026, 12, 24, 17, tzinfo=UTC)
     gap = datetime(2026, 3, 29, 2, 30)  # noqa: DTZ001
@@ -98,7 +98,7 @@ def test_a_local_at_is_read_in_its_zone() -> None:
         compiled_schedule.compile(AtSchedule(gap, "Europe/Berlin"), "", JOB)
     for text in ("2026-12-24", "2026-12-24T18:00:00Z", "2026-02-30T18:00:00", "soon", "9" * 999):
         with pytest.raises(ScheduleError, match="isn't a local time"):
-            local_times.read(text, "at")
+            local_times.parse_local_time(text, "at")
 
 
 def _walked(walk: walker.Walk, anchor: datetime, days: int) -> list[int]:
@@ -142,7 +142,7 @@ def test_an_interval_of_days_is_as_a_walk_through_real_time_shows_it(zone: str) 
             following = compiled.next_after(asked)
             assert following is not None
             assert int(following.nominal.timestamp()) <= at
-            bits = compiled.instants.on(at // 86400)
+            bits = compiled.instants.times_on_day(at // 86400)
             assert bits >> at % 86400 & 1
 
 

@@ -89,14 +89,14 @@ def test_what_is_no_mark_is_unreadable(value: bytes) -> None:
 def lineage(known: Mark) -> Lineage:
     """That has seen this one."""
     made = Lineage()
-    made.seen(known, None)
+    made.record_mark(known, None)
     return made
 
 
 def test_a_database_that_goes_on_is_the_one_known() -> None:
     seen = lineage(REMEMBERED)
     for mark in (found(0), found(-5), found(-5, timeline=Timeline(3))):
-        seen.seen(mark, seen.known)
+        seen.record_mark(mark, seen.known)
         assert (seen.broken, seen.known) == ("", mark)
 
 
@@ -106,12 +106,12 @@ def test_a_database_that_goes_on_is_the_one_known() -> None:
 )
 def test_one_that_went_back_or_is_another_isnt_until_it_is_followed(mark: Mark) -> None:
     seen = lineage(REMEMBERED)
-    seen.seen(mark, seen.known)
+    seen.record_mark(mark, seen.known)
     assert seen.broken
-    seen.seen(REMEMBERED, seen.known)
+    seen.record_mark(REMEMBERED, seen.known)
     assert seen.broken, "whoever knew the old one must end first"
     seen.follow()
-    seen.seen(mark, seen.known)
+    seen.record_mark(mark, seen.known)
     assert (seen.broken, seen.known) == ("", mark)
 
 
@@ -119,8 +119,8 @@ def test_a_look_from_before_what_is_known_by_now_breaks_nothing() -> None:
     """Two looks at once: the later mark may be taken in first."""
     seen = lineage(found(5))
     known = seen.known
-    seen.seen(REMEMBERED, known)
-    seen.seen(found(3), known)
+    seen.record_mark(REMEMBERED, known)
+    seen.record_mark(found(3), known)
     assert (seen.broken, seen.known) == ("", REMEMBERED)
 
 
@@ -132,9 +132,9 @@ def test_a_look_that_ends_late_doesnt_take_back_what_another_thread_has_found(
 
     def meanwhile(before: Mark, mark: Mark) -> str:
         monkeypatch.setattr(data_loss_check, "_broken", judged)
-        seen.seen(found(60), known)  # of another thread: the restored one
+        seen.record_mark(found(60), known)  # of another thread: the restored one
         return judged(before, mark)
 
     monkeypatch.setattr(data_loss_check, "_broken", meanwhile)
-    seen.seen(found(-1), known)
+    seen.record_mark(found(-1), known)
     assert "went back" in seen.broken

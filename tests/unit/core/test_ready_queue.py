@@ -243,7 +243,7 @@ def test_a_line_that_nobody_can_do_is_asked_once_however_many_are_taken() -> Non
         asked.append(need)
         return need.action == "shell"
 
-    assert len(queue.take(40, goes)) == 40
+    assert len(queue.take_runs(40, goes)) == 40
     assert len([need for need in asked if need.action != "shell"]) == 100
 
 
@@ -263,7 +263,7 @@ def test_what_is_taken_at_once_is_what_one_by_one_gives() -> None:
     while (popped := queue.pop(goes)) is not None:
         one_by_one.append(popped)
     queue = filled()
-    assert queue.take(20, goes) + queue.take(1_000, goes) == one_by_one
+    assert queue.take_runs(20, goes) + queue.take_runs(1_000, goes) == one_by_one
     assert len(one_by_one) + len(queue) == 59
 
 
@@ -277,7 +277,7 @@ def test_of_a_pool_so_many_go_as_it_has_room_for_and_the_rest_holds_nobody_up():
     queue.add([run(9, Priority.HIGH, waited=1)], need)
     queue.add([run(7, Priority.LOW, waited=1)], Need("shell"))
     rooms = PoolRooms({pool: 2})
-    taken = queue.take(9, pools=rooms)
+    taken = queue.take_runs(9, pools=rooms)
     assert [int(one.key.run_id) for one in taken] == [9, 0, 7]
     assert rooms.left == {pool: 0}
     assert (len(queue), queue.pools()) == (3, {pool})
@@ -317,12 +317,12 @@ def test_a_run_whose_job_left_a_full_pool_is_looked_up_anew(told: bool):
     left, stays = run(1, Priority.MEDIUM), run(2, Priority.MEDIUM)
     queue.add([left, stays], Need("shell", pool=pool))
     rooms = PoolRooms({pool: 0})
-    assert queue.take(9, pools=rooms) == []
+    assert queue.take_runs(9, pools=rooms) == []
     if told:
         queue.unsort_pooled({left.job_id})
     else:  # a scan finds it in the shard that it has moved to
         queue.add([replace(left, shard=ShardId(7)), stays])
-    [found] = queue.take(9, pools=rooms)
+    [found] = queue.take_runs(9, pools=rooms)
     assert found.key == left.key
 
 
@@ -343,7 +343,7 @@ def in_lines(queue: ReadyQueue) -> dict[Need | None, set[int]]:
 
 
 def replace_all(queue: ReadyQueue, need: Need | None) -> list[LiveRun]:
-    taken = queue.take(100, lambda its, _: its == need)
+    taken = queue.take_runs(100, lambda its, _: its == need)
     queue.add(taken, need)
     return taken
 
@@ -433,7 +433,7 @@ def test_a_run_whose_line_a_scan_tells_stands_in_its_place_once() -> None:
     queue.add(replace(one, line=number) for one in runs)
     [line] = queue._lines.values()
     assert len(line.heap) == len(runs)
-    assert [one.line for one in queue.take(len(runs))] == [number] * len(runs)
+    assert [one.line for one in queue.take_runs(len(runs))] == [number] * len(runs)
 
 
 def test_a_number_of_an_earlier_form_says_nothing() -> None:

@@ -5,7 +5,7 @@ from uuid import uuid4
 import pytest
 
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.access_tokens import SECRET_BYTES, digest_of, read, text_of
+from schedd.core.jobs.access_tokens import SECRET_BYTES, digest_of, parse_token, text_of
 from schedd.core.jobs.rights import (
     ANONYMOUS,
     EVERY,
@@ -120,7 +120,7 @@ def test_a_role_in_every_namespace_is_one_in_each() -> None:
 def test_what_is_sent_for_a_token_is_found_again_and_its_secret_is_not_stored() -> None:
     token = AccessTokenId(uuid4())
     text, digest = text_of(token, bytes(range(SECRET_BYTES)))
-    found = read(text)
+    found = parse_token(text)
     assert found is not None
     assert found[0] == token
     assert digest_of(found[1]) == digest
@@ -129,4 +129,4 @@ def test_what_is_sent_for_a_token_is_found_again_and_its_secret_is_not_stored() 
 
 @pytest.mark.parametrize("text", ["", "schedd_", "schedd_" + "0" * 32 + "_short", "x" * 10_000])
 def test_what_is_no_token_is_none(text: str) -> None:
-    assert read(text) is None
+    assert parse_token(text) is None

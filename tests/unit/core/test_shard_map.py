@@ -80,5 +80,5 @@ def test_what_is_no_map_says_so(value: bytes) -> None:
 
 def test_of_gives_the_shards_of_one_tenure() -> None:
     shard_map = ShardMap(Term(1), {ShardId(0): A, ShardId(1): B, ShardId(2): A})
-    assert shard_map.of(A) == {0, 2}
-    assert shard_map.of(None) == frozenset()
+    assert shard_map.shards_of_tenure(A) == {0, 2}
+    assert shard_map.shards_of_tenure(None) == frozenset()

@@ -12,7 +12,7 @@ def taken(shares: FairShares, needs: list[int]) -> list[int]:
     found = []
     for need in needs:
         found.append(min(need, shares.next()))
-        shares.took(found[-1])
+        shares.record_use(found[-1])
     return found
 
 

@@ -13,7 +13,7 @@ from schedd.core.schedule.timetable import (
     flatten,
     forecast,
     grid_over,
-    read,
+    read_crontab,
     rows_of,
     spread,
 )
@@ -77,7 +77,7 @@ def test_the_herd_of_a_real_crontab_is_flattened():
         TimetableEntry(
             line.name, str(line.number), CronSchedule((line.schedule,), line.zone or "UTC")
         )
-        for line in read(SERVER.read_text()).lines
+        for line in read_crontab(SERVER.read_text()).lines
     ]
     found, wrong = rows_of(entries, WEEK)
     assert [one.entry.name for one in wrong] == ["warm-caches"]  # @reboot

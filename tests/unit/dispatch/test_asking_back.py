@@ -38,7 +38,7 @@ class Member:
 
     async def scan(self, *runs: LiveRun, answered: Sequence[LiveRun] = ()) -> float:
         """A scan has found these; the worker answers for `answered`."""
-        self.asking.found(runs)
+        self.asking.set_found(runs)
         step = asyncio.create_task(self.asking.step(), name="step")
         for _ in range(5):
             await asyncio.sleep(0)
@@ -50,7 +50,7 @@ class Member:
     def hears(self, *holding: LiveRun, at: datetime = NOW) -> None:
         held = [(run.key.run_id, run.token) for run in holding]
         self.workers.record_heartbeat(
-            self.stream, at, Holdings.of(held), free=1, since_refresh=0, draining=False
+            self.stream, at, Holdings.from_keys(held), free=1, since_refresh=0, draining=False
         )
 
     @property
@@ -133,7 +133,7 @@ async def test_a_push_that_may_be_on_its_way_has_its_time(member: Member) -> Non
     assert await member.scan(out) == pytest.approx(0.1)
     assert member.asked == []
     member.clock.time = NOW + GRACE
-    member.asking.found([out])
+    member.asking.set_found([out])
     await member.scan(out, answered=[out])
     assert member.asked == [BEFORE]
 

@@ -113,7 +113,7 @@ async def test_a_round_reads_so_many_definitions_of_what_is_under_way(
     left = []
     for _ in range(4):
         left.append(world.late.room().slots)
-        await world.late.look()
+        await world.late.load_definitions()
     assert left == [41, 45, 49, 51]
 
 
@@ -131,7 +131,7 @@ async def test_a_round_looks_at_what_is_late_and_paced_however_much_else_is_unde
         for one in [paced, unpaced, *others]
     ]
     world.run_index.put_runs([*under_way, late(world, 999, paced=True)], NOW)
-    await world.late.look()
+    await world.late.load_definitions()
 
     asked: list[LiveRun] = []
     paces = world.definitions.paces

@@ -114,7 +114,7 @@ async def test_runs_that_end_by_their_deadline_are_left_out_of_a_line_that_skips
 
     world.rows.part = part  # type: ignore[method-assign]
     late = [replace(run, ready_at=run.due_at) for run in line]
-    await world.crowds.look(late[:1], piled_up(late, NOW))
+    await world.crowds.judge_blocked(late[:1], piled_up(late, NOW))
 
     assert [crowd.ending for crowd in asked] == [(late[0].key.run_id, late[1].key.run_id)]
 
@@ -127,7 +127,7 @@ async def test_a_line_whose_head_must_end_first_isnt_judged_yet() -> None:
     due = NOW - timedelta(seconds=9)
     late = [replace(of(1, n, waited=9), due_at=due) for n in range(1, MOST_OF_LINE + 3)]
 
-    await world.crowds.look(late[:1], piled_up(late, NOW))
+    await world.crowds.judge_blocked(late[:1], piled_up(late, NOW))
 
     assert world.rows.crowds == []
 
@@ -158,8 +158,8 @@ async def test_a_scan_asks_about_so_many_jobs_and_about_the_others_next(
     world.definitions.default = replace(SHELL, overlap=Overlap.BUFFER_ALL)
     runs = [of(job, 10 * job + number) for job in (1, 2, 3) for number in (1, 2)]
 
-    await world.crowds.look(runs)
-    await world.crowds.look(runs)
+    await world.crowds.judge_blocked(runs)
+    await world.crowds.judge_blocked(runs)
 
     one, two, three = (run(number).job_id for number in (1, 2, 3))
     asked = world.rows.crowds

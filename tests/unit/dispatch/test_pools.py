@@ -41,22 +41,22 @@ class Rows:
 async def test_a_pool_is_looked_at_once_a_second_while_it_has_room() -> None:
     rows = Rows({A: FREE, B: FREE})
     pools = rows.known()
-    rooms = await pools.look({A})
-    rooms.take(A)
+    rooms = await pools.read_rooms({A})
+    rooms.use_room(A)
     rows.ended += 1
-    assert (await pools.look({A, B})).left == {A: 1, B: 2}
+    assert (await pools.read_rooms({A, B})).left == {A: 1, B: 2}
     rows.now += 1
-    await pools.look({A, B})
+    await pools.read_rooms({A, B})
     assert rows.asked == [{A}, {B}, {A, B}]
 
 
 async def test_a_full_one_is_looked_at_again_when_an_attempt_has_ended() -> None:
     rows = Rows({A: FULL})
     pools = rows.known()
-    assert not (await pools.look({A})).fits(A)
-    await pools.look({A})
+    assert not (await pools.read_rooms({A})).fits(A)
+    await pools.read_rooms({A})
     rows.ended, rows.standings[A] = 1, FREE
-    assert (await pools.look({A})).fits(A)
+    assert (await pools.read_rooms({A})).fits(A)
     assert len(rows.asked) == 2
 
 
@@ -64,19 +64,19 @@ async def test_between_two_looks_for_what_has_ended_is_as_much_time_as_they_take
     """A thousand full pools, of which some run ends each moment, would have nothing else done."""
     rows = Rows({A: FULL}, takes=0.02)
     pools = rows.known()
-    await pools.look({A})
+    await pools.read_rooms({A})
     rows.ended = 1
     assert abs(pools.wait() - 0.06) < 1e-6
-    await pools.look({A})
+    await pools.read_rooms({A})
     assert len(rows.asked) == 1
     rows.now += 0.0601
     assert pools.wait() == 0.0
-    await pools.look({A})
+    await pools.read_rooms({A})
     assert len(rows.asked) == 2
     rows.takes = 5.0
     rows.now += 0.07
     rows.ended = 2
-    await pools.look({A})
+    await pools.read_rooms({A})
     rows.ended = 3
     assert abs(pools.wait() - 0.1) < 1e-6
 
@@ -85,13 +85,13 @@ async def test_one_whose_rate_is_used_up_is_looked_at_when_a_start_counts_no_mor
     used = PoolUsage(None, 9, paused=False, running=0, recent=9, until_free=timedelta(seconds=0.3))
     rows = Rows({A: used})
     pools = rows.known()
-    await pools.look({A})
+    await pools.read_rooms({A})
     assert abs(pools.wait() - 0.3) < 1e-6
     rows.now += 0.2
-    await pools.look({A})
+    await pools.read_rooms({A})
     rows.now += 0.1001
     assert pools.wait() == 0.0
-    await pools.look({A})
+    await pools.read_rooms({A})
     assert len(rows.asked) == 2
 
 
@@ -100,7 +100,7 @@ async def test_one_that_isnt_there_has_no_room_and_one_that_was_full_after_all_i
 ):
     rows = Rows({B: FREE})
     pools = rows.known()
-    assert (await pools.look({A, B})).left == {A: 0, B: 2}
+    assert (await pools.read_rooms({A, B})).left == {A: 0, B: 2}
     pools.forget({B})
-    await pools.look({A, B})
+    await pools.read_rooms({A, B})
     assert rows.asked == [{A, B}, {B}]

@@ -101,7 +101,7 @@ def test_a_long_back_off_stays_while_a_run_of_its_job_is_held():
     one = run(HERD, state=State.RETRYING, ready_at=NOW + LONG, line=LineId(0))
     run_index.hold(replace(run(HERD + 1), job_id=one.job_id))
     run_index.put_runs([one], NOW)
-    assert run_index.over(one) == 1, "what was held goes when it has ended"
+    assert run_index.remove_ended(one) == 1, "what was held goes when it has ended"
 
 
 def test_nothing_of_a_shard_stays_when_it_is_lost_or_taken_anew():
@@ -242,13 +242,13 @@ def test_what_ends_while_rows_are_read_stays_away_though_it_is_among_them() -> N
     run_index.put_runs([ended], NOW)
 
     with run_index.reading():
-        run_index.over(ended)
+        run_index.remove_ended(ended)
         run_index.put_runs([ended], NOW)
         assert run_index.running == {}
         again = replace(ended, token=Token(10))
         run_index.put_runs([again], NOW)
         assert list(run_index.running.values()) == [again], "it was handed out anew since"
-        run_index.over(again)
+        run_index.remove_ended(again)
 
     run_index.put_runs([ended], NOW)
     assert list(run_index.running.values()) == [ended], "what is read now is as it stands"

@@ -53,7 +53,7 @@ async def test_one_that_was_lost_is_told_so_until_its_stream_ends() -> None:
     assert rows.ended == [one.id]
 
     workers.detach(attached)
-    greets.gone(one.id)
+    greets.forget_incarnation(one.id)
     assert not greets._lost
 
 
@@ -65,7 +65,7 @@ async def test_one_whose_stream_ended_while_it_was_looked_up_isnt_remembered_for
 
     def ends() -> None:
         workers.detach(attached)
-        greets.gone(one.id)
+        greets.forget_incarnation(one.id)
 
     rows.meanwhile = ends
     await greets._look_after()

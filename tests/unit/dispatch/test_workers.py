@@ -75,7 +75,7 @@ def test_what_is_chosen_and_not_yet_pushed_is_offered_to_no_other_run(workers: W
     attached = workers.attach(one, RecordingLine())
     workers.granted(attached, slots=4, received=0)
     with workers.choosing() as choice:
-        choice.take(next(iter(workers.offers())), 3)
+        choice.reserve_slots(next(iter(workers.offers())), 3)
         assert [offer.slots for offer in workers.offers()] == [1]
         workers.push(Assigned(running(1, one), None), known(slots=2))
     assert attached.under_way == 0
@@ -88,7 +88,7 @@ def test_whatever_ends_a_choice_lets_go_of_what_it_took(workers: WorkerRegistry)
 
     def broken_off() -> None:
         with workers.choosing() as choice:
-            choice.take(next(iter(workers.offers())), 3)
+            choice.reserve_slots(next(iter(workers.offers())), 3)
             raise RuntimeError("a bug, or its task was cancelled")
 
     with pytest.raises(RuntimeError):
@@ -104,10 +104,10 @@ def test_a_worker_that_grants_less_is_told_at_once_how_far_this_member_goes(
     attached = workers.attach(one, line)
     workers.granted(attached, slots=4, received=0)
     with workers.choosing() as choice:
-        choice.take(next(iter(workers.offers())), 2)
+        choice.reserve_slots(next(iter(workers.offers())), 2)
         workers.push(Assigned(running(1, one), None), known())
         choice.settle()
-        choice.take(next(iter(workers.offers())), 2)
+        choice.reserve_slots(next(iter(workers.offers())), 2)
         workers.granted(attached, slots=0, received=0, serial=7)
         assert line.reached == [(7, 3)]
         workers.granted(attached, slots=1, received=0, serial=7)
@@ -121,7 +121,7 @@ def test_a_worker_that_grants_no_less_is_told_nothing(workers: WorkerRegistry):
     workers.granted(attached, slots=2, received=0)
     workers.granted(attached, slots=4, received=0)
     with workers.choosing() as choice:
-        choice.take(next(iter(workers.offers())), 2)
+        choice.reserve_slots(next(iter(workers.offers())), 2)
     assert line.reached == []
 
 
@@ -134,7 +134,7 @@ def test_what_is_let_go_of_is_told_where_slots_are_kept_for_that_alone(
     attached = workers.attach(worker(), line := RecordingLine())
     workers.granted(attached, slots=4, received=0)
     with workers.choosing() as choice:
-        choice.take(next(iter(workers.offers())), 3)
+        choice.reserve_slots(next(iter(workers.offers())), 3)
         workers.granted(attached, slots=granted, received=0, serial=7)
     assert line.reached == told
     assert sum(offer.slots for offer in workers.offers()) == granted
@@ -313,14 +313,14 @@ async def test_a_worker_whose_line_was_cut_in_silence_counts_as_not_attached() -
     workers.elsewhere = other = OtherMember()
     one, line = worker(), RecordingLine()
     attached = workers.attach(one, line)
-    workers.look()
+    workers.check_silent_workers()
     boot[0] += SILENT_AFTER + 0.1
-    workers.look()
+    workers.check_silent_workers()
     assert told == [False, True, False]
     workers.cancel(running(1, one))
     assert len(line.cancelled) == len(other.cancelled) == 1, "by both ways"
     workers.record_heartbeat(attached, NOW, Holdings(), free=2, since_refresh=0, draining=False)
-    workers.look()
+    workers.check_silent_workers()
     workers.detach(attached)
     assert told == [False, True, False, True, False]
 
@@ -352,12 +352,12 @@ async def test_never_started_needs_a_heartbeat_stamped_after_start_by(workers: W
     after = out.start_by + timedelta(milliseconds=1)
     holds = [(out.key.run_id, Token(7))]
     workers.record_heartbeat(
-        attached, after, Holdings.of(holds), free=1, since_refresh=0, draining=False
+        attached, after, Holdings.from_keys(holds), free=1, since_refresh=0, draining=False
     )
     assert not await never_started()
     another = [(out.key.run_id, Token(6))]
     workers.record_heartbeat(
-        attached, after, Holdings.of(another), free=1, since_refresh=0, draining=False
+        attached, after, Holdings.from_keys(another), free=1, since_refresh=0, draining=False
     )
     assert await never_started()
 
@@ -505,7 +505,7 @@ async def test_heartbeats_that_another_member_received_show_what_never_started(
     assert out.start_by is not None
     clock.time = out.start_by + timedelta(seconds=2)
     assert await workers.never_started([out]) == []
-    other.beat = LastHeartbeat(clock.time, Holdings.of([(out.key.run_id, out.token)]))
+    other.beat = LastHeartbeat(clock.time, Holdings.from_keys([(out.key.run_id, out.token)]))
     assert await workers.never_started([out]) == []
     other.beat = LastHeartbeat(clock.time, Holdings())
     assert await workers.never_started([out]) == [out]
@@ -519,7 +519,7 @@ async def test_workers_with_long_runs_dont_keep_the_others_from_being_asked_abou
     last = out[-1]
     assert last.start_by is not None
     clock.time = last.start_by + timedelta(seconds=2)
-    long = Holdings.of((run.key.run_id, run.token) for run in out[:-1])
+    long = Holdings.from_keys((run.key.run_id, run.token) for run in out[:-1])
     other.beat = LastHeartbeat(clock.time, long)
     scans = [await workers.never_started(out) for _ in range(2)]
     assert [last] in scans

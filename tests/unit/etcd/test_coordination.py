@@ -59,6 +59,6 @@ def test_a_listing_finds_its_entries():
     assert listing.get("a0") is entries[2]
     assert listing.get("a") is None
     assert listing.get("c") is None
-    assert listing.under("a/") == entries[:2]
+    assert listing.entries_under("a/") == entries[:2]
     assert list(listing) == list(entries)
     assert len(listing) == 4

@@ -338,5 +338,5 @@ async def test_what_waits_in_rows_alone_is_told_to_be_late_when_a_scan_comes_by(
     )
     for seconds in (5, 11):
         world.clock.time = NOW + timedelta(seconds=seconds)
-        await loop.left(waits)
+        await loop.check_unloaded_runs(waits)
     assert [one.run_id for one in world.outbox.late] == [waits[0].key.run_id]

@@ -134,7 +134,7 @@ async def test_wherever_it_waits_a_run_ends_when_its_time_is_over() -> None:
     assert {bool(end.fingerprint) for end in world.rows.ended if end.state is State.FAILED} == {
         True
     }
-    assert {one.key for one in world.run_index.waits()} == {fresh.key, tried.key}
+    assert {one.key for one in world.run_index.waiting_runs()} == {fresh.key, tried.key}
     assert len(world.told.runs) == 3
     assert world.events == [
         EndedUnreported(State.MISSED, Reason.START_DEADLINE, 2),
@@ -150,7 +150,7 @@ async def test_what_goes_on_meanwhile_stays() -> None:
     world.rows.goes_on = {assigned.key}
     world.run_index.put_runs([assigned], NOW)
     await world.deadlines.step()
-    assert [one.key for one in world.run_index.waits()] == [assigned.key]
+    assert [one.key for one in world.run_index.waiting_runs()] == [assigned.key]
     assert not world.told.runs
 
 
@@ -210,7 +210,7 @@ async def test_what_waits_is_looked_at_the_less_often_the_longer_it_takes(
         seconds[0] += 0.2
         yield from ()
 
-    monkeypatch.setattr(world.run_index, "waits", walk)
+    monkeypatch.setattr(world.run_index, "waiting_runs", walk)
     assert await world.deadlines.step() == pytest.approx(0.2 * SHARE)
     seconds[0] += 1.0
     world.deadlines.passed(waits(1, 31))
@@ -257,7 +257,7 @@ async def test_dispatch_hands_out_nothing_whose_time_is_over() -> None:
     await world.settle()
     assert world.handed() == {2}
     assert [one.key.run_id.int for one in passed] == [1]
-    assert [one.key.run_id.int for one in world.run_index.waits()] == []
+    assert [one.key.run_id.int for one in world.run_index.waiting_runs()] == []
 
 
 async def test_a_broadcasts_child_waits_for_its_workers_return_for_a_while(
@@ -299,7 +299,7 @@ async def test_what_waits_in_rows_alone_ends_when_a_scan_comes_by() -> None:
     world = World()
     fresh, over = waits(1, 29), waits(2, 31)
 
-    await world.deadlines.left([fresh, over])
+    await world.deadlines.check_unloaded_runs([fresh, over])
     await world.deadlines.step()
 
     assert [(end.key, end.reason) for end in world.rows.ended] == [
@@ -318,7 +318,7 @@ async def test_of_what_waits_in_rows_alone_none_is_looked_up_that_can_wait_for_e
     child = replace(patient, job_id=JobId(UUID(int=4)), parent=RunId(UUID(int=5)))
     world.definitions.unread = {one.job_id for one in (patient, unknown, hasty, child)}
 
-    await world.deadlines.left([patient, unknown, hasty, child])
+    await world.deadlines.check_unloaded_runs([patient, unknown, hasty, child])
 
     assert world.definitions.unread == {patient.job_id}
 
@@ -327,7 +327,7 @@ async def test_what_is_left_waits_while_the_cluster_is_paused() -> None:
     world = World()
     world.cluster_pause.pauses = Pauses(1, (Pause(NOW, "ops"),))
 
-    await world.deadlines.left([waits(1, 31)])
+    await world.deadlines.check_unloaded_runs([waits(1, 31)])
     world.cluster_pause.pauses = NO_PAUSES
     await world.deadlines.step()
 
@@ -340,10 +340,10 @@ async def test_no_more_of_what_is_left_is_taken_up_than_one_look_ends(
     world = World()
     monkeypatch.setattr(deadlines, "BATCH", 3)
     over = [waits(number, 31) for number in range(1, 8)]
-    await world.deadlines.left(over)
+    await world.deadlines.check_unloaded_runs(over)
     await world.deadlines.step()
     assert {end.key for end in world.rows.ended} == {run.key for run in over[:3]}
-    await world.deadlines.left(over[3:])
+    await world.deadlines.check_unloaded_runs(over[3:])
     await world.deadlines.step()
     assert len(world.rows.ended) == 6
 
@@ -356,11 +356,11 @@ async def test_a_database_that_is_away_doesnt_break_the_scan_that_tells_what_is_
 
     read = world.definitions.newest
     world.definitions.newest = away  # type: ignore[assignment]  # as the database is
-    await world.deadlines.left([waits(1, 31)])
+    await world.deadlines.check_unloaded_runs([waits(1, 31)])
     world.definitions.newest = read  # type: ignore[method-assign]  # it is back
     await world.deadlines.step()
     assert world.rows.ended == [], "nothing was judged"
 
-    await world.deadlines.left([waits(1, 31)])
+    await world.deadlines.check_unloaded_runs([waits(1, 31)])
     await world.deadlines.step()
     assert [end.key for end in world.rows.ended] == [waits(1, 31).key], "the next scan does it"

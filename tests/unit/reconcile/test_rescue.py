@@ -635,7 +635,7 @@ async def test_what_is_learnt_sorts_what_stood_there_before() -> None:
     number = line_id_of(("default", "shell", "", 1))
     world = World(*(run(n, line=number) for n in range(1, 6)))
     await world.rescue.step()
-    [first] = world.run_index.ready.take(1)
+    [first] = world.run_index.ready.take_runs(1)
     world.run_index.ready.learn(first, Need("shell"), 0)
     world.run_index.ready.add([first], Need("shell"))
     await read_by_a_scan(world)

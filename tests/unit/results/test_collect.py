@@ -116,7 +116,7 @@ class Definitions(DefinitionCache):
         compiled = compiled_schedule.compile(compiled_schedule.OnDemand(), "default/j", job)
         return {job: CachedDefinition(definition, compiled, job_pb2.Job())}
 
-    def over(self, jobs: Iterable[JobId]) -> None: ...
+    def forget_ended(self, jobs: Iterable[JobId]) -> None: ...
 
 
 class Silent:

@@ -47,7 +47,10 @@ def test_a_worker_is_told_of_the_first_reader_and_of_the_last_that_leaves(world:
         assert world.line.followed == [told(True)]
         with world.tails.following(RUN, world.wake) as second:
             world.came(b"x")
-            assert [piece.data for piece in (*reader.take(), *second.take())] == [b"x", b"x"]
+            assert [piece.data for piece in (*reader.take_pieces(), *second.take_pieces())] == [
+                b"x",
+                b"x",
+            ]
             assert world.woken == 2
         assert told(False) not in world.line.followed
     assert world.line.followed[-1] == told(False)
@@ -58,7 +61,7 @@ def test_what_comes_from_another_attempt_or_worker_is_passed_on_to_nobody(world:
     with world.tails.following(RUN, world.wake) as reader:
         world.came(b"x", sender=IncarnationId(UUID(int=77)))
         world.came(b"x", token=Token(RUN.token + 1))
-        assert reader.take() == []
+        assert reader.take_pieces() == []
 
 
 def test_a_worker_that_is_attached_anew_is_told_again(world: World) -> None:
@@ -73,7 +76,7 @@ def test_a_worker_that_is_attached_anew_is_told_again(world: World) -> None:
 def test_of_a_worker_that_isnt_attached_here_nothing_comes(world: World) -> None:
     elsewhere = replace(RUN, incarnation=IncarnationId(UUID(int=77)))
     with world.tails.following(elsewhere, world.wake) as reader:
-        assert reader.take() == []
+        assert reader.take_pieces() == []
     assert world.line.followed == []
 
 
@@ -82,6 +85,6 @@ def test_what_a_slow_reader_has_no_room_for_is_left_out(world: World) -> None:
         third = bytes(MOST_WAITING // 3)
         for _ in range(5):
             world.came(third)
-        assert len(reader.take()) == 2
+        assert len(reader.take_pieces()) == 2
         world.came(third)
-        assert len(reader.take()) == 1
+        assert len(reader.take_pieces()) == 1

@@ -27,46 +27,46 @@ def run():
 
 def test_what_a_runs_own_worker_says_of_its_present_token_is_shown(run):
     advances = MemberProgress()
-    assert advances.of(run) is None
-    advances.came(run.incarnation, run.key.run_id, run.token, QUARTER)
-    assert advances.of(run) == QUARTER
+    assert advances.progress_of(run) is None
+    advances.record_progress(run.incarnation, run.key.run_id, run.token, QUARTER)
+    assert advances.progress_of(run) == QUARTER
 
 
 def test_what_anybody_else_says_or_of_another_token_isnt(run):
     advances = MemberProgress()
-    advances.came(IncarnationId(uuid4()), run.key.run_id, run.token, QUARTER)
-    advances.came(run.incarnation, run.key.run_id, Token(6), QUARTER)
-    assert advances.of(run) is None
+    advances.record_progress(IncarnationId(uuid4()), run.key.run_id, run.token, QUARTER)
+    advances.record_progress(run.incarnation, run.key.run_id, Token(6), QUARTER)
+    assert advances.progress_of(run) is None
 
 
 def test_nothing_is_shown_of_a_run_that_doesnt_run(run):
     advances = MemberProgress()
-    advances.came(run.incarnation, run.key.run_id, run.token, QUARTER)
-    assert advances.of(replace(run, state=State.SUCCEEDED)) is None
-    assert advances.of(replace(run, incarnation=None)) is None
+    advances.record_progress(run.incarnation, run.key.run_id, run.token, QUARTER)
+    assert advances.progress_of(replace(run, state=State.SUCCEEDED)) is None
+    assert advances.progress_of(replace(run, incarnation=None)) is None
 
 
 def test_what_a_worker_doesnt_hold_any_more_is_forgotten(run):
     advances, at = MemberProgress(), (run.key.run_id, run.token)
-    advances.came(run.incarnation, *at, QUARTER)
-    advances.held(run.incarnation, Holdings.of([at]))
-    assert advances.of(run) == QUARTER
+    advances.record_progress(run.incarnation, *at, QUARTER)
+    advances.held(run.incarnation, Holdings.from_keys([at]))
+    assert advances.progress_of(run) == QUARTER
     advances.held(run.incarnation, Holdings())
-    assert advances.of(run) is None
-    advances.came(run.incarnation, *at, QUARTER)
-    advances.gone(run.incarnation)
-    assert advances.of(run) is None
+    assert advances.progress_of(run) is None
+    advances.record_progress(run.incarnation, *at, QUARTER)
+    advances.remove_worker(run.incarnation)
+    assert advances.progress_of(run) is None
 
 
 def test_of_runs_that_a_worker_doesnt_run_only_a_few_entries_are_kept(run):
     advances = MemberProgress()
     for token in range(10_000):
-        advances.came(run.incarnation, run.key.run_id, Token(token), QUARTER)
+        advances.record_progress(run.incarnation, run.key.run_id, Token(token), QUARTER)
     assert len(advances._progress[run.incarnation]) == MOST_BEFORE
-    advances.held(run.incarnation, Holdings.of([(run.key.run_id, run.token)]))
+    advances.held(run.incarnation, Holdings.from_keys([(run.key.run_id, run.token)]))
     assert len(advances._progress[run.incarnation]) <= 1
-    advances.came(run.incarnation, run.key.run_id, run.token, QUARTER)
-    assert advances.of(run) == QUARTER
+    advances.record_progress(run.incarnation, run.key.run_id, run.token, QUARTER)
+    assert advances.progress_of(run) == QUARTER
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class WorkerSessions:
     async def greet(self, incarnation: object, spooled: object) -> None:
         return None
 
-    def gone(self, incarnation: IncarnationId) -> None:
+    def forget_incarnation(self, incarnation: IncarnationId) -> None:
         self.ended.append(incarnation)
 
     def record_heartbeat(

@@ -61,9 +61,9 @@ def test_the_newest_of_a_host_that_has_too_many_are_ended(stack: ExitStack) -> N
         return found
 
     first = [connected(HOST) for _ in range(MOST)]
-    assert crowds.look() == {}
+    assert crowds.close_excess() == {}
     more, others = [connected(HOST) for _ in range(3)], [connected(OTHER) for _ in range(MOST)]
-    assert crowds.look() == {HOST: 3}
+    assert crowds.close_excess() == {HOST: 3}
     assert all(ended(each) for each in more)
     assert not any(ended(each) for each in first + others)
 
@@ -76,7 +76,7 @@ def test_connections_that_were_closed_count_no_more(stack: ExitStack) -> None:
             for _ in range(MOST):
                 turn.enter_context(socket.create_connection(listener.getsockname()))
                 turn.enter_context(listener.accept()[0])
-            assert crowds.look() == {}
+            assert crowds.close_excess() == {}
 
 
 def test_sockets_of_other_ports_are_let_be(stack: ExitStack) -> None:
@@ -85,7 +85,7 @@ def test_sockets_of_other_ports_are_let_be(stack: ExitStack) -> None:
     for _ in range(2 * MOST):
         stack.enter_context(socket.create_connection(listener.getsockname()))
         stack.enter_context(listener.accept()[0])
-    assert crowds.look() == {}
+    assert crowds.close_excess() == {}
 
 
 async def test_grpcio_lets_the_ended_go_and_serves_the_others(stack: ExitStack) -> None:

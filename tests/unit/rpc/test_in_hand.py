@@ -26,7 +26,7 @@ class Call:
         self.task = asyncio.create_task(self._run(), name="call")
 
     async def _run(self) -> None:
-        async with self._in_hand.turn() as turn:
+        async with self._in_hand.admit_call() as turn:
             self.read = True
             turn.weighs(self._size)
             await self.ends.wait()
@@ -60,7 +60,7 @@ async def test_past_its_measure_a_request_waits_for_one_that_ends(in_hand: Reque
 
 async def test_who_sends_slowly_holds_up_nobody_for_long(in_hand: RequestMemory) -> None:
     async def sends_nothing() -> None:
-        async with in_hand.turn():
+        async with in_hand.admit_call():
             await asyncio.Event().wait()
 
     slow = [asyncio.create_task(sends_nothing(), name="slow") for _ in range(10)]
@@ -112,7 +112,7 @@ async def test_who_leaves_while_it_is_full_is_forgotten_at_once(in_hand: Request
 
 async def test_what_raises_gives_back_what_it_held(in_hand: RequestMemory) -> None:
     async def fails() -> None:
-        async with in_hand.turn() as turn:
+        async with in_hand.admit_call() as turn:
             turn.weighs(MOST)
             raise ValueError("wrong")
 

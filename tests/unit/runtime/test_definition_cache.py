@@ -102,7 +102,7 @@ async def test_of_what_has_one_run_nothing_is_kept_once_that_has_ended():
     }
     definition_cache = DefinitionCache(cast("OwnerStore", rows))
     await definition_cache.newest([JOB, OTHER])
-    definition_cache.over([JOB, OTHER])
+    definition_cache.forget_ended([JOB, OTHER])
     assert rows.reads == 1
     await definition_cache.newest([OTHER])
     assert rows.reads == 1

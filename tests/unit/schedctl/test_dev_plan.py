@@ -155,7 +155,7 @@ def test_cluster_json_is_as_promised(tmp_path: Path) -> None:
             }
         ],
     }
-    assert [p.name for p in state.of(PartKind.MEMBER)] == ["m1"]
+    assert [p.name for p in state.parts_of_kind(PartKind.MEMBER)] == ["m1"]
 
 
 def test_no_port_is_reserved_twice_however_few_there_are(monkeypatch: pytest.MonkeyPatch) -> None:

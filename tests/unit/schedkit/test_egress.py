@@ -39,7 +39,7 @@ class Names(AbstractResolver):
 
 
 def targets(*allow: str) -> Targets:
-    made = Targets(Destinations.of(allow), "workerd.toml")
+    made = Targets(Destinations.from_texts(allow), "workerd.toml")
     made._inner = Names()  # type: ignore[assignment]
     return made
 

@@ -199,7 +199,7 @@ async def test_too_many_connections_of_one_host_are_told_so(
 async def test_a_trusted_proxy_has_what_all_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MOST_OF_ONE_HOST", 4)
     monkeypatch.setattr(http_limits, "HEAD_WITHIN", 60.0)
-    async with serving(most=8, proxies=Proxies.of(["127.0.0.1"])) as (host, port):
+    async with serving(most=8, proxies=Proxies.from_texts(["127.0.0.1"])) as (host, port):
         kept = [await asyncio.open_connection(host, port) for _ in range(7)]
         for answer in (b"HTTP/1.1 200 ", b"HTTP/1.1 503 "):
             reader, writer = await asyncio.open_connection(host, port)

@@ -6,7 +6,7 @@ import pytest
 
 from schedkit.net.proxies import UNKNOWN, Proxies
 
-PROXIES = Proxies.of(["10.0.0.2", "192.168.7.0/24", "2001:db8::/64"])
+PROXIES = Proxies.from_texts(["10.0.0.2", "192.168.7.0/24", "2001:db8::/64"])
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,4 @@ def test_a_hop_that_is_no_address_is_nobodys(hop: str) -> None:
 )
 def test_what_is_no_network_or_everybody_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"isn't a valid address or network|is everybody"):
-        Proxies.of([text])
+        Proxies.from_texts([text])

@@ -240,14 +240,14 @@ def test_children_cannot_speak_in_the_daemons_name() -> None:
         "WATCHDOG_PID": str(os.getpid()),
         "HOME": "/root",
     }
-    notifier = Notifier.take(environ)
+    notifier = Notifier.from_environment(environ)
     assert environ == {"HOME": "/root"}
     assert notifier.watchdog == 1.0
     notifier.close()
 
 
 def test_a_watchdog_meant_for_another_process_is_not_ours() -> None:
-    notifier = Notifier.take({"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"})
+    notifier = Notifier.from_environment({"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"})
     assert notifier.watchdog is None
 
 

@@ -48,7 +48,7 @@ def test_one_that_was_lost_is_told_as_nothing_left_though_another_lease_follows(
     lease = Lease()
     lease.renewed(0.0)
     lease.now += 10
-    lease.slack.ended()
+    lease.slack.lease_ended()
     lease.renewed(2.0)
     assert lease.slack.least() == 0.0
 
@@ -57,7 +57,7 @@ def test_one_that_was_given_up_in_time_is_no_loss() -> None:
     lease = Lease()
     lease.renewed(0.0)
     lease.now += 1
-    lease.slack.ended()
+    lease.slack.lease_ended()
     assert lease.least_after(30) == pytest.approx(3.0)
 
 

@@ -182,7 +182,7 @@ async def test_who_work_at_the_same_time_do_no_more_together_between_two_turns_t
     turns, done, finished = Turns(10), [0] * 4, asyncio.Event()
 
     async def work(worker: int) -> None:
-        async for some in turns.of(range(100)):
+        async for some in turns.batches_of(range(100)):
             done[worker] += len(some)
 
     async with asyncio.TaskGroup() as group:
@@ -201,6 +201,6 @@ async def test_who_work_at_the_same_time_do_no_more_together_between_two_turns_t
 async def test_little_work_waits_for_nobody() -> None:
     turns = Turns(10)
     for _ in range(10):
-        waiting = turns.take(1)
+        waiting = turns.wait_until_allowed(1)
         with pytest.raises(StopIteration):
             waiting.send(None)

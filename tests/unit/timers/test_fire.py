@@ -226,7 +226,7 @@ async def test_who_hasnt_heard_of_a_pause_is_refused_and_asks_after_it() -> None
     rows = Rows(switched=2)
     world = World(rows)
     looked: list[bool] = []
-    world.cluster_pause.look = lambda: looked.append(True)  # type: ignore[method-assign]  # a spy
+    world.cluster_pause.read_soon = lambda: looked.append(True)  # type: ignore[method-assign]  # a spy
 
     await world.step()
     assert looked == [True]

@@ -13,7 +13,7 @@ from schedd.web.forwarded import Forwarded, Reach
 from schedd.web.guard import MOST_AT_A_TIME, AtATime
 from schedkit.net.proxies import Proxies
 
-LOCAL = Proxies.of(["127.0.0.1"])
+LOCAL = Proxies.from_texts(["127.0.0.1"])
 
 
 class Held:
@@ -67,7 +67,7 @@ async def test_clients_of_a_trusted_proxy_have_places_of_their_own() -> None:
 async def test_nobody_else_is_believed() -> None:
     held = Held()
     held.go.set()
-    for reach in (Reach(), Reach(Proxies.of(["10.0.0.2"]))):
+    for reach in (Reach(), Reach(Proxies.from_texts(["10.0.0.2"]))):
         await asked(Forwarded(held, reach), "203.0.113.9", peer="198.51.100.7")
     assert held.asked == ["198.51.100.7"] * 2
 

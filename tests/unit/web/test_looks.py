@@ -66,39 +66,39 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def kept(looks: PageSnapshots, page: Page, look: PageSnapshot, **query: str) -> bool:
-    return looks.of(page, asked(**query)) is look
+    return looks.snapshot_for(page, asked(**query)) is look
 
 
 def test_addresses_that_are_made_up_leave_no_more_looks_than_are_kept() -> None:
     looks, page = PageSnapshots(), Read().page()
-    first = looks.of(page, asked(q="first"))
-    made = [looks.of(page, asked(q=str(number))) for number in range(KEPT)]
+    first = looks.snapshot_for(page, asked(q="first"))
+    made = [looks.snapshot_for(page, asked(q=str(number))) for number in range(KEPT)]
     assert kept(looks, page, made[-1], q=str(KEPT - 1))
     assert not kept(looks, page, first, q="first")
 
 
 def test_a_look_that_nobody_asks_for_is_forgotten_in_time(clock: list[float]) -> None:
     looks, page = PageSnapshots(), Read().page()
-    look = looks.of(page, asked())
+    look = looks.snapshot_for(page, asked())
     clock[0] += KEPT_FOR
     assert kept(looks, page, look), "it was asked for again in time"
     clock[0] += KEPT_FOR + 1
-    looks.of(page, asked(q="another"))
+    looks.snapshot_for(page, asked(q="another"))
     assert not kept(looks, page, look)
 
 
 async def test_a_look_that_is_watched_stays_whoever_else_comes(clock: list[float]) -> None:
     looks, page = PageSnapshots(), Read().page()
-    look = looks.of(page, asked())
+    look = looks.snapshot_for(page, asked())
     events = look.events("")
     await anext(events)
     clock[0] += 10 * KEPT_FOR
     for number in range(2 * KEPT):
-        looks.of(page, asked(q=str(number)))
+        looks.snapshot_for(page, asked(q=str(number)))
     assert kept(looks, page, look)
     await events.aclose()
     clock[0] += KEPT_FOR + 1
-    looks.of(page, asked(q="another"))
+    looks.snapshot_for(page, asked(q="another"))
     assert not kept(looks, page, look)
 
 
@@ -114,7 +114,7 @@ async def test_what_is_as_it_was_is_not_drawn_again_that_day(
     monkeypatch.setattr(module, "render", counted)
     monkeypatch.setattr(module, "utcnow", lambda: today[0])
     read = Read()
-    look = PageSnapshots().of(read.page(), asked())
+    look = PageSnapshots().snapshot_for(read.page(), asked())
     first = await look.now()
     assert await look.refresh() is first
     assert (read.times, len(drawn)) == (2, 1)
@@ -132,7 +132,7 @@ async def test_what_is_as_it_was_is_not_drawn_again_that_day(
 
 async def test_a_page_that_comes_back_after_its_database_is_drawn_as_it_was() -> None:
     read = Read()
-    look = PageSnapshots().of(read.page(), asked())
+    look = PageSnapshots().snapshot_for(read.page(), asked())
     before = await look.now()
     read.error = Unavailable("PostgreSQL: away")
     away = await look.refresh()
@@ -147,7 +147,7 @@ async def test_what_couldnt_be_read_is_read_again_soon_however_seldom_the_page_i
     clock: list[float], read_before: bool
 ) -> None:
     read = Read()
-    look = PageSnapshots().of(read.page(every=60), asked())
+    look = PageSnapshots().snapshot_for(read.page(every=60), asked())
     if read_before:
         await look.now()
         clock[0] += 61
@@ -169,7 +169,7 @@ async def test_what_took_long_to_be_read_in_vain_rests_as_long(clock: list[float
         raise Unavailable("PostgreSQL: no answer")
 
     reads: list[float] = []
-    look = PageSnapshots().of(replace(Read().page(every=60), read=read), asked())
+    look = PageSnapshots().snapshot_for(replace(Read().page(every=60), read=read), asked())
     for _ in range(60):
         await look.now()
         clock[0] += 1
@@ -183,7 +183,7 @@ async def test_that_a_member_fires_nothing_is_told_at_once_however_seldom_the_pa
 ) -> None:
     read, asking = Read(), asked()
     cluster = cast("ToldCluster", asking.services.cluster)
-    look = PageSnapshots().of(read.page(every=60), asking)
+    look = PageSnapshots().snapshot_for(read.page(every=60), asking)
     before = (await look.now()).html
     events = look.events("")
     assert (await anext(events)).data == before
@@ -200,13 +200,13 @@ async def test_that_a_member_fires_nothing_is_told_at_once_however_seldom_the_pa
 
 async def test_what_is_over_is_sent_once_and_nobody_looks_again() -> None:
     read = Read(over=True)
-    look = PageSnapshots().of(read.page(), asked())
+    look = PageSnapshots().snapshot_for(read.page(), asked())
     assert await until_over(look.events("")) == ["", "end"]
     assert read.times == 1
 
 
 async def test_who_comes_back_to_what_is_over_is_told_that_it_has_ended() -> None:
-    look = PageSnapshots().of(Read(over=True).page(), asked())
+    look = PageSnapshots().snapshot_for(Read(over=True).page(), asked())
     seen = (await look.now()).digest
     assert (await until_over(look.events(seen)))[-1] == "end"
 

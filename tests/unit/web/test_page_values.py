@@ -297,9 +297,9 @@ def stored(
 
 def test_what_is_to_come_is_counted_once_for_the_same_definitions_and_hour() -> None:
     counted, today = Counted(), NOW.replace(hour=0, minute=0, second=0)
-    first = counted.of([stored("etl"), stored("report")], today)
+    first = counted.forecast_from([stored("etl"), stored("report")], today)
     assert first.total == 2 * 7 * 24
-    assert counted.of([stored("etl"), stored("report")], today) is first
+    assert counted.forecast_from([stored("etl"), stored("report")], today) is first
     for total, jobs, start in (
         (7 * 24, [stored("etl")], today),
         (7 * 24, [stored("etl"), stored("report", paused=True)], today),
@@ -308,20 +308,22 @@ def test_what_is_to_come_is_counted_once_for_the_same_definitions_and_hour() -> 
         (2 * 7 * 24, [stored("etl"), stored("reports")], today),
         (2 * 7 * 24, [stored("etl"), stored("report")], today + timedelta(hours=1)),
     ):
-        other = counted.of(jobs, start)
+        other = counted.forecast_from(jobs, start)
         assert other != first
         assert other.total == total
-    assert counted.of([stored("etl"), stored("report")], today) is first, "it is kept beside them"
+    assert counted.forecast_from([stored("etl"), stored("report")], today) is first, (
+        "it is kept beside them"
+    )
 
 
 def test_of_forecasts_the_last_that_were_asked_for_are_kept() -> None:
     counted, today = Counted(), NOW.replace(hour=0, minute=0, second=0)
-    often = counted.of([stored("often")], today)
-    once = counted.of([stored("once")], today)
+    often = counted.forecast_from([stored("often")], today)
+    once = counted.forecast_from([stored("once")], today)
     for number in range(FORECASTS):
-        counted.of([stored(f"made-up-{number}")], today)
-        assert counted.of([stored("often")], today) is often
-    again = counted.of([stored("once")], today)
+        counted.forecast_from([stored(f"made-up-{number}")], today)
+        assert counted.forecast_from([stored("often")], today) is often
+    again = counted.forecast_from([stored("once")], today)
     assert again is not once
     assert again == once
 

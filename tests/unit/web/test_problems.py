@@ -25,7 +25,7 @@ def test_every_code_of_a_refusal_has_a_status(code: str) -> None:
 
 def test_a_refusal_keeps_what_why_and_what_to_do() -> None:
     refused = errors.NotFoundError("there is no job 'x'", reason="NO_SUCH_JOB", remedy="look")
-    assert problems.of(refused) == {
+    assert problems.problem_of(refused) == {
         "type": "urn:schedd:problem:no-such-job",
         "title": "Not found",
         "status": 404,
@@ -40,7 +40,7 @@ def test_what_is_wrong_with_fields_is_told_for_each() -> None:
     wrong = errors.InvalidArgumentError(
         "two", reason="BAD", violations=[FieldViolation("cron[0]", "no")]
     )
-    assert problems.of(wrong)["violations"] == [{"field": "cron[0]", "problem": "no"}]
+    assert problems.problem_of(wrong)["violations"] == [{"field": "cron[0]", "problem": "no"}]
     form = FormErrors([Problem(("retry", "max"), "isn't a valid duration", "write 10m")])
     body = problems.of_form(form)
     assert body["violations"] == [
@@ -61,18 +61,22 @@ def test_what_is_wrong_with_fields_is_told_for_each() -> None:
 )
 def test_a_field_that_is_wrong_has_its_name_in_rest(field: str, named: str) -> None:
     wrong = [FieldViolation(field, "isn't time_zone")]
-    body = problems.of(errors.InvalidArgumentError(f"{field}: no", reason="BAD", violations=wrong))
+    body = problems.problem_of(
+        errors.InvalidArgumentError(f"{field}: no", reason="BAD", violations=wrong)
+    )
     assert body["violations"] == [{"field": named, "problem": "isn't time_zone"}]
     assert body["detail"] == f"{named}: no"
 
 
 def test_what_people_call_their_things_stays_as_they_wrote_it() -> None:
     refused = errors.NotFoundError("there is no job 'time_zone'", reason="NO_SUCH_JOB")
-    assert problems.of(refused)["detail"] == "there is no job 'time_zone'"
+    assert problems.problem_of(refused)["detail"] == "there is no job 'time_zone'"
 
 
 def test_a_world_that_is_away_asks_to_come_back() -> None:
-    answer = problems.answer(problems.of(Unavailable("connection to 10.0.0.1 refused")))
+    answer = problems.problem_response(
+        problems.problem_of(Unavailable("connection to 10.0.0.1 refused"))
+    )
     assert answer.status_code == 503
     assert answer.headers["retry-after"] == "1"
     assert answer.headers["content-type"] == "application/problem+json"
@@ -81,5 +85,5 @@ def test_a_world_that_is_away_asks_to_come_back() -> None:
 
 def test_a_write_without_an_answer_isnt_to_be_repeated_blindly() -> None:
     """It may stand: who takes it for "away, nothing was done" makes it twice."""
-    body = problems.of(OutcomeUnknown("COMMIT was sent: it may stand"))
+    body = problems.problem_of(OutcomeUnknown("COMMIT was sent: it may stand"))
     assert (body["status"], body["reason"]) == (504, "OUTCOME_UNKNOWN")

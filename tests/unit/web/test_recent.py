@@ -23,10 +23,10 @@ async def test_it_is_read_anew_when_it_is_no_longer_good() -> None:
         read.append(clock.now)
         return len(read)
 
-    assert [await recent.of("a", 10.0, reading) for _ in range(3)] == [1, 1, 1]
-    assert await recent.of("b", 10.0, reading) == 2
+    assert [await recent.get_or_read("a", 10.0, reading) for _ in range(3)] == [1, 1, 1]
+    assert await recent.get_or_read("b", 10.0, reading) == 2
     clock.now += 10.5
-    assert await recent.of("a", 10.0, reading) == 3
+    assert await recent.get_or_read("a", 10.0, reading) == 3
     assert read == [100.0, 100.0, 110.5]
 
 
@@ -50,7 +50,7 @@ class Slow:
         """By so many at once, who all wait."""
         recent = Recent()
         tasks = [
-            asyncio.create_task(recent.of("a", 60.0, self), name=f"asks {number}")
+            asyncio.create_task(recent.get_or_read("a", 60.0, self), name=f"asks {number}")
             for number in range(many)
         ]
         await asyncio.sleep(0)

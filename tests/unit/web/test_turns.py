@@ -42,7 +42,7 @@ class Silent:
         return await asyncio.Event().wait()
 
 
-READS = [overview_queries.read, dead_letters.PAGE.read, forecast.PAGE.read]
+READS = [overview_queries.run_queries, dead_letters.PAGE.read, forecast.PAGE.read]
 
 
 def asking(store: object, turns: int) -> PageRequest:

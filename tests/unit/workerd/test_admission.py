@@ -49,7 +49,7 @@ def test_an_offer_is_taken_started_ended_and_acknowledged() -> None:
     assert admission.offer(offer(), 0.0, trusted=True) == Taken()
     assert admission.free == 1
     assert admission.start(key(), 0.0, 0.0, trusted=True) == Started()
-    admission.ended(key())
+    admission.end_execution(key())
     assert (admission.free, admission.state(key())) == (2, AssignmentState.ENDED)
     admission.acknowledged(key())
     assert admission.state(key()) is None
@@ -73,7 +73,7 @@ def test_the_same_token_is_answered_as_before_wherever_it_stands(
     if state > 0:
         admission.start(key(), 0.0, 0.0, trusted=True)
     if state > 1:
-        admission.ended(key())
+        admission.end_execution(key())
     if state > 2:
         admission.acknowledged(key())
     # Not trusted, too late, draining: none of it matters for what was taken before.
@@ -182,7 +182,7 @@ def test_a_revoke_before_the_start_holds_and_after_it_does_not() -> None:
     admission.offer(offer(2), 1.0, trusted=True)
     admission.start(key(2), 1.0, 1.0, trusted=True)
     assert not admission.revoke(key(2), 1.0)
-    admission.ended(key(2))
+    admission.end_execution(key(2))
     admission.acknowledged(key(2))
     assert not admission.revoke(key(2), 1.0), "it did start, though nothing is left of it"
 
@@ -205,7 +205,7 @@ def test_an_entry_is_forgotten_after_its_start_by_and_no_sooner() -> None:
     assert admission.offer(offer(), 6.0, trusted=True) == AlreadyTaken(AssignmentState.RUNNING), (
         "it still runs"
     )
-    admission.ended(key())
+    admission.end_execution(key())
     admission.acknowledged(key())
     admission.forget(5.0 + 2 * GRACE)
     verdict = admission.offer(offer(start_by=5.0), 26.0, trusted=True)
@@ -256,7 +256,7 @@ def test_whatever_comes_in_whatever_order_each_token_starts_at_most_once() -> No
                     revoked = admission.revoke(each, now)
                     assert not (revoked and each in started and now < start_by[each])
                 case 5 if admission.state(each) is AssignmentState.RUNNING:
-                    admission.ended(each)
+                    admission.end_execution(each)
                     admission.acknowledged(each)
                 case 6:
                     admission.forget(now)

@@ -56,8 +56,8 @@ def test_of_each_attempt_the_newest_goes_up_and_together():
     other = pb.AssignmentKey(run_id="s", fencing_token=4)
     for key, fraction in ((KEY, 0.1), (other, 0.5), (KEY, 0.2)):
         outbox.progress(pb.Progress(key=key, fraction=fraction))
-    assert {(each.key.run_id, each.fraction) for each in outbox.take().progress} == {
+    assert {(each.key.run_id, each.fraction) for each in outbox.take_frame().progress} == {
         ("r", 0.2),
         ("s", 0.5),
     }
-    assert not outbox.take().progress
+    assert not outbox.take_frame().progress

@@ -165,7 +165,9 @@ async def sharing(world: World, *, answers: bool) -> tuple[MemberStream, MemberS
     one, two = (world.link(each, ttl=60.0, answers=answers) for each in ("m1", "m2"))
     world.attach.refreshed(boottime())
     await wait_until_async(lambda: (granted(one), granted(two)) == (2, 2), 5, "an even share")
-    two._take(pb.MemberFrame(demand=pb.Demand(heads=[pb.Demand.Head(priority=3, slots=SLOTS)])))
+    two._handle_frame(
+        pb.MemberFrame(demand=pb.Demand(heads=[pb.Demand.Head(priority=3, slots=SLOTS)]))
+    )
     await wait_until_async(lambda: granted(one) == 0, 5, "what the other one asks for")
     return one, two
 
@@ -177,13 +179,13 @@ async def test_what_a_member_was_promised_goes_to_another_as_far_as_it_says_that
     async with attaching(tmp_path) as world:
         one, two = await sharing(world, answers=True)
         assert granted(two) == 2
-        told = one._outbox.take().granted
+        told = one._outbox.take_frame().granted
         assert (told.slots, told.serial) == (0, 1)
-        one._take(pb.MemberFrame(reach=pb.Reach(serial=1, slots=1)))
+        one._handle_frame(pb.MemberFrame(reach=pb.Reach(serial=1, slots=1)))
         await wait_until_async(lambda: granted(two) == 3, 5, "the slot that it gave up")
-        one._take(pb.MemberFrame(reach=pb.Reach(serial=1, slots=0)))
+        one._handle_frame(pb.MemberFrame(reach=pb.Reach(serial=1, slots=0)))
         await wait_until_async(lambda: granted(two) == 4, 5, "the one that it let go of")
-        assert not one._outbox.take().HasField("granted")
+        assert not one._outbox.take_frame().HasField("granted")
 
 
 async def test_what_a_member_that_never_answers_was_promised_goes_to_another_at_once(
@@ -192,7 +194,7 @@ async def test_what_a_member_that_never_answers_was_promised_goes_to_another_at_
     async with attaching(tmp_path) as world:
         one, two = await sharing(world, answers=False)
         assert granted(two) == SLOTS
-        assert not one._outbox.take().granted.serial
+        assert not one._outbox.take_frame().granted.serial
 
 
 async def test_nothing_is_kept_for_a_member_that_takes_too_long_to_answer(

@@ -25,7 +25,7 @@ def test_what_was_doomed_stays_so_when_trust_comes_back_and_ends_again() -> None
 def test_what_has_ended_is_nobodys_to_kill() -> None:
     doom = LeaseKillList()
     doom.passed(100.0, [FAST, SLOW])
-    doom.keep([SLOW])
+    doom.retain_only([SLOW])
     assert doom.due(200.0) == [SLOW]
 
 

@@ -23,13 +23,13 @@ from workerd.process.keeper import sweep_leftovers
 
 def test_a_journal_lists_what_began_and_has_not_ended(tmp_path: Path) -> None:
     written = process_journal.Journal(tmp_path, "mark")
-    written.began(10, 111)
-    written.began(20, 222)
-    written.ended(10)
-    left = process_journal.read(written.path)
+    written.add_session(10, 111)
+    written.add_session(20, 222)
+    written.end_session(10)
+    left = process_journal.read_journal(written.path)
     assert left == process_journal.LeftoverProcesses("mark", {20: 222})
     written.close()
-    assert process_journal.read(written.path) is None
+    assert process_journal.read_journal(written.path) is None
 
 
 @contextlib.contextmanager
@@ -46,10 +46,10 @@ def room_for(more: int, path: Path) -> Iterator[None]:
 def test_a_line_that_was_written_in_part_is_an_error_and_spoils_no_other(tmp_path: Path) -> None:
     written = process_journal.Journal(tmp_path, "mark")
     with room_for(4, written.path), pytest.raises(OSError, match="partially written"):
-        written.began(10, 111)
+        written.add_session(10, 111)
     assert written.path.read_text().endswith("\n+ 10")
-    written.began(20, 222)
-    assert process_journal.read(written.path) == process_journal.LeftoverProcesses(
+    written.add_session(20, 222)
+    assert process_journal.read_journal(written.path) == process_journal.LeftoverProcesses(
         "mark", {20: 222}
     )
 
@@ -63,15 +63,15 @@ def test_a_beginning_cut_off_anywhere_is_none_whatever_its_part_looks_like(
     tmp_path: Path, part: str
 ) -> None:
     written = process_journal.Journal(tmp_path, "mark")
-    written.began(123, 7)
+    written.add_session(123, 7)
     with room_for(len(part), written.path), pytest.raises(OSError, match="partially written"):
-        written.began(12345, 111)
+        written.add_session(12345, 111)
     assert written.path.read_text().endswith("\n" + part)
-    assert process_journal.read(written.path) == process_journal.LeftoverProcesses(
+    assert process_journal.read_journal(written.path) == process_journal.LeftoverProcesses(
         "mark", {123: 7}
     ), "its writer died now"
-    written.began(20, 222)
-    assert process_journal.read(written.path) == process_journal.LeftoverProcesses(
+    written.add_session(20, 222)
+    assert process_journal.read_journal(written.path) == process_journal.LeftoverProcesses(
         "mark", {123: 7, 20: 222}
     )
 
@@ -80,14 +80,14 @@ def test_a_beginning_cut_off_anywhere_is_none_whatever_its_part_looks_like(
 def test_an_end_cut_off_anywhere_strikes_out_no_other_session(tmp_path: Path, part: str) -> None:
     written = process_journal.Journal(tmp_path, "mark")
     for session in (1, 12, 123, 1234, 12345):
-        written.began(session, 7)
-    listed = process_journal.read(written.path)
+        written.add_session(session, 7)
+    listed = process_journal.read_journal(written.path)
     with room_for(len(part), written.path), pytest.raises(OSError, match="partially written"):
-        written.ended(12345)
+        written.end_session(12345)
     assert written.path.read_text().endswith("\n" + part)
-    assert process_journal.read(written.path) == listed, "its writer died now"
-    written.ended(1)
-    left = process_journal.read(written.path)
+    assert process_journal.read_journal(written.path) == listed, "its writer died now"
+    written.end_session(1)
+    left = process_journal.read_journal(written.path)
     assert left is not None
     assert set(left.sessions) == {12, 123, 1234, 12345}
 
@@ -96,7 +96,7 @@ def test_what_an_earlier_version_left_of_a_line_stops_no_sweep(tmp_path: Path) -
     path = tmp_path / f"x{process_journal.SUFFIX}"
     head = f"boot {process_journal.boot_id()}\nmark m\n"
     path.write_text(f"{head}+ 10 111\n+ 12345 \n- \n+ 12345\n+ 20 222\n- 10\n")
-    assert process_journal.read(path) == process_journal.LeftoverProcesses("m", {20: 222})
+    assert process_journal.read_journal(path) == process_journal.LeftoverProcesses("m", {20: 222})
 
 
 def test_a_journal_that_cant_be_rewritten_holds_no_descriptor_more(
@@ -106,15 +106,15 @@ def test_a_journal_that_cant_be_rewritten_holds_no_descriptor_more(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     written = process_journal.Journal(tmp_path, "mark")
-    written.began(10, 111)
+    written.add_session(10, 111)
     before = open_files()
     with monkeypatch.context() as patch:
         patch.setattr(process_journal.os, "write", full)
         with pytest.raises(OSError, match="No space"):
             written._rewrite()
     assert open_files() == before
-    written.began(20, 222)
-    assert process_journal.read(written.path) == process_journal.LeftoverProcesses(
+    written.add_session(20, 222)
+    assert process_journal.read_journal(written.path) == process_journal.LeftoverProcesses(
         "mark", {10: 111, 20: 222}
     )
 
@@ -137,15 +137,15 @@ def test_a_journal_that_a_full_disk_doesnt_take_is_made_later_and_nothing_begins
         written = process_journal.Journal(tmp_path, "mark")
         assert written.problem
         with pytest.raises(OSError, match=written.problem):
-            written.began(10, 111)
+            written.add_session(10, 111)
         written.make()
         assert written.problem
     assert [*tmp_path.iterdir()] == [], "no litter, whoever tries how often"
     written.make()
     assert written.problem == ""
-    written.began(10, 111)
+    written.add_session(10, 111)
     written.make()
-    assert process_journal.read(written.path) == process_journal.LeftoverProcesses(
+    assert process_journal.read_journal(written.path) == process_journal.LeftoverProcesses(
         "mark", {10: 111}
     )
 
@@ -161,8 +161,8 @@ def test_a_journal_that_was_never_there_closes(tmp_path: Path) -> None:
 
 def test_a_journal_names_the_tree_of_its_cgroups(tmp_path: Path) -> None:
     written = process_journal.Journal(tmp_path, "mark", Path("/sys/fs/a b"))
-    written.began(10, 111)
-    assert process_journal.read(written.path) == process_journal.LeftoverProcesses(
+    written.add_session(10, 111)
+    assert process_journal.read_journal(written.path) == process_journal.LeftoverProcesses(
         "mark", {10: 111}, Path("/sys/fs/a b")
     )
 
@@ -173,17 +173,17 @@ GROUPED, PLAIN = KillEntry(10, 111, 2.5, "r-1", 7, "slot-3"), KillEntry(20, 222,
 def test_a_journal_tells_what_dies_with_the_lease_as_long_as_it_runs(tmp_path: Path) -> None:
     written = process_journal.Journal(tmp_path, "mark")
     for each in (GROUPED, PLAIN):
-        written.began(each.session, each.start, each)
-    written.began(30, 333)
-    both = process_journal.read(written.path)
+        written.add_session(each.session, each.start, each)
+    written.add_session(30, 333)
+    both = process_journal.read_journal(written.path)
     assert both is not None
     assert both.mortals == {10: GROUPED, 20: PLAIN}
     assert both.sessions == {10: 111, 20: 222, 30: 333}
     written._rewrite()
-    assert process_journal.read(written.path) == both
-    written.ended(10)
-    written.began(10, 999)
-    left = process_journal.read(written.path)
+    assert process_journal.read_journal(written.path) == both
+    written.end_session(10)
+    written.add_session(10, 999)
+    left = process_journal.read_journal(written.path)
     assert left is not None
     assert left.mortals == {20: PLAIN}, "a number is given anew, to one that may finish"
 
@@ -192,30 +192,32 @@ def test_a_journal_tells_what_dies_with_the_lease_as_long_as_it_runs(tmp_path: P
 def test_what_dies_with_the_lease_cut_off_anywhere_didnt_begin(tmp_path: Path, part: str) -> None:
     written = process_journal.Journal(tmp_path, "mark")
     with room_for(len(part), written.path), pytest.raises(OSError, match="partially written"):
-        written.began(GROUPED.session, GROUPED.start, GROUPED)
+        written.add_session(GROUPED.session, GROUPED.start, GROUPED)
     assert written.path.read_text().endswith("\n" + part)
-    written.began(20, 222, PLAIN)
-    assert process_journal.read(written.path) == process_journal.LeftoverProcesses(
+    written.add_session(20, 222, PLAIN)
+    assert process_journal.read_journal(written.path) == process_journal.LeftoverProcesses(
         "mark", {20: 222}, mortals={20: PLAIN}
     )
 
 
 def test_a_long_journal_is_rewritten_and_says_the_same(tmp_path: Path) -> None:
     written = process_journal.Journal(tmp_path, "mark")
-    written.began(1, 5)
+    written.add_session(1, 5)
     for session in range(2, 20_000):
-        written.began(session, 7)
-        written.ended(session)
+        written.add_session(session, 7)
+        written.end_session(session)
     assert written.path.stat().st_size < 300 * 1024
-    assert process_journal.read(written.path) == process_journal.LeftoverProcesses("mark", {1: 5})
+    assert process_journal.read_journal(written.path) == process_journal.LeftoverProcesses(
+        "mark", {1: 5}
+    )
 
 
 def test_a_journal_of_another_boot_or_a_cut_line_is_no_reason_to_kill(tmp_path: Path) -> None:
     path = tmp_path / f"x{process_journal.SUFFIX}"
     path.write_text("boot another\nmark m\n+ 1 2\n")
-    assert process_journal.read(path) is None
+    assert process_journal.read_journal(path) is None
     path.write_text(f"boot {process_journal.boot_id()}\nmark m\n+ 10 111\n+ 2")
-    assert process_journal.read(path) == process_journal.LeftoverProcesses("m", {10: 111})
+    assert process_journal.read_journal(path) == process_journal.LeftoverProcesses("m", {10: 111})
 
 
 def sleeper(mark: str = "") -> subprocess.Popen[bytes]:
@@ -230,13 +232,13 @@ def sleeper(mark: str = "") -> subprocess.Popen[bytes]:
 def test_a_session_is_killed_by_number_and_start_time_together(tmp_path: Path) -> None:
     ours, reused = sleeper(), sleeper()
     try:
-        born = proc_files.look(ours.pid)
-        other = proc_files.look(reused.pid)
+        born = proc_files.read_process(ours.pid)
+        other = proc_files.read_process(reused.pid)
         assert born is not None
         assert other is not None
         written = process_journal.Journal(tmp_path, "no-such-mark")
-        written.began(ours.pid, born.start)
-        written.began(reused.pid, other.start - 1)
+        written.add_session(ours.pid, born.start)
+        written.add_session(reused.pid, other.start - 1)
         assert sweep_leftovers(tmp_path) >= 1
         assert wait_until(lambda: ours.poll() == -signal.SIGKILL, PATIENCE, "the end of ours")
         assert reused.poll() is None, "a number that was given to another is left in peace"

@@ -72,11 +72,11 @@ async def test_what_waits_for_a_store_that_hangs_is_on_disk_alone_and_past_a_lim
     keeping = keeping_of(store, folder)
     parcels = [large(keeping, run, 300 * KIB) for run in "ab"]
     async with asyncio.TaskGroup() as group:
-        first = group.create_task(keeping.keep(*parcels[0]))
+        first = group.create_task(keeping.upload_result(*parcels[0]))
         await wait_until_async(lambda: store.calls, PATIENCE, "the upload")
         assert parcels[0][0].result is None, "its bytes are in memory no more"
         assert keeping.refuses == ""
-        second = group.create_task(keeping.keep(*parcels[1]))
+        second = group.create_task(keeping.upload_result(*parcels[1]))
         await wait_until_async(lambda: keeping.refuses, PATIENCE, "no new work")
         assert keeping.refuses == (
             "614,400 bytes of logs and results wait in the spool for the result store:"
@@ -96,7 +96,7 @@ async def test_what_waits_for_a_disk_that_hangs_is_counted_too(
     folder.thread.submit(goes_on.wait)
     store.goes_on.set()
     keeping = keeping_of(store, folder)
-    kept = asyncio.create_task(keeping.keep(*large(keeping, "a", 200 * KIB)))
+    kept = asyncio.create_task(keeping.upload_result(*large(keeping, "a", 200 * KIB)))
     await wait_until_async(lambda: keeping.refuses, PATIENCE, "no new work")
     assert "in memory" in keeping.refuses
     goes_on.set()
@@ -110,13 +110,13 @@ async def test_a_store_that_hangs_has_two_calls_and_no_more_however_many_ends_co
     monkeypatch.setattr(module, "_LEAST", 0.05)
     keeping = keeping_of(store, folder, timeout=0.0)
     for run in "abcd":
-        told = await keeping.keep(*large(keeping, run, 100 * KIB))
+        told = await keeping.upload_result(*large(keeping, run, 100 * KIB))
         assert told.kept_result.problem == "result store timed out"
     assert len(store.calls) == 2
     assert (keeping.refuses, folder.used) == ("", 0)
     monkeypatch.undo()
     store.goes_on.set()
-    told = await keeping.keep(*large(keeping, "e", 100 * KIB))
+    told = await keeping.upload_result(*large(keeping, "e", 100 * KIB))
     assert told.kept_result.problem == ""
 
 
@@ -124,10 +124,12 @@ async def test_who_ends_tells_each_end_in_time_and_leaves_no_thread_that_must_be
     store: Hanging, folder: AttemptLogFolder
 ) -> None:
     keeping = keeping_of(store, folder)
-    ends = [asyncio.create_task(keeping.keep(*large(keeping, run, 100 * KIB))) for run in "abc"]
+    ends = [
+        asyncio.create_task(keeping.upload_result(*large(keeping, run, 100 * KIB))) for run in "abc"
+    ]
     await wait_until_async(lambda: len(store.calls) == 2, PATIENCE, "two uploads")
     keeping.hurry(0.0)
-    late = keeping.keep(*large(keeping, "d", 100 * KIB))
+    late = keeping.upload_result(*large(keeping, "d", 100 * KIB))
     async with asyncio.timeout(PATIENCE):
         for told in [*await asyncio.gather(*ends), await late]:
             assert told.kept_result.size == 100 * KIB

@@ -7,21 +7,21 @@ from workerd.core.orphan_attribution import Fate, OrphanAttribution
 
 def test_an_orphan_is_left_as_long_as_an_attempt_that_it_may_belong_to_runs() -> None:
     kinship = OrphanAttribution()
-    kinship.began(1, at=100)
-    kinship.began(2, at=200)
-    kinship.ended(1)
+    kinship.add_attempt(1, at=100)
+    kinship.add_attempt(2, at=200)
+    kinship.end_attempt(1)
     assert kinship.fate(150) is Fate.END, "it was born before the second began"
     assert kinship.fate(250) is Fate.LEAVE, "it may be the second's"
     kinship.all_ended(300)
-    kinship.ended(2)
+    kinship.end_attempt(2)
     assert kinship.fate(250) is Fate.END
 
 
 def test_equal_ticks_count_as_while_it_lived() -> None:
     kinship = OrphanAttribution()
-    kinship.began(1, at=100)
+    kinship.add_attempt(1, at=100)
     assert kinship.fate(100) is Fate.LEAVE
-    kinship.ended(1)
+    kinship.end_attempt(1)
     kinship.all_ended(120)
     assert kinship.fate(100) is Fate.END
     assert kinship.fate(120) is Fate.END
@@ -30,8 +30,8 @@ def test_equal_ticks_count_as_while_it_lived() -> None:
 def test_what_was_born_while_no_attempt_lived_is_left_in_peace() -> None:
     kinship = OrphanAttribution()
     assert kinship.fate(50) is Fate.LEAVE
-    kinship.began(1, at=100)
-    kinship.ended(1)
+    kinship.add_attempt(1, at=100)
+    kinship.end_attempt(1)
     kinship.all_ended(120)
     for born in (99, 121):
         assert kinship.fate(born) is Fate.LEAVE
@@ -39,8 +39,8 @@ def test_what_was_born_while_no_attempt_lived_is_left_in_peace() -> None:
 
 def test_what_is_being_killed_may_give_birth_until_nothing_is_found() -> None:
     kinship = OrphanAttribution()
-    kinship.began(1, at=100)
-    kinship.ended(1)
+    kinship.add_attempt(1, at=100)
+    kinship.end_attempt(1)
     assert kinship.fate(5_000) is Fate.END
     kinship.all_ended(6_000)
     assert kinship.fate(5_000) is Fate.END
@@ -50,9 +50,9 @@ def test_what_is_being_killed_may_give_birth_until_nothing_is_found() -> None:
 def test_overlapping_lives_are_remembered_as_one() -> None:
     kinship = OrphanAttribution()
     for pid in range(5_000):
-        kinship.began(pid, at=100 + pid)
+        kinship.add_attempt(pid, at=100 + pid)
     for pid in range(5_000):
-        kinship.ended(pid)
+        kinship.end_attempt(pid)
         kinship.all_ended(6_000 + pid)
     assert kinship.fate(100) is Fate.END
     assert kinship.fate(99) is Fate.LEAVE

@@ -67,10 +67,10 @@ class Journaled:
     def start(self, program: Program, _key: AssignmentKey, out: int, err: int) -> PlainProgram:
         return PlainProgram(program, "mark", out, err)
 
-    def began(self, _pid: int, _key: AssignmentKey, _lost_kill_after: float | None) -> None:
+    def add_attempt(self, _pid: int, _key: AssignmentKey, _lost_kill_after: float | None) -> None:
         self.told.append("began")
 
-    def ended(self, _pid: int, _key: AssignmentKey) -> None:
+    def end_attempt(self, _pid: int, _key: AssignmentKey) -> None:
         self.told.append("ended")
 
 

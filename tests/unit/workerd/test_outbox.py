@@ -16,18 +16,18 @@ async def test_what_waits_goes_together_in_bounded_frames() -> None:
     for _ in range(MAX_ITEMS + 1):
         outbox.result(result())
     outbox.refuse(pb.Refusal())
-    first = outbox.take()
+    first = outbox.take_frame()
     assert (len(first.refusals), len(first.results)) == (1, MAX_ITEMS - 1)
     await outbox.wait()
-    assert len(outbox.take().results) == 2
+    assert len(outbox.take_frame().results) == 2
 
 
 async def test_large_results_are_spread_over_frames() -> None:
     outbox = MemberFrameQueue()
     for _ in range(4):
         outbox.result(result(MAX_BYTES // 2))
-    assert len(outbox.take().results) == 2
-    assert len(outbox.take().results) == 2
+    assert len(outbox.take_frame().results) == 2
+    assert len(outbox.take_frame().results) == 2
 
 
 async def test_output_that_is_read_along_goes_last_and_is_left_out_where_there_is_no_room() -> None:
@@ -37,19 +37,19 @@ async def test_output_that_is_read_along_goes_last_and_is_left_out_where_there_i
         outbox.log(pb.LogChunk(piece=piece))
     for _ in range(2):
         outbox.result(result(MAX_BYTES // 2))
-    first = outbox.take()
+    first = outbox.take_frame()
     assert (len(first.results), len(first.log_chunks)) == (2, 0)
-    assert len(outbox.take().log_chunks) == 4
+    assert len(outbox.take_frame().log_chunks) == 4
     outbox.log(pb.LogChunk(piece=piece))
-    assert len(outbox.take().log_chunks) == 1
+    assert len(outbox.take_frame().log_chunks) == 1
 
 
 async def test_only_the_newest_grant_is_sent() -> None:
     outbox = MemberFrameQueue()
     outbox.grant(pb.Granted(slots=1, received=0))
     outbox.grant(pb.Granted(slots=4, received=2))
-    assert outbox.take().granted == pb.Granted(slots=4, received=2)
-    assert not outbox.take().HasField("granted")
+    assert outbox.take_frame().granted == pb.Granted(slots=4, received=2)
+    assert not outbox.take_frame().HasField("granted")
 
 
 async def test_the_end_comes_after_all_that_waits() -> None:
@@ -57,7 +57,7 @@ async def test_the_end_comes_after_all_that_waits() -> None:
     outbox.end(pb.WorkerFrame(goodbye=pb.Goodbye()))
     for _ in range(MAX_ITEMS + 1):
         outbox.result(result())
-    assert not outbox.take().HasField("goodbye")
+    assert not outbox.take_frame().HasField("goodbye")
     assert not outbox.over
-    assert outbox.take().HasField("goodbye")
+    assert outbox.take_frame().HasField("goodbye")
     assert outbox.over

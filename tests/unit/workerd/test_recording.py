@@ -32,7 +32,7 @@ def feed(recording: Recording, count: int, *, size: int = CHUNK, begin: int = 0)
     data = b"".join(bytes([n % 256]) * size for n in range(count))
     for n in range(count):
         piece = data[n * size : (n + 1) * size]
-        recording.came(Piece(stderr=False, data=piece, offset=begin + n * size, at=AT))
+        recording.record_piece(Piece(stderr=False, data=piece, offset=begin + n * size, at=AT))
     return data
 
 

@@ -28,11 +28,11 @@ class NoOrphans:
 
     def __init__(self, _mark: str, _tree: Path | None) -> None: ...
 
-    def began(self, process: object, run: str, token: int) -> None: ...
+    def add_attempt(self, process: object, run: str, token: int) -> None: ...
 
-    def ended(self, pid: int) -> None: ...
+    def end_attempt(self, pid: int) -> None: ...
 
-    def look(self) -> int:
+    def end_orphans(self) -> int:
         return 0
 
 
@@ -79,7 +79,7 @@ def test_what_an_attempt_left_is_never_killed_by_a_number_that_is_another_attemp
     sessions = ProcessSupervisor(tmp_path, wanted=False, handlers=False)
     try:
         child = sessions.start(program, later, 1, 2)
-        sessions.began(child.pid, later)
+        sessions.add_attempt(child.pid, later)
 
         sessions.kill(child.pid, earlier)
         assert not select.select([child.fileno()], [], [], 0.2)[0], "it lives"
@@ -87,7 +87,7 @@ def test_what_an_attempt_left_is_never_killed_by_a_number_that_is_another_attemp
         sessions.kill(child.pid, later)
         assert select.select([child.fileno()], [], [], PATIENCE)[0]
         child.wait()
-        sessions.ended(child.pid, later)
+        sessions.end_attempt(child.pid, later)
     finally:
         sessions.close()
 
@@ -115,7 +115,7 @@ async def test_without_a_journal_no_work_is_wanted_until_it_is_there(
         assert sessions.refuses == why
         child = sessions.start(program, AssignmentKey(RunId("r"), Token(1)), 1, 2)
         with pytest.raises(OSError, match="No space left"):
-            sessions.began(child.pid, AssignmentKey(RunId("r"), Token(1)))
+            sessions.add_attempt(child.pid, AssignmentKey(RunId("r"), Token(1)))
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
         full.clear()

@@ -396,13 +396,13 @@ async def test_what_the_disk_doesnt_take_at_the_end_of_a_worker_is_sent_as_it_is
         await wait_until_async(lambda: courier.refuses, PATIENCE, "the disk to be found full")
         courier.acknowledge(accepted("a"))
         assert (stream.sent, len(courier)) == ([], 2), "nobody can have it as yet"
-        courier.leave()
+        courier.shut_down()
         await wait_until_async(lambda: stream.sent, PATIENCE, "it to be sent")
         assert stream.runs == {"a"}, "the other isn't to be told yet"
         told = result("b", 5)
         courier.release(told)
         await wait_until_async(lambda: told in stream.sent, PATIENCE, "that to be sent, too")
-        assert courier.left == (0, 2)
+        assert courier.count_remaining == (0, 2)
         courier.acknowledge(accepted("a", "b"))
         async with asyncio.timeout(PATIENCE):
             await courier.delivered()
@@ -420,15 +420,17 @@ async def test_what_isnt_on_disk_counts_as_lost_and_words_of_before_as_kept(
     spooling = asyncio.create_task(courier.keep_spooling())
     for run in ("kept", "told later"):
         courier.put(result(run), None, held=True)
-    await wait_until_async(lambda: courier.left == (2, 0), PATIENCE, "both to be on disk")
+    await wait_until_async(
+        lambda: courier.count_remaining == (2, 0), PATIENCE, "both to be on disk"
+    )
     disk = Disk(monkeypatch)
     courier.put(result("lost"), None)
     courier.release(result("told later", 5))
     await wait_until_async(lambda: courier.refuses, PATIENCE, "the disk to be found full")
-    assert courier.left == (2, 1)
+    assert courier.count_remaining == (2, 1)
     assert names(tmp_path, "*.results") == ["000000000001.results"]
     disk.room = 1 << 30
-    await wait_until_async(lambda: courier.left == (3, 0), PATIENCE, "all to be on disk")
+    await wait_until_async(lambda: courier.count_remaining == (3, 0), PATIENCE, "all to be on disk")
     spooling.cancel()
 
 
@@ -447,7 +449,7 @@ async def test_a_batch_that_finds_no_room_is_made_smaller_and_what_fits_is_sent(
     spooling = asyncio.create_task(courier.keep_spooling())
     await wait_until_async(lambda: stream.runs == small, PATIENCE, "what fits to be sent")
     await wait_until_async(lambda: courier.refuses, PATIENCE, "the disk to be found full")
-    assert courier.left == (20, 1)
+    assert courier.count_remaining == (20, 1)
     disk.room = 1 << 30
     await wait_until_async(lambda: "large" in stream.runs, PATIENCE, "the rest to be sent")
     await wait_until_async(lambda: not courier.refuses, PATIENCE, "it to take work again")
@@ -486,7 +488,9 @@ async def test_a_batch_has_a_mebibyte_at_most_or_one_result(tmp_path: Path) -> N
         courier.put(result(f"{number}", 100_000), None)
     courier.put(result("huge", 3 << 20), None)
     spooling = asyncio.create_task(courier.keep_spooling())
-    await wait_until_async(lambda: courier.left == (31, 0), PATIENCE, "all to be on disk")
+    await wait_until_async(
+        lambda: courier.count_remaining == (31, 0), PATIENCE, "all to be on disk"
+    )
     batches = [results for _, results in spool.load()]
     assert sorted(len(each) for each in batches) == [1, 10, 10, 10]
     spooling.cancel()
@@ -504,7 +508,9 @@ async def test_a_full_disk_is_found_before_the_first_hello_and_tried_until_there
     assert courier.refuses == "spool rejects writes: No space left on device"
     spooling = asyncio.create_task(courier.keep_spooling())
     courier.put(result("a"), None)
-    await wait_until_async(lambda: courier.left == (1, 0), PATIENCE, "what fits to be on disk")
+    await wait_until_async(
+        lambda: courier.count_remaining == (1, 0), PATIENCE, "what fits to be on disk"
+    )
     assert courier.refuses, "but that was a small one"
     disk.room = 1 << 30
     await wait_until_async(lambda: not courier.refuses, PATIENCE, "room for work")

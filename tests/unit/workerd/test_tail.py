@@ -25,10 +25,10 @@ def test_they_hear_it_from_its_first_byte_on() -> None:
     expected.follow(key(1), "m2", lambda _: heard.append("m2"))
     expected.follow(key(1), "m3", lambda _: heard.append("m3"))
     expected.unfollow(key(1), "m2")
-    expected.gone("m3")
-    expected.came(key(1)).came(PIECE)
+    expected.remove_follower("m3")
+    expected.take_tail(key(1)).add_piece(PIECE)
     assert heard == ["m1"]
-    assert not expected.came(key(1)).followed, "it is here, and no longer expected"
+    assert not expected.take_tail(key(1)).followed, "it is here, and no longer expected"
 
 
 def test_what_nobody_follows_any_more_is_forgotten() -> None:
@@ -36,7 +36,7 @@ def test_what_nobody_follows_any_more_is_forgotten() -> None:
     for token in range(10):
         expected.follow(key(token), "m1", lambda _: None)
     expected.unfollow(key(0), "m1")
-    expected.gone("m1")
+    expected.remove_follower("m1")
     assert len(expected) == 0
 
 
@@ -46,5 +46,5 @@ def test_there_is_an_end_to_what_is_expected(monkeypatch: pytest.MonkeyPatch) ->
     for token in (1, 2, 3):
         expected.follow(key(token), "m1", lambda _: None)
     assert len(expected) == 2
-    assert not expected.came(key(1)).followed
-    assert expected.came(key(3)).followed
+    assert not expected.take_tail(key(1)).followed
+    assert expected.take_tail(key(3)).followed

@@ -372,11 +372,11 @@ async def test_no_more_is_asked_for_than_a_heartbeat_can_list(
     monkeypatch.setattr(module, "MOST_LISTED", 3)
     trust = WorkerLeaseTrust(60.0, boottime())
     async with working(tmp_path, trust, Broken()) as (work, courier):
-        assert work.left == 3
+        assert work.remaining_capacity == 3
         work.assign([assignment()], MemberTime(), Origin())
-        assert work.left == 2, "it runs"
+        assert work.remaining_capacity == 2, "it runs"
         await wait_until_async(lambda: [*courier.results()], PATIENCE, "its result")
-        assert work.left == 2, "nobody has acknowledged it"
+        assert work.remaining_capacity == 2, "nobody has acknowledged it"
 
 
 def test_who_leaves_takes_no_work_again_whoever_undrains_it(tmp_path: Path) -> None:
@@ -389,7 +389,7 @@ def test_who_leaves_takes_no_work_again_whoever_undrains_it(tmp_path: Path) -> N
     work.drain(on=True)
     work.drain(on=False)
     assert not admission.draining
-    work.leave()
+    work.drain_permanently()
     work.drain(on=False)
     assert admission.draining
     spool.close()

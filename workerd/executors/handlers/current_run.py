@@ -44,9 +44,9 @@ class CurrentRun:
         return f"run {self.assignment.run_id} {self.assignment.fencing_token}"
 
     @property
-    def said(self) -> dict[str, object]:
+    def log_fields(self) -> dict[str, object]:
         """Log keys, for `extra`."""
-        return {"handler": self.handler, "job": self.job, **self.key.said}
+        return {"handler": self.handler, "job": self.job, **self.key.log_fields}
 
 
 current: Final[ContextVar[CurrentRun | None]] = ContextVar("schedd_run", default=None)

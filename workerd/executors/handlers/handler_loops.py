@@ -144,7 +144,7 @@ class _SharedLoop(asyncio.SelectorEventLoop):
         run = current.get()
         log.warning(
             "handler tried to stop its event loop; ignored because other runs share the loop",
-            extra=run.said if run is not None else None,
+            extra=run.log_fields if run is not None else None,
         )
 
     def close(self) -> None:
@@ -212,7 +212,7 @@ class _Loop:
             self._inbox[call] = None
         if not self._waking:  # one wake-up for all calls of this turn of the worker's loop
             self._waking = True
-            self._worker.call_soon(self.call, self._take)
+            self._worker.call_soon(self.call, self._start_waiting)
 
     def remove(self, call: CoroutineCall[Any]) -> None:
         """Remove a call that has ended."""
@@ -246,13 +246,13 @@ class _Loop:
     def take_again(self) -> None:
         """Begin waiting calls: a handler may have canceled their tasks."""
         if self.waiting:
-            self.call(self._take)
+            self.call(self._start_waiting)
 
     def probe(self, now: float) -> None:
         """Send a probe, unless one is unanswered."""
         if self.probed_at is None:
             self.probed_at, self.probed = now, utcnow()
-            self.call(self._answer, now)
+            self.call(self._answer_probe, now)
 
     def probe_again(self, now: float) -> None:
         """Restart an unanswered probe."""
@@ -287,7 +287,7 @@ class _Loop:
             call, result, error = self._outbox.popleft()
             call.settle(result, error)
 
-    def _take(self) -> None:
+    def _start_waiting(self) -> None:
         self._waking = False
         for _ in range(len(self._inbox)):  # not by the loop's task factory: handlers may set it
             asyncio.Task(self._run_next(), loop=self._aio)
@@ -315,7 +315,7 @@ class _Loop:
         with contextlib.suppress(RuntimeError):  # the worker has ended
             self._worker.call_soon_threadsafe(self.settle_ended)
 
-    def _answer(self, probe: float) -> None:
+    def _answer_probe(self, probe: float) -> None:
         with contextlib.suppress(RuntimeError):
             self._worker.call_soon_threadsafe(self._answered, probe)
 
@@ -376,7 +376,7 @@ class HandlerLoops:
                 for loop in self._loops:
                     loop.probe_again(looked)
             for loop in [*self._loops]:
-                self._look(loop, looked)
+                self._check_loop(loop, looked)
 
     async def close(self, within: float = 2.0) -> None:
         """Cancel all coroutines and end all loops; abandon blocked ones."""
@@ -397,7 +397,7 @@ class HandlerLoops:
                 log.warning("can't start another event loop for handlers: %s", error)
         return self._loops[-1]
 
-    def _look(self, loop: _Loop, now: float) -> None:
+    def _check_loop(self, loop: _Loop, now: float) -> None:
         if loop.probed_at is None:
             if loop.block is not None:
                 self._unblocked(loop, loop.block)
@@ -425,7 +425,7 @@ class HandlerLoops:
 
     def _blocked(self, loop: _Loop, block: LoopBlock) -> None:
         self._metrics.blocks.labels(block.handler).inc()
-        about = block.run.said if block.run is not None else {"handler": block.handler}
+        about = block.run.log_fields if block.run is not None else {"handler": block.handler}
         stack = "".join(traceback.format_list(_summary(loop.stack())))
         log.warning(
             "handler blocks its event loop; other runs use another loop",
@@ -441,7 +441,7 @@ class HandlerLoops:
     def _unblocked(self, loop: _Loop, block: LoopBlock) -> None:
         loop.block = None
         seconds = (utcnow() - block.since) / timedelta(seconds=1)
-        about = block.run.said if block.run is not None else {"handler": block.handler}
+        about = block.run.log_fields if block.run is not None else {"handler": block.handler}
         log.warning(
             "event loop of handlers is free again",
             extra={**about, "blocked_for": f"{seconds:.1f}s", "at": block.place},

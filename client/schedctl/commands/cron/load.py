@@ -117,7 +117,8 @@ def _show(session: Session, found: Forecast, rows: Sequence[Row]) -> None:
     length = duration.render(timedelta(minutes=grid.minutes))
     mean = found.total / grid.minutes
     click.echo(
-        f"{length} from {_at(grid.at(0))}: {len(rows):,} schedules start {found.total:,} runs, "
+        f"{length} from {_minute_text(grid.start_of_minute(0))}: "
+        f"{len(rows):,} schedules start {found.total:,} runs, "
         f"{mean:.1f} a minute; {found.peak:,} in the busiest"
     )
     if not found.hottest:
@@ -131,7 +132,7 @@ def _show(session: Session, found: Forecast, rows: Sequence[Row]) -> None:
 def _hot_row(hot: BusyMinute, full: bool) -> tuple[str, str, str, str, str]:
     alike = f"{hot.alike:,}" if hot.alike > 1 else "1"
     names = _names([entry for entry, _ in hot.entries], full)
-    return _at(hot.at), f"{hot.at:%a}", f"{hot.starts:,}", alike, names
+    return _minute_text(hot.at), f"{hot.at:%a}", f"{hot.starts:,}", alike, names
 
 
 def _names(entries: Sequence[TimetableEntry], full: bool) -> str:
@@ -159,7 +160,7 @@ def _show_flat(flat: Flattened | None, full: bool) -> None:
         click.echo(f"  … {len(flat.moves) - len(shown):,} more: -o wide")
 
 
-def _at(at: datetime) -> str:
+def _minute_text(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M}Z"
 
 
@@ -167,8 +168,8 @@ def _data(found: Forecast, rows: Sequence[Row], flat: Flattened | None) -> dict[
     grid = found.grid
     hours = range(0, grid.minutes, 60)
     return {
-        "from": stamp(grid.at(0)),
-        "to": stamp(grid.at(grid.minutes)),
+        "from": stamp(grid.start_of_minute(0)),
+        "to": stamp(grid.start_of_minute(grid.minutes)),
         "schedules": len(rows),
         "runs": found.total,
         "peak": found.peak,
@@ -183,7 +184,7 @@ def _data(found: Forecast, rows: Sequence[Row], flat: Flattened | None) -> dict[
         ],
         "hours": [
             {
-                "at": stamp(grid.at(minute)),
+                "at": stamp(grid.start_of_minute(minute)),
                 "runs": sum(found.counts[minute : minute + 60]),
                 "peak": max(found.counts[minute : minute + 60]),
             }
@@ -261,7 +262,8 @@ def _show_collisions(
     length = duration.render(timedelta(minutes=grid.minutes))
     most = f", at most {found.most:,}" if found.most else ""
     click.echo(
-        f"{length} from {_at(grid.at(0))}: {schedules:,} schedules, {found.instants:,} "
+        f"{length} from {_minute_text(grid.start_of_minute(0))}: "
+        f"{schedules:,} schedules, {found.instants:,} "
         f"times with more than {allowed:,} starts{most}"
     )
     if found.worst:
@@ -278,8 +280,8 @@ def _collisions(
     found: Collisions, grid: MinuteGrid, schedules: int, allowed: int
 ) -> dict[str, Any]:
     return {
-        "from": stamp(grid.at(0)),
-        "to": stamp(grid.at(grid.minutes)),
+        "from": stamp(grid.start_of_minute(0)),
+        "to": stamp(grid.start_of_minute(grid.minutes)),
         "schedules": schedules,
         "moreThan": allowed,
         "instants": found.instants,

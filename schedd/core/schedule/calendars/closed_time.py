@@ -53,13 +53,13 @@ class ClosedTime:
         self._bits: dict[int, int] = {}
         """The closed seconds of some sets of patterns."""
 
-    def has(self, second: int) -> bool:
+    def excludes_second(self, second: int) -> bool:
         """Return whether this time is excluded."""
         segment = self.zone.latest
         if not segment.start <= second < segment.end:
             segment = self.zone.segment(second)
         day, rest = divmod(second + segment.offset, DAY)
-        bits = self.on(day)
+        bits = self.closed_bits_on_day(day)
         return bool(bits) and (bits is FULL or bits >> rest & 1 == 1)
 
     def day(self, day: int) -> int:
@@ -70,11 +70,13 @@ class ClosedTime:
             first, stop = max(segment.start, start), min(segment.end, start + DAY)
             if stop - first == DAY:  # no change of the clock
                 local, rest = divmod(start + segment.offset, DAY)
-                bits = self.on(local)
-                if not rest or ((bits is FULL or not bits) and bits is self.on(local + 1)):
+                bits = self.closed_bits_on_day(local)
+                if not rest or (
+                    (bits is FULL or not bits) and bits is self.closed_bits_on_day(local + 1)
+                ):
                     return bits
             spend(10)
-            bits = day_bits.window(self.on, first + segment.offset, stop - first)
+            bits = day_bits.window(self.closed_bits_on_day, first + segment.offset, stop - first)
             found |= bits << (first - start)
         return found
 
@@ -85,7 +87,7 @@ class ClosedTime:
                 return None
             segment = self.zone.segment(second)
             day, rest = divmod(second + segment.offset, DAY)
-            closed = self.on(day)
+            closed = self.closed_bits_on_day(day)
             if not closed:
                 return second
             free = (FULL ^ closed) >> rest
@@ -99,7 +101,7 @@ class ClosedTime:
         while second < LAST:
             segment = self.zone.segment(second)
             day, rest = divmod(second + segment.offset, DAY)
-            closed = self.on(day) >> rest
+            closed = self.closed_bits_on_day(day) >> rest
             if closed:
                 first = second + lowest(closed)
                 if first < segment.end:
@@ -114,7 +116,7 @@ class ClosedTime:
             second = midnight if midnight < segment.end else max(segment.end, midnight - NEAR)
         return None
 
-    def on(self, day: int) -> int:
+    def closed_bits_on_day(self, day: int) -> int:
         """Return the excluded time of a local day, as its bits."""
         matching = self._days.get(day)
         spend(2)

@@ -44,7 +44,7 @@ class Exclusion:
         """Return the `decider` of a time in whole seconds since 1970."""
         spend(2 * len(self.closures))
         for closure in self.closures:
-            if closure.time.has(second):
+            if closure.time.excludes_second(second):
                 return closure
         return None
 
@@ -68,7 +68,7 @@ class Exclusion:
         second = second_of(instant)
         found = (
             closure.time.free_from(second)
-            if closure.time.has(second)
+            if closure.time.excludes_second(second)
             else closure.time.closed_from(second)
             for closure in self.closures
         )

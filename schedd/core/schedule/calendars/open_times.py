@@ -42,9 +42,9 @@ class AllInstants:
                 found = until = first if found is None else min(found, first)
         return found
 
-    def on(self, day: int) -> int:
+    def times_on_day(self, day: int) -> int:
         start = instant_of(day * DAY) - _TICK
-        found = self.base.on(day)
+        found = self.base.times_on_day(day)
         for one in self.moved:
             for instant in one.between(start, start + timedelta(1)):
                 found |= 1 << (second_of(instant) - day * DAY)
@@ -88,7 +88,7 @@ class OpenInstants:
     def _from(self, at: int, free: int) -> datetime | None:
         """Return the first time in the rest of a day, whose open seconds are `free`."""
         day, rest = divmod(at, DAY)
-        runs = (self.every.base.on(day) & free) >> rest
+        runs = (self.every.base.times_on_day(day) & free) >> rest
         found = self.every.base.next_after(instant_of(at + lowest(runs)) - _TICK) if runs else None
         end = instant_of((day + 1) * DAY) - _TICK if found is None else found
         for moved in self.every.moved:
@@ -97,15 +97,15 @@ class OpenInstants:
                 found = end = first if found is None else min(found, first)
         return found
 
-    def on(self, day: int) -> int:
+    def times_on_day(self, day: int) -> int:
         free = self.exclusion.open_on(day)
-        return self.every.on(day) & free if free else 0
+        return self.every.times_on_day(day) & free if free else 0
 
     def newest(self, after: datetime, until: datetime) -> datetime | None:
         """Return the greatest time in (after, until], searched day by day."""
         first, last = second_of(after), min(second_of(until), LAST)
         for day in range(last // DAY, first // DAY - 1, -1):
-            bits = self.on(day)
+            bits = self.times_on_day(day)
             if last < (day + 1) * DAY:
                 bits &= (2 << last - day * DAY) - 1
             while bits:
@@ -124,7 +124,7 @@ class OpenInstants:
         while first is not None:
             yield first
             day, second = divmod(second_of(first), DAY)
-            rest = self.on(day) >> second + 1 << second + 1
+            rest = self.times_on_day(day) >> second + 1 << second + 1
             while rest:
                 spend(10)
                 second = lowest(rest)
@@ -142,7 +142,7 @@ class OpenInstants:
         while at < high and (at - low) // DAY <= limit:
             day, rest = divmod(at, DAY)
             end = min(high, (day + 1) * DAY)
-            counted += (self.on(day) >> rest & (1 << end - at) - 1).bit_count()
+            counted += (self.times_on_day(day) >> rest & (1 << end - at) - 1).bit_count()
             at = end
         return counted, until if at >= high else instant_of(at) - _TICK
 

@@ -78,7 +78,7 @@ class MovedCron:
                 return
             # No time is moved further than this.
             day = max(day, source - MOST_DAYS, rolled - _AROUND)
-            for second in self._on(day) if day <= end else ():
+            for second in self._times_on_day(day) if day <= end else ():
                 if first <= second <= last:
                     yield instant_of(second)
             day += 1
@@ -89,7 +89,7 @@ class MovedCron:
         found = (time.next_day(day) for time in rolling)
         return min((one for one in found if one is not None), default=None)
 
-    def _on(self, day: int) -> tuple[int, ...]:
+    def _times_on_day(self, day: int) -> tuple[int, ...]:
         """Return the times that are moved onto a local day, in seconds since 1970 UTC."""
         found = self._days.get(day)
         if found is None:

@@ -102,7 +102,7 @@ class CronExpression:
         stop = bisect_left(times, min(end, until + 1) - midnight)
         return [midnight + time for time in times[first:stop]]
 
-    def on(self, day: int, dst: DstPolicy = DEBIAN) -> int:
+    def times_on_day(self, day: int, dst: DstPolicy = DEBIAN) -> int:
         """Return the fire times of a UTC day since 1970, as its bits (`day_bits`)."""
         start = day * DAY
         if self.masks is None:
@@ -116,7 +116,7 @@ class CronExpression:
                     found |= 1 << (segment.start - start)
             first, stop = max(first, start), min(stop, start + DAY)
             if first < stop:
-                local = day_bits.window(masks.on, first + segment.offset, stop - first)
+                local = day_bits.window(masks.matches_on_day, first + segment.offset, stop - first)
                 found |= local << (first - start)
         return found
 

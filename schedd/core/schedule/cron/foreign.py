@@ -72,7 +72,7 @@ class ForeignReading:
     """The same fields in our notation: a proposal that is verified before it is shown."""
 
 
-def read(text: str, dialect: Dialect) -> ForeignReading:
+def read_fields(text: str, dialect: Dialect) -> ForeignReading:
     """Read the fields of an expression. Raises UnknownExpression."""
     letters, words = dialect.fields.split(), text.lower().split()
     if len(words) != len(letters):

@@ -72,7 +72,7 @@ class Masks:
         month, shape, at = _placed(day)
         return bool(self.month >> month & 1 and self.days[shape] >> at & 1)
 
-    def on(self, day: int) -> int:
+    def matches_on_day(self, day: int) -> int:
         """Return the matching seconds of this local day, as its bits (`day_bits`)."""
         if not self.matches_day(day):
             return 0

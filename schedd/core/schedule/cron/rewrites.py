@@ -141,7 +141,7 @@ def if_meant(expression: str, dialects: Sequence[Dialect], zone: str) -> Rewrite
     here = parse_plainly(expression, zone=zone, seed="")
     for dialect in dialects:
         try:
-            reading = foreign.read(body, dialect)
+            reading = foreign.read_fields(body, dialect)
         except UnknownExpression:
             continue
         rewrite = verified(reading, prefix, zone)
@@ -156,7 +156,7 @@ def both_days(expression: str, zone: str) -> Rewrite | None:
     words = body.split()
     for dialect in (foreign.BOTH_DAYS, foreign.BOTH_DAYS_SECONDS):
         try:
-            reading = foreign.read(body, dialect)
+            reading = foreign.read_fields(body, dialect)
         except UnknownExpression:
             continue
         masks = parse_plainly(expression, zone=zone, seed="").masks
@@ -243,7 +243,7 @@ def _wrapped_in_aws(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
             yield problem, "", Rewrite(text, described, difference=difference)
         return
     try:
-        reading = foreign.read(inner, foreign.AWS)
+        reading = foreign.read_fields(inner, foreign.AWS)
     except UnknownExpression:
         return
     yield from _foreign(reading, prefix, zone, "cron(…) is an expression of AWS")
@@ -334,7 +334,7 @@ def _seven_fields(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
 
 def _dialect(dialect: Dialect, prefix: str, body: str, zone: str) -> Iterator[Proposal]:
     try:
-        reading = foreign.read(body, dialect)
+        reading = foreign.read_fields(body, dialect)
     except UnknownExpression:
         return
     yield from _foreign(reading, prefix, zone, _looks_like(dialect, body))
@@ -364,7 +364,7 @@ def _six_fields(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
 def _wrapping(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
     for dialect in (foreign.WRAPPING, foreign.WRAPPING_SECONDS):
         try:
-            reading = foreign.read(body, dialect)
+            reading = foreign.read_fields(body, dialect)
         except UnknownExpression:
             continue
         if rewrite := verified(reading, prefix, zone):

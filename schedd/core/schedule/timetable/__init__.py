@@ -18,7 +18,7 @@ from schedd.core.schedule.timetable.crontab import (
     CrontabLine,
     CrontabWarning,
     UnreadLine,
-    read,
+    read_crontab,
 )
 from schedd.core.schedule.timetable.difference import Difference, differ
 from schedd.core.schedule.timetable.entries import Row, TimetableEntry, Wrong, row_of, rows_of
@@ -62,7 +62,7 @@ __all__ = [
     "grid_over",
     "lint",
     "never_finishes",
-    "read",
+    "read_crontab",
     "row_of",
     "rows_of",
     "spread",

@@ -109,7 +109,7 @@ _PROGRAMS: Final = frozenset(
 _HEADER: Final = re.compile(r"#.*\buser(?:-?name)?\b.*\bcommand\b", re.IGNORECASE)
 
 
-def read(text: str, *, system: bool | None = None) -> Crontab:
+def read_crontab(text: str, *, system: bool | None = None) -> Crontab:
     """Read a crontab. `system`: whether it has a column of users; None: decided from its text."""
     entries: list[tuple[int, str, str, str, dict[str, str]]] = []
     unread: list[UnreadLine] = []

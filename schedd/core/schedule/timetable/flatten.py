@@ -61,7 +61,7 @@ def flatten(rows: Sequence[Row], grid: MinuteGrid) -> Flattened | None:
         bound //= 2
     if best is None:
         return None
-    kept = _kept(rows, moved, best[1], best[0], grid)
+    kept = _rows_kept_moved(rows, moved, best[1], best[0], grid)
     reached, _ = tally_of(_after(rows, moved, kept), grid).peak()
     moves = [move for n in kept for move in _moves(rows[n].entry, (moved[n] or rows[n]).entry)]
     return Flattened(tuple(moves), peak, reached)
@@ -76,7 +76,7 @@ def _after(
     return after
 
 
-def _kept(
+def _rows_kept_moved(
     rows: Sequence[Row],
     moved: Sequence[Row | None],
     chosen: Sequence[int],

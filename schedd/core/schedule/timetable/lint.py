@@ -163,7 +163,7 @@ def _unknown_to_cron(parsed: CronExpression) -> Iterator[LintFinding]:
     if words[0] in MACROS:
         return
     try:
-        foreign.read(" ".join(words), foreign.VIXIE)
+        foreign.read_fields(" ".join(words), foreign.VIXIE)
     except foreign.UnknownExpression:
         problem = f"cron can't read this; read here it runs {describe_parsed(parsed)}"
         yield _warn("not-cron", problem, "keep it in a manifest, or write plain numbers and ranges")

@@ -165,7 +165,9 @@ def forecast(rows: Sequence[Row], grid: MinuteGrid, top: int = 5) -> Forecast:
         listed |= alike
         first = (alike & -alike).bit_length() - 1
         named = _named(rows, _members(rows, minute))
-        hottest.append(BusyMinute(grid.at(first), counts[minute], alike.bit_count(), named))
+        hottest.append(
+            BusyMinute(grid.start_of_minute(first), counts[minute], alike.bit_count(), named)
+        )
     return Forecast(grid, tuple(counts), tuple(hottest))
 
 
@@ -249,4 +251,4 @@ def _together(rows: Sequence[Row], grid: MinuteGrid, minute: int, second: int) -
         for row in rows
         if any(minutes & bit and seconds >> second & 1 for minutes, seconds in row.layers)
     )
-    return StartsAtOnce(grid.at(minute) + timedelta(seconds=second), who)
+    return StartsAtOnce(grid.start_of_minute(minute) + timedelta(seconds=second), who)

@@ -50,7 +50,7 @@ class MinuteGrid:
         """The first second past the grid."""
         return self.start + self.minutes * 60
 
-    def at(self, minute: int) -> datetime:
+    def start_of_minute(self, minute: int) -> datetime:
         """Return when minute number `minute` begins."""
         return EPOCH + timedelta(seconds=self.start + minute * 60)
 
@@ -245,8 +245,8 @@ def _every_layers(interval: timedelta, phase: timedelta, grid: MinuteGrid) -> La
 
 def _days_of(instants: DailyInstants, grid: MinuteGrid) -> Iterator[int]:
     """Yield the times of an interval of whole days in the grid, in seconds since 1970 UTC."""
-    found = instants.next_after(grid.at(0) - SECOND)
-    while found is not None and found < grid.at(grid.minutes):
+    found = instants.next_after(grid.start_of_minute(0) - SECOND)
+    while found is not None and found < grid.start_of_minute(grid.minutes):
         yield (found - EPOCH) // SECOND
         found = instants.next_after(found)
 
@@ -254,8 +254,8 @@ def _days_of(instants: DailyInstants, grid: MinuteGrid) -> Iterator[int]:
 def _ticks(interval: timedelta, phase: timedelta, grid: MinuteGrid) -> Iterator[int]:
     """Yield each `interval` since 1970 moved by `phase`, in the grid, in whole seconds."""
     origin = EPOCH + phase
-    at = origin + -((origin - grid.at(0)) // interval) * interval
-    stop = grid.at(grid.minutes)
+    at = origin + -((origin - grid.start_of_minute(0)) // interval) * interval
+    stop = grid.start_of_minute(grid.minutes)
     while at < stop:
         yield (at - EPOCH) // SECOND
         at += interval

@@ -49,12 +49,12 @@ def _wedge(number: int) -> str:
     begin = 2 * pi * number / SHARDS
     end = 2 * pi * (number + FILLED) / SHARDS
     return (
-        f"M{_at(begin, OUTER)}A{OUTER:g} {OUTER:g} 0 0 1 {_at(end, OUTER)}"
-        f"L{_at(end, INNER)}A{INNER:g} {INNER:g} 0 0 0 {_at(begin, INNER)}z"
+        f"M{_point(begin, OUTER)}A{OUTER:g} {OUTER:g} 0 0 1 {_point(end, OUTER)}"
+        f"L{_point(end, INNER)}A{INNER:g} {INNER:g} 0 0 0 {_point(begin, INNER)}z"
     )
 
 
-def _at(angle: float, radius: float) -> str:
+def _point(angle: float, radius: float) -> str:
     return f"{SIZE / 2 + radius * sin(angle):.2f} {SIZE / 2 - radius * cos(angle):.2f}"
 
 

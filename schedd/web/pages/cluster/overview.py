@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from schedd.web.pages.cluster.overview_facts import glance
-from schedd.web.pages.cluster.overview_queries import Stored, read
+from schedd.web.pages.cluster.overview_queries import Stored, run_queries
 from schedd.web.pages.page import Page, PageRequest, Shown
 from schedkit.clock import utcnow
 
@@ -18,7 +18,7 @@ EVERY: Final = 0.5
 
 
 async def _read(asked: PageRequest) -> Shown:
-    return _shown(asked, await read(asked), away=False)
+    return _shown(asked, await run_queries(asked), away=False)
 
 
 def _without(asked: PageRequest, kept: object) -> Shown:

@@ -208,7 +208,7 @@ def _concerns(stored: Stored, now: datetime) -> Iterable[str]:
     if (waiting := stored.counts.pending) and live and not any(takes):
         yield f"{waiting:,} runs wait, but every worker is draining"
     elif live and stored.pause is None:
-        yield from _waits(stored.waits, now)
+        yield from _waiting_concerns(stored.waits, now)
 
 
 def _losses(stored: Stored) -> Iterable[str]:
@@ -229,7 +229,7 @@ def _lost(what: str, lost: Sequence[tuple[str, datetime | None]]) -> str:
     return f"{what}{'s' if len(lost) > 1 else ''} {_listed(named)} {plural} lost{since}"
 
 
-def _waits(found: WaitSummary, now: datetime) -> Iterable[str]:
+def _waiting_concerns(found: WaitSummary, now: datetime) -> Iterable[str]:
     if runs := found.unrunnable:
         named = [name for _, name in found.jobs[:NAMED]]
         if more := len(found.jobs[NAMED:]):

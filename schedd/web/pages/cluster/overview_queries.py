@@ -9,7 +9,7 @@ from typing import Final
 
 from schedd.api import paging
 from schedd.api.cluster.cluster import lost_now
-from schedd.api.runs.waiting_runs import NO_WAITS, WaitSummary, waits
+from schedd.api.runs.waiting_runs import NO_WAITS, WaitSummary, read_wait_summary
 from schedd.api.services import DEFAULT_NAMESPACE
 from schedd.core.cluster.cluster_events import NO_LOSSES, Losses
 from schedd.core.runs.records import Counts
@@ -72,7 +72,7 @@ async def missed(asked: PageRequest) -> MissedRuns:
     request = wire.ListRunsRequest(
         namespace=asked.namespace, states=[common_pb2.RUN_STATE_MISSED], page_size=MOST_MISSED
     )
-    return await asked.recent.of(("missed", asked.namespace), MISSED_GOOD_FOR, look)
+    return await asked.recent.get_or_read(("missed", asked.namespace), MISSED_GOOD_FOR, look)
 
 
 def _recorded_at(runs: Iterable[run_pb2.Run]) -> Iterable[datetime]:
@@ -113,11 +113,13 @@ async def waiting_now(asked: PageRequest) -> WaitSummary:
     """Return the summary of waiting runs in all namespaces, cached for GOOD_FOR. It names only jobs
     of the page's namespace.
     """
-    found = await asked.recent.of("waits", GOOD_FOR, lambda: asked.read(waits, asked.services))
+    found = await asked.recent.get_or_read(
+        "waits", GOOD_FOR, lambda: asked.read(read_wait_summary, asked.services)
+    )
     return found.visible_in(asked.namespace or DEFAULT_NAMESPACE)
 
 
-async def read(asked: PageRequest) -> Stored:
+async def run_queries(asked: PageRequest) -> Stored:
     """Run the queries. Raises Unavailable, or MemberUnavailableError if PostgreSQL is silent."""
     namespace, services = asked.namespace, asked.services
     async with asked.at_once() as all_:

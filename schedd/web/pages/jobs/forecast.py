@@ -98,7 +98,7 @@ class Counted:
     def __init__(self) -> None:
         self._known: dict[bytes, ForecastSeen] = {}
 
-    def of(self, stored: Sequence[StoredDefinition], start: datetime) -> ForecastSeen:
+    def forecast_from(self, stored: Sequence[StoredDefinition], start: datetime) -> ForecastSeen:
         """Return the forecast for the week from `start`, the same value while nothing changes. A
         hit takes 1 ms for 1,000 jobs.
         """
@@ -118,7 +118,9 @@ async def _read(asked: PageRequest) -> Shown:
     found = await asked.read(newest_definitions, asked.services, asked.namespace, JOBS + 1)
     hour = utcnow().replace(minute=0, second=0, microsecond=0)
     loop = asyncio.get_running_loop()
-    return Shown("Forecast", await loop.run_in_executor(_THREAD, _COUNTED.of, found, hour))
+    return Shown(
+        "Forecast", await loop.run_in_executor(_THREAD, _COUNTED.forecast_from, found, hour)
+    )
 
 
 def digest_of(stored: Sequence[StoredDefinition], start: datetime) -> bytes:
@@ -212,8 +214,8 @@ def entry_of(job: job_pb2.Job) -> TimetableEntry:
 
 def days_of(grid: MinuteGrid) -> list[datetime]:
     """Return the days of the grid; the first and the last may be partial. Pure."""
-    first = grid.at(0).replace(hour=0)
-    many = -((first - grid.at(grid.minutes)) // timedelta(days=1))
+    first = grid.start_of_minute(0).replace(hour=0)
+    many = -((first - grid.start_of_minute(grid.minutes)) // timedelta(days=1))
     return [first + timedelta(days=day) for day in range(many)]
 
 
@@ -223,8 +225,8 @@ def hours_of(found: Forecast, grid: MinuteGrid) -> Iterable[Hour]:
     busy = [many for many in starts if many]
     least, most = min(busy, default=0), max(busy, default=0)
     for at, many in enumerate(starts):
-        row, column = divmod(grid.at(0).hour + at, HOURS)
-        when = f"{grid.at(at * 60):%a %d %b %H}:00"
+        row, column = divmod(grid.start_of_minute(0).hour + at, HOURS)
+        when = f"{grid.start_of_minute(at * 60):%a %d %b %H}:00"
         yield Hour(row, column, many, heat(many, least, most), f"{when}: {many:,}")
 
 

@@ -273,17 +273,17 @@ def _plain(job: job_pb2.Job) -> dict[str, Any]:
     fields = to_json(job)
     assert isinstance(fields, dict)
     kept = {key: value for key, value in fields.items() if key not in BOOKKEEPING}
-    plain = _said(kept)
+    plain = _without_empty(kept)
     return plain if isinstance(plain, dict) else {}
 
 
-def _said(value: Any) -> Any:
+def _without_empty(value: Any) -> Any:
     """Return the value without empty keys."""
     if isinstance(value, dict):
-        said = {key: _said(one) for key, one in value.items()}
+        said = {key: _without_empty(one) for key, one in value.items()}
         return {key: one for key, one in said.items() if one not in (None, "", 0, False, [], {})}
     if isinstance(value, list):
-        return [_said(one) for one in value]
+        return [_without_empty(one) for one in value]
     return value
 
 

@@ -84,7 +84,7 @@ class LogText:
         return found
 
 
-async def kept(asked: PageRequest, run_id: str) -> tuple[LogPart, ...]:
+async def read_newest_parts(asked: PageRequest, run_id: str) -> tuple[LogPart, ...]:
     """Return the newest parts of the stored log of a run that has ended."""
     text, found, size = LogText(), Newest(LONGEST), 0
     try:

@@ -21,7 +21,7 @@ from schedd.web.pages.cluster.audit_text import in_words
 from schedd.web.pages.forms import taking
 from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
 from schedd.web.pages.rows import RunLine, look_of, moment, reason, run_line
-from schedd.web.pages.runs.log import EARLIER, LogPart, kept, so_far
+from schedd.web.pages.runs.log import EARLIER, LogPart, read_newest_parts, so_far
 from schedkit.protojson import payload_value
 from schedkit.sources import actor_with_token
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
@@ -201,7 +201,9 @@ async def _read(asked: PageRequest) -> Shown:
         )
         result = None if live else all_.read("the result", _result(asked, run_id))
         log = (
-            None if live or run.children else all_.read("the log", asked.read(kept, asked, run_id))
+            None
+            if live or run.children
+            else all_.read("the log", asked.read(read_newest_parts, asked, run_id))
         )
     tried = attempts.result().attempts
     elsewhere = run.namespace != (asked.namespace or DEFAULT_NAMESPACE)
