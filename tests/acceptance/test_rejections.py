@@ -35,6 +35,8 @@ SECONDS = float(os.environ.get("REJECTED_FOR", "5"))
 JOBS = int(os.environ.get("REJECTED_JOBS", "10"))
 NAMED_WITHIN = 10.0
 WELL_WITHIN = 8.0
+RELEASE_RATE = 100
+"""Late runs that a cluster starts in a second, by default (`catch_up.release_rate`)."""
 MEMBERS = ("m1", "m2", "m3")
 DISK = 320 * 1024 * 1024
 QUOTA = 32 * 1024 * 1024
@@ -541,7 +543,9 @@ def recovery(world: World) -> float:
     wait_until(caught_up, PATIENCE, "every job to have caught up")
     assert world.cluster.sql(GAPS) == [(0,)]
     wait_until(
-        lambda: world.cluster.sql(UNENDED, now) == [(0,)], PATIENCE, "every run of before to end"
+        lambda: world.cluster.sql(UNENDED, now) == [(0,)],
+        PATIENCE + JOBS * SECONDS / RELEASE_RATE,
+        "every run of before to end",
     )
     assert world.cluster.sql(FAILED) == [(0,)]
     return well
