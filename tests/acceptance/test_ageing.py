@@ -20,7 +20,7 @@ from schedclient import Run, SyncClient
 from schedd.core.dispatch.priority_order import CLASS_STEP
 from support.cluster import DevCluster
 from support.probe import DatabaseProbe, Start
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 from support.worker_process import WorkerProcess
 
 FULL = int(os.environ.get("AGEING_RUNS", "0"))
@@ -109,7 +109,9 @@ def one_slot(cluster: DevCluster, home: Path) -> Iterator[None]:
     worker.config = '[labels]\ntest = "ageing"\n'
     worker.start()
     try:
-        wait_until(lambda: attachments(worker) == len(cluster.endpoints), PATIENCE, "its streams")
+        wait_until(
+            lambda: attachments(worker) == len(cluster.endpoints), WAIT_TIMEOUT, "its streams"
+        )
         yield
     finally:
         worker.kill()

@@ -18,7 +18,7 @@ from support.cluster import DevCluster, dev_cluster
 from support.ledger import covered
 from support.probe import DatabaseProbe, Start
 from support.ticking import WRITTEN, Ticking, start_ticking
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.alone
 
@@ -44,7 +44,7 @@ def test_what_is_armed_starts_on_time_though_its_owner_was_killed_a_moment_befor
 ) -> None:
     """P4.7: by their worker's own timer."""
     ticking = start_ticking(rough, client, tmp_path, overlap="allow")
-    leader = wait_until(rough.leader, PATIENCE, "a leader")
+    leader = wait_until(rough.leader, WAIT_TIMEOUT, "a leader")
     owner = min(set(ticking.owners.values()) - {leader})
     jobs = [job for job, its in ticking.owners.items() if its == owner]
 
@@ -67,7 +67,7 @@ def test_a_pause_just_before_an_instant_takes_back_what_is_armed_and_a_trigger_s
 ) -> None:
     probe = DatabaseProbe(tmp_path / "paused")
     client.jobs.create("pausing", cron="* * * * * *", shell=probe.shell())
-    wait_until(lambda: len(probe.starts()) >= 3, PATIENCE, "firing to begin")
+    wait_until(lambda: len(probe.starts()) >= 3, WAIT_TIMEOUT, "firing to begin")
 
     instant, _ = armed_soon(rough, ["pausing"])
     await_time(instant - 0.3)
@@ -75,14 +75,14 @@ def test_a_pause_just_before_an_instant_takes_back_what_is_armed_and_a_trigger_s
     client.jobs.pause("pausing", note="just before")
     figure(f"paused while armed: ok after {time.time() - asked:.3f} s")
     assert time.time() < instant, "ok came before the instant"
-    wait_until(lambda: not running(client, "pausing"), PATIENCE, "the run before it to end")
+    wait_until(lambda: not running(client, "pausing"), WAIT_TIMEOUT, "the run before it to end")
     before = len(probe.starts())
     triggered = client.jobs.trigger("pausing")
     assert client.runs.wait(triggered, timeout=20).succeeded
     await_time(instant + WRITTEN)
     assert [start.run_id for start in probe.starts()[before:]] == [triggered.run_id]
     client.jobs.resume("pausing")
-    wait_until(lambda: len(probe.starts()) >= before + 3, PATIENCE, "firing to go on")
+    wait_until(lambda: len(probe.starts()) >= before + 3, WAIT_TIMEOUT, "firing to go on")
 
     assert_no_start_at(probe, instant)
     rows = [row for row in client.runs.list(job="pausing") if row.run_id != triggered.run_id]
@@ -142,7 +142,7 @@ def test_what_is_armed_half_a_minute_ahead_can_still_be_paused_moved_and_deleted
             client.jobs.create(name, at=due, shell=probe.shell())
         wait_until(
             lambda: [run.reason for run in client.runs.list()] == ["ARMED"] * 4 or None,
-            PATIENCE,
+            WAIT_TIMEOUT,
             "all to be armed",
         )
         left = due.timestamp() - time.time()

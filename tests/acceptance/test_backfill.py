@@ -16,7 +16,7 @@ from schedclient import Run, SyncClient
 from support.cluster import DevCluster
 from support.owners import owner_of
 from support.probe import DatabaseProbe
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 INSTANTS = 24
 AT_ONCE = 3
@@ -66,7 +66,7 @@ def test_each_instant_runs_once_and_no_more_at_once_though_its_owner_dies(
         name, FIRST, LAST, overlap="allow", max_parallel=AT_ONCE, idempotency_key=name
     ).backfill
     assert asked is not None
-    wait_until(lambda: len(probe.starts()) >= AT_ONCE, PATIENCE, "the first runs")
+    wait_until(lambda: len(probe.starts()) >= AT_ONCE, WAIT_TIMEOUT, "the first runs")
 
     ((shard,),) = rough.sql("SELECT shard FROM jobs WHERE name = %s", name)
     rough.kill(owner_of(client, shard))
@@ -115,7 +115,9 @@ def test_what_ran_isnt_run_again_and_a_backfill_ends_when_it_is_cancelled(
     asked = client.jobs.backfill(name, FIRST, LAST).backfill
     assert asked is not None
     assert asked.total == INSTANTS - 2
-    wait_until(lambda: len(probe.starts()) > 2, PATIENCE, "the first run of the second backfill")
+    wait_until(
+        lambda: len(probe.starts()) > 2, WAIT_TIMEOUT, "the first run of the second backfill"
+    )
     cancelled = rough.schedctl("job", "cancel-backfill", asked.backfill_id)
     assert cancelled.returncode == 0, cancelled.stderr
 
@@ -128,7 +130,7 @@ def test_what_ran_isnt_run_again_and_a_backfill_ends_when_it_is_cancelled(
     assert [one["state"] for one in listed] == ["CANCELLED", "DONE"]
     wait_until(
         lambda: len(list(client.runs.list(backfill=asked.backfill_id))) == so_far - 2,
-        PATIENCE,
+        WAIT_TIMEOUT,
         "no run but those that started",
     )
     client.jobs.delete(name)

@@ -9,7 +9,7 @@ import pytest
 
 from schedclient import SyncClient
 from support.cluster import DevCluster, dev_cluster, importing
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 BLOCKED_FOR = 20.0
 """Seconds; the lease of a worker is 15."""
@@ -58,14 +58,14 @@ def test_nine_good_runs_beside_a_blocking_handler_are_untouched_and_the_handler_
 ) -> None:
     with SyncClient(cluster.endpoints) as client:
         blocking = client.submit(python={"handler": "blocks"}, retry={"max_attempts": 1})
-        wait_until(lambda: client.runs.get(blocking.run_id).started_at, PATIENCE, "its start")
+        wait_until(lambda: client.runs.get(blocking.run_id).started_at, WAIT_TIMEOUT, "its start")
         nine = [
             *(client.submit(python={"handler": "good"}) for _ in range(3)),
             *(client.submit(python={"handler": "good_thread"}) for _ in range(2)),
             *(client.submit(python={"handler": "good_process"}) for _ in range(2)),
             *(client.submit(shell={"script": "sleep 1"}) for _ in range(2)),
         ]
-        ended = [client.runs.wait(run, timeout=PATIENCE) for run in nine]
+        ended = [client.runs.wait(run, timeout=WAIT_TIMEOUT) for run in nine]
         assert client.runs.get(blocking.run_id).state == "RUNNING"
         for run in ended:
             assert (run.state, run.attempt, run.assignments) == ("SUCCEEDED", 1, 1)
@@ -75,7 +75,7 @@ def test_nine_good_runs_beside_a_blocking_handler_are_untouched_and_the_handler_
             told = cluster.schedctl("run", "why", blocking.run_id).stdout
             return told if "blocks" in told else ""
 
-        why = wait_until(named, PATIENCE, "the handler's name in `run why`")
+        why = wait_until(named, WAIT_TIMEOUT, "the handler's name in `run why`")
         assert "Does its handler block the event loop?" in why
         assert re.search(r"blocking_handlers\.py:\d+ in blocks", why)
         doctor = cluster.schedctl("cluster", "doctor").stdout
@@ -91,7 +91,7 @@ def test_nine_good_runs_beside_a_blocking_handler_are_untouched_and_the_handler_
         assert 'workerd_handler_blocks_total{handler="blocks"} 1.0' in series
         assert re.search(r'workerd_handler_blocked_seconds\{handler="blocks"\} [1-9]', series)
 
-        last = client.runs.wait(blocking, timeout=BLOCKED_FOR + PATIENCE)
+        last = client.runs.wait(blocking, timeout=BLOCKED_FOR + WAIT_TIMEOUT)
         assert (last.state, last.attempt, last.assignments) == ("SUCCEEDED", 1, 1)
         assert last.losses == 0
         assert not re.search(r"incarnation .* lost", cluster.log("w1"))
@@ -105,7 +105,7 @@ def test_the_timeout_of_a_blocking_handler_is_enforced_while_it_blocks(
             python={"handler": "blocks"},
             timeout="3s", kill_after="0.5s", retry={"max_attempts": 1},
         )  # fmt: skip
-        ended = client.runs.wait(run, timeout=PATIENCE)
+        ended = client.runs.wait(run, timeout=WAIT_TIMEOUT)
         assert (ended.state, ended.reason) == ("FAILED", "TIMEOUT")
         assert re.search(r"blocked its event loop for [\d.]+ s at .* in blocks", ended.error or "")
         assert ended.started_at

@@ -13,7 +13,7 @@ from schedclient import Run, SyncClient
 from schedclient.errors import FailedPrecondition
 from support.cluster import DevCluster, dev_cluster
 from support.probe import DatabaseProbe
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 TTL = "3s"
 SLOTS = 4
@@ -47,7 +47,7 @@ def client(cluster: DevCluster) -> Iterator[SyncClient]:
     with SyncClient(cluster.endpoints) as made:
         wait_until(
             lambda: [one.state for one in made.workers.list()].count("LIVE") == 3,
-            PATIENCE,
+            WAIT_TIMEOUT,
             "all three workers",
         )
         yield made
@@ -79,7 +79,7 @@ def children(client: SyncClient, run: Run) -> dict[str, Run]:
 
 
 def ended(client: SyncClient, run: Run) -> Run:
-    return client.runs.wait(run, timeout=2 * PATIENCE)
+    return client.runs.wait(run, timeout=2 * WAIT_TIMEOUT)
 
 
 def test_each_that_matches_has_it_once_an_instant(
@@ -92,7 +92,7 @@ def test_each_that_matches_has_it_once_an_instant(
         runs = [one for one in client.runs.list(job=name) if one.state == "SUCCEEDED"]
         return len(runs) >= 3
 
-    wait_until(whole, PATIENCE, "three instants")
+    wait_until(whole, WAIT_TIMEOUT, "three instants")
     client.jobs.pause(name)
     runs = [one for one in client.runs.list(job=name) if one.reason != "PAUSED"]
 
@@ -143,7 +143,7 @@ def test_cancelled_it_ends_with_its_children(
 ) -> None:
     probe = DatabaseProbe(tmp_path / "starts")
     run = client.jobs.trigger(job(probe, "sleep 600"))
-    wait_until(lambda: len(probe.starts()) == 2, PATIENCE, "both to start")
+    wait_until(lambda: len(probe.starts()) == 2, WAIT_TIMEOUT, "both to start")
     assert "2 RUNNING" in client.runs.why(run.run_id).answer
 
     client.runs.cancel(run.run_id)
@@ -160,7 +160,7 @@ def test_without_anybody_who_matches_it_waits_and_says_so(
     run = client.jobs.trigger(name)
     wait_until(
         lambda: "no connected worker runs" in client.runs.why(run.run_id).answer,
-        PATIENCE,
+        WAIT_TIMEOUT,
         "it to say why",
     )
     assert client.runs.get(run.run_id).state == "PENDING"
@@ -172,15 +172,15 @@ def test_a_child_waits_for_its_own_worker_and_goes_to_no_other(
 ) -> None:
     probe, finish = DatabaseProbe(tmp_path / "starts"), tmp_path / "finish"
     run = client.jobs.trigger(job(probe, f"while [ ! -e {finish} ]; do sleep 0.1; done"))
-    wait_until(lambda: len(probe.starts()) == 2, PATIENCE, "both to start")
+    wait_until(lambda: len(probe.starts()) == 2, WAIT_TIMEOUT, "both to start")
 
     cluster.kill("w2")
     wait_until(
-        lambda: children(client, run)["w2"].state == "RETRYING", PATIENCE, "its loss to be seen"
+        lambda: children(client, run)["w2"].state == "RETRYING", WAIT_TIMEOUT, "its loss to be seen"
     )
     finish.touch()
     wait_until(
-        lambda: children(client, run)["w1"].state == "SUCCEEDED", PATIENCE, "the other to end"
+        lambda: children(client, run)["w1"].state == "SUCCEEDED", WAIT_TIMEOUT, "the other to end"
     )
     told = client.runs.why(children(client, run)["w2"].run_id).answer
     assert "w2" in told
@@ -203,10 +203,10 @@ def test_killed_right_after_it_began_no_child_is_lost_or_doubled(
     for _ in SSD:  # so that no child starts before its broadcast's owner is dead
         wait = busy.shell(f"while [ ! -e {finish} ]; do sleep 0.1; done")
         client.submit(shell=wait, slots=SLOTS, require={"disk": ["ssd"]})
-    wait_until(lambda: len(busy.starts()) == len(SSD), PATIENCE, "all slots to be taken")
+    wait_until(lambda: len(busy.starts()) == len(SSD), WAIT_TIMEOUT, "all slots to be taken")
 
     run = client.jobs.trigger(job(probe))
-    wait_until(lambda: client.runs.get(run.run_id).children == 2, PATIENCE, "it to begin")
+    wait_until(lambda: client.runs.get(run.run_id).children == 2, WAIT_TIMEOUT, "it to begin")
     assert {one.state for one in children(client, run).values()} == {"PENDING"}
     [(owner,)] = cluster.sql(OWNER, run.run_id)
     cluster.kill(owner)

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from schedclient import SyncClient
 from support.cluster import DevCluster
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 
 def test_what_a_calendar_excludes_is_skipped_and_told_and_the_next_version_goes_by_itself(
@@ -27,7 +27,7 @@ def test_what_a_calendar_excludes_is_skipped_and_told_and_the_next_version_goes_
         runs = (run for run in calm_client.runs.list(job=job) if run.state == "SUCCEEDED")
         return sorted(run.scheduled_at for run in runs if run.scheduled_at)
 
-    first, *_ = wait_until(lambda: ran()[1:] and ran(), PATIENCE, "two runs")
+    first, *_ = wait_until(lambda: ran()[1:] and ran(), WAIT_TIMEOUT, "two runs")
     assert all(not at.second % 10 for at in ran())
     told = calm.schedctl("job", "explain", job, "--at", (first + timedelta(seconds=1)).isoformat())
     assert told.stdout.startswith(f"The run was skipped by calendar {off} v1."), told
@@ -37,6 +37,8 @@ def test_what_a_calendar_excludes_is_skipped_and_told_and_the_next_version_goes_
 
     now = datetime.now(UTC)
     calm.schedctl("calendar", "apply", off, "--date", "2020-01-01")
-    wait_until(lambda: any(at > now and at.second % 10 for at in ran()), PATIENCE, "a run between")
+    wait_until(
+        lambda: any(at > now and at.second % 10 for at in ran()), WAIT_TIMEOUT, "a run between"
+    )
     calm_client.jobs.delete(job)
     assert calm.schedctl("calendar", "delete", off, "--yes").returncode == 0

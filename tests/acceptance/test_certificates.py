@@ -26,7 +26,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from schedproto.v1.worker_service_pb2_grpc import WorkerServiceStub
 from support.cluster import DevCluster, dev_cluster
 from support.probe import DatabaseProbe
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 BATCH = 5
 EVERY = 0.5
@@ -81,7 +81,7 @@ def shown_at(cluster: DevCluster, name: str, port: str) -> bytes:
     context.set_alpn_protocols(["h2"])
     address = split_address(cluster.entry(name)[port])
     with (
-        socket.create_connection(address, PATIENCE) as plain,
+        socket.create_connection(address, WAIT_TIMEOUT) as plain,
         context.wrap_socket(plain, server_hostname=address[0]) as secure,
     ):
         return secure.getpeercert(binary_form=True) or b""
@@ -106,7 +106,7 @@ def test_all_certificates_are_changed_under_load_and_no_run_is_lost(
     client.jobs.create("tick", every="1s", shell=probe.shell())
     old = {name: on_disk(cluster, name) for name in ("m1", "m2", "w1", "w2", "dev")}
     with load(client) as told:
-        wait_until(lambda: len(told.runs) > 5 * BATCH, PATIENCE, "some work")
+        wait_until(lambda: len(told.runs) > 5 * BATCH, WAIT_TIMEOUT, "some work")
         rotate(cluster)
         assert not set(old.values()) & {on_disk(cluster, name) for name in old}
         for name in ("m1", "m2"):
@@ -115,14 +115,14 @@ def test_all_certificates_are_changed_under_load_and_no_run_is_lost(
         before = len(told.runs)
         turned = time.monotonic() + LOOK_EVERY + 1  # by then clients call by their new ones
         wait_until(lambda: time.monotonic() > turned, LOOK_EVERY + 5, "clients to look")
-        wait_until(lambda: len(told.runs) > before + 5 * BATCH, PATIENCE, "more work")
+        wait_until(lambda: len(told.runs) > before + 5 * BATCH, WAIT_TIMEOUT, "more work")
         # All streams, and all channels between members, begin anew by what lies on the disk.
-        leader = wait_until(cluster.leader, PATIENCE, "a leader")
+        leader = wait_until(cluster.leader, WAIT_TIMEOUT, "a leader")
         cluster.terminate(leader)
         cluster.terminate("w1")
         cluster.up()
         before = len(told.runs)
-        wait_until(lambda: len(told.runs) > before + 5 * BATCH, PATIENCE, "work afterwards")
+        wait_until(lambda: len(told.runs) > before + 5 * BATCH, WAIT_TIMEOUT, "work afterwards")
     client.jobs.delete("tick")
     assert told.failures == []
     ids = [run.run_id for run in told.runs]
@@ -159,7 +159,7 @@ def test_a_workers_certificate_is_no_other_workers_and_no_persons(cluster: DevCl
     with grpc.secure_channel(cluster.entry("m1")["grpc"], credentials) as channel:
         attach = WorkerServiceStub(channel).Attach
         with pytest.raises(grpc.RpcError) as turned:
-            next(iter(attach(iter([pb.WorkerFrame(hello=hello)]), timeout=PATIENCE)))
+            next(iter(attach(iter([pb.WorkerFrame(hello=hello)]), timeout=WAIT_TIMEOUT)))
     assert turned.value.code() is grpc.StatusCode.PERMISSION_DENIED
     told = "the certificate names worker/w1, but the hello worker/w2"
     assert told in (turned.value.details() or "")
@@ -197,14 +197,14 @@ def test_a_worker_whose_certificate_is_for_one_namespace_gets_runs_of_no_other(
         elsewhere = client.submit(shell={"argv": ["true"]})
         theirs = client.submit(shell={"argv": ["true"]}, namespace="billing")
         with worker_with(cluster, config):
-            assert client.runs.wait(theirs.run_id, timeout=PATIENCE).worker == "w1"
+            assert client.runs.wait(theirs.run_id, timeout=WAIT_TIMEOUT).worker == "w1"
             why = cluster.schedctl("run", "why", elsewhere.run_id).stdout
             assert "of namespace 'default', which none of their certificates has" in why
             assert client.runs.get(elsewhere.run_id).state == "PENDING"
             assert cluster.json("worker", "describe", "w1")["namespaces"] == ["billing"]
     finally:
         cluster.up()  # with certificates for all namespaces
-    assert client.runs.wait(elsewhere.run_id, timeout=PATIENCE).state == "SUCCEEDED"
+    assert client.runs.wait(elsewhere.run_id, timeout=WAIT_TIMEOUT).state == "SUCCEEDED"
 
 
 @contextmanager

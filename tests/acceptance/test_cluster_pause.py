@@ -11,7 +11,7 @@ from schedclient import SyncClient
 from support.cluster import DevCluster
 from support.probe import DatabaseProbe
 from support.ticking import WRITTEN, start_ticking
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 
 def test_while_the_cluster_is_paused_nothing_starts_and_each_second_of_it_is_accounted_for(
@@ -25,9 +25,9 @@ def test_while_the_cluster_is_paused_nothing_starts_and_each_second_of_it_is_acc
     assert (status["paused"], status["pauseNote"]) == (True, "new disks")
     probe = DatabaseProbe(tmp_path / "submitted")
     submitted = client.submit(name="submitted", shell=probe.shell())
-    leader = wait_until(rough.leader, PATIENCE, "a leader")
+    leader = wait_until(rough.leader, WAIT_TIMEOUT, "a leader")
     rough.kill(leader)
-    wait_until(lambda: rough.leader() not in (None, leader), PATIENCE, "another leader")
+    wait_until(lambda: rough.leader() not in (None, leader), WAIT_TIMEOUT, "another leader")
     for member in (one["name"] for one in rough.record["members"] if one["name"] != leader):
         answer = rough.get(member, "/readyz")
         assert answer is not None

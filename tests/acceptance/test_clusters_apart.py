@@ -25,7 +25,7 @@ from schedd.etcd.client import connect
 from support.cluster import DevCluster, dev_cluster
 from support.ledger import covered, every_instant
 from support.probe import DatabaseProbe
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 SHORT = ["schedd.member_ttl=3s", "schedd.worker_ttl=3s"]
 BESIDE = 15.0
@@ -107,16 +107,18 @@ def test_a_worker_refuses_a_member_of_another_cluster_by_name(
             )
         try:
             wait_until(
-                lambda: "and this worker to cluster" in log.read_text(), PATIENCE, "the refusal"
+                lambda: "and this worker to cluster" in log.read_text(), WAIT_TIMEOUT, "the refusal"
             )
             assert "belongs to cluster" in log.read_text()
             assert all(one["free"] is None for one in other.json("worker", "list"))
         finally:
             worker.terminate()
-            worker.wait(PATIENCE)
+            worker.wait(WAIT_TIMEOUT)
     home.up()
     wait_until(
-        lambda: any(one["state"] == "LIVE" for one in home.json("worker", "list")), PATIENCE, "w1"
+        lambda: any(one["state"] == "LIVE" for one in home.json("worker", "list")),
+        WAIT_TIMEOUT,
+        "w1",
     )
 
 
@@ -142,7 +144,7 @@ def test_a_running_member_whose_database_is_created_again_is_not_ready_and_recov
         home.pause("m1")  # no database of its name is there in between
         try:
             for old, new in pairs:
-                wait_until(partial(renamed, old, new), PATIENCE, f"{old} to be renamed")
+                wait_until(partial(renamed, old, new), WAIT_TIMEOUT, f"{old} to be renamed")
         finally:
             home.resume("m1")
 
@@ -154,13 +156,13 @@ def test_a_running_member_whose_database_is_created_again_is_not_ready_and_recov
     rename((name, "kept"), ("again", name))
     wait_until(
         lambda: ready()[0] == 503 and "the etcd prefix belongs to cluster" in ready()[1],
-        PATIENCE,
+        WAIT_TIMEOUT,
         "the member to say why it isn't ready",
     )
     assert home.entry("m1")["pid"] == pid
     os.kill(pid, 0)
     rename((name, "again"), ("kept", name))
-    wait_until(lambda: ready()[0] == 200, PATIENCE, "the member to be ready again")
+    wait_until(lambda: ready()[0] == 200, WAIT_TIMEOUT, "the member to be ready again")
 
 
 def database_finding(home: DevCluster) -> dict[str, Any]:
@@ -180,14 +182,14 @@ def test_after_etcd_lost_its_keys_the_doctor_finds_no_other_cluster(home: DevClu
     before = prefixes()
 
     async def lose_keys() -> None:
-        async with connect(home.etcd, deadline=PATIENCE, root="") as etcd:
+        async with connect(home.etcd, deadline=WAIT_TIMEOUT, root="") as etcd:
             await etcd.txn([], [DeletePrefix("schedd/")])
 
     home.kill("m1")
     asyncio.run(lose_keys())
     home.up()
-    wait_until(lambda: prefixes() != before, PATIENCE, "the member to join under a new claim")
-    wait_until(lambda: home.leader() is not None, PATIENCE, "a leader")
+    wait_until(lambda: prefixes() != before, WAIT_TIMEOUT, "the member to join under a new claim")
+    wait_until(lambda: home.leader() is not None, WAIT_TIMEOUT, "a leader")
     assert database_finding(home)["severity"] == "OK"
 
 
@@ -216,19 +218,19 @@ def test_two_clusters_on_one_database_keep_at_most_once_and_the_doctor_names_the
             delivery="at_most_once",
             shell=probe.shell(),
         )
-        wait_until(probe.starts, PATIENCE, "the job to start")
+        wait_until(probe.starts, WAIT_TIMEOUT, "the job to start")
         with dev_cluster(request.session, postgres=home.dsn, **options):
-            wait_until(lambda: "m2" in other_members(home), PATIENCE, "the doctor to name m2")
+            wait_until(lambda: "m2" in other_members(home), WAIT_TIMEOUT, "the doctor to name m2")
             began = time.time()
             wait_until(lambda: time.time() > began + BESIDE, BESIDE + 1, "both to run for a time")
         ended = time.time()
         wait_until(
             lambda: any(start.scheduled_at.timestamp() > ended for start in probe.starts()),
-            PATIENCE,
+            WAIT_TIMEOUT,
             "the job to fire as before",
         )
         client.jobs.delete("tick")
-        rows = wait_until(lambda: all_ended(client), PATIENCE, "the end of all runs")
+        rows = wait_until(lambda: all_ended(client), WAIT_TIMEOUT, "the end of all runs")
     coverage = covered(rows)
     assert coverage == every_instant(min(coverage), max(coverage))
     assert probe.repeated() == []

@@ -18,7 +18,7 @@ from schedclient import Run, SyncClient, Worker
 from support.cluster import DevCluster
 from support.probe import DatabaseProbe
 from support.relay import Relay
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 RUNS = 12
 TOLD_WITHIN = 3.0
@@ -35,11 +35,11 @@ def test_a_drained_worker_finishes_what_it_has_and_gets_nothing_until_it_is_undr
 
     rough.schedctl("worker", "drain", drained, "--reason", "new kernel")
     wait_until(
-        lambda: client.workers.get(drained).state == "DRAINING", PATIENCE, "it has heard of it"
+        lambda: client.workers.get(drained).state == "DRAINING", WAIT_TIMEOUT, "it has heard of it"
     )
     wait_until(
         lambda: client.workers.get(drained).running == 1,
-        PATIENCE,
+        WAIT_TIMEOUT,
         "what it runs goes on, and nothing else does: what tests before had there has ended",
     )
     assert client.runs.get(held.run.run_id).state == "RUNNING"
@@ -51,7 +51,9 @@ def test_a_drained_worker_finishes_what_it_has_and_gets_nothing_until_it_is_undr
     rough.terminate(drained)
     rough.up()
     wait_until(
-        lambda: client.workers.get(drained).state == "DRAINING", PATIENCE, "its next start knows"
+        lambda: client.workers.get(drained).state == "DRAINING",
+        WAIT_TIMEOUT,
+        "its next start knows",
     )
     assert client.workers.get(drained).drain_reason == "new kernel"
     assert drained not in workers_of(client, tmp_path / "restarted")
@@ -62,11 +64,13 @@ def test_a_drained_worker_finishes_what_it_has_and_gets_nothing_until_it_is_undr
     client.workers.undrain(drained)
     try:
         wait_until(
-            lambda: client.workers.get(drained).state == "LIVE", PATIENCE, "it has heard of that"
+            lambda: client.workers.get(drained).state == "LIVE",
+            WAIT_TIMEOUT,
+            "it has heard of that",
         )
         wait_until(
             lambda: {client.workers.get(one).state for one in others} == {"DRAINING"},
-            PATIENCE,
+            WAIT_TIMEOUT,
             "so have the others",
         )
         assert set(workers_of(client, tmp_path / "undrained")) == {drained}
@@ -86,11 +90,11 @@ def test_who_waits_for_a_drain_asks_once_and_is_told_when_it_is_done(
         environment = {**os.environ, "SCHEDCTL_ENDPOINTS": relay.address}
         with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True) as waits:
             try:
-                wait_until(lambda: relay.requests == 2, PATIENCE, "the drain, and its watch")
+                wait_until(lambda: relay.requests == 2, WAIT_TIMEOUT, "the drain, and its watch")
                 time.sleep(5.0)
                 held.finish.touch()
                 finished = time.monotonic()
-                _, told = waits.communicate(timeout=PATIENCE)
+                _, told = waits.communicate(timeout=WAIT_TIMEOUT)
                 took = time.monotonic() - finished
             finally:
                 waits.kill()
@@ -111,7 +115,7 @@ def test_a_drain_is_waited_for_until_a_full_disk_has_room_for_the_results(
     full = "1 result isn't stored yet: spool rejects writes: No space left on device"
     with full_disk(rough.directory / name):
         held.finish.touch()
-        wait_until(lambda: client.workers.get(name).refuses, PATIENCE, "its disk to be full")
+        wait_until(lambda: client.workers.get(name).refuses, WAIT_TIMEOUT, "its disk to be full")
         waited = rough.schedctl("worker", "drain", name, "--wait", "--timeout", "5")
         assert waited.returncode != 0
         assert full in waited.stderr
@@ -134,7 +138,7 @@ def test_a_drain_that_is_waited_for_says_so_when_the_worker_is_killed_instead(
     name = held.worker
     with drain_waited_for(rough, client, name) as waits:
         rough.kill(name)
-        unheard = wait_until(lambda: unheard_of(client, name), PATIENCE, "its streams to end")
+        unheard = wait_until(lambda: unheard_of(client, name), WAIT_TIMEOUT, "its streams to end")
         assert unheard.state == "DRAINING", "its drain is known, though it can't say so itself"
         waited = waits.result()
     held.finish.touch()
@@ -187,7 +191,7 @@ def drain_waited_for(
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(rough.schedctl, "worker", "drain", name, "--wait", "--timeout", "60")
         wait_until(
-            lambda: client.workers.get(name).state == "DRAINING", PATIENCE, "it has heard of it"
+            lambda: client.workers.get(name).state == "DRAINING", WAIT_TIMEOUT, "it has heard of it"
         )
         yield waits
 
@@ -203,7 +207,7 @@ def held_run(client: SyncClient, directory: Path) -> Held:
     finish, probe = directory / "finish", DatabaseProbe(directory / "held")
     wait = f"while [ ! -e {finish} ]; do sleep 0.1; done"
     run = client.submit(name="held", shell=probe.shell(wait))
-    started = wait_until(probe.starts, PATIENCE, "it has started")
+    started = wait_until(probe.starts, WAIT_TIMEOUT, "it has started")
     return Held(run, probe, started[0].worker, finish)
 
 

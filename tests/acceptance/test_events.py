@@ -24,7 +24,7 @@ from schedclient import Client, Run, SyncClient
 from schedctl.dev.servers.http import fetch
 from support.cluster import DevCluster
 from support.events import Events, begun
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 SOON = 0.5
 """Seconds from a run's end to those who watch, at any member, on a machine that is busy."""
@@ -63,7 +63,7 @@ def test_each_member_tells_of_runs_that_others_own_and_soon(
         runs = [calm_client.submit(shell={"argv": ["true"]}) for _ in range(20)]
         wanted = {run.run_id for run in runs}
         for stream in streams:
-            wait_until(lambda s=stream: wanted <= ended(s), PATIENCE, "the end of each run")
+            wait_until(lambda s=stream: wanted <= ended(s), WAIT_TIMEOUT, "the end of each run")
     owners = {shard.owner for shard in calm_client.cluster.shards()}
     assert len(owners) == len(streams), "each member owns some of them"
     for number, stream in enumerate(streams, 1):
@@ -97,8 +97,8 @@ def test_a_job_is_watched_by_page_command_and_sdk_alike_and_others_are_not_told(
             time.sleep(1)
             other = calm_client.submit(shell={"argv": ["true"]})
             run = calm_client.jobs.trigger(job.name)
-            wait_until(lambda: "SUCCEEDED" in stream.states(run.run_id), PATIENCE, "its end")
-            watching.join(PATIENCE)
+            wait_until(lambda: "SUCCEEDED" in stream.states(run.run_id), WAIT_TIMEOUT, "its end")
+            watching.join(WAIT_TIMEOUT)
             assert [one.run_id for one in seen if one.ended] == [run.run_id]
             assert stream.states(other.run_id) == []
         unknown = calm.schedctl("run", "watch", "--job", "wached")
@@ -130,14 +130,16 @@ def test_a_stream_goes_on_at_another_member_when_its_own_is_killed(
     with Events(lost["http"]) as first:
         begun(first)
         runs = [client.submit(shell={"argv": ["sleep", f"{n / 10}"]}) for n in range(40)]
-        wait_until(lambda: len(ended(first)) > 5, PATIENCE, "some ends")
+        wait_until(lambda: len(ended(first)) > 5, WAIT_TIMEOUT, "some ends")
         rough.kill(lost["name"])
         killed = time.time()
-        wait_until(lambda: first.ended_at, PATIENCE, "the end of its stream")
+        wait_until(lambda: first.ended_at, WAIT_TIMEOUT, "the end of its stream")
     with Events(other["http"], after=first.last_id) as second:
         wanted = {run.run_id for run in runs}
         wait_until(
-            lambda: wanted <= ended(first) | ended(second), PATIENCE, "the last state of each run"
+            lambda: wanted <= ended(first) | ended(second),
+            WAIT_TIMEOUT,
+            "the last state of each run",
         )
         figure(f"events: resumed elsewhere, all was told {time.time() - killed:.1f} s after a kill")
     assert not [one for one in second.told if one.name == "gap"]
@@ -147,11 +149,11 @@ def test_a_stream_goes_on_at_another_member_when_its_own_is_killed(
             finished = datetime.fromisoformat(run["finishedAt"]).timestamp()
             assert finished > killed - AGAIN, "only what had just been told comes again"
     wait_until(
-        lambda: wanted <= {run.run_id for run in told if run.ended}, PATIENCE, "all at the SDK"
+        lambda: wanted <= {run.run_id for run in told if run.ended}, WAIT_TIMEOUT, "all at the SDK"
     )
     enough.set()
     client.submit(shell={"argv": ["true"]})
-    watcher.join(PATIENCE)
+    watcher.join(WAIT_TIMEOUT)
     told_of: dict[str, list[Run]] = defaultdict(list)
     for run in told:
         told_of[run.run_id].append(run)
@@ -165,7 +167,7 @@ def test_streams_end_with_a_member_that_is_stopped(rough: DevCluster) -> None:
         begun(stream)
         rough.terminate(member["name"])
         stopped = time.time()
-        ended_at = wait_until(lambda: stream.ended_at, PATIENCE, "the end of the stream")
+        ended_at = wait_until(lambda: stream.ended_at, WAIT_TIMEOUT, "the end of the stream")
     assert ended_at < stopped + 1
 
 

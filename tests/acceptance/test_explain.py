@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from schedclient import Run, SyncClient
 from support.cluster import DevCluster
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 
 def test_it_tells_what_ran_what_overlapped_what_a_pause_held_and_what_has_no_record(
@@ -20,11 +20,11 @@ def test_it_tells_what_ran_what_overlapped_what_a_pause_held_and_what_has_no_rec
         runs = calm_client.runs.list(job="asked")
         return next((run for run in runs if run.state == state), None)
 
-    skipped = wait_until(lambda: one("SKIPPED"), PATIENCE, "a skipped run")
-    ran = wait_until(lambda: one("SUCCEEDED"), PATIENCE, "a run that ended")
+    skipped = wait_until(lambda: one("SKIPPED"), WAIT_TIMEOUT, "a skipped run")
+    ran = wait_until(lambda: one("SUCCEEDED"), WAIT_TIMEOUT, "a run that ended")
     calm_client.jobs.pause("asked", "disk is full")
     held = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
-    wait_until(lambda: datetime.now(UTC) > held, PATIENCE, "an instant of the pause")
+    wait_until(lambda: datetime.now(UTC) > held, WAIT_TIMEOUT, "an instant of the pause")
 
     def asked(at: datetime | None) -> str:
         assert at is not None

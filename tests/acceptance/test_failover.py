@@ -12,7 +12,7 @@ from schedctl.dev.servers.processes import find
 from support.cluster import DevCluster
 from support.probe import DatabaseProbe, Start
 from support.ticking import BY_POLICY, start_ticking
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 FAILOVER = TTL + 2.0
 """Seconds within which firing goes on after a leader's death."""
@@ -28,11 +28,11 @@ NOTHING_LEFT = 2.0
 def test_firing_goes_on_when_the_leader_is_killed_and_each_second_is_accounted_for_once(
     rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    leader = wait_until(rough.leader, PATIENCE, "a leader")
+    leader = wait_until(rough.leader, WAIT_TIMEOUT, "a leader")
     ticking = start_ticking(rough, client, tmp_path)
     work = DatabaseProbe(tmp_path / "work")
     long = [client.submit(name="long", shell=work.shell("sleep 5")) for _ in range(6)]
-    wait_until(lambda: len(work.starts()) == len(long), PATIENCE, "long jobs to start")
+    wait_until(lambda: len(work.starts()) == len(long), WAIT_TIMEOUT, "long jobs to start")
     rough.kill(leader)
     killed = time.time()
     gaps = {job: ticking.first_after(job, killed, FAILOVER + 10) for job in ticking.probes}
@@ -63,9 +63,9 @@ def test_a_killed_workers_run_goes_on_elsewhere_with_a_greater_token_and_leaves_
     run = client.submit(
         name="long", shell=probe.shell(f'[ "$(wc -l <"$PROBE")" -gt 1 ] || {{ {first}; }}')
     )
-    before = wait_until(lambda: probe.starts(run.run_id), PATIENCE, "its start")[0]
+    before = wait_until(lambda: probe.starts(run.run_id), WAIT_TIMEOUT, "its start")[0]
     marker = f"SCHEDD_FENCING_TOKEN={before.token}"
-    wait_until(lambda: len(processes_with(marker)) >= 4, PATIENCE, "its children")
+    wait_until(lambda: len(processes_with(marker)) >= 4, WAIT_TIMEOUT, "its children")
 
     rough.kill(before.worker)
     killed = time.time()
@@ -126,7 +126,7 @@ def test_a_worker_stopped_past_its_lease_has_its_late_result_refused_as_stale(
     assert_refused_as_stale(rough, client, before)
     assert client.runs.get(run.run_id) == done, "the refused result changed nothing"
     assert [start.token for start in probe.starts(run.run_id)] == [before.token, done.fencing_token]
-    wait_until(lambda: lives(client, before.worker), PATIENCE, "it to be served again")
+    wait_until(lambda: lives(client, before.worker), WAIT_TIMEOUT, "it to be served again")
     again = client.submit(name="again", shell=probe.shell())
     assert client.runs.wait(again, timeout=10).succeeded
     assert pids(rough) == daemons, "it came back by itself, without a restart"
@@ -140,8 +140,8 @@ def test_a_late_result_is_refused_by_its_token_alone_while_the_next_attempt_runs
     script = f'if [ "$(wc -l <"$PROBE")" = 1 ]; then {until(gate)}; else sleep 60; fi; exit 7'
     run = client.submit(name="overtaken", shell=probe.shell(script))
     before = stopped_at_work(rough, probe, gate)
-    after = wait_until(lambda: probe.starts()[1:], PATIENCE, "its next start")[0]
-    wait_until(lambda: find(before.pid) is None, PATIENCE, "the end of the first attempt")
+    after = wait_until(lambda: probe.starts()[1:], WAIT_TIMEOUT, "its next start")[0]
+    wait_until(lambda: find(before.pid) is None, WAIT_TIMEOUT, "the end of the first attempt")
 
     rough.resume(before.worker)
     assert_refused_as_stale(rough, client, before)
@@ -163,7 +163,7 @@ def until(gate: Path) -> str:
 
 def stopped_at_work(cluster: DevCluster, probe: DatabaseProbe, gate: Path) -> Start:
     """Stop the worker on which the one run of the probe has started, and let the run end."""
-    start = wait_until(probe.starts, PATIENCE, "its start")[0]
+    start = wait_until(probe.starts, WAIT_TIMEOUT, "its start")[0]
     cluster.pause(start.worker)
     gate.touch()
     return start
@@ -180,7 +180,7 @@ def assert_refused_as_stale(cluster: DevCluster, client: SyncClient, late: Start
     """The audit says so, of this token and worker, once, with the reason code."""
     wait_until(
         lambda: list(client.audit.list(run_id=late.run_id, action="result")),
-        PATIENCE,
+        WAIT_TIMEOUT,
         "the late result to be refused",
     )
     (entry,) = cluster.json("audit", "list", "--run", late.run_id, "--action", "result")

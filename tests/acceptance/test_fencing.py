@@ -18,7 +18,7 @@ from schedctl.dev.servers import postgres
 from schedctl.dev.servers.processes import DevProcess, find
 from support.cluster import DevCluster
 from support.repository import ROOT
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 
 @pytest.fixture
@@ -59,22 +59,22 @@ def test_a_worker_that_slept_past_its_lease_is_refused_by_the_table_and_by_the_f
         busy = (name for name in ("w1", "w2", "w3") if name != without)
         return next((name for name in busy if at_work(example, name) is not None), "")
 
-    first = wait_until(working, PATIENCE, "its start")
+    first = wait_until(working, WAIT_TIMEOUT, "its start")
     sleeper = at_work(example, first)
     assert sleeper is not None
     rough.pause(first)
     sleeper.send(signal.SIGSTOP)
-    wait_until(sleeper.paused, PATIENCE, "the job to stand still")
+    wait_until(sleeper.paused, WAIT_TIMEOUT, "the job to stand still")
 
-    second = wait_until(lambda: working(first), PATIENCE, "it to be begun elsewhere")
+    second = wait_until(lambda: working(first), WAIT_TIMEOUT, "it to be begun elsewhere")
     (example / "go").touch()
-    done = client.runs.wait(run, timeout=PATIENCE)
+    done = client.runs.wait(run, timeout=WAIT_TIMEOUT)
     assert (done.state, done.worker, done.assignments) == ("SUCCEEDED", second, 2)
     lost = client.runs.attempts(run.run_id)[0]
     assert lost.fencing_token < done.fencing_token
 
     sleeper.send(signal.SIGCONT)
-    wait_until(lambda: not sleeper.alive(), PATIENCE, "the end of the one that slept")
+    wait_until(lambda: not sleeper.alive(), WAIT_TIMEOUT, "the end of the one that slept")
     refused = (example / f"{first}.log").read_text().splitlines()
     told = f"stale fencing token {lost.fencing_token} for "
     seen = f": {done.fencing_token} was seen; a later attempt has taken over"
@@ -87,7 +87,7 @@ def test_a_worker_that_slept_past_its_lease_is_refused_by_the_table_and_by_the_f
     rough.resume(first)
     late = wait_until(
         lambda: [*client.audit.list(run_id=run.run_id, action="result")],
-        PATIENCE,
+        WAIT_TIMEOUT,
         "its result to be refused too",
     )
     assert [(one.outcome, one.reason, one.fencing_token) for one in late] == [

@@ -17,7 +17,7 @@ import pytest
 
 from schedclient import SyncClient
 from support.cluster import DevCluster
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 SOON = 0.3
 """Seconds from a write to its reader, whoever owns the run and however early it is followed."""
@@ -88,7 +88,7 @@ def read_along(http: str, run_id: str, last: str, most: int) -> tuple[int, list[
     """The status, and a log's next pieces by id, as a browser asks that leaves soon."""
     place, port = http.rsplit(":", 1)
     found: list[tuple[str, str]] = []
-    with closing(HTTPConnection(place, int(port), timeout=PATIENCE)) as reader:
+    with closing(HTTPConnection(place, int(port), timeout=WAIT_TIMEOUT)) as reader:
         headers = {"Last-Event-ID": last} if last else {}
         reader.request("GET", f"/api/v1/runs/{run_id}/logs?follow=true", headers=headers)
         answer = reader.getresponse()
@@ -112,7 +112,7 @@ def test_the_command_follows_until_the_end_and_leaves_the_run_alone_at_ctrl_c(
         assert left.stdout is not None
         assert left.stdout.readline() == "begin\n"
         left.send_signal(2)
-        assert left.wait(PATIENCE) == 130
+        assert left.wait(WAIT_TIMEOUT) == 130
     followed = subprocess.run(command, capture_output=True, env=env, text=True, check=True)
     assert followed.stdout == "begin\nend\n"
     assert calm_client.runs.get(run.run_id).succeeded
@@ -125,7 +125,7 @@ def test_ten_readers_of_a_flood_hold_nobody_up(calm_client: SyncClient) -> None:
     first = [*calm_client.runs.logs(run.run_id, follow=True)]
     assert calm_client.runs.wait(run, timeout=60).succeeded
     assert sum(len(piece.data) + piece.omitted for piece in first) == 512 * 65536
-    wait_until(lambda: calm_client.submit(shell={"argv": ["true"]}), PATIENCE, "it goes on")
+    wait_until(lambda: calm_client.submit(shell={"argv": ["true"]}), WAIT_TIMEOUT, "it goes on")
 
 
 def test_a_log_tells_when_each_line_was_written_and_in_which_order(

@@ -33,7 +33,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from support.cluster import DevCluster, dev_cluster
 from support.fuzzing import Fuzz, request_of
 from support.raw_worker import RawWorker, hello
-from support.wait import PATIENCE, wait_until, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until, wait_until_async
 from support.worker_process import WorkerProcess
 from support.worker_process import cluster as worker_cluster
 
@@ -114,7 +114,9 @@ async def test_no_message_ends_a_member_or_a_worker(
     assert place.log("m1").count("Traceback") == 0, place.log("m1")[-4_000:]
     assert blocks.longest < LONGEST_BLOCK * blocks.crowding
     wait_until(
-        lambda: rss(member.pid) < before + MOST_GROWN, 4 * PATIENCE, "the member's memory to return"
+        lambda: rss(member.pid) < before + MOST_GROWN,
+        4 * WAIT_TIMEOUT,
+        "the member's memory to return",
     )
     done = place.schedctl("submit", "--wait", "--", "true")
     assert done.returncode == 0, done.stderr
@@ -130,7 +132,7 @@ def _known(place: DevCluster) -> tuple[dict[str, Sequence[Any]], pb.AssignmentKe
         found = place.json("run", "list", "--job", "held")
         return next((one for one in found if one["state"].lower() == "running"), None)
 
-    told = wait_until(running, PATIENCE, "a run to run")
+    told = wait_until(running, WAIT_TIMEOUT, "a run to run")
     key = pb.AssignmentKey(run_id=told["runId"], fencing_token=int(told["fencingToken"]))
     key.scheduled_at.FromJsonString(told["scheduledAt"])
     known: dict[str, Sequence[Any]] = {
@@ -193,7 +195,9 @@ class Up:
             async with RawWorker(self._endpoint, self._hello()) as worker:
                 if self._fuzz.luck.random() < 0.9:  # else it doesn't wait for its welcome
                     await wait_until_async(
-                        lambda worker=worker: worker.frames or worker.status, PATIENCE, "a welcome"
+                        lambda worker=worker: worker.frames or worker.status,
+                        WAIT_TIMEOUT,
+                        "a welcome",
                     )
                 for _ in range(self._fuzz.luck.randrange(1, FRAMES)):
                     if worker.status is not None or self.sent >= until:
@@ -321,7 +325,9 @@ async def test_no_frame_of_a_member_ends_a_worker(
             f" worker {before // 1024} MiB before, {rss(pid) // 1024} MiB after"
         )
         wait_until(
-            lambda: rss(pid) < before + MOST_GROWN, 4 * PATIENCE, "the worker's memory to return"
+            lambda: rss(pid) < before + MOST_GROWN,
+            4 * WAIT_TIMEOUT,
+            "the worker's memory to return",
         )
 
 

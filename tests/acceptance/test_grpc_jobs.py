@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection
 from schedclient import Run, SyncClient
 from schedproto.v1 import job_handler_pb2, job_handler_pb2_grpc
 from support.cluster import DevCluster
-from support.wait import PATIENCE
+from support.wait import WAIT_TIMEOUT
 
 HEALTH = "grpc.health.v1.Health"
 
@@ -50,7 +50,7 @@ def ended(client: SyncClient, **work: Any) -> Run:
     run = client.submit(
         retry={"max_attempts": 3, "backoff": "0.1s"} | work.pop("retry", {}), **work
     )
-    return client.runs.wait(run, timeout=PATIENCE)
+    return client.runs.wait(run, timeout=WAIT_TIMEOUT)
 
 
 def test_a_service_of_the_users_does_a_job_and_a_status_that_passes_is_tried_again(

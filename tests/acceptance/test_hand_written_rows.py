@@ -11,7 +11,7 @@ import pytest
 from acceptance.conftest import pids
 from schedclient import SyncClient
 from support.cluster import DevCluster
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 INCARNATION = """
 INSERT INTO incarnations (id, worker, spool_id, host, version, slots, labels, handlers, actions,
@@ -36,7 +36,7 @@ def nothing_ends(calm: DevCluster, calm_client: SyncClient) -> Iterator[None]:
     before = pids(calm)
     yield
     run = calm_client.submit(shell={"argv": ["true"]})
-    assert calm_client.runs.wait(run, timeout=PATIENCE).succeeded
+    assert calm_client.runs.wait(run, timeout=WAIT_TIMEOUT).succeeded
     for rows in (
         calm_client.runs.list(),
         calm_client.jobs.list(),
@@ -88,7 +88,7 @@ def named_once(calm: DevCluster, kind: str, item: str, damage: Callable[[], obje
     """The item is met again and again, and each member's log names it once at most."""
     before = set_aside(calm, kind)
     damage()
-    wait_until(lambda: set_aside(calm, kind) >= before + 3, PATIENCE, f"{kind} to be set aside")
+    wait_until(lambda: set_aside(calm, kind) >= before + 3, WAIT_TIMEOUT, f"{kind} to be set aside")
     said = [calm.log(name).count(f"item={item} ") for name in members(calm)]
     assert max(said) == 1
 

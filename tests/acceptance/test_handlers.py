@@ -15,7 +15,7 @@ from schedclient import Run, SyncClient
 from support import plugin
 from support.cluster import DevCluster, dev_cluster, importing
 from support.processes import sleeping
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 MODULE = """
 import asyncio, os, signal, subprocess, time
@@ -125,13 +125,13 @@ def client(cluster: DevCluster) -> Iterator[SyncClient]:
 def started(client: SyncClient, handler: str, payload: object = None, **more: Any) -> Run:
     """Running, at its worker."""
     run = client.submit(python={"handler": handler}, payload=payload, **more)
-    wait_until(lambda: client.runs.get(run.run_id).started_at, PATIENCE, "its start")
+    wait_until(lambda: client.runs.get(run.run_id).started_at, WAIT_TIMEOUT, "its start")
     return run
 
 
 def ended(client: SyncClient, handler: str, payload: object = None, **more: Any) -> Run:
     run = client.submit(python={"handler": handler}, payload=payload, **more)
-    return client.runs.wait(run, timeout=PATIENCE)
+    return client.runs.wait(run, timeout=WAIT_TIMEOUT)
 
 
 def test_each_kind_runs_with_what_its_annotation_names(
@@ -167,7 +167,7 @@ def test_a_handler_that_crashes_its_process_costs_one_attempt_and_nothing_else(
     assert (always.state, always.reason, always.exit_code) == ("FAILED", "EXIT_CODE", 3)
     assert (always.attempt, always.assignments) == (3, 3)
     gate.touch()
-    other = client.runs.wait(beside, timeout=PATIENCE)
+    other = client.runs.wait(beside, timeout=WAIT_TIMEOUT)
     assert (other.state, other.attempt, other.assignments) == ("SUCCEEDED", 1, 1)
     assert cluster.entry("w1")["pid"] == worker
     assert cluster.process("w1").alive()
@@ -190,9 +190,9 @@ def test_a_process_that_ignores_its_end_and_forked_twice_leaves_nothing_when_it_
 ) -> None:
     seconds = f"{100_000 + time.time_ns() % 100_000}"
     run = started(client, "stubborn", seconds, kill_after="0.5s")
-    wait_until(lambda: len(sleeping(seconds)) == 2, PATIENCE, "its sleepers")
+    wait_until(lambda: len(sleeping(seconds)) == 2, WAIT_TIMEOUT, "its sleepers")
     assert cluster.schedctl("run", "cancel", run.run_id).returncode == 0
-    assert client.runs.wait(run, timeout=PATIENCE).state == "CANCELLED"
+    assert client.runs.wait(run, timeout=WAIT_TIMEOUT).state == "CANCELLED"
     wait_until(lambda: not sleeping(seconds), 1.0, "the end of them all")
 
 
@@ -203,7 +203,7 @@ def test_progress_is_seen_while_it_runs_through_each_member(
     said = tmp_path / "said"
     run = started(client, f"counts_{where}", str(said))
     try:
-        wait_until(said.exists, PATIENCE, "its word")
+        wait_until(said.exists, WAIT_TIMEOUT, "its word")
         for member in cluster.record["members"]:
             with SyncClient([member["grpc"]]) as one:
                 wait_until(lambda one=one: one.runs.get(run.run_id).progress, 1.0, "its progress")
@@ -219,7 +219,7 @@ def test_progress_is_seen_while_it_runs_through_each_member(
         assert first.progress
     finally:
         client.runs.cancel(run.run_id)
-    last = client.runs.wait(run, timeout=PATIENCE)
+    last = client.runs.wait(run, timeout=WAIT_TIMEOUT)
     assert (last.state, last.progress) == ("CANCELLED", None)
 
 
@@ -257,10 +257,10 @@ def test_an_executor_of_others_runs_what_a_person_submits(
     file = tmp_path / "job.json"
     file.write_text(json.dumps(manifest))
     assert cluster.schedctl("apply", "-f", str(file)).returncode == 0
-    run = client.runs.wait(client.jobs.trigger("count-carts"), timeout=PATIENCE)
+    run = client.runs.wait(client.jobs.trigger("count-carts"), timeout=WAIT_TIMEOUT)
     assert client.runs.result(run.run_id).value == {"rows": [{"n": 1}], "changed": 0}
     wrong = client.submit(plugin={"executor": "sqlite", "config": {"database": str(shop)}})
-    refused = client.runs.wait(wrong, timeout=PATIENCE)
+    refused = client.runs.wait(wrong, timeout=WAIT_TIMEOUT)
     assert (refused.state, refused.reason) == ("FAILED", "DONT_RETRY")
     assert "missing required field `statement`" in (refused.error or "")
 

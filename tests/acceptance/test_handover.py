@@ -12,7 +12,7 @@ from schedclient import SyncClient
 from support.cluster import DevCluster
 from support.probe import DatabaseProbe
 from support.ticking import BY_POLICY, start_ticking
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 FAILOVER = TTL + 2.0
 LATE = 1.0
@@ -22,7 +22,7 @@ LATE = 1.0
 def test_a_leader_that_is_asked_to_end_hands_over_without_a_late_second(
     rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    leader = wait_until(rough.leader, PATIENCE, "a leader")
+    leader = wait_until(rough.leader, WAIT_TIMEOUT, "a leader")
     ticking = start_ticking(rough, client, tmp_path, overlap="allow")
     asked = time.time()
     rough.terminate(leader)
@@ -41,7 +41,7 @@ def test_an_owner_that_slept_past_its_lease_changes_nothing_when_it_wakes_and_re
 ) -> None:
     before = pids(rough)
     ticking = start_ticking(rough, client, tmp_path)
-    leader = wait_until(rough.leader, PATIENCE, "a leader")
+    leader = wait_until(rough.leader, WAIT_TIMEOUT, "a leader")
     rough.pause(leader)
     slept = time.time()
     gaps = {job: ticking.first_after(job, slept, FAILOVER + 10) for job in ticking.probes}
@@ -54,7 +54,7 @@ def test_an_owner_that_slept_past_its_lease_changes_nothing_when_it_wakes_and_re
         mine = members.get(leader)
         return mine is not None and mine.state == "LIVE" and mine.shards > 0
 
-    wait_until(owns_again, PATIENCE, "it to be a member again, with shards")
+    wait_until(owns_again, WAIT_TIMEOUT, "it to be a member again, with shards")
     figure(f"leader stopped past its lease: it owned shards again {time.time() - woke:.2f} s after")
     ticking.until(time.time() + 2, 15)
     rows = ticking.stop()
@@ -69,7 +69,7 @@ def test_a_worker_that_is_asked_to_end_finishes_what_runs_and_leaves_the_rest_to
 ) -> None:
     probe = DatabaseProbe(tmp_path / "starts")
     runs = [client.submit(name="finishes", shell=probe.shell("sleep 3")) for _ in range(6)]
-    wait_until(lambda: len(probe.starts()) == len(runs), PATIENCE, "all to start")
+    wait_until(lambda: len(probe.starts()) == len(runs), WAIT_TIMEOUT, "all to start")
     (ending, *_) = {start.worker for start in probe.starts()}
     process = rough.process(ending)
     process.send(signal.SIGTERM)
@@ -78,6 +78,6 @@ def test_a_worker_that_is_asked_to_end_finishes_what_runs_and_leaves_the_rest_to
         done = client.runs.wait(run, timeout=20)
         assert done.succeeded
         assert done.attempt == 1
-    wait_until(lambda: not process.alive(), PATIENCE, "its end")
+    wait_until(lambda: not process.alive(), WAIT_TIMEOUT, "its end")
     assert probe.repeated() == []
     assert ending not in {start.worker for start in probe.starts() if start.job == "later"}

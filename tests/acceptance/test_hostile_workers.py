@@ -19,7 +19,7 @@ from schedkit.clock import utcnow
 from schedproto.v1 import worker_service_pb2 as pb
 from support.cluster import DevCluster
 from support.raw_worker import RawWorker, first_assigned, hello
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 LAST_DAY = Timestamp(seconds=int(datetime(9999, 12, 31, tzinfo=UTC).timestamp()))
 YEAR_ONE = Timestamp(seconds=int(datetime(1, 1, 1, tzinfo=UTC).timestamp()))
@@ -79,7 +79,7 @@ async def test_a_result_of_an_impossible_time_is_set_aside_and_the_others_are_an
         rows = calm.json("audit", "list", "--object", f"worker/{name}")
         return [row["action"] for row in rows if row["action"] == "result"]
 
-    assert wait_until(audited, PATIENCE, "a row of the audit log") == ["result"]
+    assert wait_until(audited, WAIT_TIMEOUT, "a row of the audit log") == ["result"]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ async def test_a_refusal_or_revoke_answer_out_of_its_bounds_is_set_aside_and_aud
         rows = calm.json("audit", "list", "--object", f"worker/{name}")
         return [json.loads(row["after"])["problem"] for row in rows if row["action"] == kind]
 
-    [problem] = wait_until(problems, PATIENCE, "a row of the audit log")
+    [problem] = wait_until(problems, WAIT_TIMEOUT, "a row of the audit log")
     assert problem.startswith(f"{field}: ")
 
 

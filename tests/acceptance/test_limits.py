@@ -12,7 +12,7 @@ import pytest
 from schedclient import Job, SyncClient
 from schedclient.errors import InvalidArgument
 from support.cluster import DevCluster
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 SOON = "* * * * * *"
 
@@ -35,22 +35,22 @@ def test_a_schedule_ends_with_its_last_run_and_goes_on_when_it_may_make_more(
         job = calm_client.jobs.get(name)
         return job if job.next_run_at is None else None
 
-    assert wait_until(ended, PATIENCE, "the schedule to end").runs_made == 3
+    assert wait_until(ended, WAIT_TIMEOUT, "the schedule to end").runs_made == 3
     assert calm_client.jobs.next(name) == ()
 
     def succeeded() -> int:
         return states(calm_client, name)["SUCCEEDED"]
 
-    wait_until(lambda: succeeded() == 3, PATIENCE, "three runs")
+    wait_until(lambda: succeeded() == 3, WAIT_TIMEOUT, "three runs")
     calm_client.jobs.trigger(name)
-    wait_until(lambda: succeeded() == 4, PATIENCE, "a fourth, that a person asked for")
+    wait_until(lambda: succeeded() == 4, WAIT_TIMEOUT, "a fourth, that a person asked for")
     later = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
     told = calm.schedctl("job", "explain", name, "--at", later.isoformat())
     assert told.stdout.startswith("The job won't run: all 3 runs of max_runs have been created")
 
     calm_client.jobs.update(name, max_runs=5)
-    wait_until(lambda: ended() is not None, PATIENCE, "the schedule to end once more")
-    wait_until(lambda: succeeded() == 6, PATIENCE, "two runs more")
+    wait_until(lambda: ended() is not None, WAIT_TIMEOUT, "the schedule to end once more")
+    wait_until(lambda: succeeded() == 6, WAIT_TIMEOUT, "two runs more")
     calm_client.jobs.delete(name)
 
 
@@ -65,7 +65,7 @@ def test_a_run_that_is_skipped_is_none_of_those_that_a_schedule_may_make(
     def done() -> bool:
         return states(calm_client, name)["SUCCEEDED"] == 2
 
-    wait_until(done, PATIENCE, "two runs that ended well")
+    wait_until(done, WAIT_TIMEOUT, "two runs that ended well")
     found = states(calm_client, name)
     assert found["SKIPPED"] >= 1
     assert set(found) <= {"SUCCEEDED", "SKIPPED", "COALESCED"}, "the last on a busy machine"
@@ -83,7 +83,7 @@ def test_a_job_that_is_paused_until_an_instant_goes_on_by_itself(
 
     paused = calm_client.jobs.pause(name, "stocktaking", until=until)
     assert (paused.paused, paused.paused_until) == (True, until)
-    wait_until(lambda: not calm_client.jobs.get(name).paused, PATIENCE, "the pause to end")
+    wait_until(lambda: not calm_client.jobs.get(name).paused, WAIT_TIMEOUT, "the pause to end")
 
     def after() -> bool:
         return any(
@@ -92,7 +92,7 @@ def test_a_job_that_is_paused_until_an_instant_goes_on_by_itself(
             if run.scheduled_at
         )
 
-    wait_until(after, PATIENCE, "a run after the pause")
+    wait_until(after, WAIT_TIMEOUT, "a run after the pause")
     told = calm.schedctl("job", "explain", name, "--at", (until - timedelta(seconds=1)).isoformat())
     assert told.stdout.startswith("The run was skipped by a pause by ")
     assert "stocktaking" in told.stdout
@@ -122,7 +122,7 @@ def test_a_job_that_is_made_paused_fires_nothing_until_it_goes_on_by_itself(
         runs = calm_client.runs.list(job=name)
         return [r.scheduled_at for r in runs if r.scheduled_at and r.state == "SUCCEEDED"]
 
-    wait_until(succeeded, PATIENCE, "a run after the pause")
+    wait_until(succeeded, WAIT_TIMEOUT, "a run after the pause")
     assert min(succeeded()) > until
     calm_client.jobs.delete(name)
 
@@ -166,7 +166,7 @@ def test_a_job_that_fails_again_and_again_pauses_itself_and_says_so(
         job = calm_client.jobs.get(name)
         return job if job.paused else None
 
-    job = wait_until(paused, PATIENCE, "the job to pause itself")
+    job = wait_until(paused, WAIT_TIMEOUT, "the job to pause itself")
     assert job.pause_note is not None
     assert job.pause_note.endswith("runs in a row failed (pause_after_failures: 3)")
     told = calm.schedctl("job", "get", name, "-o", "json")
@@ -174,7 +174,7 @@ def test_a_job_that_fails_again_and_again_pauses_itself_and_says_so(
     assert states(calm_client, name)["FAILED"] in {3, 4}, "one may have been under way"
 
     calm_client.jobs.resume(name)
-    assert wait_until(paused, PATIENCE, "three more failures") is not None
+    assert wait_until(paused, WAIT_TIMEOUT, "three more failures") is not None
     calm_client.jobs.delete(name)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from acceptance.conftest import TTL
 from support.cluster import DevCluster
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 SEEN = TTL + 5.0
 """Seconds within which a loss is listed."""
@@ -52,7 +52,7 @@ def stream_of(rough: DevCluster, told: Path) -> Iterator[None]:
         subprocess.Popen([sys.executable, "-m", "schedctl", *words], stdout=out) as stream,
     ):
         try:
-            wait_until(told.read_text, PATIENCE, "the stream to be attached")
+            wait_until(told.read_text, WAIT_TIMEOUT, "the stream to be attached")
             yield
         finally:
             stream.kill()
@@ -62,7 +62,7 @@ def stream_of(rough: DevCluster, told: Path) -> Iterator[None]:
 def state_is(rough: DevCluster, name: str, state: str, *listing: str) -> None:
     wait_until(
         lambda: state_of(rough, name, *listing)["state"] == state,
-        SEEN + PATIENCE,
+        SEEN + WAIT_TIMEOUT,
         f"{name} to be listed as {state}",
     )
 
@@ -76,7 +76,7 @@ def assert_lost_everywhere(rough: DevCluster, member: str, worker: str) -> None:
     assert (status["lostMembers"], status["lostWorkers"]) == ([member], [worker])
     assert findings(rough, "lost members") == {member: "BAD"}
     assert findings(rough, "lost workers") == {worker: "BAD"}
-    wait_until(lambda: metric(rough, "schedd_lost_members") == 1, PATIENCE * 2, "the metric")
+    wait_until(lambda: metric(rough, "schedd_lost_members") == 1, WAIT_TIMEOUT * 2, "the metric")
     assert metric(rough, "schedd_lost_workers") == 1
     other = next(one["name"] for one in rough.record["members"] if one["name"] != member)
     for page in ("/", "/workers"):
@@ -89,7 +89,7 @@ def assert_lost_everywhere(rough: DevCluster, member: str, worker: str) -> None:
 def test_a_killed_member_and_a_killed_worker_are_listed_as_lost_everywhere_until_they_return(
     rough: DevCluster, tmp_path: Path
 ) -> None:
-    leader = wait_until(rough.leader, PATIENCE, "a leader")
+    leader = wait_until(rough.leader, WAIT_TIMEOUT, "a leader")
     told = tmp_path / "events"
     wanted = {
         "leader-changed",
@@ -106,7 +106,7 @@ def test_a_killed_member_and_a_killed_worker_are_listed_as_lost_everywhere_until
         state_is(rough, "w3", "LIVE", "worker", "list")
         state_is(rough, leader, "LIVE", "cluster", "members")
         assert findings(rough, "lost members") == findings(rough, "lost workers") == {}
-        wait_until(lambda: wanted <= kinds(told), PATIENCE, "the stream to have each event")
+        wait_until(lambda: wanted <= kinds(told), WAIT_TIMEOUT, "the stream to have each event")
     lines = rough.json("audit", "list", "--limit", "200")
     assert wanted <= {line["action"] for line in lines}
     logs = "".join(rough.log(one["name"]) for one in rough.record["members"])
@@ -121,14 +121,14 @@ def kinds(told: Path) -> set[str]:
 
 
 def test_a_daemon_that_is_stopped_on_purpose_is_not_lost(rough: DevCluster) -> None:
-    wait_until(rough.leader, PATIENCE, "a leader")
+    wait_until(rough.leader, WAIT_TIMEOUT, "a leader")
     rough.terminate("w3")
     rough.terminate("m3")
     wait_until(
         lambda: (
             len(rough.json("cluster", "members")) == 2 and len(rough.json("worker", "list")) == 2
         ),
-        SEEN + PATIENCE,
+        SEEN + WAIT_TIMEOUT,
         "both to leave the lists",
     )
     assert findings(rough, "lost members") == findings(rough, "lost workers") == {}
@@ -140,8 +140,8 @@ def test_a_job_without_a_worker_is_found_by_the_doctor(rough: DevCluster) -> Non
     ).check_returncode()
     wait_until(
         lambda: findings(rough, "jobs without a worker") == {"stuck": "BAD"},
-        PATIENCE * 3,
+        WAIT_TIMEOUT * 3,
         "the stuck job",
     )
     rough.schedctl("job", "delete", "stuck", "--yes").check_returncode()
-    wait_until(lambda: findings(rough, "jobs without a worker") == {}, PATIENCE, "no finding")
+    wait_until(lambda: findings(rough, "jobs without a worker") == {}, WAIT_TIMEOUT, "no finding")

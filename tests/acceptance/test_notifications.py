@@ -16,7 +16,7 @@ from schedclient import InvalidArgument, SyncClient
 from schedd.core.cluster.partition import shard_of
 from schedd.core.ids import JobId
 from support.cluster import DevCluster
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 ONCE = {"max_attempts": 1}
 
@@ -36,7 +36,7 @@ class Receiver:
                 answer = kept.answers.pop(0) if kept.answers else 200
                 kept.came.append(told)
                 if isinstance(answer, threading.Event):
-                    answer.wait(PATIENCE)
+                    answer.wait(WAIT_TIMEOUT)
                     answer = 500
                 self.send_response(answer)
                 self.end_headers()
@@ -51,7 +51,7 @@ class Receiver:
         return [told["type"] for told in self.came]
 
     def wait_for(self, count: int) -> None:
-        wait_until(lambda: len(self.came) >= count, PATIENCE, f"{count} notifications")
+        wait_until(lambda: len(self.came) >= count, WAIT_TIMEOUT, f"{count} notifications")
 
 
 @pytest.fixture
@@ -85,7 +85,9 @@ def test_a_job_tells_of_its_failures_from_the_threshold_on_and_of_its_recovery(
             if step == 2:
                 receiver.wait_for(2)  # the first was answered by 500
                 fine.touch()
-            runs.append(calm_client.runs.wait(calm_client.jobs.trigger("etl"), timeout=PATIENCE))
+            runs.append(
+                calm_client.runs.wait(calm_client.jobs.trigger("etl"), timeout=WAIT_TIMEOUT)
+            )
         receiver.wait_for(3)
         assert receiver.kinds() == ["run.failed", "run.failed", "run.recovered"]
         first, second, recovered = (told["data"] for told in receiver.came)
@@ -102,7 +104,7 @@ def test_a_job_tells_of_its_failures_from_the_threshold_on_and_of_its_recovery(
         told = calm.schedctl("job", "describe", "etl").stdout
         assert receiver.url in told
         left = "SELECT count(*) FROM notifications WHERE job_id = %s"
-        wait_until(lambda: calm.sql(left, made.job_id) == [(0,)], PATIENCE, "an empty outbox")
+        wait_until(lambda: calm.sql(left, made.job_id) == [(0,)], WAIT_TIMEOUT, "an empty outbox")
     finally:
         calm_client.jobs.delete("etl")
 
@@ -119,7 +121,7 @@ def test_a_run_that_waits_is_told_to_be_late_once_and_its_end_as_well(
         on_dead_letter=hook,
     )
     receiver.wait_for(2)
-    run = calm_client.runs.wait(submitted, timeout=PATIENCE)
+    run = calm_client.runs.wait(submitted, timeout=WAIT_TIMEOUT)
     assert (run.state, run.reason) == ("FAILED", "RUN_TIMEOUT")
     assert receiver.kinds() == ["run.late", "run.dead_lettered"]
     late = receiver.came[0]["data"]
@@ -153,7 +155,7 @@ def test_what_an_owner_was_about_to_tell_when_it_was_killed_is_told_by_the_next_
         on_failure={"webhook": receiver.url},
     )
     try:
-        run = client.runs.wait(client.jobs.trigger("nightly"), timeout=PATIENCE)
+        run = client.runs.wait(client.jobs.trigger("nightly"), timeout=WAIT_TIMEOUT)
         receiver.wait_for(1)
         shard = shard_of(JobId(UUID(made.job_id)))
         query = "SELECT t.member FROM shards s JOIN tenures t ON t.id = s.owner WHERE s.id = %s"
@@ -165,7 +167,7 @@ def test_what_an_owner_was_about_to_tell_when_it_was_killed_is_told_by_the_next_
         assert first == second
         assert first["run_id"] == run.run_id
         left = "SELECT count(*) FROM notifications WHERE job_id = %s"
-        wait_until(lambda: rough.sql(left, made.job_id) == [(0,)], PATIENCE, "an empty outbox")
+        wait_until(lambda: rough.sql(left, made.job_id) == [(0,)], WAIT_TIMEOUT, "an empty outbox")
     finally:
         held.set()
         client.jobs.delete("nightly")

@@ -15,7 +15,7 @@ from support.cluster import DevCluster, dev_cluster
 from support.managed import without_timeline
 from support.pgbouncer import pgbouncer
 from support.postgres import ScratchServer, private_postgres
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 TTLS = ["schedd.member_ttl=3s", "schedd.worker_ttl=3s"]
 
@@ -40,7 +40,7 @@ def fires(cluster: DevCluster, job: str) -> None:
         found = [each for each in runs_of(cluster, job) if each["state"] == "SUCCEEDED"]
         return len([each for each in found if each["scheduledAt"] > since]) >= least
 
-    wait_until(lambda: succeeded("", 5), PATIENCE, "five runs to succeed")
+    wait_until(lambda: succeeded("", 5), WAIT_TIMEOUT, "five runs to succeed")
     killed = cluster.record["members"][0]
     os.kill(killed["pid"], signal.SIGKILL)
     at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())

@@ -18,7 +18,7 @@ from support.cluster import DevCluster
 from support.ledger import covered
 from support.probe import DatabaseProbe
 from support.ticking import QUIET, delete_and_reckon
-from support.wait import PATIENCE, wait_until, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until, wait_until_async
 
 OUTAGE = 20.0
 """Seconds that etcd stands still."""
@@ -48,12 +48,12 @@ def test_an_outage_of_etcd_stops_firing_lets_jobs_end_and_leaves_no_instant_unac
     work = DatabaseProbe(tmp_path / "work")
     ends_within = client.submit(name="ends-within", shell=work.shell(f"sleep {TTL + 4:g}"))
     outlives = client.submit(name="outlives", shell=work.shell(f"sleep {OUTAGE + 8:g}"))
-    wait_until(lambda: len(work.starts()) == 2, PATIENCE, "the long jobs to start")
+    wait_until(lambda: len(work.starts()) == 2, WAIT_TIMEOUT, "the long jobs to start")
     wait_until(lambda: all(len(p.starts()) >= 3 for p in probes.values()), 15, "firing to begin")
 
     rough.pause("etcd")
     stopped = time.time()
-    wait_until(lambda: not any(ready(rough, m) for m in MEMBERS), PATIENCE, "all trust to end")
+    wait_until(lambda: not any(ready(rough, m) for m in MEMBERS), WAIT_TIMEOUT, "all trust to end")
     for member in MEMBERS:
         wait_until(lambda m=member: knows_nobody(rough, m), CALL, f"{member} to know nobody")
     ended = client.runs.wait(ends_within, timeout=TTL + 8)
@@ -114,7 +114,7 @@ def fires_again_after(healed: float, probes: Collection[DatabaseProbe]) -> float
         after = [[s.at for s in p.starts() if s.scheduled_at.timestamp() > healed] for p in probes]
         return [min(starts) for starts in after] if all(after) else []
 
-    return max(wait_until(firsts, PATIENCE, "all jobs to fire again")) - healed
+    return max(wait_until(firsts, WAIT_TIMEOUT, "all jobs to fire again")) - healed
 
 
 def ready(cluster: DevCluster, member: str) -> bool:
@@ -146,20 +146,20 @@ async def test_every_submit_that_was_acknowledged_around_a_restart_of_postgresql
         for number in range(SUBMITTERS):
             group.create_task(load.submit(client), name=f"submitter {number}")
         await wait_until_async(
-            lambda: len(load.runs) >= SUBMITS // 4, PATIENCE, "the load to begin"
+            lambda: len(load.runs) >= SUBMITS // 4, WAIT_TIMEOUT, "the load to begin"
         )
         await asyncio.to_thread(rough.signal, "postgres", how)
         down = time.time()
         await asyncio.to_thread(rough.up)
         figure(f"PostgreSQL {how.name}: away for {time.time() - down:.1f} s (with dev up's checks)")
         enough = max(SUBMITS, len(load.runs) + SUBMITS // 4)
-        await wait_until_async(lambda: len(load.runs) >= enough, PATIENCE, "the load to go on")
+        await wait_until_async(lambda: len(load.runs) >= enough, WAIT_TIMEOUT, "the load to go on")
         load.over = True
     assert load.slowest > 0.2, "some submits met the restart"
 
     async with Client(rough.endpoints) as client:
         rows = await wait_until_async(
-            lambda: load.ended(client), PATIENCE, "all runs to end", every=0.5
+            lambda: load.ended(client), WAIT_TIMEOUT, "all runs to end", every=0.5
         )
         again = {key: await load.once(client, key) for key in list(load.runs)[:: SUBMITS // 20]}
     assert Counter(row.run_id for row in rows) == Counter(load.runs.values())

@@ -18,7 +18,7 @@ import pytest
 from schedclient import Run, SyncClient
 from support.cluster import DevCluster
 from support.probe import DatabaseProbe
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 ASKED_FOR = 4
 SETTLED = 25.0
@@ -78,7 +78,7 @@ class Jobs:
                 before=STUBBORN if policy == "terminate_other" else "",
             ),
         )
-        owner = wait_until(lambda: self.owner_of(policy), PATIENCE, "an owner")
+        owner = wait_until(lambda: self.owner_of(policy), WAIT_TIMEOUT, "an owner")
         self.owner = self.owner or owner
         return owner == self.owner
 

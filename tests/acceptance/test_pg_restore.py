@@ -11,7 +11,7 @@ import pytest
 from acceptance.conftest import SHORT_LEASES, pids
 from schedctl.dev.servers import binaries, postgres
 from support.cluster import DevCluster, dev_cluster
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 SECTIONS = {
     "pre-data": "A row that every database of schedd has is missing",
@@ -55,14 +55,16 @@ def test_members_are_not_ready_while_pg_restore_replaces_the_tables_and_return_a
             lambda cause=cause: all(  # type: ignore[misc]
                 status == 503 and cause in said for status, said in readiness(cluster)
             ),
-            PATIENCE,
+            WAIT_TIMEOUT,
             f"every /readyz to say {cause!r}",
         )
         clean = []
     run("pg_restore", "--section=post-data", f"--dbname={dsn}", str(dump))
 
     wait_until(
-        lambda: [status for status, _ in readiness(cluster)] == [200, 200], PATIENCE, "readiness"
+        lambda: [status for status, _ in readiness(cluster)] == [200, 200],
+        WAIT_TIMEOUT,
+        "readiness",
     )
     done = cluster.schedctl("submit", "--wait", "--", "true")
     assert done.returncode == 0, done.stderr
@@ -72,7 +74,7 @@ def test_members_are_not_ready_while_pg_restore_replaces_the_tables_and_return_a
             run["scheduledAt"] > newest and run["state"] == "SUCCEEDED"
             for run in cluster.json("run", "list", "--job", "tick")
         ),
-        PATIENCE,
+        WAIT_TIMEOUT,
         "the job to fire as before",
     )
     assert pids(cluster) == before

@@ -9,7 +9,7 @@ import pytest
 from schedclient import SyncClient
 from support import controllers
 from support.cluster import DevCluster
-from support.wait import PATIENCE
+from support.wait import WAIT_TIMEOUT
 
 
 @pytest.mark.skipif(
@@ -24,7 +24,7 @@ def test_a_job_that_is_out_of_memory_says_so_and_by_which_limit(
     assert made.returncode == 0, made.stderr
     limits = calm_client.jobs.get("eater").to_json(snake=True)["shell"]["limits"]
     assert limits == {"memory_bytes": 64 << 20, "processes": 10, "files": 0}
-    run = calm_client.runs.wait(calm_client.jobs.trigger("eater"), timeout=PATIENCE)
+    run = calm_client.runs.wait(calm_client.jobs.trigger("eater"), timeout=WAIT_TIMEOUT)
     assert (run.state, run.reason) == ("FAILED", "SIGNAL")
     (attempt,) = calm_client.runs.attempts(run.run_id)
     assert attempt.error == "killed: out of memory (limit 64 MiB)"

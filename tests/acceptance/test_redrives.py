@@ -19,7 +19,7 @@ from schedclient import Run, SyncClient
 from support.cluster import DevCluster
 from support.owners import owner_of
 from support.probe import DatabaseProbe
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 FULL = int(os.environ.get("REDRIVE_LETTERS", "0"))
 LETTERS = FULL or 40
@@ -94,7 +94,7 @@ def test_what_died_is_told_of_and_done_again_once_its_job_is_mended(
     mended(client, name, probe)
     [again] = rough.json("dlq", "redrive", first.run_id)
     assert again["redriveOf"] == first.run_id
-    assert client.runs.wait(again["runId"], timeout=PATIENCE).succeeded
+    assert client.runs.wait(again["runId"], timeout=WAIT_TIMEOUT).succeeded
     [same] = rough.json("dlq", "redrive", first.run_id)
     assert same["runId"] == again["runId"], "twice gives the same run"
     chosen = ("--group", group["fingerprint"], "--job", name)
@@ -124,7 +124,7 @@ def test_many_are_done_again_at_a_rate_though_stopped_resumed_and_their_owner_ki
     begun = rough.json("dlq", "redrive", "--job", name, "--rate", f"{RATE}/s")
     redrive_id = begun["redriveId"]
 
-    wait_until(lambda: client.redrives.get(redrive_id).made >= RATE, PATIENCE, "the first runs")
+    wait_until(lambda: client.redrives.get(redrive_id).made >= RATE, WAIT_TIMEOUT, "the first runs")
     stopped = client.redrives.stop(redrive_id)
     assert (stopped.state, stopped.made + stopped.left) == ("STOPPED", LETTERS)
     assert stopped.left > 0

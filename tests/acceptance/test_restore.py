@@ -25,7 +25,7 @@ from schedd.core.cluster import data_loss_check
 from schedd.etcd.client import connect
 from support.cluster import DevCluster, dev_cluster
 from support.probe import DatabaseProbe
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 TTL = "3s"
 TICKS_OUT = """
@@ -52,7 +52,7 @@ class Restorable:
     def restore(self) -> None:
         """As after a disaster: nothing is left but the backup, recovered to a new timeline."""
         self.process.send(signal.SIGQUIT)
-        wait_until(lambda: not self.process.alive(), PATIENCE, "the server to die")
+        wait_until(lambda: not self.process.alive(), WAIT_TIMEOUT, "the server to die")
         shutil.rmtree(self.data)
         shutil.copytree(self.backup, self.data)
         with (self.data / "postgresql.conf").open("a") as conf:
@@ -62,7 +62,7 @@ class Restorable:
 
     def start(self) -> None:
         self.process = self._started()
-        postgres.wait_ready(self.process, self.port, self.log, PATIENCE, self.password)
+        postgres.wait_ready(self.process, self.port, self.log, WAIT_TIMEOUT, self.password)
 
     def _started(self) -> DevProcess:
         return postgres.start(binaries.find_postgres(), self.data, self.port, self.log)
@@ -98,28 +98,30 @@ def test_what_a_restored_database_starts_is_what_its_operator_chose(
     """P2.9"""
     ticks, once, late, long = probed_jobs(client, tmp_path)
     running = client.jobs.trigger("long")
-    wait_until(lambda: ticks.starts() and long.starts(), PATIENCE, "firing to begin")
+    wait_until(lambda: ticks.starts() and long.starts(), WAIT_TIMEOUT, "firing to begin")
     client.cluster.pause(note="a backup")
     waiting = {name: client.jobs.trigger(name) for name in ("once", "late")}
     assert client.runs.get(running.run_id).state == "RUNNING"
     # What was armed is back in its row: else the backup says that it may have run.
-    wait_until(lambda: cluster.sql(TICKS_OUT) == [(0,)], PATIENCE, "ticks to be out no more")
+    wait_until(lambda: cluster.sql(TICKS_OUT) == [(0,)], WAIT_TIMEOUT, "ticks to be out no more")
     server.back_up()
     # Marks past the clock stand for a backup of an hour ago.
-    wait_until(lambda: _marked_an_hour_on(cluster), PATIENCE, "the server to be back")
-    wait_until(lambda: asyncio.run(_remembered(cluster)), PATIENCE, "etcd to remember the mark")
-    wait_until(lambda: client.runs.get(running.run_id).succeeded, PATIENCE, "a result that is lost")
-    wait_until(lambda: _resumed(client), PATIENCE, "the future that will be lost")
-    wait_until(once.starts, PATIENCE, "what has run when it is lost")
-    lost = wait_until(late.starts, PATIENCE, "what runs when it is lost")[0]
+    wait_until(lambda: _marked_an_hour_on(cluster), WAIT_TIMEOUT, "the server to be back")
+    wait_until(lambda: asyncio.run(_remembered(cluster)), WAIT_TIMEOUT, "etcd to remember the mark")
+    wait_until(
+        lambda: client.runs.get(running.run_id).succeeded, WAIT_TIMEOUT, "a result that is lost"
+    )
+    wait_until(lambda: _resumed(client), WAIT_TIMEOUT, "the future that will be lost")
+    wait_until(once.starts, WAIT_TIMEOUT, "what has run when it is lost")
+    lost = wait_until(late.starts, WAIT_TIMEOUT, "what runs when it is lost")[0]
     [before] = _counted(cluster)
 
     server.restore()
     restored = time.time()
-    wait_until(lambda: _recovering(client), PATIENCE, "recovery")
+    wait_until(lambda: _recovering(client), WAIT_TIMEOUT, "recovery")
     figure(f"restored under a running cluster: in recovery {time.time() - restored:.1f} s after")
     refused = wait_until(
-        lambda: _stale(client, lost.run_id), PATIENCE, "the late result to be refused"
+        lambda: _stale(client, lost.run_id), WAIT_TIMEOUT, "the late result to be refused"
     )
     assert refused == {lost.token}
     horizon = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
@@ -135,13 +137,13 @@ def test_what_a_restored_database_starts_is_what_its_operator_chose(
         """Scheduled times since the resume. Runs that are due together may start in any order."""
         return sorted(start.scheduled_at for start in ticks.starts() if start.at > resumed - 1)
 
-    wait_until(lambda: set(expected) <= set(started()), PATIENCE, "runs after the resume")
+    wait_until(lambda: set(expected) <= set(started()), WAIT_TIMEOUT, "runs after the resume")
     assert started()[:5] == expected
     assert ticks.repeated() == []
     for run, probe in ((waiting["once"], once), (running, long)):
         assert_failed_after_one_start(client, run, probe)
     assert "may have run" in (client.runs.get(waiting["once"].run_id).error or "")
-    again = client.runs.wait(waiting["late"], timeout=PATIENCE)
+    again = client.runs.wait(waiting["late"], timeout=WAIT_TIMEOUT)
     assert again.succeeded
     assert again.fencing_token > lost.token
     [now] = _counted(cluster)

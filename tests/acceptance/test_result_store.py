@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from support.cluster import DevCluster, dev_cluster
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 MIB = 1 << 20
 PRINTED = random.Random(5).randbytes(5 * MIB)
@@ -60,7 +60,10 @@ def submitted(cluster: DevCluster, *argv: str) -> str:
 
 def ended(cluster: DevCluster, run: str) -> str:
     wait_until(
-        lambda: cluster.json("run", "get", run)["finishedAt"], 3 * PATIENCE, "its end", every=0.3
+        lambda: cluster.json("run", "get", run)["finishedAt"],
+        3 * WAIT_TIMEOUT,
+        "its end",
+        every=0.3,
     )
     return str(cluster.json("run", "get", run)["state"])
 
@@ -103,7 +106,7 @@ def test_a_store_that_is_away_for_a_while_costs_nothing(cluster: DevCluster) -> 
     try:
         run = submitted(cluster, sys.executable, "-c", PRINT)
         spool = cluster.directory / "w1"
-        wait_until(lambda: [*spool.glob("*.results")], PATIENCE, "its end to be held back")
+        wait_until(lambda: [*spool.glob("*.results")], WAIT_TIMEOUT, "its end to be held back")
     finally:
         root.unlink()
         aside.rename(root)
@@ -139,9 +142,9 @@ def test_what_isnt_kept_any_longer_goes_with_its_objects_and_no_dead_letter(
         assert results_of(cluster, run).is_dir()
         cluster.sql(OLDER.replace("%(run)s", f"'{run}'"))
     wait_until(
-        lambda: schedctl(cluster, "run", "get", old).returncode == 3, 3 * PATIENCE, "it to go"
+        lambda: schedctl(cluster, "run", "get", old).returncode == 3, 3 * WAIT_TIMEOUT, "it to go"
     )
-    wait_until(lambda: not results_of(cluster, old).exists(), PATIENCE, "its objects to go")
+    wait_until(lambda: not results_of(cluster, old).exists(), WAIT_TIMEOUT, "its objects to go")
     assert dead in [one["run"]["runId"] for one in cluster.json("dlq", "list")]
     assert schedctl(cluster, "run", "logs", dead).stdout == PRINTED
     assert schedctl(cluster, "run", "logs", young).stdout == PRINTED

@@ -17,7 +17,7 @@ from schedd.core.runs.retry import wait
 from support.cluster import DevCluster
 from support.owners import owner_of
 from support.probe import DatabaseProbe
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 ONCE_MORE = {"max_attempts": 2, "backoff": "0.1s"}
 
@@ -53,7 +53,7 @@ def ended_run(client: SyncClient, run_id: str) -> Run:
         run = client.runs.get(run_id)
         return run if run.ended else None
 
-    return wait_until(ended, PATIENCE, "the run's end")
+    return wait_until(ended, WAIT_TIMEOUT, "the run's end")
 
 
 def test_a_run_that_no_worker_takes_in_time_is_missed(calm_client: SyncClient) -> None:
@@ -139,7 +139,7 @@ def backing_off(client: SyncClient, run_id: str, attempt: int) -> Run:
         run = client.runs.get(run_id)
         return run if (run.state, run.attempt) == ("RETRYING", attempt) else None
 
-    return wait_until(waits, 2 * PATIENCE, f"attempt {attempt} to have failed")
+    return wait_until(waits, 2 * WAIT_TIMEOUT, f"attempt {attempt} to have failed")
 
 
 def comes_after(run: Run, number: int, waiting: Run, before: Attempt, after: Attempt) -> None:

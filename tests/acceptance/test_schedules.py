@@ -18,7 +18,7 @@ import pytest
 from schedclient import Run, SyncClient
 from support.ledger import SECOND, every_instant
 from support.probe import DatabaseProbe
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 SECONDS = 30
 LATE = 1.0
@@ -115,7 +115,7 @@ def test_a_job_that_fails_is_retried_after_growing_waits_and_ends_among_the_dead
     calm_client: SyncClient, timetable: Timetable
 ) -> None:
     (waiting,) = wait_until(
-        lambda: list(calm_client.runs.list(job="failing")), PATIENCE, "its first try"
+        lambda: list(calm_client.runs.list(job="failing")), WAIT_TIMEOUT, "its first try"
     )
     seen = {run.state for run in calm_client.runs.watch(waiting.run_id)}
     assert seen >= {"RETRYING", "FAILED"}

@@ -8,7 +8,7 @@ from pathlib import Path
 from schedclient import SyncClient
 from support.cluster import DevCluster
 from support.ticking import start_ticking
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 LATE = 1.0
 """Seconds: past that an instant counts as caught up, not as fired on time."""
@@ -18,7 +18,7 @@ def test_leadership_goes_to_whom_it_is_handed_and_no_run_is_late_for_it(
     calm: DevCluster, calm_client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     ticking = start_ticking(calm, calm_client, tmp_path, overlap="allow")
-    first = wait_until(calm.leader, PATIENCE, "a leader")
+    first = wait_until(calm.leader, WAIT_TIMEOUT, "a leader")
     names = [member["name"] for member in calm.record["members"] if member["name"] != first]
     before = {shard.shard: shard.epoch for shard in calm_client.cluster.shards()}
     for old, new in zip([first, *names], [*names, first], strict=True):
@@ -39,7 +39,7 @@ def test_leadership_goes_to_whom_it_is_handed_and_no_run_is_late_for_it(
     unknown = calm.schedctl("cluster", "transfer-leader", "m9")
     assert unknown.returncode == 3
     assert "member 'm9' not found" in unknown.stderr
-    leader = wait_until(calm.leader, PATIENCE, "a leader")
+    leader = wait_until(calm.leader, WAIT_TIMEOUT, "a leader")
     again = calm.schedctl("cluster", "transfer-leader", leader)
     assert again.returncode == 5
     assert "is already the leader" in again.stderr

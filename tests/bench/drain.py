@@ -17,7 +17,7 @@ from bench.rig import NOOP, bench_cluster, ended, note, parser, quantiles, run, 
 from schedclient import Client
 from support.cluster import DevCluster
 
-PATIENCE = 600.0
+WAIT_TIMEOUT = 600.0
 """Seconds for all of them."""
 LOOK_EVERY = 3.0
 """Seconds between two looks at the member's metrics: each costs it some milliseconds."""
@@ -82,10 +82,10 @@ async def _submit(cluster: DevCluster, count: int) -> None:
 
 def _wait(cluster: DevCluster, count: int) -> None:
     """Until none is left."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + WAIT_TIMEOUT
     while (done := ended(cluster)) < count:
         if time.monotonic() > until:
-            raise TimeoutError(f"{done:,} of {count:,} runs ended within {PATIENCE:g} s")
+            raise TimeoutError(f"{done:,} of {count:,} runs ended within {WAIT_TIMEOUT:g} s")
         time.sleep(LOOK_EVERY)
 
 

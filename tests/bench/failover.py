@@ -31,7 +31,7 @@ from support.cluster import DevCluster
 from support.wait import wait_until
 
 FAULTS: Final = ("kill", "handover", "worker")
-PATIENCE: Final = 60.0
+WAIT_TIMEOUT: Final = 60.0
 """Seconds for what takes a moment; past a lease."""
 BEYOND: Final = 3.0
 """Seconds past the end of a lease at which nothing more is to be seen of the fault."""
@@ -90,19 +90,19 @@ class Faults:
 
     def round(self, fault: str) -> Round:
         """Make this one."""
-        await_shared(self._cluster, PATIENCE)
-        self._ticks.await_steady(time.time(), PATIENCE)
+        await_shared(self._cluster, WAIT_TIMEOUT)
+        self._ticks.await_steady(time.time(), WAIT_TIMEOUT)
         return self._worker() if fault == "worker" else self._member(fault)
 
     def _member(self, fault: str) -> Round:
-        victim = wait_until(self._cluster.leader, PATIENCE, "a leader")
+        victim = wait_until(self._cluster.leader, WAIT_TIMEOUT, "a leader")
         owners = self._ticks.owners()
         theirs = [job for job, owner in owners.items() if owner == victim]
         how = signal.SIGKILL if fault == "kill" else signal.SIGTERM
         at = time.time()
-        self._cluster.signal(victim, how, PATIENCE)
-        last = self._ticks.await_steady(at + self._options.member_ttl + BEYOND, PATIENCE)
-        rows = self._ticks.await_ended(at, last, PATIENCE)
+        self._cluster.signal(victim, how, WAIT_TIMEOUT)
+        last = self._ticks.await_steady(at + self._options.member_ttl + BEYOND, WAIT_TIMEOUT)
+        rows = self._ticks.await_ended(at, last, WAIT_TIMEOUT)
         rest = owners.keys() - theirs
         self._cluster.up()
         seen = [reckon(rows, jobs, fault=at, first=at, last=last) for jobs in (theirs, rest)]
@@ -112,15 +112,15 @@ class Faults:
     def _worker(self) -> Round:
         ttl = self._options.worker_ttl
         runs = asyncio.run(self._hold(time.time() + ttl + 2 * BEYOND + ttl / 3))
-        hands = wait_until(lambda: self._started(runs), PATIENCE, "all of them to run")
+        hands = wait_until(lambda: self._started(runs), WAIT_TIMEOUT, "all of them to run")
         ((victim, _),) = Counter(hands.values()).most_common(1)
         in_hand = {run for run, worker in hands.items() if worker == victim}
         at = time.time()
         self._cluster.kill(victim)
-        last = self._ticks.await_steady(at + ttl + BEYOND, PATIENCE)
+        last = self._ticks.await_steady(at + ttl + BEYOND, WAIT_TIMEOUT)
         # What was in its hands had come before.
-        rows = self._ticks.await_ended(at - 1, last, PATIENCE)
-        states = wait_until(lambda: self._ended(runs), PATIENCE, "their end")
+        rows = self._ticks.await_ended(at - 1, last, WAIT_TIMEOUT)
+        states = wait_until(lambda: self._ended(runs), WAIT_TIMEOUT, "their end")
         self._cluster.up()
         gap = reckon(rows, self._ticks.jobs, fault=at, first=at - 1, last=last)
         self._note("worker", victim, gap)

@@ -18,7 +18,7 @@ from bench.rig import NOOP, bench_cluster, ended, note, parser, quantiles, run, 
 from schedclient import Client
 from support.cluster import DevCluster
 
-PATIENCE = 300.0
+WAIT_TIMEOUT = 300.0
 """Seconds past the instant for all of them."""
 
 
@@ -78,10 +78,10 @@ async def _template(cluster: DevCluster, due: datetime) -> None:
 
 
 def _wait(cluster: DevCluster, count: int, due: datetime) -> None:
-    until = due + timedelta(seconds=PATIENCE)
+    until = due + timedelta(seconds=WAIT_TIMEOUT)
     while (done := ended(cluster)) < count:
         if datetime.now(UTC) > until:
-            note(f"{done:,} of {count:,} runs ended within {PATIENCE:g} s")
+            note(f"{done:,} of {count:,} runs ended within {WAIT_TIMEOUT:g} s")
             return
         time.sleep(1.0)
 

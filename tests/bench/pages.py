@@ -43,7 +43,7 @@ from support.cluster import DevCluster, importing
 from support.repository import ROOT
 from support.wait import wait_until
 
-PATIENCE: Final = 120.0
+WAIT_TIMEOUT: Final = 120.0
 """Seconds for the first runs to have ended."""
 STORED: Final = 5.0
 """Seconds past an instant by which its run has started, if it does."""
@@ -162,7 +162,7 @@ def _loaded(options: Namespace) -> Iterator[DevCluster]:
 
 def _load(cluster: DevCluster, options: Namespace) -> None:
     asyncio.run(copies.make_templates(cluster))
-    wait_until(lambda: ended(cluster) > 0, PATIENCE, "a run that has ended")
+    wait_until(lambda: ended(cluster) > 0, WAIT_TIMEOUT, "a run that has ended")
     note(f"{options.idle:,} idle jobs and runs, {options.hot:,} hot jobs")
     copies.copy(cluster, (options.idle, copies.IDLE))
     copies.copy_runs(cluster, options.idle)

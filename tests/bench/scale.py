@@ -23,7 +23,7 @@ from bench.ticks import await_shared
 from schedclient import SyncClient
 from support.cluster import DevCluster
 
-PATIENCE: Final = 60.0
+WAIT_TIMEOUT: Final = 60.0
 """Seconds for the shards to be shared out."""
 KINDS: Final = {"m": "members", "w": "workers"}
 
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     lost = 0
     for members in options.members:
         with bench_cluster(members=members, workers=0, slots=options.slots) as cluster:
-            await_shared(cluster, PATIENCE)
+            await_shared(cluster, WAIT_TIMEOUT)
             for workers, slots in cells(options.workers, options.slots):
                 note(f"{members} members, {workers} workers of {slots} slots")
                 cluster.slots, cluster.workers = slots, workers

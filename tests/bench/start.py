@@ -28,7 +28,7 @@ from bench.ticks import Ticks
 from schedclient import Client
 from support.cluster import DevCluster
 
-PATIENCE: Final = 180.0
+WAIT_TIMEOUT: Final = 180.0
 """Seconds for what should take some."""
 BEFORE: Final = 15.0
 """Seconds before their instant at which nothing of it is made yet."""
@@ -105,7 +105,7 @@ class Starts:
 
     def round(self, until: float) -> dict[str, Any]:
         """Kill it, and start it anew at `until`, in seconds of the epoch; the figures."""
-        self._ticks.await_steady(time.time(), PATIENCE)
+        self._ticks.await_steady(time.time(), WAIT_TIMEOUT)
         [member] = [one["name"] for one in self._cluster.record["members"]]
         killed = time.time()
         self._cluster.kill(member)
@@ -114,12 +114,12 @@ class Starts:
         ready = time.time()
         pid = self._cluster.entry(member)["pid"]
         born = Path(f"/proc/{pid}").stat().st_ctime
-        steady = self._ticks.await_steady(born, PATIENCE)
+        steady = self._ticks.await_steady(born, WAIT_TIMEOUT)
         began = self._made_up()
         time.sleep(self._seconds)
         rate = (self._made_up() - began) / self._seconds
         last = steady + self._seconds - 2
-        rows = self._ticks.await_ended(killed, last, PATIENCE)
+        rows = self._ticks.await_ended(killed, last, WAIT_TIMEOUT)
         whole, since, beside = (
             reckon(rows, self._ticks.jobs, fault=born, first=first, last=last)
             for first in (killed, born, steady)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from booted.machine import Machine
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 UNITS = ("schedd", "workerd")
 NOTED = "/var/lib/schedd/results/noted"
@@ -71,10 +71,10 @@ def reloaded(machine: Machine, unit: str, said: str) -> None:
 
     before = told()
     machine.must(f"systemctl reload {unit}")
-    wait_until(lambda: told() > before, PATIENCE, f"{unit} to say: {said}")
+    wait_until(lambda: told() > before, WAIT_TIMEOUT, f"{unit} to say: {said}")
     wait_until(
         lambda: machine.tell(f"systemctl is-active {unit}").strip() == "active",
-        PATIENCE,
+        WAIT_TIMEOUT,
         f"{unit} to be done with it",
     )
 
@@ -138,7 +138,7 @@ def test_what_is_killed_or_hangs_is_started_again_and_no_instant_is_lost(
     machine: Machine, figure: Any
 ) -> None:
     machine.must(f"schedctl job create steady --every 1s -- sh -c '{NOTES}'")
-    wait_until(lambda: len(started(machine, "steady")) > 2, PATIENCE, "the first runs")
+    wait_until(lambda: len(started(machine, "steady")) > 2, WAIT_TIMEOUT, "the first runs")
     for unit in UNITS:
         pid = pid_of(machine, unit)
         machine.must(f"kill -9 {pid}")
@@ -158,15 +158,15 @@ def test_a_member_is_started_when_etcd_has_answered_and_says_what_it_waits_for(
 ) -> None:
     machine.must("systemctl stop etcd")
     machine.must("systemctl restart --no-block schedd")
-    wait_until(lambda: "waiting for etcd" in status_of(machine), PATIENCE, "what it waits for")
+    wait_until(lambda: "waiting for etcd" in status_of(machine), WAIT_TIMEOUT, "what it waits for")
     assert machine.tell("systemctl show -P ActiveState schedd").strip() == "activating"
     machine.must("systemctl start etcd")
     wait_until(
         lambda: machine.tell("systemctl show -P ActiveState schedd").strip() == "active",
-        PATIENCE,
+        WAIT_TIMEOUT,
         "it to be started",
     )
-    wait_until(lambda: "ready" not in status_of(machine), PATIENCE, "it to be ready")
+    wait_until(lambda: "ready" not in status_of(machine), WAIT_TIMEOUT, "it to be ready")
 
 
 def status_of(machine: Machine) -> str:
@@ -201,7 +201,7 @@ def test_a_reload_takes_what_can_be_taken_and_tells_what_is_wrong(
 def test_a_worker_that_is_stopped_lets_its_programs_end(machine: Machine) -> None:
     run = schedctl(machine, "submit -- sh -c 'sleep 4; echo done'")["runId"]
     wait_until(
-        lambda: schedctl(machine, f"run get {run}")["state"] == "RUNNING", PATIENCE, "its start"
+        lambda: schedctl(machine, f"run get {run}")["state"] == "RUNNING", WAIT_TIMEOUT, "its start"
     )
     machine.must("systemctl stop workerd")
     ended = schedctl(machine, f"run get {run}")
@@ -245,7 +245,9 @@ def test_wrong_settings_end_it_for_good_and_say_why(machine: Machine) -> None:
     machine.must("systemctl daemon-reload")
     assert machine.run("systemctl restart schedd").returncode != 0
     wait_until(
-        lambda: machine.tell("systemctl is-failed schedd").strip() == "failed", PATIENCE, "the end"
+        lambda: machine.tell("systemctl is-failed schedd").strip() == "failed",
+        WAIT_TIMEOUT,
+        "the end",
     )
     assert "/run/wrong.toml" in machine.tell("journalctl -u schedd -n 20 --no-pager")
     machine.must("rm -r /run/systemd/system/schedd.service.d; systemctl daemon-reload")
@@ -263,7 +265,9 @@ def test_after_a_boot_all_of_it_is_there_again(machine: Machine, figure: Any) ->
         "both daemons",
     )
     seen = len(started(machine, "steady"))
-    wait_until(lambda: len(started(machine, "steady")) > seen + 1, PATIENCE, "runs after the boot")
+    wait_until(
+        lambda: len(started(machine, "steady")) > seen + 1, WAIT_TIMEOUT, "runs after the boot"
+    )
     figure(f"booted again and running jobs after {time.monotonic() - began:.0f} s")
     await_every_second(machine)
     assert doubled(machine) == {}
@@ -274,7 +278,7 @@ def await_every_second(machine: Machine) -> None:
     now = int(machine.tell("date +%s"))
     wait_until(
         lambda: max(_ran(_rows(machine)), default=0) > now and not _missing(_rows(machine)),
-        PATIENCE,
+        WAIT_TIMEOUT,
         "all instants to be accounted for",
     )
 

@@ -21,7 +21,7 @@ from support.s3 import free_port
 from support.wait import wait_until
 
 SHIPPED = ROOT / "deploy" / "prometheus"
-PATIENCE = "2s"
+WAIT_TIMEOUT = "2s"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Prometheus:
     def started(cls, folder: Path, targets: Mapping[str, Sequence[str]]) -> Iterator[Prometheus]:
         """One in this folder; ended with the block."""
         rules = (SHIPPED / "alerts.yml").read_text(encoding="utf-8")
-        (folder / "alerts.yml").write_text(re.sub(r"\bfor: \w+", f"for: {PATIENCE}", rules))
+        (folder / "alerts.yml").write_text(re.sub(r"\bfor: \w+", f"for: {WAIT_TIMEOUT}", rules))
         config = yaml.safe_load((SHIPPED / "prometheus.yml").read_text(encoding="utf-8"))
         config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         for job in config["scrape_configs"]:

@@ -29,7 +29,7 @@ WRITERS = 3
 """Users who write, round and round, each to a job of its own."""
 LEAST = 300
 """Reads, and writes, of a window: fewer, and their p99 is the longest of them."""
-PATIENCE = 20.0
+WAIT_TIMEOUT = 20.0
 FACTOR = 2.0
 FLOORS = {"reads_p99_s": 0.1, "writes_p99_s": 0.1, "late_p99_s": 0.1, "users_p99_s": 0.25}
 """A p99 may be so many times the quiet one, or so many seconds more. The load's own users make
@@ -75,7 +75,7 @@ class Bystanders:
     ) -> None:
         self._over.set()
         for each in self._threads:
-            each.join(PATIENCE * 2)
+            each.join(WAIT_TIMEOUT * 2)
 
     def watch(
         self,
@@ -182,7 +182,7 @@ class Bystanders:
         ]
 
     def _read(self) -> None:
-        with SyncClient(self._run.world.endpoints, timeout=PATIENCE) as client:
+        with SyncClient(self._run.world.endpoints, timeout=WAIT_TIMEOUT) as client:
             job = next(iter(self._run.crew.job_ids))
             calls: Sequence[Callable[[], object]] = (
                 lambda: [*client.jobs.list(limit=20)],
@@ -195,7 +195,7 @@ class Bystanders:
     def _write(self, number: int) -> None:
         """Edits of a job that never runs."""
         name = f"bystander-{number}-of-{self._run.prefix}"  # no job of the record
-        with SyncClient(self._run.world.endpoints, timeout=PATIENCE) as client:
+        with SyncClient(self._run.world.endpoints, timeout=WAIT_TIMEOUT) as client:
             client.jobs.create(name, shell={"argv": ["true"]}, on_demand=True)
             edits: Sequence[Callable[[], object]] = [
                 lambda mark=mark: client.jobs.update(name, labels={"mark": mark}, mask=["labels"])

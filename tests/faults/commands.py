@@ -28,7 +28,7 @@ WORDS: Sequence[Sequence[str]] = (
 FINDS_FAULT = ("cluster", "doctor")
 """Exits with 1 where a member or a worker is just away."""
 PAUSE = 3.0
-PATIENCE = 30.0
+WAIT_TIMEOUT = 30.0
 
 
 class Commands:
@@ -48,7 +48,7 @@ class Commands:
             env={**os.environ, "PYTHONPATH": ""},
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=WAIT_TIMEOUT,
             check=False,
         )
         told = " ".join(words)

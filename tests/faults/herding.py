@@ -20,7 +20,7 @@ from schedclient import Client
 
 AT_ONCE = 48
 """Calls under way."""
-PATIENCE = 30.0
+WAIT_TIMEOUT = 30.0
 """Seconds a call may take: it shares two cores with all others."""
 
 
@@ -56,7 +56,7 @@ async def _each(endpoints: str, count: int, act: Callable[[Client, int], Awaitab
 
     async with AsyncExitStack() as stack:
         clients = [
-            await stack.enter_async_context(Client(endpoint, timeout=PATIENCE))
+            await stack.enter_async_context(Client(endpoint, timeout=WAIT_TIMEOUT))
             for endpoint in endpoints.split(",")
         ]
         async with asyncio.TaskGroup() as group:

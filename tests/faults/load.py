@@ -23,7 +23,7 @@ from faults.probes import EDITED, VICTIM, DatabaseProbe, once
 from schedclient import SyncClient
 from schedclient.errors import ApiError, RequestError
 
-PATIENCE = 6.0
+WAIT_TIMEOUT = 6.0
 """Seconds a call may take; then its outcome is unknown."""
 LONG = 4.0
 """Seconds of the work that is cancelled while it waits or runs."""
@@ -37,7 +37,7 @@ class Caller:
     def __init__(
         self, endpoints: Sequence[str], recorder: Recorder, ops: Iterator[int], probes: Path
     ) -> None:
-        self._client = SyncClient(endpoints, timeout=PATIENCE)
+        self._client = SyncClient(endpoints, timeout=WAIT_TIMEOUT)
         self._recorder = recorder
         self._ops = ops
         self.probes = probes
@@ -54,7 +54,7 @@ class Caller:
         op, answer = self._call(
             "create",
             args,
-            lambda: self._client.jobs.create(name, **spec, deadline=PATIENCE),
+            lambda: self._client.jobs.create(name, **spec, deadline=WAIT_TIMEOUT),
             lambda job: {"job_id": job.job_id, "generation": job.generation},
         )
         job_id = str(answer["job_id"]) if answer else None
@@ -68,7 +68,7 @@ class Caller:
             "edit",
             {"job_id": job_id, "name": probe.name},
             lambda: self._client.jobs.update(
-                probe.name, cron=probe.cron or (), mask=["cron"], deadline=PATIENCE
+                probe.name, cron=probe.cron or (), mask=["cron"], deadline=WAIT_TIMEOUT
             ),
             lambda job: {"job_id": job.job_id, "generation": job.generation},
         )
@@ -79,7 +79,7 @@ class Caller:
         """pause, resume or delete a job; whether it is known to have happened."""
         act = getattr(self._client.jobs, call)
         args = {"job_id": job_id, "name": name, "namespace": "default"}
-        _, answer = self._call(call, args, lambda: act(name, deadline=PATIENCE), lambda _: {})
+        _, answer = self._call(call, args, lambda: act(name, deadline=WAIT_TIMEOUT), lambda _: {})
         return answer is not None
 
     def trigger(self, name: str, job_id: str, key: str) -> None:
@@ -87,14 +87,14 @@ class Caller:
         self._call(
             "trigger",
             {"job_id": job_id, "name": name, "idempotency_key": key},
-            lambda: self._client.jobs.trigger(name, idempotency_key=key, deadline=PATIENCE),
+            lambda: self._client.jobs.trigger(name, idempotency_key=key, deadline=WAIT_TIMEOUT),
             lambda run: {"run_id": run.run_id},
         )
 
     def cancel(self, run_id: str) -> None:
         """End a run."""
         args = {"run_id": run_id}
-        act = partial(self._client.runs.cancel, run_id, deadline=PATIENCE)
+        act = partial(self._client.runs.cancel, run_id, deadline=WAIT_TIMEOUT)
         self._call("cancel", args, act, lambda run: {"state": str(run.state)})
 
     def submit(self, key: str, lasts: float = 0.0, *, delay: str | None = None) -> str | None:
@@ -104,7 +104,7 @@ class Caller:
             "submit",
             {"idempotency_key": key},
             lambda: self._client.submit(
-                **work, delay=delay, idempotency_key=key, deadline=PATIENCE
+                **work, delay=delay, idempotency_key=key, deadline=WAIT_TIMEOUT
             ),
             lambda run: {"run_id": run.run_id, "job_id": run.job_id},
         )
@@ -171,7 +171,7 @@ class Load:
         self._over.set()
         for thread in self._threads:
             if thread.ident is not None:  # it was begun
-                thread.join(PATIENCE * 10)
+                thread.join(WAIT_TIMEOUT * 10)
                 assert not thread.is_alive(), f"the {thread.name} still waits for an answer"
         for caller in self._callers:
             caller.close()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import schedclient
 from faults.history import Recorder
-from faults.load import PATIENCE, Load
+from faults.load import WAIT_TIMEOUT, Load
 from support.version_before import Code
 
 if TYPE_CHECKING:  # what makes worlds is no business of another version's process
@@ -50,7 +50,7 @@ def calling(run: Run, code: Code) -> Iterator[Path]:
             yield Path(process.stdout.readline().strip())
             assert process.poll() is None, f"the users of {code.name} broke off"
             process.stdin.close()
-            assert process.wait(PATIENCE * 20) == 0, f"the users of {code.name} met a failure"
+            assert process.wait(WAIT_TIMEOUT * 20) == 0, f"the users of {code.name} met a failure"
         finally:
             process.kill()
 

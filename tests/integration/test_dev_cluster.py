@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from support.cluster import DevCluster, dev_cluster
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +52,10 @@ def test_the_printed_line_lets_schedctl_talk_to_it(cluster: DevCluster) -> None:
 
 
 def test_kill_leader_kills_it_and_up_brings_it_back(cluster: DevCluster) -> None:
-    leader = wait_until(cluster.leader, PATIENCE, "a leader")
+    leader = wait_until(cluster.leader, WAIT_TIMEOUT, "a leader")
     process = cluster.process(leader)
     assert cluster.dev("kill-leader").returncode == 0
-    wait_until(lambda: not process.alive(), PATIENCE, "the leader's end")
+    wait_until(lambda: not process.alive(), WAIT_TIMEOUT, "the leader's end")
     cluster.up()
     assert cluster.process(leader) != process
 
@@ -63,9 +63,9 @@ def test_kill_leader_kills_it_and_up_brings_it_back(cluster: DevCluster) -> None
 def test_a_paused_worker_stands_still_until_it_is_resumed(cluster: DevCluster) -> None:
     worker = cluster.process("w1")
     assert cluster.dev("pause-worker", "w1").returncode == 0
-    wait_until(worker.paused, PATIENCE, "w1 to stand still")
+    wait_until(worker.paused, WAIT_TIMEOUT, "w1 to stand still")
     assert cluster.dev("resume-worker", "w1").returncode == 0
-    wait_until(lambda: not worker.paused(), PATIENCE, "w1 to go on")
+    wait_until(lambda: not worker.paused(), WAIT_TIMEOUT, "w1 to go on")
 
 
 def test_everything_killed_comes_back_with_one_up(cluster: DevCluster) -> None:

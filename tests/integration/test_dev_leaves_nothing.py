@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 TESTS = Path(__file__).parents[1]
 
@@ -43,8 +43,8 @@ def test_the_scratch_server_ends_with_a_killed_session() -> None:
         "    print(server.folder, server.process.pid, flush=True)\n"
         "    input()\n"
     )
-    assert wait_until(lambda: not runs(pid), PATIENCE, "the end of PostgreSQL")
-    assert wait_until(lambda: not folder.exists(), PATIENCE, "the removal of its folder")
+    assert wait_until(lambda: not runs(pid), WAIT_TIMEOUT, "the end of PostgreSQL")
+    assert wait_until(lambda: not folder.exists(), WAIT_TIMEOUT, "the removal of its folder")
 
 
 def test_a_cluster_ends_with_a_killed_session() -> None:
@@ -55,7 +55,7 @@ def test_a_cluster_ends_with_a_killed_session() -> None:
         "    input()\n"
     )
     try:
-        assert wait_until(lambda: not runs(pid), PATIENCE, "the end of etcd")
+        assert wait_until(lambda: not runs(pid), WAIT_TIMEOUT, "the end of etcd")
     finally:
         dev = [sys.executable, "-P", "-m", "schedctl.dev"]
         subprocess.run([*dev, "reset", "--dir", folder], check=True, capture_output=True)

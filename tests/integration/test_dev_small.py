@@ -9,7 +9,7 @@ from pathlib import Path
 
 from schedctl.dev.servers.processes import find
 from support.cluster import dev_cluster
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 
 def test_down_leaves_no_process_of_a_job_either(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_down_leaves_no_process_of_a_job_either(tmp_path: Path) -> None:
     quick = ["workerd.drain_timeout=1s"]
     with dev_cluster(members=1, workers=1, overrides=quick) as cluster:
         cluster.schedctl("submit", "--", "sh", "-c", script).check_returncode()
-        wait_until(pids.exists, PATIENCE, "the job's start")
+        wait_until(pids.exists, WAIT_TIMEOUT, "the job's start")
         processes = [find(int(pid)) for pid in pids.read_text().split()]
         assert all(processes)
         cluster.down()

@@ -17,7 +17,7 @@ from faults.world import grounds
 from faults.world.needs import no_hosts_here
 from faults.world.network import Host, Network
 from schedctl.dev.servers.processes import find
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 pytestmark = [
     pytest.mark.root,
@@ -42,7 +42,7 @@ def listening(host: Host, at: str) -> socket.socket:
     server = host.socket()
     server.bind((at, 4000))
     server.listen()
-    server.settimeout(PATIENCE)
+    server.settimeout(WAIT_TIMEOUT)
     return server
 
 
@@ -74,11 +74,11 @@ def test_a_detour_leads_to_another_host_that_can_go_on_by_the_back_door(network:
     network.bear(b, c)
     network.detour(a, b, c)
     with listening(c, b.address) as astray, a.socket() as client:
-        client.settimeout(PATIENCE)
+        client.settimeout(WAIT_TIMEOUT)
         client.connect((b.address, 4000))
         assert astray.accept()[1][0] == a.address
     with listening(b, b.back_door) as true, c.socket() as onward:
-        onward.settimeout(PATIENCE)
+        onward.settimeout(WAIT_TIMEOUT)
         onward.connect((b.back_door, 4000))
         true.accept()
     network.straighten(a, b, c)
@@ -139,7 +139,7 @@ def test_what_a_killed_owner_left_is_swept_by_the_next_claim() -> None:
     owner.wait()
     claimed = grounds.claim()
     try:
-        wait_until(lambda: not child.alive(), PATIENCE, "the end of what it had started")
+        wait_until(lambda: not child.alive(), WAIT_TIMEOUT, "the end of what it had started")
         assert f"{key}-" not in grounds.run("ip", "netns", "list") or claimed.key == key
         assert not Path(work).exists()
         assert work not in Path("/proc/self/mounts").read_text()

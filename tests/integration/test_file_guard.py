@@ -16,7 +16,7 @@ import pytest
 
 from schedclient import FileGuard, GuardBusy, Misconfigured, StaleToken
 from schedctl.dev.servers.processes import find
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 DIES_AT_EACH_POINT = """
 import os, signal, sys
@@ -171,7 +171,7 @@ def sleeper(guard: FileGuard) -> Iterator[subprocess.Popen[bytes]]:
         try:
             seen = find(process.pid)
             assert seen is not None
-            wait_until(seen.paused, PATIENCE, "him to stand still")
+            wait_until(seen.paused, WAIT_TIMEOUT, "him to stand still")
             yield process
         finally:
             process.kill()

@@ -34,7 +34,7 @@ from schedkit.net.channel import SERVER_OPTIONS, listen
 from schedproto.v1 import job_pb2
 from support.dispatching import Definitions, World, of
 from support.runs import NOW, SetClock
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from support.worker_process import WorkerProcess
 
 RUNS = 20
@@ -133,7 +133,7 @@ class Member:
         self.writing = True
         await asyncio.sleep(WRITING)
         self.writing = False
-        start_by = self.clock.now() + timedelta(seconds=PATIENCE)
+        start_by = self.clock.now() + timedelta(seconds=WAIT_TIMEOUT)
         assigned = [
             replace(each, run=replace(each.run, start_by=start_by)) for each in written.assigned
         ]
@@ -154,15 +154,15 @@ async def test_what_is_on_its_way_when_a_slot_is_dealt_anew_is_refused_to_nobody
         worker.start()
         try:
             for each in members:
-                await wait_until_async(each.world.workers.incarnations, PATIENCE, "the worker")
+                await wait_until_async(each.world.workers.incarnations, WAIT_TIMEOUT, "the worker")
             for number in range(RUNS):  # each is better than all before, of which one is written
                 who = members[number % 2]
                 who.world.run_index.put_runs([of(number, number, waited=60.0 * number)], NOW)
                 who.world.dispatch.wake()
                 await wait_until_async(
-                    lambda m=who: m.writing or not m.world.run_index.ready, PATIENCE, "its turn"
+                    lambda m=who: m.writing or not m.world.run_index.ready, WAIT_TIMEOUT, "its turn"
                 )
-            await wait_until_async(settled, PATIENCE, "all to end")
+            await wait_until_async(settled, WAIT_TIMEOUT, "all to end")
         finally:
             await worker.stop()
     assert [each.desk.refusals for each in members] == [[], []]

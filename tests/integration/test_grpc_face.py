@@ -25,7 +25,7 @@ from schedproto.v1 import (
     worker_service_pb2_grpc,
 )
 from support.cluster import DevCluster, dev_cluster
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 DEADLINE = 10
 
@@ -65,7 +65,9 @@ def test_health_is_served(channels: list[grpc.Channel]):
         answer = health.Check(health_pb2.HealthCheckRequest(), timeout=DEADLINE)
         return answer.status == health_pb2.HealthCheckResponse.SERVING
 
-    wait_until(serves, PATIENCE, "the member to serve")  # where much else runs a lease may lapse
+    wait_until(
+        serves, WAIT_TIMEOUT, "the member to serve"
+    )  # where much else runs a lease may lapse
 
 
 def test_reflection_is_served_only_where_it_was_asked_for(channels: list[grpc.Channel]):

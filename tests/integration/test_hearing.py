@@ -18,7 +18,7 @@ from schedd.watch.change_bus import ChangeBus
 from schedproto.v1 import peer_service_pb2
 from support.peers import OTHER, Cluster, Peer, a_peer
 from support.proxied import proxied
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 SILENT_FOR = 10.0
 """Seconds after which a member that says nothing has been missed."""
@@ -63,22 +63,22 @@ async def test_a_member_with_somebody_who_watches_hears_what_another_stores(peer
         await asyncio.sleep(0.05)
         assert not peer.ears._listeners, "nobody watches"
         feed.watch(frozenset({JOB}))
-        await wait_until_async(lambda: peer.ears._listeners, PATIENCE, "a listener")
+        await wait_until_async(lambda: peer.ears._listeners, WAIT_TIMEOUT, "a listener")
         ours, others, unknown = (RunId(uuid4()) for _ in range(3))
         peer.ears.receive_hints([(ours, JOB), (others, JobId(uuid4())), (unknown, None)])
-        await wait_until_async(lambda: {ours, unknown} == feed.runs, PATIENCE, "what changed")
+        await wait_until_async(lambda: {ours, unknown} == feed.runs, WAIT_TIMEOUT, "what changed")
 
         feed.watch(None)
         peer.ears.receive_hints([(others, JobId(uuid4()))])
-        await wait_until_async(lambda: len(peer.ears._listeners) == 2, PATIENCE, "both streams")
+        await wait_until_async(lambda: len(peer.ears._listeners) == 2, WAIT_TIMEOUT, "both streams")
         peer.ears.receive_hints([(others, JobId(uuid4()))])
-        await wait_until_async(lambda: others in feed.runs, PATIENCE, "what all jobs do")
+        await wait_until_async(lambda: others in feed.runs, WAIT_TIMEOUT, "what all jobs do")
         assert feed.deafened == 0
 
         await peer.server.stop(None)
-        await wait_until_async(lambda: feed.deafened, PATIENCE, "word that nothing is heard")
+        await wait_until_async(lambda: feed.deafened, WAIT_TIMEOUT, "word that nothing is heard")
         feed.watch(frozenset())
-        await wait_until_async(lambda: not peer.ears._listeners, PATIENCE, "nobody to listen")
+        await wait_until_async(lambda: not peer.ears._listeners, WAIT_TIMEOUT, "nobody to listen")
         listening.cancel()
     await peers.close()
 
@@ -92,13 +92,13 @@ async def test_a_member_that_falls_silent_with_its_connection_open_counts_as_not
         peers = Peers(cluster, None)
         listening = group.create_task(PeerStreams(peers, feed).run(), name="hearing")
         feed.watch(None)
-        await wait_until_async(lambda: peer.ears._listeners, PATIENCE, "a listener")
+        await wait_until_async(lambda: peer.ears._listeners, WAIT_TIMEOUT, "a listener")
         await asyncio.sleep(BEATS * BEAT + 1)
         assert feed.deafened == 0, "who has nothing to say isn't silent"
 
         await through.order("stall")
         stalled = time.monotonic()
-        await wait_until_async(lambda: feed.deafened, PATIENCE, "word that nothing is heard")
+        await wait_until_async(lambda: feed.deafened, WAIT_TIMEOUT, "word that nothing is heard")
         assert time.monotonic() - stalled < SILENT_FOR
 
         await through.order("plain")
@@ -108,7 +108,7 @@ async def test_a_member_that_falls_silent_with_its_connection_open_counts_as_not
             peer.ears.receive_hints([(late, None)])
             return late in feed.runs
 
-        await wait_until_async(heard, PATIENCE, "what changes once it is heard again")
+        await wait_until_async(heard, WAIT_TIMEOUT, "what changes once it is heard again")
         assert feed.deafened >= 2, "what it said meanwhile is looked for as well"
         listening.cancel()
     await peers.close()
@@ -132,7 +132,7 @@ async def test_of_a_member_of_before_that_promises_nothing_silence_is_no_fault(
     async with asyncio.TaskGroup() as group:
         listening = group.create_task(PeerStreams(peers, feed).run(), name="hearing")
         feed.watch(None)
-        await wait_until_async(lambda: peer.ears._listeners, PATIENCE, "a listener")
+        await wait_until_async(lambda: peer.ears._listeners, WAIT_TIMEOUT, "a listener")
         await asyncio.sleep(1)
         assert feed.deafened == 0
         listening.cancel()

@@ -33,7 +33,7 @@ from support.etcd import EtcdCluster
 from support.hands import Hands, hands_since, watch
 from support.member_process import MemberProcesses
 from support.postgres import ScratchServer, private_postgres, restart
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 TTL = 3
 FAIL_OVER = TTL + 2.0
@@ -98,7 +98,7 @@ class World:
 
     async def leader(self) -> str:
         """The member that leads; waits for one."""
-        view = await wait_until_async(self._led, PATIENCE, "a leader")
+        view = await wait_until_async(self._led, WAIT_TIMEOUT, "a leader")
         member = view.member(view.leader)
         assert member is not None
         return member.name
@@ -114,7 +114,7 @@ class World:
             owners = await self.owners()
             return set(owners) == set(names) and await self._as_mapped()
 
-        await wait_until_async(settled, PATIENCE, f"{names} to own all shards")
+        await wait_until_async(settled, WAIT_TIMEOUT, f"{names} to own all shards")
 
     async def _as_mapped(self) -> bool:
         try:
@@ -128,7 +128,9 @@ class World:
         """Wait until each of the three has said this."""
         logs = [self.members.log(name) for name in "abc"]
         await wait_until_async(
-            lambda: all(words in log.read_text() for log in logs), PATIENCE, f"all to say {words!r}"
+            lambda: all(words in log.read_text() for log in logs),
+            WAIT_TIMEOUT,
+            f"all to say {words!r}",
         )
 
     async def three(self) -> None:
@@ -211,7 +213,7 @@ async def test_a_leader_that_is_asked_to_end_hands_over_at_once(
     assert hands.took < HANDED_OVER
     assert hands.unowned < UNOWNED
     process = world.members[leader]
-    assert await wait_until_async(lambda: not process.alive(), PATIENCE, f"{leader} to end")
+    assert await wait_until_async(lambda: not process.alive(), WAIT_TIMEOUT, f"{leader} to end")
     assert await world.leader() in others
     assert await world.etcd.get(member_key(leader)) is None
     assert leader not in (await world.tenures()).values()
@@ -246,7 +248,7 @@ async def test_a_member_whose_lease_is_revoked_comes_back_under_a_new_tenure(
     async def back() -> bool:
         return await world.tenure("a") not in (None, tenure)
 
-    await wait_until_async(back, PATIENCE, "a to come back")
+    await wait_until_async(back, WAIT_TIMEOUT, "a to come back")
     await world.settled("a", "b", "c")
 
 
@@ -257,7 +259,7 @@ async def test_a_second_daemon_of_a_name_waits_and_says_so(world: World) -> None
     second = world.members.start("second", identity="a")
     await wait_until_async(
         lambda: "already registered" in world.members.log("second").read_text(),
-        PATIENCE,
+        WAIT_TIMEOUT,
         "the second to say so",
     )
     assert second.alive()
@@ -268,7 +270,7 @@ async def test_a_second_daemon_of_a_name_waits_and_says_so(world: World) -> None
     async def followed() -> bool:
         return await world.tenure("a") not in (None, tenure)
 
-    await wait_until_async(followed, PATIENCE, "the second to serve")
+    await wait_until_async(followed, WAIT_TIMEOUT, "the second to serve")
     await world.settled("a")
 
 
@@ -313,5 +315,5 @@ async def test_a_map_of_a_lower_term_is_ignored_and_replaced(world: World) -> No
     async def replaced() -> bool:
         return (await world.view()).term == term
 
-    await wait_until_async(replaced, PATIENCE, "the leader to write its map again")
+    await wait_until_async(replaced, WAIT_TIMEOUT, "the leader to write its map again")
     assert await world.epochs() == epochs

@@ -31,7 +31,7 @@ from schedproto.v1 import peer_service_pb2 as wire
 from schedproto.v1 import worker_service_pb2 as down
 from support.peers import ME, OTHER, THIRD, Cluster, Peer, a_peer
 from support.runs import NOW, SetClock, running, worker
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 KNOWN = CachedDefinition(
     Definition(JobId(uuid4()), 1, "default", "j", action="shell"),
@@ -86,8 +86,8 @@ def cluster(peer: Peer) -> Cluster:
 @pytest.fixture
 async def peers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Peers]:
     """Who waits for an answer waits for longer than a busy machine takes."""
-    monkeypatch.setattr("schedd.rpc.peers.peers.DEADLINE", PATIENCE)
-    monkeypatch.setattr("schedd.rpc.workers.relay.ANSWER_WITHIN", PATIENCE)
+    monkeypatch.setattr("schedd.rpc.peers.peers.DEADLINE", WAIT_TIMEOUT)
+    monkeypatch.setattr("schedd.rpc.workers.relay.ANSWER_WITHIN", WAIT_TIMEOUT)
     made = Peers(cluster, None)  # type: ignore[arg-type]  # of the port's values, those used here
     task = asyncio.create_task(made.run(), name="peers")
     yield made
@@ -98,8 +98,8 @@ async def peers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 async def test_one_hung_peer_delays_no_nudge_to_another(
     cluster: Cluster, peers: Peers, peer: Peer, hung: Hung
 ):
-    """M11: each peer is told by itself; the call to the hung one lasts for all of PATIENCE."""
-    soon = PATIENCE / 2
+    """M11: each peer is told by itself; the call to the hung one lasts for all of WAIT_TIMEOUT."""
+    soon = WAIT_TIMEOUT / 2
     cluster.members[THIRD] = hung.endpoint
     cluster.assigned = {ShardId(n): THIRD if n % 2 else OTHER for n in range(SHARDS)}
     nudger = WakeUpSender(cluster, peers)  # type: ignore[arg-type]  # as above
@@ -120,7 +120,7 @@ async def test_the_channel_to_a_member_that_has_gone_is_closed(cluster: Cluster,
     peers.members_changed()
     await wait_until_async(
         lambda: channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN,
-        PATIENCE,
+        WAIT_TIMEOUT,
         "it to be closed",
     )
     assert peers._channels == {}
@@ -160,7 +160,9 @@ async def test_a_hung_peer_holds_the_dispatcher_up_once_however_many_workers_are
     cluster.members[THIRD] = hung.endpoint
     handed = [(Assigned(running(n, worker(n)), None), KNOWN) for n in range(1, 11)]
     assigning = asyncio.create_task(Relay(peers).assign(handed), name="assign")
-    asked = await wait_until_async(lambda: hung.calls == len(handed), PATIENCE, "all to be asked")
+    asked = await wait_until_async(
+        lambda: hung.calls == len(handed), WAIT_TIMEOUT, "all to be asked"
+    )
     assert asked, "at once: while the first still waits"
     assigning.cancel()
 
@@ -194,7 +196,7 @@ async def test_what_doesnt_go_into_one_message_is_passed_on_in_several(peers: Pe
     handed = [Assigned(running(n, one), None) for n in range(1, 11)]
     assert await Relay(peers).assign([(each, big) for each in handed]) == []
     given: list[str] = []
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         while len(given) < len(handed):
             given += [each.key.run_id for each in (await outbox.next()).assignments]
     assert sorted(given) == [str(each.run.key.run_id) for each in handed]
@@ -208,7 +210,7 @@ async def test_as_many_assignments_as_go_into_one_frame_are_taken(peers: Peers, 
     known = replace(KNOWN, spec=job_pb2.Job(shell=shell))
     handed = [Assigned(running(n, one), None) for n in range(1, MOST_IN_FRAME + 1)]
     assert await Relay(peers).assign([(each, known) for each in handed]) == []
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         assert len((await outbox.next()).assignments) == MOST_IN_FRAME
 
 
@@ -237,7 +239,7 @@ async def test_any_number_of_revokes_is_settled_by_the_workers_answers(peers: Pe
                 peer.workers.revoke_answered(RunId(UUID(revoke.key.run_id)), runs[0].token)
 
     answering = asyncio.create_task(answer(), name="answering")
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         assert len(await Relay(peers).revoke(one.id, runs)) == len(runs)
     await answering
 
@@ -250,7 +252,7 @@ async def test_a_cancel_goes_over_one_hop(peers: Peers, peer: Peer):
     sending = asyncio.create_task(relay.run(), name="cancels")
     relay.cancel(running(1, one), kill=True)
     relay.cancel(running(1, one), kill=False)  # asked again, more gently: the harder one holds
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         frame = await outbox.next()
     assert [each.kill for each in frame.cancels] == [True]
     sending.cancel()
@@ -361,7 +363,7 @@ async def test_what_the_others_say_of_a_worker_isnt_held_up_by_one_that_hangs(
     peer.workers.attach(worker(), WorkerFrameQueue())
     cluster.members[THIRD] = hung.endpoint
     monkeypatch.setattr("schedd.rpc.peers.peers.DEADLINE", 0.5)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         [view] = await Relay(peers).views([worker()])
     assert view.incarnation == worker()
     assert hung.calls == 1

@@ -29,7 +29,7 @@ from schedkit.errors import Misconfigured
 from support.etcd import EtcdCluster
 from support.member_process import MemberProcesses
 from support.postgres import ScratchServer, back_up, private_postgres, promote, restore
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 TTL = 3
 
@@ -79,7 +79,7 @@ class World:
             )
             return bool(count == 256)
 
-        await wait_until_async(owned, PATIENCE, "all shards to be owned")
+        await wait_until_async(owned, WAIT_TIMEOUT, "all shards to be owned")
 
     def counts(self) -> tuple[int, int]:
         """The greatest epoch, and the term."""
@@ -190,7 +190,7 @@ async def test_schedd_recover_holds_a_backup_from_before_a_fail_over_while_no_me
     with pytest.raises(Misconfigured, match=r"members run \(a\)"):
         await asyncio.to_thread(recover, config)
     world.members["a"].send(signal.SIGTERM)
-    await wait_until_async(lambda: not world.members["a"].alive(), PATIENCE, "a to end")
+    await wait_until_async(lambda: not world.members["a"].alive(), WAIT_TIMEOUT, "a to end")
 
     world.restore()
     [said] = await asyncio.to_thread(recover, config)

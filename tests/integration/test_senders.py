@@ -35,7 +35,7 @@ from schedd.notify.senders import Senders
 from schedkit.egress.policy import Egress
 from support.repository import ROOT
 from support.runs import NOW
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 SECRET = f"whsec_{base64.b64encode(bytes(range(32))).decode()}"
 
@@ -299,7 +299,7 @@ async def test_a_command_that_leaves_something_in_the_background_has_told(
 ) -> None:
     """What it left holds its standard error: its own end counts, not the pipe's."""
     path = program(tmp_path, f"{how}sleep 600 & echo $! > {tmp_path}/pid; echo well >&2; exit $1")
-    async with senders(tmp_path, commands=(path,)) as sender, asyncio.timeout(PATIENCE):
+    async with senders(tmp_path, commands=(path,)) as sender, asyncio.timeout(WAIT_TIMEOUT):
         try:
             one = notification(NotificationChannel.COMMAND)
             assert await sender.send(one, Notice(command=(path, "0"))) == ""
@@ -326,8 +326,8 @@ async def test_the_receiver_of_the_docs_prints_what_it_is_told_once(tmp_path: Pa
     )
     one = notification(NotificationChannel.WEBHOOK)
     try:
-        async with senders(tmp_path) as sender, asyncio.timeout(PATIENCE):
-            await wait_until_async(lambda: listens(port), PATIENCE, "the receiver")
+        async with senders(tmp_path) as sender, asyncio.timeout(WAIT_TIMEOUT):
+            await wait_until_async(lambda: listens(port), WAIT_TIMEOUT, "the receiver")
             for _ in range(2):
                 assert await sender.send(one, hook(port)) == ""
             assert process.stdout is not None

@@ -18,7 +18,7 @@ from psycopg.rows import dict_row, scalar_row
 from schedclient import Misconfigured, StaleToken, TableGuard
 from support.postgres import ScratchServer
 from support.repository import ROOT
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 DRIVERS: list[Callable[[str], Any]] = [
     psycopg.connect,
@@ -106,14 +106,14 @@ def test_a_check_waits_for_the_transaction_that_checked_before_and_is_judged_by_
         second = psycopg.connect(shop)
         second.isolation_level = isolation
         late = pool.submit(write, second, guard, 2, 2)
-        wait_until(partial(waits, server, shop), PATIENCE, "the second check to wait")
+        wait_until(partial(waits, server, shop), WAIT_TIMEOUT, "the second check to wait")
         getattr(first, ends)()
         if ends == "rollback":
-            late.result(PATIENCE)
+            late.result(WAIT_TIMEOUT)
             assert written(shop, guard) == 2
         else:
             with pytest.raises((StaleToken, psycopg.errors.SerializationFailure)):
-                late.result(PATIENCE)
+                late.result(WAIT_TIMEOUT)
 
 
 def test_who_was_stopped_in_the_midst_is_ended_by_the_server_and_commits_nothing(

@@ -20,7 +20,7 @@ from schedd.store.access_tokens import MOST_LOGINS, MOST_MARKED
 from schedd.store.connection.database import Database
 from schedd.store.postgres import Stores
 from schedproto.v1 import auth_service_pb2 as auth
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from support.web import Web, bearer, served, token
 
 MANY, AT_A_TIME = 30_000, 10_000
@@ -51,7 +51,7 @@ async def log_in(web: Web, text: str) -> dict[str, str]:
     """Once more where it was told to come again: after 30,000 inserts the disk of a busy host may
     take longer than a login waits.
     """
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         while True:
             answer = await web.ask("POST", "/login", data={"token": text}, allow_redirects=False)
             if answer.status != 503:
@@ -368,6 +368,6 @@ async def test_very_many_that_have_ended_are_forgotten_a_part_at_a_time(web: Web
         return [each for (each,) in left] == [other[0]]
 
     try:
-        await wait_until_async(forgotten, PATIENCE, "all but one to be forgotten")
+        await wait_until_async(forgotten, WAIT_TIMEOUT, "all but one to be forgotten")
     finally:
         store.close()

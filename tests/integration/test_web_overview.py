@@ -14,7 +14,7 @@ from schedd.web.pages.cluster import overview, overview_queries
 from schedd.web.pages.cluster.overview_queries import Stored
 from support.postgres import private_postgres, restart
 from support.store import incarnation
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from support.web import Web, served
 
 JOB = {"name": "etl", "cron": "0 2 * * *", "shell": {"argv": ["true"]}}
@@ -108,7 +108,7 @@ async def test_nobody_watching_costs_nothing(web: Web, looks: list[float]) -> No
         await asyncio.sleep(overview.EVERY * 1.5)  # the silence itself is what is looked at
         return len(looks) == before
 
-    await wait_until_async(quiet, PATIENCE, "the looking to end with its only watcher")
+    await wait_until_async(quiet, WAIT_TIMEOUT, "the looking to end with its only watcher")
 
 
 async def test_an_outage_is_said_on_the_page_which_keeps_what_it_knew() -> None:
@@ -152,7 +152,7 @@ async def test_work_that_no_worker_can_do_is_said(
     async def is_named() -> bool:
         return unmatched + "picky" in (await web.get("/")).text.lower()
 
-    await wait_until_async(is_named, PATIENCE, "the next look at the page")
+    await wait_until_async(is_named, WAIT_TIMEOUT, "the next look at the page")
     await altered(web, "UPDATE timers SET paused = true")
     manual = (await web.get("/?namespace=manual")).text.lower()
     assert unmatched in manual, "its pause keeps no trigger"

@@ -24,7 +24,7 @@ from schedkit.errors import Unavailable
 from schedproto.v1 import run_pb2
 from support.callers import TESTER
 from support.postgres import private_postgres, restart
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from support.web import Answer, Web, served
 
 JOB = {"name": "etl", "cron": "0 2 * * *", "shell": {"argv": ["true"]}}
@@ -71,7 +71,7 @@ async def test_each_page_says_that_its_member_fires_nothing_where_its_lease_isnt
     for path in live:
         await wait_until_async(
             lambda path=path: says(web, path, "in etcd isn&#39;t trusted", "in etcd isn't trusted"),
-            PATIENCE,
+            WAIT_TIMEOUT,
             path,
         )
     web.cluster.has_trust = True

@@ -25,7 +25,7 @@ from schedd.web.rest.rest import STREAMS_OF_ONE_HOST
 from schedd.web.server import GRACE
 from schedproto.v1 import run_pb2
 from support.postgres import private_postgres, restart
-from support.wait import PATIENCE, wait_until, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until, wait_until_async
 from support.web import Sent, Web, served
 
 ETL = {"name": "etl", "cron": "0 2 * * *", "shell": {"argv": ["true"]}}
@@ -942,7 +942,7 @@ async def test_an_outage_of_the_database_is_a_503_that_asks_to_come_back() -> No
         migrate.upgrade(dsn)
         async with served(dsn) as web:
             server.process.send(signal.SIGQUIT)  # at once, as in a crash
-            wait_until(lambda: not server.process.alive(), PATIENCE, "the server's end")
+            wait_until(lambda: not server.process.alive(), WAIT_TIMEOUT, "the server's end")
             away = await web.get("/api/v1/jobs")
             assert (away.status, away.json["reason"]) == (503, "DATABASE_UNAVAILABLE")
             assert away.headers["retry-after"] == "1"
@@ -952,7 +952,7 @@ async def test_an_outage_of_the_database_is_a_503_that_asks_to_come_back() -> No
             async def back() -> bool:
                 return (await web.get("/api/v1/jobs")).status == 200
 
-            await wait_until_async(back, PATIENCE, "the database's return")
+            await wait_until_async(back, WAIT_TIMEOUT, "the database's return")
 
 
 async def test_a_change_that_the_database_leaves_unanswered_may_have_happened_and_happens_once(
@@ -964,7 +964,7 @@ async def test_a_change_that_the_database_leaves_unanswered_may_have_happened_an
     path, runs = "/api/v1/jobs/etl:trigger", f"/api/v1/runs?job={job['jobId']}"
     with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
         cursor.execute("LOCK TABLE runs IN EXCLUSIVE MODE")  # so it is read, and not written
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_TIMEOUT):
             unknown = await web.post(path, {}, headers=key)
         assert (await web.get(runs)).json["runs"] == []
     assert (unknown.status, unknown.json["reason"]) == (504, "OUTCOME_UNKNOWN")
@@ -974,7 +974,7 @@ async def test_a_change_that_the_database_leaves_unanswered_may_have_happened_an
     async def told() -> bool:
         return (await web.post(path, {}, headers=key)).status == 202
 
-    await wait_until_async(told, PATIENCE, "the answer of the same key")
+    await wait_until_async(told, WAIT_TIMEOUT, "the answer of the same key")
     again = await web.post(path, {}, headers=key)
     [run] = (await web.get(runs)).json["runs"]
     assert again.json["runId"] == run["runId"]
@@ -1002,6 +1002,8 @@ async def test_a_caller_that_leaves_in_the_middle_of_its_body_is_no_bug(
     await writer.drain()
     assert (await web.get("/healthz")).status == 200
     writer.close()
-    await wait_until_async(lambda: "caller disconnected" in caplog.text, PATIENCE, "it to be seen")
+    await wait_until_async(
+        lambda: "caller disconnected" in caplog.text, WAIT_TIMEOUT, "it to be seen"
+    )
     assert "Traceback" not in caplog.text
     assert "Exception" not in caplog.text

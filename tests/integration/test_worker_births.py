@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 from workerd.process import cgroup_spawn, cgroups, proc_files
 from workerd.process.cgroup_child import Starter
 from workerd.process.cgroup_spawn import Launcher
@@ -72,7 +72,7 @@ def test_a_birth_that_is_told_late_is_had_by_who_asks_then_and_waited_for_once(
         late(launcher)
     assert time.monotonic() - began < 10, "not a hundred times as long: the loop stands still"
     os.kill(stands_still, signal.SIGCONT)
-    cradle = wait_until(lambda: taken(launcher), PATIENCE, "the birth")
+    cradle = wait_until(lambda: taken(launcher), WAIT_TIMEOUT, "the birth")
     assert cradle.reusable(), "it is told by its own number"
     assert number(launcher) == stands_still, "nobody killed it"
     assert launcher.take_starter().reusable(), "and the next one is another"
@@ -92,11 +92,11 @@ def test_a_launcher_that_takes_long_to_start_is_let_start(
 
     launcher.take_starter()
     os.kill(number(launcher), signal.SIGKILL)
-    wait_until(lambda: proc_files.read_process(number(launcher)).zombie, PATIENCE, "its end")
+    wait_until(lambda: proc_files.read_process(number(launcher)).zombie, WAIT_TIMEOUT, "its end")
     monkeypatch.setattr(cgroup_spawn, "ANSWER_TIMEOUT", patience)
     monkeypatch.setattr(cgroup_spawn.subprocess, "Popen", slow)
     late(launcher)
-    assert wait_until(lambda: taken(launcher), PATIENCE, "the birth").reusable()
+    assert wait_until(lambda: taken(launcher), WAIT_TIMEOUT, "the birth").reusable()
 
 
 def test_a_launcher_that_never_answers_is_replaced(
@@ -108,7 +108,7 @@ def test_a_launcher_that_never_answers_is_replaced(
     monkeypatch.setattr(cgroup_spawn, "ANSWER_TIMEOUT", 0.1)
     monkeypatch.setattr(cgroup_spawn, "START_TIMEOUT", 0.3)
     late(launcher)
-    assert wait_until(lambda: taken(launcher), PATIENCE, "a birth by the next one").reusable()
+    assert wait_until(lambda: taken(launcher), WAIT_TIMEOUT, "a birth by the next one").reusable()
     assert number(launcher) != stands_still
 
 
@@ -127,7 +127,7 @@ def test_what_a_burst_had_born_goes_when_nobody_needs_it(
         launcher.remove_idle_starters()
         return len(slots(launcher)) == 1
 
-    wait_until(gone, PATIENCE, "one cgroup left")
+    wait_until(gone, WAIT_TIMEOUT, "one cgroup left")
     assert 7 * len(_descriptors() - before) <= of_seven, "only that of one is new"
     assert launcher.take_starter() is burst[-1], "and it is the one that was needed"
 

@@ -14,7 +14,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from support.certs import Authority
 from support.fake_member import FakeMember
 from support.unread import unread
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from support.worker_process import WorkerProcess, cluster
 
 
@@ -164,7 +164,7 @@ async def test_handlers_that_no_start_finds_are_told_at_a_reload(tmp_path: Path)
         file.write_text('handlers = ["no.such.module"]\n' + file.read_text())
         worker.signal(signal.SIGHUP)
         said = f"{file}:1: handlers: module 'no.such.module' not found"
-        await wait_until_async(lambda: said in worker.log.read_text(), PATIENCE, "its word")
+        await wait_until_async(lambda: said in worker.log.read_text(), WAIT_TIMEOUT, "its word")
 
 
 def test_who_reads_no_further_is_no_fault() -> None:

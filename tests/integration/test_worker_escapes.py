@@ -20,7 +20,7 @@ from schedkit.clock import boottime
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from support.worker_process import WorkerProcess, alive, cluster, gone, pid_in
 from workerd.process import cgroups
 
@@ -119,13 +119,13 @@ async def test_kill_minus_9_of_the_worker_ends_it_within_2_s(
         pid = await pid_in(mark)
         if tree(worker) is None:
             keeper = worker.keeper_pid()
-            up = await wait_until_async(lambda: looks(keeper), PATIENCE, "the keeper")
-            await wait_until_async(lambda: looks(keeper) > up + 1, PATIENCE, "a picture")
+            up = await wait_until_async(lambda: looks(keeper), WAIT_TIMEOUT, "the keeper")
+            await wait_until_async(lambda: looks(keeper) > up + 1, WAIT_TIMEOUT, "a picture")
         folder = tree(worker)
         worker.kill()
         await gone(pid, within=2.0)
         if folder is not None:
-            await wait_until_async(lambda: not folder.exists(), PATIENCE, "no cgroup left")
+            await wait_until_async(lambda: not folder.exists(), WAIT_TIMEOUT, "no cgroup left")
 
 
 @GROUPED
@@ -152,7 +152,7 @@ async def test_a_worker_that_is_killed_as_it_starts_leaves_neither_cgroup_nor_pr
     assert len(keeper) == 1
     await wait_until_async(lambda: not made[0].exists(), 5.0, "no cgroup left")
     for pid in children:
-        await gone(pid, within=PATIENCE if pid in keeper else 2.0)
+        await gone(pid, within=WAIT_TIMEOUT if pid in keeper else 2.0)
     assert not made[0].exists(), "nobody makes it again"
     assert not [pid for pid in children if alive(pid)]
 
@@ -207,7 +207,9 @@ async def test_it_is_left_to_an_attempt_that_runs(tmp_path: Path, started: Start
         await stream.send(cancels=[pb.Cancel(key=running)])
         await stream.result_of(running)
         assert not alive(pid)
-        await wait_until_async(lambda: not worker.strangers(), PATIENCE, "all that died is reaped")
+        await wait_until_async(
+            lambda: not worker.strangers(), WAIT_TIMEOUT, "all that died is reaped"
+        )
 
 
 async def test_what_may_belong_to_either_ends_with_the_last(tmp_path: Path) -> None:
@@ -338,7 +340,7 @@ async def test_what_a_handler_started_ends_with_the_worker(tmp_path: Path, start
             pids.append(int((await stream.result_of(key)).result.json))
         assert all(alive(pid) for pid in pids)
         up = looks(keeper)
-        await wait_until_async(lambda: looks(keeper) > up + 1, PATIENCE, "a picture")
+        await wait_until_async(lambda: looks(keeper) > up + 1, WAIT_TIMEOUT, "a picture")
         worker.kill()
         for pid in pids:
             await gone(pid, within=2.0)
@@ -419,10 +421,10 @@ async def test_a_keeper_that_came_later_knows_of_the_lease_too(
         os.kill(first, signal.SIGKILL)
         fresh = await wait_until_async(
             lambda: [each for each in worker.own("workerd.process.keeper") if each != first],
-            PATIENCE,
+            WAIT_TIMEOUT,
             "a new keeper",
         )
-        await wait_until_async(lambda: looks(fresh[0]), PATIENCE, "its first look")
+        await wait_until_async(lambda: looks(fresh[0]), WAIT_TIMEOUT, "its first look")
         with standing_still(worker):
             for pid in doomed:
                 await gone(pid)
@@ -458,7 +460,7 @@ async def test_a_stopped_worker_keeps_nothing_that_hides_in_a_cgroup(tmp_path: P
 async def test_a_lost_launcher_and_its_cradle_are_replaced(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (member, worker):
         stream = await member.attached()
-        await wait_until_async(lambda: len(launchers(worker)) == 2, PATIENCE, "an idle cradle")
+        await wait_until_async(lambda: len(launchers(worker)) == 2, WAIT_TIMEOUT, "an idle cradle")
         for pid in launchers(worker):
             os.kill(pid, signal.SIGKILL)
             await gone(pid)

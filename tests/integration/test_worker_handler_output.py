@@ -12,7 +12,7 @@ import pytest
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import Stream
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from support.worker_process import cluster
 
 STDOUT, STDERR = run_pb2.LogPiece.STREAM_STDOUT, run_pb2.LogPiece.STREAM_STDERR
@@ -241,7 +241,7 @@ async def test_whatever_a_module_does_to_its_process_the_worker_goes_on(tmp_path
         await stream.acknowledge(result.key)
         worker.signal(signal.SIGHUP)
         await wait_until_async(
-            lambda: "SIGHUP: reloading" in worker.log.read_text(), PATIENCE, "the reload"
+            lambda: "SIGHUP: reloading" in worker.log.read_text(), WAIT_TIMEOUT, "the reload"
         )
         worker.signal(signal.SIGTERM)
         assert await worker.ended() == 0

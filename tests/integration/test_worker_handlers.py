@@ -15,7 +15,7 @@ import pytest
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember, Stream
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from support.worker_process import WorkerProcess, cluster
 from workerd.executors.handlers.attempt_call import CANCELED
 
@@ -347,5 +347,5 @@ async def test_a_thousand_small_runs_all_report_once(tmp_path: Path) -> None:
         assert reported() == {each.key.run_id for each in assignments}
         await stream.until(lambda: stream.granted.slots == 1000 or None, "all slots granted again")
         await wait_until_async(
-            lambda: not [*worker.spool.glob("*.results")], PATIENCE, "an empty spool"
+            lambda: not [*worker.spool.glob("*.results")], WAIT_TIMEOUT, "an empty spool"
         )

@@ -16,7 +16,7 @@ from schedkit.objects.reading import parts
 from schedproto.v1 import job_pb2, run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.s3 import S3Server, s3_server
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from support.worker_process import cluster
 
 MIB = 1 << 20
@@ -135,7 +135,7 @@ async def test_a_store_that_is_away_for_a_while_costs_no_log(tmp_path: Path) -> 
         stream = await member.attached()
         key = await stream.assign(argv=["python3", "-c", PRINTS % 8])
         await wait_until_async(
-            lambda: [*worker.spool.glob("*.results")], PATIENCE, "its end to be spooled"
+            lambda: [*worker.spool.glob("*.results")], WAIT_TIMEOUT, "its end to be spooled"
         )
         server.start()
         try:
@@ -167,7 +167,7 @@ async def test_a_worker_that_dies_while_the_store_is_away_loses_no_end(tmp_path:
         stream = await member.attached()
         key = await stream.assign(argv=["python3", "-c", PRINTS % 8])
         await wait_until_async(
-            lambda: [*worker.spool.glob("*.results")], PATIENCE, "its end to be spooled"
+            lambda: [*worker.spool.glob("*.results")], WAIT_TIMEOUT, "its end to be spooled"
         )
         assert not stream.results
         worker.kill()
@@ -201,7 +201,7 @@ async def test_a_worker_that_ends_while_its_store_hangs_tells_all_ends_and_is_go
         stream = await member.attached()
         key = await stream.assign(argv=["python3", "-c", PRINTS % 8])
         await wait_until_async(
-            lambda: [*worker.spool.glob("*.results")], PATIENCE, "its end to be spooled"
+            lambda: [*worker.spool.glob("*.results")], WAIT_TIMEOUT, "its end to be spooled"
         )
         worker.signal(signal.SIGTERM)
         result = await stream.result_of(key)

@@ -21,7 +21,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from support import controllers
 from support.fake_member import FakeMember
 from support.repository import ROOT
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from support.worker_process import WorkerProcess, cluster
 from workerd.process import proc_files
 
@@ -145,7 +145,7 @@ async def test_a_fork_bomb_has_its_processes_and_its_neighbours_start_and_end_on
         stream = await member.attached()
         mark = f"bomb = '{tmp_path}'"
         bomb = await stream.assign(shell=python(f"{mark}\n{BOMB}", processes=20), kill_after=0)
-        await wait_until_async(lambda: len(running(mark)) == 20, PATIENCE, "all it may have")
+        await wait_until_async(lambda: len(running(mark)) == 20, WAIT_TIMEOUT, "all it may have")
         neighbour = await stream.assign(argv=["sh", "-c", "sh -c 'echo started'; echo ended"])
         result = await stream.result_of(neighbour, timeout=5.0)
         assert text(result) == "started\nended\n"
@@ -282,4 +282,4 @@ async def test_a_killed_worker_leaves_no_limits_behind(tmp_path: Path, started: 
         await stream.holds(key, pb.Holding.STATE_RUNNING)
         mark = mark_of(worker)
         worker.kill()
-        await wait_until_async(lambda: not controllers.left(mark), PATIENCE, "no cgroup left")
+        await wait_until_async(lambda: not controllers.left(mark), WAIT_TIMEOUT, "no cgroup left")

@@ -13,7 +13,7 @@ from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support import plugin
 from support.fake_member import Stream
-from support.wait import PATIENCE
+from support.wait import WAIT_TIMEOUT
 from support.worker_process import WorkerProcess, cluster
 
 BROKEN = """
@@ -185,7 +185,7 @@ async def test_how_far_an_attempt_is_is_told_again_on_a_new_stream(
         await stream.until(lambda: stream.progress or None, "its progress")
         stream.end()
         again = await member.attached(2)
-        await again.until(lambda: again.progress or None, "its progress again", PATIENCE)
+        await again.until(lambda: again.progress or None, "its progress again", WAIT_TIMEOUT)
         assert [(each.key, each.fraction) for each in again.progress] == [(key, 0.5)]
 
 

@@ -15,7 +15,7 @@ from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember, Stream
 from support.processes import sleeping
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from support.worker_process import WorkerProcess, cluster
 
 MODULE = """
@@ -289,7 +289,7 @@ async def test_one_that_is_to_end_can_put_things_in_order(tmp_path: Path, handle
     async with shop(tmp_path) as (_, _, stream):
         mark, begun = tmp_path / "mark", tmp_path / "mark.begun"
         key = await start(stream, handler, str(mark))
-        await wait_until_async(begun.exists, PATIENCE, "its beginning")
+        await wait_until_async(begun.exists, WAIT_TIMEOUT, "its beginning")
         await stream.send(cancels=[pb.Cancel(key=key)])
         result = await stream.result_of(key)
         assert result.outcome == pb.Result.OUTCOME_CANCELLED
@@ -303,11 +303,11 @@ async def test_one_that_ignores_it_forked_twice_and_detached_leaves_nothing(
     seconds = f"{100_000 + time.time_ns() % 100_000}"
     async with shop(tmp_path, config=f"cgroups = {cgroups}") as (_, _, stream):
         key = await start(stream, "stubborn", seconds, kill_after=0.3)
-        await wait_until_async(lambda: len(sleeping(seconds)) == 4, PATIENCE, "its sleepers")
+        await wait_until_async(lambda: len(sleeping(seconds)) == 4, WAIT_TIMEOUT, "its sleepers")
         await stream.send(cancels=[pb.Cancel(key=key)])
         result = await stream.result_of(key)
         assert result.outcome == pb.Result.OUTCOME_CANCELLED
-        await wait_until_async(lambda: not sleeping(seconds), PATIENCE, "the end of them all")
+        await wait_until_async(lambda: not sleeping(seconds), WAIT_TIMEOUT, "the end of them all")
 
 
 async def test_one_that_is_silent_for_too_long_is_ended_and_not_before(tmp_path: Path) -> None:
@@ -322,9 +322,9 @@ async def test_the_worker_that_is_killed_takes_it_along(tmp_path: Path) -> None:
     seconds = f"{100_000 + time.time_ns() % 100_000}"
     async with shop(tmp_path) as (_, worker, stream):
         await start(stream, "stubborn", seconds)
-        await wait_until_async(lambda: len(sleeping(seconds)) == 4, PATIENCE, "its sleepers")
+        await wait_until_async(lambda: len(sleeping(seconds)) == 4, WAIT_TIMEOUT, "its sleepers")
         worker.signal(signal.SIGKILL)
-        await wait_until_async(lambda: not sleeping(seconds), PATIENCE, "the end of them all")
+        await wait_until_async(lambda: not sleeping(seconds), WAIT_TIMEOUT, "the end of them all")
 
 
 async def test_limits_and_variables_are_for_those_with_a_process_alone(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from support.worker_process import alive, cluster, gone, pid_in
 
 KIB = 1024
@@ -384,7 +384,9 @@ async def test_no_dead_process_is_left_unreaped(tmp_path: Path) -> None:
         for _ in range(3):
             key = await stream.assign(argv=["sh", "-c", "(sleep 0.1 & sleep 300 &) & sleep 0.3"])
             await stream.result_of(key)
-        await wait_until_async(lambda: not worker.strangers(), PATIENCE, "its own processes alone")
+        await wait_until_async(
+            lambda: not worker.strangers(), WAIT_TIMEOUT, "its own processes alone"
+        )
 
 
 @pytest.mark.root
@@ -512,4 +514,4 @@ for _ in range(1500):
         result = await stream.result_of(await stream.assign(shell=shell))
         assert (result.outcome, result.error) == (pb.Result.OUTCOME_SUCCEEDED, "")
         scratch = worker.spool / "scratch"
-        await wait_until_async(lambda: not [*scratch.iterdir()], PATIENCE, "the removal")
+        await wait_until_async(lambda: not [*scratch.iterdir()], WAIT_TIMEOUT, "the removal")

@@ -11,7 +11,7 @@ from pathlib import Path
 from schedproto.v1 import common_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from support.worker_process import WorkerProcess, alive, cluster, gone, pid_in
 from workerd.process import proc_files
 
@@ -49,7 +49,7 @@ async def test_a_job_killed_with_its_worker_at_birth_is_not_left(tmp_path: Path)
         ]
         await stream.send(assignments=assignments)
         await wait_until_async(
-            lambda: [*tmp_path.glob("born-*")], PATIENCE, "the first birth", every=0
+            lambda: [*tmp_path.glob("born-*")], WAIT_TIMEOUT, "the first birth", every=0
         )
         worker.kill()
         await wait_until_async(lambda: not born(tmp_path), 2.0, "the end of all that were born")
@@ -71,7 +71,7 @@ async def test_a_lost_keeper_is_replaced(tmp_path: Path) -> None:
         os.kill(first, signal.SIGKILL)
         await wait_until_async(
             lambda: worker.own("workerd.process.keeper") not in ([first], []),
-            PATIENCE,
+            WAIT_TIMEOUT,
             "a new keeper",
         )
         mark = tmp_path / "job"
@@ -118,7 +118,7 @@ async def test_a_result_survives_kill_minus_9_and_is_sent_by_the_next_process(
         assert again.incarnation == old.hello.incarnation
         await new.holds(key, pb.Holding.STATE_SPOOLED)
         await new.acknowledge(key)
-        await wait_until_async(lambda: not spooled(worker), PATIENCE, "an empty spool")
+        await wait_until_async(lambda: not spooled(worker), WAIT_TIMEOUT, "an empty spool")
 
 
 async def test_a_result_is_on_disk_before_it_is_sent(tmp_path: Path) -> None:

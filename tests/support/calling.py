@@ -10,7 +10,7 @@ from typing import Any
 
 from schedproto.v1 import job_pb2
 from support.fake_member import FakeMember
-from support.wait import PATIENCE
+from support.wait import WAIT_TIMEOUT
 from workerd.core.outcome import AttemptOutcome
 from workerd.executors.base import AttemptStart, Stop
 from workerd.executors.handlers.attempt_call import HandlerCall
@@ -54,5 +54,5 @@ async def called(
             return await called(function, stop, loops=own, loop=loop, payload=payload, **how)
     attempt = attempt_of(payload, **how)
     work = HandlerCall(attempt, "h", function, [(fit_of(function), attempt.content)])
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         return await HandlerCaller(loops).call(work, attempt, stop or Stop(), loop=loop)

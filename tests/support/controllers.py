@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 from workerd.process import cgroups
 
 NAMES = ("memory", "pids")
@@ -53,7 +53,7 @@ def delegated() -> Iterator[Path | None]:
     try:
         yield folder
     finally:
-        wait_until(lambda: _removed(folder), PATIENCE, f"{folder} to be empty")
+        wait_until(lambda: _removed(folder), WAIT_TIMEOUT, f"{folder} to be empty")
 
 
 def _removed(folder: Path) -> bool:

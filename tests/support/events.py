@@ -1,7 +1,7 @@
 """Server-sent events as curl reads them.
 
 with Events(address, "job=etl") as stream:
-wait_until(lambda: "SUCCEEDED" in stream.states(run_id), PATIENCE, "its end")
+wait_until(lambda: "SUCCEEDED" in stream.states(run_id), WAIT_TIMEOUT, "its end")
 again = Events(other, "job=etl", after=stream.last_id)
 """
 
@@ -16,7 +16,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Final, Self
 
-from support.wait import PATIENCE, WaitedInVain, wait_until
+from support.wait import WAIT_TIMEOUT, WaitedInVain, wait_until
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ FIELDS: Final = frozenset({"id", "event", "data", ""})
 """What lines begin with: fields, comments, and the empty one after an event."""
 
 
-def begun(*streams: Events, within: float = PATIENCE) -> None:
+def begun(*streams: Events, within: float = WAIT_TIMEOUT) -> None:
     """Wait until each has an id, so many seconds at most.
 
     Raises:

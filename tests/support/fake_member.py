@@ -30,7 +30,7 @@ from schedproto.v1.worker_service_pb2_grpc import (
     WorkerServiceServicer,
     add_WorkerServiceServicer_to_server,
 )
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 T = TypeVar("T")
 
@@ -69,11 +69,11 @@ class Stream:
         await self.send(assignments=[assignment])
         return assignment.key
 
-    async def result_of(self, key: pb.AssignmentKey, timeout: float = PATIENCE) -> pb.Result:
+    async def result_of(self, key: pb.AssignmentKey, timeout: float = WAIT_TIMEOUT) -> pb.Result:
         """The result of this assignment, once it has come by this stream."""
         return await self.until(lambda: _of(self.results, key), f"the result of {key}", timeout)
 
-    async def refusal_of(self, key: pb.AssignmentKey, timeout: float = PATIENCE) -> pb.Refusal:
+    async def refusal_of(self, key: pb.AssignmentKey, timeout: float = WAIT_TIMEOUT) -> pb.Refusal:
         """The refusal of this assignment."""
         return await self.until(lambda: _of(self.refusals, key), f"a refusal of {key}", timeout)
 
@@ -108,7 +108,9 @@ class Stream:
         """Return when so many slots are granted beyond what was received."""
         await self.until(lambda: self.granted.slots >= slots, f"{slots} slots granted")
 
-    async def until(self, seen: Callable[[], T | None], what: str, timeout: float = PATIENCE) -> T:
+    async def until(
+        self, seen: Callable[[], T | None], what: str, timeout: float = WAIT_TIMEOUT
+    ) -> T:
         """Wait for something to have come up."""
         found = await wait_until_async(seen, timeout, what)
         assert found is not None
@@ -199,7 +201,7 @@ class FakeMember(WorkerServiceServicer):
             await self._server.stop(grace=None)
             self._server = None
 
-    async def attached(self, count: int = 1, timeout: float = PATIENCE) -> Stream:
+    async def attached(self, count: int = 1, timeout: float = WAIT_TIMEOUT) -> Stream:
         """The newest stream, once there were `count` of them, one is open and slots are granted."""
         return await wait_until_async(
             lambda: (
@@ -222,7 +224,7 @@ class FakeMember(WorkerServiceServicer):
         key: pb.AssignmentKey | None = None,
         argv: Sequence[str] | None = None,
         start_in: float | None = None,
-        start_within: float = PATIENCE,
+        start_within: float = WAIT_TIMEOUT,
         timeout: float | None = None,
         heartbeat_timeout: float | None = None,
         kill_after: float | None = None,
@@ -322,7 +324,7 @@ def _of(messages: Sequence[T], key: pb.AssignmentKey) -> T | None:
     return next((each for each in messages if each.key == key), None)
 
 
-async def within(waiting: Awaitable[T], seconds: float = PATIENCE) -> T:
+async def within(waiting: Awaitable[T], seconds: float = WAIT_TIMEOUT) -> T:
     """Await with a deadline."""
     async with asyncio.timeout(seconds):
         return await waiting

@@ -31,7 +31,7 @@ from schedd.watch.subscriptions import Subscriptions
 from schedkit.errors import Unavailable
 from support.runs import record
 from support.twin_of import twin_of
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 ALL: Final = Scope("default")
 ETL, OTHER = JobId(UUID(int=1)), JobId(UUID(int=2))
@@ -140,11 +140,11 @@ class Stream:
 
     async def until(self, *states: tuple[int, State]) -> None:
         """All of these were told."""
-        await wait_until_async(lambda: set(states) <= set(self.states), PATIENCE, f"{states}")
+        await wait_until_async(lambda: set(states) <= set(self.states), WAIT_TIMEOUT, f"{states}")
 
     async def begun(self) -> None:
         """Its own look is over."""
-        await wait_until_async(lambda: self.told, PATIENCE, "the beginning of a stream")
+        await wait_until_async(lambda: self.told, WAIT_TIMEOUT, "the beginning of a stream")
 
 
 class World:
@@ -176,7 +176,7 @@ class World:
 
     async def swept(self) -> None:
         """The feed has looked through the rows for the first time."""
-        await wait_until_async(lambda: "since" in self.rows.asked, PATIENCE, "the first sweep")
+        await wait_until_async(lambda: "since" in self.rows.asked, WAIT_TIMEOUT, "the first sweep")
 
     def change(self, number: int, state: State, job: JobId = ETL) -> None:
         """A member stores a run, and says so."""

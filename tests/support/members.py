@@ -26,7 +26,7 @@ from support.twins import (
     TwinLeases,
     TwinMembershipStore,
 )
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Daemon:
     async def ended(self) -> None:
         """Wait until it has left."""
         assert self.task is not None
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_TIMEOUT):
             await self.task
 
 
@@ -121,7 +121,7 @@ class TwinCluster:
         names = {each.tenure: name for name, each in self._daemons.items() if each.tenure}
         return Counter(names.get(owner, "") for owner in self.rows.owners().values())
 
-    async def settled(self, *names: str, timeout: float = PATIENCE) -> None:
+    async def settled(self, *names: str, timeout: float = WAIT_TIMEOUT) -> None:
         """Wait until these (or all) own all shards, each exactly what its row says."""
         wanted = set(names or self._daemons)
 

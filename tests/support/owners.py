@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from schedclient import SyncClient
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 
 def owner_of(client: SyncClient, shard: int) -> str:
@@ -12,4 +12,4 @@ def owner_of(client: SyncClient, shard: int) -> str:
     def owner() -> str | None:
         return next(one.owner for one in client.cluster.shards() if one.shard == shard)
 
-    return str(wait_until(owner, PATIENCE, f"an owner of shard {shard}"))
+    return str(wait_until(owner, WAIT_TIMEOUT, f"an owner of shard {shard}"))

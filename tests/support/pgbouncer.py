@@ -13,7 +13,7 @@ from psycopg2 import Error
 from schedctl.dev.servers import ports, postgres
 from schedctl.dev.servers.processes import end, spawn
 from support.postgres import ScratchServer
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 SETTINGS = """
 [databases]
@@ -58,7 +58,7 @@ def pgbouncer(server: ScratchServer, folder: Path, database: str) -> Iterator[st
 
     dsn = f"postgresql://schedd@127.0.0.1:{port}/{database}"
     try:
-        wait_until(answers, PATIENCE, "PgBouncer to answer")
+        wait_until(answers, WAIT_TIMEOUT, "PgBouncer to answer")
         yield dsn
     finally:
         end([process], (signal.SIGINT, 5.0))

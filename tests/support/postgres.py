@@ -25,7 +25,7 @@ from pathlib import Path
 
 from schedctl.dev.servers import binaries, ports, postgres
 from schedctl.dev.servers.processes import DevProcess
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 SETTINGS = {
     **postgres.SETTINGS,
@@ -115,7 +115,7 @@ def restore(server: ScratchServer, backup: Path, *, promoted: bool = False) -> N
     after a recovery to a point in time, or as a standby that lags would.
     """
     server.process.send(signal.SIGQUIT)
-    wait_until(lambda: not server.process.alive(), PATIENCE, "the server to die")
+    wait_until(lambda: not server.process.alive(), WAIT_TIMEOUT, "the server to die")
     shutil.rmtree(server.folder / "data")
     shutil.copytree(backup, server.folder / "data")
     if promoted:
@@ -136,7 +136,7 @@ def promote(server: ScratchServer) -> None:
 def _promoted(server: ScratchServer) -> None:
     assert server.execute("SELECT pg_promote()") == [(True,)]
     promoted = "SELECT NOT pg_is_in_recovery()"
-    wait_until(lambda: server.execute(promoted) == [(True,)], PATIENCE, "the promotion")
+    wait_until(lambda: server.execute(promoted) == [(True,)], WAIT_TIMEOUT, "the promotion")
 
 
 def _start(**settings: str) -> ScratchServer:

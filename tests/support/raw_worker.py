@@ -22,7 +22,7 @@ from schedkit.clock import utcnow
 from schedkit.net.channel import TLS, connect
 from schedproto.v1 import worker_service_pb2 as pb
 from schedproto.v1.worker_service_pb2_grpc import WorkerServiceStub
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 BEAT = 0.5
 """Seconds between two heartbeats."""
@@ -93,13 +93,13 @@ class RawWorker:
 
     async def welcomed(self) -> pb.Welcome:
         """Return the member's first frame."""
-        await wait_until_async(lambda: self.frames or self.status, PATIENCE, "a welcome")
+        await wait_until_async(lambda: self.frames or self.status, WAIT_TIMEOUT, "a welcome")
         assert self.frames, f"the stream ended: {self.status}"
         return self.frames[0].welcome
 
     async def ended(self) -> tuple[str, str]:
         """Return the status with which the member ended the stream, and its message."""
-        await wait_until_async(lambda: self.status, PATIENCE, "the end of the stream")
+        await wait_until_async(lambda: self.status, WAIT_TIMEOUT, "the end of the stream")
         assert self.status is not None
         return self.status
 
@@ -110,7 +110,7 @@ class RawWorker:
             all_ = [one for frame in self.frames for one in frame.acknowledgements]
             return next((one for one in all_ if one.key == key), None)
 
-        await wait_until_async(lambda: found() or self.status, PATIENCE, f"an answer to {key}")
+        await wait_until_async(lambda: found() or self.status, WAIT_TIMEOUT, f"an answer to {key}")
         answer = found()
         assert answer is not None, f"the stream ended: {self.status}"
         return answer
@@ -128,7 +128,7 @@ class RawWorker:
 
 async def first_assigned(streams: Sequence[RawWorker]) -> tuple[RawWorker, pb.Assignment]:
     """Have a slot free at each member until one assigns a run; give its stream, too."""
-    deadline, number = monotonic() + PATIENCE, 0
+    deadline, number = monotonic() + WAIT_TIMEOUT, 0
     while monotonic() < deadline:
         number += 1
         for stream in streams:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 BUCKET = "schedd-results"
 
@@ -67,7 +67,7 @@ class S3Server:
                 env={**os.environ, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"},
             )
         log.unlink()
-        wait_until(self._bucket, 3 * PATIENCE, "the S3 server")
+        wait_until(self._bucket, 3 * WAIT_TIMEOUT, "the S3 server")
 
     def pause(self) -> None:
         """It takes connections, and answers nothing."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg2
 
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 Rows = list[tuple[Any, ...]]
 _NO_LIMITS = " ".join(
@@ -73,7 +73,7 @@ class Postgres:
         """Until this session waits for a lock."""
         wait_until(
             lambda: self.now("SELECT cardinality(pg_blocking_pids(%s)) > 0", session.pid)[0][0],
-            PATIENCE,
+            WAIT_TIMEOUT,
             "a session to wait for a lock",
         )
 

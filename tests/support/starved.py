@@ -26,7 +26,7 @@ from schedkit.clock import utcnow
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.descriptors import only, open_files
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.core.outcome import AttemptOutcome, Cause
 from workerd.executors.base import AttemptStart, Stop
 from workerd.executors.shell import ShellExecutor
@@ -99,7 +99,7 @@ async def end(shell: ShellExecutor, home: Path, *, greedy: bool, kill: bool) -> 
         f"until [ -e {go} ]; do sleep 0.01; done\nexit {CODE}"
     )
     running = asyncio.create_task(shell.run(attempt("end", script), stop), name="attempt")
-    await wait_until_async(lambda: {*sleepers()} - before, PATIENCE, "what it leaves behind")
+    await wait_until_async(lambda: {*sleepers()} - before, WAIT_TIMEOUT, "what it leaves behind")
     with starved(0, greedy=greedy):
         if kill:
             stop.ask(Cause.CANCEL, kill=True)
@@ -107,7 +107,9 @@ async def end(shell: ShellExecutor, home: Path, *, greedy: bool, kill: bool) -> 
             go.mkdir()
         outcome = await running
     told(outcome)
-    await wait_until_async(lambda: not {*sleepers()} - before, PATIENCE, "the end of what it left")
+    await wait_until_async(
+        lambda: not {*sleepers()} - before, WAIT_TIMEOUT, "the end of what it left"
+    )
 
 
 async def main(home: Path, way: str, story: str, *, greedy: bool) -> None:

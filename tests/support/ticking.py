@@ -17,13 +17,13 @@ from schedclient import Run, SyncClient
 from support.cluster import DevCluster
 from support.ledger import covered, every_instant
 from support.probe import DatabaseProbe, Start
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 BY_POLICY = {"SUCCEEDED", "COALESCED", "SKIPPED"}
 """States of a ledger under the default policies across a fault. SKIPPED (OVERLAP) are seconds that
 pass while a run, whose owner died just before it was handed out, isn't known to have never started.
 """
-QUIET = PATIENCE
+QUIET = WAIT_TIMEOUT
 """Seconds within which all that is in flight has ended."""
 WRITTEN = 2.0
 """Seconds from a job's start to its first line, at most, on a busy machine."""
@@ -81,7 +81,7 @@ def start_ticking(
         owners = {shard.shard: shard.owner for shard in client.cluster.shards()}
         return owners if set(owners.values()) == missing else None
 
-    owners = wait_until(owners_by_shard, PATIENCE, "every member to own shards", every=0.1)
+    owners = wait_until(owners_by_shard, WAIT_TIMEOUT, "every member to own shards", every=0.1)
     ticking = Ticking(client)
     series = uuid4().hex[:6]
     while missing:
@@ -93,7 +93,7 @@ def start_ticking(
         missing.discard(ticking.owners[job])
     wait_until(
         lambda: all(len(probe.starts()) >= 3 for probe in ticking.probes.values()),
-        PATIENCE,
+        WAIT_TIMEOUT,
         "firing to begin",
     )
     return ticking

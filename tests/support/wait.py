@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 POLL = 0.02
 """Seconds between two looks."""
-PATIENCE = 30.0
+WAIT_TIMEOUT = 30.0
 """Seconds for what takes a moment, on a machine as busy as can be. Nothing is promised by it: where
 a test is about a bound, it names the bound.
 """

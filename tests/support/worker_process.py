@@ -18,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from support.fake_member import FakeMember
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 
 class WorkerProcess:
@@ -86,7 +86,7 @@ class WorkerProcess:
         self._process.kill()
         self._process.wait()
 
-    async def ended(self, timeout: float = PATIENCE) -> int:
+    async def ended(self, timeout: float = WAIT_TIMEOUT) -> int:
         """Its exit code."""
         process = self._process
         assert process is not None
@@ -112,7 +112,7 @@ class WorkerProcess:
         def told() -> list[str]:
             return re.findall(r"listens on port (\d+)", self.log.read_text())
 
-        return int((await wait_until_async(told, PATIENCE, "the worker's port"))[-1])
+        return int((await wait_until_async(told, WAIT_TIMEOUT, "the worker's port"))[-1])
 
     def keeper_pid(self) -> int:
         """Its keeper process."""
@@ -181,7 +181,7 @@ def alive(pid: int) -> bool:
 async def pid_in(file: Path) -> int:
     """The process id that a job writes to a file."""
     text = await wait_until_async(
-        lambda: file.exists() and file.read_text().strip(), PATIENCE, f"a pid in {file.name}"
+        lambda: file.exists() and file.read_text().strip(), WAIT_TIMEOUT, f"a pid in {file.name}"
     )
     return int(str(text))
 
@@ -194,7 +194,7 @@ def _command(pid: int) -> bytes:
         return b""
 
 
-async def gone(pid: int, within: float = PATIENCE) -> None:
+async def gone(pid: int, within: float = WAIT_TIMEOUT) -> None:
     """Return when the process has ended."""
     await wait_until_async(lambda: not alive(pid), within, f"the end of process {pid}")
 

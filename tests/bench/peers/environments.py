@@ -20,7 +20,7 @@ from bench.peers.errors import LeftOut
 CACHE: Final = (
     Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "schedd" / "bench-peers"
 )
-PATIENCE: Final = 300.0
+WAIT_TIMEOUT: Final = 300.0
 """Seconds for one package manager's command."""
 _PIP: Final = ("pip", "--disable-pip-version-check", "install", "--quiet")
 _NPM: Final = ("install", "--no-audit", "--no-fund", "--loglevel=error")
@@ -108,7 +108,7 @@ def _make(environment: Environment, folder: Path) -> None:
 def _run(argv: Sequence[str], folder: Path) -> None:
     try:
         done = subprocess.run(
-            argv, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False
+            argv, cwd=folder, capture_output=True, text=True, timeout=WAIT_TIMEOUT, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LeftOut(str(error)) from error

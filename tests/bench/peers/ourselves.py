@@ -23,7 +23,7 @@ from bench.rig import ended
 from schedclient import ApiError, Client
 from support.cluster import DevCluster, dev_cluster
 from support.repository import ROOT
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 SLOTS: Final = 1_000
 _SIZES: Final = {"members": 1, "workers": 1, "slots": SLOTS}
@@ -76,7 +76,7 @@ async def _submit(cluster: DevCluster, jobs: int, deadline: float) -> None:
         async def drained() -> bool:
             return all([one.state == "DRAINING" async for one in client.workers.list()])
 
-        await wait_until_async(drained, PATIENCE, "the worker to be drained")
+        await wait_until_async(drained, WAIT_TIMEOUT, "the worker to be drained")
         work = ({"python": {"handler": "noop"}, "payload": number} for number in range(jobs))
         try:
             async with asyncio.timeout(deadline):

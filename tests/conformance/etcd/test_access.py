@@ -16,7 +16,7 @@ from schedd.etcd.errors import AccessDenied
 from schedd.etcd.lease_keeper import keep_lease
 from schedkit.errors import Misconfigured, Rejected, Unavailable
 from support.etcd import Certificates, EtcdCluster
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 from .conftest import DEADLINE, make_authority
 from .test_follow import following
@@ -66,7 +66,7 @@ async def test_a_follower_without_the_permission_waits_until_it_is_granted(guard
         done, _ = await asyncio.wait({first}, timeout=2 * DEADLINE)
         assert not done, "a rejection is retried"
         guarded.ctl(*root, "role", "grant-permission", "daemons", "readwrite", "later/", "later0")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_TIMEOUT):
             assert len((await first).listing) == 0
 
 
@@ -118,7 +118,7 @@ async def test_a_lease_is_kept_and_a_prefix_followed_under_rights(guarded):
     ):
         first = keeper.trusted_until
         await wait_until_async(
-            lambda: keeper.trusted_until > first + 1.5, PATIENCE, "two keepalives"
+            lambda: keeper.trusted_until > first + 1.5, WAIT_TIMEOUT, "two keepalives"
         )
         await client.put("w/1", b"", keeper.lease.id)
         await seen.until_equal(client, "w/")
@@ -153,7 +153,7 @@ async def test_tls_with_a_client_certificate(encrypted, certificates):
         await client.put("w/1", b"", keeper.lease.id)
         await seen.until_equal(client, "w/")
         await wait_until_async(
-            lambda: keeper.trusted_until > first, PATIENCE, "a keepalive over TLS"
+            lambda: keeper.trusted_until > first, WAIT_TIMEOUT, "a keepalive over TLS"
         )
 
 

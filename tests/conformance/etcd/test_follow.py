@@ -16,7 +16,7 @@ from schedd.etcd.connection import EtcdConnection
 from schedd.etcd.follow import follow
 from schedkit.errors import Unavailable
 from support.etcd import EtcdCluster
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 from .conftest import DEADLINE
 
@@ -33,7 +33,7 @@ class Seen:
         return self.states[-1]
 
     async def until(
-        self, holds: Callable[[Listing], bool], what: str, timeout: float = PATIENCE
+        self, holds: Callable[[Listing], bool], what: str, timeout: float = WAIT_TIMEOUT
     ) -> None:
         await wait_until_async(lambda: self.states and holds(self.newest), timeout, what)
 
@@ -125,7 +125,7 @@ async def test_deletion_watched_counts_for_nothing_from_the_moment_the_watch_bre
             await seen.until(lambda _: not seen.deleted, "it to be forgotten, etcd being away")
         finally:
             member.restart()
-        await wait_until_async(lambda: _put(client, "w/2"), PATIENCE, "a write")
+        await wait_until_async(lambda: _put(client, "w/2"), WAIT_TIMEOUT, "a write")
         await seen.until_equal(client, "w/")
         assert seen.deleted == {}
 
@@ -203,7 +203,7 @@ class SlowLister:
 
 @asynccontextmanager
 async def connection_to(
-    cluster: EtcdCluster, deadline: float = PATIENCE
+    cluster: EtcdCluster, deadline: float = WAIT_TIMEOUT
 ) -> AsyncIterator[EtcdConnection]:
     """`deadline`: seconds of silence after which a watch is given up, and listed again."""
     connection = EtcdConnection(EtcdAccess(cluster.endpoints), deadline=deadline)
@@ -271,7 +271,7 @@ async def test_a_member_that_stands_still_is_left(trio, trio_client):
         member = trio.member(_watched(trio_client))
         member.pause()
         try:
-            await wait_until_async(lambda: _put(trio_client, "w/1"), PATIENCE, "a write")
+            await wait_until_async(lambda: _put(trio_client, "w/1"), WAIT_TIMEOUT, "a write")
             await seen.until(lambda state: state.get("w/1") is not None, "the write")
         finally:
             member.resume()
@@ -282,7 +282,7 @@ async def test_a_member_that_dies_is_left(trio, trio_client):
         member = trio.member(_watched(trio_client))
         member.kill()
         try:
-            await wait_until_async(lambda: _put(trio_client, "w/1"), PATIENCE, "a write")
+            await wait_until_async(lambda: _put(trio_client, "w/1"), WAIT_TIMEOUT, "a write")
             await seen.until(lambda state: state.get("w/1") is not None, "the write")
         finally:
             member.restart()
@@ -296,7 +296,7 @@ async def test_one_of_three_dies_and_history_is_compacted_under_the_watch(trio, 
         member = trio.member(_watched(trio_client))
         member.kill()
         try:
-            await wait_until_async(lambda: _put(trio_client, "w/new"), PATIENCE, "a write")
+            await wait_until_async(lambda: _put(trio_client, "w/new"), WAIT_TIMEOUT, "a write")
             await trio_client.delete("w/gone")
             await trio_client.compact(await trio_client.put("w/kept", b"new"))
             await seen.until_equal(trio_client, "w/")
@@ -334,7 +334,9 @@ async def test_a_restore_that_sets_revisions_back_is_shown(root):
                 cluster.members[0].kill()
                 shutil.rmtree(cluster.folder / cluster.members[0].name)
                 cluster.members[0].start()
-                await wait_until_async(lambda: _put(other, "w/new"), PATIENCE, "the restored etcd")
+                await wait_until_async(
+                    lambda: _put(other, "w/new"), WAIT_TIMEOUT, "the restored etcd"
+                )
                 await seen.until_equal(other, "w/")
                 assert [entry.key for entry in seen.newest] == ["w/new"]
                 assert seen.newest.revision < before.revision
@@ -358,4 +360,4 @@ async def test_a_follower_that_is_closed_leaves_no_task(client):
     async with following(client.follow("w/")):
         assert asyncio.all_tasks() > before
     # grpc's own tasks of a cancelled call take another turn or two of the loop.
-    await wait_until_async(lambda: asyncio.all_tasks() <= before, PATIENCE, "its tasks to end")
+    await wait_until_async(lambda: asyncio.all_tasks() <= before, WAIT_TIMEOUT, "its tasks to end")

@@ -18,7 +18,7 @@ from schedd.etcd.lease_trust import LeaseLoss
 from schedkit.clock import boottime
 from schedkit.errors import Misconfigured
 from support.etcd import EtcdCluster
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 TTL = 3
 DEADLINE = TTL / 6
@@ -48,7 +48,7 @@ async def test_a_lease_ends_when_its_keepalive_stops(client):
         await asyncio.sleep(0.2)  # the rhythm of a keepalive, not a wait
     assert await client.get("mine") is not None
 
-    await wait_until_async(lambda: _gone(client), PATIENCE, "the key to go with its lease")
+    await wait_until_async(lambda: _gone(client), WAIT_TIMEOUT, "the key to go with its lease")
     assert await client.keepalive_once(lease.id) == 0
     assert await client.time_to_live(lease.id) is None
 
@@ -104,7 +104,7 @@ async def test_a_hung_loop_loses_its_lease(client, single):
         time.sleep(TTL + 2)  # noqa: ASYNC251 (a hung loop is the point)
         assert not keeper.trusted()
         assert await running is LeaseLoss.HUNG
-        await wait_until_async(lambda: _gone(client), PATIENCE, "the key to go with its lease")
+        await wait_until_async(lambda: _gone(client), WAIT_TIMEOUT, "the key to go with its lease")
 
 
 async def test_trust_moves_on_with_each_keepalive(client, single):
@@ -112,14 +112,14 @@ async def test_trust_moves_on_with_each_keepalive(client, single):
     async with kept(client, single) as (keeper, _):
         first = keeper.trusted_until
         assert began + trust < first < boottime() + trust, "from the moment of sending"
-        await wait_until_async(lambda: keeper.trusted_until > first, PATIENCE, "a keepalive")
+        await wait_until_async(lambda: keeper.trusted_until > first, WAIT_TIMEOUT, "a keepalive")
         assert first + TTL / 3 <= keeper.trusted_until < boottime() + trust
 
 
 async def test_a_lease_that_etcd_has_ended_is_told_by_the_next_keepalive(client, single):
     async with kept(client, single) as (keeper, running):
         await client.revoke(keeper.lease.id)
-        assert await asyncio.wait_for(running, PATIENCE) is LeaseLoss.EXPIRED
+        assert await asyncio.wait_for(running, WAIT_TIMEOUT) is LeaseLoss.EXPIRED
         assert not keeper.trusted()
 
 
@@ -127,12 +127,12 @@ async def test_trust_ends_before_the_lease_when_etcd_stands_still(client, single
     async with kept(client, single) as (keeper, running):
         single.members[0].pause()
         try:
-            assert await asyncio.wait_for(running, PATIENCE) is LeaseLoss.UNANSWERED
+            assert await asyncio.wait_for(running, WAIT_TIMEOUT) is LeaseLoss.UNANSWERED
             assert 0 <= boottime() - keeper.trusted_until < TTL / 3, "the lease itself lives on"
         finally:
             single.members[0].resume()
 
-        await wait_until_async(lambda: _answers(client), PATIENCE, "etcd to answer again")
+        await wait_until_async(lambda: _answers(client), WAIT_TIMEOUT, "etcd to answer again")
         assert not keeper.trusted(), "trust that has ended never comes back"
 
 
@@ -158,7 +158,7 @@ async def test_a_keeper_whose_thread_breaks_loses_the_lease(client, single, monk
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     async with kept(client, single) as (keeper, running):
         monkeypatch.setattr(keeper._lifeline, "keepalive", broken)
-        assert await asyncio.wait_for(running, PATIENCE) is LeaseLoss.UNANSWERED
+        assert await asyncio.wait_for(running, WAIT_TIMEOUT) is LeaseLoss.UNANSWERED
         assert not keeper.trusted()
 
 

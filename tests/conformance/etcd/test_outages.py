@@ -14,7 +14,7 @@ from schedd.etcd.client import EtcdClient, connect
 from schedd.etcd.lease_keeper import keep_lease
 from schedkit.errors import OutcomeUnknown, Unavailable
 from support.etcd import EtcdCluster, EtcdMember
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 from .conftest import DEADLINE
 
@@ -28,7 +28,7 @@ def current(client: EtcdClient, cluster: EtcdCluster) -> EtcdMember:
     return cluster.member(connection.targets[connection.current])
 
 
-async def put_in_the_end(client: EtcdClient, key: str, timeout: float = PATIENCE) -> None:
+async def put_in_the_end(client: EtcdClient, key: str, timeout: float = WAIT_TIMEOUT) -> None:
     async def done() -> bool:
         try:
             await client.put(key, b"")
@@ -143,12 +143,12 @@ async def test_without_a_majority_nothing_is_answered_and_all_is_well_after(trio
 
 async def test_an_etcd_that_is_not_there_is_told_at_once():
     cluster = EtcdCluster(3)  # never started: nobody listens on its ports
-    async with connect(EtcdAccess(cluster.endpoints), deadline=PATIENCE) as client:
+    async with connect(EtcdAccess(cluster.endpoints), deadline=WAIT_TIMEOUT) as client:
         began = time.monotonic()
         with pytest.raises(Unavailable) as read:
             await client.put("a", b"")
         assert not isinstance(read.value, OutcomeUnknown), "it was never sent"
-        assert time.monotonic() - began < PATIENCE / 5
+        assert time.monotonic() - began < WAIT_TIMEOUT / 5
 
 
 async def test_an_endpoint_that_accepts_and_says_nothing_is_passed_over(single, root):
@@ -177,18 +177,18 @@ async def test_a_kept_lease_outlives_the_member_that_kept_it(trio, trio_client, 
     async with keep_lease(trio_client, access, ttl=3, deadline=DEADLINE) as keeper:
         running = asyncio.create_task(keeper.until_lost(), name="keeper")
         first = keeper.trusted_until
-        await wait_until_async(lambda: keeper.trusted_until > first, PATIENCE, "a keepalive")
+        await wait_until_async(lambda: keeper.trusted_until > first, WAIT_TIMEOUT, "a keepalive")
         member = trio.members[keeper._lifeline._ring.current]
         if member.leads():  # a change of etcd's leader may cost the lease of a TTL of 3 s
             keeper._lifeline._ring.failed(keeper._lifeline._ring.current)
             seen = keeper.trusted_until
-            await wait_until_async(lambda: keeper.trusted_until > seen, PATIENCE, "a keepalive")
+            await wait_until_async(lambda: keeper.trusted_until > seen, WAIT_TIMEOUT, "a keepalive")
             member = trio.members[keeper._lifeline._ring.current]
         (member.kill if hurt == "kill" else member.pause)()
         try:
             target = keeper.trusted_until + 1.5
             await wait_until_async(
-                lambda: keeper.trusted_until > target or running.done(), PATIENCE, "keepalives"
+                lambda: keeper.trusted_until > target or running.done(), WAIT_TIMEOUT, "keepalives"
             )
             assert keeper.trusted()
         finally:

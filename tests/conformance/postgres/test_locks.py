@@ -14,7 +14,7 @@ import pytest
 from schedd.store.cluster.fence import END_BLOCKERS, LOCK_SHARDS, TIMELINE
 from schedd.store.cluster.membership import TAKE
 from support.sessions import Postgres
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 ME, YOU, OTHER = (str(uuid4()) for _ in range(3))
 
@@ -44,7 +44,7 @@ def test_a_lock_that_had_to_wait_gives_only_the_shards_that_are_still_its_own(
     postgres.wait_until_blocked(owner)
     taker.commit()
 
-    assert [row[0] for row in waiting.result(PATIENCE)] == [0, 2]
+    assert [row[0] for row in waiting.result(WAIT_TIMEOUT)] == [0, 2]
 
 
 def test_of_two_takers_at_one_epoch_the_second_finds_another_epoch(postgres: Postgres) -> None:
@@ -58,7 +58,7 @@ def test_of_two_takers_at_one_epoch_the_second_finds_another_epoch(postgres: Pos
     first.commit()
 
     assert len(taken) == 1
-    assert waiting.result(PATIENCE) == []
+    assert waiting.result(WAIT_TIMEOUT) == []
 
 
 def test_a_check_in_a_side_cte_holds_nothing_back(postgres: Postgres) -> None:
@@ -71,7 +71,7 @@ def test_a_check_in_a_side_cte_holds_nothing_back(postgres: Postgres) -> None:
     )
     postgres.wait_until_blocked(owner)
     fencer.commit()
-    assert waiting.result(PATIENCE) == []
+    assert waiting.result(WAIT_TIMEOUT) == []
     owner.commit()
 
     assert postgres.now("SELECT id FROM run") == [("r",)], "written, though it was fenced"
@@ -102,7 +102,7 @@ def test_of_a_timer_that_was_edited_meanwhile_only_a_run_from_the_advance_is_not
     waiting = owner.begin(statement)
     postgres.wait_until_blocked(owner)
     editor.commit()
-    waiting.result(PATIENCE)
+    waiting.result(WAIT_TIMEOUT)
     owner.commit()
 
     assert postgres.now("SELECT id FROM run") == left
@@ -134,7 +134,7 @@ def test_what_is_judged_under_a_shared_lock_is_judged_twice(
     if lock != "FOR SHARE":
         postgres.wait_until_blocked(two)
         one.commit()
-    waiting.result(PATIENCE)
+    waiting.result(WAIT_TIMEOUT)
     two.run(assign, "b")
     two.commit()
     one.commit()
@@ -158,7 +158,7 @@ def test_parents_that_end_at_once_make_a_child_if_its_job_is_locked_before_they_
         postgres.wait_until_blocked(two)
         one.run(count)
         one.commit()
-        waiting.result(PATIENCE)
+        waiting.result(WAIT_TIMEOUT)
         two.run(count)
     else:
         one.run(count)
@@ -180,7 +180,7 @@ def test_rows_locked_in_opposite_orders_are_a_deadlock(postgres: Postgres) -> No
 
     def collide() -> None:
         two.run(end, "a")
-        waiting.result(PATIENCE)
+        waiting.result(WAIT_TIMEOUT)
 
     with pytest.raises(psycopg2.errors.DeadlockDetected):
         collide()
@@ -199,7 +199,7 @@ def test_two_lanes_that_share_a_lock_starve_the_fencer(postgres: Postgres) -> No
 
     assert not waiting.done()
     one.commit()
-    waiting.result(PATIENCE)
+    waiting.result(WAIT_TIMEOUT)
 
 
 def test_two_lanes_that_exclude_each_other_let_it_through(postgres: Postgres) -> None:
@@ -212,10 +212,10 @@ def test_two_lanes_that_exclude_each_other_let_it_through(postgres: Postgres) ->
     postgres.wait_until_blocked(two)
     one.commit()
 
-    waiting.result(PATIENCE)
+    waiting.result(WAIT_TIMEOUT)
     assert not behind.done()
     fencer.commit()
-    behind.result(PATIENCE)
+    behind.result(WAIT_TIMEOUT)
 
 
 TIMEOUTS = """SET statement_timeout = '400ms'; SET lock_timeout = '400ms';
@@ -227,7 +227,7 @@ def test_a_session_that_idles_in_a_transaction_is_ended(postgres: Postgres) -> N
     sleeper.run(TIMEOUTS)
     sleeper.run("SELECT 1 FROM shards WHERE id = 0 FOR UPDATE")
 
-    assert wait_until(lambda: not postgres.alive(sleeper), PATIENCE, "its end")
+    assert wait_until(lambda: not postgres.alive(sleeper), WAIT_TIMEOUT, "its end")
 
 
 def test_no_timeout_ends_a_copy_whose_client_sleeps_but_the_fencer_does(
@@ -239,7 +239,7 @@ def test_no_timeout_ends_a_copy_whose_client_sleeps_but_the_fencer_does(
 
     class Asleep:
         def read(self, size: int) -> bytes:
-            awake.wait(2 * PATIENCE)
+            awake.wait(2 * WAIT_TIMEOUT)
             return b""
 
     sleeper.run(f"SET application_name = 'schedd/{ME}'")
@@ -255,12 +255,12 @@ def test_no_timeout_ends_a_copy_whose_client_sleeps_but_the_fencer_does(
     waiting = fencer.begin("UPDATE shards SET owner = NULL WHERE id = 0")
     postgres.wait_until_blocked(fencer)
     asleep_until = time.monotonic() + 1.5  # well past each of its timeouts
-    wait_until(lambda: time.monotonic() > asleep_until, PATIENCE, "the timeouts to pass")
+    wait_until(lambda: time.monotonic() > asleep_until, WAIT_TIMEOUT, "the timeouts to pass")
     assert not waiting.done()
 
     other.run(END_BLOCKERS, pid=fencer.pid, names=[f"schedd/{ME}"])
 
-    waiting.result(PATIENCE)
+    waiting.result(WAIT_TIMEOUT)
     awake.set()
-    copying.join(PATIENCE)
+    copying.join(WAIT_TIMEOUT)
     assert not copying.is_alive()

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, expect
 from faces.pages.browser import Watched, watched
 from faces.pages.test_pages import settled
 from support.cluster import DevCluster
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 SLOW = 20_000
 """Milliseconds for what takes a moment on a busy machine."""
@@ -67,14 +67,14 @@ def test_the_log_of_a_run_that_runs_is_in_its_page_and_goes_on_by_the_script(
     create(web, "painter", colours)
     run_id = str(cluster.json("job", "trigger", "painter")["runId"])
     wait_until(
-        lambda: cluster.json("run", "get", run_id)["state"] == "RUNNING", PATIENCE, "its start"
+        lambda: cluster.json("run", "get", run_id)["state"] == "RUNNING", WAIT_TIMEOUT, "its start"
     )
     with watched(browser, web.address, script=False) as plain:
 
         def written() -> bool:
             return "red one" in plain.open(f"/runs/{run_id}").locator("#log-text").inner_text()
 
-        wait_until(written, PATIENCE, "the log so far, without a script")
+        wait_until(written, WAIT_TIMEOUT, "the log so far, without a script")
     log = web.open(f"/runs/{run_id}").locator("#log-text")
     expect(log).to_contain_text("two", timeout=SLOW)
     assert log.inner_text().split("\n")[:2] == ["red one", "two"]
@@ -302,7 +302,7 @@ def failed(cluster: DevCluster, job: str, count: int) -> None:
         cluster.schedctl("job", "trigger", job)
     wait_until(
         lambda: len(cluster.json("dlq", "list", "--job", job)) == there + count,
-        PATIENCE,
+        WAIT_TIMEOUT,
         "dead letters",
     )
 
@@ -319,7 +319,9 @@ def test_a_worker_is_drained_and_takes_work_again(web: Watched, cluster: DevClus
     row.get_by_role("button", name="Undrain").click()
     expect(row.locator(".pill")).to_have_count(0, timeout=SLOW)
     wait_until(
-        lambda: cluster.json("worker", "describe", "w2")["state"] == "LIVE", PATIENCE, "w2 to live"
+        lambda: cluster.json("worker", "describe", "w2")["state"] == "LIVE",
+        WAIT_TIMEOUT,
+        "w2 to live",
     )
 
 
@@ -332,7 +334,7 @@ def test_the_cluster_is_paused_and_goes_on_and_another_member_leads(
     other.get_by_role("button", name="Make leader").click()
     page.get_by_role("button", name="Transfer leadership").locator("visible=true").click()
     expect(page.locator(".flash")).to_contain_text("is the leader, term")
-    wait_until(lambda: cluster.leader() not in (None, leader), PATIENCE, "another leader")
+    wait_until(lambda: cluster.leader() not in (None, leader), WAIT_TIMEOUT, "another leader")
     page.get_by_role("button", name="Pause", exact=True).click()
     expect(page.locator("#pause").get_by_label("Reason")).to_be_focused()
     page.locator("#pause").get_by_label("Reason").fill("the disks are full")

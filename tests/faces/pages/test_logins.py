@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 from faces.pages.browser import Watched, watched
 from faces.pages.test_pages import settled
 from support.cluster import DevCluster, dev_cluster
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 SLOW = 20_000
 """Milliseconds for what takes a moment on a busy machine."""
@@ -134,7 +134,9 @@ def test_a_page_comes_back_ever_later_while_its_member_is_away(
     page.on("request", lambda _: tried.append(time.monotonic()))
     guarded.kill("m1")
     wait_until(
-        lambda: page.evaluate("true") and len(tried) >= 5, PATIENCE, "tries while nobody answers"
+        lambda: page.evaluate("true") and len(tried) >= 5,
+        WAIT_TIMEOUT,
+        "tries while nobody answers",
     )
     gaps = [after - before for before, after in pairwise(tried)]
     assert gaps[-1] > 2 * gaps[0], gaps

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, ViewportSize, expect
 from faces.pages.browser import DESKTOP, PHONE, Watched, watched
 from faces.pages.jobs import LONG
 from support.cluster import DevCluster
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 ADDRESSES: dict[str, Callable[[DevCluster], str]] = {
     "overview": lambda _: "/",
@@ -68,7 +68,7 @@ def dead_run(cluster: DevCluster, job: str = "broken-import") -> str:
         found = cluster.json("run", "list", "--job", job, "--state", "failed", "--limit", "1")
         return list(found)
 
-    return wait_until(failed, PATIENCE, f"a dead run of {job}")[0]["runId"]
+    return wait_until(failed, WAIT_TIMEOUT, f"a dead run of {job}")[0]["runId"]
 
 
 def waiting_run(cluster: DevCluster) -> str:
@@ -175,7 +175,7 @@ def test_pages_that_are_watched_ask_for_nothing_again(
 
 def changed(page: Page) -> None:
     """Wait until a page has changed again and again."""
-    wait_until(lambda: page.evaluate("window.changes") > 20, PATIENCE, "changes")
+    wait_until(lambda: page.evaluate("window.changes") > 20, WAIT_TIMEOUT, "changes")
 
 
 def test_what_was_typed_and_where_one_is_stay_while_the_page_lives(web: Watched) -> None:
@@ -185,7 +185,7 @@ def test_what_was_typed_and_where_one_is_stay_while_the_page_lives(web: Watched)
     reason = page.locator("#pause-clock input[name=reason]")
     reason.fill("not yet")
     before = page.locator("#jobs").inner_html()
-    wait_until(lambda: page.locator("#jobs").inner_html() != before, PATIENCE, "a change")
+    wait_until(lambda: page.locator("#jobs").inner_html() != before, WAIT_TIMEOUT, "a change")
     assert reason.input_value() == "not yet"
     assert reason.evaluate("it => it === document.activeElement")
     assert page.locator("#pause-clock").is_visible()
@@ -221,11 +221,13 @@ def test_pages_read_and_forms_work_without_a_script(
         assert "weekly-report was triggered" in page.locator(".flash").inner_text()
         run_id = page.url.rpartition("/")[2]
         wait_until(
-            lambda: cluster.json("run", "get", run_id)["state"] == "SUCCEEDED", PATIENCE, "its end"
+            lambda: cluster.json("run", "get", run_id)["state"] == "SUCCEEDED",
+            WAIT_TIMEOUT,
+            "its end",
         )
         wait_until(  # what was read a moment ago is shown to all who ask
             lambda: "succeeded" in web.open(f"/runs/{run_id}").locator("#run").inner_text(),
-            PATIENCE,
+            WAIT_TIMEOUT,
             "the page to say so",
         )
 

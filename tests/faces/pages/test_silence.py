@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 from faces.pages.browser import Watched, watched
 from faces.pages.test_pages import settled
 from support.cluster import DevCluster, dev_cluster
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 SHOWN_WITHIN = 25_000
 """Milliseconds until a page says that its member is silent: two beats of ten seconds, and more."""
@@ -46,7 +46,7 @@ def still(browser: Browser, quiet: DevCluster) -> Iterator[Watched]:
 
 def test_a_page_on_which_nothing_changes_is_live_without_asking_again(still: Watched) -> None:
     page = still.page
-    wait_until(lambda: page.evaluate("window.beats") >= 3, PATIENCE, "beats of its member")
+    wait_until(lambda: page.evaluate("window.beats") >= 3, WAIT_TIMEOUT, "beats of its member")
     assert page.locator("#live").get_attribute("data-state") == "live"
     asked = [one for one in still.requests if "/static/" not in one]
     assert asked == ["GET /jobs", "GET /live/jobs"]

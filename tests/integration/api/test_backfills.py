@@ -34,7 +34,7 @@ from schedproto.v1 import job_service_pb2 as wire
 from schedproto.v1.cluster_service_pb2 import PauseClusterRequest
 from schedproto.v1.run_service_pb2 import ExplainRunRequest, ListRunsRequest, RetryRunRequest
 from support.store import MINUTE, START, Member, draft, firing, report
-from support.wait import PATIENCE
+from support.wait import WAIT_TIMEOUT
 
 SHELL = job_pb2.ShellAction(argv=["true"])
 HOUR = timedelta(hours=1)
@@ -665,7 +665,7 @@ async def test_one_that_goes_by_the_jobs_word_counts_as_any_run_of_it(past: Past
 async def test_it_is_told_of_as_it_goes_on_until_nothing_of_it_is_there(past: Past) -> None:
     answer = await past.backfill(0, 1, max_parallel=2, overlap=job_pb2.OVERLAP_ALLOW)
     watch = wire.WatchBackfillRequest(backfill_id=answer.backfill.backfill_id)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         stream = past.api.stream("WatchBackfill", watch)
         assert (await anext(stream)).to_come == 2
         first, second = await past.fed()
@@ -684,7 +684,7 @@ async def test_one_that_is_cancelled_is_told_of_until_its_runs_have_ended(past: 
     [handed] = await past.me.assigned(draft(run))
     await past.cancel(answer)
     watch = wire.WatchBackfillRequest(backfill_id=answer.backfill.backfill_id)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         stream = past.api.stream("WatchBackfill", watch)
         going = await anext(stream)
         assert (going.state, going.running) == (wire.Backfill.STATE_CANCELLED, 1)

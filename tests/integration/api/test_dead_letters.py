@@ -37,7 +37,7 @@ from schedproto.v1 import pool_service_pb2 as pools
 from schedproto.v1 import run_service_pb2 as wire
 from schedproto.v1.cluster_service_pb2 import PauseClusterRequest
 from support.store import Member, draft, report
-from support.wait import PATIENCE
+from support.wait import WAIT_TIMEOUT
 
 SHELL = job_pb2.ShellAction(argv=["true"])
 NEW = common_pb2.Payload(json='{"new": 1}')
@@ -664,7 +664,7 @@ async def test_a_redrive_is_told_of_until_all_its_runs_have_ended(dead: Dead) ->
     one = await dead.redrive(all=True, rate=1000)
     watch = wire.WatchRedriveRequest(redrive_id=one.redrive_id)
     stop = wire.StopRedriveRequest(redrive_id=one.redrive_id)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         stream = dead.api.stream("WatchRedrive", watch)
         assert (await anext(stream)) == one
         await dead.api("StopRedrive", stop)
@@ -843,7 +843,7 @@ async def test_a_pool_that_is_being_deleted_holds_up_no_redrive(dead: Dead) -> N
     def delete(connection: Any) -> None:
         connection.exec_driver_sql("SELECT 1 FROM pools FOR UPDATE")
         loop.call_soon_threadsafe(deleting.set)
-        done.wait(PATIENCE)
+        done.wait(WAIT_TIMEOUT)
 
     held = asyncio.create_task(dead.me.store.database.call(delete), name="deleting")
     await deleting.wait()

@@ -15,7 +15,7 @@ from schedd.core.cluster.membership import EMPTY_VIEW
 from schedd.core.runs.records import WorkerView
 from schedproto.v1 import cluster_service_pb2 as wire
 from support.store import incarnation
-from support.wait import PATIENCE
+from support.wait import WAIT_TIMEOUT
 
 SECOND = timedelta(seconds=1)
 
@@ -54,7 +54,7 @@ async def test_a_drain_says_since_when_by_whom_and_why_until_it_ends(there):
 async def test_who_watches_a_worker_is_told_of_each_change_of_it_and_of_nothing_else(there):
     [view] = there.lines.attached
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(WAIT_TIMEOUT),
         aclosing(there.stream("WatchWorker", wire.WatchWorkerRequest(worker="w1"))) as told,
     ):
         assert (await anext(told)) == await there("GetWorker", wire.GetWorkerRequest(worker="w1"))
@@ -91,7 +91,7 @@ async def test_however_many_workers_are_watched_they_are_looked_at_as_for_two(th
     told = [
         there.stream("WatchWorker", wire.WatchWorkerRequest(worker=name)) for name in names[:200]
     ]
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         assert [one.name for one in await asyncio.gather(*map(anext, told))] == names[:200]
         following = [asyncio.ensure_future(anext(one)) for one in told]
         await asyncio.sleep(2.0)

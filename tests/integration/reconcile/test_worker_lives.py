@@ -27,7 +27,7 @@ from schedkit.clock import boottime, utcnow
 from support.etcd import EtcdCluster
 from support.runs import RecordingLine, SetClock, worker
 from support.store import World, draft, firing, report
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 TTL = 60.0
 """Seconds that leases live, for all but the tests of a lease's end."""
@@ -77,7 +77,7 @@ async def hasty(etcd: EtcdCluster, world: World) -> AsyncIterator[Place]:
 @asynccontextmanager
 async def a_place(etcd: EtcdCluster, world: World, ttl: float) -> AsyncIterator[Place]:
     access = EtcdAccess(etcd.endpoints)
-    async with connect(access, deadline=PATIENCE, root=f"{uuid4()}/") as client:
+    async with connect(access, deadline=WAIT_TIMEOUT, root=f"{uuid4()}/") as client:
         await world.member()
         store = world.store
         workers = WorkerRegistry(SetClock(), lambda _event: None)
@@ -263,7 +263,7 @@ async def test_a_lease_that_nobody_refreshes_ends_and_a_heartbeat_brings_the_key
     async def gone() -> bool:
         return await hasty.live() == set()
 
-    await wait_until_async(gone, PATIENCE, "the key of a worker that nobody hears to go")
+    await wait_until_async(gone, WAIT_TIMEOUT, "the key of a worker that nobody hears to go")
     assert await hasty.leases.refresh([one])
     assert await hasty.live() == {one.id}
 

@@ -16,7 +16,7 @@ from schedd.store.schema import migrate
 from schedkit.errors import Fault, Misconfigured, OutcomeUnknown, Rejected, Unavailable
 from support.postgres import ScratchServer, private_postgres, restart
 from support.store import LANES, START, World, draft, firing, report, wait_for_waiter
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 
 async def test_a_lost_connection_is_tried_again_before_anything_was_committed(
@@ -92,7 +92,7 @@ async def test_a_deadlock_is_tried_again(world: World) -> None:
             tries.append(first)
             connection.exec_driver_sql("SELECT 1 FROM pair WHERE id = %s FOR UPDATE", (first,))
             if len(tries) <= 2:
-                both.wait(PATIENCE)
+                both.wait(WAIT_TIMEOUT)
             connection.exec_driver_sql("SELECT 1 FROM pair WHERE id = %s FOR UPDATE", (second,))
 
         me.store.database.transact(body)
@@ -145,7 +145,7 @@ async def test_a_server_that_is_away_is_unavailable_and_comes_back() -> None:
             me = await world.member()
             job = await world.job()
             server.process.send(signal.SIGQUIT)  # at once, as in a crash
-            wait_until(lambda: not server.process.alive(), PATIENCE, "the server's end")
+            wait_until(lambda: not server.process.alive(), WAIT_TIMEOUT, "the server's end")
             with pytest.raises(Unavailable):
                 await me.fire(firing(job))
             restart(server)

@@ -15,7 +15,7 @@ from schedd.core.ids import Epoch, ShardId, TenureId, Term, Timeline
 from schedd.core.runs.model import Tenure
 from schedd.store.cluster import membership
 from support.store import START, World, firing
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 HEAD_START = 1704067200
 
@@ -121,13 +121,13 @@ async def test_a_release_waits_for_the_owners_batch_in_flight(world: World) -> N
         connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         lock_shards(connection, me.claim(0))
         loop.call_soon_threadsafe(held.set)
-        through.wait(PATIENCE)
+        through.wait(WAIT_TIMEOUT)
         ended.append("batch")
 
     flying = asyncio.create_task(me.store.database.on_lane([0], batch), name="batch")
     await held.wait()
     releasing = asyncio.create_task(me.store.membership.release(me.claim(0)), name="release")
-    await wait_until_async(lambda: blocked(world), PATIENCE, "the release to wait")
+    await wait_until_async(lambda: blocked(world), WAIT_TIMEOUT, "the release to wait")
     through.set()
     await releasing
     ended.append("release")
@@ -257,7 +257,7 @@ async def test_the_fencer_ends_no_backend_of_another_tenure(world: World) -> Non
     fencing = asyncio.create_task(
         fencer.store.membership.fence([victim.tenure], term), name="fence"
     )
-    await wait_until_async(lambda: blocked(world), PATIENCE, "the fence to wait")
+    await wait_until_async(lambda: blocked(world), WAIT_TIMEOUT, "the fence to wait")
     done, _ = await asyncio.wait([fencing], timeout=1.2)
     assert not done
     woken.set()
@@ -305,14 +305,14 @@ async def test_a_fence_waits_for_a_taking_in_flight(world: World) -> None:
         connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         membership.take_shards(connection, me.tenure, me.timeline, {ShardId(0): Epoch(0)})
         loop.call_soon_threadsafe(took.set)
-        through.wait(PATIENCE)
+        through.wait(WAIT_TIMEOUT)
         order.append("taken")
 
     flying = asyncio.create_task(me.store.database.call(taking), name="taking")
     await took.wait()
     fencing = asyncio.create_task(me.store.membership.fence_own(me.tenure), name="fence")
     fencing.add_done_callback(lambda _: order.append("fenced"))
-    await wait_until_async(lambda: blocked(world), PATIENCE, "the fence to wait")
+    await wait_until_async(lambda: blocked(world), WAIT_TIMEOUT, "the fence to wait")
     through.set()
     await asyncio.gather(flying, fencing)
 
@@ -331,12 +331,12 @@ async def test_a_new_term_waits_for_what_is_done_under_the_old_one(world: World)
         connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         assert membership.holds_term(connection, term)
         loop.call_soon_threadsafe(held.set)
-        through.wait(PATIENCE)
+        through.wait(WAIT_TIMEOUT)
 
     doing = asyncio.create_task(old.store.database.call(under_the_term), name="doing")
     await held.wait()
     raising = asyncio.create_task(new.store.membership.raise_term(term, new.tenure), name="raise")
-    await wait_until_async(lambda: blocked(world), PATIENCE, "the new term to wait")
+    await wait_until_async(lambda: blocked(world), WAIT_TIMEOUT, "the new term to wait")
     through.set()
     await doing
     assert await raising

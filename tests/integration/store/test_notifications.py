@@ -28,7 +28,7 @@ from schedd.core.runs.model import LiveRun, Loss, Verdict
 from schedd.core.runs.records import JobRecord, TimerEdit
 from schedd.store.notify import outbox as noticing
 from support.store import Member, World, draft, firing, new_run, ok, report
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 HOOK = Notice(webhook="https://ops.example.com/hook", email=("a@ops.example.com",))
 ALL = Notices(failure=HOOK, recovery=HOOK, dead_letter=HOOK, late=HOOK)
@@ -281,13 +281,15 @@ async def test_two_members_that_end_runs_of_the_same_jobs_lock_them_in_one_order
         found = len(noticing._memories(connection, done))
         locked.set()
         waits = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"
-        wait_until(lambda: connection.exec_driver_sql(waits).scalar_one(), PATIENCE, "the other")
+        wait_until(
+            lambda: connection.exec_driver_sql(waits).scalar_one(), WAIT_TIMEOUT, "the other"
+        )
         connection.exec_driver_sql("SET LOCAL lock_timeout = '500 ms'")
         failed = {second.job_id: [ended(second, State.FAILED)]}
         return found + len(noticing._memories(connection, failed))
 
     def both(connection: Connection) -> int:
-        assert locked.wait(PATIENCE)
+        assert locked.wait(WAIT_TIMEOUT)
         ends = {
             first.job_id: [ended(first, State.SUCCEEDED)],
             second.job_id: [ended(second, State.FAILED)],

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from schedd.store.connection.database import Database
 from schedkit.errors import OutcomeUnknown, ScheddError, Unavailable
 from support.postgres import ScratchServer
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 
 def pid_of(connection: Connection) -> int:
@@ -75,12 +75,14 @@ async def test_a_line_that_broke_before_it_could_be_cut_ends_the_patience_with_n
     def breaks(connection: Connection) -> None:
         connection.connection.dbapi_connection.close()  # type: ignore[union-attr]  # it has one
         broken.set()
-        seen.wait(PATIENCE)
+        seen.wait(WAIT_TIMEOUT)
 
     breaking = asyncio.create_task(database.call(breaks), name="breaking")
     await asyncio.to_thread(broken.wait)
     calls = database._timeouts._calls
-    await wait_until_async(lambda: any(call.cut for call in calls), PATIENCE, "its time to be over")
+    await wait_until_async(
+        lambda: any(call.cut for call in calls), WAIT_TIMEOUT, "its time to be over"
+    )
     backend = await database.call(pid_of)
     with frozen(backend), pytest.raises(Unavailable):
         async with asyncio.timeout(5):
@@ -149,7 +151,7 @@ async def test_a_connection_that_was_at_work_during_a_reconnect_is_closed_when_i
     def body(connection: Connection) -> int:
         pid = pid_of(connection)
         loop.call_soon_threadsafe(at_work.set)
-        assert go_on.wait(PATIENCE)
+        assert go_on.wait(WAIT_TIMEOUT)
         return pid
 
     call = asyncio.create_task(database.call(body), name="at work")
@@ -165,5 +167,5 @@ async def test_a_connection_that_was_at_work_during_a_reconnect_is_closed_when_i
     async def gone() -> bool:
         return await database.call(others) == 0
 
-    await wait_until_async(gone, PATIENCE, "the old connection to be closed")
+    await wait_until_async(gone, WAIT_TIMEOUT, "the old connection to be closed")
     database.close()

@@ -20,7 +20,7 @@ from schedd.core.runs.model import LiveRun, Loss, OverlapCandidates, RunKey, Tri
 from schedd.core.runs.records import JobRecord, TimerEdit, Unstarted
 from schedkit.errors import Unavailable
 from support.store import MINUTE, START, Member, World, draft, firing, manual_run, ok, report
-from support.wait import PATIENCE
+from support.wait import WAIT_TIMEOUT
 
 SECONDS = 2.0
 """At least; on a busy machine until `ENOUGH` has happened."""
@@ -69,7 +69,7 @@ class Story:
     async def again(self, act: Callable[[], Awaitable[None]]) -> None:
         clock = asyncio.get_running_loop().time
         began = clock()
-        while clock() < began + (SECONDS if self.rich else PATIENCE):
+        while clock() < began + (SECONDS if self.rich else WAIT_TIMEOUT):
             try:
                 await act()
             except Unavailable as error:

@@ -30,7 +30,7 @@ from schedkit.clock import utcnow
 from schedkit.errors import Unavailable
 from schedproto.v1 import job_pb2
 from support.store import START, Member, World, draft, firing, incarnation, new_run, report
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 HOUR = timedelta(hours=1)
 
@@ -307,7 +307,7 @@ async def test_recovery_waits_for_a_report_that_is_being_stored(world: World) ->
         assert live_run_changes.give_back(connection, [refusal], None)
         beginning = asyncio.create_task(recover(me.store.recovery, None, None))
         await wait_until_async(
-            lambda: blocked(world), PATIENCE, "the recovery to wait for its commit"
+            lambda: blocked(world), WAIT_TIMEOUT, "the recovery to wait for its commit"
         )
         connection.commit()
     await beginning

@@ -20,7 +20,7 @@ from schedd.store.schema import migrate
 from schedkit.errors import BrokenData, Misconfigured, Rejected, Unavailable
 from support.postgres import ScratchServer, private_postgres
 from support.store import World, draft, firing, job_record, ok, report
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 REFUSED_VALUES = ["lone \udcff", "NUL \0", object(), 10**5000, {"a": 1}, [object()]]
 
@@ -295,9 +295,9 @@ def test_a_wrong_edit_of_pg_hba_conf_is_a_rejected_login_until_it_is_reverted(
     try:
         assert jobs() == 0
         reload(f"host all {postgres.ADMIN} all trust\n{rule}\n")
-        found = wait_until(rejected, PATIENCE, "the rejection")
+        found = wait_until(rejected, WAIT_TIMEOUT, "the rejection")
         reload(right)
-        wait_until(lambda: rejected() is None, PATIENCE, "the end of the rejection")
+        wait_until(lambda: rejected() is None, WAIT_TIMEOUT, "the end of the rejection")
         assert jobs() == 0
     finally:
         file.write_text(right)

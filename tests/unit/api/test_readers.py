@@ -26,7 +26,7 @@ from schedd.store.access_tokens import AccessTokenStore
 from schedkit.errors import Unavailable
 from schedproto.v1.run_service_pb2 import WatchRunsRequest
 from support.twin_of import twin_of
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CERTIFIED = CallerIdentity(
@@ -114,7 +114,7 @@ async def read(here: Authentication, who: CallerIdentity, quiet: Quiet) -> list[
 
 async def refused(reading: asyncio.Task[list[int]]) -> str:
     with pytest.raises(UnauthenticatedError) as over:
-        await asyncio.wait_for(reading, PATIENCE)
+        await asyncio.wait_for(reading, WAIT_TIMEOUT)
     return over.value.reason
 
 
@@ -126,7 +126,7 @@ async def test_a_quiet_stream_ends_when_its_token_is_revoked_on_another_member(
         quiet = Quiet()
         who = await here.of_token(text)
         reading = asyncio.create_task(read(here, who, quiet))
-        await wait_until_async(lambda: stored.together > 1, PATIENCE, "looks")
+        await wait_until_async(lambda: stored.together > 1, WAIT_TIMEOUT, "looks")
         assert not reading.done()
         stored.revoke(token)
         assert await refused(reading) == "TOKEN_REVOKED"
@@ -172,7 +172,7 @@ async def test_a_stream_outlasts_a_database_that_is_away_and_no_revocation_beyon
         reading = asyncio.create_task(read(here, await here.of_token(text), quiet))
         stored.away = True
         before = stored.together
-        await wait_until_async(lambda: stored.together > before + 3, PATIENCE, "tries")
+        await wait_until_async(lambda: stored.together > before + 3, WAIT_TIMEOUT, "tries")
         assert not reading.done()
         stored.revoke(token)
         stored.away = False
@@ -191,7 +191,7 @@ async def test_all_streams_of_a_member_share_one_look_in_a_while(
         reading = [asyncio.create_task(read(here, who, Quiet())) for who in known]
         logins, stored.together = stored.together, 0
         began = asyncio.get_running_loop().time()
-        await wait_until_async(lambda: stored.together >= 3, PATIENCE, "looks")
+        await wait_until_async(lambda: stored.together >= 3, WAIT_TIMEOUT, "looks")
         for who in known:
             await here.check(who)
         took = asyncio.get_running_loop().time() - began
@@ -199,7 +199,7 @@ async def test_all_streams_of_a_member_share_one_look_in_a_while(
         assert (logins, stored.alone) == (256, 0), "each once, when it came"
         for token in [*stored.rows][:255]:
             stored.revoke(token)
-        await asyncio.wait(reading[:255], timeout=PATIENCE)
+        await asyncio.wait(reading[:255], timeout=WAIT_TIMEOUT)
         assert {await refused(one) for one in reading[:255]} == {"TOKEN_REVOKED"}
         assert not reading[255].done()
         reading[255].cancel()
@@ -218,7 +218,7 @@ async def test_no_item_is_lost_however_often_its_reader_is_looked_at(stored: Sto
         for number in range(50):
             await asyncio.sleep(0.005)
             quiet.items.put_nowait(number)
-        await wait_until_async(lambda: len(got) == 50, PATIENCE, "all of them")
+        await wait_until_async(lambda: len(got) == 50, WAIT_TIMEOUT, "all of them")
         assert got == [*range(50)]
         reading.cancel()
 
@@ -231,7 +231,7 @@ async def test_a_stream_that_is_over_between_two_items_tells_no_other(stored: St
         async with aclosing(here.until_over(CERTIFIED, quiet.stream())) as stream:
             assert await anext(stream) == 0
             stored.time += timedelta(days=1)
-            await wait_until_async(lambda: not here._readers._readers, PATIENCE, "its end")
+            await wait_until_async(lambda: not here._readers._readers, WAIT_TIMEOUT, "its end")
             with pytest.raises(UnauthenticatedError):
                 await anext(stream)
 
@@ -244,7 +244,7 @@ async def test_a_call_whose_reader_is_over_leaves_nothing_of_its_stream(stored: 
         stream = call(services, Caller(CERTIFIED, "test"), WatchRunsRequest())
         assert await anext(stream) == 1
         stored.time += timedelta(days=1)
-        await wait_until_async(lambda: not here._readers._readers, PATIENCE, "its end")
+        await wait_until_async(lambda: not here._readers._readers, WAIT_TIMEOUT, "its end")
         with pytest.raises(UnauthenticatedError):
             await anext(stream)
         assert quiet.closed

@@ -22,7 +22,7 @@ async def led(cluster: TwinCluster) -> None:
         entry = cluster.etcd.entries.get(LEADER)
         return entry is not None and entry.lease != NO_LEASE and cluster.leader() is not None
 
-    await wait_until_async(holds, wait.PATIENCE, "a member to lead")
+    await wait_until_async(holds, wait.WAIT_TIMEOUT, "a member to lead")
 
 
 def stands(cluster: TwinCluster, key: str) -> CoordinationEntry | None:
@@ -55,7 +55,7 @@ async def test_garbage_under_a_key_neither_ends_nor_stalls_a_member(
         cluster.start("c")
         await cluster.settled()
         await wait_until_async(
-            lambda: HEIR not in cluster.etcd.entries, wait.PATIENCE, "no heir to be left"
+            lambda: HEIR not in cluster.etcd.entries, wait.WAIT_TIMEOUT, "no heir to be left"
         )
     said = [line for line in caplog.messages if "invalid etcd keys ignored" in line]
     assert len(said) <= len("abc") + 1, "once for each member"
@@ -75,7 +75,7 @@ async def test_a_map_of_a_far_term_is_replaced_by_a_leader_of_a_later_term():
             entry = stands(cluster, MAP)
             return entry is not None and decode(entry.value).term > strange.term
 
-        await wait_until_async(replaced, wait.PATIENCE, "a map of a later term")
+        await wait_until_async(replaced, wait.WAIT_TIMEOUT, "a map of a later term")
         await cluster.settled()
 
 
@@ -88,7 +88,7 @@ async def test_a_member_whose_key_was_overwritten_serves_again():
             entry = stands(cluster, member_key("b"))
             return entry is not None and entry.value != DEEP and entry.lease != NO_LEASE
 
-        await wait_until_async(valid, wait.PATIENCE, "b to be registered")
+        await wait_until_async(valid, wait.WAIT_TIMEOUT, "b to be registered")
         await cluster.settled()
 
 

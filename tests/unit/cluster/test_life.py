@@ -21,7 +21,7 @@ from schedd.core.runs.model import Tenure
 from schedd.core.timers.cluster_pauses import Pause
 from support.members import TwinCluster
 from support.twins import TwinMembershipStore
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 
 async def test_three_members_own_every_shard_exactly_once() -> None:
@@ -77,7 +77,7 @@ async def test_a_member_that_lost_its_lease_comes_back_under_a_new_tenure() -> N
         tenure = cluster["a"].tenure
         cluster["a"].leases.kept[-1].lost.set()
         await wait_until_async(
-            lambda: cluster["a"].tenure not in (None, tenure), PATIENCE, "a new tenure"
+            lambda: cluster["a"].tenure not in (None, tenure), WAIT_TIMEOUT, "a new tenure"
         )
         assert tenure is not None
         assert cluster.rows.fenced(tenure)
@@ -90,7 +90,7 @@ async def test_a_member_whose_key_was_deleted_gives_its_tenure_up() -> None:
         tenure = cluster["a"].tenure
         await cluster["b"].client.txn((), [Delete(member_key("a"))])
         await wait_until_async(
-            lambda: cluster["a"].tenure not in (None, tenure), PATIENCE, "a new tenure"
+            lambda: cluster["a"].tenure not in (None, tenure), WAIT_TIMEOUT, "a new tenure"
         )
         await cluster.settled()
 
@@ -103,7 +103,7 @@ async def test_a_member_whose_row_was_fenced_comes_back_under_a_new_tenure() -> 
         assert tenure is not None
         cluster.rows.fence([tenure])
         await wait_until_async(
-            lambda: cluster["a"].tenure not in (None, tenure), PATIENCE, "a new tenure"
+            lambda: cluster["a"].tenure not in (None, tenure), WAIT_TIMEOUT, "a new tenure"
         )
         await cluster.settled()
 
@@ -114,11 +114,13 @@ async def test_a_lease_that_outlived_its_tenure_in_an_outage_doesnt_delay_the_ne
         tenure, lease = cluster["a"].tenure, cluster["a"].leases.kept[-1].lease
         cluster.cut("a", database=False)
         cluster["a"].leases.kept[-1].lost.set()
-        await wait_until_async(lambda: cluster["a"].tenure is None, PATIENCE, "the tenure to end")
+        await wait_until_async(
+            lambda: cluster["a"].tenure is None, WAIT_TIMEOUT, "the tenure to end"
+        )
         cluster.cut("a", etcd=False, database=False)
         assert lease.id in cluster.etcd.leases
         await wait_until_async(
-            lambda: cluster["a"].tenure not in (None, tenure), PATIENCE, "a new tenure"
+            lambda: cluster["a"].tenure not in (None, tenure), WAIT_TIMEOUT, "a new tenure"
         )
         await cluster.settled()
         assert lease.id not in cluster.etcd.leases
@@ -129,7 +131,7 @@ async def test_a_leader_whose_key_was_deleted_makes_room_for_an_honest_election(
         await cluster.settled()
         term = cluster.rows.term
         await cluster["a"].client.txn((), [Delete(LEADER)])
-        await wait_until_async(lambda: cluster.rows.term > term, PATIENCE, "another term")
+        await wait_until_async(lambda: cluster.rows.term > term, WAIT_TIMEOUT, "another term")
         await cluster.settled()
 
 
@@ -148,7 +150,7 @@ async def test_a_drained_member_hands_over_and_leaves_nothing() -> None:
         assert tenure is not None
         assert cluster.rows.fenced(tenure)
         assert member_key(leader) not in cluster.etcd.entries
-        await wait_until_async(lambda: cluster.leader() in others, PATIENCE, "another leader")
+        await wait_until_async(lambda: cluster.leader() in others, WAIT_TIMEOUT, "another leader")
 
 
 async def test_a_draining_leader_gives_its_shards_away_before_it_goes() -> None:
@@ -168,7 +170,7 @@ async def test_the_last_member_leaves_without_waiting_for_anyone() -> None:
     async with TwinCluster("a") as cluster:
         await cluster.settled()
         cluster["a"].draining.set()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_TIMEOUT):
             await cluster["a"].ended()
         assert set(cluster.etcd.entries) == {MAP, data_loss_check.KEY}
 
@@ -180,7 +182,7 @@ async def test_two_daemons_of_one_name_are_never_both_members() -> None:
         entry = cluster.etcd.entries[member_key("a")]
         second = cluster.start("second", identity="a")
         await wait_until_async(
-            lambda: second.member.cluster.view().members, PATIENCE, "the second to look around"
+            lambda: second.member.cluster.view().members, WAIT_TIMEOUT, "the second to look around"
         )
         await cluster.settled("a")
         assert second.tenure is None
@@ -202,7 +204,7 @@ async def test_a_map_of_a_lower_term_moves_nothing() -> None:
         entries = cluster.etcd.entries
         await wait_until_async(
             lambda: decode(entries[MAP].value).term == cluster.rows.term,
-            PATIENCE,
+            WAIT_TIMEOUT,
             "the leader's map",
         )
         assert len(cluster.rows.takings) == takings
@@ -227,7 +229,9 @@ async def test_a_shard_that_a_transaction_found_lost_is_taken_anew() -> None:
         # A job moved in: the row's epoch was raised.
         cluster.rows.shards[ShardId(7)] = type(row)(row.id, row.owner, row.epoch + 5, row.timeline)
         await wait_until_async(
-            lambda: a.member.cluster.owned().get(ShardId(7), 0) > epoch + 5, PATIENCE, "a new epoch"
+            lambda: a.member.cluster.owned().get(ShardId(7), 0) > epoch + 5,
+            WAIT_TIMEOUT,
+            "a new epoch",
         )
 
 
@@ -239,7 +243,7 @@ async def test_a_new_timeline_of_the_database_makes_every_member_take_over_again
         cluster.rows.timeline = Timeline(2)
         await wait_until_async(
             lambda: all(cluster[name].tenure not in (None, before[name]) for name in "ab"),
-            PATIENCE,
+            WAIT_TIMEOUT,
             "new tenures",
         )
         await cluster.settled()
@@ -267,14 +271,14 @@ async def test_who_is_about_to_take_anew_doesnt_lead_before(
         cluster.rows.timeline = Timeline(2)
         await wait_until_async(
             lambda: caplog.text.count("timeline changed: from=1 to=2") == 2,
-            PATIENCE,
+            WAIT_TIMEOUT,
             "both to notice",
         )
         await cluster["a"].client.txn((), [Delete(LEADER)])
         looks.clear()
         await wait_until_async(
             lambda: sum(count > 1 for count in looks.values()) == 2,
-            PATIENCE,
+            WAIT_TIMEOUT,
             "both to have looked whether they should lead",
         )
         assert cluster.rows.term == term
@@ -288,7 +292,9 @@ async def test_a_database_that_went_back_is_judged_by_a_new_term_before_anyone_o
     async with TwinCluster("a", "b") as cluster:
         await cluster.settled()
         await wait_until_async(
-            lambda: all(cluster[name].store.lineage.known.at for name in "ab"), PATIENCE, "marks"
+            lambda: all(cluster[name].store.lineage.known.at for name in "ab"),
+            WAIT_TIMEOUT,
+            "marks",
         )
         before, term = {name: cluster[name].tenure for name in "ab"}, cluster.rows.term
         taken = len(cluster.rows.takings)
@@ -306,7 +312,7 @@ async def test_a_database_that_went_back_is_judged_by_a_new_term_before_anyone_o
         cluster.rows.mark = replace(mark, at=mark.at - timedelta(hours=1))
         await wait_until_async(
             lambda: all(cluster[name].tenure not in (None, before[name]) for name in "ab"),
-            PATIENCE,
+            WAIT_TIMEOUT,
             "new tenures",
         )
         await cluster.settled()
@@ -325,7 +331,7 @@ async def test_what_a_member_owns_without_knowing_is_set_right() -> None:
         cluster.rows.shards[shard] = type(row)(shard, cluster["a"].tenure, row.epoch, row.timeline)
         await wait_until_async(
             lambda: cluster.rows.shards[shard].owner == cluster["b"].tenure,
-            PATIENCE,
+            WAIT_TIMEOUT,
             "b to have it again",
         )
         await cluster.settled()
@@ -367,14 +373,14 @@ async def test_an_outage_of_the_database_for_all_ends_no_tenure() -> None:
         entries = cluster.etcd.entries
         await wait_until_async(
             lambda: not any(decode_member(entries[member_key(name)]).database for name in "ab"),
-            PATIENCE,
+            WAIT_TIMEOUT,
             "both to say so",
         )
         for name in "ab":
             cluster.cut(name, etcd=False, database=False)
         await wait_until_async(
             lambda: all(decode_member(entries[member_key(name)]).database for name in "ab"),
-            PATIENCE,
+            WAIT_TIMEOUT,
             "both to have it again",
         )
         assert {name: cluster[name].tenure for name in "ab"} == before
@@ -418,14 +424,16 @@ async def test_a_member_whose_database_is_away_doesnt_campaign() -> None:
         cluster.cut("b", etcd=False, database=True)
         entries = cluster.etcd.entries
         await wait_until_async(
-            lambda: not decode_member(entries[member_key("b")]).database, PATIENCE, "it to say so"
+            lambda: not decode_member(entries[member_key("b")]).database,
+            WAIT_TIMEOUT,
+            "it to say so",
         )
         lease = cluster["a"].leases.kept[-1].lease.id
         cluster.kill("a")
         cluster.etcd.expire(lease)
         revision = cluster.etcd.revision
         view = daemon.member.cluster.view
-        await wait_until_async(lambda: view().leader is None, PATIENCE, "it to see that")
+        await wait_until_async(lambda: view().leader is None, WAIT_TIMEOUT, "it to see that")
         for _ in range(100):  # rounds of the loop: a campaign over twins takes a few
             await asyncio.sleep(0)
         assert cluster.etcd.revision == revision, "it doesn't even try"

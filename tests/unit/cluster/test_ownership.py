@@ -7,7 +7,7 @@ import pytest
 from schedd.cluster.ownership import ExhaustedEpoch
 from schedd.core.ids import SEQUENCES, Epoch, ShardId, epoch_of
 from support.runs import owning
-from support.wait import PATIENCE
+from support.wait import WAIT_TIMEOUT
 
 
 def test_tokens_grow_within_an_epoch_and_across_epochs():
@@ -52,12 +52,12 @@ def test_a_claim_names_only_what_is_owned():
 async def test_a_release_waits_for_the_transactions_of_its_lanes_alone():
     ownership = owning(0, 1, lanes=2)
     with ownership.in_flight(1):
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_TIMEOUT):
             await ownership.settle([ShardId(0)])
         waiting = asyncio.create_task(ownership.settle([ShardId(1)]))
         await asyncio.sleep(0)
         assert not waiting.done()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         await waiting
 
 
@@ -80,5 +80,5 @@ async def test_a_release_ends_though_its_lane_never_rests():
     with ownership.in_flight(0):  # the next transaction begins before the first has ended
         assert not waiting.done(), "the first may still write"
         first.__exit__(None, None, None)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_TIMEOUT):
             await waiting

@@ -20,7 +20,7 @@ from schedkit.clock import utcnow
 from schedkit.net.channel import TLS
 from support.certs import Authority
 from support.twins import TwinCoordination, TwinEtcd
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 AHEAD = timedelta(seconds=3)
 
@@ -76,7 +76,7 @@ async def observed(etcd: TwinEtcd) -> AsyncIterator[Observer]:
     observer = Observer(TwinCoordination(etcd))
     following = asyncio.create_task(observer.run(), name="observer")
     try:
-        await wait_until_async(lambda: observer.view().revision > 0, PATIENCE, "the first view")
+        await wait_until_async(lambda: observer.view().revision > 0, WAIT_TIMEOUT, "the first view")
         yield observer
     finally:
         following.cancel()
@@ -87,11 +87,11 @@ async def test_an_etcd_whose_revisions_go_back_is_remembered() -> None:
     etcd.txn((), [Put("map", b"")], ())
     async with observed(etcd) as observer:
         etcd.txn((), [Put("map", b"1")], ())
-        await wait_until_async(lambda: observer.view().revision == 3, PATIENCE, "the change")
+        await wait_until_async(lambda: observer.view().revision == 3, WAIT_TIMEOUT, "the change")
         assert observer.went_back is None
         etcd.revision = Revision(0)
         etcd.txn((), [Put("map", b"2")], ())
         await wait_until_async(
-            lambda: observer.view().revision == 1, PATIENCE, "the restored state"
+            lambda: observer.view().revision == 1, WAIT_TIMEOUT, "the restored state"
         )
         assert observer.went_back is not None

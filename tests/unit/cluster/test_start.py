@@ -9,7 +9,7 @@ import pytest
 from schedd.app.daemon import LOOK_EVERY, ServingStatus, once_available
 from schedkit.daemon.service import Daemon, Notifier, answer_reloads
 from schedkit.errors import Fault, Unavailable
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ async def test_asked_to_end_while_it_waits_it_ends(daemon: Daemon):
         daemon.drain("SIGTERM")
         raise Unavailable("away")
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         assert await once_available(look, "PostgreSQL", daemon) is None
 
 
@@ -43,7 +43,7 @@ async def test_asked_to_end_while_the_database_doesnt_answer_it_ends(daemon: Dae
         await asyncio.Event().wait()
         return "never"
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         assert await once_available(look, "PostgreSQL", daemon) is None
 
 
@@ -67,7 +67,7 @@ async def test_it_is_started_once_etcd_has_answered_and_says_what_keeps_it_from_
         tasks = [asyncio.create_task(run()) for run in (standing.start, standing.tell)]
 
         async def told(wanted: str) -> None:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(WAIT_TIMEOUT):
                 while True:
                     line = (await asyncio.get_running_loop().sock_recv(manager, 4096)).decode()
                     lines.append(line)
@@ -104,14 +104,14 @@ async def test_each_reload_is_answered(tmp_path: Path):
         answering = asyncio.create_task(answer_reloads(daemon, "serving"), name="reload")
         for _ in range(2):
             daemon.reload.set()
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(WAIT_TIMEOUT):
                 told = await asyncio.get_running_loop().sock_recv(manager, 4096)
             assert told == b"READY=1\nSTATUS=serving"
             assert not daemon.reload.is_set()
         assert taken == [1, 1]
         daemon.draining.set()
         daemon.reload.set()
-        await wait_until_async(lambda: not daemon.reload.is_set(), PATIENCE, "it to be heard")
+        await wait_until_async(lambda: not daemon.reload.is_set(), WAIT_TIMEOUT, "it to be heard")
         with pytest.raises(BlockingIOError):  # it isn't ready: it ends
             manager.recv(4096)
         answering.cancel()

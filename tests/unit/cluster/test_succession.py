@@ -34,7 +34,7 @@ async def settled(cluster: TwinCluster) -> None:
     await cluster.settled()
     await wait_until_async(
         lambda: len({view(cluster[name]).term for name in "abc"}) == 1,
-        wait.PATIENCE,
+        wait.WAIT_TIMEOUT,
         "one map for all",
     )
 
@@ -52,7 +52,7 @@ async def test_the_named_member_leads_under_a_higher_term_whichever_member_is_as
             before = view(asked)
 
             assert await succession(asked).ask(before, heir)
-            async with asyncio.timeout(wait.PATIENCE):
+            async with asyncio.timeout(wait.WAIT_TIMEOUT):
                 after = await succession(asked).follows(before.term)
 
             assert after.leader == heir
@@ -86,7 +86,7 @@ async def test_an_heir_that_died_holds_the_others_up_only_for_a_while() -> None:
         cluster.kill(one)
         began = time.monotonic()
         assert await succession(cluster[other]).ask(before, heir)
-        async with asyncio.timeout(wait.PATIENCE):
+        async with asyncio.timeout(wait.WAIT_TIMEOUT):
             after = await succession(cluster[other]).follows(before.term)
         assert after.leader in {cluster[old].tenure, cluster[other].tenure}
         assert time.monotonic() - began >= HEIR_TIMEOUT * 0.9, "it had its chance"
@@ -103,7 +103,7 @@ async def test_a_request_of_another_term_changes_nothing_and_is_deleted() -> Non
         stale = Heir(heir, Term(term - 1))
         await cluster[one].client.txn((), [Put(HEIR, encode_heir(stale))])
         await wait_until_async(
-            lambda: HEIR not in cluster.etcd.entries, wait.PATIENCE, "it to be deleted"
+            lambda: HEIR not in cluster.etcd.entries, wait.WAIT_TIMEOUT, "it to be deleted"
         )
         assert (cluster.leader(), cluster.rows.term) == (old, term)
 
@@ -115,7 +115,7 @@ async def test_a_wish_for_nobody_who_is_there_is_deleted() -> None:
         term = cluster.rows.term
         assert await succession(cluster[one]).ask(view(cluster[one]), TenureId(uuid4()))
         await wait_until_async(
-            lambda: HEIR not in cluster.etcd.entries, wait.PATIENCE, "it to be deleted"
+            lambda: HEIR not in cluster.etcd.entries, wait.WAIT_TIMEOUT, "it to be deleted"
         )
         assert (cluster.leader(), cluster.rows.term) == (old, term)
 
@@ -130,7 +130,7 @@ async def test_two_wishes_dont_stand_at_once_nor_one_for_a_leader_of_yesterday()
         await one.client.txn((), [Put(HEIR, encode_heir(other))])
         assert not await succession(one).ask(known, one.tenure)
         await wait_until_async(
-            lambda: HEIR not in cluster.etcd.entries, wait.PATIENCE, "it to be deleted"
+            lambda: HEIR not in cluster.etcd.entries, wait.WAIT_TIMEOUT, "it to be deleted"
         )
         assert await succession(one).ask(known, one.tenure)
         await succession(one).follows(known.term)

@@ -18,7 +18,7 @@ from schedd.store.cluster.worker_store import WorkerStore
 from schedkit.errors import Unavailable
 from support.runs import worker
 from support.twins import TwinCoordination, TwinEtcd
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 TTL = 3.0
 ONE, OTHER = worker(1).id, worker(2).id
@@ -72,7 +72,7 @@ async def test_who_is_named_while_others_are_looked_for_stays_missing_from_then_
 
     slow = world.etcd.open = asyncio.Event()
     looking = asyncio.create_task(world.leases.look_again(), name="look again")
-    await wait_until_async(lambda: world.etcd.asked == 2, PATIENCE, "the list to be asked for")
+    await wait_until_async(lambda: world.etcd.asked == 2, WAIT_TIMEOUT, "the list to be asked for")
     world.etcd.open = asyncio.Event()
     world.etcd.open.set()
     await world.leases.standing({ONE, OTHER})

@@ -17,7 +17,7 @@ from schedd.dispatch.workers.attached_worker import Attached
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.reconcile.rescue import ANSWER_WITHIN, GRACE, IDLE, UnconfirmedAssignments
 from support.runs import NOW, RecordingLine, SetClock, owning, running, worker
-from support.wait import PATIENCE
+from support.wait import WAIT_TIMEOUT
 
 EPOCH = 5
 BEFORE = token_of(Epoch(EPOCH - 1), 9)
@@ -44,7 +44,7 @@ class Member:
             await asyncio.sleep(0)
         for run in answered:
             self.workers.revoke_answered(run.key.run_id, run.token)
-        async with asyncio.timeout(ANSWER_WITHIN + PATIENCE):
+        async with asyncio.timeout(ANSWER_WITHIN + WAIT_TIMEOUT):
             return await step
 
     def hears(self, *holding: LiveRun, at: datetime = NOW) -> None:
@@ -172,4 +172,4 @@ async def test_a_worker_that_does_not_answer_keeps_the_others_waiting_for_a_seco
     began = asyncio.get_running_loop().time()
     await member.scan(out)
     waited = asyncio.get_running_loop().time() - began
-    assert ANSWER_WITHIN <= waited < ANSWER_WITHIN + PATIENCE
+    assert ANSWER_WITHIN <= waited < ANSWER_WITHIN + WAIT_TIMEOUT

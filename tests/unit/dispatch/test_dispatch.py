@@ -23,7 +23,7 @@ from schedd.dispatch.dispatch import MANY
 from schedd.runtime.definition_texts import CachedDefinition
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, run, worker
-from support.wait import PATIENCE
+from support.wait import WAIT_TIMEOUT
 
 
 @pytest.mark.slow
@@ -385,4 +385,4 @@ async def test_slots_that_nothing_waits_for_wake_nobody() -> None:
     assert not await world.dispatch.loop.waker.wait(0.01)
     world.run_index.put_runs([of(1, 1)], NOW)
     world.dispatch.slots_freed()
-    assert await world.dispatch.loop.waker.wait(PATIENCE)
+    assert await world.dispatch.loop.waker.wait(WAIT_TIMEOUT)

@@ -18,7 +18,7 @@ from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.errors import OutcomeUnknown, Unavailable
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, RecordingLine, run, worker
-from support.wait import PATIENCE
+from support.wait import WAIT_TIMEOUT
 
 
 async def test_a_row_that_may_not_be_committed_is_pushed_to_no_worker() -> None:
@@ -103,7 +103,7 @@ async def test_a_step_that_is_cancelled_leaves_nothing_under_way() -> None:
 
     world.rows.assign = stuck  # type: ignore[method-assign]  # a database that hangs
     step = asyncio.create_task(world.dispatch.step(), name="step")
-    await asyncio.wait_for(writing.wait(), PATIENCE)
+    await asyncio.wait_for(writing.wait(), WAIT_TIMEOUT)
     assert [offer.slots for offer in world.workers.offers()] == [3]
     step.cancel()
     await asyncio.gather(step, return_exceptions=True)

@@ -23,7 +23,7 @@ from schedd.dispatch.workers.remote_workers import LastHeartbeat, NoRemoteWorker
 from schedd.runtime.definition_texts import CachedDefinition
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, running, worker
-from support.wait import PATIENCE
+from support.wait import WAIT_TIMEOUT
 
 
 def known(slots: int = 1) -> CachedDefinition:
@@ -374,7 +374,7 @@ async def test_ok_waits_until_the_worker_has_answered(workers: WorkerRegistry):
     done, _ = await asyncio.wait([waiting], timeout=0.1)
     assert not done, "P3.8: it waits"
     workers.revoke_answered(out.key.run_id, out.token)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         await waiting
 
 
@@ -384,7 +384,7 @@ async def test_ok_waits_no_longer_than_start_by(workers: WorkerRegistry, clock: 
     assert out.start_by is not None
     clock.time = out.start_by - timedelta(milliseconds=20)
     began = asyncio.get_running_loop().time()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         await workers.revoke([out])
     waited = asyncio.get_running_loop().time() - began
     assert waited >= REVOKE_MARGIN, "P3.8: the worker's clock may be a little behind ours"
@@ -431,7 +431,7 @@ async def test_a_worker_attached_elsewhere_is_asked_over_one_hop(
     """P4.5: both revokes and cancels."""
     out = running(1, worker())
     other.answers = True
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         await workers.revoke([out])
     workers.cancel(out)
     assert (other.revoked, other.cancelled) == ([out], [out])
@@ -483,7 +483,7 @@ async def test_ok_waits_for_the_one_that_may_start_longest_of_those_without_an_a
     done, _ = await asyncio.wait([waiting], timeout=0.8)
     assert not done, "the second may start for an hour"
     workers.revoke_answered(late.key.run_id, late.token)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         await waiting
 
 

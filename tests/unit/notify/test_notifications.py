@@ -40,7 +40,7 @@ from schedkit.errors import Unavailable
 from support.dispatching import SHELL, Definitions
 from support.runs import NOW, SetClock, owning, run
 from support.twin_of import twin_of
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 BREAKS = "https://breaks.example.com/"
 DEAD, FINE = "https://dead.example.com/hook", "https://fine.example.com/hook"
@@ -183,7 +183,7 @@ class World:
             await asyncio.gather(task, return_exceptions=True)
 
     async def settled(self, count: int) -> None:
-        await wait_until_async(lambda: len(self.outbox.settled) >= count, PATIENCE, "answers")
+        await wait_until_async(lambda: len(self.outbox.settled) >= count, WAIT_TIMEOUT, "answers")
 
 
 def to(url: str) -> Notices:
@@ -250,7 +250,7 @@ async def test_what_was_written_by_an_older_definition_goes_by_the_ways_of_the_n
     mail = Notices(failure=Notice(email=("a@ops.example.com",)))
     world.outbox.put(1, world.job(1, mail))
     async with world.running():
-        await wait_until_async(lambda: bool(world.outbox.asked), PATIENCE, "the claim")
+        await wait_until_async(lambda: bool(world.outbox.asked), WAIT_TIMEOUT, "the claim")
     assert world.outbox.asked[0].instead == (NotificationChannel.EMAIL,)
 
 
@@ -259,7 +259,7 @@ async def test_what_waited_for_a_day_without_a_try_is_ended_and_told() -> None:
     world.outbox.old = 812
     async with world.running():
         expired = NotificationsExpired(NotificationChannel.WEBHOOK, 812)
-        await wait_until_async(lambda: expired in world.events, PATIENCE, "the end of them")
+        await wait_until_async(lambda: expired in world.events, WAIT_TIMEOUT, "the end of them")
 
 
 async def test_answers_are_kept_while_the_database_is_away() -> None:

@@ -42,7 +42,7 @@ from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, owning, run, running, worker
 from support.turns import turns_during
 from support.twin_of import twin_of
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 
 @twin_of(OwnerStore)
@@ -292,7 +292,7 @@ async def test_a_scan_has_what_an_earlier_owner_handed_out_asked_back() -> None:
     await world.rescue.step()
     asking = next(loop for loop in world.rescue.loops if loop.name == "unconfirmed assignments")
     step = asyncio.create_task(cast("Any", asking.step()), name="step")
-    await wait_until_async(lambda: bool(line.revoked), PATIENCE, "the worker to be asked")
+    await wait_until_async(lambda: bool(line.revoked), WAIT_TIMEOUT, "the worker to be asked")
     world.workers.revoke_answered(run.key.run_id, run.token)
     await step
 
@@ -308,11 +308,13 @@ async def test_a_lost_worker_is_found_by_the_next_scan_without_a_hint(
     world = World(running(1, worker(1)))
     world.rows.live = {worker(1).id}
     scanning = asyncio.create_task(world.rescue.loop.run(), name="rescue")
-    await wait_until_async(lambda: "live workers" in world.rows.calls, PATIENCE, "the first scan")
+    await wait_until_async(
+        lambda: "live workers" in world.rows.calls, WAIT_TIMEOUT, "the first scan"
+    )
 
     world.rows.live = set()
 
-    await wait_until_async(lambda: world.rows.losses, PATIENCE, "a scan that nobody asked for")
+    await wait_until_async(lambda: world.rows.losses, WAIT_TIMEOUT, "a scan that nobody asked for")
     scanning.cancel()
     loss = world.rows.losses[0]
     assert (loss.incarnation, loss.reason) == (worker(1).id, Reason.WORKER_LOST)
@@ -482,7 +484,7 @@ async def test_a_board_that_runs_short_has_a_scan_but_none_just_after_another() 
     world.rows.calls.clear()
     world.rescue.more()
     assert await world.rescue.step() < SCAN_EVERY / 2
-    await wait_until_async(lambda: scanned(world), PATIENCE, "the scan")
+    await wait_until_async(lambda: scanned(world), WAIT_TIMEOUT, "the scan")
 
 
 async def scanned(world: World) -> bool:
@@ -585,9 +587,11 @@ async def test_that_nothing_can_be_read_is_said_once_however_long(
     world.rows.between = away
     caplog.set_level(logging.INFO, "schedkit.tasks")
     task = asyncio.create_task(world.rescue.loop.run())
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         await back.wait()
-    await wait_until_async(lambda: len(caplog.records) == 2, PATIENCE, "what is said of its end")
+    await wait_until_async(
+        lambda: len(caplog.records) == 2, WAIT_TIMEOUT, "what is said of its end"
+    )
     told = [record.getMessage() for record in caplog.records]
     assert told[0].startswith("rescue: PostgreSQL: no answer; retrying in 0.")
     assert told[1] == "rescue: available again"

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from schedd.rpc.request_memory import SOON, WHILE_READ, RequestMemory
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 MOST = 10 * WHILE_READ
 
@@ -67,7 +67,7 @@ async def test_who_sends_slowly_holds_up_nobody_for_long(in_hand: RequestMemory)
     await asyncio.sleep(0)
     other = Call(in_hand, 10)
     assert await settled(other) == [False]
-    await wait_until_async(lambda: other.read, SOON + PATIENCE, "the other to be read")
+    await wait_until_async(lambda: other.read, SOON + WAIT_TIMEOUT, "the other to be read")
     for one in slow:
         one.cancel()
     await asyncio.gather(*slow, return_exceptions=True)
@@ -77,7 +77,7 @@ async def test_who_sends_slowly_holds_up_nobody_for_long(in_hand: RequestMemory)
 
 async def test_small_requests_go_together_whatever_their_number(in_hand: RequestMemory) -> None:
     calls = [Call(in_hand, 100) for _ in range(2_000)]
-    await wait_until_async(lambda: all(call.read for call in calls), PATIENCE, "all to be read")
+    await wait_until_async(lambda: all(call.read for call in calls), WAIT_TIMEOUT, "all to be read")
     assert in_hand.taken == 2_000 * 100
     for call in calls:
         await call.end()

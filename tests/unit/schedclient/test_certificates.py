@@ -21,7 +21,7 @@ from schedkit.net import channel
 from schedkit.net.channel import SERVER_OPTIONS, listen
 from schedkit.net.handshake import is_tls
 from schedproto.v1 import auth_service_pb2 as auth
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 DAY = timedelta(days=1)
 NOBODY = "127.0.0.1:1"
@@ -88,7 +88,7 @@ async def test_later_calls_go_by_the_new_certificate_and_earlier_ones_go_on(
         assert (await client.access.identity()).actor == first
         member.waits = True
         earlier = asyncio.create_task(client.access.identity())
-        await wait_until_async(lambda: not member.waits, PATIENCE, "the call to be there")
+        await wait_until_async(lambda: not member.waits, WAIT_TIMEOUT, "the call to be there")
         authority.issue(ALICE, tmp_path, DAY)
         assert on_disk() != first
         assert (await client.access.identity()).actor == on_disk()
@@ -154,7 +154,7 @@ async def test_who_talks_in_the_clear_is_told_that_the_member_talks_tls(
         asked = client.access.identity(), client.jobs.get("etl"), client.runs.wait("r")
         for ask in (*asked, anext(client.runs.events()), anext(client.runs.watch("r"))):
             with pytest.raises(ClusterUnavailable) as told:
-                async with asyncio.timeout(PATIENCE):  # it isn't tried for ever
+                async with asyncio.timeout(WAIT_TIMEOUT):  # it isn't tried for ever
                     await ask
             assert told.value.reason == "TLS_WANTED"
             assert f"{address} requires TLS, but this client uses plaintext" in told.value.what

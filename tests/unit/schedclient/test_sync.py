@@ -18,7 +18,7 @@ from schedclient.calls.runs import Runs
 from schedproto.v1 import common_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as runs
 from support.scripted import Refusal, Scripted
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 RUN = run_pb2.Run(run_id="r", state=common_pb2.RUN_STATE_SUCCEEDED)
 
@@ -125,7 +125,7 @@ def test_the_first_call_starts_the_thread_and_closing_ends_it(member: Scripted):
     client.runs.get("r")
     [its_own] = [one for one in ours() if one not in before]
     client.close()
-    wait_until(lambda: not its_own.is_alive(), PATIENCE, "the thread's end")
+    wait_until(lambda: not its_own.is_alive(), WAIT_TIMEOUT, "the thread's end")
     assert its_own not in ours()
 
 

@@ -11,7 +11,7 @@ from schedd.core.runs.lifecycle import State
 from schedkit.errors import Unavailable
 from support.feeds import ALL, ETL, OTHER, world
 from support.runs import NOW
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 
 async def test_a_stream_begins_with_what_lives_and_goes_on_with_what_is_heard_of() -> None:
@@ -42,7 +42,7 @@ async def test_what_nobody_said_is_found_by_the_next_sweep_and_told_once() -> No
         await stream.until((1, State.SUCCEEDED))
         sweeps = here.rows.asked.count("since")
         await wait_until_async(
-            lambda: here.rows.asked.count("since") > sweeps + 3, PATIENCE, "more sweeps"
+            lambda: here.rows.asked.count("since") > sweeps + 3, WAIT_TIMEOUT, "more sweeps"
         )
         assert stream.states == [(1, State.SUCCEEDED)]
 
@@ -52,7 +52,7 @@ async def test_a_stream_goes_on_from_its_cursor_at_another_member_and_misses_not
         stream = await here.watch()
         here.change(1, State.SUCCEEDED)
         await stream.until((1, State.SUCCEEDED))
-        await wait_until_async(lambda: stream.told[-1].what is None, PATIENCE, "a checkpoint")
+        await wait_until_async(lambda: stream.told[-1].what is None, WAIT_TIMEOUT, "a checkpoint")
         cursor = stream.told[-1].cursor
         here.change(2, State.SUCCEEDED)
 
@@ -97,7 +97,7 @@ async def test_who_was_deaf_looks_the_rows_through_at_once() -> None:
         here.rows.before = MissedChanges(Cursor(1, 1), (run,), before=NOW)
         here.feed.deaf()
         await stream.until((1, State.FAILED))
-        await wait_until_async(lambda: stream.gaps, PATIENCE, "the gap")
+        await wait_until_async(lambda: stream.gaps, WAIT_TIMEOUT, "the gap")
 
 
 async def test_an_old_run_that_ended_unheard_of_is_found_though_no_look_reaches_it() -> None:
@@ -161,7 +161,7 @@ async def test_nobody_watches_and_nothing_is_asked_heard_or_kept() -> None:
         assert here.rows.asked == []
         await here.watch()
         here.tasks[-1].cancel()
-        await wait_until_async(lambda: not here.feed._boxes, PATIENCE, "the end of the stream")
+        await wait_until_async(lambda: not here.feed._boxes, WAIT_TIMEOUT, "the end of the stream")
         here.change(9, State.RUNNING)
         assert (here.feed._hints, here.feed._known, here.feed._reached) == ({}, {}, None)
         assert here.feed.jobs == frozenset()

@@ -10,7 +10,7 @@ from schedd.core.runs.lifecycle import State
 from schedd.watch.subscriptions import IN_A_TURN
 from schedkit.errors import Unavailable
 from support.feeds import ALL, world
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 
 async def test_two_hundred_who_begin_together_share_one_look_and_what_it_read() -> None:
@@ -31,7 +31,7 @@ async def test_who_comes_when_a_look_has_begun_waits_for_the_next() -> None:
     async with world() as here:
         here.rows.held.clear()
         first = here.begin()
-        await wait_until_async(lambda: "unended" in here.rows.asked, PATIENCE, "a look")
+        await wait_until_async(lambda: "unended" in here.rows.asked, WAIT_TIMEOUT, "a look")
         here.rows.write(1)
         second = here.begin()
         await asyncio.sleep(0.01)
@@ -48,7 +48,7 @@ async def test_who_leaves_ends_a_look_for_nobody_else_and_the_last_one_ends_it()
         here.rows.held.clear()
         here.rows.asked.clear()
         leaves, stays = here.begin(), here.begin()
-        await wait_until_async(lambda: "unended" in here.rows.asked, PATIENCE, "a look")
+        await wait_until_async(lambda: "unended" in here.rows.asked, WAIT_TIMEOUT, "a look")
         here.tasks[-2].cancel()
         await asyncio.sleep(0.01)
         here.rows.held.set()
@@ -58,9 +58,9 @@ async def test_who_leaves_ends_a_look_for_nobody_else_and_the_last_one_ends_it()
         here.rows.held.clear()
         here.rows.asked.clear()
         here.begin()
-        await wait_until_async(lambda: "unended" in here.rows.asked, PATIENCE, "a look")
+        await wait_until_async(lambda: "unended" in here.rows.asked, WAIT_TIMEOUT, "a look")
         here.tasks[-1].cancel()
-        await wait_until_async(lambda: here.rows.given_up, PATIENCE, "its end")
+        await wait_until_async(lambda: here.rows.given_up, WAIT_TIMEOUT, "its end")
         here.rows.held.set()
         last = here.begin()
         await last.until((1, State.PENDING))

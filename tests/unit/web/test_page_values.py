@@ -33,7 +33,7 @@ from schedd.web.pages.runs.run import story
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from support.callers import TESTER
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 NOW = datetime(2026, 3, 4, 12, 0, 5, tzinfo=UTC)
 
@@ -336,7 +336,7 @@ async def test_who_waits_for_forecasts_holds_up_no_other_work_of_threads(
 
     def slowly(*_counted: object) -> ForecastSeen:
         counts.append(threading.get_ident())
-        assert let_go.wait(PATIENCE)
+        assert let_go.wait(WAIT_TIMEOUT)
         return ForecastSeen((), (), (), 0, 0, ())
 
     async def defined(*_asked: object) -> list[StoredDefinition]:
@@ -346,7 +346,7 @@ async def test_who_waits_for_forecasts_holds_up_no_other_work_of_threads(
     monkeypatch.setattr(forecast, "newest_definitions", defined)
     asked = PageRequest(cast("Any", None), Caller(TESTER, source="test"))
     looks = [asyncio.ensure_future(forecast.PAGE.read(asked)) for _ in range(40)]
-    await wait_until_async(lambda: counts, PATIENCE, "one that counts")
+    await wait_until_async(lambda: counts, WAIT_TIMEOUT, "one that counts")
     try:
         async with asyncio.timeout(5):
             await asyncio.to_thread(time.monotonic)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from schedd.web.streams import BEAT, HERE, MOST_READY, Event, EventStream
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 
 
 class Reader:
@@ -62,10 +62,10 @@ async def test_events_that_are_ready_go_in_one_piece_and_the_last_of_them_too() 
         yield Event("last")
 
     reading = asyncio.create_task(reader.read(events()))
-    await wait_until_async(lambda: len(reader.pieces) == 2, PATIENCE, "what was ready")
+    await wait_until_async(lambda: len(reader.pieces) == 2, WAIT_TIMEOUT, "what was ready")
     assert reader.pieces[1] == b"".join(Event(str(number)).encoded for number in range(100))
     further.set()
-    await asyncio.wait_for(reading, PATIENCE)
+    await asyncio.wait_for(reading, WAIT_TIMEOUT)
     assert reader.pieces[2:] == [b"data: later\n\ndata: last\n\n"]
 
 
@@ -80,12 +80,12 @@ async def test_no_more_is_made_for_a_reader_that_takes_none_than_a_piece() -> No
 
     reader.takes.clear()
     reading = asyncio.create_task(reader.read(events()))
-    await wait_until_async(lambda: made * 1024 >= MOST_READY - 1024, PATIENCE, "a piece")
+    await wait_until_async(lambda: made * 1024 >= MOST_READY - 1024, WAIT_TIMEOUT, "a piece")
     for _ in range(20):
         await asyncio.sleep(0)
     assert made * 1024 <= MOST_READY
     reader.takes.set()
-    await asyncio.wait_for(reading, PATIENCE)
+    await asyncio.wait_for(reading, WAIT_TIMEOUT)
     assert b"".join(reader.pieces).count(b"data: ") == 1000
     assert max(map(len, reader.pieces)) <= MOST_READY + len(Event("x" * 1024).encoded)
 
@@ -101,8 +101,8 @@ async def test_who_hears_nothing_for_long_is_told_that_the_stream_stands(beat: b
         yield Event("at last")
 
     reading = asyncio.create_task(reader.read(events(), beat=beat, every=0.01))
-    await wait_until_async(lambda: len(reader.pieces) > 3, PATIENCE, "beats")
+    await wait_until_async(lambda: len(reader.pieces) > 3, WAIT_TIMEOUT, "beats")
     assert {*reader.pieces} == {beat}, "the first piece, too"
     further.set()
-    await asyncio.wait_for(reading, PATIENCE)
+    await asyncio.wait_for(reading, WAIT_TIMEOUT)
     assert reader.pieces[-1] == b"data: at last\n\n"

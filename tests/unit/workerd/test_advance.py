@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from schedclient.handlers import Progress
 from schedproto.v1 import worker_service_pb2 as pb
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.runs.attempts import EVERY, ProgressReporter
 from workerd.stream.frame_queue import MemberFrameQueue
 
@@ -31,7 +31,7 @@ async def test_a_flood_from_a_thread_is_told_seldom_and_its_last_word_always():
 
     thread = threading.Thread(target=flood)
     thread.start()
-    await wait_until_async(lambda: told and told[-1].fraction == 1.0, PATIENCE, "the last word")
+    await wait_until_async(lambda: told and told[-1].fraction == 1.0, WAIT_TIMEOUT, "the last word")
     thread.join()
     assert len(told) <= (loop.time() - began) / EVERY + 1
     last = told[-1]
@@ -44,7 +44,7 @@ async def test_nothing_is_told_when_it_has_ended():
     told: list[pb.Progress] = []
     one = advance(told)
     one.update(Progress(1, 2, ""))
-    await wait_until_async(lambda: told, PATIENCE, "the first")
+    await wait_until_async(lambda: told, WAIT_TIMEOUT, "the first")
     one.update(Progress(2, 2, ""))
     one.close()
     await asyncio.sleep(EVERY * 2)

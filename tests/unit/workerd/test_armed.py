@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from schedkit.clock import boottime
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.core.ids import AssignmentKey
 from workerd.runs import delayed_start as module
 from workerd.runs.delayed_start import DelayedStarts
@@ -40,7 +40,7 @@ async def herd(
     armed, instant = DelayedStarts(start), boottime() + 0.02
     for at in [instant] * many if beside is None else [beside, *[instant] * many]:
         armed.put(key(), at)
-    await wait_until_async(lambda: turns.count("ended") == many, PATIENCE, "the herd")
+    await wait_until_async(lambda: turns.count("ended") == many, WAIT_TIMEOUT, "the herd")
     return armed, turns
 
 
@@ -50,7 +50,7 @@ async def test_each_is_started_once_its_instant_has_come_and_not_before() -> Non
     at = {key(): boottime() + after for after in (0.2, 0.05, 0.1, 0.0)}
     for one, instant in at.items():
         armed.put(one, instant)
-    await wait_until_async(lambda: len(began) == 4, PATIENCE, "all four")
+    await wait_until_async(lambda: len(began) == 4, WAIT_TIMEOUT, "all four")
     assert sorted(began, key=began.__getitem__) == sorted(at, key=at.__getitem__)
     assert all(0 <= began[one] - at[one] < 1 for one in at)
     assert len(armed) == 0
@@ -66,7 +66,7 @@ async def test_what_was_taken_back_never_starts_and_what_was_moved_starts_once()
     armed.put(moved, now + 0.03)
     armed.put(last, now + 0.06)
     armed.discard(back)
-    await wait_until_async(lambda: last in started, PATIENCE, "the last")
+    await wait_until_async(lambda: last in started, WAIT_TIMEOUT, "the last")
     assert started == [moved, last]
 
 
@@ -85,7 +85,9 @@ async def test_between_a_few_of_a_herd_everybody_else_has_their_turn() -> None:
     armed, instant = DelayedStarts(start), boottime() + 0.02
     for _ in range(3 * module.AT_ONCE):
         armed.put(key(), instant)
-    await wait_until_async(lambda: turns.count("runs") == 3 * module.AT_ONCE, PATIENCE, "the herd")
+    await wait_until_async(
+        lambda: turns.count("runs") == 3 * module.AT_ONCE, WAIT_TIMEOUT, "the herd"
+    )
     few = [*["starts"] * module.AT_ONCE, *["runs"] * module.AT_ONCE]
     assert turns == [*few, *few, *few]
 
@@ -120,7 +122,7 @@ async def test_a_start_that_arms_another_or_breaks_holds_up_nobody(how: str) -> 
     armed.put(second, now + 0.3)
     expected = {"again": [first, second, first], "earlier": [first, third, second]}
     wanted = expected.get(how, [first, second])
-    await wait_until_async(lambda: len(started) == len(wanted), PATIENCE, "all")
+    await wait_until_async(lambda: len(started) == len(wanted), WAIT_TIMEOUT, "all")
     assert started == wanted
     assert [str(error) for error in errors] == (["a bug"] if how == "breaks" else [])
 
@@ -130,7 +132,7 @@ async def test_what_has_ended_waits_for_what_is_due_and_for_nothing_else() -> No
     armed, turns = await herd(many, beside=boottime() + 3600)
     assert turns == [*["started"] * many, *["ended"] * many]
     assert len(armed) == 1
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         await armed.let_start(armed=True)
 
 
@@ -142,11 +144,11 @@ async def test_an_attempt_that_is_cancelled_while_it_waits_holds_up_no_other() -
     instant = boottime() + 0.02
     for _ in range(2 * module.AT_ONCE):
         armed.put(key(), instant)
-    await wait_until_async(lambda: len(tasks) >= module.AT_ONCE, PATIENCE, "the first few")
+    await wait_until_async(lambda: len(tasks) >= module.AT_ONCE, WAIT_TIMEOUT, "the first few")
     tasks[0].cancel()
     ended = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(one) for one in ended if one is not None] in ([], [asyncio.CancelledError])
-    await wait_until_async(lambda: len(tasks) == 2 * module.AT_ONCE, PATIENCE, "the rest")
+    await wait_until_async(lambda: len(tasks) == 2 * module.AT_ONCE, WAIT_TIMEOUT, "the rest")
     await asyncio.gather(*tasks[module.AT_ONCE :])
 
 
@@ -185,7 +187,7 @@ async def test_an_end_that_isnt_of_the_herd_goes_before_those_that_are(
     line, started, instant = DelayedStarts(start), list[int](), boottime() + 0.02
     for _ in range(10 * module.AT_ONCE):
         line.put(key(), instant)
-    await wait_until_async(lambda: len(ended) == 2, PATIENCE, "both")
+    await wait_until_async(lambda: len(ended) == 2, WAIT_TIMEOUT, "both")
     assert ended == ["another's", "of the herd"]
     assert 1 in started, "it didn't wait for all of them"
 
@@ -204,7 +206,7 @@ async def test_nothing_looks_for_cycles_while_a_herd_starts_but_not_for_ever(
     if not runs:
         gc.disable()
     try:
-        await wait_until_async(lambda: len(looked) == 3 * module.AT_ONCE, PATIENCE, "the herd")
+        await wait_until_async(lambda: len(looked) == 3 * module.AT_ONCE, WAIT_TIMEOUT, "the herd")
         await armed.let_start(armed=True)
         assert looked[: module.AT_ONCE] == [runs] * module.AT_ONCE, "it isn't known yet"
         assert looked[module.AT_ONCE :] == [runs and most < 0] * 2 * module.AT_ONCE
@@ -225,7 +227,7 @@ async def test_a_suspended_machine_starts_what_is_due_soon_after_it_wakes(
     armed.put(key(), boottime() + 20)
     await asyncio.sleep(0)
     slept, woke = 30.0, boottime()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         await armed.let_start(armed=True)
     assert started
     assert started[0] - woke < 3

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pytest
 
 from support.calling import called, handler_loops
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause, OutcomeReason
 from workerd.executors.base import Stop
 from workerd.executors.handlers.handler_loops import HandlerLoops
@@ -31,7 +31,7 @@ class Blocking:
 
     async def handle(self, _payload: Any, _ctx: Any) -> str:
         self.began.set()
-        self.go.wait(PATIENCE)
+        self.go.wait(WAIT_TIMEOUT)
         return "after all"
 
 
@@ -43,8 +43,8 @@ async def blocked(
     loops: HandlerLoops, handler: Blocking, **how: Any
 ) -> asyncio.Task[AttemptOutcome]:
     call = asyncio.create_task(called(handler.handle, loops=loops, **how))
-    await wait_until_async(handler.began.is_set, PATIENCE, "the blocking handler's start")
-    await wait_until_async(lambda: loops.blocks, PATIENCE, "the block")
+    await wait_until_async(handler.began.is_set, WAIT_TIMEOUT, "the blocking handler's start")
+    await wait_until_async(lambda: loops.blocks, WAIT_TIMEOUT, "the block")
     return call
 
 
@@ -65,7 +65,7 @@ async def test_a_handler_that_blocks_its_loop_is_named_with_its_place_and_stack(
         assert "self.go.wait" in vars(line)["stack"]
         handler.go.set()
         assert (await call).verdict is AttemptVerdict.SUCCEEDED
-        await wait_until_async(lambda: not loops.blocks, PATIENCE, "the end of the block")
+        await wait_until_async(lambda: not loops.blocks, WAIT_TIMEOUT, "the end of the block")
         assert "free again" in caplog.text
 
 
@@ -75,24 +75,24 @@ async def test_a_block_by_a_task_or_a_callback_of_a_handler_names_that_handler()
 
     async def by_a_task(_payload: Any, _ctx: Any) -> None:
         async def block() -> None:
-            go.wait(PATIENCE)
+            go.wait(WAIT_TIMEOUT)
 
         await asyncio.create_task(block())
 
     async def by_a_callback(_payload: Any, _ctx: Any) -> None:
-        asyncio.get_running_loop().call_soon(go.wait, PATIENCE)
+        asyncio.get_running_loop().call_soon(go.wait, WAIT_TIMEOUT)
         await asyncio.sleep(0)
 
     async with handler_loops(BLOCK_AFTER) as loops:
         for each in (by_a_task, by_a_callback):
             go.clear()
             call = asyncio.create_task(called(each, loops=loops))
-            (block,) = await wait_until_async(lambda: loops.blocks, PATIENCE, "the block")
+            (block,) = await wait_until_async(lambda: loops.blocks, WAIT_TIMEOUT, "the block")
             assert block.run is not None
             assert block.run.handler == "h"
             go.set()
             await call
-            await wait_until_async(lambda: not loops.blocks, PATIENCE, "its end")
+            await wait_until_async(lambda: not loops.blocks, WAIT_TIMEOUT, "its end")
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ async def test_new_runs_use_another_loop_while_one_is_blocked_and_the_first_agai
         assert {each.result.data for each in outcomes if each.result} == {b'"handler loop 2"'}
         handler.go.set()
         await call
-        await wait_until_async(lambda: not loops.blocks, PATIENCE, "the end of the block")
+        await wait_until_async(lambda: not loops.blocks, WAIT_TIMEOUT, "the end of the block")
         again = await called(nothing, loops=loops)
         assert again.result is not None
         assert again.result.data == b'"handler loop 1"'
@@ -142,9 +142,9 @@ async def test_a_run_that_is_canceled_before_its_loop_was_free_never_begins() ->
     async def begins(_payload: Any, _ctx: Any) -> None:
         began.set()
 
-    async with handler_loops(PATIENCE) as loops:
+    async with handler_loops(WAIT_TIMEOUT) as loops:
         blocks = asyncio.create_task(called(handler.handle, loops=loops))
-        await wait_until_async(handler.began.is_set, PATIENCE, "the blocking handler's start")
+        await wait_until_async(handler.began.is_set, WAIT_TIMEOUT, "the blocking handler's start")
         waits = asyncio.create_task(called(begins, stop, loops=loops))
         await asyncio.sleep(0)
         stop.ask(Cause.CANCEL)
@@ -163,12 +163,12 @@ async def test_when_all_loops_are_blocked_the_worker_says_why_it_takes_no_work(
     handlers = [Blocking(), Blocking()]
     async with handler_loops(BLOCK_AFTER) as loops:
         calls = [asyncio.create_task(called(each.handle, loops=loops)) for each in handlers]
-        why = await wait_until_async(lambda: loops.refuses, PATIENCE, "a refusal")
+        why = await wait_until_async(lambda: loops.refuses, WAIT_TIMEOUT, "a refusal")
         assert why == "handlers block all 2 event loops of this worker: h"
         for each in handlers:
             each.go.set()
         await asyncio.gather(*calls)
-        await wait_until_async(lambda: not loops.refuses, PATIENCE, "no refusal")
+        await wait_until_async(lambda: not loops.refuses, WAIT_TIMEOUT, "no refusal")
 
 
 class Long:
@@ -205,15 +205,15 @@ async def test_a_stop_reaches_a_run_that_was_submitted_to_a_blocked_loop(
     blocking, long, stop = Blocking(), Long(), Stop()
     async with handler_loops(BLOCK_AFTER) as loops:
         first = asyncio.create_task(called(blocking.handle, loops=loops))
-        await wait_until_async(blocking.began.is_set, PATIENCE, "the blocking handler's start")
+        await wait_until_async(blocking.began.is_set, WAIT_TIMEOUT, "the blocking handler's start")
         second = asyncio.create_task(called(long.handle, stop, loops=loops))
-        await wait_until_async(lambda: loops.blocks, PATIENCE, "the block")
+        await wait_until_async(lambda: loops.blocks, WAIT_TIMEOUT, "the block")
         if most_loops > 1:
-            await wait_until_async(long.began.is_set, PATIENCE, "the start on the second loop")
+            await wait_until_async(long.began.is_set, WAIT_TIMEOUT, "the start on the second loop")
         blocking.go.set()
         assert (await first).verdict is AttemptVerdict.SUCCEEDED
-        await wait_until_async(lambda: not loops.blocks, PATIENCE, "the end of the block")
-        await wait_until_async(long.began.is_set, PATIENCE, "the start")
+        await wait_until_async(lambda: not loops.blocks, WAIT_TIMEOUT, "the end of the block")
+        await wait_until_async(long.began.is_set, WAIT_TIMEOUT, "the start")
         stop.ask(cause)
         assert (await second).verdict is verdict
         assert long.canceled.is_set()
@@ -227,7 +227,7 @@ async def test_runs_of_a_blocked_loop_move_to_a_loop_that_is_free_later(
     handlers = [Blocking(), Blocking()]
     async with handler_loops(BLOCK_AFTER) as loops:
         calls = [asyncio.create_task(called(each.handle, loops=loops)) for each in handlers]
-        await wait_until_async(lambda: loops.refuses, PATIENCE, "blocks of all loops")
+        await wait_until_async(lambda: loops.refuses, WAIT_TIMEOUT, "blocks of all loops")
         waits = asyncio.create_task(called(nothing, loops=loops))
         handlers[0].go.set()
         assert (await waits).verdict is AttemptVerdict.SUCCEEDED
@@ -373,7 +373,7 @@ async def test_whatever_a_handler_does_to_its_loop_other_runs_begin_end_and_repo
 
     async with handler_loops() as loops:
         first = asyncio.create_task(called(waits, loops=loops))
-        await wait_until_async(begun.is_set, PATIENCE, "the start of the first run")
+        await wait_until_async(begun.is_set, WAIT_TIMEOUT, "the start of the first run")
         kinds = (waits, handler, nothing, returns_much, nothing)
         calls = [asyncio.create_task(called(each, loops=loops)) for each in kinds]
         outcomes = await asyncio.gather(first, *calls)
@@ -392,7 +392,7 @@ async def test_a_run_whose_task_another_handler_cancels_fails_and_says_so() -> N
 
     async with handler_loops() as loops:
         first = asyncio.create_task(called(long.handle, loops=loops))
-        await wait_until_async(long.began.is_set, PATIENCE, "the start")
+        await wait_until_async(long.began.is_set, WAIT_TIMEOUT, "the start")
         assert (await called(handler, loops=loops)).verdict is AttemptVerdict.SUCCEEDED
         outcome = await first
         assert (outcome.verdict, outcome.reason) == (AttemptVerdict.FAILED, OutcomeReason.EXCEPTION)

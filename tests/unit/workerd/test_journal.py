@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from support.descriptors import open_files
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 from workerd.core.lease_kill_list import KillEntry
 from workerd.process import proc_files, process_journal
 from workerd.process.keeper import sweep_leftovers
@@ -240,7 +240,7 @@ def test_a_session_is_killed_by_number_and_start_time_together(tmp_path: Path) -
         written.add_session(ours.pid, born.start)
         written.add_session(reused.pid, other.start - 1)
         assert sweep_leftovers(tmp_path) >= 1
-        assert wait_until(lambda: ours.poll() == -signal.SIGKILL, PATIENCE, "the end of ours")
+        assert wait_until(lambda: ours.poll() == -signal.SIGKILL, WAIT_TIMEOUT, "the end of ours")
         assert reused.poll() is None, "a number that was given to another is left in peace"
         assert not [*tmp_path.glob(f"*{process_journal.SUFFIX}")]
     finally:
@@ -256,7 +256,7 @@ def test_what_carries_the_mark_is_killed_without_being_written_down(tmp_path: Pa
         marked.stdout.readline()
         process_journal.Journal(tmp_path, "this-mark")
         assert sweep_leftovers(tmp_path) == 1
-        assert wait_until(lambda: marked.poll() == -signal.SIGKILL, PATIENCE, "its end")
+        assert wait_until(lambda: marked.poll() == -signal.SIGKILL, WAIT_TIMEOUT, "its end")
     finally:
         marked.kill()
         marked.communicate()

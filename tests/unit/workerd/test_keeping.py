@@ -13,7 +13,7 @@ import pytest
 
 from schedkit.objects.files import Files
 from schedproto.v1 import worker_service_pb2 as pb
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.config import WorkerResultStore
 from workerd.core.backlog import Backlog
 from workerd.core.ids import AssignmentKey, RunId, Token
@@ -73,11 +73,11 @@ async def test_what_waits_for_a_store_that_hangs_is_on_disk_alone_and_past_a_lim
     parcels = [large(keeping, run, 300 * KIB) for run in "ab"]
     async with asyncio.TaskGroup() as group:
         first = group.create_task(keeping.upload_result(*parcels[0]))
-        await wait_until_async(lambda: store.calls, PATIENCE, "the upload")
+        await wait_until_async(lambda: store.calls, WAIT_TIMEOUT, "the upload")
         assert parcels[0][0].result is None, "its bytes are in memory no more"
         assert keeping.refuses == ""
         second = group.create_task(keeping.upload_result(*parcels[1]))
-        await wait_until_async(lambda: keeping.refuses, PATIENCE, "no new work")
+        await wait_until_async(lambda: keeping.refuses, WAIT_TIMEOUT, "no new work")
         assert keeping.refuses == (
             "614,400 bytes of logs and results wait in the spool for the result store:"
             " above the limit of 524,288 bytes"
@@ -97,7 +97,7 @@ async def test_what_waits_for_a_disk_that_hangs_is_counted_too(
     store.goes_on.set()
     keeping = keeping_of(store, folder)
     kept = asyncio.create_task(keeping.upload_result(*large(keeping, "a", 200 * KIB)))
-    await wait_until_async(lambda: keeping.refuses, PATIENCE, "no new work")
+    await wait_until_async(lambda: keeping.refuses, WAIT_TIMEOUT, "no new work")
     assert "in memory" in keeping.refuses
     goes_on.set()
     assert (await kept).kept_result.problem == ""
@@ -127,10 +127,10 @@ async def test_who_ends_tells_each_end_in_time_and_leaves_no_thread_that_must_be
     ends = [
         asyncio.create_task(keeping.upload_result(*large(keeping, run, 100 * KIB))) for run in "abc"
     ]
-    await wait_until_async(lambda: len(store.calls) == 2, PATIENCE, "two uploads")
+    await wait_until_async(lambda: len(store.calls) == 2, WAIT_TIMEOUT, "two uploads")
     keeping.hurry(0.0)
     late = keeping.upload_result(*large(keeping, "d", 100 * KIB))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         for told in [*await asyncio.gather(*ends), await late]:
             assert told.kept_result.size == 100 * KIB
             assert told.kept_result.problem == module.INTERRUPTED

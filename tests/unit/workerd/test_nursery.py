@@ -7,7 +7,7 @@ from time import monotonic
 
 import pytest
 
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.task_set import TaskSet
 
 
@@ -32,7 +32,7 @@ async def test_a_bug_is_heard_of_whenever_it_came(early: bool) -> None:
     nursery = TaskSet()
     if early:
         nursery.start(fails(), "fails")
-        await wait_until_async(lambda: not len(nursery) or None, PATIENCE, "its end")
+        await wait_until_async(lambda: not len(nursery) or None, WAIT_TIMEOUT, "its end")
     failed = asyncio.create_task(nursery.failed())
     if not early:
         await asyncio.sleep(0)
@@ -40,7 +40,7 @@ async def test_a_bug_is_heard_of_whenever_it_came(early: bool) -> None:
         nursery.start(fails(), "fails")
         nursery.start(fails(), "fails too")
     with pytest.raises(LookupError, match="a bug"):
-        await asyncio.wait_for(failed, PATIENCE)
+        await asyncio.wait_for(failed, WAIT_TIMEOUT)
 
 
 async def test_who_has_ended_or_was_cancelled_is_no_bug() -> None:
@@ -50,9 +50,9 @@ async def test_who_has_ended_or_was_cancelled_is_no_bug() -> None:
         nursery.start(waits(go), name)
         if name == "ends":
             go.set()
-            await wait_until_async(lambda: not len(nursery) or None, PATIENCE, "its end")
+            await wait_until_async(lambda: not len(nursery) or None, WAIT_TIMEOUT, "its end")
             go.clear()
-    await nursery.close(PATIENCE)
+    await nursery.close(WAIT_TIMEOUT)
     assert not len(nursery)
     assert not failed.done()
     failed.cancel()
@@ -88,7 +88,7 @@ async def test_what_one_starts_as_it_is_cancelled_has_its_end() -> None:
 
     nursery.start(has_a_last_word(), "has a last word")
     await asyncio.sleep(0)
-    await nursery.close(PATIENCE)
+    await nursery.close(WAIT_TIMEOUT)
     assert done.is_set()
 
 
@@ -96,7 +96,7 @@ async def test_a_second_bug_is_told_in_the_log(caplog: pytest.LogCaptureFixture)
     nursery = TaskSet()
     for name in ("one", "another"):
         nursery.start(fails(), name)
-    await wait_until_async(lambda: not len(nursery) or None, PATIENCE, "their ends")
+    await wait_until_async(lambda: not len(nursery) or None, WAIT_TIMEOUT, "their ends")
     with pytest.raises(LookupError):
         await nursery.failed()
     assert [record.getMessage() for record in caplog.records] == ["another task failed: another"]

@@ -18,7 +18,7 @@ from schedkit.errors import Misconfigured
 from schedproto.v1 import common_pb2, job_pb2
 from support.calling import handler_loops
 from support.fake_member import FakeMember
-from support.wait import PATIENCE
+from support.wait import WAIT_TIMEOUT
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, OutcomeReason
 from workerd.executors import plugins
 from workerd.executors.base import AttemptStart, Stop
@@ -66,7 +66,7 @@ async def test_whatever_one_does_as_it_is_closed_the_others_are_closed_in_time(
         "leaves": Closing(raising(SystemExit(3))),
         "is fine": Closing(lambda: None),
     }
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         async with handler_loops() as loops:
             caller = HandlerCaller(loops)
             await plugins.close({name: PluginExecutor(each, caller) for name, each in made.items()})
@@ -137,5 +137,5 @@ async def carried_out(plugin: PluginExecutor, place: str) -> AttemptOutcome:
     config = common_pb2.Payload(json=json.dumps({"at": place}))
     action = job_pb2.PluginAction(executor="x", config=config)
     assignment = FakeMember().assignment(incarnation="i", plugin=action)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         return await plugin.run(AttemptStart(assignment, "w1", datetime.now(UTC)), Stop())

@@ -12,7 +12,7 @@ import pytest
 
 from schedkit.errors import Misconfigured
 from support.calling import called, handler_loops
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.core.outcome import AttemptVerdict, Cause, OutcomeReason
 from workerd.executors.base import Stop
 from workerd.executors.handlers.attempt_call import CANCELED
@@ -42,7 +42,7 @@ async def test_whatever_a_coroutine_raises_is_its_attempts_failure(error: BaseEx
 
 async def begun(event: threading.Event) -> None:
     """Return when a handler, in another thread, has set it."""
-    await wait_until_async(event.is_set, PATIENCE, "the handler's start")
+    await wait_until_async(event.is_set, WAIT_TIMEOUT, "the handler's start")
 
 
 async def test_a_coroutine_that_was_stopped_has_failed_by_that_and_by_nothing_it_raised() -> None:
@@ -154,15 +154,15 @@ async def test_a_coroutine_that_swallows_its_cancel_is_left_behind(killed: bool)
         ended.set()
         raise Panic
 
-    kill_after = PATIENCE * 10 if killed else 0.05
+    kill_after = WAIT_TIMEOUT * 10 if killed else 0.05
     async with handler_loops() as loops:
         call = asyncio.create_task(called(swallows, stop, loops=loops, kill_after=kill_after))
         await begun(waits)
         stop.ask(Cause.CANCEL)
-        await wait_until_async(lambda: cancels, PATIENCE, "its cancel")
+        await wait_until_async(lambda: cancels, WAIT_TIMEOUT, "its cancel")
         stop.ask(Cause.CANCEL, kill=killed)
         assert (await call).verdict is AttemptVerdict.CANCELLED
-        await wait_until_async(ended.is_set, PATIENCE, "the handler's end")
+        await wait_until_async(ended.is_set, WAIT_TIMEOUT, "the handler's end")
     assert cancels[0] is False, "`ctx.cancel` is set when it is left behind"
 
 
@@ -178,7 +178,7 @@ async def test_a_coroutine_that_ends_in_time_is_not_left_behind(
         finally:
             await asyncio.sleep(0.01)
 
-    call = asyncio.create_task(called(tidies_up, stop, kill_after=PATIENCE))
+    call = asyncio.create_task(called(tidies_up, stop, kill_after=WAIT_TIMEOUT))
     await begun(waits)
     stop.ask(Cause.TIMEOUT)
     assert (await call).reason is OutcomeReason.TIMEOUT

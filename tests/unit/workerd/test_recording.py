@@ -11,7 +11,7 @@ import pytest
 
 from schedkit.objects.frames import Unframed
 from schedproto.v1 import run_pb2
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.core.capture import Piece
 from workerd.core.ids import AssignmentKey, RunId, Token
 from workerd.logs import attempt_log as module
@@ -108,7 +108,7 @@ async def test_a_full_disk_ends_the_recording_in_words(
     monkeypatch.setattr(module, "RESERVE", 1 << 60)
     recording = Recording(folder, KEY, 1 << 30)
     feed(recording, 3)
-    await wait_until_async(lambda: recording.problem, PATIENCE, "it to end")
+    await wait_until_async(lambda: recording.problem, WAIT_TIMEOUT, "it to end")
     with pytest.raises(OSError, match="full"):
         await recording.finish()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.wait import PATIENCE, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 from workerd.core.ids import AssignmentKey
 from workerd.executors import scratch as module
 from workerd.executors.scratch import Scratch
@@ -99,7 +99,7 @@ def deep(folder: Path, levels: int) -> None:
 def test_a_tree_of_any_depth_that_a_job_left_is_removed_and_ends_nothing(tmp_path: Path) -> None:
     with Scratch(tmp_path, KEY, USER) as scratch:
         deep(scratch.path, 3000)
-    wait_until(lambda: not scratch.path.exists(), PATIENCE, "the removal")
+    wait_until(lambda: not scratch.path.exists(), WAIT_TIMEOUT, "the removal")
 
 
 @pytest.mark.slow
@@ -136,7 +136,7 @@ def test_many_files_are_removed_while_the_loop_goes_on(tmp_path: Path) -> None:
             os.close(os.open(scratch.path / str(number), os.O_WRONLY | os.O_CREAT))
         since = time.monotonic()
     assert time.monotonic() - since < 0.1, "the caller doesn't wait for it"
-    wait_until(lambda: not scratch.path.exists(), PATIENCE, "the removal")
+    wait_until(lambda: not scratch.path.exists(), WAIT_TIMEOUT, "the removal")
 
 
 def test_a_tree_that_cant_be_removed_at_start_is_set_aside(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.core.ids import AssignmentKey, RunId, Token
 from workerd.process import process_supervisor as module
 from workerd.process.keeper import Keeper
@@ -61,7 +61,7 @@ async def test_a_keeper_that_cant_be_started_now_is_started_later(
     keeping = asyncio.create_task(sessions.keep_keeper(), name="keeper")
     try:
         await wait_until_async(
-            lambda: keeping.done() or sessions._keeper is not first, PATIENCE, "a new keeper"
+            lambda: keeping.done() or sessions._keeper is not first, WAIT_TIMEOUT, "a new keeper"
         )
         assert tried
         assert sessions._keeper.alive()
@@ -85,7 +85,7 @@ def test_what_an_attempt_left_is_never_killed_by_a_number_that_is_another_attemp
         assert not select.select([child.fileno()], [], [], 0.2)[0], "it lives"
 
         sessions.kill(child.pid, later)
-        assert select.select([child.fileno()], [], [], PATIENCE)[0]
+        assert select.select([child.fileno()], [], [], WAIT_TIMEOUT)[0]
         child.wait()
         sessions.end_attempt(child.pid, later)
     finally:
@@ -119,7 +119,7 @@ async def test_without_a_journal_no_work_is_wanted_until_it_is_there(
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
         full.clear()
-        await wait_until_async(lambda: not sessions.refuses, PATIENCE, "the journal")
+        await wait_until_async(lambda: not sessions.refuses, WAIT_TIMEOUT, "the journal")
         assert sessions.journal.path.exists()
         told = [line for line in caplog.messages if "process journal" in line]
         assert told == [

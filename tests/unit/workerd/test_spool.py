@@ -15,7 +15,7 @@ import pytest
 from schedkit.errors import Misconfigured, NotNow
 from schedproto.v1 import run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.core.ids import Address
 from workerd.delivery.result_sender import LOG_EVERY, ResultSender
 from workerd.delivery.spool import Spool
@@ -133,7 +133,7 @@ async def test_nothing_is_sent_before_it_is_on_disk(tmp_path: Path) -> None:
     courier.attached(Looking())
     spooling = asyncio.create_task(courier.keep_spooling())
     courier.put(result("a"), None)
-    await wait_until_async(lambda: sent, PATIENCE, "it to be sent")
+    await wait_until_async(lambda: sent, WAIT_TIMEOUT, "it to be sent")
     assert sent == [[result("a")]]
     spooling.cancel()
 
@@ -158,9 +158,11 @@ async def test_a_full_spool_asks_for_no_work_and_still_takes_what_ended(tmp_path
     spooling = asyncio.create_task(courier.keep_spooling())
     assert courier.refuses == ""
     courier.put(result("a"), None)
-    await wait_until_async(lambda: courier.refuses, PATIENCE, "it to be full")
+    await wait_until_async(lambda: courier.refuses, WAIT_TIMEOUT, "it to be full")
     courier.put(result("b"), None)
-    await wait_until_async(lambda: len(spool.load()) == 2, PATIENCE, "the second to be stored too")
+    await wait_until_async(
+        lambda: len(spool.load()) == 2, WAIT_TIMEOUT, "the second to be stored too"
+    )
     spooling.cancel()
 
 
@@ -181,16 +183,16 @@ async def test_a_file_that_couldnt_be_removed_is_removed_later_and_fills_the_spo
     monkeypatch.setattr(Path, "unlink", unlink)
     for run in ("a", "b"):
         courier.put(result(run), None)
-        await wait_until_async(lambda: not courier._unspooled, PATIENCE, "it to be on disk")
+        await wait_until_async(lambda: not courier._unspooled, WAIT_TIMEOUT, "it to be on disk")
     answers = [
         pb.Acknowledgement(key=result(run).key, verdict=pb.Acknowledgement.VERDICT_ACCEPTED)
         for run in ("a", "b")
     ]
     courier.acknowledge(answers)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         await courier.delivered()
     assert (spool.size, spool.load(), fails) == (0, [], []), "then its worker may end"
-    await wait_until_async(lambda: not courier.refuses, PATIENCE, "it to be empty")
+    await wait_until_async(lambda: not courier.refuses, WAIT_TIMEOUT, "it to be empty")
     spooling.cancel()
 
 
@@ -208,10 +210,10 @@ async def test_a_disk_that_takes_nothing_is_told_of_until_it_does(
 
     monkeypatch.setattr(os, "fsync", fsync)
     courier.put(result("a"), None)
-    await wait_until_async(lambda: courier.refuses, PATIENCE, "the disk to be found full")
+    await wait_until_async(lambda: courier.refuses, WAIT_TIMEOUT, "the disk to be found full")
     assert courier.refuses == "spool rejects writes: No space left on device"
     full.clear()
-    await wait_until_async(lambda: not courier.refuses, PATIENCE, "it to take results again")
+    await wait_until_async(lambda: not courier.refuses, WAIT_TIMEOUT, "it to take results again")
     spooling.cancel()
 
 
@@ -231,7 +233,7 @@ async def test_a_full_disk_is_a_line_of_the_log_once_and_room_again_is_one(
 
     async def tried(times: int) -> None:
         goal = tries + times
-        await wait_until_async(lambda: tries >= goal, PATIENCE, "it to be tried again")
+        await wait_until_async(lambda: tries >= goal, WAIT_TIMEOUT, "it to be tried again")
 
     monkeypatch.setattr(Spool, "try_out", lambda _: try_out())
     monkeypatch.setattr("workerd.delivery.result_sender.boottime", lambda: now)
@@ -248,7 +250,7 @@ async def test_a_full_disk_is_a_line_of_the_log_once_and_room_again_is_one(
     await tried(2)
     assert caplog.messages == [full, full]
     disk.room = 1 << 20
-    await wait_until_async(lambda: not courier.refuses, PATIENCE, "it to take results again")
+    await wait_until_async(lambda: not courier.refuses, WAIT_TIMEOUT, "it to take results again")
     assert caplog.messages == [
         full,
         full,
@@ -321,14 +323,14 @@ async def test_an_end_that_is_held_back_is_on_disk_and_sent_in_the_words_it_is_r
     held, told = result("a"), result("a")
     held.log.problem, told.log.size = "not yet", 5
     courier.put(held, None, held=True)
-    [first] = await wait_until_async(files, PATIENCE, "it to be on disk")
+    [first] = await wait_until_async(files, WAIT_TIMEOUT, "it to be on disk")
     courier.again(key_of(held.key))
     assert [*courier.results()] == [held]
     assert not sent
     courier.release(told)
-    await wait_until_async(lambda: sent, PATIENCE, "it to be sent")
+    await wait_until_async(lambda: sent, WAIT_TIMEOUT, "it to be sent")
     assert sent == [told]
-    await wait_until_async(lambda: not first.exists(), PATIENCE, "the first copy to go")
+    await wait_until_async(lambda: not first.exists(), WAIT_TIMEOUT, "the first copy to go")
     assert [each for _, batch in spool.load() for each in batch] == [told]
     spooling.cancel()
 
@@ -345,7 +347,7 @@ async def test_of_two_copies_the_later_is_told_at_the_next_start(tmp_path: Path)
     assert [*courier.results()] == [second]
     spooling = asyncio.create_task(courier.keep_spooling())
     courier.acknowledge([])
-    await wait_until_async(lambda: not files[0].exists(), PATIENCE, "the first copy to go")
+    await wait_until_async(lambda: not files[0].exists(), WAIT_TIMEOUT, "the first copy to go")
     assert files[1].exists()
     spooling.cancel()
 
@@ -362,7 +364,7 @@ async def test_who_is_released_while_it_is_written_is_written_once_more_and_goes
     def writing(self: Spool, results: list[pb.Result]) -> Path:
         if words:
             told = words.pop()
-            asyncio.run_coroutine_threadsafe(release(told), loop).result(PATIENCE)
+            asyncio.run_coroutine_threadsafe(release(told), loop).result(WAIT_TIMEOUT)
         return write(self, results)
 
     async def release(told: pb.Result) -> None:
@@ -372,10 +374,10 @@ async def test_who_is_released_while_it_is_written_is_written_once_more_and_goes
     courier.put(result("a"), None, held=True)
     courier.release(result("a"))
     spooling = asyncio.create_task(courier.keep_spooling())
-    await wait_until_async(lambda: not courier._unspooled, PATIENCE, "it to be on disk")
+    await wait_until_async(lambda: not courier._unspooled, WAIT_TIMEOUT, "it to be on disk")
     accepted = pb.Acknowledgement.VERDICT_ACCEPTED
     courier.acknowledge([pb.Acknowledgement(key=result("a").key, verdict=accepted)])
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         await courier.delivered()
     assert (spool.size, spool.load()) == (0, [])
     spooling.cancel()
@@ -393,21 +395,21 @@ async def test_what_the_disk_doesnt_take_at_the_end_of_a_worker_is_sent_as_it_is
     async with asyncio.TaskGroup() as group:
         loops = [courier.keep_spooling(), courier.keep_sending()]
         tasks = [group.create_task(each) for each in loops]
-        await wait_until_async(lambda: courier.refuses, PATIENCE, "the disk to be found full")
+        await wait_until_async(lambda: courier.refuses, WAIT_TIMEOUT, "the disk to be found full")
         courier.acknowledge(accepted("a"))
         assert (stream.sent, len(courier)) == ([], 2), "nobody can have it as yet"
         courier.shut_down()
-        await wait_until_async(lambda: stream.sent, PATIENCE, "it to be sent")
+        await wait_until_async(lambda: stream.sent, WAIT_TIMEOUT, "it to be sent")
         assert stream.runs == {"a"}, "the other isn't to be told yet"
         told = result("b", 5)
         courier.release(told)
-        await wait_until_async(lambda: told in stream.sent, PATIENCE, "that to be sent, too")
+        await wait_until_async(lambda: told in stream.sent, WAIT_TIMEOUT, "that to be sent, too")
         assert courier.count_remaining == (0, 2)
         courier.acknowledge(accepted("a", "b"))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_TIMEOUT):
             await courier.delivered()
         disk.room = 1 << 30
-        await wait_until_async(lambda: not courier.refuses, PATIENCE, "room")
+        await wait_until_async(lambda: not courier.refuses, WAIT_TIMEOUT, "room")
         for task in tasks:
             task.cancel()
     assert names(tmp_path, "*.results") == []
@@ -421,16 +423,18 @@ async def test_what_isnt_on_disk_counts_as_lost_and_words_of_before_as_kept(
     for run in ("kept", "told later"):
         courier.put(result(run), None, held=True)
     await wait_until_async(
-        lambda: courier.count_remaining == (2, 0), PATIENCE, "both to be on disk"
+        lambda: courier.count_remaining == (2, 0), WAIT_TIMEOUT, "both to be on disk"
     )
     disk = Disk(monkeypatch)
     courier.put(result("lost"), None)
     courier.release(result("told later", 5))
-    await wait_until_async(lambda: courier.refuses, PATIENCE, "the disk to be found full")
+    await wait_until_async(lambda: courier.refuses, WAIT_TIMEOUT, "the disk to be found full")
     assert courier.count_remaining == (2, 1)
     assert names(tmp_path, "*.results") == ["000000000001.results"]
     disk.room = 1 << 30
-    await wait_until_async(lambda: courier.count_remaining == (3, 0), PATIENCE, "all to be on disk")
+    await wait_until_async(
+        lambda: courier.count_remaining == (3, 0), WAIT_TIMEOUT, "all to be on disk"
+    )
     spooling.cancel()
 
 
@@ -447,14 +451,14 @@ async def test_a_batch_that_finds_no_room_is_made_smaller_and_what_fits_is_sent(
     for run in small:
         courier.put(result(run, 3_000), None)
     spooling = asyncio.create_task(courier.keep_spooling())
-    await wait_until_async(lambda: stream.runs == small, PATIENCE, "what fits to be sent")
-    await wait_until_async(lambda: courier.refuses, PATIENCE, "the disk to be found full")
+    await wait_until_async(lambda: stream.runs == small, WAIT_TIMEOUT, "what fits to be sent")
+    await wait_until_async(lambda: courier.refuses, WAIT_TIMEOUT, "the disk to be found full")
     assert courier.count_remaining == (20, 1)
     disk.room = 1 << 30
-    await wait_until_async(lambda: "large" in stream.runs, PATIENCE, "the rest to be sent")
-    await wait_until_async(lambda: not courier.refuses, PATIENCE, "it to take work again")
+    await wait_until_async(lambda: "large" in stream.runs, WAIT_TIMEOUT, "the rest to be sent")
+    await wait_until_async(lambda: not courier.refuses, WAIT_TIMEOUT, "it to take work again")
     courier.acknowledge(accepted(*stream.runs))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         await courier.delivered()
     assert names(tmp_path, "*.results") == []
     spooling.cancel()
@@ -468,13 +472,13 @@ async def test_what_is_settled_leaves_a_full_disk_though_nothing_can_be_written(
     courier.attached(stream)
     spooling = asyncio.create_task(courier.keep_spooling())
     courier.put(result("a"), None)
-    await wait_until_async(lambda: stream.sent, PATIENCE, "it to be sent")
+    await wait_until_async(lambda: stream.sent, WAIT_TIMEOUT, "it to be sent")
     Disk(monkeypatch)
     courier.put(result("b"), None)
-    await wait_until_async(lambda: courier.refuses, PATIENCE, "the disk to be found full")
+    await wait_until_async(lambda: courier.refuses, WAIT_TIMEOUT, "the disk to be found full")
     courier.acknowledge(accepted("a"))
     await wait_until_async(
-        lambda: not names(tmp_path, "*.results"), PATIENCE, "what was stored to go"
+        lambda: not names(tmp_path, "*.results"), WAIT_TIMEOUT, "what was stored to go"
     )
     assert courier.refuses
     spooling.cancel()
@@ -489,7 +493,7 @@ async def test_a_batch_has_a_mebibyte_at_most_or_one_result(tmp_path: Path) -> N
     courier.put(result("huge", 3 << 20), None)
     spooling = asyncio.create_task(courier.keep_spooling())
     await wait_until_async(
-        lambda: courier.count_remaining == (31, 0), PATIENCE, "all to be on disk"
+        lambda: courier.count_remaining == (31, 0), WAIT_TIMEOUT, "all to be on disk"
     )
     batches = [results for _, results in spool.load()]
     assert sorted(len(each) for each in batches) == [1, 10, 10, 10]
@@ -509,11 +513,11 @@ async def test_a_full_disk_is_found_before_the_first_hello_and_tried_until_there
     spooling = asyncio.create_task(courier.keep_spooling())
     courier.put(result("a"), None)
     await wait_until_async(
-        lambda: courier.count_remaining == (1, 0), PATIENCE, "what fits to be on disk"
+        lambda: courier.count_remaining == (1, 0), WAIT_TIMEOUT, "what fits to be on disk"
     )
     assert courier.refuses, "but that was a small one"
     disk.room = 1 << 30
-    await wait_until_async(lambda: not courier.refuses, PATIENCE, "room for work")
+    await wait_until_async(lambda: not courier.refuses, WAIT_TIMEOUT, "room for work")
     assert names(tmp_path) == ["000000000001.results", "lock", "spool_id"]
     spooling.cancel()
 

@@ -19,7 +19,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from support.calling import handler_loops
 from support.fake_member import FakeMember
 from support.keeping import keeping_in
-from support.wait import PATIENCE, wait_until_async
+from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.core.admission import Admission, AssignmentState
 from workerd.core.cluster_time import JudgingClock, MemberTime, RoundTrip
 from workerd.core.ids import Address, Incarnation
@@ -172,7 +172,7 @@ async def test_what_is_armed_starts_at_its_instant_though_the_clock_is_set_meanw
         work.assign([assignment(start_in=0.5)], time, Origin())
         assert time.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
         work.rearm(time)
-        await wait_until_async(lambda: [*courier.results()], PATIENCE, "its result")
+        await wait_until_async(lambda: [*courier.results()], WAIT_TIMEOUT, "its result")
     assert executor.began >= instant
 
 
@@ -189,7 +189,7 @@ async def test_what_has_ended_is_told_though_its_worker_ends_before_its_turn_has
     trust = WorkerLeaseTrust(60.0, boottime())
     async with working(tmp_path, trust, Killed(trust, lost=False)) as (work, courier):
         work.assign([assignment()], MemberTime(), Origin())
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_TIMEOUT):
             await waits.wait()
         assert [*courier.results()] == []
     (result,) = courier.results()
@@ -209,11 +209,11 @@ async def test_what_has_ended_and_waits_for_a_herds_starts_is_told_as_ended(
     monkeypatch.setattr(DelayedStarts, "let_start", herd)
     async with working(tmp_path, WorkerLeaseTrust(60.0, boottime()), Noted()) as (work, courier):
         work.assign([assignment()], MemberTime(), Origin())
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_TIMEOUT):
             await waits.wait()
         assert [state for _, state, _ in work.holdings()] == [AssignmentState.ENDED]
         go.set()
-        await wait_until_async(lambda: [*courier.results()], PATIENCE, "its result")
+        await wait_until_async(lambda: [*courier.results()], WAIT_TIMEOUT, "its result")
         assert [*work.holdings()] == []
 
 
@@ -323,7 +323,7 @@ async def test_what_a_handler_left_in_its_task_loses_no_result(
         ),
     ):
         work.assign([assignment()], MemberTime(), Origin())
-        (told,) = await wait_until_async(lambda: [*courier.results()], PATIENCE, "its result")
+        (told,) = await wait_until_async(lambda: [*courier.results()], WAIT_TIMEOUT, "its result")
         assert told.outcome == pb.Result.OUTCOME_SUCCEEDED
         assert work.runs == []
 
@@ -338,11 +338,11 @@ async def test_nothing_begins_any_more_while_the_worker_waits_for_what_swallows_
         _,
     ):
         work.assign([assignment()], MemberTime(), refused)
-        await wait_until_async(lambda: executor.task is not None, PATIENCE, "its start")
+        await wait_until_async(lambda: executor.task is not None, WAIT_TIMEOUT, "its start")
         work.assign([assignment(start_in=0.2)], now_time(), refused)
         ends = next(each for each in asyncio.all_tasks() if each.get_name() == "work")
         ends.cancel()
-        await wait_until_async(lambda: len(refused.came) == 1, PATIENCE, "what waits goes back")
+        await wait_until_async(lambda: len(refused.came) == 1, WAIT_TIMEOUT, "what waits goes back")
         work.assign([assignment()], MemberTime(), refused)
         assert [each.why for each in refused.came] == [pb.Refusal.WHY_DRAINING] * 2
         await asyncio.sleep(0.25)
@@ -358,7 +358,7 @@ async def test_what_swallows_its_cancel_is_waited_for_so_long_when_the_worker_en
     executor = Deaf()
     async with working(tmp_path, WorkerLeaseTrust(60.0, boottime()), executor) as (work, courier):
         work.assign([assignment()], MemberTime(), Origin())
-        await wait_until_async(lambda: executor.task is not None, PATIENCE, "its start")
+        await wait_until_async(lambda: executor.task is not None, WAIT_TIMEOUT, "its start")
     assert [*courier.results()] == []
     assert executor.task is not None
     assert not executor.task.done()
@@ -375,7 +375,7 @@ async def test_no_more_is_asked_for_than_a_heartbeat_can_list(
         assert work.remaining_capacity == 3
         work.assign([assignment()], MemberTime(), Origin())
         assert work.remaining_capacity == 2, "it runs"
-        await wait_until_async(lambda: [*courier.results()], PATIENCE, "its result")
+        await wait_until_async(lambda: [*courier.results()], WAIT_TIMEOUT, "its result")
         assert work.remaining_capacity == 2, "nobody has acknowledged it"
 
 
@@ -438,7 +438,7 @@ async def ended(
     """What becomes of one run, of a member whose time is `time`."""
     async with working(home, trust, executor) as (work, courier):
         work.assign([assignment(**how)], time or MemberTime(), Origin())
-        return (await wait_until_async(lambda: [*courier.results()], PATIENCE, "its result"))[0]
+        return (await wait_until_async(lambda: [*courier.results()], WAIT_TIMEOUT, "its result"))[0]
 
 
 class Untellable(Broken):
