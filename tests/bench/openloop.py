@@ -27,7 +27,7 @@ from bench.numbers import from_zero, positive, some_seconds
 from bench.rig import NOOP, bench_cluster, note, parser, quantiles, run, sizes, spent, tell
 from schedclient import ApiError, Client
 from support.cluster import DevCluster
-from support.wait import WaitedInVain, wait_until
+from support.wait import WaitTimedOut, wait_until
 
 AHEAD: Final = 1.0
 """Seconds until the first is meant for: connections are there by then."""
@@ -113,7 +113,7 @@ def _measure(cluster: DevCluster, options: Namespace, part: int) -> int:
         wait_until(
             lambda: not cluster.sql(WAITING, began)[0][0], ENDED_WITHIN, "all to end", every=0.5
         )
-    except WaitedInVain as short:
+    except WaitTimedOut as short:
         note(str(short))
     used = spent(cluster) - before
     rows = {run: (started, done) for run, started, done in cluster.sql(STARTED, began)}

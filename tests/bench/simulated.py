@@ -32,7 +32,7 @@ from bench.rig import (
 )
 from bench.ticks import SETTLED, Ticks
 from support.cluster import DevCluster
-from support.wait import WaitedInVain, wait_until
+from support.wait import WaitTimedOut, wait_until
 
 AT_LEAST: Final = 10
 """Workers of the first size; each next one has ten times as many."""
@@ -117,7 +117,7 @@ def _measure(
     steady = True
     try:
         ticks.await_steady(time.time(), SETTLES)
-    except WaitedInVain:
+    except WaitTimedOut:
         steady = False
     before, puppets = spent(cluster), sum(map(processor, fleet))
     first = float(int(time.time()))
@@ -127,7 +127,7 @@ def _measure(
     expected = options.seconds * len(ticks.jobs)
     try:
         wait_until(lambda: len(ticks.rows(first, last)) == expected, SETTLES, "all rows", every=1.0)
-    except WaitedInVain as short:
+    except WaitTimedOut as short:
         note(str(short))
     rows = ticks.rows(first, last)
     late = [row.late for row in rows if row.started is not None]

@@ -32,7 +32,7 @@ from faults.history import Definition, Schedule
 from faults.scenario import Run
 from faults.world.service import Service
 from faults.world.world import World
-from support.wait import WaitedInVain, wait_until
+from support.wait import WaitTimedOut, wait_until
 
 TESTS = Path(__file__).parents[1]
 BY_CALLS = int(os.environ.get("HERD_BY_CALLS", "1000"))
@@ -79,7 +79,7 @@ class Herd:
         """The same, as soon as nobody has more than `before`, or when they had time to give back
         what they don't need.
         """
-        with suppress(WaitedInVain):
+        with suppress(WaitTimedOut):
             wait_until(
                 lambda: all(has <= before[name] for name, has in self.memory().items()),
                 GIVEN_BACK_WITHIN,

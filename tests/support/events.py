@@ -16,11 +16,11 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Final, Self
 
-from support.wait import WAIT_TIMEOUT, WaitedInVain, wait_until
+from support.wait import WAIT_TIMEOUT, WaitTimedOut, wait_until
 
 
 @dataclass(frozen=True)
-class Told:
+class ServerEvent:
     """One event, and when it came (seconds since 1970). Its text is read when it is asked for: two
     hundred thousand of them come in a few seconds.
     """
@@ -44,13 +44,15 @@ def begun(*streams: Events, within: float = WAIT_TIMEOUT) -> None:
     """Wait until each has an id, so many seconds at most.
 
     Raises:
-        WaitedInVain: with what the others were told.
+        WaitTimedOut: with what the others were told.
     """
     try:
         wait_until(lambda: all(one.last_id for one in streams), within, "streams to begin")
-    except WaitedInVain as vain:
+    except WaitTimedOut as timeout:
         left = [one.account for one in streams if not one.last_id]
-        raise WaitedInVain(f"{vain}; of {len(streams)} {len(left)} haven't: {left[:5]}") from None
+        raise WaitTimedOut(
+            f"{timeout}; of {len(streams)} {len(left)} haven't: {left[:5]}"
+        ) from None
 
 
 class Events:
@@ -60,7 +62,7 @@ class Events:
         argv = ["curl", "-sN", f"http://{address}/api/v1/events?{query}"]
         if after:
             argv += ["-H", f"Last-Event-ID: {after}"]
-        self.told: list[Told] = []
+        self.received: list[ServerEvent] = []
         self.said: list[str] = []
         """Lines that are no event's: why there is no stream."""
         self.last_id = ""
@@ -87,16 +89,16 @@ class Events:
         self._thread.join()
 
     @property
-    def runs(self) -> list[Told]:
+    def runs(self) -> list[ServerEvent]:
         """The events that tell of a run."""
-        return [one for one in self.told if one.name == "" and one.data.get("run")]
+        return [one for one in self.received if one.name == "" and one.data.get("run")]
 
     @property
     def account(self) -> str:
         """How it went."""
-        last = [f"{one.name or 'run'} {one.text[:200]}" for one in self.told[-1:]]
+        last = [f"{one.name or 'run'} {one.text[:200]}" for one in self.received[-1:]]
         ended = "goes on" if self.ended_at is None else "has ended"
-        return f"{ended}, told of {len(self.told)} things, last {last}, said {self.said[-3:]}"
+        return f"{ended}, told of {len(self.received)} things, last {last}, said {self.said[-3:]}"
 
     def states(self, run_id: str) -> list[str]:
         """What was told of a run, in order."""
@@ -116,6 +118,6 @@ class Events:
             self.last_id = fields.get("id", self.last_id)
             if "data" in fields:
                 id_, name = fields.get("id", ""), fields.get("event", "")
-                self.told.append(Told(time.time(), id_, name, fields["data"]))
+                self.received.append(ServerEvent(time.time(), id_, name, fields["data"]))
             fields = {}
         self.ended_at = time.time()

@@ -114,7 +114,7 @@ class Stream:
     """One who watches, and what it was told."""
 
     def __init__(self, feed: Subscriptions, scope: Scope, after: Cursor | None) -> None:
-        self.told: list[ChangeMessage] = []
+        self.messages: list[ChangeMessage] = []
         self.reads = asyncio.Event()
         self.reads.set()
         self.feed, self.scope, self.after = feed, scope, after
@@ -124,19 +124,19 @@ class Stream:
         feed = self.feed.follow(self.scope, self.after)
         assert await anext(feed) == ChangeMessage(self.after), "it stands"
         async for news in feed:
-            self.told.append(news)
+            self.messages.append(news)
             await self.reads.wait()
 
     @property
     def states(self) -> list[tuple[int, State]]:
         """The runs' numbers and states, as they were told."""
-        changes = [news.what for news in self.told if isinstance(news.what, Change)]
+        changes = [news.what for news in self.messages if isinstance(news.what, Change)]
         return [(change.run_id.int, change.record.run.state) for change in changes]
 
     @property
     def gaps(self) -> list[ChangeGap]:
         """What it was told that it can't be told."""
-        return [news.what for news in self.told if isinstance(news.what, ChangeGap)]
+        return [news.what for news in self.messages if isinstance(news.what, ChangeGap)]
 
     async def until(self, *states: tuple[int, State]) -> None:
         """All of these were told."""
@@ -144,7 +144,7 @@ class Stream:
 
     async def begun(self) -> None:
         """Its own look is over."""
-        await wait_until_async(lambda: self.told, WAIT_TIMEOUT, "the beginning of a stream")
+        await wait_until_async(lambda: self.messages, WAIT_TIMEOUT, "the beginning of a stream")
 
 
 class World:

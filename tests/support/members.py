@@ -1,7 +1,7 @@
 """Whole members over twins, in one event loop: a cluster in a few lines.
 
 async with TwinCluster("a", "b") as cluster:
-    await cluster.settled()
+    await cluster.wait_until_stable()
     cluster["a"].leases.kept[-1].lost.set()
 """
 
@@ -117,19 +117,19 @@ class TwinCluster:
         return next((name for name, each in self._daemons.items() if each.tenure == tenure), None)
 
     def owners(self) -> Mapping[str, int]:
-        """How many shards each daemon owns by the rows; "" for those that nobody here owns."""
+        """How many shards each daemon owns by the rows; "" for shards without an owner here."""
         names = {each.tenure: name for name, each in self._daemons.items() if each.tenure}
         return Counter(names.get(owner, "") for owner in self.rows.owners().values())
 
-    async def settled(self, *names: str, timeout: float = WAIT_TIMEOUT) -> None:
+    async def wait_until_stable(self, *names: str, timeout: float = WAIT_TIMEOUT) -> None:
         """Wait until these (or all) own all shards, each exactly what its row says."""
         wanted = set(names or self._daemons)
 
-        def settled() -> bool:
+        def stable() -> bool:
             believed = {name: len(self[name].owned) for name in wanted}
             return set(self.owners()) == wanted and believed == self.owners()
 
-        await wait_until_async(settled, timeout, f"{wanted} to own all shards")
+        await wait_until_async(stable, timeout, f"{wanted} to own all shards")
 
     async def __aenter__(self) -> Self:
         for name, weight in self._first.items():

@@ -3,7 +3,7 @@
     member = await Scripted.start()
     member.say("GetRun", Run(run_id="r"))          # from now on
     member.say("GetRun", Refusal("UNAVAILABLE"), Run())   # each once, the last one stays
-    assert member.heard("GetRun") == [GetRunRequest(run_id="r")]
+    assert member.received("GetRun") == [GetRunRequest(run_id="r")]
 
 An answer is a message, a list of messages (a stream), a Refusal, or a function of the request
 (plain or async) that returns one of them.
@@ -78,7 +78,7 @@ class Refusal:
 
 @dataclass
 class Scripted:
-    """One member: its address, what it heard, what it says."""
+    """One member: its address, the requests it received, its answers."""
 
     address: str = ""
     requests: list[tuple[str, Message]] = field(default_factory=list)
@@ -108,7 +108,7 @@ class Scripted:
         """Answer this call so: each answer once, the last one from then on."""
         self.script[call] = list(answers)
 
-    def heard(self, call: str) -> list[Any]:
+    def received(self, call: str) -> list[Any]:
         """The requests of this call so far."""
         return [request for name, request in self.requests if name == call]
 

@@ -201,7 +201,7 @@ class TwinCoordination:
 class Loss(enum.Enum):
     """Why a twin's lease is lost."""
 
-    TOLD = "a test said so"
+    REQUESTED = "a test ended the lease"
     STOPPED = "the keeper was stopped"
 
 
@@ -224,7 +224,7 @@ class TwinKeeper:
     async def until_lost(self) -> enum.Enum:
         """Wait for the end of trust."""
         await self.lost.wait()
-        return Loss.TOLD
+        return Loss.REQUESTED
 
 
 @dataclass(slots=True)

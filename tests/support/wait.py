@@ -17,7 +17,7 @@ a test is about a bound, it names the bound.
 """
 
 
-class WaitedInVain(AssertionError):
+class WaitTimedOut(AssertionError):
     """The deadline passed first; says what was waited for, and what was seen last."""
 
 
@@ -25,14 +25,14 @@ def wait_until(predicate: Callable[[], T], timeout: float, what: str, *, every: 
     """Look until `predicate` answers something true, and return that.
 
     Raises:
-        WaitedInVain: `timeout` seconds passed; names `what` and the last answer.
+        WaitTimedOut: `timeout` seconds passed; names `what` and the last answer.
     """
     deadline = time.monotonic() + timeout
     while True:
         if seen := predicate():
             return seen
         if time.monotonic() >= deadline:
-            raise WaitedInVain(f"waited {timeout:g} s for {what}; last seen: {seen!r}")
+            raise WaitTimedOut(f"waited {timeout:g} s for {what}; last seen: {seen!r}")
         time.sleep(every)
 
 
@@ -47,5 +47,5 @@ async def wait_until_async(
         if seen:
             return seen
         if time.monotonic() >= deadline:
-            raise WaitedInVain(f"waited {timeout:g} s for {what}; last seen: {seen!r}")
+            raise WaitTimedOut(f"waited {timeout:g} s for {what}; last seen: {seen!r}")
         await asyncio.sleep(every)

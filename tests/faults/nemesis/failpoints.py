@@ -19,7 +19,7 @@ from faults.nemesis.journal import Journal, NoEffect
 from faults.world.daemons import MEMBER_POINTS
 from faults.world.service import Service
 from faults.world.world import World
-from support.wait import WaitedInVain, wait_until
+from support.wait import WaitTimedOut, wait_until
 
 PASSED_WITHIN = 20.0
 READY_WITHIN = 45.0
@@ -95,7 +95,7 @@ def _passing(
 
     try:
         found = wait_until(struck, PASSED_WITHIN, f"somebody to pass {point}")
-    except WaitedInVain as late:
+    except WaitTimedOut as late:
         ticket.unlink(missing_ok=True)
         raise NoEffect(str(late)) from late
     assert found is not None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from faults.history import Nemesis, Recorder
-from support.wait import WaitedInVain, wait_until
+from support.wait import WaitTimedOut, wait_until
 
 T = TypeVar("T")
 Phase = Literal["begin", "took_effect", "end", "healed"]
@@ -40,7 +40,7 @@ class Fault:
         """Wait until `look` sees the effect, and write it down; raises NoEffect if it doesn't."""
         try:
             found = wait_until(look, within, what)
-        except WaitedInVain as late:
+        except WaitTimedOut as late:
             raise NoEffect(f"{self.name} of {self.target}: {late}") from late
         self.took_effect(what=what, seen=str(found)[:200])
         return found

@@ -53,7 +53,7 @@ class Restored:
 
 def restored(
     *,
-    told: bool = True,
+    recorded: bool = True,
     paused: bool = True,
     rerun: bool = True,
     lost_epoch: int | None = None,
@@ -71,7 +71,7 @@ def restored(
         lost.take(0, "m1", 230.5, lost_epoch)
     lost.tick(range(211, 250))
     _recovered(kept, kept_run, paused=paused)
-    if told:
+    if recorded:
         kept.fold(211, 244, "SKIPPED", 260.2, reason="PAUSED")
         kept.fold(245, 259, "COALESCED", 260.4)
         kept.play(kept.fire(260, on=260.4), 260.45)

@@ -36,10 +36,10 @@ async def test_an_election_key_written_by_hand_is_deleted_and_a_member_leads(
     value: bytes, caplog: pytest.LogCaptureFixture
 ):
     async with TwinCluster("a", "b") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         await cluster["a"].client.txn((), [Put(LEADER, value)])
         await led(cluster)
-        await cluster.settled()
+        await cluster.wait_until_stable()
     said = [line for line in caplog.messages if "invalid etcd key deleted: leader" in line]
     assert len(said) == 1
 
@@ -50,10 +50,10 @@ async def test_garbage_under_a_key_neither_ends_nor_stalls_a_member(
     key: str, caplog: pytest.LogCaptureFixture
 ):
     async with TwinCluster("a", "b") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         await cluster["a"].client.txn((), [Put(key, DEEP)])
         cluster.start("c")
-        await cluster.settled()
+        await cluster.wait_until_stable()
         await wait_until_async(
             lambda: HEIR not in cluster.etcd.entries, wait.WAIT_TIMEOUT, "no heir to be left"
         )
@@ -65,7 +65,7 @@ async def test_garbage_under_a_key_neither_ends_nor_stalls_a_member(
 async def test_a_map_of_a_far_term_is_replaced_by_a_leader_of_a_later_term():
     """Members follow no map of a lower term: else all would keep to this one."""
     async with TwinCluster("a", "b") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         strange = ShardMap(
             Term(1 << 50), {ShardId(at): TenureId(uuid4()) for at in range(SHARDS)}, Timeline(1)
         )
@@ -76,12 +76,12 @@ async def test_a_map_of_a_far_term_is_replaced_by_a_leader_of_a_later_term():
             return entry is not None and decode(entry.value).term > strange.term
 
         await wait_until_async(replaced, wait.WAIT_TIMEOUT, "a map of a later term")
-        await cluster.settled()
+        await cluster.wait_until_stable()
 
 
 async def test_a_member_whose_key_was_overwritten_serves_again():
     async with TwinCluster("a", "b") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         await cluster["a"].client.txn((), [Put(member_key("b"), DEEP)])
 
         def valid() -> bool:
@@ -89,12 +89,12 @@ async def test_a_member_whose_key_was_overwritten_serves_again():
             return entry is not None and entry.value != DEEP and entry.lease != NO_LEASE
 
         await wait_until_async(valid, wait.WAIT_TIMEOUT, "b to be registered")
-        await cluster.settled()
+        await cluster.wait_until_stable()
 
 
 async def test_a_key_without_a_lease_under_the_name_of_a_member_doesnt_keep_it_out():
     async with TwinCluster("a") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         await cluster["a"].client.txn((), [Put(member_key("b"), b"garbage")])
         cluster.start("b")
-        await cluster.settled()
+        await cluster.wait_until_stable()

@@ -26,7 +26,7 @@ from support.wait import WAIT_TIMEOUT, wait_until_async
 
 async def test_three_members_own_every_shard_exactly_once() -> None:
     async with TwinCluster("a", "b", "c") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         owned = [shard for name in "abc" for shard in cluster[name].owned]
         assert sorted(owned) == list(range(SHARDS))
         assert cluster.leader() in {"a", "b", "c"}
@@ -34,46 +34,46 @@ async def test_three_members_own_every_shard_exactly_once() -> None:
 
 async def test_a_member_of_weight_0_leads_perhaps_and_owns_nothing() -> None:
     async with TwinCluster("a", idle=0) as cluster:
-        await cluster.settled("a")
+        await cluster.wait_until_stable("a")
         assert not cluster["idle"].owned
 
 
 async def test_a_newcomer_gets_its_share_and_nothing_else_moves() -> None:
     async with TwinCluster("a", "b") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         before = {name: cluster[name].owned for name in "ab"}
         cluster.start("c")
-        await cluster.settled()
+        await cluster.wait_until_stable()
         assert all(cluster[name].owned < before[name] for name in "ab")
 
 
 async def test_a_killed_members_shards_move_when_its_lease_ends() -> None:
     async with TwinCluster("a", "b", "c") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         tenure, lease = cluster["a"].tenure, cluster["a"].leases.kept[-1].lease
         cluster.kill("a")
         cluster.etcd.expire(lease.id)
-        await cluster.settled("b", "c")
+        await cluster.wait_until_stable("b", "c")
         assert tenure is not None
         assert cluster.rows.fenced(tenure)
 
 
 async def test_the_leaders_death_makes_another_lead_under_a_higher_term() -> None:
     async with TwinCluster("a", "b", "c") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         leader, term = cluster.leader(), cluster.rows.term
         assert leader is not None
         lease = cluster[leader].leases.kept[-1].lease
         cluster.kill(leader)
         cluster.etcd.expire(lease.id)
-        await cluster.settled()
+        await cluster.wait_until_stable()
         assert cluster.leader() not in (None, leader)
         assert cluster.rows.term > term
 
 
 async def test_a_member_that_lost_its_lease_comes_back_under_a_new_tenure() -> None:
     async with TwinCluster("a", "b") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         tenure = cluster["a"].tenure
         cluster["a"].leases.kept[-1].lost.set()
         await wait_until_async(
@@ -81,36 +81,36 @@ async def test_a_member_that_lost_its_lease_comes_back_under_a_new_tenure() -> N
         )
         assert tenure is not None
         assert cluster.rows.fenced(tenure)
-        await cluster.settled()
+        await cluster.wait_until_stable()
 
 
 async def test_a_member_whose_key_was_deleted_gives_its_tenure_up() -> None:
     async with TwinCluster("a", "b") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         tenure = cluster["a"].tenure
         await cluster["b"].client.txn((), [Delete(member_key("a"))])
         await wait_until_async(
             lambda: cluster["a"].tenure not in (None, tenure), WAIT_TIMEOUT, "a new tenure"
         )
-        await cluster.settled()
+        await cluster.wait_until_stable()
 
 
 @pytest.mark.slow
 async def test_a_member_whose_row_was_fenced_comes_back_under_a_new_tenure() -> None:
     async with TwinCluster("a", "b") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         tenure = cluster["a"].tenure
         assert tenure is not None
         cluster.rows.fence([tenure])
         await wait_until_async(
             lambda: cluster["a"].tenure not in (None, tenure), WAIT_TIMEOUT, "a new tenure"
         )
-        await cluster.settled()
+        await cluster.wait_until_stable()
 
 
 async def test_a_lease_that_outlived_its_tenure_in_an_outage_doesnt_delay_the_next() -> None:
     async with TwinCluster("a") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         tenure, lease = cluster["a"].tenure, cluster["a"].leases.kept[-1].lease
         cluster.cut("a", database=False)
         cluster["a"].leases.kept[-1].lost.set()
@@ -122,23 +122,23 @@ async def test_a_lease_that_outlived_its_tenure_in_an_outage_doesnt_delay_the_ne
         await wait_until_async(
             lambda: cluster["a"].tenure not in (None, tenure), WAIT_TIMEOUT, "a new tenure"
         )
-        await cluster.settled()
+        await cluster.wait_until_stable()
         assert lease.id not in cluster.etcd.leases
 
 
 async def test_a_leader_whose_key_was_deleted_makes_room_for_an_honest_election() -> None:
     async with TwinCluster("a") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         term = cluster.rows.term
         await cluster["a"].client.txn((), [Delete(LEADER)])
         await wait_until_async(lambda: cluster.rows.term > term, WAIT_TIMEOUT, "another term")
-        await cluster.settled()
+        await cluster.wait_until_stable()
 
 
 async def test_a_drained_member_hands_over_and_leaves_nothing() -> None:
     """P2.1: it fences its own tenure; nobody needs to find out that it has gone."""
     async with TwinCluster("a", "b", "c") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         leader = cluster.leader()
         assert leader is not None
         others = {"a", "b", "c"} - {leader}
@@ -146,7 +146,7 @@ async def test_a_drained_member_hands_over_and_leaves_nothing() -> None:
         gone = cluster[leader]
         gone.draining.set()
         await gone.ended()
-        await cluster.settled(*others)
+        await cluster.wait_until_stable(*others)
         assert tenure is not None
         assert cluster.rows.fenced(tenure)
         assert member_key(leader) not in cluster.etcd.entries
@@ -155,7 +155,7 @@ async def test_a_drained_member_hands_over_and_leaves_nothing() -> None:
 
 async def test_a_draining_leader_gives_its_shards_away_before_it_goes() -> None:
     async with TwinCluster("a", "b") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         leader = cluster.leader()
         assert leader is not None
         [other] = {"a", "b"} - {leader}
@@ -168,7 +168,7 @@ async def test_a_draining_leader_gives_its_shards_away_before_it_goes() -> None:
 
 async def test_the_last_member_leaves_without_waiting_for_anyone() -> None:
     async with TwinCluster("a") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         cluster["a"].draining.set()
         async with asyncio.timeout(WAIT_TIMEOUT):
             await cluster["a"].ended()
@@ -178,24 +178,24 @@ async def test_the_last_member_leaves_without_waiting_for_anyone() -> None:
 async def test_two_daemons_of_one_name_are_never_both_members() -> None:
     """M12: the second waits until the first has left."""
     async with TwinCluster("a") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         entry = cluster.etcd.entries[member_key("a")]
         second = cluster.start("second", identity="a")
         await wait_until_async(
             lambda: second.member.cluster.view().members, WAIT_TIMEOUT, "the second to look around"
         )
-        await cluster.settled("a")
+        await cluster.wait_until_stable("a")
         assert second.tenure is None
         assert cluster.etcd.entries[member_key("a")] == entry
         cluster["a"].draining.set()
         await cluster["a"].ended()
-        await cluster.settled("second")
+        await cluster.wait_until_stable("second")
 
 
 @pytest.mark.slow
 async def test_a_map_of_a_lower_term_moves_nothing() -> None:
     async with TwinCluster("a", "b") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         a = cluster["a"]
         assert a.tenure is not None
         stale = ShardMap(Term(0), {ShardId(at): a.tenure for at in range(SHARDS)})
@@ -208,21 +208,21 @@ async def test_a_map_of_a_lower_term_moves_nothing() -> None:
             "the leader's map",
         )
         assert len(cluster.rows.takings) == takings
-        await cluster.settled()
+        await cluster.wait_until_stable()
 
 
 async def test_a_registration_whose_answer_was_lost_is_undone_and_tried_again() -> None:
     async with TwinCluster() as cluster:
         daemon = cluster.start("a")
         daemon.client.loses_answers = 1
-        await cluster.settled()
+        await cluster.wait_until_stable()
         assert len(cluster.etcd.leases) == 1
 
 
 @pytest.mark.slow
 async def test_a_shard_that_a_transaction_found_lost_is_taken_anew() -> None:
     async with TwinCluster("a") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         a = cluster["a"]
         epoch = a.member.cluster.owned()[ShardId(7)]
         row = cluster.rows.shards[ShardId(7)]
@@ -238,7 +238,7 @@ async def test_a_shard_that_a_transaction_found_lost_is_taken_anew() -> None:
 async def test_a_new_timeline_of_the_database_makes_every_member_take_over_again() -> None:
     """P2.6: under tenures of their own, for those of before may be lost with the tail."""
     async with TwinCluster("a", "b") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         before = {name: cluster[name].tenure for name in "ab"}
         cluster.rows.timeline = Timeline(2)
         await wait_until_async(
@@ -246,7 +246,7 @@ async def test_a_new_timeline_of_the_database_makes_every_member_take_over_again
             WAIT_TIMEOUT,
             "new tenures",
         )
-        await cluster.settled()
+        await cluster.wait_until_stable()
         assert {row.timeline for row in cluster.rows.shards.values()} == {2}
 
 
@@ -266,7 +266,7 @@ async def test_who_is_about_to_take_anew_doesnt_lead_before(
     monkeypatch.setattr(Candidate, "step", counted)
     monkeypatch.setattr(member, "HEALTH_EVERY", 3600.0)  # a long moment
     async with TwinCluster("a", "b") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         term = cluster.rows.term
         cluster.rows.timeline = Timeline(2)
         await wait_until_async(
@@ -290,7 +290,7 @@ async def test_a_database_that_went_back_is_judged_by_a_new_term_before_anyone_o
 ):
     """P2.9: on the same timeline, with everybody running; nobody maps before it is judged."""
     async with TwinCluster("a", "b") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         await wait_until_async(
             lambda: all(cluster[name].store.lineage.known.at for name in "ab"),
             WAIT_TIMEOUT,
@@ -315,7 +315,7 @@ async def test_a_database_that_went_back_is_judged_by_a_new_term_before_anyone_o
             WAIT_TIMEOUT,
             "new tenures",
         )
-        await cluster.settled()
+        await cluster.wait_until_stable()
         assert found == [taken], "held before the first shard was taken anew, and once"
         assert cluster.rows.term > term
         assert len(cluster.rows.takings) > taken
@@ -324,7 +324,7 @@ async def test_a_database_that_went_back_is_judged_by_a_new_term_before_anyone_o
 @pytest.mark.slow
 async def test_what_a_member_owns_without_knowing_is_set_right() -> None:
     async with TwinCluster("a", "b") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         shard = min(cluster["b"].owned)
         row = cluster.rows.shards[shard]
         # As after a taking whose answer was lost, and a map that has changed meanwhile.
@@ -334,21 +334,21 @@ async def test_what_a_member_owns_without_knowing_is_set_right() -> None:
             WAIT_TIMEOUT,
             "b to have it again",
         )
-        await cluster.settled()
+        await cluster.wait_until_stable()
 
 
 @pytest.mark.slow
 async def test_a_member_cut_from_the_database_alone_leaves_its_shards_to_the_others() -> None:
     async with TwinCluster("a", "b", "c") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         leader = cluster.leader()
         assert leader is not None
         cluster.cut(leader, etcd=False, database=True)
         others = {"a", "b", "c"} - {leader}
-        await cluster.settled(*others)
+        await cluster.wait_until_stable(*others)
         assert cluster[leader].tenure is None
         cluster.cut(leader, etcd=False, database=False)
-        await cluster.settled()
+        await cluster.wait_until_stable()
 
 
 async def test_the_beginning_of_a_tenure_is_told_with_its_id(
@@ -356,7 +356,7 @@ async def test_the_beginning_of_a_tenure_is_told_with_its_id(
 ) -> None:
     caplog.set_level(logging.INFO)
     async with TwinCluster("a") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         tenure = cluster["a"].tenure
     [line] = [one for one in caplog.records if one.getMessage() == f"tenure {tenure} began"]
     assert line.tenure == tenure
@@ -365,7 +365,7 @@ async def test_the_beginning_of_a_tenure_is_told_with_its_id(
 @pytest.mark.slow
 async def test_an_outage_of_the_database_for_all_ends_no_tenure() -> None:
     async with TwinCluster("a", "b") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         before = {name: cluster[name].tenure for name in "ab"}
         term = cluster.rows.term
         for name in "ab":
@@ -391,11 +391,11 @@ async def test_an_outage_of_the_database_for_all_ends_no_tenure() -> None:
 async def test_shards_go_where_workers_are() -> None:
     """P4.6: a member says whether it has some, and the leader heeds it."""
     async with TwinCluster("a", "b") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         cluster["a"].member.attached(True)
-        await cluster.settled("a")
+        await cluster.wait_until_stable("a")
         cluster["b"].member.attached(True)
-        await cluster.settled()
+        await cluster.wait_until_stable()
 
 
 async def test_a_member_registers_before_its_tenure_has_a_row() -> None:
@@ -409,7 +409,7 @@ async def test_a_member_registers_before_its_tenure_has_a_row() -> None:
 
     async with TwinCluster() as cluster:
         daemon = cluster.start("a", store=Watching(cluster.rows))
-        await cluster.settled("a")
+        await cluster.wait_until_stable("a")
         assert daemon.tenure is not None
     assert keys == [True]
 
@@ -418,9 +418,9 @@ async def test_a_member_registers_before_its_tenure_has_a_row() -> None:
 async def test_a_member_whose_database_is_away_doesnt_campaign() -> None:
     """M10: it couldn't open a term."""
     async with TwinCluster("a") as cluster:
-        await cluster.settled()
+        await cluster.wait_until_stable()
         daemon = cluster.start("b")
-        await cluster.settled()
+        await cluster.wait_until_stable()
         cluster.cut("b", etcd=False, database=True)
         entries = cluster.etcd.entries
         await wait_until_async(

@@ -31,7 +31,7 @@ def others(cluster: TwinCluster) -> list[str]:
 
 
 async def settled(cluster: TwinCluster) -> None:
-    await cluster.settled()
+    await cluster.wait_until_stable()
     await wait_until_async(
         lambda: len({view(cluster[name]).term for name in "abc"}) == 1,
         wait.WAIT_TIMEOUT,
@@ -70,7 +70,7 @@ async def test_no_shard_moves_with_leadership() -> None:
         before = view(one)
         assert await succession(one).ask(before, one.tenure)
         await succession(one).follows(before.term)
-        await cluster.settled()
+        await cluster.wait_until_stable()
         assert dict(cluster.rows.shards) == rows
 
 

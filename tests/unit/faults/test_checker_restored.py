@@ -55,7 +55,7 @@ def test_a_cluster_that_nobody_held_breaks_s8() -> None:
 
 
 def test_a_run_fired_before_somebody_resumed_breaks_s8() -> None:
-    story = restored(told=False)
+    story = restored(recorded=False)
     story.kept.fold(211, 244, "SKIPPED", 260.2, reason="PAUSED")
     story.kept.play(story.kept.fire(245, on=253.8), 260.25)
     story.kept.fold(246, 259, "COALESCED", 260.3)
@@ -64,7 +64,7 @@ def test_a_run_fired_before_somebody_resumed_breaks_s8() -> None:
 
 
 def test_what_ran_and_fell_due_before_the_horizon_breaks_s10_when_it_runs_again() -> None:
-    story = restored(told=False)
+    story = restored(recorded=False)
     story.kept.fold(211, 239, "SKIPPED", 260.2, reason="PAUSED")
     story.kept.play(story.kept.fire(240, on=260.21), 260.25)
     story.kept.fold(241, 244, "SKIPPED", 260.22, reason="PAUSED")
@@ -74,7 +74,7 @@ def test_what_ran_and_fell_due_before_the_horizon_breaks_s10_when_it_runs_again(
 
 
 def test_what_is_to_be_caught_up_may_run_again() -> None:
-    story = restored(told=False, catch_up="all", overlap="allow")
+    story = restored(recorded=False, catch_up="all", overlap="allow")
     story.kept.fold(211, 244, "SKIPPED", 260.2, reason="PAUSED")
     for number, at in enumerate(range(245, 261)):
         story.kept.play(story.kept.fire(at, on=260.21), 260.25 + number / 100)
@@ -83,7 +83,7 @@ def test_what_is_to_be_caught_up_may_run_again() -> None:
 
 def test_but_not_what_may_run_once_at_most() -> None:
     once = {"delivery": "at_most_once", "catch_up": "all", "overlap": "allow"}
-    story = restored(told=False, rerun=False, **once)
+    story = restored(recorded=False, rerun=False, **once)
     story.kept.fold(211, 244, "SKIPPED", 260.2, reason="PAUSED")
     for number, at in enumerate(range(245, 261)):
         story.kept.play(story.kept.fire(at, on=260.21), 260.25 + number / 100)
@@ -91,7 +91,7 @@ def test_but_not_what_may_run_once_at_most() -> None:
 
 
 def test_an_instant_after_the_horizon_that_is_in_no_row_breaks_l1() -> None:
-    story = restored(told=False)
+    story = restored(recorded=False)
     story.kept.fold(211, 244, "SKIPPED", 260.2, reason="PAUSED")
     story.kept.fold(245, 257, "COALESCED", 260.3)
     story.kept.play(story.kept.fire(258, on=260.31), 260.4)

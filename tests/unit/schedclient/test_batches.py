@@ -40,9 +40,9 @@ async def test_a_thousand_go_in_a_few_calls_and_are_answered_in_their_order(
     member.say("BatchSubmitRuns", accept)
     answers = await client.submit_many(work(1_200), name="n", delay="5s")
     assert [one.run_id for one in answers if isinstance(one, Run)] == [str(n) for n in range(1_200)]
-    sizes = [len(request.requests) for request in member.heard("BatchSubmitRuns")]
+    sizes = [len(request.requests) for request in member.received("BatchSubmitRuns")]
     assert sorted(sizes) == [200, MOST, MOST]
-    sent = [one for request in member.heard("BatchSubmitRuns") for one in request.requests]
+    sent = [one for request in member.received("BatchSubmitRuns") for one in request.requests]
     assert len({one.idempotency_key for one in sent}) == 1_200
     assert {(one.name, one.delay.seconds) for one in sent} == {("n", 5)}
 
@@ -52,7 +52,7 @@ async def test_no_call_holds_more_bytes_than_a_message_may(client: Client, membe
     large = [{"shell": {"argv": [str(n)]}, "payload": "x" * (BYTES // 3)} for n in range(7)]
     answers = await client.submit_many(large)
     assert [one.run_id for one in answers if isinstance(one, Run)] == [str(n) for n in range(7)]
-    assert max(request.ByteSize() for request in member.heard("BatchSubmitRuns")) <= BYTES + 100
+    assert max(request.ByteSize() for request in member.received("BatchSubmitRuns")) <= BYTES + 100
 
 
 async def test_one_refusal_hides_no_other(client: Client, member: Scripted):
@@ -95,7 +95,7 @@ async def test_jobs_are_named_by_their_specs(client: Client, member: Scripted):
     assert isinstance(one, Job)
     assert isinstance(other, Job)
     assert (one.name, one.namespace, other.name) == ("a", "default", "b")
-    [request] = member.heard("BatchCreateJobs")
+    [request] = member.received("BatchCreateJobs")
     assert all(one.idempotency_key for one in request.requests)
     assert request.requests[1].job.namespace == "elsewhere"
 
@@ -111,7 +111,7 @@ async def test_those_that_met_a_world_away_are_asked_for_again_with_their_keys(
     member.say("BatchSubmitRuns", partly, accept)
     answers = await client.submit_many(work(3))
     assert [one.run_id for one in answers if isinstance(one, Run)] == ["0", "1", "2"]
-    first, second = member.heard("BatchSubmitRuns")
+    first, second = member.received("BatchSubmitRuns")
     assert list(second.requests) == [first.requests[1]]
 
 
@@ -119,7 +119,7 @@ async def test_what_is_away_until_the_deadline_is_told_so(client: Client, member
     member.say("BatchSubmitRuns", Results(results=[Results.Result(error=AWAY)]))
     [answer] = await client.submit_many(work(1), deadline=0.3)
     assert getattr(answer, "status", "") == "UNAVAILABLE"
-    assert len(member.heard("BatchSubmitRuns")) > 1
+    assert len(member.received("BatchSubmitRuns")) > 1
 
 
 async def test_a_call_that_fails_is_the_answer_of_all_that_were_in_it(
@@ -150,11 +150,11 @@ async def test_a_member_of_the_version_before_is_asked_one_by_one(client: Client
     answers = await client.submit_many(work(10))
     told = [one.run_id if isinstance(one, Run) else "refused" for one in answers]
     assert told == [*"012", "refused", *"456789"]
-    assert len({request.idempotency_key for request in member.heard("SubmitRun")}) == 10
+    assert len({request.idempotency_key for request in member.received("SubmitRun")}) == 10
 
 
 @pytest.mark.parametrize("count", [0, 1])
 async def test_none_and_one_are_many_too(client: Client, member: Scripted, count: int):
     member.say("BatchSubmitRuns", accept)
     assert len(await client.submit_many(work(count))) == count
-    assert len(member.heard("BatchSubmitRuns")) == count
+    assert len(member.received("BatchSubmitRuns")) == count

@@ -45,7 +45,7 @@ async def test_a_job_is_made_from_keywords(client: Client, member: Scripted):
         shell={"argv": ["/bin/etl"], "env": {"A": "b"}},
         payload={"a": [1]},
     )
-    [sent] = member.heard("CreateJob")
+    [sent] = member.received("CreateJob")
     assert sent.job.namespace == "default"
     assert sent.job.retry.backoff.seconds == 3
     assert json.loads(sent.job.payload.json) == {"a": [1]}
@@ -69,7 +69,7 @@ async def test_a_wrong_spec_is_told_whole_before_anything_is_sent(client: Client
 async def test_an_update_names_the_fields_it_changes(client: Client, member: Scripted):
     member.say("UpdateJob", lambda request: request.job)
     await client.jobs.update("etl", timeout="5s", paused=False, etag="e1")
-    [sent] = member.heard("UpdateJob")
+    [sent] = member.received("UpdateJob")
     assert list(sent.update_mask.paths) == ["timeout", "paused"]
     assert (sent.job.name, sent.etag) == ("etl", "e1")
 
@@ -110,13 +110,13 @@ async def test_lists_are_read_page_by_page_and_no_further_than_asked(
 
     member.say("ListRuns", page)
     assert len([run async for run in client.runs.list()]) == 1200
-    assert len(member.heard("ListRuns")) == 3
+    assert len(member.received("ListRuns")) == 3
     assert [run.run_id async for run in client.runs.list(limit=3, states=["failed"])] == [
         "0",
         "1",
         "2",
     ]
-    last = member.heard("ListRuns")[-1]
+    last = member.received("ListRuns")[-1]
     assert (last.page_size, list(last.states)) == (3, [common_pb2.RUN_STATE_FAILED])
 
 
@@ -126,13 +126,13 @@ async def test_a_submit_goes_to_the_namespace_that_its_fields_name(
     member.say("SubmitRun", PENDING)
     await client.submit(shell={"argv": ["true"]})
     await client.submit({"namespace": "billing", "shell": {"argv": ["true"]}})
-    assert [sent.namespace for sent in member.heard("SubmitRun")] == ["default", "billing"]
+    assert [sent.namespace for sent in member.received("SubmitRun")] == ["default", "billing"]
 
 
 async def test_submit_sends_work_without_a_schedule(client: Client, member: Scripted):
     member.say("SubmitRun", PENDING)
     run = await client.submit(shell={"argv": ["date"]}, name="now", delay="5s", priority="high")
-    [sent] = member.heard("SubmitRun")
+    [sent] = member.received("SubmitRun")
     assert (sent.name, sent.delay.seconds, sent.spec.priority) == ("now", 5, 3)
     assert list(sent.spec.shell.argv) == ["date"]
     assert (run.run_id, run.state, run.ended) == ("r", "PENDING", False)
@@ -211,7 +211,7 @@ async def test_waiting_no_longer_than_asked_leaves_the_run_alone(client: Client,
     with pytest.raises(DeadlineExceeded, match="RUNNING") as caught:
         await client.runs.wait("r", timeout=0.1)
     assert caught.value.reason == "STILL_RUNNING"
-    assert member.heard("CancelRun") == []
+    assert member.received("CancelRun") == []
 
 
 async def test_logs_broken_in_the_middle_are_told_once(client: Client, member: Scripted):
@@ -356,7 +356,7 @@ async def test_a_backfill_is_asked_for_told_of_and_cancelled(client: Client, mem
     assert (plan.instants, plan.left_out[0].state) == ((first,), "SUCCEEDED")
     assert plan.backfill == got == ended == listed[0]
     assert (got.first, got.last, got.state, got.ended) == (first, last, "ACTIVE", False)
-    sent, dry = member.heard("BackfillJob")
+    sent, dry = member.received("BackfillJob")
     assert getattr(sent, "from").ToDatetime(UTC) == first
     assert (sent.max_parallel, sent.priority, sent.overlap) == (3, 3, job_pb2.OVERLAP_ALLOW)
     assert sent.rerun == jobs.BackfillJobRequest.RERUN_FAILED
@@ -369,7 +369,7 @@ async def test_a_backfill_is_asked_for_told_of_and_cancelled(client: Client, mem
 async def test_runs_are_asked_for_by_what_made_them(client: Client, member: Scripted):
     member.say("ListRuns", runs.ListRunsResponse())
     assert [one async for one in client.runs.list(trigger="backfill", backfill="b")] == []
-    [sent] = member.heard("ListRuns")
+    [sent] = member.received("ListRuns")
     assert (sent.trigger, sent.backfill_id) == (run_pb2.Run.TRIGGER_BACKFILL, "b")
     with pytest.raises(InvalidArgument, match="trigger"):
         assert [one async for one in client.runs.list(trigger="nobody")] == []

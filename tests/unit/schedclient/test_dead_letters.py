@@ -35,7 +35,7 @@ async def test_a_run_is_done_again_and_names_the_one_that_died(client: Client, m
     await client.runs.retry("r")
 
     assert (again.run_id, again.redrive_of, again.trigger) == ("n", "r", "REDRIVE")
-    edited, as_it_was = member.heard("RetryRun")
+    edited, as_it_was = member.received("RetryRun")
     assert (edited.run_id, edited.payload) == ("r", NEW)
     assert not as_it_was.HasField("payload")
 
@@ -52,7 +52,7 @@ async def test_letters_are_listed_by_what_is_asked_for(client: Client, member: S
 
     assert (one.run.run_id, one.fingerprint, one.died_at) == ("r", "f", DIED)
     assert (one.resolution, one.resolved_at, one.redriven_as, one.note) == (None, None, None, None)
-    [sent] = member.heard("ListDeadLetters")
+    [sent] = member.received("ListDeadLetters")
     assert (sent.job, sent.fingerprint, sent.resolved, sent.redrive_id) == ("etl", "f", True, "d")
 
 
@@ -82,7 +82,7 @@ async def test_groups_tell_how_many_of_which_error(client: Client, member: Scrip
 
     assert (found.count, found.queued, found.exit_code, found.run_id) == (3, 1, 2, "r")
     assert (found.job, found.error) == (None, None)
-    assert member.heard("ListDeadLetterGroups")[0].job == "etl"
+    assert member.received("ListDeadLetterGroups")[0].job == "etl"
 
 
 async def test_discarded_are_those_that_are_named_or_chosen(client: Client, member: Scripted):
@@ -96,7 +96,7 @@ async def test_discarded_are_those_that_are_named_or_chosen(client: Client, memb
     [found] = await client.dead_letters.groups()
     await client.dead_letters.discard(group=found)
 
-    named, chosen, every, alone = member.heard("DiscardDeadLetters")
+    named, chosen, every, alone = member.received("DiscardDeadLetters")
     assert (list(named.run_ids), named.note, named.all) == (["r", "s"], "known", False)
     assert (chosen.job, chosen.fingerprint) == ("etl", "f")
     assert every.all
@@ -120,8 +120,8 @@ async def test_until_its_newest_died_nothing_is_dealt_with_that_a_group_hasnt_to
     await client.dead_letters.redrive(group=found, until=found.last_died_at, at_most=2)
     await client.dead_letters.discard(all=True)
 
-    discarded, every = member.heard("DiscardDeadLetters")
-    [redriven] = member.heard("RedriveDeadLetters")
+    discarded, every = member.received("DiscardDeadLetters")
+    [redriven] = member.received("RedriveDeadLetters")
     assert discarded.until.ToDatetime(tzinfo=UTC) == newest
     assert redriven.until.ToDatetime(tzinfo=UTC) == newest
     assert (discarded.at_most, redriven.at_most, every.at_most) == (2, 2, 0)
@@ -135,7 +135,7 @@ async def test_a_redrive_is_asked_for_once_whatever_gets_lost(client: Client, me
     await client.dead_letters.redrive(all=True, idempotency_key="k")
 
     assert (plan.total, plan.redrive and plan.redrive.redrive_id) == (5, "d")
-    first, second = member.heard("RedriveDeadLetters")
+    first, second = member.received("RedriveDeadLetters")
     assert (first.fingerprint, first.rate, first.payload) == ("f", 100, NEW)
     assert first.idempotency_key
     assert (second.all, second.rate, second.idempotency_key) == (True, 0, "k")
@@ -147,7 +147,7 @@ async def test_a_dry_run_says_how_many_and_carries_no_key(client: Client, member
     plan = await client.dead_letters.redrive(job="etl", dry_run=True)
 
     assert (plan.total, plan.redrive) == (5, None)
-    [sent] = member.heard("RedriveDeadLetters")
+    [sent] = member.received("RedriveDeadLetters")
     assert (sent.job, sent.dry_run, sent.idempotency_key) == ("etl", True, "")
 
 
@@ -166,7 +166,7 @@ async def test_a_redrive_is_read_listed_stopped_and_resumed(client: Client, memb
     assert stopped.state == "STOPPED"
     assert await client.redrives.resume("d") == got
     assert [one async for one in client.redrives.list()] == [got]
-    assert [one.redrive_id for one in member.heard("StopRedrive")] == ["d"]
+    assert [one.redrive_id for one in member.received("StopRedrive")] == ["d"]
 
 
 async def test_a_lost_answer_is_asked_for_again_but_nothing_is_discarded_twice(
@@ -180,4 +180,4 @@ async def test_a_lost_answer_is_asked_for_again_but_nothing_is_discarded_twice(
     with pytest.raises(DeadlineExceeded, match="no answer from"):
         await client.dead_letters.discard(all=True)
 
-    assert len(member.heard("DiscardDeadLetters")) == 1
+    assert len(member.received("DiscardDeadLetters")) == 1

@@ -68,7 +68,7 @@ async def test_a_member_that_dies_between_two_calls_is_no_failure(
         asked, spare = (member, other) if member.requests else (other, member)
         await asked.stop()
         assert (await client.runs.get("r")).run_id == "r"
-        assert spare.heard("GetRun")
+        assert spare.received("GetRun")
 
 
 async def test_a_member_that_hangs_costs_its_patience_and_no_more(
@@ -84,13 +84,13 @@ async def test_a_member_that_hangs_costs_its_patience_and_no_more(
     async with Client([member.address, other.address], timeout=10) as client:
         for _ in range(2):
             assert (await client.runs.get("r")).run_id == "r"
-    assert len(member.heard("GetRun")) <= 1
+    assert len(member.received("GetRun")) <= 1
 
 
 async def test_unavailable_is_tried_again_within_the_deadline(client: Client, member: Scripted):
     member.say("GetRun", Refusal("UNAVAILABLE"), Refusal("UNAVAILABLE"), RUN)
     assert (await client.runs.get("r")).run_id == "r"
-    assert len(member.heard("GetRun")) == 3
+    assert len(member.received("GetRun")) == 3
 
 
 async def test_unavailable_for_ever_ends_at_the_deadline_as_what_it_is(member: Scripted):
@@ -127,7 +127,7 @@ async def test_an_answer_is_an_answer_and_never_asked_for_again(
     with pytest.raises((InvalidArgument, NotFound, InternalError, Exception)) as caught:
         await client.runs.get("r")
     assert caught.value.status == status
-    assert len(member.heard("GetRun")) == 1
+    assert len(member.received("GetRun")) == 1
 
 
 async def test_what_is_made_twice_by_chance_carries_the_same_key(client: Client, member: Scripted):
@@ -138,14 +138,14 @@ async def test_what_is_made_twice_by_chance_carries_the_same_key(client: Client,
     await client.jobs.trigger("etl")
     await client.jobs.create("etl", on_demand=True, shell={"argv": ["date"]})
     for call in ("SubmitRun", "TriggerJob", "CreateJob"):
-        first, second = member.heard(call)
+        first, second = member.received(call)
         assert first.idempotency_key == second.idempotency_key != ""
 
 
 async def test_a_key_of_the_callers_own_is_kept(client: Client, member: Scripted):
     member.say("SubmitRun", RUN)
     await client.submit(shell={"argv": ["date"]}, idempotency_key="mine")
-    assert member.heard("SubmitRun")[0].idempotency_key == "mine"
+    assert member.received("SubmitRun")[0].idempotency_key == "mine"
 
 
 async def test_a_deletion_that_may_have_happened_is_not_sent_again(
@@ -154,7 +154,7 @@ async def test_a_deletion_that_may_have_happened_is_not_sent_again(
     member.say("DeleteJob", Refusal("UNAVAILABLE"), DELETED)
     with pytest.raises(ClusterUnavailable):
         await client.jobs.delete("etl")
-    assert len(member.heard("DeleteJob")) == 1
+    assert len(member.received("DeleteJob")) == 1
 
 
 async def test_a_rebalance_that_is_refused_is_not_asked_for_again(client: Client, member: Scripted):
@@ -169,15 +169,15 @@ async def test_a_rebalance_that_is_refused_is_not_asked_for_again(client: Client
         with pytest.raises(ClusterUnavailable) as refused:
             await asked
         assert refused.value.reason == "NOT_TRUSTED"
-    assert len(member.heard("RebalanceCluster")) == 2
-    assert len(member.heard("TransferLeader")) == 1
+    assert len(member.received("RebalanceCluster")) == 2
+    assert len(member.received("TransferLeader")) == 1
 
 
 async def test_a_deletion_that_was_never_sent_goes_elsewhere(member: Scripted):
     member.say("DeleteJob", DELETED)
     async with Client([free_address(), free_address(), member.address], timeout=10) as client:
         await client.jobs.delete("etl")
-    assert [sent.job for sent in member.heard("DeleteJob")] == ["etl"]
+    assert [sent.job for sent in member.received("DeleteJob")] == ["etl"]
 
 
 async def test_no_answer_in_time_is_a_deadline(client: Client, member: Scripted):
@@ -257,7 +257,7 @@ async def test_a_deletion_whose_connection_broke_is_told_as_one_that_may_have_be
     member.say("DeleteJob", BROKEN, DELETED)
     with pytest.raises(DeadlineExceeded, match="Socket closed"):
         await client.jobs.delete("etl")
-    assert len(member.heard("DeleteJob")) == 1
+    assert len(member.received("DeleteJob")) == 1
 
 
 async def test_a_dry_run_that_got_no_answer_is_told_as_a_read(client: Client, member: Scripted):
@@ -293,7 +293,7 @@ async def test_a_watch_goes_over_to_another_member(member: Scripted, other: Scri
 
     def script(one: Scripted) -> None:
         def answer(_request: object) -> list[object]:
-            done = bool(member.heard("WatchRuns")) and bool(other.heard("WatchRuns"))
+            done = bool(member.received("WatchRuns")) and bool(other.received("WatchRuns"))
             end = runs.RunEvent(run=RUN) if done else Refusal("UNAVAILABLE", "going away")
             return [runs.RunEvent(run=running), end]
 

@@ -54,7 +54,7 @@ async def test_five_thousand_calls_at_once_are_all_made_and_each_but_once(
             "DeleteJob": lambda: client.jobs.delete("etl"),
         }[call]
         await asyncio.gather(*(ask() for _ in range(5_000)))
-    assert len(member.heard(call)) == 5_000
+    assert len(member.received(call)) == 5_000
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ async def test_waiting_for_a_turn_costs_nothing_of_what_a_try_may_take(
         gate.set()
         await asyncio.gather(*asked)
     assert answer.most == AT_ONCE
-    assert len(member.heard("GetRun")) + len(other.heard("GetRun")) == len(asked)
+    assert len(member.received("GetRun")) + len(other.received("GetRun")) == len(asked)
 
 
 async def test_a_call_whose_turn_never_came_says_that_nothing_was_sent(member: Scripted):
@@ -110,8 +110,8 @@ async def test_a_call_whose_turn_comes_when_its_member_has_gone_is_made_at_anoth
         spare.say("GetRun", RUN)
         await asked.stop()
         await asyncio.gather(waiting, *first)
-    assert [sent.job for sent in spare.heard("DeleteJob")] == ["etl"]
-    assert not asked.heard("DeleteJob")
+    assert [sent.job for sent in spare.received("DeleteJob")] == ["etl"]
+    assert not asked.received("DeleteJob")
 
 
 async def test_a_call_that_is_given_up_while_it_waits_takes_no_place(member: Scripted):

@@ -134,7 +134,7 @@ async def test_the_value_says_what_its_id_says(client: Client, member: Scripted,
     member.say(call.wire, answer_to(call.wire))
     await done(call.do(client, call.said))
     await done(call.do(client, call.value))
-    by_id, by_value = member.heard(call.wire)
+    by_id, by_value = member.received(call.wire)
     assert call.said in str(by_id)
     for request in (by_id, by_value):  # a key is made for each call
         if "idempotency_key" in request.DESCRIPTOR.fields_by_name:

@@ -29,7 +29,7 @@ async def test_a_pool_is_set_with_a_limit_and_a_rate(client: Client, member: Scr
     await client.pools.set("loose", validate_only=True)
 
     assert (pool.name, pool.limit, pool.rate, pool.version) == ("reports", 3, "100/m", 7)
-    first, second = member.heard("SetPool")
+    first, second = member.received("SetPool")
     assert first.pool == REPORTS
     assert (second.pool.limit, second.pool.HasField("rate"), second.pool.version) == (0, False, 0)
     assert (first.validate_only, second.validate_only) == (False, True)
@@ -48,7 +48,7 @@ async def test_a_change_that_got_no_answer_is_not_sent_again_for_its_version_is_
     member.say("SetPool", Refusal("UNAVAILABLE"), REPORTS)
     with pytest.raises(ClusterUnavailable):
         await client.pools.set("reports", limit=3, version=7)
-    assert len(member.heard("SetPool")) == 1
+    assert len(member.received("SetPool")) == 1
     member.say("SetPool", Refusal("ABORTED", "it is version 8", "VERSION_MISMATCH"))
     with pytest.raises(Conflict):
         await client.pools.set("reports", limit=3, version=7)
@@ -70,7 +70,7 @@ async def test_a_pool_is_read_with_what_runs_and_waits(client: Client, member: S
     assert (pool.paused, pool.pause_note, pool.paused_by) == (True, "why", None)
     assert pool.updated_at == datetime(2026, 11, 23, tzinfo=UTC)
     assert (other.limit, other.rate, other.updated_at) == (0, None, None)
-    assert member.heard("GetPool") == [pools.GetPoolRequest(namespace="n", pool="reports")]
+    assert member.received("GetPool") == [pools.GetPoolRequest(namespace="n", pool="reports")]
 
 
 async def test_a_pause_is_sent_again_when_its_answer_is_lost(client: Client, member: Scripted):
@@ -83,8 +83,8 @@ async def test_a_pause_is_sent_again_when_its_answer_is_lost(client: Client, mem
     await client.pools.delete("reports")
 
     asked = pools.PausePoolRequest(namespace="default", pool="reports", note="why")
-    assert member.heard("PausePool") == [asked, asked]
-    assert member.heard("DeletePool")[0].pool == "reports"
+    assert member.received("PausePool") == [asked, asked]
+    assert member.received("DeletePool")[0].pool == "reports"
 
 
 async def test_jobs_and_one_time_work_name_their_pool(client: Client, member: Scripted):
@@ -97,7 +97,7 @@ async def test_jobs_and_one_time_work_name_their_pool(client: Client, member: Sc
     await client.submit(python={"handler": "h"}, pool="reports")
 
     assert (job.pool, moved.pool) == ("reports", None)
-    assert list(member.heard("UpdateJob")[0].update_mask.paths) == ["pool"]
-    assert member.heard("SubmitRun")[0].spec == job_pb2.Job(
+    assert list(member.received("UpdateJob")[0].update_mask.paths) == ["pool"]
+    assert member.received("SubmitRun")[0].spec == job_pb2.Job(
         python=job_pb2.PythonAction(handler="h"), pool="reports"
     )

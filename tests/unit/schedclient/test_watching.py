@@ -43,7 +43,7 @@ async def test_a_stream_that_breaks_goes_on_after_its_last_cursor(client: Client
     )
     states = [one.state for one in await first(3, client.runs.watch(job="etl"))]
     assert states == ["PENDING", "RUNNING", "SUCCEEDED"]
-    asked = member.heard("WatchRuns")
+    asked = member.received("WatchRuns")
     assert [(one.job, one.namespace, one.resume_after) for one in asked] == [
         ("etl", "default", ""),
         ("etl", "default", "1-9"),
@@ -65,7 +65,7 @@ async def test_after_a_gap_those_that_lived_are_looked_at(client: Client, member
     member.say("GetRun", run(1, "FAILED"), Refusal("NOT_FOUND"))
     found = await first(4, client.runs.watch(job="etl"))
     assert [(one.run_id, one.state) for one in found][3:] == [("r1", "FAILED")]
-    assert [one.run_id for one in member.heard("GetRun")] == ["r1"]
+    assert [one.run_id for one in member.received("GetRun")] == ["r1"]
 
 
 async def test_what_is_read_after_a_gap_is_read_again_until_somebody_can_say(member: Scripted):
@@ -79,8 +79,8 @@ async def test_what_is_read_after_a_gap_is_read_again_until_somebody_can_say(mem
         ("r1", "FAILED"),
         ("r2", "PENDING"),
     ]
-    assert len(member.heard("GetRun")) == 7
-    assert len(member.heard("WatchRuns")) == 1
+    assert len(member.received("GetRun")) == 7
+    assert len(member.received("WatchRuns")) == 1
 
 
 async def test_events_tell_a_gap_and_go_on_from_a_cursor_that_was_kept(
@@ -90,7 +90,7 @@ async def test_events_tell_a_gap_and_go_on_from_a_cursor_that_was_kept(
     missing, one = await first(2, client.runs.events(after="1-1"))
     assert (missing.run, missing.gap.why, missing.gap.scheduled_before) == (None, "too old", None)
     assert (one.run.run_id, one.gap) == ("r1", None)
-    assert member.heard("WatchRuns")[0].resume_after == "1-1"
+    assert member.received("WatchRuns")[0].resume_after == "1-1"
 
 
 async def test_however_much_changes_a_watch_is_one_request(client: Client, member: Scripted):

@@ -53,7 +53,7 @@ async def test_a_broken_stream_goes_on_and_tells_nothing_twice(client: Client, m
     )
     found = await first(2, client.workers.watch("w1"))
     assert [one.running for one in found] == [2, 1]
-    assert len(member.heard("WatchWorker")) == 3
+    assert len(member.received("WatchWorker")) == 3
 
 
 async def test_another_member_tells_on_where_one_has_died(member: Scripted, other: Scripted):
@@ -67,7 +67,7 @@ async def test_another_member_tells_on_where_one_has_died(member: Scripted, othe
         await told.stop()
         async with asyncio.timeout(10):
             assert [one.made async for one in stream] == [2, 3]
-        assert len(left.heard("WatchRedrive")) == 1
+        assert len(left.received("WatchRedrive")) == 1
 
 
 @pytest.mark.parametrize("state", ["DONE", "STOPPED"])
@@ -99,7 +99,7 @@ async def test_a_member_of_the_version_before_is_asked_until_one_tells(
     member.say("GetWorker", worker(2), worker(2), worker(1))
     found = await first(3, client.workers.watch("w1"))
     assert [one.running for one in found] == [2, 1, 0]
-    assert (len(member.heard("WatchWorker")), len(member.heard("GetWorker"))) == (4, 3)
+    assert (len(member.received("WatchWorker")), len(member.received("GetWorker"))) == (4, 3)
     member.say("WatchRedrive", OLD)
     member.say("GetRedrive", redrive(1), redrive(3, Done))
     assert [one.made async for one in client.redrives.watch("d1")] == [1, 3]

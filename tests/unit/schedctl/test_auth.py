@@ -92,7 +92,7 @@ async def test_a_new_token_is_alone_on_stdout(ctl: Any, member: Scripted) -> Non
     told = ("--role", "viewer", "--in", "billing", "--lifetime", "7d")
     ended = await ctl("auth", "token", "create", "bob", *told)
     assert (ended.code, ended.out) == (0, f"{SECRET}\n")
-    [sent] = member.heard("CreateToken")
+    [sent] = member.received("CreateToken")
     assert (sent.name, sent.role, [*sent.namespaces]) == ("bob", auth.ROLE_VIEWER, ["billing"])
     assert sent.lifetime.ToTimedelta() == timedelta(days=7)
     assert SECRET not in ended.err
@@ -122,7 +122,7 @@ async def test_no_token_is_made_for_a_file_that_is_there(
     assert ended.code == 2
     assert f"error: {file} already exists; it isn't changed" in ended.err
     assert file.read_text() == "of somebody"
-    assert member.heard("CreateToken") == []
+    assert member.received("CreateToken") == []
 
 
 async def test_no_token_is_made_for_a_file_that_can_t_be(
@@ -133,7 +133,7 @@ async def test_no_token_is_made_for_a_file_that_can_t_be(
     assert ended.code == 2
     assert len(ended.err.splitlines()) == 3
     assert "nowhere/token: No such file or directory" in ended.err
-    assert member.heard("CreateToken") == []
+    assert member.received("CreateToken") == []
 
 
 async def test_there_is_no_file_of_a_token_that_wasn_t_made(
@@ -172,7 +172,7 @@ async def test_a_token_that_can_t_be_written_isn_t_left_alive_unsaid(
     assert f"error: {home / 'token'}: File too large" in err.decode()
     assert remedy in err.decode()
     assert SECRET not in err.decode()
-    assert {one.token_id for one in member.heard("RevokeToken")} == {TOKEN.token_id}
+    assert {one.token_id for one in member.received("RevokeToken")} == {TOKEN.token_id}
     assert not (home / "token").exists()
 
 
@@ -202,7 +202,7 @@ async def test_a_token_isn_t_left_alive_unsaid_by_who_interrupts_its_writing(
     assert (ended.code, ended.out) == (130, "")
     assert said in ended.err
     assert SECRET not in ended.err
-    assert len(member.heard("RevokeToken")) == (answer is not KeyboardInterrupt)
+    assert len(member.received("RevokeToken")) == (answer is not KeyboardInterrupt)
     assert not (home / "token").exists()
 
 

@@ -48,7 +48,7 @@ async def test_a_dry_run_lists_the_instants_and_says_what_is_left_out(ctl, membe
     assert ended.lines == ["SCHEDULED", "2026-01-01T00:00:00.000Z", "2026-01-01T01:00:00.000Z"]
     assert "left out: 2026-01-01T02:00:00.000Z: it has run" in ended.err
     assert "2 scheduled times would run; nothing was stored" in ended.err
-    [sent] = member.heard("BackfillJob")
+    [sent] = member.received("BackfillJob")
     assert (sent.dry_run, sent.job, sent.max_parallel) == (True, "etl", 1)
 
 
@@ -65,7 +65,7 @@ async def test_what_is_asked_for_is_sent_and_the_backfill_shown(ctl, member):
     assert ended.lines[0].split()[:3] == ["BACKFILL", "JOB", "STATE"]
     assert ended.lines[1].split()[:3] == ["b1", "etl", "ACTIVE"]
     assert "the backfill continues: schedctl job backfills etl" in ended.err
-    [sent] = member.heard("BackfillJob")
+    [sent] = member.received("BackfillJob")
     span = sent.to.ToDatetime(UTC) - getattr(sent, "from").ToDatetime(UTC)
     assert abs(span - timedelta(days=7, hours=-1)) < timedelta(minutes=1)
     assert (sent.overlap, sent.max_parallel, sent.priority) == (job_pb2.OVERLAP_ALLOW, 4, 3)
@@ -189,8 +189,8 @@ async def test_they_are_listed_and_cancelled(ctl, member):
 
     assert listed.lines[1].split()[:3] == ["b1", "etl", "ACTIVE"]
     assert "cancelled b1: 2 runs are being ended" in cancelled.err
-    assert member.heard("CancelBackfill")[0].backfill_id == "b1"
-    assert member.heard("ListBackfills")[0].job == "etl"
+    assert member.received("CancelBackfill")[0].backfill_id == "b1"
+    assert member.received("ListBackfills")[0].job == "etl"
 
 
 async def test_runs_are_listed_by_what_made_them(ctl, member):
@@ -198,7 +198,7 @@ async def test_runs_are_listed_by_what_made_them(ctl, member):
 
     await ctl("run", "list", "--trigger", "backfill", "--backfill", "b1")
 
-    [sent] = member.heard("ListRuns")
+    [sent] = member.received("ListRuns")
     assert (sent.trigger, sent.backfill_id) == (4, "b1")
 
 

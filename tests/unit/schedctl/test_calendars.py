@@ -62,7 +62,7 @@ async def test_a_calendar_is_made_from_flags_once_it_was_checked(ctl, member):
         *("--cron", "* 22 * * *"),
     )
     assert ended.code == 0, ended.err
-    checked, stored = member.heard("ApplyCalendar")
+    checked, stored = member.received("ApplyCalendar")
     assert (checked.validate_only, stored.validate_only) == (True, False)
     sent = stored.calendar
     assert (sent.name, sent.namespace, sent.time_zone) == ("off", "default", "Europe/Riga")
@@ -78,7 +78,7 @@ async def test_checked_only_is_not_stored(ctl, member):
     member.say("ApplyCalendar", as_given)
     ended = await ctl("calendar", "apply", "off", "--weekday", "sat", "--dry-run")
     assert "nothing was stored" in ended.err
-    assert [one.validate_only for one in member.heard("ApplyCalendar")] == [True]
+    assert [one.validate_only for one in member.received("ApplyCalendar")] == [True]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ async def test_apply_takes_a_name_or_files(ctl, member, words):
     ended = await ctl("calendar", "apply", *words)
     assert ended.code == 2
     assert "either NAME with options, or -f FILE" in ended.err
-    assert not member.heard("ApplyCalendar")
+    assert not member.received("ApplyCalendar")
 
 
 async def test_one_in_use_is_refused_with_who_uses_it(ctl, member):
@@ -109,9 +109,9 @@ async def test_manifests_have_calendars_stored_before_the_jobs_that_name_them(
     ended = await ctl("apply", "-f", manifest)
     assert ended.code == 0, ended.err
     assert ended.lines == ["calendar off v1 created", "job etl created"]
-    [_, stored] = member.heard("ApplyCalendar")
+    [_, stored] = member.received("ApplyCalendar")
     assert stored.calendar.roll == calendars.ROLL_NEXT
-    [asked, made] = member.heard("CreateJob")
+    [asked, made] = member.received("CreateJob")
     assert (asked.validate_only, list(asked.job.exclude.calendars)) == (True, [])
     assert list(made.job.exclude.calendars) == ["off"]
     assert list(made.job.exclude.cron) == ["* * 1 1 *"]
@@ -130,18 +130,18 @@ async def test_a_job_is_made_and_patched_with_what_it_excludes(ctl, member):
         *("--exclude-cron", "* 22 * * *", "--", "true"),
     )
     assert ended.code == 0, ended.err
-    [sent] = member.heard("CreateJob")
+    [sent] = member.received("CreateJob")
     assert sent.job.exclude == job_pb2.Exclude(calendars=["off"], cron=["* 22 * * *"])
     member.say("GetJob", sent.job)
     member.say("UpdateJob", lambda request: request.job)
     ended = await ctl("job", "patch", "etl", "--exclude-calendar", "")
     assert ended.code == 0, ended.err
-    asked = member.heard("UpdateJob")[0]
+    asked = member.received("UpdateJob")[0]
     assert list(asked.update_mask.paths) == ["exclude.calendars"]
     assert not asked.job.exclude.calendars
     ended = await ctl("job", "patch", "etl", "--exclude-cron", "* 23 * * *")
     assert ended.code == 0, ended.err
-    asked = member.heard("UpdateJob")[-1]
+    asked = member.received("UpdateJob")[-1]
     assert list(asked.update_mask.paths) == ["exclude.cron"]
     assert list(asked.job.exclude.cron) == ["* 23 * * *"]
 
@@ -155,7 +155,7 @@ async def test_the_excluded_instants_of_a_job_are_shown_when_asked_for(ctl, memb
     ended = await ctl("job", "next", "etl", "--excluded")
     assert ended.lines[0].split() == ["SCHEDULED", "DUE", "EXCLUDED", "BY"]
     assert "calendar off v3" in ended.lines[1]
-    assert member.heard("ListNextInstants")[0].excluded
+    assert member.received("ListNextInstants")[0].excluded
     ended = await ctl("job", "next", "etl")
     assert "EXCLUDED" not in ended.lines[0]
 

@@ -109,9 +109,9 @@ async def test_an_empty_member_is_a_usage_error_and_hands_nothing_over(ctl, memb
     ended = await ctl("cluster", "transfer-leader", name)
     assert (ended.code, ended.out) == (2, "")
     assert "MEMBER must not be empty; leave it out to transfer to any other member" in ended.err
-    assert not member.heard("TransferLeader")
+    assert not member.received("TransferLeader")
     assert (await ctl("cluster", "transfer-leader")).code == 0
-    [asked] = member.heard("TransferLeader")
+    [asked] = member.received("TransferLeader")
     assert asked.member == ""
 
 
@@ -159,7 +159,7 @@ async def test_a_drain_is_waited_for_until_the_worker_says_so_and_runs_nothing(c
         "no run in progress",
         "drained w1: no run in progress; schedctl worker undrain w1",
     ]
-    [asked] = member.heard("DrainWorker")
+    [asked] = member.received("DrainWorker")
     assert asked.reason == "disks"
 
 
@@ -283,7 +283,7 @@ async def test_for_a_worker_that_isnt_there_to_begin_with_nobody_waits(ctl, memb
     """It was drained before; it gets nothing when it comes, and there is nothing to lose."""
     member.say("DrainWorker", drained(state=wire.Worker.STATE_LOST, unheard=True))
     ended = await ctl("worker", "drain", "w1", "--wait")
-    assert (ended.code, member.heard("WatchWorker")) == (0, [])
+    assert (ended.code, member.received("WatchWorker")) == (0, [])
     assert (
         ended.err.splitlines()[-1] == "drained w1: the worker is lost; schedctl worker undrain w1"
     )
@@ -357,7 +357,7 @@ async def test_a_resume_says_what_was_chosen_and_nothing_where_nothing_was(
 ):
     member.say("ResumeCluster", wire.Cluster())
     assert (await ctl("cluster", "resume", *flags)).code == 0
-    assert member.heard("ResumeCluster") == [asked]
+    assert member.received("ResumeCluster") == [asked]
 
 
 async def test_the_horizon_of_a_resume_is_an_instant_or_so_long_ago(ctl, member):
@@ -365,7 +365,7 @@ async def test_the_horizon_of_a_resume_is_an_instant_or_so_long_ago(ctl, member)
     assert (await ctl("cluster", "resume", "--catch-up-since", "2026-01-05T11:00:00Z")).code == 0
     before = time.time()
     assert (await ctl("cluster", "resume", "--catch-up-since", "10m")).code == 0
-    exact, ago = (one.catch_up_since for one in member.heard("ResumeCluster"))
+    exact, ago = (one.catch_up_since for one in member.received("ResumeCluster"))
     assert exact.ToJsonString() == "2026-01-05T11:00:00Z"
     assert before - 601 < ago.seconds <= time.time() - 599
     for wrong in (["--catch-up-since", "soon"], ["--catch-up-since", "10m", "--catch-up"]):
@@ -395,4 +395,4 @@ async def test_a_resume_is_done_also_where_it_is_not_known_how_the_cluster_stood
     member.say("GetCluster", Refusal("UNAVAILABLE", "no answer", "DATABASE_SILENT"))
     ended = await ctl("cluster", "resume")
     assert (ended.code, ended.err) == (0, "")
-    assert len(member.heard("ResumeCluster")) == 1
+    assert len(member.received("ResumeCluster")) == 1

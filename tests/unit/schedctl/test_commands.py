@@ -96,7 +96,7 @@ async def test_the_cluster_its_workers_audit_and_dead_letters(ctl, member):
     assert "disk=ssd" in (await ctl("worker", "describe", "w1")).out
     audit = await ctl("audit", "list", "--action", "result", "--run", "r1", "-o", "json")
     assert (audit.data[0]["outcome"], audit.data[0]["reason"]) == ("refused", "STALE")
-    assert member.heard("ListAudit")[0].run_id == "r1"
+    assert member.received("ListAudit")[0].run_id == "r1"
     assert "f1" in (await ctl("dlq", "list")).out
 
 

@@ -56,7 +56,7 @@ async def test_letters_are_listed_by_what_is_asked_for(ctl, member):
 
     assert ended.lines[0].split() == ["RUN", "JOB", "REASON", "ATTEMPT", "DIED", "FINGERPRINT"]
     assert ended.lines[1].split()[:4] == ["r", "etl", "EXIT_CODE", "4"]
-    [sent] = member.heard("ListDeadLetters")
+    [sent] = member.received("ListDeadLetters")
     assert (sent.job, sent.fingerprint, sent.resolved) == ("etl", "f1", False)
 
 
@@ -69,7 +69,7 @@ async def test_those_that_are_settled_say_what_became_of_them(ctl, member, asked
 
     assert ended.lines[0].split()[-2:] == ["RESOLVED", "AS"]
     assert ended.lines[1].split()[-2:] == ["REDRIVEN", "n"]
-    [sent] = member.heard("ListDeadLetters")
+    [sent] = member.received("ListDeadLetters")
     assert (sent.resolved, sent.redrive_id) in {(True, ""), (False, "d1")}
 
 
@@ -169,7 +169,7 @@ async def test_runs_are_listed_by_redrives(ctl, member):
 
     await ctl("run", "list", "--trigger", "redrive")
 
-    assert member.heard("ListRuns")[0].trigger == run_pb2.Run.TRIGGER_REDRIVE
+    assert member.received("ListRuns")[0].trigger == run_pb2.Run.TRIGGER_REDRIVE
 
 
 # -- One by one --
@@ -182,7 +182,7 @@ async def test_a_run_is_retried_with_its_payload_or_another(ctl, member):
     await ctl("run", "retry", "r", "--payload", '{"new": 1}')
 
     assert ended.lines == ["r-again"]
-    as_it_was, edited = member.heard("RetryRun")
+    as_it_was, edited = member.received("RetryRun")
     assert not as_it_was.HasField("payload")
     assert json.loads(edited.payload.json) == {"new": 1}
 
@@ -194,7 +194,7 @@ async def test_runs_that_are_named_are_done_again_each(ctl, member):
 
     assert ended.code == 0, ended.err
     assert [line.split()[0] for line in ended.lines] == ["RUN", "r-again", "s-again"]
-    assert [one.payload.json for one in member.heard("RetryRun")] == ["{}", "{}"]
+    assert [one.payload.json for one in member.received("RetryRun")] == ["{}", "{}"]
 
 
 async def test_one_that_cant_be_keeps_no_other_from_it(ctl, member):
@@ -222,7 +222,7 @@ async def test_a_redrive_is_asked_for_at_a_rate_and_shown(ctl, member, written, 
     assert ended.code == 0, ended.err
     assert ended.lines[1].split()[:3] == ["d1", "f1", "OPEN"]
     assert "the redrive continues: schedctl dlq redrives; schedctl dlq stop d1" in ended.err
-    [sent] = member.heard("RedriveDeadLetters")
+    [sent] = member.received("RedriveDeadLetters")
     assert (sent.fingerprint, sent.rate) == ("f1", pytest.approx(rate))
 
 
@@ -232,7 +232,7 @@ async def test_all_that_is_asked_for_is_sent(ctl, member):
     await ctl("dlq", "redrive", "--all", "--idempotency-key", "k", "--note", "it is back")
     await ctl("dlq", "redrive", "--job", "etl", "--group", "f1", "--payload", '{"new": 1}')
 
-    every, some = member.heard("RedriveDeadLetters")
+    every, some = member.received("RedriveDeadLetters")
     assert (every.all, every.rate, every.idempotency_key) == (True, 0, "k")
     assert (every.note, some.note) == ("it is back", "")
     assert (some.job, some.fingerprint, some.all) == ("etl", "f1", False)
@@ -257,7 +257,7 @@ async def test_a_row_of_groups_is_chosen_alone_and_its_dry_run_asks_for_the_same
     await ctl("dlq", "redrive", "--group", "f1", *row)
     await ctl("dlq", "discard", "--group", "f1", *row)
 
-    sent = [*member.heard("RedriveDeadLetters"), *member.heard("DiscardDeadLetters")]
+    sent = [*member.received("RedriveDeadLetters"), *member.received("DiscardDeadLetters")]
     assert [one.group for one in sent] == [runs.ChosenGroup(fingerprint="f1", **group)] * 3
     assert [(one.job, one.fingerprint, one.all) for one in sent] == [("", "", False)] * 3
 
@@ -272,7 +272,7 @@ async def test_until_an_instant_is_sent_as_it_was_written(ctl, member):
     await ctl("dlq", "discard", "--all")
 
     assert redriven.code == 0, redriven.err
-    sent = [*member.heard("RedriveDeadLetters"), *member.heard("DiscardDeadLetters")]
+    sent = [*member.received("RedriveDeadLetters"), *member.received("DiscardDeadLetters")]
     meant = DIED.replace(microsecond=911_234)
     assert [one.until.ToDatetime(tzinfo=UTC) for one in sent[:2]] == [meant, meant]
     assert not sent[2].HasField("until")
@@ -305,7 +305,7 @@ async def test_a_dry_run_says_how_many(ctl, member):
     assert ended.lines == ["Dead letters: 3"]
     assert ended.err == "nothing was stored\n"
     assert data == {"total": 3, "redrive": None}
-    assert all(one.dry_run for one in member.heard("RedriveDeadLetters"))
+    assert all(one.dry_run for one in member.received("RedriveDeadLetters"))
 
 
 async def test_it_is_waited_for_and_its_progress_told(ctl, member):
@@ -441,7 +441,7 @@ async def test_letters_are_discarded_by_name_or_by_what_they_have_in_common(ctl,
         "unchanged: 1, already resolved or queued for a redrive",
     ]
     assert (chosen.data, chosen.err) == ({"discarded": 2}, "discarded 2\n")
-    first, second = member.heard("DiscardDeadLetters")
+    first, second = member.received("DiscardDeadLetters")
     assert (list(first.run_ids), first.note) == (["r", "s", "t"], "known")
     assert (second.fingerprint, list(second.run_ids)) == ("f1", [])
 

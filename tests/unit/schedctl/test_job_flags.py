@@ -44,7 +44,7 @@ async def test_a_job_is_created_from_flags(ctl, member):
         "echo hi",
     )
     assert ended.code == 0, ended.err
-    sent = member.heard("CreateJob")[0].job
+    sent = member.received("CreateJob")[0].job
     assert list(sent.shell.argv) == ["sh", "-c", "echo hi"]
     assert (sent.name, sent.time_zone, sent.retry.max_attempts) == ("etl", "Europe/Riga", 2)
     assert list(sent.retry.retry_on) == ["75", "5xx"]
@@ -70,7 +70,7 @@ async def test_other_actions_are_flags(ctl, member, flags, action):
     member.say("CreateJob", lambda request: request.job)
     ended = await ctl("job", "create", "x", "--every", "30s", *flags)
     assert ended.code == 0, ended.err
-    sent = member.heard("CreateJob")[0].job
+    sent = member.received("CreateJob")[0].job
     assert sent.WhichOneof("action") == action
     if action == "http":
         assert dict(sent.http.headers) == {"A": "b: c"}
@@ -86,14 +86,14 @@ async def test_limits_are_flags_and_a_patch_changes_what_it_names(ctl, member):
     flags = ["--limit-memory", "64MiB", "--limit-processes", "20", "--limit-files", "256"]
     ended = await ctl("job", "create", "x", "--on-demand", *flags, "--", "true")
     assert ended.code == 0, ended.err
-    made = member.heard("CreateJob")[0].job
+    made = member.received("CreateJob")[0].job
     limits = made.shell.limits
     assert (limits.memory_bytes, limits.processes, limits.files) == (64 << 20, 20, 256)
     member.say("GetJob", made)
     member.say("UpdateJob", lambda request: request.job)
     ended = await ctl("job", "patch", "x", "--limit-memory", "1GiB")
     assert ended.code == 0, ended.err
-    limits = member.heard("UpdateJob")[-1].job.shell.limits
+    limits = member.received("UpdateJob")[-1].job.shell.limits
     assert (limits.memory_bytes, limits.processes, limits.files) == (1 << 30, 20, 256)
 
 
@@ -103,7 +103,7 @@ async def test_limits_of_a_handlers_process_are_the_same_flags(ctl, member):
         "job", "create", "x", "--on-demand", "--python", "h", "--limit-memory", "1GiB"
     )
     assert ended.code == 0, ended.err
-    made = member.heard("CreateJob")[0].job
+    made = member.received("CreateJob")[0].job
     assert (made.python.limits.memory_bytes, made.WhichOneof("action")) == (1 << 30, "python")
 
 
@@ -115,7 +115,7 @@ async def test_what_an_executor_of_others_is_to_do_goes_with_its_name(ctl, membe
         ended = await ctl("job", "create", "x", "--on-demand", *flags)
         assert ended.code == 2
         assert told in ended.err
-    assert member.heard("CreateJob") == []
+    assert member.received("CreateJob") == []
 
 
 @pytest.mark.parametrize(
@@ -130,19 +130,19 @@ async def test_a_limit_that_is_none_is_refused_by_its_flag(ctl, member, flag, to
     ended = await ctl("job", "create", "x", "--on-demand", flag, "--", "true")
     assert ended.code == 2
     assert told in ended.err
-    assert member.heard("CreateJob") == []
+    assert member.received("CreateJob") == []
 
 
 async def test_at_and_anchor_are_local_times_without_an_offset(ctl, member):
     member.say("CreateJob", lambda request: request.job)
     flags = ("--at", "2099-12-24T18:00:00", "--tz", "Europe/Berlin", "--", "true")
     assert (await ctl("job", "create", "x", *flags)).code == 0
-    sent = member.heard("CreateJob")[-1].job
+    sent = member.received("CreateJob")[-1].job
     assert (sent.local_at, sent.time_zone) == ("2099-12-24T18:00:00", "Europe/Berlin")
     assert not sent.HasField("at")
     flags = ("--every", "14d", "--anchor", "2026-01-06T09:00:00", "--tz", "Europe/Berlin")
     assert (await ctl("job", "create", "x", *flags, "--", "true")).code == 0
-    assert member.heard("CreateJob")[-1].job.anchor == "2026-01-06T09:00:00"
+    assert member.received("CreateJob")[-1].job.anchor == "2026-01-06T09:00:00"
     assert (await ctl("job", "create", "x", "--start", "2026-01-06T09:00:00", "--", "t")).code == 2
 
 
@@ -159,7 +159,7 @@ async def test_at_may_be_counted_from_now(ctl, member):
     member.say("CreateJob", lambda request: request.job)
     before = datetime.now(UTC)
     await ctl("job", "create", "x", "--at", "+3s", "--", "date")
-    at = member.heard("CreateJob")[0].job.at.ToDatetime(tzinfo=UTC)
+    at = member.received("CreateJob")[0].job.at.ToDatetime(tzinfo=UTC)
     assert 3 <= (at - before).total_seconds() < 6
 
 
@@ -211,7 +211,7 @@ async def test_patch_sends_only_what_is_named_and_shows_it_first(ctl, member):
     ended = await ctl("job", "patch", "etl", "--timeout", "5m", "-o", "json")
     assert ended.code == 0, ended.err
     assert "timeout: none → 300s" in ended.err
-    checked, stored = member.heard("UpdateJob")
+    checked, stored = member.received("UpdateJob")
     assert (checked.validate_only, stored.validate_only, stored.etag) == (True, False, "e3")
     assert list(stored.update_mask.paths) == ["timeout"]
     assert ended.data["generation"] == 4
@@ -222,7 +222,7 @@ async def test_a_dry_patch_stores_nothing_and_says_so_with_1(ctl, member):
     member.say("UpdateJob", job_pb2.Job(name="etl", generation=4))
     ended = await ctl("job", "patch", "etl", "--cron", "0 3 * * *", "--dry-run")
     assert ended.code == 1
-    assert [one.validate_only for one in member.heard("UpdateJob")] == [True]
+    assert [one.validate_only for one in member.received("UpdateJob")] == [True]
 
 
 async def test_a_patched_back_off_keeps_the_other_retry_settings(ctl, member):
@@ -230,7 +230,7 @@ async def test_a_patched_back_off_keeps_the_other_retry_settings(ctl, member):
     member.say("GetJob", before)
     member.say("UpdateJob", lambda request: request.job)
     await ctl("job", "patch", "etl", "--backoff", "5s")
-    sent = member.heard("UpdateJob")[-1].job
+    sent = member.received("UpdateJob")[-1].job
     assert (sent.retry.max_attempts, sent.retry.backoff.seconds) == (7, 5)
 
 
@@ -248,7 +248,7 @@ async def test_a_patched_call_keeps_what_isnt_named(ctl, member, flags, call):
     member.say("UpdateJob", lambda request: request.job)
     ended = await ctl("job", "patch", "open", *flags)
     assert ended.code == 0, ended.err
-    sent = member.heard("UpdateJob")[-1].job.grpc
+    sent = member.received("UpdateJob")[-1].job.grpc
     assert (sent.endpoint, sent.method, dict(sent.metadata)) == call
 
 
@@ -264,7 +264,7 @@ async def test_who_is_told_is_written_as_flags(ctl, member):
         *("--on-late", "command=/opt/page 'the ops'", "--", "true"),
     )
     assert ended.code == 0, ended.err
-    sent = member.heard("CreateJob")[-1].job
+    sent = member.received("CreateJob")[-1].job
     told = sent.on_failure
     assert (told.webhook, told.threshold, told.silence.seconds) == (HOOK, 3, 3600)
     assert list(sent.on_late.email) == ["a@b.example", "c@d.example"]
@@ -278,11 +278,11 @@ async def test_a_patch_changes_what_it_names_of_who_is_told_and_an_empty_one_cle
     member.say("UpdateJob", lambda request: request.job)
     ended = await ctl("job", "patch", "x", "--on-failure", "threshold=3")
     assert ended.code == 0, ended.err
-    sent = member.heard("UpdateJob")[-1].job.on_failure
+    sent = member.received("UpdateJob")[-1].job.on_failure
     assert (sent.webhook, sent.threshold) == (HOOK, 3)
     ended = await ctl("job", "patch", "x", "--on-failure", "")
     assert ended.code == 0, ended.err
-    request = member.heard("UpdateJob")[-1]
+    request = member.received("UpdateJob")[-1]
     assert list(request.update_mask.paths) == ["on_failure"]
     assert not request.job.HasField("on_failure")
 
@@ -291,7 +291,7 @@ async def test_two_actions_beside_each_other_are_refused(ctl, member):
     ended = await ctl("job", "create", "x", "--on-demand", "--grpc", "shop:1", "--http", "http://x")
     assert ended.code == 2
     assert "give one of them" in ended.err
-    assert member.heard("CreateJob") == []
+    assert member.received("CreateJob") == []
 
 
 async def test_of_what_holds_others_a_patch_changes_what_it_names_and_zero_is_a_length(ctl, member):
@@ -303,7 +303,7 @@ async def test_of_what_holds_others_a_patch_changes_what_it_names_and_zero_is_a_
     flags = ["--catch-up-window", "0s", "--dst-overlap", "both", "--pause-after-failures", "3"]
     ended = await ctl("job", "patch", "etl", *flags)
     assert ended.code == 0, ended.err
-    sent = member.heard("UpdateJob")[-1]
+    sent = member.received("UpdateJob")[-1]
     assert set(sent.update_mask.paths) == {"catch_up", "dst", "pause_after_failures"}
     job = sent.job
     assert job.catch_up.policy == job_pb2.CatchUp.POLICY_ALL
@@ -319,7 +319,7 @@ async def test_flags_say_after_whom_a_job_runs_and_a_patch_keeps_what_it_does_no
     flags = ["--after", "a, b", "--when", "any", "--with-output"]
     ended = await ctl("job", "create", "etl", *flags, "--", "true")
     assert ended.code == 0, ended.err
-    made = member.heard("CreateJob")[-1].job.after
+    made = member.received("CreateJob")[-1].job.after
     after = job_pb2.After(jobs=["a", "b"], when=job_pb2.After.WHEN_ANY, with_output=True)
     assert made == after
     assert "after a, b (any)" in ended.out
@@ -327,7 +327,7 @@ async def test_flags_say_after_whom_a_job_runs_and_a_patch_keeps_what_it_does_no
     member.say("UpdateJob", lambda request: request.job)
     ended = await ctl("job", "patch", "etl", "--when", "failure", "--without-output")
     assert ended.code == 0, ended.err
-    sent = member.heard("UpdateJob")[-1]
+    sent = member.received("UpdateJob")[-1]
     assert set(sent.update_mask.paths) == {"after.when", "after.with_output"}
     assert sent.job.after.when == job_pb2.After.WHEN_FAILURE
     assert not sent.job.after.with_output

@@ -61,15 +61,15 @@ async def test_pause_resume_delete_next_trigger(ctl, member):
     ended = await ctl("job", "explain", "etl", "--at", "2026-01-05T12:00:00Z")
     assert ended.lines[0] == "It ran."
     assert ended.lines[2].startswith("r1 ")
-    assert member.heard("ExplainInstant")[0].at.seconds == 1767614400
+    assert member.received("ExplainInstant")[0].at.seconds == 1767614400
     member.say("ExplainInstant", jobs.ExplainInstantResponse(answer="No."))
     ended = await ctl("job", "explain", "etl", "--at", "2026-01-05T12:00:00Z", "-o", "json")
     assert ended.data == {"answer": "No.", "run": None, "backfilled": []}
     assert (await ctl("job", "delete", "etl", "--note", "not read")).err == "deleted etl\n"
-    assert [one.note for one in member.heard("DeleteJob")] == ["not read"]
-    assert member.heard("PauseJob")[0].note == "why"
-    assert member.heard("TriggerJob")[0].delay.seconds == 5
-    assert member.heard("TriggerJob")[0].idempotency_key
+    assert [one.note for one in member.received("DeleteJob")] == ["not read"]
+    assert member.received("PauseJob")[0].note == "why"
+    assert member.received("TriggerJob")[0].delay.seconds == 5
+    assert member.received("TriggerJob")[0].idempotency_key
 
 
 async def test_a_resume_of_a_job_that_is_not_paused_says_so(ctl, member):

@@ -199,7 +199,7 @@ async def test_apply_creates_what_is_not_there(ctl, member, manifest):
     ended = await ctl("apply", "-f", manifest(EXAMPLE))
     assert ended.code == 0, ended.err
     assert ended.lines == ["job nightly-etl created", "job ping created"]
-    sent = [(one.job.name, one.validate_only) for one in member.heard("CreateJob")]
+    sent = [(one.job.name, one.validate_only) for one in member.received("CreateJob")]
     assert sent == [("nightly-etl", True), ("ping", True), ("nightly-etl", False), ("ping", False)]
 
 
@@ -219,7 +219,7 @@ async def test_apply_updates_what_differs_and_leaves_the_rest(ctl, member, manif
     ended = await ctl("apply", "-f", manifest("name: a\ntimeout: 5s\n---\nname: b\n"))
     assert ended.lines == ["job a updated", "job b unchanged"]
     assert "timeout: none → 5s" in ended.err
-    stored = [one for one in member.heard("UpdateJob") if not one.validate_only]
+    stored = [one for one in member.received("UpdateJob") if not one.validate_only]
     assert [(one.job.name, one.etag, list(one.update_mask.paths)) for one in stored] == [
         ("a", "e", ["*"])
     ]
@@ -245,12 +245,12 @@ async def test_apply_pauses_what_a_manifest_says_is_paused_and_resumes_nobody(
     )
     dry = await ctl("apply", "--dry-run", "-f", manifest(text))
     assert (dry.code, dry.lines[0]) == (1, "job a would be updated")
-    assert not member.heard("PauseJob")
+    assert not member.received("PauseJob")
     ended = await ctl("apply", "-f", manifest(text))
     assert ended.lines == ["job a updated", "job b unchanged", "job c unchanged", "job d unchanged"]
     assert "paused: upgrade" in ended.err
-    assert [(one.job, one.note) for one in member.heard("PauseJob")] == [("a", "upgrade")]
-    assert all(one.validate_only for one in member.heard("UpdateJob"))
+    assert [(one.job, one.note) for one in member.received("PauseJob")] == [("a", "upgrade")]
+    assert all(one.validate_only for one in member.received("UpdateJob"))
 
 
 async def test_apply_pauses_before_it_edits_so_that_nothing_new_starts(ctl, member, manifest):
@@ -270,8 +270,8 @@ async def test_apply_pauses_before_it_edits_so_that_nothing_new_starts(ctl, memb
     text = "name: a\netag: e2\ntimeout: 5s\npaused: true\n"
     ended = await ctl("apply", "-f", manifest(text))
     assert ended.lines == ["job a updated"], ended.err
-    assert member.heard("PauseJob")[0].etag == "e2", "nobody else's is paused"
-    *_, edited = member.heard("UpdateJob")
+    assert member.received("PauseJob")[0].etag == "e2", "nobody else's is paused"
+    *_, edited = member.received("UpdateJob")
     assert (edited.etag, edited.job.etag, edited.validate_only) == ("e3", "", False)
 
 
@@ -302,7 +302,7 @@ async def test_apply_creates_a_job_whose_pause_is_over_by_the_clusters_time(ctl,
     ended = await ctl("apply", "-f", manifest(OVER))
     assert ended.lines == ["job a created"], ended.err
     assert "paused_until of a is past: the pause is ignored" in ended.err
-    assert [one.job.paused for one in member.heard("CreateJob")] == [True, False, False]
+    assert [one.job.paused for one in member.received("CreateJob")] == [True, False, False]
 
 
 async def test_apply_leaves_a_job_alone_whose_pause_is_over_by_the_clusters_time(
@@ -315,14 +315,14 @@ async def test_apply_leaves_a_job_alone_whose_pause_is_over_by_the_clusters_time
     ended = await ctl("apply", "-f", manifest(OVER))
     assert ended.code == 0, ended.err
     assert "paused_until of a is past: the pause is ignored" in ended.err
-    assert len(member.heard("PauseJob")) == 1
+    assert len(member.received("PauseJob")) == 1
 
 
 async def test_an_etag_in_a_manifest_guards_what_it_was_written_from(ctl, member, manifest):
     member.say("GetJob", lambda request: job_pb2.Job(name=request.job, generation=2, etag="new"))
     member.say("UpdateJob", Refusal("ABORTED", "job 'a' was changed meanwhile", "ETAG_MISMATCH"))
     ended = await ctl("apply", "-f", manifest("name: a\netag: old\ntimeout: 5s\n"))
-    [asked] = member.heard("UpdateJob")
+    [asked] = member.received("UpdateJob")
     assert (asked.job.etag, asked.validate_only) == ("old", True)
     assert ended.code == 5
     assert "ABORTED, ETAG_MISMATCH" in ended.err
@@ -335,28 +335,28 @@ async def test_a_manifest_goes_to_the_namespace_it_names(ctl, member, manifest):
     text = "name: a\nnamespace: other\n---\nname: a\n"
     ended = await ctl("apply", "-f", manifest(text))
     assert ended.code == 0, ended.err
-    assert [one.namespace for one in member.heard("GetJob")] == ["other", "default"]
-    stored = [one.job.namespace for one in member.heard("CreateJob") if not one.validate_only]
+    assert [one.namespace for one in member.received("GetJob")] == ["other", "default"]
+    stored = [one.job.namespace for one in member.received("CreateJob") if not one.validate_only]
     assert stored == ["other", "default"]
 
 
 async def test_a_manifest_of_another_namespace_than_was_typed_is_refused(ctl, member, manifest):
     text = "name: a\nnamespace: other\n"
     ended = await ctl("apply", "--namespace", "mine", "-f", manifest(text))
-    assert (ended.code, member.heard("GetJob")) == (2, [])
+    assert (ended.code, member.received("GetJob")) == (2, [])
     assert "a is for namespace other, not mine" in ended.err
 
 
 async def test_a_key_that_is_no_text_is_refused_at_its_line(ctl, member, manifest):
     ended = await ctl("apply", "-f", manifest("name: a\npayload:\n  ? [1, 2]\n  : 3\n"))
-    assert (ended.code, member.heard("GetJob")) == (2, [])
+    assert (ended.code, member.received("GetJob")) == (2, [])
     assert ":3: has a key that isn't text" in ended.err
 
 
 async def test_an_etag_of_a_job_that_is_gone_creates_none(ctl, member, manifest):
     member.say("GetJob", unknown)
     ended = await ctl("apply", "-f", manifest("name: a\netag: old\n"))
-    assert (ended.code, member.heard("CreateJob")) == (5, [])
+    assert (ended.code, member.received("CreateJob")) == (5, [])
     assert "remove etag from the manifest to create the job" in ended.err
 
 
@@ -367,7 +367,7 @@ async def test_a_dry_run_stores_nothing_and_says_1_where_something_would_change(
     member.say("CreateJob", lambda request: request.job)
     ended = await ctl("apply", "--dry-run", "-f", manifest("name: a\n"))
     assert (ended.code, ended.lines) == (1, ["job a would be created"])
-    assert all(one.validate_only for one in member.heard("CreateJob"))
+    assert all(one.validate_only for one in member.received("CreateJob"))
 
 
 async def test_one_wrong_document_and_nothing_is_asked(ctl, member, manifest):
@@ -402,7 +402,7 @@ async def test_one_refused_document_and_nothing_is_stored(ctl, member, manifest)
     ended = await ctl("apply", "-f", manifest("name: a\n---\nname: b\n"))
     assert ended.code == 2
     assert "m.yaml:3: b: no zone" in ended.err
-    assert all(one.validate_only for one in member.heard("CreateJob"))
+    assert all(one.validate_only for one in member.received("CreateJob"))
 
 
 async def test_the_same_name_twice_is_refused(ctl, member, manifest):

@@ -84,15 +84,15 @@ async def test_what_is_named_of_a_pool_is_changed_over_the_version_that_was_seen
     ended = await ctl("pool", "set", "reports", "--limit", "5")
     assert ended.code == 0, ended.err
     assert ended.err == "  limit: 3 → 5\n"
-    checked, stored = (one.pool for one in member.heard("SetPool"))
+    checked, stored = (one.pool for one in member.received("SetPool"))
     assert stored == pools.Pool(name="reports", namespace="default", limit=5, rate=RATE, version=7)
     assert checked == stored
     ended = await ctl("pool", "set", "reports", "--no-limit", "--rate", "3/30s", "-o", "name")
     assert ended.lines == ["reports"]
-    sent = member.heard("SetPool")[-1].pool
+    sent = member.received("SetPool")[-1].pool
     assert (sent.limit, sent.rate) == (0, pools.Rate(count=3, per=Duration(seconds=30)))
     await ctl("pool", "set", "reports", "--no-rate")
-    assert not member.heard("SetPool")[-1].pool.HasField("rate")
+    assert not member.received("SetPool")[-1].pool.HasField("rate")
 
 
 async def test_a_change_is_shown_and_not_stored_by_a_dry_run_nor_where_it_is_none(ctl, member):
@@ -103,7 +103,7 @@ async def test_a_change_is_shown_and_not_stored_by_a_dry_run_nor_where_it_is_non
     assert ended.err == "  rate: 100/m → none\nnothing was stored\n"
     ended = await ctl("pool", "set", "reports", "--rate", "100/60s")
     assert (ended.code, ended.err) == (0, "")
-    assert {one.validate_only for one in member.heard("SetPool")} == {True}
+    assert {one.validate_only for one in member.received("SetPool")} == {True}
 
 
 async def test_a_pool_is_made_by_its_first_limit_or_rate(ctl, member):
@@ -111,7 +111,7 @@ async def test_a_pool_is_made_by_its_first_limit_or_rate(ctl, member):
     member.say("SetPool", as_given)
     ended = await ctl("pool", "set", "reports", "--rate", "100/m")
     assert ended.code == 0, ended.err
-    sent = member.heard("SetPool")[-1].pool
+    sent = member.received("SetPool")[-1].pool
     assert (sent.limit, sent.rate, sent.version) == (0, RATE, 0)
     ended = await ctl("pool", "set", "other", "--no-limit")
     assert ended.code == 3
@@ -153,7 +153,7 @@ async def test_a_pool_is_paused_resumed_and_deleted(ctl, member):
     member.say("DeletePool", Refusal("FAILED_PRECONDITION", "is used by etl, b", "POOL_IN_USE"))
     ended = await ctl("pool", "pause", "reports", "--note", "moving house")
     assert (ended.code, ended.err) == (0, "paused reports\n")
-    assert member.heard("PausePool")[0].note == "moving house"
+    assert member.received("PausePool")[0].note == "moving house"
     assert (await ctl("pool", "resume", "reports")).err == "resumed reports\n"
     assert "wasn't paused" in (await ctl("pool", "resume", "reports")).err
     ended = await ctl("pool", "delete", "reports", "--yes")
@@ -172,7 +172,7 @@ async def test_jobs_are_put_into_a_pool_shown_with_it_and_taken_out(ctl, member)
     ended = await ctl(*words, "--", "true")
     heads, cells = (line.split() for line in ended.lines)
     assert (cells[:3], cells[heads.index("POOL") + 1]) == (["etl", "every", "30s"], "reports")
-    [sent] = member.heard("CreateJob")
+    [sent] = member.received("CreateJob")
     member.say("GetJob", sent.job)
     member.say("ListNextInstants", jobs.ListNextInstantsResponse())
     member.say("ListRuns", runs.ListRunsResponse())
@@ -180,10 +180,10 @@ async def test_jobs_are_put_into_a_pool_shown_with_it_and_taken_out(ctl, member)
     assert [line.split() for line in described if "ool:" in line] == [["Pool:", "reports"]]
     ended = await ctl("job", "patch", "etl", "--pool", "")
     assert "pool: reports → none" in ended.err
-    asked = member.heard("UpdateJob")[0]
+    asked = member.received("UpdateJob")[0]
     assert (list(asked.update_mask.paths), asked.job.pool) == (["pool"], "")
     await ctl("submit", "--pool", "reports", "--", "true")
-    assert member.heard("SubmitRun")[0].spec.pool == "reports"
+    assert member.received("SubmitRun")[0].spec.pool == "reports"
 
 
 # -- Manifests --
@@ -197,7 +197,7 @@ async def test_manifests_have_pools_stored_before_the_jobs_that_name_them(ctl, m
     ended = await ctl("apply", "-f", manifest(MANIFEST))
     assert ended.code == 0, ended.err
     assert ended.lines == ["pool reports created", "job etl created"]
-    [asked, made] = member.heard("CreateJob")
+    [asked, made] = member.received("CreateJob")
     assert (asked.validate_only, asked.job.pool, made.job.pool) == (True, "", "reports")
     assert [call for call, _ in member.requests][-2:] == ["SetPool", "CreateJob"]
 
@@ -217,7 +217,7 @@ async def test_a_job_that_is_there_takes_the_pool_and_the_calendar_that_are_made
     assert ended.code == 0, ended.err
     assert "job etl updated" in ended.lines
     assert "  pool: none → reports" in ended.err
-    checked, stored = member.heard("UpdateJob")
+    checked, stored = member.received("UpdateJob")
     assert (checked.validate_only, checked.job.pool) == (True, "")
     assert (stored.job.pool, list(stored.job.exclude.calendars)) == ("reports", ["off"])
 
@@ -231,13 +231,13 @@ async def test_a_pool_that_is_there_is_shown_with_its_change_and_written_over_wh
     ended = await ctl("apply", "-f", file, "--dry-run")
     assert (ended.code, ended.lines) == (1, ["pool reports would be updated"])
     assert "pool reports:\n  limit: 3 → 5\n  rate: 100/m → none\n" in ended.err
-    assert len(member.heard("SetPool")) == 1
+    assert len(member.received("SetPool")) == 1
     await ctl("apply", "-f", file)
-    sent = member.heard("SetPool")[-1]
+    sent = member.received("SetPool")[-1]
     assert (sent.validate_only, sent.pool.version) == (False, 7)
     ended = await ctl("apply", "-f", manifest("kind: pool\nname: reports\nlimit: 3\nrate: 100/m\n"))
     assert ended.lines == ["pool reports unchanged"]
-    assert member.heard("SetPool")[-1].validate_only
+    assert member.received("SetPool")[-1].validate_only
 
 
 async def test_a_manifest_pauses_its_pool_and_resumes_none(ctl, member, manifest):
@@ -249,7 +249,7 @@ async def test_a_manifest_pauses_its_pool_and_resumes_none(ctl, member, manifest
     assert ended.lines == ["pool reports updated"]
     assert "  paused: why" in ended.err
     assert [call for call, _ in member.requests][-2:] == ["PausePool", "SetPool"]
-    assert member.heard("SetPool")[-1].pool.version == 8
+    assert member.received("SetPool")[-1].pool.version == 8
     ended = await ctl("apply", "-f", manifest(text.replace("5", "3")))
     assert ended.lines == ["pool reports unchanged"]
     member.say("GetPool", no_pool)

@@ -35,13 +35,13 @@ async def test_ctrl_c_is_130_and_leaves_the_run_alone(member):
     member.say("SubmitRun", running)
     member.say("WatchRuns", [runs.RunEvent(run=running), asyncio.Event()])
     process = await start(member, "submit", "--wait", "--", "sleep", "60")
-    await wait_until_async(lambda: member.heard("WatchRuns"), 20, "the command to wait")
+    await wait_until_async(lambda: member.received("WatchRuns"), 20, "the command to wait")
     process.send_signal(signal.SIGINT)
     out, err = await process.communicate()
     assert process.returncode == 130
     assert out == b""
     assert err.decode() == "run r1 continues: schedctl run wait r1\n"
-    assert member.heard("CancelRun") == []
+    assert member.received("CancelRun") == []
 
 
 @pytest.mark.slow
@@ -50,7 +50,7 @@ async def test_ctrl_c_leaves_a_redrive_going_and_says_how_to_stop_it(member):
     member.say("RedriveDeadLetters", runs.RedriveDeadLettersResponse(total=3, redrive=going))
     member.say("WatchRedrive", [going, asyncio.Event()])
     process = await start(member, "dlq", "redrive", "--all", "--wait")
-    await wait_until_async(lambda: member.heard("WatchRedrive"), 20, "the command to wait")
+    await wait_until_async(lambda: member.received("WatchRedrive"), 20, "the command to wait")
     process.send_signal(signal.SIGINT)
     out, err = await process.communicate()
     assert (process.returncode, out) == (130, b"")
@@ -58,7 +58,7 @@ async def test_ctrl_c_leaves_a_redrive_going_and_says_how_to_stop_it(member):
         "0 of 3 made",
         "redrive d1 continues: schedctl dlq stop d1 stops it",
     ]
-    assert member.heard("StopRedrive") == []
+    assert member.received("StopRedrive") == []
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ async def test_submit_and_wait_prints_what_the_job_wrote(ctl, member):
     assert (ended.code, ended.out) == (0, "hi\n")
     assert ended.err.startswith("hm\n✓ SUCCEEDED")
     assert len(ended.err.splitlines()) == 2
-    assert list(member.heard("SubmitRun")[0].spec.shell.argv) == ["sh", "-c", "echo hi"]
+    assert list(member.received("SubmitRun")[0].spec.shell.argv) == ["sh", "-c", "echo hi"]
 
 
 @pytest.mark.parametrize("words", [["submit"], ["job", "trigger", "etl"]])
@@ -42,7 +42,7 @@ async def test_what_is_followed_is_printed_once_as_it_comes(ctl, member, words):
     ended = await ctl(*words, "--follow", *(["--", "true"] if words == ["submit"] else []))
     assert (ended.code, ended.out) == (0, "hi\n")
     assert ended.err.startswith("hm\n✓ SUCCEEDED")
-    assert [asked.follow for asked in member.heard("ReadLogs")] == [True]
+    assert [asked.follow for asked in member.received("ReadLogs")] == [True]
 
 
 async def test_submit_and_wait_prints_what_a_handler_returned(ctl, member):
@@ -128,14 +128,14 @@ async def test_who_waits_for_what_was_never_handed_out_in_vain_asks_nothing(ctl,
     failed = run_of(common_pb2.RUN_STATE_RETRYING, assignments=1)
     member.say("WatchRuns", says_of(waits, failed, run_of(exit_code=0)))
     assert (await ctl("run", "wait", "r1")).code == 0
-    assert not member.heard("ExplainRun")
+    assert not member.received("ExplainRun")
 
 
 async def test_submit_without_waiting_prints_the_run(ctl, member):
     member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
     ended = await ctl("submit", "--name", "n", "--delay", "5s", "-o", "name", "--", "date", "-u")
     assert (ended.code, ended.out) == (0, "r1\n")
-    sent = member.heard("SubmitRun")[0]
+    sent = member.received("SubmitRun")[0]
     assert (sent.name, sent.delay.seconds, list(sent.spec.shell.argv)) == (
         "n",
         5,
@@ -183,7 +183,7 @@ async def test_all_runs_of_a_job_are_watched_and_events_carry_their_cursor(ctl, 
     ended = await ctl("events", "--job", "etl")
     assert "SUCCEEDED" in ended.lines[0]
     assert ended.lines[1] == "… too old"
-    asked = [(one.job, one.resume_after) for one in member.heard("WatchRuns")]
+    asked = [(one.job, one.resume_after) for one in member.received("WatchRuns")]
     assert asked == [("etl", ""), ("", "1-1"), ("etl", "")]
     assert (await ctl("events", "--job", "")).code == 2
 
@@ -207,7 +207,7 @@ async def test_runs_are_filtered_by_the_cluster(ctl, member):
         "2026-01-01T00:00:00Z",
     )
     assert ended.data[0]["fencingToken"] == str(1 << 60)
-    sent = member.heard("ListRuns")[0]
+    sent = member.received("ListRuns")[0]
     assert list(sent.states) == [5, 2]
     assert (sent.job, sent.worker, sent.scheduled_after.seconds) == ("etl", "w1", 1767225600)
 
@@ -285,7 +285,7 @@ async def test_a_token_that_can_be_none_is_a_usage_error(ctl, member, token):
     ended = await ctl("run", "logs", "r1", f"--token={token}")
     assert (ended.code, ended.out) == (2, "")
     assert "fencing_token" in ended.err
-    assert not member.heard("ReadLogs")
+    assert not member.received("ReadLogs")
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ async def test_an_instant_may_be_counted_from_now_in_every_flag(ctl, member, fla
     began = time.time()
     ended = await ctl("job", "create", "a", *schedule, flag, "+1h", "--", "true")
     assert ended.code == 0, ended.err
-    (request,) = member.heard("CreateJob")
+    (request,) = member.received("CreateJob")
     stamp = getattr(request.job, flag.removeprefix("--"))
     assert stamp.ToSeconds() == pytest.approx(began + 3600, abs=5)
 

@@ -52,8 +52,10 @@ async def test_a_stream_goes_on_from_its_cursor_at_another_member_and_misses_not
         stream = await here.watch()
         here.change(1, State.SUCCEEDED)
         await stream.until((1, State.SUCCEEDED))
-        await wait_until_async(lambda: stream.told[-1].what is None, WAIT_TIMEOUT, "a checkpoint")
-        cursor = stream.told[-1].cursor
+        await wait_until_async(
+            lambda: stream.messages[-1].what is None, WAIT_TIMEOUT, "a checkpoint"
+        )
+        cursor = stream.messages[-1].cursor
         here.change(2, State.SUCCEEDED)
 
         again = await there.watch(after=cursor)
@@ -78,7 +80,7 @@ async def test_who_watches_while_the_database_goes_back_is_told_so_and_what_live
         here.rows.write(1)
         await stream.until((1, State.PENDING))
         assert [gap.before for gap in stream.gaps] == [None]
-        last = stream.told[-1].cursor
+        last = stream.messages[-1].cursor
         assert last is not None
         assert last.timeline == 2
 
@@ -214,6 +216,6 @@ async def test_a_stream_that_breaks_in_its_first_look_begins_anew() -> None:
             here.rows.write(number)
         stream = await here.watch()
         await stream.until((2, State.PENDING))
-        cursors = [news.cursor for news in stream.told]
+        cursors = [news.cursor for news in stream.messages]
         assert cursors[:3] == [None] * 3
         assert cursors[3] is not None

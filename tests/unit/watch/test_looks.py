@@ -23,7 +23,9 @@ async def test_two_hundred_who_begin_together_share_one_look_and_what_it_read() 
         for stream in streams:
             await stream.until(*[(number, State.PENDING) for number in range(3)])
         assert here.rows.asked == ["now", "unended", "read"]
-        assert len({id(news.what) for stream in streams for news in stream.told if news.what}) == 3
+        assert (
+            len({id(news.what) for stream in streams for news in stream.messages if news.what}) == 3
+        )
 
 
 async def test_who_comes_when_a_look_has_begun_waits_for_the_next() -> None:
@@ -53,7 +55,7 @@ async def test_who_leaves_ends_a_look_for_nobody_else_and_the_last_one_ends_it()
         await asyncio.sleep(0.01)
         here.rows.held.set()
         await stays.until((1, State.PENDING))
-        assert leaves.told == []
+        assert leaves.messages == []
 
         here.rows.held.clear()
         here.rows.asked.clear()
@@ -86,18 +88,18 @@ async def test_a_run_that_stands_as_it_did_is_one_object_however_often_it_is_rea
         here.rows.write(1)
         first = await here.watch()
         await first.until((1, State.PENDING))
-        [change] = [news.what for news in first.told if isinstance(news.what, Change)]
+        [change] = [news.what for news in first.messages if isinstance(news.what, Change)]
         here.rows.rows[change.run_id] = Change(replace(change.record), change.version)
         second = await here.watch()
         await second.until((1, State.PENDING))
-        assert change in {news.what for news in second.told}
+        assert change in {news.what for news in second.messages}
 
         here.rows.rows[change.run_id] = Change(
             replace(change.record, armed=True), change.version
         )  # what its row doesn't say
         third = await here.watch()
         await third.until((1, State.PENDING))
-        assert change not in {news.what for news in third.told}
+        assert change not in {news.what for news in third.messages}
 
 
 async def test_however_many_begin_the_loop_goes_round_between_fifty_changes() -> None:
@@ -107,7 +109,7 @@ async def test_however_many_begin_the_loop_goes_round_between_fifty_changes() ->
         streams = [here.begin() for _ in range(20)]
 
         def told() -> int:
-            return sum(len(stream.told) for stream in streams)
+            return sum(len(stream.messages) for stream in streams)
 
         most, before = 0, 0
         while told() < 600 * len(streams):
