@@ -1,1 +1,1 @@
-"""What things cost: a module each, run by `make bench NAME=…`, JSON lines out."""
+"""Benchmarks, one module each, run by `make bench NAME=…`. Each prints JSON lines."""

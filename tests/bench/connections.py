@@ -12,7 +12,7 @@ from schedkit.net.channel import CLIENT_OPTIONS, TLS
 
 
 def apart(endpoint: str, *, tls: TLS | None, use: str = "") -> grpc.aio.Channel:
-    """As `schedkit.net.channel.connect`, in the clear, but shared with nobody, whatever its use."""
+    """Return an unshared channel like `schedkit.net.channel.connect`, without TLS."""
     assert tls is None, "a cluster of the benchmarks speaks in the clear"
     options = (*CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
     return grpc.aio.insecure_channel(endpoint, options=options)

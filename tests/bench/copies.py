@@ -22,7 +22,7 @@ from schedd.store.schema import tables
 from support.cluster import DevCluster
 
 TEMPLATE: Final = "template-"
-"""What the names of jobs begin with that are copied; a number follows."""
+"""Prefix of the names of copied jobs; a number follows."""
 AT_ONCE: Final = 1_000_000
 """Copies in one statement."""
 HOT: Final = range(60)
@@ -65,7 +65,7 @@ CHANGED: Final = {
     "state": f"CASE WHEN j.n %% {FAILED_OF} = 1 THEN 'FAILED'"
     f" WHEN j.n %% {CANCELLED_OF} = 2 THEN 'CANCELLED' ELSE r.state END",
 }
-"""What a copy of a run has that its template hasn't."""
+"""Columns that a copied run has and its template hasn't."""
 LETTERS: Final = """
 INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)
 SELECT run_id, scheduled_at, job_id, 'as-copied' FROM runs WHERE state = 'FAILED'
@@ -74,7 +74,7 @@ ON CONFLICT DO NOTHING
 
 
 async def make_templates(cluster: DevCluster, jitter: float = 0.0) -> None:
-    """Those of HOT and IDLE: from now on the hot ones run, each once a minute, at an instant or
+    """Make the templates of HOT and IDLE. Hot jobs run once a minute, at one instant or
     within so many seconds of it.
     """
     async with Client(cluster.endpoints) as client:

@@ -74,8 +74,8 @@ def main(arguments: Sequence[str]) -> int:
         rates = sorted(_rate(ask, questions) for _ in range(options.runs))
         _print(name, round(median(rates)), "a second", [round(rate) for rate in rates])
     slowest = sorted(max(_refusal(text) for text in IMPOSSIBLE) for _ in range(options.runs))
-    told = [round(each * 1000, 2) for each in slowest]
-    _print("refused", round(median(slowest) * 1000, 2), "ms", told)
+    times_ms = [round(each * 1000, 2) for each in slowest]
+    _print("refused", round(median(slowest) * 1000, 2), "ms", times_ms)
     return 0
 
 

@@ -1,7 +1,7 @@
 """`python -m bench.drain` (from tests/): how fast a backlog of runs goes through.
 
 So many runs are submitted while no worker is there; then the workers come. Counted from the first
-assignment to the last result that is stored. Each run is handed out under a token of its own,
+assignment to the last result that is stored. Each run is dispatched under a token of its own,
 executed, and its result accepted: nothing is taken out of it. JSON, a line.
 """
 
@@ -22,7 +22,7 @@ WAIT_TIMEOUT = 600.0
 LOOK_EVERY = 3.0
 """Seconds between two looks at the member's metrics: each costs it some milliseconds."""
 
-TOLD = """
+SUMMARY = """
 SELECT min(assigned_at), max(finished_at), count(*) FILTER (WHERE state = 'SUCCEEDED'),
     sum(assignments)
 FROM runs WHERE created_at >= %s
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def drain(cluster: DevCluster, runs: int, release: Callable[[], object]) -> dict[str, Any]:
-    """Have so many runs wait, and release them; what it took. Nothing is handed out before that."""
+    """Queue so many runs, release them, and return the figures. No run is dispatched before."""
     [(since,)] = cluster.sql("SELECT clock_timestamp()")
     already = ended(cluster)
     began = time.monotonic()
@@ -58,7 +58,7 @@ def drain(cluster: DevCluster, runs: int, release: Callable[[], object]) -> dict
     release()
     _wait(cluster, already + runs)
     used = spent(cluster) - before
-    [(first, last, done, tries)] = cluster.sql(TOLD, since)
+    [(first, last, done, tries)] = cluster.sql(SUMMARY, since)
     waits = [float(row[0]) for row in cluster.sql(WAITS, since)]
     took = (last - first).total_seconds()
     return {

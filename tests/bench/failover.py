@@ -1,4 +1,4 @@
-"""`python -m bench.failover` (from tests/): the gaps that faults leave, told by the rows.
+"""`python -m bench.failover` (from tests/): the gaps that faults leave, measured by the rows.
 
     kill      SIGKILL of the leader, which owns its part of the jobs
     handover  SIGTERM of the leader: it hands over, and ends
@@ -34,7 +34,7 @@ FAULTS: Final = ("kill", "handover", "worker")
 WAIT_TIMEOUT: Final = 60.0
 """Seconds for what takes a moment; past a lease."""
 BEYOND: Final = 3.0
-"""Seconds past the end of a lease at which nothing more is to be seen of the fault."""
+"""Seconds past the end of a lease after which the fault has no more effect."""
 HELD: Final = 16
 """Runs in hand of all workers when one is killed."""
 
@@ -46,7 +46,7 @@ WHERE run_id = ANY (%s::uuid[])
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One fault: what its jobs, and all others, have seen of it; of a worker, the runs it had."""
+    """Effects of one fault on its jobs and on all others; for a worker, also the runs it had."""
 
     theirs: Gap
     others: Gap
@@ -67,9 +67,9 @@ def main(arguments: Sequence[str]) -> int:
     asked.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
     options = asked.parse_args(arguments)
     if options.members < 2 and {"kill", "handover"} & {*options.faults}:
-        asked.error("--members: nobody follows on the only one; at least 2, or --faults worker")
+        asked.error("--members: the only one has no successor; at least 2, or --faults worker")
     if options.workers < 2 and "worker" in options.faults:
-        asked.error("--workers: nobody takes over from the only one; at least 2")
+        asked.error("--workers: the only one has no successor; at least 2")
     ttls = ("member_ttl", "worker_ttl")
     options.settings += [f"schedd.{name}={getattr(options, name)}s" for name in ttls]
     wrong = 0
@@ -138,7 +138,7 @@ class Faults:
         return [run.run_id for run in answers if not isinstance(run, Exception)]
 
     def _started(self, runs: list[str]) -> dict[str, str] | None:
-        """Who has each."""
+        """Return the owner of each shard."""
         rows = self._cluster.sql(STATES, runs)
         if any(row[2] != "RUNNING" or row[3] is None for row in rows):
             return None
@@ -179,7 +179,7 @@ def _tell(fault: str, rounds: Sequence[Round], options: Namespace) -> int:
         late_instants=[each.theirs.late for each in rounds],
         late_elsewhere=[each.others.late for each in rounds],
         latest_elsewhere_ms=round(max(each.others.latest for each in rounds) * 1e3, 1),
-        handed_out_again=in_all(lambda gap: gap.again),
+        dispatched_again=in_all(lambda gap: gap.again),
         lost=lost,
         doubled=doubled,
     )

@@ -1,4 +1,4 @@
-"""What a fault has cost the jobs that fire each second, by the rows that they left.
+"""Effects of a fault on the jobs that fire each second, by the rows that they left.
 
     due   1     2     3     4     5     6     7          a second each; the fault just after 2
     start 1.0   2.0   ······6.1·6.1·6.1 6.1   7.0
@@ -22,7 +22,7 @@ ON_TIME: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """One row of a job: when it was due and started, in seconds of the epoch, and its end."""
+    """Row of a job: when it was due and started, in seconds of the epoch, and its end."""
 
     job: str
     due: float
@@ -55,13 +55,13 @@ class Gap:
     doubled: int
     """Rows beyond one for each instant."""
     again: int
-    """Runs that were handed out more than once."""
+    """Count runs that were dispatched more than once."""
 
 
 def reckon(
     rows: Iterable[Instant], jobs: Iterable[str], *, fault: float, first: float, last: float
 ) -> Gap:
-    """What these jobs' instants past `first`, up to `last`, tell of the fault."""
+    """Return the gap in these jobs' scheduled times after `first`, up to `last`."""
     wanted = set(jobs)
     seen = [row for row in rows if row.job in wanted and first < row.due <= last]
     rows_of: defaultdict[str, list[Instant]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""What the benchmarks' runs do, as handlers on the worker's loop: nothing, or waiting."""
+"""Handlers of the benchmarks' runs, on the worker's loop: they do nothing, or wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers as the benchmarks take them on their command lines; others are told before all begins."""
+"""Numbers of the benchmarks' command lines; invalid ones are rejected before the start."""
 
 from __future__ import annotations
 

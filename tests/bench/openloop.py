@@ -1,12 +1,12 @@
 """`python -m bench.openloop` (from tests/): from the moment a submit is meant for to its start.
 
-    meant for ──(waits here if the client is behind)── submitted ── stored ── handed out ── started
+    meant for ──(waits here if the client is behind)── submitted ── stored ── dispatched ── started
         └──────────────────────────────── latency ──────────────────────────────────┘
 
 Submits arrive as they would from many users who know nothing of each other (gaps of an exponential
 distribution, by a seed), at parts of `--peak`, whether or not earlier ones were answered. So what a
 stall keeps waiting counts for each that it kept. A latency that grows with time says that the rate
-isn't borne; `behind_ms`, that the load itself is late: it is one process. With `--shared` its
+isn't sustained; `behind_ms`, that the load itself is late: it is one process. With `--shared` its
 clients share a connection, as those of one process do. JSON, a line for each rate.
 """
 
@@ -77,7 +77,7 @@ def arrivals(rate: float, seconds: float, seed: int) -> Iterator[float]:
 
 def halves(waits: Iterable[tuple[float, float]], middle: float) -> tuple[list[float], list[float]]:
     """Of (moment, wait): the waits of those before the middle, and of the others. Where the second
-    are much longer, what was asked for isn't borne.
+    are much longer, the requested rate isn't sustained.
     """
     parts: tuple[list[float], list[float]] = ([], [])
     for moment, wait in waits:
@@ -86,8 +86,8 @@ def halves(waits: Iterable[tuple[float, float]], middle: float) -> tuple[list[fl
 
 
 @dataclass(slots=True)
-class Told:
-    """What the answers said."""
+class Answers:
+    """Answers of the cluster."""
 
     first: float
     """Seconds of the epoch from which moments are counted."""
@@ -101,14 +101,14 @@ class Told:
 
 
 def _measure(cluster: DevCluster, options: Namespace, part: int) -> int:
-    """One line; how many runs are lost."""
+    """Print one line; return how many runs are lost."""
     rate = options.peak * part / 100
     moments = [*arrivals(rate, options.seconds, options.seed)]
     began, before = time.time(), spent(cluster)
     own = time.process_time()
-    told = asyncio.run(_submit(cluster, moments, options.connections))
+    answers = asyncio.run(_submit(cluster, moments, options.connections))
     own = time.process_time() - own
-    took = time.time() - told.first
+    took = time.time() - answers.first
     try:
         wait_until(
             lambda: not cluster.sql(WAITING, began)[0][0], ENDED_WITHIN, "all to end", every=0.5
@@ -118,11 +118,11 @@ def _measure(cluster: DevCluster, options: Namespace, part: int) -> int:
     used = spent(cluster) - before
     rows = {run: (started, done) for run, started, done in cluster.sql(STARTED, began)}
     waits = [
-        (moment, float(rows[run][0]) - told.first - moment)
-        for run, moment in told.meant.items()
+        (moment, float(rows[run][0]) - answers.first - moment)
+        for run, moment in answers.meant.items()
         if run in rows and rows[run][0] is not None
     ]
-    lost = sum(not rows.get(run, (None, False))[1] for run in told.meant)
+    lost = sum(not rows.get(run, (None, False))[1] for run in answers.meant)
     tell(
         "openloop",
         peak=options.peak,
@@ -132,51 +132,51 @@ def _measure(cluster: DevCluster, options: Namespace, part: int) -> int:
         connections=1 if options.shared else options.connections,
         clients=options.connections,
         wanted=len(moments),
-        answered=len(told.meant),
-        refused=Counter(error.status for error in told.refused),
+        answered=len(answers.meant),
+        refused=Counter(error.status for error in answers.refused),
         stored=len(rows),
         lost=lost,
-        answers_per_second=round(len(told.meant) / max(took, options.seconds), 1),
-        behind_ms=quantiles(told.behind) if told.behind else None,
-        answered_ms=quantiles(told.answered) if told.answered else None,
+        answers_per_second=round(len(answers.meant) / max(took, options.seconds), 1),
+        behind_ms=quantiles(answers.behind) if answers.behind else None,
+        answered_ms=quantiles(answers.answered) if answers.answered else None,
         started_ms=quantiles([wait for _, wait in waits]) if waits else None,
         started_p50_ms_by_half=[
             quantiles(half)["p50"] if half else None for half in halves(waits, options.seconds / 2)
         ],
-        load_cpu_us_per_run=round(own / max(len(told.meant), 1) * 1e6),
-        **used.per(max(len(told.meant), 1)),
+        load_cpu_us_per_run=round(own / max(len(answers.meant), 1) * 1e6),
+        **used.per(max(len(answers.meant), 1)),
     )
     return lost
 
 
-async def _submit(cluster: DevCluster, moments: Sequence[float], connections: int) -> Told:
+async def _submit(cluster: DevCluster, moments: Sequence[float], connections: int) -> Answers:
     """Each at its moment, whatever has become of the others."""
     clients = [Client(cluster.endpoints) for _ in range(connections)]
 
     async def submit(client: Client, moment: float) -> None:
-        told.behind.append(time.time() - told.first - moment)
+        answers.behind.append(time.time() - answers.first - moment)
         try:
             run = await client.submit(python=NOOP)
         except ApiError as error:
-            told.refused.append(error)
+            answers.refused.append(error)
         else:
-            told.meant[run.run_id] = moment
-            told.answered.append(time.time() - told.first - moment)
+            answers.meant[run.run_id] = moment
+            answers.answered.append(time.time() - answers.first - moment)
 
     try:
         await asyncio.gather(*(client.cluster.status() for client in clients))
-        told = Told(time.time() + AHEAD)
+        answers = Answers(time.time() + AHEAD)
         async with asyncio.TaskGroup() as group:
             for number, moment in enumerate(moments):
-                if (left := told.first + moment - time.time()) > 0:
+                if (left := answers.first + moment - time.time()) > 0:
                     await asyncio.sleep(left)
                 client = clients[number % connections]
                 group.create_task(submit(client, moment), name=f"submit {number}")
     finally:
         await asyncio.gather(*(client.close() for client in clients))
-    if told.refused:
-        note(f"{len(told.refused):,} refused, the first: {told.refused[0]}")
-    return told
+    if answers.refused:
+        note(f"{len(answers.refused):,} refused, the first: {answers.refused[0]}")
+    return answers
 
 
 if __name__ == "__main__":

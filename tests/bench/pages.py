@@ -7,7 +7,7 @@
 One client asks, one page after the other, while the hot jobs run. Each request brings what an
 action leaves for the next page, so that it is answered by a look of its own at the database, never
 by another's. JSON: a line a page, of the milliseconds until the last byte of its answer; then how
-late the runs started that were due meanwhile, beside those of a while in which nobody asked. With
+late the runs started that were due meanwhile, beside those of a time without requests. With
 `--keep` the cluster stays in a folder, and the next ride begins where this one ended. A page whose
 p95 is above `--within` is named on stderr, and the exit code is 1.
 """
@@ -47,9 +47,9 @@ WAIT_TIMEOUT: Final = 120.0
 """Seconds for the first runs to have ended."""
 STORED: Final = 5.0
 """Seconds past an instant by which its run has started, if it does."""
-TOLD: Final = Flash("a page that was measured", "")
-ANEW: Final = {"cookie": f"{FLASH_COOKIE}={written(TOLD)}"}
-"""What an action leaves: it shows what it did, as the database has it now."""
+MEASURED_FLASH: Final = Flash("a page that was measured", "")
+AFTER_ACTION: Final = {"cookie": f"{FLASH_COOKIE}={written(MEASURED_FLASH)}"}
+"""Headers of a page after an action: it shows the effect, as the database has it now."""
 
 PAGES: Final = (
     "/",
@@ -66,7 +66,7 @@ PAGES: Final = (
     "/runs?q=state:failed+job:template-1",
     "/runs?q=job:template-1",
     "/runs?q=worker:w1",
-    "/runs?q=worker:nobody",
+    "/runs?q=worker:no-such-worker",
     "/runs?q=trigger:manual",
     "/runs?q=after:{since}+before:{until}",
     "/runs?q=backfill:{run}",
@@ -170,7 +170,7 @@ def _load(cluster: DevCluster, options: Namespace) -> None:
 
 
 def _meant(cluster: DevCluster) -> dict[str, str]:
-    """What stands in the addresses."""
+    """Return the parameters in the addresses."""
     runs = {name: str(cluster.sql(query)[0][0]) for name, query in ENDED.items()}
     return {**runs, "since": _minutes_ago(60), "until": _minutes_ago(50)}
 
@@ -229,11 +229,11 @@ def _answer(cluster: DevCluster, path: str) -> tuple[bool, int, float]:
     began = time.monotonic()
     connection = HTTPConnection(cluster.record["members"][0]["http"], timeout=30)
     try:
-        connection.request("GET", path, headers=ANEW)
+        connection.request("GET", path, headers=AFTER_ACTION)
         answer = connection.getresponse()
         page = answer.read()
         took = time.monotonic() - began
-        right = answer.status == 200 and TOLD.words.encode() in page
+        right = answer.status == 200 and MEASURED_FLASH.words.encode() in page
         return right, len(page), took
     finally:
         connection.close()

@@ -63,13 +63,13 @@ class Group:
     name: str
     figures: Mapping[str, float]
     between: tuple[float, float] | None = None
-    """What its one figure was, at least and at most."""
+    """Least and greatest value of its one figure."""
 
 
 def groups(
     lines: Iterable[Mapping[str, Any]], value: str, by: Sequence[str], between: Sequence[str] = ()
 ) -> list[Group]:
-    """One for each line that has such a value."""
+    """Return a group for each line that has such a value."""
     made = []
     for line in lines:
         found = _at(line, value)
@@ -122,7 +122,7 @@ class Scale:
 
     @classmethod
     def over(cls, figures: Iterable[float], log: bool) -> Scale:
-        """One on which the greatest is as long as can be."""
+        """Return a scale on which the greatest has the full length."""
         some = [one for one in figures if one > 0] or [1.0]
         if not log:
             return cls(max(some))

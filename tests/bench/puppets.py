@@ -57,7 +57,7 @@ ATTACH_WITHIN: Final = 100.0
 
 
 class Hands:
-    """What `Attach` takes for a worker's work and its courier: assignments, answered."""
+    """Stand-in for a worker's executor and result sender, as `Attach` uses them."""
 
     refuses = ""
     room = (0, 1 << 40)
@@ -114,7 +114,7 @@ class Hands:
         return pb.RevokeAnswer(key=message, outcome=outcome)
 
     def cancel(self, cancel: pb.Cancel, link: Origin) -> None:
-        """What has started ends well, and soon."""
+        """Revoke what has not started; a started run succeeds soon."""
         key = messages.key_of(cancel.key)
         if self._admission.revoke(key, self._clock.read(boottime())):
             self._taken.pop(key, None)
@@ -127,20 +127,20 @@ class Hands:
         self._redeal()
 
     def renew(self, incarnation: Incarnation) -> None:
-        """What waits was meant for the earlier one."""
+        """Refuse the assignments that were sent to the earlier incarnation."""
         for key, refused in self._admission.renew(incarnation):
             assignment, origin = self._taken.pop(key)
             origin.send_refusal(messages.refusal(assignment.key, refused))
 
     def holdings(self) -> Iterator[messages.Holding]:
-        """What is held, armed or runs."""
+        """Return the runs that are held, pre-dispatched or in progress."""
         for key, (assignment, _) in self._taken.items():
             state = self._admission.state(key)
             if state is not None:
                 yield assignment.key, state, self._started.get(key)
 
     def progress(self) -> Iterator[pb.Progress]:
-        """None is told."""
+        """Report no progress."""
         return iter(())
 
     def lease_lost(self) -> None:
@@ -150,7 +150,7 @@ class Hands:
         """Nothing is written."""
 
     def remove_stream(self, origin: Origin) -> None:
-        """Nobody reads along."""
+        """Ignore: no caller follows a log."""
 
     def _begin(self, key: AssignmentKey) -> None:
         if key not in self._taken:  # revoked, while it was armed
@@ -191,17 +191,17 @@ class Hands:
     # -- Courier --
 
     def results(self) -> Iterator[pb.Result]:
-        """What no member has answered."""
+        """Return the results that no member has acknowledged."""
         return (result for result, _ in self._unanswered.values())
 
     def attached(self, stream: MemberStream) -> None:
-        """One more way to send."""
+        """Add a stream to send on."""
         self._streams.append(stream)
         for key in self._unanswered:
             self._send(key)
 
     def detached(self, stream: MemberStream) -> None:
-        """It goes another way."""
+        """Remove a stream; results go over another one."""
         self._streams.remove(stream)
         for key in self._unanswered:
             self._send(key)
@@ -240,7 +240,7 @@ class Hands:
 
 
 def puppet(name: str, seeds: Sequence[str], slots: int, lasts: float) -> tuple[Attach, Hands]:
-    """One worker; `Attach.run` is its life."""
+    """Simulated worker; `Attach.run` is its main loop."""
     identity = WorkerIdentity(
         worker=name,
         spool_id=str(uuid.uuid4()),

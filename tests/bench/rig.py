@@ -1,4 +1,4 @@
-"""What the benchmarks of a whole cluster share: the cluster, what it spent, and how it is told.
+"""Common parts of the benchmarks of a whole cluster: the cluster, its costs, and the output.
 
     with bench_cluster(members=1) as cluster:
         before = spent(cluster)
@@ -42,7 +42,7 @@ class Spent:
     commits: int
 
     def __sub__(self, earlier: Spent) -> Spent:
-        """What was spent between."""
+        """Return the difference of two readings."""
         cpu = {part: used - earlier.cpu.get(part, 0.0) for part, used in self.cpu.items()}
         return Spent(cpu, self.wal - earlier.wal, self.commits - earlier.commits)
 
@@ -97,9 +97,9 @@ def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
     sys.exit(code)
 
 
-def parser(module: str, told: str | None) -> argparse.ArgumentParser:
+def parser(module: str, description: str | None) -> argparse.ArgumentParser:
     """With how large the cluster is: see `sizes`."""
-    made = argparse.ArgumentParser(prog=f"python -m {module}", description=told)
+    made = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
     made.add_argument("--members", type=positive, default=1)
     made.add_argument("--workers", type=positive, default=1)
     made.add_argument("--slots", type=positive, default=1_000, help="of each worker")
@@ -122,7 +122,7 @@ def sizes(options: argparse.Namespace) -> dict[str, Any]:
 
 def ended(cluster: DevCluster) -> int:
     """How many runs have succeeded, as the members count them: a look at the rows would read all of
-    them, each time. What is told in the end is read from the rows.
+    them, each time. The final figures are read from the rows.
     """
     total = 0.0
     for member in cluster.record["members"]:
@@ -150,13 +150,13 @@ def spent(cluster: DevCluster) -> Spent:
 
 
 def tell(name: str, **figures: Any) -> None:
-    """One line of JSON, with what it ran on."""
+    """Print one line of JSON, with the machine it ran on."""
     machine = {"cores": os.cpu_count(), "python": platform.python_version()}
     print(json.dumps({"bench": name, **figures, **machine}), flush=True)
 
 
 def note(text: str) -> None:
-    """For whoever waits."""
+    """Print progress for the person who waits."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -30,7 +30,7 @@ from bench.rig import (
     spent,
     tell,
 )
-from bench.ticks import SETTLED, Ticks
+from bench.ticks import STABLE_AFTER, Ticks
 from support.cluster import DevCluster
 from support.wait import WaitTimedOut, wait_until
 
@@ -84,8 +84,8 @@ def growing(most: int) -> Iterator[int]:
 @contextmanager
 def _puppets(cluster: DevCluster, options: Namespace, first: int, count: int) -> Iterator[int]:
     """A process of them; its pid, once all are attached."""
-    told = {"first": first, "count": count, "slots": options.slots, "lasts": options.lasts}
-    words = [word for name, value in told.items() for word in (f"--{name}", str(value))]
+    settings = {"first": first, "count": count, "slots": options.slots, "lasts": options.lasts}
+    words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
     argv = [sys.executable, "-m", "bench.puppets", *words, "--seeds", *cluster.endpoints]
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
@@ -113,7 +113,7 @@ def _measure(
     took: float,
     fleet: Sequence[int],
 ) -> int:
-    """One line; how many runs are missing, or too many."""
+    """Print one line; return how many runs are missing, or too many."""
     steady = True
     try:
         ticks.await_steady(time.time(), SETTLES)
@@ -122,7 +122,7 @@ def _measure(
     before, puppets = spent(cluster), sum(map(processor, fleet))
     first = float(int(time.time()))
     last = first + options.seconds
-    time.sleep(last + SETTLED - time.time())
+    time.sleep(last + STABLE_AFTER - time.time())
     used, puppets = spent(cluster) - before, sum(map(processor, fleet)) - puppets
     expected = options.seconds * len(ticks.jobs)
     try:
@@ -141,7 +141,7 @@ def _measure(
         expected=expected,
         instants=len(rows),
         succeeded=sum(row.succeeded for row in rows),
-        handed_out_again=sum(row.assignments > 1 for row in rows),
+        dispatched_again=sum(row.assignments > 1 for row in rows),
         early=sum(one < 0 for one in late),
         late_ms=quantiles(late) if late else None,
         attached=[_attached(cluster, one["name"]) for one in cluster.record["members"]],

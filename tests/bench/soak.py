@@ -56,7 +56,7 @@ class Sample:
     ended: int
     used: Spent
     state: Mapping[str, Any]
-    """What isn't counted since before: memory, tables."""
+    """Current figures that aren't differences: memory, tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def main(arguments: Sequence[str]) -> int:
         **sizes(options),
         instants=sum(each.rows for each in whole),
         expected=sum(each.expected for each in whole),
-        handed_out_again=sum(each.again for each in whole),
+        dispatched_again=sum(each.again for each in whole),
         **wrong,
     )
     return 1 if any(wrong.values()) else 0
@@ -157,7 +157,7 @@ def drift(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | Non
     third = len(lines) // 3
     if not third:
         return {}
-    told = {}
+    drifts = {}
     flat = [dict(_flat(line)) for line in lines]
     for name in flat[0]:
         first, last = (
@@ -165,8 +165,8 @@ def drift(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | Non
             for part in (flat[:third], flat[-third:])
         )
         ratio = round(last / first, 3) if first else None
-        told[name] = {"first": round(first, 3), "last": round(last, 3), "ratio": ratio}
-    return told
+        drifts[name] = {"first": round(first, 3), "last": round(last, 3), "ratio": ratio}
+    return drifts
 
 
 def _flat(line: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, float]]:

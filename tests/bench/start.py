@@ -79,8 +79,8 @@ def main(arguments: Sequence[str]) -> int:
                 until = due.timestamp() + options.away
             figures = bench.round(until)
             wrong += figures["lost"] + figures["doubled"]
-            told = {"round": name, "jobs": options.jobs, "away_s": options.away}
-            tell("start", **told, **sizes(options), **figures)
+            settings = {"round": name, "jobs": options.jobs, "away_s": options.away}
+            tell("start", **settings, **sizes(options), **figures)
     return 1 if wrong else 0
 
 
@@ -104,7 +104,7 @@ class Starts:
         self._cluster, self._ticks, self._due, self._seconds = cluster, ticks, due, seconds
 
     def round(self, until: float) -> dict[str, Any]:
-        """Kill it, and start it anew at `until`, in seconds of the epoch; the figures."""
+        """Kill it, and start it again at `until`, in seconds of the epoch; return the figures."""
         self._ticks.await_steady(time.time(), WAIT_TIMEOUT)
         [member] = [one["name"] for one in self._cluster.record["members"]]
         killed = time.time()
@@ -135,7 +135,7 @@ class Starts:
             "memory_mib": memory(pid),
             "lost": whole.lost,
             "doubled": whole.doubled,
-            "handed_out_again": whole.again,
+            "dispatched_again": whole.again,
         }
 
     def _made_up(self) -> int:

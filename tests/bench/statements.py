@@ -6,8 +6,8 @@ many runs of the day that have ended; forty days have their tables. The drivers 
 batch: psycopg2 as it is used, psycopg 3 as SQLAlchemy uses it, and that with values in PostgreSQL's
 own form, or put into the text by the client. `--sql` changes the tables beforehand, to see what it
 does. Durable as a cluster is. JSON, a line for each step of each driver: microseconds of a run, of
-the client's processor, of PostgreSQL's, and waited; and for whoever waits that by
-statement, told by its last words.
+the client's processor, of PostgreSQL's, and waited; and the waiting time by
+statement, named by its last words.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Spent:
     wal: int = 0
     runs: int = 0
 
-    def told(self) -> dict[str, float]:
+    def figures(self) -> dict[str, float]:
         """Of one run, in microseconds."""
         seconds = {"client_us": self.client, "postgres_us": self.server, "waited_us": self.waited}
         return {name: round(one / self.runs * 1e6, 1) for name, one in seconds.items()} | {
@@ -111,7 +111,7 @@ class Spent:
 
 @dataclass
 class Driver:
-    """One connection, by one driver."""
+    """Connection, by one driver."""
 
     name: str
     connection: Connection
@@ -131,7 +131,7 @@ class Driver:
         self.each[" ".join(statement.split())[-50:]] += _processor(self.pid) - self._began
 
     def transact(self, step: str, runs: int, body: Callable[[Connection], T]) -> T:
-        """One transaction, and what it took."""
+        """Run one transaction, and return its costs."""
         wal = self._wal()
         began = time.thread_time(), _processor(self.pid), time.perf_counter()
         with self.connection.begin():
@@ -181,7 +181,7 @@ async def _measure(
     server: ScratchServer, url: str, options: argparse.Namespace
 ) -> list[dict[str, Any]]:
     admin = _admin(url)
-    told = []
+    lines = []
     async with World.at(url) as world:
         me = await world.member()
         await me.store.ensure_partitions(DAYS)
@@ -204,12 +204,12 @@ async def _measure(
                 for driver in drivers:
                     for text, seconds in driver.each.items():
                         note(f"{driver.name} {batch} {seconds / options.runs * 1e6:6.2f} … {text}")
-                told += [
-                    {"driver": driver.name, "batch": batch, "step": step, **spent.told()}
+                lines += [
+                    {"driver": driver.name, "batch": batch, "step": step, **spent.figures()}
                     for driver in drivers
                     for step, spent in driver.spent.items()
                 ]
-    return told
+    return lines
 
 
 async def _load(

@@ -14,7 +14,7 @@ from support.wait import wait_until
 
 STEADY: Final = 3
 """Whole seconds in a row, the newest that can be whole, in which each job was on time."""
-SETTLED: Final = 1.0
+STABLE_AFTER: Final = 1.0
 """Seconds past an instant by which its rows are stored, if it was on time."""
 
 OWNERS = """
@@ -56,7 +56,7 @@ class Ticks:
         """Wait until all are on time, by instants past `since`; the last of these."""
 
         def seen() -> float | None:
-            last = float(int(time.time() - SETTLED))
+            last = float(int(time.time() - STABLE_AFTER))
             if last - STEADY < since:
                 return None
             rows = self.rows(last - STEADY, last)

@@ -1,4 +1,4 @@
-"""One system for all of it: installed once, in the order of the tests."""
+"""A booted system for all tests: installed once, in the order of the tests."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def machine() -> Iterator[Machine]:
 def install(machine: Machine) -> None:
     """As docs/operations/systemd.md says."""
     pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/opt/wheels"}
-    told = machine.run("/opt/source/deploy/systemd/install", env=pip, timeout=300)
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert "systemctl enable --now schedd workerd" in told.stdout
+    done = machine.run("/opt/source/deploy/systemd/install", env=pip, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "systemctl enable --now schedd workerd" in done.stdout
     for role in ("schedd", "owner"):
         machine.must(f"runuser -u postgres -- createuser {role}")
     machine.must("runuser -u postgres -- createdb -O schedd schedd")

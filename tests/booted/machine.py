@@ -46,7 +46,7 @@ SOURCES = (
 )
 BOOTS_WITHIN = 90.0
 REBOOTS = 133
-"""What systemd-nspawn ends with when its system wants to be booted again."""
+"""Exit code of systemd-nspawn when its system asks for a reboot."""
 UNSHARE = ("setpriv", "--pdeathsig", "KILL", "unshare", "-m", "-C", "-p", "-f", "--kill-child")
 """Whatever ends this process, signals included, ends the system with it."""
 QUIET = (
@@ -55,7 +55,7 @@ QUIET = (
 
 
 def lacking_here() -> str | None:
-    """What keeps a system from being booted here; None when nothing does."""
+    """Return why no system can be booted here; None if it can."""
     if os.geteuid() != 0:
         return "a container needs root"
     for program, package in PROGRAMS.items():
@@ -174,11 +174,11 @@ class Machine:
         )
 
     def tell(self, script: str) -> str:
-        """What it prints, whether or not it succeeds."""
+        """Return the output of a command, whether or not it succeeds."""
         return self.run(script).stdout
 
     def must(self, script: str, **more: float) -> str:
-        """What it prints.
+        """Return the output of a command.
 
         Raises:
             AssertionError: it failed; with all that it said.

@@ -19,11 +19,11 @@ from support.wait import WAIT_TIMEOUT, wait_until
 UNITS = ("schedd", "workerd")
 NOTED = "/var/lib/schedd/results/noted"
 NOTES = f"echo $SCHEDD_SCHEDULED_AT >> {NOTED}"
-"""What each run of `steady` does, where a worker may write: twice in there is run twice."""
+"""Command of each run of `steady`: a scheduled time twice in its file is a run that ran twice."""
 
 
 def schedctl(machine: Machine, command: str) -> Any:
-    """What a command says; options stand before the program that it is about."""
+    """Return the output of a command; options come before the program that they belong to."""
     asked, dashes, program = command.partition(" -- ")
     return json.loads(machine.must(f"schedctl {asked} -o json{dashes}{program}"))
 
@@ -34,9 +34,9 @@ def pid_of(machine: Machine, unit: str) -> int:
 
 def score_of(machine: Machine, unit: str) -> float:
     """From 0, closed, to 10, open to all."""
-    told = machine.must(f"systemd-analyze security --no-pager {unit} || true")
-    found = re.search(r"exposure level for \S+: ([\d.]+)", told)
-    assert found, told
+    output = machine.must(f"systemd-analyze security --no-pager {unit} || true")
+    found = re.search(r"exposure level for \S+: ([\d.]+)", output)
+    assert found, output
     return float(found[1])
 
 
@@ -64,14 +64,14 @@ def await_another(machine: Machine, unit: str, pid: int, within: float) -> None:
 
 
 def reloaded(machine: Machine, unit: str, said: str) -> None:
-    """Reload it: its journal says this anew, and the unit stays active."""
+    """Reload it: its journal has this message once more, and the unit stays active."""
 
-    def told() -> int:
+    def times_said() -> int:
         return machine.tell(f"journalctl -u {unit} -o cat --no-pager").count(said)
 
-    before = told()
+    before = times_said()
     machine.must(f"systemctl reload {unit}")
-    wait_until(lambda: told() > before, WAIT_TIMEOUT, f"{unit} to say: {said}")
+    wait_until(lambda: times_said() > before, WAIT_TIMEOUT, f"{unit} to say: {said}")
     wait_until(
         lambda: machine.tell(f"systemctl is-active {unit}").strip() == "active",
         WAIT_TIMEOUT,
@@ -85,9 +85,9 @@ def started(machine: Machine, job: str) -> Counter[str]:
     return Counter(run["scheduledAt"] for run in runs if run["state"] == "SUCCEEDED")
 
 
-def test_settings_can_be_read_by_none_but_their_daemon(machine: Machine) -> None:
-    told = machine.must("stat -c '%n %a %U %G' /etc/schedd/* /var/lib/schedd/results")
-    assert told.splitlines() == [
+def test_only_the_daemon_can_read_its_settings(machine: Machine) -> None:
+    listing = machine.must("stat -c '%n %a %U %G' /etc/schedd/* /var/lib/schedd/results")
+    assert listing.splitlines() == [
         "/etc/schedd/schedd.env 600 root root",
         "/etc/schedd/schedd.toml 640 root schedd",
         "/etc/schedd/workerd.env 600 root root",
@@ -97,7 +97,7 @@ def test_settings_can_be_read_by_none_but_their_daemon(machine: Machine) -> None
     assert machine.run("runuser -u workerd -- cat /etc/schedd/schedd.toml").returncode == 1
 
 
-def test_the_units_are_as_closed_as_they_can_be(machine: Machine, figure: Any) -> None:
+def test_the_units_have_low_exposure(machine: Machine, figure: Any) -> None:
     scores = {unit: score_of(machine, unit) for unit in UNITS}
     for unit in UNITS:
         figure(f"{unit}.service scores {scores[unit]} in systemd-analyze security")
@@ -105,12 +105,12 @@ def test_the_units_are_as_closed_as_they_can_be(machine: Machine, figure: Any) -
     assert scores["workerd"] <= 6.7, "what else is closed its jobs would inherit"
 
 
-def test_both_say_that_they_serve_and_what(machine: Machine) -> None:
+def test_both_daemons_report_their_status(machine: Machine) -> None:
     for unit, says in (("schedd", "gRPC 127.0.0.1:7420"), ("workerd", "worker booted")):
         shown = machine.must(f"systemctl show -p StatusText,ActiveState,NRestarts {unit}")
-        told = dict(line.split("=", 1) for line in shown.splitlines())
-        assert (told["ActiveState"], told["NRestarts"]) == ("active", "0")
-        assert says in told["StatusText"]
+        properties = dict(line.split("=", 1) for line in shown.splitlines())
+        assert (properties["ActiveState"], properties["NRestarts"]) == ("active", "0")
+        assert says in properties["StatusText"]
     assert json.loads(machine.must("curl -sf http://127.0.0.1:7421/readyz"))["status"] == "ready"
 
 
@@ -120,11 +120,11 @@ def test_a_run_is_contained_and_its_whole_log_is_read_and_removed_by_the_member(
     script = (
         "id -un; grep ^0:: /proc/self/cgroup; grep NoNewPrivs /proc/self/status; umask; seq 100000"
     )
-    told = machine.must(f"schedctl submit --wait --exit-status -- sh -c '{script}'").splitlines()
-    assert told[0] == "workerd"
-    assert "workerd.service/workerd-" in told[1], "a cgroup for the attempt"
-    assert told[2].split() == ["NoNewPrivs:", "1"]
-    assert told[3] == "0022", "as under cron"
+    lines = machine.must(f"schedctl submit --wait --exit-status -- sh -c '{script}'").splitlines()
+    assert lines[0] == "workerd"
+    assert "workerd.service/workerd-" in lines[1], "a cgroup for the attempt"
+    assert lines[2].split() == ["NoNewPrivs:", "1"]
+    assert lines[3] == "0022", "as under cron"
     run = schedctl(machine, "run list --limit 1")[0]["runId"]
     assert machine.must(f"schedctl run logs {run}").endswith("99999\n100000\n"), "all of it"
     kept = machine.must(f"find /var/lib/schedd/results -path '*{run}*' -type f").split()
@@ -134,7 +134,7 @@ def test_a_run_is_contained_and_its_whole_log_is_read_and_removed_by_the_member(
     assert written.returncode == 1
 
 
-def test_what_is_killed_or_hangs_is_started_again_and_no_instant_is_lost(
+def test_a_killed_or_hung_daemon_is_restarted_and_no_scheduled_time_is_lost(
     machine: Machine, figure: Any
 ) -> None:
     machine.must(f"schedctl job create steady --every 1s -- sh -c '{NOTES}'")
@@ -153,7 +153,7 @@ def test_what_is_killed_or_hangs_is_started_again_and_no_instant_is_lost(
     assert unfinished(machine) == []
 
 
-def test_a_member_is_started_when_etcd_has_answered_and_says_what_it_waits_for(
+def test_a_member_starts_once_etcd_answers_and_reports_its_wait(
     machine: Machine,
 ) -> None:
     machine.must("systemctl stop etcd")
@@ -173,7 +173,7 @@ def status_of(machine: Machine) -> str:
     return machine.tell("systemctl show -P StatusText schedd")
 
 
-def test_a_restart_under_load_loses_and_doubles_nothing(machine: Machine) -> None:
+def test_a_restart_under_load_neither_loses_nor_repeats_runs(machine: Machine) -> None:
     for unit in (*UNITS, *UNITS):
         pid = pid_of(machine, unit)
         machine.must(f"systemctl restart {unit}", timeout=100)
@@ -184,7 +184,7 @@ def test_a_restart_under_load_loses_and_doubles_nothing(machine: Machine) -> Non
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_a_reload_takes_what_can_be_taken_and_tells_what_is_wrong(
+def test_a_reload_applies_valid_settings_and_reports_invalid_settings(
     machine: Machine, unit: str
 ) -> None:
     file, pid = f"/etc/schedd/{unit}.toml", pid_of(machine, unit)
@@ -198,7 +198,7 @@ def test_a_reload_takes_what_can_be_taken_and_tells_what_is_wrong(
     assert pid_of(machine, unit) == pid, "none of it took a restart"
 
 
-def test_a_worker_that_is_stopped_lets_its_programs_end(machine: Machine) -> None:
+def test_a_stopped_worker_lets_its_programs_end(machine: Machine) -> None:
     run = schedctl(machine, "submit -- sh -c 'sleep 4; echo done'")["runId"]
     wait_until(
         lambda: schedctl(machine, f"run get {run}")["state"] == "RUNNING", WAIT_TIMEOUT, "its start"
@@ -210,7 +210,7 @@ def test_a_worker_that_is_stopped_lets_its_programs_end(machine: Machine) -> Non
     machine.must("systemctl start workerd")
 
 
-def test_a_worker_of_requests_alone_can_be_closed_further(machine: Machine, figure: Any) -> None:
+def test_a_worker_without_programs_can_be_restricted_further(machine: Machine, figure: Any) -> None:
     with drop_in(machine, "no-programs"):
         score = score_of(machine, "workerd")
         figure(f"workerd.service scores {score} with no-programs.conf")
@@ -221,23 +221,25 @@ def test_a_worker_of_requests_alone_can_be_closed_further(machine: Machine, figu
         machine.must(f"schedctl submit --wait --exit-status --method GET --http {url}")
 
 
-def test_a_worker_that_is_root_runs_programs_as_others_who_get_no_rights(
+def test_a_root_worker_runs_programs_as_other_users_without_capabilities(
     machine: Machine, figure: Any
 ) -> None:
     with drop_in(machine, "other-users"):
         figure(f"workerd.service scores {score_of(machine, 'workerd')} with other-users.conf")
         script = "id -un; id -Gn; grep CapEff /proc/self/status"
-        told = machine.must(f"schedctl submit --wait --user games -- sh -c '{script}'").splitlines()
-        assert told[:2] == ["games", "games"]
-        assert told[2].split() == ["CapEff:", "0" * 16]
+        lines = machine.must(
+            f"schedctl submit --wait --user games -- sh -c '{script}'"
+        ).splitlines()
+        assert lines[:2] == ["games", "games"]
+        assert lines[2].split() == ["CapEff:", "0" * 16]
         reads = "-- sh -c 'cat $SCHEDD_PAYLOAD_FILE; ! ls /var/lib/workerd'"
-        told = machine.must(
+        output = machine.must(
             f"schedctl submit --wait --exit-status --user games --payload 7 {reads}"
         )
-        assert told.split() == ["7"], "what is its own of an attempt, and nothing else"
+        assert output.split() == ["7"], "what is its own of an attempt, and nothing else"
 
 
-def test_wrong_settings_end_it_for_good_and_say_why(machine: Machine) -> None:
+def test_invalid_settings_stop_the_daemon_for_good_with_a_reason(machine: Machine) -> None:
     machine.must("echo '[etcd' > /run/wrong.toml; chmod 644 /run/wrong.toml")
     machine.must("mkdir -p /run/systemd/system/schedd.service.d")
     wrong = "[Service]\\nExecStart=\\nExecStart=/opt/schedd/bin/schedd --config /run/wrong.toml\\n"
@@ -254,7 +256,7 @@ def test_wrong_settings_end_it_for_good_and_say_why(machine: Machine) -> None:
     machine.must("systemctl reset-failed schedd; systemctl start schedd")
 
 
-def test_after_a_boot_all_of_it_is_there_again(machine: Machine, figure: Any) -> None:
+def test_all_services_run_again_after_a_boot(machine: Machine, figure: Any) -> None:
     before = machine.await_boot()
     machine.run("systemctl reboot")
     began = time.monotonic()

@@ -33,7 +33,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
 def prometheus(
     cluster: DevCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Prometheus]:
-    """One that scrapes the cluster each second, and waits two before an alert fires."""
+    """A Prometheus that scrapes the cluster each second, and waits 2 s before an alert fires."""
     targets = {
         "schedd": [member["http"] for member in cluster.record["members"]],
         "workerd": [worker["http"] for worker in cluster.record["workers"]],

@@ -1,4 +1,4 @@
-"""A real Prometheus over a cluster, with the alerts as they are shipped but for their patience."""
+"""A real Prometheus over a cluster, with the alerts as they are shipped, but shorter delays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT_TIMEOUT = "2s"
 
 @dataclass(frozen=True)
 class Prometheus:
-    """One that runs."""
+    """Running Prometheus."""
 
     url: str
 
@@ -37,7 +37,7 @@ class Prometheus:
         return {one["labels"]["alertname"] for one in alerts if one["state"] == "firing"}
 
     def value(self, query: str) -> float | None:
-        """What this single value is now; None: there is none yet."""
+        """Return this single value now; None if there is none yet."""
         with urllib.request.urlopen(
             f"{self.url}/api/v1/query?{urlencode({'query': query})}"
         ) as got:
@@ -65,7 +65,7 @@ class Prometheus:
     @classmethod
     @contextmanager
     def started(cls, folder: Path, targets: Mapping[str, Sequence[str]]) -> Iterator[Prometheus]:
-        """One in this folder; ended with the block."""
+        """Run a Prometheus in this folder; end it with the block."""
         rules = (SHIPPED / "alerts.yml").read_text(encoding="utf-8")
         (folder / "alerts.yml").write_text(re.sub(r"\bfor: \w+", f"for: {WAIT_TIMEOUT}", rules))
         config = yaml.safe_load((SHIPPED / "prometheus.yml").read_text(encoding="utf-8"))

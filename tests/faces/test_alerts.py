@@ -39,7 +39,7 @@ def calling(cluster: DevCluster) -> Iterator[SyncClient]:
         yield client
 
 
-def test_a_quiet_cluster_is_seen_as_one(cluster: DevCluster, prometheus: Prometheus) -> None:
+def test_a_healthy_cluster_fires_no_alert(cluster: DevCluster, prometheus: Prometheus) -> None:
     assert cluster.endpoints
     wait_until(lambda: prometheus.value("sum(schedd_leader)") == 1, WITHIN, "what members export")
     wait_until(lambda: not prometheus.firing(), WITHIN, "no alert")
@@ -48,13 +48,13 @@ def test_a_quiet_cluster_is_seen_as_one(cluster: DevCluster, prometheus: Prometh
     assert prometheus.firing() == set()
 
 
-def test_runs_that_are_missed_are_told_of(
+def test_missed_runs_fire_an_alert(
     client: SyncClient, prometheus: Prometheus, figure: Callable[[str], None]
 ) -> None:
     client.jobs.create(
         "never-placed",
         cron="* * * * * *",
-        require={"disk": "nobody-has-it"},
+        require={"disk": "no-worker-has-it"},
         start_deadline="1s",
         overlap="allow",
         shell={"argv": ["true"]},
@@ -63,7 +63,7 @@ def test_runs_that_are_missed_are_told_of(
     client.jobs.delete("never-placed")
 
 
-def test_dead_letters_that_grow_are_told_of(
+def test_growing_dead_letters_fire_an_alert(
     client: SyncClient, prometheus: Prometheus, figure: Callable[[str], None]
 ) -> None:
     client.jobs.create(
@@ -73,7 +73,7 @@ def test_dead_letters_that_grow_are_told_of(
     client.jobs.delete("fails")
 
 
-def test_a_pool_without_workers_is_told_of(
+def test_a_pool_without_workers_fires_an_alert(
     client: SyncClient, prometheus: Prometheus, figure: Callable[[str], None]
 ) -> None:
     client.pools.set("gpus", limit=2)
@@ -84,12 +84,12 @@ def test_a_pool_without_workers_is_told_of(
         require={"gpu": "a100"},
         shell={"argv": ["true"]},
     )
-    fires(prometheus, "ScheddPoolWithoutWorkers", "a pool whose job nobody can do", figure)
+    fires(prometheus, "ScheddPoolWithoutWorkers", "a pool whose job no worker can run", figure)
     client.jobs.delete("on-a-gpu")
     client.pools.delete("gpus")
 
 
-def test_that_nobody_leads_is_told_of_and_that_somebody_does_again(
+def test_alerts_fire_without_a_leader_and_end_with_a_new_leader(
     cluster: DevCluster, prometheus: Prometheus, figure: Callable[[str], None]
 ) -> None:
     cluster.kill("etcd")
@@ -99,7 +99,7 @@ def test_that_nobody_leads_is_told_of_and_that_somebody_does_again(
     ends(prometheus, "ScheddNoLeader", "ScheddShardsWithoutOwner", "ScheddNotReady")
 
 
-def test_that_postgresql_is_away_is_told_of_and_that_it_is_there_again(
+def test_alerts_fire_without_postgresql_and_end_when_it_is_back(
     cluster: DevCluster, prometheus: Prometheus, figure: Callable[[str], None]
 ) -> None:
     cluster.kill("postgres")

@@ -32,7 +32,7 @@ def busy(cluster: DevCluster) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_each_panel_is_answered_and_shows_something_wherever_its_metrics_have_a_value(
+def test_each_panel_shows_data_wherever_its_metrics_have_a_value(
     cluster: DevCluster, busy: None, prometheus: Prometheus, figure: Callable[[str], None]
 ) -> None:
     del busy
@@ -70,7 +70,7 @@ def _is_explained(prometheus: Prometheus, query: str) -> bool:
 
 
 def _exported(cluster: DevCluster) -> set[str]:
-    """Names of series that a live member or worker tells of, those without a value yet as well."""
+    """Return the series of a live member or worker, also those without a value yet."""
     found: set[str] = set()
     for one in (*cluster.record["members"], *cluster.record["workers"]):
         with urllib.request.urlopen(f"http://{one['http']}/metrics", timeout=10) as answer:

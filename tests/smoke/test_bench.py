@@ -66,13 +66,13 @@ def test_each_page_answers_over_stored_jobs_and_runs() -> None:
     assert stored["runs"] > 200
 
 
-def test_all_are_due_at_one_instant() -> None:
+def test_a_herd_of_jobs_is_due_at_one_time() -> None:
     [line] = bench("herd", "--jobs", 100, "--ahead", 5)
     assert (line["succeeded"], line["doubled"], line["early"]) == (100, 0, 0)
     assert line["late_ms"]["p50"] > 0
 
 
-def test_a_soak_tells_of_each_window_of_the_drift_and_of_all() -> None:
+def test_a_soak_reports_each_window_the_drift_and_the_total() -> None:
     lines = bench(
         "soak", "--hot", 120, "--idle", 100, "--seconds", 9, "--window", 3, "--settles", 5
     )
@@ -81,7 +81,7 @@ def test_a_soak_tells_of_each_window_of_the_drift_and_of_all() -> None:
     assert {"rate", "late_ms", "wal_bytes", "memory_mib", "dead", "mib"} <= windows[0].keys()
     assert windows[0]["late_ms"].keys() == {"p50", "p99", "max"}
     assert drift["drift"]["memory_mib.m1"]["ratio"] > 0
-    assert (whole["instants"], whole["expected"], whole["handed_out_again"]) == (27, 27, 0)
+    assert (whole["instants"], whole["expected"], whole["dispatched_again"]) == (27, 27, 0)
     assert (whole["lost"], whole["doubled"], whole["early"]) == (0, 0, 0)
 
 
@@ -92,14 +92,14 @@ def test_a_steady_rate_beside_idle_schedules() -> None:
     assert line["early"] == 0
 
 
-def test_a_member_that_starts_makes_up_for_what_it_missed() -> None:
+def test_a_starting_member_catches_up_on_missed_runs() -> None:
     small = ("--jobs", 50, "--ticks", 6, "--away", 5, "--seconds", 3, "--rounds", "overdue")
     [line] = bench("start", *small)
     assert (line["made_up_before"], line["lost"], line["doubled"]) == (50, 0, 0)
     assert 0 < line["first_s"] <= line["on_time_again_s"]
 
 
-def test_workers_that_are_streams_alone() -> None:
+def test_simulated_workers_are_streams_only() -> None:
     lines = bench("simulated", "--workers", 20, "--slots", 2, "--rate", 5, "--seconds", 3)
     assert [(line["workers"], line["attached"]) for line in lines] == [(10, [10]), (20, [20])]
     assert all(line["succeeded"] == line["expected"] == 15 for line in lines)
@@ -137,7 +137,7 @@ def test_jobs_that_are_created_are_stored_and_counted() -> None:
     assert (line["bench"], line["calls"], line["stored"]) == ("create", 60, 60)
 
 
-def test_a_cluster_that_does_not_start_says_why_and_no_more() -> None:
+def test_a_cluster_that_fails_to_start_prints_only_the_reason() -> None:
     done = ridden("drain", "--runs", 9, "--set", "nonsense")
     assert done.returncode == 1
     assert "--set 'nonsense' isn't a valid TARGET.KEY=VALUE" in done.stderr

@@ -9,7 +9,7 @@ to a file of its own and does nothing else. In a round each of them in turn
     → the first line in the file, to the moment its own store says that all are complete
 
 and is gone before the next one begins. So the rate is of jobs that ran and of which the store
-knows it; what was lost or ran twice is told by the file.
+knows it; what was lost or ran twice is counted by the file.
 
     pins          what is installed, at which version: the one place
     environments  a venv or node_modules for each, in a cache outside the repository
@@ -18,7 +18,7 @@ knows it; what was lost or ran twice is told by the file.
     ourselves     the same of schedd
     starts        the file: written by `programs`, judged here
     watching      when a drain has come to its end
-    racing        the rounds, and what is told of them
+    racing        the rounds, and their figures
     summary       medians and ratios
     errors        who is left out, and who failed
 """

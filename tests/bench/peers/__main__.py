@@ -2,7 +2,7 @@
 
 A line that says how it is measured, one for each contestant of each round, and at the end one for
 each contestant: its rate (median, least, greatest) and how many times as fast schedd was in the
-same rounds. A peer that can't run here is told with the reason, and the others run.
+same rounds. A peer that can't run here is reported with the reason, and the others run.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def main(arguments: Sequence[str]) -> int:
     for number in range(1, options.rounds + 1):
         for contestant in contestants:
             note(f"round {number}: {contestant.name}")
-            if told := race.run(number, contestant):
-                tell("peers", **told)
+            if figures := race.run(number, contestant):
+                tell("peers", **figures)
     for contestant in contestants:
         tell("peers", **race.summary(contestant))
     return 0 if race.clean(OURSELVES) else 1

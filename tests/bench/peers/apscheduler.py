@@ -31,7 +31,7 @@ class APScheduler(Peer):
         return durable_postgres()
 
     def enqueue(self, site: Site, jobs: int) -> None:
-        """One by one: it has no call for many."""
+        """Enqueue jobs one by one: APScheduler has no call for many."""
         site.run("python", "apscheduler_jobs.py", "enqueue", jobs)
 
     def worker(self, site: Site) -> Sequence[str]:
@@ -39,5 +39,5 @@ class APScheduler(Peer):
         return site.argv("python", "apscheduler_jobs.py", "work")
 
     def completed(self, site: Site, jobs: int) -> int:
-        """What is no longer there."""
+        """Count the jobs that are no longer in the store."""
         return jobs - site.store.count("SELECT count(*) FROM apscheduler_jobs")

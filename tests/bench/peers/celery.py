@@ -41,7 +41,7 @@ class Celery(Peer):
         return durable_redis(self.fsync)
 
     def enqueue(self, site: Site, jobs: int) -> None:
-        """One by one, over one connection: it has no call for many."""
+        """Enqueue jobs one by one, over one connection: Celery has no call for many."""
         site.run("python", "celery_jobs.py", jobs)
 
     def worker(self, site: Site) -> Sequence[str]:
@@ -50,7 +50,7 @@ class Celery(Peer):
         return site.argv("celery", "--app", "celery_jobs", "worker", *quiet, *_ALONE)
 
     def completed(self, site: Site, jobs: int) -> int:
-        """What neither waits nor is unacknowledged."""
+        """Count the jobs that neither wait nor are unacknowledged."""
         return jobs - site.store.count("LLEN celery") - site.store.count("HLEN unacked")
 
 

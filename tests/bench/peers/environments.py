@@ -1,4 +1,4 @@
-"""A peer's packages, in a folder of their own under a cache: made once, anew when a pin moves."""
+"""A peer's packages, in a folder of their own under a cache: made once per set of pins."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NPM: Final = ("install", "--no-audit", "--no-fund", "--loglevel=error")
 
 
 class Tool(enum.Enum):
-    """Whose packages they are."""
+    """Kinds of package managers."""
 
     PYTHON = "python"
     NODE = "node"

@@ -1,7 +1,7 @@
-"""What can go wrong with a contestant; the race goes on without it.
+"""Errors of a contestant; the race continues without it.
 
 Exception
-├── LeftOut   it can't run on this machine: told once, not asked again
+├── LeftOut   it can't run on this machine: reported once, not tried again
 └── Failed    it didn't do what it was to in this round
 """
 

@@ -28,7 +28,7 @@ _BATCHED: Final = {
 
 
 class Graphile(Peer):
-    """Its defaults: one job at a time, each fetched and completed by itself."""
+    """Its defaults: one job at a time, each fetched and completed alone."""
 
     name = "graphile-worker"
     environment = pins.GRAPHILE
@@ -56,7 +56,7 @@ class Graphile(Peer):
         return site.argv("graphile-worker", *self._options(site))
 
     def completed(self, site: Site, jobs: int) -> int:
-        """What is no longer there."""
+        """Count the jobs that are no longer in the store."""
         return jobs - site.store.count("SELECT count(*) FROM graphile_worker.jobs")
 
     def _options(self, site: Site) -> Sequence[str]:

@@ -8,5 +8,5 @@ from schedclient import Context, handler
 
 @handler
 async def noop(number: int, _ctx: Context) -> None:
-    """One line."""
+    """Append one line."""
     append(number)

@@ -1,7 +1,7 @@
 """schedd in the same race: a cluster of its own, one member, one worker of 1,000 slots.
 
 The runs are submitted while the worker is drained (it is there, and takes nothing); it is
-undrained, and the race begins. Each run is handed out under a token of its own, and its result
+undrained, and the race begins. Each run is dispatched under a token of its own, and its result
 stored.
 """
 
@@ -39,7 +39,7 @@ class Schedd:
     settings = _SIZES
 
     def drain(self, jobs: int, _cache: Path, deadline: float) -> Drained:
-        """One, from nothing to nothing.
+        """Drain once, from an empty cluster to its end.
 
         Raises:
             Failed: it didn't come up, or its runs couldn't be submitted in time.
@@ -61,10 +61,10 @@ class Schedd:
                 enqueueing = time.monotonic() - began
                 asyncio.run(_undrain(cluster))
                 watched = watch(starts, jobs, lambda: ended(cluster), lambda: True, deadline)
-                told = said_by_postgres(cluster.sql)
+                reported = said_by_postgres(cluster.sql)
             content = starts.read_bytes() if starts.exists() else b""
         versions = {"schedd": version("schedd")}
-        return Drained(jobs, judge(content, jobs), watched, enqueueing, versions, told)
+        return Drained(jobs, judge(content, jobs), watched, enqueueing, versions, reported)
 
 
 async def _submit(cluster: DevCluster, jobs: int, deadline: float) -> None:

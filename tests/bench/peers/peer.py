@@ -1,4 +1,4 @@
-"""What a peer has to say of itself, and one drain of it.
+"""Base class of a peer, and one drain of it.
 
     class Toy(Peer):
         name = "toy"
@@ -39,12 +39,12 @@ from schedctl.dev.servers.processes import end, living_in, spawn, tail
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
 FAREWELL: Final = 10.0
-"""Seconds for a worker to end by itself once it is told to."""
+"""Seconds for a worker to end after SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """One drain: what the starts say, what the store says, how long it took."""
+    """Figures of one drain: from the starts, from the store, and the time it took."""
 
     jobs: int
     verdict: Verdict
@@ -74,7 +74,7 @@ class Site:
     store: Store
     settings: Mapping[str, Any]
     peculiar: Mapping[str, str]
-    patience: float
+    timeout: float
 
     @property
     def starts(self) -> Path:
@@ -83,12 +83,12 @@ class Site:
 
     @property
     def log(self) -> Path:
-        """What its workers print."""
+        """Return the path of its workers' output."""
         return self.folder / "log"
 
     @property
     def variables(self) -> dict[str, str]:
-        """What its programs are told."""
+        """Return the environment of its programs."""
         return {
             **self.installed.variables(PROGRAMS),
             "PEERS_URL": self.store.url,
@@ -120,11 +120,11 @@ class Site:
                 env=self.variables,
                 capture_output=True,
                 text=True,
-                timeout=self.patience,
+                timeout=self.timeout,
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise Failed(f"{program}: not done within {self.patience:g} s") from error
+            raise Failed(f"{program}: not done within {self.timeout:g} s") from error
         if done.returncode != 0:
             said = (done.stderr.strip() or done.stdout.strip()).splitlines()
             raise Failed(f"{program}: exit {done.returncode}: {said[-1] if said else ''}")
@@ -136,11 +136,11 @@ class Peer(ABC):
     name: str
     environment: Environment
     settings: Mapping[str, Any] = MappingProxyType({})
-    """What differs from its defaults, told in the output."""
+    """Settings that differ from its defaults, printed in the output."""
     processes: int = 1
-    """That drain it, each by the same command."""
+    """Processes that drain it, each with the same command."""
     variables: Mapping[str, str] = MappingProxyType({})
-    """That its commands find beside ours."""
+    """Environment variables of its commands, beside ours."""
     share: float = 1.0
     """Of the jobs that are asked for: less for the slow ones, that a round may end; more for the
     fast ones, that a drain may last.
@@ -160,14 +160,14 @@ class Peer(ABC):
 
     @abstractmethod
     def worker(self, site: Site) -> Sequence[str]:
-        """The command that drains it; it runs until it is told to end."""
+        """The command that drains it; it runs until it is stopped."""
 
     @abstractmethod
     def completed(self, site: Site, jobs: int) -> int:
         """How many of them its own store says are complete."""
 
     def drain(self, jobs: int, cache: Path, deadline: float) -> Drained:
-        """One, from nothing to nothing.
+        """Drain once, from an empty store to its end.
 
         Raises:
             LeftOut: it can't run here. Failed: its jobs couldn't be put in.
@@ -192,7 +192,7 @@ class Peer(ABC):
                 end(list(living_in(site.folder)))
             content = site.starts.read_bytes() if site.starts.exists() else b""
             verdict = judge(content, jobs)
-            return Drained(jobs, verdict, watched, enqueueing, installed.versions, store.told)
+            return Drained(jobs, verdict, watched, enqueueing, installed.versions, store.reported)
 
     def _watched(self, site: Site, jobs: int, deadline: float) -> Watched:
         """Its workers, from their start to their end."""

@@ -1,4 +1,4 @@
-"""What the peers are made of, at which versions: raise one here, and its environment is made anew.
+"""Packages and versions of the peers: raise one here, and its environment is made again.
 
 The first package of each is the peer itself; the others are named where their version tells in the
 rate (the driver) or where the peer leaves the choice to its user.

@@ -1,4 +1,4 @@
-"""Procrastinate: its worker with so many jobs at once, each fetched and finished by itself."""
+"""Procrastinate: its worker with so many jobs at once, each fetched and finished alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SETTINGS: Final = {"concurrency": 10}
 
 
 class Procrastinate(Peer):
-    """What is done stays in its table, as by default."""
+    """Procrastinate; finished jobs stay in its table, as by default."""
 
     name = "procrastinate"
     environment = pins.PROCRASTINATE

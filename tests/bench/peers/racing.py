@@ -1,4 +1,4 @@
-"""A race of several rounds: who ran at what rate in which, and what is told of it."""
+"""A race of several rounds: which contestant ran at what rate in which round, and the figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.peers.summary import ratio, ratios, spread
 
 @dataclass(slots=True)
 class Record:
-    """What a contestant has done so far; `rates` by round."""
+    """Record of a contestant so far; `rates` by round."""
 
     rates: dict[int, float] = field(default_factory=dict)
     rounds: list[Drained] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Race:
         self._records: dict[str, Record] = {}
 
     def run(self, number: int, contestant: Contestant) -> Mapping[str, Any] | None:
-        """Its part of a round; what is to be told of it, None for one that was left out before."""
+        """Run its part of a round; return the figures, None if it was left out before."""
         record = self._record(contestant)
         if record.left_out:
             return None
@@ -55,7 +55,7 @@ class Race:
         if drained.rate is not None:
             record.rates[number] = drained.rate
         ours = self._record(OURSELVES).rates.get(number)
-        return {**head, **told(drained), "schedd_over_peer": ratio(ours, drained.rate)}
+        return {**head, **figures(drained), "schedd_over_peer": ratio(ours, drained.rate)}
 
     def summary(self, contestant: Contestant) -> Mapping[str, Any]:
         """Of all rounds."""
@@ -89,7 +89,7 @@ class Race:
         return self._records.setdefault(contestant.name, Record())
 
 
-def told(drained: Drained) -> Mapping[str, Any]:
+def figures(drained: Drained) -> Mapping[str, Any]:
     """A drain in figures."""
     seconds = drained.seconds
     return {

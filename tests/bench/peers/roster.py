@@ -1,4 +1,4 @@
-"""Who runs, in the order of a round: schedd first, then the peers."""
+"""Contestants in the order of a round: schedd first, then the peers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bench.peers.procrastinate import Procrastinate
 
 
 class Contestant(Protocol):
-    """What schedd and its peers have in common."""
+    """Common interface of schedd and its peers."""
 
     @property
     def name(self) -> str: ...
@@ -34,7 +34,7 @@ class Contestant(Protocol):
     def settings(self) -> Mapping[str, Any]: ...
 
     def drain(self, jobs: int, cache: Path, deadline: float) -> Drained:
-        """One drain."""
+        """Drain so many jobs once; return the figures."""
 
 
 OURSELVES: Final = Schedd()

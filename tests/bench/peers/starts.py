@@ -16,7 +16,7 @@ LINE: Final = len("0000000001 1764000000.000000\n")
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Of jobs numbered from 0: how many ran at all, how many never, how often one ran again, how
-    many nobody knows of; `first`: the earliest start, seconds of the epoch.
+    many are unknown; `first`: the earliest start, seconds of the epoch.
     """
 
     distinct: int
@@ -35,7 +35,7 @@ def counted(file: Path) -> int:
 
 
 def judge(content: bytes, jobs: int) -> Verdict:
-    """What these lines say of so many jobs. A last line that isn't whole counts for nothing."""
+    """Count these lines for so many jobs. An incomplete last line isn't counted."""
     whole = content[: content.rfind(b"\n") + 1].decode("ascii")
     lines = [line.split() for line in whole.splitlines()]
     ran = Counter(int(number) for number, _ in lines)

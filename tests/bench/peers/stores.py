@@ -44,7 +44,7 @@ class Store(Protocol):
     @property
     def port(self) -> int: ...
     @property
-    def told(self) -> Mapping[str, str]: ...
+    def reported(self) -> Mapping[str, str]: ...
 
     def count(self, question: str) -> int:
         """The number that it answers."""
@@ -67,8 +67,8 @@ class Postgres:
         return self.server.port
 
     @property
-    def told(self) -> Mapping[str, str]:
-        """What it says of itself, not what it was told."""
+    def reported(self) -> Mapping[str, str]:
+        """Return its settings as it reports them, not as they were set."""
         return said_by_postgres(self.execute)
 
     def count(self, question: str) -> int:
@@ -95,8 +95,8 @@ class Redis:
         return f"redis://{HOST}:{self.port}/0"
 
     @property
-    def told(self) -> Mapping[str, str]:
-        """What it says of itself."""
+    def reported(self) -> Mapping[str, str]:
+        """Return its version and settings, as it reports them."""
         about = dict(
             line.split(":", 1) for line in self._ask("INFO server").splitlines() if ":" in line
         )
@@ -124,7 +124,7 @@ class Redis:
         return int(answer[1:])
 
     def _ask(self, command: str, lines: int | None = None) -> str:
-        """What it answers to an inline command: so many lines of it, or all until it hangs up."""
+        """Return the answer to an inline command: so many lines of it, or all until it hangs up."""
         with socket.create_connection((HOST, self.port), timeout=10) as connection:
             connection.sendall(f"{command}\r\nQUIT\r\n".encode())
             with connection.makefile("r", encoding="utf-8", newline="\r\n") as answer:

@@ -14,8 +14,8 @@ def spread(values: Sequence[float], digits: int = 0) -> dict[str, float] | None:
     """Median, least and greatest; None when there is nothing."""
     if not values:
         return None
-    told = {"median": median(values), "min": min(values), "max": max(values)}
-    return {name: round(value, digits or None) for name, value in told.items()}
+    figures = {"median": median(values), "min": min(values), "max": max(values)}
+    return {name: round(value, digits or None) for name, value in figures.items()}
 
 
 def ratio(ours: float | None, theirs: float | None) -> float | None:

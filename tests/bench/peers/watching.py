@@ -1,6 +1,6 @@
 """When a drain has come to its end: all have run, and the contestant's own store says so.
 
-The file's size is watched first, for that costs nobody anything; the store is asked only from when
+The file's size is watched first: that costs no contestant anything. The store is asked only once
 there are as many lines as jobs. So no contestant is slowed by being counted.
 """
 

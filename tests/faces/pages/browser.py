@@ -1,8 +1,8 @@
-"""A real Chromium, and a page in it that tells of every fault.
+"""A real Chromium, and a page in it that reports every fault.
 
     browser ──▶ context (size, colours) ──▶ Watched: page, and what went wrong in it
 
-A Watched page that closes with a fault nobody allowed for fails its test: a console error, a script
+A Watched page that closes with an unexpected fault fails its test: a console error, a script
 that raised, or a breach of the content security policy.
 """
 
@@ -72,15 +72,15 @@ class Watched:
         assert not self.faults + breaches, "\n".join(self.faults + breaches)
 
     def serious(self) -> list[str]:
-        """What axe finds that is serious or critical: each with the elements."""
+        """Return the serious and critical violations that axe finds, each with its elements."""
         self.page.evaluate(axe())
-        told: dict[str, Any] = self.page.evaluate("axe.run(document, {preload: false})")
+        report: dict[str, Any] = self.page.evaluate("axe.run(document, {preload: false})")
         return [
             f"{one['id']} ({one['impact']}): {one['help']}\n  "
             + "\n  ".join(
                 f"{node['html'][:160]}: {node['failureSummary']}" for node in one["nodes"]
             )
-            for one in told["violations"]
+            for one in report["violations"]
             if one["impact"] in ("serious", "critical")
         ]
 
@@ -101,14 +101,14 @@ def watched(
         java_script_enabled=script,
         locale="en-GB",
         timezone_id="UTC",
-        ignore_https_errors=True,  # a cluster's own authority is nobody's that a browser knows
+        ignore_https_errors=True,  # a cluster's own authority is unknown to browsers
     )
     try:
         page = context.new_page()
         page.set_default_timeout(20_000)
         found = Watched(page, address)
         page.add_init_script(_TELL_BREACHES)
-        page.on("console", lambda said: _told(found, said.type, said.text))
+        page.on("console", lambda said: _record_console(found, said.type, said.text))
         page.on("pageerror", lambda error: found.faults.append(f"raised: {error}"))
         page.on("request", lambda request: _asked(found, request))
         yield found
@@ -125,7 +125,7 @@ def axe() -> str:
     return source.decode()
 
 
-def _told(found: Watched, kind: str, text: str) -> None:
+def _record_console(found: Watched, kind: str, text: str) -> None:
     if kind == "error":
         found.faults.append(f"console: {text}")
 

@@ -1,4 +1,4 @@
-"""One cluster and one browser for all tests of the pages; each test has a page of its own."""
+"""A cluster and a browser for all tests of the pages; each test has a page of its own."""
 
 from __future__ import annotations
 

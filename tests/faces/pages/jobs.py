@@ -91,5 +91,5 @@ def apply(cluster: DevCluster, manifest: str = MANIFEST) -> None:
 
 
 def states(cluster: DevCluster) -> set[str]:
-    """Those of all runs so far."""
+    """Return the states of all runs so far."""
     return {run["state"] for run in cluster.json("run", "list", "--limit", "200")}

@@ -13,7 +13,7 @@ from playwright.sync_api import ViewportSize
 
 from faces.pages import jobs
 from faces.pages.browser import chromium, watched
-from faces.pages.test_pages import ADDRESSES, SIGHTS, settled
+from faces.pages.test_pages import ADDRESSES, SIGHTS, wait_until_stable
 from support.cluster import DevCluster, dev_cluster
 from support.wait import wait_until
 
@@ -25,7 +25,7 @@ ENOUGH: Final = 60
 
 
 def take(cluster: DevCluster, where: Path = WHERE) -> None:
-    """One picture a page and sight."""
+    """Take one picture of each page and sight."""
     address = f"http://{cluster.record['members'][0]['http']}"
     where.mkdir(parents=True, exist_ok=True)
     with chromium() as browser:
@@ -34,7 +34,7 @@ def take(cluster: DevCluster, where: Path = WHERE) -> None:
                 seen = DESK if sight.startswith("desktop") else size
                 with watched(browser, address, size=seen, dark=dark) as web:
                     page = web.open(path(cluster))
-                    settled(page)
+                    wait_until_stable(page)
                     page.screenshot(path=where / f"{name}-{sight}.png", animations="disabled")
 
 

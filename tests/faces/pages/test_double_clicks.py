@@ -1,4 +1,4 @@
-"""What is clicked twice in a moment is done once; what is clicked again later is done again."""
+"""Two clicks within a moment act once; a later click acts again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from playwright.sync_api import Page, expect
 
 from faces.pages.browser import Watched
-from faces.pages.test_pages import settled
+from faces.pages.test_pages import wait_until_stable
 from support.cluster import DevCluster
 
 BETWEEN = 60
@@ -56,7 +56,7 @@ def test_a_double_click_triggers_once_and_the_next_click_again(
     made(cluster, "twice")
     for times in (1, 2):
         page = web.open("/jobs?filter=twice")
-        settled(page)
+        wait_until_stable(page)
         click_twice(page, "Trigger")
         expect(page.locator(".flash")).to_contain_text("twice was triggered")
         assert runs_of(cluster, "twice") == times
@@ -64,23 +64,23 @@ def test_a_double_click_triggers_once_and_the_next_click_again(
         page.wait_for_timeout(TWICE)
 
 
-def test_a_form_that_is_mended_at_once_is_no_second_click(web: Watched) -> None:
-    page = web.open("/new-job?name=mended-at-once&what=true")
+def test_a_form_corrected_at_once_is_sent_again(web: Watched) -> None:
+    page = web.open("/new-job?name=corrected-at-once&what=true")
     for when in ("61 * * * *", "1 * * * *"):
         page.get_by_label("Cron expression").fill(when)
         with page.expect_navigation():
             page.get_by_role("button", name="Create job").click()
-    page.wait_for_url("**/jobs/mended-at-once")
+    page.wait_for_url("**/jobs/corrected-at-once")
     web.allow("status of 400")
 
 
-def test_a_page_that_stays_asks_again_once_it_was_answered(
+def test_a_page_that_stays_open_sends_a_new_request_after_an_answer(
     web: Watched, cluster: DevCluster
 ) -> None:
-    """It stays where the answer goes elsewhere: into a tab of its own."""
+    """The page stays where the answer goes elsewhere: into a tab of its own."""
     made(cluster, "elsewhere")
     page = web.open("/jobs?filter=elsewhere")
-    settled(page)
+    wait_until_stable(page)
     page.evaluate(ANSWER_ELSEWHERE)
     for times in (1, 2):
         with page.context.expect_page() as opened:
@@ -90,24 +90,24 @@ def test_a_page_that_stays_asks_again_once_it_was_answered(
         page.wait_for_timeout(TWICE)
 
 
-def test_who_is_impatient_asks_for_the_same_however_long_the_answer_takes(
+def test_clicks_during_a_slow_answer_repeat_the_same_request(
     web: Watched, cluster: DevCluster
 ) -> None:
     made(cluster, "slow")
     page = web.page
     page.clock.install()
     web.open("/jobs?filter=slow")
-    settled(page)
+    wait_until_stable(page)
     page.evaluate(UNANSWERED)
     for _ in range(3):
         page.get_by_role("button", name="Trigger").click()
         page.clock.fast_forward("01:00")
     stamps = page.evaluate("window.sent")
     assert len(stamps) == 3
-    assert len({*stamps}) == 1, "one wish, sent three times"
+    assert len({*stamps}) == 1, "one request, sent three times"
 
 
-def test_a_click_that_isn_t_sent_says_so_and_takes_no_time_from_the_next(
+def test_a_click_that_isnt_sent_shows_a_notice_and_doesnt_delay_the_next(
     web: Watched, cluster: DevCluster
 ) -> None:
     made(cluster, "patient")
@@ -129,7 +129,7 @@ def test_a_click_that_isn_t_sent_says_so_and_takes_no_time_from_the_next(
         assert runs_of(cluster, "patient") == times
 
 
-def test_a_double_click_makes_a_job_and_says_so(web: Watched, cluster: DevCluster) -> None:
+def test_a_double_click_creates_one_job_and_confirms_it(web: Watched, cluster: DevCluster) -> None:
     page = web.open("/new-job")
     page.get_by_label("Name", exact=True).fill("once-made")
     page.get_by_label("Schedule").select_option("on_demand")
@@ -140,12 +140,12 @@ def test_a_double_click_makes_a_job_and_says_so(web: Watched, cluster: DevCluste
     assert len([one for one in web.requests if one.startswith("POST")]) == 1
 
 
-def test_who_comes_back_to_a_page_as_it_was_left_asks_anew(
+def test_a_page_restored_from_the_browser_cache_sends_a_new_request(
     web: Watched, cluster: DevCluster
 ) -> None:
     made(cluster, "left")
     page = web.open("/jobs?filter=left")
-    settled(page)
+    wait_until_stable(page)
     page.evaluate(ANSWER_ELSEWHERE)
     for times in (1, 2):
         with page.context.expect_page() as opened:
@@ -162,16 +162,14 @@ FORBIDDEN = """for (const area of ["sessionStorage", "localStorage"])
 """As a browser does that is to keep nothing."""
 
 
-def test_where_a_browser_may_keep_nothing_a_page_lives_and_its_keys_work(
-    web: Watched, cluster: DevCluster
-) -> None:
+def test_pages_and_keys_work_without_browser_storage(web: Watched, cluster: DevCluster) -> None:
     made(cluster, "keeps-nothing")
     web.page.add_init_script(FORBIDDEN)
     page = web.open("/jobs?filter=keeps-nothing")
-    settled(page)
+    wait_until_stable(page)
     with page.expect_navigation():
         page.get_by_role("button", name="Trigger").click()
     expect(page.locator(".flash")).to_contain_text("keeps-nothing was triggered")
-    settled(page)
+    wait_until_stable(page)
     page.keyboard.press("?")
     expect(page.locator("#keys")).to_be_visible()

@@ -1,4 +1,4 @@
-"""What people come for, from click to effect: in a real browser, judged by the cluster."""
+"""User journeys, from click to effect: in a real browser, judged by the cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from playwright.sync_api import Browser, expect
 
 from faces.pages.browser import Watched, watched
-from faces.pages.test_pages import settled
+from faces.pages.test_pages import wait_until_stable
 from support.cluster import DevCluster
 from support.wait import WAIT_TIMEOUT, wait_until
 
@@ -31,7 +31,7 @@ def create(web: Watched, name: str, what: str) -> None:
     expect(page.locator(".flash")).to_have_text(f"{name} was created.")
 
 
-def test_a_job_is_made_triggered_watched_to_its_end_and_its_log_is_read(
+def test_a_job_is_created_triggered_watched_and_its_log_is_read(
     web: Watched, cluster: DevCluster
 ) -> None:
     create(
@@ -60,7 +60,7 @@ def test_a_job_is_made_triggered_watched_to_its_end_and_its_log_is_read(
     expect(log.locator(".err")).to_have_text(re.compile("oops"))
 
 
-def test_the_log_of_a_run_that_runs_is_in_its_page_and_goes_on_by_the_script(
+def test_the_page_of_a_running_run_shows_its_log_and_the_script_follows_it(
     browser: Browser, web: Watched, cluster: DevCluster
 ) -> None:
     colours = "sh -c \"printf '\\033[31mred\\033[0m one\\n'; sleep 6; echo two; sleep 120\""
@@ -81,7 +81,7 @@ def test_the_log_of_a_run_that_runs_is_in_its_page_and_goes_on_by_the_script(
     cluster.json("run", "cancel", run_id)
 
 
-def test_a_run_is_cancelled_with_a_reason_that_the_audit_keeps(
+def test_a_run_is_cancelled_and_the_audit_log_keeps_the_reason(
     web: Watched, cluster: DevCluster
 ) -> None:
     create(web, "sleeper", SLEEPY)
@@ -119,9 +119,11 @@ def test_a_job_is_paused_and_resumed_in_its_row(web: Watched, cluster: DevCluste
     assert not cluster.json("job", "get", "nightly-etl")["paused"]
 
 
-def test_a_change_made_elsewhere_is_seen_without_asking(web: Watched, cluster: DevCluster) -> None:
+def test_a_page_shows_a_change_made_elsewhere_without_a_reload(
+    web: Watched, cluster: DevCluster
+) -> None:
     page = web.open("/jobs")
-    settled(page)
+    wait_until_stable(page)
     row = page.locator("tr", has_text="weekly-report")
     assert cluster.schedctl("job", "pause", "weekly-report").returncode == 0
     expect(row.locator(".pill")).to_have_text("paused", timeout=SLOW)
@@ -129,7 +131,7 @@ def test_a_change_made_elsewhere_is_seen_without_asking(web: Watched, cluster: D
     expect(row.locator(".pill")).to_have_count(0, timeout=SLOW)
 
 
-def test_a_job_is_deleted_only_by_its_name(web: Watched, cluster: DevCluster) -> None:
+def test_deleting_a_job_requires_its_name(web: Watched, cluster: DevCluster) -> None:
     create(web, "short-lived", "true")
     page = web.page
     page.get_by_role("button", name="Delete", exact=True).click()
@@ -150,7 +152,7 @@ def test_a_job_is_deleted_only_by_its_name(web: Watched, cluster: DevCluster) ->
     assert (entry["action"], entry["after"]) == ("delete", '{"note":"it was short"}')
 
 
-def test_a_form_that_is_wrong_comes_back_as_it_was_filled_in(web: Watched) -> None:
+def test_an_invalid_form_is_shown_again_with_its_values(web: Watched) -> None:
     page = web.open("/new-job?when=61 * * * *&what=true")
     page.get_by_label("Name", exact=True).fill("hopeless")
     page.get_by_role("button", name="Create job").click()
@@ -160,7 +162,7 @@ def test_a_form_that_is_wrong_comes_back_as_it_was_filled_in(web: Watched) -> No
     web.allow("status of 400")
 
 
-def test_a_cron_expression_is_explained_and_made_a_job_of(web: Watched) -> None:
+def test_a_cron_expression_is_explained_and_becomes_a_job(web: Watched) -> None:
     page = web.open("/cron")
     page.get_by_label("Cron expression").fill("0 9 * * MON-FRI")
     page.get_by_label("Time zone").fill("Europe/Berlin")
@@ -174,7 +176,7 @@ def test_a_cron_expression_is_explained_and_made_a_job_of(web: Watched) -> None:
     expect(page.get_by_role("alert")).to_be_visible()
 
 
-def test_runs_are_searched_by_what_stands_in_the_address(web: Watched) -> None:
+def test_the_query_in_the_address_filters_runs(web: Watched) -> None:
     page = web.open("/runs")
     page.get_by_label("Search runs").fill("job:broken-import")
     page.get_by_role("button", name="Search").click()
@@ -188,7 +190,7 @@ def test_runs_are_searched_by_what_stands_in_the_address(web: Watched) -> None:
     web.allow("status of 400")
 
 
-def test_an_instant_of_a_job_is_explained(web: Watched, cluster: DevCluster) -> None:
+def test_a_scheduled_time_of_a_job_is_explained(web: Watched, cluster: DevCluster) -> None:
     [run] = cluster.json("run", "list", "--job", "clock", "--state", "succeeded", "--limit", "1")
     page = web.open("/jobs/clock")
     page.get_by_label("At, in UTC").fill(run["scheduledAt"][:19])
@@ -197,7 +199,7 @@ def test_an_instant_of_a_job_is_explained(web: Watched, cluster: DevCluster) -> 
     expect(page.locator("#answer")).to_contain_text(run["runId"])
 
 
-def test_dead_letters_are_done_again_and_the_rest_discarded(
+def test_dead_letters_are_redriven_and_the_rest_discarded(
     web: Watched, cluster: DevCluster
 ) -> None:
     page = web.open("/dead-letters")
@@ -225,16 +227,14 @@ def test_dead_letters_are_done_again_and_the_rest_discarded(
     expect(page.locator(".flash")).to_contain_text("discarded")
 
 
-def test_a_dialog_stays_with_what_was_typed_when_its_row_comes_to_stand_elsewhere(
-    web: Watched, cluster: DevCluster
-) -> None:
+def test_a_dialog_keeps_its_input_when_its_row_moves(web: Watched, cluster: DevCluster) -> None:
     for name, dead in (("greater", 3), ("lesser", 2)):
         once = ("--on-demand", "--overlap", "allow", "--max-attempts", "1", "--", "false")
         made = cluster.schedctl("job", "create", name, *once)
         assert made.returncode == 0, made.stderr
         failed(cluster, name, dead)
     page = web.open("/dead-letters")
-    settled(page)
+    wait_until_stable(page)
     rows = page.locator("#groups a[data-row]", has_text=re.compile("^(greater|lesser)$"))
     page.locator("#groups tr", has_text="lesser").get_by_role("button", name="Discard").click()
     reason = page.get_by_label("Reason").locator("visible=true")
@@ -242,8 +242,8 @@ def test_a_dialog_stays_with_what_was_typed_when_its_row_comes_to_stand_elsewher
     expect(rows).to_have_text(["greater", "lesser"])
     failed(cluster, "lesser", 2)
     expect(rows).to_have_text(["lesser", "greater"], timeout=SLOW)
-    told = page.get_by_text("All 2 dead letters of lesser").locator("visible=true")
-    expect(told).to_be_visible()  # it deals with as many as it told of when it was opened
+    message = page.get_by_text("All 2 dead letters of lesser").locator("visible=true")
+    expect(message).to_be_visible()  # it acts on as many as it named when it was opened
     assert reason.input_value() == "known since Monday"
     assert reason.evaluate("it => it === document.activeElement")
     page.get_by_role("button", name="Discard dead letters").locator("visible=true").click()
@@ -253,7 +253,7 @@ def test_a_dialog_stays_with_what_was_typed_when_its_row_comes_to_stand_elsewher
     assert '"job":"lesser"' in entry["after"]
 
 
-def test_an_open_dialog_stays_as_it_was_read_and_one_that_is_opened_again_tells_of_now(
+def test_an_open_dialog_keeps_its_content_and_a_reopened_one_shows_the_current_state(
     web: Watched, cluster: DevCluster
 ) -> None:
     once = ("--on-demand", "--overlap", "allow", "--max-attempts", "1", "--", "false")
@@ -261,7 +261,7 @@ def test_an_open_dialog_stays_as_it_was_read_and_one_that_is_opened_again_tells_
     assert made.returncode == 0, made.stderr
     failed(cluster, "flowing", 2)
     page = web.open("/dead-letters")
-    settled(page)
+    wait_until_stable(page)
     row = page.locator("#groups tr", has_text="flowing")
     row.get_by_role("button", name="Redrive", exact=True).click()
     dialog = row.get_by_role("dialog", name="Redrive dead letters?")
@@ -275,7 +275,7 @@ def test_an_open_dialog_stays_as_it_was_read_and_one_that_is_opened_again_tells_
     expect(dialog).to_contain_text("All 5 dead letters", timeout=SLOW)
 
 
-def test_a_dialog_that_isn_t_drawn_anew_deals_with_those_that_it_tells_of(
+def test_a_dialog_that_isnt_redrawn_acts_on_the_dead_letters_it_shows(
     browser: Browser, address: str, cluster: DevCluster
 ) -> None:
     once = ("--on-demand", "--overlap", "allow", "--max-attempts", "1", "--", "false")
@@ -325,7 +325,7 @@ def test_a_worker_is_drained_and_takes_work_again(web: Watched, cluster: DevClus
     )
 
 
-def test_the_cluster_is_paused_and_goes_on_and_another_member_leads(
+def test_the_cluster_is_paused_and_resumed_and_another_member_becomes_leader(
     web: Watched, cluster: DevCluster
 ) -> None:
     page = web.open("/cluster")
@@ -347,13 +347,13 @@ def test_the_cluster_is_paused_and_goes_on_and_another_member_leads(
     assert not cluster.json("cluster", "status")["paused"]
 
 
-def test_a_dialog_that_closes_because_what_it_asks_about_is_gone_says_so(
+def test_a_dialog_closes_with_a_notice_when_its_subject_no_longer_exists(
     web: Watched, cluster: DevCluster
 ) -> None:
     made = cluster.schedctl("job", "create", "paused-by-two", "--on-demand", "--", "true")
     assert made.returncode == 0, made.stderr
     page = web.open("/jobs/paused-by-two")
-    settled(page)
+    wait_until_stable(page)
     page.get_by_role("button", name="Pause", exact=True).click()
     page.locator("#pause").get_by_label("Reason").fill("the warehouse moves")
     assert cluster.schedctl("job", "pause", "paused-by-two").returncode == 0
@@ -361,7 +361,7 @@ def test_a_dialog_that_closes_because_what_it_asks_about_is_gone_says_so(
     expect(page.locator("#notices")).to_have_text(notice, timeout=SLOW)
 
 
-def test_without_a_script_what_is_typed_into_a_dialog_stays(browser: Browser, address: str) -> None:
+def test_a_dialog_keeps_its_input_without_a_script(browser: Browser, address: str) -> None:
     with watched(browser, address, script=False) as web:
         page = web.open("/jobs/nightly-etl")
         expect(page.get_by_role("link", name="Reload")).to_be_visible()

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from faces.pages.browser import Watched, watched
-from faces.pages.test_pages import settled
+from faces.pages.test_pages import wait_until_stable
 from support.cluster import DevCluster, dev_cluster
 from support.wait import WAIT_TIMEOUT, wait_until
 
@@ -40,7 +40,7 @@ def inside(browser: Browser, guarded: DevCluster) -> Iterator[Watched]:
         page.get_by_label("Access token").fill(token)
         page.get_by_role("button", name="Log in").click()
         page.wait_for_url("**/jobs")
-        settled(page)
+        wait_until_stable(page)
         yield web
 
 
@@ -54,7 +54,7 @@ def log_out_elsewhere(web: Watched) -> None:
     web.page.bring_to_front()
 
 
-def test_a_page_whose_login_has_ended_says_so_and_asks_no_more(inside: Watched) -> None:
+def test_a_page_with_an_expired_login_says_so_and_sends_no_more_requests(inside: Watched) -> None:
     page = inside.page
     log_out_elsewhere(inside)
     expect(page.locator("#ended")).to_be_visible(timeout=SLOW)
@@ -69,15 +69,15 @@ def test_a_page_whose_login_has_ended_says_so_and_asks_no_more(inside: Watched) 
     inside.allow("status of 401")
 
 
-def test_a_page_on_which_nothing_happens_says_so_as_soon(inside: Watched) -> None:
+def test_an_idle_page_reports_an_expired_login_as_soon(inside: Watched) -> None:
     page = inside.open("/dead-letters")
-    settled(page)
+    wait_until_stable(page)
     log_out_elsewhere(inside)
     expect(page.locator("#ended")).to_be_visible(timeout=SLOW)
     inside.allow("status of 401")
 
 
-def test_what_is_clicked_when_the_login_has_ended_leads_to_the_login_and_back(
+def test_a_click_after_the_login_expired_leads_to_the_login_and_back(
     inside: Watched, guarded: DevCluster
 ) -> None:
     page = inside.page
@@ -88,7 +88,7 @@ def test_what_is_clicked_when_the_login_has_ended_leads_to_the_login_and_back(
     page.get_by_label("Access token").fill(token)
     page.get_by_role("button", name="Log in").click()
     page.wait_for_url("**/jobs")
-    settled(page)
+    wait_until_stable(page)
     assert page.url == f"{inside.address}/jobs"
     expect(page.get_by_role("button", name="Trigger")).to_have_count(0)  # ann is a viewer now
     expect(page.locator(".flash")).to_contain_text("Nothing was changed yet")
@@ -97,7 +97,7 @@ def test_what_is_clicked_when_the_login_has_ended_leads_to_the_login_and_back(
     inside.allow("status of 401")
 
 
-def test_a_form_for_a_job_outlives_the_login_it_was_sent_after(
+def test_a_job_form_survives_a_login_after_an_expired_session(
     inside: Watched, guarded: DevCluster
 ) -> None:
     page = inside.open("/new-job")
@@ -126,7 +126,7 @@ def test_a_form_for_a_job_outlives_the_login_it_was_sent_after(
     inside.allow("status of 403")
 
 
-def test_a_page_comes_back_ever_later_while_its_member_is_away(
+def test_a_page_reconnects_with_growing_delays_while_its_member_is_down(
     inside: Watched, guarded: DevCluster
 ) -> None:
     page = inside.page
@@ -136,7 +136,7 @@ def test_a_page_comes_back_ever_later_while_its_member_is_away(
     wait_until(
         lambda: page.evaluate("true") and len(tried) >= 5,
         WAIT_TIMEOUT,
-        "tries while nobody answers",
+        "tries without an answer",
     )
     gaps = [after - before for before, after in pairwise(tried)]
     assert gaps[-1] > 2 * gaps[0], gaps

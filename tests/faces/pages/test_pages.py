@@ -38,7 +38,7 @@ HARD: dict[str, Callable[[DevCluster], str]] = {
     "runs that wait": lambda _: "/runs?q=state:pending",
     "a run that waits": lambda cluster: f"/runs/{waiting_run(cluster)}",
 }
-"""Those that are harder to show, and of which there are no pictures."""
+"""Views that are harder to show; there are no pictures of them."""
 
 STILL = {"new-job", "doctor", "cron", "run"}
 """Pages that don't live: the run's has ended."""
@@ -72,7 +72,7 @@ def dead_run(cluster: DevCluster, job: str = "broken-import") -> str:
 
 
 def waiting_run(cluster: DevCluster) -> str:
-    """A run that waits: for a worker of a kind that nobody is."""
+    """Return a run that waits for a kind of worker that doesn't exist."""
     found = cluster.json("run", "list", "--job", "picky", "--state", "pending", "--limit", "1")
     return str((found or [cluster.json("job", "trigger", "picky")])[0]["runId"])
 
@@ -84,21 +84,21 @@ def dead_kind(cluster: DevCluster, job: str) -> str:
     return f"/dead-letters?job={job}&fingerprint={group['fingerprint']}"
 
 
-def settled(page: Page) -> None:
+def wait_until_stable(page: Page) -> None:
     """Wait until a page is live, if it lives."""
     if page.locator("[data-live]").count():
         expect(page.locator("#live")).to_have_attribute("data-state", "live", timeout=20_000)
 
 
 @pytest.mark.parametrize("name", ADDRESSES | HARD)
-def test_each_page_is_whole_and_fit_for_everybody(
+def test_each_page_is_complete_and_accessible(
     browser: Browser, cluster: DevCluster, address: str, name: str
 ) -> None:
     path = (ADDRESSES | HARD)[name](cluster)
     for size, dark in (SIGHTS["desktop-light"], SIGHTS["phone-dark"]):
         with watched(browser, address, size=size, dark=dark) as web:
             page = web.open(path)
-            settled(page)
+            wait_until_stable(page)
             assert page.locator("h1").count() >= 1
             width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= size["width"], f"{name} is {width} wide on {size['width']}"
@@ -112,7 +112,7 @@ CUT = """
   .filter((each) => each.scrollWidth > each.clientWidth + 1)
   .map((each) => `${each.tagName} ${each.id} ${each.className}: ${each.scrollWidth}`)
 """
-"""What is wider than its place."""
+"""Elements that are wider than their place."""
 
 CUT_CELLS = """
 [...document.querySelectorAll("table.runs :is(th, td)")]
@@ -157,14 +157,14 @@ def test_a_run_has_its_time_on_a_phone_too(browser: Browser, address: str) -> No
             assert box["width"] > 20
 
 
-def test_pages_that_are_watched_ask_for_nothing_again(
+def test_watched_pages_repeat_no_request(
     browser: Browser, cluster: DevCluster, address: str
 ) -> None:
     paths = {name: ADDRESSES[name](cluster) for name in sorted(set(ADDRESSES) - STILL)}
     with ExitStack() as stack:
         pages = {name: stack.enter_context(watched(browser, address)) for name in paths}
         for name, web in pages.items():
-            settled(web.open(paths[name]))
+            wait_until_stable(web.open(paths[name]))
             web.page.evaluate(COUNTING)
         for name in MOVING:
             changed(pages[name].page)
@@ -178,9 +178,9 @@ def changed(page: Page) -> None:
     wait_until(lambda: page.evaluate("window.changes") > 20, WAIT_TIMEOUT, "changes")
 
 
-def test_what_was_typed_and_where_one_is_stay_while_the_page_lives(web: Watched) -> None:
+def test_input_and_focus_stay_while_the_page_updates(web: Watched) -> None:
     page = web.open("/jobs")
-    settled(page)
+    wait_until_stable(page)
     page.locator("tr", has_text="clock").get_by_role("button", name="Pause").click()
     reason = page.locator("#pause-clock input[name=reason]")
     reason.fill("not yet")
@@ -191,7 +191,7 @@ def test_what_was_typed_and_where_one_is_stay_while_the_page_lives(web: Watched)
     assert page.locator("#pause-clock").is_visible()
 
 
-def test_everything_can_be_reached_by_keys(web: Watched) -> None:
+def test_every_control_is_reachable_by_keyboard(web: Watched) -> None:
     page = web.open("/")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to content"
@@ -211,7 +211,7 @@ def test_everything_can_be_reached_by_keys(web: Watched) -> None:
     assert not page.locator("#keys").is_visible()
 
 
-def test_pages_read_and_forms_work_without_a_script(
+def test_pages_and_forms_work_without_a_script(
     browser: Browser, cluster: DevCluster, address: str
 ) -> None:
     with watched(browser, address, script=False) as web:
@@ -232,7 +232,7 @@ def test_pages_read_and_forms_work_without_a_script(
         )
 
 
-def test_there_is_a_page_for_what_isnt_there(web: Watched) -> None:
+def test_a_missing_address_has_a_not_found_page(web: Watched) -> None:
     page = web.open("/jobs/nowhere")
     assert "Job 'nowhere' not found" in page.locator("#problem").inner_text()
     page = web.open("/nothing/here")

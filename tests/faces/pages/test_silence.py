@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from faces.pages.browser import Watched, watched
-from faces.pages.test_pages import settled
+from faces.pages.test_pages import wait_until_stable
 from support.cluster import DevCluster, dev_cluster
 from support.wait import WAIT_TIMEOUT, wait_until
 
@@ -40,11 +40,11 @@ def still(browser: Browser, quiet: DevCluster) -> Iterator[Watched]:
     """A page of the first member on which nothing changes."""
     with watched(browser, f"http://{quiet.record['members'][0]['http']}") as web:
         web.page.add_init_script(COUNT_BEATS)
-        settled(web.open("/jobs"))
+        wait_until_stable(web.open("/jobs"))
         yield web
 
 
-def test_a_page_on_which_nothing_changes_is_live_without_asking_again(still: Watched) -> None:
+def test_an_unchanged_page_stays_live_without_new_requests(still: Watched) -> None:
     page = still.page
     wait_until(lambda: page.evaluate("window.beats") >= 3, WAIT_TIMEOUT, "beats of its member")
     assert page.locator("#live").get_attribute("data-state") == "live"
@@ -52,7 +52,7 @@ def test_a_page_on_which_nothing_changes_is_live_without_asking_again(still: Wat
     assert asked == ["GET /jobs", "GET /live/jobs"]
 
 
-def test_a_page_says_that_its_member_is_frozen_and_comes_back_with_it(
+def test_a_page_reports_a_frozen_member_and_reconnects_with_it(
     still: Watched, quiet: DevCluster
 ) -> None:
     live = still.page.locator("#live")
@@ -85,16 +85,14 @@ document.addEventListener("DOMContentLoaded", () => {
 """
 
 
-def test_a_page_is_live_when_it_has_been_drawn_anew_and_no_sooner(
-    browser: Browser, quiet: DevCluster
-) -> None:
+def test_a_page_is_live_only_after_it_was_redrawn(browser: Browser, quiet: DevCluster) -> None:
     with watched(browser, f"http://{quiet.record['members'][0]['http']}") as web:
         web.page.add_init_script(TELL_WHEN_LIVE)
-        settled(web.open("/jobs"))
+        wait_until_stable(web.open("/jobs"))
         assert min(web.page.evaluate("window.drawn_when_live")) > 0
 
 
-def test_the_foot_of_a_page_says_whom_its_stream_is_of(still: Watched) -> None:
+def test_the_footer_names_the_member_of_the_stream(still: Watched) -> None:
     """A proxy leads it to another member when the one that served the page has died."""
     foot = still.page.locator("#served")
     expect(foot).to_have_text("Served by m1.")

@@ -1,1 +1,1 @@
-"""What runs in the peers' environments, not in ours: their jobs, and how these are put in."""
+"""Programs that run in the peers' environments: their jobs, and how they are enqueued."""

@@ -15,7 +15,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 
 def noop(number: int) -> None:
-    """One line."""
+    """Append one line."""
     from appending import append
 
     append(number)

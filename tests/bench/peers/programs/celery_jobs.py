@@ -1,4 +1,4 @@
-"""Celery: `app` is what `celery worker` is told; run as a program, it puts so many jobs in."""
+"""Celery: `celery worker` gets `app`; run as a program, the module enqueues so many jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ app.conf.update(json.loads(os.environ["PEERS_SETTINGS"]))
 
 @app.task(name="noop")
 def noop(number: int) -> None:
-    """One line."""
+    """Append one line."""
     from appending import append
 
     append(number)

@@ -1,4 +1,4 @@
-"""PgQueuer: `worker` is what `pgq run` is told; run as a program, it puts so many jobs in."""
+"""PgQueuer: `pgq run` gets `worker`; run as a program, the module enqueues so many jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BULK = 1_000
 
 @asynccontextmanager
 async def worker() -> AsyncIterator[PgQueuer]:
-    """One manager on one connection, as its page on tuning wants it."""
+    """Return a manager on one connection, as PgQueuer's page on tuning recommends."""
     from appending import append
 
     manager = PgQueuer(AsyncpgDriver(await asyncpg.connect(os.environ["PEERS_URL"])))

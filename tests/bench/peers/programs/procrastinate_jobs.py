@@ -1,4 +1,4 @@
-"""Procrastinate: `app` is what its worker is told; run as a program, it puts so many jobs in."""
+"""Procrastinate: its worker gets `app`; run as a program, the module enqueues so many jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ app = App(
 
 @app.task(name="noop")
 async def noop(number: int) -> None:
-    """One line."""
+    """Append one line."""
     from appending import append
 
     append(number)
