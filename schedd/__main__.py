@@ -35,8 +35,9 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
     at once.
     """
     options = _parser().parse_args(argv)
-    from schedd import config as settings
-    from schedkit import config, failpoints
+    from schedd.config import member_config as settings
+    from schedkit import failpoints
+    from schedkit.config import loader as config
     from schedkit.daemon import logs
     from schedkit.errors import NotNow, ScheddError
     from schedkit.text.streams import put_out

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from schedkit import config as settings
 from schedkit import failpoints
+from schedkit.config import loader as settings
 from schedkit.daemon import logs
 from schedkit.daemon.reload import Reload
 from schedkit.daemon.service import MISCONFIGURED, OK, Daemon, run_daemon

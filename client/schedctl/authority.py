@@ -31,7 +31,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from schedctl.failure import UnfitEnvironment
 from schedctl.files import SECRET, File, within, write
-from schedd.core.jobs.rights import identity_of
+from schedd.core.auth.rights import identity_of
 from schedkit.clock import utcnow
 from schedkit.net.channel import TLS
 

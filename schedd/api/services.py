@@ -11,11 +11,11 @@ from schedd.api.runs.run_messages import RunMessages
 from schedd.api.runs.snapshots import ObjectSnapshots
 from schedd.cluster.leader.transfer import LeadershipTransfers
 from schedd.cluster.observer import Observer
+from schedd.core.auth.rights import CallerIdentity
 from schedd.core.cluster.cluster_events import LOST_FOR
 from schedd.core.cluster.dependency import DependencyFailure
 from schedd.core.events import Emit, unheard
 from schedd.core.jobs.notifications import NO_MEANS, DeliveryMeans
-from schedd.core.jobs.rights import CallerIdentity
 from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.retention import DEFAULTS as KEPT
 from schedd.core.runs.retention import Retention

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from sqlalchemy.engine import make_url
 
-from schedd.config import Config
+from schedd.config.member_config import Config
 from schedd.core.cluster.coordination import Compare, Delete, Put
 from schedd.core.cluster.membership import MAP, MEMBERS, members_of
 from schedd.core.cluster.prefix_owner import CLUSTER, PrefixOwner, encode

@@ -20,7 +20,7 @@ from schedd.cluster.member import MemberIdentity, MemberLifecycle
 from schedd.cluster.prefix_claim import PrefixClaim
 from schedd.cluster.tenure import Loops
 from schedd.cluster.worker_leases import WorkerLeases
-from schedd.config import Config
+from schedd.config.member_config import Config
 from schedd.core.cluster.partition import owner_of
 from schedd.core.cluster.worker_liveness import WatchedDeletions
 from schedd.core.events import ClusterWatched, ResultStoreAway
@@ -32,7 +32,7 @@ from schedd.dispatch.workers.worker_sessions import WorkerSessions
 from schedd.etcd.access import EtcdAccess
 from schedd.etcd.client import EtcdClient
 from schedd.etcd.lease_keeper import keep_lease
-from schedd.notify.senders import Senders
+from schedd.notify.senders.by_channel import Senders
 from schedd.results.collect import Collect
 from schedd.results.log_followers import LogFollowers
 from schedd.results.objects import StoredObjects

@@ -39,7 +39,7 @@ from schedd.app.grpc_services import serve
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.member import MemberLifecycle
 from schedd.cluster.prefix_claim import PrefixClaim
-from schedd.config import Config
+from schedd.config.member_config import Config
 from schedd.core.cluster.dependency import Dependency, DependencyFailure
 from schedd.core.cluster.readiness import Unready
 from schedd.etcd import client as etcd_client

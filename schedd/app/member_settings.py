@@ -5,7 +5,7 @@ from importlib.metadata import version
 from typing import Final
 
 from schedd.cluster.member import MemberIdentity
-from schedd.config import Config
+from schedd.config.member_config import Config
 from schedd.core.schedule.zones import tzdata_version
 from schedd.web.forwarded import Reach
 from schedkit.egress.policy import warn_of_ignored_proxies

@@ -10,7 +10,7 @@ from datetime import UTC
 from typing import Final
 
 from schedd.cluster.leader.recovery import recover as recover_in
-from schedd.config import Config
+from schedd.config.member_config import Config
 from schedd.core.cluster.coordination import Delete
 from schedd.core.cluster.membership import MAP, MEMBERS, members_of
 from schedd.etcd import client as etcd_client

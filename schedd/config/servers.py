@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from schedd.etcd.access import EtcdAccess, EtcdTls, against
-from schedkit.config import ConfigProblem, secret
+from schedkit.config.loader import ConfigProblem, secret
 from schedkit.net.channel import TLS
 from schedkit.net.credentials import untimely, unusable
 from schedkit.objects import DEFAULT_URL

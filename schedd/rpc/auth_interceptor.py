@@ -24,7 +24,7 @@ from schedd.api.auth.authentication import Authentication, UnknownSubject
 from schedd.api.auth.authorization import admitted
 from schedd.api.auth.policy import OPEN, POLICY
 from schedd.api.errors import CallError, UnauthenticatedError, dependency_error
-from schedd.core.jobs.rights import ANONYMOUS, CallerIdentity
+from schedd.core.auth.rights import ANONYMOUS, CallerIdentity
 from schedd.rpc.rejection_rate import RejectionRate
 from schedd.rpc.status import abort_with
 from schedkit.daemon.log_rate_limit import LimitedLine

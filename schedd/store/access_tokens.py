@@ -38,9 +38,9 @@ from sqlalchemy import (
     tuple_,
 )
 
+from schedd.core.auth.access_tokens import AccessTokenRecord
+from schedd.core.auth.rights import Role
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.access_tokens import AccessTokenRecord
-from schedd.core.jobs.rights import Role
 from schedd.core.runs.model import AuditRecord
 from schedd.store import audit
 from schedd.store.connection.database import Database, in_transaction

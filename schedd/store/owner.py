@@ -36,16 +36,9 @@ from schedd.core.timers.backfill_records import OpenBackfill
 from schedd.core.timers.pre_dispatch import GUARD
 from schedd.store.cluster.fenced_transaction import fenced, fenced_rows, shards_of
 from schedd.store.connection.database import Database, in_transaction
-from schedd.store.dispatch import (
-    assign,
-    broadcasts,
-    live_run_changes,
-    live_run_scan,
-    overlap,
-    pool_places,
-)
-from schedd.store.jobs import owner_changes
-from schedd.store.reconcile import deadlines
+from schedd.store.dispatch import assign, broadcasts, overlap, pool_places
+from schedd.store.jobs import job_rows, owner_changes
+from schedd.store.reconcile import deadlines, live_run_scan, rescue
 from schedd.store.results import redrive_feed
 from schedd.store.runs import change_stream
 from schedd.store.statements.bisect import halved
@@ -78,7 +71,7 @@ class OwnerStore:
     live_runs = in_transaction(live_run_scan.live_runs)
     moment = in_transaction(change_stream.moment)
     changed_runs = in_transaction(live_run_scan.changed_runs)
-    definitions = in_transaction(live_run_changes.definitions)
+    definitions = in_transaction(job_rows.definitions)
 
     async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> FireOutcome:
         """Advance timers and insert the runs of those that advanced. `switched`: the version of
@@ -224,7 +217,7 @@ class OwnerStore:
         """Return runs whose assignment never started to their state before it."""
 
         def body(connection: Connection, mine: Sequence[Unstarted]) -> list[LiveRun]:
-            return live_run_changes.give_back(connection, mine, shards_of(mine))
+            return rescue.give_back(connection, mine, shards_of(mine))
 
         return await fenced_rows(self.database, claim, unstarted, body)
 
@@ -232,7 +225,7 @@ class OwnerStore:
         """Record incarnations and assignments as lost, and retry or end the runs."""
 
         def body(connection: Connection, mine: Sequence[Loss]) -> list[RunKey]:
-            rescued = live_run_changes.rescue(connection, mine, shards_of(mine))
+            rescued = rescue.rescue(connection, mine, shards_of(mine))
             BEFORE_RESCUE()
             return rescued
 

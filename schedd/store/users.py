@@ -21,8 +21,8 @@ from schedd.core.runs.records import (
 from schedd.core.runs.run_records import RunRecord
 from schedd.store import audit
 from schedd.store.connection.database import Database, in_transaction
-from schedd.store.dispatch import live_run_changes, unstarted
-from schedd.store.jobs import job_insert, job_pauses, jobs
+from schedd.store.dispatch import unstarted
+from schedd.store.jobs import job_insert, job_pauses, job_rows, jobs
 from schedd.store.jobs.submits import submit, submit_all
 from schedd.store.reconcile import failing_jobs
 from schedd.store.runs import run_counts, run_list, runs
@@ -87,7 +87,7 @@ class UserStore:
         """Return a definition by id, of deleted and one-time jobs too."""
         return (await self.definitions([job_id])).get(job_id)
 
-    definitions = in_transaction(live_run_changes.definitions)
+    definitions = in_transaction(job_rows.definitions)
     list_jobs = in_transaction(jobs.list_jobs)
     newest_definitions = in_transaction(jobs.newest_definitions)
     update_job = in_transaction(jobs.update_job)

@@ -31,7 +31,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from schedd.api.auth.authentication import BEARER, NO_SUBJECT, Authentication, UnknownSubject
 from schedd.api.errors import CallError, PermissionDeniedError, UnauthenticatedError
 from schedd.api.services import Caller
-from schedd.core.jobs.rights import EVERY, CallerIdentity, Role
+from schedd.core.auth.rights import EVERY, CallerIdentity, Role
 from schedd.web import links, login_page, refusals
 from schedd.web.login_page import REASON
 from schedd.web.rest import problems

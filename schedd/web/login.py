@@ -31,7 +31,7 @@ from schedd.api.errors import (
     dependency_error,
 )
 from schedd.api.services import Services
-from schedd.core.jobs.rights import CallerIdentity
+from schedd.core.auth.rights import CallerIdentity
 from schedd.web import links, login_page, refusals
 from schedd.web.http_auth import COOKIE, IDENTITY, LOGIN, LOGOUT, caller_of, cookie_of
 from schedd.web.login_page import LONGEST, MOST, UNDONE, typed_in

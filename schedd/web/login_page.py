@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 
 from schedd.api.definitions.validation import MAX_PAYLOAD
-from schedd.core.jobs.rights import CallerIdentity, IdentityKind
+from schedd.core.auth.rights import CallerIdentity, IdentityKind
 from schedd.web import links
 from schedd.web.pages.forms import fields_of
 from schedd.web.rest.problems import RequestProblem

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Scope
 
-from schedd.core.jobs.rights import CallerIdentity, IdentityKind
+from schedd.core.auth.rights import CallerIdentity, IdentityKind
 from schedd.web.rest import problems
 from schedd.web.templating import render
 

@@ -29,8 +29,8 @@ from schedd.api.auth.authentication import FRESH
 from schedd.api.calls import STREAMING, methods
 from schedd.api.errors import InvalidArgumentError
 from schedd.api.services import Caller
+from schedd.core.auth.rights import ANONYMOUS, EVERY, Role, uris_of_user
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.rights import ANONYMOUS, EVERY, Role, uris_of_user
 from schedd.rpc.auth_interceptor import AuthInterceptor
 from schedd.rpc.calls import serve_calls
 from schedd.rpc.health import Health

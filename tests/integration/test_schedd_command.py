@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from schedctl.authority import Authority, Subject
-from schedd.core.jobs.rights import IdentityKind, uri_of, uris_of_worker
+from schedd.core.auth.rights import IdentityKind, uri_of, uris_of_worker
 from schedkit.net.channel import TLS
 from support.unread import unread
 

@@ -31,7 +31,7 @@ from schedd.core.jobs.notifications import (
     NotificationKind,
     OutboxNotification,
 )
-from schedd.notify.senders import Senders
+from schedd.notify.senders.by_channel import Senders
 from schedkit.egress.policy import Egress
 from support.repository import ROOT
 from support.runs import NOW
@@ -277,7 +277,7 @@ async def test_a_command_that_isnt_allowed_isnt_run_and_one_that_fails_says_why(
 async def test_a_command_that_stands_still_is_ended_with_all_that_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("schedd.notify.senders.LIMIT", 0.5)
+    monkeypatch.setattr("schedd.notify.senders.by_channel.LIMIT", 0.5)
     path = program(tmp_path, f"sleep 600 & echo $! > {tmp_path}/pid; wait")
     async with senders(tmp_path, commands=(path,)) as sender:
         error = await sender.send(

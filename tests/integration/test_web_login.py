@@ -22,7 +22,7 @@ from schedd.api.auth.authentication import FRESH
 from schedd.api.calls import UNARY
 from schedd.api.definitions.validation import MAX_PAYLOAD
 from schedd.api.services import Caller
-from schedd.core.jobs.rights import ANONYMOUS, CallerIdentity, IdentityKind, Role
+from schedd.core.auth.rights import ANONYMOUS, CallerIdentity, IdentityKind, Role
 from schedd.web import login as login_face
 from schedd.web.app import PAGES
 from schedd.web.pages.page import PageRequest

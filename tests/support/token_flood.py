@@ -19,8 +19,8 @@ from uuid import uuid4
 import grpc
 import grpc.aio
 
+from schedd.core.auth.access_tokens import text_of
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.access_tokens import text_of
 
 METHOD = "/schedd.v1.AuthService/GetIdentity"
 OF_CHANNEL = 200

@@ -24,10 +24,10 @@ from starlette.applications import Starlette
 from schedd.api.auth.access_tokens import create_token
 from schedd.api.auth.authentication import Authentication
 from schedd.api.services import Caller, Services
+from schedd.core.auth.rights import ANONYMOUS
 from schedd.core.checkup.facts import EtcdFacts, Facts
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.ids import SHARDS, Epoch, IncarnationId, ShardId, TenureId, Term
-from schedd.core.jobs.rights import ANONYMOUS
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.results.log_followers import LogFollowers
 from schedd.results.objects import StoredObjects

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from schedd.app.member_settings import reach, tell_who_is_asked
-from schedd.config import Config, ListenConfig
+from schedd.config.member_config import Config, ListenConfig
 from schedd.config.servers import Etcd, Postgres, ResultStoreConfig, TlsConfig
 from schedd.etcd.access import EtcdAccess
 from schedkit.clock import utcnow
-from schedkit.config import Untimely
+from schedkit.config.loader import Untimely
 from schedkit.errors import Misconfigured
 from schedkit.text import duration
 from support.certs import Authority

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-import schedd.config
+import schedd.config.member_config
 import workerd.config
 from schedd.core.runs.lifecycle import TRANSITIONS
 from support.repository import ROOT, module_of
@@ -59,7 +59,7 @@ def test_packages_that_import_each_other_are_an_error() -> None:
 
 @pytest.mark.parametrize(
     ("daemon", "config"),
-    [("schedd", schedd.config.Config), ("workerd", workerd.config.WorkerConfig)],
+    [("schedd", schedd.config.member_config.Config), ("workerd", workerd.config.WorkerConfig)],
 )
 def test_operations_lists_every_setting_of_a_daemon_and_no_other(daemon: str, config: type) -> None:
     page = DOCS / "operations" / f"configuration-{daemon}.md"

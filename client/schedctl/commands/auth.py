@@ -24,7 +24,7 @@ from schedctl.files import begin, unusable, using
 from schedctl.options.global_options import CommandGroup, limit_option, pass_session
 from schedctl.output import instant, message, show_facts, show_listing, show_one
 from schedctl.session import Session
-from schedd.core.jobs.rights import (
+from schedd.core.auth.rights import (
     EVERY,
     NAMESPACE,
     IdentityKind,

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
-from schedkit import config
+from schedkit.config import loader
 from schedkit.daemon import logs
 from schedkit.errors import Misconfigured
 
@@ -68,8 +68,8 @@ class Reload(Generic[C]):
 
     def _apply_config(self, found: C) -> None:
         known = TAKEN | self._take_more(found)
-        taken = known.intersection(config.changed(self._now, found))
-        waiting = [key for key in config.changed(self._started, found) if key not in known]
+        taken = known.intersection(loader.changed(self._now, found))
+        waiting = [key for key in loader.changed(self._started, found) if key not in known]
         self._now = found
         if taken:
             self._say_and_configure(found, ", ".join(sorted(taken)))

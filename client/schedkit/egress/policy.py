@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from schedkit.config import ConfigProblem, secret
+from schedkit.config.loader import ConfigProblem, secret
 
 log = logging.getLogger(__name__)
 

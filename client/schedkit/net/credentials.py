@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from schedkit.config import ConfigProblem, Untimely
+from schedkit.config.loader import ConfigProblem, Untimely
 from schedkit.net.certificates import Certificate, first_of, listed_names, unfit
 from schedkit.net.channel import TLS
 from schedkit.net.handshake import in_words

@@ -20,8 +20,7 @@ from schedd.api.errors import (
 )
 from schedd.api.field_bounds import id_of
 from schedd.api.services import Caller, Services, compact
-from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.access_tokens import (
+from schedd.core.auth.access_tokens import (
     LIFETIME,
     LONGEST,
     SECRET_BYTES,
@@ -29,7 +28,8 @@ from schedd.core.jobs.access_tokens import (
     AccessTokenRecord,
     text_of,
 )
-from schedd.core.jobs.rights import EVERY, Role, is_name
+from schedd.core.auth.rights import EVERY, Role, is_name
+from schedd.core.ids import AccessTokenId
 from schedd.core.runs.model import AuditRecord
 from schedd.store.access_tokens import Revoked
 from schedproto.v1 import auth_service_pb2 as wire

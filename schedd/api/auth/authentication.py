@@ -32,9 +32,9 @@ from schedd.api import deadlines
 from schedd.api.auth.token_cache import MOST, TokenCache
 from schedd.api.errors import MemberUnavailableError, UnauthenticatedError, wrong
 from schedd.api.runs.stream_readers import TICK, Readers
+from schedd.core.auth.access_tokens import AccessTokenRecord, parse_token
+from schedd.core.auth.rights import ANONYMOUS, SCHEME, CallerIdentity, identity_of
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.access_tokens import AccessTokenRecord, parse_token
-from schedd.core.jobs.rights import ANONYMOUS, SCHEME, CallerIdentity, identity_of
 from schedd.ports import ClusterClock
 from schedd.store.access_tokens import AccessTokenStore
 from schedkit.clock import boottime

@@ -19,8 +19,8 @@ from schedd.api.auth.policy import POLICY, In, Of, Rule, What
 from schedd.api.errors import NotFoundError, PermissionDeniedError
 from schedd.api.field_bounds import id_of
 from schedd.api.services import Services
+from schedd.core.auth.rights import EVERY, CallerIdentity, IdentityKind, Role
 from schedd.core.ids import BackfillId, RedriveId, RunId
-from schedd.core.jobs.rights import EVERY, CallerIdentity, IdentityKind, Role
 
 ASK: Final = "ask an admin for a token with that role: `schedctl auth token create`"
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from schedd.api.services import DEFAULT_NAMESPACE
-from schedd.core.jobs.rights import EVERY, IdentityKind, Role
+from schedd.core.auth.rights import EVERY, IdentityKind, Role
 
 
 class What(Enum):

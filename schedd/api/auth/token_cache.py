@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
+from schedd.core.auth.access_tokens import AccessTokenRecord
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.access_tokens import AccessTokenRecord
 from schedkit.records import replace
 
 MOST: Final = 4_096

@@ -22,8 +22,8 @@ from enum import Enum
 from typing import Final, Literal, TypeVar
 
 from schedd.api.errors import UnauthenticatedError
+from schedd.core.auth.rights import CallerIdentity
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.rights import CallerIdentity
 from schedkit.backoff import Backoff
 from schedkit.tasks import Loop
 

@@ -14,9 +14,9 @@ from schedd.api.jobs import stored_jobs
 from schedd.api.runs import cursors
 from schedd.api.runs.runs import run_id_of, unknown
 from schedd.api.services import Caller, Services
+from schedd.core.auth.rights import EVERY, Role
 from schedd.core.cluster.cluster_events import ClusterEventRecord
 from schedd.core.ids import RunId
-from schedd.core.jobs.rights import EVERY, Role
 from schedd.core.runs.change_stream import Change, ChangeGap, ChangeMessage, Cursor, Scope
 from schedd.core.runs.lifecycle import LIVE
 from schedd.core.runs.run_records import RunRecord

@@ -1,1 +1,1 @@
-"""Jobs: definitions, chains, labels, notifications, access tokens and rights. Pure."""
+"""Jobs: definitions, chains, labels and notifications. Pure."""

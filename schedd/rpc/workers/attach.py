@@ -28,8 +28,8 @@ from typing import Final
 import grpc
 
 from schedd.cluster.observer import Observer
+from schedd.core.auth.rights import IdentityKind
 from schedd.core.ids import IncarnationId
-from schedd.core.jobs.rights import IdentityKind
 from schedd.core.runs.model import Incarnation
 from schedd.dispatch.workers.attached_worker import Attached
 from schedd.dispatch.workers.registry import WorkerRegistry

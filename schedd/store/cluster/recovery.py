@@ -30,7 +30,7 @@ from schedd.store.cluster import cluster_pauses
 from schedd.store.cluster.membership import holds_term
 from schedd.store.connection import database_identity
 from schedd.store.connection.database import Database, in_transaction
-from schedd.store.dispatch import live_run_changes
+from schedd.store.jobs import job_rows
 from schedd.store.statements import arrays
 from schedd.store.statements.keys import key_arguments, lock_runs
 from schedd.store.statements.operations import operations
@@ -233,5 +233,5 @@ class RecoveryStore:
         return present if present is not None and present.recovering else None
 
     waiting = in_transaction(waiting)
-    definitions = in_transaction(live_run_changes.definitions)
+    definitions = in_transaction(job_rows.definitions)
     end = in_transaction(end)

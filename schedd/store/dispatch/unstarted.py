@@ -4,7 +4,7 @@
     a lost assignment                    its worker may still run: only its etcd lease expired
 
 A run that was given back can't start: its worker rejected it or reported so. A rescue records each
-assignment that it takes from a worker within its `start_by` (`live_run_changes.RESCUE`). Its run
+assignment that it takes from a worker within its `start_by` (`rescue.RESCUE`). Its run
 may have been dispatched again since, have ended, or have been deleted with its job.
 """
 

@@ -10,6 +10,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -36,6 +37,13 @@ from schedd.store.timers.run_insert import insert_run_row
 
 LOCK_SHARDS: Final = """
 SELECT 1 FROM shards WHERE id = ANY (%s::int[]) ORDER BY id FOR NO KEY UPDATE
+"""
+
+DEFINITIONS: Final = f"""
+SELECT j.job_id, j.generation, j.namespace, j.name, j.spec, COALESCE(t.paused, false),
+    j.deleted_at IS NOT NULL, j.ephemeral, j.updated_at, pinned.names, pinned.versions, pinned.specs
+FROM unnest(%(jobs)s::uuid[]) b(job_id) JOIN jobs j USING (job_id) LEFT JOIN timers t USING (job_id)
+{calendars.PINNED}
 """
 
 
@@ -192,3 +200,23 @@ def record_of(row: Row[Any]) -> JobRecord:
         row.fired,
         tuple(sorted(row.early or ())),
     )
+
+
+def definitions(connection: Connection, jobs: Collection[JobId]) -> dict[JobId, StoredDefinition]:
+    """Return the present definitions, of deleted jobs, too."""
+    rows = connection.exec_driver_sql(DEFINITIONS, {"jobs": arrays.ids(jobs)})
+    found = {}
+    for job_id, generation, namespace, name, spec, paused, deleted, ephemeral, at, *pins in rows:
+        found[job_id] = StoredDefinition(
+            job_id,
+            generation,
+            namespace,
+            name,
+            bytes(spec),
+            paused,
+            deleted,
+            ephemeral,
+            calendars.pinned(*pins),
+            updated_at=at,
+        )
+    return found

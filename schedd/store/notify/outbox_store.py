@@ -18,7 +18,7 @@ from schedd.core.jobs.notifications import (
 from schedd.core.runs.model import Claim
 from schedd.store.cluster.fenced_transaction import fenced_rows, shards_of
 from schedd.store.connection.database import Database, in_transaction
-from schedd.store.notify import outbox, outbox_delivery
+from schedd.store.notify import outbox, outbox_claims
 from schedd.store.statements.operations import operations
 from schedkit import failpoints
 from schedkit.records import dataclass
@@ -33,8 +33,8 @@ class NotificationStore:
 
     database: Database
 
-    waiting = in_transaction(outbox_delivery.waiting)
-    counted = in_transaction(outbox_delivery.counted)
+    waiting = in_transaction(outbox_claims.waiting)
+    counted = in_transaction(outbox_claims.counted)
 
     async def claim(
         self, claim: Claim, wanted: Sequence[PendingNotification]
@@ -44,7 +44,7 @@ class NotificationStore:
         def body(
             connection: Connection, mine: Sequence[PendingNotification]
         ) -> list[OutboxNotification]:
-            return outbox_delivery.claim(connection, claim.tenure, mine, shards_of(mine))
+            return outbox_claims.claim(connection, claim.tenure, mine, shards_of(mine))
 
         claimed = await fenced_rows(self.database, claim, wanted, body)
         await AFTER_CLAIM()
@@ -54,9 +54,9 @@ class NotificationStore:
         self, claim: Claim, outcomes: Sequence[DeliveryOutcome]
     ) -> list[DeliveryOutcome]:
         """Record the outcomes of tries. Returns those that were recorded."""
-        return await fenced_rows(self.database, claim, outcomes, outbox_delivery.settle)
+        return await fenced_rows(self.database, claim, outcomes, outbox_claims.settle)
 
-    overdue = in_transaction(outbox_delivery.overdue)
+    overdue = in_transaction(outbox_claims.overdue)
 
     async def expire(
         self, claim: Claim, wanted: Sequence[Overdue]
@@ -66,7 +66,7 @@ class NotificationStore:
         def body(
             connection: Connection, mine: Sequence[Overdue]
         ) -> list[tuple[NotificationChannel, int]]:
-            return outbox_delivery.expire(connection, shards_of(mine))
+            return outbox_claims.expire(connection, shards_of(mine))
 
         return await fenced_rows(self.database, claim, wanted, body)
 

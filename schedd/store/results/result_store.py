@@ -17,7 +17,7 @@ from schedd.core.runs.model import (
 from schedd.core.runs.records import Unstarted
 from schedd.store.cluster import membership
 from schedd.store.connection.database import Database, in_transaction
-from schedd.store.dispatch import live_run_changes
+from schedd.store.reconcile import rescue
 from schedd.store.results import reported_runs, results
 from schedd.store.statements.bisect import halved
 from schedd.store.statements.operations import operations
@@ -70,7 +70,7 @@ class ResultStore:
         """Return runs whose worker rejected them to their earlier state, guarded by the token."""
 
         async def write(batch: Sequence[Unstarted]) -> list[LiveRun]:
-            return await self.database.call(live_run_changes.give_back, batch, None)
+            return await self.database.call(rescue.give_back, batch, None)
 
         answers, _ = await halved(unstarted, write) if unstarted else ([], [])
         return [run.key for _, back in answers for run in back]

@@ -38,8 +38,8 @@ from schedd.api.auth.policy import POLICY
 from schedd.api.calls import UNARY
 from schedd.api.errors import FieldViolation, InvalidArgumentError, cut
 from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
-from schedd.core.jobs.rights import EVERY as EVERYWHERE
-from schedd.core.jobs.rights import Role
+from schedd.core.auth.rights import EVERY as EVERYWHERE
+from schedd.core.auth.rights import Role
 from schedd.web.pages.recent_cache import Recent
 from schedd.web.templating import ONCE, linker
 from schedproto.v1 import cluster_service_pb2 as cluster_pb

@@ -10,7 +10,7 @@ from faults.mutants.mutant import Mutant
 
 RESULTS = "schedd/store/results/results.py"
 RESCUE = "schedd/reconcile/rescue.py"
-DISPATCH = "schedd/store/dispatch/live_run_changes.py"
+DISPATCH = "schedd/store/reconcile/rescue.py"
 ADMISSION = "workerd/core/admission.py"
 COLLECT = "schedd/results/collect.py"
 REPORTS = "schedd/results/reports.py"

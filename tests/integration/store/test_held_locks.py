@@ -18,7 +18,7 @@ from schedd.core.runs.records import Unstarted
 from schedd.store.cluster.fence import LOCK_SHARDS
 from schedd.store.connection.database import Database
 from schedd.store.dispatch import assign as assigning
-from schedd.store.dispatch.live_run_changes import GIVE_BACK, RESCUE
+from schedd.store.reconcile.rescue import GIVE_BACK, RESCUE
 from schedd.store.results import results
 from schedd.store.results.results import STORED
 from schedd.store.statements.keys import RUNS

@@ -25,7 +25,7 @@ from schedd.core.timers.backfill import BackfillRequest, Rerun
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
 from schedd.store.cluster import recovery
 from schedd.store.connection.database import url_of
-from schedd.store.dispatch import live_run_changes
+from schedd.store.reconcile import rescue
 from schedkit.clock import utcnow
 from schedkit.errors import Unavailable
 from schedproto.v1 import job_pb2
@@ -304,7 +304,7 @@ async def test_recovery_waits_for_a_report_that_is_being_stored(world: World) ->
     assert out.incarnation is not None
     refusal = Unstarted(out.key, out.shard, out.token, out.incarnation)
     with create_engine(url_of(world.dsn)).connect() as connection:
-        assert live_run_changes.give_back(connection, [refusal], None)
+        assert rescue.give_back(connection, [refusal], None)
         beginning = asyncio.create_task(recover(me.store.recovery, None, None))
         await wait_until_async(
             lambda: blocked(world), WAIT_TIMEOUT, "the recovery to wait for its commit"

@@ -14,7 +14,7 @@ from schedd.core.runs.model import Verdict
 from schedd.store.cluster import cluster_pauses, membership
 from schedd.store.connection import session
 from schedd.store.connection.database import Database
-from schedd.store.connection.database_identity import look
+from schedd.store.connection.database_identity import probe_server
 from schedd.store.connection.errors import SchemaMismatch
 from schedd.store.schema import migrate
 from schedkit.errors import BrokenData, Misconfigured, Rejected, Unavailable
@@ -350,7 +350,7 @@ async def test_a_dropped_schema_is_a_mismatch_and_not_the_end(private: ScratchSe
 
 
 @pytest.mark.parametrize(
-    "read", [cluster_pauses.read, membership.cluster_id, membership.read_term, look]
+    "read", [cluster_pauses.read_pauses, membership.cluster_id, membership.read_term, probe_server]
 )
 async def test_a_table_that_a_restore_hasnt_filled_yet_is_a_mismatch_and_not_the_end(
     world: World, read: Callable[[Connection], object]

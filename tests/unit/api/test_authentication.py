@@ -15,9 +15,9 @@ from schedd.api import deadlines
 from schedd.api.auth import authentication
 from schedd.api.auth.authentication import MOST, Authentication
 from schedd.api.errors import InvalidArgumentError, MemberUnavailableError, UnauthenticatedError
+from schedd.core.auth.access_tokens import AccessTokenRecord, text_of
+from schedd.core.auth.rights import ANONYMOUS, CallerIdentity, IdentityKind, Role
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.access_tokens import AccessTokenRecord, text_of
-from schedd.core.jobs.rights import ANONYMOUS, CallerIdentity, IdentityKind, Role
 from schedkit.errors import Unavailable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -14,8 +14,8 @@ from schedd.api.auth.authentication import Authentication
 from schedd.api.calls import UNARY
 from schedd.api.errors import MemberUnavailableError, OutcomeUnknownError
 from schedd.api.services import Caller, Services
+from schedd.core.auth.access_tokens import text_of
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.access_tokens import text_of
 from schedkit.clock import boottime
 from schedproto.v1 import cluster_service_pb2 as wire
 from schedproto.v1 import pool_service_pb2

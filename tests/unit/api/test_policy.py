@@ -14,7 +14,7 @@ from schedd.api.auth.authorization import admitted, authorise
 from schedd.api.auth.policy import OPEN, POLICY, In, Of
 from schedd.api.calls import methods
 from schedd.api.errors import PermissionDeniedError
-from schedd.core.jobs.rights import EVERY, CallerIdentity, IdentityKind, Role
+from schedd.core.auth.rights import EVERY, CallerIdentity, IdentityKind, Role
 from schedproto.v1 import job_service_pb2, peer_service_pb2, run_service_pb2, worker_service_pb2
 
 OF_OTHERS = {"JobHandler"}

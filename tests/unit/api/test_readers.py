@@ -19,9 +19,9 @@ from schedd.api.auth.authentication import Authentication
 from schedd.api.errors import UnauthenticatedError
 from schedd.api.runs import stream_readers
 from schedd.api.services import Caller
+from schedd.core.auth.access_tokens import AccessTokenRecord, text_of
+from schedd.core.auth.rights import ANONYMOUS, CallerIdentity, IdentityKind, Role
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.access_tokens import AccessTokenRecord, text_of
-from schedd.core.jobs.rights import ANONYMOUS, CallerIdentity, IdentityKind, Role
 from schedd.store.access_tokens import AccessTokenStore
 from schedkit.errors import Unavailable
 from schedproto.v1.run_service_pb2 import WatchRunsRequest

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from schedd.api.auth.token_cache import MOST, TokenCache
+from schedd.core.auth.access_tokens import AccessTokenRecord
+from schedd.core.auth.rights import Role
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.access_tokens import AccessTokenRecord
-from schedd.core.jobs.rights import Role
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 EARLIER, THEN, LATER = 1.0, 2.0, 3.0

@@ -4,9 +4,8 @@ from uuid import uuid4
 
 import pytest
 
-from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.access_tokens import SECRET_BYTES, digest_of, parse_token, text_of
-from schedd.core.jobs.rights import (
+from schedd.core.auth.access_tokens import SECRET_BYTES, digest_of, parse_token, text_of
+from schedd.core.auth.rights import (
     ANONYMOUS,
     EVERY,
     CallerIdentity,
@@ -17,6 +16,7 @@ from schedd.core.jobs.rights import (
     uris_of_user,
     uris_of_worker,
 )
+from schedd.core.ids import AccessTokenId
 
 
 @pytest.mark.parametrize("kind", [IdentityKind.MEMBER, IdentityKind.WORKER])

@@ -12,9 +12,9 @@ import grpc
 import grpc.aio
 import pytest
 
+from schedd.core.auth.rights import CallerIdentity, IdentityKind
 from schedd.core.cluster.membership import EMPTY_VIEW
 from schedd.core.ids import IncarnationId, RunId, Token
-from schedd.core.jobs.rights import CallerIdentity, IdentityKind
 from schedd.core.runs.model import RunKey
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_audit import WorkerAudit

@@ -16,7 +16,7 @@ import pytest
 
 from schedclient import TLS, Client, ClusterUnavailable
 from schedctl.authority import Authority, Subject
-from schedd.core.jobs.rights import IdentityKind, Role, uri_of, uris_of_user
+from schedd.core.auth.rights import IdentityKind, Role, uri_of, uris_of_user
 from schedkit.net import channel
 from schedkit.net.channel import SERVER_OPTIONS, listen
 from schedkit.net.handshake import is_tls

@@ -18,7 +18,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedctl import contexts
 from schedctl.session import Session
-from schedd.core.jobs.rights import Role, identity_of
+from schedd.core.auth.rights import Role, identity_of
 from schedkit.net.channel import TLS
 from schedproto.v1 import auth_service_pb2 as auth
 from support.scripted import Refusal, Scripted

@@ -12,7 +12,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from schedctl.authority import Authority, Subject
 from schedctl.failure import UnfitEnvironment
-from schedd.core.jobs.rights import IdentityKind, Role, identity_of, uri_of, uris_of_user
+from schedd.core.auth.rights import IdentityKind, Role, identity_of, uri_of, uris_of_user
 from schedkit.clock import utcnow
 from schedkit.net.certificates import not_after
 

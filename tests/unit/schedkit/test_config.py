@@ -11,7 +11,15 @@ from typing import Literal
 
 import pytest
 
-from schedkit.config import ConfigErrors, ConfigProblem, Untimely, hidden, load, masked, secret
+from schedkit.config.loader import (
+    ConfigErrors,
+    ConfigProblem,
+    Untimely,
+    hidden,
+    load,
+    masked,
+    secret,
+)
 from schedkit.errors import NotNow
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from schedctl.authority import Authority, Subject
-from schedd.core.jobs.rights import IdentityKind, identity_of, uri_of, uris_of_worker
+from schedd.core.auth.rights import IdentityKind, identity_of, uri_of, uris_of_worker
 from schedkit.clock import utcnow
-from schedkit.config import ConfigProblem, refusal
+from schedkit.config.loader import ConfigProblem, refusal
 from schedkit.errors import NotNow
 from schedkit.net.certificates import MOST_NAMES, listed_names
 from schedkit.net.channel import TLS

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from schedctl.authority import Authority, Subject
-from schedd.core.jobs.rights import IdentityKind, Role, uri_of, uris_of_user
+from schedd.core.auth.rights import IdentityKind, Role, uri_of, uris_of_user
 from schedd.web.server import bound
 from schedkit.daemon import log_rate_limit
 from schedkit.errors import Misconfigured

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from schedctl.authority import Authority, Subject
-from schedd.core.jobs.rights import IdentityKind, uri_of
+from schedd.core.auth.rights import IdentityKind, uri_of
 from schedkit.clock import boottime, utcnow
 from schedkit.net.channel import TLS
 from schedproto.v1 import worker_service_pb2 as pb

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from schedkit.config import Untimely
+from schedkit.config.loader import Untimely
 from workerd.config import WorkerConfig, WorkerResultStore
 from workerd.executors.python import is_there
 

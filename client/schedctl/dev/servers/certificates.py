@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Final
 
 from schedctl.dev.records import ClusterFolder, ClusterPart, ClusterState, PartKind
-from schedd.core.jobs import rights
-from schedd.core.jobs.rights import EVERY, Role, uri_of, uris_of_user
+from schedd.core.auth import rights
+from schedd.core.auth.rights import EVERY, Role, uri_of, uris_of_user
 from schedkit.net.channel import TLS
 
 YOU: Final = "dev"

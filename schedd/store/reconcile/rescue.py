@@ -21,13 +21,12 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import Connection
 
 from schedd.core.cluster.cluster_events import EventKind
-from schedd.core.ids import JobId, ShardId
+from schedd.core.ids import ShardId
 from schedd.core.jobs.notifications import NotifiableEvent
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun, Loss, RunKey
-from schedd.core.runs.records import StoredDefinition, Unstarted
+from schedd.core.runs.records import Unstarted
 from schedd.store.cluster import cluster_pauses, workers
-from schedd.store.jobs.calendars import PINNED, pinned
 from schedd.store.notify import outbox
 from schedd.store.results import failure_counts
 from schedd.store.statements import arrays
@@ -36,13 +35,6 @@ from schedd.store.statements.rows import RUN_COLUMNS, decoded, live_run, run_id_
 from schedkit import failpoints
 
 BEFORE_GIVE_BACK = failpoints.blocking("give_back.before_commit")
-
-DEFINITIONS = f"""
-SELECT j.job_id, j.generation, j.namespace, j.name, j.spec, COALESCE(t.paused, false),
-    j.deleted_at IS NOT NULL, j.ephemeral, j.updated_at, pinned.names, pinned.versions, pinned.specs
-FROM unnest(%(jobs)s::uuid[]) b(job_id) JOIN jobs j USING (job_id) LEFT JOIN timers t USING (job_id)
-{PINNED}
-"""
 
 # A run whose job is deleted, or that a user canceled, isn't given back.
 _AFTER = """
@@ -125,26 +117,6 @@ WITH d AS MATERIALIZED (
 )
 SELECT scheduled_at, run_id, job_id, shard, state FROM moved
 """
-
-
-def definitions(connection: Connection, jobs: Collection[JobId]) -> dict[JobId, StoredDefinition]:
-    """Return the present definitions, of deleted jobs, too."""
-    rows = connection.exec_driver_sql(DEFINITIONS, {"jobs": arrays.ids(jobs)})
-    found = {}
-    for job_id, generation, namespace, name, spec, paused, deleted, ephemeral, at, *pins in rows:
-        found[job_id] = StoredDefinition(
-            job_id,
-            generation,
-            namespace,
-            name,
-            bytes(spec),
-            paused,
-            deleted,
-            ephemeral,
-            pinned(*pins),
-            updated_at=at,
-        )
-    return found
 
 
 def give_back(

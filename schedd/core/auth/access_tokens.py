@@ -20,8 +20,8 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
+from schedd.core.auth.rights import CallerIdentity, IdentityKind, Role
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.rights import CallerIdentity, IdentityKind, Role
 from schedkit.records import dataclass
 
 LIFETIME: Final = timedelta(days=30)

@@ -1,0 +1,1 @@
+"""Callers: access tokens, identities, roles and rights. Pure."""
