@@ -38,7 +38,7 @@ def trio() -> Iterator[EtcdCluster]:
 
 @pytest.fixture
 def root() -> str:
-    """What all keys of this test begin with."""
+    """Return the prefix of all keys of this test."""
     return f"test-{os.getpid()}-{next(_roots)}/"
 
 

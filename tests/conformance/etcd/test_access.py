@@ -71,7 +71,7 @@ async def test_a_follower_without_the_permission_waits_until_it_is_granted(guard
 
 
 @pytest.mark.parametrize(("user", "password"), [("daemon", "wrong"), ("ghost", "secret")])
-async def test_a_wrong_password_is_told(guarded, user, password):
+async def test_a_wrong_password_is_reported(guarded, user, password):
     async with connect(access(guarded, user, password), deadline=DEADLINE) as client:
         with pytest.raises(AccessDenied, match="authentication failed"):
             await client.get("a")
@@ -124,7 +124,7 @@ async def test_a_lease_is_kept_and_a_prefix_followed_under_rights(guarded):
         await seen.until_equal(client, "w/")
 
 
-async def test_a_user_where_etcd_checks_no_rights_is_used_in_vain(single, caplog):
+async def test_a_user_is_reported_as_unused_where_etcd_checks_no_rights(single, caplog):
     async with connect(access(single), deadline=DEADLINE, root="vain/") as client:
         await client.put("a", b"1")
     assert "has no effect" in caplog.text
@@ -184,7 +184,7 @@ async def test_new_certificates_are_used_without_a_restart(encrypted, certificat
 
 
 @pytest.mark.parametrize(
-    ("build", "told"),
+    ("build", "message"),
     [
         (lambda: EtcdAccess(()), "no endpoint"),
         (lambda: EtcdAccess(("host",)), "no port"),
@@ -195,8 +195,8 @@ async def test_new_certificates_are_used_without_a_restart(encrypted, certificat
         (lambda: EtcdTls(cert="x"), "come together"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_reason(build, told):
-    with pytest.raises(Misconfigured, match=told):
+def test_impossible_settings_are_refused_with_their_reason(build, message):
+    with pytest.raises(Misconfigured, match=message):
         build()
 
 

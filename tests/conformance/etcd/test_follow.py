@@ -22,7 +22,7 @@ from .conftest import DEADLINE
 
 
 class Seen:
-    """What a follower has shown so far."""
+    """The states and deletions that a follower has shown so far."""
 
     def __init__(self) -> None:
         self.states: list[Listing] = []
@@ -101,7 +101,7 @@ async def test_a_key_that_goes_with_its_lease_goes_from_the_state(client):
         await seen.until(lambda state: not state.entries, "the key to go")
 
 
-async def test_what_is_deleted_under_the_watch_is_told_until_it_is_made_anew(client):
+async def test_a_key_deleted_under_the_watch_is_reported_until_it_is_created_again(client):
     lease = await client.grant(60)
     await client.put("w/leased", b"", lease.id)
     await client.put("w/1", b"")
@@ -114,7 +114,7 @@ async def test_what_is_deleted_under_the_watch_is_told_until_it_is_made_anew(cli
 
 
 async def test_deletion_watched_counts_for_nothing_from_the_moment_the_watch_breaks(client, single):
-    """P6.4: while nobody looks on, keys may come back and be lost in a restore."""
+    """P6.4: while no watch is open, keys may come back and be lost in a restore."""
     await client.put("w/1", b"")
     async with following(client.follow("w/")) as seen:
         await client.delete("w/1")
@@ -186,7 +186,7 @@ async def test_a_compaction_during_a_watch_goes_unnoticed(client):
 
 
 class SlowLister:
-    """Lists, and lets the world go on before it hands the first listing over."""
+    """List, and run `meanwhile` before the first listing is returned."""
 
     def __init__(self, client: EtcdClient, meanwhile: Callable[[], object]) -> None:
         self._client = client
@@ -214,7 +214,7 @@ async def connection_to(
 
 
 async def test_a_watch_from_before_a_compaction_lists_again(client, single, root):
-    """M8: etcd cancels such a watch; what happened meanwhile is read anew."""
+    """M8: etcd cancels such a watch; the follower lists the keys again."""
     await client.put("w/old", b"")
 
     async def compacted() -> None:
@@ -266,7 +266,7 @@ async def test_a_quiet_watch_stays_open(client, single, root):
 
 
 async def test_a_member_that_stands_still_is_left(trio, trio_client):
-    """M8: a watch that says nothing is asked; unanswered, it goes on at another member."""
+    """M8: a silent watch is probed; without an answer it moves to another member."""
     async with following(trio_client.follow("w/")) as seen:
         member = trio.member(_watched(trio_client))
         member.pause()

@@ -152,7 +152,7 @@ async def test_history_can_be_forgotten_once(client):
         await client.compact(Revision(revision))
 
 
-async def test_status_tells_of_each_endpoint(client):
+async def test_status_covers_each_endpoint(client):
     [status] = await client.status()
     assert status.is_leader
     assert status.has_leader

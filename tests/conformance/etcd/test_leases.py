@@ -57,7 +57,7 @@ async def test_a_keepalive_of_a_lease_that_never_was_answers_zero(client):
     assert await client.keepalive_once(4711) == 0
 
 
-async def test_many_leases_are_kept_alive_together_and_those_that_are_gone_are_told(client):
+async def test_many_leases_are_kept_alive_together_and_ended_leases_are_reported(client):
     kept = [(await client.grant(60)).id for _ in range(3)]
     gone = (await client.grant(60)).id
     await client.revoke(gone)
@@ -116,7 +116,7 @@ async def test_trust_moves_on_with_each_keepalive(client, single):
         assert first + TTL / 3 <= keeper.trusted_until < boottime() + trust
 
 
-async def test_a_lease_that_etcd_has_ended_is_told_by_the_next_keepalive(client, single):
+async def test_the_next_keepalive_reports_a_lease_that_etcd_has_ended(client, single):
     async with kept(client, single) as (keeper, running):
         await client.revoke(keeper.lease.id)
         assert await asyncio.wait_for(running, WAIT_TIMEOUT) is LeaseLoss.EXPIRED

@@ -39,7 +39,7 @@ async def put_in_the_end(client: EtcdClient, key: str, timeout: float = WAIT_TIM
     await wait_until_async(done, timeout, f"the write of {key}")
 
 
-async def test_calls_go_on_when_a_follower_that_serves_us_is_killed(trio, trio_client):
+async def test_calls_continue_when_a_follower_that_serves_us_is_killed(trio, trio_client):
     await trio_client.put("a", b"1")
     member = current(trio_client, trio)
     while member.leads():  # leave the leader alone here
@@ -56,7 +56,7 @@ async def test_calls_go_on_when_a_follower_that_serves_us_is_killed(trio, trio_c
         member.restart()
 
 
-async def test_calls_go_on_when_the_leader_is_killed(trio, trio_client):
+async def test_calls_continue_when_the_leader_is_killed(trio, trio_client):
     await trio_client.put("a", b"1")
     member = trio.leader()
     member.kill()
@@ -141,8 +141,8 @@ async def test_without_a_majority_nothing_is_answered_and_all_is_well_after(trio
     assert (await trio_client.get("a")).value in (b"1", b"2")
 
 
-async def test_an_etcd_that_is_not_there_is_told_at_once():
-    cluster = EtcdCluster(3)  # never started: nobody listens on its ports
+async def test_an_unreachable_etcd_is_reported_at_once():
+    cluster = EtcdCluster(3)  # never started: no process listens on its ports
     async with connect(EtcdAccess(cluster.endpoints), deadline=WAIT_TIMEOUT) as client:
         began = time.monotonic()
         with pytest.raises(Unavailable) as read:

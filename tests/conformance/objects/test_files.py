@@ -1,4 +1,4 @@
-"""Files as a store: what somebody else puts into its folder leads nowhere."""
+"""Files as a store: foreign entries in its folder are ignored."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_link_among_what_is_removed_is_removed_itself(tmp_path: Path, store: F
     assert (outside / "file").read_bytes() == b"theirs"
 
 
-def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(tmp_path: Path, store: Files) -> None:
+def test_a_pipe_in_the_place_of_a_file_blocks_no_reader(tmp_path: Path, store: Files) -> None:
     folder = tmp_path / "store" / "default" / "run" / "1"
     folder.mkdir(parents=True)
     os.mkfifo(folder / "log")
@@ -86,7 +86,7 @@ def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(tmp_path: Path, store: Fi
         store.read(KEY, 0, 100)
 
 
-def test_nobody_sees_half_a_file(store: Files, tmp_path: Path) -> None:
+def test_no_reader_sees_half_a_file(store: Files, tmp_path: Path) -> None:
     contents = [bytes([n]) * 3_000_000 for n in (1, 2)]
     sources = []
     for n, content in enumerate(contents):

@@ -1,4 +1,4 @@
-"""What every result store promises, whatever is behind it."""
+"""The contract of every result store, whatever is behind it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_part_is_read_alone(objects: Objects, tmp_path: Path) -> None:
     assert objects.read(key, 8, 2) == b"89"
 
 
-def test_what_isnt_there_is_told_so(objects: Objects) -> None:
+def test_a_missing_object_is_reported_as_missing(objects: Objects) -> None:
     with pytest.raises(NoSuchObject):
         objects.read(log_key("default", str(uuid4()), 1), 0, 10)
 

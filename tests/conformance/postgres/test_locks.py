@@ -1,4 +1,4 @@
-"""What a statement sees once it has its locks, on a real PostgreSQL: the facts that the protocol
+"""The rows that a statement sees under its locks, on a real PostgreSQL: the facts that the protocol
 and its model (faults/model) lean on. Where the product sends a statement, its own text is used.
 """
 

@@ -1,4 +1,4 @@
-"""What PostgreSQL makes of partitions, plans and promotions: more facts that the protocol needs."""
+"""How PostgreSQL handles partitions, plans and promotions: more facts that the protocol needs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def test_after_a_promotion_no_claim_of_the_timeline_before_holds() -> None:
         [[after]] = server.execute(f"SELECT {TIMELINE}", dsn)
         assert int(str(after)) > int(str(before))
         assert _locked(dsn, before) == 0
-        assert _locked(dsn, after) == 0, "nor one that says it is of now: it must take anew"
+        assert _locked(dsn, after) == 0, (
+            "nor one that claims to be current: it must take the lock again"
+        )
 
 
 def _locked(dsn: str, timeline: object) -> int:

@@ -102,7 +102,7 @@ def batches(runs: int) -> Iterator[tuple[str, str, str, str]]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What the process has used so far."""
+    """Return what the process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -219,7 +219,7 @@ async def test_a_run_of_an_instant_that_was_edited_away_ends_as_skipped_and_give
 
 
 async def test_tokens_are_drawn_after_the_shard_rows_are_locked(world: World) -> None:
-    """P1.2: another transaction holds the shard; nobody may have drawn a token while waiting for
+    """P1.2: another transaction holds the shard; no caller may have drawn a token while waiting for
     it.
     """
     me = await world.member()
@@ -295,7 +295,7 @@ async def test_a_draft_of_a_job_that_moved_or_was_deleted_waits(world: World) ->
 
 
 async def test_a_running_run_isnt_assigned_again(world: World) -> None:
-    """P3.5: only a run that waits is handed out."""
+    """P3.5: only a waiting run is dispatched."""
     me = await world.member()
     [run] = await fired(me, await world.job())
     [first] = await me.assigned(draft(run))
@@ -497,7 +497,7 @@ async def test_a_run_that_never_started_returns_to_its_previous_state(world: Wor
 
 @pytest.mark.parametrize("change", ["token", "state", "owner"])
 async def test_give_back_compares_token_state_and_owner(world: World, change: str) -> None:
-    """P4.3: what was handed out anew, has ended or is another's meanwhile doesn't go back."""
+    """P4.3: a run that was dispatched again, has ended or has another owner isn't given back."""
     me = await world.member()
     [run] = await fired(me, await world.job())
     [running] = await me.assigned(draft(run))
@@ -596,12 +596,12 @@ async def test_what_goes_back_after_a_cancel_or_a_delete_is_cancelled(world: Wor
 
 
 def over(run: LiveRun, **changes: Any) -> DeadlineExpiry:
-    """It has waited too long for its first start."""
+    """Return the expiry of a run that waited too long for its first start."""
     end = DeadlineExpiry(run.key, run.job_id, run.shard, State.MISSED, Reason.START_DEADLINE)
     return replace(end, **changes)
 
 
-async def test_waiting_runs_end_as_told_if_they_still_wait(world: World) -> None:
+async def test_waiting_runs_end_as_requested_if_they_still_wait(world: World) -> None:
     me = await world.member()
     job = await world.job()
     missed, running, retried = [
@@ -673,7 +673,7 @@ async def test_in_a_pause_nothing_ends_that_the_pause_holds(world: World) -> Non
     assert await me.store.owner.end_waiting(me.claim(0), both) == []
     await me.store.pauses.resume(False, None, lambda _before, _after: ok("resume", "cluster"))
     ended = await me.store.owner.end_waiting(me.claim(0), both)
-    assert ended == [asked.run.key], "what a person asks for goes on in a pause of the job"
+    assert ended == [asked.run.key], "a triggered run continues in a pause of the job"
 
 
 async def test_what_had_begun_and_came_back_isnt_missed(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Broadcasts (P3.22): they begin with their children and end once, whoever owns them."""
+"""Broadcasts (P3.22): they begin with their children and end once, under any owner."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from support.store import (
 WORKERS = ("w1", "w2", "w3")
 
 
-def wish(run: LiveRun, *workers: str, **changes: object) -> Draft:
-    """That this broadcast begins, for these."""
+def beginning(run: LiveRun, *workers: str, **changes: object) -> Draft:
+    """Return the draft that begins this broadcast on these workers."""
     return draft(run, worker="", incarnation=None, targets=workers or WORKERS, **changes)
 
 
@@ -59,7 +59,7 @@ async def fired(world: World, me: Member, **changes: object) -> tuple[JobRecord,
 
 async def begun(me: Member, run: LiveRun, *workers: str) -> tuple[LiveRun, dict[str, LiveRun]]:
     """The broadcast, and its children by their workers."""
-    answer = await me.assign(wish(run, *workers))
+    answer = await me.assign(beginning(run, *workers))
     return family(answer)
 
 
@@ -115,7 +115,7 @@ async def test_asked_for_twice_it_begins_once(world: World) -> None:
     _, run = await fired(world, me)
     await begun(me, run)
 
-    again = await me.assign(wish(run, "w1", "w4"))
+    again = await me.assign(beginning(run, "w1", "w4"))
 
     assert (again.begun, again.waiting) == ([], [run.key])
     assert await world.sql("SELECT count(*) FROM runs WHERE parent IS NOT NULL") == [(3,)]
@@ -132,7 +132,7 @@ async def test_an_owner_that_was_replaced_begins_and_ends_nothing(world: World) 
     await stale.take()  # another taking, of its own: the epochs that it knew are over
     stale.epochs, fresh = old, dict(stale.epochs)
 
-    answer = await stale.assign(wish(second))
+    answer = await stale.assign(beginning(second))
     assert (answer.begun, answer.assigned) == ([], [])
     assert answer.lost == {second.shard}
     assert (await closed(stale, parent)).ended == []
@@ -229,13 +229,13 @@ async def test_cancelled_it_takes_its_children_with_it(world: World) -> None:
     assert (marked.run.state, marked.run.cancelling) == (State.RUNNING, True)
 
     assert await me.store.owner.over([parent.key]) == [parent.key]
-    told = await closed(me, parent)
+    closing = await closed(me, parent)
 
-    assert [one.key for one in told.cancelled] == [running.key]
-    assert told.cancelled[0].cancelling
-    assert told.waited == [(children["w3"].key, run.job_id, Reason.BY_USER)]
-    assert told.ended == [], "w1's still runs"
-    assert await me.store.owner.over([parent.key]) == [], "all of them are told"
+    assert [one.key for one in closing.cancelled] == [running.key]
+    assert closing.cancelled[0].cancelling
+    assert closing.waited == [(children["w3"].key, run.job_id, Reason.BY_USER)]
+    assert closing.ended == [], "w1's still runs"
+    assert await me.store.owner.over([parent.key]) == [], "all of them were handled"
     await me.store.results.accept([report(running, state=State.FAILED, reason=Reason.SIGNAL)])
     [ended] = (await closed(me, parent)).ended
     row = await world.run_row(parent.key.run_id)
@@ -257,7 +257,7 @@ async def test_overlap_counts_the_parent_alone(world: World) -> None:
     await done(me, children["w1"])
     [second] = (await me.fire(firing(job, at=START + timedelta(minutes=1)))).runs
 
-    assert (await me.assign(wish(second))).ended == [second.key], "the first hasn't ended"
+    assert (await me.assign(beginning(second))).ended == [second.key], "the first hasn't ended"
     await closed(me, parent)
     [third] = (await me.fire(firing(job, at=START + timedelta(minutes=2)))).runs
     _, waiting = await begun(me, third, "w1", "w2")
@@ -270,7 +270,7 @@ async def test_children_take_turns_in_their_pool_and_the_parent_none(world: Worl
     pool, here = pool_key("default", "disks"), shard_of_pool("default", "disks")
     await me.store.pools.set("default", "disks", 2, None, 0, "ann", ok("set"))
     _, run = await fired(world, me, shard=here, pool="disks")
-    answer = await me.assign(wish(run, pool=pool))
+    answer = await me.assign(beginning(run, pool=pool))
     _, children = family(answer)
 
     drafts = [hand(one, pool=pool) for one in children.values()]

@@ -79,7 +79,7 @@ async def test_owners_read_what_a_definition_is_computed_with_beside_it(world: W
     await applied(me, b"something else")
     plain = await world.job()
     read = await me.store.owner.definitions([job_id, plain.definition.job_id])
-    assert read[job_id].calendars == (OFF,), "as long as nobody takes it on to the new version"
+    assert read[job_id].calendars == (OFF,), "until a caller moves the job to the new version"
     assert read[plain.definition.job_id].calendars == ()
 
 

@@ -60,7 +60,7 @@ async def joined(
     payload: bytes | None = None,
     once: bool = False,
 ) -> list[LiveRun]:
-    """What one look of the owner makes for these."""
+    """Return the runs that one scan of the owner makes for these jobs."""
     shards = sorted({job.shard for job in jobs})
     due = await me.store.chains.due(shards)
     wanted = [
@@ -301,7 +301,7 @@ async def test_once_a_failed_parent_was_done_again_what_was_skipped_for_it_runs(
     assert await world.sql("SELECT * FROM chain_arrivals") == []
 
 
-async def test_what_a_skipped_one_came_after_is_told_to_who_judges_it_again(world: World) -> None:
+async def test_a_skipped_child_is_judged_again_with_its_parents(world: World) -> None:
     me = await world.member()
     a, b = await world.job(name="a"), await world.job(name="b")
     c = await chained(world, "c", "a", "b")
@@ -376,7 +376,7 @@ async def went_back(world: World) -> None:
 async def test_what_runs_at_most_once_doesnt_run_in_a_cycle_that_had_begun_in_what_was_lost(
     world: World, once: bool
 ) -> None:
-    """P5.3: its parent ends anew, and may have ended there too; nor by a redrive of that."""
+    """P5.3: its parent ends again, and may have ended there too; nor by a redrive of that."""
     me = await world.member()
     a, b = await world.job(name="a"), await world.job(name="b")
     c, d = await chained(world, "c", "a"), await chained(world, "d", "b")
@@ -419,7 +419,7 @@ async def test_a_cycle_of_a_run_of_its_own_had_begun_when_that_was_made(world: W
     assert run.key.scheduled_at == after.key.scheduled_at
 
 
-async def test_a_join_that_takes_too_long_is_told_as_that_and_leaves_all_as_it_was(
+async def test_a_join_that_takes_too_long_is_reported_and_changes_nothing(
     world: World,
 ) -> None:
     me = await world.member()

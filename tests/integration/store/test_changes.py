@@ -1,4 +1,4 @@
-"""What has changed of runs since a moment, read off their rows: nothing more, nothing less."""
+"""Changes of runs since a moment, read from their rows: nothing more, nothing less."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ async def test_each_way_in_which_a_run_is_stored_is_a_change_and_only_since_then
     assert (await store.since(began, None)).runs == (run.key.run_id,)
 
     [assigned] = await me.assigned(draft(run))
-    handed_out = await store.now()
+    dispatched = await store.now()
     assert (await store.since(made, None)).runs == (run.key.run_id,)
 
     await me.store.results.accept([report(assigned)])
     ended = await store.now()
-    assert (await store.since(handed_out, None)).runs == (run.key.run_id,)
+    assert (await store.since(dispatched, None)).runs == (run.key.run_id,)
     assert (await store.since(began, None)).runs == (run.key.run_id,)
 
     assert (await store.since(ended, None)).runs == ()
@@ -94,7 +94,7 @@ async def test_a_transaction_that_was_open_then_is_not_missed(world: World) -> N
 
     def body(connection: Connection) -> Cursor:
         connection.exec_driver_sql(
-            "UPDATE runs SET error = 'told' WHERE run_id = %s", (run.key.run_id,)
+            "UPDATE runs SET error = 'noted' WHERE run_id = %s", (run.key.run_id,)
         )
         return change_stream._now(connection)[0]
 
@@ -115,7 +115,7 @@ async def test_of_jobs_only_theirs_are_looked_at(world: World) -> None:
     assert found.before is None
 
 
-async def test_past_what_is_looked_through_those_that_live_are_found_and_the_end_is_told(
+async def test_live_runs_past_the_limit_of_a_read_are_found_and_its_end_is_reported(
     world: World,
 ) -> None:
     me = await world.member()

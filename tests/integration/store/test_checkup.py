@@ -1,4 +1,4 @@
-"""What a checkup reads of a real PostgreSQL, with the daemons' own role."""
+"""Checkups read a real PostgreSQL with the daemons' own role."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_tables_that_another_schema_hides_are_seen(world: World) -> None:
     assert (found.schemas, found.copies) == (("copy", "public"), ("public",))
 
 
-async def test_whoever_sleeps_in_a_transaction_is_seen(world: World) -> None:
+async def test_a_session_idle_in_a_transaction_is_found(world: World) -> None:
     me = await world.member()
     ends, began = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()

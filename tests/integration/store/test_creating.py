@@ -1,4 +1,4 @@
-"""Creates that come at one time on a real PostgreSQL: one transaction, and each as if by itself."""
+"""Concurrent creates on a real PostgreSQL: one transaction, and each as if it were alone."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ OWN = ("job_id", "name", "made", "key", "seq", "at", "object", "created_at", "up
 """Columns in which two creates differ."""
 
 
-def wish(key: str | None = None, digest: bytes = b"digest", **definition: Any) -> Create:
+def create(key: str | None = None, digest: bytes = b"digest", **definition: Any) -> Create:
     record = job_record(shard=3, due=START)
     definition = {"retention": timedelta(days=3)} | definition
     record = replace(record, definition=replace(record.definition, **definition))
     entry = ok("create", f"job/{record.definition.job_id}")
-    told = None if key is None else Idempotency("default", key, "CreateJob", digest)
-    return Create(record, told, entry)
+    claim = None if key is None else Idempotency("default", key, "CreateJob", digest)
+    return Create(record, claim, entry)
 
 
 async def created(world: World, wanted: Sequence[Create]) -> list[Any]:
@@ -50,13 +50,13 @@ async def rows(world: World, wanted: Create) -> dict[str, list[Any]]:
     }
 
 
-async def test_a_create_with_others_leaves_the_rows_of_one_by_itself(world: World) -> None:
+async def test_a_create_with_others_leaves_the_rows_of_a_lone_create(world: World) -> None:
     await world.member()
-    alone, together = wish("alone"), wish("together")
+    alone, together = create("alone"), create("together")
     database = world.store.database
 
     one = await database.call(lambda c: job_insert.create(c, alone))
-    stored = await database.call(lambda c: job_insert.create_all(c, [wish(), together, wish()]))
+    stored = await database.call(lambda c: job_insert.create_all(c, [create(), together, create()]))
 
     assert sorted(stored) == [0, 1, 2]
     assert isinstance(one, JobRecord)
@@ -68,22 +68,22 @@ async def test_a_create_with_others_leaves_the_rows_of_one_by_itself(world: Worl
     assert all(len(each) == 1 for each in found.values())
 
 
-async def test_what_is_told_of_a_create_is_what_reading_it_gives(world: World) -> None:
+async def test_a_create_returns_what_reading_the_job_returns(world: World) -> None:
     await world.member()
-    wanted = [wish("one"), wish("two")]
+    wanted = [create("one"), create("two")]
     database = world.store.database
 
-    told = await database.call(lambda c: job_insert.create_all(c, wanted))
+    answers = await database.call(lambda c: job_insert.create_all(c, wanted))
 
     ids = [one.record.definition.job_id for one in wanted]
     found = await database.call(lambda c: jobs.records_of(c, ids))
     read = {one.definition.job_id: one for one in found}
-    assert [told[0], told[1]] == [read[job_id] for job_id in ids]
+    assert [answers[0], answers[1]] == [read[job_id] for job_id in ids]
 
 
-async def test_each_of_many_hears_of_its_own_job(world: World) -> None:
+async def test_each_of_many_callers_receives_its_own_job(world: World) -> None:
     await world.member()
-    wanted = [wish(f"key-{n}") for n in range(200)]
+    wanted = [create(f"key-{n}") for n in range(200)]
 
     answers = await created(world, wanted)
 
@@ -93,9 +93,9 @@ async def test_each_of_many_hears_of_its_own_job(world: World) -> None:
         assert await world.sql(f"SELECT count(*) FROM {table}") == [(200,)]
 
 
-async def test_of_one_key_a_single_job_is_made_whoever_comes_with_it(world: World) -> None:
+async def test_one_key_creates_a_single_job_for_all_callers(world: World) -> None:
     await world.member()
-    wanted = [wish("one") for _ in range(50)] + [wish("one", b"other"), wish("two")]
+    wanted = [create("one") for _ in range(50)] + [create("one", b"other"), create("two")]
 
     *same, other, two = await created(world, wanted)
 
@@ -108,12 +108,13 @@ async def test_of_one_key_a_single_job_is_made_whoever_comes_with_it(world: Worl
 
 
 async def test_a_name_is_one_jobs_and_the_others_hear_whose(world: World) -> None:
-    """Their keys are free afterwards: the same call may come again once the name is."""
+    """Their keys are free afterwards: the same call may be retried once the name is free."""
     await world.member()
-    [there] = await created(world, [wish(name="taken")])
+    [there] = await created(world, [create(name="taken")])
 
     answers = await created(
-        world, [wish("a", name="taken"), wish("b", name="new"), wish("c", name="new"), wish("d")]
+        world,
+        [create("a", name="taken"), create("b", name="new"), create("c", name="new"), create("d")],
     )
 
     assert answers[0] == StoreConflict("name", there.definition.job_id)
@@ -124,10 +125,10 @@ async def test_a_name_is_one_jobs_and_the_others_hear_whose(world: World) -> Non
 
 async def test_a_key_that_was_used_a_day_ago_makes_another_job(world: World) -> None:
     await world.member()
-    [first] = await created(world, [wish("k")])
+    [first] = await created(world, [create("k")])
     await world.sql("UPDATE idempotency_keys SET created_at = created_at - interval '25 h'")
 
-    again = await created(world, [wish("k"), wish("k")])
+    again = await created(world, [create("k"), create("k")])
 
     ids = [one.definition.job_id for one in (*again, first)]
     assert ids[0] == ids[1] != ids[2]
@@ -141,7 +142,7 @@ async def test_keys_that_another_member_takes_meanwhile_make_one_job_each(
     keys = [f"key-{round_}-{n}" for n in range(100)]
 
     async def asked(users: Any, order: Sequence[str]) -> list[JobId]:
-        batch = [wish(key) for key in order]
+        batch = [create(key) for key in order]
         answers = await asyncio.gather(
             *(users.create_job(one.record, one.key, one.entry) for one in batch)
         )

@@ -60,7 +60,7 @@ async def test_a_batch_of_one_day_is_written_in_that_days_table_alone(world: Wor
     assert written == [name_of(now.date())] * 2
 
 
-async def test_a_result_finds_its_row_where_somebody_puts_it_while_the_result_waits_for_it(
+async def test_a_result_finds_its_row_where_another_update_moved_it_while_it_waited(
     world: World,
 ) -> None:
     """An update puts a row into another spot of its table."""
@@ -83,7 +83,7 @@ async def test_a_result_finds_its_row_where_somebody_puts_it_while_the_result_wa
     assert (row["state"], row["late_notified"]) == ("SUCCEEDED", True)
 
 
-async def test_a_run_is_handed_out_where_somebody_puts_it_while_that_waits_for_it(
+async def test_a_run_is_dispatched_where_another_update_moved_it_while_dispatch_waited(
     world: World,
 ) -> None:
     me = await world.member()
@@ -120,7 +120,7 @@ async def test_batches_of_several_days_or_of_one_without_a_table_are_written_as_
 
 
 async def test_a_run_of_another_day_that_is_admitted_is_in_the_way(world: World) -> None:
-    """P3.6: it began yesterday, and goes on."""
+    """P3.6: it began yesterday and is still running."""
     me = await world.member()
     now = datetime.now(UTC)
     job = await world.job(due=now - DAY)
@@ -137,10 +137,10 @@ async def test_a_run_of_another_day_that_is_admitted_is_in_the_way(world: World)
     assert written[0] == name_of(now.date()), "the new one alone is in the batch"
 
 
-async def test_who_lines_up_waits_though_nobody_said_that_the_batch_has_such_runs(
+async def test_a_buffered_run_waits_though_its_draft_doesnt_say_that_it_is_buffered(
     world: World,
 ) -> None:
-    """The row knows; the batch was told otherwise, and leaves it to the next look."""
+    """The row has the policy; the batch got another one, and leaves the run to the next scan."""
     me = await world.member()
     job = await world.job()
     [run] = (await me.fire(firing(job))).runs
@@ -152,8 +152,8 @@ async def test_who_lines_up_waits_though_nobody_said_that_the_batch_has_such_run
     assert handed.key == run.key
 
 
-async def test_a_day_that_somebody_took_out_is_written_where_its_rows_are(world: World) -> None:
-    """Its table stands on under its name, and what is written there is seen by nobody."""
+async def test_a_detached_day_is_written_where_its_rows_are(world: World) -> None:
+    """Its table keeps its name, and no reader sees what is written there."""
     me = await world.member()
     now = datetime.now(UTC)
     table = name_of(now.date())

@@ -50,7 +50,7 @@ async def test_a_backend_that_ends_inside_a_transaction_leaves_nothing_behind(
 async def test_an_unanswered_commit_is_an_unknown_outcome_and_isnt_tried_again(
     world: World, server: ScratchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P1.3: it does stand, and a second try would be told that it was done already."""
+    """P1.3: it was committed, and a second try would be refused as done already."""
     me = await world.member()
     [run] = (await me.fire(firing(await world.job()))).runs
     [assigned] = await me.assigned(draft(run))
@@ -80,7 +80,7 @@ async def test_after_an_unknown_outcome_the_rows_tell_and_fire_happens_once(
 
 
 async def test_a_deadlock_is_tried_again(world: World) -> None:
-    """P1.6: the one that the server rolled back begins anew; its caller never hears of it."""
+    """P1.6: the transaction that was rolled back begins again; its caller never sees that."""
     me = await world.member()
     await world.sql("CREATE TABLE pair (id int PRIMARY KEY)")
     await world.sql("INSERT INTO pair VALUES (1), (2)")

@@ -30,8 +30,8 @@ async def test_a_firing_advances_its_timer_and_inserts_its_run(world: World) -> 
     assert await me.store.owner.live_runs([ShardId(5)], [State.PENDING]) == [run]
 
 
-async def test_a_row_tells_that_its_run_is_late_until_it_was_handed_out(world: World) -> None:
-    """Whoever takes its shard over lets it go behind what is due now."""
+async def test_a_row_marks_its_run_as_late_until_it_was_dispatched(world: World) -> None:
+    """The next owner of the shard runs it after what is due now."""
     me = await world.member()
     job = await world.job(shard=5)
     made = START + 3 * MINUTE

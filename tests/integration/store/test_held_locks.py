@@ -1,4 +1,4 @@
-"""What crosses the line while rows are locked (P1.5): keys and verdicts, not what is in them.
+"""Traffic while rows are locked (P1.5): keys and verdicts, not what is in the rows.
 
 A process that stops while it reads a large result keeps its locks, and no timeout ends it: to the
 server it isn't idle, it writes.

@@ -327,7 +327,7 @@ async def test_resume_skips_what_was_inserted_early_and_fell_due_in_the_pause(
         "UPDATE timers SET paused = false, due_at = %s, generation = 1", inside - MINUTE / 2
     )
     early = (await me.fire(firing(job, at=inside - MINUTE / 2))).runs
-    if armed:  # handed out before the pause, and asked back
+    if armed:  # dispatched before the pause, and asked back
         [assigned] = (await me.assign(draft(early[0], generation=1))).assigned
         given = Unstarted(early[0].key, job.shard, assigned.run.token)
         await me.store.owner.give_back(me.claim(job.shard), [given])
@@ -390,7 +390,7 @@ async def test_a_trigger_of_a_deleted_job_inserts_nothing(world: World) -> None:
 
 
 async def test_a_delete_waits_for_a_trigger_in_flight(world: World) -> None:
-    """P3.1: a run inserted beside the delete would be nobody's to cancel."""
+    """P3.1: no owner would cancel a run that was inserted beside the delete."""
     me = await world.member()
     job = await world.job()
     job_id = job.definition.job_id
@@ -451,7 +451,7 @@ async def test_a_change_of_a_job_waits_for_the_owners_batch_in_flight(
     assert order == ["batch", call]
 
 
-async def test_what_is_many_is_told_by_the_statistics_and_not_counted(
+async def test_many_rows_are_estimated_by_statistics_and_not_counted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.member()

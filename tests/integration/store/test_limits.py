@@ -1,4 +1,4 @@
-"""What a schedule counts, who is resumed when, who failed how often: rows that any owner finds."""
+"""Counts of a schedule, times of resumes, numbers of failures: rows that any owner finds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ async def admitted(me: Member, job: JobRecord) -> LiveRun:
     return run
 
 
-async def test_the_last_run_leaves_nothing_due_and_the_instant_to_go_on_with(world: World) -> None:
+async def test_the_last_run_leaves_nothing_due_and_the_instant_to_continue_with(
+    world: World,
+) -> None:
     me = await world.member()
     job = await world.job()
 
@@ -92,12 +94,12 @@ async def test_what_a_pause_of_the_cluster_skips_gives_its_turn_back(world: Worl
     job = await world.job(due=soon)
     [early] = (await me.fire(last(job))).runs
 
-    def told(_before: object, _after: object) -> AuditRecord:
+    def audited(_before: object, _after: object) -> AuditRecord:
         return ok("pause")
 
-    await world.store.pauses.pause("ann", "", told)
+    await world.store.pauses.pause("ann", "", audited)
     await world.sql("SELECT pg_sleep_until(%s)", soon)
-    await world.store.pauses.resume(None, None, told)
+    await world.store.pauses.resume(None, None, audited)
 
     assert (await world.run_row(early.key.run_id))["reason"] == "PAUSED"
     assert await stands_at(me, job) == (soon + MINUTE, soon + MINUTE, 0)
@@ -147,7 +149,7 @@ async def test_a_triggered_run_that_is_skipped_gives_no_turn_back(world: World) 
     ],
     ids=["another field", "the schedule", "more runs", "no limit any more"],
 )
-async def test_after_an_edit_a_schedule_goes_on_if_it_has_runs_left(
+async def test_after_an_edit_a_schedule_continues_if_it_has_runs_left(
     world: World, edit: TimerEdit, found: tuple[datetime | None, datetime | None, int]
 ) -> None:
     me = await world.member()

@@ -1,4 +1,4 @@
-"""What rows say of the line in which a job's runs wait: the present definition's, or nothing."""
+"""Rows name the line in which a job's runs wait: the present definition's, or none."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def stored(world: World, line: LineId | None) -> JobRecord:
     return made
 
 
-async def test_a_run_that_waits_bears_its_jobs_line_and_after_an_edit_the_new_one(
+async def test_a_waiting_run_has_its_jobs_line_and_after_an_edit_the_new_one(
     world: World,
 ) -> None:
     me = await world.member()
@@ -73,7 +73,7 @@ async def test_an_edit_by_a_member_of_the_version_before_leaves_it_unknown(world
     assert await waiting(me) == [None], "what isn't known isn't made up"
 
 
-async def test_what_is_created_or_submitted_with_many_others_bears_it_too(world: World) -> None:
+async def test_runs_created_or_submitted_in_batches_have_the_line_too(world: World) -> None:
     me = await world.member()
     create = Create(record(PLAIN), None, ok("create"))
     submit = Submit(record(OTHER), manual_run(), None, ok("submit"), Priority.MEDIUM)
@@ -85,7 +85,7 @@ async def test_what_is_created_or_submitted_with_many_others_bears_it_too(world:
     assert sorted(filter(None, await waiting(me))) == sorted([PLAIN, OTHER])
 
 
-async def test_a_run_that_was_told_to_be_late_doesnt_say_so_again(world: World) -> None:
+async def test_a_run_that_was_reported_late_isnt_reported_again(world: World) -> None:
     me = await world.member()
     job = (await stored(world, LineId(PLAIN | LATE_ALERT))).definition
     await triggered(me, job.job_id)

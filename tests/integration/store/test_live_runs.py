@@ -1,4 +1,4 @@
-"""What a scan reads: which live runs may have changed since a moment, which are as they were."""
+"""A scan reads which live runs may have changed since a moment, and which are as they were."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_of_what_is_asked_for_alone_only_that_is_read(world: World) -> Non
 
 
 async def test_of_another_database_nothing_is_known(world: World) -> None:
-    """One that went back to a copy, say, or a standby that took over."""
+    """For example a server that was restored from a copy, or a standby that took over."""
     me = await world.member()
     now = await me.store.owner.moment()
     for other in replace(now, timeline=now.timeline + 1), replace(now, transaction=1 << 40):

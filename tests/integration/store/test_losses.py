@@ -270,7 +270,7 @@ async def test_jobs_that_failed_three_times_in_a_row_are_found_and_others_are_no
     world: World,
 ) -> None:
     me = await world.member()
-    states = {"bad": "FFF", "late": "SFFFF", "mended": "FFFS", "twice": "SFF"}
+    states = {"bad": "FFF", "late": "SFFFF", "fixed": "FFFS", "twice": "SFF"}
     names_of = {}
     for name, ended in states.items():
         job = job_record()

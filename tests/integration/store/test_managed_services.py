@@ -99,40 +99,40 @@ def test_a_revoked_timeline_function_is_as_one_that_isnt_there(server: ScratchSe
     server.drop_database(dsn)
 
 
-def test_a_role_without_create_on_the_schema_gets_the_grant_and_goes_on_with_it(
+def test_a_role_without_create_on_the_schema_gets_the_grant_and_continues(
     server: ScratchServer,
 ) -> None:
     owned = server.create_database()
     dsn = role_of(server, owned, "tenant1")
     as_admin(server, owned, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-    told = refused(dsn)
-    assert "role tenant1 can't create tables in schema public of database" in told
-    assert statements_in(told) == ["GRANT USAGE, CREATE ON SCHEMA public TO tenant1;"]
-    as_admin(server, owned, *statements_in(told))
+    message = refused(dsn)
+    assert "role tenant1 can't create tables in schema public of database" in message
+    assert statements_in(message) == ["GRANT USAGE, CREATE ON SCHEMA public TO tenant1;"]
+    as_admin(server, owned, *statements_in(message))
     assert migrate.upgrade(dsn) == revisions.head()
     server.drop_database(owned)
 
 
-def test_a_search_path_without_a_schema_gets_the_schema_and_goes_on_with_it(
+def test_a_search_path_without_a_schema_gets_the_schema_and_continues(
     server: ScratchServer,
 ) -> None:
     owned = server.create_database()
     dsn = role_of(server, owned, "tenant2")
     as_admin(server, owned, "ALTER ROLE tenant2 SET search_path = nowhere")
-    told = refused(dsn)
-    assert "no schema of the search path (nowhere) exists" in told
-    as_admin(server, owned, *statements_in(told))
+    message = refused(dsn)
+    assert "no schema of the search path (nowhere) exists" in message
+    as_admin(server, owned, *statements_in(message))
     assert migrate.upgrade(dsn) == revisions.head()
     server.drop_database(owned)
 
 
-def test_a_schema_without_usage_gets_the_grant_and_goes_on_with_it(server: ScratchServer) -> None:
+def test_a_schema_without_usage_gets_the_grant_and_continues(server: ScratchServer) -> None:
     owned = server.create_database()
     dsn = role_of(server, owned, "tenant3")
     as_admin(server, owned, "CREATE SCHEMA app", "ALTER ROLE tenant3 SET search_path = app")
-    told = refused(dsn)
-    assert "role tenant3 lacks USAGE on schema app" in told
-    as_admin(server, owned, *statements_in(told))
+    message = refused(dsn)
+    assert "role tenant3 lacks USAGE on schema app" in message
+    as_admin(server, owned, *statements_in(message))
     assert migrate.upgrade(dsn) == revisions.head()
     server.drop_database(owned)
 
@@ -150,14 +150,14 @@ async def test_a_privilege_that_was_revoked_is_named_by_migrate_and_doctor_and_g
     )
     database = Database(dsn, lanes=1, readers=1)
     try:
-        told = (await database.call(facts)).lacks
-        assert refused(dsn) == told
-        assert "role schedd lacks INSERT on runs; UPDATE, DELETE on jobs, timers." in told
-        assert statements_in(told) == [
+        message = (await database.call(facts)).lacks
+        assert refused(dsn) == message
+        assert "role schedd lacks INSERT on runs; UPDATE, DELETE on jobs, timers." in message
+        assert statements_in(message) == [
             "GRANT INSERT ON TABLE runs TO schedd;",
             "GRANT UPDATE, DELETE ON TABLE jobs, timers TO schedd;",
         ]
-        as_admin(server, dsn, *statements_in(told))
+        as_admin(server, dsn, *statements_in(message))
         assert (await database.call(facts)).lacks == ""
         assert migrate.upgrade(dsn) == revisions.head()
     finally:
@@ -192,7 +192,7 @@ async def test_a_daemons_role_of_its_own_works_by_the_grants_that_migrate_prints
     server.drop_database(owned)
 
 
-def test_a_daemon_on_an_empty_search_path_is_told_the_grant_beside_migrate(
+def test_a_daemon_on_an_empty_search_path_names_the_grant_beside_migrate(
     server: ScratchServer,
 ) -> None:
     owned = server.create_database()

@@ -68,7 +68,7 @@ async def test_of_two_takers_one_takes(world: World) -> None:
 
 
 async def test_a_shard_is_taken_at_the_epoch_that_was_seen_or_not_at_all(world: World) -> None:
-    """P2.5: the compare-and-set is needed; one's own row may have been taken anew meanwhile."""
+    """P2.5: the compare-and-set is needed; the member's row may have been taken again meanwhile."""
     me = await world.member()
     seen = dict(me.epochs)
     await me.take(0)

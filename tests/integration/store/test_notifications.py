@@ -1,4 +1,4 @@
-"""What is to be told is written with what it tells of, and delivered by who owns the shard."""
+"""Notifications are written with their events, and delivered by the owner of the shard."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def running(me: Member, job: JobRecord) -> LiveRun:
     return assigned
 
 
-async def told(world: World) -> list[tuple[Any, ...]]:
+async def notified(world: World) -> list[tuple[Any, ...]]:
     return await world.sql(
         "SELECT kind, way, failures, held_back FROM notifications ORDER BY kind, way"
     )
@@ -56,7 +56,7 @@ async def test_a_failure_is_notified_once_by_each_way_however_often_its_result_a
     result = report(run, notices=replace(ALL, late=None), **FAILED)
     assert await me.store.results.accept([result]) == [Verdict.ACCEPTED]
     assert await me.store.results.accept([result]) == [Verdict.REPEATED]
-    assert await told(world) == [
+    assert await notified(world) == [
         ("run.dead_lettered", "EMAIL", 1, 0),
         ("run.dead_lettered", "WEBHOOK", 1, 0),
         ("run.failed", "EMAIL", 1, 0),
@@ -66,7 +66,7 @@ async def test_a_failure_is_notified_once_by_each_way_however_often_its_result_a
     assert identities == [(2,)]
 
 
-async def test_a_job_that_wants_nothing_told_costs_no_statement(world: World) -> None:
+async def test_a_job_without_notifications_costs_no_statement(world: World) -> None:
     me = await world.member()
     statements: list[str] = []
     event.listen(
@@ -79,7 +79,7 @@ async def test_a_job_that_wants_nothing_told_costs_no_statement(world: World) ->
         await me.store.results.accept([report(run, **FAILED)])
     assert statements
     assert not [one for one in statements if re.search("notices|notifications|late_notified", one)]
-    # Of one that wants its recovery told a success looks whether there was a failure, no more.
+    # If recovery is notified, a success checks whether there was a failure, and no more.
     run = await running(me, await world.job())
     statements.clear()
     await me.store.results.accept([report(run, notices=replace(ALL, late=None))])
@@ -94,7 +94,7 @@ async def test_failures_are_counted_over_results_and_losses_and_end_with_a_succe
     notices = Notices(failure=Notice(webhook=HOOK.webhook, threshold=2), recovery=HOOK)
     run = await running(me, job)
     await me.store.results.accept([report(run, notices=notices, **FAILED)])
-    assert await told(world) == []
+    assert await notified(world) == []
     lost = await again(world, me, job)
     assert lost.incarnation is not None
     loss = Loss(
@@ -102,15 +102,15 @@ async def test_failures_are_counted_over_results_and_losses_and_end_with_a_succe
         dead=True, fingerprint="x", notices=notices,
     )  # fmt: skip
     assert await me.store.owner.rescue(me.claim(0), [loss]) == [lost.key]
-    assert await told(world) == [("run.failed", "WEBHOOK", 2, 0)]
+    assert await notified(world) == [("run.failed", "WEBHOOK", 2, 0)]
     fine = await again(world, me, job)
     await me.store.results.accept([report(fine, notices=notices)])
-    assert ("run.recovered", "WEBHOOK", 0, 0) in await told(world)
+    assert ("run.recovered", "WEBHOOK", 0, 0) in await notified(world)
     assert await world.sql("SELECT failures, notified FROM notices") == [(0, False)]
 
 
 async def again(world: World, me: Member, job: JobRecord) -> LiveRun:
-    """Another run of the job, handed out."""
+    """Return another run of the job, dispatched."""
     [timer] = await me.store.owner.timers([job.definition.job_id])
     assert timer.due_at is not None
     moved = replace(job, due_at=timer.due_at, nominal=timer.nominal)
@@ -173,17 +173,17 @@ async def test_what_waits_goes_by_the_way_that_an_edit_names_instead(world: Worl
     assert await world.sql("SELECT notification_id, way, tries FROM notifications") == [
         (identity, "EMAIL", 0)
     ]
-    # What goes by two ways, one of which is left, isn't told again by the other.
+    # Of an event with two ways, one of which is left, the other isn't used again.
     other = await world.job(name="other")
     run = await running(me, other)
     await me.store.results.accept([report(run, notices=Notices(failure=both), **FAILED)])
     await world.sql("DELETE FROM notifications WHERE way = 'EMAIL'")
     await edited(me, other, both, MAIL)
-    assert await told(world) == []
+    assert await notified(world) == []
 
 
 async def test_an_older_definitions_way_is_turned_into_those_of_the_newest(world: World) -> None:
-    """Whoever wrote it, or is to deliver it, may know the newest later than the rows do."""
+    """Its writer, or the owner that delivers it, may know the newest later than the rows do."""
     me = await world.member()
     job = await world.job()
     run = await running(me, job)
@@ -199,7 +199,7 @@ async def test_an_older_definitions_way_is_turned_into_those_of_the_newest(world
         )
         == []
     )
-    assert await told(world) == [("run.failed", "WEBHOOK", 1, 0)]
+    assert await notified(world) == [("run.failed", "WEBHOOK", 1, 0)]
     assert (
         await outbox.claim(
             me.claim(0), [replace(waits, generation=2, instead=(NotificationChannel.EMAIL,))]
@@ -239,14 +239,14 @@ async def test_what_a_silence_holds_back_ends_with_the_silence_that_an_edit_give
         ("WEBHOOK", 0, False, False, True),
         ("WEBHOOK", 1, False, True, True),
     ]
-    # What joins it is told by the ways of now, too.
+    # Events that join it use the ways of now, too.
     await fails(replace(short, email=MAIL.email))
     assert [row[:2] for row in await rows(world)] == [("WEBHOOK", 0), ("EMAIL", 2), ("WEBHOOK", 2)]
     await fails(replace(short, email=MAIL.email))
     assert [row[:2] for row in await rows(world)] == [("WEBHOOK", 0), ("EMAIL", 3), ("WEBHOOK", 3)]
 
 
-async def test_of_a_deleted_job_nothing_is_remembered_and_its_last_run_is_told(
+async def test_a_deleted_job_leaves_no_counts_and_its_last_run_is_notified(
     world: World,
 ) -> None:
     me = await world.member()
@@ -254,7 +254,7 @@ async def test_of_a_deleted_job_nothing_is_remembered_and_its_last_run_is_told(
     run = await running(me, job)
     assert await me.store.users.delete_job(job.definition.job_id, ok("delete"))
     await me.store.results.accept([report(run, notices=Notices(failure=MAIL), **FAILED)])
-    assert await told(world) == [("run.failed", "EMAIL", 1, 0)]
+    assert await notified(world) == [("run.failed", "EMAIL", 1, 0)]
     assert await world.sql("SELECT count(*) FROM notices") == [(0,)]
 
 
@@ -325,12 +325,12 @@ async def test_what_waited_a_day_without_a_try_is_ended_in_bulk_with_a_line_for_
     assert await outbox.expire(me.claim(0), [Overdue(ShardId(0))]) == [
         (NotificationChannel.EMAIL, 4)
     ]
-    assert len(await told(world)) == 1
+    assert len(await notified(world)) == 1
     [(reason,)] = await world.sql("SELECT reason FROM audit WHERE action = 'notify'")
     assert reason.startswith("4 of run.failed by email, from ")
 
 
-async def test_a_run_is_told_to_be_late_once_while_it_waits_or_by_its_result(
+async def test_a_run_is_notified_as_late_once_while_it_waits_or_by_its_result(
     world: World,
 ) -> None:
     me = await world.member()
@@ -342,10 +342,10 @@ async def test_a_run_is_told_to_be_late_once_while_it_waits_or_by_its_result(
     assert await outbox.tell_late(me.claim(0), [late]) == []
     [assigned] = await me.assigned(draft(run))
     await me.store.results.accept([report(assigned, notices=ALL, late=True)])
-    assert await told(world) == [("run.late", "EMAIL", 0, 0), ("run.late", "WEBHOOK", 0, 0)]
+    assert await notified(world) == [("run.late", "EMAIL", 0, 0), ("run.late", "WEBHOOK", 0, 0)]
     other = await again(world, me, job)
     await me.store.results.accept([report(other, notices=ALL, late=True)])
-    assert len(await told(world)) == 4
+    assert len(await notified(world)) == 4
 
 
 async def test_what_was_missed_is_late_and_what_waited_too_long_has_failed(world: World) -> None:
@@ -361,7 +361,7 @@ async def test_what_was_missed_is_late_and_what_waited_too_long_has_failed(world
             run.key, run.job_id, run.shard, state, reason, fingerprint, notices=ALL
         )
         assert await me.store.owner.end_waiting(me.claim(0), [end]) == [run.key]
-        assert {kind for kind, *_ in await told(world)} == kinds
+        assert {kind for kind, *_ in await notified(world)} == kinds
         await world.sql("DELETE FROM notifications")
 
 
@@ -392,7 +392,7 @@ async def test_only_the_owner_claims_and_what_another_tenure_tried_is_free_at_on
     assert [one.way for one in found] == [NotificationChannel.WEBHOOK]
     [taken] = await outbox.claim(other.claim(0), found)
     assert taken.tries == 2
-    # Whoever lost the shard settles nothing any more.
+    # A member that lost the shard settles nothing any more.
     old = next(one for one in claimed if one.way is NotificationChannel.WEBHOOK)
     assert await outbox.settle(me.claim(0), [DeliveryOutcome(old)]) == []
     await outbox.settle(other.claim(0), [DeliveryOutcome(taken, "HTTP 500", timedelta(seconds=60))])
@@ -408,14 +408,14 @@ async def test_only_the_owner_claims_and_what_another_tenure_tried_is_free_at_on
     assert reason == "run.failed by webhook, 2 tries: HTTP 500"
 
 
-async def test_instants_that_catch_up_leaves_out_are_told_to_be_late(world: World) -> None:
+async def test_instants_that_catch_up_leaves_out_are_notified_as_late(world: World) -> None:
     me = await world.member()
     job = await world.job()
     assert job.due_at is not None
     missed = new_run(job, job.due_at, state=State.MISSED, reason=Reason.CATCH_UP_NONE, count=7)
     for _ in range(2):
         await me.fire(firing(job, runs=(missed,), notices=ALL))
-    assert await told(world) == [("run.late", "EMAIL", 0, 0), ("run.late", "WEBHOOK", 0, 0)]
+    assert await notified(world) == [("run.late", "EMAIL", 0, 0), ("run.late", "WEBHOOK", 0, 0)]
     waiting = await me.store.notifications.waiting(me.tenure, [ShardId(0)], [])
     claimed = await me.store.notifications.claim(me.claim(0), waiting)
     assert {(one.state, one.instants) for one in claimed} == {("MISSED", 7)}

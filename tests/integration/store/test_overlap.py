@@ -27,13 +27,13 @@ async def fired(me: Member, job: JobRecord, count: int, since: int = 0) -> list[
 
 
 async def asked(me: Member, policy: Overlap, *runs: LiveRun) -> Assignments:
-    """What becomes of these when there are slots for all of them."""
+    """Return the answer for these runs when there are slots for all of them."""
     limit = 0 if policy is Overlap.ALLOW else 1
     return await me.assign(*(draft(run, overlap=policy, overlap_limit=limit) for run in runs))
 
 
 async def under_way(me: Member, run: LiveRun) -> LiveRun:
-    """Handed out, before anything came after it."""
+    """Return the run, dispatched before any later run exists."""
     [assigned] = (await asked(me, Overlap.ALLOW, run)).assigned
     return assigned.run
 
@@ -95,7 +95,7 @@ async def test_buffer_one_keeps_the_first_that_waits_and_ends_what_comes_after_i
     assert len((await asked(me, Overlap.BUFFER_ONE, second)).assigned) == 1
 
 
-async def test_a_buffer_is_emptied_in_its_order_whoever_is_asked_first(world: World) -> None:
+async def test_a_buffer_is_emptied_in_its_order_for_any_order_of_drafts(world: World) -> None:
     me = await world.member()
     runs = await fired(me, await world.job(), 3)
 
@@ -109,7 +109,7 @@ async def test_a_buffer_is_emptied_in_its_order_whoever_is_asked_first(world: Wo
 async def test_one_may_wait_beside_the_one_that_is_next_though_there_is_no_slot(
     world: World,
 ) -> None:
-    """Nobody is admitted: the first would go at once, so one more may wait for it."""
+    """No run is admitted: the first would start at once, so one more may wait for it."""
     me = await world.member()
     runs = await fired(me, await world.job(), 3)
 
@@ -118,7 +118,7 @@ async def test_one_may_wait_beside_the_one_that_is_next_though_there_is_no_slot(
     assert await states(world, *runs) == ["PENDING", "PENDING", "SKIPPED (BUFFER_FULL)"]
 
 
-async def test_buffer_all_has_a_bound_and_what_overflows_is_told_so(
+async def test_buffer_all_has_a_bound_and_runs_beyond_it_are_skipped_as_that(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("schedd.store.dispatch.overlap.ROOMS", '{"BUFFER_ALL": 2, "BUFFER_ONE": 1}')
@@ -134,7 +134,7 @@ async def test_buffer_all_has_a_bound_and_what_overflows_is_told_so(
 
 
 async def test_a_run_that_retries_keeps_the_buffer_waiting(world: World) -> None:
-    """It is admitted until it ends."""
+    """A run that retries is admitted until it ends."""
     me = await world.member()
     first, second = await fired(me, await world.job(), 2)
     running = await under_way(me, first)
@@ -160,10 +160,10 @@ async def test_the_newest_ends_the_one_that_runs_and_starts_when_it_has_ended(
     done = await parted(me, policy, second)
 
     assert (answer.assigned, answer.held) == ([], [second.key])
-    [told] = done.cancelled
+    [marked] = done.cancelled
     kills = policy is Overlap.TERMINATE_OTHER
-    assert (told.key, told.cancelling, told.killing) == (first.key, True, kills)
-    assert told.token == running.token
+    assert (marked.key, marked.cancelling, marked.killing) == (first.key, True, kills)
+    assert marked.token == running.token
     assert (await asked(me, policy, second)).assigned == [], "it hasn't ended yet"
     again = await parted(me, policy, second)
     assert again == OverlapOutcome([], []), "it is marked already; the scan tells its worker"
@@ -224,7 +224,7 @@ async def test_what_retries_or_was_given_back_is_cancelled_at_once(world: World)
 
 
 async def test_it_is_decided_without_any_slot(world: World) -> None:
-    """P3.14: the run that is to be replaced may have the last one."""
+    """P3.14: the run that will be replaced may have the last one."""
     me = await world.member()
     first, second = await fired(me, await world.job(), 2)
     await under_way(me, first)
@@ -243,9 +243,9 @@ async def test_a_person_who_cancelled_it_first_is_named_and_a_kill_comes_on_top(
     await me.store.users.cancel_run(first.key.run_id, ok("cancel"))
 
     assert (await parted(me, Overlap.CANCEL_OTHER, second)).cancelled == []
-    [told] = (await parted(me, Overlap.TERMINATE_OTHER, second)).cancelled
+    [marked] = (await parted(me, Overlap.TERMINATE_OTHER, second)).cancelled
 
-    assert (told.cancelling, told.killing) == (True, True)
+    assert (marked.cancelling, marked.killing) == (True, True)
     await me.store.results.accept([report(running)])
     assert await states(world, first) == ["CANCELLED (BY_USER)"]
 
@@ -286,7 +286,7 @@ async def test_a_triggers_word_counts_for_its_run_alone(world: World) -> None:
 
 
 async def test_runs_of_two_policies_are_never_judged_in_one_statement(world: World) -> None:
-    """P3.6: whoever goes is under way for the others only in the next one."""
+    """P3.6: a dispatched run is in progress for the others only in the next one."""
     me = await world.member()
     job = await world.job()
     [first] = await fired(me, job, 1)
@@ -310,9 +310,9 @@ async def test_a_trigger_that_replaces_ends_the_runs_of_a_job_that_skips(world: 
     newest = await triggered(me, job, Overlap.TERMINATE_OTHER, at=START + MINUTE)
 
     assert (await asked(me, Overlap.SKIP, newest)).held == [newest.key]
-    [told] = (await parted(me, Overlap.SKIP, newest)).cancelled
+    [marked] = (await parted(me, Overlap.SKIP, newest)).cancelled
 
-    assert (told.key, told.killing) == (first.key, True)
+    assert (marked.key, marked.killing) == (first.key, True)
 
 
 async def lined_up(
@@ -338,7 +338,7 @@ async def test_behind_the_oldest_run_that_waits_long_newer_ones_are_skipped(worl
 
 
 async def test_no_run_is_skipped_behind_one_that_ends_by_its_definition(world: World) -> None:
-    """It was edited away, or is overdue: the next one is what runs."""
+    """An edit removed it, or it is overdue: the next run is dispatched."""
     me = await world.member()
     runs = await fired(me, await world.job(), 3)
 
@@ -378,7 +378,7 @@ async def test_a_trigger_with_a_delay_neither_waits_nor_replaces_before_its_time
 # ── pause, edit ──────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_what_waits_for_a_resume_replaces_nobody_and_holds_no_trigger_up(
+async def test_a_run_that_waits_for_a_resume_replaces_no_run_and_blocks_no_trigger(
     world: World,
 ) -> None:
     me = await world.member()
@@ -434,7 +434,7 @@ async def test_nothing_is_decided_by_an_old_definition_nor_while_the_cluster_is_
 async def test_the_next_owner_decides_from_the_rows_what_the_one_before_had_begun(
     world: World, policy: Overlap
 ) -> None:
-    """P3.14: the first owner dies in the middle: it had decided, and told nobody."""
+    """P3.14: the first owner dies in the middle: it had decided, and sent no message."""
     one = await world.member()
     first, second, third = await fired(one, await world.job(), 3)
     running = await under_way(one, first)
@@ -457,7 +457,7 @@ async def test_the_next_owner_decides_from_the_rows_what_the_one_before_had_begu
     assert after.run.token > running.token
 
 
-async def test_a_released_owner_parts_nobody(world: World) -> None:
+async def test_a_released_owner_parts_no_runs(world: World) -> None:
     me = await world.member()
     first, second = await fired(me, await world.job(), 2)
     await under_way(me, first)

@@ -1,5 +1,5 @@
-"""Overlap on rows, as chance has it: whatever words meet in one job, nobody is let in beside whom
-it may not, and nobody waits for ever.
+"""Overlap on rows, as chance has it: whatever policies meet in one job, no run starts beside a
+run that excludes it, and no run waits for ever.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from support.store import START, Member, World, draft, manual_run, ok, report
 
 STEPS = 40
 WORDS = [None, None, *Overlap]
-"""What a trigger says: as its job, more often than anything else."""
+"""The policies of a trigger: its job's, more often than any other."""
 
 
 class Player:

@@ -15,7 +15,7 @@ from schedd.core.timers.cluster_pauses import Pauses
 from support.store import World, draft, firing, manual_run, ok, wait_for_waiter
 
 
-def told(before: Pauses, after: Pauses) -> AuditRecord:
+def audited(before: Pauses, after: Pauses) -> AuditRecord:
     return AuditRecord("ann", "pause", "cluster", "ok", before=str(before), after=str(after))
 
 
@@ -23,7 +23,7 @@ async def test_nothing_fires_while_the_cluster_is_paused(world: World) -> None:
     """P3.11: the statement judges the cluster's row, whatever the owner knows."""
     me = await world.member()
     job = await world.job()
-    await me.store.pauses.pause("ann", "upgrade", told)
+    await me.store.pauses.pause("ann", "upgrade", audited)
 
     answer = await me.fire(firing(job))
 
@@ -48,7 +48,7 @@ async def test_nothing_starts_while_the_cluster_is_paused_not_even_what_a_person
         ok("trigger"),
     )
     runs = await me.store.owner.live_runs([job.shard], [State.PENDING])
-    await me.store.pauses.pause("ann", "", told)
+    await me.store.pauses.pause("ann", "", audited)
 
     answer = await me.assign(*map(draft, runs))
 
@@ -64,9 +64,9 @@ async def test_after_the_resume_a_step_reckoned_before_or_in_the_pause_advances_
     me = await world.member()
     job = await world.job()
     step = firing(job)
-    paused = await me.store.pauses.pause("ann", "", told)
+    paused = await me.store.pauses.pause("ann", "", audited)
     assert paused.switched == 1
-    resumed = await me.store.pauses.resume(False, None, told)
+    resumed = await me.store.pauses.resume(False, None, audited)
     claim = me.claim(job.shard)
 
     for switched in (0, 1):
@@ -79,7 +79,7 @@ async def test_after_the_resume_a_step_reckoned_before_or_in_the_pause_advances_
 async def test_a_pause_waits_for_the_batch_in_flight_and_what_comes_after_finds_it(
     world: World,
 ) -> None:
-    """P3.11: were the shards' rows not locked, the batch would commit after the pause was told."""
+    """P3.11: without locks on the shards' rows the batch would commit after the confirmed pause."""
     me = await world.member()
     other = await world.member(take=False)
     first, second = await world.job(shard=3), await world.job(shard=3)
@@ -98,7 +98,7 @@ async def test_a_pause_waits_for_the_batch_in_flight_and_what_comes_after_finds_
 
     async def pause() -> None:
         await inside.wait()
-        await me.store.pauses.pause("ann", "", told)
+        await me.store.pauses.pause("ann", "", audited)
         order.append("pause")
 
     async with asyncio.TaskGroup() as group:
@@ -117,10 +117,10 @@ async def test_at_resume_only_what_was_inserted_early_for_an_instant_of_the_paus
     soon = datetime.now(UTC) + timedelta(seconds=2)
     past, early = await world.job(), await world.job(due=soon)
     await me.fire(firing(past), firing(early))
-    await me.store.pauses.pause("ann", "", told)
+    await me.store.pauses.pause("ann", "", audited)
     await world.sql("SELECT pg_sleep_until(%s)", soon)
 
-    await me.store.pauses.resume(False, None, told)
+    await me.store.pauses.resume(False, None, audited)
 
     states = await world.sql(
         "SELECT job_id, state, reason, finished_at IS NOT NULL FROM runs ORDER BY scheduled_at"
@@ -137,10 +137,10 @@ async def test_a_resume_that_catches_up_leaves_it_to_run(world: World) -> None:
     soon = datetime.now(UTC) + timedelta(seconds=0.5)
     early = await world.job(due=soon)
     await me.fire(firing(early))
-    await me.store.pauses.pause("ann", "", told)
+    await me.store.pauses.pause("ann", "", audited)
     await world.sql("SELECT pg_sleep_until(%s)", soon)
 
-    ended = await me.store.pauses.resume(True, None, told)
+    ended = await me.store.pauses.resume(True, None, audited)
 
     assert [pause.caught_up for pause in ended.all] == [True]
     assert await world.sql("SELECT state FROM runs") == [("PENDING",)]
@@ -148,21 +148,21 @@ async def test_a_resume_that_catches_up_leaves_it_to_run(world: World) -> None:
 
 async def test_pausing_again_changes_the_note_and_resuming_again_nothing(world: World) -> None:
     me = await world.member()
-    first = await me.store.pauses.pause("ann", "upgrade", told)
-    again = await me.store.pauses.pause("bob", "upgrade, still", told)
+    first = await me.store.pauses.pause("ann", "upgrade", audited)
+    again = await me.store.pauses.pause("bob", "upgrade, still", audited)
     assert (again.switched, len(again.all)) == (first.switched, 1)
     assert again.present is not None
     assert (again.present.by, again.present.note) == ("ann", "upgrade, still")
     assert again.present.began == first.all[0].began
-    silent = await me.store.pauses.pause("eve", "", told)
+    silent = await me.store.pauses.pause("eve", "", audited)
     assert silent.present == again.present, "who says nothing wipes nothing"
 
-    same = await me.store.pauses.pause("eve", "upgrade, still", told)
+    same = await me.store.pauses.pause("eve", "upgrade, still", audited)
     assert same.present == again.present
 
-    resumed = await me.store.pauses.resume(False, None, told)
+    resumed = await me.store.pauses.resume(False, None, audited)
     assert (resumed.present, resumed.switched) == (None, 2)
-    assert await me.store.pauses.resume(False, None, told) == resumed
+    assert await me.store.pauses.resume(False, None, audited) == resumed
 
     lines = await me.store.users.list_audit(None, "cluster", None, None, 10)
     assert len(lines) == 3, (
@@ -173,7 +173,7 @@ async def test_pausing_again_changes_the_note_and_resuming_again_nothing(world: 
 
 async def test_a_note_of_any_text_is_kept_as_far_as_it_can_be(world: World) -> None:
     me = await world.member()
-    paused = await me.store.pauses.pause("ann", "nul\x00 and 💥", told)
+    paused = await me.store.pauses.pause("ann", "nul\x00 and 💥", audited)
     assert paused.present is not None
     assert "💥" in paused.present.note
     assert await me.store.pauses.read() == paused
@@ -188,7 +188,7 @@ async def test_a_look_at_what_is_known_reads_one_row_however_many_pauses_there_w
         " SELECT now() - n * interval '1 h', 'ann', now() - n * interval '1 h' + interval '1 min'"
         " FROM generate_series(1000, 1, -1) n"
     )
-    await me.store.pauses.pause("ann", "upgrade", told)
+    await me.store.pauses.pause("ann", "upgrade", audited)
     known = await me.store.pauses.read()
     assert len(known.all) == 1001
     read: list[int] = []
@@ -206,23 +206,23 @@ async def test_what_is_new_since_the_last_look_is_read(world: World) -> None:
     me = await world.member()
     known = await me.store.pauses.read()
     for change in (
-        me.store.pauses.pause("ann", "upgrade", told),
-        me.store.pauses.pause("bob", "another note", told),
-        me.store.pauses.resume(True, None, told),
-        me.store.pauses.pause("ann", "again", told),
+        me.store.pauses.pause("ann", "upgrade", audited),
+        me.store.pauses.pause("bob", "another note", audited),
+        me.store.pauses.resume(True, None, audited),
+        me.store.pauses.pause("ann", "again", audited),
     ):
         changed = await change
         known = await me.store.pauses.read(known)
         assert known == changed == await me.store.pauses.read()
 
 
-async def test_a_database_that_lost_its_tail_and_counts_to_the_same_is_read_anew(
+async def test_a_database_that_lost_its_tail_and_counts_to_the_same_is_read_again(
     world: World,
 ) -> None:
     me = await world.member()
-    known = await me.store.pauses.pause("ann", "lost in the fail-over", told)
+    known = await me.store.pauses.pause("ann", "lost in the fail-over", audited)
     await world.sql("DELETE FROM pauses")
     await world.sql("UPDATE cluster SET paused = false, switched = 0")
-    present = await me.store.pauses.pause("ann", "of the new primary", told)
+    present = await me.store.pauses.pause("ann", "of the new primary", audited)
     assert present.switched == known.switched
     assert await me.store.pauses.read(known) == present

@@ -1,4 +1,4 @@
-"""Pools (P3.21): a limit and a rate judged on rows as attempts are handed out."""
+"""Pools (P3.21): a limit and a rate judged on rows as attempts are dispatched."""
 
 from __future__ import annotations
 
@@ -46,12 +46,16 @@ async def runs_of(me: Member, job: JobRecord, count: int) -> list[LiveRun]:
     return [run for run in found if run.job_id == job.definition.job_id]
 
 
-def wishes(
-    runs: list[LiveRun], in_pool: PoolKey = POOL, patience: timedelta | None = None
+def drafts(
+    runs: list[LiveRun], in_pool: PoolKey = POOL, start_by_after: timedelta | None = None
 ) -> list[Draft]:
-    """`patience`: how long each may be in starting."""
+    """`start_by_after`: how long each may be in starting."""
     made = [draft(run, pool=in_pool, overlap=Overlap.ALLOW, overlap_limit=0) for run in runs]
-    return made if patience is None else [replace(one, start_by_after=patience) for one in made]
+    return (
+        made
+        if start_by_after is None
+        else [replace(one, start_by_after=start_by_after) for one in made]
+    )
 
 
 def lost(run: LiveRun) -> Loss:
@@ -67,11 +71,11 @@ async def test_no_more_runs_start_than_the_limit_allows_whichever_owner_asks(wor
     second = await world.job(shard=HERE, due=None, pool=NAME)
     runs = [*await runs_of(me, first, 2), *await runs_of(me, second, 3)]
 
-    answer = await me.assign(*wishes(runs))
+    answer = await me.assign(*drafts(runs))
 
     assert [each.run.key for each in answer.assigned] == [run.key for run in runs[:3]]
     assert answer.full == [run.key for run in runs[3:]]
-    assert (await me.assign(*wishes(runs[3:]))).assigned == []
+    assert (await me.assign(*drafts(runs[3:]))).assigned == []
 
 
 @pytest.mark.parametrize("ends", ["succeeded", "backs off", "lost", "given back"])
@@ -81,8 +85,8 @@ async def test_a_place_is_free_again_however_an_attempt_ends(world: World, ends:
     await pool(me, limit=1)
     job = await world.job(shard=HERE, due=None, pool=NAME)
     first, second = await runs_of(me, job, 2)
-    [given] = await me.assigned(*wishes([first]))
-    assert (await me.assign(*wishes([second]))).full == [second.key]
+    [given] = await me.assigned(*drafts([first]))
+    assert (await me.assign(*drafts([second]))).full == [second.key]
     if ends == "given back":
         claim = me.claim(HERE)
         await me.store.owner.give_back(claim, [Unstarted(given.key, HERE, given.token)])
@@ -95,11 +99,11 @@ async def test_a_place_is_free_again_however_an_attempt_ends(world: World, ends:
         done = report(given, state=state, retry_at=later if state is State.RETRYING else None)
         await me.store.results.accept([done])
 
-    await me.assigned(*wishes([second]))
+    await me.assigned(*drafts([second]))
 
 
 async def test_a_run_counts_where_it_was_dispatched_though_its_job_has_moved(world: World) -> None:
-    """P3.2: a move takes nothing from the pool that the run was handed out in."""
+    """P3.2: a move takes nothing from the pool that the run was dispatched in."""
     me = await world.member()
     await pool(me, limit=1)
     await pool(me, limit=1, name="other")
@@ -107,26 +111,26 @@ async def test_a_run_counts_where_it_was_dispatched_though_its_job_has_moved(wor
     beside = await world.job(shard=HERE, due=None, pool=NAME)
     [run] = await runs_of(me, job, 1)
     [waits] = await runs_of(me, beside, 1)
-    [given] = await me.assigned(*wishes([run]))
+    [given] = await me.assigned(*drafts([run]))
     moved = await edited(me, job, pool="other")
     assert moved.shard == shard_of_pool("default", "other")
 
-    assert (await me.assign(*wishes([waits]))).full == [waits.key]
+    assert (await me.assign(*drafts([waits]))).full == [waits.key]
     await me.store.results.accept([report(given)])
-    await me.assigned(*wishes([waits]))
+    await me.assigned(*drafts([waits]))
 
 
 async def test_a_rate_counts_starts_in_any_window_and_not_what_never_started(world: World) -> None:
-    """P3.21: by times of handing out, a late start would make one too many in its minute."""
+    """P3.21: by times of dispatch, a late start would make one too many in its minute."""
     me = await world.member()
     await pool(me, rate=StartRate(2, PER))
     job = await world.job(shard=HERE, due=None, pool=NAME)
     runs = await runs_of(me, job, 5)
-    [back] = await me.assigned(*wishes(runs[:1]))
+    [back] = await me.assigned(*drafts(runs[:1]))
     await me.store.owner.give_back(me.claim(HERE), [Unstarted(back.key, HERE, back.token)])
-    first, second = await me.assigned(*wishes(runs[1:3]))
+    first, second = await me.assigned(*drafts(runs[1:3]))
     await me.store.results.accept([report(first), report(second)])
-    assert (await me.assign(*wishes(runs[3:4]))).full == [runs[3].key]
+    assert (await me.assign(*drafts(runs[3:4]))).full == [runs[3].key]
 
     now = datetime.now(UTC)
     await world.sql(
@@ -134,7 +138,7 @@ async def test_a_rate_counts_starts_in_any_window_and_not_what_never_started(wor
         *(now - PER - timedelta(seconds=3), now - PER + timedelta(seconds=2)),
         *(now - PER + timedelta(seconds=1), first.key.run_id),
     )
-    assert (await me.assign(*wishes(runs[3:4]))).full == [runs[3].key], "it started late"
+    assert (await me.assign(*drafts(runs[3:4]))).full == [runs[3].key], "it started late"
     standing = (await me.store.owner.pools([POOL]))[POOL]
     assert standing.until_free is not None
     assert timedelta(0) < standing.until_free < timedelta(seconds=1.1)
@@ -142,8 +146,8 @@ async def test_a_rate_counts_starts_in_any_window_and_not_what_never_started(wor
         "UPDATE pool_turns SET counted_at = %s WHERE run_id = %s",
         *(now - PER - timedelta(milliseconds=50), first.key.run_id),
     )
-    [_] = await me.assigned(*wishes(runs[3:4]))
-    assert (await me.assign(*wishes(runs[4:]))).full == [runs[4].key]
+    [_] = await me.assigned(*drafts(runs[3:4]))
+    assert (await me.assign(*drafts(runs[4:]))).full == [runs[4].key]
 
 
 async def test_nothing_of_a_paused_pool_goes_and_what_needs_none_does(world: World) -> None:
@@ -154,11 +158,11 @@ async def test_nothing_of_a_paused_pool_goes_and_what_needs_none_does(world: Wor
     job = await world.job(shard=HERE, due=None, pool=NAME)
     free = await world.job(shard=HERE, due=None)
     [waits], [goes] = await runs_of(me, job, 1), await runs_of(me, free, 1)
-    answer = await me.assign(*wishes([waits]), *wishes([goes], NO_POOL))
+    answer = await me.assign(*drafts([waits]), *drafts([goes], NO_POOL))
     assert [each.run.key for each in answer.assigned] == [goes.key]
     assert answer.full == [waits.key]
     await me.store.pools.pause("default", NAME, False, "", "ann", ok("resume"))
-    await me.assigned(*wishes([waits]))
+    await me.assigned(*drafts([waits]))
 
 
 async def test_a_change_of_a_pool_waits_for_assignments_in_progress(world: World) -> None:
@@ -186,7 +190,7 @@ async def test_a_change_of_a_pool_waits_for_assignments_in_progress(world: World
 async def started(world: World, me: Member, job: JobRecord, *, ago: timedelta) -> None:
     """A run of it that started, and ended, so long ago."""
     [run] = await runs_of(me, job, 1)
-    [given] = await me.assigned(*wishes([run]))
+    [given] = await me.assigned(*drafts([run]))
     await me.store.results.accept([report(given)])
     await world.sql(
         "UPDATE pool_turns SET assigned_at = assigned_at - %s, start_by = start_by - %s,"
@@ -205,7 +209,7 @@ async def test_turns_are_forgotten_when_nothing_asks_for_them(
     for minutes in (5, 4, 3, 2, 1):
         await started(world, me, job, ago=timedelta(minutes=minutes))
     [run] = await runs_of(me, job, 1)
-    await me.assigned(*wishes([run]))
+    await me.assigned(*drafts([run]))
     assert await world.sql("SELECT count(*) FROM pool_turns") == [(stay,)]
 
 
@@ -220,20 +224,20 @@ async def test_a_rate_of_a_longer_time_counts_what_started_under_the_shorter_one
         await started(world, me, job, ago=timedelta(minutes=minutes))
     await pool(me, rate=StartRate(2, timedelta(minutes=45)))
     [run] = await runs_of(me, job, 1)
-    assert (await me.assign(*wishes([run]))).full == [run.key]
+    assert (await me.assign(*drafts([run]))).full == [run.key]
     await pool(me, rate=StartRate(2, timedelta(minutes=35)))
-    await me.assigned(*wishes([run]))
+    await me.assigned(*drafts([run]))
 
 
 async def test_running_runs_count_again_in_a_recreated_pool(world: World) -> None:
-    """P3.21: the job moved out of it, so nothing kept it; its run goes on."""
+    """P3.21: the job moved out of it, so nothing kept the pool; its run continues."""
     me = await world.member()
     await pool(me, limit=1)
     job = await world.job(shard=HERE, due=None, pool=NAME)
     ended, runs = await runs_of(me, job, 2)
-    [given] = await me.assigned(*wishes([ended]))
+    [given] = await me.assigned(*drafts([ended]))
     await me.store.results.accept([report(given)])
-    [given] = await me.assigned(*wishes([runs]))
+    [given] = await me.assigned(*drafts([runs]))
     await edited(me, job, pool="")
     assert await me.store.pools.delete("default", NAME, ok("delete"), 5) is True
     await me.store.keep_house()
@@ -242,9 +246,9 @@ async def test_running_runs_count_again_in_a_recreated_pool(world: World) -> Non
     other = await world.job(shard=HERE, due=None, pool=NAME)
     await me.take(HERE)
     [waits] = await runs_of(me, other, 1)
-    assert (await me.assign(*wishes([waits]))).full == [waits.key]
+    assert (await me.assign(*drafts([waits]))).full == [waits.key]
     await me.store.results.accept([report(given)])
-    await me.assigned(*wishes([waits]))
+    await me.assigned(*drafts([waits]))
 
 
 async def test_turns_of_a_deleted_pool_are_forgotten_once_their_runs_have_ended(
@@ -254,7 +258,7 @@ async def test_turns_of_a_deleted_pool_are_forgotten_once_their_runs_have_ended(
     await pool(me, limit=1)
     job = await world.job(shard=HERE, due=None, pool=NAME)
     [run] = await runs_of(me, job, 1)
-    [given] = await me.assigned(*wishes([run]))
+    [given] = await me.assigned(*drafts([run]))
     await edited(me, job, pool="")
     assert await me.store.pools.delete("default", NAME, ok("delete"), 5) is True
     await me.store.results.accept([report(given)])
@@ -265,7 +269,7 @@ async def test_turns_of_a_deleted_pool_are_forgotten_once_their_runs_have_ended(
 async def test_a_pause_revokes_assignments_of_the_pool_in_whichever_shard_its_job_is(
     world: World,
 ) -> None:
-    """P3.21: and for nothing that was handed out elsewhere, and runs on in its old pool."""
+    """P3.21: runs that were dispatched elsewhere continue in their old pool."""
     me = await world.member()
     await pool(me, limit=9)
     await pool(me, limit=9, name="other")
@@ -273,11 +277,11 @@ async def test_a_pause_revokes_assignments_of_the_pool_in_whichever_shard_its_jo
     leaves = await world.job(shard=HERE, due=None, pool=NAME)
     comes = await world.job(shard=there, due=None, pool="other")
     other = pool_key("default", "other")
-    [left] = await me.assigned(*wishes(await runs_of(me, leaves, 1), patience=PER))
-    [came] = await me.assigned(*wishes(await runs_of(me, comes, 1), other, patience=PER))
-    [gone] = await me.assigned(*wishes(await runs_of(me, leaves, 1), patience=PER))
+    [left] = await me.assigned(*drafts(await runs_of(me, leaves, 1), start_by_after=PER))
+    [came] = await me.assigned(*drafts(await runs_of(me, comes, 1), other, start_by_after=PER))
+    [gone] = await me.assigned(*drafts(await runs_of(me, leaves, 1), start_by_after=PER))
     await me.store.owner.rescue(me.claim(HERE), [lost(gone)])
-    await me.assign(*wishes(await runs_of(me, leaves, 1)))  # whoever goes next settles the turns
+    await me.assign(*drafts(await runs_of(me, leaves, 1)))  # the next dispatch settles the turns
     await edited(me, leaves, pool="other")
     await edited(me, comes, pool=NAME)
     now = datetime.now(UTC)
@@ -299,13 +303,13 @@ async def edited(me: Member, job: JobRecord, *, pool: str) -> JobRecord:
     return moved
 
 
-async def test_a_job_moves_with_all_that_stands_by_its_shard(world: World) -> None:
-    """P3.2: a run of it goes on under a greater token."""
+async def test_a_job_moves_with_all_rows_of_its_shard(world: World) -> None:
+    """P3.2: a run of it continues under a greater token."""
     me = await world.member()
     await pool(me, limit=3)
     job = await world.job(shard=5)
     waiting = await runs_of(me, job, 2)
-    [given] = await me.assigned(*wishes(waiting[:1], NO_POOL))
+    [given] = await me.assigned(*drafts(waiting[:1], NO_POOL))
     before = {row.id: row.epoch for row in await me.store.membership.read_shards()}
 
     moved = await edited(me, job, pool=NAME)
@@ -319,10 +323,10 @@ async def test_a_job_moves_with_all_that_stands_by_its_shard(world: World) -> No
     after = {row.id: row.epoch for row in await me.store.membership.read_shards()}
     assert after[HERE] > max(before[HERE], before[ShardId(5)])
     assert after[ShardId(5)] == before[ShardId(5)]
-    stale = await me.assign(*wishes(waiting[1:]))
+    stale = await me.assign(*drafts(waiting[1:]))
     assert stale.assigned == []
     await me.take(HERE)
-    again = wishes([replace(waiting[1], shard=HERE, generation=2)])
+    again = drafts([replace(waiting[1], shard=HERE, generation=2)])
     [went] = await me.assigned(*again)
     assert went.token > given.token
 
@@ -338,7 +342,7 @@ async def test_a_job_taken_out_of_its_pool_goes_to_the_shard_of_its_id(world: Wo
 
 
 async def test_a_job_needs_a_pool_that_is_there(world: World) -> None:
-    """P3.21: else its runs would wait for a pool that nobody can look up."""
+    """P3.21: else its runs would wait for a pool that no caller can look up."""
     me = await world.member()
     record = replace((await world.job()).definition, pool="none")
     job = await world.job()

@@ -188,7 +188,7 @@ SELECT run_id, scheduled_at, job_id, 'f', CASE WHEN n <= 10000 THEN %(id)s::uuid
     CASE WHEN n <= 9000 THEN 'REDRIVEN' END
 FROM (SELECT *, row_number() OVER (ORDER BY scheduled_at DESC) n FROM runs) r
 """
-"""Of its 10,000 letters 1,000 are left; 10,000 older ones wait that nobody asked for."""
+"""Of its 10,000 letters 1,000 are left; 10,000 older ones wait outside its filter."""
 
 
 async def test_a_redrive_of_very_many_looks_at_what_is_left_of_it_alone(world: World) -> None:
@@ -298,10 +298,10 @@ async def test_who_makes_runs_of_backfills_scans_no_big_table_each_tenth_of_a_se
     past = tuple(now - timedelta(minutes=n) for n in range(100, 0, -1))
     for job in jobs:
         id_ = BackfillId(uuid4())
-        wish = BackfillRequest(
+        request = BackfillRequest(
             id_, past[0], past[-1], past, Rerun.NONE, None, 5, Priority.LOW, "tester"
         )
-        await me.store.backfills.create(job.definition.job_id, 1, wish, None, ok("backfill"))
+        await me.store.backfills.create(job.definition.job_id, 1, request, None, ok("backfill"))
 
     found = explain(world)
     wanted = await me.store.owner.backfills(sorted(me.epochs))
@@ -375,7 +375,7 @@ async def test_a_stream_that_begins_sorts_nothing_however_many_have_not_ended(wo
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[str]:
-    """What a plan does, step by step."""
+    """Return the steps of a plan, one by one."""
     yield plan["Node Type"]
     for child in plan.get("Plans", ()):
         yield from nodes(child)

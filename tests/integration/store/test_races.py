@@ -26,10 +26,10 @@ SECONDS = 2.0
 """At least; on a busy machine until `ENOUGH` has happened."""
 AT_MOST = 60.0
 ENOUGH = 20, 10
-"""Runs handed out, and results accepted, more than which a story is worth telling."""
+"""Runs dispatched, and results accepted: a story with fewer proves little."""
 """At least; until enough has happened."""
 SHARDS = (0, 2)
-"""One lane's, so that a claim may hold both."""
+"""Both shards are of one lane, so that a claim may hold both."""
 ALONE = [policy for policy in Overlap if policy is not Overlap.ALLOW]
 """Policies under which one run of a job is admitted at once."""
 POLICIES = [*ALONE, Overlap.ALLOW]
@@ -37,7 +37,7 @@ POLICIES = [*ALONE, Overlap.ALLOW]
 
 
 class Story:
-    """What goes on in one world, until the time is over."""
+    """Events in one world, until the time has passed."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
@@ -45,7 +45,7 @@ class Story:
         self.jobs: list[JobRecord] = []
         self.policies: dict[JobId, Overlap] = {}
         self.ended: list[RunKey] = []
-        """For other runs of their jobs, by what an owner was told."""
+        """Runs that ended for other runs of their jobs, by the answers that an owner received."""
         self.handed: list[LiveRun] = []
         self.accepted: list[tuple[LiveRun, State]] = []
         self.away: list[Unavailable] = []
@@ -86,7 +86,7 @@ class Story:
         return seconds >= (SECONDS if enough else AT_MOST)
 
     async def own(self, me: Member) -> None:
-        """Fire and hand out, as whoever believes to own the shards."""
+        """Fire and dispatch, as a member that believes to own the shards."""
         if not all(shard in me.epochs for shard in SHARDS):
             return
         if self.random.random() < 0.05:
@@ -136,7 +136,7 @@ class Story:
             return
         if other.epochs:
             claim = other.claim(*SHARDS)
-            if self.random.random() < 0.5:  # else it goes on in its belief
+            if self.random.random() < 0.5:  # else it keeps its belief
                 other.epochs.clear()
             await other.store.membership.release(claim)
         await me.take(*SHARDS)
@@ -168,7 +168,7 @@ class Story:
         return report(run, state=state, retry_at=START, digest=state.value.encode())
 
     async def meddle(self, me: Member) -> None:
-        """What people do meanwhile."""
+        """Act as people do meanwhile."""
         users, job = me.store.users, self.random.choice(self.jobs)
         job_id = job.definition.job_id
         act = self.random.random()

@@ -35,7 +35,7 @@ from support.wait import WAIT_TIMEOUT, wait_until_async
 HOUR = timedelta(hours=1)
 
 
-def told(before: Pauses, after: Pauses) -> AuditRecord:
+def audited(before: Pauses, after: Pauses) -> AuditRecord:
     return AuditRecord("ann", "resume", "cluster", "ok", before=str(before), after=str(after))
 
 
@@ -51,7 +51,7 @@ async def paused(world: World) -> Pause | None:
 
 
 async def a_job(world: World, *, once: bool, **changes: Any) -> JobRecord:
-    """One whose definition can be read."""
+    """Return a job with a definition that can be read."""
     job = await world.job(**changes)
     delivery = job_pb2.DELIVERY_AT_MOST_ONCE if once else job_pb2.DELIVERY_AT_LEAST_ONCE
     spec = job_pb2.Job(delivery=delivery, shell=job_pb2.ShellAction(argv=["true"]))
@@ -88,7 +88,7 @@ async def test_without_a_mark_recovery_covers_all_that_isnt_accounted_for(world:
 async def test_a_pause_that_lasts_already_becomes_recovery_and_is_named(world: World) -> None:
     me = await world.member()
     mark = await marked(world, HOUR)
-    await me.store.pauses.pause("ann", "new disks", told)
+    await me.store.pauses.pause("ann", "new disks", audited)
     held = await recover(me.store.recovery, None, None)
     assert (held.began, held.recovering) == (mark, True)
     assert "It was paused by ann already: new disks." in held.note
@@ -101,7 +101,7 @@ async def test_a_term_that_is_over_marks_and_holds_nothing(world: World) -> None
     old = Term(7)
     store = me.store.recovery
     assert await store.mark(old) is None
-    assert await store.begin(old, None, lambda *_: "", told) is None
+    assert await store.begin(old, None, lambda *_: "", audited) is None
     assert await store.end(old, [new_run(await world.job(), START).key], "", "") is None
     assert not await store.tell(old, AuditRecord("schedd", "lose-tail", "cluster", "ok"))
     assert await world.sql("SELECT marked_at, paused FROM cluster") == [(None, False)]
@@ -135,7 +135,7 @@ async def test_waiting_runs_that_may_have_run_end_as_lost_if_they_run_at_most_on
     await marked(world, timedelta(0))
     [(until,)] = await world.sql("SELECT clock_timestamp()")
     later = firing(once, at=START + timedelta(minutes=1))
-    [fresh] = (await me.fire(later)).runs  # by somebody who came after it was restored
+    [fresh] = (await me.fire(later)).runs  # by a member that started after the restore
 
     await recover(me.store.recovery, None, until)
 
@@ -155,8 +155,8 @@ async def test_a_broadcast_that_had_begun_ends_with_what_is_left_of_its_children
     """P2.9: a child that waits may have run in what was lost; its parent never ran itself."""
     me = await world.member()
     [run] = (await me.fire(firing(await a_job(world, once=once)))).runs
-    wish = draft(run, worker="", incarnation=None, targets=("w1", "w2"))
-    begun = {one.target: one for one in (await me.assign(wish)).begun}
+    request = draft(run, worker="", incarnation=None, targets=("w1", "w2"))
+    begun = {one.target: one for one in (await me.assign(request)).begun}
     parent, done, left = begun[None], begun["w1"], begun["w2"]
     [assigned] = await me.assigned(draft(done, worker="w1", parent=parent.key.run_id))
     await me.store.results.accept([report(assigned)])
@@ -170,7 +170,7 @@ async def test_a_broadcast_that_had_begun_ends_with_what_is_left_of_its_children
         assert (row["state"], row["reason"]) == ("FAILED", "WORKER_LOST")
     else:
         assert row["state"] == "PENDING"
-        assert await me.store.pauses.resume(False, None, told) is not None
+        assert await me.store.pauses.resume(False, None, audited) is not None
         [assigned] = await me.assigned(draft(left, worker="w2", parent=parent.key.run_id))
         await me.store.results.accept([report(assigned)])
     [ended] = (
@@ -183,7 +183,7 @@ async def test_a_broadcast_that_had_begun_ends_with_what_is_left_of_its_children
     assert dead == ([(parent.key.run_id,)] if once else []), "of a child there is none"
 
 
-async def test_a_broadcast_whose_beginning_was_lost_begins_anew_unless_it_runs_at_most_once(
+async def test_a_broadcast_whose_beginning_was_lost_begins_again_unless_it_runs_at_most_once(
     world: World,
 ) -> None:
     """P2.9: its children have the ids that they had in what was lost."""
@@ -195,9 +195,9 @@ async def test_a_broadcast_whose_beginning_was_lost_begins_anew_unless_it_runs_a
 
     row = await world.run_row(waits.key.run_id)
     assert (row["state"], row["reason"]) == ("FAILED", "WORKER_LOST")
-    assert await me.store.pauses.resume(False, None, told) is not None
-    wish = draft(other, worker="", incarnation=None, targets=("w1",))
-    begun = (await me.assign(wish)).begun
+    assert await me.store.pauses.resume(False, None, audited) is not None
+    request = draft(other, worker="", incarnation=None, targets=("w1",))
+    begun = (await me.assign(request)).begun
     assert {one.key.run_id for one in begun} == {
         other.key.run_id, child_run_id(other.key.run_id, "w1"),
     }  # fmt: skip
@@ -218,7 +218,7 @@ async def test_what_a_written_off_worker_doesnt_have_may_have_run_so_it_isnt_giv
     assert (await world.run_row(out.key.run_id))["state"] == "RUNNING"
 
 
-async def handed_out(world: World, me: Member, *, once: bool) -> LiveRun:
+async def dispatched(world: World, me: Member, *, once: bool) -> LiveRun:
     """A run that a worker has, as the restored rows say."""
     worker = await me.store.workers.register(incarnation())
     due = firing(await a_job(world, once=once))
@@ -231,9 +231,9 @@ async def handed_out(world: World, me: Member, *, once: bool) -> LiveRun:
 async def test_a_refusal_that_may_have_been_resolved_in_the_lost_data_returns_nothing(
     world: World,
 ) -> None:
-    """P2.9: it comes again; the run may have been given to another there, and begun."""
+    """P2.9: the refusal is sent again; another worker may have got the run there, and begun."""
     me = await world.member()
-    out = await handed_out(world, me, once=True)
+    out = await dispatched(world, me, once=True)
     refusal = Unstarted(out.key, out.shard, out.token, out.incarnation)
     await recover(me.store.recovery, None, None)
 
@@ -244,8 +244,8 @@ async def test_a_refusal_that_may_have_been_resolved_in_the_lost_data_returns_no
 async def test_a_refusal_of_a_worker_that_is_merely_lost_gives_back(world: World) -> None:
     me = await world.member()
     await recover(me.store.recovery, None, None)
-    assert await me.store.pauses.resume(False, None, told) is not None
-    out = await handed_out(world, me, once=True)
+    assert await me.store.pauses.resume(False, None, audited) is not None
+    out = await dispatched(world, me, once=True)
     assert out.incarnation is not None
     await me.store.workers.lose([out.incarnation], None)
 
@@ -266,7 +266,7 @@ async def test_a_failure_that_may_have_been_stored_in_what_was_lost_begins_nothi
 ) -> None:
     """P2.9: the same report may have been stored there, and the run begun again."""
     me = await world.member()
-    out = await handed_out(world, me, once=once)
+    out = await dispatched(world, me, once=once)
     await recover(me.store.recovery, None, None)
 
     failed = report(
@@ -285,13 +285,13 @@ async def test_a_failure_that_may_have_been_stored_in_what_was_lost_begins_nothi
     assert dead == ([(out.key.run_id,)] if state == "FAILED" else [])
 
 
-async def test_a_failure_of_what_was_handed_out_after_a_recovery_is_tried_again(
+async def test_a_failure_of_a_run_dispatched_after_a_recovery_is_tried_again(
     world: World,
 ) -> None:
     me = await world.member()
     await recover(me.store.recovery, None, utcnow() + DOUBT)
-    assert await me.store.pauses.resume(False, None, told) is not None
-    out = await handed_out(world, me, once=True)
+    assert await me.store.pauses.resume(False, None, audited) is not None
+    out = await dispatched(world, me, once=True)
     failed = report(out, state=State.RETRYING, retry_at=utcnow(), at_most_once=True)
     assert await me.store.results.accept([failed]) == [Verdict.ACCEPTED]
     assert (await world.run_row(out.key.run_id))["state"] == "RETRYING"
@@ -300,7 +300,7 @@ async def test_a_failure_of_what_was_handed_out_after_a_recovery_is_tried_again(
 async def test_recovery_waits_for_a_report_that_is_being_stored(world: World) -> None:
     """P2.9: what that lets wait again is seen, and ended."""
     me = await world.member()
-    out = await handed_out(world, me, once=True)
+    out = await dispatched(world, me, once=True)
     assert out.incarnation is not None
     refusal = Unstarted(out.key, out.shard, out.token, out.incarnation)
     with create_engine(url_of(world.dsn)).connect() as connection:
@@ -330,8 +330,8 @@ async def test_recovery_ends_backfills_that_may_have_gone_on_and_none_asked_for_
     async def asked() -> BackfillId:
         id_ = BackfillId(uuid4())
         past = (START - HOUR,)
-        wish = BackfillRequest(id_, *past, *past, past, Rerun.ALL, None, 1, Priority.LOW, "ann")
-        await me.store.backfills.create(job, 1, wish, None, told(NO_PAUSES, NO_PAUSES))
+        request = BackfillRequest(id_, *past, *past, past, Rerun.ALL, None, 1, Priority.LOW, "ann")
+        await me.store.backfills.create(job, 1, request, None, audited(NO_PAUSES, NO_PAUSES))
         return id_
 
     before = await asked()
@@ -361,9 +361,9 @@ async def test_recovery_stops_redrives_that_may_have_gone_on_and_none_asked_for_
             *(uuid4(), START, job.definition.job_id),
         )
         chosen = LetterFilter("default", str(job.definition.job_id))
-        wish = RedriveWish(RedriveId(uuid4()), job.shard, chosen, 10.0, None, "ann")
-        assert await letters.create(wish, None, told(NO_PAUSES, NO_PAUSES), str)
-        return wish.redrive_id
+        request = RedriveWish(RedriveId(uuid4()), job.shard, chosen, 10.0, None, "ann")
+        assert await letters.create(request, None, audited(NO_PAUSES, NO_PAUSES), str)
+        return request.redrive_id
 
     before = await asked()
     until = await _now(world)
@@ -403,10 +403,10 @@ async def test_a_recovery_is_resumed_by_a_choice_alone(world: World) -> None:
     me = await world.member()
     await marked(world, HOUR)
     held = await recover(me.store.recovery, None, None)
-    assert await me.store.pauses.resume(None, None, told) is None
+    assert await me.store.pauses.resume(None, None, audited) is None
     assert await paused(world) == held
     since = utcnow() - timedelta(minutes=10)
-    resumed = await me.store.pauses.resume(None, since, told)
+    resumed = await me.store.pauses.resume(None, since, audited)
     assert resumed is not None
     assert resumed.all[-1].skipped_until() == since - timedelta(microseconds=1)
     assert await me.store.pauses.read() == resumed
@@ -422,7 +422,7 @@ async def test_at_resume_what_was_inserted_early_is_skipped_up_to_the_horizon(
     await me.fire(firing(first), firing(second))
     await marked(world, HOUR)
     await recover(me.store.recovery, None, None)
-    await me.store.pauses.resume(None, utcnow() - timedelta(minutes=10), told)
+    await me.store.pauses.resume(None, utcnow() - timedelta(minutes=10), audited)
     states = await world.sql("SELECT job_id, state FROM runs")
     ids = first.definition.job_id, second.definition.job_id
     assert dict(states) == {ids[0]: "SKIPPED", ids[1]: "PENDING"}
@@ -461,7 +461,7 @@ async def test_the_probe_tells_where_a_pooler_keeps_the_connections(world: World
         await me.store.membership.probe()
 
 
-async def test_a_connection_is_looked_at_once_and_by_nobody_elses_transaction(
+async def test_a_connection_is_probed_once_and_outside_of_other_transactions(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hot path has no statement more."""

@@ -202,7 +202,7 @@ BREAKS = {
 async def test_a_rejection_is_retried_and_names_what_to_do(
     private: ScratchServer, change: str
 ) -> None:
-    breaks, mends, reason = BREAKS[change]
+    breaks, fixes, reason = BREAKS[change]
     dsn = private.create_database()
     migrate.upgrade(dsn)
     name = dsn.rpartition("/")[2]
@@ -220,7 +220,7 @@ async def test_a_rejection_is_retried_and_names_what_to_do(
         end_sessions(private, name)
         with pytest.raises(Rejected) as rejected:
             await write()
-        for statement in mends:
+        for statement in fixes:
             at = f"{here}/{name}" if "TABLE" in statement else None
             private.execute(statement.format(name=name), at)
         end_sessions(private, name)
@@ -264,7 +264,7 @@ async def test_a_connection_whose_commit_failed_isnt_used_again(private: Scratch
     assert last not in used
 
 
-@pytest.mark.parametrize("rule", ["host all schedd all reject", "hostnossl all nobody all trust"])
+@pytest.mark.parametrize("rule", ["host all schedd all reject", "hostnossl all other all trust"])
 def test_a_wrong_edit_of_pg_hba_conf_is_a_rejected_login_until_it_is_reverted(
     private: ScratchServer, rule: str
 ) -> None:

@@ -34,7 +34,7 @@ ACCEPTED, REPEATED, STALE = Verdict.ACCEPTED, Verdict.REPEATED, Verdict.STALE
 
 
 async def running(world: World, me: Member, **changes) -> LiveRun:
-    """A run of a job of its own that is handed out."""
+    """Return a dispatched run of a job of its own."""
     [run] = (await me.fire(firing(await world.job()))).runs
     [assigned] = await me.assigned(draft(run, **changes))
     return assigned
@@ -71,7 +71,7 @@ async def test_any_member_accepts_a_fenced_one_too(world: World) -> None:
 
 
 async def test_a_stale_token_is_refused_and_audited(world: World) -> None:
-    """P5.2: the run was handed out anew; its first worker's result changes the audit alone."""
+    """P5.2: the run was dispatched again; its first worker's result changes the audit alone."""
     me = await world.member()
     first = await running(world, me)
     await me.store.results.accept([report(first, state=State.RETRYING, retry_at=START)])
@@ -379,7 +379,7 @@ async def test_a_delete_that_meets_a_result_in_flight_leaves_no_retry_behind(
 async def test_a_batch_locks_its_rows_by_their_keys_in_whatever_order_it_tells_them(
     world: World,
 ) -> None:
-    """P1.6: whoever waits for one row has none of those behind it."""
+    """P1.6: a transaction that waits for one row has no lock on the rows behind it."""
     me = await world.member()
     runs = [await running(world, me) for _ in range(4)]
     runs.sort(key=lambda run: (run.key.scheduled_at, run.key.run_id))
@@ -401,8 +401,8 @@ async def test_a_batch_locks_its_rows_by_their_keys_in_whatever_order_it_tells_t
 
     holding = asyncio.create_task(me.store.database.call(hold_the_first), name="hold")
     await held.wait()
-    told = [report(run) for run in (runs[2], runs[3], runs[1], runs[0])]
-    assert await me.store.results.accept(told) == [ACCEPTED] * 4
+    reports = [report(run) for run in (runs[2], runs[3], runs[1], runs[0])]
+    assert await me.store.results.accept(reports) == [ACCEPTED] * 4
     await holding
 
 
@@ -495,7 +495,7 @@ async def test_a_worker_whose_run_ended_before_its_loss_was_written_isnt_lost(wo
     assert stored.lost_at is None
 
 
-async def test_a_loss_of_somebody_elses_shard_marks_nothing(world: World) -> None:
+async def test_a_loss_of_another_owners_shard_marks_nothing(world: World) -> None:
     me = await world.member()
     gone = await me.store.workers.register(incarnation())
     run = await running(world, me, incarnation=gone.id)

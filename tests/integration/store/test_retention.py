@@ -1,4 +1,4 @@
-"""What isn't kept any more goes, with all that belongs to it, and nothing else."""
+"""Retention deletes expired rows with all that belongs to them, and nothing else."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ async def test_what_has_not_ended_stays(world: World, tmp_path: Path) -> None:
     assert (await cluster.rows(runs.key.run_id))["runs"] == 1
 
 
-async def test_a_log_goes_before_its_run(world: World, tmp_path: Path) -> None:
+async def test_a_log_is_deleted_before_its_run(world: World, tmp_path: Path) -> None:
     kept = Retention(runs=AGES, logs=timedelta(days=7))
     cluster = Cluster(world, await world.member(), tmp_path, kept)
     run = await cluster.ended()
@@ -167,7 +167,9 @@ async def test_a_log_goes_before_its_run(world: World, tmp_path: Path) -> None:
     assert cluster.deleted == {"runs": 0, "logs": 1, "objects": 1}
 
 
-async def test_a_jobs_own_retention_goes_before_the_clusters(world: World, tmp_path: Path) -> None:
+async def test_a_jobs_own_retention_has_priority_over_the_clusters(
+    world: World, tmp_path: Path
+) -> None:
     me = await world.member()
     kept = Retention(runs=timedelta(days=30), logs=timedelta(days=7))
     cluster = Cluster(world, me, tmp_path, kept)
@@ -247,7 +249,7 @@ async def test_past_days_without_rows_are_dropped_and_no_others(world: World) ->
     assert partitions.name_of(today) in names
 
 
-async def test_a_past_day_that_takes_long_to_look_at_holds_nobody_up_and_no_other_day(
+async def test_a_past_day_that_is_slow_to_scan_delays_no_caller_and_no_other_day(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     me = await world.member()
@@ -296,7 +298,9 @@ async def test_of_a_job_what_has_to_stay_keeps_nothing_later(
     assert left == [1, 1, 0]
 
 
-async def test_a_dead_letter_goes_before_what_is_kept_longer(world: World, tmp_path: Path) -> None:
+async def test_a_dead_letter_is_deleted_before_rows_that_are_kept_longer(
+    world: World, tmp_path: Path
+) -> None:
     kept = replace(KEEPS, dead_letters=timedelta(days=1))
     cluster = Cluster(world, me := await world.member(), tmp_path, kept)
     dead = await cluster.ended(

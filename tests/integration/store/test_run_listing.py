@@ -1,4 +1,4 @@
-"""Lists of runs: what is looked at for them, how far, and where nobody need look."""
+"""Lists of runs: which rows they read, how far, and which they skip."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def ran(world: World, me: Member, count: int) -> list[RunId]:
 
 
 async def became(world: World, run: RunId, **columns: str) -> None:
-    """What a run is turned into that no owner is about to change any more."""
+    """Change columns of a run that no owner will change any more."""
     values = ", ".join(f"{name} = '{value}'" for name, value in columns.items())
     await world.sql(f"UPDATE runs SET {values} WHERE run_id = '{run}' RETURNING 1")
 
@@ -67,7 +67,7 @@ async def test_what_no_index_leads_to_is_looked_for_two_at_a_time(
     assert await pages(world, wanted) == [[runs[4]], [], [runs[0]]]
 
 
-async def test_a_page_that_is_full_goes_on_after_its_last_row(world: World) -> None:
+async def test_the_page_after_a_full_one_begins_after_its_last_row(world: World) -> None:
     me = await world.member()
     runs = await ran(world, me, 2)
     rows, end = await world.store.users.list_runs("default", None, 2)

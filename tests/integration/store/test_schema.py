@@ -230,7 +230,7 @@ async def test_two_migrations_at_once_are_one(server: ScratchServer) -> None:
     assert set(heads) == {revisions.head()}
 
 
-async def test_a_migration_that_waits_for_a_table_holds_nobody_up(world: World, dsn: str) -> None:
+async def test_a_migration_that_waits_for_a_table_blocks_no_caller(world: World, dsn: str) -> None:
     await world.member(take=False)
     last = partitions.name_of(datetime.now(UTC).date() + timedelta(partitions.DAYS_AHEAD))
     await world.sql(f"DROP TABLE {last}")

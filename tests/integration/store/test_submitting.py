@@ -1,4 +1,4 @@
-"""Submits that come at one time on a real PostgreSQL: one transaction, and each as if by itself."""
+"""Concurrent submits on a real PostgreSQL: one transaction, and each as if it were alone."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ OWN = ("job_id", "run_id", "name", "made", "key", "seq", "at", "object", "create
 """Columns in which two submits differ."""
 
 
-def wish(key: str | None = None, digest: bytes = b"digest", **changes: Any) -> Submit:
+def submit(key: str | None = None, digest: bytes = b"digest", **changes: Any) -> Submit:
     record = job_record(shard=3, due=None, ephemeral=True)
     run = manual_run()
     entry = replace(ok("submit"), object=f"run/{run.key.run_id}", run_id=run.key.run_id)
-    told = None if key is None else Idempotency("default", key, "SubmitRun", digest)
-    return replace(Submit(record, run, told, entry, Priority.HIGH), **changes)
+    claim = None if key is None else Idempotency("default", key, "SubmitRun", digest)
+    return replace(Submit(record, run, claim, entry, Priority.HIGH), **changes)
 
 
 async def submitted(world: World, wanted: Sequence[Submit]) -> list[Any]:
@@ -62,27 +62,25 @@ async def rows(world: World, wanted: Submit) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("paused", [False, True])
-async def test_what_is_told_of_a_submit_is_what_reading_it_gives(
-    world: World, paused: bool
-) -> None:
+async def test_a_submit_returns_what_reading_the_run_returns(world: World, paused: bool) -> None:
     await world.member()
     await world.sql("UPDATE cluster SET paused = %s", paused)
-    wanted = [wish("one"), wish("two")]
+    wanted = [submit("one"), submit("two")]
     database = world.store.database
 
-    told = await database.call(lambda c: submits.submit_all(c, wanted))
+    answers = await database.call(lambda c: submits.submit_all(c, wanted))
 
     ids = [one.run.key.run_id for one in wanted]
     read = {one.run.key.run_id: one for one in await world.store.users.get_runs(ids)}
-    assert [told[0], told[1]] == [read[run_id] for run_id in ids]
-    assert told[0].braked == paused
+    assert [answers[0], answers[1]] == [read[run_id] for run_id in ids]
+    assert answers[0].braked == paused
 
 
-async def test_a_submit_with_others_leaves_the_rows_of_one_by_itself(world: World) -> None:
+async def test_a_submit_with_others_leaves_the_rows_of_a_lone_submit(world: World) -> None:
     await world.member()
     kept = job_record(shard=3, due=None, ephemeral=True)
     kept = replace(kept, definition=replace(kept.definition, retention=timedelta(days=3)))
-    alone, together = wish("alone", record=kept), wish("together")
+    alone, together = submit("alone", record=kept), submit("together")
     together = replace(
         together,
         record=replace(
@@ -93,7 +91,7 @@ async def test_a_submit_with_others_leaves_the_rows_of_one_by_itself(world: Worl
     database = world.store.database
 
     await database.call(lambda c: submits.submit(c, alone))
-    stored = await database.call(lambda c: submits.submit_all(c, [wish(), together, wish()]))
+    stored = await database.call(lambda c: submits.submit_all(c, [submit(), together, submit()]))
 
     assert sorted(stored) == [0, 1, 2]
     found = await rows(world, together)
@@ -101,9 +99,9 @@ async def test_a_submit_with_others_leaves_the_rows_of_one_by_itself(world: Worl
     assert all(len(each) == 1 for each in found.values())
 
 
-async def test_each_of_many_hears_of_its_own_run(world: World) -> None:
+async def test_each_of_many_callers_receives_its_own_run(world: World) -> None:
     await world.member()
-    wanted = [wish(f"key-{n}") for n in range(200)]
+    wanted = [submit(f"key-{n}") for n in range(200)]
 
     answers = await submitted(world, wanted)
 
@@ -112,9 +110,9 @@ async def test_each_of_many_hears_of_its_own_run(world: World) -> None:
         assert await world.sql(f"SELECT count(*) FROM {table}") == [(200,)]
 
 
-async def test_of_one_key_a_single_run_is_made_whoever_comes_with_it(world: World) -> None:
+async def test_one_key_creates_a_single_run_for_all_callers(world: World) -> None:
     await world.member()
-    wanted = [wish("one") for _ in range(50)] + [wish("one", b"other"), wish("two")]
+    wanted = [submit("one") for _ in range(50)] + [submit("one", b"other"), submit("two")]
 
     *same, other, two = await submitted(world, wanted)
 
@@ -129,25 +127,25 @@ async def test_of_one_key_a_single_run_is_made_whoever_comes_with_it(world: Worl
 async def test_two_keys_that_the_database_holds_as_one_are_one(world: World) -> None:
     await world.member()
 
-    first, second = await submitted(world, [wish("a\0"), wish("a␀")])
+    first, second = await submitted(world, [submit("a\0"), submit("a␀")])
 
     assert first.run.key == second.run.key
 
 
 async def test_a_key_that_was_used_a_day_ago_makes_another_run(world: World) -> None:
     await world.member()
-    [first] = await submitted(world, [wish("k")])
+    [first] = await submitted(world, [submit("k")])
     await world.sql("UPDATE idempotency_keys SET created_at = created_at - interval '25 h'")
 
-    again = await submitted(world, [wish("k"), wish("k")])
+    again = await submitted(world, [submit("k"), submit("k")])
 
     assert again[0].run.key == again[1].run.key != first.run.key
 
 
 async def test_what_the_database_refuses_fails_its_own_call_alone(world: World) -> None:
     await world.member()
-    [there] = await submitted(world, [wish()])
-    taken = wish()
+    [there] = await submitted(world, [submit()])
+    taken = submit()
     taken = replace(
         taken,
         record=replace(
@@ -155,7 +153,7 @@ async def test_what_the_database_refuses_fails_its_own_call_alone(world: World) 
         ),
     )
 
-    good, broken, last = await submitted(world, [wish("a"), taken, wish("b")])
+    good, broken, last = await submitted(world, [submit("a"), taken, submit("b")])
 
     assert isinstance(good, RunRecord)
     assert isinstance(broken, BrokenData | StoreConflict)
@@ -166,9 +164,9 @@ async def test_what_the_database_refuses_fails_its_own_call_alone(world: World) 
 @pytest.mark.parametrize("pool", ["narrow"])
 async def test_a_pool_that_isnt_there_refuses_its_own_submit_alone(world: World, pool: str) -> None:
     await world.member()
-    into = replace(wish(), record=job_record(shard=3, due=None, ephemeral=True, pool=pool))
+    into = replace(submit(), record=job_record(shard=3, due=None, ephemeral=True, pool=pool))
 
-    plain, refused = await submitted(world, [wish(), into])
+    plain, refused = await submitted(world, [submit(), into])
 
     assert isinstance(plain, RunRecord)
     assert refused == StoreConflict("pool", into.record.definition.job_id)
@@ -181,7 +179,7 @@ async def test_batches_of_two_members_with_the_same_keys_dont_wait_for_each_othe
     keys = [f"key-{n}" for n in range(100)]
 
     async def asked(database: Any, order: Sequence[str]) -> list[RunId]:
-        batch = [wish(key) for key in order]
+        batch = [submit(key) for key in order]
         stored = await database.call(lambda c: submits.submit_all(c, batch))
         return [each.run.key.run_id for each in stored.values()]
 

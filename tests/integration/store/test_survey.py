@@ -1,4 +1,4 @@
-"""What is read now and then of a real PostgreSQL, for whoever watches the cluster."""
+"""Queue statistics, read now and then from a real PostgreSQL for those who watch the cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HERE = shard_of_pool("default", "reports")
 ELSEWHERE = (HERE + 1) % 256
 
 
-async def test_pools_are_told_with_their_jobs_and_those_of_other_shards_arent(
+async def test_pools_are_reported_with_their_jobs_and_pools_of_other_shards_arent(
     world: World,
 ) -> None:
     me = await world.member()
@@ -101,15 +101,15 @@ async def test_a_role_that_may_see_no_others_times_learns_that_one_writes_and_it
 
 
 async def test_each_transaction_is_timed_under_the_call_that_it_is_made_for(dsn: str) -> None:
-    told: list[Event] = []
-    store = Stores(Database(dsn, lanes=1, emit=told.append))
+    events: list[Event] = []
+    store = Stores(Database(dsn, lanes=1, emit=events.append))
     try:
         await store.membership.read_shards()
         await store.owner.live_runs([], [State.PENDING])
         await store.check()
     finally:
         store.close()
-    called = [event for event in told if isinstance(event, Called)]
+    called = [event for event in events if isinstance(event, Called)]
     assert [event.call for event in called] == [
         "membership.read_shards",
         "owner.live_runs",
@@ -120,21 +120,21 @@ async def test_each_transaction_is_timed_under_the_call_that_it_is_made_for(dsn:
     assert all(0 < event.took < 20 for event in called)
 
 
-async def test_a_call_that_fails_is_timed_too_and_told_as_failed() -> None:
-    told: list[Event] = []
-    database = Database("postgresql://127.0.0.1:1/nowhere", lanes=1, emit=told.append)
+async def test_a_failed_call_is_timed_too_and_reported_as_failed() -> None:
+    events: list[Event] = []
+    database = Database("postgresql://127.0.0.1:1/nowhere", lanes=1, emit=events.append)
     try:
         with pytest.raises(Unavailable):
             await Stores(database).membership.read_term()
     finally:
         database.close()
-    [event] = [event for event in told if isinstance(event, Called)]
+    [event] = [event for event in events if isinstance(event, Called)]
     assert (event.call, event.failed) == ("membership.read_term", True)
 
 
 @asynccontextmanager
 async def open_transaction(me: Member, statement: str) -> AsyncIterator[None]:
-    """Somebody's, that has said this and now sleeps, for the time of the block."""
+    """Keep another session open that has run this and now idles, for the time of the block."""
     ends, began = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 

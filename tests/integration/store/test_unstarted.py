@@ -1,4 +1,4 @@
-"""What may still start though its run was taken from its worker (P3.8, model: ok-asks-ended).
+"""Attempts that may start though their run was taken from its worker (P3.8, model: ok-asks-ended).
 
 A worker whose lease was lost may live, with the assignment in its socket: until `start_by` it may
 start it, whatever its run has become since.
@@ -22,7 +22,7 @@ Since = Callable[[World, Member, LiveRun], Awaitable[None]]
 async def nothing(_world: World, _me: Member, _lost: LiveRun) -> None: ...
 
 
-async def handed_out_again(_world: World, me: Member, lost: LiveRun) -> None:
+async def dispatched_again(_world: World, me: Member, lost: LiveRun) -> None:
     await me.assigned(draft(lost))
 
 
@@ -42,7 +42,7 @@ async def deleted_with_its_job(_world: World, me: Member, lost: LiveRun) -> None
 async def written_off(
     world: World, me: Member, state: State = State.RETRYING
 ) -> tuple[Incarnation, LiveRun]:
-    """A run that was handed out to a worker which is lost since."""
+    """Return a run that was dispatched to a worker which is lost since."""
     worker = await me.store.workers.register(incarnation())
     [run] = (await me.fire(firing(await world.job()))).runs
     [out] = await me.assigned(draft(run, incarnation=worker.id))
@@ -64,7 +64,7 @@ def before(out: LiveRun) -> datetime:
     ("state", "since"),
     [
         (State.RETRYING, nothing),
-        (State.RETRYING, handed_out_again),
+        (State.RETRYING, dispatched_again),
         (State.RETRYING, succeeded_elsewhere),
         (State.RETRYING, cancelled),
         (State.RETRYING, deleted_with_its_job),

@@ -65,10 +65,10 @@ async def test_a_commit_that_isnt_answered_in_time_is_in_doubt(dsn: str) -> None
     database.close()
 
 
-async def test_a_line_that_broke_before_it_could_be_cut_ends_the_patience_with_no_other(
+async def test_a_connection_that_broke_before_it_could_be_cut_ends_as_unavailable(
     dsn: str,
 ) -> None:
-    """The server went just when its time was over: its connection has no socket any more."""
+    """The server ended just at the timeout: its connection has no socket any more."""
     database = Database(dsn, lanes=1, readers=2, timeout=0.5)
     broken, seen = threading.Event(), threading.Event()
 
@@ -94,7 +94,7 @@ async def test_a_line_that_broke_before_it_could_be_cut_ends_the_patience_with_n
 
 
 async def test_closing_doesnt_wait_for_a_server_that_stands_still(dsn: str) -> None:
-    """M10: else a member that is told to end wouldn't."""
+    """M10: else a member that was asked to end wouldn't."""
     database = Database(dsn, lanes=1, readers=1)
     backend = await database.call(pid_of)
     at_work = asyncio.Event()
@@ -145,19 +145,19 @@ async def test_a_connection_that_was_at_work_during_a_reconnect_is_closed_when_i
     """Else it stays open until the collector comes, and so do many after a few changes."""
     database = Database(dsn, lanes=1, readers=2)
     at_work = asyncio.Event()
-    go_on = threading.Event()
+    proceed = threading.Event()
     loop = asyncio.get_running_loop()
 
     def body(connection: Connection) -> int:
         pid = pid_of(connection)
         loop.call_soon_threadsafe(at_work.set)
-        assert go_on.wait(WAIT_TIMEOUT)
+        assert proceed.wait(WAIT_TIMEOUT)
         return pid
 
     call = asyncio.create_task(database.call(body), name="at work")
     await at_work.wait()
     database.reconnect()
-    go_on.set()
+    proceed.set()
     pid = await call
 
     def others(connection: Connection) -> int:

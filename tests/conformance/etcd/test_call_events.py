@@ -1,4 +1,4 @@
-"""What is told of calls to a real etcd: how long each took, whether it was answered, and the slack
+"""Events about calls to a real etcd: how long each took, whether it was answered, and the slack
 of a lease that is kept.
 """
 
@@ -18,58 +18,58 @@ from schedkit.lease_margin import Slack
 from support.etcd import EtcdCluster
 from support.wait import wait_until_async
 
-NOBODY = "127.0.0.1:1"
+CLOSED = "127.0.0.1:1"
 
 
-def calls(told: list[Event]) -> list[Called]:
-    return [event for event in told if isinstance(event, Called)]
+def calls(events: list[Event]) -> list[Called]:
+    return [event for event in events if isinstance(event, Called)]
 
 
 async def test_each_call_is_timed_by_what_was_asked(single: EtcdCluster, root: str) -> None:
-    told: list[Event] = []
+    events: list[Event] = []
     access = EtcdAccess(single.endpoints)
-    async with connect(access, deadline=DEADLINE, root=root, emit=told.append) as client:
+    async with connect(access, deadline=DEADLINE, root=root, emit=events.append) as client:
         await client.get("a")
         await client.txn([], [])
         assert client.silence.seconds() == 0
-    assert [(one.service, one.call, one.failed) for one in calls(told)] == [
+    assert [(one.service, one.call, one.failed) for one in calls(events)] == [
         (Service.ETCD, "Range", False),
         (Service.ETCD, "Txn", False),
     ]
-    assert all(0 < one.took < 2 * DEADLINE for one in calls(told))
+    assert all(0 < one.took < 2 * DEADLINE for one in calls(events))
 
 
-async def test_while_nobody_answers_that_is_told_with_its_time_until_somebody_does(
+async def test_unanswered_calls_are_reported_with_their_time_until_a_member_answers(
     single: EtcdCluster, root: str
 ) -> None:
-    told: list[Event] = []
-    access = EtcdAccess((NOBODY,))
-    async with connect(access, deadline=DEADLINE, root=root, emit=told.append) as client:
+    events: list[Event] = []
+    access = EtcdAccess((CLOSED,))
+    async with connect(access, deadline=DEADLINE, root=root, emit=events.append) as client:
         for _ in range(2):
             with pytest.raises(Unavailable):
                 await client.get("a")
-        first, second = calls(told)
+        first, second = calls(events)
         assert first.failed
         assert second.failed
         assert client.silence.seconds() >= first.took + second.took
     async with connect(
-        EtcdAccess((NOBODY, *single.endpoints)), deadline=DEADLINE, root=root
+        EtcdAccess((CLOSED, *single.endpoints)), deadline=DEADLINE, root=root
     ) as client:
         await client.get("a")
         assert client.silence.seconds() == 0
 
 
-async def test_a_lease_that_is_kept_tells_of_its_keepalives_and_of_its_slack(
+async def test_a_kept_lease_reports_its_keepalives_and_its_slack(
     single: EtcdCluster, root: str
 ) -> None:
-    told: list[Event] = []
+    events: list[Event] = []
     slack, access = Slack(), EtcdAccess(single.endpoints)
     async with (
-        connect(access, deadline=DEADLINE, root=root, emit=told.append) as client,
+        connect(access, deadline=DEADLINE, root=root, emit=events.append) as client,
         keep_lease(client, access, ttl=3, deadline=DEADLINE, slack=slack) as keeper,
     ):
         await wait_until_async(
-            lambda: any(one.call == "LeaseKeepAlive" for one in calls(told)), 10, "a keepalive"
+            lambda: any(one.call == "LeaseKeepAlive" for one in calls(events)), 10, "a keepalive"
         )
         assert slack.ttl == keeper.lease.ttl
         least = slack.least()
@@ -77,12 +77,12 @@ async def test_a_lease_that_is_kept_tells_of_its_keepalives_and_of_its_slack(
         assert 0 < least < keeper.lease.ttl
 
 
-async def test_keepalives_that_nobody_answers_are_a_silence_until_one_is_answered(
+async def test_unanswered_keepalives_are_a_silence_until_one_is_answered(
     single: EtcdCluster, root: str
 ) -> None:
-    nobody, access = EtcdAccess((NOBODY,)), EtcdAccess(single.endpoints)
+    closed, access = EtcdAccess((CLOSED,)), EtcdAccess(single.endpoints)
     async with connect(access, deadline=DEADLINE, root=root) as client:
-        async with keep_lease(client, nobody, ttl=3, deadline=DEADLINE) as keeper:
+        async with keep_lease(client, closed, ttl=3, deadline=DEADLINE) as keeper:
             assert await keeper.until_lost() is LeaseLoss.UNANSWERED
             assert client.silence.seconds() > DEADLINE, "though every other call was answered"
         assert client.silence.seconds() == 0, "its revocation was answered"
