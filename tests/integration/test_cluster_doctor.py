@@ -1,4 +1,4 @@
-"""`schedctl cluster doctor` on real processes: what is well is told, and what isn't is found."""
+"""`schedctl cluster doctor` on real processes: healthy parts are reported, and faults are found."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
 
 
 def looked(cluster: DevCluster, *options: str, code: int = 0) -> Found:
-    """What it says, and that it exits so."""
+    """Return the findings of the doctor, which exits with `code`."""
     done = cluster.schedctl(*options, "cluster", "doctor", "-o", "json")
     assert done.returncode == code, done.stdout + done.stderr
     return {(one["area"], one["check"], one["subject"]): one for one in json.loads(done.stdout)}

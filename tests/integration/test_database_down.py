@@ -44,7 +44,7 @@ CHANGES: dict[str, Call] = {
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
-    """One member and one worker."""
+    """A cluster of one member and one worker."""
     overrides = ["schedd.member_ttl=30s"]
     with dev_cluster(request.session, members=1, workers=1, overrides=overrides) as made:
         yield made

@@ -39,7 +39,7 @@ def without_user(cluster: DevCluster, call: str, **body: Any) -> HttpAnswer:
 
 
 def open_to_others(root: Path) -> list[str]:
-    """What another user of the host may use, if the folder itself were open."""
+    """Return what another user of the host may use, if the folder itself were open."""
     return [
         path.name
         for path in (root, *root.iterdir())

@@ -65,7 +65,7 @@ def test_a_paused_worker_stands_still_until_it_is_resumed(cluster: DevCluster) -
     assert cluster.dev("pause-worker", "w1").returncode == 0
     wait_until(worker.paused, WAIT_TIMEOUT, "w1 to stand still")
     assert cluster.dev("resume-worker", "w1").returncode == 0
-    wait_until(lambda: not worker.paused(), WAIT_TIMEOUT, "w1 to go on")
+    wait_until(lambda: not worker.paused(), WAIT_TIMEOUT, "w1 to continue")
 
 
 def test_everything_killed_comes_back_with_one_up(cluster: DevCluster) -> None:
@@ -77,7 +77,7 @@ def test_everything_killed_comes_back_with_one_up(cluster: DevCluster) -> None:
     assert [m["grpc"] for m in after["members"]] == [m["grpc"] for m in before["members"]]
 
 
-def test_a_setting_that_no_daemon_knows_is_told_and_not_remembered(cluster: DevCluster) -> None:
+def test_an_unknown_setting_is_reported_and_not_stored(cluster: DevCluster) -> None:
     cluster.kill("m2")
     refused = cluster.dev("up", "--detach", "--set", "schedd.member_tttl=3s")
     assert refused.returncode == 2

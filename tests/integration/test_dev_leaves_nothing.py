@@ -1,4 +1,4 @@
-"""What tests start ends with them, even when they are killed."""
+"""Processes that tests start end with them, even when the tests are killed."""
 
 from __future__ import annotations
 

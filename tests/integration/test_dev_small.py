@@ -42,7 +42,7 @@ def test_without_a_folder_it_lives_in_the_home_and_becomes_schedctls_context(
         assert schedctl("submit", "--wait", "--", "true").returncode == 0
         assert schedctl("dev", "down").returncode == 0
         assert schedctl("config", "contexts", "-o", "name").stdout == "dev\n", (
-            "`up` goes on with it"
+            "`up` continues with it"
         )
     finally:
         down = schedctl("dev", "reset")

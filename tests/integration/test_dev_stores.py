@@ -165,8 +165,8 @@ def test_a_folder_with_spaces_under_a_closed_one_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to become somebody else")
-def test_root_without_namespaces_runs_postgresql_as_nobody(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to become another user")
+def test_root_without_namespaces_runs_postgresql_as_another_user(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     forbidden = tmp_path / "bin" / "unshare"
     forbidden.parent.mkdir()
@@ -229,7 +229,7 @@ def test_in_the_foreground_a_signal_ends_it_all(tmp_path: Path, ending: signal.S
         lines = iter(shown.stderr.readline, "")
         assert any("Ctrl-C stops the cluster" in line for line in lines)
         cluster.kill("etcd")
-        assert any("etcd ended" in line for line in lines), "a death is told"
+        assert any("etcd ended" in line for line in lines), "a death is reported"
         shown.send_signal(ending)
         wait_until(lambda: shown.poll() is not None, 20, "the end of dev up")
         assert shown.returncode == 0

@@ -69,7 +69,7 @@ def test_a_connection_over_a_cut_is_met_with_silence(network: Network) -> None:
             client.connect((b.address, 4000))
 
 
-def test_a_detour_leads_to_another_host_that_can_go_on_by_the_back_door(network: Network) -> None:
+def test_a_detour_leads_to_another_host_that_can_forward_by_the_back_door(network: Network) -> None:
     a, b, c = network.hosts.values()
     network.bear(b, c)
     network.detour(a, b, c)
@@ -121,7 +121,7 @@ host = network.add("h1")
 grounds.disk(claimed.work / "disk", 1)
 child = subprocess.Popen([*host.enter(), "sleep", "1000"], start_new_session=True)
 while os.readlink(f"/proc/{child.pid}/ns/net") == os.readlink("/proc/self/ns/net"):
-    time.sleep(0.01)  # it isn't in its host yet, and belongs to nobody
+    time.sleep(0.01)  # it isn't in its host yet, and has no owner
 print(claimed.key, claimed.work, child.pid, flush=True)
 time.sleep(1000)
 """

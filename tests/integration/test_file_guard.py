@@ -136,10 +136,10 @@ def test_wherever_a_writer_is_killed_the_file_is_whole_and_its_token_known(tmp_p
 def test_the_token_is_on_disk_before_the_file_is_renamed_and_the_file_before_the_call_returns(
     guard: FileGuard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a machine that loses its power would find: all that was synced, and maybe no more."""
+    """A machine that loses its power keeps all that was synced, and maybe no more."""
     done: list[tuple[str, str]] = []
 
-    def told(name: str) -> None:
+    def record(name: str) -> None:
         real = getattr(os, name)
 
         def call(what: int | Path, *more: Path) -> None:
@@ -150,8 +150,8 @@ def test_the_token_is_on_disk_before_the_file_is_renamed_and_the_file_before_the
         monkeypatch.setattr(os, name, call)
 
     guard.replace("one", 1)
-    told("fsync")
-    told("replace")
+    record("fsync")
+    record("replace")
     guard.replace("two", 2)
     assert done[1:] == [
         ("fsync", "new.tmp"),
@@ -165,19 +165,19 @@ def test_the_token_is_on_disk_before_the_file_is_renamed_and_the_file_before_the
 
 @pytest.fixture
 def sleeper(guard: FileGuard) -> Iterator[subprocess.Popen[bytes]]:
-    """Who is stopped with the lock in his hands, just before the file is renamed."""
+    """A process that is stopped with the lock held, just before the file is renamed."""
     guard.replace("first", 1)
     with subprocess.Popen([sys.executable, "-c", STOPS, guard.path]) as process:
         try:
             seen = find(process.pid)
             assert seen is not None
-            wait_until(seen.paused, WAIT_TIMEOUT, "him to stand still")
+            wait_until(seen.paused, WAIT_TIMEOUT, "the process to stop")
             yield process
         finally:
             process.kill()
 
 
-def test_who_is_stopped_with_the_lock_is_waited_for_and_told_of_and_leaves_it_when_he_dies(
+def test_a_stopped_lock_holder_is_waited_for_and_named_and_its_death_frees_the_lock(
     guard: FileGuard, sleeper: subprocess.Popen[bytes]
 ) -> None:
     with pytest.raises(
@@ -199,7 +199,7 @@ def test_two_names_of_a_file_have_one_guard(guard: FileGuard, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kept", ["", "two", "-1", "0x7", "²"])
-def test_what_is_no_token_on_disk_lets_nobody_pass(guard: FileGuard, kept: str) -> None:
+def test_an_invalid_token_on_disk_refuses_every_caller(guard: FileGuard, kept: str) -> None:
     guard.replace("one", 1)
     (guard.folder / "token").write_text(kept)
     with pytest.raises(Misconfigured, match="which isn't a valid token: write the last one there"):
@@ -207,6 +207,6 @@ def test_what_is_no_token_on_disk_lets_nobody_pass(guard: FileGuard, kept: str) 
     assert guard.path.read_text() == "one"
 
 
-def test_a_folder_that_isnt_there_is_told_of(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match=r"folder .*nowhere not found"):
         FileGuard(tmp_path / "nowhere" / "report").replace("", 1)

@@ -1,4 +1,4 @@
-"""Two members hand out to one worker, which deals its slot anew while one of them writes.
+"""Two members dispatch to one worker, which regrants its slot while one of them writes.
 
 Streams, dispatchers and the worker are real; the rows are in memory, and take their time.
 """
@@ -52,7 +52,7 @@ class Running(SetClock):
 
 
 class Sleepers(Definitions):
-    """What each run does."""
+    """Definitions in which each run sleeps."""
 
     def _one(self, job: JobId) -> CachedDefinition:
         spec = job_pb2.Job(shell=job_pb2.ShellAction(argv=["sleep", str(LASTING)]))
@@ -88,7 +88,7 @@ class Desk:
 
 
 class Member:
-    """One that serves `Attach`, and hands out what it has."""
+    """A member that serves `Attach`, and dispatches its runs."""
 
     def __init__(self) -> None:
         self.desk, self.clock = Desk(), Running()
@@ -140,12 +140,12 @@ class Member:
         return replace(written, assigned=assigned)
 
 
-async def test_what_is_on_its_way_when_a_slot_is_dealt_anew_is_refused_to_nobody(
+async def test_an_assignment_sent_while_its_slot_is_regranted_isnt_refused(
     tmp_path: Path,
 ) -> None:
     members = [Member(), Member()]
 
-    def settled() -> bool:
+    def ended() -> bool:
         refused = any(each.desk.refusals for each in members)
         return refused or sum(len(each.desk.done) for each in members) >= RUNS
 
@@ -162,7 +162,7 @@ async def test_what_is_on_its_way_when_a_slot_is_dealt_anew_is_refused_to_nobody
                 await wait_until_async(
                     lambda m=who: m.writing or not m.world.run_index.ready, WAIT_TIMEOUT, "its turn"
                 )
-            await wait_until_async(settled, WAIT_TIMEOUT, "all to end")
+            await wait_until_async(ended, WAIT_TIMEOUT, "all to end")
         finally:
             await worker.stop()
     assert [each.desk.refusals for each in members] == [[], []]

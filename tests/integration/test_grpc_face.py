@@ -1,4 +1,4 @@
-"""What a member says over gRPC: health, no reflection unless asked for, refusals with details."""
+"""The gRPC interface of a member: health, no reflection unless asked for, refusals with details."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def channels(cluster: DevCluster) -> Iterator[list[grpc.Channel]]:
 
 
 def details(error: grpc.RpcError) -> tuple[ErrorInfo, BadRequest]:
-    """What the trailing metadata says of a refusal."""
+    """Return the details of a refusal, from the trailing metadata."""
     [packed] = [v for k, v in error.trailing_metadata() if k == "grpc-status-details-bin"]
     info, fields = ErrorInfo(), BadRequest()
     for detail in Status.FromString(packed).details:
@@ -115,7 +115,7 @@ def test_what_a_newer_caller_asks_for_is_refused_and_not_dropped(channels: list[
         )
 
 
-def test_a_definition_of_a_newer_version_is_stored_with_what_nobody_here_knows(
+def test_a_definition_of_a_newer_version_is_stored_with_its_unknown_fields(
     channels: list[grpc.Channel],
 ):
     jobs = job_service_pb2_grpc.JobServiceStub(channels[0])
@@ -135,11 +135,13 @@ def test_a_filter_that_cant_be_read_is_refused_with_what_was_meant(channels: lis
     assert details(refused.value)[0].reason == "BAD_FILTER"
 
 
-def test_a_relay_to_nobody_says_so_and_one_to_nothing_is_refused(channels: list[grpc.Channel]):
+def test_a_relay_to_an_unknown_worker_says_so_and_an_invalid_one_is_refused(
+    channels: list[grpc.Channel],
+):
     peers = peer_service_pb2_grpc.PeerServiceStub(channels[0])
     unknown = "00000000-0000-0000-0000-000000000000"
-    told = peers.Relay(peer_service_pb2.RelayRequest(incarnation=unknown), timeout=DEADLINE)
-    assert told.absent
+    answer = peers.Relay(peer_service_pb2.RelayRequest(incarnation=unknown), timeout=DEADLINE)
+    assert answer.absent
     with pytest.raises(grpc.RpcError) as refused:
         peers.Relay(peer_service_pb2.RelayRequest(incarnation="no id"), timeout=DEADLINE)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -1,4 +1,4 @@
-"""What a live cluster says of itself while something it needs is away, and how its logs read."""
+"""Health and logs of a live cluster while a dependency is unavailable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 OF_LIBPQ = "FATAL:  "
-"""PostgreSQL's own library writes by itself that its server was killed under a connection."""
+"""PostgreSQL's own library writes on its own that its server was killed under a connection."""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def serves(cluster: DevCluster, service: str) -> int:
 
 
 def exported(cluster: DevCluster, series: str) -> float:
-    """What m1's metrics say now."""
+    """Return the value of a series in m1's metrics now."""
     answer = cluster.get("m1", "/metrics")
     assert answer is not None
     lines = answer.body.decode().splitlines()

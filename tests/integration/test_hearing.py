@@ -1,4 +1,4 @@
-"""What changes at the other members, heard while somebody watches here; and what wasn't heard."""
+"""Changes at other members, received while a caller watches here; and changes that were missed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JOB = JobId(uuid4())
 
 
 class Watched:
-    """A feed: what it was told."""
+    """A feed that records what it received."""
 
     def __init__(self) -> None:
         self.jobs: frozenset[JobId] | None = frozenset()
@@ -36,7 +36,7 @@ class Watched:
         self.on_interest: Callable[[], None] = lambda: None
 
     def watch(self, jobs: frozenset[JobId] | None) -> None:
-        """Somebody watches these from now on."""
+        """Watch these jobs from now on."""
         self.jobs = jobs
         self.on_interest()
 
@@ -53,7 +53,7 @@ async def peer() -> AsyncIterator[Peer]:
         yield made
 
 
-async def test_a_member_with_somebody_who_watches_hears_what_another_stores(peer: Peer) -> None:
+async def test_a_watched_member_receives_what_another_member_stores(peer: Peer) -> None:
     cluster = Cluster()
     cluster.members[OTHER] = peer.endpoint
     peers = Peers(cluster, None)
@@ -61,7 +61,7 @@ async def test_a_member_with_somebody_who_watches_hears_what_another_stores(peer
     async with asyncio.TaskGroup() as group:
         listening = group.create_task(PeerStreams(peers, feed).run(), name="hearing")
         await asyncio.sleep(0.05)
-        assert not peer.ears._listeners, "nobody watches"
+        assert not peer.ears._listeners, "no caller watches"
         feed.watch(frozenset({JOB}))
         await wait_until_async(lambda: peer.ears._listeners, WAIT_TIMEOUT, "a listener")
         ours, others, unknown = (RunId(uuid4()) for _ in range(3))
@@ -76,14 +76,14 @@ async def test_a_member_with_somebody_who_watches_hears_what_another_stores(peer
         assert feed.deafened == 0
 
         await peer.server.stop(None)
-        await wait_until_async(lambda: feed.deafened, WAIT_TIMEOUT, "word that nothing is heard")
+        await wait_until_async(lambda: feed.deafened, WAIT_TIMEOUT, "notice of the silence")
         feed.watch(frozenset())
-        await wait_until_async(lambda: not peer.ears._listeners, WAIT_TIMEOUT, "nobody to listen")
+        await wait_until_async(lambda: not peer.ears._listeners, WAIT_TIMEOUT, "no listener")
         listening.cancel()
     await peers.close()
 
 
-async def test_a_member_that_falls_silent_with_its_connection_open_counts_as_not_heard(
+async def test_a_member_silent_on_an_open_connection_counts_as_not_received(
     peer: Peer, tmp_path: Path
 ) -> None:
     cluster, feed = Cluster(), Watched()
@@ -98,17 +98,17 @@ async def test_a_member_that_falls_silent_with_its_connection_open_counts_as_not
 
         await through.order("stall")
         stalled = time.monotonic()
-        await wait_until_async(lambda: feed.deafened, WAIT_TIMEOUT, "word that nothing is heard")
+        await wait_until_async(lambda: feed.deafened, WAIT_TIMEOUT, "notice of the silence")
         assert time.monotonic() - stalled < SILENT_FOR
 
         await through.order("plain")
         late = RunId(uuid4())
 
-        def heard() -> bool:
+        def received() -> bool:
             peer.ears.receive_hints([(late, None)])
             return late in feed.runs
 
-        await wait_until_async(heard, WAIT_TIMEOUT, "what changes once it is heard again")
+        await wait_until_async(received, WAIT_TIMEOUT, "changes after the member is back")
         assert feed.deafened >= 2, "what it said meanwhile is looked for as well"
         listening.cancel()
     await peers.close()

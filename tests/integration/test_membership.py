@@ -1,6 +1,6 @@
-"""Members as processes, on a real etcd and a real PostgreSQL: who owns what, whatever happens.
+"""Members as processes, on a real etcd and a real PostgreSQL: ownership of shards in all failures.
 
-How long something took is told by the database, which writes down when each shard changed hands
+Durations are measured by the database, which writes down when each shard changed hands
 (support/hands.py): when the test got round to looking says how busy the machine is.
 """
 
@@ -37,7 +37,7 @@ from support.wait import WAIT_TIMEOUT, wait_until_async
 
 TTL = 3
 FAIL_OVER = TTL + 2.0
-"""Seconds in which a lost member's shards are to be owned again."""
+"""Seconds in which a lost member's shards must be owned again."""
 HANDED_OVER = 1.0
 """Seconds in which those of a leader that is asked to end are."""
 UNOWNED = 0.3
@@ -75,7 +75,7 @@ class World:
     hands: Callable[[float], Hands]
 
     async def view(self) -> ClusterView:
-        """What stands in etcd."""
+        """Return the view of the cluster in etcd."""
         return view_of(await self.etcd.list(""))
 
     async def tenures(self) -> dict[TenureId, str]:
@@ -107,14 +107,14 @@ class World:
         view = await self.view()
         return view if view.member(view.leader) else None
 
-    async def settled(self, *names: str) -> None:
+    async def until_owned_by(self, *names: str) -> None:
         """Wait until exactly these own all shards, each those that the leader's map gives it."""
 
-        async def settled() -> bool:
+        async def stable() -> bool:
             owners = await self.owners()
             return set(owners) == set(names) and await self._as_mapped()
 
-        await wait_until_async(settled, WAIT_TIMEOUT, f"{names} to own all shards")
+        await wait_until_async(stable, WAIT_TIMEOUT, f"{names} to own all shards")
 
     async def _as_mapped(self) -> bool:
         try:
@@ -137,7 +137,7 @@ class World:
         """Three members that share all shards."""
         for name in "abc":
             self.members.start(name)
-        await self.settled("a", "b", "c")
+        await self.until_owned_by("a", "b", "c")
 
 
 @asynccontextmanager
@@ -177,7 +177,7 @@ async def test_a_killed_member_is_fenced_and_its_shards_are_taken_in_time(world:
     tenure, before = await world.tenure(victim), await world.epochs()
     killed = time.time()
     world.members[victim].send(signal.SIGKILL)
-    await world.settled(leader, other)
+    await world.until_owned_by(leader, other)
     assert world.hands(killed).took <= FAIL_OVER
     assert tenure not in await world.tenures()
     after = await world.epochs()
@@ -190,7 +190,7 @@ async def test_a_killed_leader_is_followed_by_another_in_time(world: World) -> N
     killed = time.time()
     world.members[leader].send(signal.SIGKILL)
     others = {"a", "b", "c"} - {leader}
-    await world.settled(*others)
+    await world.until_owned_by(*others)
     assert world.hands(killed).took <= FAIL_OVER
     assert await world.leader() in others
     assert await world.store.membership.read_term() > term
@@ -204,7 +204,7 @@ async def test_a_leader_that_is_asked_to_end_hands_over_at_once(
     others = {"a", "b", "c"} - {leader}
     asked = time.time()
     world.members[leader].send(signal.SIGTERM)
-    await world.settled(*others)
+    await world.until_owned_by(*others)
     hands = world.hands(asked)
     figure(
         f"planned hand-over: all moved after {hands.took * 1e3:.0f} ms,"
@@ -219,7 +219,7 @@ async def test_a_leader_that_is_asked_to_end_hands_over_at_once(
     assert leader not in (await world.tenures()).values()
 
 
-async def test_a_member_stopped_past_its_lease_is_replaced_and_comes_back_anew(
+async def test_a_member_stopped_past_its_lease_is_replaced_and_returns_with_a_new_tenure(
     world: World,
 ) -> None:
     await world.three()
@@ -227,10 +227,10 @@ async def test_a_member_stopped_past_its_lease_is_replaced_and_comes_back_anew(
     others = {"a", "b", "c"} - {leader}
     tenure = await world.tenure(leader)
     world.members[leader].send(signal.SIGSTOP)
-    await world.settled(*others)
+    await world.until_owned_by(*others)
     epochs = await world.epochs()
     world.members[leader].send(signal.SIGCONT)
-    await world.settled("a", "b", "c")
+    await world.until_owned_by("a", "b", "c")
     assert await world.tenure(leader) not in (None, tenure)
     after = await world.epochs()
     assert all(after[shard] >= epochs[shard] for shard in epochs)
@@ -249,12 +249,12 @@ async def test_a_member_whose_lease_is_revoked_comes_back_under_a_new_tenure(
         return await world.tenure("a") not in (None, tenure)
 
     await wait_until_async(back, WAIT_TIMEOUT, "a to come back")
-    await world.settled("a", "b", "c")
+    await world.until_owned_by("a", "b", "c")
 
 
 async def test_a_second_daemon_of_a_name_waits_and_says_so(world: World) -> None:
     world.members.start("a")
-    await world.settled("a")
+    await world.until_owned_by("a")
     tenure = await world.tenure("a")
     second = world.members.start("second", identity="a")
     await wait_until_async(
@@ -271,7 +271,7 @@ async def test_a_second_daemon_of_a_name_waits_and_says_so(world: World) -> None
         return await world.tenure("a") not in (None, tenure)
 
     await wait_until_async(followed, WAIT_TIMEOUT, "the second to serve")
-    await world.settled("a")
+    await world.until_owned_by("a")
 
 
 async def test_an_outage_of_etcd_ends_the_tenures_and_all_come_back(
@@ -284,7 +284,7 @@ async def test_an_outage_of_etcd_ends_the_tenures_and_all_come_back(
             etcd.members[0].kill()
             await world.said("lease lost: ")
             etcd.members[0].restart()
-            await world.settled("a", "b", "c")
+            await world.until_owned_by("a", "b", "c")
             assert not before & set(await world.tenures())
 
 
@@ -300,7 +300,7 @@ async def test_a_restart_of_the_database_ends_no_tenure_and_no_term(
             await world.said("retrying in")
             restart(server)
             await world.said("available again")
-            await world.settled("a", "b", "c")
+            await world.until_owned_by("a", "b", "c")
             assert (await world.tenures(), await world.store.membership.read_term()) == before
 
 

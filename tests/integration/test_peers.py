@@ -1,4 +1,4 @@
-"""Between members: nudges that nobody holds up, and what is passed on over one hop (P4.5)."""
+"""Between members: wake-ups that no peer delays, and frames passed on over one hop (P4.5)."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def cluster(peer: Peer) -> Cluster:
 
 @pytest.fixture
 async def peers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Peers]:
-    """Who waits for an answer waits for longer than a busy machine takes."""
+    """Peers with deadlines that are longer than a busy machine takes."""
     monkeypatch.setattr("schedd.rpc.peers.peers.DEADLINE", WAIT_TIMEOUT)
     monkeypatch.setattr("schedd.rpc.workers.relay.ANSWER_WITHIN", WAIT_TIMEOUT)
     made = Peers(cluster, None)  # type: ignore[arg-type]  # of the port's values, those used here
@@ -98,7 +98,7 @@ async def peers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 async def test_one_hung_peer_delays_no_nudge_to_another(
     cluster: Cluster, peers: Peers, peer: Peer, hung: Hung
 ):
-    """M11: each peer is told by itself; the call to the hung one lasts for all of WAIT_TIMEOUT."""
+    """M11: each peer has its own call; the call to the hung one lasts for all of WAIT_TIMEOUT."""
     soon = WAIT_TIMEOUT / 2
     cluster.members[THIRD] = hung.endpoint
     cluster.assigned = {ShardId(n): THIRD if n % 2 else OTHER for n in range(SHARDS)}
@@ -217,7 +217,7 @@ async def test_as_many_assignments_as_go_into_one_frame_are_taken(peers: Peers, 
 async def test_of_what_was_handed_on_only_what_surely_arrived_nowhere_comes_back(
     peers: Peers, peer: Peer
 ):
-    """Each message is answered by itself."""
+    """Each message has its own answer."""
     big = replace(KNOWN, spec=job_pb2.Job(shell=job_pb2.ShellAction(argv=["x" * 700_000])))
     handed = [Assigned(running(n, worker(1 + n % 2)), None) for n in range(1, 11)]
     peer.workers.attach(worker(1), WorkerFrameQueue())
@@ -226,7 +226,7 @@ async def test_of_what_was_handed_on_only_what_surely_arrived_nowhere_comes_back
     assert len(back) == 5
 
 
-async def test_any_number_of_revokes_is_settled_by_the_workers_answers(peers: Peers, peer: Peer):
+async def test_any_number_of_revokes_is_resolved_by_the_workers_answers(peers: Peers, peer: Peer):
     one, outbox = worker(), WorkerFrameQueue()
     peer.workers.attach(one, outbox)
     runs = [running(n, one) for n in range(1, 2 * MOST_IN_FRAME + 2)]
@@ -272,7 +272,7 @@ async def test_what_a_worker_said_to_another_member_comes_over_one_hop(peers: Pe
 async def test_any_member_tells_what_the_owner_of_a_runs_shard_knows_of_refusals(
     cluster: Cluster, peers: Peers, peer: Peer
 ):
-    """Its runs are handed out by that one, which alone hears what becomes of that."""
+    """The owner dispatches its runs, and it alone receives their refusals."""
     one, job, shard = worker(), JobId(uuid4()), ShardId(1)
     here = WorkerRegistry(SetClock(), lambda _event: None)
     refusals = AskedRefusals(cluster, here, peers)  # type: ignore[arg-type]
@@ -280,7 +280,7 @@ async def test_any_member_tells_what_the_owner_of_a_runs_shard_knows_of_refusals
     peer.workers.unable(one.id, job, Unable(2, "no such limits"))
 
     assert await refusals.refusals_of_job(shard, job, 2) == {}, (
-        "nobody owns it, and nothing was said here"
+        "no member owns it, and no refusal arrived here"
     )
     cluster.assigned = {shard: OTHER}
     assert await refusals.refusals_of_job(shard, job, 2) == {one.id: "no such limits"}
@@ -313,7 +313,9 @@ async def test_only_what_concerns_runs_is_passed_on(peers: Peers, peer: Peer):
     assert not (await outbox.next()).HasField("drain")
 
 
-async def test_how_a_worker_stands_comes_from_the_member_that_hears_it(peers: Peers, peer: Peer):
+async def test_a_workers_view_comes_from_the_member_that_receives_its_heartbeats(
+    peers: Peers, peer: Peer
+):
     """All of it, as that member tells it itself."""
     one = worker()
     attached = peer.workers.attach(one, WorkerFrameQueue())
@@ -369,7 +371,7 @@ async def test_what_the_others_say_of_a_worker_isnt_held_up_by_one_that_hangs(
     assert hung.calls == 1
 
 
-async def test_of_several_members_the_one_is_believed_that_heard_a_worker_last(
+async def test_the_view_of_the_member_with_the_last_heartbeat_is_taken(
     cluster: Cluster, peers: Peers, peer: Peer
 ):
     async with a_peer() as third:

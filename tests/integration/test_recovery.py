@@ -1,5 +1,6 @@
-"""Members whose PostgreSQL is put back to an earlier state, really: the server is killed and goes
-on from a copy of its files. Which runs start then, `tests/acceptance/test_restore.py` shows.
+"""Members with a PostgreSQL that is really restored to an earlier state: the server is killed
+and continues from a copy of its files. `tests/acceptance/test_restore.py` shows which runs start
+then.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def private() -> Iterator[ScratchServer]:
 
 @dataclass
 class World:
-    """One database on a server that is put back, and the members on it."""
+    """A database on a server that is restored, and the members on it."""
 
     server: ScratchServer
     dsn: str
@@ -58,7 +59,7 @@ class World:
     backup: Path = field(init=False)
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
-        """One statement, over a connection of its own."""
+        """Execute one statement, over a connection of its own."""
         return self.server.execute(statement, self.dsn)
 
     def back_up(self, *, marked_ago: str) -> None:
@@ -139,9 +140,9 @@ async def test_a_database_put_back_under_a_running_member_is_held_in_recovery(
     assert "schedctl cluster resume --catch-up-since" in note
     assert world.sql("SELECT paused FROM cluster") == [(True,)]
     assert world.counts()[1] > term
-    told = world.audit("recover")
-    assert 1 <= len(told) <= world.counts()[1] - term, "a term that ends in it has a successor"
-    for actor, reason, after in told:
+    entries = world.audit("recover")
+    assert 1 <= len(entries) <= world.counts()[1] - term, "a term that ends in it has a successor"
+    for actor, reason, after in entries:
         assert (actor, json.loads(after)["note"]) == ("schedd", note)
         assert reason.startswith("it lost about 36")
     after_all = await world.remembered()
@@ -153,7 +154,7 @@ async def test_a_database_put_back_under_a_running_member_is_held_in_recovery(
 
 
 async def test_a_failover_that_lost_a_short_tail_continues_and_reports_it(world: World) -> None:
-    """P2.9: nobody is asked, and the audit names what was lost."""
+    """P2.9: no person is asked, and the audit names what was lost."""
     world.back_up(marked_ago="-1 hour")  # marks far past the clock grow by 2.5 s each
     world.members.start("a")
     await world.owned()

@@ -83,7 +83,7 @@ ROLES = {"viewer": 1, "operator": 2, "admin": 3}
 OWN, OTHER = "default", "other"
 DENIED, UNKNOWN = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
 BY_ID = frozenset({"run_id", "run_ids", "backfill_id", "redrive_id"})
-"""What a caller who may not see it is told isn't there."""
+"""Fields with ids: a caller who may not see the object gets NOT_FOUND."""
 
 
 @dataclass
@@ -96,7 +96,7 @@ class Place:
     tokens: str
 
     def certificate(self, *uris: str) -> TLS:
-        san = ",".join(f"URI:{uri}" for uri in uris) or "DNS:nobody.example"
+        san = ",".join(f"URI:{uri}" for uri in uris) or "DNS:nameless.example"
         return self.authority.issue(f"c{uuid4().hex}", san=san)
 
     @property
@@ -114,7 +114,7 @@ class Place:
     async def code(
         self, method: Any, request: Any, endpoint: str, tls: TLS, token: str = ""
     ) -> grpc.StatusCode:
-        """What the call comes to."""
+        """Return the status code of the call."""
         async with connect(endpoint, tls=tls, use=uuid4().hex) as channel:
             return await self.code_on(channel, method, request, token)
 
@@ -210,7 +210,7 @@ def test_the_table_names_every_call() -> None:
 async def test_each_call_by_each_role_is_let_through_exactly_if_the_table_says_so(
     place: Place, way: str
 ) -> None:
-    """What it then comes to (there is no such job) is none of ours here."""
+    """The outcome of a call that is let through (a missing job, say) isn't checked here."""
     for role, where in product(ROLES, (EVERY, OWN, OTHER)):
         token, endpoint, tls = "", place.mutual, place.trust
         if way == "token":
@@ -221,9 +221,9 @@ async def test_each_call_by_each_role_is_let_through_exactly_if_the_table_says_s
         async with connect(endpoint, tls=tls, use=uuid4().hex) as channel:
             for method in methods():
                 code = await place.code_on(channel, method, request_of(method, OWN), token)
-                told = f"{method.name} by {role} of {where}: {code}"
-                assert code is not UNKNOWN, told
-                assert (code is not DENIED) == _expected(method, role, where), told
+                case = f"{method.name} by {role} of {where}: {code}"
+                assert code is not UNKNOWN, case
+                assert (code is not DENIED) == _expected(method, role, where), case
 
 
 def _expected(method: Any, role: str, where: str) -> bool:
@@ -245,7 +245,7 @@ async def test_no_user_call_is_open_to_a_worker_or_member(place: Place, kind: st
             assert await place.code_on(channel, method, request_of(method, OWN)) is DENIED
 
 
-async def test_nobody_is_served_but_with_health(place: Place) -> None:
+async def test_a_caller_without_identity_gets_only_health(place: Place) -> None:
     nameless = place.certificate()
     for endpoint, tls in ((place.mutual, nameless), (place.tokens, place.trust)):
         async with connect(endpoint, tls=tls, use=uuid4().hex) as channel:
@@ -255,7 +255,7 @@ async def test_nobody_is_served_but_with_health(place: Place) -> None:
             await channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=5)
 
 
-async def test_who_shows_a_certificate_that_names_nobody_is_told_what_it_has_and_the_log_is(
+async def test_a_certificate_without_an_identity_is_described_to_its_caller_and_in_the_log(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     twins = place.certificate("schedd://worker/w1", "schedd://worker/w2")
@@ -307,7 +307,7 @@ async def test_a_token_that_is_wrong_revoked_or_expired_is_refused_however_it_co
 async def test_the_doctor_answers_who_was_known_lately_while_postgresql_is_silent(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is what every refusal then points to."""
+    """Every refusal then points to the doctor."""
 
     async def silent(*_: object) -> None:
         await asyncio.Event().wait()
@@ -370,11 +370,11 @@ async def test_a_quiet_stream_is_refused_as_a_call_is_when_what_opened_it_is_ove
             token_id, text = await place.token(1)
             revoke = partial(revoke_token, member.services, Caller(ANONYMOUS, "test"))
             asked = partial(revoke, auth.RevokeTokenRequest(token_id=token_id))
-            told = await until_over(place.tokens, place.trust, asked, text)
-            assert "was revoked" in told
+            message = await until_over(place.tokens, place.trust, asked, text)
+            assert "was revoked" in message
 
 
-async def test_whoever_is_admin_of_a_namespace_makes_tokens_for_it_and_for_no_other(
+async def test_an_admin_of_a_namespace_makes_tokens_for_it_and_for_no_other(
     place: Place,
 ) -> None:
     alice = place.certificate("schedd://user/alice/admin/billing")
@@ -413,7 +413,7 @@ async def test_a_token_makes_none_that_outlives_it(place: Place) -> None:
     assert shorter.token.expires_at.ToDatetime(UTC) < found.expires_at
 
 
-async def test_a_run_of_another_namespace_is_told_as_one_that_isn_t_there(place: Place) -> None:
+async def test_a_run_of_another_namespace_is_reported_as_missing(place: Place) -> None:
     admin = place.certificate("schedd://user/root/admin/*")
     async with connect(place.mutual, tls=admin, use=uuid4().hex) as channel:
         submit = channel.unary_unary("/schedd.v1.RunService/SubmitRun", _bytes)

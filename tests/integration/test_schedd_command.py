@@ -68,14 +68,14 @@ def test_the_environment_alone_is_enough() -> None:
     assert shown.returncode == 0, shown.stderr
 
 
-def test_all_mistakes_are_told_at_once_by_the_check_and_by_the_start(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_at_once_by_the_check_and_by_the_start(tmp_path: Path) -> None:
     file = tmp_path / "schedd.toml"
     file.write_text("""
 log_level = "loud"
 member_ttl = "1s"
 [listen]
 http = "nonsense"
-advertise_http = "nobody"
+advertise_http = "nowhere"
 [postgres]
 dsn = "not a dsn"
 lanes = 0
@@ -84,15 +84,15 @@ ca = "/none/ca.pem"
 cert = "/none/cert.pem"
 key = "/none/key.pem"
 """)
-    for told in (
+    for done in (
         check("--config", str(file), SCHEDD_ETCD__ENDPOINTS=""),
         command("--config", str(file), SCHEDD_ETCD__ENDPOINTS=""),
     ):
-        assert (told.returncode, told.stdout) == (2, "")
-        said = told.stderr.removeprefix("schedd: ").replace(f"{file}", "FILE").splitlines()
+        assert (done.returncode, done.stdout) == (2, "")
+        said = done.stderr.removeprefix("schedd: ").replace(f"{file}", "FILE").splitlines()
         starts = [
             "FILE:2: log_level must be one of debug, info, warning, error, not 'loud'",
-            "FILE:6: listen.advertise_http: address 'nobody' is not host:port",
+            "FILE:6: listen.advertise_http: address 'nowhere' is not host:port",
             "SCHEDD_ETCD__ENDPOINTS: etcd.endpoints: no server is given",
             "FILE:8: postgres.dsn: must be a URL",
             "FILE:9: postgres.lanes: must be from 1 to 64",
@@ -106,11 +106,11 @@ key = "/none/key.pem"
         assert all(map(str.startswith, said, starts)), said
 
 
-def test_a_variable_that_means_nothing_is_told(file: Path) -> None:
-    told = check("--config", str(file), SCHEDD_NAMES="m1")
-    assert told.returncode == 0
-    assert "SCHEDD_NAMES" in told.stderr
-    assert "did you mean 'SCHEDD_NAME'?" in told.stderr
+def test_an_unknown_variable_is_reported(file: Path) -> None:
+    done = check("--config", str(file), SCHEDD_NAMES="m1")
+    assert done.returncode == 0
+    assert "SCHEDD_NAMES" in done.stderr
+    assert "did you mean 'SCHEDD_NAME'?" in done.stderr
 
 
 def test_who_reads_no_further_is_no_fault(file: Path) -> None:
@@ -121,9 +121,9 @@ def test_who_reads_no_further_is_no_fault(file: Path) -> None:
 
 
 def test_failpoints_are_looked_at_too(file: Path) -> None:
-    told = check("--config", str(file), SCHEDD_FAILPOINTS="fire.nowhere=kill")
-    assert told.returncode == 2
-    assert "fire.nowhere" in told.stderr
+    done = check("--config", str(file), SCHEDD_FAILPOINTS="fire.nowhere=kill")
+    assert done.returncode == 2
+    assert "fire.nowhere" in done.stderr
 
 
 WRONG = {
@@ -170,14 +170,14 @@ def test_a_certificate_of_its_own_is_taken(file: Path, files: dict[str, TLS]) ->
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_files_by_which_nobody_could_call_it_are_refused_by_the_check_and_by_the_start(
+def test_unusable_certificate_files_are_refused_by_the_check_and_by_the_start(
     file: Path, files: dict[str, TLS], what: str
 ) -> None:
     written = with_tls(file, files[what])
-    told = check("--config", written)
+    done = check("--config", written)
     again = 75 if what == "ended" else 2  # a clock may be set right, so that is tried again
-    assert told.returncode == again
-    assert WRONG[what] in told.stderr
+    assert done.returncode == again
+    assert WRONG[what] in done.stderr
     started = command("--config", written)
     assert (started.returncode, started.stdout) == (again, "")
     assert WRONG[what] in started.stderr

@@ -92,9 +92,9 @@ async def test_a_webhook_is_signed_so_that_the_reference_library_verifies_it(
     async with senders(tmp_path) as sender, receiver() as (url, came):
         assert await sender.send(one, Notice(webhook=url)) == ""
     [(headers, body)] = came
-    told = Webhook(SECRET).verify(body, headers)
-    assert (told["type"], headers["webhook-id"]) == ("run.failed", str(one.notification_id))
-    data = told["data"]
+    verified = Webhook(SECRET).verify(body, headers)
+    assert (verified["type"], headers["webhook-id"]) == ("run.failed", str(one.notification_id))
+    data = verified["data"]
     assert (data["job"], data["state"], data["exit_code"]) == ("etl", "FAILED", 3)
     assert (data["error"], data["failures_in_a_row"], data["held_back"]) == ("sh: 1: oh né", 5, 2)
     with pytest.raises(WebhookVerificationError):
@@ -102,7 +102,7 @@ async def test_a_webhook_is_signed_so_that_the_reference_library_verifies_it(
 
 
 @pytest.mark.parametrize("status", [302, 404, 500])
-async def test_what_isnt_taken_is_told_with_its_status_and_no_redirect_is_followed(
+async def test_a_refused_webhook_is_reported_with_its_status_and_no_redirect_is_followed(
     status: int, tmp_path: Path
 ) -> None:
     async with senders(tmp_path) as sender, receiver(status) as (url, came):
@@ -161,13 +161,13 @@ class Kept:
     def __init__(self) -> None:
         self.mails: list[Any] = []
         self.rude = False
-        """It has trouble of its own instead of saying goodbye."""
+        """Whether QUIT is answered with an error."""
 
     async def handle_RCPT(  # noqa: N802 - aiosmtpd's name
         self, _server: Any, _session: Any, envelope: Any, address: str, _options: Any
     ) -> str:
         if address.startswith("gone@"):
-            return "550 nobody of that name"
+            return "550 no mailbox of that name"
         envelope.rcpt_tos.append(address)
         return "250 OK"
 
@@ -191,7 +191,7 @@ def mail() -> Iterator[tuple[Kept, Smtp]]:
         controller.stop()
 
 
-async def test_a_mail_tells_everybody_in_words_and_whoever_is_gone_costs_nobody_theirs(
+async def test_a_mail_goes_to_all_recipients_though_one_of_them_is_refused(
     mail: tuple[Kept, Smtp], tmp_path: Path
 ) -> None:
     kept, smtp = mail
@@ -225,7 +225,7 @@ async def test_a_mail_that_was_taken_isnt_sent_again_for_a_farewell_that_failed(
     assert len(kept.mails) == 1
 
 
-async def test_a_mail_server_that_isnt_there_or_isnt_named_is_told(tmp_path: Path) -> None:
+async def test_a_missing_or_unnamed_mail_server_is_reported(tmp_path: Path) -> None:
     away = Smtp("127.0.0.1", 1, "none", mail_from="schedd@example.com")
     for smtp, why in ((Smtp(), "smtp.host"), (away, "refused")):
         async with senders(tmp_path, smtp=smtp) as sender:
@@ -247,12 +247,12 @@ async def test_a_command_is_given_the_facts_and_nothing_of_the_daemons_own(
 ) -> None:
     monkeypatch.setenv("SCHEDD_POSTGRES__DSN", "postgresql://secret")
     path = program(
-        tmp_path, f'cat > {tmp_path}/told; echo "$1" > {tmp_path}/said; env > {tmp_path}/env'
+        tmp_path, f'cat > {tmp_path}/event; echo "$1" > {tmp_path}/said; env > {tmp_path}/env'
     )
     async with senders(tmp_path, commands=(path,)) as sender:
         one = notification(NotificationChannel.COMMAND)
         assert await sender.send(one, Notice(command=(path, "$(id); ops"))) == ""
-    assert json.loads((tmp_path / "told").read_text())["type"] == "run.failed"
+    assert json.loads((tmp_path / "event").read_text())["type"] == "run.failed"
     assert (tmp_path / "said").read_text() == "$(id); ops\n"
     env = (tmp_path / "env").read_text()
     assert f"SCHEDD_RUN_ID={one.run_id}" in env
@@ -294,10 +294,10 @@ async def test_a_command_that_stands_still_is_ended_with_all_that_it_began(
 
 
 @pytest.mark.parametrize("how", ["", "setsid "])
-async def test_a_command_that_leaves_something_in_the_background_has_told(
+async def test_a_command_that_leaves_a_background_process_has_delivered(
     how: str, tmp_path: Path
 ) -> None:
-    """What it left holds its standard error: its own end counts, not the pipe's."""
+    """The process left behind holds standard error: the command's end counts, not the pipe's."""
     path = program(tmp_path, f"{how}sleep 600 & echo $! > {tmp_path}/pid; echo well >&2; exit $1")
     async with senders(tmp_path, commands=(path,)) as sender, asyncio.timeout(WAIT_TIMEOUT):
         try:
@@ -313,7 +313,7 @@ async def test_a_command_that_leaves_something_in_the_background_has_told(
                 os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
-async def test_the_receiver_of_the_docs_prints_what_it_is_told_once(tmp_path: Path) -> None:
+async def test_the_receiver_of_the_docs_prints_each_event_once(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "semantics" / "notifications.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (code,) = (block for block in blocks if "class Hook" in block)

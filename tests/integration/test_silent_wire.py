@@ -1,4 +1,4 @@
-"""A wire that falls silent in the midst of a stream, takes all that is said, and tells nobody."""
+"""A connection that falls silent in the midst of a stream, takes all bytes, and reports nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from schedkit.net import channel
 from support.proxied import proxied
 
 ENDS_WITHIN = 15.0
-"""Seconds; gRPC's own patience with an unanswered ping is a minute."""
+"""Seconds; gRPC's own timeout for an unanswered ping is a minute."""
 SLACK = 10.0
 """More, on a machine with other things to do."""
 
@@ -49,8 +49,8 @@ async def test_a_stream_that_falls_silent_is_ended_and_not_waited_for(tmp_path: 
         channel.connect(f"127.0.0.1:{through.port}", tls=None) as line,
     ):
         call: Any = line.stream_stream("/test.Test/Attach")()
-        await call.write(b"heard")
-        assert await call.read() == b"heard"
+        await call.write(b"received")
+        assert await call.read() == b"received"
         await through.order("stall", size=1000)
         with pytest.raises(grpc.aio.AioRpcError, match="UNAVAILABLE"):
             async with asyncio.timeout(ENDS_WITHIN + SLACK):

@@ -48,7 +48,7 @@ def guard(request: pytest.FixtureRequest) -> TableGuard:
 
 
 def write(connection: Any, guard: TableGuard, total: int, token: int) -> None:
-    """What a job does: its write and its check, in one transaction; commits."""
+    """Act as a job does: write and check in one transaction, and commit."""
     statement = "INSERT INTO totals VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET sum = %s"
     with connection:
         with connection.cursor() as cursor:
@@ -79,9 +79,9 @@ def test_a_stale_token_is_refused_with_its_write_and_the_same_one_passes_again(
     with pytest.raises(StaleToken, match="roll back") as refused:
         write(connect(shop), guard, 3, earlier)
     assert written(shop, guard) == 2
-    told = pickle.loads(pickle.dumps(refused.value))
-    assert (told.resource, told.token, told.last_seen) == (guard.resource, earlier, later)
-    assert str(told) == str(refused.value)
+    copied = pickle.loads(pickle.dumps(refused.value))
+    assert (copied.resource, copied.token, copied.last_seen) == (guard.resource, earlier, later)
+    assert str(copied) == str(refused.value)
     write(connect(shop), guard, 4, 6 << 32 | 1)
     assert written(shop, guard) == 4
     with connect(shop) as connection:
@@ -134,7 +134,7 @@ def test_who_was_stopped_in_the_midst_is_ended_by_the_server_and_commits_nothing
 
 
 @pytest.mark.parametrize("connect", [psycopg.connect, psycopg2.connect])
-def test_a_check_that_commits_by_itself_is_an_error(
+def test_a_check_in_autocommit_mode_is_an_error(
     shop: str, guard: TableGuard, connect: Callable[[str], Any]
 ) -> None:
     connection = connect(shop)
@@ -147,7 +147,7 @@ def test_a_check_that_commits_by_itself_is_an_error(
 
 
 @pytest.mark.parametrize("connect", [psycopg.connect, psycopg2.connect])
-def test_a_table_that_isnt_there_is_told_of_with_the_statement_that_makes_it(
+def test_a_missing_table_is_reported_with_the_statement_that_creates_it(
     shop: str, connect: Callable[[str], Any]
 ) -> None:
     guard = TableGuard("x", table="public." + connect.__module__.replace(".", "_"))
@@ -193,7 +193,7 @@ def test_names_that_cant_be_are_refused(wrong: dict[str, str]) -> None:
         TableGuard(**wrong)
 
 
-def test_the_plain_sql_of_the_page_refuses_a_stale_token_by_itself(
+def test_the_plain_sql_of_the_page_alone_refuses_a_stale_token(
     shop: str, guard: TableGuard
 ) -> None:
     page = (ROOT / "docs" / "fencing.md").read_text(encoding="utf-8")
@@ -206,6 +206,6 @@ def test_the_plain_sql_of_the_page_refuses_a_stale_token_by_itself(
         guard.check(connection, 8)
         row = connection.execute(re.sub(r"\$\d", "%s", statement), (guard.resource, 7)).fetchone()
         assert row == (8,), "another than one's own: refused"
-        told = f'stale fencing token 7 for "{guard.resource}": 8 was seen'
-        with pytest.raises(psycopg.errors.RaiseException, match=re.escape(told)):
+        message = f'stale fencing token 7 for "{guard.resource}": 8 was seen'
+        with pytest.raises(psycopg.errors.RaiseException, match=re.escape(message)):
             connection.execute(check, (guard.resource, 7))

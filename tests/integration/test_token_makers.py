@@ -1,4 +1,4 @@
-"""What was made by a token or a login ends with it: at any depth, everywhere, with its streams."""
+"""Tokens made by a token or a login end with it: at any depth, everywhere, with their streams."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ async def web(dsn: str) -> AsyncIterator[Web]:
         yield face
 
 
-def reads_anew(web: Web) -> None:
-    """What it has read of tokens is out of date, as after any revocation at this member."""
+def expire_token_cache(web: Web) -> None:
+    """Expire the member's token cache, as any revocation at this member does."""
     web.services.authentication.revoked(AccessTokenId(uuid4()))
 
 
@@ -48,7 +48,7 @@ async def made(web: Web, sent: dict[str, str], name: str = "bot", **more: Any) -
 
 
 async def log_in(web: Web, text: str) -> dict[str, str]:
-    """Once more where it was told to come again: after 30,000 inserts the disk of a busy host may
+    """Log in, and retry where the answer is 503: after 30,000 inserts the disk of a busy host may
     take longer than a login waits.
     """
     async with asyncio.timeout(WAIT_TIMEOUT):
@@ -67,7 +67,7 @@ async def revoke(web: Web, token_id: str, text: str) -> dict[str, Any]:
 
 
 async def reason(web: Web, sent: dict[str, str]) -> str:
-    """Why who sends this is nobody; empty: they are somebody."""
+    """Return why the sender isn't authenticated; empty if it is."""
     answer = await web.get("/api/v1/identity", headers=sent)
     return str(answer.json["reason"]) if answer.status == 401 else ""
 
@@ -82,8 +82,8 @@ async def found(web: Web, token_id: str) -> AccessTokenRecord:
     return there
 
 
-async def told(web: Web, action: str, token_id: str) -> Any:
-    """What the audit has of the last such line."""
+async def audited(web: Web, action: str, token_id: str) -> Any:
+    """Return the state after in the last such line of the audit."""
     lines = await web.services.store.list_audit(action, f"token/{token_id}", None, None, 1)
     return [json.loads(entry.after or "null") for _, entry in lines]
 
@@ -95,7 +95,7 @@ async def run(web: Web, statement: str, *given: Any) -> Any:
 async def test_who_revokes_a_token_revokes_all_that_was_made_by_it_at_every_member(
     web: Web, dsn: str
 ) -> None:
-    """A token by a token by a token, a login of that, a token by the login: and nobody else's."""
+    """A token by a token by a token, a login of that, a token by the login: and no other token."""
     root, top = await token(web, auth.ROLE_ADMIN), await token(web, auth.ROLE_ADMIN)
     child = await made(web, bearer(top[1]))
     grandchild = await made(web, bearer(child[1]))
@@ -124,7 +124,7 @@ async def test_who_revokes_a_token_revokes_all_that_was_made_by_it_at_every_memb
     assert done["endedWithIt"] == 4
     login_id = (await found(web, last[0])).maker
     ids = sorted([child[0], grandchild[0], last[0], str(login_id)])
-    [line] = await told(web, "revoke", top[0])
+    [line] = await audited(web, "revoke", top[0])
     assert line == {"ended_with_it": 4, "tokens": ids}
     again = await revoke(web, top[0], root[1])
     assert (again["endedWithIt"], again["revokedAt"]) == (0, done["revokedAt"])
@@ -134,7 +134,7 @@ async def test_a_token_of_a_revoked_one_s_maker_lives_on(web: Web) -> None:
     root = await token(web, auth.ROLE_ADMIN)
     first, second = [await made(web, bearer(root[1])) for _ in range(2)]
     assert (await revoke(web, first[0], root[1]))["endedWithIt"] == 0
-    assert await told(web, "revoke", first[0]) == [None]
+    assert await audited(web, "revoke", first[0]) == [None]
     assert await refused(web, bearer(first[1]))
     assert [await reason(web, bearer(text)) for _, text in (root, second)] == ["", ""]
 
@@ -155,13 +155,15 @@ async def test_a_logout_ends_what_was_made_by_the_login_and_says_so(web: Web) ->
     await web.ask("POST", "/logout", headers=login, allow_redirects=False)
     assert await refused(web, bearer(child[1]))
     assert await reason(web, bearer(root[1])) == ""
-    assert await told(web, "logout", str(login_id)) == [{"ended_with_it": 1, "tokens": [child[0]]}]
+    assert await audited(web, "logout", str(login_id)) == [
+        {"ended_with_it": 1, "tokens": [child[0]]}
+    ]
 
 
 async def test_nothing_is_made_by_a_token_that_another_member_has_revoked_just_now(
     web: Web, dsn: str
 ) -> None:
-    """This one doesn't know it yet, and what it would make nobody would revoke."""
+    """This member doesn't know it yet, and no one would revoke what the token would make."""
     root, top = await token(web, auth.ROLE_ADMIN), await token(web, auth.ROLE_ADMIN)
     async with served(dsn, demanded=True) as far:
         who = await web.services.authentication.of_token(top[1])
@@ -177,7 +179,7 @@ async def test_nothing_is_made_by_a_token_that_another_member_has_revoked_just_n
 
 
 async def test_what_is_made_while_its_maker_is_being_revoked_ends_or_isn_t_made(web: Web) -> None:
-    """Many times: whoever comes first."""
+    """Many times: either call may come first."""
     root = await token(web, auth.ROLE_ADMIN)
     for _ in range(10):
         top = await token(web, auth.ROLE_ADMIN)
@@ -219,12 +221,12 @@ async def test_the_audit_has_no_more_ids_than_it_can_keep(web: Web) -> None:
         top[0],
     )
     await revoke(web, top[0], root[1])
-    [line] = await told(web, "revoke", top[0])
+    [line] = await audited(web, "revoke", top[0])
     assert (line["ended_with_it"], len(line["tokens"])) == (MOST_NOTED + 1, MOST_NOTED)
 
 
 async def test_a_maker_is_not_forgotten_before_what_it_made(web: Web) -> None:
-    """Else that would be forgotten with it, or be nobody's that could still be revoked."""
+    """Else its tokens would be forgotten with it, or have no maker that could still be revoked."""
     root = await token(web, auth.ROLE_ADMIN)
     login = await log_in(web, root[1])
     child = await made(web, login)
@@ -243,12 +245,12 @@ async def test_a_maker_is_not_forgotten_before_what_it_made(web: Web) -> None:
 
 
 async def test_what_an_older_member_revoked_takes_along_what_it_made_too(web: Web) -> None:
-    """It marks no row but that one; to revoke it once more marks all."""
+    """An older version marks no other row; revoking the token once more marks all."""
     root, top = await token(web, auth.ROLE_ADMIN), await token(web, auth.ROLE_ADMIN)
     child = await made(web, bearer(top[1]))
     grandchild = await made(web, bearer(child[1]))
     await run(web, "UPDATE access_tokens SET revoked_at = now() WHERE token_id = %s", top[0])
-    reads_anew(web)
+    expire_token_cache(web)
     assert await refused(web, bearer(child[1]))
     assert (await revoke(web, top[0], root[1]))["endedWithIt"] == 2
     assert await refused(web, bearer(grandchild[1]))
@@ -285,9 +287,9 @@ async def test_however_many_logins_it_has_made_a_token_is_revoked_with_all_of_th
     theirs = [login, *(bearer(text) for _, text in (top, child, grandchild))]
     async with served(hasty(dsn, 1000), demanded=True) as far:
         assert (await revoke(far, top[0], root[1]))["endedWithIt"] == MOST_MARKED
-        [line] = await told(far, "revoke", top[0])
+        [line] = await audited(far, "revoke", top[0])
         assert (line["ended_with_it"], len(line["tokens"])) == (MOST_MARKED, MOST_NOTED)
-        reads_anew(web)
+        expire_token_cache(web)
         for face in (web, far):
             for sent in theirs:
                 assert await refused(face, sent)
@@ -317,7 +319,7 @@ async def test_a_token_is_dead_by_any_of_its_makers_and_the_list_says_so(web: We
         last = await made(web, bearer(last[1]))
     login = await log_in(web, last[1])
     await run(web, "UPDATE access_tokens SET revoked_at = now() WHERE token_id = %s", top[0])
-    reads_anew(web)
+    expire_token_cache(web)
     for sent in (login, bearer(last[1])):
         assert await refused(web, sent)
     body = {"name": "bot", "role": "ADMIN"}
@@ -344,18 +346,18 @@ async def test_a_new_login_ends_the_oldest_of_very_many_of_its_token(web: Web) -
     await with_logins(web, top[0], MOST_LOGINS - 1)
     assert await reason(web, first) == ""
     newest = await log_in(web, top[1])
-    reads_anew(web)
+    expire_token_cache(web)
     for sent in (first, bearer(child[1])):
         assert await refused(web, sent)
     for sent in (newest, of_other, bearer(top[1])):
         assert await reason(web, sent) == ""
     living = "SELECT count(*) FROM access_tokens WHERE parent = %s AND revoked_at IS NULL"
     assert list(await run(web, living, top[0])) == [(MOST_LOGINS,)]
-    assert await told(web, "logout", first_id) == [None]
+    assert await audited(web, "logout", first_id) == [None]
 
 
 async def test_very_many_that_have_ended_are_forgotten_a_part_at_a_time(web: Web, dsn: str) -> None:
-    """One that made as many, too, though to delete that takes all of them along."""
+    """A maker of as many, too, though deleting it deletes all of them."""
     top, other = await token(web, auth.ROLE_VIEWER), await token(web, auth.ROLE_VIEWER)
     await with_logins(web, top[0], MANY, ends="-31 days")
     over = "UPDATE access_tokens SET expires_at = now() - interval '31 days' WHERE token_id = %s"

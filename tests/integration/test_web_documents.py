@@ -81,7 +81,7 @@ async def test_other_fields_of_a_job_go_with_a_callback(web: Web) -> None:
         ({"colour": "red"}, "colour"),
     ],
 )
-async def test_what_is_wrong_with_a_job_is_told_and_nothing_is_stored(
+async def test_an_invalid_job_is_reported_and_nothing_is_stored(
     web: Web, changes: dict[str, Any], field: str
 ) -> None:
     answer = await web.post("/api/v1/jobs", DAILY | changes)
@@ -146,7 +146,7 @@ async def test_the_least_number_is_the_highest_priority(
         ({"custom_job_id": "mail-1"}, "custom_job_id"),
     ],
 )
-async def test_what_is_wrong_with_a_task_is_told_by_its_own_keys(
+async def test_errors_of_a_task_name_its_own_keys(
     web: Web, changes: dict[str, Any], field: str
 ) -> None:
     answer = await web.post("/api/tasks", TASK | changes)
@@ -156,7 +156,7 @@ async def test_what_is_wrong_with_a_task_is_told_by_its_own_keys(
 
 
 @pytest.mark.parametrize("key", ["customJobId", "custom_job_id", "namespace"])
-async def test_a_text_of_a_task_that_is_empty_is_told_as_that(web: Web, key: str) -> None:
+async def test_an_empty_text_of_a_task_is_reported_as_empty(web: Web, key: str) -> None:
     task = {name: value for name, value in TASK.items() if name != "customJobId"}
     answer = await web.post("/api/tasks", task | {key: ""})
     assert answer.status == 400
@@ -203,7 +203,7 @@ async def test_the_header_is_a_tasks_key_too(web: Web) -> None:
     assert (none.status, none.json["violations"][0]["field"]) == (400, "If-None-Match")
 
 
-async def test_a_task_that_ended_before_it_could_start_is_told_as_it_ended(web: Web) -> None:
+async def test_a_task_that_ended_before_its_start_is_shown_as_ended(web: Web) -> None:
     taken = (await web.post("/api/tasks", TASK)).json
     await web.post(f"/api/v1/runs/{taken['run_id']}:cancel", {})
     status = (await web.get(f"/api/v1/jobs/{taken['job_id']}/status")).json
@@ -234,7 +234,7 @@ async def test_the_next_run_is_the_soonest(web: Web) -> None:
     assert (status["status"], status["next_run"]) == ("PENDING", runs[0]["dueAt"])
 
 
-async def test_all_that_is_wrong_is_told_at_once(web: Web) -> None:
+async def test_all_errors_are_reported_at_once(web: Web) -> None:
     answer = await web.post("/api/tasks", {"delayMs": "soon", "priority": 9})
     fields = {one["field"] for one in answer.json["violations"]}
     assert fields == {"taskName", "delayMs", "priority"}
@@ -303,7 +303,7 @@ async def test_a_job_with_a_callback_says_where_it_is_and_which_it_is(web: Web) 
 
 
 @pytest.mark.parametrize("url", ["ftp://example.com", "https://example.com/\0"])
-async def test_a_callback_that_is_none_is_told_by_its_key_everywhere(web: Web, url: str) -> None:
+async def test_an_invalid_callback_is_reported_by_its_key_everywhere(web: Web, url: str) -> None:
     problem = (await web.post("/api/v1/jobs", DAILY | {"callback_url": url})).json
     assert [one["field"] for one in problem["violations"]] == ["callback_url"]
     assert problem["detail"].startswith("callback_url: ")

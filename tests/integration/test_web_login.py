@@ -1,4 +1,4 @@
-"""Who asks over HTTP is known, or sent to the login; that is good until it is left or revoked."""
+"""Callers over HTTP are known, or sent to the login. A login lasts until logout or revocation."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_a_token_calls_what_its_role_allows_in_its_namespace(web: Web) -> 
         assert (denied.status, denied.json["reason"]) == (403, "ROLE_MISSING"), denied.text
 
 
-async def test_who_may_see_some_namespaces_is_told_on_a_page_what_it_takes_and_can_leave(
+async def test_a_viewer_of_some_namespaces_sees_the_needed_role_on_a_page_and_can_log_out(
     web: Web,
 ) -> None:
     _, text = await token(web, auth.ROLE_VIEWER, "billing")
@@ -128,7 +128,7 @@ async def test_who_may_see_some_namespaces_is_told_on_a_page_what_it_takes_and_c
     assert (left.status, left.headers["location"]) == (303, "/login")
 
 
-async def test_who_sees_what_isn_t_there_or_may_not_is_told_on_a_page_who_they_are(
+async def test_a_missing_or_forbidden_page_shows_who_the_caller_is(
     web: Web,
 ) -> None:
     _, text = await token(web, auth.ROLE_VIEWER)
@@ -147,10 +147,10 @@ async def test_a_login_opens_the_pages_until_it_is_left(web: Web) -> None:
     token_id, text = await token(web, auth.ROLE_VIEWER)
     entered = await log_in(web, text, next="/")
     assert (entered.status, entered.headers["location"]) == (303, "/")
-    told = entered.headers["set-cookie"]
-    assert told.startswith("__Host-schedd=schedd_")
-    assert {"HttpOnly", "Secure", "Path=/", "SameSite=strict"} <= set(told.split("; "))
-    assert text not in told
+    set_cookie = entered.headers["set-cookie"]
+    assert set_cookie.startswith("__Host-schedd=schedd_")
+    assert {"HttpOnly", "Secure", "Path=/", "SameSite=strict"} <= set(set_cookie.split("; "))
+    assert text not in set_cookie
     sent = {"cookie": cookie_of(entered)}
     assert (await web.get("/", headers=sent)).status == 200
     assert "user/alice" in (await web.get("/login", headers=sent)).text
@@ -160,10 +160,10 @@ async def test_a_login_opens_the_pages_until_it_is_left(web: Web) -> None:
     assert (await web.get("/metrics", headers=bearer(text))).status == 200
     lines = await web.services.store.list_audit(None, f"token/{token_id}", None, None, 10)
     assert [(entry.actor, entry.action) for _, entry in lines][:1] == [("user/alice", "login")]
-    told = json.loads(lines[0][1].after)
-    assert (told["name"], told["role"]) == ("alice", "viewer")
+    login = json.loads(lines[0][1].after)
+    assert (login["name"], login["role"]) == ("alice", "viewer")
     [(_, ended)] = await web.services.store.list_audit(
-        None, f"token/{told['login']}", None, None, 10
+        None, f"token/{login['login']}", None, None, 10
     )
     assert ended.action == "logout", "what was done in it is found by its id"
 
@@ -190,7 +190,7 @@ async def test_a_login_and_its_end_wait_for_a_silent_postgresql_no_longer_than_o
     assert "it may have been made" in left.text
 
 
-async def test_figures_are_told_to_who_was_known_lately_while_postgresql_is_silent(
+async def test_metrics_are_served_to_recent_callers_while_postgresql_is_silent(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By them the alert comes that it is: a scraper gives up before a look for a token does."""
@@ -215,9 +215,9 @@ async def test_figures_are_told_to_who_was_known_lately_while_postgresql_is_sile
 
     for sent in known:
         async with asyncio.timeout(authentication.PROMPT + 1):
-            told = await web.get("/metrics", headers=sent)
-        assert told.status == 200
-        assert "schedd_workers" in told.text
+            metrics = await web.get("/metrics", headers=sent)
+        assert metrics.status == 200
+        assert "schedd_workers" in metrics.text
         for path in ("/cluster/doctor", "/api/v1/cluster/checks"):
             assert "it is away" in (await web.get(path, headers=sent)).text
         assert (await web.get("/api/v1/jobs", headers=sent)).status == 503
@@ -226,10 +226,10 @@ async def test_figures_are_told_to_who_was_known_lately_while_postgresql_is_sile
         assert (await web.get("/metrics", headers=sent)).json["reason"] == "TOKEN_REVOKED"
 
 
-async def test_who_asks_for_a_revocation_and_never_hears_of_it_has_the_token_forgotten(
+async def test_a_revocation_without_an_answer_removes_the_token_from_the_cache(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have been made: while that can't be read, the token is worth nothing here."""
+    """The revocation may have been made: while that can't be read, the token is invalid here."""
 
     async def away(*_: object) -> None:
         raise Unavailable("it is away")
@@ -242,8 +242,8 @@ async def test_who_asks_for_a_revocation_and_never_hears_of_it_has_the_token_for
                 while_away.setattr(type(web.services.access_tokens), name, away)
             with pytest.raises(Unavailable):
                 await revoke(web, token_id)
-            told = (await web.get("/metrics", headers=bearer(text))).json
-            assert told["reason"] == "TOKEN_REVOKED"
+            answer = (await web.get("/metrics", headers=bearer(text))).json
+            assert answer["reason"] == "TOKEN_REVOKED"
 
 
 async def test_a_login_ends_with_the_token_that_it_was_made_by(web: Web) -> None:
@@ -270,8 +270,8 @@ async def test_a_quiet_stream_of_events_says_that_its_token_was_revoked_here_or_
             async with web.events("/api/v1/events", headers=bearer(text)) as events:
                 await revoke(taken, token_id)
                 async with asyncio.timeout(FRESH + ON_TOP):
-                    told = await anext(events)
-            assert (told.name, json.loads(told.data)["reason"]) == ("error", "TOKEN_REVOKED")
+                    event = await anext(events)
+            assert (event.name, json.loads(event.data)["reason"]) == ("error", "TOKEN_REVOKED")
 
 
 async def test_a_quiet_stream_of_events_says_that_its_token_has_expired(web: Web) -> None:
@@ -279,8 +279,8 @@ async def test_a_quiet_stream_of_events_says_that_its_token_has_expired(web: Web
     await ends_at(web, token_id, 2)
     async with web.events("/api/v1/events", headers=bearer(text)) as events:
         async with asyncio.timeout(2 + FRESH + ON_TOP):
-            told = await anext(events)
-    assert (told.name, json.loads(told.data)["reason"]) == ("error", "TOKEN_EXPIRED")
+            event = await anext(events)
+    assert (event.name, json.loads(event.data)["reason"]) == ("error", "TOKEN_EXPIRED")
 
 
 async def test_a_live_page_on_which_nothing_happens_ends_with_its_login_and_is_refused_then(
@@ -299,10 +299,10 @@ async def test_a_live_page_on_which_nothing_happens_ends_with_its_login_and_is_r
             assert (answer.status, answer.json["reason"]) == (401, "TOKEN_REVOKED")
 
 
-async def test_a_live_page_goes_on_though_nobody_can_say_who_reads_it(
+async def test_a_live_page_continues_though_its_reader_cant_be_checked(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While PostgreSQL stands still it is to say so, and not to show what was."""
+    """While PostgreSQL is stopped the page must say so, and not show old data."""
 
     async def silent(*_: object) -> None:
         await asyncio.Event().wait()
@@ -314,8 +314,8 @@ async def test_a_live_page_goes_on_though_nobody_can_say_who_reads_it(
         monkeypatch.setattr(type(web.services.authentication), "check", silent)
         web.cluster.has_trust = False
         async with asyncio.timeout(10):
-            told = await anext(events)
-    assert "isn't trusted" in told.data or "isn&#39;t trusted" in told.data
+            event = await anext(events)
+    assert "isn't trusted" in event.data or "isn&#39;t trusted" in event.data
 
 
 async def test_a_login_is_in_no_list_and_is_forgotten_when_it_has_ended(web: Web) -> None:
@@ -347,7 +347,7 @@ async def test_a_login_with_two_tokens_is_refused_as_what_is_given_twice(web: We
     assert "set-cookie" not in answer.headers
 
 
-async def test_logins_that_fail_are_told_once_a_second_at_most_with_how_many_there_were(
+async def test_failed_logins_are_logged_once_a_second_at_most_with_their_number(
     web: Web, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (await log_in(web, "schedd_x")).status == 403
@@ -357,9 +357,9 @@ async def test_logins_that_fail_are_told_once_a_second_at_most_with_how_many_the
     monkeypatch.setattr(log_rate_limit.LimitedLine, "every", 0.0)
     assert (await log_in(web, "schedd_x")).status == 403
     lines = [one.getMessage() for one in caplog.records if one.name == "schedd.web.login"]
-    told = r"login failed: peer=127\.0\.0\.1:\d+ failures=(\d+) "
-    told += r"error=the token isn't valid in this cluster"
-    counts = [found[1] for line in lines if (found := re.fullmatch(told, line))]
+    pattern = r"login failed: peer=127\.0\.0\.1:\d+ failures=(\d+) "
+    pattern += r"error=the token isn't valid in this cluster"
+    counts = [found[1] for line in lines if (found := re.fullmatch(pattern, line))]
     assert (len(lines), counts) == (2, ["1", "20"])
 
 
@@ -379,7 +379,7 @@ async def test_a_login_leads_to_no_other_site(web: Web, next_: str) -> None:
         ("/logout", "/"),
     ],
 )
-async def test_a_login_leads_to_the_page_of_what_somebody_wanted_to_do(
+async def test_a_login_leads_to_the_page_of_the_refused_action(
     web: Web, wanted: str, page: str
 ) -> None:
     _, text = await token(web, auth.ROLE_VIEWER)
@@ -406,13 +406,13 @@ async def test_a_form_that_is_sent_when_the_login_has_ended_leads_to_the_login_a
 
 
 def hidden_of(page: Answer) -> dict[str, str]:
-    """What the form of the login carries on."""
+    """Return the hidden fields of the login form."""
     found = re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', page.text)
     return {unescape(name): unescape(value) for name, value in found}
 
 
-async def sent_by_nobody(web: Web, **fields: str) -> Answer:
-    """The login, in answer to a form for a job that nobody who is known has sent."""
+async def sent_without_login(web: Web, **fields: str) -> Answer:
+    """Return the login page that answers a form for a job from an unknown caller."""
     headers = PAGE | {"referer": f"{web.url}/new-job?namespace=team-a&when=1m"}
     refused = await web.ask("POST", "/new-job?namespace=team-a", data=fields, headers=headers)
     assert (refused.status, refused.headers["cache-control"]) == (401, "no-store")
@@ -428,7 +428,7 @@ async def test_a_form_for_a_job_comes_back_filled_in_after_the_login_and_nothing
     payload = json.dumps({"of": ["Käse & Brot", "a+b=c", "#", nasty, "x" * 100_000]}, indent=1)
     fields = {"name": "by-form", "schedule": "every", "when": "1m", "payload": payload}
     carried = hidden_of(
-        await sent_by_nobody(web, **fields, time_zone="", request_id="0123", made_up="x")
+        await sent_without_login(web, **fields, time_zone="", request_id="0123", made_up="x")
     )
     typed = {f"typed.{name}": value for name, value in fields.items()}
     assert carried == {"next": "/new-job?namespace=team-a", "undone": "yes"} | typed
@@ -450,7 +450,7 @@ async def test_a_form_for_a_job_comes_back_filled_in_after_the_login_and_nothing
     assert listed.json["jobs"] == []
 
 
-async def test_a_reason_that_was_typed_into_a_dialog_is_told_after_the_login(web: Web) -> None:
+async def test_a_reason_typed_into_a_dialog_is_shown_after_the_login(web: Web) -> None:
     await made_and_triggered(web)
     headers, reason = PAGE | {"referer": f"{web.url}/jobs/etl"}, 'the "disks" <b>&</b> so'
     data = {"reason": reason, "request_id": "0123"}
@@ -469,7 +469,7 @@ async def test_a_reason_that_was_typed_into_a_dialog_is_told_after_the_login(web
     assert not (await web.get("/api/v1/jobs/etl", headers=sent)).json["paused"]
 
 
-async def test_a_button_without_a_dialog_is_told_after_the_login_as_not_done_yet(web: Web) -> None:
+async def test_a_button_without_a_dialog_is_shown_after_the_login_as_not_done_yet(web: Web) -> None:
     await made_and_triggered(web)
     headers = PAGE | {"referer": f"{web.url}/jobs/etl"}
     refused = await web.ask("POST", "/jobs/etl/trigger", data={}, headers=headers)
@@ -502,7 +502,7 @@ async def test_what_was_typed_goes_to_its_own_form_alone(web: Web, after: str, p
     assert (entered.status, entered.headers["location"]) == (303, page)
 
 
-async def test_who_may_not_see_pages_is_told_so_instead_of_the_form(web: Web) -> None:
+async def test_a_caller_without_access_to_pages_sees_that_instead_of_the_form(web: Web) -> None:
     _, text = await token(web, auth.ROLE_ADMIN, "team-a")
     sent = {"undone": "yes", "typed.name": "by-form"}
     entered = await log_in(web, text, next="/new-job", **sent)
@@ -513,12 +513,12 @@ async def test_a_form_of_more_than_the_login_may_send_leads_back_and_says_what_i
     web: Web,
 ) -> None:
     for payload in ("x" * 890_000, "x" * 920_000, "\N{SNOWMAN}" * 100_000):
-        refused = await sent_by_nobody(web, name="by-form", payload=payload)
+        refused = await sent_without_login(web, name="by-form", payload=payload)
         assert hidden_of(refused) == {"next": "/new-job?namespace=team-a", "undone": "yes"}
         assert "too long to keep" in refused.text
     _, text = await token(web, auth.ROLE_ADMIN)
     for payload in ("x" * 800_000, "\N{SNOWMAN}" * (MAX_PAYLOAD // 3)):
-        carried = await sent_by_nobody(web, name="by-form", payload=payload)
+        carried = await sent_without_login(web, name="by-form", payload=payload)
         assert "too long" not in carried.text
         entered = await log_in(web, text, **hidden_of(carried))
         assert (entered.status, payload in entered.text) == (200, True)
@@ -534,7 +534,7 @@ async def test_a_form_of_more_than_the_login_may_send_leads_back_and_says_what_i
         ("POST", "/static/schedd.css", "GET, HEAD", "/static/schedd.css"),
     ],
 )
-async def test_a_method_that_a_page_hasn_t_is_told_on_a_page_with_those_that_it_has(
+async def test_an_unsupported_method_is_answered_by_a_page_with_the_allowed_methods(
     web: Web, method: str, path: str, allow: str, page: str
 ) -> None:
     _, text = await token(web, auth.ROLE_VIEWER)
@@ -551,7 +551,7 @@ async def test_a_method_that_a_page_hasn_t_is_told_on_a_page_with_those_that_it_
     assert program.json["reason"] == "METHOD_NOT_ALLOWED"
 
 
-async def test_the_login_has_a_heading_whoever_asks(web: Web) -> None:
+async def test_the_login_has_a_heading_for_every_caller(web: Web) -> None:
     _, text = await token(web, auth.ROLE_VIEWER)
     login = {"cookie": cookie_of(await log_in(web, text))}
     for headers, heading in (({}, "Log in"), (login, "You are logged in")):
@@ -674,7 +674,7 @@ async def test_a_former_login_that_can_t_be_ended_in_time_keeps_no_browser_from_
     assert "failures=1" in line
 
 
-async def test_a_certificate_that_names_nobody_is_told_from_none_and_the_log_says_whose(
+async def test_a_certificate_without_an_identity_differs_from_none_and_is_logged_with_its_name(
     web: Web, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, text = await token(web, auth.ROLE_VIEWER)
@@ -716,7 +716,7 @@ async def test_a_login_over_https_isn_t_taken_from_a_page_in_the_clear(
             assert answer.status == status, scheme
 
 
-async def test_where_nobody_is_asked_the_login_says_so(dsn: str) -> None:
+async def test_the_login_of_an_open_cluster_says_that_authentication_is_off(dsn: str) -> None:
     async with served(dsn) as web:
         assert "without authentication" in (await web.get("/login")).text
         assert (await web.get("/")).status == 200
@@ -780,7 +780,7 @@ async def test_a_viewer_is_offered_no_form_that_changes_anything(web: Web) -> No
 
 
 async def test_an_operator_of_one_namespace_is_offered_what_they_may_in_it(web: Web) -> None:
-    """Who sees all and works in one."""
+    """The caller views all namespaces and operates in one."""
     who = CallerIdentity(IdentityKind.USER, "ann", {"*": Role.VIEWER, "billing": Role.OPERATOR})
     here = PageRequest(web.services, Caller(who, "test"), query={"namespace": "billing"})
     elsewhere = PageRequest(web.services, Caller(who, "test"))

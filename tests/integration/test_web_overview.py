@@ -60,7 +60,7 @@ async def test_its_stylesheet_and_script_are_served(web: Web) -> None:
         assert kind in answer.headers["content-type"]
 
 
-async def test_a_watcher_is_told_of_what_changed_and_of_nothing_else(web: Web) -> None:
+async def test_a_watcher_receives_changes_and_nothing_else(web: Web) -> None:
     async with web.events("/live/") as events:
         first = await anext(events)
         assert "etl" not in first.data
@@ -70,7 +70,7 @@ async def test_a_watcher_is_told_of_what_changed_and_of_nothing_else(web: Web) -
         assert second.id != first.id
 
 
-async def test_a_watcher_that_comes_back_is_told_only_of_news(web: Web) -> None:
+async def test_a_watcher_that_comes_back_receives_only_news(web: Web) -> None:
     async with web.events("/live/") as events:
         seen = await anext(events)
     async with web.events("/live/", headers={"Last-Event-ID": seen.id}) as events:
@@ -99,7 +99,7 @@ async def test_many_watchers_cost_one_set_of_queries(web: Web, looks: list[float
     assert all(gap > overview.EVERY * 0.9 for gap in gaps), gaps
 
 
-async def test_nobody_watching_costs_nothing(web: Web, looks: list[float]) -> None:
+async def test_a_page_without_watchers_costs_nothing(web: Web, looks: list[float]) -> None:
     async with web.events("/live/") as events:
         await anext(events)
 
@@ -123,7 +123,7 @@ async def test_an_outage_is_said_on_the_page_which_keeps_what_it_knew() -> None:
                 away = await anext(events)
                 assert "PostgreSQL is unavailable" in away.data
                 assert "etl" in away.data
-                unread = (await web.get("/?namespace=nobody-looked")).text
+                unread = (await web.get("/?namespace=never-shown")).text
                 assert "no data has been read yet" in unread
                 assert 'class="figure">0' not in unread
                 await asyncio.to_thread(restart, server)

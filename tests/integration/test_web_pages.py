@@ -62,7 +62,7 @@ async def sent(web: Web, path: str, **fields: str) -> Answer:
 async def test_each_page_says_that_its_member_fires_nothing_where_its_lease_isnt_trusted(
     web: Web,
 ) -> None:
-    """Else it counts down to what nobody fires. Where troubles are told they are told once."""
+    """Else it counts down to runs that no member fires. Pages that list troubles show it once."""
     await web.post("/api/v1/jobs", JOB)
     live = [page.path for page in PAGES if page.every == EVERY and "{" not in page.path]
     for path in live:
@@ -93,7 +93,7 @@ async def test_a_form_waits_for_no_page(dsn: str, monkeypatch: pytest.MonkeyPatc
         assert (await web.get("/api/v1/jobs/etl")).json["pauseNote"] == "the disks"
 
 
-async def test_what_needs_no_database_or_tells_of_it_waits_for_no_page(
+async def test_pages_without_the_database_or_about_its_state_wait_for_no_page(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site, "AT_A_TIME", 0)
@@ -146,7 +146,7 @@ async def test_a_stream_says_first_whose_it_is_for_the_footer_that_it_stands_in(
         assert "No jobs yet" in (await anext(events)).data
 
 
-async def test_a_run_that_has_ended_is_told_so_and_its_log_isn_t_read_again(
+async def test_an_ended_run_ends_its_stream_and_its_log_isn_t_read_again(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[object] = []
@@ -158,9 +158,9 @@ async def test_a_run_that_has_ended_is_told_so_and_its_log_isn_t_read_again(
     async with web.events(f"/live/runs/{run}") as events:
         assert "waiting" in (await anext(events)).data
         await web.post(f"/api/v1/runs/{run}:cancel", {})
-        told = [event async for event in events]  # until the server ends it
-    assert [event.name for event in told] == ["", "end"]
-    assert "cancelled" in told[0].data
+        shown = [event async for event in events]  # until the server ends it
+    assert [event.name for event in shown] == ["", "end"]
+    assert "cancelled" in shown[0].data
     assert len(read) == 1
     assert "data-live" not in (await web.get(f"/runs/{run}")).text
 
@@ -212,8 +212,8 @@ async def test_of_a_log_of_many_megabytes_the_page_has_the_ends_and_reads_not_al
         ]
     )
     text = await ended_with(web, monkeypatch, 800_000, ends)
-    told = [re.sub("<[^>]*>", "", line) for line in text.partition(">")[2].splitlines()]
-    assert [line for line in told if line] == [
+    shown = [re.sub("<[^>]*>", "", line) for line in text.partition(">")[2].splitlines()]
+    assert [line for line in shown if line] == [
         "beginning and end of a long log: see the whole log with `schedctl run logs`",
         "the first line",
         "99,999,971 bytes omitted",
@@ -221,7 +221,7 @@ async def test_of_a_log_of_many_megabytes_the_page_has_the_ends_and_reads_not_al
     ]
 
 
-async def test_what_a_form_did_is_told_once(web: Web) -> None:
+async def test_the_result_of_a_form_is_shown_once(web: Web) -> None:
     await web.post("/api/v1/jobs", JOB)
     answer = await sent(web, "/jobs/etl/pause", reason="the disks", back="/jobs")
     assert (answer.status, answer.headers["location"]) == (303, "/jobs")
@@ -235,38 +235,42 @@ async def test_what_a_form_did_is_told_once(web: Web) -> None:
     assert "etl is paused" not in (await web.get("/jobs")).text
 
 
-def told(answer: Answer) -> str:
-    """What the cookie of an answer brings to the next page."""
+def flash_of(answer: Answer) -> str:
+    """Return the message that the cookie of an answer brings to the next page."""
     cookie = answer.headers["set-cookie"].partition(";")[0].partition("=")[2]
     return str(json.loads(unquote(cookie))[0])
 
 
-async def test_two_forms_of_one_drawing_are_told_by_the_answer_to_the_last(web: Web) -> None:
+async def test_the_answer_to_the_last_of_two_forms_reports_both(web: Web) -> None:
     for name in ("etl", "load"):
         await web.post("/api/v1/jobs", JOB | {"name": name})
     await sent(web, "/jobs/etl/trigger", request_id="0123")
     last = await sent(web, "/jobs/load/trigger", request_id="0123")
-    assert "etl was triggered" in told(last)
-    assert "load was triggered" in told(last)
+    assert "etl was triggered" in flash_of(last)
+    assert "load was triggered" in flash_of(last)
     other = await sent(web, "/jobs/etl/trigger", request_id="4567")
-    assert "load" not in told(other)
+    assert "load" not in flash_of(other)
 
 
 async def test_a_job_that_is_deleted_twice_is_gone_and_no_fault(web: Web) -> None:
     await web.post("/api/v1/jobs", JOB)
     for words in ("etl was deleted.", "etl was already deleted."):
-        answer = await sent(web, "/jobs/etl/delete", name="etl", reason="nobody reads it")
-        assert (answer.status, answer.headers["location"], told(answer)) == (303, "/jobs", words)
+        answer = await sent(web, "/jobs/etl/delete", name="etl", reason="no longer read")
+        assert (answer.status, answer.headers["location"], flash_of(answer)) == (
+            303,
+            "/jobs",
+            words,
+        )
 
 
-async def test_without_a_script_a_page_that_asks_for_a_reason_isn_t_loaded_anew(web: Web) -> None:
-    for path, by_itself in (("/workers", True), ("/jobs/etl", False)):
-        if not by_itself:
+async def test_without_a_script_a_page_that_asks_for_a_reason_isn_t_reloaded(web: Web) -> None:
+    for path, reloads in (("/workers", True), ("/jobs/etl", False)):
+        if not reloads:
             await web.post("/api/v1/jobs", JOB)
         page = (await web.get(path)).text
         assert ('http-equiv="refresh"' in page, ">Reload</a>" in page) == (
-            by_itself,
-            not by_itself,
+            reloads,
+            not reloads,
         )
 
 
@@ -284,14 +288,14 @@ async def test_the_audit_keeps_the_reasons_of_forms_that_destroy_or_do_again(web
         reason="the mail is back",
     )
     assert 'name="reason"' in (await web.get("/jobs/etl")).text.partition('id="delete"')[2]
-    await sent(web, "/jobs/etl/delete", name="etl", reason="nobody reads it")
+    await sent(web, "/jobs/etl/delete", name="etl", reason="no longer read")
     entries = (await web.get("/api/v1/audit")).json["entries"]
     notes = {one["action"]: one["after"] for one in entries[:2]}
     assert '"note":"the mail is back"' in notes["redrive"]
-    assert notes["delete"] == '{"note":"nobody reads it"}'
+    assert notes["delete"] == '{"note":"no longer read"}'
 
 
-async def test_what_a_form_couldnt_do_is_told_with_what_to_do(web: Web) -> None:
+async def test_a_failed_form_is_reported_with_a_remedy(web: Web) -> None:
     answer = await sent(web, "/jobs/nowhere/trigger")
     assert answer.status == 404
     assert "Job &#39;nowhere&#39; not found" in answer.text
@@ -347,12 +351,12 @@ async def test_a_job_is_made_by_a_form_or_the_form_comes_back(web: Web) -> None:
 
 
 def drawn(page: str) -> str:
-    """What tells the forms of this drawing of a page from those of any other."""
-    [told] = set(re.findall(r'name="request_id" value="(\w+)"', page))
-    return str(told)
+    """Return the request id that the forms of this rendering of a page share."""
+    [request_id] = set(re.findall(r'name="request_id" value="(\w+)"', page))
+    return str(request_id)
 
 
-async def test_a_form_that_is_sent_twice_asks_once_and_one_drawn_anew_asks_again(web: Web) -> None:
+async def test_a_form_sent_twice_asks_once_and_a_newly_rendered_one_asks_again(web: Web) -> None:
     await web.post("/api/v1/jobs", JOB)
     await web.post("/api/v1/jobs", JOB | {"name": "other"})
     first = drawn((await web.get("/jobs")).text)
@@ -361,13 +365,13 @@ async def test_a_form_that_is_sent_twice_asks_once_and_one_drawn_anew_asks_again
         for job in ("etl", "etl", "other")
     ]
     assert once == twice != other
-    again = drawn((await web.get("/jobs")).text)  # the same look, drawn for somebody else
+    again = drawn((await web.get("/jobs")).text)  # the same snapshot, rendered for another caller
     later = (await sent(web, "/jobs/etl/trigger", request_id=again)).headers["location"]
     assert later != once
     assert len((await web.get("/api/v1/runs")).json["runs"]) == 3
 
 
-async def test_what_a_stream_draws_anew_is_the_same_for_all_who_watch(web: Web) -> None:
+async def test_a_streams_rendering_is_the_same_for_all_watchers(web: Web) -> None:
     await web.post("/api/v1/jobs", JOB)
     async with web.events("/live/jobs") as events:
         assert 'name="request_id" value=""' in (await anext(events)).data
@@ -425,7 +429,7 @@ async def test_the_name_of_a_submitted_run_leads_to_the_runs_of_that_name(web: W
     assert run in (await web.get(there)).text
 
 
-async def test_what_a_page_cant_show_is_told_in_its_stream_too(web: Web) -> None:
+async def test_a_page_that_cant_be_shown_says_so_in_its_stream_too(web: Web) -> None:
     async with web.events("/live/jobs/etl") as events:
         assert "Job &#39;etl&#39; not found" in (await anext(events)).data
         await web.post("/api/v1/jobs", JOB)
@@ -468,13 +472,13 @@ async def test_what_people_wrote_is_escaped_on_every_page(web: Web) -> None:
         assert "<script>alert" not in (await web.get(path)).text, path
 
 
-async def test_the_cron_page_tells_what_the_call_does_by_the_clocks_of_the_zone(web: Web) -> None:
+async def test_the_cron_page_shows_the_answer_of_the_call_in_the_time_zone(web: Web) -> None:
     asked = "expression=0+9+*+*+*"
-    told = (await web.get(f"/api/v1/cron:explain?{asked}&timeZone=Asia/Tokyo")).json
+    explained = (await web.get(f"/api/v1/cron:explain?{asked}&timeZone=Asia/Tokyo")).json
     page = (await web.get(f"/cron?{asked}&timeZone=Asia/Tokyo")).text
-    assert told["description"][1:] in page
+    assert explained["description"][1:] in page
     assert page.count("09:00:00</time> <small>JST") == 10
-    assert told["instants"][0].endswith("T00:00:00.000Z")
+    assert explained["instants"][0].endswith("T00:00:00.000Z")
     wrong = (await web.get("/cron?expression=0+25+*+*+*")).text
     assert 'role="alert">Hour: ' in wrong
     mars = (await web.get(f"/cron?{asked}&timeZone=Mars")).text
@@ -631,13 +635,13 @@ async def test_a_redrive_that_is_asked_for_twice_by_one_form_is_one(web: Web) ->
     assert len((await web.get("/api/v1/redrives")).json["redrives"]) == 1
 
 
-ANEW = "/dead-letters?fingerprint=f"  # an address of its own has a look of its own
+FRESH = "/dead-letters?fingerprint=f"  # an address of its own has a snapshot of its own
 
 
 async def form_of(
     web: Web, action: str, row: str = "etl", address: str = "/dead-letters"
 ) -> dict[str, str]:
-    """What the dialog of a row sends, as a page draws it."""
+    """Return the hidden fields of a row's dialog, as a page shows it."""
     page = (await web.get(address)).text
     [shown] = [
         each
@@ -656,10 +660,10 @@ async def page_after(web: Web, answer: Answer) -> str:
 
 
 @pytest.mark.parametrize("action", ["discard", "redrive"])
-async def test_a_dialog_of_dead_letters_deals_with_those_it_told_of_though_there_are_more(
+async def test_a_dialog_of_dead_letters_handles_those_it_showed_though_there_are_more(
     web: Web, action: str
 ) -> None:
-    """As where nothing draws the page anew: without JavaScript, or while the stream is away."""
+    """As on a page that isn't updated: without JavaScript, or while the stream is away."""
     await buried(web)
     names = await form_of(web, action)
     for _ in range(2):
@@ -668,12 +672,12 @@ async def test_a_dialog_of_dead_letters_deals_with_those_it_told_of_though_there
     await web.store.database.call(lambda c: c.exec_driver_sql(more))
     answer = await sent(web, f"/dead-letters/{action}", **names)
     assert "3 dead letters are" in await page_after(web, answer)
-    later = await form_of(web, action, address=ANEW)
-    assert later["until"] > names["until"], "it tells of newer ones now"
+    later = await form_of(web, action, address=FRESH)
+    assert later["until"] > names["until"], "it shows newer ones now"
     assert names["count"] == "3"
 
 
-async def test_dead_letters_that_are_discarded_already_are_told_so_and_not_as_none(
+async def test_dead_letters_discarded_already_are_reported_as_that_and_not_as_none(
     web: Web,
 ) -> None:
     await buried(web)
@@ -686,7 +690,7 @@ async def test_dead_letters_that_are_discarded_already_are_told_so_and_not_as_no
     assert "0 dead letters" not in again
 
 
-async def test_a_redrive_is_told_as_what_is_to_be_and_what_may_stay(web: Web) -> None:
+async def test_a_redrive_is_reported_with_what_will_run_and_what_may_stay(web: Web) -> None:
     await buried(web)
     await web.ask("DELETE", "/api/v1/jobs/etl")
     said = (await web.get("/dead-letters")).text
@@ -720,12 +724,12 @@ async def test_a_form_that_names_no_group_of_dead_letters_is_refused(
     assert "6 open" in (await web.get("/dead-letters")).text
 
 
-async def test_a_redrive_of_submitted_runs_is_told_as_that(web: Web) -> None:
+async def test_a_redrive_of_submitted_runs_is_shown_as_that(web: Web) -> None:
     await buried(web)
     for row in ("etl", "etl, submitted", "submitted runs"):
         names = await form_of(web, "redrive", row)
         await sent(web, "/dead-letters/redrive", **names, rate="10")
-    shown = (await web.get(ANEW)).text.partition('id="redrives"')[2]
+    shown = (await web.get(FRESH)).text.partition('id="redrives"')[2]
     assert re.findall(r'<tr data-key="[^"]*"><td>([^<]*) <span', shown) == [
         "submitted runs",
         "etl, submitted",
@@ -742,7 +746,7 @@ async def test_a_dialog_of_dead_letters_is_the_same_wherever_its_group_stands(we
     await web.store.database.call(
         lambda c: c.exec_driver_sql(f"{more} WHERE trigger = 'MANUAL' LIMIT 2)")
     )
-    text = (await web.get("/dead-letters?fingerprint=f")).text  # what is looked at anew
+    text = (await web.get("/dead-letters?fingerprint=f")).text  # a new snapshot
     after = re.findall(r'popover id="([^"]*)"', text)
     assert len(set(before)) == 6
     assert sorted(before) == sorted(after)
@@ -806,7 +810,7 @@ async def test_the_first_fault_of_what_is_read_at_once_is_the_pages_own(web: Web
     assert tasks[0].cancelled()
 
 
-async def test_the_cluster_page_tells_of_a_change_of_leader_and_of_a_pause_in_words(
+async def test_the_cluster_page_shows_a_change_of_leader_and_a_pause_in_words(
     web: Web,
 ) -> None:
     await sent(web, "/cluster/pause", reason="disks")

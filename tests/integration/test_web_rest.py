@@ -81,9 +81,9 @@ async def test_many_jobs_and_many_submits_go_in_one_request(web: Web) -> None:
     assert taken["error"]["reason"] == "NAME_TAKEN"
 
     nowhere = {"job": ETL | {"name": "nowhere", "timeZone": "Nowhere/At"}}
-    [told] = (await web.post("/api/v1/jobs:batchCreate", {"requests": [nowhere]})).json["results"]
-    assert [one["field"] for one in told["error"]["violations"]] == ["timeZone"]
-    assert told["error"]["message"].startswith("timeZone: ")
+    [result] = (await web.post("/api/v1/jobs:batchCreate", {"requests": [nowhere]})).json["results"]
+    assert [one["field"] for one in result["error"]["violations"]] == ["timeZone"]
+    assert result["error"]["message"].startswith("timeZone: ")
 
     answer = await web.post("/api/v1/runs:batchSubmit", {"requests": [SUBMITTED] * 2})
     runs = [one["run"]["runId"] for one in answer.json["results"]]
@@ -117,7 +117,7 @@ async def test_a_calendar_is_put_used_and_kept_while_it_is(web: Web) -> None:
 
 
 async def test_what_was_read_of_a_job_makes_another_one(web: Web) -> None:
-    """What the cluster sets is ignored then, whatever it says."""
+    """Fields that the cluster sets are ignored then, whatever they contain."""
     await web.ask("PATCH", f"/api/v1/jobs/{(await made(web))['jobId']}", json={"slots": 2})
     job = (await web.get("/api/v1/jobs/etl")).json
     assert job["generation"] == 2
@@ -160,7 +160,7 @@ async def test_an_edit_changes_the_job_of_its_path_or_none(web: Web) -> None:
     assert (await web.get("/api/v1/jobs/other")).json == other | {"warnings": []}
 
 
-async def test_a_field_that_is_wrong_is_told_as_it_stands_in_the_body(web: Web) -> None:
+async def test_an_invalid_field_is_reported_as_it_is_in_the_body(web: Web) -> None:
     await made(web)
     for ask, field in (
         (web.post("/api/v1/jobs", ETL | {"name": "a\0b"}), "name"),
@@ -174,7 +174,7 @@ async def test_a_field_that_is_wrong_is_told_as_it_stands_in_the_body(web: Web) 
         assert answer.json["detail"].startswith(f"{field}: ")
 
 
-async def test_what_is_to_be_done_is_told_in_the_words_of_rest(web: Web) -> None:
+async def test_remedies_use_the_words_of_rest(web: Web) -> None:
     answer = await web.get("/api/v1/jobs?pageToken=x")
     assert (answer.status, answer.json["reason"]) == (400, "BAD_PAGE_TOKEN")
     assert "_" not in answer.json["remedy"]
@@ -240,7 +240,7 @@ async def test_a_document_is_known_by_one_of_many_tags_weak_or_strong(web: Web) 
         assert answer.status == 304
 
 
-async def test_what_a_header_says_is_told_by_its_name(web: Web) -> None:
+async def test_an_error_of_a_header_names_the_header(web: Web) -> None:
     await made(web)
     long = {"Idempotency-Key": "x" * 300}
     for path, body in (
@@ -268,9 +268,12 @@ async def test_an_idempotency_key_that_is_none_or_two_is_refused_by_name(
         ("/api/tasks", {"taskName": "t"}),
     ):
         async with web.session.post(f"{web.url}{path}", json=body, headers=headers) as answer:
-            told = await answer.json()
-        assert (answer.status, told["detail"]) == (400, f"Idempotency-Key: {problem}"), path
-        assert told["violations"] == [{"field": "Idempotency-Key", "problem": problem}]
+            refusal = await answer.json()
+        assert (answer.status, refusal["detail"]) == (
+            400,
+            f"Idempotency-Key: {problem}",
+        ), path
+        assert refusal["violations"] == [{"field": "Idempotency-Key", "problem": problem}]
     assert (await web.get("/api/v1/runs")).json["runs"] == []
 
 
@@ -361,7 +364,7 @@ async def test_a_name_that_is_taken_is_a_conflict(web: Web) -> None:
     assert (again.status, again.json["reason"]) == (409, "NAME_TAKEN")
 
 
-async def test_pages_go_on_where_the_last_one_ended(web: Web) -> None:
+async def test_pages_continue_where_the_last_one_ended(web: Web) -> None:
     for name in ("a1", "b2", "c3"):
         await made(web, name=name)
     first = (await web.get("/api/v1/jobs?pageSize=2")).json
@@ -371,7 +374,7 @@ async def test_pages_go_on_where_the_last_one_ended(web: Web) -> None:
     assert rest.json["nextPageToken"] is None
 
 
-async def test_a_page_goes_on_with_the_question_that_it_began_with_alone(web: Web) -> None:
+async def test_a_page_token_is_only_valid_for_its_own_query(web: Web) -> None:
     for _ in range(2):
         for name in ("h1", "h7"):
             await made(web, name=f"{name}-{uuid4()}")
@@ -396,7 +399,7 @@ async def test_a_page_goes_on_with_the_question_that_it_began_with_alone(web: We
 AT_THE_ENDS_OF_TIME = ("9999-12-31T23:59:59-23:00", "0001-01-01T00:00:00+23:00")
 
 
-async def test_a_page_token_that_nobody_was_given_is_refused_by_every_list(web: Web) -> None:
+async def test_an_invented_page_token_is_refused_by_every_list(web: Web) -> None:
     lists = {
         "jobs": "jobs",
         "runs": "runs",
@@ -440,7 +443,7 @@ def token_of(*parts: str) -> str:
 
 
 @pytest.mark.parametrize("at", AT_THE_ENDS_OF_TIME)
-async def test_no_instant_or_place_to_go_on_from_is_a_bug_of_ours(web: Web, at: str) -> None:
+async def test_no_instant_or_cursor_is_an_internal_error(web: Web, at: str) -> None:
     await made(web)
     for path, name in (("runs", "scheduledAfter"), ("jobs/etl/next", "after")):
         answer = await web.get(f"/api/v1/{path}", params={name: at})
@@ -472,7 +475,7 @@ async def test_a_submit_is_accepted_with_its_run(web: Web) -> None:
     assert [one["runId"] for one in listed] == [run["runId"]]
 
 
-async def test_a_watched_run_is_told_of_until_it_ends(web: Web) -> None:
+async def test_a_watched_run_is_reported_until_it_ends(web: Web) -> None:
     run_id = (await web.post("/api/v1/runs", SUBMITTED)).json["runId"]
     async with web.events(f"/api/v1/runs:watch?runIds={run_id}") as events:
         assert json.loads((await anext(events)).data)["run"]["state"] == "PENDING"
@@ -497,25 +500,25 @@ async def written(web: Web, *pieces: tuple[str, bytes]) -> str:
     stored = "INSERT INTO outputs VALUES (%(run_id)s, 1, now(), %(pieces)s, true)"
     values = {"run_id": run_id, "pieces": output.SerializeToString()}
     for each in (statement, stored):
-        await web.store.database.call(lambda c, told=each: c.exec_driver_sql(told, values))
+        await web.store.database.call(lambda c, sql=each: c.exec_driver_sql(sql, values))
     return str(run_id)
 
 
-async def told(web: Web, path: str, last: str = "") -> list[Sent]:
-    """All events of a stream that ends, as a browser asks that has heard of `last`."""
+async def events_of(web: Web, path: str, last: str = "") -> list[Sent]:
+    """Return all events of a stream that ends, as a browser asks that has received `last`."""
     headers = {"Last-Event-ID": last} if last else {}
     async with web.events(path, headers=headers) as events:
         return [each async for each in events]
 
 
 @pytest.mark.parametrize("follow", ["", "?follow=true", "?fencingToken=1"])
-async def test_a_log_goes_on_after_what_was_told_and_is_told_once(web: Web, follow: str) -> None:
+async def test_a_log_continues_after_the_last_event_and_is_sent_once(web: Web, follow: str) -> None:
     run_id = await written(web, ("STDOUT", b"one"), ("STDERR", b"oh"), ("STDOUT", b"two"))
     path = f"/api/v1/runs/{run_id}/logs{follow}"
-    all_of_it = await told(web, path)
+    all_of_it = await events_of(web, path)
     assert [each.name for each in all_of_it] == ["", "", "", "end"]
     for place, event in enumerate(all_of_it[:-2]):
-        rest = await told(web, path, event.id)
+        rest = await events_of(web, path, event.id)
         assert [each.data for each in rest] == [each.data for each in all_of_it[place + 1 :]]
     for last in all_of_it[-2:]:
         over = await web.get(path, headers={"Last-Event-ID": last.id})
@@ -524,12 +527,12 @@ async def test_a_log_goes_on_after_what_was_told_and_is_told_once(web: Web, foll
 
 async def test_a_log_of_nothing_is_asked_for_twice_at_most(web: Web) -> None:
     path = f"/api/v1/runs/{await written(web)}/logs?follow=true"
-    [end] = await told(web, path)
+    [end] = await events_of(web, path)
     assert (end.name, bool(end.id)) == ("end", True)
     assert (await web.get(path, headers={"Last-Event-ID": end.id})).status == 204
 
 
-async def test_watched_runs_are_gone_on_with_until_all_have_ended(web: Web) -> None:
+async def test_a_watch_of_runs_continues_until_all_have_ended(web: Web) -> None:
     first, second = [(await web.post("/api/v1/runs", SUBMITTED)).json["runId"] for _ in range(2)]
     path = f"/api/v1/runs:watch?runIds={first}&runIds={second}"
     await web.post(f"/api/v1/runs/{first}:cancel", {})
@@ -545,7 +548,7 @@ async def test_watched_runs_are_gone_on_with_until_all_have_ended(web: Web) -> N
     assert (over.status, over.text) == (204, "")
 
 
-async def test_what_no_stream_has_told_is_no_place_to_go_on_from(web: Web) -> None:
+async def test_a_cursor_that_no_stream_has_sent_is_refused(web: Web) -> None:
     run_id = await written(web, ("STDOUT", b"one"))
     other = (await web.post("/api/v1/runs", SUBMITTED)).json["runId"]
     async with web.events(f"/api/v1/runs:watch?runIds={other}") as events:
@@ -583,7 +586,7 @@ async def test_what_is_wrong_before_a_stream_begins_is_a_plain_problem(web: Web)
     )
 
 
-async def test_events_begin_with_the_runs_that_live_and_say_where_to_go_on(web: Web) -> None:
+async def test_events_begin_with_the_live_runs_and_a_cursor(web: Web) -> None:
     await made(web)
     run = (await web.post("/api/v1/jobs/etl:trigger", {})).json["runId"]
     lines: list[str] = []
@@ -592,13 +595,13 @@ async def test_events_begin_with_the_runs_that_live_and_say_where_to_go_on(web: 
             lines.append(line.decode().strip())
             if line.startswith(b"id: "):
                 break
-    [told] = [json.loads(line.removeprefix("data: ")) for line in lines if "data: " in line]
-    assert (told["run"]["runId"], told["run"]["state"]) == (run, "PENDING")
-    assert told["gap"] is None
-    assert re.fullmatch("id: [0-9a-f]+-[0-9a-f]+", lines[-1]), "once all that lives was told"
+    [event] = [json.loads(line.removeprefix("data: ")) for line in lines if "data: " in line]
+    assert (event["run"]["runId"], event["run"]["state"]) == (run, "PENDING")
+    assert event["gap"] is None
+    assert re.fullmatch("id: [0-9a-f]+-[0-9a-f]+", lines[-1]), "once all live runs were sent"
 
 
-async def test_a_host_has_so_many_streams_and_is_told_so(web: Web) -> None:
+async def test_a_host_has_so_many_streams_and_an_error_says_so(web: Web) -> None:
     async with AsyncExitStack() as open_:
         unbounded = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         session = await open_.enter_async_context(unbounded)
@@ -628,7 +631,7 @@ async def test_a_backfill_is_planned_asked_for_read_and_cancelled(web: Web) -> N
     assert (wrong.status, wrong.json["reason"]) == (400, "INVALID_FIELD")
 
 
-async def test_a_watched_backfill_or_redrive_is_told_of_until_it_is_over(web: Web) -> None:
+async def test_a_watched_backfill_or_redrive_is_reported_until_it_ends(web: Web) -> None:
     await made(web, cron="0 * * * *", overlap="skip")
     body = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T02:00:00Z"}
     asked = (await web.post("/api/v1/jobs/etl:backfill", body)).json
@@ -645,8 +648,8 @@ async def test_a_watched_backfill_or_redrive_is_told_of_until_it_is_over(web: We
             found.append(json.loads((await anext(events)).data))
             assert [one["state"] for one in found] == states
             assert (await anext(events)).name == "end"
-        nobody = await web.get(f"/api/v1/{path.partition('/')[0]}/{uuid4()}:watch")
-        assert (nobody.status, nobody.json["reason"][:7]) == (404, "NO_SUCH")
+        unknown = await web.get(f"/api/v1/{path.partition('/')[0]}/{uuid4()}:watch")
+        assert (unknown.status, unknown.json["reason"][:7]) == (404, "NO_SUCH")
     answer = await web.get("/api/v1/workers/w9:watch")
     assert (answer.status, answer.json["reason"]) == (404, "NO_SUCH_WORKER")
 
@@ -660,7 +663,7 @@ async def dead(web: Web, count: int) -> list[str]:
     """
     ended = "UPDATE runs SET state = 'FAILED', finished_at = now(), error = 'boom'"
     for statement in ("DELETE FROM live", ended, letters):
-        await web.store.database.call(lambda c, told=statement: c.exec_driver_sql(told))
+        await web.store.database.call(lambda c, sql=statement: c.exec_driver_sql(sql))
     return made
 
 
@@ -679,10 +682,10 @@ async def test_dead_letters_are_grouped_done_again_and_discarded(web: Web) -> No
         wrong = await web.post("/api/v1/dead-letters:discard", {"group": half})
         assert wrong.status == 400
         assert f"{field}: is missing" in wrong.json["detail"]
-    told = {"group": {"job": "etl", "fingerprint": group["fingerprint"]}}
-    early = told | {"until": "2026-01-01T00:00:00Z"}
+    selection = {"group": {"job": "etl", "fingerprint": group["fingerprint"]}}
+    early = selection | {"until": "2026-01-01T00:00:00Z"}
     assert (await web.post("/api/v1/dead-letters:discard", early)).json["discarded"] == 0
-    until = told | {"until": group["lastDiedAt"], "dryRun": True}
+    until = selection | {"until": group["lastDiedAt"], "dryRun": True}
     assert (await web.post("/api/v1/dead-letters:redrive", until)).json["total"] == 2
     gone = await web.post("/api/v1/dead-letters:discard", {"runIds": [other], "note": "known"})
     assert (gone.status, gone.json) == (200, {"discarded": 1})
@@ -690,8 +693,8 @@ async def test_dead_letters_are_grouped_done_again_and_discarded(web: Web) -> No
     assert [one["run"]["runId"] for one in waiting] == [third]
     resolved = (await web.get("/api/v1/dead-letters?resolved=true")).json["deadLetters"]
     assert len(resolved) == 3
-    nobody = await web.post("/api/v1/dead-letters:discard", {})
-    assert (nobody.status, nobody.json["violations"][0]["field"]) == (400, "all")
+    unselected = await web.post("/api/v1/dead-letters:discard", {})
+    assert (unselected.status, unselected.json["violations"][0]["field"]) == (400, "all")
     missing = await web.get(f"/api/v1/dead-letters/{again.json['runId']}")
     assert (missing.status, missing.json["reason"]) == (404, "NO_SUCH_DEAD_LETTER")
 
@@ -748,12 +751,15 @@ async def test_a_cron_expression_is_explained(web: Web) -> None:
     """By anybody, whether or not a job has it; a sign of space may be written `+`."""
     asked = "expression=0+9+*+*+*&timeZone=Europe/Riga&after=2026-03-01T00:00:00Z"
     answer = await web.get(f"/api/v1/cron:explain?{asked}")
-    told = answer.json
+    explained = answer.json
     assert answer.status == 200, answer.text
-    assert (told["expression"], told["timeZone"]) == ("0 9 * * *", "Europe/Riga")
-    assert "09:00" in told["description"]
-    assert (len(told["instants"]), told["instants"][0]) == (10, "2026-03-01T07:00:00.000Z")
-    assert told["warnings"] == []
+    assert (explained["expression"], explained["timeZone"]) == ("0 9 * * *", "Europe/Riga")
+    assert "09:00" in explained["description"]
+    assert (len(explained["instants"]), explained["instants"][0]) == (
+        10,
+        "2026-03-01T07:00:00.000Z",
+    )
+    assert explained["warnings"] == []
     wrong = await web.get("/api/v1/cron:explain?expression=0+25+*+*+*")
     assert (wrong.status, wrong.json["reason"]) == (400, "WRONG_EXPRESSION")
     assert wrong.headers["content-type"] == "application/problem+json"
@@ -827,9 +833,9 @@ async def test_a_body_that_says_it_isn_t_in_utf_8_is_refused_by_what_it_says(
     answer = await web.ask("POST", "/api/v1/jobs", data=body, headers=headers)
     assert answer.status == status, answer.text
     if status == 415:
-        told, bare = answer.json, charset.strip('"')
-        assert told["reason"] == "NOT_UTF_8"
-        assert told["detail"] == f"charset {bare} not supported"
+        refusal, bare = answer.json, charset.strip('"')
+        assert refusal["reason"] == "NOT_UTF_8"
+        assert refusal["detail"] == f"charset {bare} not supported"
         assert (await web.get("/api/v1/jobs")).json["jobs"] == []
 
 
@@ -877,7 +883,7 @@ async def test_a_nul_in_a_text_is_no_bug_of_ours(web: Web) -> None:
     assert answer.status < 500, answer.text
 
 
-async def test_unknown_paths_and_verbs_are_told_apart(web: Web) -> None:
+async def test_unknown_paths_and_verbs_have_different_errors(web: Web) -> None:
     missing = await web.get("/api/v1/nothing")
     assert (missing.status, missing.json["reason"]) == (404, "NO_SUCH_PATH")
     other = await web.ask("PUT", "/api/v1/jobs")
@@ -894,14 +900,14 @@ async def test_a_change_is_audited_with_where_it_came_from(web: Web) -> None:
 async def test_the_audit_has_why_letters_are_done_again_and_why_a_job_went(web: Web) -> None:
     await made(web)
     await dead(web, 1)
-    wish = {"all": True, "note": "the mail is back"}
-    asked = (await web.post("/api/v1/dead-letters:redrive", wish)).json["redrive"]
-    assert (await web.ask("DELETE", "/api/v1/jobs/etl?note=nobody+reads+it")).status == 200
+    request = {"all": True, "note": "the mail is back"}
+    asked = (await web.post("/api/v1/dead-letters:redrive", request)).json["redrive"]
+    assert (await web.ask("DELETE", "/api/v1/jobs/etl?note=no+longer+read")).status == 200
     entries = (await web.get("/api/v1/audit")).json["entries"]
     notes = {one["object"]: json.loads(one["after"])["note"] for one in entries[:2]}
     assert notes == {
         f"redrive/{asked['redriveId']}": "the mail is back",
-        "job/default/etl": "nobody reads it",
+        "job/default/etl": "no longer read",
     }
 
 
@@ -971,16 +977,16 @@ async def test_a_change_that_the_database_leaves_unanswered_may_have_happened_an
     assert unknown.json["title"] == "Timed out, outcome unknown"
     assert "idempotency key" in unknown.json["remedy"]
 
-    async def told() -> bool:
+    async def answered() -> bool:
         return (await web.post(path, {}, headers=key)).status == 202
 
-    await wait_until_async(told, WAIT_TIMEOUT, "the answer of the same key")
+    await wait_until_async(answered, WAIT_TIMEOUT, "the answer of the same key")
     again = await web.post(path, {}, headers=key)
     [run] = (await web.get(runs)).json["runs"]
     assert again.json["runId"] == run["runId"]
 
 
-async def test_the_server_ends_soon_though_somebody_watches(web: Web) -> None:
+async def test_the_server_ends_soon_though_a_caller_watches(web: Web) -> None:
     run_id = (await web.post("/api/v1/runs", SUBMITTED)).json["runId"]
     async with web.events(f"/api/v1/runs:watch?runIds={run_id}") as events:
         await anext(events)

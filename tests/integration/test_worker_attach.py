@@ -102,7 +102,7 @@ async def test_a_full_worker_refuses_and_has_granted_no_more_than_it_had(tmp_pat
         )
 
 
-async def test_a_member_that_reads_held_is_told_of_what_is_in_hand_by_some_bytes_each(
+async def test_a_member_that_reads_held_receives_held_runs_as_some_bytes_each(
     tmp_path: Path,
 ) -> None:
     async with FakeMember("m1") as one, FakeMember("m2") as older:
@@ -208,7 +208,7 @@ async def test_a_cancel_before_the_start_is_a_refusal(tmp_path: Path) -> None:
 
 
 async def test_a_worker_without_a_refreshed_lease_takes_nothing(tmp_path: Path) -> None:
-    """W1: attached, but nobody says that its key stands."""
+    """W1: attached, but no member confirms its key."""
     async with FakeMember(ttl=3.0) as member:
         member.refresh = False
         worker = WorkerProcess(tmp_path, [member.address])
@@ -341,7 +341,7 @@ async def test_a_slot_goes_to_the_best_head_and_says_whose_turn_it_would_be_else
             await second.send(demand=heads(high, since=1))
             await first.until(
                 lambda: first.granted.slots == 1 and first.granted.before.priority == high,
-                "the other's head to be told",
+                "the other's head to arrive",
             )
             assert second.granted.slots == 0
             await first.send(demand=heads(low))  # another worker took the HIGH one
@@ -481,23 +481,23 @@ async def test_metrics_tell_what_happened(tmp_path: Path) -> None:
 
 
 async def test_a_heartbeat_says_by_which_clock_start_by_is_judged(tmp_path: Path) -> None:
-    """What is late by the time that a heartbeat has told is never started."""
+    """An assignment that is late by the time in a heartbeat is never started."""
     async with cluster(tmp_path) as (member, _):
         stream = await member.attached()
         await stream.until(lambda: len(stream.heartbeats) >= 4 or None, "heartbeats")
-        told = [each.judged_time for each in stream.heartbeats if each.HasField("judged_time")]
-        nanos = [each.ToNanoseconds() for each in told]
+        times = [each.judged_time for each in stream.heartbeats if each.HasField("judged_time")]
+        nanos = [each.ToNanoseconds() for each in times]
         assert nanos == sorted(nanos)
         assert abs(nanos[-1] / 1e9 - time.time()) < 1.0
         assignment = member.assignment(incarnation=stream.hello.incarnation, argv=["true"])
-        assignment.start_by.CopyFrom(told[-1])
+        assignment.start_by.CopyFrom(times[-1])
         assignment.start_by.nanos = max(assignment.start_by.nanos - 1, 0)
         await stream.send(assignments=[assignment])
         assert (await stream.refusal_of(assignment.key)).why == pb.Refusal.WHY_TOO_LATE
 
 
-async def test_what_a_worker_tells_of_a_run_is_dated_by_the_clusters_time(tmp_path: Path) -> None:
-    """A host's wall clock may be off by an hour, and nobody's account with it."""
+async def test_a_workers_reports_of_a_run_are_dated_by_the_clusters_time(tmp_path: Path) -> None:
+    """A host's wall clock may be off by an hour, and no report with it."""
     async with cluster(tmp_path, ahead=timedelta(hours=1)) as (member, _):
         stream = await member.attached()
         before = member.now()
@@ -533,7 +533,7 @@ async def test_a_worker_whose_name_is_taken_waits_with_the_incarnation_it_has(
         worker.start()
         try:
             await wait_until_async(
-                lambda: "w1 is already there" in worker.log.read_text(), 10, "the reason told"
+                lambda: "w1 is already there" in worker.log.read_text(), 10, "the reason in its log"
             )
             member.abort = None
             await (await member.attached()).granted_at_least(1)

@@ -60,7 +60,7 @@ def taken(launcher: Launcher) -> Starter | None:
     return None
 
 
-def test_a_birth_that_is_told_late_is_had_by_who_asks_then_and_waited_for_once(
+def test_a_late_process_goes_to_the_next_caller_and_is_waited_for_once(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroup_spawn, "ANSWER_TIMEOUT", 0.3)
@@ -73,8 +73,8 @@ def test_a_birth_that_is_told_late_is_had_by_who_asks_then_and_waited_for_once(
     assert time.monotonic() - began < 10, "not a hundred times as long: the loop stands still"
     os.kill(stands_still, signal.SIGCONT)
     cradle = wait_until(lambda: taken(launcher), WAIT_TIMEOUT, "the birth")
-    assert cradle.reusable(), "it is told by its own number"
-    assert number(launcher) == stands_still, "nobody killed it"
+    assert cradle.reusable(), "its answer has its own number"
+    assert number(launcher) == stands_still, "the launcher wasn't killed"
     assert launcher.take_starter().reusable(), "and the next one is another"
 
 
@@ -82,18 +82,18 @@ def test_a_launcher_that_takes_long_to_start_is_let_start(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed for its slowness, on a host that is slow enough, none would ever answer."""
-    patience, popen = 0.3, subprocess.Popen
+    timeout, popen = 0.3, subprocess.Popen
 
     def slow(command: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
         *python, _, _ = command
-        late = f"import sys, time; time.sleep({patience + 1})"
+        late = f"import sys, time; time.sleep({timeout + 1})"
         started = "from workerd.process import cgroup_launcher; sys.exit(cgroup_launcher.main())"
         return popen([*python, "-c", f"{late}; {started}"], **how)
 
     launcher.take_starter()
     os.kill(number(launcher), signal.SIGKILL)
     wait_until(lambda: proc_files.read_process(number(launcher)).zombie, WAIT_TIMEOUT, "its end")
-    monkeypatch.setattr(cgroup_spawn, "ANSWER_TIMEOUT", patience)
+    monkeypatch.setattr(cgroup_spawn, "ANSWER_TIMEOUT", timeout)
     monkeypatch.setattr(cgroup_spawn.subprocess, "Popen", slow)
     late(launcher)
     assert wait_until(lambda: taken(launcher), WAIT_TIMEOUT, "the birth").reusable()
@@ -112,7 +112,7 @@ def test_a_launcher_that_never_answers_is_replaced(
     assert number(launcher) != stands_still
 
 
-def test_what_a_burst_had_born_goes_when_nobody_needs_it(
+def test_idle_processes_of_a_burst_end_when_no_longer_needed(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroup_spawn, "IDLE_FOR", 0.5)
@@ -133,7 +133,7 @@ def test_what_a_burst_had_born_goes_when_nobody_needs_it(
 
 
 def _descriptors() -> set[tuple[str, str]]:
-    """Those of this process, each with what it is of; others' may be closed at any time."""
+    """Return the descriptors of this process, each with its target; others may close meanwhile."""
     found = set()
     for each in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):

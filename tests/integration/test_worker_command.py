@@ -48,17 +48,17 @@ def test_a_checked_configuration_is_shown_with_flags_over_environment_over_file(
     assert "SCHEDD_JOB" not in shown.stderr
 
 
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     file = tmp_path / "workerd.toml"
     file.write_text('slot = 3\ndrain_timeout = 5\nendpoints = ["127.0.0.1:1"]\n')
-    told = run("--config", str(file), "--check-config", environ={})
-    assert told.returncode == 2
-    assert "did you mean 'slots'" in told.stderr
-    assert "drain_timeout" in told.stderr
-    assert "spool: is missing" in told.stderr
+    done = run("--config", str(file), "--check-config", environ={})
+    assert done.returncode == 2
+    assert "did you mean 'slots'" in done.stderr
+    assert "drain_timeout" in done.stderr
+    assert "spool: is missing" in done.stderr
 
 
-def test_what_cannot_be_is_told_with_what_cannot_be_read(tmp_path: Path) -> None:
+def test_impossible_values_are_reported_with_unreadable_ones(tmp_path: Path) -> None:
     file = tmp_path / "workerd.toml"
     file.write_text("""
 endpoints = ["nonsense"]
@@ -72,9 +72,9 @@ result_mib = -1
 ca = "/none/ca.pem"
 cert = "/none/cert.pem"
 """)
-    told = run("--config", str(file), "--check-config", environ={"WORKERD_NAME": "UPPER"})
-    assert told.returncode == 2
-    assert told.stderr.replace(f"{file}", "FILE").splitlines() == [
+    done = run("--config", str(file), "--check-config", environ={"WORKERD_NAME": "UPPER"})
+    assert done.returncode == 2
+    assert done.stderr.replace(f"{file}", "FILE").splitlines() == [
         "spool: is missing; set it in the file, by WORKERD_SPOOL or --spool",
         "FILE:8: results.result_mib: must be from 0 to 1024",
         "FILE:10: tls: cert and key go together",
@@ -89,7 +89,7 @@ cert = "/none/cert.pem"
     ]
 
 
-def test_a_lone_file_of_tls_is_told_once(tmp_path: Path) -> None:
+def test_a_lone_file_of_tls_is_reported_once(tmp_path: Path) -> None:
     file = tmp_path / "workerd.toml"
     file.write_text(f"""
 endpoints = ["127.0.0.1:1"]
@@ -97,16 +97,16 @@ spool = "{tmp_path}"
 [tls]
 key = "/none/key.pem"
 """)
-    told = run("--config", str(file), "--check-config", environ={})
-    assert told.stderr == "tls.ca: is missing; set it in the file or by WORKERD_TLS__CA\n"
+    done = run("--config", str(file), "--check-config", environ={})
+    assert done.stderr == "tls.ca: is missing; set it in the file or by WORKERD_TLS__CA\n"
 
 
 def test_an_empty_variable_that_unsets_what_the_file_gives_is_named(tmp_path: Path) -> None:
     file = tmp_path / "workerd.toml"
     file.write_text(f'endpoints = ["127.0.0.1:1"]\nspool = "{tmp_path}"\n')
-    told = run("--config", str(file), "--check-config", environ={"WORKERD_ENDPOINTS": ""})
-    assert told.returncode == 2
-    assert told.stderr.startswith("WORKERD_ENDPOINTS: endpoints: no member is named")
+    done = run("--config", str(file), "--check-config", environ={"WORKERD_ENDPOINTS": ""})
+    assert done.returncode == 2
+    assert done.stderr.startswith("WORKERD_ENDPOINTS: endpoints: no member is named")
 
 
 HANDLERS = {
@@ -132,9 +132,9 @@ def test_handlers_that_no_start_takes_are_refused_by_the_check(
     environ = {"PYTHONPATH": str(tmp_path)}
     checked = run(*flags, "--check-config", environ=environ)
     assert not (tmp_path / "spool").exists()
-    for told in (checked, run(*flags, environ=environ)):
-        assert told.returncode == 2, told
-        assert said in told.stderr
+    for done in (checked, run(*flags, environ=environ)):
+        assert done.returncode == 2, done
+        assert said in done.stderr
 
 
 def test_handlers_that_a_start_takes_pass_the_check(tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ def test_handlers_that_a_start_takes_pass_the_check(tmp_path: Path) -> None:
     )
     flags = ["--endpoints", "127.0.0.1:1", "--spool", str(tmp_path / "spool")]
     environ = {"PYTHONPATH": str(tmp_path)}
-    told = run(*flags, "--handlers", "mine", "--check-config", environ=environ)
-    assert (told.returncode, told.stderr) == (0, "")
+    done = run(*flags, "--handlers", "mine", "--check-config", environ=environ)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_spool_that_can_t_be_made_is_refused_by_the_check_and_the_start(tmp_path: Path) -> None:
@@ -152,13 +152,13 @@ def test_a_spool_that_can_t_be_made_is_refused_by_the_check_and_the_start(tmp_pa
     flags = ["--endpoints", "127.0.0.1:1", "--listen-http", "127.0.0.1:0"]
     flags += ["--spool", str(tmp_path / "file" / "spool")]
     for more in (["--check-config"], []):
-        told = run(*flags, *more, environ={})
-        assert told.returncode == 2, told
+        done = run(*flags, *more, environ={})
+        assert done.returncode == 2, done
         said = f"--spool: spool: {tmp_path}/file/spool can't be created"
-        assert told.stderr.startswith(said), told
+        assert done.stderr.startswith(said), done
 
 
-async def test_handlers_that_no_start_finds_are_told_at_a_reload(tmp_path: Path) -> None:
+async def test_handlers_that_no_start_finds_are_logged_at_a_reload(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (_, worker):
         file = tmp_path / "workerd.toml"
         file.write_text('handlers = ["no.such.module"]\n' + file.read_text())
@@ -188,12 +188,12 @@ def test_a_missing_extra_is_named_with_the_remedy() -> None:
         "u.find_spec = lambda name, *rest: None if name == 'aiohttp' else real(name, *rest); "
         "from workerd.__main__ import main; sys.exit(main([]))"
     )
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", hidden + hide], capture_output=True, text=True, check=False
     )
-    assert told.returncode == 2
-    assert "aiohttp" in told.stderr
-    assert "pip install 'schedd[worker]'" in told.stderr
+    assert done.returncode == 2
+    assert "aiohttp" in done.stderr
+    assert "pip install 'schedd[worker]'" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -208,34 +208,34 @@ def test_a_certificate_that_doesn_t_name_it_is_refused_by_the_check_and_by_the_s
     tmp_path: Path, uri: str, said: str
 ) -> None:
     mine = Authority.create(tmp_path / "ca").issue("w", san=f"URI:{uri}")
-    for told in asked(tmp_path, mine):
-        assert told.returncode == 2
-        assert said in told.stderr
-        assert "issue it: schedctl auth issue worker w2" in told.stderr
+    for done in asked(tmp_path, mine):
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert "issue it: schedctl auth issue worker w2" in done.stderr
 
 
-def test_files_of_tls_by_which_nobody_knows_it_are_all_told(tmp_path: Path) -> None:
+def test_all_unusable_files_of_tls_are_reported(tmp_path: Path) -> None:
     authority = Authority.create(tmp_path / "ca")
     mine = authority.issue("w", san="URI:schedd://worker/w1")
     other = authority.issue("other")
-    for told in asked(tmp_path, TLS(tmp_path / "none.pem", mine.cert, other.key)):
-        assert told.returncode == 2
-        [ca, key, name] = told.stderr.splitlines()
+    for done in asked(tmp_path, TLS(tmp_path / "none.pem", mine.cert, other.key)):
+        assert done.returncode == 2
+        [ca, key, name] = done.stderr.splitlines()
         assert ": tls.ca: " in ca
         assert "this worker is 'w2'" in name
         assert "is the key of another certificate" in key
 
 
 def asked(tmp_path: Path, tls: TLS) -> list[subprocess.CompletedProcess[str]]:
-    """What w2 says with these files: to be checked, and to be started."""
+    """Return the results of w2 with these files: of its check, and of its start."""
     file = tmp_path / "workerd.toml"
     file.write_text(
         f'name = "w2"\nendpoints = ["127.0.0.1:1"]\nspool = "{tmp_path / "spool"}"\n'
         f'[listen]\nhttp = "127.0.0.1:0"\n'
         f'[tls]\nca = "{tls.ca}"\ncert = "{tls.cert}"\nkey = "{tls.key}"\n'
     )
-    told = ["--config", str(file)]
-    return [run(*told, "--check-config", environ={}), run(*told, environ={})]
+    flags = ["--config", str(file)]
+    return [run(*flags, "--check-config", environ={}), run(*flags, environ={})]
 
 
 async def test_a_worker_attaches_over_mutual_tls(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A spool on a full disk: nothing is lost, nothing new is asked for, and it heals by itself."""
+"""A spool on a full disk: nothing is lost, no new run is requested, recovery is automatic."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_a_full_disk_stops_new_work_and_loses_no_result(tmp_path: Path) ->
 
 @pytest.mark.root
 async def test_what_a_worker_that_ends_cant_write_it_sends_as_it_is(tmp_path: Path) -> None:
-    """Else its effects were done, and the run is told as lost, and done again."""
+    """Else its effects were done, and the run is reported as lost, and repeated."""
     with small_disk(tmp_path / "disk") as disk:
         async with cluster(tmp_path, spool=str(disk / "spool")) as (member, worker):
             stream, running, _ = await held_back(member, disk, tmp_path)
@@ -102,13 +102,13 @@ async def test_what_a_worker_that_ends_cant_write_it_sends_as_it_is(tmp_path: Pa
             worker.signal(signal.SIGTERM)
             assert (await stream.result_of(running)).output[0].data == b"done\n"
             assert await worker.ended(20) == 0
-            assert stream.goodbye, "all is settled"
+            assert stream.goodbye, "all results are acknowledged"
             assert "lost" not in worker.log.read_text()
             assert "stay in the spool" not in worker.log.read_text()
 
 
 @pytest.mark.root
-async def test_what_neither_disk_nor_member_takes_at_the_end_is_told_as_lost(
+async def test_a_result_that_neither_disk_nor_member_takes_at_the_end_is_logged_as_lost(
     tmp_path: Path,
 ) -> None:
     with small_disk(tmp_path / "disk") as disk:
@@ -160,12 +160,12 @@ def test_a_new_worker_on_a_full_disk_is_refused_for_now_by_the_check_and_the_sta
         command = [sys.executable, "-m", "workerd", "--spool", str(disk / "spool")]
         command += ["--endpoints", "127.0.0.1:1", "--listen-http", "127.0.0.1:0"]
         for more in (["--check-config"], []):
-            told = subprocess.run(
+            done = subprocess.run(
                 [*command, *more], capture_output=True, text=True, env={}, timeout=60, check=False
             )
-            assert told.returncode == 75, told
+            assert done.returncode == 75, done
             assert (
-                f"{disk}/spool can't be created or written: No space left on device" in told.stderr
+                f"{disk}/spool can't be created or written: No space left on device" in done.stderr
             )
         assert [each.name for each in disk.iterdir()] == ["filler"]
 

@@ -56,12 +56,12 @@ def started(request: pytest.FixtureRequest) -> Start:
     ) -> AsyncIterator[tuple[FakeMember, WorkerProcess]]:
         both = f"{request.param}\n{config}"
         async with cluster(home, config=both, environ=environ, ttl=ttl) as (member, worker):
-            told = (
+            line = (
                 "attempts of programs have cgroups under"
                 if not request.param
                 else "attempts have no cgroups"
             )
-            assert told in worker.log.read_text()
+            assert line in worker.log.read_text()
             yield member, worker
 
     return start
@@ -153,7 +153,7 @@ async def test_a_worker_that_is_killed_as_it_starts_leaves_neither_cgroup_nor_pr
     await wait_until_async(lambda: not made[0].exists(), 5.0, "no cgroup left")
     for pid in children:
         await gone(pid, within=WAIT_TIMEOUT if pid in keeper else 2.0)
-    assert not made[0].exists(), "nobody makes it again"
+    assert not made[0].exists(), "no process makes it again"
     assert not [pid for pid in children if alive(pid)]
 
 
@@ -432,7 +432,7 @@ async def test_a_keeper_that_came_later_knows_of_the_lease_too(
 
 @GROUPED
 async def test_the_cgroup_of_what_dies_with_the_lease_is_used_once(tmp_path: Path) -> None:
-    """Whoever kills it late kills nobody else."""
+    """A late kill reaches no other attempt."""
     async with cluster(tmp_path) as (member, worker):
         stream = await member.attached()
         folder = tree(worker)

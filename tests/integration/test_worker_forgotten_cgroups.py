@@ -1,4 +1,4 @@
-"""Trees of cgroups that dead workers left: removed when nobody holds them, and not before."""
+"""Trees of cgroups that dead workers left: removed when no process holds them, and not before."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ async def call(
     return await stream.result_of(key)
 
 
-async def test_a_job_handler_is_told_of_its_attempt_and_its_answer_is_the_result(
+async def test_a_job_handler_receives_its_attempt_and_its_answer_is_the_result(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -372,10 +372,10 @@ async def test_what_no_attempt_can_call_isnt_tried_again(tmp_path: Path) -> None
     )
     async with a_shop() as endpoint, cluster(tmp_path, config=ALLOWED) as (member, _):
         stream = await member.attached()
-        for method, payload, told in wrong:
+        for method, payload, message in wrong:
             result = await call(stream, payload, endpoint=endpoint, method=f"{SHOP}/{method}")
-            assert result.reason == common_pb2.REASON_DONT_RETRY, told
-            assert told in result.error
+            assert result.reason == common_pb2.REASON_DONT_RETRY, message
+            assert message in result.error
             assert "\n" not in result.error
 
 
@@ -387,7 +387,7 @@ async def test_a_method_that_isnt_there_is_unimplemented(tmp_path: Path) -> None
         cluster(tmp_path, config=ALLOWED) as (member, _),
     ):
         stream = await member.attached()
-        for endpoint, method, told in (
+        for endpoint, method, message in (
             (server.endpoint, f"{HEALTH}/Chekc", f"method Chekc of {HEALTH} not found"),
             (server.endpoint, "no.such.Service/Run", "no.such.Service not found"),
             (silent.endpoint, f"{HEALTH}/Check", "reflection isn't available"),
@@ -395,7 +395,7 @@ async def test_a_method_that_isnt_there_is_unimplemented(tmp_path: Path) -> None
             result = await call(stream, endpoint=endpoint, method=method)
             assert result.reason == common_pb2.REASON_GRPC_STATUS
             assert result.error.startswith("UNIMPLEMENTED: ")
-            assert told in result.error
+            assert message in result.error
 
 
 async def test_tls_is_by_the_systems_roots_and_by_name(tmp_path: Path) -> None:
@@ -479,7 +479,7 @@ REFUSED = (
     *("not a public address", "can't call it", "as it is written"),
     *("is neither host:port", "Name or service not known"),
 )
-"""What says that the address was told apart, and not by chance out of reach."""
+"""Texts which show that the address was refused, and not by chance out of reach."""
 
 
 async def test_no_way_to_write_an_address_reaches_what_isnt_public(tmp_path: Path) -> None:
@@ -490,7 +490,7 @@ async def test_no_way_to_write_an_address_reaches_what_isnt_public(tmp_path: Pat
             for endpoint in (f"{host}:{server.port}", f"grpcs://{host}:{server.port}"):
                 result = await call(stream, endpoint=endpoint)
                 assert result.outcome == pb.Result.OUTCOME_FAILED, endpoint
-                if not any(told in result.error for told in REFUSED):
+                if not any(refusal in result.error for refusal in REFUSED):
                     odd[endpoint] = result.error
         assert server.requests == []
         assert odd == {}

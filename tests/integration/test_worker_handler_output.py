@@ -1,4 +1,4 @@
-"""What handlers print and log, and what their modules do to the process they are imported in."""
+"""Output and logs of handlers, and effects of their modules on the process that imports them."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ async def test_a_traceback_follows_what_a_handler_printed_and_much_output_is_cut
         assert sum(each.omitted for each in much.output) == 30_000_000 - 128 * 1024
 
 
-async def test_whatever_a_module_does_to_its_process_the_worker_goes_on(tmp_path: Path) -> None:
+async def test_the_worker_continues_whatever_a_module_does_to_its_process(tmp_path: Path) -> None:
     (tmp_path / "hostile.py").write_text(HOSTILE)
     environ = {"PYTHONPATH": str(tmp_path)}
     async with cluster(tmp_path, environ=environ, handlers="hostile") as (member, worker):

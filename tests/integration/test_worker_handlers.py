@@ -198,10 +198,10 @@ async def test_what_python_keeps_for_itself_fails_the_attempt_and_not_the_worker
         ):
             result = await call(stream, name)
             assert (result.reason, result.error) == (common_pb2.REASON_EXCEPTION, error)
-        assert (await call(stream, "in-thread")).result.json == "false"  # and it goes on
+        assert (await call(stream, "in-thread")).result.json == "false"  # and it continues
 
 
-async def test_dont_retry_and_retry_after_are_told(tmp_path: Path) -> None:
+async def test_dont_retry_and_retry_after_are_reported(tmp_path: Path) -> None:
     async with shop(tmp_path) as (_, _, stream):
         assert (await call(stream, "hopeless")).reason == common_pb2.REASON_DONT_RETRY
         later = await call(stream, "later")
@@ -252,7 +252,7 @@ async def test_a_handler_is_ended_when_it_is_silent_for_too_long_and_not_before(
 
 
 async def test_a_worker_that_stood_still_gives_its_handlers_another_while(tmp_path: Path) -> None:
-    """It hears nothing meanwhile, and they can say nothing."""
+    """The worker receives nothing meanwhile, and its handlers can send nothing."""
     async with shop(tmp_path) as (_, worker, stream):
         action = job_pb2.PythonAction(handler="lively")
         key = await stream.assign(python=action, payload="null", heartbeat_timeout=1.0)

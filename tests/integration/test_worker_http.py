@@ -107,8 +107,8 @@ async def test_a_job_of_before_sets_no_header_that_is_schedds_own(tmp_path: Path
         sent = [name.lower() for name in headers]
         assert len(sent) == len({*sent}), "none is sent twice"
         assert "Transfer-Encoding" not in headers
-        told = {name.lower(): value for name, value in headers.items()}
-        assert (told["user-agent"], told["content-type"]) == ("own", "text/plain")
+        lowered = {name.lower(): value for name, value in headers.items()}
+        assert (lowered["user-agent"], lowered["content-type"]) == ("own", "text/plain")
 
 
 async def test_the_body_may_be_json_or_a_text_of_the_jobs_own(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ async def test_no_way_to_write_an_address_reaches_what_isnt_public(tmp_path: Pat
             url = f"http://{before}:{server.port}/ok" + (f"#{after}" if after else "")
             result = await request(stream, url=url)
             assert result.outcome == pb.Result.OUTCOME_FAILED, host
-            if not any(told in result.error for told in REFUSED):
+            if not any(refusal in result.error for refusal in REFUSED):
                 odd[host] = result.error
         assert server.requests == []
         assert odd == {}
@@ -291,7 +291,7 @@ REFUSED = (
     "Invalid",
     "Name or service not known",
 )
-"""What says that the address was told apart, and not by chance out of reach. (`localhost.` is a
+"""Texts which show that the address was refused, and not by chance out of reach. (`localhost.` is a
 name on some hosts alone.)
 """
 

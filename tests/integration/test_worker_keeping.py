@@ -1,4 +1,4 @@
-"""What is too large for a row: a real worker, a real S3 API and files, and stores that are away."""
+"""Results too large for a row: a real worker, a real S3 API and files, and unavailable stores."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def whole(objects: Objects, key: str, kept: run_pb2.Kept) -> dict[int, bytes]:
     return streams
 
 
-async def test_a_whole_log_is_stored_byte_for_byte_before_its_end_is_told(
+async def test_a_whole_log_is_stored_byte_for_byte_before_its_end_is_reported(
     tmp_path: Path, s3: S3Server
 ) -> None:
     async with cluster(tmp_path, config=config_of(s3)) as (member, worker):

@@ -1,4 +1,4 @@
-"""What a program may have at most: memory, processes, files; and what is said when it wants more.
+"""Limits of a program: memory, processes, files; and the error when it wants more.
 
 The limits are the kernel's own, in whichever version of cgroups has its controllers on this host.
 """
@@ -208,7 +208,7 @@ except OSError as error:
 """
 
 
-async def test_a_program_that_opens_too_many_files_is_told_emfile(
+async def test_a_program_that_opens_too_many_files_gets_emfile(
     tmp_path: Path, started: Start
 ) -> None:
     async with started(tmp_path) as (member, _):
@@ -235,10 +235,10 @@ async def test_another_user_has_the_limits_too_and_cant_lift_them(
 STARTED_ALONE = """
 import os, pwd, subprocess
 from workerd.process import privileges
-nobody = pwd.getpwnam("nobody")
+other = pwd.getpwnam("nobody")
 for _ in range(200):
     process = privileges.started(
-        ["true"], {}, "/", [subprocess.DEVNULL] * 3, umask=-1, user=(nobody.pw_uid, nobody.pw_gid)
+        ["true"], {}, "/", [subprocess.DEVNULL] * 3, umask=-1, user=(other.pw_uid, other.pw_gid)
     )
     assert os.listdir("/proc/self/task") == [str(os.getpid())]
     process.wait()

@@ -168,7 +168,7 @@ async def test_a_payload_that_doesnt_fit_its_handler_fails_for_good_by_its_field
             assert [(each.fraction, each.note) for each in said] == [(0.25, "a quarter")]
 
 
-async def test_how_far_an_attempt_is_is_told_again_on_a_new_stream(
+async def test_the_progress_of_an_attempt_is_sent_again_on_a_new_stream(
     tmp_path: Path, packages: Path
 ) -> None:
     environ = {"PYTHONPATH": str(packages)}

@@ -23,7 +23,7 @@ import asyncio, ctypes, os, signal, subprocess, sys, time
 from schedclient.handlers import Context, DontRetry, RetryAfter, handler
 
 @handler(mode="process")
-def told(payload, ctx: Context):
+def described(payload, ctx: Context):
     return {"payload": payload, "pid": os.getpid(), "leads": os.getsid(0) == os.getpid(),
             "run": ctx.run_id, "token": ctx.fencing_token, "attempt": ctx.attempt,
             "seen": os.environ["SCHEDD_RUN_ID"], "stdin": sys.stdin.read()}
@@ -175,7 +175,7 @@ async def test_a_handler_has_a_process_of_its_own_its_payload_and_its_context(
     tmp_path: Path,
 ) -> None:
     async with shop(tmp_path) as (_, worker, stream):
-        result = await call(stream, "told", {"name": "Ada"})
+        result = await call(stream, "described", {"name": "Ada"})
         assert result.outcome == pb.Result.OUTCOME_SUCCEEDED, result.error
         said = json.loads(result.result.json)
         assert said.pop("pid") != worker.pid
@@ -273,7 +273,7 @@ async def test_a_process_that_crashes_fails_its_attempt_alone(tmp_path: Path) ->
             assert (result.reason, result.exit_code) == (reason, code), result.error
             assert result.error == f"handler process ended before the handler returned: {error}"
         assert (await call(stream, "awaited", {"deep": 1})).result.json == "1"
-        assert not any(each.key == beside for each in stream.results), "the other run goes on"
+        assert not any(each.key == beside for each in stream.results), "the other run continues"
         await stream.holds(beside, pb.Holding.STATE_RUNNING)
         worker.signal(0)  # raises when it is gone
 

@@ -1,4 +1,4 @@
-"""What a program sees, what is kept of it, and how it is ended."""
+"""The environment of a program, its stored output, and how it is ended."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ async def test_what_cannot_be_started_fails_with_its_reason(tmp_path: Path) -> N
         nowhere = await stream.result_of(await stream.assign(shell=shell))
         assert "/no/such/folder" in nowhere.error
         shell = job_pb2.ShellAction(argv=["true"], user="no-such-user")
-        nobody = await stream.result_of(await stream.assign(shell=shell))
-        assert "no-such-user" in nobody.error
+        unknown = await stream.result_of(await stream.assign(shell=shell))
+        assert "no-such-user" in unknown.error
 
 
-async def test_a_job_is_told_who_it_is_and_sees_nothing_of_the_worker(tmp_path: Path) -> None:
+async def test_a_job_receives_its_identity_and_sees_nothing_of_the_worker(tmp_path: Path) -> None:
     async with cluster(tmp_path, environ={"WORKERS_SECRET": "x"}) as (member, _):
         stream = await member.attached()
         shell = job_pb2.ShellAction(argv=["env"], env={"MODE": "full"})
@@ -110,11 +110,11 @@ async def test_the_payload_comes_on_standard_input_and_in_a_file(tmp_path: Path)
 async def test_standard_input_may_be_a_text_or_nothing(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (member, _):
         stream = await member.attached()
-        told = job_pb2.ShellAction(
+        given = job_pb2.ShellAction(
             argv=["cat"], stdin=job_pb2.ShellAction.STDIN_TEXT, stdin_text="x"
         )
         none = job_pb2.ShellAction(argv=["cat"], stdin=job_pb2.ShellAction.STDIN_NONE)
-        assert text(await stream.result_of(await stream.assign(shell=told, payload='"p"'))) == "x"
+        assert text(await stream.result_of(await stream.assign(shell=given, payload='"p"'))) == "x"
         assert text(await stream.result_of(await stream.assign(shell=none, payload='"p"'))) == ""
 
 
@@ -152,7 +152,7 @@ async def test_the_first_and_last_64_kib_are_kept_and_the_rest_is_counted(tmp_pa
         assert peak - before < 32 * KIB, "memory must stay flat"
 
 
-async def test_what_a_job_writes_is_told_as_it_comes_to_who_follows_it(tmp_path: Path) -> None:
+async def test_followers_receive_the_output_of_a_job_as_it_is_written(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (member, _):
         stream = await member.attached()
         more, done = tmp_path / "more", tmp_path / "done"
@@ -162,38 +162,38 @@ async def test_what_a_job_writes_is_told_as_it_comes_to_who_follows_it(tmp_path:
         )
         key = await stream.assign(argv=["sh", "-c", script])
         await stream.holds(key, pb.Holding.STATE_RUNNING)
-        assert stream.chunks == [], "nobody follows it"
+        assert stream.chunks == [], "no member follows it"
 
-        def heard() -> list[bytes]:
+        def followed() -> list[bytes]:
             assert all(chunk.key == key for chunk in stream.chunks)
             return [chunk.piece.data for chunk in stream.chunks]
 
         await stream.send(follows=[pb.Follow(key=key)])
-        await stream.until(lambda: heard() == [b"before\n"], "what was written before")
+        await stream.until(lambda: followed() == [b"before\n"], "what was written before")
         more.touch()
-        await stream.until(lambda: heard() == [b"before\n", b"during\n"], "what is written now")
+        await stream.until(lambda: followed() == [b"before\n", b"during\n"], "what is written now")
         await stream.send(follows=[pb.Follow(key=key)])
         both = [b"before\n", b"during\n"]
-        await stream.until(lambda: heard() == [*both, *both], "all again, for one more reader")
+        await stream.until(lambda: followed() == [*both, *both], "all again, for one more reader")
         await stream.send(follows=[pb.Follow(key=key, stop=True)])
         await stream.result_of(await stream.assign(argv=["true"]))  # behind it on the stream
         done.touch()
         result = await stream.result_of(key)
         assert text(result) == "before\nafter\n"
-        assert heard() == [*both, *both]
+        assert followed() == [*both, *both]
 
 
-async def test_who_follows_before_the_assignment_has_come_hears_all_of_it(tmp_path: Path) -> None:
+async def test_a_follower_before_the_assignment_receives_all_of_its_output(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (member, _):
         stream = await member.attached()
         followed, left = member.key(), member.key()
         await stream.send(follows=[pb.Follow(key=followed), pb.Follow(key=left)])
         await stream.send(follows=[pb.Follow(key=left, stop=True)])
         for key in (followed, left):
-            await stream.assign(key=key, argv=["echo", "heard"])
+            await stream.assign(key=key, argv=["echo", "received"])
             await stream.result_of(key)
-        told = [(chunk.key, chunk.piece.data) for chunk in stream.chunks]
-        assert told == [(followed, b"heard\n")]
+        pieces = [(chunk.key, chunk.piece.data) for chunk in stream.chunks]
+        assert pieces == [(followed, b"received\n")]
 
 
 async def test_output_that_is_not_text_is_kept_as_it_is(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ async def test_a_background_process_ends_with_its_attempt(tmp_path: Path) -> Non
         result = await stream.result_of(key)
         assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
         assert text(result) == "done\n"
-        assert time.monotonic() - began < 3.0, "whoever holds the pipe must not hold the attempt"
+        assert time.monotonic() - began < 3.0, "the holder of the pipe must not hold the attempt"
         await gone(await pid_in(mark), within=1.0)
 
 
@@ -289,7 +289,7 @@ async def test_variables_come_from_files_that_the_worker_allows(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told"),
+    ("wanted", "message"),
     [
         ("/etc/passwd", "/etc/passwd isn't below"),
         ("/etc/no-such-file", "/etc/no-such-file isn't below"),
@@ -307,7 +307,7 @@ async def test_variables_come_from_files_that_the_worker_allows(tmp_path: Path) 
     ],
 )
 async def test_no_other_file_of_a_worker_is_read_by_them(
-    tmp_path: Path, wanted: str, told: str
+    tmp_path: Path, wanted: str, message: str
 ) -> None:
     secrets = tmp_path / "env"
     secrets.mkdir()
@@ -326,7 +326,7 @@ async def test_no_other_file_of_a_worker_is_read_by_them(
         result = await stream.result_of(await stream.assign(shell=shell))
         assert result.outcome == pb.Result.OUTCOME_FAILED
         assert result.exit_code in {126, 127}
-        assert told in result.error
+        assert message in result.error
         assert "hidden" not in result.error
 
 
@@ -348,7 +348,7 @@ async def test_a_job_makes_its_files_by_its_own_umask(tmp_path: Path) -> None:
 
 
 def forget_peak(pid: int) -> None:
-    """What it had at most is what it has now."""
+    """Reset the peak of the process's memory to its present use."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
@@ -395,9 +395,9 @@ async def test_a_job_runs_as_the_user_it_names_and_in_no_other_group(tmp_path: P
     async with cluster(tmp_path) as (member, _):
         stream = await member.attached()
         shell = job_pb2.ShellAction(argv=["sh", "-c", "id -un; id -G; echo $HOME"], user="nobody")
-        nobody = pwd.getpwnam("nobody")
+        other = pwd.getpwnam("nobody")
         result = await stream.result_of(await stream.assign(shell=shell))
-        assert text(result).splitlines() == ["nobody", str(nobody.pw_gid), nobody.pw_dir]
+        assert text(result).splitlines() == ["nobody", str(other.pw_gid), other.pw_dir]
 
 
 async def test_a_program_that_doesnt_exist_or_isnt_executable_isnt_retried(tmp_path: Path) -> None:
@@ -446,9 +446,10 @@ async def test_a_jobs_files_are_its_users_alone_and_none_was_there_before(tmp_pa
     async with cluster(tmp_path) as (member, _):
         stream = await member.attached()
         script = 'cat; stat -c "%U %a" "$SCHEDD_PAYLOAD_FILE" "$(dirname "$SCHEDD_PAYLOAD_FILE")"'
-        shell = job_pb2.ShellAction(script=script, user="nobody")
+        user = "nobody"
+        shell = job_pb2.ShellAction(script=script, user=user)
         result = await stream.result_of(await stream.assign(shell=shell, payload='"hello"'))
-        assert text(result) == '"hello"nobody 600\nnobody 700\n', result.error
+        assert text(result) == f'"hello"{user} 600\n{user} 700\n', result.error
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["lf", "crlf"])

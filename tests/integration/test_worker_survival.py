@@ -214,7 +214,7 @@ async def test_a_drain_finishes_what_runs_and_gives_back_what_waits(tmp_path: Pa
 
 
 async def test_what_outlasts_the_drain_is_handed_back(tmp_path: Path) -> None:
-    """W4: when its result has come, nothing of it lives here, though it hears no SIGTERM."""
+    """W4: when its result has come, no process of it runs here, though it ignores SIGTERM."""
     async with cluster(tmp_path, drain_timeout="300ms") as (member, worker):
         member.acknowledge_results = False  # until it has looked: then the worker may end
         stream = await member.attached()
@@ -233,8 +233,8 @@ async def test_what_outlasts_the_drain_is_handed_back(tmp_path: Path) -> None:
         await stream.closed()
         assert stream.goodbye
         lines = worker.log.read_text().splitlines()
-        [told] = [line for line in lines if "drain_timeout expired" in line]
-        assert f"run_ids={key.run_id}" in told
+        [line] = [line for line in lines if "drain_timeout expired" in line]
+        assert f"run_ids={key.run_id}" in line
 
 
 async def test_a_worker_without_members_drains_at_once(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from support.cluster import DevCluster, dev_cluster
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
-    """One member and one worker, which has no handlers and no labels."""
+    """A cluster of one member and one worker without handlers and labels."""
     with dev_cluster(request.session, members=1, workers=1) as made:
         yield made
 

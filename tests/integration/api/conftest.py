@@ -44,7 +44,7 @@ class MovedClock:
 
 @dataclass
 class WakeUpTargets:
-    """What the owners were told."""
+    """The wake-ups that the owners received."""
 
     jobs: list[JobId] = field(default_factory=list)
     shards: list[ShardId] = field(default_factory=list)
@@ -69,7 +69,7 @@ class WakeUpTargets:
 
 @dataclass
 class Lines:
-    """What the workers were told."""
+    """The messages that the workers received."""
 
     attached: list[WorkerView] = field(default_factory=list)
     revoked: list[RunId] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Lines:
     async def refusals_of_job(
         self, shard: ShardId, job: JobId, generation: int
     ) -> dict[IncarnationId, str]:
-        """Whatever job it is."""
+        """Return the same refusals for any job."""
         del shard, job, generation
         return self.refused
 
@@ -93,15 +93,15 @@ class Lines:
         return self.attached
 
     async def views(self, incarnations: Sequence[Incarnation]) -> list[WorkerView]:
-        """As they are attached here; of the others nothing is heard."""
+        """Return the views attached here; workers without one send no heartbeats."""
         here = {view.incarnation.id: view for view in self.attached}
         return [here.get(one.id) or unheard(one) for one in incarnations]
 
 
 @dataclass
-class Told:
-    """A cluster as the test says: at first nothing is known of it. `next`: what a transfer of
-    leadership makes of it; None: nobody heeds the wish.
+class ClusterStub:
+    """A cluster as the test sets it, empty at first. `next`: the view after a transfer of
+    leadership; None: no member acts on the request.
     """
 
     tenure: TenureId | None = None
@@ -146,16 +146,16 @@ class Api:
     clock: MovedClock
     nudged: WakeUpTargets
     lines: Lines
-    cluster: Told
+    cluster: ClusterStub
     events: list[Event]
-    """What the calls said that happened."""
+    """The events that the calls emitted."""
 
     async def __call__(self, name: str, request: Any, deadline: float | None = 5.0) -> Any:
         [call] = [call for full, call in calls.UNARY.items() if full.endswith(f".{name}")]
         return await call(self.services, Caller(TESTER, "test", deadline), request)
 
     def stream(self, name: str, request: Any) -> AsyncGenerator[Any, None]:
-        """What a call with many answers says."""
+        """Return the answers of a streaming call."""
         [call] = [call for full, call in calls.STREAMING.items() if full.endswith(f".{name}")]
         return call(self.services, Caller(TESTER, "test"), request)
 
@@ -172,7 +172,7 @@ class Api:
 async def api(dsn: str, tmp_path: Path) -> AsyncIterator[Api]:
     async with World.at(dsn) as world:
         member = await world.member()
-        clock, nudged, lines, cluster = MovedClock(), WakeUpTargets(), Lines(), Told()
+        clock, nudged, lines, cluster = MovedClock(), WakeUpTargets(), Lines(), ClusterStub()
         events: list[Event] = []
         services = Services(
             store=member.store.users,

@@ -1,4 +1,4 @@
-"""What the audit has of each change: what it was, what it is, and whose it is."""
+"""The audit log has each change: the state before, the state after, and the namespace."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ async def test_a_discard_and_a_redrive_say_until_when_the_letters_had_died(api):
 
 async def test_a_redrive_says_whose_letters_it_does_again_and_how_many(api):
     await buried(api, 2)
-    asked = wire.RedriveDeadLettersRequest(namespace="billing", job="etl", rate=7, note="mended")
+    asked = wire.RedriveDeadLettersRequest(namespace="billing", job="etl", rate=7, note="fixed")
     await api("RedriveDeadLetters", asked)
     before, after = await states(api, "redrive")
-    said = {"namespace": "billing", "job": "etl", "rate": 7, "note": "mended", "total": 2}
+    said = {"namespace": "billing", "job": "etl", "rate": 7, "note": "fixed", "total": 2}
     assert (before, after) == (None, said)
 
 
-async def test_a_redrive_that_is_stopped_and_goes_on_says_so(api):
+async def test_a_redrive_is_audited_when_it_is_stopped_and_continued(api):
     await buried(api, 2)
     asked = wire.RedriveDeadLettersRequest(namespace="billing", all=True)
     made = (await api("RedriveDeadLetters", asked)).redrive
@@ -153,10 +153,10 @@ async def test_a_pool_has_what_it_allowed_and_who_had_paused_it_why(api):
     paused = {"paused": True, "by": "tester", "note": "disks"}
     assert await states(api, "pause") == ({"paused": False}, paused)
     await api("PausePool", pool_service_pb2.PausePoolRequest(note="more disks", **named))
-    anew = paused | {"note": "more disks"}
-    assert await states(api, "pause") == (paused, anew)
+    renoted = paused | {"note": "more disks"}
+    assert await states(api, "pause") == (paused, renoted)
     await api("ResumePool", pool_service_pb2.ResumePoolRequest(**named))
-    assert await states(api, "resume") == (anew, {"paused": False})
+    assert await states(api, "resume") == (renoted, {"paused": False})
     await api("PausePool", pool_service_pb2.PausePoolRequest(note="disks", **named))
     await api("DeletePool", pool_service_pb2.DeletePoolRequest(**named))
     assert await states(api, "delete") == ({"limit": 3, "rate": None} | paused, None)
@@ -165,7 +165,7 @@ async def test_a_pool_has_what_it_allowed_and_who_had_paused_it_why(api):
 # -- Jobs --
 
 
-async def test_a_job_that_is_resumed_had_been_paused_by_somebody_for_a_reason(api):
+async def test_a_resume_of_a_job_is_audited_with_the_author_and_note_of_its_pause(api):
     job = job_pb2.Job(name="j", shell=SHELL, on_demand=True)
     await api("CreateJob", job_service_pb2.CreateJobRequest(job=job))
     await api("PauseJob", job_service_pb2.PauseJobRequest(job="j", note="disks"))
@@ -176,7 +176,7 @@ async def test_a_job_that_is_resumed_had_been_paused_by_somebody_for_a_reason(ap
 
 
 async def test_a_pause_that_changes_nothing_is_none_and_leaves_the_etag(api):
-    """Else the `If-Match` of somebody else breaks, and the audit has a line that says nothing."""
+    """Else the `If-Match` of another caller breaks, and the audit has a line without content."""
     job = job_pb2.Job(name="j", shell=SHELL, on_demand=True)
     await api("CreateJob", job_service_pb2.CreateJobRequest(job=job))
     until = Timestamp()
@@ -217,10 +217,10 @@ async def test_a_token_that_is_revoked_had_a_name_a_role_and_an_end(api):
         name="ci", role=auth_service_pb2.ROLE_OPERATOR, namespaces=["billing"]
     )
     made = await api("CreateToken", asked)
-    _, told = await states(api, "create")
+    _, created = await states(api, "create")
     await api("RevokeToken", auth_service_pb2.RevokeTokenRequest(token_id=made.token.token_id))
     before, after = await states(api, "revoke")
-    assert (before, after) == (told, None)
+    assert (before, after) == (created, None)
     assert before == {
         "name": "ci",
         "role": "operator",

@@ -70,13 +70,13 @@ class Past:
         return answer
 
     async def fed(self, me: Member | None = None) -> list[LiveRun]:
-        """What an owner makes in one step, oldest first."""
+        """Return the runs that an owner makes in one step, oldest first."""
         me = me or self.me
         wanted = await me.store.owner.backfills([*me.epochs])
         return await feed(me, wanted)
 
     async def ran(self, run: LiveRun, state: State = State.SUCCEEDED, **how: Any) -> None:
-        """Handed out, and ended so."""
+        """Dispatch the run, and end it in `state`."""
         [handed] = await self.me.assigned(draft(run, **how))
         await self.me.store.results.accept([report(handed, state=state)])
 
@@ -159,7 +159,7 @@ async def test_a_dry_run_lists_the_instants_from_the_first_to_the_last_and_store
     assert await past.api.world.sql("SELECT 1 FROM backfills") == []
 
 
-async def test_its_runs_bear_the_instants_of_then_and_are_due_when_they_are_made(
+async def test_its_runs_have_the_past_instants_and_are_due_when_they_are_made(
     past: Past,
 ) -> None:
     answer = await past.backfill(0, 0)
@@ -234,7 +234,9 @@ async def test_two_steps_at_once_make_no_run_too_many(past: Past) -> None:
     assert sorted(of(run for runs in made for run in runs)) == [0, 1]
 
 
-async def test_it_goes_on_while_the_job_is_paused_and_not_while_the_cluster_is(past: Past) -> None:
+async def test_it_continues_while_the_job_is_paused_and_not_while_the_cluster_is(
+    past: Past,
+) -> None:
     await past.backfill(0, 2)
     await past.api("PauseJob", wire.PauseJobRequest(job="j"))
     [run] = await past.fed()
@@ -300,7 +302,7 @@ async def test_a_run_of_a_backfill_counts_as_one_of_the_schedules_own(past: Past
 
 
 async def test_a_dead_run_that_was_done_again_isnt_run_a_third_time(past: Past) -> None:
-    """What does it again counts as a run of its instant."""
+    """Its retry counts as a run of its instant."""
     dead = await past.scheduled(1)
     await past.ran(dead, State.FAILED)
     await past.api("RetryRun", RetryRunRequest(run_id=str(dead.key.run_id)))
@@ -314,7 +316,9 @@ async def test_a_dead_run_that_was_done_again_isnt_run_a_third_time(past: Past) 
     }
 
 
-async def test_what_is_under_way_or_promised_is_left_out_whatever_is_asked_for(past: Past) -> None:
+async def test_instants_in_progress_or_in_a_backfill_are_left_out_for_any_request(
+    past: Past,
+) -> None:
     await past.scheduled(0)
     await past.backfill(1, 2)
     await past.fed()
@@ -582,7 +586,7 @@ async def test_one_that_isnt_there_isnt_found(api: Any, call: str) -> None:
         await api(call, request(backfill_id="j"))
 
 
-async def test_an_instant_tells_of_its_backfilled_run_beside_its_own_row(past: Past) -> None:
+async def test_an_instant_shows_its_backfilled_run_beside_its_own_row(past: Past) -> None:
     await past.ran(await past.scheduled(0), State.FAILED)
     answer = await past.backfill(0, 1, rerun=Rerun.Value("RERUN_FAILED"))
     [run] = await past.fed()
@@ -662,7 +666,7 @@ async def test_one_that_goes_by_the_jobs_word_counts_as_any_run_of_it(past: Past
     assert (answer.assigned, answer.ended) == ([], [own.key])
 
 
-async def test_it_is_told_of_as_it_goes_on_until_nothing_of_it_is_there(past: Past) -> None:
+async def test_a_watch_reports_its_progress_until_no_run_is_left(past: Past) -> None:
     answer = await past.backfill(0, 1, max_parallel=2, overlap=job_pb2.OVERLAP_ALLOW)
     watch = wire.WatchBackfillRequest(backfill_id=answer.backfill.backfill_id)
     async with asyncio.timeout(WAIT_TIMEOUT):
@@ -678,7 +682,7 @@ async def test_it_is_told_of_as_it_goes_on_until_nothing_of_it_is_there(past: Pa
     assert last == await past.now(answer)
 
 
-async def test_one_that_is_cancelled_is_told_of_until_its_runs_have_ended(past: Past) -> None:
+async def test_a_watch_reports_a_cancelled_backfill_until_its_runs_have_ended(past: Past) -> None:
     answer = await past.backfill(0, 1)
     [run] = await past.fed()
     [handed] = await past.me.assigned(draft(run))
@@ -692,7 +696,7 @@ async def test_one_that_is_cancelled_is_told_of_until_its_runs_have_ended(past: 
         assert [each.running async for each in stream] == [0]
 
 
-async def test_who_watches_one_that_there_is_not_is_told_so_at_once(past: Past) -> None:
+async def test_a_watch_of_an_unknown_backfill_fails_at_once(past: Past) -> None:
     with pytest.raises(NotFoundError, match="not found"):
         await anext(
             past.api.stream("WatchBackfill", wire.WatchBackfillRequest(backfill_id=str(uuid4())))

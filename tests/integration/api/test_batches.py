@@ -1,4 +1,4 @@
-"""Many jobs and many submits in one call, on a real database: each fares as by itself."""
+"""Many jobs or submits in one call, on a real database: each has the result of a single call."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_a_thousand_submits_are_runs_in_their_order_each_with_its_line_in_
     assert [one.run.job for one in results] == [f"work-{n}" for n in range(1_000)]
     stored = await api("GetRun", runs.GetRunRequest(run_id=results[3].run.run_id))
     assert stored == results[3].run
-    assert len(api.nudged.shards) == 1_000, "the owner of each hears of it"
+    assert len(api.nudged.shards) == 1_000, "the owner of each receives a wake-up"
     lines = await api.world.sql("SELECT object FROM audit WHERE action = 'submit'")
     assert sorted(lines) == sorted((f"run/{one.run.run_id}",) for one in results)
 
@@ -100,7 +100,7 @@ async def test_few_transactions_write_them_all(api, monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda one: one.job.name)
-async def test_a_job_that_is_refused_is_told_as_by_itself_and_harms_no_other(api, wrong):
+async def test_a_refused_job_is_reported_as_in_a_single_call_and_harms_no_other(api, wrong):
     await api("CreateJob", create("taken"))
     with pytest.raises(CallError) as alone:
         await api("CreateJob", wrong)
@@ -111,7 +111,7 @@ async def test_a_job_that_is_refused_is_told_as_by_itself_and_harms_no_other(api
 
 
 @pytest.mark.parametrize("wrong", WRONG_SUBMITS, ids=range(len(WRONG_SUBMITS)))
-async def test_a_submit_that_is_refused_is_told_as_by_itself_and_harms_no_other(api, wrong):
+async def test_a_refused_submit_is_reported_as_in_a_single_call_and_harms_no_other(api, wrong):
     with pytest.raises(CallError) as alone:
         await api("SubmitRun", wrong)
     before, error, after = await batch_of_submits(api, submit("before"), wrong, submit("after"))
@@ -176,7 +176,7 @@ async def test_a_world_that_is_away_for_all_ends_the_call_as_it_ends_single_ones
         await batch(api, create("a"), create("b"))
 
 
-async def test_a_world_that_went_away_midway_is_told_of_those_that_it_concerns(api, monkeypatch):
+async def test_a_database_that_fails_midway_is_reported_for_the_entries_concerned(api, monkeypatch):
     plain = type(api.services.store).create_jobs
 
     async def away(self, wanted):
@@ -203,7 +203,7 @@ async def test_a_database_that_is_away_while_they_are_judged_is_waited_for_once(
     assert len(asked) < 50
 
 
-async def test_an_answer_that_no_message_could_hold_tells_of_the_jobs_what_they_are_called(api):
+async def test_an_answer_too_large_for_a_message_has_only_the_names_of_the_jobs(api):
     rest = "x" * 4_100
     wanted = [create(f"job-{n}", shell=job_pb2.ShellAction(argv=[rest])) for n in range(1_000)]
     request = jobs.BatchCreateJobsRequest(requests=wanted)
@@ -226,5 +226,5 @@ async def test_an_answer_that_no_message_could_hold_tells_of_the_jobs_what_they_
 def same_as(error: Any, alone: CallError) -> None:
     assert (error.code, error.reason, error.message) == (alone.code, alone.reason, alone.message)
     assert error.remedy == alone.remedy
-    told = [(one.field, one.problem) for one in error.violations]
-    assert told == [(one.field, one.problem) for one in alone.violations]
+    violations = [(one.field, one.problem) for one in error.violations]
+    assert violations == [(one.field, one.problem) for one in alone.violations]

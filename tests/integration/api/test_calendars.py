@@ -97,7 +97,7 @@ class Desk:
         return record
 
     async def fire(self, now: datetime) -> list[LiveRun]:
-        """What its owner does, looking at `now`."""
+        """Act as the owner does in a scan at `now`."""
         record = await self.record()
         stored = record.definition
         definition = JobDefinition.read(stored)
@@ -177,7 +177,7 @@ async def test_a_calendar_is_refused_with_all_that_is_wrong_with_it(desk: Desk):
         await desk.apply()
 
 
-async def test_lists_of_calendars_go_on_where_a_page_ends(desk: Desk):
+async def test_lists_of_calendars_continue_where_a_page_ends(desk: Desk):
     for name in ("a", "b", "c"):
         await desk.apply(name, weekdays=["sun"])
     first = await desk.api("ListCalendars", calendars.ListCalendarsRequest(page_size=2))
@@ -199,7 +199,7 @@ async def test_a_calendar_in_use_is_not_deleted_and_who_uses_it_is_said(desk: De
     assert (await desk.delete()).deleted
     with pytest.raises(NotFoundError, match="calendar 'off' not found"):
         await desk.delete()
-    assert (await desk.apply(dates=[day(1)])).version == 2, "a number never comes again"
+    assert (await desk.apply(dates=[day(1)])).version == 2, "a number is never used again"
 
 
 # -- Jobs that use them --
@@ -235,9 +235,9 @@ async def test_what_rolls_runs_on_the_next_open_day(desk: Desk):
 
 
 @pytest.mark.parametrize(
-    ("exclude", "told"),
+    ("exclude", "message"),
     [
-        ({"calendars": ["nobody"]}, "calendar 'nobody' not found"),
+        ({"calendars": ["missing"]}, "calendar 'missing' not found"),
         ({"calendars": ["off", "off"]}, "'off' is given twice"),
         ({"cron": ["61 * * * *"]}, "'61 \\* \\* \\* \\*'"),
         ({"cron": ["H 2 * * *"]}, "H isn't allowed in calendars"),
@@ -245,9 +245,9 @@ async def test_what_rolls_runs_on_the_next_open_day(desk: Desk):
         ({"cron": ["* 9 * * *"]}, "excludes all scheduled times"),
     ],
 )
-async def test_an_exclude_that_cannot_be_meant_is_refused(desk: Desk, exclude, told):
+async def test_an_invalid_exclude_is_refused(desk: Desk, exclude, message):
     await desk.apply(dates=[day(1)])
-    with pytest.raises(InvalidArgumentError, match=told):
+    with pytest.raises(InvalidArgumentError, match=message):
         await desk.job(exclude=job_pb2.Exclude(**exclude))
     with pytest.raises(NotFoundError):
         await desk.now()
@@ -259,7 +259,7 @@ async def test_one_time_work_and_jobs_without_instants_exclude_nothing(desk: Des
 
 
 async def test_a_new_version_is_taken_on_by_each_job_that_uses_it(desk: Desk):
-    """P3.17: with a generation, so that no owner goes on with what it has read."""
+    """P3.17: with a generation, so that no owner continues with the copy it has read."""
     await desk.apply(dates=[day(1)])
     await desk.apply("other", dates=[day(1)])
     before = await desk.job("off")
@@ -280,7 +280,7 @@ async def test_jobs_that_were_left_behind_are_taken_on_by_the_same_call_again(de
     store = desk.api.services.calendars
     audit = (await desk.api.services.store.list_audit(None, None, None, None, 1))[0][1]
     spec = calendars.Calendar(dates=[day(2)]).SerializeToString(deterministic=True)
-    await store.apply("default", "off", spec, "somebody", replace(audit, at=None))
+    await store.apply("default", "off", spec, "ann", replace(audit, at=None))
     assert ((await desk.get()).version, (await desk.get()).behind) == (2, 1)
     assert dict((await desk.now()).calendar_versions) == {"off": 1}
     assert (await desk.apply(dates=[day(2)])).behind == 0
@@ -332,7 +332,7 @@ async def test_many_makers_and_changers_leave_no_job_behind_and_none_that_is_orp
         await desk.delete()
 
 
-# -- What is written down, and told --
+# -- Stored and reported --
 
 
 async def test_excluded_instants_share_a_row_that_says_by_which_calendar(desk: Desk):
@@ -348,7 +348,9 @@ async def test_excluded_instants_share_a_row_that_says_by_which_calendar(desk: D
     assert "24 scheduled times" in answer
 
 
-async def test_what_a_calendar_excluded_then_is_told_from_the_row_whatever_it_says_now(desk: Desk):
+async def test_a_past_exclusion_is_explained_from_the_row_and_not_from_the_calendar(
+    desk: Desk,
+):
     await desk.apply(dates=[day(0)])
     await desk.job("off")
     await desk.set_back(TODAY)
@@ -364,11 +366,13 @@ async def test_an_excluded_instant_is_explained_before_there_is_a_row(desk: Desk
     await desk.apply(dates=[day(0), f"{datetime.now(UTC) + 40 * DAY:%F}"])
     await desk.job("off", cron=["0 9,21 * * *"])
     await desk.set_back(TODAY)
-    told = await desk.explained(nine(0))
-    assert told.startswith("The job didn't run: the time is excluded by calendar off v1. A row")
+    answer = await desk.explained(nine(0))
+    assert answer.startswith("The job didn't run: the time is excluded by calendar off v1. A row")
     later = datetime.now(UTC).replace(hour=9, minute=0, second=0, microsecond=0) + 40 * DAY
-    told = await desk.explained(later)
-    assert told.startswith("The job won't run: the time is excluded by calendar off v1. Read from")
+    answer = await desk.explained(later)
+    assert answer.startswith(
+        "The job won't run: the time is excluded by calendar off v1. Read from"
+    )
 
 
 async def test_an_edit_accounts_for_what_was_excluded_until_then(desk: Desk):

@@ -118,8 +118,8 @@ class Owner:
         self.workers.granted(self.attached, SLOTS, received=0)
 
     async def round(self, seconds: float = 0.1) -> list[LiveRun]:
-        """Fire what is due, hand out what may go; what was handed out before ends. Gives what was
-        handed out now.
+        """Fire due timers, dispatch what may start, and end what was dispatched before. Return what
+        was dispatched now.
         """
         self.seconds += seconds
         for run in self.under_way:
@@ -146,7 +146,9 @@ async def owner(api: Any) -> Owner:
 
 
 async def after_an_outage(api: Any) -> tuple[list[datetime], datetime]:
-    """Jobs of each policy that nobody looked at for so long; what they missed, and what comes."""
+    """Create jobs of each policy that no owner scanned for so long; return their missed times,
+    and the next one.
+    """
     phase = int((datetime.now(UTC).timestamp() - 30) % STEP.total_seconds())
     for policy in ("ALL", "LATEST", "NONE"):
         for number in range(JOBS):
@@ -207,14 +209,14 @@ async def test_each_policy_after_an_outage_beside_what_is_due_now(api: Any, owne
         " FROM runs r JOIN jobs j USING (job_id) WHERE j.name <> 'each-second'"
         " ORDER BY j.name, r.scheduled_at"
     )
-    told: dict[str, list[tuple[Any, ...]]] = {}
+    rows_of: dict[str, list[tuple[Any, ...]]] = {}
     for name, *row in rows:
-        told.setdefault(name, []).append(tuple(row))
+        rows_of.setdefault(name, []).append(tuple(row))
     first, last = missed[0], missed[-1]
     for number in range(JOBS):
-        assert told[f"all-{number}"] == [(at, "SUCCEEDED", None, 1, None) for at in missed]
-        assert told[f"none-{number}"] == [(first, "MISSED", "CATCH_UP_NONE", 5, last)]
-        assert told[f"latest-{number}"] == [
+        assert rows_of[f"all-{number}"] == [(at, "SUCCEEDED", None, 1, None) for at in missed]
+        assert rows_of[f"none-{number}"] == [(first, "MISSED", "CATCH_UP_NONE", 5, last)]
+        assert rows_of[f"latest-{number}"] == [
             (first, "COALESCED", None, 4, missed[3]),
             (last, "SUCCEEDED", None, 1, None),
         ]

@@ -39,13 +39,13 @@ async def test_a_job_that_runs_after_another_has_no_other_schedule(api):
     made = await api("CreateJob", create(job("b", "a")))
     assert (list(made.after.jobs), made.cron_dialect) == (["a"], 7)
     assert not made.HasField("next_run_at")
-    for changes, told in (
+    for changes, message in (
         ({"cron": ["0 2 * * *"]}, "got cron and after"),
         ({"max_runs": 3}, "has no effect with after"),
         ({"after": job_pb2.After()}, "is empty"),
         ({"after": job_pb2.After(jobs=["a", "a"])}, "is given twice"),
     ):
-        with pytest.raises(InvalidArgumentError, match=told):
+        with pytest.raises(InvalidArgumentError, match=message):
             await api("CreateJob", create(job("c", "a", **changes)))
     handed = job_pb2.After(jobs=["a"], with_output=True)
     with pytest.raises(InvalidArgumentError, match=r"after\.with_output"):
@@ -89,7 +89,7 @@ async def test_a_patch_gives_a_schedule_for_a_chain_and_back(api):
     assert (await api("DeleteJob", wire.DeleteJobRequest(job="a"))).deleted
 
 
-async def test_it_is_told_what_a_cycle_waits_for_and_by_what_it_was_skipped(api):
+async def test_a_cycle_is_explained_by_what_it_waits_for_and_why_it_was_skipped(api):
     me = api.world.members[0]
     for name in ("a", "b"):
         await api("CreateJob", create(job(name)))
@@ -101,8 +101,8 @@ async def test_it_is_told_what_a_cycle_waits_for_and_by_what_it_was_skipped(api)
     [run] = await me.store.owner.live_runs(shards, [State.PENDING])
     [assigned] = await me.assigned(draft(run))
     await me.store.results.accept([report(assigned)])
-    told = (await api("ExplainInstant", ask)).answer
-    assert told == f"The cycle waits for b; a is SUCCEEDED (run {root.run_id})."
+    answer = (await api("ExplainInstant", ask)).answer
+    assert answer == f"The cycle waits for b; a is SUCCEEDED (run {root.run_id})."
     [due] = await me.store.chains.due(shards)
     wanted = [Wanted(due, 1, ChainParents(("a", "b"), When.SUCCESS), 2)]
     assert await me.store.chains.join(me.claim(due.shard), wanted) == []

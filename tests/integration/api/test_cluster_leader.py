@@ -56,7 +56,7 @@ async def outcome_of_what_was_asked(api: Any) -> wire.AuditEntry:
 
 
 @pytest.mark.parametrize("name", ["m3", "idle"])
-async def test_whoever_is_named_and_can_lead_is_wished_for(api, name):
+async def test_a_named_member_that_can_lead_is_requested(api, name):
     """Weight 0 owns no shard, and leading takes none."""
     api.cluster.now = cluster("m1", *ALL)
     api.cluster.next = cluster(name, *ALL, term=9)
@@ -99,14 +99,14 @@ async def test_what_cant_be_is_refused_by_name_and_audited(
     assert (line.outcome, line.reason) == ("refused", reason)
 
 
-async def test_alone_there_is_nobody_to_hand_to(api):
+async def test_a_lone_leader_has_no_eligible_successor(api):
     api.cluster.now = cluster("m1", M1, IDLE, LEAVING)
     with pytest.raises(FailedPreconditionError) as refused:
         await api("TransferLeader", transfer())
     assert refused.value.reason == "NO_ELIGIBLE_MEMBER"
 
 
-async def test_a_leader_that_changed_meanwhile_is_told(api):
+async def test_a_leader_that_changed_meanwhile_aborts_the_transfer(api):
     api.cluster.now, api.cluster.willing = cluster("m1", *ALL), False
     with pytest.raises(AbortedError):
         await api("TransferLeader", transfer("m2"))
@@ -149,7 +149,7 @@ async def test_a_caller_that_leaves_before_the_outcome_is_written_is_audited_too
     assert {"unknown", "asked"} <= set(outcomes), "the other line may have been on its way"
 
 
-async def test_when_another_won_the_caller_is_told_who_leads(api):
+async def test_when_another_member_won_the_error_names_the_leader(api):
     api.cluster.now = cluster("m1", *ALL)
     api.cluster.next = cluster("m3", *ALL, term=9)
     with pytest.raises(AbortedError, match="m3 was elected leader, not m2"):
@@ -158,7 +158,7 @@ async def test_when_another_won_the_caller_is_told_who_leads(api):
     assert json.loads(line.after)["leader"] == "m3"
 
 
-async def test_a_wish_that_etcd_didnt_answer_is_audited_for_it_may_stand(api, monkeypatch):
+async def test_a_request_that_etcd_didnt_answer_is_audited_as_unknown(api, monkeypatch):
     async def lost(_view: ClusterView, _heir: object) -> bool:
         raise OutcomeUnknown("etcd: no answer")
 
@@ -171,10 +171,10 @@ async def test_a_wish_that_etcd_didnt_answer_is_audited_for_it_may_stand(api, mo
 
 
 async def test_a_caller_that_leaves_before_the_answer_is_audited_all_the_same(api):
-    """The leader steps down though nobody waits for it."""
+    """The leader steps down though no caller waits for it."""
     api.cluster.now = cluster("m1", *ALL)
     asking = asyncio.create_task(api("TransferLeader", transfer("m2")), name="asking")
-    await wait_until_async(lambda: bool(api.cluster.heirs), 5, "the wish")
+    await wait_until_async(lambda: bool(api.cluster.heirs), 5, "the request")
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
@@ -190,7 +190,7 @@ async def test_a_successor_that_isnt_seen_in_time_is_unknown(api):
     assert (line.outcome, line.reason) == ("unknown", "NO_SUCCESSOR_YET")
 
 
-async def test_a_member_that_cant_know_who_leads_asks_nobody(api):
+async def test_a_member_that_cant_know_who_leads_asks_no_member(api):
     api.cluster.now = cluster("m1", *ALL)
     api.cluster.trust = False
     with pytest.raises(MemberUnavailableError):

@@ -40,10 +40,10 @@ async def test_the_cluster_says_what_is_wrong_with_it_and_nothing_when_all_is_we
     assert not (await api("GetCluster", wire.GetClusterRequest())).troubles
 
     api.cluster.now = replace(seen, leader=None, members=())
-    told = " ".join((await api("GetCluster", wire.GetClusterRequest())).troubles)
-    assert "no leader" in told
-    assert f"{SHARDS} of {SHARDS} shards" in told
-    assert "no worker" in told
+    troubles = " ".join((await api("GetCluster", wire.GetClusterRequest())).troubles)
+    assert "no leader" in troubles
+    assert f"{SHARDS} of {SHARDS} shards" in troubles
+    assert "no worker" in troubles
 
     api.cluster.trust = False
     assert "isn't trusted" in (await api("GetCluster", wire.GetClusterRequest())).troubles[0]

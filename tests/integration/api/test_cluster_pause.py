@@ -18,7 +18,7 @@ from support.store import draft
 
 
 async def running(api, name="j"):
-    """A run that was handed out and may still start."""
+    """Return a run that was dispatched and may still start."""
     shell = job_pb2.ShellAction(argv=["true"])
     made = job_pb2.Job(name=name, on_demand=True, shell=shell)
     await api("CreateJob", job_service_pb2.CreateJobRequest(job=made))
@@ -29,7 +29,7 @@ async def running(api, name="j"):
     return handed
 
 
-async def test_a_pause_is_told_by_status_and_by_the_audit_with_before_and_after(api):
+async def test_a_pause_is_shown_by_status_and_audited_with_before_and_after(api):
     paused = await api("PauseCluster", wire.PauseClusterRequest(note="upgrade", request_id="r1"))
     assert (paused.paused, paused.paused_by, paused.pause_note) == (True, "tester", "upgrade")
     assert paused.paused_at.seconds
@@ -38,7 +38,7 @@ async def test_a_pause_is_told_by_status_and_by_the_audit_with_before_and_after(
 
     resumed = await api("ResumeCluster", wire.ResumeClusterRequest())
     assert (resumed.paused, resumed.paused_by, resumed.HasField("paused_at")) == (False, "", False)
-    assert api.nudged.cluster == 2, "the owners are told of both"
+    assert api.nudged.cluster == 2, "the owners receive both"
 
     listed = await api("ListAudit", wire.ListAuditRequest(object="cluster"))
     second, first = listed.entries
@@ -89,7 +89,7 @@ async def test_why_a_run_waits_names_the_pause_and_what_ends_it(api):
     assert why.checks[0].remedy == "schedctl cluster resume"
 
 
-async def test_a_recovery_is_told_and_resumed_by_a_choice_alone(api):
+async def test_a_recovery_is_shown_and_resumed_by_a_choice_alone(api):
     """P2.9"""
     store = api.services.pauses
     held = await recover(RecoveryStore(store.database), None, None)

@@ -18,7 +18,7 @@ from support.web import member
 
 
 @pytest.fixture
-async def told(api: Any) -> ClusterView:
+async def seen(api: Any) -> ClusterView:
     """m1 and m2 are there; m1 owns every shard by the rows."""
     [first] = api.world.members
     one, other = replace(member("m1"), tenure=first.tenure), member("m2")
@@ -27,12 +27,12 @@ async def told(api: Any) -> ClusterView:
     return seen
 
 
-async def test_a_dry_run_says_what_would_move_and_moves_nothing(api, told):
-    wanted = assign(told.members)
+async def test_a_dry_run_says_what_would_move_and_moves_nothing(api, seen):
+    wanted = assign(seen.members)
     answer = await api("RebalanceCluster", wire.RebalanceClusterRequest(dry_run=True))
     assert answer.dry_run
     assert {(m.shard, m.old_owner, m.new_owner) for m in answer.moves} == {
-        (shard, "m1", "m2") for shard, tenure in wanted.items() if tenure == told.members[1].tenure
+        (shard, "m1", "m2") for shard, tenure in wanted.items() if tenure == seen.members[1].tenure
     }
     assert 0 < len(answer.moves) < SHARDS
     assert api.nudged.cluster == 0
@@ -40,7 +40,7 @@ async def test_a_dry_run_says_what_would_move_and_moves_nothing(api, told):
 
 
 async def test_a_member_that_cant_know_who_is_there_refuses_and_says_nothing_is_in_its_place(
-    api, told
+    api, seen
 ):
     api.cluster.trust = False
     for dry_run in (True, False):
@@ -50,12 +50,12 @@ async def test_a_member_that_cant_know_who_is_there_refuses_and_says_nothing_is_
     assert api.nudged.cluster == 0
 
 
-async def test_ok_comes_when_each_shard_is_where_it_should_be(api, told):
+async def test_ok_comes_when_each_shard_is_where_it_should_be(api, seen):
     [first] = api.world.members
     second = await api.world.member(take=False)
-    told = replace(told, members=(told.members[0], replace(told.members[1], tenure=second.tenure)))
-    api.cluster.now = told
-    moving = [s for s, tenure in assign(told.members).items() if tenure == second.tenure]
+    seen = replace(seen, members=(seen.members[0], replace(seen.members[1], tenure=second.tenure)))
+    api.cluster.now = seen
+    moving = [s for s, tenure in assign(seen.members).items() if tenure == second.tenure]
 
     asked = asyncio.create_task(
         api("RebalanceCluster", wire.RebalanceClusterRequest(request_id="r1")), name="rebalance"
@@ -76,21 +76,21 @@ async def test_ok_comes_when_each_shard_is_where_it_should_be(api, told):
     assert json.loads(line.after) == {"m1": SHARDS - len(moving), "m2": len(moving)}
 
 
-async def test_what_hasnt_moved_in_time_is_unknown(api, told):
+async def test_what_hasnt_moved_in_time_is_unknown(api, seen):
     with pytest.raises(OutcomeUnknownError):
         await api("RebalanceCluster", wire.RebalanceClusterRequest(), deadline=0.1)
     [line] = (await api("ListAudit", wire.ListAuditRequest(action="rebalance"))).entries
     assert (line.outcome, line.reason) == ("unknown", "STILL_MOVING")
 
 
-async def test_without_a_leader_or_anybody_to_own_shards_it_is_refused(api, told):
-    api.cluster.now = replace(told, leader=None)
+async def test_without_a_leader_or_anybody_to_own_shards_it_is_refused(api, seen):
+    api.cluster.now = replace(seen, leader=None)
     with pytest.raises(FailedPreconditionError) as refused:
         await api("RebalanceCluster", wire.RebalanceClusterRequest())
     assert refused.value.reason == "NO_LEADER"
     [line] = (await api("ListAudit", wire.ListAuditRequest(action="rebalance"))).entries
     assert (line.outcome, line.reason, line.object) == ("refused", "NO_LEADER", "cluster/shards")
-    api.cluster.now = replace(told, members=(member("idle", weight=0),))
+    api.cluster.now = replace(seen, members=(member("idle", weight=0),))
     with pytest.raises(FailedPreconditionError) as refused:
         await api("RebalanceCluster", wire.RebalanceClusterRequest(dry_run=True))
     assert refused.value.reason == "NO_ELIGIBLE_MEMBER"

@@ -1,4 +1,4 @@
-"""The costliest schedules, sent to every call that computes fire times: the event loop goes on."""
+"""The costliest schedules, sent to every call that computes fire times: the loop stays free."""
 
 from __future__ import annotations
 

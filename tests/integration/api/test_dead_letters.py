@@ -1,4 +1,4 @@
-"""Dead letters: told of, done again one by one or so many a second, and discarded.
+"""Dead letters: listed, retried one by one or redriven at a rate, and discarded.
 
 The calls and the rows are the real ones; what the owner of a redrive's shard would do is done here,
 a step at a time (`Dead.fed`).
@@ -67,7 +67,7 @@ class Dead:
         await self.api("CreateJob", jobs.CreateJobRequest(job=spec))
 
     async def died(self, job: str = "j", kind: str = "f", **changes: Any) -> str:
-        """A run of the job that was triggered, handed out, and failed for good; its id."""
+        """Trigger a run of the job, dispatch it, let it fail for good; return its id."""
         made = await self.api("TriggerJob", jobs.TriggerJobRequest(job=job, **changes))
         [run] = [one for one in await self._live() if str(one.key.run_id) == made.run_id]
         [handed] = await self.me.assigned(draft(run, overlap=Overlap.ALLOW))
@@ -122,7 +122,7 @@ class Dead:
     async def fed(
         self, lines: Mapping[JobId, RedriveLine] | None = None, me: Member | None = None
     ) -> list[LiveRun]:
-        """What the owner makes in one step; by default each job allows overlap."""
+        """Return the runs that the owner makes in one step; by default each job allows overlap."""
         me = me or self.me
         wanted = await me.store.owner.redrives([*me.epochs])
         if lines is None:
@@ -245,9 +245,9 @@ async def test_what_hasnt_failed_isnt_retried(dead: Dead) -> None:
     made = await dead.api("TriggerJob", jobs.TriggerJobRequest(job="j"))
     with pytest.raises(FailedPreconditionError, match="it hasn't ended"):
         await dead.retried(made.run_id)
-    for state, told in (("SUCCEEDED", "has SUCCEEDED"), ("SKIPPED", "it never ran")):
+    for state, message in (("SUCCEEDED", "has SUCCEEDED"), ("SKIPPED", "it never ran")):
         await dead.api.world.sql("UPDATE runs SET state = %s RETURNING 1", state)
-        with pytest.raises(FailedPreconditionError, match=told):
+        with pytest.raises(FailedPreconditionError, match=message):
             await dead.retried(made.run_id)
     with pytest.raises(NotFoundError):
         await dead.retried(str(uuid4()))
@@ -271,7 +271,7 @@ async def test_a_submitted_run_is_retried_too(dead: Dead) -> None:
     assert (await dead.retried(old)).redrive_of == old
 
 
-# -- What is told --
+# -- Lists and groups --
 
 
 async def test_groups_are_by_job_and_kind_of_error_the_greatest_first(dead: Dead) -> None:
@@ -294,26 +294,26 @@ async def test_groups_are_by_job_and_kind_of_error_the_greatest_first(dead: Dead
     assert [one.count for one in of_k.groups] == [1]
 
 
-async def test_a_group_tells_of_its_newest_letter_and_when_it_began(dead: Dead) -> None:
+async def test_a_group_shows_its_newest_letter_and_when_it_began(dead: Dead) -> None:
     await dead.job()
     oldest, middle, last = [await dead.died(kind="a") for _ in range(3)]
     await dead.api.world.sql(
-        "UPDATE runs SET error = 'told ' || run_id WHERE state = 'FAILED' RETURNING 1"
+        "UPDATE runs SET error = 'boom ' || run_id WHERE state = 'FAILED' RETURNING 1"
     )
     listed = {run_id: await dead.letter(run_id) for run_id in (oldest, middle, last)}
 
-    async def told() -> tuple[str, str, datetime, datetime]:
+    async def group() -> tuple[str, str, datetime, datetime]:
         asked = wire.ListDeadLetterGroupsRequest()
         [one] = (await dead.api("ListDeadLetterGroups", asked)).groups
         first, newest = one.first_died_at.ToDatetime(), one.last_died_at.ToDatetime()
         return one.run_id, one.error, first, newest
 
     died = {run_id: letter.died_at.ToDatetime() for run_id, letter in listed.items()}
-    assert await told() == (last, f"told {last}", died[oldest], died[last])
+    assert await group() == (last, f"boom {last}", died[oldest], died[last])
     await dead.api("DiscardDeadLetters", wire.DiscardDeadLettersRequest(run_ids=[last]))
-    assert await told() == (middle, f"told {middle}", died[oldest], died[middle])
+    assert await group() == (middle, f"boom {middle}", died[oldest], died[middle])
     await dead.api("DiscardDeadLetters", wire.DiscardDeadLettersRequest(run_ids=[oldest]))
-    assert await told() == (middle, f"told {middle}", died[middle], died[middle])
+    assert await group() == (middle, f"boom {middle}", died[middle], died[middle])
 
 
 async def test_what_was_submitted_is_one_group_a_kind_and_each_namespace_has_its_own(
@@ -366,7 +366,9 @@ async def test_a_group_is_chosen_alone_be_it_of_a_job_or_submitted(dead: Dead) -
     assert await dead.letters() == []
 
 
-async def test_of_many_groups_the_greatest_are_told_and_all_letters_are_counted(dead: Dead) -> None:
+async def test_of_many_groups_the_greatest_are_listed_and_all_letters_are_counted(
+    dead: Dead,
+) -> None:
     for number in range(4):
         await dead.job(f"j{number}")
         await dead.many(number + 1, f"j{number}")
@@ -391,7 +393,7 @@ async def test_the_list_is_of_those_that_wait_and_of_all_when_asked_for(dead: De
 # -- Discarded --
 
 
-async def test_the_discarded_wait_for_nobody_and_say_why(dead: Dead) -> None:
+async def test_discarded_letters_leave_the_list_and_are_audited_with_the_note(dead: Dead) -> None:
     await dead.job()
     one, two, three = await dead.many(3)
     request = wire.DiscardDeadLettersRequest(run_ids=[one, two], note="not worth it")
@@ -443,7 +445,7 @@ async def test_a_job_that_never_was_has_no_letters_to_discard_and_one_that_is_de
         ({"all": True, "note": "a\nb"}, "note"),
     ],
 )
-async def test_nobody_discards_all_by_saying_nothing(
+async def test_a_discard_without_a_selection_is_refused(
     dead: Dead, asked: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=problem):
@@ -483,7 +485,7 @@ async def shown(dead: Dead) -> tuple[wire.ChosenGroup, Any]:
     return wire.ChosenGroup(job=one.job, fingerprint=one.fingerprint), one.last_died_at
 
 
-async def test_until_its_newest_died_a_group_is_what_was_told_of_though_it_has_grown(
+async def test_a_group_until_its_newest_letter_is_the_one_that_was_shown_though_it_has_grown(
     dead: Dead,
 ) -> None:
     await dead.job()
@@ -538,8 +540,8 @@ async def test_a_redrive_until_an_instant_is_of_those_that_its_dry_run_counts(de
     assert (await dead.redrive(group=group)).total == 3
 
 
-async def test_what_had_died_by_then_but_wasnt_told_of_has_none_dealt_with(dead: Dead) -> None:
-    """Its transaction was under way when somebody looked."""
+async def test_a_letter_that_died_by_then_but_wasnt_shown_aborts_the_call(dead: Dead) -> None:
+    """Its transaction was in progress when the list was read."""
     await dead.job()
     known = await dead.many(2)
     group, newest = await shown(dead)
@@ -549,18 +551,18 @@ async def test_what_had_died_by_then_but_wasnt_told_of_has_none_dealt_with(dead:
         " RETURNING 1",
         late,
     )
-    told = {"group": group, "until": newest, "at_most": 2}
+    selection = {"group": group, "until": newest, "at_most": 2}
     with pytest.raises(AbortedError, match="the selection now has more than 2"):
-        await dead.api("DiscardDeadLetters", wire.DiscardDeadLettersRequest(**told))
+        await dead.api("DiscardDeadLetters", wire.DiscardDeadLettersRequest(**selection))
     with pytest.raises(AbortedError, match="the selection now has more than 2"):
-        await dead.redrive(**told, idempotency_key="k")
+        await dead.redrive(**selection, idempotency_key="k")
     assert sorted(await dead.letters()) == sorted([*known, late])
     assert not (await dead.api("ListRedrives", wire.ListRedrivesRequest())).redrives
-    again = told | {"at_most": 3}
+    again = selection | {"at_most": 3}
     assert (await dead.redrive(**again, idempotency_key="k")).total == 3
 
 
-async def test_fewer_than_somebody_was_told_of_are_dealt_with(dead: Dead) -> None:
+async def test_fewer_letters_than_were_shown_are_discarded(dead: Dead) -> None:
     await dead.job()
     await dead.many(2)
     asked = wire.DiscardDeadLettersRequest(all=True, at_most=9)
@@ -658,7 +660,7 @@ async def test_what_an_owner_that_was_replaced_asks_for_isnt_made(dead: Dead) ->
     assert await dead.me.store.owner.redrive(stale, wanted, lines) == []
 
 
-async def test_a_redrive_is_told_of_until_all_its_runs_have_ended(dead: Dead) -> None:
+async def test_a_watch_reports_a_redrive_until_all_its_runs_have_ended(dead: Dead) -> None:
     await dead.job()
     await dead.many(2)
     one = await dead.redrive(all=True, rate=1000)
@@ -685,7 +687,7 @@ async def test_a_redrive_is_told_of_until_all_its_runs_have_ended(dead: Dead) ->
         assert last == await dead.now(one)
 
 
-async def test_how_the_runs_of_a_redrive_stand_is_told_of_all_however_many(dead: Dead) -> None:
+async def test_the_states_of_a_redrives_runs_are_counted_however_many_there_are(dead: Dead) -> None:
     """Of tens of thousands the last still runs, and the one before it failed."""
     await dead.job()
     await dead.many(1)
@@ -707,7 +709,7 @@ async def test_how_the_runs_of_a_redrive_stand_is_told_of_all_however_many(dead:
     assert (await dead.now(one)).runs == {"SUCCEEDED": 29_998, "FAILED": 1, "RUNNING": 1}
 
 
-async def test_who_watches_a_redrive_that_there_is_not_is_told_so_at_once(dead: Dead) -> None:
+async def test_a_watch_of_an_unknown_redrive_fails_at_once(dead: Dead) -> None:
     with pytest.raises(NotFoundError, match="not found"):
         await anext(
             dead.api.stream("WatchRedrive", wire.WatchRedriveRequest(redrive_id=str(uuid4())))
@@ -802,7 +804,7 @@ async def submitted_died(dead: Dead) -> str:
 
 
 async def test_what_was_submitted_to_a_pool_that_is_gone_isnt_done_again(dead: Dead) -> None:
-    """P3.21: its run would wait for ever. Made anew, the pool stays while it waits."""
+    """P3.21: its run would wait for ever. Created again, the pool stays while the run waits."""
     run_id = await submitted_died(dead)
     with pytest.raises(FailedPreconditionError, match="is deleted") as refused:
         await dead.retried(run_id)
@@ -857,7 +859,7 @@ async def test_a_pool_that_is_being_deleted_holds_up_no_redrive(dead: Dead) -> N
 
 
 async def test_one_that_a_person_retries_meanwhile_isnt_made_twice(dead: Dead) -> None:
-    """P3.20: whoever makes it first, there is one."""
+    """P3.20: whichever call makes it first, there is one run."""
     await dead.job(overlap=ALLOW)
     one, *_ = await dead.many(3)
     redrive = await dead.redrive(all=True, rate=1000)
@@ -999,7 +1001,7 @@ async def test_none_waits_behind_twenty_that_can_make_nothing(dead: Dead) -> Non
     assert len(seen) == 25
 
 
-async def test_what_was_promised_while_a_discard_waited_stays(dead: Dead) -> None:
+async def test_letters_queued_for_redrive_while_a_discard_waited_stay(dead: Dead) -> None:
     await dead.job(overlap=ALLOW)
     await dead.many(5)
     redrive, discarded = await asyncio.gather(

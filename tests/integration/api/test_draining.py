@@ -36,7 +36,7 @@ async def test_a_drain_says_since_when_by_whom_and_why_until_it_ends(there):
     drained = await there("DrainWorker", asked)
     assert (drained.drained_by, drained.drain_reason) == ("tester", "new kernel")
     assert (drained.running, drained.unstored) == (2, 3)
-    assert drained.state == wire.Worker.STATE_LIVE, "it hasn't heard of it yet"
+    assert drained.state == wire.Worker.STATE_LIVE, "the worker hasn't received it yet"
     assert (await there("GetWorker", wire.GetWorkerRequest(worker="w1"))) == drained
 
     free = await there("UndrainWorker", wire.UndrainWorkerRequest(worker="w1", reason="done"))
@@ -45,33 +45,35 @@ async def test_a_drain_says_since_when_by_whom_and_why_until_it_ends(there):
     second, first = (await there("ListAudit", wire.ListAuditRequest(object="worker/w1"))).entries
     assert (first.actor, first.action, first.source) == ("tester", "drain", "test request:r1")
     assert json.loads(first.before) == {"drained": False}
-    told = {"drained": True, "by": "tester", "reason": "new kernel"}
-    assert json.loads(first.after) == json.loads(second.before) == told
+    drain = {"drained": True, "by": "tester", "reason": "new kernel"}
+    assert json.loads(first.after) == json.loads(second.before) == drain
     assert second.action == "undrain"
     assert json.loads(second.after) == {"drained": False, "reason": "done"}
 
 
-async def test_who_watches_a_worker_is_told_of_each_change_of_it_and_of_nothing_else(there):
+async def test_a_watch_of_a_worker_reports_each_change_of_it_and_nothing_else(there):
     [view] = there.lines.attached
     async with (
         asyncio.timeout(WAIT_TIMEOUT),
-        aclosing(there.stream("WatchWorker", wire.WatchWorkerRequest(worker="w1"))) as told,
+        aclosing(there.stream("WatchWorker", wire.WatchWorkerRequest(worker="w1"))) as updates,
     ):
-        assert (await anext(told)) == await there("GetWorker", wire.GetWorkerRequest(worker="w1"))
-        following = asyncio.ensure_future(anext(told))
+        assert (await anext(updates)) == await there(
+            "GetWorker", wire.GetWorkerRequest(worker="w1")
+        )
+        following = asyncio.ensure_future(anext(updates))
         there.lines.attached = [replace(view, lease_age=3.0)]
         await asyncio.sleep(1.5)
         assert not following.done(), "that its lease is older is no change"
         drained = await there("DrainWorker", wire.DrainWorkerRequest(worker="w1"))
         assert (await following).drained_at == drained.drained_at
         there.lines.attached = [replace(view, draining=True, running=0, unstored=0)]
-        last = await anext(told)
+        last = await anext(updates)
         assert (last.state, last.running) == (wire.Worker.STATE_DRAINING, 0)
         there.lines.attached = []
-        assert (await anext(told)).state == wire.Worker.STATE_LOST
+        assert (await anext(updates)).state == wire.Worker.STATE_LOST
         await there("UndrainWorker", wire.UndrainWorkerRequest(worker="w1"))
         with pytest.raises(NotFoundError, match="worker 'w1' not found"):
-            await anext(told)
+            await anext(updates)
 
 
 async def test_however_many_workers_are_watched_they_are_looked_at_as_for_two(there, monkeypatch):
@@ -88,22 +90,22 @@ async def test_however_many_workers_are_watched_they_are_looked_at_as_for_two(th
         return await views(incarnations)
 
     monkeypatch.setattr(there.lines, "views", counted)
-    told = [
+    updates = [
         there.stream("WatchWorker", wire.WatchWorkerRequest(worker=name)) for name in names[:200]
     ]
     async with asyncio.timeout(WAIT_TIMEOUT):
-        assert [one.name for one in await asyncio.gather(*map(anext, told))] == names[:200]
-        following = [asyncio.ensure_future(anext(one)) for one in told]
+        assert [one.name for one in await asyncio.gather(*map(anext, updates))] == names[:200]
+        following = [asyncio.ensure_future(anext(one)) for one in updates]
         await asyncio.sleep(2.0)
         there.lines.attached = [replace(one, running=1) for one in there.lines.attached]
         assert {one.running for one in await asyncio.gather(*following)} == {1}
     assert looked == [1000] * len(looked)
     assert len(looked) <= 12, "as often as two would"
-    for one in told:
+    for one in updates:
         await one.aclose()
 
 
-async def test_who_watches_a_worker_that_isnt_there_is_told_so_at_once(there):
+async def test_a_watch_of_an_unknown_worker_fails_at_once(there):
     with pytest.raises(NotFoundError, match="worker 'w2' not found"):
         await anext(there.stream("WatchWorker", wire.WatchWorkerRequest(worker="w2")))
 
@@ -115,7 +117,7 @@ async def test_draining_again_changes_the_reason_and_nothing_else(there):
     other = await there("DrainWorker", wire.DrainWorkerRequest(worker="w1", reason="two"))
     assert (other.drained_at, other.drain_reason) == (first.drained_at, "two")
     entries = (await there("ListAudit", wire.ListAuditRequest(object="worker/w1"))).entries
-    assert len(entries) == 2, "what changed nothing isn't told"
+    assert len(entries) == 2, "a call without a change isn't audited"
 
 
 async def test_a_drained_worker_that_is_gone_is_still_listed_and_may_be_undrained(there):
@@ -138,8 +140,8 @@ async def test_one_that_isnt_drained_stays_as_it_is(there):
     assert not (await there("ListAudit", wire.ListAuditRequest(object="worker/w1"))).entries
 
 
-@pytest.mark.parametrize("name", ["", "nobody"])
-async def test_nobody_of_an_unknown_name_is_drained(there, name):
+@pytest.mark.parametrize("name", ["", "missing"])
+async def test_a_drain_of_an_unknown_name_is_refused(there, name):
     for call, request in (
         ("DrainWorker", wire.DrainWorkerRequest(worker=name)),
         ("UndrainWorker", wire.UndrainWorkerRequest(worker=name)),
@@ -153,24 +155,24 @@ async def test_a_reason_is_one_line(there):
         await there("DrainWorker", wire.DrainWorkerRequest(worker="w1", reason="a\nb"))
 
 
-@pytest.mark.parametrize("heard", ["both", "newer"])
-async def test_of_two_of_one_name_it_tells_of_the_one_that_was_started_last(there, heard):
-    """One was killed, and its lease lives on for a while beside its successor."""
+@pytest.mark.parametrize("attached", ["both", "newer"])
+async def test_of_two_incarnations_of_one_name_the_last_started_is_shown(there, attached):
+    """The older was killed, and its lease lasts for a while beside its successor."""
     [view] = there.lines.attached
     older = view.incarnation
     for _ in range(4):  # their ids are in any order
         newer = replace(incarnation(worker="w1"), started_at=older.started_at + SECOND)
         await there.world.store.workers.register(newer)
         of_newer = replace(view, incarnation=newer)
-        there.lines.attached = [of_newer, view] if heard == "both" else [of_newer]
+        there.lines.attached = [of_newer, view] if attached == "both" else [of_newer]
         ids = frozenset({older.id, newer.id})
         there.cluster.now = replace(EMPTY_VIEW, workers=ids)
         found = await there("GetWorker", wire.GetWorkerRequest(worker="w1"))
         assert (found.incarnation, found.unheard) == (str(newer.id), False)
 
 
-async def test_of_a_worker_that_lives_by_etcd_and_no_member_hears_nothing_is_invented(there):
-    """It was told as live, with all its slots free, nothing on it and a lease just refreshed."""
+async def test_a_worker_with_a_lease_and_no_heartbeats_is_shown_without_invented_figures(there):
+    """Once it was shown as live, with all its slots free, no runs and a lease just refreshed."""
     [one] = there.lines.attached
     there.cluster.now = replace(EMPTY_VIEW, workers=frozenset({one.incarnation.id}))
     there.lines.attached = []
@@ -179,5 +181,5 @@ async def test_of_a_worker_that_lives_by_etcd_and_no_member_hears_nothing_is_inv
     assert (found.slots, found.host) == (one.incarnation.slots, one.incarnation.host)
     assert (found.free, found.running, found.HasField("lease_age")) == (0, 0, False)
     there.lines.attached = [one]
-    heard = await there("GetWorker", wire.GetWorkerRequest(worker="w1"))
-    assert (heard.unheard, heard.running, heard.HasField("lease_age")) == (False, 2, True)
+    received = await there("GetWorker", wire.GetWorkerRequest(worker="w1"))
+    assert (received.unheard, received.running, received.HasField("lease_age")) == (False, 2, True)

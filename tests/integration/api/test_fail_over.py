@@ -1,4 +1,4 @@
-"""An `ok` that waited across a promotion of a standby tells of nothing that may be lost with it."""
+"""An `ok` that waited across a promotion of a standby confirms nothing that may be lost with it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CHANGES: dict[str, Message] = {
 }
 
 
-async def handed_out(api: Any) -> None:
+async def dispatched(api: Any) -> None:
     """A run of the job that may still start, so that a change of it waits."""
     made = await api("CreateJob", wire.CreateJobRequest(job=job()))
     await api("TriggerJob", wire.TriggerJobRequest(job="j"))
@@ -66,7 +66,7 @@ async def test_a_change_whose_ok_waited_across_a_promotion_is_unknown(
     async def promoted_meanwhile(_runs: object) -> None:
         await asyncio.to_thread(promote, private)
 
-    await handed_out(api)
+    await dispatched(api)
     api.lines.revoke = promoted_meanwhile
     with pytest.raises(OutcomeUnknownError) as unknown:
         await api(change, CHANGES[change])
@@ -75,7 +75,7 @@ async def test_a_change_whose_ok_waited_across_a_promotion_is_unknown(
 
 async def test_a_server_that_was_replaced_vouches_for_nothing(api: Any) -> None:
     """P3.13: cut off with us, it knows of no newer primary; the leader's map does."""
-    await handed_out(api)
+    await dispatched(api)
     api.cluster.now = replace(api.cluster.now, timeline=Timeline(2))
     with pytest.raises(OutcomeUnknownError):
         await api("PauseJob", wire.PauseJobRequest(job="j"))

@@ -51,7 +51,7 @@ class Past:
         return record
 
     async def fire(self, now: datetime) -> list[LiveRun]:
-        """What its owner would do, looking at `now`."""
+        """Act as its owner would in a scan at `now`."""
         record = await self.record()
         stored = record.definition
         definition = JobDefinition.read(stored)
@@ -69,11 +69,11 @@ class Past:
         """A worker runs it, and says so."""
         me = self.api.world.members[0]
         [assigned] = await me.assigned(draft(run))
-        told = replace(report(assigned), started_at=started, finished_at=started + MINUTE)
-        await me.store.results.accept([told])
+        result = replace(report(assigned), started_at=started, finished_at=started + MINUTE)
+        await me.store.results.accept([result])
 
     async def overlapped(self) -> tuple[Member, LiveRun, LiveRun]:
-        """The run of START is under way when that of the next minute is to be handed out."""
+        """The run of START is under way when that of the next minute is dispatched."""
         me = self.api.world.members[0]
         [first] = await self.fire(START)
         await me.assigned(draft(first))
@@ -111,36 +111,36 @@ async def test_it_ran_and_whether_it_was_late(past, late, how):
     await past.made()
     [run] = await past.fire(START)
     await past.ran(run, START + second(late))
-    told = await past.asked(START)
-    assert told.answer.startswith(how)
-    assert "on worker-1, attempt 1; the run is SUCCEEDED." in told.answer
-    assert told.answer.endswith(f"Read from run {run.key.run_id}.")
-    assert told.run.run_id == str(run.key.run_id)
+    found = await past.asked(START)
+    assert found.answer.startswith(how)
+    assert "on worker-1, attempt 1; the run is SUCCEEDED." in found.answer
+    assert found.answer.endswith(f"Read from run {run.key.run_id}.")
+    assert found.run.run_id == str(run.key.run_id)
 
 
-async def test_it_was_handed_out_and_hasnt_told_of_its_start(past):
+async def test_a_dispatched_run_hasnt_reported_its_start(past):
     await past.made()
     [run] = await past.fire(START)
     await past.api.world.members[0].assigned(draft(run))
-    told = await past.asked(START)
-    assert told.answer.startswith("The run was dispatched to worker-1, which hasn't reported")
+    found = await past.asked(START)
+    assert found.answer.startswith("The run was dispatched to worker-1, which hasn't reported")
 
 
 async def test_of_what_was_lost_with_its_worker_it_isnt_known_whether_it_began(past):
-    """Whoever acts on it may do by hand what the lost one had done."""
+    """A person who acts on it may repeat by hand what the lost run had done."""
     await past.made()
     [run] = await past.fire(START)
     await past.api.world.members[0].assigned(draft(run))
     await past.sql("UPDATE runs SET state = 'FAILED', reason = 'WORKER_LOST', finished_at = now()")
-    told = await past.asked(START)
-    assert told.answer.startswith("No start was reported: it ended as FAILED (WORKER_LOST")
+    found = await past.asked(START)
+    assert found.answer.startswith("No start was reported: it ended as FAILED (WORKER_LOST")
 
 
 async def test_it_waits(past):
     await past.made()
     [run] = await past.fire(START)
-    told = await past.asked(START)
-    assert f"schedctl run why {run.key.run_id}" in told.answer
+    found = await past.asked(START)
+    assert f"schedctl run why {run.key.run_id}" in found.answer
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,9 @@ async def test_what_is_late_waits_behind_what_is_due_now_and_says_so(past, polic
     assert (run.due_at, run.ready_at, run.late) == (START, now, True)
     assert run.paced == (policy == "ALL")
 
-    told = await past.asked(START)
-    assert words in told.answer
-    why = await past.api("ExplainRun", run_service_pb2.ExplainRunRequest(run_id=told.run.run_id))
+    found = await past.asked(START)
+    assert words in found.answer
+    why = await past.api("ExplainRun", run_service_pb2.ExplainRunRequest(run_id=found.run.run_id))
     assert why.checks[-1].question == "Is it late?"
     assert words.rstrip(".") in why.checks[-1].answer
 
@@ -168,14 +168,14 @@ async def test_what_is_late_waits_behind_what_is_due_now_and_says_so(past, polic
 async def test_skipped_by_overlap(past):
     await past.made()
     me, first, second_run = await past.overlapped()
-    told = await past.asked(START + MINUTE)
-    assert told.answer.startswith("The run was skipped (OVERLAP): another run of the job hadn't")
+    found = await past.asked(START + MINUTE)
+    assert found.answer.startswith("The run was skipped (OVERLAP): another run of the job hadn't")
     assert f"overlap: skip: run {first.key.run_id}. Read from run {second_run.key.run_id}, wr" in (
-        told.answer
+        found.answer
     )
-    assert told.answer.endswith(f" by {MEMBER}.")
-    assert (told.run.excluded_by, told.run.fired_by) == (f"run {first.key.run_id}", MEMBER)
-    assert told.run.tenure == str(me.tenure)
+    assert found.answer.endswith(f" by {MEMBER}.")
+    assert (found.run.excluded_by, found.run.fired_by) == (f"run {first.key.run_id}", MEMBER)
+    assert found.run.tenure == str(me.tenure)
 
 
 async def test_missed_outside_the_window_and_coalesced_within(past):
@@ -198,8 +198,8 @@ async def test_what_was_coalesced_names_the_run_though_excluded_instants_lie_bet
     [run] = await past.fire(START + timedelta(hours=1))
     excluded = await past.asked(START + 56 * MINUTE)
     assert excluded.answer.startswith("The run was skipped by ")
-    told = await past.asked(START + 50 * MINUTE)
-    assert f"2026-01-05T13:00:00Z, covers it: run {run.key.run_id}, PENDING." in told.answer
+    found = await past.asked(START + 50 * MINUTE)
+    assert f"2026-01-05T13:00:00Z, covers it: run {run.key.run_id}, PENDING." in found.answer
 
 
 async def test_missed_since_the_job_catches_nothing_up(past):
@@ -231,14 +231,14 @@ async def test_the_pause_of_then_is_named_though_the_job_is_paused_again(past):
     await past.sql("UPDATE jobs SET paused_at = %s", START - MINUTE)
     await past.api("ResumeJob", wire.ResumeJobRequest(job="j"))
     await past.api("PauseJob", wire.PauseJobRequest(job="j", note="on holiday"))
-    told = await past.asked(START + MINUTE)
-    assert told.answer.startswith(
+    found = await past.asked(START + MINUTE)
+    assert found.answer.startswith(
         "The run was skipped by a pause by tester since 2026-01-05T11:59:00Z"
     )
-    assert "disk is full" in told.answer
+    assert "disk is full" in found.answer
 
 
-async def test_who_pauses_anew_without_a_note_keeps_the_one_there_is(past):
+async def test_pausing_again_without_a_note_keeps_the_present_note(past):
     await past.made()
     await past.api("PauseJob", wire.PauseJobRequest(job="j", note="disk is full"))
     until = Timestamp(seconds=4_000_000_000)
@@ -252,11 +252,11 @@ async def test_the_pause_of_a_job_that_was_made_paused_is_named_when_it_is_over(
     await past.made(paused=True, pause_note="until the move")
     await past.sql("UPDATE jobs SET paused_at = %s", START - MINUTE)
     await past.api("ResumeJob", wire.ResumeJobRequest(job="j"))
-    told = await past.asked(START)
-    assert "skipped by a pause by tester since 2026-01-05T11:59:00Z: until the move" in told.answer
+    found = await past.asked(START)
+    assert "skipped by a pause by tester since 2026-01-05T11:59:00Z: until the move" in found.answer
 
 
-async def test_what_a_version_before_skipped_is_told_by_the_audit_and_not_of_an_older_job(past):
+async def test_a_skip_by_an_older_version_is_explained_by_the_audit_of_the_same_job(past):
     await past.made()
     await past.api("PauseJob", wire.PauseJobRequest(job="j", note="of another job"))
     await past.api("DeleteJob", wire.DeleteJobRequest(job="j"))
@@ -265,13 +265,13 @@ async def test_what_a_version_before_skipped_is_told_by_the_audit_and_not_of_an_
     await past.api("PauseJob", wire.PauseJobRequest(job="j", note="disk is full"))
     await past.api("ResumeJob", wire.ResumeJobRequest(job="j"))
     await past.sql("UPDATE runs SET excluded_by = NULL")
-    told = await past.asked(START)
-    assert told.answer.startswith("The run was skipped: the job was paused; the audit log doesn't")
+    found = await past.asked(START)
+    assert found.answer.startswith("The run was skipped: the job was paused; the audit log doesn't")
     await past.sql(
         "UPDATE audit SET at = %s WHERE action = 'pause' AND after LIKE '%%disk%%'", START - MINUTE
     )
-    told = await past.asked(START)
-    assert "the job was paused by tester since 2026-01-05T11:59:00Z: disk is full" in told.answer
+    found = await past.asked(START)
+    assert "the job was paused by tester since 2026-01-05T11:59:00Z: disk is full" in found.answer
 
 
 async def test_a_pause_of_the_cluster_that_was_caught_up_isnt_why(past):
@@ -285,46 +285,46 @@ async def test_a_pause_of_the_cluster_that_was_caught_up_isnt_why(past):
     assert "disk is full" in (await past.asked(START + MINUTE)).answer
 
 
-async def test_a_pause_of_the_cluster_is_told_too(past):
+async def test_a_pause_of_the_cluster_is_explained_too(past):
     await past.made()
     await past.api("PauseCluster", PauseClusterRequest(note="moving house"))
     assert "the cluster is paused by tester" in (await past.asked(START)).answer
     await past.api("ResumeCluster", ResumeClusterRequest())
     await past.sql("UPDATE pauses SET began = %s, ended = %s", START - MINUTE, START + MINUTE)
     assert await past.fire(START + MINUTE) == []
-    told = await past.asked(START)
-    assert told.answer.startswith("The run was skipped by a pause of the cluster by tester since")
-    assert "moving house" in told.answer
+    found = await past.asked(START)
+    assert found.answer.startswith("The run was skipped by a pause of the cluster by tester since")
+    assert "moving house" in found.answer
 
 
-async def test_an_edit_that_replaces_the_schedule_is_told(past):
+async def test_an_edit_that_replaces_the_schedule_is_explained(past):
     await past.made()
     changed = job_pb2.Job(name="j", cron=["0 0 1 1 *"])
     await past.api(
         "UpdateJob", wire.UpdateJobRequest(job=changed, update_mask=FieldMask(paths=["cron"]))
     )
-    told = await past.asked(START + MINUTE)
-    assert told.answer.startswith("The run was missed (EDITED): the job was edited")
-    assert "a new schedule begins with the edit: an edit by tester. The schedule of" in told.answer
+    found = await past.asked(START + MINUTE)
+    assert found.answer.startswith("The run was missed (EDITED): the job was edited")
+    assert "a new schedule begins with the edit: an edit by tester. The schedule of" in found.answer
     assert (
         "The schedule of that time isn't kept: this may not have been a scheduled time."
-        in told.answer
+        in found.answer
     )
 
 
 async def test_before_the_job_was_made(past):
     await past.made()
-    told = await past.asked(START - 2 * DAY)
-    assert told.answer.startswith(
+    found = await past.asked(START - 2 * DAY)
+    assert found.answer.startswith(
         "The time is before the job was created (2026-01-04T12:00:00Z by tester)."
     )
-    assert f"Read from the row of job {(await past.record()).definition.job_id}." in told.answer
+    assert f"Read from the row of job {(await past.record()).definition.job_id}." in found.answer
 
 
 async def test_no_instant_of_this_schedule_names_those_around_it(past):
     await past.made()
-    told = await past.asked(START + second(30))
-    assert told.answer.startswith(
+    found = await past.asked(START + second(30))
+    assert found.answer.startswith(
         "2026-01-05T12:00:30Z isn't a scheduled time of this job: the previous one is "
         "2026-01-05T12:00:00Z, the next is 2026-01-05T12:01:00Z."
     )
@@ -333,9 +333,9 @@ async def test_no_instant_of_this_schedule_names_those_around_it(past):
 async def test_a_moment_within_a_fold_is_no_instant_for_that(past):
     await past.made()
     await past.fire(START + timedelta(hours=1))
-    told = await past.asked(START + second(90))
-    assert "isn't a scheduled time of this job" in told.answer
-    assert not told.HasField("run")
+    found = await past.asked(START + second(90))
+    assert "isn't a scheduled time of this job" in found.answer
+    assert not found.HasField("run")
 
 
 async def test_outside_of_its_bounds(past):
@@ -351,7 +351,7 @@ async def test_still_to_come_and_due_but_not_fired(past):
     ahead = (past.api.clock.now() + DAY).replace(second=0, microsecond=0)
     assert (await past.asked(ahead)).answer.startswith("The run is in the future: due ")
     await past.fire(START)
-    waiting = await past.asked(START + MINUTE)  # not told by the row of the instant before
+    waiting = await past.asked(START + MINUTE)  # not covered by the row of the instant before
     assert waiting.answer.startswith("The job hasn't fired yet: its timer is at 2026-01")
 
 
@@ -371,10 +371,10 @@ async def test_with_the_rows_removed_it_says_that_there_is_no_record(past):
         assert (await past.asked(moment)).HasField("run")
     await past.rows_gone()
     for moment in moments:
-        told = await past.asked(moment)
-        assert told.answer.startswith("There is no record: 2026-01-05T1")
-        assert "is a scheduled time of the current schedule, but no row covers it" in told.answer
-        assert not told.HasField("run")
+        found = await past.asked(moment)
+        assert found.answer.startswith("There is no record: 2026-01-05T1")
+        assert "is a scheduled time of the current schedule, but no row covers it" in found.answer
+        assert not found.HasField("run")
 
 
 async def test_with_the_row_of_a_skipped_instant_removed_it_says_that_there_is_no_record(past):

@@ -60,7 +60,7 @@ FILTERS = {
     "action:http": "d",
     "action:shell label.team:data paused:false": "a_etl",
 }
-"""What to write, and which jobs it means."""
+"""Filters, and the jobs that each selects."""
 
 
 def job(name: str = "j", **changes: Any) -> job_pb2.Job:
@@ -78,7 +78,7 @@ def update(changed: job_pb2.Job, *paths: str, etag: str = "") -> wire.UpdateJobR
     return wire.UpdateJobRequest(job=changed, update_mask=FieldMask(paths=paths), etag=etag)
 
 
-async def test_a_job_is_created_found_and_its_owner_told(api):
+async def test_a_created_job_is_found_and_its_owner_notified(api):
     made = await api("CreateJob", create(job()))
     assert (made.generation, made.paused) == (1, False)
     assert made.next_run_at.seconds % 60 == 0
@@ -118,10 +118,10 @@ async def test_the_audit_has_why_a_job_was_deleted(api):
     await api("CreateJob", create(job()))
     with pytest.raises(InvalidArgumentError, match="note"):
         await api("DeleteJob", wire.DeleteJobRequest(job="j", note="two\nlines"))
-    await api("DeleteJob", wire.DeleteJobRequest(job="j", note="nobody reads it"))
+    await api("DeleteJob", wire.DeleteJobRequest(job="j", note="no longer read"))
     request = ListAuditRequest(object="job/default/j", action="delete")
     [gone] = (await api("ListAudit", request)).entries
-    assert json.loads(gone.after) == {"note": "nobody reads it"}
+    assert json.loads(gone.after) == {"note": "no longer read"}
     assert json.loads(gone.before)["every"] == "60s"
 
 
@@ -176,7 +176,7 @@ async def test_of_two_etags_each_must_be_the_jobs(api):
         await api("UpdateJob", update(read, "*", etag=now.etag))
 
 
-async def test_an_edit_that_names_one_job_and_bears_the_id_of_another_is_refused(api):
+async def test_an_edit_with_the_name_of_one_job_and_the_id_of_another_is_refused(api):
     mine = await api("CreateJob", create(job("mine")))
     other = await api("CreateJob", create(job("other")))
     changed = job("mine", job_id=other.job_id, slots=3)
@@ -263,7 +263,7 @@ async def test_a_wrong_job_is_refused_with_its_fields_and_nothing_is_stored(api,
     assert await api.world.sql("SELECT 1 FROM jobs") == []
 
 
-async def test_lists_go_on_where_they_ended(api):
+async def test_lists_continue_where_they_ended(api):
     for number in range(5):
         await api("CreateJob", create(job(f"j{number}")))
     found: list[str] = []
@@ -297,7 +297,7 @@ async def test_a_list_has_the_jobs_that_its_filter_means(api):
         assert names == found.split(), text
 
 
-async def test_a_page_that_many_jobs_were_looked_at_for_may_be_short_and_goes_on(api, monkeypatch):
+async def test_a_page_that_scanned_many_jobs_may_be_short_and_continues(api, monkeypatch):
     monkeypatch.setattr("schedd.store.jobs.jobs.LOOKED_AT", 1)
     monkeypatch.setattr("schedd.api.jobs.jobs.LOOKS", 2)
     monkeypatch.setattr("schedd.api.jobs.jobs.LOOKED_FOR", math.inf)
@@ -325,7 +325,7 @@ async def test_a_page_token_of_another_filter_is_refused(api):
 
 
 @pytest.mark.parametrize("token", ["x", "Ü", "W10=", "eyJhIjogMX0=", "[" * 5000])
-async def test_a_page_token_of_nobody_is_refused(api, token):
+async def test_an_invalid_page_token_is_refused(api, token):
     with pytest.raises(InvalidArgumentError):
         await api("ListJobs", wire.ListJobsRequest(page_token=token))
 
@@ -384,7 +384,7 @@ async def test_an_edit_that_leaves_nothing_out_counts_nothing_and_one_that_is_re
 
 
 async def unfired(api, minutes: int = 10) -> None:
-    """Nobody fires any more: the timer stands so many of its instants further back."""
+    """Stop firing: move the timer back by so many of its instants."""
     await api.world.sql(
         "UPDATE timers SET due_at = due_at - span, nominal = nominal - span"
         " FROM make_interval(mins => %s) span",
@@ -573,8 +573,8 @@ async def test_an_etag_guards_against_an_edit_that_comes_between(api, monkeypatc
     await api(call, request)
 
 
-async def test_a_run_that_is_triggered_while_its_job_is_paused_isnt_told_as_paused(api):
-    """It runs; what waits for the end of the pause says so."""
+async def test_a_run_triggered_while_its_job_is_paused_isnt_shown_as_paused(api):
+    """The run starts; a run that waits for the end of the pause says so."""
     await api("CreateJob", create(job(cron=["0 0 1 1 *"])))
     await api("TriggerJob", wire.TriggerJobRequest(job="j"))
     await api.world.sql("UPDATE runs SET trigger = 'SCHEDULE'")

@@ -71,8 +71,8 @@ async def test_a_run_names_an_armed_one_that_is_in_its_way(api):
     later = "UPDATE runs SET ready_at = now() + interval '1 min' WHERE run_id = %s RETURNING 1"
     await api.world.sql(later, first.key.run_id)
     answers = [check.answer for check in (await why(api, second)).checks]
-    told = f"yes, run {first.key.run_id} of its job is ARMED"
-    assert any(one.startswith(told) for one in answers)
+    answer = f"yes, run {first.key.run_id} of its job is ARMED"
+    assert any(one.startswith(answer) for one in answers)
 
 
 async def test_a_run_that_is_replaced_says_so_while_it_ends_and_afterwards(api):
@@ -86,11 +86,11 @@ async def test_a_run_that_is_replaced_says_so_while_it_ends_and_afterwards(api):
     )
     await me.store.owner.part(me.claim(first.shard), [crowd])
 
-    told = (await why(api, first)).answer
-    assert "its worker will kill it, because a newer run of its job replaces it" in told
+    answer = (await why(api, first)).answer
+    assert "its worker will kill it, because a newer run of its job replaces it" in answer
     waits = [check.answer for check in (await why(api, second)).checks]
-    told = f"yes, run {first.key.run_id} of its job is being cancelled"
-    assert any(answer.startswith(told) for answer in waits)
+    answer = f"yes, run {first.key.run_id} of its job is being cancelled"
+    assert any(one.startswith(answer) for one in waits)
     await me.store.results.accept([report(running)])
     run = await api("GetRun", run_service_pb2.GetRunRequest(run_id=str(first.key.run_id)))
     assert (run.state, run.reason) == (

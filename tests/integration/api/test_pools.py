@@ -44,7 +44,7 @@ async def get(api: Any) -> pools.Pool:
     return found
 
 
-async def test_a_pool_is_made_changed_and_told_of(api: Any) -> None:
+async def test_a_pool_is_created_changed_and_listed(api: Any) -> None:
     made = await set_pool(api, limit=3, rate=pools.Rate(count=100), per=60)
     assert (made.limit, made.rate.count, made.rate.per.seconds, made.version) == (3, 100, 60, 1)
     assert (await set_pool(api, limit=3, rate=pools.Rate(count=100), per=60)).version == 1
@@ -98,7 +98,7 @@ async def test_a_job_goes_where_its_pool_is_and_back(api: Any) -> None:
 async def test_a_pool_that_a_submitted_run_keeps_is_waited_for_or_the_run_is_cancelled(
     api: Any,
 ) -> None:
-    """Nobody can patch such a run."""
+    """No caller can patch such a run."""
     await set_pool(api, limit=3)
     spec = job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"]), pool="p")
     run = await api("SubmitRun", run_service_pb2.SubmitRunRequest(spec=spec, name="named"))
@@ -145,8 +145,8 @@ async def test_ok_of_a_pause_waits_for_what_may_still_start_and_says_why_the_res
     me = api.world.members[0]
     first, second = await me.store.owner.live_runs([HERE], ["PENDING"])
     worker = incarnation()
-    wish = {"pool": "default/p", "overlap_limit": 0, "incarnation": worker.id}
-    [given] = await me.assigned(draft(first, **wish))
+    changes = {"pool": "default/p", "overlap_limit": 0, "incarnation": worker.id}
+    [given] = await me.assigned(draft(first, **changes))
 
     paused = await api("PausePool", pools.PausePoolRequest(pool="p", note="moving"))
 
@@ -162,7 +162,7 @@ async def test_ok_of_a_pause_waits_for_what_may_still_start_and_says_why_the_res
 
 
 async def room(api: Any, asked: run_service_pb2.ExplainRunRequest) -> str:
-    told = await api("ExplainRun", asked)
-    [check] = [one for one in told.checks if one.question == "Does pool p have capacity?"]
+    explained = await api("ExplainRun", asked)
+    [check] = [one for one in explained.checks if one.question == "Does pool p have capacity?"]
     answer: str = check.answer
     return answer

@@ -43,7 +43,7 @@ def submit(**changes: Any) -> wire.SubmitRunRequest:
     return wire.SubmitRunRequest(**{"spec": SPEC, **changes})
 
 
-async def test_a_submitted_run_is_pending_and_its_owner_told(api):
+async def test_a_submitted_run_is_pending_and_its_owner_notified(api):
     run = await api("SubmitRun", submit(name="etl"))
     assert (run.state, run.job, run.job_id) == (common_pb2.RUN_STATE_PENDING, "etl", "")
     assert len(api.nudged.shards) == 1
@@ -111,7 +111,7 @@ async def test_a_waiting_run_is_cancelled_at_once_and_twice_is_fine(api):
 
 
 @pytest.mark.parametrize("meanwhile", [False, True])
-async def test_a_cancel_that_is_begun_anew_is_counted_once_if_it_is_what_ended_the_run(
+async def test_a_cancel_that_begins_again_is_counted_once_if_it_ended_the_run(
     api, monkeypatch, meanwhile
 ):
     cancel, tries = stored_runs.cancel_run, []
@@ -132,7 +132,7 @@ async def test_a_cancel_that_is_begun_anew_is_counted_once_if_it_is_what_ended_t
     assert api.events == [EndedUnreported(State.CANCELLED, Reason.BY_USER, 1)] * (not meanwhile)
 
 
-async def test_a_running_run_is_marked_and_its_worker_told(api):
+async def test_a_running_run_is_marked_and_its_worker_notified(api):
     run = await api("SubmitRun", submit())
     me = api.world.members[0]
     [live] = await me.store.owner.live_runs([*me.epochs], list(LIVE))
@@ -158,7 +158,7 @@ async def test_what_has_succeeded_cannot_be_cancelled(api):
         await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id))
 
 
-async def test_lists_go_on_where_they_ended_and_keep_to_their_states(api):
+async def test_lists_continue_where_they_ended_and_keep_to_their_states(api):
     runs = [(await api("SubmitRun", submit())).run_id for _ in range(5)]
     await api("CancelRun", wire.CancelRunRequest(run_id=runs[0]))
     found: list[str] = []
@@ -291,7 +291,7 @@ async def test_why_a_run_waits_whose_workers_take_no_work_for_their_disks_are_fu
     )
 
 
-async def test_why_a_run_waits_whose_worker_no_member_hears(api):
+async def test_a_run_whose_worker_sends_no_heartbeats_is_explained(api):
     run = await api("SubmitRun", submit())
     one = incarnation()
     await api.world.store.workers.register(one)
@@ -304,8 +304,8 @@ async def test_why_a_run_waits_whose_worker_no_member_hears(api):
     assert (await why()).answer == "no, no member receives heartbeats of worker-1"
     busy = WorkerView(incarnation(worker="worker-2"), True, False, 0, running=1, lease_age=0.0)
     api.lines.attached = [busy]
-    told = "no, all slots of 2 workers are in use (no member receives heartbeats of worker-1)"
-    assert (await why()).answer == told
+    answer = "no, all slots of 2 workers are in use (no member receives heartbeats of worker-1)"
+    assert (await why()).answer == answer
     api.lines.attached = [replace(busy, free=1)]
     assert (await why()).answer == "2 can run it"
     api.lines.attached = [WorkerView(one, True, False, 1, running=0, lease_age=0.0, silent=40.2)]
@@ -313,7 +313,7 @@ async def test_why_a_run_waits_whose_worker_no_member_hears(api):
 
 
 async def test_why_a_run_waits_whose_only_worker_is_lost_or_drained_and_not_there(api):
-    """It stands in the list of the workers, by name, and is forgotten nowhere."""
+    """The worker is listed by name, and no answer leaves it out."""
     spec = job_pb2.Job(shell=SPEC.shell, require=[common_pb2.LabelMatch(key="k", any_of=["nine"])])
     run = await api("SubmitRun", wire.SubmitRunRequest(spec=spec))
     store = api.world.store.workers
@@ -333,15 +333,15 @@ async def test_why_a_run_waits_whose_only_worker_is_lost_or_drained_and_not_ther
         answer = await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))
         return answer.checks[-1]
 
-    nobody = "no connected worker runs shell jobs and has k=nine"
+    no_worker = "no connected worker runs shell jobs and has k=nine"
     lost = await why()
-    assert lost.answer == f"{nobody}; w9 could, but is lost"
+    assert lost.answer == f"{no_worker}; w9 could, but is lost"
     assert lost.remedy == "start worker w9 again"
     entry = AuditRecord("ops", "drain", "worker", "ok")
     for name in ("w8", "w9"):
         await store.drain(name, "ops", "", lambda *_: entry)
     found = await why()
-    assert found.answer == f"{nobody}; w9 could, but is drained and stopped"
+    assert found.answer == f"{no_worker}; w9 could, but is drained and stopped"
     assert found.remedy == "start it, and schedctl worker undrain w9"
 
 
@@ -369,7 +369,7 @@ async def test_lateness_is_of_the_first_start_whatever_came_after_it(api):
     me = api.world.members[0]
 
     async def attempt(start: timedelta, state: State) -> run_pb2.Run:
-        """One that starts so long after the run was due."""
+        """Return the run after an attempt that starts so long after the run was due."""
         [live] = await me.store.owner.live_runs([*me.epochs], list(LIVE))
         [assigned] = await me.assigned(draft(live))
         began = due + start
@@ -411,7 +411,7 @@ async def test_a_start_before_its_time_by_the_workers_clock_is_not_late_at_all(a
 
 
 async def test_pages_of_dead_letters_leave_none_out_and_have_none_twice(api):
-    """They follow each other by when the runs were due, not by when they died."""
+    """Letters are in the order of the runs' due times, not of their ends."""
     ids = [(await api("SubmitRun", submit())).run_id for _ in range(5)]
     await api.world.sql(
         "INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)"

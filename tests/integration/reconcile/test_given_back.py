@@ -1,4 +1,4 @@
-"""What comes back unstarted, and when it may go out again."""
+"""Runs given back unstarted, and when they may be dispatched again."""
 
 from __future__ import annotations
 

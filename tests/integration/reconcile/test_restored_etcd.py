@@ -36,7 +36,7 @@ TTL = 3.0
 
 @dataclass
 class Member:
-    """What of a member sees etcd and judges who is gone."""
+    """The parts of a member that read etcd and judge which workers are lost."""
 
     etcd: EtcdClient
     observer: Observer
@@ -116,7 +116,7 @@ async def test_deletion_watched_a_restore_that_keeps_the_cluster_id_costs_no_liv
         for member in (old, fresh):
             assert not await member.stands(someone)
             assert await member.gone(someone) is False
-        assert await old.leases.refresh([someone]), "its next heartbeat makes the key anew"
+        assert await old.leases.refresh([someone]), "its next heartbeat creates the key again"
         for member in (old, fresh):
             assert await member.stands(someone)
         await stack.aclose()

@@ -36,7 +36,7 @@ SHORT = 2.0
 
 @dataclass
 class Place:
-    """One member's part in the lives of workers."""
+    """The parts of one member that handle workers' sessions and leases."""
 
     etcd: EtcdClient
     world: World
@@ -87,7 +87,7 @@ async def a_place(etcd: EtcdCluster, world: World, ttl: float) -> AsyncIterator[
 
 
 def unwatched() -> WatchedDeletions:
-    """Nobody is asked about, so nothing need be watched."""
+    """Return no deletions: the test asks about no worker."""
     return WatchedDeletions(0, {})
 
 
@@ -116,7 +116,7 @@ async def test_a_second_member_finds_the_lease_and_makes_no_other(place: Place):
     assert await place.etcd.get(f"workers/w/{one.id}") == before
 
 
-async def test_a_drain_is_of_the_name_so_the_next_incarnation_is_told_too(place: Place):
+async def test_a_drain_is_of_the_name_so_the_next_incarnation_receives_it_too(place: Place):
     def entry(before: Drain | None, after: Drain | None) -> AuditRecord:
         return AuditRecord("ops", "drain", "worker/w", "ok")
 
@@ -155,7 +155,7 @@ async def test_a_newcomer_from_another_spool_is_turned_away_while_the_first_live
     assert isinstance(turned, RejectedHello)
     assert (turned.status, turned.reason) == ("ALREADY_EXISTS", "SECOND_IDENTITY")
     assert await place.live() == {first.id}
-    for _ in range(3):  # it comes again each second
+    for _ in range(3):  # it retries each second
         assert isinstance(await place.greeting.greet(newcomer(twin), []), RejectedHello)
     assert await place.refusals() == 1, "once is enough"
     await place.leases.end("w", first.id)
@@ -163,7 +163,7 @@ async def test_a_newcomer_from_another_spool_is_turned_away_while_the_first_live
 
 
 async def test_a_worker_that_is_turned_away_for_its_name_is_never_a_loss(hasty: Place):
-    """It has no key. A row would end each TTL as a loss of the worker that lives."""
+    """The rejected one has no key. A row would end each TTL as a loss of the live worker."""
     store = hasty.world.store
     losses = LossRecorder(hasty.leases, store.workers, store.membership)
     first = someone()
@@ -184,7 +184,7 @@ async def test_a_worker_that_is_turned_away_for_its_name_is_never_a_loss(hasty: 
 async def test_what_the_leader_records_before_its_first_look_at_losses_is_logged(
     place: Place, caplog: pytest.LogCaptureFixture
 ):
-    """It fences the leader before it as soon as its term begins."""
+    """The new leader fences the previous one as soon as its term begins."""
     membership, [me] = place.world.store.membership, place.world.members
     term = await membership.raise_term(await membership.read_term(), me.tenure)
     assert term is not None
@@ -198,8 +198,8 @@ async def test_what_the_leader_records_before_its_first_look_at_losses_is_logged
     assert [record.message for record in caplog.records] == ["leader changed", "member lost"]
 
 
-async def test_a_lost_worker_whose_name_was_taken_meanwhile_hears_of_its_loss_first(place: Place):
-    """It ends its runs by that."""
+async def test_a_lost_worker_with_a_name_taken_meanwhile_receives_its_loss_first(place: Place):
+    """The worker then ends its runs."""
     first = someone()
     await place.greeting.greet(first, [])
     await place.world.store.workers.lose([first.id], EventKind.WORKER_LOST)
@@ -238,7 +238,7 @@ async def test_an_earlier_incarnation_stays_until_its_spooled_results_are_resolv
     assert await place.live() == {second.id}
 
 
-async def test_a_lost_incarnation_is_told_and_never_comes_back(place: Place):
+async def test_a_lost_incarnation_is_notified_and_never_comes_back(place: Place):
     one = someone()
     await place.greeting.greet(one, [])
     place.workers.attach(one, RecordingLine())
@@ -256,20 +256,20 @@ async def test_a_lost_incarnation_is_told_and_never_comes_back(place: Place):
     assert await place.live() == set()
 
 
-async def test_a_lease_that_nobody_refreshes_ends_and_a_heartbeat_brings_the_key_back(hasty: Place):
+async def test_a_lease_without_refreshes_ends_and_a_heartbeat_restores_the_key(hasty: Place):
     one = someone()
     await hasty.greeting.greet(one, [])
 
     async def gone() -> bool:
         return await hasty.live() == set()
 
-    await wait_until_async(gone, WAIT_TIMEOUT, "the key of a worker that nobody hears to go")
+    await wait_until_async(gone, WAIT_TIMEOUT, "the key of a silent worker to go")
     assert await hasty.leases.refresh([one])
     assert await hasty.live() == {one.id}
 
 
 async def test_a_heartbeat_never_brings_back_what_another_member_has_written_off(place: Place):
-    """P6.2: this one hasn't heard of the loss yet."""
+    """P6.2: this member hasn't received the loss yet."""
     one = someone()
     await place.greeting.greet(one, [])
     await place.world.store.workers.lose([one.id], None)
@@ -312,7 +312,7 @@ async def test_the_designated_member_refreshes_first_and_another_steps_in(place:
 
 
 async def test_a_goodbye_takes_key_and_incarnation_away(place: Place):
-    """P6.1: by its own word, and by nobody else's; nobody waits for its TTL."""
+    """P6.1: only the worker itself says goodbye; no member waits for its TTL."""
     one = someone()
     await place.greeting.greet(one, [])
     await place.greeting.goodbye(one)
