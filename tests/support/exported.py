@@ -22,7 +22,7 @@ from schedd.core.runs.pools import PoolKey
 from schedd.telemetry.recorder import Telemetry
 from schedkit.clock import boottime
 from schedkit.set_aside import note
-from support.web import ToldCluster
+from support.web import StubCluster
 from workerd.metrics import WorkerMetrics
 
 THEIRS = frozenset({"job", "instance", "le"})
@@ -36,7 +36,7 @@ def exported() -> Exported:
     """Each series of a member and of a worker with its labels, also where it has no value yet."""
     note("item", "one", "for a sample")
     telemetry = Telemetry()
-    telemetry.observe(ToldCluster(), "0.1")
+    telemetry.observe(StubCluster(), "0.1")
     failure = DependencyFailure(Dependency.ETCD, "no_space", "", "", datetime.now(UTC))
     telemetry.observe_readiness(dict, lambda: [failure])
     telemetry.slack.renewed(boottime() + 3, 5.0)

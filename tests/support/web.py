@@ -66,7 +66,7 @@ def member(name: str, **changes: Any) -> MemberView:
 
 
 @dataclass
-class ToldCluster:
+class StubCluster:
     """The `Observer` that a test describes: by default one member that leads and owns all."""
 
     members: list[MemberView] = field(default_factory=lambda: [member("m1")])
@@ -135,7 +135,7 @@ class Web:
 
     url: str
     session: aiohttp.ClientSession
-    cluster: ToldCluster
+    cluster: StubCluster
     store: Stores
     services: Services
     telemetry: Telemetry
@@ -208,7 +208,7 @@ async def served(
 ) -> AsyncIterator[Web]:
     """A member's HTTP face over this migrated database."""
     store = Stores(Database(dsn, lanes=1))
-    cluster, telemetry, reasons = ToldCluster(), Telemetry(), []
+    cluster, telemetry, reasons = StubCluster(), Telemetry(), []
     clock = DatabaseClock(store.membership.probe)
     await clock.step()
     lines, peers = WorkerRegistry(clock, telemetry.emit), Peers(cluster, None)

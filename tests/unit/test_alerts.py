@@ -63,11 +63,11 @@ def test_a_rule_has_a_test_in_which_it_fires_and_one_in_which_it_is_quiet(
     assert rule["annotations"].keys() == {"summary", "action"}
 
 
-def test_a_summary_tells_of_the_time_that_its_number_is_of() -> None:
+def test_a_summary_names_the_period_of_its_number() -> None:
     words = {"1h": "the last hour", "24h": "the last day", "1d": "the last day"}
-    told = [rule for rule in ALERTS if "in the last " in rule["annotations"]["summary"]]
-    assert "ScheddNotificationsGivenUp" in {rule["alert"] for rule in told}
-    for rule in told:
+    with_period = [rule for rule in ALERTS if "in the last " in rule["annotations"]["summary"]]
+    assert "ScheddNotificationsGivenUp" in {rule["alert"] for rule in with_period}
+    for rule in with_period:
         [window] = set(re.findall(r"increase\(\w+\[(\w+)\]\)", rule["expr"]))
         assert f"in {words[window]}" in rule["annotations"]["summary"], rule["alert"]
 

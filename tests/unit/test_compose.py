@@ -1,4 +1,4 @@
-"""The containers of deploy: what can be told of them without an engine.
+"""The containers of deploy: what can be checked of them without an engine.
 
 What they are set to is what the daemons take, what one names another has, and what is mounted is
 there. That they start was not tried: there is no engine where this runs.
@@ -34,7 +34,7 @@ PASSWORD = "hunter2@#:/?%"
 
 
 def interpolated(text: str) -> str:
-    """With each variable by its default; where there is none, it is to be set: PASSWORD."""
+    """With each variable by its default; where there is none, it must be set: PASSWORD."""
     return VARIABLE.sub(lambda found: PASSWORD if found[2] is None else found[2], text)
 
 
@@ -45,7 +45,7 @@ def environment(service: str) -> dict[str, str]:
 
 
 def mounts() -> list[tuple[str, str]]:
-    """What is mounted, and by which service."""
+    """Return each mounted path with its service."""
     return [
         (volume.split(":")[0], name)
         for name, service in SERVICES.items()
@@ -74,9 +74,9 @@ def test_a_daemon_takes_what_its_container_sets(program: str, service: str, tmp_
 
 def test_any_password_of_the_database_is_the_one_that_members_show_it() -> None:
     for name in (*MEMBERS, "migrate"):
-        told = environment(name)
-        assert told["PGPASSWORD"] == PASSWORD == environment("postgres")["POSTGRES_PASSWORD"]
-        url = make_url(told["SCHEDD_POSTGRES__DSN"])
+        variables = environment(name)
+        assert variables["PGPASSWORD"] == PASSWORD == environment("postgres")["POSTGRES_PASSWORD"]
+        url = make_url(variables["SCHEDD_POSTGRES__DSN"])
         assert (url.username, url.password, url.host) == ("schedd", None, "postgres")
 
 
@@ -93,7 +93,7 @@ def test_members_believe_the_proxy_alone_which_writes_over_what_clients_say() ->
 
 
 @pytest.mark.slow
-def test_a_variable_that_no_daemon_knows_would_be_told() -> None:
+def test_a_variable_that_no_daemon_knows_is_reported() -> None:
     wrong = {"PATH": os.environ["PATH"], **environment("m1"), "SCHEDD_LISTEN__HTPP": "x"}
     checked = subprocess.run(
         [sys.executable, "-m", "schedd", "--check-config"],
@@ -107,10 +107,10 @@ def test_a_variable_that_no_daemon_knows_would_be_told() -> None:
 
 def test_members_are_known_by_their_containers_names() -> None:
     for name in MEMBERS:
-        told = environment(name)
-        assert told["SCHEDD_NAME"] == name
-        assert told["SCHEDD_LISTEN__ADVERTISE_GRPC"] == f"{name}:7420"
-        assert told["SCHEDD_LISTEN__ADVERTISE_HTTP"] == f"{name}:7421"
+        variables = environment(name)
+        assert variables["SCHEDD_NAME"] == name
+        assert variables["SCHEDD_LISTEN__ADVERTISE_GRPC"] == f"{name}:7420"
+        assert variables["SCHEDD_LISTEN__ADVERTISE_HTTP"] == f"{name}:7421"
     known = [
         one.partition(":")[0] for one in environment("workerd")["WORKERD_ENDPOINTS"].split(",")
     ]

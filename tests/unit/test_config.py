@@ -33,46 +33,46 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.HERE", replace(HERE, results=ResultStoreConfig(url=url)))
 
 
-def told(config: Config) -> list[str]:
-    """What the whole and its certificate are refused for."""
+def faults_of(config: Config) -> list[str]:
+    """Return the faults of the configuration and of its certificate."""
     return [str(each) for each in (*config.faults(), *config.credentials())]
 
 
 @pytest.mark.parametrize("where", ["grpc", "http"])
 def test_nothing_is_served_to_other_hosts_in_the_clear(where: str) -> None:
     listen = replace(ListenConfig(advertise_grpc="m1:7420"), **{where: "0.0.0.0:7420"})
-    [said] = told(replace(HERE, listen=listen))
+    [said] = faults_of(replace(HERE, listen=listen))
     assert said.startswith(f"listen.{where}: 0.0.0.0:7420 is not loopback and TLS is not set")
 
 
 def test_but_by_who_asked_for_it_by_name_or_with_tls(tmp_path: Path) -> None:
-    assert told(HERE) == []
-    assert told(replace(HERE, listen=replace(ANYWHERE, insecure=True))) == []
+    assert faults_of(HERE) == []
+    assert faults_of(replace(HERE, listen=replace(ANYWHERE, insecure=True))) == []
     tokens = replace(ANYWHERE, grpc_tokens="0.0.0.0:7423")
     files = Authority.create(tmp_path).issue("m1", san="URI:schedd://member/m1")
     with_tls = TlsConfig(files.ca, files.cert, files.key)
-    assert told(replace(HERE, name="m1", listen=tokens, tls=with_tls)) == []
+    assert faults_of(replace(HERE, name="m1", listen=tokens, tls=with_tls)) == []
 
 
-def test_all_that_no_field_can_tell_by_itself_is_told_at_once() -> None:
-    said = told(replace(HERE, postgres=Postgres(), tls=SECURE))
+def test_all_faults_over_several_fields_are_reported_at_once() -> None:
+    said = faults_of(replace(HERE, postgres=Postgres(), tls=SECURE))
     starts = ["postgres.dsn: is missing", "tls.ca: /ca", "tls.cert: /cert", "tls.key: /key"]
     assert len(said) == len(starts)
     assert all(map(str.startswith, said, starts)), said
     listen = replace(ANYWHERE, grpc_tokens="0.0.0.0:7423")
-    assert len(told(replace(HERE, listen=listen))) == 3
+    assert len(faults_of(replace(HERE, listen=listen))) == 3
 
 
 def test_a_port_for_tokens_takes_tls() -> None:
     listen = ListenConfig(grpc_tokens="127.0.0.1:7423")
-    [said] = told(replace(HERE, listen=listen))
+    [said] = faults_of(replace(HERE, listen=listen))
     assert said.startswith("listen.grpc_tokens: is for TLS")
 
 
 @pytest.mark.parametrize("tls", [TlsConfig(), SECURE], ids=["in the clear", "with TLS"])
 @pytest.mark.parametrize("wrong", ["nonsense", "", "::1", "127.0.0.1:99999", ":7420"])
 @pytest.mark.parametrize("key", ["grpc", "http"])
-def test_what_is_no_address_is_told_by_its_key(key: str, wrong: str, tls: TlsConfig) -> None:
+def test_an_invalid_address_is_reported_by_its_key(key: str, wrong: str, tls: TlsConfig) -> None:
     config = replace(HERE, listen=replace(ListenConfig(), **{key: wrong}), tls=tls)
     [said] = map(str, config.faults())
     assert said.startswith(f"listen.{key}: address {wrong!r} is not host:port")
@@ -84,7 +84,7 @@ def test_an_address_for_tokens_is_read_with_tls() -> None:
     assert said == "listen.grpc_tokens: address 'zzz' is not host:port"
 
 
-def test_addresses_that_others_are_told_are_read_too() -> None:
+def test_advertised_addresses_are_checked_too() -> None:
     assert [
         *ListenConfig(advertise_grpc="m1.example.com:7420", advertise_http="[::1]:1").faults()
     ] == []
@@ -107,7 +107,7 @@ def test_addresses_that_others_are_told_are_read_too() -> None:
         ),
     ],
 )
-def test_others_are_told_an_address_that_they_can_reach(wrong: str, said: str) -> None:
+def test_the_advertised_address_must_be_reachable(wrong: str, said: str) -> None:
     for key in ("advertise_grpc", "advertise_http"):
         [found] = ListenConfig(**{key: wrong}).faults()  # type: ignore[arg-type]
         assert (found.where, found.what) == (key, said)
@@ -117,10 +117,10 @@ def test_others_are_told_an_address_that_they_can_reach(wrong: str, said: str) -
 def test_who_listens_everywhere_says_where_it_is_reached(host: str) -> None:
     config = replace(HERE, listen=ListenConfig(grpc=f"{host}:7420", insecure=True))
     said = f"listen.grpc: set advertise_grpc: {host.strip('[]')} can't be reached"
-    assert told(config) == [said]
+    assert faults_of(config) == [said]
     assert [*config.faults()] == [], "a migration listens nowhere"
     listen = replace(config.listen, advertise_grpc="m1.example.com:7420")
-    assert told(replace(HERE, listen=listen)) == []
+    assert faults_of(replace(HERE, listen=listen)) == []
 
 
 @pytest.mark.parametrize("name", ["m1", "M1.example.com", "a_b", "x" * 128])
@@ -183,15 +183,15 @@ def test_two_listeners_have_no_one_port() -> None:
         (Etcd(cert=Path(__file__)), "cert: cert and key come together"),
     ],
 )
-def test_what_etcd_cannot_be_reached_by_is_told(etcd: Etcd, said: str) -> None:
+def test_settings_that_etcd_cant_be_reached_by_are_reported(etcd: Etcd, said: str) -> None:
     [found] = map(str, etcd.faults())
     assert found.startswith(said)
 
 
-def test_a_file_for_etcd_that_is_not_there_is_told_with_the_certificate() -> None:
+def test_a_missing_file_for_etcd_is_reported_with_the_certificate() -> None:
     config = replace(HERE, etcd=Etcd(ca=Path("/none")))
     assert [*config.faults()] == [], "nothing that a migration needs"
-    [said] = told(config)
+    [said] = faults_of(config)
     assert said.startswith("etcd.ca: /none can't be read: No such file or directory; ")
 
 
@@ -234,7 +234,7 @@ def test_files_of_etcd_are_judged_as_those_of_tls(
 ) -> None:
     etcd = Etcd(ca=pems[ca], cert=cert and pems[cert], key=key and pems[key])  # type: ignore[arg-type]
     found = [
-        one.replace(str(pems["ca"].parent), "FOLDER") for one in told(replace(HERE, etcd=etcd))
+        one.replace(str(pems["ca"].parent), "FOLDER") for one in faults_of(replace(HERE, etcd=etcd))
     ]
     assert len(found) == len(said), found
     assert all(map(str.startswith, found, said)), found
@@ -254,7 +254,7 @@ def test_a_dsn_is_a_url_and_is_not_shown(dsn: str) -> None:
     assert [*Postgres("postgresql+psycopg2://u@/d?host=a:5432&host=b:5432").faults()] == []
 
 
-def test_a_dsn_with_several_hosts_where_one_stands_is_told_how_several_are_named() -> None:
+def test_a_dsn_with_several_hosts_in_one_place_is_rejected_with_the_right_form() -> None:
     [said] = map(str, Postgres("postgresql://u:hidden@h1:1,h2:,h3:port/x%").faults())
     form = "postgresql://USER@HOST1:5432,HOST2:5432/DATABASE?target_session_attrs=read-write"
     assert said == (
@@ -319,7 +319,7 @@ def test_proxies_and_names_of_hosts_are_read_before_anything_listens() -> None:
     )
     assert [*listen.faults()] == []
     assert listen.proxies().trusts("10.0.0.7")
-    assert not ListenConfig().proxies().trusts("127.0.0.1"), "nobody by default"
+    assert not ListenConfig().proxies().trusts("127.0.0.1"), "no proxy by default"
     for wrong in ("everybody", "10.0.0.1/8", "0.0.0.0/0"):
         [said] = map(str, ListenConfig(trusted_proxies=(wrong,)).faults())
         assert re.match(r"trusted_proxies: .*valid address|.*is everybody", said)

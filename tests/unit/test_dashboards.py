@@ -61,7 +61,7 @@ def test_a_panel_names_metrics_and_labels_that_a_member_or_a_worker_exports(
 
 
 @pytest.mark.parametrize("panel", EACH)
-def test_a_legend_tells_of_labels_that_its_query_leaves(panel: Panel) -> None:
+def test_a_legend_uses_only_labels_that_its_query_returns(panel: Panel) -> None:
     for query in panel.queries:
         grouped = re.search(r"^(?:sum|min|max|count)(?: by \(([^)]*)\))? ?\(", query.expr)
         if grouped and panel.kind != "heatmap":
@@ -90,7 +90,7 @@ def test_a_panel_says_what_it_shows_in_which_unit(panel: Panel) -> None:
 
 @pytest.mark.parametrize("made", DASHBOARDS, ids=lambda made: made["uid"])
 def test_a_dashboard_is_of_the_shape_that_file_provisioning_takes(made: dict[str, Any]) -> None:
-    """What Grafana itself leaves out when it loads it, or refuses: its ids, places, variables."""
+    """Grafana drops or refuses none of its ids, places and variables on load."""
     assert re.fullmatch(r"[a-z-]{1,40}", made["uid"])
     assert "id" not in made, "Grafana's own, of one database"
     assert made["schemaVersion"] >= 36

@@ -45,7 +45,7 @@ def died(at: datetime, *waits: timedelta, **changes: Any) -> Any:
 
 
 def faults(runs: list[Any], **expected: Any) -> list[str]:
-    """What is found against these runs of a job that was due at DUE."""
+    """Return the findings about these runs of a job that was due at DUE."""
     promise = verdict.Expected(**({"job": "j", "due": DUE} | expected))
     return list(verdict.judge(promise, runs).faults)
 

@@ -1,4 +1,4 @@
-"""What the pages say is what the code says."""
+"""The pages agree with the code."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Clock:
 
 @dataclass(eq=False)
 class Loose:
-    """One that only holds itself."""
+    """An object that only refers to itself."""
 
     itself: list[Loose] = field(default_factory=list)
 
@@ -81,8 +81,8 @@ async def test_much_is_looked_through_at_the_latest_after_a_quarter_of_an_hour(
     assert len(much) == 2 * FEW
 
 
-async def test_nobody_looks_through_all_while_much_comes_to_be_held(sweeper: Sweeper) -> None:
-    """What stood an owner of a herd still, each time that it had grown by a quarter."""
+async def test_no_full_collection_runs_while_many_objects_are_created(sweeper: Sweeper) -> None:
+    """Full collections stalled an owner of a herd, each time that it had grown by a quarter."""
     looks: list[int] = []
 
     def note(phase: str, info: dict[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""What the version before wrote is read by this one, and what this one writes by that one.
+"""This version reads the data of the version before, and that one reads data of this one.
 
 By the file `tests/golden/before.json`, which N-1's own code wrote (`support/golden.py`): messages
 with every field set, its descriptors, its values in etcd and in a worker's spool.
@@ -193,7 +193,7 @@ def drop_message(files: dict[str, FileDescriptorProto]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tamper", "told"),
+    ("tamper", "finding"),
     [
         (lambda files: drop(files, reserve=False), "gone, and not reserved"),
         (reuse, "has another name"),
@@ -207,13 +207,13 @@ def drop_message(files: dict[str, FileDescriptorProto]) -> None:
         (drop_message, "is gone"),
     ],
 )
-def test_a_change_that_breaks_the_version_before_is_told(
-    tamper: Callable[[dict[str, FileDescriptorProto]], None], told: str
+def test_a_change_that_breaks_the_version_before_is_reported(
+    tamper: Callable[[dict[str, FileDescriptorProto]], None], finding: str
 ) -> None:
     files = copied()
     tamper(files)
 
-    assert [line for line in breaking(OLD_FILES, [*files.values()]) if told in line]
+    assert [line for line in breaking(OLD_FILES, [*files.values()]) if finding in line]
 
 
 def test_what_is_new_or_reserved_breaks_nothing() -> None:

@@ -28,7 +28,7 @@ async def test_a_step_that_doesnt_yield_is_seen_and_measured() -> None:
     beating.cancel()
 
 
-def test_the_longest_is_told_for_a_minute_and_forgotten_after_two() -> None:
+def test_the_longest_delay_is_reported_for_a_minute_and_forgotten_after_two() -> None:
     now = [0.0]
     pulse = LoopMonitor(lambda: now[0])
 

@@ -1,4 +1,4 @@
-"""What a member loads when it starts: nothing that it may never need, for that takes long."""
+"""A member loads no module at its start that it may never need, since loading takes long."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ from schedd.core.runs.pools import PoolKey
 from schedd.telemetry.metrics import MOST_POOLS, VITALS_FRESH
 from schedd.telemetry.recorder import SEEN, Telemetry
 from schedkit.clock import boottime
-from support.web import ToldCluster
+from support.web import StubCluster
 
 MS = timedelta(milliseconds=1)
 INCARNATION = IncarnationId(uuid4())
@@ -166,7 +166,7 @@ def survey(number: int, **changes: Any) -> PoolStats:
     return replace(plain, **changes)
 
 
-def test_pools_are_told_by_name_and_what_a_pool_lacks_isnt() -> None:
+def test_pools_are_exported_by_name_without_the_limits_they_lack() -> None:
     telemetry = telemetry_after(
         QueueStatsRead((survey(1, limit=2, waiting=5), survey(2, slots=0, paused=True)))
     )
@@ -184,19 +184,19 @@ def test_pools_are_told_by_name_and_what_a_pool_lacks_isnt() -> None:
 def test_of_many_pools_the_busiest_have_a_name_and_the_rest_one_together() -> None:
     many = [survey(number) for number in range(MOST_POOLS + 3)]
     telemetry = telemetry_after(QueueStatsRead((*many[:1], replace(many[1], slots=0), *many[2:])))
-    told = [
+    pools = [
         sample.labels["pool"]
         for metric in telemetry.registry.collect()
         for sample in metric.samples
         if sample.name == "schedd_pool_running"
     ]
-    assert len(told) == MOST_POOLS + 1
-    assert "default/p2" not in told
+    assert len(pools) == MOST_POOLS + 1
+    assert "default/p2" not in pools
     assert value(telemetry, "schedd_pool_running", pool="other") == 0 + 1 + 2
     assert value(telemetry, "schedd_pool_slots", pool="other") == 0, "the worst of them"
 
 
-def test_what_the_leader_read_isnt_told_any_more_once_it_is_old(
+def test_figures_that_the_leader_read_long_ago_arent_exported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     telemetry = telemetry_after(DatabaseSeen(DatabaseVitals(timedelta(0), 5)))
@@ -241,22 +241,22 @@ def test_the_oldest_that_waits_grows_older_whether_or_not_anybody_looks() -> Non
     assert value(telemetry, "schedd_queue_oldest_seconds") == 0
 
 
-def test_what_memory_is_behind_with_is_told_when_the_rows_cant_be_asked() -> None:
+def test_the_backlog_in_memory_is_exported_when_the_rows_cant_be_read() -> None:
     telemetry, held = telemetry_after(QueueStatsRead()), Behind()
     telemetry.observe_behind(lambda: held)
 
-    def told() -> tuple[float | None, float | None]:
+    def backlog() -> tuple[float | None, float | None]:
         names = "schedd_catch_up_timers", "schedd_catch_up_behind_seconds"
         return value(telemetry, names[0]), value(telemetry, names[1])
 
-    assert told() == (0, 0)
+    assert backlog() == (0, 0)
     held = Behind(2, timedelta(seconds=40))
-    assert told() == (2, 40)
+    assert backlog() == (2, 40)
     telemetry.emit(QueueStatsRead((), 11, timedelta(seconds=90)))
-    assert told() == (11, 90), "memory holds a part"
+    assert backlog() == (11, 90), "memory holds a part"
     telemetry.emit(QueueStatsRead())
     held = Behind()
-    assert told() == (0, 0)
+    assert backlog() == (0, 0)
 
 
 def test_whether_it_is_ready_and_why_not_is_asked_at_each_scrape() -> None:
@@ -299,7 +299,7 @@ def test_attached_workers_are_counted_by_incarnation() -> None:
     assert value(telemetry, "schedd_workers_attached") == 0
 
 
-def test_a_word_that_nobody_foresaw_makes_no_new_series() -> None:
+def test_an_unforeseen_label_value_makes_no_new_series() -> None:
     telemetry = telemetry_after(
         AssignmentRefused("w1 said something long", "w1", RUN, Token(77)),
         AssignmentRefused("?", "w2", RUN, Token(77)),
@@ -307,7 +307,7 @@ def test_a_word_that_nobody_foresaw_makes_no_new_series() -> None:
     assert value(telemetry, "schedd_refusals_total", why="other") == 2
 
 
-def test_a_stale_result_is_told_with_run_token_and_worker(
+def test_a_stale_result_is_logged_with_run_token_and_worker(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     telemetry_after(StaleResult(RUN, Token(77), "w1"))
@@ -336,7 +336,7 @@ def test_lines_of_several_runs_name_twenty_of_them(caplog: pytest.LogCaptureFixt
     assert back.run_ids == ",".join(map(str, many[:20]))
 
 
-def test_who_comes_and_goes_is_told_with_worker_and_incarnation(
+def test_attached_and_lost_workers_are_logged_with_their_incarnation(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -344,7 +344,7 @@ def test_who_comes_and_goes_is_told_with_worker_and_incarnation(
     assert [(line.worker, line.incarnation) for line in caplog.records] == [("w1", INCARNATION)] * 2
 
 
-def test_a_pause_of_the_cluster_is_told_and_shown_until_it_ends(
+def test_a_cluster_pause_is_logged_and_exported_until_it_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     telemetry = telemetry_after(ClusterPauseChanged("ops", "new disks"))
@@ -360,7 +360,7 @@ def test_routine_is_not_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_who_leads_and_what_is_owned_is_asked_at_each_scrape() -> None:
-    telemetry, cluster = Telemetry(), ToldCluster()
+    telemetry, cluster = Telemetry(), StubCluster()
     telemetry.observe(cluster, "0.1")
     assert value(telemetry, "schedd_leader") == 1
     assert value(telemetry, "schedd_term") == 7
@@ -371,8 +371,8 @@ def test_who_leads_and_what_is_owned_is_asked_at_each_scrape() -> None:
     assert value(telemetry, "schedd_build_info", version="0.1") == 1
 
 
-def test_nobody_is_said_to_lead_or_to_live_by_a_view_that_nobody_may_act_on() -> None:
-    telemetry, cluster, away = Telemetry(), ToldCluster(), [0.0]
+def test_an_untrusted_view_exports_no_leader_and_no_members() -> None:
+    telemetry, cluster, away = Telemetry(), StubCluster(), [0.0]
     telemetry.observe_etcd(lambda: away[0])
     telemetry.observe(cluster, "0.1")
 
@@ -385,12 +385,12 @@ def test_nobody_is_said_to_lead_or_to_live_by_a_view_that_nobody_may_act_on() ->
     assert known() == [1, 1, 256]
     cluster.has_trust = False
     assert known() == [0, 0, 0]
-    away[0] = 0.0  # a member without a tenure is told by etcd all the same
+    away[0] = 0.0  # a member without a tenure still reads the view from etcd
     assert known() == [1, 1, 256]
 
 
 def test_names_and_labels_keep_to_the_conventions() -> None:
-    telemetry, cluster = telemetry_after(*EVENTS), ToldCluster()
+    telemetry, cluster = telemetry_after(*EVENTS), StubCluster()
     telemetry.observe(cluster, "0.1")
     ours = [one for one in telemetry.registry.collect() if one.name.startswith("schedd_")]
     assert len(ours) > 20
@@ -440,9 +440,9 @@ def test_who_scrapes_a_thousand_times_is_answered_from_one(accept: str) -> None:
 
 
 def test_whatever_version_a_caller_makes_up_there_are_two_forms() -> None:
-    """One was kept for each; and of some the library raises."""
+    """A series was kept for each; and for some the library raises."""
     telemetry = Telemetry()
     versions = ["0.0.1", "1.0.0", "x", *(f"{n}.0.0" for n in range(2, 50))]
     kinds = ("text/plain", "application/openmetrics-text", "Application/OpenMetrics-Text", "*/*")
-    told = {telemetry.scraped(f"{kind}; version={each}")[1] for kind in kinds for each in versions}
-    assert len(told) == len(telemetry._scraped._made) == 2
+    types = {telemetry.scraped(f"{kind}; version={each}")[1] for kind in kinds for each in versions}
+    assert len(types) == len(telemetry._scraped._made) == 2

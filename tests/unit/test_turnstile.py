@@ -1,4 +1,4 @@
-"""Who is judged by the second has the machine to itself (`support/turnstile.py`)."""
+"""A test that is judged by the second has the machine to itself (`support/turnstile.py`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.wait import wait_until
 
 
 class Visitor:
-    """Somebody in a thread, from when it comes until it is told to leave."""
+    """A visitor in a thread, from its entry until `leave`."""
 
     def __init__(self, way: Callable[[], AbstractContextManager[None]]) -> None:
         self.inside = threading.Event()
@@ -43,7 +43,7 @@ def test_many_are_inside_beside_each_other(tmp_path: Path) -> None:
         one.leave()
 
 
-def test_who_goes_alone_waits_for_all_inside_and_whoever_comes_after_waits_for_it(
+def test_an_exclusive_visitor_waits_for_all_inside_and_later_visitors_wait_for_it(
     tmp_path: Path,
 ) -> None:
     turnstile = Turnstile(tmp_path)

@@ -15,7 +15,7 @@ from support.runs import NOW, owning, run
 
 
 def an_owner() -> tuple[Owner, dict[str, Any]]:
-    """With nobody around it."""
+    """Return an owner whose dependencies are mocks."""
     parts: dict[str, Any] = {
         name: MagicMock()
         for name in (

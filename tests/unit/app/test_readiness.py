@@ -11,20 +11,20 @@ import pytest
 from schedd.app.daemon import readiness
 from schedd.core.cluster.dependency import Dependency, DependencyFailure
 from schedd.core.cluster.readiness import Unready
-from support.web import ToldCluster, member
+from support.web import StubCluster, member
 
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Asked:
-    """A member whose reads succeed, and what it says of itself."""
+    """A member whose reads succeed, and the status it reports."""
 
     def __init__(self) -> None:
         self.away = 0.0
         self.failures: list[DependencyFailure] = []
-        told = ToldCluster(members=[member("m1")])
+        cluster = StubCluster(members=[member("m1")])
         cluster = SimpleNamespace(
-            twin="", foreign="", tenure=told.tenure, trusted=told.trusted, view=told.view
+            twin="", foreign="", tenure=cluster.tenure, trusted=cluster.trusted, view=cluster.view
         )
         self.reasons = readiness(
             cast("Any", SimpleNamespace(cluster=cluster)),

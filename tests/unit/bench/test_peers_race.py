@@ -34,7 +34,7 @@ def drained(jobs: int, seconds: float | None, *, lost: int = 0, twice: int = 0) 
 
 @dataclass
 class Runner:
-    """A contestant that does in each round what it is told."""
+    """A contestant with a scripted outcome for each round."""
 
     name: str
     does: list[Drained | Exception] = field(default_factory=list)
@@ -84,14 +84,14 @@ def test_a_round_that_one_of_both_didnt_end_is_compared_with_nothing(race: Race)
     assert race.summary(peer)["troubles"] == ["not at its end within 9 s"]
 
 
-def test_losses_and_duplicates_of_all_rounds_are_told(race: Race) -> None:
+def test_a_summary_counts_losses_and_duplicates_of_all_rounds(race: Race) -> None:
     peer = Runner("peer", [drained(100, 1.0, twice=2), drained(100, None, lost=3)])
     race.run(1, peer)
     race.run(2, peer)
 
-    told = race.summary(peer)
+    summary = race.summary(peer)
 
-    assert (told["lost"], told["duplicates"], told["incomplete"]) == (3, 2, 3)
+    assert (summary["lost"], summary["duplicates"], summary["incomplete"]) == (3, 2, 3)
 
 
 def test_who_cant_run_here_is_left_out_with_the_reason_and_not_asked_again(race: Race) -> None:
@@ -110,9 +110,9 @@ def test_a_peer_that_fails_once_may_run_in_the_next_round(race: Race) -> None:
     race.run(1, peer)
     race.run(2, peer)
 
-    told = race.summary(peer)
+    summary = race.summary(peer)
 
-    assert (told["rounds"], told["troubles"]) == (1, ["pgq: exit 1"])
+    assert (summary["rounds"], summary["troubles"]) == (1, ["pgq: exit 1"])
 
 
 def test_a_slow_peer_is_given_its_share_of_the_jobs(race: Race) -> None:
@@ -140,7 +140,7 @@ def test_only_a_race_without_loss_double_and_trouble_is_clean(
     assert race.clean(us) is clean
 
 
-def test_what_is_told_can_be_printed(race: Race) -> None:
+def test_a_summary_can_be_printed(race: Race) -> None:
     us = schedd(drained(100, 1.0))
 
     assert json.dumps([race.run(1, us), race.summary(us)])
@@ -157,7 +157,7 @@ def test_a_ratio_needs_both() -> None:
     assert ratios({1: 2.0, 2: 8.0, 3: 1.0}, {2: 4.0, 3: 4.0}) == [2.0, 0.25]
 
 
-def test_contestants_are_told_apart_by_name() -> None:
+def test_contestants_are_distinguished_by_name() -> None:
     names = [OURSELVES.name, *(peer.name for peer in PEERS)]
 
     assert len(set(names)) == len(names)

@@ -37,13 +37,13 @@ def test_a_duplicate_doesnt_make_up_for_a_loss() -> None:
     assert (verdict.distinct, verdict.lost, verdict.duplicates) == (1, 1, 1)
 
 
-def test_a_job_that_nobody_put_in_is_unknown() -> None:
+def test_a_job_that_was_never_submitted_is_unknown() -> None:
     verdict = judge(lines(0, 7), 1)
 
     assert (verdict.distinct, verdict.unknown) == (1, 1)
 
 
-def test_the_first_start_is_the_earliest_whoever_wrote_first() -> None:
+def test_the_first_start_is_the_earliest_in_any_order_of_writes() -> None:
     assert judge(lines(1, at=20.0) + lines(0, at=10.0), 2).first == 10.0
 
 

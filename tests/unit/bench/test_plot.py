@@ -24,7 +24,7 @@ def lengths(picture: str) -> list[float]:
 
 
 def marked(picture: str, kind: str) -> list[ET.Element]:
-    """What is of this class."""
+    """Return the elements of this class."""
     return [each for each in ET.fromstring(picture).iter() if kind in classes(each)]
 
 
@@ -104,7 +104,7 @@ def test_only_the_lines_that_are_so_are_drawn(tmp_path: Path) -> None:
     assert "10 workers" not in words(picture.read_text())
 
 
-def test_nothing_to_show_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_result_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, picture = tmp_path / "lines.jsonl", tmp_path / "out.svg"
     file.write_text("\n".join(map(json.dumps, LINES)))
     assert main([str(file), str(picture), "--value", "nothing"]) == 1
@@ -122,14 +122,14 @@ def test_nothing_to_show_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ('{"bench": "a"}\n', "late_ms"),
     ],
 )
-def test_what_cant_be_drawn_is_told_in_a_line(
+def test_a_figure_that_cant_be_drawn_is_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], written: str | None, said: str
 ) -> None:
     lines, picture = tmp_path / "lines.jsonl", tmp_path / "picture.svg"
     if written is not None:
         lines.write_text(written)
     assert main([str(lines), str(picture)]) == 1
-    told = capsys.readouterr().err
-    assert said in told
-    assert told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
     assert not picture.exists()

@@ -57,7 +57,7 @@ async def test_what_has_to_wait_is_not_started_early(stream: Stream, member: Fak
     assert messages.seconds(result.started_at) >= due
 
 
-async def test_a_result_is_told_until_a_member_has_answered_it(stream: Stream) -> None:
+async def test_a_result_is_sent_until_a_member_acknowledges_it(stream: Stream) -> None:
     key = await stream.assign()
     await stream.result_of(key)
     await stream.assign(key=key)

@@ -1,4 +1,4 @@
-"""The brake: what is read of the pauses, and who is told when."""
+"""Cluster pause: reads of the pauses, and the notifications of changes."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ class Rows:
         return self.now.present
 
     async def pause(self, by: str, note: str, entry: Entry) -> Pauses:
-        raise AssertionError("the brake only reads")
+        raise AssertionError("the cluster pause only reads")
 
     async def resume(self, catch_up: bool | None, since: datetime | None, entry: Entry) -> Pauses:
-        raise AssertionError("the brake only reads")
+        raise AssertionError("the cluster pause only reads")
 
 
-async def test_it_tells_once_when_the_cluster_is_paused_and_when_it_goes_on() -> None:
-    rows, events, told = Rows(), list[Event](), list[bool]()
+async def test_a_pause_and_a_resume_are_each_reported_once() -> None:
+    rows, events, notified = Rows(), list[Event](), list[bool]()
     cluster_pause = ClusterPause(rows, events.append)
-    cluster_pause.on_change(lambda: told.append(cluster_pause.is_paused))
+    cluster_pause.on_change(lambda: notified.append(cluster_pause.is_paused))
 
     for now in (NO_PAUSES, PAUSED, PAUSED, RESUMED, RESUMED):
         rows.now = now
         await cluster_pause.step()
 
-    assert told == [True, False]
+    assert notified == [True, False]
     assert events == [ClusterPauseChanged("ops", "disks"), ClusterPauseChanged(None)]
 
 
-async def test_a_pause_and_a_resume_between_two_looks_are_news() -> None:
-    """What is on the board was reckoned without them."""
-    rows, events, told = Rows(), list[Event](), list[bool]()
+async def test_a_pause_and_a_resume_between_two_reads_are_reported() -> None:
+    """The run index was computed without them."""
+    rows, events, notified = Rows(), list[Event](), list[bool]()
     cluster_pause = ClusterPause(rows, events.append)
-    cluster_pause.on_change(lambda: told.append(cluster_pause.is_paused))
+    cluster_pause.on_change(lambda: notified.append(cluster_pause.is_paused))
     rows.now = RESUMED
     await cluster_pause.step()
-    assert told == [False]
-    assert events == [], "nobody was told that it was paused"
+    assert notified == [False]
+    assert events == [], "the pause itself was never reported"

@@ -55,7 +55,7 @@ def test_a_member_that_is_cut_off_alone_gives_up_after_seven_seconds() -> None:
 
 
 def test_no_member_gives_up_while_the_database_is_unavailable_for_all() -> None:
-    """M10: giving up would help nobody, and cost a takeover each."""
+    """M10: giving up would help no member, and cost a takeover each."""
     world = World()
     world.other_answers = False
     world.silence(100)
@@ -83,7 +83,7 @@ def test_a_member_that_stays_cut_off_after_an_outage_gives_up() -> None:
 
 
 def test_single_answers_that_others_got_amid_an_outage_make_no_member_give_up() -> None:
-    """M10: each is told of for 2.5 s, and then that member is as badly off as all."""
+    """M10: each is reported for 2.5 s, and then that member is as badly off as all."""
     world = World()
     world.other_answers = False
     world.silence(30)

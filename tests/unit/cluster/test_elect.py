@@ -61,13 +61,15 @@ async def test_an_answer_that_was_lost_is_a_defeat_and_the_key_is_given_back(
     assert await etcd.get(LEADER) is None
 
 
-async def test_a_victory_ends_the_wish_for_an_heir_whoever_won(etcd: TwinCoordination) -> None:
+async def test_a_victory_of_any_member_deletes_the_request_for_an_heir(
+    etcd: TwinCoordination,
+) -> None:
     await etcd.txn((), [Put(HEIR, encode_heir(Heir(B, Term(1))))])
     await elect(etcd, A)
     assert await etcd.get(HEIR) is None
 
 
-async def test_nobody_gives_back_anothers_key(etcd: TwinCoordination) -> None:
+async def test_a_member_never_deletes_the_key_of_another(etcd: TwinCoordination) -> None:
     mandate = await elect(etcd, A)
     await withdraw(etcd, B)
     assert await holds(etcd, mandate)

@@ -1,4 +1,4 @@
-"""What a leader does: fence who has gone, give shards to who is left, write that down once."""
+"""A leader fences lost members, assigns shards to the remaining ones, and writes that once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_unless_all_drain() -> None:
 
 
 def test_a_member_without_a_worker_gets_none_while_another_has_one() -> None:
-    """P4.6: it could hand its runs to nobody but over a hop."""
+    """P4.6: it could dispatch its runs only through another member."""
     assert owners([a_member("a", attached=True), a_member("b")]) == {"a"}
 
 
@@ -65,7 +65,7 @@ def test_a_worker_at_a_member_that_drains_counts_for_nothing() -> None:
     assert owners([a_member("a", attached=True, draining=True), a_member("b")]) == {"b"}
 
 
-def test_nobody_owns_anything_where_nobody_may() -> None:
+def test_no_shard_is_assigned_if_no_member_may_own_one() -> None:
     assert owners([a_member("a", weight=0)]) == set()
     assert owners([]) == set()
 
@@ -124,7 +124,7 @@ async def test_an_earlier_life_of_a_name_is_fenced(throne: Throne) -> None:
     assert throne.store.rows.fenced(before.tenure)
 
 
-async def test_a_leader_of_an_earlier_term_fences_nobody(throne: Throne) -> None:
+async def test_a_leader_of_an_earlier_term_fences_no_member(throne: Throne) -> None:
     leadership, gone = await throne.reign(), a_member("gone")
     await throne.put_row(gone)
     throne.store.rows.term = Term(leadership.term + 1)
@@ -133,7 +133,7 @@ async def test_a_leader_of_an_earlier_term_fences_nobody(throne: Throne) -> None
     assert not throne.store.rows.fenced(gone.tenure)
 
 
-async def test_a_leader_without_trust_fences_nobody_and_writes_no_map(throne: Throne) -> None:
+async def test_a_leader_without_trust_fences_no_member_and_writes_no_map(throne: Throne) -> None:
     leadership, gone = await throne.reign(), a_member("gone")
     await throne.put_row(gone)
     throne.trusted = False

@@ -1,4 +1,4 @@
-"""A term ends by itself, or with the task that leads; also when both happen at once."""
+"""A term ends with its lease, or with the task that leads; also when both happen at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Duty:
 
     async def run(self) -> NoReturn:
         await self.first()
-        raise TermOver("somebody else leads")
+        raise TermOver("another member leads")
 
 
 async def at_once() -> None:

@@ -136,7 +136,7 @@ async def test_a_leader_whose_key_was_deleted_makes_room_for_an_honest_election(
 
 
 async def test_a_drained_member_hands_over_and_leaves_nothing() -> None:
-    """P2.1: it fences its own tenure; nobody needs to find out that it has gone."""
+    """P2.1: it fences its own tenure; no other member must detect that it stopped."""
     async with TwinCluster("a", "b", "c") as cluster:
         await cluster.wait_until_stable()
         leader = cluster.leader()
@@ -220,7 +220,7 @@ async def test_a_registration_whose_answer_was_lost_is_undone_and_tried_again() 
 
 
 @pytest.mark.slow
-async def test_a_shard_that_a_transaction_found_lost_is_taken_anew() -> None:
+async def test_a_shard_that_a_transaction_found_lost_is_taken_again() -> None:
     async with TwinCluster("a") as cluster:
         await cluster.wait_until_stable()
         a = cluster["a"]
@@ -251,7 +251,7 @@ async def test_a_new_timeline_of_the_database_makes_every_member_take_over_again
 
 
 @pytest.mark.slow
-async def test_who_is_about_to_take_anew_doesnt_lead_before(
+async def test_a_member_that_must_retake_its_shards_doesnt_lead_before(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else each whose tenure ends a moment later than the leader's would lead for that moment."""
@@ -288,7 +288,7 @@ async def test_who_is_about_to_take_anew_doesnt_lead_before(
 async def test_a_database_that_went_back_is_judged_by_a_new_term_before_anyone_owns_a_shard() -> (
     None
 ):
-    """P2.9: on the same timeline, with everybody running; nobody maps before it is judged."""
+    """P2.9: on the same timeline, with all members running; the verdict precedes each map."""
     async with TwinCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         await wait_until_async(
@@ -316,7 +316,7 @@ async def test_a_database_that_went_back_is_judged_by_a_new_term_before_anyone_o
             "new tenures",
         )
         await cluster.wait_until_stable()
-        assert found == [taken], "held before the first shard was taken anew, and once"
+        assert found == [taken], "held before the first shard was taken again, and once"
         assert cluster.rows.term > term
         assert len(cluster.rows.takings) > taken
 
@@ -351,7 +351,7 @@ async def test_a_member_cut_from_the_database_alone_leaves_its_shards_to_the_oth
         await cluster.wait_until_stable()
 
 
-async def test_the_beginning_of_a_tenure_is_told_with_its_id(
+async def test_the_beginning_of_a_tenure_is_logged_with_its_id(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -1,4 +1,4 @@
-"""What an owner may try, and the tokens it gives."""
+"""The writes an owner may try, and the tokens it issues."""
 
 import asyncio
 
@@ -63,12 +63,12 @@ async def test_a_release_waits_for_the_transactions_of_its_lanes_alone():
 
 def test_listeners_hear_of_each_change_once():
     ownership = owning(1)
-    heard: list[tuple[set[int], set[int]]] = []
-    ownership.listen(lambda gained, dropped: heard.append((set(gained), set(dropped))))
+    received: list[tuple[set[int], set[int]]] = []
+    ownership.listen(lambda gained, dropped: received.append((set(gained), set(dropped))))
     ownership.gain({ShardId(2): Epoch(1)})
     ownership.drop([ShardId(2), ShardId(77)])
     ownership.drop([ShardId(2)])
-    assert heard == [({2}, set()), (set(), {2})]
+    assert received == [({2}, set()), (set(), {2})]
 
 
 async def test_a_release_ends_though_its_lane_never_rests():

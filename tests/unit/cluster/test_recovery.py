@@ -1,4 +1,4 @@
-"""What a leader does at the beginning of its term with a database that lost what it had."""
+"""A leader begins its term with a database that lost data."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ async def test_the_first_term_marks_and_what_etcd_remembers_is_what_was_committe
     assert (throne.rows.pauses, throne.rows.audit) == ([], [])
 
 
-async def test_an_etcd_without_memory_beside_a_database_with_marks_is_told_of(
+async def test_an_empty_etcd_beside_a_database_with_marks_is_reported(
     throne: Throne, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """P2.9: nobody can tell then whether the database went back; a person may know."""
+    """P2.9: no member can detect whether the database went back; a person may know."""
     await throne.look()
     await throne.etcd.txn((), [Delete(data_loss_check.KEY)])
     await throne.look()
@@ -87,17 +87,17 @@ async def test_an_etcd_without_memory_beside_a_database_with_marks_is_told_of(
     assert entry.action == "forget-mark"
     assert "`schedd recover`" in entry.reason
     assert "etcd has no mark" in caplog.text
-    assert throne.rows.pauses == [], "it goes on: etcd may be lost alone"
+    assert throne.rows.pauses == [], "it continues: etcd may be lost alone"
 
 
-async def test_the_next_term_on_the_same_database_goes_on(throne: Throne) -> None:
+async def test_the_next_term_on_the_same_database_continues(throne: Throne) -> None:
     await throne.look()
     await throne.look()
     assert (throne.rows.pauses, throne.rows.audit) == ([], [])
 
 
 async def test_a_short_tail_is_audited_and_gone_on_from(throne: Throne) -> None:
-    """P2.9: an asynchronous fail-over asks nobody."""
+    """P2.9: an asynchronous failover asks no member."""
     await throne.look()
     throne.goes_back(12)
     await throne.look()
@@ -132,7 +132,7 @@ async def test_more_is_held_in_a_pause_from_the_restored_mark_on(throne: Throne)
 async def test_what_is_in_doubt_lasts_as_long_as_owners_may_act_without_a_mark(
     throne: Throne,
 ) -> None:
-    """P2.9: a leader died, and for a minute, its lease's, nobody made a mark; owners went on."""
+    """P2.9: a leader died; no member made a mark for a minute, its lease's; owners continued."""
     await throne.look()
     before = await throne.remembered()
     throne.goes_back(3600)

@@ -74,10 +74,10 @@ async def test_a_member_that_isnt_seen_looks_whether_its_key_is_still_its_own(ta
 
 async def test_a_running_daemon_of_the_same_name_is_reported_every_ten_minutes() -> None:
     """M12: the operator finds it where all refusals are; a key that a crash left runs out."""
-    world, told, time = World(), list[str](), [0.0]
+    world, reported, time = World(), list[str](), [0.0]
 
     async def tell(first: str) -> None:
-        told.append(first)
+        reported.append(first)
 
     name = Name(world.etcd, "a", lease=5.0, twin=tell, clock=lambda: time[0])
     await world.twin()
@@ -85,15 +85,15 @@ async def test_a_running_daemon_of_the_same_name_is_reported_every_ten_minutes()
         assert not await name.free()
     for time[0] in range(60, 60 + 10 + int(SPARE) + 1):  # etcd was away in between
         assert not await name.free()
-    assert not told, "a lease that nobody keeps stands as long"
+    assert not reported, "a lease that no process keeps lasts as long"
     assert not name.taken_by
     for time[0] in range(73, 100):
         assert not await name.free()
     twin = f"tenure {TWIN.tenure} at elsewhere:7420"
-    assert (told, name.taken_by) == ([twin], twin)
+    assert (reported, name.taken_by) == ([twin], twin)
     for time[0] in range(100, 75 + int(REPORT_EVERY)):
         assert not await name.free()
-    assert told == [twin, twin]
+    assert reported == [twin, twin]
     await world.etcd.txn((), [Delete(KEY)])
     assert await name.free()
     assert not name.taken_by

@@ -1,4 +1,4 @@
-"""What an owner does about its shards, decided from the rows."""
+"""Decide from the rows which shards an owner takes, keeps and drops."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_shard_whose_row_is_anothers_is_lost() -> None:
     assert (todo.lost, todo.leaving, todo.wanted) == ({S}, set(), {})
 
 
-def test_a_shard_whose_epoch_was_raised_is_lost_and_taken_anew() -> None:
+def test_a_shard_whose_epoch_was_raised_is_lost_and_taken_again() -> None:
     todo = plan(ME, [row(ME, 6)], {S}, {S: Epoch(5)})
     assert (todo.lost, todo.leaving, todo.wanted) == ({S}, set(), {S: 6})
 

@@ -1,4 +1,4 @@
-"""What a member says of itself to a checkup: clocks, trust, certificate, and a restored etcd."""
+"""The status a member reports to the doctor: clocks, trust, certificate, a restored etcd."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ async def test_it_is_started_once_etcd_has_answered_and_says_what_keeps_it_from_
         standing = ServingStatus(daemon, "m1: up", lambda: answered[0], lambda: reasons)
         tasks = [asyncio.create_task(run()) for run in (standing.start, standing.tell)]
 
-        async def told(wanted: str) -> None:
+        async def receive(wanted: str) -> None:
             async with asyncio.timeout(WAIT_TIMEOUT):
                 while True:
                     line = (await asyncio.get_running_loop().sock_recv(manager, 4096)).decode()
@@ -75,14 +75,14 @@ async def test_it_is_started_once_etcd_has_answered_and_says_what_keeps_it_from_
                         return
                     assert answered[0] or not line.startswith("READY"), "etcd hasn't answered"
 
-        await told("STATUS=m1: up; waiting for etcd")
+        await receive("STATUS=m1: up; waiting for etcd")
         await asyncio.sleep(0.5 * LOOK_EVERY)
         answered[0] = True
-        await told("READY=1\nSTATUS=m1: up")
+        await receive("READY=1\nSTATUS=m1: up")
         assert lines.count("STATUS=m1: up; waiting for etcd") == 1, "said once"
-        await told("STATUS=m1: up; not ready: it has no tenure")
+        await receive("STATUS=m1: up; not ready: it has no tenure")
         reasons.clear()
-        await told("STATUS=m1: up")
+        await receive("STATUS=m1: up")
         daemon.draining.set()
         reasons.append("it was asked to end")
         await asyncio.sleep(1.2 * LOOK_EVERY)
@@ -105,13 +105,15 @@ async def test_each_reload_is_answered(tmp_path: Path):
         for _ in range(2):
             daemon.reload.set()
             async with asyncio.timeout(WAIT_TIMEOUT):
-                told = await asyncio.get_running_loop().sock_recv(manager, 4096)
-            assert told == b"READY=1\nSTATUS=serving"
+                message = await asyncio.get_running_loop().sock_recv(manager, 4096)
+            assert message == b"READY=1\nSTATUS=serving"
             assert not daemon.reload.is_set()
         assert taken == [1, 1]
         daemon.draining.set()
         daemon.reload.set()
-        await wait_until_async(lambda: not daemon.reload.is_set(), WAIT_TIMEOUT, "it to be heard")
+        await wait_until_async(
+            lambda: not daemon.reload.is_set(), WAIT_TIMEOUT, "the reload to be handled"
+        )
         with pytest.raises(BlockingIOError):  # it isn't ready: it ends
             manager.recv(4096)
         answering.cancel()

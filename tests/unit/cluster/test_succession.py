@@ -1,4 +1,4 @@
-"""A planned change of leader, over twins: who was wished for leads, and nobody waits long."""
+"""A planned change of leader, over twins: the requested member leads, without a long wait."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def others(cluster: TwinCluster) -> list[str]:
     return [name for name in "abc" if name != cluster.leader()]
 
 
-async def settled(cluster: TwinCluster) -> None:
+async def wait_for_one_map(cluster: TwinCluster) -> None:
     await cluster.wait_until_stable()
     await wait_until_async(
         lambda: len({view(cluster[name]).term for name in "abc"}) == 1,
@@ -40,10 +40,10 @@ async def settled(cluster: TwinCluster) -> None:
 
 
 async def test_the_named_member_leads_under_a_higher_term_whichever_member_is_asked() -> None:
-    """P2.8: the wish decides who tries, election and term who leads."""
+    """P2.8: the request decides who tries, election and term who leads."""
     async with TwinCluster("a", "b", "c") as cluster:
         for asked_of_leader in (True, False, False):
-            await settled(cluster)
+            await wait_for_one_map(cluster)
             old, (one, other) = cluster.leader(), others(cluster)
             assert old is not None
             asked = cluster[old if asked_of_leader else other]
@@ -57,13 +57,13 @@ async def test_the_named_member_leads_under_a_higher_term_whichever_member_is_as
 
             assert after.leader == heir
             assert after.term > before.term
-            assert HEIR not in cluster.etcd.entries, "the wish ends with the victory"
+            assert HEIR not in cluster.etcd.entries, "the request ends with the victory"
 
 
 @pytest.mark.slow
 async def test_no_shard_moves_with_leadership() -> None:
     async with TwinCluster("a", "b", "c") as cluster:
-        await settled(cluster)
+        await wait_for_one_map(cluster)
         rows = dict(cluster.rows.shards)
         one = cluster[others(cluster)[0]]
         assert one.tenure is not None
@@ -76,9 +76,9 @@ async def test_no_shard_moves_with_leadership() -> None:
 
 @pytest.mark.slow
 async def test_an_heir_that_died_holds_the_others_up_only_for_a_while() -> None:
-    """P2.8: a wish alone must not leave the cluster without a leader."""
+    """P2.8: a request alone must not leave the cluster without a leader."""
     async with TwinCluster("a", "b", "c") as cluster:
-        await settled(cluster)
+        await wait_for_one_map(cluster)
         old, (one, other) = cluster.leader(), others(cluster)
         assert old is not None
         heir, before = cluster[one].tenure, view(cluster[other])
@@ -95,7 +95,7 @@ async def test_an_heir_that_died_holds_the_others_up_only_for_a_while() -> None:
 async def test_a_request_of_another_term_changes_nothing_and_is_deleted() -> None:
     """P2.8: it was heeded, or came to nothing; it must not depose the next leader."""
     async with TwinCluster("a", "b", "c") as cluster:
-        await settled(cluster)
+        await wait_for_one_map(cluster)
         old, (one, _) = cluster.leader(), others(cluster)
         heir = cluster[one].tenure
         assert heir is not None
@@ -108,9 +108,9 @@ async def test_a_request_of_another_term_changes_nothing_and_is_deleted() -> Non
         assert (cluster.leader(), cluster.rows.term) == (old, term)
 
 
-async def test_a_wish_for_nobody_who_is_there_is_deleted() -> None:
+async def test_a_request_for_an_absent_member_is_deleted() -> None:
     async with TwinCluster("a", "b", "c") as cluster:
-        await settled(cluster)
+        await wait_for_one_map(cluster)
         old, (one, _) = cluster.leader(), others(cluster)
         term = cluster.rows.term
         assert await succession(cluster[one]).ask(view(cluster[one]), TenureId(uuid4()))
@@ -120,9 +120,9 @@ async def test_a_wish_for_nobody_who_is_there_is_deleted() -> None:
         assert (cluster.leader(), cluster.rows.term) == (old, term)
 
 
-async def test_two_wishes_dont_stand_at_once_nor_one_for_a_leader_of_yesterday() -> None:
+async def test_a_second_request_or_one_of_an_earlier_term_is_rejected() -> None:
     async with TwinCluster("a", "b", "c") as cluster:
-        await settled(cluster)
+        await wait_for_one_map(cluster)
         one = cluster[others(cluster)[0]]
         assert one.tenure is not None
         known = view(one)
@@ -138,9 +138,9 @@ async def test_two_wishes_dont_stand_at_once_nor_one_for_a_leader_of_yesterday()
         assert (await one.client.txn((), [Get(HEIR)])).read == (None,)
 
 
-async def test_the_wish_goes_with_whoever_asked() -> None:
+async def test_a_request_is_deleted_with_the_member_that_made_it() -> None:
     async with TwinCluster("a", "b", "c") as cluster:
-        await settled(cluster)
+        await wait_for_one_map(cluster)
         one = cluster[others(cluster)[0]]
         cluster[cluster.leader() or ""].client.cut = True
         assert one.tenure is not None

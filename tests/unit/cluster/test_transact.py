@@ -1,4 +1,4 @@
-"""One way to write: trust is looked at first, lost shards and used-up epochs are dropped."""
+"""Writes check trust first, and drop lost shards and used-up epochs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.runs import owning, run
 
 
 async def test_a_shard_without_sequence_numbers_left_is_released_and_taken_over_again() -> None:
-    """P1.8: an owner takes its own shard anew, which raises the epoch; nothing is handed out."""
+    """P1.8: an owner takes its own shard again, which raises the epoch; no token is issued."""
     ownership, events = owning(0, 1, 2), list[object]()
     transactor = Transactor(ownership, lambda: True, events.append)
 

@@ -1,4 +1,4 @@
-"""Who is missing, while several look at the same time."""
+"""Detect lost workers, with several members that look at the same time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Empty:
 
 
 class World:
-    """One member's leases; `now` is its boot clock."""
+    """The leases of one member; `now` is its boot clock."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -54,7 +54,7 @@ class World:
         )
 
     async def gone_after(self, seconds: float) -> frozenset[IncarnationId]:
-        """Who is gone once so much time has passed, as long as somebody looks often enough."""
+        """Return who is lost after so much time, if members look often enough."""
         end, gone = self.now + seconds, frozenset[IncarnationId]()
         while self.now < end:
             self.now += TTL / 6
@@ -94,8 +94,8 @@ class Halting(TwinCoordination):
 
 
 async def test_what_one_stream_couldnt_refresh_is_no_harm_to_the_others() -> None:
-    etcd, nobody = Halting(TwinEtcd()), cast("WorkerStore", None)
-    leases = WorkerLeases(etcd, nobody, "", TTL, lambda _: True, lambda: WatchedDeletions(1, {}))
+    etcd, store = Halting(TwinEtcd()), cast("WorkerStore", None)
+    leases = WorkerLeases(etcd, store, "", TTL, lambda _: True, lambda: WatchedDeletions(1, {}))
     ones = [worker(number) for number in range(1, AT_ONCE + 3)]
     for one in ones:
         await leases.ensure(one)
@@ -122,8 +122,8 @@ class Busy(TwinCoordination):
 
 
 async def test_thousands_are_refreshed_by_a_few_streams_at_a_time() -> None:
-    etcd, nobody = Busy(TwinEtcd()), cast("WorkerStore", None)
-    leases = WorkerLeases(etcd, nobody, "", TTL, lambda _: True, lambda: WatchedDeletions(1, {}))
+    etcd, store = Busy(TwinEtcd()), cast("WorkerStore", None)
+    leases = WorkerLeases(etcd, store, "", TTL, lambda _: True, lambda: WatchedDeletions(1, {}))
     ones = [worker(number) for number in range(1, AT_ONCE * (STREAMS + 3))]
     for one in ones:
         await leases.ensure(one)

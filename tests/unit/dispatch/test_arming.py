@@ -1,4 +1,4 @@
-"""Handing out before the instant: who is armed, and who waits until it is due."""
+"""Pre-dispatch: runs that workers start by timer, and runs that wait until they are due."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def world_with(grant: int = 4) -> World:
 
 
 async def at(world: World, after: float) -> set[int]:
-    """What has been handed out so many seconds later."""
+    """Return what has been dispatched so many seconds later."""
     world.clock.time = NOW + second(after)
     await world.settle()
     return world.handed()
@@ -58,7 +58,7 @@ async def test_a_run_is_armed_so_long_before_it_is_due_and_not_sooner():
     assert len(world.rows.drafts) == 1, "it stood on the board once"
 
 
-async def test_nothing_is_armed_where_nothing_is_to_be():
+async def test_no_run_is_pre_dispatched_where_pre_dispatch_is_off():
     world = World()
     world.attach(worker(), grant=4)
     world.run_index.put_runs([due(1, 1)], NOW)
@@ -73,7 +73,7 @@ async def test_what_is_ready_goes_first_whatever_its_class():
     assert await at(world, 0) == {3, 1}
 
 
-async def test_what_found_no_slot_before_is_handed_out_when_it_is_due_in_its_class():
+async def test_a_run_without_a_slot_before_is_dispatched_when_due_in_its_class():
     world = world_with(grant=0)
     line = world.lines["w1"]
     world.run_index.put_runs([due(1, 1, priority=Priority.HIGH)], NOW)
@@ -172,7 +172,7 @@ async def test_hundreds_that_are_due_soon_are_armed_in_batches():
 
 
 async def test_fewer_are_armed_at_once_where_a_batch_takes_long(monkeypatch: pytest.MonkeyPatch):
-    """Else what the database can't do in time would be tried anew for ever."""
+    """Otherwise a statement that the database can't do in time would be retried for ever."""
     seconds = iter(range(10_000))
     monkeypatch.setattr(dispatch, "boottime", lambda: float(next(seconds)))
     world = world_with(grant=10_000)
@@ -194,7 +194,7 @@ async def test_what_becomes_ready_while_others_are_armed_waits_no_longer_for_tha
     assert await world.dispatch.step() == pytest.approx(0.1)
 
 
-async def test_what_a_scan_puts_back_while_it_is_armed_isnt_handed_out_again():
+async def test_a_pre_dispatched_run_that_a_scan_puts_back_isnt_dispatched_again():
     world = world_with()
     one = due(1, 1)
     world.run_index.put_runs([one], NOW)

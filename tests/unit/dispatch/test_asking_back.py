@@ -1,4 +1,4 @@
-"""What an owner before us may have pushed to nobody is asked back, not waited for (P4.8)."""
+"""Assignments that an earlier owner may never have pushed are revoked, not awaited (P4.8)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ W1 = worker()
 
 
 class Member:
-    """One that has just taken shard 0, with a worker attached."""
+    """A member that has just taken shard 0, with a worker attached."""
 
     def __init__(self) -> None:
         self.clock = SetClock(NOW + GRACE)
@@ -47,7 +47,7 @@ class Member:
         async with asyncio.timeout(ANSWER_WITHIN + WAIT_TIMEOUT):
             return await step
 
-    def hears(self, *holding: LiveRun, at: datetime = NOW) -> None:
+    def record_heartbeat(self, *holding: LiveRun, at: datetime = NOW) -> None:
         held = [(run.key.run_id, run.token) for run in holding]
         self.workers.record_heartbeat(
             self.stream, at, Holdings.from_keys(held), free=1, since_refresh=0, draining=False
@@ -63,7 +63,7 @@ def member() -> Member:
     return Member()
 
 
-def handed_out(token: Token, *, number: int = 1, shard: int = 0) -> LiveRun:
+def dispatched(token: Token, *, number: int = 1, shard: int = 0) -> LiveRun:
     return running(number, W1, token=token, shard=shard)
 
 
@@ -71,36 +71,36 @@ async def test_an_earlier_owners_assignment_that_no_worker_has_is_revoked(
     member: Member,
 ) -> None:
     """P4.8: that owner may have died before its push."""
-    out = handed_out(BEFORE)
+    out = dispatched(BEFORE)
     assert await member.scan(out, answered=[out]) == IDLE
     assert member.asked == [BEFORE]
 
 
-async def test_what_this_owner_handed_out_is_not_asked_back_before_its_worker_was_heard(
+async def test_an_own_assignment_isnt_revoked_before_a_heartbeat_of_its_worker(
     member: Member,
 ) -> None:
-    await member.scan(handed_out(OURS))
-    member.hears(at=NOW + GRACE)
-    await member.scan(handed_out(OURS))
+    await member.scan(dispatched(OURS))
+    member.record_heartbeat(at=NOW + GRACE)
+    await member.scan(dispatched(OURS))
     assert member.asked == []
 
 
 async def test_what_a_heartbeat_lacks_that_should_list_it_is_asked_back(member: Member) -> None:
     """P4.8: its COMMIT was in doubt, or its stream broke."""
-    out = handed_out(OURS)
-    member.hears(out, at=NOW + 2 * GRACE)
+    out = dispatched(OURS)
+    member.record_heartbeat(out, at=NOW + 2 * GRACE)
     await member.scan(out)
     assert member.asked == []
-    member.hears(at=NOW + 2 * GRACE)
+    member.record_heartbeat(at=NOW + 2 * GRACE)
     await member.scan(out, answered=[out])
     assert member.asked == [OURS]
 
 
 async def test_what_may_be_on_a_slow_line_is_not_asked_back(member: Member) -> None:
     """Its worker hasn't received all that was pushed: what it lacks may be there soon."""
-    out = handed_out(OURS)
+    out = dispatched(OURS)
     member.stream.pushed, member.stream.received = 2, 1
-    member.hears(at=NOW + 2 * GRACE)
+    member.record_heartbeat(at=NOW + 2 * GRACE)
     await member.scan(out)
     assert member.asked == []
     member.stream.received = 2
@@ -109,7 +109,7 @@ async def test_what_may_be_on_a_slow_line_is_not_asked_back(member: Member) -> N
 
 
 async def test_what_is_no_longer_owned_is_not_asked_back(member: Member) -> None:
-    armed = replace(handed_out(BEFORE), start_by=NOW + timedelta(seconds=25))
+    armed = replace(dispatched(BEFORE), start_by=NOW + timedelta(seconds=25))
     await member.scan(armed)
     member.ownership.drop([ShardId(0)])
     member.clock.time = NOW + timedelta(seconds=21)
@@ -118,18 +118,18 @@ async def test_what_is_no_longer_owned_is_not_asked_back(member: Member) -> None
 
 
 async def test_what_its_worker_has_said_that_it_has_is_not_asked_back(member: Member) -> None:
-    out = handed_out(BEFORE)
-    member.hears(out)
+    out = dispatched(BEFORE)
+    member.record_heartbeat(out)
     await member.scan(out)
     assert member.asked == []
-    member.hears()
-    await member.scan(handed_out(BEFORE, number=2), answered=[handed_out(BEFORE, number=2)])
+    member.record_heartbeat()
+    await member.scan(dispatched(BEFORE, number=2), answered=[dispatched(BEFORE, number=2)])
     assert member.asked == [BEFORE]
 
 
 async def test_a_push_that_may_be_on_its_way_has_its_time(member: Member) -> None:
     member.clock.time = NOW + GRACE - timedelta(milliseconds=100)
-    out = handed_out(BEFORE)
+    out = dispatched(BEFORE)
     assert await member.scan(out) == pytest.approx(0.1)
     assert member.asked == []
     member.clock.time = NOW + GRACE
@@ -140,14 +140,14 @@ async def test_a_push_that_may_be_on_its_way_has_its_time(member: Member) -> Non
 
 async def test_what_is_armed_is_asked_for_when_it_is_due_and_no_sooner(member: Member) -> None:
     """P4.8: its worker may have it, and wait for its instant."""
-    armed = replace(handed_out(BEFORE), start_by=NOW + timedelta(seconds=25))
+    armed = replace(dispatched(BEFORE), start_by=NOW + timedelta(seconds=25))
     wait = await member.scan(armed)
     assert wait == pytest.approx(20.0)
     assert member.asked == []
 
 
 async def test_past_its_start_by_it_is_left_to_the_heartbeats(member: Member) -> None:
-    out = handed_out(BEFORE)
+    out = dispatched(BEFORE)
     assert out.start_by is not None
     member.clock.time = out.start_by
     await member.scan(out)
@@ -157,7 +157,7 @@ async def test_past_its_start_by_it_is_left_to_the_heartbeats(member: Member) ->
 @pytest.mark.slow
 async def test_who_has_answered_is_not_asked_again_and_who_has_not_is(member: Member) -> None:
     """A run that has started is found by each scan as long as it runs."""
-    started, unanswered = handed_out(BEFORE), handed_out(BEFORE, number=2)
+    started, unanswered = dispatched(BEFORE), dispatched(BEFORE, number=2)
     await member.scan(started, unanswered, answered=[started])
     member.line.revoked.clear()
     await member.scan(started, unanswered, answered=[unanswered])
@@ -168,7 +168,7 @@ async def test_who_has_answered_is_not_asked_again_and_who_has_not_is(member: Me
 async def test_a_worker_that_does_not_answer_keeps_the_others_waiting_for_a_second_at_most(
     member: Member,
 ) -> None:
-    out = handed_out(BEFORE)
+    out = dispatched(BEFORE)
     began = asyncio.get_running_loop().time()
     await member.scan(out)
     waited = asyncio.get_running_loop().time() - began

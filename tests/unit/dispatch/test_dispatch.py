@@ -1,4 +1,4 @@
-"""Handing out: who goes, who waits, and that nobody is held up or forgotten."""
+"""Dispatch: which runs go and which wait; none is delayed by others or forgotten."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from support.wait import WAIT_TIMEOUT
 
 
 @pytest.mark.slow
-async def test_runs_that_no_worker_can_do_hold_nobody_up_and_ask_for_no_slots():
+async def test_runs_that_no_worker_can_do_block_no_others_and_demand_no_slots():
     world = World()
     line = world.attach(worker(), grant=2)
-    strange = replace(SHELL, action="python", handler="nobody has it")
+    strange = replace(SHELL, action="python", handler="on no worker")
     world.definitions.jobs = {run(number).job_id: strange for number in range(1, 3_001)}
     world.run_index.put_runs([of(number, number, waited=60) for number in range(1, 3_001)], NOW)
     world.run_index.put_runs([of(9_000, 9_000)], NOW)
@@ -51,10 +51,10 @@ async def test_a_run_goes_to_who_hasnt_refused_its_job_though_another_has_more_s
     assert (len(old.assigned), len(new.assigned)) == (0, 1)
     world.run_index.put_runs([of(1, 2)], NOW)
     await world.settle()
-    assert len(old.assigned) == 1, "there is nobody else"
+    assert len(old.assigned) == 1, "there is no other worker"
 
 
-async def test_while_the_cluster_is_paused_nobody_is_asked_for_slots_and_nothing_is_drafted():
+async def test_a_paused_cluster_demands_no_slots_and_drafts_nothing():
     world = World()
     line = world.attach(worker(), grant=2)
     world.run_index.put_runs([of(1, 1), of(1, 2), of(1, 3)], NOW)
@@ -82,7 +82,7 @@ async def test_a_run_that_a_scan_puts_back_while_definitions_are_read_is_drafted
     """Of two drafts of one run the second would end it, or take a slot for nothing."""
     world = World()
     world.attach(worker(slots=8), grant=8)
-    strange = replace(SHELL, action="python", handler="nobody has it")
+    strange = replace(SHELL, action="python", handler="on no worker")
     world.definitions.jobs = {run(2).job_id: strange}
     waiting = [of(1, 1, waited=60), of(2, 2, waited=60)]
     read = world.definitions.newest
@@ -109,7 +109,7 @@ async def test_a_run_of_many_slots_asks_for_all_of_them():
     assert line.demanded[-1] == [QueueHead(Priority.MEDIUM, NOW, 4, least=4)]
 
 
-async def test_a_draft_from_an_old_definition_is_made_anew_at_once():
+async def test_a_draft_from_an_old_definition_is_made_again_at_once():
     world = World()
     world.attach(worker(), grant=1)
     job = run(1).job_id
@@ -124,7 +124,7 @@ async def test_a_draft_from_an_old_definition_is_made_anew_at_once():
     assert world.handed() == {1}
 
 
-async def test_an_edit_that_nobody_told_of_still_reaches_what_nobody_can_do():
+async def test_an_unreported_edit_still_reaches_runs_that_no_worker_can_do():
     world = World()
     world.attach(worker(), grant=1)
     job = run(1).job_id
@@ -187,10 +187,10 @@ async def test_who_waits_beside_free_slots_waits_for_one_batch_however_many_are_
     assert len(world.handed()) > 2
 
 
-async def test_what_waits_for_a_handler_that_nobody_has_isnt_placeable():
+async def test_a_run_whose_handler_no_worker_has_isnt_placeable():
     world = World()
     world.attach(worker(), grant=1)
-    strange = replace(SHELL, action="python", handler="nobody has it")
+    strange = replace(SHELL, action="python", handler="on no worker")
     world.definitions.jobs = {run(number).job_id: strange for number in range(1, 11)}
     world.run_index.put_runs([of(number, number, waited=60) for number in range(1, 11)], NOW)
     world.run_index.put_runs([of(number, number) for number in range(11, 14)], NOW)
@@ -218,7 +218,7 @@ def test_what_is_gone_from_the_rows_leaves_the_board():
     assert run_index.held == []
 
 
-async def test_what_a_scan_read_while_it_was_handed_out_asks_for_no_slot_any_more():
+async def test_a_run_that_a_scan_read_during_its_dispatch_demands_no_slot():
     """A slot granted for a HIGH run that runs already would go to this member's LOW one, before
     the HIGH ones of others.
     """
@@ -250,13 +250,13 @@ async def test_a_slot_granted_for_a_high_run_that_another_worker_took_isnt_used_
 
     assert world.handed() == {1}
     assert line.demanded[-1] == [QueueHead(Priority.LOW, NOW, 1)]
-    assert len(world.rows.drafts) == 1, "nothing was tried in vain"
+    assert len(world.rows.drafts) == 1, "nothing was tried without effect"
     world.grant(second, 1)
     await world.settle()
     assert world.handed() == {1, 2}
 
 
-async def test_a_slot_is_used_for_whatever_goes_before_what_waits_at_other_members():
+async def test_a_slot_goes_to_the_run_before_those_of_other_members():
     world = World()
     one = worker()
     world.attach(one, grant=0)
@@ -271,7 +271,7 @@ async def test_a_slot_is_used_for_whatever_goes_before_what_waits_at_other_membe
 POOL = PoolKey("default/p")
 
 
-async def test_a_full_pool_holds_nobody_up_and_asks_for_no_slots():
+async def test_a_full_pool_blocks_no_others_and_demands_no_slots():
     world = World()
     line = world.attach(worker(), grant=50)
     world.rows.places[POOL] = 2
@@ -299,19 +299,19 @@ async def test_when_one_of_a_full_pool_has_ended_the_next_goes():
     world.run_index.on_room = lambda: woken.append(None)
     world.rows.places[POOL] = 1
     world.run_index.forget(run(1).key.run_id, run(1).job_id)
-    assert woken, "nobody grants slots for what has no room, so that nothing else wakes it"
+    assert woken, "no worker grants slots for what has no room, so that nothing else wakes it"
     await world.settle()
     assert world.handed() == {1, 2}
 
 
-async def test_less_room_than_was_thought_is_believed_until_it_is_looked_at_anew():
+async def test_a_lower_room_than_expected_is_used_until_the_next_read():
     world = World()
     world.attach(worker(), grant=50)
     world.rows.places[POOL] = 3
     world.definitions.default = replace(SHELL, pool=POOL)
     world.run_index.put_runs([of(1, 1)], NOW)
     await world.settle()
-    world.rows.places[POOL] = 0  # somebody lowered the limit
+    world.rows.places[POOL] = 0  # an operator lowered the limit
     world.run_index.put_runs([of(2, 2)], NOW)
     await world.settle()
     assert world.handed() == {1}
@@ -340,7 +340,7 @@ async def test_a_broadcast_has_a_run_for_each_and_needs_no_slot_itself() -> None
     assert not world.lines["w1"].demanded[-1], "w1 has slots that w2's child can't use"
 
 
-async def test_a_broadcast_waits_until_somebody_is_there_and_leaves_out_where_it_was_done() -> None:
+async def test_a_broadcast_waits_for_a_worker_and_skips_workers_that_have_done_it() -> None:
     world = World()
     world.definitions.jobs[run(1).job_id] = replace(SHELL, placement=Placement.BROADCAST)
     world.run_index.put_runs([of(1, 1)], NOW)
@@ -357,7 +357,7 @@ async def test_a_broadcast_waits_until_somebody_is_there_and_leaves_out_where_it
     assert {run.key.run_id.int for run in world.lines["w2"].assigned} == {101}
 
 
-async def test_broadcasts_that_nobody_is_there_for_hide_no_others() -> None:
+async def test_broadcasts_without_a_worker_hide_no_others() -> None:
     world = World()
     many = BROADCASTS_AT_ONCE * BROADCASTS_LOOKS + 100
     alone = replace(SHELL, placement=Placement.BROADCAST)
@@ -378,8 +378,8 @@ async def test_broadcasts_that_nobody_is_there_for_hide_no_others() -> None:
     assert len([one for one in world.run_index.ready if one.target is None]) == many
 
 
-async def test_slots_that_nothing_waits_for_wake_nobody() -> None:
-    """Of a thousand idle workers each tells of a slot with each of its runs."""
+async def test_slots_that_no_run_waits_for_wake_no_owner() -> None:
+    """Each of a thousand idle workers reports a slot with each of its runs."""
     world = World()
     world.dispatch.slots_freed()
     assert not await world.dispatch.loop.waker.wait(0.01)

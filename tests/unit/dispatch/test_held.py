@@ -48,7 +48,7 @@ async def test_one_that_goes_while_the_others_are_judged_by_rows_of_before_lets_
     def ended() -> None:
         world.rows.meanwhile = lambda: None
         world.rows.admitted[job] = 0
-        assert world.run_index.forget(of(1, 1).key.run_id, job) == 0, "nobody is held yet"
+        assert world.run_index.forget(of(1, 1).key.run_id, job) == 0, "no run is held yet"
 
     world.rows.meanwhile = ended
     await world.settle()
@@ -60,7 +60,7 @@ async def test_one_that_goes_while_the_others_are_judged_by_rows_of_before_lets_
 
 
 async def test_one_that_goes_meanwhile_lets_the_oldest_go_before_one_that_is_held_already():
-    """The rows let the oldest go alone: who is tried before it is held again, and nobody runs."""
+    """The rows admit only the oldest: a run tried before it is held again, and none runs."""
     world, job = one_at_a_time(), run(1).job_id
     world.run_index.put_runs([of(1, 1)], NOW)
     await world.settle()
@@ -78,7 +78,7 @@ async def test_one_that_goes_meanwhile_lets_the_oldest_go_before_one_that_is_hel
     assert world.run_index.held == [job]
 
 
-async def test_a_held_run_is_tried_again_though_nobody_said_that_one_is_gone():
+async def test_a_held_run_is_tried_again_without_a_report_that_one_ended():
     world, job = one_at_a_time(), run(1).job_id
     world.rows.limits = {job: 0}
     world.run_index.put_runs([of(1, 1)], NOW)

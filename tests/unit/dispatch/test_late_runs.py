@@ -26,12 +26,12 @@ def late(world: World, number: int, *, due: float = 600, **changes: Any) -> Live
 
 
 def numbers(world: World) -> list[int]:
-    """What was handed out, in that order."""
+    """Return the dispatched runs, in that order."""
     return [key.run_id.int for key in world.rows.given]
 
 
 def catching_up(reserved: float, owned: int) -> World:
-    """Whose jobs have `catch_up: all`, released as fast as anybody likes."""
+    """Return a world of jobs with `catch_up: all`, without a limit of the release rate."""
     world = World(limits=CatchUpLimits(release_rate=1e6, reserved=reserved), owned=owned)
     world.definitions.default = replace(SHELL, catch_up=CatchUp(CatchUpPolicy.ALL))
     world.late.room()  # its pace begins empty
@@ -55,7 +55,7 @@ async def test_paced_runs_leave_the_reserved_slots_to_what_is_due_now():
 
 
 async def test_of_a_shard_whose_runs_were_not_read_yet_no_paced_one_takes_a_slot():
-    """Who had it before has let some go: with as many again they would be too many."""
+    """The owner before has released some: with as many again they would be too many."""
     world = catching_up(reserved=0.2, owned=256)
     world.attach(worker(slots=10), grant=10)
     world.run_index.read -= set(map(ShardId, range(128)))
@@ -170,7 +170,7 @@ async def test_an_owner_takes_of_the_slots_for_paced_runs_its_part_of_the_shards
     assert len(world.handed()) == 4
 
 
-async def test_what_is_due_now_goes_before_what_is_late():
+async def test_a_run_that_is_due_now_has_priority_over_late_runs():
     world = World(owned=256)
     world.attach(worker(slots=100), grant=3)
     world.run_index.put_runs([late(world, number) for number in range(1, 51)], NOW)
@@ -181,17 +181,17 @@ async def test_what_is_due_now_goes_before_what_is_late():
     assert len(numbers(world)) == 3
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("known", [True, False])
 async def test_late_runs_of_jobs_that_catch_up_with_all_are_released_at_the_rate_oldest_first(
-    told: bool,
+    known: bool,
 ):
-    """`told`: whether their owner knows what they are. One that has taken their shard over looks
-    it up.
+    """`known`: whether their owner knows what they are. An owner that has taken their shard over
+    looks it up.
     """
     world = World(limits=CatchUpLimits(release_rate=10.0, reserved=0.0), owned=256)
     world.attach(worker(slots=1_000), grant=1_000)
     world.definitions.default = replace(SHELL, catch_up=CatchUp(CatchUpPolicy.ALL))
-    runs = [late(world, number, due=1_000 - number, paced=told) for number in range(1, 101)]
+    runs = [late(world, number, due=1_000 - number, paced=known) for number in range(1, 101)]
     world.run_index.put_runs(reversed(runs), NOW)
 
     await world.settle()
@@ -199,10 +199,10 @@ async def test_late_runs_of_jobs_that_catch_up_with_all_are_released_at_the_rate
     for second in range(1, 11):
         for _ in range(4):
             world.seconds += 0.25
-            wait = await settled(world)
+            wait = await pause_at_rest(world)
         assert len(numbers(world)) == 10 * second
     assert wait <= 1.0
-    if told:
+    if known:
         assert numbers(world) == list(range(1, 101))
     assert len(world.run_index.ready) == 0
 
@@ -212,7 +212,7 @@ async def test_who_waits_for_a_release_is_looked_at_when_it_comes():
     world.attach(worker(slots=100), grant=100)
     world.definitions.default = replace(SHELL, catch_up=CatchUp(CatchUpPolicy.ALL))
     world.run_index.put_runs([late(world, 1, paced=True)], NOW)
-    assert await settled(world) == pytest.approx(0.25)
+    assert await pause_at_rest(world) == pytest.approx(0.25)
 
 
 async def test_late_runs_of_other_jobs_wait_for_no_release():
@@ -250,7 +250,7 @@ async def test_a_wide_paced_run_goes_where_the_slots_for_such_never_are_enough()
     assert len(world.handed()) == 1
 
 
-async def settled(world: World) -> float:
+async def pause_at_rest(world: World) -> float:
     """The pause until its next round."""
     for _ in range(100):
         if (wait := await world.dispatch.step()) > 0:

@@ -1,4 +1,4 @@
-"""Crowds: who is asked about, and who is told what the rows said."""
+"""Overlap: the jobs that are looked up, and the workers that get the outcome."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ async def test_a_triggers_own_word_has_its_job_judged() -> None:
 
 
 @pytest.mark.parametrize("kills", [False, True])
-async def test_the_worker_of_a_run_that_is_replaced_is_told_at_once(kills: bool) -> None:
+async def test_the_worker_of_a_replaced_run_is_notified_at_once(kills: bool) -> None:
     world = busy(Overlap.CANCEL_OTHER)
-    told = replace(running(1, worker()), cancelling=True, killing=kills)
-    world.rows.parted = OverlapOutcome([], [told])
+    replaced = replace(running(1, worker()), cancelling=True, killing=kills)
+    world.rows.parted = OverlapOutcome([], [replaced])
     await world.settle()
 
     [line] = world.lines.values()
-    assert (line.cancelled, line.killed) == ([told.key.run_id], [told.key.run_id] * kills)
+    assert (line.cancelled, line.killed) == ([replaced.key.run_id], [replaced.key.run_id] * kills)
 
 
 async def test_what_was_ended_is_off_the_board_and_what_it_stood_before_is_tried() -> None:

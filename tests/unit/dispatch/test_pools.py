@@ -1,4 +1,4 @@
-"""What an owner knows of its pools between two statements, and when it looks again."""
+"""The room an owner knows of its pools between two statements, and when it reads again."""
 
 from __future__ import annotations
 
@@ -95,9 +95,7 @@ async def test_one_whose_rate_is_used_up_is_looked_at_when_a_start_counts_no_mor
     assert len(rows.asked) == 2
 
 
-async def test_one_that_isnt_there_has_no_room_and_one_that_was_full_after_all_is_read_anew() -> (
-    None
-):
+async def test_a_missing_pool_has_no_room_and_a_pool_found_full_is_read_again() -> None:
     rows = Rows({B: FREE})
     pools = rows.known()
     assert (await pools.read_rooms({A, B})).left == {A: 0, B: 2}

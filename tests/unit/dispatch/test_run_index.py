@@ -1,4 +1,4 @@
-"""What an owner has before it."""
+"""The runs that an owner has in memory."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -38,7 +38,7 @@ def test_a_run_stands_in_one_place_alone():
     assert (len(run_index.ready), len(run_index.waiting), len(run_index.running)) == (0, 0, 1)
 
 
-def test_a_row_read_before_its_run_was_handed_out_brings_nothing_back():
+def test_a_row_read_before_the_dispatch_of_its_run_brings_nothing_back():
     run_index = RunIndex(owning(0))
     run_index.put_runs([running(1, worker(), token=9)], NOW)
     assert run_index.put_runs([run(1)], NOW) == 0
@@ -104,7 +104,7 @@ def test_a_long_back_off_stays_while_a_run_of_its_job_is_held():
     assert run_index.remove_ended(one) == 1, "what was held goes when it has ended"
 
 
-def test_nothing_of_a_shard_stays_when_it_is_lost_or_taken_anew():
+def test_nothing_of_a_shard_stays_when_it_is_lost_or_taken_again():
     ownership = owning(0, 1)
     run_index = RunIndex(ownership)
     run_index.timers.come_up([timer(1, 0), timer(2, 1)])
@@ -171,7 +171,7 @@ def test_a_late_timer_whose_priority_is_learned_stays_behind():
     assert [one.job_id for one in run_index.timers.pop_due(NOW, 1)] == jobs(2)
 
 
-def test_a_late_timer_that_has_begun_to_catch_up_goes_on_before_those_that_havent():
+def test_a_late_timer_that_began_to_catch_up_continues_before_others():
     """But not before what is due now, nor for ever."""
     run_index, now = RunIndex(owning(0)), NOW
     run_index.timers.come_up([timer(1, seconds=-600), timer(2, seconds=-600)], now=now)
@@ -190,7 +190,7 @@ def test_a_late_timer_that_has_begun_to_catch_up_goes_on_before_those_that_haven
     assert turns == 30
 
 
-def test_a_late_timer_that_has_begun_to_catch_up_goes_on_first_when_its_priority_is_learned():
+def test_a_late_timer_that_began_to_catch_up_continues_first_once_its_priority_is_known():
     run_index = RunIndex(owning(0))
     run_index.timers.come_up([timer(1, seconds=-600), timer(2, seconds=-600)], now=NOW)
     run_index.timers.has_begun = {*jobs(2)}.__contains__
@@ -199,7 +199,7 @@ def test_a_late_timer_that_has_begun_to_catch_up_goes_on_first_when_its_priority
     assert [one.job_id for one in run_index.timers.pop_due(NOW, 1)] == jobs(2)
 
 
-def test_what_is_due_now_goes_before_what_is_urgent_and_has_begun_to_catch_up():
+def test_a_timer_due_now_has_priority_over_an_urgent_one_that_catches_up():
     """Of the class below it, for that is how what is late counts."""
     run_index = RunIndex(
         owning(0), lambda job: Priority.HIGH if job == run(1).job_id else Priority.MEDIUM
@@ -214,14 +214,14 @@ def test_what_is_due_now_goes_before_what_is_urgent_and_has_begun_to_catch_up():
 
 def test_what_runs_isnt_over_for_being_read_again():
     run_index = RunIndex(owning(0))
-    told: list[int] = []
-    run_index.on_room = lambda: told.append(run_index.ended)
+    notified: list[int] = []
+    run_index.on_room = lambda: notified.append(run_index.ended)
     for _ in range(3):
         run_index.put_runs([running(1, worker(), token=7)], NOW)
     assert (run_index.ended, len(run_index.running)) == (0, 1)
 
     run_index.put_runs([running(1, worker(), token=9)], NOW)
-    assert (run_index.ended, len(run_index.running)) == (1, 1), "its first handing out is"
+    assert (run_index.ended, len(run_index.running)) == (1, 1), "its first dispatch is"
 
 
 def test_the_report_of_a_late_run_is_news_to_late_ones_that_wait():
@@ -229,7 +229,7 @@ def test_the_report_of_a_late_run_is_news_to_late_ones_that_wait():
     run_index = RunIndex(owning(0))
     before = NOW - timedelta(minutes=10)
     run_index.put_runs([replace(running(1, worker()), due_at=before), running(2, worker())], NOW)
-    assert not run_index.report(run(1).key.run_id, Token(7)), "nobody waits"
+    assert not run_index.report(run(1).key.run_id, Token(7)), "no run waits"
     run_index.put_runs([run(3, due_at=before)], NOW)
     assert run_index.report(run(1).key.run_id, Token(7))
     assert not run_index.report(run(2).key.run_id, Token(7))
@@ -247,7 +247,7 @@ def test_what_ends_while_rows_are_read_stays_away_though_it_is_among_them() -> N
         assert run_index.running == {}
         again = replace(ended, token=Token(10))
         run_index.put_runs([again], NOW)
-        assert list(run_index.running.values()) == [again], "it was handed out anew since"
+        assert list(run_index.running.values()) == [again], "it was dispatched again since"
         run_index.remove_ended(again)
 
     run_index.put_runs([ended], NOW)

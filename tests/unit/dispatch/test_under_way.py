@@ -66,7 +66,7 @@ async def test_what_takes_too_long_for_the_database_is_tried_again_by_fewer(
     assert len(world.rows.drafts) - before - failed == LEAST
 
 
-async def test_what_is_being_written_when_a_worker_grants_less_is_told_and_pushed() -> None:
+async def test_a_run_being_written_when_a_worker_grants_less_is_reported_and_pushed() -> None:
     world, one = World(), worker()
     line = world.attach(one, grant=4)
     world.run_index.put_runs([of(1, 1), of(2, 2)], NOW)
@@ -78,7 +78,7 @@ async def test_what_is_being_written_when_a_worker_grants_less_is_told_and_pushe
 
 
 async def test_what_is_not_committed_after_a_worker_has_granted_less_is_let_go_of() -> None:
-    """Else its slots would be kept for nobody."""
+    """Otherwise its slots would be kept for no member."""
     world, one = World(), worker()
     line = world.attach(one, grant=4)
     world.run_index.put_runs([of(1, 1), of(2, 2)], NOW)
@@ -113,7 +113,7 @@ async def test_a_step_that_is_cancelled_leaves_nothing_under_way() -> None:
 async def test_what_is_withdrawn_while_definitions_are_read_is_used_for_no_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The worker was told that nothing is on its way, and has given the slot to another member."""
+    """The worker learned that nothing is under way, and has given the slot to another member."""
     world, one = World(), worker()
     line = world.attach(one, grant=4)
     read = world.definitions.newest
@@ -136,7 +136,7 @@ async def test_what_is_withdrawn_while_definitions_are_read_is_used_for_no_run(
 async def test_a_slot_granted_while_definitions_are_read_isnt_for_who_has_just_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What waits for just that worker goes first; the fresh one was tried by others' slots."""
+    """A run that waits for just that worker goes first; other slots have tried the fresh one."""
     world = World()
     picky = replace(SHELL, require=(Match("disk", ("ssd",)),))
     world.definitions.jobs = {run(1).job_id: picky, run(2).job_id: picky}

@@ -1,4 +1,4 @@
-"""What is rejected of a worker: a row of the audit log a minute, however often it happens."""
+"""A worker's rejected messages: one row of the audit log a minute, however many there are."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_what_it_offered_before_it_came_again_isnt_offered_any_more() -> None:
     assert workers.still_offered().choose(SHELL, need, 0.0) is None
 
 
-async def test_it_comes_again_while_a_run_is_assigned_and_isnt_pushed_it(
+async def test_a_worker_that_reattaches_with_fewer_rights_isnt_pushed_a_run_being_assigned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world, line = World(), RecordingLine()
@@ -49,18 +49,18 @@ async def test_it_comes_again_while_a_run_is_assigned_and_isnt_pushed_it(
     monkeypatch.setattr(world.rows, "give_back", give_back, raising=False)
     world.attach(worker(), grant=2)
 
-    def comes_again() -> None:
+    def reattach() -> None:
         world.rows.meanwhile = lambda: None
         world.workers.attach(less(worker()), line)
 
-    world.rows.meanwhile = comes_again
+    world.rows.meanwhile = reattach
     world.run_index.put_runs([of(1, 1)], NOW)
     await world.settle()
     assert line.assigned == []
     assert [one.key for one in back] == [run(1).key]
 
 
-async def test_it_comes_again_while_definitions_are_read_and_isnt_chosen(
+async def test_a_worker_that_reattaches_with_fewer_rights_isnt_chosen_during_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world, line = World(), RecordingLine()

@@ -1,4 +1,4 @@
-"""What a member remembers of those who were lost; the rest needs real servers (`worker lives`)."""
+"""A member's memory of lost workers; the rest needs real servers (`worker lives`)."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def greeting(rows: Any, workers: WorkerRegistry) -> WorkerSessions:
     return WorkerSessions(workers, rows, rows, rows, rows)
 
 
-async def test_one_that_was_lost_is_told_so_until_its_stream_ends() -> None:
+async def test_a_lost_worker_is_notified_until_its_stream_ends() -> None:
     one, workers = worker(), WorkerRegistry(SetClock(), lambda _event: None)
     rows = Rows(one)
     greets = greeting(rows, workers)
     attached = workers.attach(one, RecordingLine())
-    told: list[bool] = []
+    reported: list[bool] = []
 
     await greets._look_after()
-    greets.record_heartbeat(one, 0.0, lambda *, refreshed, lost: told.append(lost))
-    assert told == [True]
+    greets.record_heartbeat(one, 0.0, lambda *, refreshed, lost: reported.append(lost))
+    assert reported == [True]
     assert rows.ended == [one.id]
 
     workers.detach(attached)
@@ -79,11 +79,11 @@ async def test_a_worker_whose_row_a_restored_database_lacks_learns_that_it_is_lo
     rows = Rows()
     greets = greeting(rows, workers)
     workers.attach(one, RecordingLine())
-    told: list[bool] = []
+    reported: list[bool] = []
 
     await greets._look_after()
-    greets.record_heartbeat(one, 0.0, lambda *, refreshed, lost: told.append(lost))
-    assert (told, rows.ended) == ([True], [one.id])
+    greets.record_heartbeat(one, 0.0, lambda *, refreshed, lost: reported.append(lost))
+    assert (reported, rows.ended) == ([True], [one.id])
 
 
 class Refreshing(Rows):
@@ -104,16 +104,16 @@ class Refreshing(Rows):
 async def test_two_heartbeats_of_one_are_answered_both_and_refresh_it_once() -> None:
     one, leases = worker(), Refreshing()
     greets = greeting(leases, WorkerRegistry(SetClock(), lambda _event: None))
-    told: list[bool] = []
+    reported: list[bool] = []
     for _ in range(2):
-        greets.record_heartbeat(one, 9.0, lambda *, refreshed, lost: told.append(refreshed))
+        greets.record_heartbeat(one, 9.0, lambda *, refreshed, lost: reported.append(refreshed))
     await greets._refresh()
-    assert (leases.asked, told) == ([[one]], [True, True])
+    assert (leases.asked, reported) == ([[one]], [True, True])
 
 
 @twin_of(WorkerStore)
 class Registered(Rows):
-    """Incarnations that are there already, whoever says hello with their ids."""
+    """Incarnations that are there already, for each hello with their ids."""
 
     looked: int = 0
 

@@ -49,7 +49,7 @@ def test_what_was_pushed_and_not_yet_received_is_taken_off_the_grant(workers: Wo
     workers.granted(attached, slots=3, received=0)
     workers.push(Assigned(running(1, one), None), known())
     assert [offer.slots for offer in workers.offers()] == [2]
-    # The worker has it and keeps two more free: the same two, told anew.
+    # The worker has it and keeps two more free: the same two, reported again.
     workers.granted(attached, slots=2, received=1)
     assert [offer.slots for offer in workers.offers()] == [2]
 
@@ -96,10 +96,10 @@ def test_whatever_ends_a_choice_lets_go_of_what_it_took(workers: WorkerRegistry)
     assert [offer.slots for offer in workers.offers()] == [4]
 
 
-def test_a_worker_that_grants_less_is_told_at_once_how_far_this_member_goes(
+def test_a_worker_that_grants_less_gets_the_reach_of_this_member_at_once(
     workers: WorkerRegistry,
 ):
-    """It keeps slots for that, and no more."""
+    """The worker keeps slots for that, and no more."""
     one, line = worker(), RecordingLine()
     attached = workers.attach(one, line)
     workers.granted(attached, slots=4, received=0)
@@ -116,7 +116,7 @@ def test_a_worker_that_grants_less_is_told_at_once_how_far_this_member_goes(
     assert line.reached == [(7, 3)], "once; as far as it went"
 
 
-def test_a_worker_that_grants_no_less_is_told_nothing(workers: WorkerRegistry):
+def test_a_worker_that_grants_no_less_gets_no_message(workers: WorkerRegistry):
     attached = workers.attach(worker(), line := RecordingLine())
     workers.granted(attached, slots=2, received=0)
     workers.granted(attached, slots=4, received=0)
@@ -126,17 +126,17 @@ def test_a_worker_that_grants_no_less_is_told_nothing(workers: WorkerRegistry):
 
 
 @pytest.mark.parametrize(
-    ("granted", "told"), [(0, [(7, 3), (7, 0)]), (1, [(7, 3), (7, 0)]), (3, [(7, 3)])]
+    ("granted", "reached"), [(0, [(7, 3), (7, 0)]), (1, [(7, 3), (7, 0)]), (3, [(7, 3)])]
 )
-def test_what_is_let_go_of_is_told_where_slots_are_kept_for_that_alone(
-    workers: WorkerRegistry, granted: int, told: list[tuple[int, int]]
+def test_a_released_reach_is_sent_where_slots_are_kept_for_that_alone(
+    workers: WorkerRegistry, granted: int, reached: list[tuple[int, int]]
 ):
     attached = workers.attach(worker(), line := RecordingLine())
     workers.granted(attached, slots=4, received=0)
     with workers.choosing() as choice:
         choice.reserve_slots(next(iter(workers.offers())), 3)
         workers.granted(attached, slots=granted, received=0, serial=7)
-    assert line.reached == told
+    assert line.reached == reached
     assert sum(offer.slots for offer in workers.offers()) == granted
 
 
@@ -148,7 +148,7 @@ def test_a_worker_that_drains_offers_nothing(workers: WorkerRegistry):
     assert not workers.offers()
 
 
-def test_a_run_of_a_worker_that_is_gone_is_pushed_to_nobody(workers: WorkerRegistry):
+def test_a_run_of_a_detached_worker_isnt_pushed(workers: WorkerRegistry):
     one = worker()
     attached = workers.attach(one, RecordingLine())
     workers.detach(attached)
@@ -164,7 +164,7 @@ def test_an_old_stream_that_ends_late_doesnt_detach_the_new_one(workers: WorkerR
     assert len(line.assigned) == 1
 
 
-def test_an_old_stream_is_told_nothing_once_there_is_a_new_one(workers: WorkerRegistry):
+def test_an_old_stream_gets_no_message_once_there_is_a_new_one(workers: WorkerRegistry):
     old, new = RecordingLine(), RecordingLine()
     workers.attach(worker(), old)
     workers.detach(workers.attach(worker(2), RecordingLine()))
@@ -173,7 +173,7 @@ def test_an_old_stream_is_told_nothing_once_there_is_a_new_one(workers: WorkerRe
     assert (len(old.demanded), len(new.demanded)) == (0, 1)
 
 
-def test_demand_is_told_when_it_changes_and_to_whoever_comes_later(workers: WorkerRegistry):
+def test_demand_is_sent_when_it_changes_and_to_workers_that_attach_later(workers: WorkerRegistry):
     first, late = RecordingLine(), RecordingLine()
     workers.attach(worker(1), first)
     head = QueueHead(Priority.HIGH, NOW, 3)
@@ -202,7 +202,7 @@ def test_what_a_worker_would_deal_alike_by_is_no_news_to_it(workers: WorkerRegis
     assert many.demanded == [[heads[0]], [heads[2]], [heads[4]], []]
 
 
-def test_a_few_workers_are_told_at_once_that_the_oldest_is_another(workers: WorkerRegistry):
+def test_a_few_workers_get_a_new_oldest_run_at_once(workers: WorkerRegistry):
     """By that the queues of several owners are one."""
     workers.attach(worker(), line := RecordingLine())
     heads = [QueueHead(Priority.HIGH, NOW + timedelta(seconds=at), 3) for at in (0.0, 0.01)]
@@ -211,7 +211,7 @@ def test_a_few_workers_are_told_at_once_that_the_oldest_is_another(workers: Work
     assert line.demanded == [[head] for head in heads]
 
 
-def test_whoever_comes_is_told_once_and_told_again_what_is_news_to_it(workers: WorkerRegistry):
+def test_a_new_worker_gets_the_demand_once_and_again_only_on_changes(workers: WorkerRegistry):
     first, late = RecordingLine(), RecordingLine()
     old, new = QueueHead(Priority.HIGH, NOW, 3), QueueHead(Priority.LOW, NOW, 1)
     workers.attach(worker(1), first)
@@ -222,7 +222,7 @@ def test_whoever_comes_is_told_once_and_told_again_what_is_news_to_it(workers: W
     assert first.demanded == late.demanded == [[old], [new]]
 
 
-def test_what_is_for_one_worker_alone_is_told_to_that_one(workers: WorkerRegistry):
+def test_demand_for_one_worker_is_sent_only_to_that_worker(workers: WorkerRegistry):
     lines = {number: RecordingLine() for number in (1, 2, 3)}
     for number, line in lines.items():
         workers.attach(worker(number), line)
@@ -236,7 +236,7 @@ def test_what_is_for_one_worker_alone_is_told_to_that_one(workers: WorkerRegistr
     assert [line.demanded for line in lines.values()] == [[], [[head], []], [[head], []]]
 
 
-def test_a_worker_is_told_only_what_waits_for_it(workers: WorkerRegistry):
+def test_a_worker_gets_only_the_demand_that_it_matches(workers: WorkerRegistry):
     first, second = RecordingLine(), RecordingLine()
     workers.attach(worker(1), first)
     workers.attach(replace(worker(2), labels={"gpu": "a100"}), second)
@@ -245,7 +245,7 @@ def test_a_worker_is_told_only_what_waits_for_it(workers: WorkerRegistry):
     assert (first.demanded, second.demanded) == ([], [[head]])
 
 
-def test_nothing_is_offered_of_a_worker_that_is_drained_and_it_is_told_once(
+def test_a_drained_worker_offers_no_slots_and_is_notified_once(
     workers: WorkerRegistry,
 ):
     line, other = RecordingLine(), RecordingLine()
@@ -259,7 +259,7 @@ def test_nothing_is_offered_of_a_worker_that_is_drained_and_it_is_told_once(
     assert (line.drained, other.drained) == ([True, False], [])
 
 
-def test_a_drained_worker_that_comes_again_is_offered_nothing_from_its_first_moment(
+def test_a_drained_worker_that_reattaches_offers_no_slots_from_the_start(
     workers: WorkerRegistry,
 ):
     workers.drained({"w1"})
@@ -270,10 +270,10 @@ def test_a_drained_worker_that_comes_again_is_offered_nothing_from_its_first_mom
     again = RecordingLine()
     workers.drained(())
     workers.attach(worker(1), again, draining=True)
-    assert again.drained == [False], "it had heard of the drain, and not of its end"
+    assert again.drained == [False], "it had received the drain, and not its end"
 
 
-def test_a_worker_that_was_told_of_a_drain_on_another_stream_is_told_when_it_is_over(
+def test_a_worker_notified_of_a_drain_on_another_stream_is_notified_of_its_end(
     workers: WorkerRegistry,
 ):
     line = RecordingLine()
@@ -306,23 +306,23 @@ def test_nothing_is_offered_of_a_worker_that_was_silent_for_a_while():
 
 
 async def test_a_worker_whose_line_was_cut_in_silence_counts_as_not_attached() -> None:
-    """P4.6: else its member keeps shards that it can hand to nobody, until TCP gives up."""
-    boot, told = [100.0], list[bool]()
+    """P4.6: otherwise its member keeps shards that it can't dispatch, until TCP gives up."""
+    boot, attachments = [100.0], list[bool]()
     workers = WorkerRegistry(SetClock(), lambda _event: None, boot=lambda: boot[0])
-    workers.on_attachment(told.append)
+    workers.on_attachment(attachments.append)
     workers.elsewhere = other = OtherMember()
     one, line = worker(), RecordingLine()
     attached = workers.attach(one, line)
     workers.check_silent_workers()
     boot[0] += SILENT_AFTER + 0.1
     workers.check_silent_workers()
-    assert told == [False, True, False]
+    assert attachments == [False, True, False]
     workers.cancel(running(1, one))
     assert len(line.cancelled) == len(other.cancelled) == 1, "by both ways"
     workers.record_heartbeat(attached, NOW, Holdings(), free=2, since_refresh=0, draining=False)
     workers.check_silent_workers()
     workers.detach(attached)
-    assert told == [False, True, False, True, False]
+    assert attachments == [False, True, False, True, False]
 
 
 def test_nothing_is_offered_of_a_lost_incarnation_though_its_stream_stands(workers: WorkerRegistry):
@@ -398,7 +398,7 @@ class OtherMember(NoRemoteWorkers):
         self.revoked: list[LiveRun] = []
         self.answers = False
         self.beat: LastHeartbeat | None = None
-        self.hears: list[WorkerView] = []
+        self.beats: list[WorkerView] = []
         self.asked: list[list[int]] = []
         """The numbers of the workers of each question."""
 
@@ -416,7 +416,7 @@ class OtherMember(NoRemoteWorkers):
 
     async def views(self, away: Sequence[Incarnation]) -> list[WorkerView]:
         self.asked.append([one.id.int for one in away])
-        return self.hears
+        return self.beats
 
 
 @pytest.fixture
@@ -440,7 +440,7 @@ async def test_a_worker_attached_elsewhere_is_asked_over_one_hop(
 async def test_however_many_are_asked_back_their_workers_are_asked_once_and_a_few_at_a_time(
     workers: WorkerRegistry,
 ):
-    """A pause of the cluster asks for all that may start, of all workers."""
+    """A cluster pause asks all workers for the runs that may start."""
     asked: list[int] = []
     at_once, most = 0, 0
 
@@ -560,7 +560,7 @@ class World:
         return await self.workers.views([worker(number) for number in numbers])
 
 
-async def test_nobody_is_asked_about_a_thousand_workers_that_are_heard_here(clock: SetClock):
+async def test_no_member_is_asked_about_a_thousand_workers_that_are_received_here(clock: SetClock):
     world = World(clock)
     for number in range(2, 1001):
         world.workers.attach(worker(number), RecordingLine())
@@ -571,17 +571,17 @@ async def test_nobody_is_asked_about_a_thousand_workers_that_are_heard_here(cloc
 
 async def test_the_others_are_asked_at_once_about_all_that_arent_attached_here(clock: SetClock):
     world = World(clock)
-    world.other.hears = [
+    world.other.beats = [
         WorkerView(worker(3), False, draining=True, free=0, running=4, lease_age=2.0, silent=2.0)
     ]
     here, nobodys, theirs = await world.views(1, 2, 3)
     assert world.other.asked == [[2, 3]]
-    assert (here.running, here.unheard, theirs) == (8, False, world.other.hears[0])
+    assert (here.running, here.unheard, theirs) == (8, False, world.other.beats[0])
     assert nobodys == unheard(worker(2)), "and never: it is live, all free, and nothing runs on it"
     assert nobodys.unheard
 
 
-async def test_a_silent_worker_is_told_with_its_last_figures_and_how_old_they_are(clock: SetClock):
+async def test_a_silent_worker_is_shown_with_its_last_figures_and_their_age(clock: SetClock):
     """Its lease gets older, whatever it said of it."""
     world = World(clock)
     world.boot += 2
@@ -602,8 +602,8 @@ async def test_of_a_worker_that_is_silent_here_the_newest_word_counts(clock: Set
     world = World(clock)
     world.boot += SILENT_AFTER + 1
     fresh = WorkerView(worker(1), False, draining=False, free=3, running=1, lease_age=0.5)
-    world.other.hears = [fresh]
+    world.other.beats = [fresh]
     assert await world.views(1) == [fresh]
-    world.other.hears = [replace(fresh, silent=SILENT_AFTER + 2)]
+    world.other.beats = [replace(fresh, silent=SILENT_AFTER + 2)]
     [view] = await world.views(1)
     assert view.running == 8

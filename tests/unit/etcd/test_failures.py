@@ -1,4 +1,4 @@
-"""What a status of etcd means, and where the next call goes."""
+"""Failures of etcd: the meaning of each status, and the endpoint of the next call."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_stale_token_asks_for_a_new_one(code, details):
         (StatusCode.INVALID_ARGUMENT, "etcdserver: request is too large", Unavailable),
     ],
 )
-def test_an_answer_is_told_as_what_it_is(code, details, kind):
+def test_each_status_raises_its_own_error(code, details, kind):
     failure = judge(code, details, writes=True)
     assert type(failure.error) is kind
     assert failure.remedy is EtcdRemedy.NONE

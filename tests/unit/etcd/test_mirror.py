@@ -59,7 +59,7 @@ def test_another_cluster_is_doubted():
         mirror().apply([Changed(entry("a", 11))], CLUSTER + 1)
 
 
-def test_a_deletion_that_was_watched_is_remembered_until_the_key_is_made_anew():
+def test_a_watched_deletion_is_remembered_until_the_key_is_created_again():
     state = mirror(entry("a", 3), entry("b", 4))
     state.apply([Removed("a", Revision(11)), Removed("b", Revision(12))], CLUSTER)
     assert state.followed().deleted == {"a": 11, "b": 12}

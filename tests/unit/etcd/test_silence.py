@@ -1,4 +1,4 @@
-"""For how long etcd has said nothing: since when nobody was answered, whoever asked."""
+"""How long etcd has been silent: the time since a call was last answered, over all callers."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def test_who_was_answered_last_tells_of_no_silence(clock: Clock) -> None:
-    told = Silence()
-    assert told.seconds() == 0
-    told.unanswered(99.0)
-    told.broken()
+def test_an_answered_call_ends_the_silence(clock: Clock) -> None:
+    silence = Silence()
+    assert silence.seconds() == 0
+    silence.unanswered(99.0)
+    silence.broken()
     clock.now += 5
-    assert told.seconds() == 0
+    assert silence.seconds() == 0
 
 
-def test_a_silence_counts_from_the_first_call_of_those_that_nobody_answered(clock: Clock) -> None:
-    told = Silence()
-    told.broken()
+def test_a_silence_counts_from_the_first_unanswered_call(clock: Clock) -> None:
+    silence = Silence()
+    silence.broken()
     for began in (101.0, 102.0, 101.5):
         clock.now = began + 0.8
-        told.unanswered(began)
+        silence.unanswered(began)
     clock.now = 104.0
-    assert told.seconds() == pytest.approx(3.0)
+    assert silence.seconds() == pytest.approx(3.0)
 
 
 def test_a_call_that_was_under_way_when_another_was_answered_begins_it_no_earlier(
     clock: Clock,
 ) -> None:
-    told = Silence()
+    silence = Silence()
     clock.now = 100.4
-    told.broken()
+    silence.broken()
     clock.now = 100.8
-    told.unanswered(100.0)
-    assert told.seconds() == pytest.approx(0.4)
+    silence.unanswered(100.0)
+    assert silence.seconds() == pytest.approx(0.4)

@@ -103,7 +103,7 @@ def test_trust_that_has_ended_never_comes_back():
     assert not lease.holds(5)
 
 
-def test_a_lease_that_nobody_refreshes_any_more_is_not_trusted():
+def test_a_lease_that_is_no_longer_refreshed_is_not_trusted():
     lease = trust()
     lease.give_up()
     assert not lease.holds(0)
@@ -125,7 +125,7 @@ def test_an_answer_with_a_greater_ttl_counts():
     ),
 )
 def test_a_trusted_lease_is_never_one_that_etcd_may_have_ended(ttl, script):
-    """Time goes on by each pause (in units of the interval); the loop beats or not; a keepalive
+    """Time advances by each pause (in units of the interval); the loop beats or not; a keepalive
     that is due is lost on the way, applied without an answer, or answered after half the deadline.
     """
     deadline = ttl / 6

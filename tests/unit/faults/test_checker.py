@@ -95,7 +95,7 @@ def test_a_violation_counts_more_than_a_doubt() -> None:
     assert verdict.status.exit_code == 1
 
 
-def test_what_was_found_is_told_with_how_much_more_there_is() -> None:
+def test_violations_are_listed_with_the_number_of_those_left_out() -> None:
     found = tuple(Violation("L1", f"{n}") for n in range(3))
     doubts = (Violation("N1", "few"),)
     verdict = Verdict("ride", 0, Figures(), found, doubts)

@@ -1,4 +1,4 @@
-"""S11: what users were told is true."""
+"""S11: the answers that users got are true."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gaps() -> Story:
 
 
 def run_by_hand(story: Story, at: float, **row: Any) -> str:
-    """One run of `byhand`; its id."""
+    """Make one run of `byhand` and return its id."""
     job = story.jobs["byhand"]
     run = story.new(at, job, trigger="MANUAL", **row)
     story.commit(at + 0.05, insert("runs", dict(run.row)), insert("live", live(run.row)))

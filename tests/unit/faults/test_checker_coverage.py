@@ -86,7 +86,7 @@ def test_catching_up_all_breaks_nothing() -> None:
 
 @pytest.mark.parametrize(("last", "right"), [(163, True), (175, False)])
 def test_an_account_that_comes_long_after_every_fault_breaks_l1(last: int, right: bool) -> None:
-    """Nobody fired for so long, and nothing was wrong: not quiet time alone must be explained."""
+    """No owner fired for so long, and nothing was wrong: not only quiet time must be explained."""
     story = leader_killed(without=set(range(160, last + 1)))
     story.meta = replace(story.meta, quiet=((BASE, BASE + 100),))
     story.fold(160, last - 1, "COALESCED", last + 0.3)
@@ -157,7 +157,7 @@ def test_a_skip_behind_an_older_run_that_waits_is_for_one_that_waited_long(
     assert {one for one in broken(story) if one == "L1"} == breaks
 
 
-def test_a_run_cancelled_by_nobody_breaks_l1() -> None:
+def test_a_run_cancelled_without_a_request_breaks_l1() -> None:
     for reason in ("BY_USER", "DELETED", None):
         story = leader_killed(without={150})
         story.settle(story.fire(150), 150.05, state="CANCELLED", reason=reason)
@@ -173,12 +173,12 @@ def test_a_run_that_a_user_cancelled_breaks_nothing() -> None:
 
 
 def violated(story: Story) -> set[str]:
-    """What is broken, whether or not enough was judged."""
+    """Return the broken invariants, whether or not enough was judged."""
     return {each.invariant for each in check(story.history()).violations}
 
 
 def deleted_in_the_outage(*account: Change) -> Story:
-    """The leader is killed, and nobody owns the job when a user deletes it at 104.35."""
+    """The leader is killed, and no member owns the job when a user deletes it at 104.35."""
     story = leader_killed(without=set(range(101, 250)))
     story.change(story.jobs["tick"], 104.3, "delete", also=account)
     return story
@@ -263,13 +263,13 @@ def test_a_late_start_in_a_quiet_time_breaks_l2() -> None:
     assert verdict.figures.late == 1
 
 
-def test_who_was_late_is_told_that_the_machine_stood_still() -> None:
+def test_lateness_during_a_stall_of_the_machine_names_the_stall() -> None:
     story = leader_killed(without={150})
     story.play(story.fire(150), 151.5)
     stalls = (Stall(BASE + 149.0, 0.5), Stall(BASE + 150.9, 0.8), Stall(BASE + 160.0, 0.5))
     verdict = check(replace(story.history(), stalls=stalls))
-    told = [line for violation in verdict.violations for line in violation.evidence]
-    assert [line for line in told if "stood still" in line] == [
+    evidence = [line for violation in verdict.violations for line in violation.evidence]
+    assert [line for line in evidence if "stood still" in line] == [
         "the machine stood still for 0.8 s until 2027-01-15T08:02:30.900Z"
     ]
 
@@ -281,7 +281,7 @@ def test_a_start_past_the_window_of_the_fault_breaks_l2() -> None:
     assert broken(story) == {"L2"}
 
 
-def test_an_owner_that_is_down_for_long_excuses_nobody_for_long() -> None:
+def test_an_owner_that_is_down_for_long_excuses_no_run_for_long() -> None:
     story = calm(without=set(range(100, 150)), overlap="allow", catch_up="all")
     story.fault("SIGSTOP", "m1", 99.5, 170)
     for at in range(100, 150):

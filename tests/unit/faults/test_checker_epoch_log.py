@@ -14,7 +14,7 @@ from support.story import leader_killed
 LOG = "shard_log"
 
 
-def told(history: History) -> frozenset[str]:
+def broken(history: History) -> frozenset[str]:
     return frozenset(each.invariant for each in check(history).violations)
 
 
@@ -49,8 +49,8 @@ def another_tenure(line: Change) -> list[Change]:
 def test_a_log_that_differs_from_what_was_taken_breaks_s3(
     change: Callable[[Change], list[Change]],
 ) -> None:
-    assert told(leader_killed().history()) == frozenset()
-    assert "S3" in told(rewritten(leader_killed().history(), change))
+    assert broken(leader_killed().history()) == frozenset()
+    assert "S3" in broken(rewritten(leader_killed().history(), change))
 
 
 def test_a_line_that_is_rewritten_later_breaks_s3() -> None:
@@ -59,11 +59,11 @@ def test_a_line_that_is_rewritten_later_breaks_s3() -> None:
     later = replace(line, op="update", row={**line.row, "tenure": "m9"})
     last = history.commits[-1]
     fresh = replace(last, changes=(*last.changes, later))
-    assert "S3" in told(replace(history, commits=(*history.commits[:-1], fresh)))
+    assert "S3" in broken(replace(history, commits=(*history.commits[:-1], fresh)))
 
 
 def test_a_line_that_the_database_lost_breaks_s3() -> None:
     history = leader_killed().history()
     lines = [c.row for one in history.commits for c in one.changes if c.table == LOG]
-    assert told(replace(history, database={**history.database, LOG: tuple(lines)})) == frozenset()
-    assert "S3" in told(replace(history, database={**history.database, LOG: tuple(lines[:-1])}))
+    assert broken(replace(history, database={**history.database, LOG: tuple(lines)})) == frozenset()
+    assert "S3" in broken(replace(history, database={**history.database, LOG: tuple(lines[:-1])}))

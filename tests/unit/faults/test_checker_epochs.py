@@ -84,7 +84,7 @@ def test_a_shard_handed_over_breaks_nothing() -> None:
     assert broken(story) == NONE
 
 
-def test_a_shard_taken_by_a_tenure_that_nobody_opened_breaks_s13() -> None:
+def test_a_shard_taken_by_an_unopened_tenure_breaks_s13() -> None:
     story = leader_killed()
     story.take(1, None, 200.0)
     story.take(1, "m9", 200.1)

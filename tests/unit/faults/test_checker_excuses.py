@@ -1,4 +1,4 @@
-"""What the product says of itself excuses nothing that the definition or a probe's line denies."""
+"""The product's own reports excuse nothing that the definition or a probe's line denies."""
 
 from __future__ import annotations
 
@@ -51,20 +51,22 @@ def test_a_token_of_an_epoch_that_was_never_taken_breaks_s4() -> None:
     assert "S4" in broken(story)
 
 
-def test_a_run_that_nobody_fired_breaks_s4() -> None:
+def test_a_run_that_no_owner_fired_breaks_s4() -> None:
     story = calm(without={150})
     story.play(story.fire(150, fired_by=None), 150.05)
     assert broken(story) == {"S4"}
 
 
 @pytest.mark.parametrize(
-    ("told", "name"), [({"nominal": "2027-01-15T08:00:07+00:00"}, "L2"), ({"attempt": 7}, "L5")]
+    ("received", "name"), [({"nominal": "2027-01-15T08:00:07+00:00"}, "L2"), ({"attempt": 7}, "L5")]
 )
-def test_a_job_that_is_told_another_instant_or_try(told: dict[str, Any], name: str) -> None:
+def test_a_job_that_receives_another_scheduled_time_or_attempt(
+    received: dict[str, Any], name: str
+) -> None:
     history = calm().history()
     probes = list(history.probes)
     number = next(n for n, p in enumerate(probes) if p.event == "start" and n > 100)
-    probes[number] = replace(probes[number], **told)
+    probes[number] = replace(probes[number], **received)
     assert check(replace(history, probes=tuple(probes))).broken == {name}
 
 
@@ -91,7 +93,7 @@ def test_a_committed_column_that_the_database_has_otherwise_breaks_s11(column: s
     assert check(replace(history, database={"runs": tuple(rows)})).broken == {"S11"}
 
 
-def test_a_resume_that_nobody_asked_for_breaks_s11() -> None:
+def test_a_resume_that_no_user_requested_breaks_s11() -> None:
     story = calm(without=frozenset(range(221, 250)))
     tick = story.jobs["tick"]
     story.change(tick, 220.3, "pause")

@@ -6,7 +6,7 @@ from support.story import Story, broken, calm
 
 
 def in_a_herd() -> Story:
-    """It lasts from 140 to 170; second 150 is left to the test."""
+    """Return a herd from 140 to 170; the test adds second 150."""
     story = calm(without={150})
     story.fault("herd", "all members and workers", 140.0, 170.0)
     return story

@@ -16,7 +16,7 @@ NONE: frozenset[str] = frozenset()
 
 
 def cut() -> Story:
-    """A fault that by itself changes nothing: from 90 to 112, with F until 118."""
+    """Return a fault that changes nothing on its own: from 90 to 112, with F until 118."""
     story = calm()
     story.fault("cut", "m2", 90, 112)
     return story
@@ -123,7 +123,7 @@ def test_rows_from_before_the_first_commit_count() -> None:
 # -- L4
 
 
-def test_a_run_that_nobody_takes_breaks_l4() -> None:
+def test_a_run_that_no_worker_takes_breaks_l4() -> None:
     story = leader_killed(without={150})
     story.fire(150)
     verdict = check(story.history())
@@ -267,12 +267,12 @@ def test_a_late_start_under_the_older_token_of_a_lost_worker_is_explained() -> N
     assert verdict.figures.explained == 1
 
 
-def test_misses_and_duplicates_are_told_per_10_000() -> None:
+def test_misses_and_duplicates_are_reported_per_10_000() -> None:
     figures = Figures(judged=4000, lost=2, doubled=1, explained=3)
     assert (figures.misses_per_10_000, figures.duplicates_per_10_000) == (5.0, 10.0)
 
 
-def test_a_daemon_that_ends_by_itself_breaks_l4() -> None:
+def test_a_daemon_that_ends_unexpectedly_breaks_l4() -> None:
     story = calm()
     story.leftovers = Leftovers(restarts=("m1",))
     verdict = check(story.history())

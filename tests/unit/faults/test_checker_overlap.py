@@ -44,7 +44,7 @@ def test_what_was_armed_and_given_back_counts_no_more() -> None:
     assert broken(story) == NONE
 
 
-def test_what_was_armed_and_given_back_is_admitted_anew() -> None:
+def test_a_pre_dispatched_run_that_was_returned_is_admitted_again() -> None:
     story = leader_killed(without={150, 151})
     armed = story.fire(151, on=149.8)
     story.assign(armed, 149.9)
@@ -83,7 +83,7 @@ def test_two_starts_at_once_after_a_lost_lease_are_counted() -> None:
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_what_was_handed_out_first_may_start_last_once_its_lease_was_lost(lost: bool) -> None:
+def test_the_run_dispatched_first_may_start_last_once_its_lease_was_lost(lost: bool) -> None:
     """Its worker stood still between its look at the lease and the start."""
     story = leader_killed(without={150, 151}, delivery="at_most_once")
     first = story.fire(150)

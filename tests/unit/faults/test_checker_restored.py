@@ -50,11 +50,11 @@ def test_a_term_that_was_there_before_breaks_s3() -> None:
     assert broken(story) == {"S3"}
 
 
-def test_a_cluster_that_nobody_held_breaks_s8() -> None:
+def test_a_restored_cluster_that_wasnt_paused_breaks_s8() -> None:
     assert "S8" in broken(restored(paused=False))
 
 
-def test_a_run_fired_before_somebody_resumed_breaks_s8() -> None:
+def test_a_run_fired_before_a_resume_breaks_s8() -> None:
     story = restored(recorded=False)
     story.kept.fold(211, 244, "SKIPPED", 260.2, reason="PAUSED")
     story.kept.play(story.kept.fire(245, on=253.8), 260.25)
@@ -73,7 +73,7 @@ def test_what_ran_and_fell_due_before_the_horizon_breaks_s10_when_it_runs_again(
     assert broken(story) == {"S10"}
 
 
-def test_what_is_to_be_caught_up_may_run_again() -> None:
+def test_runs_that_catch_up_covers_may_run_again() -> None:
     story = restored(recorded=False, catch_up="all", overlap="allow")
     story.kept.fold(211, 244, "SKIPPED", 260.2, reason="PAUSED")
     for number, at in enumerate(range(245, 261)):

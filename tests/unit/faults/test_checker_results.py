@@ -221,7 +221,7 @@ def test_a_term_that_goes_back_breaks_s3() -> None:
     assert broken(story) == {"S3"}
 
 
-def test_tokens_of_one_commit_may_be_told_in_any_order() -> None:
+def test_tokens_of_one_commit_may_be_reported_in_any_order() -> None:
     story = calm()
     wide = story.job("wide", every=1000.0, overlap="allow")
     for _ in range(2):
@@ -300,7 +300,7 @@ def test_a_refused_report_that_changes_the_row_breaks_s12() -> None:
     assert broken(story) == {"S12"}
 
 
-def test_an_end_that_is_told_again_breaks_nothing() -> None:
+def test_an_end_that_is_reported_again_breaks_nothing() -> None:
     story = leader_killed(without={150})
     run = story.play(story.fire(150), 150.05)
     story.commit(151, update("runs", dict(run.row)))

@@ -95,7 +95,7 @@ def judged(history: History) -> list[int]:
     ]
 
 
-def settled(history: History, commits: tuple[Commit, ...]) -> History:
+def with_commits(history: History, commits: tuple[Commit, ...]) -> History:
     """The history with these commits, and with the final rows that they add up to."""
     rows: dict[str | None, dict[str, str | None]] = {}
     for commit in commits:
@@ -117,7 +117,7 @@ def test_a_commit_that_never_was(position: int) -> None:
     unused = lost.at < BASE + 0.2 and other
     # at the end a result may still be under way
     last = lost.at > BASE + 235 and runs_changes(lost)[0].row["state"] == "SUCCEEDED"
-    assert found(settled(history, kept)) or unused or last
+    assert found(with_commits(history, kept)) or unused or last
 
 
 @settings(deadline=None, max_examples=30)
@@ -150,7 +150,7 @@ def test_a_final_row_that_stands_twice(position: int) -> None:
 @settings(deadline=None, max_examples=30)
 @given(positions, st.integers(1, 50))
 def test_a_commit_that_came_too_late(position: int, later: int) -> None:
-    """It takes effect only after `later` others. Harmless where those are of other rows."""
+    """A commit takes effect only after `later` others. Harmless where those are of other rows."""
     history = quiet()
     commits = list(history.commits)
     numbers = [n for n in judged(history) if n + later < len(commits) and runs_changes(commits[n])]
@@ -160,7 +160,7 @@ def test_a_commit_that_came_too_late(position: int, later: int) -> None:
     mine = {change.row["run_id"] for change in runs_changes(moved)}
     passed = commits[number : number + later]
     own = any(mine & {c.row["run_id"] for c in runs_changes(each)} for each in passed)
-    assert found(settled(history, tuple(commits))) or not own
+    assert found(with_commits(history, tuple(commits))) or not own
 
 
 @settings(deadline=None, max_examples=60)
@@ -190,7 +190,7 @@ def test_a_field_with_another_value(position: int, field: str, data: st.DataObje
         # an end under a fence that moved on is the accept's, not the owner's
         or (field == "fired_by" and value is None)
     )
-    assert found(settled(history, commits)) or harmless
+    assert found(with_commits(history, commits)) or harmless
 
 
 def values(field: str, old: Change) -> st.SearchStrategy[str | None]:

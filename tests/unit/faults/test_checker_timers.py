@@ -16,10 +16,10 @@ AFTER_220 = frozenset(range(221, 250))
 
 def without_timers(story: Story, at: float) -> Story:
     """The story without what its commit at this second did to timers."""
-    told = [(on, changes) for on, changes in story.transactions if on != at]
+    others = [(on, changes) for on, changes in story.transactions if on != at]
     (lost,) = (changes for on, changes in story.transactions if on == at)
     kept: tuple[Change, ...] = tuple(each for each in lost if each.table != "timers")
-    story.transactions = [*told, (at, kept)]
+    story.transactions = [*others, (at, kept)]
     return story
 
 

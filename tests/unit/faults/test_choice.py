@@ -50,19 +50,19 @@ def test_names_that_are_all_there_are_not_refused() -> None:
 
 
 def test_one_unknown_name_among_known_ones_is_refused() -> None:
-    told = refusal(["test_worker_killed", "zzz"], KNOWN, KNOWN)
-    assert told == "--row 'zzz': there is no test of exactly this name"
+    refused = refusal(["test_worker_killed", "zzz"], KNOWN, KNOWN)
+    assert refused == "--row 'zzz': there is no test of exactly this name"
 
 
-def test_a_name_without_its_case_is_told_the_cases() -> None:
-    told = refusal(["test_worker_killed_at"], KNOWN, KNOWN) or ""
-    assert told.endswith("'test_worker_killed_at[4]', and 2 more")
+def test_a_name_without_its_case_is_rejected_with_the_cases() -> None:
+    refused = refusal(["test_worker_killed_at"], KNOWN, KNOWN) or ""
+    assert refused.endswith("'test_worker_killed_at[4]', and 2 more")
 
 
 @pytest.mark.parametrize("target", ["faults", "faults-all"])
 def test_make_hands_the_whole_name_on(target: str) -> None:
     name = "test_wall_clock_moved[+0 x2-3]"
     command = ["make", "--dry-run", "--no-print-directory", target, f"ROW={name}"]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30).stdout
-    words = shlex.split(told.splitlines()[-1])
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30).stdout
+    words = shlex.split(output.splitlines()[-1])
     assert words[words.index("--row") + 1] == name

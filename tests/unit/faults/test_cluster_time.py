@@ -23,19 +23,19 @@ AHEAD = 5_000.0
 LEAPT = BASE + 125.25
 
 
-def test_a_history_whose_clock_nobody_moved_is_taken_as_it_is() -> None:
+def test_a_history_whose_clock_didnt_move_is_unchanged() -> None:
     history = calm().history()
     assert in_cluster_time(history) is history
 
 
-def test_what_the_host_dated_is_told_by_the_leg_in_which_it_was() -> None:
+def test_host_times_are_converted_by_the_leg_they_fall_in() -> None:
     history = calm().history()
     legs = ((history.meta.began, 1_000.0), (LEAPT, 2_000.0))
-    told = in_cluster_time(replace(history, meta=replace(history.meta, legs=legs)))
-    for before, after in zip(history.probes, told.probes, strict=True):
+    converted = in_cluster_time(replace(history, meta=replace(history.meta, legs=legs)))
+    for before, after in zip(history.probes, converted.probes, strict=True):
         assert after.at - before.at == pytest.approx(1_000 if before.at < LEAPT else 2_000)
-    assert told.meta.ended == pytest.approx(history.meta.ended + 2_000)
-    assert told.commits == history.commits  # the database's dates are the cluster's already
+    assert converted.meta.ended == pytest.approx(history.meta.ended + 2_000)
+    assert converted.commits == history.commits  # the database's dates are the cluster's already
 
 
 def one_leg(history: History) -> History:

@@ -1,4 +1,4 @@
-"""What `test_decoding` of a real PostgreSQL 15 printed is read as it was meant."""
+"""The output of `test_decoding` of a real PostgreSQL 15 is parsed correctly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from faults.history import Change
 
 
 def transaction(*data: str, xid: int = 725) -> list[Line]:
-    """What the slot gives for one transaction."""
+    """Return the lines of the slot for one transaction."""
     end = f"COMMIT {xid} (at 2026-11-21 12:35:11.5+00)"
     return [("0/1532778", xid, line) for line in (f"BEGIN {xid}", *data, end)]
 

@@ -14,7 +14,7 @@ def http2(payload: bytes) -> bytes:
 
 
 def message(payload: bytes, type_: bytes = b"Q") -> bytes:
-    """One of PostgreSQL's; the first of a client's has no type."""
+    """Return a message of PostgreSQL; the first message of a client has no type."""
     return type_ + (len(payload) + 4).to_bytes(4, "big") + payload
 
 

@@ -1,4 +1,4 @@
-"""A history is read as it was written, whoever wrote it."""
+"""A history is read as it was written, by any writer."""
 
 from __future__ import annotations
 
@@ -115,12 +115,12 @@ def test_a_misspelt_field_is_damage(recorder: Recorder) -> None:
     assert "traget" in damaged.why
 
 
-def test_a_directory_without_a_history_is_told(tmp_path: Path) -> None:
+def test_a_directory_without_a_history_is_reported(tmp_path: Path) -> None:
     with pytest.raises(NoHistory, match=r"no meta\.json"):
         History.read(tmp_path)
 
 
-def test_a_history_of_another_version_is_told(recorder: Recorder) -> None:
+def test_a_history_of_another_version_is_reported(recorder: Recorder) -> None:
     meta = recorder.directory / "meta.json"
     recorder.meta(Meta("rows", 1, 0.0, 1.0, 3.0, 3.0, 5.0, 4.0))
     meta.write_text(meta.read_text().replace('"version": 1', '"version": 99'))

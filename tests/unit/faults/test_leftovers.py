@@ -1,4 +1,4 @@
-"""What a worker leaves in cgroups is found by what its log says."""
+"""A worker's leftovers in cgroups are found by its log."""
 
 from __future__ import annotations
 

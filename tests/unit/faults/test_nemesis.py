@@ -51,9 +51,9 @@ def phases(journal: Journal) -> list[str]:
     return [line.partition('"phase":"')[2].partition('"')[0] for line in lines]
 
 
-def go_on(service: Service) -> None:
+def wait_until_resumed(service: Service) -> None:
     service.resume()
-    wait_until(lambda: not service.process.paused(), 5, "it to go on")
+    wait_until(lambda: not service.process.paused(), 5, "it to continue")
 
 
 def test_a_fault_is_written_down_from_its_begin_to_its_healing(
@@ -72,7 +72,7 @@ def test_what_was_killed_and_came_back_too_soon_was_not_away(
         service.start()
 
 
-def test_whoever_ends_a_death_before_its_time_starts_it_again(
+def test_an_early_end_of_a_kill_starts_the_service_again(
     journal: Journal, service: Service
 ) -> None:
     with killed(journal, service) as death:
@@ -91,10 +91,10 @@ def test_what_was_asked_to_end_and_came_back_too_soon_was_not_away(
 
 def test_what_was_stopped_and_went_on_did_not_stand(journal: Journal, service: Service) -> None:
     with pytest.raises(NoEffect, match="did not stand still"), stopped(journal, service):
-        go_on(service)
+        wait_until_resumed(service)
 
 
-def test_a_fault_that_nobody_saw_is_none(journal: Journal) -> None:
+def test_a_fault_without_an_observed_effect_doesnt_count(journal: Journal) -> None:
     with pytest.raises(NoEffect, match="never seen"), journal.fault("silence", "nobody"):
         pass
 
@@ -158,7 +158,7 @@ def passing(folder: Path, point: str, act: str) -> Iterator[tuple[World, Passer]
     ("point", "act"),
     [("fire.after_commit", "kill"), ("worker.after_end", "kill"), ("fire.before_commit", "stop")],
 )
-def test_whoever_takes_the_ticket_is_dead_also_where_it_only_stops(
+def test_the_service_that_takes_the_ticket_is_down_also_if_it_only_stops(
     journal: Journal, tmp_path: Path, point: str, act: str
 ) -> None:
     with passing(tmp_path, point, act) as (world, service):
@@ -170,7 +170,7 @@ def test_whoever_takes_the_ticket_is_dead_also_where_it_only_stops(
     assert phases(journal) == ["begin", "took_effect", "end", "healed"]
 
 
-def test_a_point_that_nobody_passes_kills_nobody(
+def test_a_point_that_no_service_passes_kills_no_service(
     journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(failpoints, "PASSED_WITHIN", 0.1)

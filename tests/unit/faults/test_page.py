@@ -113,7 +113,7 @@ def test_a_wire_that_was_spoiled_says_what_was_counted() -> None:
     assert wanted in page([line], [], {})
 
 
-def test_what_else_the_machine_had_to_do_is_told() -> None:
+def test_other_load_of_the_machine_is_reported() -> None:
     assert "healing, load 26" in page(
         [measured("test_leader_killed") | {"measured": {"healing_s": 1.0}, "load": 25.9}], [], {}
     )

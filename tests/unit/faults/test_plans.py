@@ -23,7 +23,7 @@ def test_a_longer_plan_begins_like_the_shorter_one() -> None:
     assert draw(3, 50)[:20] == draw(3, 20)
 
 
-def test_every_kind_comes_once_before_any_comes_again() -> None:
+def test_every_kind_appears_once_before_any_appears_twice() -> None:
     plan = draw(11, 2 * len(KINDS))
     for lap in (plan[: len(KINDS)], plan[len(KINDS) :]):
         assert sorted(each.fault for each in lap) == sorted(KINDS)
@@ -39,7 +39,7 @@ def test_every_drawn_fault_keeps_to_its_kind() -> None:
 def run_probe(
     folder: Path, probe: DatabaseProbe, *, at: str, attempt: int
 ) -> tuple[int, list[ProbeEvent]]:
-    told = {
+    environment = {
         "SCHEDD_RUN_ID": "r1",
         "SCHEDD_JOB": probe.name,
         "SCHEDD_SCHEDULED_AT": at,
@@ -49,7 +49,7 @@ def run_probe(
     }
     shell = probe.spec(folder)["shell"]
     done = subprocess.run(
-        shell["argv"], env={"PATH": os.environ["PATH"], **told, **shell["env"]}, timeout=20
+        shell["argv"], env={"PATH": os.environ["PATH"], **environment, **shell["env"]}, timeout=20
     )
     lines = (folder / "w1.jsonl").read_text().splitlines()
     return done.returncode, [ProbeEvent(**json.loads(line)) for line in lines]
@@ -90,8 +90,8 @@ def test_a_killed_probe_has_written_its_start(tmp_path: Path) -> None:
     script = SCRIPT.replace("say end", "kill -9 $$; say end")
     probe = DatabaseProbe("p")
     shell = probe.spec(tmp_path)["shell"]
-    told = dict.fromkeys(("RUN_ID", "JOB", "SCHEDULED_AT", "WORKER"), "x")
-    environ = {f"SCHEDD_{name}": value for name, value in told.items()}
+    environment = dict.fromkeys(("RUN_ID", "JOB", "SCHEDULED_AT", "WORKER"), "x")
+    environ = {f"SCHEDD_{name}": value for name, value in environment.items()}
     environ |= {"SCHEDD_FENCING_TOKEN": "1", "SCHEDD_ATTEMPT": "1", **shell["env"]}
     subprocess.run(["/bin/bash", "-c", script], env=environ, timeout=20, check=False)
     (line,) = (tmp_path / "x.jsonl").read_text().splitlines()

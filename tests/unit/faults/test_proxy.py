@@ -22,12 +22,12 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def frame(payload: bytes) -> bytes:
-    """One frame of HTTP/2."""
+    """Return a frame of HTTP/2."""
     return len(payload).to_bytes(3, "big") + bytes(6) + payload
 
 
 SAID = bytes(PREFACE) + frame(b"a" * 40) + frame(b"") + frame(b"b" * 100)
-"""What a client says; an echo says it too, preface and all, which makes up no frames downwards."""
+"""The bytes of a client. An echo returns them, preface too, which forms no frames downwards."""
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -106,8 +106,8 @@ async def test_an_open_stream_ends_in_mid_frame_up_or_down_by_turns(
         await through.order(way, size=50)
         for streams in (first, second):
             streams[1].write(frame(b"d" * 200))
-            heard = await _until_the_end(streams, reset=way == "reset")
-            assert len(heard) < 209
+            received = await _until_the_end(streams, reset=way == "reset")
+            assert len(received) < 209
         await wait_until_async(lambda: through.report().in_frame == 2, 5, "it to be reported")
         report = through.report()
         assert (report.found, report.found_struck, report.came) == (2, 2, 0)
@@ -128,11 +128,11 @@ async def _until_the_end(streams: Streams, *, reset: bool) -> bytes:
     async with asyncio.timeout(5):
         if not reset:
             return await streams[0].read()
-        heard = b""
+        received = b""
         with pytest.raises(ConnectionResetError):  # noqa: PT012 - what came before it isn't the end
             while piece := await streams[0].read(65536):
-                heard += piece
-        return heard
+                received += piece
+        return received
 
 
 def host(name: str) -> Host:
@@ -161,7 +161,7 @@ SLOW = ResultDecision("slow", 2, 2, 2, 0, 9, 9, 0, 90, 90, 0.5)
         (ResultDecision("plain", 2, 2), False),
     ],
 )
-def test_a_wire_is_spoiled_only_if_every_promised_effect_was_counted(
+def test_a_wire_is_spoiled_only_if_every_declared_effect_was_counted(
     done: ResultDecision, seen: bool
 ) -> None:
     assert (lacking(done, 0.5, WIRE) == "") is seen

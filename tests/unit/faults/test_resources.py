@@ -1,4 +1,4 @@
-"""What daemons hold, before and after the faults."""
+"""The resources of daemons, before and after the faults."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_is_held_is_summed_over_all_daemons_of_a_kind() -> None:
     }
 
 
-def test_what_nobody_could_look_at_is_not_told() -> None:
+def test_an_unreadable_resource_is_not_reported() -> None:
     before = [sample("m1", rss=100, connections=4, spool=None)]
     after = [sample("m1", rss=100, connections=None, spool=None)]
     assert "connections" not in held(before, after)["members"]
@@ -51,13 +51,13 @@ def test_what_nobody_could_look_at_is_not_told() -> None:
 
 def test_the_database_stands_for_itself() -> None:
     database = replace(sample("pg", rss=9, connections=None, spool=None), heap_bytes=8, dead_rows=0)
-    told = held([database], [replace(database, heap_bytes=16)])
-    assert told["database"]["heap_bytes"] == [8, 16]
-    assert told["database"]["dead_rows"] == [0, 0]
+    figures = held([database], [replace(database, heap_bytes=16)])
+    assert figures["database"]["heap_bytes"] == [8, 16]
+    assert figures["database"]["dead_rows"] == [0, 0]
 
 
 def test_a_result_that_goes_while_the_spool_is_looked_at_counts_for_nothing(tmp_path: Path) -> None:
-    """It is acknowledged between the listing and the look: here it is a name without a file."""
+    """The result is acknowledged between listing and look: here it is a name without a file."""
     (tmp_path / "000000000001.results").write_bytes(b"x" * 64)
     (tmp_path / "000000000002.results").symlink_to(tmp_path / "gone")
 

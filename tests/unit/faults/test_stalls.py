@@ -34,8 +34,10 @@ def test_a_sleeper_that_got_no_turn_is_written_down(tmp_path: Path) -> None:
             until = time.monotonic() + 0.6
             wait_until(lambda: time.monotonic() >= until, 5, "time to pass")
             os.kill(sleeper, signal.SIGCONT)
-            told = time.monotonic() + 1.0  # it may not have come to sleep before
-            wait_until(lambda: late(0.25) or time.monotonic() >= told, 5, "it to tell")
+            give_up = time.monotonic() + 1.0  # it may not have come to sleep before
+            wait_until(
+                lambda: late(0.25) or time.monotonic() >= give_up, 5, "a stall to be reported"
+            )
             return late(0.25)
 
         wait_until(stopped_for_a_while, 20, "the sleeper to notice")

@@ -1,4 +1,4 @@
-"""What a row measures itself: of the probes' own lines, and of no other's."""
+"""The figures of a row are measured from the lines of its own probes only."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def run(*starts: Any) -> Run:
 
 
 def test_the_latest_is_of_those_that_were_due_in_the_time_asked_about() -> None:
-    told = run(start(0.25), start(0.75, due=DUE + 1), start(9, due=DUE + 2), start(9, due=DUE - 1))
-    assert latest(told, DUE, DUE + 2) == pytest.approx(0.75)
+    lines = run(start(0.25), start(0.75, due=DUE + 1), start(9, due=DUE + 2), start(9, due=DUE - 1))
+    assert latest(lines, DUE, DUE + 2) == pytest.approx(0.75)
 
 
 def test_a_second_try_and_a_users_job_are_no_lateness() -> None:
-    told = run(start(0.25), start(5, attempt=2), start(5, job="r1-victim-1"))
-    assert latest(told, DUE, DUE + 2) == pytest.approx(0.25)
+    lines = run(start(0.25), start(5, attempt=2), start(5, job="r1-victim-1"))
+    assert latest(lines, DUE, DUE + 2) == pytest.approx(0.25)
 
 
 def test_nothing_that_started_is_not_on_time() -> None:

@@ -52,7 +52,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self.rows: dict[tuple[UUID, NotificationChannel], PendingNotification] = {}
-        self.settled: list[DeliveryOutcome] = []
+        self.outcomes: list[DeliveryOutcome] = []
         self.late: list[NotifiableEvent] = []
         self.away = 0
         self.old = 0
@@ -114,13 +114,13 @@ class Outbox:
         return [(NotificationChannel.WEBHOOK, ended)]
 
     async def settle(
-        self, claim: Claim, settled: Sequence[DeliveryOutcome]
+        self, claim: Claim, outcomes: Sequence[DeliveryOutcome]
     ) -> list[DeliveryOutcome]:
         if self.away:
             self.away -= 1
             raise Unavailable("the database is away")
-        self.settled += settled
-        return list(settled)
+        self.outcomes += outcomes
+        return list(outcomes)
 
     async def tell_late(self, claim: Claim, late: Sequence[NotifiableEvent]) -> list[RunId]:
         self.late += late
@@ -128,7 +128,7 @@ class Outbox:
 
 
 class Receivers:
-    """One of them never answers; `errors` are what the others say."""
+    """Receivers of which one never answers; `errors` are the answers of the others."""
 
     def __init__(self) -> None:
         self.under_way: Counter[str] = Counter()
@@ -182,15 +182,15 @@ class World:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def settled(self, count: int) -> None:
-        await wait_until_async(lambda: len(self.outbox.settled) >= count, WAIT_TIMEOUT, "answers")
+    async def wait_for_outcomes(self, count: int) -> None:
+        await wait_until_async(lambda: len(self.outbox.outcomes) >= count, WAIT_TIMEOUT, "outcomes")
 
 
 def to(url: str) -> Notices:
     return Notices(failure=Notice(webhook=url))
 
 
-async def test_a_receiver_that_never_answers_holds_up_nobody_else() -> None:
+async def test_a_receiver_that_never_answers_delays_no_other() -> None:
     world = World()
     dead = [world.job(number, to(DEAD)) for number in range(20)]
     for job in dead:
@@ -198,27 +198,27 @@ async def test_a_receiver_that_never_answers_holds_up_nobody_else() -> None:
     fine = world.job(100, to(FINE))
     world.outbox.put(40, fine)
     async with world.running():
-        await world.settled(40)
-    assert {one.notification.job_id for one in world.outbox.settled} == {fine}
+        await world.wait_for_outcomes(40)
+    assert {one.notification.job_id for one in world.outbox.outcomes} == {fine}
     assert world.receivers.most[DEAD] == OF_ONE
     assert world.receivers.most[FINE] <= OF_ONE
     assert world.receivers.under_way[DEAD] == 0, "nothing is under way when the tenure has ended"
 
 
-async def test_one_that_breaks_whoever_sends_it_ends_no_owner() -> None:
-    """It stays in the outbox: the next owner would have it before it, too."""
+async def test_a_notification_that_breaks_its_sender_ends_no_owner() -> None:
+    """The notification stays in the outbox: the next owner would meet it too."""
     world = World()
     world.outbox.put(1, world.job(1, to(BREAKS)))
     world.outbox.put(1, world.job(2, to(FINE)))
     async with world.running():
-        await world.settled(2)
-    told = {one.notification.job_id.int: one.error for one in world.outbox.settled}
-    assert told == {1001: "IndexError: string index out of range", 1002: ""}
+        await world.wait_for_outcomes(2)
+    errors = {one.notification.job_id.int: one.error for one in world.outbox.outcomes}
+    assert errors == {1001: "IndexError: string index out of range", 1002: ""}
 
 
 @pytest.mark.slow
-async def test_hundreds_of_receivers_that_never_answer_hold_up_nobody_else() -> None:
-    """Once they are known to: nobody knows it of a new one."""
+async def test_hundreds_of_receivers_that_never_answer_delay_no_other() -> None:
+    """This holds once they are known to be slow; a new receiver isn't known."""
     world = World()
     for number in range(300):
         url = f"https://{number}.dead.example.com"
@@ -227,12 +227,12 @@ async def test_hundreds_of_receivers_that_never_answer_hold_up_nobody_else() -> 
     fine = world.job(1000, to(FINE))
     world.outbox.put(40, fine)
     async with world.running():
-        await world.settled(40)
+        await world.wait_for_outcomes(40)
         assert world.receivers.under_way.total() == OF_SLOW
-    assert {one.notification.job_id for one in world.outbox.settled} == {fine}
+    assert {one.notification.job_id for one in world.outbox.outcomes} == {fine}
 
 
-async def test_whom_to_tell_is_read_anew_where_a_claim_knows_a_newer_definition() -> None:
+async def test_receivers_are_read_again_if_a_claim_has_a_newer_definition() -> None:
     world = World()
     job = world.job(1, to(FINE))
     world.definitions.stale[job] = replace(world.definitions.jobs[job], notices=to(BREAKS))
@@ -240,7 +240,7 @@ async def test_whom_to_tell_is_read_anew_where_a_claim_knows_a_newer_definition(
     world.outbox.generation = 2
     world.outbox.put(1, job)
     async with world.running():
-        await world.settled(1)
+        await world.wait_for_outcomes(1)
     assert [one.generation for one in world.outbox.asked] == [1, 2]
     assert dict(world.receivers.most) == {FINE: 1}
 
@@ -254,7 +254,7 @@ async def test_what_was_written_by_an_older_definition_goes_by_the_ways_of_the_n
     assert world.outbox.asked[0].instead == (NotificationChannel.EMAIL,)
 
 
-async def test_what_waited_for_a_day_without_a_try_is_ended_and_told() -> None:
+async def test_a_notification_untried_for_a_day_is_given_up_and_reported() -> None:
     world = World()
     world.outbox.old = 812
     async with world.running():
@@ -267,37 +267,37 @@ async def test_answers_are_kept_while_the_database_is_away() -> None:
     world.outbox.put(3, world.job(1, to(FINE)))
     world.outbox.away = 2
     async with world.running():
-        await world.settled(3)
-    assert len(world.outbox.settled) == 3
+        await world.wait_for_outcomes(3)
+    assert len(world.outbox.outcomes) == 3
 
 
 @pytest.mark.slow
-async def test_what_nobody_takes_is_tried_again_and_given_up_after_a_day() -> None:
+async def test_a_rejected_notification_is_retried_and_given_up_after_a_day() -> None:
     world = World()
     job = world.job(1, to(FINE))
     world.receivers.error = "HTTP 500"
     async with world.running():
         world.outbox.put(1, job)
-        await world.settled(1)
+        await world.wait_for_outcomes(1)
         world.clock.time = NOW + GIVEN_UP_AFTER
         world.outbox.put(1, job)
-        await world.settled(2)
-    again, over = world.outbox.settled
+        await world.wait_for_outcomes(2)
+    again, over = world.outbox.outcomes
     assert (again.wait, over.wait) == (timedelta(seconds=5), None)
-    told = [event for event in world.events if isinstance(event, Notified)]
-    assert [event.given_up for event in told] == [False, True]
+    notified = [event for event in world.events if isinstance(event, Notified)]
+    assert [event.given_up for event in notified] == [False, True]
 
 
-async def test_what_the_job_wants_told_no_more_is_dropped_unsent() -> None:
+async def test_a_notification_the_job_no_longer_wants_is_dropped_unsent() -> None:
     world = World()
     world.outbox.put(2, world.job(1, None))
     async with world.running():
-        await world.settled(2)
-    assert [(one.error, one.wait) for one in world.outbox.settled] == [("", None)] * 2
+        await world.wait_for_outcomes(2)
+    assert [(one.error, one.wait) for one in world.outbox.outcomes] == [("", None)] * 2
     assert not world.receivers.most
 
 
-async def test_a_run_that_waits_is_told_to_be_late_once_it_is_and_once() -> None:
+async def test_a_waiting_run_is_reported_late_once() -> None:
     world = World()
     late = Notices(late=Notice(webhook=FINE, after=timedelta(seconds=10)))
     job = world.job(1, late)
@@ -322,7 +322,7 @@ async def test_a_run_that_waits_is_told_to_be_late_once_it_is_and_once() -> None
     assert key == waits[0].key
 
 
-async def test_what_waits_in_rows_alone_is_told_to_be_late_when_a_scan_comes_by() -> None:
+async def test_a_run_that_waits_only_in_rows_is_reported_late_by_a_scan() -> None:
     world = World()
     job = world.job(1, Notices(late=Notice(webhook=FINE, after=timedelta(seconds=10))))
     waits = [replace(one, job_id=job) for one in (run(1), run(2, losses=1))]

@@ -1,4 +1,4 @@
-"""What waits too long ends, wherever it waits on the board."""
+"""Runs that wait too long end, wherever they wait in the run index."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ HURRIED = replace(SHELL, start_deadline=timedelta(seconds=30), run_timeout=timed
 @twin_of(OwnerStore)
 @dataclass
 class Rows:
-    """Ends what it is told to, but for `goes_on`."""
+    """Rows that end the given runs, except `continuing`."""
 
     ended: list[DeadlineExpiry] = field(default_factory=list)
-    goes_on: set[RunKey] = field(default_factory=set)
+    continuing: set[RunKey] = field(default_factory=set)
     away: bool = False
 
     async def end_waiting(self, claim: Claim, ends: Sequence[DeadlineExpiry]) -> list[RunKey]:
         if self.away:
             raise Unavailable("no database")
-        self.ended += [end for end in ends if end.key not in self.goes_on]
-        return [end.key for end in ends if end.key not in self.goes_on]
+        self.ended += [end for end in ends if end.key not in self.continuing]
+        return [end.key for end in ends if end.key not in self.continuing]
 
 
 @dataclass
-class Told:
+class RecordedWakeUps:
     runs: list[object] = field(default_factory=list)
     jobs: list[object] = field(default_factory=list)
 
@@ -69,7 +69,7 @@ class Told:
 
 
 class Some(Definitions):
-    """`unreadable` ones stay unread, however often somebody asks."""
+    """`unreadable` ones stay unread, however often they are requested."""
 
     unreadable: frozenset[JobId] | set[JobId] = frozenset()
 
@@ -85,7 +85,7 @@ class Some(Definitions):
 
 class World:
     def __init__(self) -> None:
-        self.rows, self.told = Rows(), Told()
+        self.rows, self.wake_ups = Rows(), RecordedWakeUps()
         self.events: list[object] = []
         self.definitions = Some(HURRIED)
         self.run_index = RunIndex(owning(0))
@@ -101,7 +101,7 @@ class World:
             transactor,
             self.clock,
             self.cluster_pause,
-            self.told,  # type: ignore[arg-type]  # of the nudges those that it gives
+            self.wake_ups,  # type: ignore[arg-type]  # only the wake-ups that it sends
             self.events.append,
         )
 
@@ -135,7 +135,7 @@ async def test_wherever_it_waits_a_run_ends_when_its_time_is_over() -> None:
         True
     }
     assert {one.key for one in world.run_index.waiting_runs()} == {fresh.key, tried.key}
-    assert len(world.told.runs) == 3
+    assert len(world.wake_ups.runs) == 3
     assert world.events == [
         EndedUnreported(State.MISSED, Reason.START_DEADLINE, 2),
         RunsMissed(Reason.START_DEADLINE, 2),
@@ -144,18 +144,18 @@ async def test_wherever_it_waits_a_run_ends_when_its_time_is_over() -> None:
     ]
 
 
-async def test_what_goes_on_meanwhile_stays() -> None:
+async def test_a_run_that_continues_meanwhile_stays() -> None:
     world = World()
     assigned = waits(1, 31)
-    world.rows.goes_on = {assigned.key}
+    world.rows.continuing = {assigned.key}
     world.run_index.put_runs([assigned], NOW)
     await world.deadlines.step()
     assert [one.key for one in world.run_index.waiting_runs()] == [assigned.key]
-    assert not world.told.runs
+    assert not world.wake_ups.runs
 
 
 @pytest.mark.slow
-async def test_what_was_told_of_and_not_ended_for_want_of_room_is_ended_at_the_next_look() -> None:
+async def test_a_reported_run_not_ended_in_a_full_batch_is_ended_in_the_next_one() -> None:
     world = World()
     for number in range(BATCH + 3):
         world.deadlines.passed(waits(number + 1, 31))
@@ -166,7 +166,7 @@ async def test_what_was_told_of_and_not_ended_for_want_of_room_is_ended_at_the_n
     assert len(world.rows.ended) == BATCH + 3
 
 
-async def test_what_was_told_of_while_the_database_is_away_is_ended_later() -> None:
+async def test_a_run_reported_while_the_database_is_away_is_ended_later() -> None:
     world = World()
     world.deadlines.passed(waits(1, 31))
     world.rows.away = True
@@ -177,10 +177,10 @@ async def test_what_was_told_of_while_the_database_is_away_is_ended_later() -> N
     assert [end.key for end in world.rows.ended] == [run(1).key]
 
 
-async def test_what_doesnt_end_has_its_definition_read_anew() -> None:
+async def test_a_run_that_doesnt_end_has_its_definition_read_again() -> None:
     world = World()
     assigned = waits(1, 31)
-    world.rows.goes_on = {assigned.key}
+    world.rows.continuing = {assigned.key}
     world.definitions.stale[assigned.job_id] = HURRIED
     world.run_index.put_runs([assigned], NOW)
     await world.deadlines.step()
@@ -230,13 +230,13 @@ async def test_definitions_that_cant_be_read_keep_no_others_from_being_read() ->
     assert [end.key for end in world.rows.ended] == [hurried.key]
 
 
-async def test_a_turn_of_a_schedule_that_ends_is_told_of() -> None:
+async def test_a_run_of_a_schedule_that_ends_is_reported() -> None:
     world = World()
     world.definitions.default = replace(HURRIED, max_runs=3)
     world.run_index.put_runs([waits(1, 31)], NOW)
     await world.deadlines.step()
     assert world.rows.ended[0].counted
-    assert world.told.jobs == [(run(1).job_id, run(1).shard)]
+    assert world.wake_ups.jobs == [(run(1).job_id, run(1).shard)]
 
 
 async def test_while_the_cluster_is_paused_nothing_is_judged() -> None:
@@ -247,7 +247,7 @@ async def test_while_the_cluster_is_paused_nothing_is_judged() -> None:
     assert not world.rows.ended
 
 
-async def test_dispatch_hands_out_nothing_whose_time_is_over() -> None:
+async def test_dispatch_sends_no_run_past_its_deadline() -> None:
     world = Dispatching()
     world.attach(worker(slots=4), grant=4)
     passed: list[LiveRun] = []
@@ -279,7 +279,7 @@ async def test_a_broadcasts_child_waits_for_its_workers_return_for_a_while(
     world.clock.time = NOW + WORKER_AWAY - timedelta(seconds=1)
     await world.deadlines.step()
     assert world.rows.ended == []
-    world.workers.attach(worker(2), line)  # for a moment: it counts anew
+    world.workers.attach(worker(2), line)  # for a moment: the wait starts again
     await world.deadlines.step()
     world.workers.detach(world.attached(2))
     world.clock.time += timedelta(seconds=2)

@@ -1,4 +1,4 @@
-"""What an owner finds of its pools: how full, how much waits, how many slots could do it."""
+"""An owner's statistics of its pools: usage, waiting runs, and slots that could run them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ON_GPU = replace(SHELL, require=(Match("gpu", ("a100",)),))
 @twin_of(OwnerStore, SurveyStore)
 @dataclass
 class Rows:
-    """What stands in the database."""
+    """The rows of the database."""
 
     stored: QueueStats
     standing: dict[PoolKey, PoolUsage] = field(default_factory=dict)
@@ -48,17 +48,17 @@ def job(number: int) -> JobId:
 
 
 async def found(world: World, rows: Rows) -> QueueStatsRead:
-    told: list[QueueStatsRead] = []
+    reads: list[QueueStatsRead] = []
     survey = QueueStatsLoop(
         world.run_index,
         world.definitions,
         world.workers,
         cast("OwnerStore", rows),
         cast("SurveyStore", rows),
-        cast("list[object]", told).append,
+        cast("list[object]", reads).append,
     )
     await survey.step()
-    [one] = told
+    [one] = reads
     return one
 
 
@@ -88,7 +88,7 @@ async def test_a_pool_has_as_many_slots_as_can_do_the_hardest_of_its_jobs() -> N
     )
 
 
-async def test_a_pool_whose_job_nobody_can_do_has_no_slots() -> None:
+async def test_a_pool_whose_job_no_worker_can_do_has_no_slots() -> None:
     world = World()
     attached(world, worker(1, slots=8))
     world.definitions.jobs[job(1)] = ON_GPU
@@ -121,7 +121,7 @@ async def test_who_takes_no_more_has_no_slots_and_a_broadcast_asks_as_its_childr
     assert [pool.slots for pool in (await found(world, rows)).pools] == [4]
 
 
-async def test_a_pool_that_was_deleted_meanwhile_is_left_out_and_what_is_behind_is_told() -> None:
+async def test_a_pool_deleted_meanwhile_is_left_out_and_the_backlog_is_reported() -> None:
     world = World()
     rows = Rows(QueueStats({ETL: ()}, 7, timedelta(seconds=90), 40))
     assert await found(world, rows) == QueueStatsRead((), 7, timedelta(seconds=90), 40)

@@ -53,7 +53,7 @@ class Rows:
         self.runs = list(runs)
         self.live: set[IncarnationId] | Exception = set()
         self.missing: set[IncarnationId] = set()
-        """Those without a key who aren't gone for that."""
+        """Workers without a key that aren't lost."""
         self.calls: list[str] = []
         self.losses: list[Loss] = []
         self.back: list[RunKey] = []
@@ -61,7 +61,7 @@ class Rows:
         self.away = False
         self.locked: set[ShardId] = set()
         self.between: Callable[[], None] = lambda: None
-        """What happens between the rows and the list."""
+        """A hook between the reads of the rows and of the list."""
         self.timeline = 1
         self.moments: list[list[LiveRun]] = []
         self.read: list[RunId] = []
@@ -198,7 +198,7 @@ class World:
 
 
 async def test_a_run_whose_worker_has_no_key_is_lost() -> None:
-    """P6.4: the list is read after the rows, so a run handed out later is in neither."""
+    """P6.4: the list is read after the rows, so a run dispatched later is in neither."""
     alive, gone = running(1, worker(1)), running(2, worker(2))
     world = World(alive, gone)
     world.rows.live = {worker(1).id}
@@ -221,7 +221,7 @@ async def test_no_worker_is_lost_while_the_list_is_in_doubt() -> None:
 
 
 async def test_deletion_watched_a_worker_whose_key_is_merely_missing_keeps_its_runs() -> None:
-    """P6.4: a restore of etcd may have taken the key, and its holder is about to make it anew."""
+    """P6.4: a restore of etcd may have removed the key, and its holder will create it again."""
     world = World(running(1, worker(1)), running(2, worker(2)))
     world.rows.missing = {worker(1).id}
 
@@ -251,7 +251,7 @@ async def test_who_is_missing_is_looked_for_until_it_is_gone_and_then_there_is_a
     assert [loss.incarnation for loss in world.rows.losses] == [worker(1).id]
 
 
-async def test_nobody_is_looked_for_once_nothing_runs() -> None:
+async def test_no_worker_is_looked_up_once_nothing_runs() -> None:
     world = World(running(1, worker(1)))
     world.rows.missing = {worker(1).id}
     await world.rescue.step()
@@ -281,8 +281,8 @@ async def test_what_a_live_worker_doesnt_have_past_its_start_by_goes_back() -> N
     assert world.events == [NeverStarted((run.key.run_id,))]
 
 
-async def test_a_scan_has_what_an_earlier_owner_handed_out_asked_back() -> None:
-    """P4.8: from the rows, for nobody told this owner."""
+async def test_a_scan_has_the_assignments_of_an_earlier_owner_revoked() -> None:
+    """P4.8: from the rows, since no message reached this owner."""
     one, run = worker(1), running(1, worker(1))
     world, line = World(run), RecordingLine()
     world.rows.live = {one.id}
@@ -314,7 +314,7 @@ async def test_a_lost_worker_is_found_by_the_next_scan_without_a_hint(
 
     world.rows.live = set()
 
-    await wait_until_async(lambda: world.rows.losses, WAIT_TIMEOUT, "a scan that nobody asked for")
+    await wait_until_async(lambda: world.rows.losses, WAIT_TIMEOUT, "a scan without a request")
     scanning.cancel()
     loss = world.rows.losses[0]
     assert (loss.incarnation, loss.reason) == (worker(1).id, Reason.WORKER_LOST)
@@ -329,7 +329,7 @@ async def test_a_lost_run_waits_while_its_worker_may_still_be_killing_it() -> No
     assert loss.wait > killing
 
 
-async def test_a_cancelled_run_is_told_to_its_worker_at_each_scan() -> None:
+async def test_a_cancelled_run_is_sent_to_its_worker_at_each_scan() -> None:
     one, line = worker(1), RecordingLine()
     run = replace(running(1, one), cancelling=True)
     world = World(run)
@@ -340,7 +340,7 @@ async def test_a_cancelled_run_is_told_to_its_worker_at_each_scan() -> None:
 
 
 async def test_a_run_that_must_be_killed_is_reported_at_each_scan() -> None:
-    """P3.14: whoever marked it may have died before it told anybody."""
+    """P3.14: the member that marked it may have died before it sent that."""
     one, line = worker(1), RecordingLine()
     run = replace(running(1, one), cancelling=True, killing=True)
     world = World(run)
@@ -351,7 +351,7 @@ async def test_a_run_that_must_be_killed_is_reported_at_each_scan() -> None:
 
 
 async def test_a_scan_has_a_crowd_judged_though_no_slot_was_free_for_its_runs() -> None:
-    """P3.14: the run that is to be replaced may have the last slot."""
+    """P3.14: the run that will be replaced may have the last slot."""
     one = worker(1)
     held = replace(running(1, one), job_id=running(2, one).job_id)
     waits = replace(running(2, one), state=State.PENDING, token=NO_TOKEN)
@@ -362,7 +362,7 @@ async def test_a_scan_has_a_crowd_judged_though_no_slot_was_free_for_its_runs() 
 
 
 async def test_a_worker_whose_loss_wasnt_written_down_is_given_work_when_it_comes_back() -> None:
-    """Its lease ran out, and its heartbeats made it anew before anybody could write it off."""
+    """The lease expired, and heartbeats created it again before any member wrote the worker off."""
     one = worker(1)
     world = World(running(1, one))
     world.workers.granted(world.workers.attach(one, RecordingLine()), slots=2, received=0)
@@ -382,7 +382,7 @@ async def test_a_worker_that_was_written_off_is_given_nothing_more() -> None:
     assert not world.workers.offers()
 
 
-async def test_what_one_lane_rescued_goes_on_though_another_lane_failed() -> None:
+async def test_runs_that_one_lane_rescued_continue_though_another_lane_failed() -> None:
     """Its worker is written off: sparing it for the other lane's sake would give it work again."""
     one, other = worker(1), worker(2)
     world = World(running(1, one), running(2, other, shard=1), shards=(0, 1))
@@ -399,7 +399,7 @@ async def test_what_one_lane_rescued_goes_on_though_another_lane_failed() -> Non
 
 
 async def test_a_key_that_goes_during_a_scan_has_another_scan_begin_at_once() -> None:
-    """P6.5: events hasten it, also when somebody has named a shard meanwhile: that look is a
+    """P6.5: events hasten it, also when a caller has named a shard meanwhile: that look is a
     smaller one.
     """
     world = World(running(1, worker(1)))
@@ -421,7 +421,7 @@ async def test_a_scan_of_many_runs_leaves_everybody_else_their_turn() -> None:
 
 
 async def test_who_begins_reads_what_may_have_gathered_in_parts() -> None:
-    """One statement over 30,000 runs takes longer than any may, and again, and again."""
+    """A statement over 30,000 runs takes longer than allowed, at each try."""
     world = World(shards=range(16))
     await world.rescue.step()
     assert world.rows.calls.count("rows") == FIRST_PARTS
@@ -459,20 +459,20 @@ async def test_what_has_gathered_since_the_last_scan_is_read_in_as_many_parts() 
     assert world.rows.asked >= 3
 
 
-async def test_what_the_board_does_not_hold_is_told_to_those_who_judge_it() -> None:
+async def test_runs_that_the_run_index_doesnt_hold_are_passed_to_their_judges() -> None:
     world = World(*(run(number, due_at=NOW + timedelta(seconds=number)) for number in range(1, 8)))
     world.run_index.ready = ReadyQueue(most=1)
-    told: list[LiveRun] = []
+    passed: list[LiveRun] = []
 
     async def judge(runs: Sequence[LiveRun]) -> None:
-        told.extend(runs)
+        passed.extend(runs)
 
     world.rescue.on_left(judge)
     world.clock.time = NOW + timedelta(seconds=9)
     await world.rescue.step()
 
     here = [one.key.run_id.int for one in world.run_index.ready]
-    assert sorted([*here, *(one.key.run_id.int for one in told)]) == [1, 2, 3, 4, 5, 6, 7]
+    assert sorted([*here, *(one.key.run_id.int for one in passed)]) == [1, 2, 3, 4, 5, 6, 7]
     assert 1 in here
     assert len(here) <= 2
 
@@ -493,7 +493,7 @@ async def scanned(world: World) -> bool:
 
 
 async def read_by_a_scan(world: World) -> list[RunId]:
-    """What another scan reads in full that asks for changes."""
+    """Return the runs that a scan for changes reads in full."""
     world.rows.read.clear()
     world.rescue.wake()
     await world.rescue.step()
@@ -515,7 +515,7 @@ async def test_what_stands_on_the_board_as_its_row_does_isnt_read_again() -> Non
     world.rows.live = {cast("IncarnationId", runs.incarnation)}
     await world.rescue.step()
     assert await read_by_a_scan(world) == [runs.key.run_id], (
-        "whoever runs is looked after at each scan"
+        "each running worker is checked at each scan"
     )
 
     moved, comes = replace(moves, priority=Priority.HIGH), run(5)
@@ -592,9 +592,9 @@ async def test_that_nothing_can_be_read_is_said_once_however_long(
     await wait_until_async(
         lambda: len(caplog.records) == 2, WAIT_TIMEOUT, "what is said of its end"
     )
-    told = [record.getMessage() for record in caplog.records]
-    assert told[0].startswith("rescue: PostgreSQL: no answer; retrying in 0.")
-    assert told[1] == "rescue: available again"
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages[0].startswith("rescue: PostgreSQL: no answer; retrying in 0.")
+    assert messages[1] == "rescue: available again"
     task.cancel()
 
 

@@ -91,7 +91,7 @@ class Rows:
     # -- the result store --
 
     def parts(self, key: str, size: int, sha256: bytes) -> AsyncIterator[bytes]:
-        raise AssertionError("nobody reads one")
+        raise AssertionError("no caller reads one")
 
     async def remove(self, places: Sequence[str]) -> tuple[list[str], list[str]]:
         """As the real one: three in a row that it doesn't take away say that it is away."""
@@ -145,7 +145,7 @@ async def test_dead_letters_that_go_first_have_no_sweep_read_what_is_kept_longer
     assert rows.read == 1
 
 
-async def test_dead_letters_stay_where_nobody_says_how_long() -> None:
+async def test_dead_letters_stay_without_a_retention_setting() -> None:
     rows = Rows(letter := replace(ended(1), waits=True), ended(2))
     await sweep(rows)
     assert rows.runs == [letter]
@@ -170,7 +170,7 @@ async def test_objects_that_the_store_keeps_are_asked_for_after_all_others() -> 
     assert rows.asked.count("o5") == 1, "once a sweep"
 
 
-async def test_three_in_a_row_that_are_stuck_hold_nobody_up_for_longer_than_a_sweep() -> None:
+async def test_three_stuck_sweeps_in_a_row_delay_no_other_for_longer_than_a_sweep() -> None:
     rows = Rows()
     rows.objects = [f"o{n}" for n in range(3 * OBJECTS)]
     rows.stuck = {"o0", "o1", "o2"}

@@ -55,7 +55,7 @@ from support.twin_of import twin_of
 @twin_of(ResultStore)
 @dataclass
 class Rows:
-    """What the store would do; `fails` once, after it has written if that is in doubt."""
+    """A store that fails once by `fails`, after its write if the outcome is in doubt."""
 
     runs: dict[RunKey, LiveRun]
     fails: list[Exception] = field(default_factory=list)
@@ -67,9 +67,9 @@ class Rows:
     stale: bool = False
     """All results are."""
     cancelled: bool = False
-    """Somebody has cancelled the runs, as their rows say."""
+    """A user has cancelled the runs, by their rows."""
     meanwhile: Callable[[], None] = lambda: None
-    """What happens while results are stored."""
+    """A hook while results are stored."""
     read: list[RunKey] = field(default_factory=list)
 
     async def reported_runs(self, keys: Sequence[RunKey]) -> dict[RunKey, LiveRun]:
@@ -128,7 +128,7 @@ class Silent:
 
 @twin_of(UserStore)
 class AuditRows:
-    """What the audit log was given."""
+    """Return the records of the audit log."""
 
     def __init__(self) -> None:
         self.rows: list[AuditRecord] = []
@@ -185,7 +185,7 @@ class World:
 
 @pytest.mark.parametrize("error", [Unavailable("away"), OutcomeUnknown("no answer to COMMIT")])
 async def test_nothing_is_acknowledged_before_its_commit_was_seen(error: Exception) -> None:
-    """P5.1: else the worker would forget the result, and nobody had it."""
+    """P5.1: otherwise the worker would delete the only copy of the result."""
     world = World(error)
     world.succeeds()
     with pytest.raises(Unavailable):
@@ -196,7 +196,7 @@ async def test_nothing_is_acknowledged_before_its_commit_was_seen(error: Excepti
 
 
 async def test_of_a_run_that_has_ended_no_definition_is_read_again() -> None:
-    """It was let go at the first result: what runs but once would be kept for nothing."""
+    """The definition was dropped at the first result: a run that runs once needs none."""
     world = World()
     world.succeeds()
     await world.collect.step()
@@ -210,8 +210,8 @@ async def test_of_a_run_that_has_ended_no_definition_is_read_again() -> None:
     assert len(world.line.acknowledged) == 2
 
 
-async def test_a_result_that_comes_again_while_it_is_stored_is_answered_where_it_came() -> None:
-    """Its worker lost the first stream meanwhile: what goes down that is told nobody."""
+async def test_a_result_resent_while_it_is_stored_is_answered_on_the_stream_it_came_by() -> None:
+    """Its worker lost the first stream meanwhile: an answer on that one is lost."""
     world = World()
     world.succeeds()
     broken, world.line = world.line, RecordingLine()
@@ -272,7 +272,7 @@ def test_the_start_of_an_assignment_is_lacking_until_its_own_worker_tells_it(
     one = replace(running(1, worker()), started_at=started)
     run_index.put_runs([one], NOW)
     assert world.collect.lacks_start(one.key.run_id, Token(token), sender) == lacks
-    assert not world.collect.lacks_start(run(2).key.run_id, Token(7), worker().id), "nobody's"
+    assert not world.collect.lacks_start(run(2).key.run_id, Token(7), worker().id), "no worker's"
 
 
 async def test_a_start_isnt_written_down_beside_the_result_that_tells_it() -> None:
@@ -286,7 +286,7 @@ async def test_a_start_isnt_written_down_beside_the_result_that_tells_it() -> No
     assert world.rows.begun == []
 
 
-async def test_the_end_of_what_was_handed_out_here_is_stored_without_reading_a_row() -> None:
+async def test_the_end_of_a_run_dispatched_here_is_stored_without_reading_a_row() -> None:
     """The token says which attempt it was, and after an end nothing follows."""
     world = World()
     run_index = world.collect.run_index = RunIndex(owning(0))
@@ -305,8 +305,8 @@ async def test_the_end_of_what_was_handed_out_here_is_stored_without_reading_a_r
 @pytest.mark.parametrize(
     "other", [{"token": Token(2)}, {"incarnation": IncarnationId(uuid4())}, {"key": run(7).key}]
 )
-async def test_of_any_other_handing_out_the_row_is_read(other: dict[str, object]) -> None:
-    """What stands on the board may be older than its row, or newer than the report."""
+async def test_the_row_is_read_for_any_other_dispatch(other: dict[str, object]) -> None:
+    """The entry of the run index may be older than its row, or newer than the report."""
     world = World()
     run_index = world.collect.run_index = RunIndex(owning(0))
     run_index.running.add(replace(world.run, **other))  # type: ignore[arg-type]
@@ -317,8 +317,8 @@ async def test_of_any_other_handing_out_the_row_is_read(other: dict[str, object]
     assert world.rows.read == [world.run.key]
 
 
-async def test_how_a_run_stands_that_is_to_be_tried_again_is_read_from_its_row() -> None:
-    """It may have been cancelled meanwhile, or its job deleted."""
+async def test_the_state_of_a_run_before_a_retry_is_read_from_its_row() -> None:
+    """The run may have been cancelled meanwhile, or its job deleted."""
     world = World()
     run_index = world.collect.run_index = RunIndex(owning(0))
     run_index.put_runs([world.run], NOW)
@@ -333,7 +333,7 @@ async def test_how_a_run_stands_that_is_to_be_tried_again_is_read_from_its_row()
 
 
 async def test_results_wait_for_each_other_while_runs_are_about_to_start() -> None:
-    """What is due goes first; and what ends is stored the cheaper the more go together."""
+    """Due runs go first; results are stored the cheaper the more share a commit."""
     world = World()
     run_index = world.collect.run_index = RunIndex(owning(0))
     with run_index.starting():
@@ -349,7 +349,7 @@ async def test_results_wait_for_each_other_while_runs_are_about_to_start() -> No
     assert len(world.rows.accepted) == 2
 
 
-async def test_results_wait_for_nobody_when_nothing_is_about_to_start_or_a_batch_is_full(
+async def test_results_dont_wait_when_nothing_is_about_to_start_or_a_batch_is_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Runs that no worker takes may be ready for hours."""
@@ -368,18 +368,18 @@ async def test_results_wait_for_nobody_when_nothing_is_about_to_start_or_a_batch
     assert len(world.rows.accepted) == 2
 
 
-async def test_who_hands_out_is_told_when_a_late_run_has_reported_and_others_wait() -> None:
+async def test_dispatch_is_notified_when_a_late_run_has_reported_and_others_wait() -> None:
     world = World()
     run_index = world.collect.run_index = RunIndex(owning(0))
-    told: list[bool] = []
-    world.collect.on_ready(lambda: told.append(True))
+    notified: list[bool] = []
+    world.collect.on_ready(lambda: notified.append(True))
     late = NOW - timedelta(minutes=10)
     world.run = replace(world.run, due_at=late)
     run_index.put_runs([world.run, run(2, due_at=late)], NOW)
 
     world.succeeds()
 
-    assert told == [True]
+    assert notified == [True]
 
 
 def refusal(run: LiveRun, *, greatest: Token) -> AssignmentRefusal:
@@ -390,7 +390,7 @@ def refusal(run: LiveRun, *, greatest: Token) -> AssignmentRefusal:
 
 
 async def test_a_token_greater_than_any_given_out_is_an_alarm_and_outdone() -> None:
-    """P4.4: else the run would be handed out and refused for ever."""
+    """P4.4: otherwise the run would be dispatched and rejected for ever."""
     world = World()
     run_index = world.collect.run_index = RunIndex(owning(0, 1, epoch=5))
     seen = token_of(Epoch(9), 3)
@@ -399,11 +399,11 @@ async def test_a_token_greater_than_any_given_out_is_an_alarm_and_outdone() -> N
     await world.collect.step()
 
     assert world.rows.outdone == [(world.run.shard, Epoch(9))]
-    assert world.run.shard not in run_index.ownership.epochs, "it is to be taken anew"
+    assert world.run.shard not in run_index.ownership.epochs, "it will be taken again"
     assert [e.greatest for e in world.events if isinstance(e, GreaterTokenSeen)] == [seen]
 
 
-async def test_the_member_that_hears_the_alarm_neednt_own_the_shard() -> None:
+async def test_the_member_that_receives_the_alarm_neednt_own_the_shard() -> None:
     world = World()
     world.collect.refused(refusal(world.run, greatest=token_of(Epoch(9), 3)))
     await world.collect.step()
@@ -431,7 +431,7 @@ async def test_a_refusal_of_another_workers_assignment_raises_no_alarm() -> None
 
 
 async def test_a_shard_is_outdone_once_a_minute_whatever_its_workers_say() -> None:
-    """P4.4: each alarm has the shard taken anew, and its jobs wait for that."""
+    """P4.4: each alarm has the shard taken again, and its jobs wait for that."""
     world = World()
     run_index = world.collect.run_index = RunIndex(owning(0, epoch=5))
     for epoch in (9, 10, 11):
@@ -464,20 +464,20 @@ async def test_a_refusal_names_who_refused() -> None:
     assert [one.sender for one in world.rows.refused] == [sender]
 
 
-async def test_who_cant_do_a_job_is_told_of_but_not_by_a_stranger_or_late() -> None:
+async def test_a_worker_that_cant_do_a_job_is_reported_but_not_by_a_stranger_or_late() -> None:
     """Others are asked first then: during an upgrade, say, those of the new version."""
     world = World()
-    told: list[tuple[object, ...]] = []
-    world.collect.on_unable(lambda *one: told.append(one))
+    reported: list[tuple[object, ...]] = []
+    world.collect.on_unable(lambda *one: reported.append(one))
     run_index = world.collect.run_index = RunIndex(owning(0))
     run_index.put_runs([replace(world.run, generation=4)], NOW)
     unable = replace(refusal(world.run, greatest=Token(0)), why="UNABLE", detail="no limits")
     world.collect.refused(replace(unable, sender=IncarnationId(uuid4())))
     world.collect.refused(replace(unable, token=Token(world.run.token - 1)))
     world.collect.refused(replace(unable, why="NO_SLOT"))
-    assert told == []
+    assert reported == []
     world.collect.refused(unable)
-    assert told == [(world.run.incarnation, world.run.job_id, Unable(4, "no limits"))]
+    assert reported == [(world.run.incarnation, world.run.job_id, Unable(4, "no limits"))]
 
 
 async def test_refusals_are_gathered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -490,7 +490,7 @@ async def test_refusals_are_gathered_within_bounds(monkeypatch: pytest.MonkeyPat
     assert [one.token for one in world.rows.refused] == [1, 2]
 
 
-async def test_no_refusal_of_what_was_handed_out_here_is_dropped(
+async def test_no_refusal_of_a_run_dispatched_here_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A drain gives back thousands; the scan would find them seconds after they were due."""
@@ -505,10 +505,10 @@ async def test_no_refusal_of_what_was_handed_out_here_is_dropped(
     assert [one.token for one in world.rows.refused] == [world.run.token]
 
 
-async def test_a_result_that_comes_again_while_as_many_wait_as_may_is_answered_where_it_came(
+async def test_a_result_resent_while_the_queue_is_full_is_answered_on_the_stream_it_came_by(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The stream by which it came first has ended: what goes down that is told nobody."""
+    """The stream by which it came first has ended: an answer on that one is lost."""
     monkeypatch.setattr("schedd.results.collect.QUEUE", 1)
     world = World()
     world.succeeds()
@@ -519,7 +519,7 @@ async def test_a_result_that_comes_again_while_as_many_wait_as_may_is_answered_w
     assert world.line.acknowledged == [(world.run.key.run_id, world.run.token, False)]
 
 
-async def test_a_refusal_that_comes_again_while_as_many_wait_as_may_says_what_it_says_now(
+async def test_a_refusal_resent_while_the_queue_is_full_keeps_its_latest_content(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The greater token that its worker has seen meanwhile is an alarm."""
@@ -601,7 +601,7 @@ async def test_a_failure_is_counted_as_it_was_stored_and_what_was_cancelled_is_n
 
 
 async def test_stale_results_under_made_up_tokens_have_a_bounded_number_of_audit_rows() -> None:
-    """One worker can make up any number of tokens; the others keep a row for each result."""
+    """A worker can make up any number of tokens; the others keep a row for each result."""
     world = World()
     world.rows.stale = True
 

@@ -1,4 +1,4 @@
-"""Reading along what runs write: who is told, of what, and for how long."""
+"""Followers of logs: the workers that are notified, the pieces, and the duration."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def world() -> World:
     return World()
 
 
-def told(on: bool) -> tuple[object, ...]:
+def follow_message(on: bool) -> tuple[object, ...]:
     return (RUN.key.run_id, RUN.token, on)
 
 
-def test_a_worker_is_told_of_the_first_reader_and_of_the_last_that_leaves(world: World) -> None:
+def test_a_worker_is_notified_of_the_first_reader_and_of_the_last_that_leaves(world: World) -> None:
     with world.tails.following(RUN, world.wake) as reader:
-        assert world.line.followed == [told(True)]
+        assert world.line.followed == [follow_message(True)]
         with world.tails.following(RUN, world.wake) as second:
             world.came(b"x")
             assert [piece.data for piece in (*reader.take_pieces(), *second.take_pieces())] == [
@@ -52,25 +52,25 @@ def test_a_worker_is_told_of_the_first_reader_and_of_the_last_that_leaves(world:
                 b"x",
             ]
             assert world.woken == 2
-        assert told(False) not in world.line.followed
-    assert world.line.followed[-1] == told(False)
-    world.came(b"nobody reads this")
+        assert follow_message(False) not in world.line.followed
+    assert world.line.followed[-1] == follow_message(False)
+    world.came(b"no follower reads this")
 
 
-def test_what_comes_from_another_attempt_or_worker_is_passed_on_to_nobody(world: World) -> None:
+def test_output_of_another_attempt_or_worker_isnt_passed_on(world: World) -> None:
     with world.tails.following(RUN, world.wake) as reader:
         world.came(b"x", sender=IncarnationId(UUID(int=77)))
         world.came(b"x", token=Token(RUN.token + 1))
         assert reader.take_pieces() == []
 
 
-def test_a_worker_that_is_attached_anew_is_told_again(world: World) -> None:
+def test_a_worker_that_attaches_again_is_notified_again(world: World) -> None:
     with world.tails.following(RUN, world.wake):
         line = RecordingLine()
         world.workers.attach(ONE, line)
         world.tails.attached(ONE.id)
         world.tails.attached(IncarnationId(UUID(int=77)))
-        assert line.followed == [told(True)]
+        assert line.followed == [follow_message(True)]
 
 
 def test_of_a_worker_that_isnt_attached_here_nothing_comes(world: World) -> None:

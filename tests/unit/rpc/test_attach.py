@@ -35,7 +35,7 @@ class WorkerSessions:
     def __init__(self) -> None:
         self.ended: list[IncarnationId] = []
         self.workers: dict[IncarnationId, str] = {}
-        """Whose incarnations these are."""
+        """Incarnations by their worker."""
 
     async def is_of(self, worker: str, incarnation: IncarnationId) -> bool:
         return self.workers[incarnation] == worker
@@ -89,7 +89,7 @@ class Context:
 
 
 class Member:
-    """One that serves `Attach`."""
+    """A member that serves `Attach`."""
 
     def __init__(self) -> None:
         clock = SetClock()
@@ -127,7 +127,7 @@ def hello() -> wire.Hello:
 async def test_a_stream_that_takes_no_more_frames_ends_though_its_reader_hangs(
     broken: Exception,
 ) -> None:
-    """Else the worker is heard and told nothing: neither what to run nor what to end."""
+    """Otherwise heartbeats arrive, and the worker is sent neither runs nor cancels."""
     member = Member()
     context = Context(hello(), broken)
     stream = member.attach(context)
@@ -194,14 +194,16 @@ def holding(state: wire.Holding.State.ValueType) -> wire.Holding:
     return wire.Holding(key=frames.key_message(RunKey(NOW, RunId(uuid4())), Token(7)), state=state)
 
 
-@pytest.mark.parametrize("told", ["by its hello", "by its heartbeat"])
-async def test_what_has_ended_and_isnt_stored_is_counted_apart_from_what_runs(told: str) -> None:
-    """Whoever waits for a drained worker waits for both, from its first word on."""
+@pytest.mark.parametrize("reported", ["by its hello", "by its heartbeat"])
+async def test_what_has_ended_and_isnt_stored_is_counted_apart_from_what_runs(
+    reported: str,
+) -> None:
+    """A caller that waits for a drained worker waits for both, from its first message on."""
     runs = [holding(wire.Holding.STATE_RUNNING) for _ in range(2)]
     ended = [holding(wire.Holding.STATE_SPOOLED) for _ in range(3)]
     who = hello()
     member, context = Member(), Context(who)
-    if told == "by its hello":
+    if reported == "by its hello":
         who.running.extend(each.key for each in runs)
         who.spooled.extend(each.key for each in ended)
         context.frames = [wire.WorkerFrame(hello=who)]
@@ -210,7 +212,9 @@ async def test_what_has_ended_and_isnt_stored_is_counted_apart_from_what_runs(to
         context.frames.insert(0, wire.WorkerFrame(heartbeat=beat))
     member.attach(context)
     await wait_until_async(
-        lambda: any(one.running for one in member.workers.workers()), 5, "it to be heard"
+        lambda: any(one.running for one in member.workers.workers()),
+        5,
+        "its heartbeat to be received",
     )
     [view] = member.workers.workers()
     assert (view.running, view.unstored) == (2, 3)
@@ -218,7 +222,7 @@ async def test_what_has_ended_and_isnt_stored_is_counted_apart_from_what_runs(to
 
 
 async def test_a_stream_ends_with_the_certificate_that_it_was_opened_by() -> None:
-    """The worker comes again, by its next one, and says what it has in hand."""
+    """The worker attaches again, by its next one, and reports the runs it holds."""
     member, context = Member(), Context(hello())
     auth_interceptor._CALLER.set(
         CallerIdentity(IdentityKind.WORKER, "w", until=NOW + timedelta(seconds=0.2))
@@ -245,7 +249,9 @@ async def test_a_grant_of_less_is_answered_though_nothing_else_goes_down() -> No
 @pytest.mark.parametrize(
     ("attached", "seconds"), [(0, 2.5), (1_000, 2.5), (1_600, 4.0), (5_000, 5.0)]
 )
-def test_whoever_comes_to_very_many_beats_seldomer(attached: int, seconds: float) -> None:
+def test_a_worker_among_very_many_sends_heartbeats_less_often(
+    attached: int, seconds: float
+) -> None:
     """Three times a TTL at least: each beat is a refresh then, and one may be lost."""
     terms = ClusterTerms("m1", "c", "1", timedelta(seconds=15))
     assert terms.heartbeat_interval(attached) == timedelta(seconds=seconds)

@@ -61,24 +61,24 @@ async def test_a_member_that_isnt_ready_serves_no_calls_but_its_workers(served: 
     assert await served.says("schedd.v1.JobService") == SERVING
 
 
-async def test_who_asks_is_told_how_it_is_now_and_not_how_it_was(served: Served) -> None:
+async def test_a_check_returns_the_current_status(served: Served) -> None:
     for reasons, status in ((["away"], NOT_SERVING), ([], SERVING)):
         served.reasons[:] = reasons
         assert await served.says() == status
 
 
-async def test_who_watches_hears_of_each_change_and_of_nothing_else(served: Served) -> None:
+async def test_a_watch_receives_each_change_and_nothing_else(served: Served) -> None:
     watch = served.stub.Watch(health_pb2.HealthCheckRequest(service="schedd.v1.JobService"))
-    heard = [(await watch.read()).status]
+    received = [(await watch.read()).status]
     for reasons in ((), ("away",), ("away", "and worse"), ()):
         await served.becomes(*reasons)
-        if bool(reasons) != (heard[-1] == NOT_SERVING):
-            heard.append((await watch.read()).status)
-    assert heard == [SERVING, NOT_SERVING, SERVING]
+        if bool(reasons) != (received[-1] == NOT_SERVING):
+            received.append((await watch.read()).status)
+    assert received == [SERVING, NOT_SERVING, SERVING]
     watch.cancel()
 
 
-async def test_a_watch_that_nobody_reads_holds_up_nobody_who_asks(served: Served) -> None:
+async def test_an_unread_watch_delays_no_check(served: Served) -> None:
     await served.becomes("away")
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     watch = http2.opening(calls.HEALTH[1], "unread", 1)
@@ -95,10 +95,10 @@ async def test_a_watch_that_nobody_reads_holds_up_nobody_who_asks(served: Served
 
 async def _is_answered(reader: asyncio.StreamReader) -> None:
     """The head of an answer is there; its body has no leave to come."""
-    heard = bytearray()
+    received = bytearray()
     while piece := await reader.read(65_536):
-        heard += piece
-        if any(kind == http2.HEADERS for kind, *_ in http2.read(heard)):
+        received += piece
+        if any(kind == http2.HEADERS for kind, *_ in http2.read(received)):
             return
     raise AssertionError("the server hung up")
 
@@ -107,9 +107,9 @@ async def test_a_service_that_isnt_there_is_refused_to_who_asks_and_unknown_to_w
     served: Served,
 ) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await served.says("schedd.v1.Nobody")
+        await served.says("schedd.v1.Unknown")
     assert refused.value.code() is grpc.StatusCode.NOT_FOUND
-    watch = served.stub.Watch(health_pb2.HealthCheckRequest(service="schedd.v1.Nobody"))
+    watch = served.stub.Watch(health_pb2.HealthCheckRequest(service="schedd.v1.Unknown"))
     assert (await watch.read()).status == UNKNOWN
     watch.cancel()
 

@@ -18,7 +18,7 @@ def in_hand() -> RequestMemory:
 
 
 class Call:
-    """One that holds its request until it is told to end."""
+    """A call that holds its request until `end`."""
 
     def __init__(self, in_hand: RequestMemory, size: int) -> None:
         self._in_hand, self._size = in_hand, size
@@ -36,7 +36,7 @@ class Call:
         await self.task
 
 
-async def settled(*calls: Call) -> list[bool]:
+async def read_states(*calls: Call) -> list[bool]:
     for _ in range(5):
         await asyncio.sleep(0)
     return [call.read for call in calls]
@@ -45,20 +45,22 @@ async def settled(*calls: Call) -> list[bool]:
 async def test_past_its_measure_a_request_waits_for_one_that_ends(in_hand: RequestMemory) -> None:
     one, other = Call(in_hand, MOST // 2), Call(in_hand, MOST // 2)
     third, fourth = Call(in_hand, MOST), Call(in_hand, 10)
-    assert await settled(one, other, third, fourth) == [True, True, False, False]
+    assert await read_states(one, other, third, fourth) == [True, True, False, False]
     await one.end()
-    assert await settled(third, fourth) == [True, True], "how much they weigh is known once read"
+    assert await read_states(third, fourth) == [True, True], (
+        "how much they weigh is known once read"
+    )
     fifth = Call(in_hand, 10)
     await other.end()
-    assert await settled(fifth) == [False]
+    assert await read_states(fifth) == [False]
     await third.end()
-    assert await settled(fifth) == [True]
+    assert await read_states(fifth) == [True]
     await fourth.end()
     await fifth.end()
     assert in_hand.taken == 0
 
 
-async def test_who_sends_slowly_holds_up_nobody_for_long(in_hand: RequestMemory) -> None:
+async def test_a_slow_sender_delays_no_other_for_long(in_hand: RequestMemory) -> None:
     async def sends_nothing() -> None:
         async with in_hand.admit_call():
             await asyncio.Event().wait()
@@ -66,7 +68,7 @@ async def test_who_sends_slowly_holds_up_nobody_for_long(in_hand: RequestMemory)
     slow = [asyncio.create_task(sends_nothing(), name="slow") for _ in range(10)]
     await asyncio.sleep(0)
     other = Call(in_hand, 10)
-    assert await settled(other) == [False]
+    assert await read_states(other) == [False]
     await wait_until_async(lambda: other.read, SOON + WAIT_TIMEOUT, "the other to be read")
     for one in slow:
         one.cancel()
@@ -88,13 +90,13 @@ async def test_who_leaves_while_waiting_or_just_let_in_takes_nothing_along(
     in_hand: RequestMemory,
 ) -> None:
     large, waiting, next_one = Call(in_hand, MOST), Call(in_hand, 1), Call(in_hand, 1)
-    assert await settled(large, waiting, next_one) == [True, False, False]
+    assert await read_states(large, waiting, next_one) == [True, False, False]
     large.ends.set()
     await large.task  # both were let in, and neither has run
     waiting.task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting.task
-    assert await settled(next_one) == [True]
+    assert await read_states(next_one) == [True]
     await next_one.end()
     assert in_hand.taken == 0
 
@@ -102,7 +104,7 @@ async def test_who_leaves_while_waiting_or_just_let_in_takes_nothing_along(
 async def test_who_leaves_while_it_is_full_is_forgotten_at_once(in_hand: RequestMemory) -> None:
     large = Call(in_hand, MOST)
     waiting = [Call(in_hand, 1) for _ in range(100)]
-    await settled(large)
+    await read_states(large)
     for one in waiting:
         one.task.cancel()
     await asyncio.gather(*(one.task for one in waiting), return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What goes down a worker's stream: in frames that it can take."""
+"""Messages to a worker, in frames that it can take."""
 
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.model import Assigned
@@ -38,7 +38,7 @@ async def test_assignments_with_large_payloads_go_in_frames_that_a_worker_takes(
     assert seen == 40
 
 
-async def test_an_assignment_larger_than_a_frame_should_be_still_goes_by_itself():
+async def test_an_assignment_over_the_frame_size_is_sent_in_a_frame_of_its_own():
     outbox = WorkerFrameQueue()
     for number in range(2):
         outbox.assign(Assigned(running(number, worker()), payload(BYTES_IN_FRAME + 1)), known())
@@ -62,7 +62,7 @@ async def test_a_newer_answer_takes_an_unsent_ones_place_and_what_concerns_runs_
 
 
 async def test_a_stream_that_stands_still_gathers_each_run_once():
-    """A cancel is said anew at every scan, by relay too, for as long as the run runs."""
+    """A cancel is sent again at every scan, by relay too, for as long as the run runs."""
     outbox, run = WorkerFrameQueue(), running(1, worker())
     other = WorkerFrameQueue()
     other.cancel(run.key, run.token, kill=False)
@@ -75,7 +75,7 @@ async def test_a_stream_that_stands_still_gathers_each_run_once():
         outbox.pass_on(relayed)
     frame = await outbox.next()
     assert (len(frame.revokes), len(frame.acknowledgements)) == (1, 1)
-    assert [one.kill for one in frame.cancels] == [True], "what is to be killed stays so"
+    assert [one.kill for one in frame.cancels] == [True], "a kill isn't downgraded"
 
 
 async def test_many_cancels_go_in_several_frames_none_lost_none_twice():

@@ -1,4 +1,4 @@
-"""What waits to be passed on; that it is, and how, is shown over the wire (`test_peers`)."""
+"""Messages that wait for the relay; `test_peers` shows their delivery over the wire."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class OnePeer:
 async def test_a_cancel_becomes_a_kill_also_while_as_many_wait_as_may(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its time to end by itself is over: it would run on until a scan asks again."""
+    """The grace period has passed: the run would continue until a scan asks again."""
     monkeypatch.setattr("schedd.rpc.workers.relay.MOST_CANCELS", 1)
     peer = OnePeer()
     relay = Relay(cast("Peers", peer))

@@ -1,4 +1,4 @@
-"""A member's gRPC server takes what comes, and goes on."""
+"""A member's gRPC server takes any input, and continues."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ async def channel(address: str) -> AsyncIterator[grpc.aio.Channel]:
 
 
 async def status_of(address: str, said: bytes) -> int | None:
-    """What the call by hand on a connection of its own came to."""
+    """Return the outcome of a raw call on a connection of its own."""
     host, port = address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    heard = bytearray()
+    received = bytearray()
     try:
         writer.write(said)
         async with asyncio.timeout(10):
             while piece := await reader.read(65_536):
-                heard += piece
-                for kind, _, _, payload in http2.read(heard):
+                received += piece
+                for kind, _, _, payload in http2.read(received):
                     if kind == http2.HEADERS and (status := http2.status_of(payload)) is not None:
                         return status
     finally:
@@ -125,7 +125,7 @@ def _kept_calls() -> int:
 
 @pytest.mark.slow
 async def test_a_caller_that_makes_no_more_calls_than_it_may_is_refused_none(address: str) -> None:
-    """Those that have ended don't count, though the core of grpcio takes them apart later."""
+    """Ended calls don't count, though the core of grpcio frees them later."""
     async with calls.channel_to(address, **{"grpc.enable_retries": 0}) as channel:
         assert await calls.ask(channel, LIST, [b""]) == "OK", "it knows how many it may make"
         statuses = await asyncio.gather(*(calls.ask(channel, LIST, [b""]) for _ in range(2_000)))
@@ -149,7 +149,7 @@ async def test_a_call_that_ends_without_a_request_is_an_invalid_argument(address
     assert await status_of(address, said) == grpc.StatusCode.INVALID_ARGUMENT.value[0]
 
 
-async def test_a_request_that_is_too_long_is_told_so(channel: grpc.aio.Channel) -> None:
+async def test_a_request_that_is_too_long_is_rejected(channel: grpc.aio.Channel) -> None:
     for path in (LIST, *calls.HEALTH):
         assert await calls.ask(channel, path, [bytes(5 << 20)]) == "RESOURCE_EXHAUSTED"
 
@@ -220,7 +220,7 @@ async def test_a_server_that_is_watched_no_longer_can_still_be_stopped() -> None
         await server.stop(0.5)
 
 
-async def test_a_server_that_ends_by_itself_is_a_fault() -> None:
+async def test_a_server_that_ends_unexpectedly_is_a_fault() -> None:
     server = make_server(16)
     server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -234,7 +234,7 @@ async def test_a_server_that_ends_by_itself_is_a_fault() -> None:
 async def test_thousands_of_calls_that_wait_while_the_loop_stands_still_are_all_answered(
     address: str,
 ) -> None:
-    """The core cancels some of more than 1,000, by chance, unless it is told otherwise."""
+    """The core cancels some of more than 1,000, by chance, unless configured otherwise."""
     async with AsyncExitStack() as stack:
         channels = [
             await stack.enter_async_context(calls.channel_to(address, **APART)) for _ in range(12)

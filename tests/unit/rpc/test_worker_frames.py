@@ -73,7 +73,7 @@ def test_what_waits_in_the_spool_runs_no_more():
     assert (held.unended, held.spooled) == (2, 1)
 
 
-def test_a_start_comes_to_the_microsecond_however_it_is_told():
+def test_a_start_time_is_exact_to_the_microsecond_in_each_encoding():
     listed = wire.Holding(key=KEY, state=wire.Holding.STATE_RUNNING, started_at=frames.stamp(NOW))
     [(_, token, since)] = frames.holdings(wire.Heartbeat(holdings=[listed])).starts()
     assert (token, frames.since_epoch(since)) == (7, NOW)

@@ -25,7 +25,7 @@ class Server:
         self.left = 0
         """How often the connections were closed."""
         self.expected: list[int] = []
-        """The timelines that the store was told of."""
+        """The timelines that the store received."""
         self.clock = DatabaseClock(
             self.probe,
             lambda: self.at,
@@ -63,7 +63,7 @@ async def test_time_is_the_databases_not_the_hosts(server: Server) -> None:
     assert timedelta(0) <= expected - server.clock.now() < timedelta(milliseconds=2)
 
 
-async def test_time_goes_on_while_the_database_is_away(server: Server) -> None:
+async def test_time_advances_while_the_database_is_away(server: Server) -> None:
     await server.clock.step()
     server.away = True
     before = server.clock.now()
@@ -112,13 +112,13 @@ async def test_a_promotion_is_noticed(server: Server) -> None:
     assert server.expected == [1, 2, 4]
 
 
-async def test_a_wrong_wall_clock_is_told_once(
+async def test_a_wrong_wall_clock_is_logged_once(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     await server.clock.step()
     await server.clock.step()
-    told = [record for record in caplog.records if "wall clock" in record.getMessage()]
-    assert len(told) == 1
+    warnings = [record for record in caplog.records if "wall clock" in record.getMessage()]
+    assert len(warnings) == 1
 
 
 async def test_what_was_shown_once_is_never_taken_back(server: Server) -> None:

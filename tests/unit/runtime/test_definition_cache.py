@@ -72,7 +72,7 @@ async def test_a_result_is_judged_by_a_definition_as_new_as_its_attempt():
     assert known[JOB].definition.retry.max_attempts == 9
 
 
-async def test_a_new_tenure_reads_definitions_anew():
+async def test_a_new_tenure_reads_definitions_again():
     """A database that went back counts to the same generation with another definition."""
     rows = Rows()
     rows.specs = {JOB: job_pb2.Job(on_demand=True, shell=SHELL)}

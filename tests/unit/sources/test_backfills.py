@@ -54,13 +54,13 @@ class World:
         transactor = Transactor(self.run_index.ownership, lambda: True, lambda _event: None)
         store = cast("OwnerStore", self.rows)
         self.loop = Backfills(self.run_index, store, transactor, SetClock())
-        self.told = 0
+        self.notifications = 0
         self.now = 100.0
         self.loop.on_ready(self.ready)
         monkeypatch.setattr(backfills, "boottime", lambda: self.now)
 
     def ready(self) -> None:
-        self.told += 1
+        self.notifications += 1
 
     async def step(self) -> float:
         pause = await self.loop.step()
@@ -73,20 +73,22 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-async def test_what_is_made_stands_on_the_board_and_dispatch_is_told(world: World) -> None:
+async def test_runs_of_a_backfill_enter_the_run_index_and_dispatch_is_notified(
+    world: World,
+) -> None:
     world.rows.open, world.rows.makes = [OPEN], [run(1)]
     await world.step()
 
     assert world.rows.fed == [OPEN]
     assert [one.key for one in world.run_index.ready] == [run(1).key]
-    assert world.told == 1
+    assert world.notifications == 1
 
 
 async def test_another_members_backfill_is_left_to_it(world: World) -> None:
     world.rows.open = [ELSEWHERE]
     await world.step()
 
-    assert (world.rows.fed, world.told) == ([], 0)
+    assert (world.rows.fed, world.notifications) == ([], 0)
 
 
 async def test_it_is_looked_at_often_while_there_is_one_and_now_and_then_later(
@@ -110,7 +112,7 @@ async def test_nudges_of_other_jobs_cost_no_look_each(world: World) -> None:
     assert len(world.rows.looks) == 1
 
 
-async def test_a_database_that_is_away_is_told_to_the_loop_which_tries_again(world: World) -> None:
+async def test_an_unavailable_database_is_reported_to_the_loop_which_retries(world: World) -> None:
     world.rows.open, world.rows.away = [OPEN], True
 
     with pytest.raises(Unavailable):

@@ -48,7 +48,7 @@ PARENT = JobId(UUID(int=1))
 
 @twin_of(ChainStore)
 class Arrivals:
-    """What is due, in memory. `refuses`: whose joins the database refuses; `slow`: whose take it
+    """Due joins, in memory. `refuses`: whose joins the database refuses; `slow`: whose take it
     too long, with all that come along. `asked`: how many were judged together.
     """
 
@@ -152,7 +152,7 @@ async def test_what_the_database_refuses_is_put_off_and_holds_up_no_other() -> N
     assert arrivals.later == [(bad, STUCK_FOR)]
 
 
-async def test_what_runs_after_nobody_here_is_put_off() -> None:
+async def test_a_join_without_a_parent_here_is_deferred() -> None:
     arrivals = Arrivals(join(1))
     chains, definition_cache, _ = loop(arrivals)
     definition_cache.default = SHELL
@@ -173,22 +173,22 @@ async def test_one_that_takes_too_long_is_found_and_put_off_and_all_others_are_j
         assert (steps := steps + 1) < 25, "it is found by halves"
         await chains.step()
     assert len(arrivals.wanted) == 199
-    assert arrivals.later == [(slow, PAUSE)], "nobody but who takes too long"
+    assert arrivals.later == [(slow, PAUSE)], "only the join that takes too long"
 
     for times in (2, 3):
         arrivals.rows = [slow, join(1_000 + times)]
         await chains.step()
         assert arrivals.rows == [], "who is known to take long is judged alone, after the others"
         assert arrivals.later[-1] == (slow, PAUSE * 2 ** (times - 1))
-    told = [one for one in caplog.records if "chain evaluation exceeded" in one.getMessage()]
-    assert len(told) == 1
+    warnings = [one for one in caplog.records if "chain evaluation exceeded" in one.getMessage()]
+    assert len(warnings) == 1
 
     arrivals.slow, arrivals.rows = set(), [slow]
     await chains.step()
     assert arrivals.wanted[-1].join == slow
     arrivals.slow, arrivals.rows = {slow.child}, [slow]
     await chains.step()
-    assert arrivals.later[-1] == (slow, PAUSE), "it begins anew"
+    assert arrivals.later[-1] == (slow, PAUSE), "the backoff begins again"
 
 
 async def test_of_many_that_take_too_long_one_is_tried_a_step_and_the_rest_wait() -> None:
@@ -204,7 +204,7 @@ async def test_of_many_that_take_too_long_one_is_tried_a_step_and_the_rest_wait(
     assert arrivals.rows == [], "the others keep no place at the front"
 
 
-async def test_a_database_that_is_away_puts_nobody_off() -> None:
+async def test_an_unavailable_database_defers_no_join() -> None:
     arrivals = Arrivals(join(1))
     chains, _, _ = loop(arrivals)
     arrivals.away = True

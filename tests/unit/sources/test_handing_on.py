@@ -1,4 +1,4 @@
-"""What the parents of a chain's run gave back is its payload."""
+"""The results of the parents are the payload of a chain's run."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def test_of_one_parent_it_is_as_it_was_and_null_where_there_is_none() -> None:
 
 
 def test_of_several_it_is_a_map_by_their_names() -> None:
-    told = payload(
+    passed = payload(
         ChainParents(("a", "b", "c")), Payload(json="[1.50]"), Payload(raw=b"\xff"), None
     )
-    assert told.json == '{"a": [1.50], "b": {"base64": "/w=="}, "c": null}'
+    assert passed.json == '{"a": [1.50], "b": {"base64": "/w=="}, "c": null}'
 
 
 def test_what_has_no_room_is_null_and_named() -> None:
@@ -46,29 +46,29 @@ def test_what_has_no_room_is_null_and_named() -> None:
     large = Payload(json=json.dumps("x" * 64_000))
     text = payload(ChainParents(names), *[large] * 5).json
     assert len(text.encode()) <= MAX_PAYLOAD
-    told = json.loads(text)
-    assert told[LEFT_OUT] == ["d", "e"]
-    assert told["d"] is None
-    assert len(told["c"]) == 64_000
+    document = json.loads(text)
+    assert document[LEFT_OUT] == ["d", "e"]
+    assert document["d"] is None
+    assert len(document["c"]) == 64_000
 
 
 def test_what_is_in_the_result_store_is_null_and_named() -> None:
     kept = run_pb2.StoredResult(kept={"size": 70_000, "json": True}).SerializeToString()
     results = given(None, Payload(json="2")) | {RunId(UUID(int=0)): kept}
     for names, left in ((("a",), '{"a": null, "_left_out": ["a"]}'), (("a", "b"), None)):
-        told = Payload.FromString(handed_on(ChainParents(names), ended(*names), results)).json
-        assert left in (None, told)
-        assert json.loads(told)[LEFT_OUT] == ["a"]
+        document = Payload.FromString(handed_on(ChainParents(names), ended(*names), results)).json
+        assert left in (None, document)
+        assert json.loads(document)[LEFT_OUT] == ["a"]
 
 
 def test_what_only_looks_like_json_is_handed_on_as_text() -> None:
     deep = "[" * 30_000 + "]" * 30_000
-    told = payload(ChainParents(("a", "b")), Payload(json=deep), Payload(json="NaN"))
-    assert json.loads(told.json) == {"a": deep, "b": "NaN"}
+    passed = payload(ChainParents(("a", "b")), Payload(json=deep), Payload(json="NaN"))
+    assert json.loads(passed.json) == {"a": deep, "b": "NaN"}
 
 
 def test_who_has_ended_and_is_no_parent_any_more_is_passed_over() -> None:
-    told = handed_on(
+    passed = handed_on(
         ChainParents(("b",)), ended("a", "b"), given(Payload(json="1"), Payload(json="2"))
     )
-    assert Payload.FromString(told).json == "2"
+    assert Payload.FromString(passed).json == "2"

@@ -1,4 +1,4 @@
-"""The loop that makes the runs of redrives: who is asked, by what policy, and who is told."""
+"""The loop that makes the runs of redrives: calls, policies and wake-ups."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Rows:
 
 
 @dataclass
-class Told:
+class RecordedWakeUps:
     shards: list[ShardId] = field(default_factory=list)
 
     def runs_ready(self, shards: Sequence[ShardId]) -> None:
@@ -68,7 +68,7 @@ class Told:
 
 class World:
     def __init__(self, *shards: int) -> None:
-        self.rows, self.told = Rows(), Told()
+        self.rows, self.wake_ups = Rows(), RecordedWakeUps()
         self.definitions = Definitions(SHELL)
         self.run_index = RunIndex(owning(*shards))
         self.loop = RedriveLoop(
@@ -76,7 +76,7 @@ class World:
             self.definitions,
             cast("OwnerStore", self.rows),
             Transactor(self.run_index.ownership, lambda: True, lambda _event: None),
-            cast("WakeUps", self.told),
+            cast("WakeUps", self.wake_ups),
         )
 
 
@@ -85,13 +85,13 @@ def world() -> World:
     return World(0)
 
 
-async def test_the_owners_of_what_is_made_are_told_whoever_they_are(world: World) -> None:
+async def test_the_owners_of_redriven_runs_are_woken_also_on_other_members(world: World) -> None:
     world.rows.open = [OPEN]
     world.rows.makes = [run(1, shard=7), run(2, shard=3), run(3, shard=7)]
     await world.loop.step()
 
     assert world.rows.fed == [OPEN]
-    assert world.told.shards == [3, 7]
+    assert world.wake_ups.shards == [3, 7]
     assert not list(world.run_index.ready), "their owners find them, this one if they are its own"
 
 
@@ -119,7 +119,7 @@ async def test_another_members_redrive_is_left_to_it(world: World) -> None:
     world.rows.open = [ELSEWHERE]
     await world.loop.step()
 
-    assert (world.rows.fed, world.told.shards) == ([], [])
+    assert (world.rows.fed, world.wake_ups.shards) == ([], [])
 
 
 async def test_who_owns_nothing_asks_for_nothing() -> None:
@@ -135,13 +135,13 @@ async def test_it_is_looked_at_often_while_there_is_one_and_now_and_then_else(
     assert await world.loop.step() == LOOK_EVERY
     world.rows.open = [OPEN]
     assert await world.loop.step() == LOOK_EVERY
-    assert world.told.shards == [], "nothing was made, nobody is told"
+    assert world.wake_ups.shards == [], "no run was made, no owner is woken"
     world.rows.makes = [run(1, shard=7)]
     assert await world.loop.step() == WHILE_FED
 
 
-async def test_definitions_are_read_anew_for_each_step(world: World) -> None:
-    """Of other members' jobs nobody tells this one when they change."""
+async def test_definitions_are_read_again_for_each_step(world: World) -> None:
+    """No member notifies this one of changes to jobs of others."""
     world.definitions.stale[ETL] = replace(SHELL, overlap=Overlap.ALLOW)
     world.definitions.jobs[ETL] = replace(SHELL, overlap=Overlap.CANCEL_OTHER)
     world.rows.open = [OPEN]
@@ -150,7 +150,7 @@ async def test_definitions_are_read_anew_for_each_step(world: World) -> None:
     assert world.rows.lines[ETL] == RedriveLine(1, None, 1)
 
 
-async def test_a_database_that_is_away_is_told_to_the_loop_which_tries_again(world: World) -> None:
+async def test_an_unavailable_database_is_reported_to_the_loop_which_retries(world: World) -> None:
     world.rows.open, world.rows.away = [OPEN], True
 
     with pytest.raises(Unavailable):

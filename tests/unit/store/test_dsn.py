@@ -1,4 +1,4 @@
-"""What is refused of a DSN before anything connects is what libpq itself can't connect by."""
+"""A DSN is rejected before a connection exactly if libpq itself can't connect with it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SSL, _GSS = 80877103, 80877104
 
 @dataclass(frozen=True)
 class Server:
-    """One that lets everybody in, by TLS and without, over TCP and a socket of UNIX."""
+    """A server without authentication, with TLS and without, over TCP and a UNIX socket."""
 
     folder: Path
     port: int
@@ -75,8 +75,8 @@ def _serve(peer: socket.socket, context: ssl.SSLContext) -> None:
             if code == _SSL:
                 peer = context.wrap_socket(peer, server_side=True)
         parameters = ("server_version", "15.0"), ("client_encoding", "UTF8"), ("DateStyle", "ISO")
-        told = [(b"S", f"{name}\0{value}\0".encode()) for name, value in parameters]
-        welcome = [(b"R", bytes(4)), *told, (b"K", bytes(8)), (b"Z", b"I")]
+        statuses = [(b"S", f"{name}\0{value}\0".encode()) for name, value in parameters]
+        welcome = [(b"R", bytes(4)), *statuses, (b"K", bytes(8)), (b"Z", b"I")]
         peer.sendall(b"".join(kind + struct.pack(">I", len(it) + 4) + it for kind, it in welcome))
         while peer.recv(4096):
             pass
@@ -123,9 +123,7 @@ ROOT = "sslrootcert=FOLDER/ca.pem"
         f"{ROOT}&sslcrl=FOLDER/none",
     ],
 )
-def test_files_are_refused_that_libpq_cannot_go_on_without_and_no_others(
-    server: Server, options: str
-) -> None:
+def test_only_files_that_libpq_requires_are_rejected(server: Server, options: str) -> None:
     for mode in MODES:
         dsn = server.dsn(f"{options}&sslmode={mode}" if mode else options)
         assert (mode, [*faults(dsn)] == []) == (mode, connects(dsn)), [*faults(dsn)]
@@ -195,8 +193,8 @@ def test_an_at_may_stand_escaped_behind_the_question_mark(dsn: str) -> None:
     ],
 )
 def test_libpq_ends_at_a_nul_so_none_may_stand_anywhere(dsn: str) -> None:
-    [told] = faults(f"postgresql://{dsn}")
-    assert told == "contains a NUL (%00), which libpq rejects"
+    [fault] = faults(f"postgresql://{dsn}")
+    assert fault == "contains a NUL (%00), which libpq rejects"
 
 
 @pytest.mark.parametrize(
@@ -214,14 +212,14 @@ def test_libpq_ends_at_a_nul_so_none_may_stand_anywhere(dsn: str) -> None:
     ],
 )
 def test_the_end_of_a_password_is_not_taken_for_a_host_and_shown(dsn: str, said: str) -> None:
-    [told] = faults(f"postgresql://{dsn}")
-    assert told.startswith(said)
-    assert "s3cr3t" not in told
+    [fault] = faults(f"postgresql://{dsn}")
+    assert fault.startswith(said)
+    assert "s3cr3t" not in fault
 
 
 def test_what_is_no_text_is_no_password_and_is_not_shown() -> None:
-    [told] = faults("postgresql://u:s3c\udcffret@h/db")
-    assert told == "isn't UTF-8"
+    [fault] = faults("postgresql://u:s3c\udcffret@h/db")
+    assert fault == "isn't UTF-8"
 
 
 @pytest.mark.parametrize(
@@ -250,8 +248,8 @@ def test_a_url_is_read_as_libpq_reads_it(dsn: str, given: dict[str, str]) -> Non
 
 
 def test_a_url_of_several_hosts_that_cant_be_read_repeats_no_password() -> None:
-    [told] = faults("postgresql://u:s3cret@h1:x,h2/db%zz")
-    assert told.startswith("must be a URL such as")
+    [fault] = faults("postgresql://u:s3cret@h1:x,h2/db%zz")
+    assert fault.startswith("must be a URL such as")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a failure means: by its code, and by whether COMMIT had been sent."""
+"""The meaning of a failure, by its code and by whether COMMIT had been sent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from schedkit.errors import (
 )
 
 
-class Told(Exception):
+class DriverError(Exception):
     """A driver's error, as far as it is looked at."""
 
     def __init__(self, code: str | None, words: str = "something") -> None:
@@ -29,7 +29,7 @@ class Told(Exception):
 
 
 def failed(code: str | None, words: str = "something", *, lost: bool = False) -> DBAPIError:
-    return OperationalError("SELECT 1", {}, Told(code, words), connection_invalidated=lost)
+    return OperationalError("SELECT 1", {}, DriverError(code, words), connection_invalidated=lost)
 
 
 @pytest.mark.parametrize("committing", [False, True])
@@ -58,7 +58,7 @@ def test_a_long_wait_is_tried_once_more(code: str) -> None:
     assert isinstance(judge(failed(code), committing=True)[0], OutcomeUnknown)
 
 
-def test_what_took_too_long_is_told_from_a_server_that_is_away() -> None:
+def test_a_statement_timeout_is_distinguished_from_an_unavailable_server() -> None:
     assert type(judge(failed("57014"), committing=False)[0]) is TookTooLong
     assert type(judge(failed("55P03"), committing=False)[0]) is Unavailable
 
@@ -284,6 +284,6 @@ def test_of_two_servers_one_that_is_away_may_be_the_one_that_counts(other: str) 
     assert type(judge(failed(None, twice), committing=False)[0]) is Rejected
 
 
-def test_only_the_first_line_is_told() -> None:
+def test_only_the_first_line_is_reported() -> None:
     error, _ = judge(failed("40001", "could not serialize\nDETAIL: rows"), committing=False)
     assert str(error) == "PostgreSQL: could not serialize"

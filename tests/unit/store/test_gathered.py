@@ -36,8 +36,8 @@ class Table:
 
 
 def _record(run_id: RunId) -> RunRecord:
-    told: Any = SimpleNamespace(run=SimpleNamespace(key=SimpleNamespace(run_id=run_id)))
-    return cast("RunRecord", told)
+    record: Any = SimpleNamespace(run=SimpleNamespace(key=SimpleNamespace(run_id=run_id)))
+    return cast("RunRecord", record)
 
 
 def ids(records: Sequence[RunRecord]) -> list[RunId]:
@@ -73,7 +73,7 @@ async def test_a_run_that_is_as_it_was_is_the_very_record_that_was_given_before(
 
 
 async def test_who_asks_while_a_statement_runs_is_answered_by_a_later_one() -> None:
-    """What it is told is as it stands after it asked."""
+    """The caller gets the state after its request."""
     table = Table()
     gathered = BatchedReads(table.fetch)
     first = asyncio.create_task(gathered.runs([run(1)]), name="first")

@@ -1,4 +1,4 @@
-"""One broken item doesn't hold up its batch."""
+"""A broken item doesn't delay its batch."""
 
 from __future__ import annotations
 

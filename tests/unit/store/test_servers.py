@@ -62,7 +62,7 @@ class Raw:
 
 @dataclass
 class Hosts:
-    """Servers by name; `away` doesn't answer, and libpq goes on to the next."""
+    """Servers by name; `away` doesn't answer, and libpq continues with the next."""
 
     on: dict[str, int | None]
     away: set[str] = field(default_factory=set)
@@ -76,7 +76,7 @@ class Hosts:
             if host not in self.away:
                 self.made.append(Raw(host, int(port), self.on[host]))
                 return self.made[-1]
-        raise OperationalError("nobody answers")
+        raise OperationalError("no server answers")
 
     def servers(self) -> Servers:
         return Servers(self.open_one, lambda _: nullcontext())
@@ -116,7 +116,7 @@ def test_who_knows_no_timeline_yet_asks_all_and_takes_the_highest() -> None:
     servers = hosts.servers()
     raw, timeline = servers.connect(DSN)
     assert (raw.host, timeline) == ("b", 3)
-    assert hosts.tried == ["a", "b", "c", "b"], "and whoever has it is asked first"
+    assert hosts.tried == ["a", "b", "c", "b"], "and the server that has it is asked first"
     assert [each.closed for each in hosts.made] == [True, True, True, False]
     servers.connect(DSN)
     assert hosts.tried[4:] == ["b"], "once"
@@ -127,7 +127,7 @@ def test_who_is_away_at_the_start_costs_its_timeout_once() -> None:
     raw, _ = hosts.servers().connect(DSN)
     assert (raw.host, hosts.tried) == ("b", ["a", "b", "c", "b"])
     hosts.away, hosts.tried = {"a", "b", "c"}, []
-    with pytest.raises(OperationalError, match="nobody answers"):
+    with pytest.raises(OperationalError, match="no server answers"):
         hosts.servers().connect(DSN)
     assert hosts.tried == ["a", "b", "c"]
 
@@ -136,7 +136,7 @@ def test_where_no_host_counts_it_is_said_of_each_why() -> None:
     hosts = Hosts({"a": None, "b": 1}, away={"c"})
     servers = hosts.servers()
     servers.expect(Timeline(2))
-    with pytest.raises(OperationalError, match="nobody answers"):
+    with pytest.raises(OperationalError, match="no server answers"):
         servers.connect(DSN)
     with pytest.raises(OperationalError, match=r"^a:5432 is a standby.*; b:5432 is on timeline 1"):
         servers.connect({**DSN, "host": "a,b", "port": "5432"})

@@ -64,7 +64,7 @@ class Outage(Rows):
 
 
 def outage(count: int, seconds: float, policy: CatchUpPolicy) -> tuple[World, Outage]:
-    """So many jobs, due every five seconds, that nobody looked at for so long."""
+    """Return so many jobs, due every five seconds, that no owner looked at for so long."""
     jobs = [JobId(UUID(int=number)) for number in range(1, count + 1)]
     rows = Outage(behind_by=dict.fromkeys(jobs, timedelta(seconds=seconds)))
     world = World(rows)
@@ -87,7 +87,7 @@ async def caught_up(world: World) -> None:
         (CatchUpPolicy.NONE, 1, set()),
     ],
 )
-async def test_what_is_late_bears_the_moment_at_which_it_was_made(
+async def test_a_late_run_records_the_time_at_which_it_was_made(
     policy: CatchUpPolicy, runs: int, paced: set[bool]
 ) -> None:
     """NOW itself is on time: it is ready when it is due, and takes the older in under `latest`."""
@@ -137,7 +137,7 @@ async def test_what_falls_due_while_much_is_caught_up_with_goes_first_and_soon()
 
 
 @pytest.mark.slow
-async def test_what_comes_again_and_again_is_soon_on_time_beside_a_herd_that_was_missed() -> None:
+async def test_a_recurring_timer_is_soon_on_time_beside_a_missed_herd() -> None:
     """Its instants are made in order, so those that fall due now wait for all before them; the herd
     holds nothing up.
     """
@@ -175,7 +175,7 @@ async def test_nothing_falls_out_of_its_window_because_others_are_caught_up_with
     assert all(len(made) > 50 for made in rows.rows.values())
 
 
-async def test_where_nothing_is_behind_any_more_the_window_is_measured_anew() -> None:
+async def test_the_window_is_measured_again_once_nothing_is_behind() -> None:
     world, rows = outage(50, 300, CatchUpPolicy.ALL)
     while await world.step() == 0.0:
         pass
@@ -204,7 +204,7 @@ async def test_what_fell_due_after_the_first_look_has_a_window_of_its_own() -> N
     assert missed.scheduled_until == NOW + timedelta(hours=2) - timedelta(seconds=5)
 
 
-async def looked_in_vain(world: World, rows: Rows) -> None:
+async def step_without_database(world: World, rows: Rows) -> None:
     """A step that found the database away."""
     works = rows.fire
 
@@ -223,7 +223,7 @@ async def test_who_takes_a_shard_over_measures_the_windows_of_its_jobs_alone(
     moved: int, state: State
 ) -> None:
     world, rows = outage(1, 3_000, CatchUpPolicy.LATEST)
-    await looked_in_vain(world, rows)
+    await step_without_database(world, rows)
     world.run_index.ownership.drop([ShardId(moved)])
     world.run_index.ownership.gain({ShardId(moved): Epoch(6)})
     world.clock.time = NOW + timedelta(minutes=90)
@@ -236,7 +236,7 @@ async def test_who_takes_a_shard_over_measures_the_windows_of_its_jobs_alone(
 
 async def test_a_step_that_has_to_be_tried_again_measures_the_window_where_it_first_did() -> None:
     world, rows = outage(1, 3_000, CatchUpPolicy.LATEST)
-    await looked_in_vain(world, rows)
+    await step_without_database(world, rows)
     world.clock.time = NOW + timedelta(minutes=90)
     while await world.step() == 0.0:
         pass

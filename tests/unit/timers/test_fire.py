@@ -48,8 +48,8 @@ async def test_a_timer_that_the_databases_clock_holds_back_is_tried_again_after_
 async def test_runs_are_made_so_long_before_they_are_due_and_wait_for_their_instant() -> None:
     rows = Rows(replace(TIMER, due_at=NOW + timedelta(seconds=3), nominal=NOW))
     world = World(rows, ahead=Lookahead(timedelta(seconds=2)))
-    told: list[bool] = []
-    world.fire.on_ready(lambda: told.append(True))
+    notified: list[bool] = []
+    world.fire.on_ready(lambda: notified.append(True))
     await world.step()
     assert await world.step() == pytest.approx(1.0)
     world.clock.time += timedelta(seconds=0.999)
@@ -62,7 +62,7 @@ async def test_runs_are_made_so_long_before_they_are_due_and_wait_for_their_inst
     [made] = rows.fired
     assert made.due_at == NOW + timedelta(seconds=3)
     assert (len(world.run_index.ready), len(world.run_index.waiting)) == (0, 1)
-    assert told, "it may have to be armed at once"
+    assert notified, "it may have to be armed at once"
     due = rows.timer.due_at
     assert due is not None
     assert world.run_index.timers.next_at() == due - timedelta(seconds=2)
@@ -221,7 +221,7 @@ async def test_what_changes_in_a_pause_is_loaded_at_its_end_and_not_gathered_til
     assert "reread" not in rows.calls
 
 
-async def test_who_hasnt_heard_of_a_pause_is_refused_and_asks_after_it() -> None:
+async def test_an_owner_that_missed_a_pause_is_rejected_and_reads_it() -> None:
     """P3: the row judges; the member then reads the pauses, and accounts for what fell due."""
     rows = Rows(switched=2)
     world = World(rows)
@@ -241,7 +241,7 @@ async def test_who_hasnt_heard_of_a_pause_is_refused_and_asks_after_it() -> None
 
 
 async def test_a_batch_is_as_large_as_takes_a_moment() -> None:
-    """Who falls due meanwhile waits for all of it."""
+    """A timer that falls due meanwhile waits for all of it."""
     rows = Herd(count=3_000, each=0.001)
     world = World(rows)
 
@@ -253,7 +253,7 @@ async def test_a_batch_is_as_large_as_takes_a_moment() -> None:
 
 
 async def test_while_enough_is_ready_it_rests_as_it_fired_but_for_what_is_urgent() -> None:
-    """What was fired waits for a worker all the same, and what is urgent finds less before it."""
+    """Fired runs wait for a worker anyway, and urgent ones find less before them."""
     rows, urgent = Herd(count=3_000, each=0.001), JobId(UUID(int=2**64))
     rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
     world = World(rows, urgent=[urgent])
@@ -268,7 +268,7 @@ async def test_while_enough_is_ready_it_rests_as_it_fired_but_for_what_is_urgent
     assert rest == pytest.approx(
         batches[-1] * rows.each * (len(world.run_index.ready) / ENOUGH) ** 2, rel=0.01
     )
-    assert await world.fire.step() == pytest.approx(rest), "whoever wakes it"
+    assert await world.fire.step() == pytest.approx(rest), "whatever wakes it"
     assert rows.batches == batches
     world.clock.time = NOW + timedelta(seconds=1)
     assert await world.fire.step() == 0.0
@@ -276,7 +276,7 @@ async def test_while_enough_is_ready_it_rests_as_it_fired_but_for_what_is_urgent
     assert rows.batches == [*batches, 1]
     rows.seconds += rest
     assert await world.fire.step() == 0.0
-    assert rows.batches[-1] >= LEAST, "and goes on"
+    assert rows.batches[-1] >= LEAST, "and continues"
 
 
 @pytest.mark.slow
@@ -311,11 +311,11 @@ async def test_a_load_and_a_batch_of_many_leave_everybody_else_their_turn() -> N
 
 
 @pytest.mark.parametrize(
-    ("max_runs", "fired", "made", "goes_on"),
+    ("max_runs", "fired", "made", "continues"),
     [(0, 0, 1, True), (5, 3, 1, True), (5, 4, 1, False), (5, 5, 0, False), (5, 9, 0, False)],
 )
 async def test_a_schedule_makes_no_more_runs_than_it_may(
-    max_runs: int, fired: int, made: int, goes_on: bool
+    max_runs: int, fired: int, made: int, continues: bool
 ) -> None:
     """P3.15."""
     rows = Rows(replace(TIMER, fired=fired))
@@ -326,5 +326,5 @@ async def test_a_schedule_makes_no_more_runs_than_it_may(
 
     assert len(rows.fired) == made
     assert rows.timer.fired == fired + (made if max_runs else 0)
-    assert rows.timer.nominal is not None, "where it goes on if a run is skipped"
-    assert (rows.timer.due_at is not None) == goes_on
+    assert rows.timer.nominal is not None, "where it continues if a run is skipped"
+    assert (rows.timer.due_at is not None) == continues

@@ -79,7 +79,7 @@ async def test_what_is_urgent_is_seen_behind_a_herd_that_no_load_brings_at_once(
 
 
 async def test_what_is_urgent_is_seen_though_something_is_always_due() -> None:
-    """It comes within the horizon while a herd is fired for minutes."""
+    """The timer comes within the horizon while a herd is fired for minutes."""
     rows, urgent = Herd(count=3 * LOAD_LIMIT), JobId(UUID(int=2**64))
     rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
     world = World(rows, urgent=[urgent])
@@ -147,7 +147,7 @@ async def test_what_was_read_while_a_load_was_under_way_is_newer_than_what_it_br
 async def test_what_was_left_out_as_its_shard_went_and_came_back_stands_as_it_was_loaded_since(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It didn't fire: taken for fired, its instant would wait for the next load, and be missed."""
+    """The timer didn't fire: taken for fired, it would wait for the next load, and be missed."""
     rows = Rows()
     world = World(rows)
     await world.near.step()
@@ -203,9 +203,7 @@ async def test_a_load_that_failed_is_made_again_as_soon_as_the_loop_may() -> Non
     assert rows.calls == ["load"]
 
 
-async def test_a_load_that_takes_long_isnt_made_so_often_but_in_time_for_all_that_it_brings() -> (
-    None
-):
+async def test_a_slow_load_is_made_less_often_but_in_time_for_all_its_timers() -> None:
     rows = Herd(count=3)
     world = World(rows)
     world.clock.time = NOW - timedelta(seconds=60)

@@ -1,4 +1,4 @@
-"""Runs as they change, for those who watch: what they are told, and what that costs."""
+"""Changes of runs, for subscribers: the messages they get, and their cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.runs import NOW
 from support.wait import WAIT_TIMEOUT, wait_until_async
 
 
-async def test_a_stream_begins_with_what_lives_and_goes_on_with_what_is_heard_of() -> None:
+async def test_a_stream_begins_with_unended_runs_and_continues_with_changes() -> None:
     async with world() as here:
         here.rows.write(1)
         here.rows.write(2, State.SUCCEEDED)
@@ -24,7 +24,7 @@ async def test_a_stream_begins_with_what_lives_and_goes_on_with_what_is_heard_of
         assert 2 not in {number for number, _ in stream.states}
 
 
-async def test_who_watches_a_job_is_told_of_its_runs_alone_and_others_are_not_read() -> None:
+async def test_a_subscriber_of_a_job_gets_only_its_runs_and_others_are_not_read() -> None:
     async with world() as here:
         stream = await here.watch(Scope("default", ETL))
         here.change(1, State.RUNNING, OTHER)
@@ -35,7 +35,7 @@ async def test_who_watches_a_job_is_told_of_its_runs_alone_and_others_are_not_re
         assert here.rows.asked.count("read") == reads + 1
 
 
-async def test_what_nobody_said_is_found_by_the_next_sweep_and_told_once() -> None:
+async def test_an_unreported_change_is_found_by_the_next_sweep_and_sent_once() -> None:
     async with world(sweeps=0.02) as here:
         stream = await here.watch()
         here.rows.write(1, State.SUCCEEDED)
@@ -47,7 +47,7 @@ async def test_what_nobody_said_is_found_by_the_next_sweep_and_told_once() -> No
         assert stream.states == [(1, State.SUCCEEDED)]
 
 
-async def test_a_stream_goes_on_from_its_cursor_at_another_member_and_misses_nothing() -> None:
+async def test_a_stream_continues_from_its_cursor_at_another_member_and_misses_nothing() -> None:
     async with world(sweeps=0.02) as here, world(rows=here.rows) as there:
         stream = await here.watch()
         here.change(1, State.SUCCEEDED)
@@ -64,7 +64,7 @@ async def test_a_stream_goes_on_from_its_cursor_at_another_member_and_misses_not
         assert again.gaps == []
 
 
-async def test_a_cursor_of_another_database_is_told_as_a_gap_and_what_lives_follows() -> None:
+async def test_a_cursor_of_another_database_gets_a_gap_and_the_unended_runs() -> None:
     async with world() as here:
         here.rows.write(1)
         stream = await here.watch(after=Cursor(9, 1))
@@ -73,7 +73,7 @@ async def test_a_cursor_of_another_database_is_told_as_a_gap_and_what_lives_foll
         assert gap.before is None
 
 
-async def test_who_watches_while_the_database_goes_back_is_told_so_and_what_lives_now() -> None:
+async def test_a_subscriber_gets_a_gap_and_the_unended_runs_when_the_database_goes_back() -> None:
     async with world(sweeps=0.02) as here:
         stream = await here.watch()
         here.rows.timeline = 2
@@ -85,7 +85,7 @@ async def test_who_watches_while_the_database_goes_back_is_told_so_and_what_live
         assert last.timeline == 2
 
 
-async def test_what_a_look_did_not_reach_is_told_as_a_gap_where_a_stream_goes_on() -> None:
+async def test_changes_that_a_snapshot_missed_are_sent_as_a_gap_to_a_resumed_stream() -> None:
     async with world() as here:
         here.rows.before = MissedChanges(Cursor(1, 1), before=NOW)
         stream = await here.watch(after=Cursor(1, 1))
@@ -112,7 +112,7 @@ async def test_an_old_run_that_ended_unheard_of_is_found_though_no_look_reaches_
         await stream.until((1, State.SUCCEEDED))
 
 
-async def test_a_slow_reader_is_told_the_last_state_of_each_run_and_holds_up_nobody() -> None:
+async def test_a_slow_reader_gets_the_last_state_of_each_run_and_delays_no_other() -> None:
     async with world() as here:
         slow, quick = await here.watch(), await here.watch()
         slow.reads.clear()
@@ -155,7 +155,7 @@ async def test_two_hundred_who_watch_cost_as_many_statements_as_one() -> None:
         assert here.rows.asked == ["read"]
 
 
-async def test_nobody_watches_and_nothing_is_asked_heard_or_kept() -> None:
+async def test_without_subscribers_nothing_is_read_received_or_kept() -> None:
     async with world(sweeps=0.01) as here:
         for number in range(3):
             here.change(number, State.RUNNING)
@@ -186,8 +186,8 @@ async def test_a_stream_that_cannot_begin_says_why() -> None:
             await anext(here.feed.follow(ALL, None))
 
 
-async def test_an_end_is_told_though_the_transaction_that_stored_it_began_before_another() -> None:
-    """It waited for the row that the other one wrote."""
+async def test_an_end_is_sent_though_its_transaction_began_before_another() -> None:
+    """The transaction waited for the row that the other one wrote."""
     async with world() as here:
         stream = await here.watch()
         here.change(1, State.RUNNING)
@@ -197,7 +197,7 @@ async def test_an_end_is_told_though_the_transaction_that_stored_it_began_before
         await stream.until((1, State.SUCCEEDED))
 
 
-async def test_what_lives_is_not_told_of_a_run_that_was_told_to_have_ended() -> None:
+async def test_an_unended_state_isnt_sent_after_the_end_of_a_run() -> None:
     """A read that was under way comes later than one that began after it."""
     async with world() as here:
         after = await here.rows.now()
@@ -210,7 +210,7 @@ async def test_what_lives_is_not_told_of_a_run_that_was_told_to_have_ended() -> 
         assert stream.states == [(1, State.SUCCEEDED), (2, State.RUNNING)]
 
 
-async def test_a_stream_that_breaks_in_its_first_look_begins_anew() -> None:
+async def test_a_stream_that_breaks_in_its_first_snapshot_begins_again() -> None:
     async with world() as here:
         for number in range(3):
             here.rows.write(number)

@@ -29,7 +29,7 @@ async def test_two_hundred_who_begin_together_share_one_look_and_what_it_read() 
 
 
 async def test_who_comes_when_a_look_has_begun_waits_for_the_next() -> None:
-    """What changed in between isn't in it, and was put into no box of theirs."""
+    """A change in between isn't in that snapshot, and was put into no queue of theirs."""
     async with world() as here:
         here.rows.held.clear()
         first = here.begin()
@@ -43,7 +43,7 @@ async def test_who_comes_when_a_look_has_begun_waits_for_the_next() -> None:
         await first.begun()
 
 
-async def test_who_leaves_ends_a_look_for_nobody_else_and_the_last_one_ends_it() -> None:
+async def test_a_subscriber_that_leaves_ends_a_snapshot_only_if_it_is_the_last() -> None:
     async with world() as here:
         here.rows.write(1)
         await here.watch(Scope("other"))
@@ -68,7 +68,7 @@ async def test_who_leaves_ends_a_look_for_nobody_else_and_the_last_one_ends_it()
         await last.until((1, State.PENDING))
 
 
-async def test_a_look_that_failed_fails_all_who_shared_it_and_the_next_one_is_made_anew() -> None:
+async def test_a_failed_snapshot_fails_all_who_shared_it_and_the_next_is_made_again() -> None:
     async with world() as here:
         here.rows.write(1)
         await here.watch(Scope("other"))
@@ -108,11 +108,11 @@ async def test_however_many_begin_the_loop_goes_round_between_fifty_changes() ->
             here.rows.write(number)
         streams = [here.begin() for _ in range(20)]
 
-        def told() -> int:
+        def count_messages() -> int:
             return sum(len(stream.messages) for stream in streams)
 
         most, before = 0, 0
-        while told() < 600 * len(streams):
+        while count_messages() < 600 * len(streams):
             await asyncio.sleep(0)
-            most, before = max(most, told() - before), told()
+            most, before = max(most, count_messages() - before), count_messages()
         assert most <= IN_A_TURN + len(streams), "and the end of each look"

@@ -36,7 +36,7 @@ BODIES = dict(garbage.bodies())
         (b'{"a": ' + b"9" * 5000 + b"}", "isn't valid JSON"),
     ],
 )
-def test_a_malformed_body_is_told_in_words(content: bytes, said: str) -> None:
+def test_a_malformed_body_is_rejected_in_words(content: bytes, said: str) -> None:
     with pytest.raises(RequestProblem, match=said) as refused:
         parsed(content)
     assert refused.value.body["status"] == 400
@@ -65,7 +65,7 @@ class Sender:
         return {"type": "http.request", "body": bytes(1 << 20), "more_body": True}
 
     async def refused(self) -> Any:
-        """The status of what it hears."""
+        """Return the status of the answer it receives."""
         request = Request({"type": "http", "headers": []}, self.receive)
         with pytest.raises(RequestProblem) as refusal:
             await bodies.content_of(request)

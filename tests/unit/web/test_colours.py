@@ -10,7 +10,7 @@ from schedd.web import formatting
 from schedd.web.templating import STATIC
 
 LEAST = 4.5
-"""What WCAG 2 asks of words of this size."""
+"""The contrast that WCAG 2 requires for words of this size."""
 
 WORDS = (
     "ink",

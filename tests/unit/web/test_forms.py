@@ -35,7 +35,7 @@ async def test_a_namespace_in_a_form_isnt_taken_for_that_of_the_address(action: 
         await action.do(asked(namespace="zz"))
 
 
-async def test_what_a_form_has_and_what_any_has_is_taken_and_all_that_it_hasnt_is_told() -> None:
+async def test_a_form_takes_its_own_and_common_fields_and_reports_all_others() -> None:
     @taking("reason")
     async def do(form: PageRequest) -> Done:
         return Done(form.fields["reason"], "/")

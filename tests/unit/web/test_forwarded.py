@@ -1,4 +1,4 @@
-"""Behind a proxy: whose requests they are, and that nobody is nearer for it."""
+"""Requests through a proxy: the client they come from, without more rights for any."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Held:
 async def asked(
     app: Any, forwarded: str = "", peer: str = "127.0.0.1", path: str = "/api/v1/jobs"
 ) -> list[Message]:
-    """What is answered."""
+    """Return the answer."""
     said: list[Message] = []
 
     async def send(message: Message) -> None:
@@ -64,7 +64,7 @@ async def test_clients_of_a_trusted_proxy_have_places_of_their_own() -> None:
     assert set(held.asked) == {"203.0.113.9", "198.51.100.7"}
 
 
-async def test_nobody_else_is_believed() -> None:
+async def test_no_other_proxy_is_trusted() -> None:
     held = Held()
     held.go.set()
     for reach in (Reach(), Reach(Proxies.from_texts(["10.0.0.2"]))):

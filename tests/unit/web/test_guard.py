@@ -1,4 +1,4 @@
-"""What every request is held to before anything else looks at it."""
+"""The checks of every request before anything else reads it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Door:
 
 
 async def asked(app: Any, host: str, path: str = "/api/v1/jobs") -> list[Message]:
-    """What is answered."""
+    """Return the answer."""
     said: list[Message] = []
 
     async def send(message: Message) -> None:

@@ -23,7 +23,7 @@ from schedd.web.templating import render
 from schedkit.errors import Unavailable
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from support.callers import TESTER
-from support.web import ToldCluster
+from support.web import StubCluster
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Read:
 
 
 def asked(**query: str) -> PageRequest:
-    services = cast("Any", SimpleNamespace(cluster=ToldCluster()))
+    services = cast("Any", SimpleNamespace(cluster=StubCluster()))
     return PageRequest(services, Caller(TESTER, source="test"), query=query)
 
 
@@ -77,7 +77,7 @@ def test_addresses_that_are_made_up_leave_no_more_looks_than_are_kept() -> None:
     assert not kept(looks, page, first, q="first")
 
 
-def test_a_look_that_nobody_asks_for_is_forgotten_in_time(clock: list[float]) -> None:
+def test_a_snapshot_that_no_page_requests_is_dropped_in_time(clock: list[float]) -> None:
     looks, page = PageSnapshots(), Read().page()
     look = looks.snapshot_for(page, asked())
     clock[0] += KEPT_FOR
@@ -87,7 +87,7 @@ def test_a_look_that_nobody_asks_for_is_forgotten_in_time(clock: list[float]) ->
     assert not kept(looks, page, look)
 
 
-async def test_a_look_that_is_watched_stays_whoever_else_comes(clock: list[float]) -> None:
+async def test_a_watched_snapshot_stays_when_others_are_requested(clock: list[float]) -> None:
     looks, page = PageSnapshots(), Read().page()
     look = looks.snapshot_for(page, asked())
     events = look.events("")
@@ -160,8 +160,8 @@ async def test_what_couldnt_be_read_is_read_again_soon_however_seldom_the_page_i
     assert read.times == 2 + read_before
 
 
-async def test_what_took_long_to_be_read_in_vain_rests_as_long(clock: list[float]) -> None:
-    """It holds one of the few turns, of a database that has nothing to spare."""
+async def test_a_read_that_failed_after_long_isnt_retried_for_as_long(clock: list[float]) -> None:
+    """The read holds one of the few slots, of a database that has nothing to spare."""
 
     async def read(_: PageRequest) -> Shown:
         reads.append(clock[0])
@@ -178,11 +178,11 @@ async def test_what_took_long_to_be_read_in_vain_rests_as_long(clock: list[float
 
 
 @pytest.mark.slow
-async def test_that_a_member_fires_nothing_is_told_at_once_however_seldom_the_page_is_read(
+async def test_a_member_that_fires_nothing_is_shown_at_once_however_seldom_the_page_is_read(
     clock: list[float],
 ) -> None:
     read, asking = Read(), asked()
-    cluster = cast("ToldCluster", asking.services.cluster)
+    cluster = cast("StubCluster", asking.services.cluster)
     look = PageSnapshots().snapshot_for(read.page(every=60), asking)
     before = (await look.now()).html
     events = look.events("")
@@ -190,22 +190,22 @@ async def test_that_a_member_fires_nothing_is_told_at_once_however_seldom_the_pa
     for trusted in (False, True):
         cluster.has_trust = trusted
         async with asyncio.timeout(5):
-            told = (await anext(events)).data
-        assert ("isn't trusted" in told) is not trusted
-        assert told.endswith(before)
+            page = (await anext(events)).data
+        assert ("isn't trusted" in page) is not trusted
+        assert page.endswith(before)
     await events.aclose()
     assert read.times == 1
     assert clock == [100.0]
 
 
-async def test_what_is_over_is_sent_once_and_nobody_looks_again() -> None:
+async def test_a_page_that_has_ended_is_sent_once_and_not_read_again() -> None:
     read = Read(over=True)
     look = PageSnapshots().snapshot_for(read.page(), asked())
     assert await until_over(look.events("")) == ["", "end"]
     assert read.times == 1
 
 
-async def test_who_comes_back_to_what_is_over_is_told_that_it_has_ended() -> None:
+async def test_a_reader_that_returns_to_an_ended_page_gets_its_end() -> None:
     look = PageSnapshots().snapshot_for(Read(over=True).page(), asked())
     seen = (await look.now()).digest
     assert (await until_over(look.events(seen)))[-1] == "end"

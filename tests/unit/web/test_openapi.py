@@ -107,8 +107,8 @@ def test_a_new_job_may_be_asked_for_in_either_words(document: dict[str, Any]) ->
     either = operation["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
     assert either[0] == {"$ref": "#/components/schemas/Job.Input"}
     assert either[1]["required"] == ["name", "cron", "callback_url"]
-    told = operation["responses"]["201"]["content"]["application/json"]["schema"]["anyOf"]
-    assert told[1]["required"] == ["job_id", "next_fire_time"]
+    answers = operation["responses"]["201"]["content"]["application/json"]["schema"]["anyOf"]
+    assert answers[1]["required"] == ["job_id", "next_fire_time"]
 
 
 def parameters(document: dict[str, Any], path: str) -> dict[str, dict[str, Any]]:
@@ -170,13 +170,13 @@ def test_it_says_how_a_caller_is_known(document: dict[str, Any]) -> None:
     assert schemes["certificate"]["type"] == "mutualTLS"
     asked = {name for way in document["security"] for name in way}
     assert asked == schemes.keys()
-    assert {} in document["security"], "a member without TLS asks nobody"
+    assert {} in document["security"], "a member without TLS requires no credentials"
 
 
 def test_a_stream_names_the_object_that_each_event_holds(document: dict[str, Any]) -> None:
     for path, name in (("/api/v1/events", "RunEvent"), ("/api/v1/runs/{run_id}/logs", "LogPiece")):
-        told = document["paths"][path]["get"]["responses"]["200"]["content"]["text/event-stream"]
-        data = told["schema"]["contentSchema"]
+        content = document["paths"][path]["get"]["responses"]["200"]["content"]["text/event-stream"]
+        data = content["schema"]["contentSchema"]
         assert data["anyOf"][0] == {"$ref": f"#/components/schemas/{name}"}
         schema = jsonschema_rs.Draft202012Validator(data | {"components": document["components"]})
         assert schema.is_valid({})

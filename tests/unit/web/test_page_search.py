@@ -43,7 +43,7 @@ def test_instants_are_utc_where_they_name_no_offset(text: str, iso: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "error"),
     [
         ("colour:red", "colour: unknown search field"),
         ("state:dead", "'dead' isn't a valid state"),
@@ -53,8 +53,8 @@ def test_instants_are_utc_where_they_name_no_offset(text: str, iso: str) -> None
         ("worker:", "worker: is empty"),
     ],
 )
-def test_what_cant_be_meant_is_told_by_name(words: str, told: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=told):
+def test_an_invalid_search_is_rejected_by_name(words: str, error: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=error):
         request_of(words)
 
 

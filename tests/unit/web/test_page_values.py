@@ -1,4 +1,4 @@
-"""What pages make of messages: stories, calendars, rings, forecasts, and what forms mean."""
+"""Values of pages, made of messages: timelines, calendars, rings, forecasts and forms."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def attempt(number: int, token: int, began: float, ended: float, state: State) -
     return made
 
 
-def test_a_story_is_told_in_the_order_of_its_instants_with_the_tokens() -> None:
+def test_a_timeline_is_ordered_by_time_and_shows_the_tokens() -> None:
     attempts = [attempt(2, 8, 5, 6, State.SUCCEEDED), attempt(1, 7, 1, 2, State.FAILED)]
     steps = list(story(run_at(NOW), attempts, []))
     assert [(step.what, step.token) for step in steps] == [
@@ -88,7 +88,7 @@ def test_a_result_that_was_refused_stands_in_it_with_its_stale_token() -> None:
     assert "stale" in step.detail
 
 
-def test_what_has_no_instant_isnt_told() -> None:
+def test_a_step_without_a_time_isnt_shown() -> None:
     assert list(story(run_pb2.Run(), [run_pb2.Attempt(attempt=1)], [cluster_pb.AuditEntry()])) == []
 
 
@@ -104,7 +104,7 @@ def test_what_a_person_gave_as_a_reason_stands_in_it_in_words() -> None:
     assert step.detail == "by user/ann · reason: too late"
 
 
-def test_who_came_by_a_token_is_told_with_it() -> None:
+def test_a_caller_with_a_token_is_shown_with_the_token() -> None:
     source = "ipv4:127.0.0.1:4711 token:0b7a58b2-5b8e-4f7c-8f0e-2f4d8a9c1e77"
     entry = cluster_pb.AuditEntry(actor="user/dev", action="cancel", outcome="ok", source=source)
     entry.at.FromDatetime(NOW + timedelta(seconds=9))
@@ -123,7 +123,7 @@ def test_the_story_of_a_submit_leaves_its_definition_to_the_page() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "words"),
     [
         ('{"paused":true,"by":"user/ann","note":"disks"}', "note: disks"),
         ('{"paused":false,"catchUp":true}', "catch up"),
@@ -134,8 +134,8 @@ def test_the_story_of_a_submit_leaves_its_definition_to_the_page() -> None:
         ("{ no JSON", "{ no JSON"),
     ],
 )
-def test_a_change_is_told_in_words_and_what_is_none_as_it_stands(change: str, told: str) -> None:
-    assert in_words(change) == told
+def test_a_change_is_shown_in_words_and_other_text_unchanged(change: str, words: str) -> None:
+    assert in_words(change) == words
 
 
 def done(action: str, at: int, **fields: str) -> cluster_pb.AuditEntry:
@@ -194,7 +194,7 @@ def test_a_job_that_never_ran_has_an_empty_calendar() -> None:
 # -- the ring --
 
 
-def test_every_shard_is_in_the_ring_once_those_of_nobody_too() -> None:
+def test_every_shard_is_in_the_ring_once_also_those_without_an_owner() -> None:
     owners = ["m1", "m2", "", "gone"]
     shards = [cluster_pb.Shard(shard=at, owner=owners[at % 4]) for at in range(SHARDS)]
     parts = dict(ring(shards, {"m1": 0, "m2": 1}))
@@ -362,12 +362,12 @@ async def test_who_waits_for_forecasts_holds_up_no_other_work_of_threads(
 def test_a_definition_is_what_a_person_wrote() -> None:
     job = job_pb2.Job(name="etl", job_id="x", generation=3, etag="e", cron=["0 2 * * *"])
     job.shell.argv.append("true")
-    told = {"name": "etl", "cron": ["0 2 * * *"], "shell": {"argv": ["true"]}}
-    assert json.loads(definition(job)) == told
+    written = {"name": "etl", "cron": ["0 2 * * *"], "shell": {"argv": ["true"]}}
+    assert json.loads(definition(job)) == written
 
 
 @pytest.mark.parametrize(
-    ("job", "told"),
+    ("job", "action"),
     [
         (job_pb2.Job(shell=job_pb2.ShellAction(argv=["ls", "-l"])), "ls -l"),
         (job_pb2.Job(shell=job_pb2.ShellAction(script="ls")), "a script"),
@@ -376,20 +376,24 @@ def test_a_definition_is_what_a_person_wrote() -> None:
         (job_pb2.Job(), ""),
     ],
 )
-def test_what_a_job_does_is_told_in_a_line(job: job_pb2.Job, told: str) -> None:
-    assert does(job) == told
+def test_the_action_of_a_job_is_shown_in_a_line(job: job_pb2.Job, action: str) -> None:
+    assert does(job) == action
 
 
-def test_a_pause_is_told_with_who_and_why() -> None:
+def test_a_pause_is_shown_with_who_and_why() -> None:
     job = job_pb2.Job(paused=True, paused_by="ops", pause_note="disks")
     assert paused(job) == "paused by ops: disks"
     assert paused(job_pb2.Job()) == ""
 
 
 def test_facts_say_what_holds_where_nothing_was_said() -> None:
-    told = dict(facts(job_pb2.Job(name="etl", created_by="me")))
-    assert (told["Priority"], told["Overlap"], told["Attempts"]) == ("medium", "skip", "4")
-    assert "Pool" not in told
+    shown_facts = dict(facts(job_pb2.Job(name="etl", created_by="me")))
+    assert (shown_facts["Priority"], shown_facts["Overlap"], shown_facts["Attempts"]) == (
+        "medium",
+        "skip",
+        "4",
+    )
+    assert "Pool" not in shown_facts
 
 
 # -- forms --
@@ -433,7 +437,7 @@ def test_once_is_by_the_clocks_of_the_zone_or_by_its_own_offset(
 
 
 @pytest.mark.parametrize(
-    ("schedule", "when", "zone", "told"),
+    ("schedule", "when", "zone", "error"),
     [
         ("at", "2026-03-29T02:30", "Europe/Berlin", "at: .* doesn't exist in Europe/Berlin"),
         (
@@ -451,14 +455,14 @@ def test_once_is_by_the_clocks_of_the_zone_or_by_its_own_offset(
     ],
 )
 def test_a_zone_that_cant_be_meant_or_an_instant_that_isnt_one_in_it_is_refused(
-    schedule: str, when: str, zone: str, told: str
+    schedule: str, when: str, zone: str, error: str
 ) -> None:
-    with pytest.raises(InvalidArgumentError, match=told):
+    with pytest.raises(InvalidArgumentError, match=error):
         form(schedule=schedule, when=when, time_zone=zone, what="x")
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "error"),
     [
         ({"what": "x"}, "cron: is missing"),
         ({"when": "* * * * *"}, "shell: is missing"),
@@ -491,12 +495,12 @@ def test_a_zone_that_cant_be_meant_or_an_instant_that_isnt_one_in_it_is_refused(
         ({"when": "* * * * *", "what": "x", "priority": "URGENT"}, "priority"),
     ],
 )
-def test_a_form_that_is_wrong_says_where(fields: dict[str, str], told: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=told):
+def test_a_form_that_is_wrong_says_where(fields: dict[str, str], error: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=error):
         form(**fields)
 
 
-def test_a_rate_is_a_number_or_told() -> None:
+def test_a_rate_that_isnt_a_number_is_rejected() -> None:
     assert (rate_of({}), rate_of({"rate": "2.5"})) == (0.0, 2.5)
     with pytest.raises(InvalidArgumentError, match="'fast' isn't a number"):
         rate_of({"rate": "fast"})
@@ -520,8 +524,8 @@ def test_pieces_of_a_log_say_their_stream_and_what_is_left_out() -> None:
 
 def shown(*pieces: bytes) -> str:
     text = LogText()
-    told = [text.parts(run_pb2.LogPiece(data=data, fencing_token=7)) for data in pieces]
-    return "".join(part.text for parts in told for part in parts)
+    pieces_shown = [text.parts(run_pb2.LogPiece(data=data, fencing_token=7)) for data in pieces]
+    return "".join(part.text for parts in pieces_shown for part in parts)
 
 
 def test_what_colours_a_terminal_isnt_shown_nor_what_is_split_between_pieces() -> None:
@@ -533,7 +537,7 @@ def test_what_colours_a_terminal_isnt_shown_nor_what_is_split_between_pieces() -
     assert shown(b"[31m stays") == "[31m stays"
 
 
-def test_of_a_long_log_the_newest_is_kept_and_the_rest_told_of() -> None:
+def test_the_newest_part_of_a_long_log_is_kept_and_the_rest_counted() -> None:
     found = Newest(10)
     found.add([LogPart("first", False)])
     assert [part.text for part in found.shown] == ["first"]

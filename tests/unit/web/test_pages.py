@@ -22,7 +22,7 @@ from schedd.web.pages.cluster.overview_queries import MissedRuns, Stored
 from schedd.web.pages.site import TABS
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
-from support.web import ToldCluster, member
+from support.web import StubCluster, member
 
 NOW = datetime(2026, 3, 4, 12, 0, 5, tzinfo=UTC)
 
@@ -37,11 +37,11 @@ def stored(**changes: object) -> Stored:
 
 
 def seen(
-    told: Stored | None = None, *, trusted: bool = True, away: bool = False, twin: str = ""
+    state: Stored | None = None, *, trusted: bool = True, away: bool = False, twin: str = ""
 ) -> Glance:
-    cluster = ToldCluster(members=[member("m1"), member("m2")])
+    cluster = StubCluster(members=[member("m1"), member("m2")])
     return glance(
-        told or stored(),
+        state or stored(),
         cluster.view(),
         cluster.tenure,
         trusted=trusted,
@@ -88,7 +88,7 @@ def test_each_trouble_is_named_and_the_page_turns_red(found: Glance, said: str) 
 def test_a_dependency_that_rejects_writes_is_on_the_banner_with_since_when_and_why() -> None:
     cause, remedy = "PostgreSQL's disk is full", "Make room on PostgreSQL's disk"
     failure = DependencyFailure(Dependency.POSTGRESQL, "disk_full", cause, remedy, NOW)
-    view = ToldCluster(members=[member("m1")]).view()
+    view = StubCluster(members=[member("m1")]).view()
     found = glance(
         stored(shards=owned_by("m1")),
         view,
@@ -105,16 +105,16 @@ def test_a_dependency_that_rejects_writes_is_on_the_banner_with_since_when_and_w
 
 
 def test_a_cluster_without_a_leader_says_so() -> None:
-    cluster = ToldCluster(leader=None)
+    cluster = StubCluster(leader=None)
     found = glance(stored(), cluster.view(), cluster.tenure, trusted=True, away=False, now=NOW)
     assert "there is no leader" in found.troubles
 
 
 def test_the_page_tells_troubles_in_the_words_of_the_call() -> None:
     """`GetCluster`, and so `schedctl cluster status`; a pause it has in fields of its own."""
-    view = ToldCluster(leader=None, members=[member("m1")]).view()
-    told = stored(shards=owned_by("m1", "gone"), workers=(), pause=Pause(NOW, "ops"))
-    page = glance(told, view, None, trusted=False, away=False, now=NOW).troubles
+    view = StubCluster(leader=None, members=[member("m1")]).view()
+    state = stored(shards=owned_by("m1", "gone"), workers=(), pause=Pause(NOW, "ops"))
+    page = glance(state, view, None, trusted=False, away=False, now=NOW).troubles
     call = availability.troubles(view, trusted=False, owned=128, workers=0)
     assert len(call) == 4
     assert [*page[1:]] == call
@@ -169,7 +169,7 @@ def test_a_run_that_was_missed_days_ago_is_no_concern_any_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("missed", "told"),
+    ("missed", "concerns"),
     [
         (MissedRuns((NOW,)), "a run was missed in the last day"),
         (MissedRuns((NOW,), NOW - timedelta(days=2)), "a run was missed in the last day"),
@@ -181,16 +181,16 @@ def test_a_run_that_was_missed_days_ago_is_no_concern_any_more() -> None:
     ],
 )
 def test_it_is_said_how_far_back_was_looked_for_what_was_missed(
-    missed: MissedRuns, told: str
+    missed: MissedRuns, concerns: str
 ) -> None:
-    assert seen(stored(missed=missed)).concerns == (told,)
+    assert seen(stored(missed=missed)).concerns == (concerns,)
 
 
 UNMATCHED = "runs wait without a matching worker"
 
 
 @pytest.mark.parametrize(
-    ("waits", "told"),
+    ("waits", "concerns"),
     [
         (
             WaitSummary(1, (("a", "etl"),)),
@@ -215,10 +215,10 @@ UNMATCHED = "runs wait without a matching worker"
         (WaitSummary(since=NOW - timedelta(minutes=4)), []),
     ],
 )
-def test_what_waits_in_vain_or_for_long_is_no_cluster_that_is_well(
-    waits: WaitSummary, told: list[str]
+def test_runs_that_wait_for_long_or_for_ever_make_a_cluster_unhealthy(
+    waits: WaitSummary, concerns: list[str]
 ) -> None:
-    assert list(seen(stored(waits=waits)).concerns) == told
+    assert list(seen(stored(waits=waits)).concerns) == concerns
 
 
 def test_while_the_cluster_is_paused_nothing_else_is_why_runs_wait() -> None:
@@ -300,7 +300,7 @@ def test_all_assets_together_are_small() -> None:
     assert sum(sizes) < 40_000
 
 
-def test_slots_of_a_worker_that_no_member_hears_are_counted_neither_free_nor_taken() -> None:
+def test_slots_of_a_worker_without_heartbeats_count_neither_as_free_nor_as_taken() -> None:
     workers = [
         cluster_pb.Worker(name="w1", slots=4, running=1),
         cluster_pb.Worker(name="w2", slots=16, unheard=True),

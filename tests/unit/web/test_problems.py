@@ -36,7 +36,7 @@ def test_a_refusal_keeps_what_why_and_what_to_do() -> None:
     }
 
 
-def test_what_is_wrong_with_fields_is_told_for_each() -> None:
+def test_each_invalid_field_is_reported() -> None:
     wrong = errors.InvalidArgumentError(
         "two", reason="BAD", violations=[FieldViolation("cron[0]", "no")]
     )
@@ -84,6 +84,6 @@ def test_a_world_that_is_away_asks_to_come_back() -> None:
 
 
 def test_a_write_without_an_answer_isnt_to_be_repeated_blindly() -> None:
-    """It may stand: who takes it for "away, nothing was done" makes it twice."""
+    """The write may have succeeded: a caller that takes it for "nothing was done" repeats it."""
     body = problems.problem_of(OutcomeUnknown("COMMIT was sent: it may stand"))
     assert (body["status"], body["reason"]) == (504, "OUTCOME_UNKNOWN")

@@ -1,4 +1,4 @@
-"""What was read a moment ago is good for a while, and then read anew."""
+"""A value that was read a moment ago is valid for a while, and then read again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Clock:
         return self.now
 
 
-async def test_it_is_read_anew_when_it_is_no_longer_good() -> None:
+async def test_a_value_is_read_again_when_it_is_no_longer_valid() -> None:
     clock, read = Clock(), list[float]()
     recent = Recent(clock)
 
@@ -66,7 +66,7 @@ async def test_who_asks_while_it_is_read_waits_for_that_reading() -> None:
     assert slow.begun == 1
 
 
-async def test_that_the_database_is_away_is_told_to_all_who_wait() -> None:
+async def test_an_unavailable_database_is_reported_to_all_who_wait() -> None:
     slow = Slow()
     slow.error = Unavailable("the database is away")
     tasks = await slow.asked(5)
@@ -75,8 +75,8 @@ async def test_that_the_database_is_away_is_told_to_all_who_wait() -> None:
     assert slow.begun == 1
 
 
-async def test_what_is_wrong_for_one_who_asks_is_not_told_to_others() -> None:
-    """What they may read may be more."""
+async def test_an_error_of_one_caller_is_not_reported_to_others() -> None:
+    """Other callers may have more rights."""
     slow = Slow()
     slow.error = PermissionError("not you")
     tasks = await slow.asked(2)

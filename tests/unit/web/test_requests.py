@@ -72,8 +72,8 @@ def test_lists_numbers_and_instants_stand_in_the_query() -> None:
     assert request.scheduled_after.seconds == 1767225600
 
 
-def test_a_browser_that_comes_back_goes_on_where_its_header_says() -> None:
-    """It asks by the address that it first asked by, `resumeAfter` and all."""
+def test_a_browser_that_reconnects_continues_from_its_header() -> None:
+    """The browser requests its first address again, with its `resumeAfter`."""
     first = [("resumeAfter", "1-2e4"), ("job", "etl")]
     request = message("GET", "/api/v1/events", first, headers={"last-event-id": "1-2f0"})
     assert (request.resume_after, request.job) == ("1-2f0", "etl")
@@ -106,7 +106,7 @@ def test_there_are_parameters_that_hold_ids() -> None:
 
 @pytest.mark.parametrize(("path", "name"), IDS_ASKED_BY)
 def test_an_empty_id_in_the_query_is_refused_and_not_taken_as_none(path: str, name: str) -> None:
-    """Who believes to ask for one run's would be told all."""
+    """A caller that expects the entries of one run would get all."""
     concrete = re.sub(r"\{[a-z_]+\}", "x", path)
     snake = re.sub("([A-Z])", lambda found: f"_{found[1].lower()}", name)
     for said in {name, snake}:
@@ -252,7 +252,7 @@ def test_a_patch_may_name_its_fields_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mask", "body", "told"),
+    ("mask", "body", "fields"),
     [
         ("priority", {"cron": "5 5 * * *"}, ["cron"]),
         ("priority", {"cron": None, "time_zone": None, "priority": "high"}, ["cron", "time_zone"]),
@@ -264,11 +264,11 @@ def test_a_patch_may_name_its_fields_itself() -> None:
     ],
 )
 def test_a_body_that_names_what_its_mask_does_not_is_refused(
-    mask: str, body: dict[str, Any], told: list[str]
+    mask: str, body: dict[str, Any], fields: list[str]
 ) -> None:
     with pytest.raises(RequestProblem, match="isn't in updateMask") as refused:
         message("PATCH", "/api/v1/jobs/etl", [("updateMask", mask)], body)
-    assert [one["field"] for one in refused.value.body["violations"]] == told
+    assert [one["field"] for one in refused.value.body["violations"]] == fields
     assert refused.value.body["status"] == 400
 
 
@@ -293,7 +293,7 @@ def test_a_mask_may_name_more_than_its_body(
 
 
 @pytest.mark.parametrize("body", [{}, {"name": "etl"}])
-def test_a_patch_that_names_no_field_is_told_so_in_words_of_rest(body: dict[str, str]) -> None:
+def test_a_patch_that_names_no_field_is_rejected_in_words_of_rest(body: dict[str, str]) -> None:
     with pytest.raises(RequestProblem, match="the body has no field to change") as refused:
         message("PATCH", "/api/v1/jobs/etl", body=body)
     assert refused.value.body["reason"] == "BAD_UPDATE_MASK"

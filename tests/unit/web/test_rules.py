@@ -27,7 +27,7 @@ def test_every_call_has_a_route_and_every_route_leads_to_its_call(method) -> Non
         assert found(route.verb, path)[0] == method.name
 
 
-def test_a_verb_is_told_from_a_name() -> None:
+def test_a_verb_is_distinguished_from_a_name() -> None:
     assert found("POST", "/api/v1/jobs/etl:pause") == ("PauseJob", {"job": "etl"})
     assert found("GET", "/api/v1/jobs/etl") == ("GetJob", {"job": "etl"})
     assert found("GET", "/api/v1/runs:watch") == ("WatchRuns", {})

@@ -1,4 +1,4 @@
-"""The HTTP server within somebody else's loop."""
+"""The HTTP server within the loop of a caller."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ async def test_signals_stay_with_the_daemon() -> None:
 
 
 async def test_what_is_being_answered_is_finished_when_the_server_ends() -> None:
-    asked, go_on = asyncio.Event(), asyncio.Event()
+    asked, finish = asyncio.Event(), asyncio.Event()
 
     async def slow(_: Request) -> Response:
         asked.set()
-        await go_on.wait()
+        await finish.wait()
         return PlainTextResponse("done")
 
     async with bound("127.0.0.1:0") as http, aiohttp.ClientSession() as session:
@@ -70,7 +70,7 @@ async def test_what_is_being_answered_is_finished_when_the_server_ends() -> None
         answer = asyncio.create_task(ask())
         await asked.wait()
         server.cancel()
-        go_on.set()
+        finish.set()
         assert await answer == "done"
         await asyncio.wait([server])
         with pytest.raises(aiohttp.ClientConnectorError):

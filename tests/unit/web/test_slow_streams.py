@@ -17,7 +17,7 @@ GONE = {"type": "http.disconnect"}
 
 
 class Answers:
-    """None comes; `left` when nobody asks for one any more."""
+    """No event comes; `left` is set when no reader awaits one any more."""
 
     def __init__(self) -> None:
         self.left = False

@@ -13,7 +13,7 @@ from support.wait import WAIT_TIMEOUT, wait_until_async
 
 
 class Reader:
-    """Who reads a stream: the pieces that came. Takes none while `takes` isn't set."""
+    """A reader of a stream, with the pieces that came. It takes none while `takes` isn't set."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -46,9 +46,9 @@ def test_an_event_without_text_is_still_one() -> None:
     assert Event("").encoded == b"data: \n\n"
 
 
-def test_a_beat_is_an_event_that_a_browser_hears_and_whose_id_stays_the_one_before() -> None:
+def test_a_beat_is_an_event_that_a_browser_receives_and_keeps_the_last_id() -> None:
     beat = Event("", name=BEAT)
-    assert beat.encoded == b"event: beat\ndata: \n\n"  # without a line of data nobody is told
+    assert beat.encoded == b"event: beat\ndata: \n\n"  # without a line of data no event is raised
 
 
 async def test_events_that_are_ready_go_in_one_piece_and_the_last_of_them_too() -> None:
@@ -93,7 +93,7 @@ async def test_no_more_is_made_for_a_reader_that_takes_none_than_a_piece() -> No
 @pytest.mark.parametrize(
     "beat", [HERE, Event("m1", name=BEAT).encoded], ids=["a comment", "an event"]
 )
-async def test_who_hears_nothing_for_long_is_told_that_the_stream_stands(beat: bytes) -> None:
+async def test_a_silent_stream_sends_beats(beat: bytes) -> None:
     reader, further = Reader(), asyncio.Event()
 
     async def events() -> AsyncGenerator[Event, None]:

@@ -26,8 +26,8 @@ def test_a_sentence_begins_great_but_the_name_of_a_field_stays_one(text: str, sh
     assert template.render(text=text) == shown
 
 
-TOLD_NOW = {"moment", "coming", "runs_table", "pager"}
-"""What may be told of the present instant: `moment`, and what hands it on to that."""
+GIVEN_NOW = {"moment", "coming", "runs_table", "pager"}
+"""Functions that may get the present time: `moment`, and callers that pass it on to that."""
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
@@ -36,5 +36,5 @@ def test_templates_ask_no_more_of_now_than_its_day(path: Path) -> None:
     tree = Environment().parse(path.read_text())
     named = [name for name in tree.find_all(nodes.Name) if (name.name, name.ctx) == ("now", "load")]
     calls = [call for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Name)]
-    told = {id(part) for call in calls if call.node.name in TOLD_NOW for part in call.args}
-    assert [name.lineno for name in named if id(name) not in told] == []
+    given = {id(part) for call in calls if call.node.name in GIVEN_NOW for part in call.args}
+    assert [name.lineno for name in named if id(name) not in given] == []

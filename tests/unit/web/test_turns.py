@@ -24,7 +24,7 @@ from support.callers import TESTER
 
 
 class Store:
-    """It is asked for nothing."""
+    """A dependency that isn't called."""
 
     async def present(self, *_asked: object) -> object:
         raise AssertionError("it has had no turn")
@@ -33,7 +33,7 @@ class Store:
 
 
 class Silent:
-    """It answers nothing."""
+    """A dependency that never answers."""
 
     def __getattr__(self, name: str) -> object:
         return self._silent
@@ -63,7 +63,7 @@ def asking(store: object, turns: int) -> PageRequest:
         (forecast.PAGE.read, Silent(), 3),
     ],
 )
-async def test_nobody_waits_for_ever_for_a_turn_or_for_postgresql(
+async def test_no_page_waits_for_ever_for_a_slot_or_for_postgresql(
     read: Read, store: object, turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deadlines, "READ_WITHIN", 0.6)
@@ -76,11 +76,11 @@ async def test_nobody_waits_for_ever_for_a_turn_or_for_postgresql(
 
 
 @pytest.mark.parametrize("read", READS)
-async def test_who_leaves_before_a_turn_has_come_leaves_no_reading_that_nobody_awaits(
+async def test_a_page_closed_before_its_slot_comes_leaves_no_unawaited_read(
     read: Read,
 ) -> None:
     asked = asking(Store(), turns=0)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         task = asyncio.ensure_future(read(asked))
         for _ in range(5):
@@ -91,4 +91,4 @@ async def test_who_leaves_before_a_turn_has_come_leaves_no_reading_that_nobody_a
         del task
         await asyncio.sleep(0)  # the loop lets go of its last step
         gc.collect()
-    assert [str(one.message) for one in told] == []
+    assert [str(one.message) for one in warned] == []

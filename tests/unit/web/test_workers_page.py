@@ -1,4 +1,4 @@
-"""What the page of the workers says of each."""
+"""The figures of each worker on the page of the workers."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ def workers_page(*workers: cluster_pb.Worker) -> str:
 
 def test_a_worker_that_works_for_some_namespaces_says_for_which() -> None:
     live = cluster_pb.Worker.STATE_LIVE
-    for namespaces, told in (
+    for namespaces, shown in (
         (["billing"], "only for namespace billing"),
         (["billing", "etl"], "only for namespaces billing, etl"),
     ):
-        assert told in workers_page(cluster_pb.Worker(name="w7", state=live, namespaces=namespaces))
+        assert shown in workers_page(
+            cluster_pb.Worker(name="w7", state=live, namespaces=namespaces)
+        )
     assert "only for" not in workers_page(cluster_pb.Worker(name="w1", state=live))
 
 
 def test_a_worker_that_leaves_says_how_many_results_are_on_it_alone() -> None:
-    """What it runs says nothing of them, and who then kills it has them done again."""
+    """Its running runs don't show them, and a kill of the worker would run them again."""
     live, draining = cluster_pb.Worker.STATE_LIVE, cluster_pb.Worker.STATE_DRAINING
     full = "its disk is full"
-    for worker, told in (
+    for worker, shown in (
         (
             cluster_pb.Worker(name="w1", state=draining, unstored=1),
             "1 result is only on this worker",
@@ -45,12 +47,12 @@ def test_a_worker_that_leaves_says_how_many_results_are_on_it_alone() -> None:
             "2,000 results are",
         ),
     ):
-        assert told in workers_page(worker)
+        assert shown in workers_page(worker)
     on_its_way = cluster_pb.Worker(name="w1", state=live, unstored=3)
     assert "stored" not in workers_page(on_its_way)
 
 
-def test_of_a_worker_that_no_member_hears_no_figure_is_shown() -> None:
+def test_no_figure_is_shown_of_a_worker_without_heartbeats() -> None:
     """0 of 4 and "0 s ago" were read as: it is idle."""
     unheard = workers_page(
         cluster_pb.Worker(name="w1", state=cluster_pb.Worker.STATE_LIVE, slots=4, unheard=True)
@@ -58,13 +60,15 @@ def test_of_a_worker_that_no_member_hears_no_figure_is_shown() -> None:
     assert "no heartbeats received" in unheard
     for figure in ("0 of 4", "just now", "ago", "meter"):
         assert figure not in unheard
-    heard = workers_page(cluster_pb.Worker(name="w1", state=cluster_pb.Worker.STATE_LIVE, slots=4))
+    received = workers_page(
+        cluster_pb.Worker(name="w1", state=cluster_pb.Worker.STATE_LIVE, slots=4)
+    )
     for figure in ("0 of 4", "just now", "meter"):
-        assert figure in heard
+        assert figure in received
 
 
-def test_the_age_of_a_lease_is_told_when_it_isnt_kept_any_more() -> None:
-    """While it is, nothing changes on the page, which is sent anew whenever something does."""
+def test_the_age_of_a_lease_is_shown_once_it_isnt_kept_any_more() -> None:
+    """While it is, nothing changes on the page, which is sent again whenever something does."""
     live = cluster_pb.Worker.STATE_LIVE
 
     def seen(seconds: float) -> str:
