@@ -1,4 +1,4 @@
-"""Hosts that no job may call, as somebody may write them in a URL or an endpoint."""
+"""Hosts that no job may call, in the spellings that a URL or an endpoint may use."""
 
 THIS_HOST = (
     *("127.0.0.1", "127.1", "127.255.255.254", "2130706433", "0x7f000001", "0x7f.0.0.1"),

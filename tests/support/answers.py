@@ -1,4 +1,4 @@
-"""What a scripted member answers: a job, and runs of it."""
+"""Answers of a scripted member: a job, and runs of it."""
 
 from datetime import UTC, datetime
 

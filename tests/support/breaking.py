@@ -1,4 +1,4 @@
-"""What a change of `proto/` would break for those who know the version before: told from
+"""Find what a change of `proto/` breaks for peers that use the version before: compare
 descriptors, as `buf breaking` does.
 
     broken = breaking(old_files, new_files)          sentences; none is good
@@ -6,7 +6,7 @@ descriptors, as `buf breaking` does.
 What counts as broken: a message, field, enum value, service or method that is gone; a number that
 means something else; a type, a name (REST goes by it), a presence or a oneof that changed; a path
 of REST that changed. A field or an enum value may go where its number and its name are reserved:
-nobody who left it unset minds. What is new breaks nothing.
+a peer that left it unset isn't affected. Additions break nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Files = Sequence[FileDescriptorProto]
 
 
 def breaking(old: Files, new: Files) -> list[str]:
-    """All that these files would break for whoever knows the old ones."""
+    """Return all that these files break for peers that use the old ones."""
     return [
         *_each(_messages(old), _messages(new), _message),
         *_each(_enums(old), _enums(new), _enum),
@@ -94,7 +94,7 @@ def _reserved(
 
 
 def _options(method: MethodOptions) -> MethodOptions:
-    """Read anew: what the options of others mean may be known in one of the two alone."""
+    """Return the options, parsed again: only one of the two may know extensions of others."""
     return MethodOptions.FromString(method.SerializeToString())
 
 

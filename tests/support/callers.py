@@ -1,6 +1,6 @@
-"""Who calls in tests."""
+"""Callers in tests."""
 
 from schedd.core.auth.rights import EVERY, CallerIdentity, IdentityKind, Role
 
 TESTER = CallerIdentity(IdentityKind.ANYBODY, "tester", {EVERY: Role.ADMIN})
-"""Who may do everything, and is `tester` in the audit."""
+"""A caller that may do everything, `tester` in the audit log."""

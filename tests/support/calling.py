@@ -33,7 +33,7 @@ async def handler_loops(block_after: float = 1.0) -> AsyncIterator[HandlerLoops]
 
 
 def attempt_of(payload: str = "null", **how: Any) -> AttemptStart:
-    """One whose handler is `h`."""
+    """Return an attempt of the handler `h`."""
     action = job_pb2.PythonAction(handler="h")
     assignment = FakeMember().assignment(incarnation="i", python=action, payload=payload, **how)
     return AttemptStart(assignment, "w1", datetime.now(UTC), most_result=1 << 24)

@@ -44,7 +44,7 @@ class NotUpError(AssertionError):
 
 
 class DevCluster:
-    """One cluster in one folder. Names of its parts: etcd, postgres, m1…, w1…"""
+    """A cluster in a folder. Names of its parts: etcd, postgres, m1…, w1…"""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class DevCluster:
 
     @property
     def record(self) -> dict[str, Any]:
-        """`cluster.json`, read anew."""
+        """Return `cluster.json` as it is now."""
         content: dict[str, Any] = json.loads((self.directory / "cluster.json").read_text())
         return content
 
@@ -157,12 +157,12 @@ class DevCluster:
 
     @property
     def files(self) -> TLS | None:
-        """What a client of a cluster with TLS shows."""
+        """The TLS files of a client, if the cluster has TLS."""
         folder = self.directory / "tls"
         return TLS(folder / "ca.pem", folder / "dev.pem", folder / "dev.key") if self.tls else None
 
     def entry(self, name: str) -> dict[str, Any]:
-        """What `cluster.json` says of one part."""
+        """Return the entry of a part in `cluster.json`."""
         record = self.record
         parts = {part["name"]: part for part in (*record["members"], *record["workers"])}
         parts |= {"etcd": record["etcd"][0], "postgres": record["postgres"]}
@@ -183,7 +183,7 @@ class DevCluster:
         self.signal(name, signal.SIGKILL)
 
     def terminate(self, name: str, timeout: float = 60) -> None:
-        """SIGTERM; returns when it has ended by itself."""
+        """Send SIGTERM; return when the process has ended."""
         self.signal(name, signal.SIGTERM, timeout)
 
     def signal(self, name: str, number: signal.Signals, timeout: float = 10) -> None:
@@ -263,8 +263,8 @@ def dev_cluster(
 ) -> Iterator[DevCluster]:
     """A cluster of its own in a new folder; `options` are those of `DevCluster`.
 
-    A fixture passes `request.session`: it doesn't see its tests' exceptions, so a failure is told
-    by the session's count. With `start=False` the test calls `up` itself.
+    A fixture passes `request.session`: it doesn't see its tests' exceptions, so the session's
+    count shows a failure. With `start=False` the test calls `up` itself.
     """
     directory = Path(tempfile.mkdtemp(prefix="schedd-dev-"))
     cluster = DevCluster(directory, **options)

@@ -42,7 +42,7 @@ def version() -> int:
 
 @contextlib.contextmanager
 def delegated() -> Iterator[Path | None]:
-    """Where a worker is to be started; None: where the test stands."""
+    """Yield the cgroup in which a worker must start; None: the cgroup of the test."""
     top = _top() if version() == 2 else None
     if top is None:
         yield None
@@ -64,7 +64,7 @@ def _removed(folder: Path) -> bool:
 
 
 def left(mark: str) -> list[Path]:
-    """What is there yet of a worker's cgroups, by its mark, in any hierarchy."""
+    """Return the cgroups of a worker that still exist, by its mark, in any hierarchy."""
     places = [cgroups.own(name) for name in ("", *NAMES)]
     name = cgroups.NAME.format(mark)
     return [each for place in places if place for each in place.glob(f"{name}*")]

@@ -33,7 +33,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """One that shows something."""
+    """A panel that shows data."""
 
     dashboard: str
     json: dict[str, Any]

@@ -59,7 +59,7 @@ from support.twin_of import twin_of
 @twin_of(OwnerStore)
 @dataclass
 class Rows:
-    """What the assign statement would do: `limits` of admitted runs by job, `generations` now."""
+    """A stub of the assign statement: `limits` of admitted runs by job, `generations` now."""
 
     generations: dict[JobId, int] = field(default_factory=dict)
     fails: list[Exception] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Rows:
     admitted: dict[JobId, int] = field(default_factory=dict)
     drafts: list[Draft] = field(default_factory=list)
     given: list[RunKey] = field(default_factory=list)
-    """What was handed out, in that order; once each."""
+    """Dispatched runs, in that order; once each."""
     due_at: dict[RunKey, datetime] = field(default_factory=dict)
     """Of runs, if it isn't NOW."""
     crowds: list[JobId] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Rows:
     """For overlap."""
     parted: OverlapOutcome = field(default_factory=lambda: OverlapOutcome([], []))
     workers: list[Incarnation] = field(default_factory=list)
-    """That are neither lost nor drained."""
+    """Workers that are neither lost nor drained."""
     done_on: frozenset[str] = frozenset()
     """Workers on which what a broadcast does again has succeeded."""
     meanwhile: Callable[[], object] = lambda: None
@@ -169,7 +169,7 @@ class Definitions(DefinitionCache):
         self.jobs: dict[JobId, Definition] = {}
         self.stale: dict[JobId, Definition] = {}
         self.unread: set[JobId] = set()
-        """What isn't at hand."""
+        """Jobs without a definition in the cache."""
         self.edited_at = NEVER_EDITED
 
     async def newest(self, jobs: Collection[JobId]) -> dict[JobId, CachedDefinition]:
@@ -226,7 +226,7 @@ class World:
         self.rows = Rows()
         self.events: list[Event] = []
         self.passed: list[LiveRun] = []
-        """What waited too long, or for an instant that is none any more."""
+        """Runs that waited too long, or for a scheduled time that was removed."""
         self.definitions = definitions(SHELL)
         self.workers = WorkerRegistry(SetClock(), lambda _event: None)
         self.clock = SetClock()

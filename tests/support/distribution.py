@@ -4,9 +4,9 @@ The suite waits more than it computes, so pytest-xdist runs it in three processe
 Tests that share a server stay together in one of them, in their order, so that each server is
 started once; all others stay together by file. Long groups begin first.
 
-All whole clusters stand in one process, one at a time, and begin first: their starts are judged by
-the second, and more than one is more than two cores bear. Whatever runs beside them stands back,
-and waits for what is marked `alone` (`turnstile.py`).
+All whole clusters run in one process, one at a time, and begin first: their starts are judged by
+the second, and two cores support no more than one. All tests beside them have a lower priority,
+and wait for tests marked `alone` (`turnstile.py`).
 
 The scheduler is handed in by hook: `--dist loadgroup` silently groups nothing under pytest 9.2
 (pytest-xdist issue 1386).
@@ -30,7 +30,7 @@ GROUPS = {
 """Name of a group → what the paths of its files begin with; of several, the longest counts."""
 
 APART = "smoke/"
-"""What has each test alone: a cluster of its own, where nothing is judged by the second."""
+"""Tests with a cluster of their own, where nothing is judged by the second."""
 
 TURNS = (
     "acceptance/test_demo",
@@ -45,7 +45,7 @@ TURNS = (
     "integration/",
     "conformance/",
 )
-"""What the paths of tests begin with, in the order in which they begin: the first two have
+"""Beginnings of paths, in the order in which their tests start: the first two have
 clusters of their own, the next share the rough one, the rest of acceptance the calm one.
 """
 

@@ -40,7 +40,7 @@ class Certificates:
 
 @dataclass(slots=True)
 class EtcdMember:
-    """One etcd process. `endpoint`: `host:port` for clients."""
+    """An etcd process. `endpoint`: `host:port` for clients."""
 
     name: str
     endpoint: str
@@ -87,7 +87,7 @@ class EtcdMember:
         self.process.send(signal.SIGCONT)
 
     def restart(self) -> None:
-        """Kill it if it runs, start it anew on the same data and ports, wait until it serves."""
+        """Kill it if it runs, start it again on the same data and ports, wait until it serves."""
         self.kill()
         self.start()
         self.wait_ready()
@@ -165,7 +165,7 @@ class EtcdCluster:
 
     def restore(self, snapshot: Path) -> None:
         """Lose all data and come back as of a snapshot (`ctl("snapshot", "save", …)`) under the
-        same cluster id, as a restore does that is told no other cluster token.
+        same cluster id, as a restore without another cluster token does.
         """
         for member in self.members:
             member.kill()

@@ -21,8 +21,8 @@ from support.wait import WAIT_TIMEOUT, WaitTimedOut, wait_until
 
 @dataclass(frozen=True)
 class ServerEvent:
-    """One event, and when it came (seconds since 1970). Its text is read when it is asked for: two
-    hundred thousand of them come in a few seconds.
+    """An event, and when it arrived (seconds since 1970). `data` parses the text on demand: two
+    hundred thousand events arrive in a few seconds.
     """
 
     at: float
@@ -32,19 +32,19 @@ class ServerEvent:
 
     @cached_property
     def data(self) -> Any:
-        """What it tells."""
+        """The parsed text."""
         return json.loads(self.text)
 
 
 FIELDS: Final = frozenset({"id", "event", "data", ""})
-"""What lines begin with: fields, comments, and the empty one after an event."""
+"""Beginnings of lines: fields, comments, and the empty line after an event."""
 
 
 def begun(*streams: Events, within: float = WAIT_TIMEOUT) -> None:
     """Wait until each has an id, so many seconds at most.
 
     Raises:
-        WaitTimedOut: with what the others were told.
+        WaitTimedOut: with what the other streams received.
     """
     try:
         wait_until(lambda: all(one.last_id for one in streams), within, "streams to begin")
@@ -90,18 +90,18 @@ class Events:
 
     @property
     def runs(self) -> list[ServerEvent]:
-        """The events that tell of a run."""
+        """The events of runs."""
         return [one for one in self.received if one.name == "" and one.data.get("run")]
 
     @property
     def account(self) -> str:
-        """How it went."""
+        """Return a summary of the stream, for messages of failed tests."""
         last = [f"{one.name or 'run'} {one.text[:200]}" for one in self.received[-1:]]
-        ended = "goes on" if self.ended_at is None else "has ended"
-        return f"{ended}, told of {len(self.received)} things, last {last}, said {self.said[-3:]}"
+        state = "open" if self.ended_at is None else "ended"
+        return f"{state}, {len(self.received)} events, last {last}, other lines {self.said[-3:]}"
 
     def states(self, run_id: str) -> list[str]:
-        """What was told of a run, in order."""
+        """Return the received states of a run, in order."""
         return [one.data["run"]["state"] for one in self.runs if one.data["run"]["runId"] == run_id]
 
     def _read(self) -> None:

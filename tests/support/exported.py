@@ -1,4 +1,4 @@
-"""What members and workers export, and what PromQL names of it.
+"""Metrics that members and workers export, and names of metrics in PromQL expressions.
 
 exported()          {"schedd_queue_ready": set(), "schedd_runs_ended_total": {"state", "reason"}, …}
 named(expression)   the metrics and labels that an expression asks for
@@ -62,7 +62,7 @@ def _of(registry: CollectorRegistry) -> Exported:
 
 @dataclass(frozen=True)
 class Named:
-    """What an expression asks for. `recorded`: names of recording rules."""
+    """Metrics and labels in an expression. `recorded`: names of recording rules."""
 
     metrics: frozenset[str]
     recorded: frozenset[str]
@@ -82,5 +82,5 @@ def named(expression: str) -> Named:
 
 
 def labels_of(metrics: Iterable[str], known: Exported) -> set[str]:
-    """Those that any of these has."""
+    """Return the labels that any of these metrics has."""
     return set(THEIRS).union(*(known[name] for name in metrics))

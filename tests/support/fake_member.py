@@ -5,8 +5,8 @@
         key = await stream.assign(argv=["true"])
         result = await stream.result_of(key)
 
-It welcomes each hello, refreshes the lease at each heartbeat and acknowledges nothing, unless told
-otherwise. All that came up a stream is kept, in order.
+It welcomes each hello, refreshes the lease at each heartbeat and acknowledges nothing, unless a
+test changes that. It keeps all that a stream received, in order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass
 class Stream:
-    """One worker's stream to this member."""
+    """A worker's stream to this member."""
 
     member: FakeMember
     hello: pb.Hello
@@ -54,7 +54,7 @@ class Stream:
     _down: asyncio.Queue[pb.MemberFrame | None] = field(default_factory=asyncio.Queue)
 
     async def send(self, **fields: Any) -> None:
-        """One frame down, with these fields."""
+        """Send a frame to the worker, with these fields."""
         await self._down.put(pb.MemberFrame(**fields))
 
     def end(self) -> None:
@@ -101,7 +101,7 @@ class Stream:
         return await self.until(seen, f"{key} in state {state}")
 
     async def closed(self) -> None:
-        """Return when all that the worker has sent before its end was heard."""
+        """Return when all that the worker sent before its end has been received."""
         await self.until(lambda: self.ended or None, "the stream's end")
 
     async def granted_at_least(self, slots: int) -> None:
@@ -162,7 +162,7 @@ class FakeMember(WorkerServiceServicer):
         self.acknowledge_results = False
         self.answers_grants = False
         self.reads_held = False
-        """It says that it does; the test sends each `reach`."""
+        """Announce it to workers; the test sends each `reach`."""
         self.abort: tuple[grpc.StatusCode, str] | None = None
         """Answer each hello with this status."""
         self.peers: Sequence[FakeMember] = (self,)
@@ -265,7 +265,7 @@ class FakeMember(WorkerServiceServicer):
         return key
 
     def answer(self, heartbeat: pb.Heartbeat) -> pb.MemberFrame:
-        """What each heartbeat is answered."""
+        """Return the answer to a heartbeat."""
         hello = self.streams[-1].hello
         answer = pb.HeartbeatAnswer(
             sequence=heartbeat.sequence,
@@ -283,7 +283,7 @@ class FakeMember(WorkerServiceServicer):
         )
 
     def welcome(self) -> pb.Welcome:
-        """What each hello is answered."""
+        """Return the answer to a hello."""
         welcome = pb.Welcome(
             member=self.name,
             tenure=self.tenure,

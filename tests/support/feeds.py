@@ -1,4 +1,4 @@
-"""A member with rows, a feed, and who watches.
+"""A member with rows, a feed, and callers that watch.
 
 async with world() as here:
 stream = await here.watch()
@@ -85,7 +85,7 @@ class Rows:
         )
 
     async def unended(self, scope: Scope, most: int) -> list[RunId]:
-        """Those that live."""
+        """Runs that haven't ended."""
         self._ask("unended")
         found = [
             run
@@ -111,7 +111,7 @@ class Rows:
 
 
 class Stream:
-    """One who watches, and what it was told."""
+    """A caller that watches, and the messages it received."""
 
     def __init__(self, feed: Subscriptions, scope: Scope, after: Cursor | None) -> None:
         self.messages: list[ChangeMessage] = []
@@ -120,7 +120,7 @@ class Stream:
         self.feed, self.scope, self.after = feed, scope, after
 
     async def read(self) -> None:
-        """Take what comes, while `reads` is set."""
+        """Receive messages, while `reads` is set."""
         feed = self.feed.follow(self.scope, self.after)
         assert await anext(feed) == ChangeMessage(self.after), "it stands"
         async for news in feed:
@@ -129,27 +129,27 @@ class Stream:
 
     @property
     def states(self) -> list[tuple[int, State]]:
-        """The runs' numbers and states, as they were told."""
+        """The runs' numbers and states, as they were received."""
         changes = [news.what for news in self.messages if isinstance(news.what, Change)]
         return [(change.run_id.int, change.record.run.state) for change in changes]
 
     @property
     def gaps(self) -> list[ChangeGap]:
-        """What it was told that it can't be told."""
+        """The received gaps: changes that the stream can't send."""
         return [news.what for news in self.messages if isinstance(news.what, ChangeGap)]
 
     async def until(self, *states: tuple[int, State]) -> None:
-        """All of these were told."""
+        """Wait until all of these were received."""
         await wait_until_async(lambda: set(states) <= set(self.states), WAIT_TIMEOUT, f"{states}")
 
     async def begun(self) -> None:
-        """Its own look is over."""
+        """Wait for the first message, after its own read of the rows."""
         await wait_until_async(lambda: self.messages, WAIT_TIMEOUT, "the beginning of a stream")
 
 
 class World:
-    """A member with rows, a feed, and who watches. `sweeps`: how often the rows are looked through;
-    never, unless told.
+    """A member with rows, a feed, and callers that watch. `sweeps`: seconds between two reads of
+    all rows; in `world` no second one happens by default.
     """
 
     def __init__(self, group: asyncio.TaskGroup, sweeps: float, rows: Rows) -> None:
@@ -161,7 +161,7 @@ class World:
         ]
 
     async def watch(self, scope: Scope = ALL, after: Cursor | None = None) -> Stream:
-        """Somebody watches, and is told what follows from here."""
+        """Start a caller that watches, and receives all changes from here on."""
         stream = Stream(self.feed, scope, after)
         self.tasks.append(self.group.create_task(stream.read(), name="stream"))
         await stream.begun()
@@ -169,7 +169,7 @@ class World:
         return stream
 
     def begin(self, scope: Scope = ALL) -> Stream:
-        """Somebody begins to watch."""
+        """Start a caller that watches, and don't wait for its first message."""
         stream = Stream(self.feed, scope, None)
         self.tasks.append(self.group.create_task(stream.read(), name="stream"))
         return stream

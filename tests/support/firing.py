@@ -43,7 +43,7 @@ EVERY = compiled_schedule.EverySchedule(timedelta(seconds=5))
 @twin_of(OwnerStore)
 @dataclass
 class Rows:
-    """One timer, and a fire statement that does as it is told."""
+    """A timer, and a fire statement that does as the test says."""
 
     timer: Timer = TIMER
     fails: list[Exception] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Rows:
     switched: int = 0
     """How often the cluster was paused or resumed."""
     seconds: float = 0.0
-    """That it took to fire."""
+    """The time that a fire statement takes."""
     fired: list[NewRun] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
 

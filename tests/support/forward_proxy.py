@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 @dataclass
 class ForwardProxy:
-    """What the proxy was asked for. `names` stand for the DNS that only the proxy has."""
+    """A proxy, and the requests it received. `names` replace the DNS that only the proxy has."""
 
     names: dict[str, tuple[str, int]] = field(default_factory=dict)
     credentials: str = ""

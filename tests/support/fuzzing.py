@@ -59,7 +59,7 @@ class Fuzz:
         """How probable it is that a field holds a boundary value."""
 
     def message(self, cls: type[M]) -> M:
-        """One of this class."""
+        """Return a random message of this class."""
         made = cls()
         self.fill(made, 0)
         return made

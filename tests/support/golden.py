@@ -1,4 +1,4 @@
-"""What N-1 wrote, kept for N to read: `tests/golden/before.json`, from the folder `tests`:
+"""Data that N-1 wrote, kept for N to read: `tests/golden/before.json`, from the folder `tests`:
 
     ../.venv/bin/python -m support.golden
 
@@ -48,7 +48,7 @@ def files() -> list[FileDescriptor]:
 
 
 def descriptor_set() -> FileDescriptorSet:
-    """Those files and all that they import, each after what it imports."""
+    """Return the files and all that they import, each after its imports."""
     found: dict[str, FileDescriptorProto] = {}
 
     def add(file: FileDescriptor) -> None:
@@ -78,7 +78,7 @@ def messages() -> Iterator[Descriptor]:
 
 
 def stored() -> dict[str, str]:
-    """What stands in etcd, in files of a worker and in callers' hands, and is no message."""
+    """Return stored values that aren't messages: in etcd, in files of a worker, with callers."""
     from schedd.api import paging
     from schedd.core.ids import ShardId, TenureId, Term, Timeline
 
@@ -118,7 +118,7 @@ def _module(now: str, before: str = "") -> Any:
 
 
 def reckoned() -> dict[str, Any]:
-    """What rows hold, and a member of another version reckons anew."""
+    """Return values that rows hold, and that a member of another version computes again."""
     from schedd.core import ids
 
     partition = _module("schedd.core.cluster.partition")
@@ -174,7 +174,7 @@ def made() -> dict[str, Any]:
 
 
 def kept() -> Mapping[str, Any]:
-    """What N-1 wrote."""
+    """Return the data that N-1 wrote."""
     found: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
     return found
 

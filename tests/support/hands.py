@@ -45,6 +45,6 @@ def watch(server: ScratchServer, dsn: str) -> None:
 
 
 def hands_since(server: ScratchServer, dsn: str, began: float) -> Hands:
-    """What happened past `began`, in seconds of the epoch; something must have."""
+    """Return the changes of owners after `began`, in seconds of the epoch; there must be one."""
     [(took, unowned)] = server.execute(_MOVED.format(began=repr(began)), dsn)
     return Hands(float(str(took)), float(str(unowned or 0)))

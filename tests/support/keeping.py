@@ -1,4 +1,4 @@
-"""What a worker keeps beside rows, in a folder of its spool."""
+"""Uploads of a worker's large results, in a folder of its spool."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workerd.metrics import WorkerMetrics
 
 
 def keeping_in(spool: Spool) -> ResultUpload:
-    """With the settings that a worker has unless told otherwise."""
+    """Return uploads with the default settings of a worker."""
     objects = Files(spool.directory / "results")
     return ResultUpload(
         objects,

@@ -1,4 +1,4 @@
-"""What managed services refuse, on a scratch server."""
+"""Restrictions of managed services, on a scratch server."""
 
 from __future__ import annotations
 

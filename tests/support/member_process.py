@@ -24,7 +24,7 @@ from schedctl.dev.servers.processes import DevProcess, end, spawn
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a member process is told."""
+    """The settings of a member process."""
 
     name: str
     endpoints: Sequence[str]
@@ -61,7 +61,7 @@ class MemberProcesses:
         return process
 
     def log(self, name: str) -> Path:
-        """What it says."""
+        """Return the path of its log."""
         return self._folder / f"{name}.log"
 
     def __enter__(self) -> Self:

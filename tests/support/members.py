@@ -31,7 +31,7 @@ from support.wait import WAIT_TIMEOUT, wait_until_async
 
 @dataclass(slots=True)
 class Daemon:
-    """One member that runs."""
+    """A member that runs."""
 
     member: MemberLifecycle
     client: TwinCoordination
@@ -47,7 +47,7 @@ class Daemon:
 
     @property
     def owned(self) -> frozenset[ShardId]:
-        """What it believes to own."""
+        """The shards it believes to own."""
         return frozenset(self.member.cluster.owned())
 
     async def ended(self) -> None:

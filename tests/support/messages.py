@@ -8,7 +8,7 @@ from google.protobuf.descriptor import Descriptor
 
 
 def messages(*roots: Descriptor) -> Iterator[Descriptor]:
-    """These, and all that their fields hold."""
+    """Yield the roots and all messages in their fields."""
     seen: dict[str, Descriptor] = {}
     waiting = [*roots]
     while waiting:

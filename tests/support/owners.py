@@ -1,4 +1,4 @@
-"""Who owns a shard, of a cluster whose members come and go."""
+"""Owners of shards, in a cluster with members that start and stop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from support.wait import WAIT_TIMEOUT, wait_until
 
 
 def owner_of(client: SyncClient, shard: int) -> str:
-    """The member that does, once there is one: it may just have been killed, and nobody has it."""
+    """Wait for an owner and return it: a killed owner leaves the shard without one for a while."""
 
     def owner() -> str | None:
         return next(one.owner for one in client.cluster.shards() if one.shard == shard)

@@ -25,7 +25,7 @@ ME, OTHER, THIRD = (TenureId(UUID(int=n)) for n in (1, 2, 3))
 
 
 class Loops:
-    """What nudges move at a member."""
+    """The parts of a member that wake-ups reach."""
 
     def __init__(self) -> None:
         self.shards: set[ShardId] = set()
@@ -81,7 +81,7 @@ class Cluster:
 
 @asynccontextmanager
 async def a_peer() -> AsyncIterator[Peer]:
-    """It serves for the block."""
+    """Yield a peer that serves for the block."""
     made = Peer()
     await made.server.start()
     yield made

@@ -111,7 +111,7 @@ def back_up(server: ScratchServer) -> Path:
 
 
 def restore(server: ScratchServer, backup: Path, *, promoted: bool = False) -> None:
-    """Kill a private server and have it go on from a backup; `promoted`: on a higher timeline, as
+    """Kill a private server and start it from a backup; `promoted`: on a higher timeline, as
     after a recovery to a point in time, or as a standby that lags would.
     """
     server.process.send(signal.SIGQUIT)
@@ -126,7 +126,7 @@ def restore(server: ScratchServer, backup: Path, *, promoted: bool = False) -> N
 
 
 def promote(server: ScratchServer) -> None:
-    """Have a private server go on as a standby that was promoted: on another timeline."""
+    """Restart a private server as a standby that was promoted: on another timeline."""
     postgres.stop(server.process, server.folder / "data")
     (server.folder / "data" / "standby.signal").touch()
     restart(server)

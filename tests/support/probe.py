@@ -25,7 +25,7 @@ _LINE = (
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start, as the job itself saw it. `at`: seconds of the epoch by the host's clock."""
+    """A start, as the job itself recorded it. `at`: seconds of the epoch by the host's clock."""
 
     run_id: str
     scheduled_at: datetime
@@ -43,13 +43,13 @@ class Start:
 
 
 class DatabaseProbe:
-    """One file that any number of jobs append to."""
+    """A file that any number of jobs append to."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
     def shell(self, then: str = "", *, before: str = "") -> Shell:
-        """The action that writes its start, and goes on with the shell commands `then`."""
+        """Return an action that writes its start, then runs the shell commands `then`."""
         script = f"{before}\n{_LINE}\n{then}"
         return {"argv": ["/bin/sh", "-c", script], "env": {"PROBE": str(self.file)}}
 

@@ -1,4 +1,4 @@
-"""Processes of this host, by what they were told."""
+"""Processes of this host, by their arguments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def sleeping(seconds: str) -> list[int]:
-    """Those that sleep exactly so long: a number that no other test has taken."""
+    """Return the processes that sleep exactly so long: a number that no other test uses."""
     found = []
     for each in Path("/proc").iterdir():
         with contextlib.suppress(OSError):

@@ -31,7 +31,7 @@ class Proxied:
         await wait_until_async(lambda: self.report().way == way, 5, "the order to be read")
 
     def report(self) -> ResultDecision:
-        """What the order in force has done so far."""
+        """Return the effects of the current order so far."""
         return ResultDecision(**json.loads(self.reports.read_text()))
 
 
@@ -40,14 +40,14 @@ async def proxied(folder: Path, to: tuple[str, int]) -> AsyncIterator[Proxied]:
     """A process of its own, with its files in `folder`, before a server that speaks HTTP/2."""
     [port] = ports.reserve(1)
     proxy = Proxied(port, folder / "orders.json", folder / "report.json")
-    told = {
+    settings = {
         "listen": ["127.0.0.1", port],
         "to": list(to),
         "protocol": "http2",
         "orders": str(proxy.orders),
         "report": str(proxy.reports),
     }
-    process = await asyncio.create_subprocess_exec(*COMMAND, json.dumps(told), env=ENVIRONMENT)
+    process = await asyncio.create_subprocess_exec(*COMMAND, json.dumps(settings), env=ENVIRONMENT)
     try:
         await wait_until_async(proxy.reports.exists, 10, "the proxy to listen")
         yield proxy

@@ -29,7 +29,7 @@ BEAT = 0.5
 
 
 def hello(name: str, **changes: Any) -> pb.Hello:
-    """One that every member accepts, but for the changes."""
+    """Return a hello that every member accepts, with these changes."""
     plain = {
         "worker": name,
         "spool_id": name,
@@ -45,7 +45,7 @@ def hello(name: str, **changes: Any) -> pb.Hello:
 
 
 class RawWorker:
-    """One stream to one member."""
+    """A stream to a member."""
 
     def __init__(
         self, endpoint: str, first: pb.Hello | None = None, *, tls: TLS | None = None

@@ -71,7 +71,7 @@ class Relay:
 
 
 class Counted:
-    """What one client sends: `one()` is called for each request that begins in it."""
+    """The bytes of a client: `one()` is called for each request that begins in them."""
 
     def __init__(self, one: Callable[[], None]) -> None:
         self._one = one

@@ -88,14 +88,14 @@ def record(number: int, *, namespace: str = "default", **changes: Any) -> RunRec
 
 
 class RecordingLine:
-    """A worker's stream that keeps what it is told."""
+    """A worker's stream that records all calls."""
 
     def __init__(self) -> None:
         self.assigned: list[LiveRun] = []
         self.revoked: list[tuple[RunId, Token]] = []
         self.cancelled: list[RunId] = []
         self.killed: list[RunId] = []
-        """Those of the cancelled that are to be killed."""
+        """Canceled runs that must be killed."""
         self.demanded: list[list[QueueHead]] = []
         self.acknowledged: list[tuple[RunId, Token, bool]] = []
         self.drained: list[bool] = []

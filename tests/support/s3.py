@@ -25,14 +25,14 @@ BUCKET = "schedd-results"
 
 
 def free_port() -> int:
-    """One that nobody listens on just now."""
+    """Return a port without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
 @dataclass
 class S3Server:
-    """One server; `url` and `options` are what daemons are configured with."""
+    """A server; `url` and `options` are the settings of daemons."""
 
     port: int = field(default_factory=free_port)
     _process: subprocess.Popen[bytes] | None = None
@@ -70,7 +70,7 @@ class S3Server:
         wait_until(self._bucket, 3 * WAIT_TIMEOUT, "the S3 server")
 
     def pause(self) -> None:
-        """It takes connections, and answers nothing."""
+        """Suspend the server: it accepts connections, and answers nothing."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 

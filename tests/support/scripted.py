@@ -78,7 +78,7 @@ class Refusal:
 
 @dataclass
 class Scripted:
-    """One member: its address, the requests it received, its answers."""
+    """A member: its address, the requests it received, its answers."""
 
     address: str = ""
     requests: list[tuple[str, Message]] = field(default_factory=list)

@@ -23,11 +23,11 @@ _NO_LIMITS = " ".join(
     f"-c {timeout}=0"
     for timeout in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 )
-"""Those of the daemons' role would end what waits here on purpose, on a busy machine."""
+"""The limits of the daemons' role would end statements that wait here on purpose."""
 
 
 class Session:
-    """One connection, in a transaction from its first statement until `commit`."""
+    """A connection, in a transaction from its first statement until `commit`."""
 
     def __init__(self, dsn: str, threads: ThreadPoolExecutor) -> None:
         self.connection = psycopg2.connect(dsn, options=_NO_LIMITS)
@@ -35,7 +35,7 @@ class Session:
         self._threads = threads
 
     def run(self, statement: str, *arguments: object, **named: object) -> Rows:
-        """One statement, and its rows."""
+        """Run a statement and return its rows."""
         with self.connection.cursor() as cursor:
             cursor.execute(statement, named or arguments or None)
             return list(cursor.fetchall()) if cursor.description else []
@@ -66,7 +66,7 @@ class Postgres:
         return session
 
     def now(self, statement: str, *arguments: object) -> Rows:
-        """What is committed."""
+        """Run a statement outside all transactions: it sees committed rows."""
         return self._outside.run(statement, *arguments)
 
     def wait_until_blocked(self, session: Session) -> None:

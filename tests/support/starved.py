@@ -69,13 +69,13 @@ def starved(left: int, *, greedy: bool) -> Iterator[None]:
                 close(fd)
 
 
-def told(outcome: AttemptOutcome, **more: object) -> None:
+def report(outcome: AttemptOutcome, **more: object) -> None:
     line = {"verdict": outcome.verdict.name, "code": outcome.exit_code, "began": outcome.began}
     print(json.dumps({**line, "error": outcome.error, **more}), flush=True)
 
 
 def sleepers() -> list[int]:
-    """What attempts have left behind, and lives."""
+    """Return the running processes that attempts left behind."""
     found = []
     for process in proc_files.everyone():
         with contextlib.suppress(OSError):
@@ -88,11 +88,11 @@ def sleepers() -> list[int]:
 async def begin(shell: ShellExecutor, left: int, user: str, *, greedy: bool) -> None:
     with starved(left, greedy=greedy):
         outcome = await shell.run(attempt(f"{left}", f"exit {CODE}", user), Stop())
-    told(outcome, left=left)
+    report(outcome, left=left)
 
 
 async def end(shell: ShellExecutor, home: Path, *, greedy: bool, kill: bool) -> None:
-    """One leaves a process behind; it may end when there is a folder `go`."""
+    """Run an attempt that leaves a process behind; it may end when a folder `go` exists."""
     go, stop, before = home / "go", Stop(), {*sleepers()}
     script = (
         f"env -i setsid -f sleep {_LONG} >/dev/null 2>&1\n"
@@ -106,7 +106,7 @@ async def end(shell: ShellExecutor, home: Path, *, greedy: bool, kill: bool) -> 
         else:
             go.mkdir()
         outcome = await running
-    told(outcome)
+    report(outcome)
     await wait_until_async(
         lambda: not {*sleepers()} - before, WAIT_TIMEOUT, "the end of what it left"
     )
@@ -118,14 +118,14 @@ async def main(home: Path, way: str, story: str, *, greedy: bool) -> None:
     assert sessions.grouped == (way == "cgroups")
     shell = ShellExecutor(sessions, home / "scratch")
     watching = asyncio.create_task(sessions.watch(), name="watch")
-    told(await shell.run(attempt("first", f"exit {CODE}"), Stop()))
+    report(await shell.run(attempt("first", f"exit {CODE}"), Stop()))
     if story in ("start", "user"):
         user = pwd.getpwuid(os.getuid()).pw_name if story == "user" else ""
         for left in _ROOMS:
             await begin(shell, left, user, greedy=greedy)
     else:
         await end(shell, home, greedy=greedy, kill=story == "kill")
-    told(await shell.run(attempt("last", f"exit {CODE}"), Stop()))
+    report(await shell.run(attempt("last", f"exit {CODE}"), Stop()))
     if watching.done():
         await watching
     watching.cancel()

@@ -71,7 +71,7 @@ FROM unnest(%(ids)s::uuid[], %(shards)s::int[], %(due)s::timestamptz[]) u(id, sh
 
 @dataclass
 class Member:
-    """One member of the cluster: its own connections, tenure and shards."""
+    """A member of the cluster: its own connections, tenure and shards."""
 
     store: Stores
     tenure: TenureId
@@ -88,7 +88,7 @@ class Member:
         return taken
 
     def claim(self, *shards: int) -> Claim:
-        """What this member believes to own of these shards."""
+        """Return this member's claim to these shards."""
         return Claim(
             self.tenure, self.timeline, {ShardId(s): self.epochs[ShardId(s)] for s in shards}
         )
@@ -129,7 +129,7 @@ class World:
                 member.store.close()
 
     async def member(self, *, take: bool = True, **options: Any) -> Member:
-        """A new member with an open tenure; it takes all shards unless told not to."""
+        """Return a new member with an open tenure; `take`: it owns all shards."""
         store = Stores(Database(self.dsn, lanes=LANES), **options)
         probe = await store.membership.probe()
         member = Member(store, TenureId(uuid4()), probe.timeline)
@@ -158,7 +158,7 @@ class World:
     async def job(
         self, *, shard: int = 0, due: datetime | None = START, **changes: Any
     ) -> JobRecord:
-        """A stored job whose timer is due at START unless told otherwise."""
+        """Return a stored job, with a timer that is due at START by default."""
         record = job_record(shard=shard, due=due, **changes)
         stored = await self.store.users.create_job(record, None, ok("create"))
         assert isinstance(stored, JobRecord), stored
@@ -253,7 +253,7 @@ def manual_run(at: datetime = START) -> NewRun:
 
 
 def draft(run: LiveRun, **changes: Any) -> Draft:
-    """The wish to give this run to a worker."""
+    """Return the request to assign this run to a worker."""
     made = Draft(
         key=run.key,
         job_id=run.job_id,

@@ -21,7 +21,7 @@ from support.wait import WAIT_TIMEOUT, wait_until
 
 BY_POLICY = {"SUCCEEDED", "COALESCED", "SKIPPED"}
 """States of a ledger under the default policies across a fault. SKIPPED (OVERLAP) are seconds that
-pass while a run, whose owner died just before it was handed out, isn't known to have never started.
+pass after an owner died just before a dispatch, until the cluster knows that its run never started.
 """
 QUIET = WAIT_TIMEOUT
 """Seconds within which all that is in flight has ended."""

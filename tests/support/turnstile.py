@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 class Turnstile:
-    """One for all processes that were given the same directory, which exists."""
+    """A turnstile for all processes with the same directory, which exists."""
 
     def __init__(self, directory: Path) -> None:
         self._gate, self._room = directory / "gate", directory / "room"

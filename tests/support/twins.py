@@ -75,7 +75,7 @@ class TwinEtcd:
         self._commit([Delete(entry.key) for entry in self.entries.values() if entry.lease == lease])
 
     def listing(self, prefix: str) -> Listing:
-        """What stands under the prefix."""
+        """Return the entries under the prefix."""
         found = sorted(key for key in self.entries if key.startswith(prefix))
         entries = tuple(self.entries[key] for key in found)
         return Listing(self.revision, self.cluster_id, entries)
@@ -83,7 +83,7 @@ class TwinEtcd:
     def txn(
         self, compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op]
     ) -> TxnResult:
-        """One transaction."""
+        """Run a transaction."""
         succeeded = all(each.holds(self.entries.get(each.key)) for each in compare)
         return replace(self._commit(then if succeeded else otherwise), succeeded=succeeded)
 
@@ -140,14 +140,14 @@ class TwinCoordination:
         return self.etcd.entries.get(key)
 
     async def list(self, prefix: str) -> Listing:
-        """What stands under the prefix."""
+        """Return the entries under the prefix."""
         await self._travel()
         return self.etcd.listing(prefix)
 
     async def txn(
         self, compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()
     ) -> TxnResult:
-        """One transaction."""
+        """Run a transaction."""
         await self._travel()
         result = self.etcd.txn(compare, then, otherwise)
         if self.loses_answers and any(not isinstance(op, Get) for op in (*then, *otherwise)):
@@ -255,7 +255,7 @@ class TwinLeases:
 
 
 class TwinDatabase:
-    """The rows that membership stands on."""
+    """The rows of the membership tables."""
 
     def __init__(self, clock: Callable[[], datetime] = utcnow) -> None:
         self.clock = clock
@@ -296,7 +296,7 @@ class TwinMembershipStore:
     lineage: Lineage = field(default_factory=Lineage)
 
     async def probe(self) -> DatabaseProbe:
-        """The clock, and where the database stands."""
+        """Return the clock, and the mark of the database."""
         known = self.lineage.known
         await self._travel()
         mark = replace(self.rows.mark, timeline=self.rows.timeline)
@@ -321,7 +321,7 @@ class TwinMembershipStore:
         return [row for row in self.rows.tenures.values() if row.fenced_at is None]
 
     async def fenced(self, tenures: Sequence[TenureId]) -> frozenset[TenureId]:
-        """Those of these that are fenced."""
+        """Return the fenced ones of these tenures."""
         await self._travel()
         return frozenset(tenure for tenure in tenures if self.rows.fenced(tenure))
 
@@ -332,7 +332,7 @@ class TwinMembershipStore:
         self.rows.fence([tenure])
 
     async def losses(self, kept: timedelta) -> Losses:
-        """Nobody notes them here."""
+        """No losses: this twin records none."""
         del kept
         return Losses()
 
@@ -374,7 +374,7 @@ class TwinMembershipStore:
     async def take_shards(
         self, tenure: TenureId, timeline: Timeline, seen: dict[ShardId, Epoch]
     ) -> dict[ShardId, Epoch]:
-        """Take what is to be had."""
+        """Take the shards that are free at the epochs seen."""
         await self._travel()
         rows = self.rows
         if rows.fenced(tenure) or timeline != rows.timeline:
@@ -400,7 +400,7 @@ class TwinMembershipStore:
     # ── `RecoveryStore` ──────────────────────────────────────────────────────────────────────
 
     async def read_mark(self) -> Mark:
-        """Where the rows stand."""
+        """Return the mark of the rows."""
         await self._travel()
         return replace(self.rows.mark, timeline=self.rows.timeline)
 
@@ -426,14 +426,14 @@ class TwinMembershipStore:
         note: Callable[[datetime, datetime, Pause | None], str],
         entry: Callable[[Pauses, Pauses], AuditRecord],
     ) -> Pause | None:
-        """One more pause."""
+        """Add a pause."""
         await self._travel()
         if term is not None and self.rows.term != term:
             return None
         before = Pauses(len(self.rows.pauses), tuple(self.rows.pauses))
         began, lost_until = self.rows.mark.at or self.rows.clock(), until or self.rows.clock()
-        told = note(began, lost_until, before.present)
-        self.rows.pauses.append(Pause(began, "schedd", told, lost_until=lost_until))
+        text = note(began, lost_until, before.present)
+        self.rows.pauses.append(Pause(began, "schedd", text, lost_until=lost_until))
         after = Pauses(len(self.rows.pauses), tuple(self.rows.pauses))
         self.rows.audit.append(entry(before, after))
         return after.present

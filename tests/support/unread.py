@@ -1,4 +1,4 @@
-"""A program whose output nobody reads to its end, as under `| head -1`."""
+"""A program with a reader that closes its output early, as under `| head -1`."""
 
 from __future__ import annotations
 

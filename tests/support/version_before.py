@@ -42,7 +42,7 @@ class NoSuchVersion(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One version of the product: `python` runs it, and nothing of another."""
+    """A version of the product: `python` runs it, and nothing of another."""
 
     name: str
     python: Path
@@ -95,10 +95,12 @@ def _archive() -> bytes:
 def _assert_only(code: Code, tree: Path) -> None:
     plain = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     asked = [os.fspath(code.python), "-P", "-c", ASK]
-    told = subprocess.run(
+    answer = subprocess.run(
         asked, cwd=tree.parent, env=plain, capture_output=True, text=True, check=False
     )
-    files = [Path(line) for line in told.stdout.splitlines()]
+    files = [Path(line) for line in answer.stdout.splitlines()]
     strangers = [file for file in files if not file.is_relative_to(tree.resolve())]
-    if told.returncode or strangers or len(files) != len(PACKAGES):
-        raise NoSuchVersion(f"{code.name} isn't what {code.python} runs: {strangers} {told.stderr}")
+    if answer.returncode or strangers or len(files) != len(PACKAGES):
+        raise NoSuchVersion(
+            f"{code.name} isn't what {code.python} runs: {strangers} {answer.stderr}"
+        )

@@ -10,10 +10,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 POLL = 0.02
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 WAIT_TIMEOUT = 30.0
-"""Seconds for what takes a moment, on a machine as busy as can be. Nothing is promised by it: where
-a test is about a bound, it names the bound.
+"""Seconds for a short wait, on a very busy machine. It asserts no bound: a test of a bound names
+the bound itself.
 """
 
 

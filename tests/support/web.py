@@ -3,8 +3,8 @@
     async with served(dsn) as web:
         answer = await web.get("/api/v1/jobs")
 
-Store, clock, streams and nudges are the real ones; only who lives and who leads is told here
-(`web.cluster`), for that is what a test of pages wants to say.
+Store, clock, streams and wake-ups are the real ones; only the members, workers and the leader are
+set here (`web.cluster`), because a test of pages chooses them.
 """
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ class StubCluster:
 
 
 class NoSuccession:
-    """Nobody who could follow."""
+    """No member that could become the leader."""
 
     async def ask(self, view: ClusterView, heir: TenureId) -> bool:
         return False
 
     async def follows(self, term: Term) -> ClusterView:
-        raise AssertionError("nobody was asked")
+        raise AssertionError("no member was asked")
 
 
 class NoCheckup:
@@ -118,7 +118,7 @@ class NoCheckup:
 
 @dataclass
 class Answer:
-    """What came back."""
+    """The response."""
 
     status: int
     headers: Any
@@ -180,7 +180,7 @@ def bearer(text: str) -> dict[str, str]:
 
 @dataclass
 class Sent:
-    """One event as it came over the wire."""
+    """An event as it was received."""
 
     data: str
     name: str
@@ -237,7 +237,7 @@ async def served(
         checkup=NoCheckup(),
         objects=StoredObjects(Files(Path("/nonexistent"))),
         version="0.1",
-        cluster_id="told",
+        cluster_id="test",
     )
     app = build(services, telemetry, lambda: reasons, reach=reach)
     try:

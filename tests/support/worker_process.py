@@ -22,7 +22,7 @@ from support.wait import WAIT_TIMEOUT, wait_until_async
 
 
 class WorkerProcess:
-    """One worker daemon with a spool and a log of its own."""
+    """A worker daemon with a spool and a log of its own."""
 
     def __init__(self, home: Path, endpoints: Sequence[str], name: str = "w1", **how: str) -> None:
         """`how` are further flags, such as `slots="2"`."""
@@ -109,10 +109,10 @@ class WorkerProcess:
         attached yet.
         """
 
-        def told() -> list[str]:
+        def ports() -> list[str]:
             return re.findall(r"listens on port (\d+)", self.log.read_text())
 
-        return int((await wait_until_async(told, WAIT_TIMEOUT, "the worker's port"))[-1])
+        return int((await wait_until_async(ports, WAIT_TIMEOUT, "the worker's port"))[-1])
 
     def keeper_pid(self) -> int:
         """Its keeper process."""

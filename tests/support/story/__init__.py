@@ -5,8 +5,8 @@
     run = story.fire(150); story.assign(run, 150.1) …
     check(story.history())
 
-Times are seconds since the story began. A story tells each row's life in order of time; rows of
-different keys may be told in any order, the commits are sorted when the history is made. Tokens
+Times are seconds since the story began. A story lists each row's changes in order of time; rows of
+different keys may follow in any order, the commits are sorted when the history is made. Tokens
 grow with the time of their assignment, within the epoch that the shard has then. The final tables
 are what the commits add up to.
 """

@@ -2,8 +2,8 @@
 
     0 ─ both ─ 210 backup ─ lost ─ 250 stopped    253 opened, 254 paused ─ kept ─ 260 resumed ▶
 
-The job `tick` runs each second. What is told of the lost time is known to the probes and to the
-record, and to no row afterwards; instants from 245 on are caught up.
+The job `tick` runs each second. The probes and the record know the lost time, and no row does
+afterwards; scheduled times from 245 on are caught up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAUSED, HORIZON, RESUMED, END = 254.0, 244.5, 260.0, 500
 
 @dataclass(slots=True)
 class Restored:
-    """Two tellings that share their beginning. Tests change `lost` and `kept` before `history`.
+    """Two stories that share their beginning. Tests change `lost` and `kept` before `history`.
 
     `under_way`: the run of 210, which the restored rows have RUNNING.
     """
@@ -59,9 +59,8 @@ def restored(
     lost_epoch: int | None = None,
     **wanted: Any,
 ) -> Restored:
-    """The whole of it. `told`: what became of 211 to 260 is told too; `paused`: somebody held the
-    cluster; `rerun`: what was under way runs again; `lost_epoch`: the shard was taken at this one
-    in the lost time.
+    """Return both stories. `recorded`: 211 to 260 have rows too; `paused`: the cluster was paused;
+    `rerun`: the run in progress runs again; `lost_epoch`: the epoch of a takeover in the lost time.
     """
     lost, kept = (_common(**wanted) for _ in range(2))
     lost_run, kept_run = (_begun(story) for story in (lost, kept))
@@ -114,7 +113,9 @@ def _dumped(commits: tuple[Commit, ...]) -> dict[str, tuple[Any, ...]]:
 
 
 def _recovered(story: Story, under_way: Run, *, paused: bool) -> None:
-    """The members take all anew, hold the cluster, and write the workers off; a person resumes."""
+    """The members take all shards again, pause the cluster and declare the workers lost; a person
+    resumes it.
+    """
     story.fault("PostgreSQL restored", "pg", STOPPED, 266.5)
     for member in ("m1", "m2"):
         story.fence(member, 253.3)

@@ -43,7 +43,7 @@ def delete(table: str, key: Mapping[str, str | None]) -> Change:
 
 
 def final(commits: Iterable[Commit], table: str) -> Iterable[Mapping[str, str | None]]:
-    """What the commits make of a table."""
+    """Return the rows of a table after all commits."""
     rows: dict[tuple[str | None, ...], Mapping[str, str | None]] = {}
     for commit in commits:
         for change in commit.changes:

@@ -41,7 +41,7 @@ class Job:
 
 @dataclass(slots=True)
 class Stage:
-    """What is told so far."""
+    """The transactions, probes and calls so far."""
 
     meta: Meta = META
     transactions: list[tuple[float, tuple[Change, ...]]] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Stage:
     # -- the cluster
 
     def commit(self, at: float, *changes: Change) -> None:
-        """One transaction."""
+        """Add a transaction."""
         self.transactions.append((at, changes))
 
     def tenure(self, name: str, at: float, *, fenced: float | None = None) -> None:
@@ -216,10 +216,10 @@ class Stage:
 
     def history(self) -> History:
         """All of it, as it would have been recorded."""
-        told = sorted(self.transactions, key=lambda one: one[0])
+        ordered = sorted(self.transactions, key=lambda one: one[0])
         commits = tuple(
             Commit(f"0/{number:X}", 700 + number, BASE + at, changes)
-            for number, (at, changes) in enumerate(told)
+            for number, (at, changes) in enumerate(ordered)
         )
         return History(
             self.meta,

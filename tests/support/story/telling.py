@@ -1,4 +1,4 @@
-"""The lives of runs, told row by row on the stage of a cluster."""
+"""Changes of runs, row by row, on the stage of a cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Run:
 
 @dataclass(slots=True)
 class Story(Stage):
-    """What is told so far."""
+    """A stage with the changes of runs so far."""
 
     def fire(
         self, at: float, job: Job | None = None, *, on: float | None = None, **row: Any
@@ -88,7 +88,7 @@ class Story(Stage):
         return Run(run_id, job, at, values | row)
 
     def fold(self, first: float, last: float, state: str, on: float, **row: Any) -> Run:
-        """One row for several instants that don't run."""
+        """Add a row for several scheduled times that don't run."""
         span = {"scheduled_until": stamp(last), "count": str(round(last - first) + 1)}
         return self.fire(first, on=on, state=state, **(span | row))
 
@@ -156,7 +156,7 @@ class Story(Stage):
         self.commit(at, *changes)
 
     def give_back(self, run: Run, at: float) -> None:
-        """It is said to have never started."""
+        """Return a run to PENDING: its attempt never started."""
         attempt = str(int(run.row["attempt"] or 0) - 1)
         self.settle(run, at, state="PENDING", attempt=attempt, started_at=None)
 
@@ -171,7 +171,7 @@ class Story(Stage):
         self.lose(str(run.row["incarnation"]), at, *changes)
 
     def refuse(self, run: Run, token: int, at: float, sender: str, *more: Change) -> None:
-        """A late result is told STALE, and audited."""
+        """Reject a late result as STALE, with a row in the audit log."""
         row = {
             "seq": f"{at:g}",
             "action": "result",
@@ -194,8 +194,8 @@ class Story(Stage):
         lasts: float = 0.02,
         **stored: Any,
     ) -> Run:
-        """Handed out at `on`, started, ended, accepted: 0.1 s in all. `stored`: what its row then
-        has otherwise than was sent.
+        """Dispatch the run at `on`, start it, end it, accept its result: 0.1 s in all. `stored`:
+        columns of its row that differ from the sent result.
         """
         self.assign(run, on, worker)
         self.write("start", run, on + 0.02)
@@ -204,7 +204,7 @@ class Story(Stage):
         return run
 
     def tick(self, instants: Iterable[float], job: Job | None = None) -> None:
-        """These instants fire and run as they should."""
+        """Fire and run these scheduled times without a fault."""
         for at in instants:
             self.play(self.fire(at, job), at + 0.05)
 
