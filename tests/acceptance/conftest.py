@@ -1,7 +1,7 @@
 """Two clusters of real processes: `calm`, where nothing is broken, and `rough`, where all may be.
 
 Both have the shortest leases there are, so that a loss is seen within seconds. They never run at
-the same time: two cores bear one of them.
+the same time: two cores support one of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CALM = pytest.StashKey[DevCluster]()
 
 
 SECRET = f"whsec_{base64.b64encode(bytes(range(32))).decode()}"
-"""That webhooks are signed with."""
+"""The key that signs webhooks."""
 
 
 @pytest.hookimpl(trylast=True)
@@ -88,7 +88,7 @@ def client(rough: DevCluster) -> Iterator[SyncClient]:
 
 
 def pids(cluster: DevCluster) -> dict[str, int]:
-    """Who runs: a daemon that ended and was started anew has another pid."""
+    """Return the pids of all daemons: a daemon that was started again has another one."""
     record = cluster.record
     named = {part["name"]: part["pid"] for part in (*record["members"], *record["workers"])}
     return named | {"etcd": record["etcd"][0]["pid"], "postgres": record["postgres"]["pid"]}

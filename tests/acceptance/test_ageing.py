@@ -38,7 +38,7 @@ of work, that they never run out while the submitter waits for a processor.
 SWAP = 0.1
 """Runs that became ready within so many seconds of each other may swap."""
 
-HEARD = 1.0
+ORDERED_WITHIN = 1.0
 """Seconds from the answer to a submit to the run's place in every order: until then, others may
 start.
 """
@@ -71,7 +71,7 @@ class Stream:
 
     @contextmanager
     def flowing(self) -> Iterator[None]:
-        """It flows within, and has begun."""
+        """Submit runs during the block; the first one has started."""
         thread = threading.Thread(target=self._flow, name="high runs")
         thread.start()
         try:
@@ -123,7 +123,7 @@ def attachments(worker: WorkerProcess) -> int:
 
 
 @pytest.mark.timeout(2 * BOUND + COUNT + 120)
-def test_what_waits_long_enough_goes_before_all_that_comes_later(
+def test_a_run_that_waits_long_enough_has_priority_over_all_later_runs(
     calm: DevCluster, calm_client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     probe = DatabaseProbe(tmp_path / "starts")
@@ -167,14 +167,14 @@ def disorder(starts: list[Start], waiting: list[Submitted], high: list[Submitted
     found = []
     for place, start in enumerate(starts):
         later = starts[place + 1 :]
-        known = [one for one in later if by_id[one.run_id].answered < start.at - HEARD]
+        known = [one for one in later if by_id[one.run_id].answered < start.at - ORDERED_WITHIN]
         best = min(known, key=lambda one: ranks[one.run_id], default=None)
         if best is not None and ranks[start.run_id] > ranks[best.run_id] + SWAP:
-            found.append(f"{_told(start, by_id, ranks)} before {_told(best, by_id, ranks)}")
+            found.append(f"{_summary(start, by_id, ranks)} before {_summary(best, by_id, ranks)}")
     return found
 
 
-def _told(start: Start, runs: Mapping[str, Submitted], ranks: Mapping[str, float]) -> str:
+def _summary(start: Start, runs: Mapping[str, Submitted], ranks: Mapping[str, float]) -> str:
     waited = start.at - runs[start.run_id].ready_at
     return (
         f"{start.job} {start.run_id} of rank {ranks[start.run_id]:.3f}, which waited {waited:.3f} s"

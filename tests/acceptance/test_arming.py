@@ -27,7 +27,7 @@ ON_TIME = 0.5
 NEARLY = 1.0
 """Seconds past its instant by which one has begun that was given back just before."""
 RESCUED = TTL + 3.0
-"""Seconds within which a lost worker's run is handed out again."""
+"""Seconds within which a lost worker's run is dispatched again."""
 
 EXPIRED = 8.0
 """Seconds after which `ok` of a delete waits for nothing that the killed worker had."""
@@ -39,7 +39,7 @@ WHERE j.name = ANY (%s) AND r.state = 'RUNNING' AND r.due_at = to_timestamp(%s)
 """
 
 
-def test_what_is_armed_starts_on_time_though_its_owner_was_killed_a_moment_before(
+def test_a_pre_dispatched_run_starts_on_time_although_its_owner_was_just_killed(
     rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     """P4.7: by their worker's own timer."""
@@ -62,7 +62,7 @@ def test_what_is_armed_starts_on_time_though_its_owner_was_killed_a_moment_befor
     ticking.stop()
 
 
-def test_a_pause_just_before_an_instant_takes_back_what_is_armed_and_a_trigger_still_works(
+def test_a_pause_just_before_the_due_time_revokes_pre_dispatched_runs_and_a_trigger_still_works(
     rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     probe = DatabaseProbe(tmp_path / "paused")
@@ -82,7 +82,7 @@ def test_a_pause_just_before_an_instant_takes_back_what_is_armed_and_a_trigger_s
     await_time(instant + WRITTEN)
     assert [start.run_id for start in probe.starts()[before:]] == [triggered.run_id]
     client.jobs.resume("pausing")
-    wait_until(lambda: len(probe.starts()) >= before + 3, WAIT_TIMEOUT, "firing to go on")
+    wait_until(lambda: len(probe.starts()) >= before + 3, WAIT_TIMEOUT, "firing to continue")
 
     assert_no_start_at(probe, instant)
     rows = [row for row in client.runs.list(job="pausing") if row.run_id != triggered.run_id]
@@ -94,7 +94,7 @@ def test_a_pause_just_before_an_instant_takes_back_what_is_armed_and_a_trigger_s
     client.jobs.delete("pausing")
 
 
-def test_what_is_armed_at_a_worker_that_drains_or_dies_runs_elsewhere(
+def test_runs_pre_dispatched_to_a_worker_that_drains_or_is_killed_run_elsewhere(
     rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     ticking = start_ticking(rough, client, tmp_path, overlap="allow")
@@ -107,7 +107,7 @@ def test_what_is_armed_at_a_worker_that_drains_or_dies_runs_elsewhere(
     latest = max(start.lateness for start in begun.values())
     elsewhere = sum(start.worker != drained for start in begun.values())
     figure(f"drained while armed: {elsewhere} of {len(begun)} began elsewhere, {latest:.3f} s late")
-    assert latest < NEARLY, "what it began before it heard of the drain began on time"
+    assert latest < NEARLY, "runs that started before the worker received the drain started on time"
 
     instant, armed = armed_soon(rough, jobs)
     killed, lost = busiest(armed)
@@ -125,7 +125,7 @@ def test_what_is_armed_at_a_worker_that_drains_or_dies_runs_elsewhere(
     ticking.stop()
 
 
-def test_what_is_armed_half_a_minute_ahead_can_still_be_paused_moved_and_deleted(
+def test_a_run_pre_dispatched_half_a_minute_ahead_can_still_be_paused_moved_and_deleted(
     tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     """`ahead` at its most, for herds: the database's guard and what is loaded follow it."""
@@ -150,10 +150,10 @@ def test_what_is_armed_half_a_minute_ahead_can_still_be_paused_moved_and_deleted
         assert left > 12, "long before it is as usual"
 
         later = due + timedelta(seconds=2)
-        client.jobs.pause("paused", note="not now")
+        client.jobs.pause("paused", note="too early")
         client.jobs.update("moved", at=later)
         client.jobs.delete("deleted")
-        assert time.time() < due.timestamp() - 8, "nobody waited for the instant"
+        assert time.time() < due.timestamp() - 8, "no call waited for the scheduled time"
         await_time(later.timestamp() + NEARLY + WRITTEN)
 
         (went,), (moved,) = probes["goes"].starts(), probes["moved"].starts()

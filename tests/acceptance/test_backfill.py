@@ -1,5 +1,5 @@
-"""A backfill on a real cluster, its owner killed in the middle: each instant once, no more at once
-than it may, told of while it goes on, and ended when somebody says so.
+"""A backfill on a real cluster, its owner killed in the middle: each scheduled time runs once, the
+concurrency limit holds, progress is reported, and a caller can cancel it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from support.wait import WAIT_TIMEOUT, wait_until
 
 INSTANTS = 24
 AT_ONCE = 3
-SETTLED = 60.0
+END_TIMEOUT = 60.0
 """Seconds until all have run, with a fail-over in between, on a busy machine."""
 CLOCKS = timedelta(seconds=0.1)
 """By which a worker's reading of cluster time may be wrong."""
@@ -52,7 +52,7 @@ def most_at_once(runs: list[Run]) -> int:
     )
 
 
-def test_each_instant_runs_once_and_no_more_at_once_though_its_owner_dies(
+def test_each_instant_runs_once_within_the_limit_although_its_owner_is_killed(
     rough: DevCluster,
     client: SyncClient,
     hourly: tuple[str, DatabaseProbe],
@@ -79,7 +79,7 @@ def test_each_instant_runs_once_and_no_more_at_once_though_its_owner_dies(
     def ended() -> bool:
         return client.jobs.get_backfill(asked.backfill_id).ended
 
-    wait_until(ended, SETTLED, "the end of the backfill")
+    wait_until(ended, END_TIMEOUT, "the end of the backfill")
     figure(
         f"backfill: {INSTANTS} runs of 0.7 s, {AT_ONCE} at once, over a killed owner, took "
         f"{(datetime.now(UTC) - began).total_seconds():.1f} s"
@@ -93,11 +93,11 @@ def test_each_instant_runs_once_and_no_more_at_once_though_its_owner_dies(
     assert probe.repeated() == []
     assert sorted(start.scheduled_at for start in probe.starts()) == HOURS
     assert most_at_once(runs) <= AT_ONCE
-    told = rough.schedctl("job", "explain", name, "--at", HOURS[0].isoformat()).stdout
-    assert f"Backfill {asked.backfill_id} created run {runs[-1].run_id} for it" in told
+    explained = rough.schedctl("job", "explain", name, "--at", HOURS[0].isoformat()).stdout
+    assert f"Backfill {asked.backfill_id} created run {runs[-1].run_id} for it" in explained
 
 
-def test_what_ran_isnt_run_again_and_a_backfill_ends_when_it_is_cancelled(
+def test_a_backfill_skips_times_that_ran_and_ends_when_it_is_cancelled(
     rough: DevCluster, client: SyncClient, hourly: tuple[str, DatabaseProbe]
 ) -> None:
     name, probe = hourly
@@ -108,9 +108,9 @@ def test_what_ran_isnt_run_again_and_a_backfill_ends_when_it_is_cancelled(
     assert [start.scheduled_at for start in probe.starts()] == HOURS[:2], "one after the other"
 
     dry = rough.schedctl("job", "backfill", name, *span, "--dry-run", "-o", "json")
-    told = json.loads(dry.stdout)
-    assert told["instants"] == []
-    assert [one["state"] for one in told["leftOut"]] == ["SUCCEEDED", "SUCCEEDED"]
+    plan = json.loads(dry.stdout)
+    assert plan["instants"] == []
+    assert [one["state"] for one in plan["leftOut"]] == ["SUCCEEDED", "SUCCEEDED"]
 
     asked = client.jobs.backfill(name, FIRST, LAST).backfill
     assert asked is not None
@@ -124,7 +124,7 @@ def test_what_ran_isnt_run_again_and_a_backfill_ends_when_it_is_cancelled(
     def ended() -> bool:
         return client.jobs.get_backfill(asked.backfill_id).ended
 
-    wait_until(ended, SETTLED, "the end of what ran")
+    wait_until(ended, END_TIMEOUT, "the end of what ran")
     so_far = len(probe.starts())
     listed = rough.json("job", "backfills", name)
     assert [one["state"] for one in listed] == ["CANCELLED", "DONE"]

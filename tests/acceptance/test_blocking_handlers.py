@@ -53,7 +53,7 @@ def cluster(
         yield made
 
 
-def test_nine_good_runs_beside_a_blocking_handler_are_untouched_and_the_handler_is_named(
+def test_nine_good_runs_beside_a_blocking_handler_continue_and_the_handler_is_named(
     cluster: DevCluster,
 ) -> None:
     with SyncClient(cluster.endpoints) as client:
@@ -72,8 +72,8 @@ def test_nine_good_runs_beside_a_blocking_handler_are_untouched_and_the_handler_
             assert run.losses == 0
 
         def named() -> str:
-            told = cluster.schedctl("run", "why", blocking.run_id).stdout
-            return told if "blocks" in told else ""
+            answer = cluster.schedctl("run", "why", blocking.run_id).stdout
+            return answer if "blocks" in answer else ""
 
         why = wait_until(named, WAIT_TIMEOUT, "the handler's name in `run why`")
         assert "Does its handler block the event loop?" in why

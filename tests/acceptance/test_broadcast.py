@@ -1,4 +1,4 @@
-"""Broadcasts on a real cluster: each worker that matches runs it once, whoever dies meanwhile."""
+"""Broadcasts on a real cluster: each matching worker runs it once, although processes end."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def ended(client: SyncClient, run: Run) -> Run:
     return client.runs.wait(run, timeout=2 * WAIT_TIMEOUT)
 
 
-def test_each_that_matches_has_it_once_an_instant(
+def test_each_matching_worker_runs_once_per_scheduled_time(
     client: SyncClient, job: Callable[..., str], tmp_path: Path
 ) -> None:
     probe = DatabaseProbe(tmp_path / "starts")
@@ -110,11 +110,11 @@ def test_each_that_matches_has_it_once_an_instant(
     assert {worker for _, worker in started} == set(SSD)
 
 
-def test_one_that_fails_is_named_and_done_again_alone(
+def test_a_failed_child_is_named_and_redriven_alone(
     cluster: DevCluster, client: SyncClient, job: Callable[..., str], tmp_path: Path
 ) -> None:
-    probe, mended = DatabaseProbe(tmp_path / "starts"), tmp_path / "mended"
-    name = job(probe, f'[ "$SCHEDD_WORKER" = w1 ] || [ -e {mended} ] || exit 3')
+    probe, fixed = DatabaseProbe(tmp_path / "starts"), tmp_path / "fixed"
+    name = job(probe, f'[ "$SCHEDD_WORKER" = w1 ] || [ -e {fixed} ] || exit 3')
 
     run = ended(client, client.jobs.trigger(name))
 
@@ -132,13 +132,13 @@ def test_one_that_fails_is_named_and_done_again_alone(
     letters = [one.run.run_id for one in client.dead_letters.list(job=name)]
     assert letters == [run.run_id], "the whole is one dead letter"
 
-    mended.touch()
+    fixed.touch()
     again = ended(client, client.runs.retry(run.run_id))
     assert (again.state, again.redrive_of) == ("SUCCEEDED", run.run_id)
     assert [*children(client, again)] == ["w2"]
 
 
-def test_cancelled_it_ends_with_its_children(
+def test_a_cancelled_broadcast_ends_with_its_children(
     client: SyncClient, job: Callable[..., str], tmp_path: Path
 ) -> None:
     probe = DatabaseProbe(tmp_path / "starts")
@@ -153,7 +153,7 @@ def test_cancelled_it_ends_with_its_children(
     assert {one.state for one in children(client, run).values()} == {"CANCELLED"}
 
 
-def test_without_anybody_who_matches_it_waits_and_says_so(
+def test_a_broadcast_without_a_matching_worker_waits_and_says_so(
     client: SyncClient, job: Callable[..., str], tmp_path: Path
 ) -> None:
     name = job(DatabaseProbe(tmp_path / "starts"), require={"disk": ["tape"]})
@@ -167,7 +167,7 @@ def test_without_anybody_who_matches_it_waits_and_says_so(
     client.runs.cancel(run.run_id)
 
 
-def test_a_child_waits_for_its_own_worker_and_goes_to_no_other(
+def test_a_child_waits_for_its_own_worker_and_is_dispatched_to_no_other(
     cluster: DevCluster, client: SyncClient, job: Callable[..., str], tmp_path: Path
 ) -> None:
     probe, finish = DatabaseProbe(tmp_path / "starts"), tmp_path / "finish"
@@ -182,8 +182,8 @@ def test_a_child_waits_for_its_own_worker_and_goes_to_no_other(
     wait_until(
         lambda: children(client, run)["w1"].state == "SUCCEEDED", WAIT_TIMEOUT, "the other to end"
     )
-    told = client.runs.why(children(client, run)["w2"].run_id).answer
-    assert "w2" in told
+    why = client.runs.why(children(client, run)["w2"].run_id).answer
+    assert "w2" in why
     assert client.runs.get(run.run_id).state == "RUNNING"
 
     cluster.up()
@@ -192,7 +192,7 @@ def test_a_child_waits_for_its_own_worker_and_goes_to_no_other(
     assert starts == {"w1": 1, "w2": 2}
 
 
-def test_killed_right_after_it_began_no_child_is_lost_or_doubled(
+def test_no_child_is_lost_or_doubled_when_the_owner_is_killed_right_after_the_start(
     cluster: DevCluster, client: SyncClient, job: Callable[..., str], tmp_path: Path
 ) -> None:
     probe, busy, finish = (

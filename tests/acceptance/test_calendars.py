@@ -10,7 +10,7 @@ from support.cluster import DevCluster
 from support.wait import WAIT_TIMEOUT, wait_until
 
 
-def test_what_a_calendar_excludes_is_skipped_and_told_and_the_next_version_goes_by_itself(
+def test_excluded_times_are_skipped_and_explained_and_the_next_version_applies_automatically(
     calm: DevCluster, calm_client: SyncClient
 ) -> None:
     """All but every tenth second is excluded; then nothing is."""
@@ -29,8 +29,9 @@ def test_what_a_calendar_excludes_is_skipped_and_told_and_the_next_version_goes_
 
     first, *_ = wait_until(lambda: ran()[1:] and ran(), WAIT_TIMEOUT, "two runs")
     assert all(not at.second % 10 for at in ran())
-    told = calm.schedctl("job", "explain", job, "--at", (first + timedelta(seconds=1)).isoformat())
-    assert told.stdout.startswith(f"The run was skipped by calendar {off} v1."), told
+    said = calm.schedctl("job", "explain", job, "--at", (first + timedelta(seconds=1)).isoformat())
+    skipped = f"The run was skipped by calendar {off} v1."
+    assert said.stdout.startswith(skipped), said
     refused = calm.schedctl("calendar", "delete", off, "--yes")
     assert refused.returncode != 0
     assert job in refused.stderr

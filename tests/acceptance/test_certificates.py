@@ -57,17 +57,17 @@ class Load:
 @contextmanager
 def load(client: SyncClient) -> Iterator[Load]:
     """Submits work all the time."""
-    told, over = Load(), threading.Event()
+    work, over = Load(), threading.Event()
 
     def submit() -> None:
         while not over.wait(EVERY):
             for answer in client.submit_many([{"shell": {"argv": ["true"]}}] * BATCH):
-                (told.failures if isinstance(answer, ApiError) else told.runs).append(answer)  # type: ignore[arg-type]
+                (work.failures if isinstance(answer, ApiError) else work.runs).append(answer)  # type: ignore[arg-type]
 
     submitting = threading.Thread(target=submit)
     submitting.start()
     try:
-        yield told
+        yield work
     finally:
         over.set()
         submitting.join()
@@ -105,27 +105,27 @@ def test_all_certificates_are_changed_under_load_and_no_run_is_lost(
     probe = DatabaseProbe(tmp_path / "ticks")
     client.jobs.create("tick", every="1s", shell=probe.shell())
     old = {name: on_disk(cluster, name) for name in ("m1", "m2", "w1", "w2", "dev")}
-    with load(client) as told:
-        wait_until(lambda: len(told.runs) > 5 * BATCH, WAIT_TIMEOUT, "some work")
+    with load(client) as work:
+        wait_until(lambda: len(work.runs) > 5 * BATCH, WAIT_TIMEOUT, "some work")
         rotate(cluster)
         assert not set(old.values()) & {on_disk(cluster, name) for name in old}
         for name in ("m1", "m2"):
             for port in ("grpc", "http"):
                 assert shown_at(cluster, name, port) == on_disk(cluster, name)
-        before = len(told.runs)
+        before = len(work.runs)
         turned = time.monotonic() + LOOK_EVERY + 1  # by then clients call by their new ones
         wait_until(lambda: time.monotonic() > turned, LOOK_EVERY + 5, "clients to look")
-        wait_until(lambda: len(told.runs) > before + 5 * BATCH, WAIT_TIMEOUT, "more work")
-        # All streams, and all channels between members, begin anew by what lies on the disk.
+        wait_until(lambda: len(work.runs) > before + 5 * BATCH, WAIT_TIMEOUT, "more work")
+        # All streams and all channels between members start again, with the files on disk.
         leader = wait_until(cluster.leader, WAIT_TIMEOUT, "a leader")
         cluster.terminate(leader)
         cluster.terminate("w1")
         cluster.up()
-        before = len(told.runs)
-        wait_until(lambda: len(told.runs) > before + 5 * BATCH, WAIT_TIMEOUT, "work afterwards")
+        before = len(work.runs)
+        wait_until(lambda: len(work.runs) > before + 5 * BATCH, WAIT_TIMEOUT, "work afterwards")
     client.jobs.delete("tick")
-    assert told.failures == []
-    ids = [run.run_id for run in told.runs]
+    assert work.failures == []
+    ids = [run.run_id for run in work.runs]
     assert len(set(ids)) == len(ids)
     ended = "SELECT state, count(*) FROM runs WHERE run_id = ANY(%s::uuid[]) GROUP BY state"
     all_well = [("SUCCEEDED", len(ids))]
@@ -135,15 +135,17 @@ def test_all_certificates_are_changed_under_load_and_no_run_is_lost(
     assert probe.repeated() == []
 
 
-def test_what_schedctl_and_workers_do_over_tls_is_named_in_the_audit(cluster: DevCluster) -> None:
+def test_the_audit_names_callers_of_schedctl_and_workers_over_tls(cluster: DevCluster) -> None:
     assert cluster.schedctl("submit", "--wait", "--", "true").returncode == 0
     [submitted, *_] = cluster.json("audit", "list", "--action", "submit", "--limit", "1")
     assert submitted["actor"] == "user/dev"
     assert cluster.json("auth", "whoami")["grants"] == [{"namespace": "*", "role": "ADMIN"}]
 
 
-def test_a_workers_certificate_is_no_other_workers_and_no_persons(cluster: DevCluster) -> None:
-    """w1's files in the hands of who calls itself w2: refused, and told why."""
+def test_a_workers_certificate_is_rejected_for_others_and_for_persons(
+    cluster: DevCluster,
+) -> None:
+    """A worker w2 with the files of w1 is rejected, with the reason."""
     folder = cluster.directory / "tls"
     stolen = TLS(folder / "ca.pem", folder / "w1.pem", folder / "w1.key")
     with SyncClient(cluster.endpoints, tls=stolen, timeout=5) as client:
@@ -161,11 +163,11 @@ def test_a_workers_certificate_is_no_other_workers_and_no_persons(cluster: DevCl
         with pytest.raises(grpc.RpcError) as turned:
             next(iter(attach(iter([pb.WorkerFrame(hello=hello)]), timeout=WAIT_TIMEOUT)))
     assert turned.value.code() is grpc.StatusCode.PERMISSION_DENIED
-    told = "the certificate names worker/w1, but the hello worker/w2"
-    assert told in (turned.value.details() or "")
+    reason = "the certificate names worker/w1, but the hello worker/w2"
+    assert reason in (turned.value.details() or "")
 
 
-def test_a_worker_and_a_member_with_anothers_certificate_don_t_start(
+def test_a_worker_and_a_member_with_a_certificate_of_another_dont_start(
     cluster: DevCluster,
 ) -> None:
     for module, name, other in (("workerd", "w2", "w1"), ("schedd", "m2", "m1")):
@@ -184,7 +186,7 @@ def test_a_worker_and_a_member_with_anothers_certificate_don_t_start(
             assert f"is '{name}'" in ended.stderr
 
 
-def test_a_worker_whose_certificate_is_for_one_namespace_gets_runs_of_no_other(
+def test_a_worker_with_a_certificate_for_one_namespace_gets_runs_of_no_other(
     cluster: DevCluster, client: SyncClient
 ) -> None:
     folder = cluster.directory / "tls"

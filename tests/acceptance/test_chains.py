@@ -1,4 +1,4 @@
-"""Chains on a real cluster: a cycle has its runs once, whoever is killed, as the rows tell it.
+"""Chains on a real cluster: a cycle has its runs once, by its rows, whatever process is killed.
 
 `CHAIN_CYCLES` cycles of each chain: 200 at full size.
 """
@@ -20,7 +20,7 @@ from support.owners import owner_of
 from support.wait import wait_until
 
 CYCLES = int(os.environ.get("CHAIN_CYCLES", "8"))
-SETTLED = 90.0 + 2 * CYCLES
+END_TIMEOUT = 90.0 + 2 * CYCLES
 """Seconds until all have ended, with two fail-overs in between, on a busy machine."""
 CHAINS = ("success", "failure", "any")
 JOBS = ("a", "b", "c", "d", "e")
@@ -91,8 +91,8 @@ def ended(cluster: DevCluster, chains: str, job: str, count: int) -> bool:
     return found >= count * len(CHAINS)
 
 
-@pytest.mark.timeout(2 * SETTLED)
-def test_a_chain_of_five_with_two_joins_runs_once_a_cycle_though_its_owners_are_killed(
+@pytest.mark.timeout(2 * END_TIMEOUT)
+def test_a_chain_of_five_with_two_joins_runs_once_a_cycle_although_its_owners_are_killed(
     rough: DevCluster, client: SyncClient, chains: str, figure
 ) -> None:
     roots = [client.jobs.trigger(f"{chains}-{when}-a") for _ in range(CYCLES) for when in CHAINS]
@@ -100,12 +100,12 @@ def test_a_chain_of_five_with_two_joins_runs_once_a_cycle_though_its_owners_are_
     for part in (4, 2):
         wait_until(
             lambda most=CYCLES // part: ended(rough, chains, "b", most),
-            SETTLED,
+            END_TIMEOUT,
             f"the first of {part} parts",
         )
         rough.kill(owner_of_job(client, f"{chains}-success-d"))
         rough.up()
-    wait_until(lambda: ended(rough, chains, "e", CYCLES), SETTLED, "the end of all chains")
+    wait_until(lambda: ended(rough, chains, "e", CYCLES), END_TIMEOUT, "the end of all chains")
     for when in CHAINS:
         mine = sorted(str(run.scheduled_at) for run in roots if f"-{when}-" in str(run.job))
         for job in JOBS[1:]:
@@ -120,15 +120,15 @@ def test_a_chain_of_five_with_two_joins_runs_once_a_cycle_though_its_owners_are_
     figure(f"chains: {len(CHAINS)} of 5 jobs, {len(cycles)} cycles, over two killed owners")
 
 
-def test_a_skipped_one_says_by_which_parent_and_a_cycle_is_refused_with_its_path(
+def test_a_skipped_run_names_its_parent_and_a_cycle_is_rejected_with_its_path(
     rough: DevCluster, client: SyncClient, chains: str
 ) -> None:
     del rough
     name = f"{chains}-failure"
     refused = pytest.raises(InvalidArgument, match=f"{name}-a → {name}-b → {name}-d → {name}-a")
-    with refused as told:
+    with refused as error:
         client.jobs.update(f"{name}-a", after={"jobs": [f"{name}-d"]})
-    assert told.value.reason == "CHAIN_CYCLE"
+    assert error.value.reason == "CHAIN_CYCLE"
     while True:
         root = client.jobs.trigger(f"{name}-a")
         assert root.scheduled_at is not None
@@ -139,7 +139,7 @@ def test_a_skipped_one_says_by_which_parent_and_a_cycle_is_refused_with_its_path
         return [one for one in runs_of(client, f"{name}-d") if one.scheduled_at == at]
 
     at = root.scheduled_at
-    [skipped] = wait_until(of_the_cycle, SETTLED, "d of that cycle")
+    [skipped] = wait_until(of_the_cycle, END_TIMEOUT, "d of that cycle")
     assert (skipped.state, skipped.reason) == ("SKIPPED", "AFTER")
     assert {one.job for one in skipped.parents} == {f"{name}-b", f"{name}-c"}
     answer = client.runs.why(skipped.run_id).answer
@@ -147,7 +147,7 @@ def test_a_skipped_one_says_by_which_parent_and_a_cycle_is_refused_with_its_path
     assert "after.when is failure" in answer
 
 
-def test_what_a_parent_gave_back_is_handed_on(
+def test_results_of_parents_are_the_payload_of_their_child(
     rough: DevCluster, client: SyncClient, chains: str
 ) -> None:
     """A shell gives nothing back: its child is handed null, and several a map by their names."""
@@ -160,7 +160,9 @@ def test_what_a_parent_gave_back_is_handed_on(
     )
     client.jobs.trigger(f"{name}-a")
     [run] = wait_until(
-        lambda: [one for one in runs_of(client, f"{name}-e") if one.ended], SETTLED, "the end of e"
+        lambda: [one for one in runs_of(client, f"{name}-e") if one.ended],
+        END_TIMEOUT,
+        "the end of e",
     )
     text = b"".join(piece.data for piece in client.runs.logs(run.run_id)).decode()
     assert text == f'{{"{name}-c": null, "{name}-d": null}}'

@@ -83,7 +83,7 @@ def test_a_member_with_another_database_is_refused_at_start_by_name(home: DevClu
     assert not after["recovering"]
 
 
-def test_a_prefix_is_taken_from_no_cluster_whose_members_run(home: DevCluster) -> None:
+def test_a_cluster_with_running_members_keeps_its_prefix(home: DevCluster) -> None:
     stranger = Stranger(home, "taker")
 
     refused = stranger.run("claim-prefix")
@@ -122,7 +122,7 @@ def test_a_worker_refuses_a_member_of_another_cluster_by_name(
     )
 
 
-def test_a_running_member_whose_database_is_created_again_is_not_ready_and_recovers(
+def test_a_running_member_is_not_ready_and_recovers_when_its_database_is_created_again(
     home: DevCluster,
 ) -> None:
     database = re.search(r"/([^/?]+)(\?|$)", home.dsn)

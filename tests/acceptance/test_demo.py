@@ -62,7 +62,7 @@ def processes_of(folder: Path) -> list[str]:
 
 
 def watching(output: Path) -> str:
-    """What it has printed, once runs are to be seen."""
+    """Wait until it shows runs, and return its output."""
     wait_until(lambda: "SUCCEEDED" in output.read_text(), UP, "runs", every=0.2)
     return output.read_text()
 
@@ -73,7 +73,7 @@ def output(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_every_due_run_is_on_time_and_ends_as_it_should_and_nothing_is_left(output: Path) -> None:
+def test_every_due_run_is_on_time_and_ends_as_expected_and_nothing_is_left(output: Path) -> None:
     with demo(output, "--seconds", "16") as process:
         code = process.wait(UP + END)
     text = output.read_text()
@@ -94,7 +94,7 @@ def test_every_due_run_is_on_time_and_ends_as_it_should_and_nothing_is_left(outp
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_it_with_a_verdict_and_a_second_one_at_once(output: Path) -> None:
+def test_ctrl_c_ends_the_demo_with_a_verdict_and_a_second_one_at_once(output: Path) -> None:
     with demo(output) as process:
         folder = folder_of(watching(output))
         process.send_signal(signal.SIGINT)

@@ -92,7 +92,7 @@ def called() -> Iterator[tuple[str, list[Any]]]:
         server.server_close()
 
 
-def test_a_job_calls_back_tells_how_it_stands_and_is_deleted(
+def test_a_job_calls_back_reports_its_status_and_is_deleted(
     curl: Curl, called: tuple[str, list[Any]]
 ) -> None:
     url, bodies = called
@@ -122,31 +122,31 @@ def test_a_job_calls_back_tells_how_it_stands_and_is_deleted(
     assert (code, problem["reason"]) == (404, "NO_SUCH_JOB")
 
 
-def test_a_job_that_fails_tells_how_often_it_was_tried_again(curl: Curl) -> None:
+def test_a_failed_job_reports_its_number_of_retries(curl: Curl) -> None:
     asked = {
         "name": "refused",
         "cron": "* * * * * *",
-        "callback_url": "http://127.0.0.1:9/nobody",
+        "callback_url": "http://127.0.0.1:9/closed",
         "retry": {"maxAttempts": 3, "backoff": "0.2s"},
     }
     _, made = curl("POST", "/api/v1/jobs", asked)
     path = f"/api/v1/jobs/{made['job_id']}/status"
-    told = wait_until(
+    answers = wait_until(
         lambda: [s for s in [curl("GET", path)[1]] if s["retry_count"] == 2],
         WAIT_TIMEOUT,
         "the third try",
     )
-    assert told[0]["status"] in ("FAILED", "RUNNING", "RETRYING")
-    assert told[0]["last_run"] is not None
+    assert answers[0]["status"] in ("FAILED", "RUNNING", "RETRYING")
+    assert answers[0]["last_run"] is not None
     curl("DELETE", f"/api/v1/jobs/{made['job_id']}")
     del curl.transcript[1:-2]
 
 
-def test_of_a_run_that_waits_to_be_tried_again_it_is_told_when(curl: Curl) -> None:
+def test_a_run_that_waits_for_a_retry_shows_its_time(curl: Curl) -> None:
     asked = {
         "name": "tried-again",
         "onDemand": True,
-        "callback_url": "http://127.0.0.1:9/nobody",
+        "callback_url": "http://127.0.0.1:9/closed",
         "retry": {"maxAttempts": 2, "backoff": "1h"},
     }
     _, made = curl("POST", "/api/v1/jobs", asked)

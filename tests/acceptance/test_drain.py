@@ -21,26 +21,24 @@ from support.relay import Relay
 from support.wait import WAIT_TIMEOUT, wait_until
 
 RUNS = 12
-TOLD_WITHIN = 3.0
-"""Seconds from the end of what ran until who waits knows: a look each second, and what it takes to
-store the result and to end a process.
+NOTICED_WITHIN = 3.0
+"""Seconds from the end of the run until the waiting command ends: a check each second, and the time
+to store the result and to end a process.
 """
 
 
-def test_a_drained_worker_finishes_what_it_has_and_gets_nothing_until_it_is_undrained(
+def test_a_drained_worker_finishes_its_runs_and_gets_none_until_it_is_undrained(
     rough: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
     held = held_run(client, tmp_path)
     drained = held.worker
 
     rough.schedctl("worker", "drain", drained, "--reason", "new kernel")
-    wait_until(
-        lambda: client.workers.get(drained).state == "DRAINING", WAIT_TIMEOUT, "it has heard of it"
-    )
+    wait_until(lambda: client.workers.get(drained).state == "DRAINING", WAIT_TIMEOUT, "it to drain")
     wait_until(
         lambda: client.workers.get(drained).running == 1,
         WAIT_TIMEOUT,
-        "what it runs goes on, and nothing else does: what tests before had there has ended",
+        "its run to continue alone: runs of tests before have ended",
     )
     assert client.runs.get(held.run.run_id).state == "RUNNING"
     assert drained not in workers_of(client, tmp_path / "while-drained")
@@ -66,7 +64,7 @@ def test_a_drained_worker_finishes_what_it_has_and_gets_nothing_until_it_is_undr
         wait_until(
             lambda: client.workers.get(drained).state == "LIVE",
             WAIT_TIMEOUT,
-            "it has heard of that",
+            "it to be undrained",
         )
         wait_until(
             lambda: {client.workers.get(one).state for one in others} == {"DRAINING"},
@@ -80,7 +78,7 @@ def test_a_drained_worker_finishes_what_it_has_and_gets_nothing_until_it_is_undr
 
 
 @pytest.mark.alone
-def test_who_waits_for_a_drain_asks_once_and_is_told_when_it_is_done(
+def test_a_command_that_waits_for_a_drain_calls_once_and_ends_with_the_drain(
     rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     held = held_run(client, tmp_path)
@@ -94,22 +92,22 @@ def test_who_waits_for_a_drain_asks_once_and_is_told_when_it_is_done(
                 time.sleep(5.0)
                 held.finish.touch()
                 finished = time.monotonic()
-                _, told = waits.communicate(timeout=WAIT_TIMEOUT)
+                _, progress = waits.communicate(timeout=WAIT_TIMEOUT)
                 took = time.monotonic() - finished
             finally:
                 waits.kill()
                 client.workers.undrain(name)
-    assert told.splitlines()[-1].startswith(f"drained {name}: no run in progress"), told
+    assert progress.splitlines()[-1].startswith(f"drained {name}: no run in progress"), progress
     assert (waits.returncode, relay.requests) == (0, 2)
-    figure(f"a drain's end was told {took:.1f} s after what ran there had ended")
-    assert took < TOLD_WITHIN
+    figure(f"a drain's end was reported {took:.1f} s after the run there had ended")
+    assert took < NOTICED_WITHIN
 
 
 @pytest.mark.root
-def test_a_drain_is_waited_for_until_a_full_disk_has_room_for_the_results(
+def test_a_drain_waits_until_a_full_disk_has_room_for_the_results(
     rough: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
-    """Whoever ended the worker before would have the run done again."""
+    """An operator who stops the worker earlier makes the run start again."""
     held = held_run(client, tmp_path)
     name = held.worker
     full = "1 result isn't stored yet: spool rejects writes: No space left on device"
@@ -130,16 +128,16 @@ def test_a_drain_is_waited_for_until_a_full_disk_has_room_for_the_results(
         client.workers.undrain(name)
 
 
-def test_a_drain_that_is_waited_for_says_so_when_the_worker_is_killed_instead(
+def test_drain_wait_reports_that_the_worker_was_killed_instead(
     rough: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
-    """Its runs are done again: whoever read "drained" would have gone on as if they weren't."""
+    """Its runs start again: the command must not print "drained"."""
     held = held_run(client, tmp_path)
     name = held.worker
     with drain_waited_for(rough, client, name) as waits:
         rough.kill(name)
-        unheard = wait_until(lambda: unheard_of(client, name), WAIT_TIMEOUT, "its streams to end")
-        assert unheard.state == "DRAINING", "its drain is known, though it can't say so itself"
+        unheard = wait_until(lambda: unknown_worker(client, name), WAIT_TIMEOUT, "lost streams")
+        assert unheard.state == "DRAINING", "its drain is known, although it can't report it"
         waited = waits.result()
     held.finish.touch()
     rough.up()
@@ -154,7 +152,7 @@ def test_a_drain_that_is_waited_for_says_so_when_the_worker_is_killed_instead(
 
 
 @pytest.mark.alone
-def test_a_drain_that_is_waited_for_says_so_when_the_worker_is_killed_and_back_at_once(
+def test_drain_wait_reports_that_the_worker_was_killed_and_returned_at_once(
     rough: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
     """As a supervisor starts it again, long before its lease has ended."""
@@ -175,7 +173,7 @@ def test_a_drain_that_is_waited_for_says_so_when_the_worker_is_killed_and_back_a
 
 @dataclass(frozen=True)
 class Held:
-    """A run that goes on until its file `finish` is there."""
+    """A run that lasts until its file `finish` exists."""
 
     run: Run
     probe: DatabaseProbe
@@ -187,23 +185,23 @@ class Held:
 def drain_waited_for(
     rough: DevCluster, client: SyncClient, name: str
 ) -> Iterator[Future[subprocess.CompletedProcess[str]]]:
-    """What `worker drain --wait` comes to, which the worker has heard of."""
+    """Yield the outcome of `worker drain --wait`, once the worker drains."""
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(rough.schedctl, "worker", "drain", name, "--wait", "--timeout", "60")
         wait_until(
-            lambda: client.workers.get(name).state == "DRAINING", WAIT_TIMEOUT, "it has heard of it"
+            lambda: client.workers.get(name).state == "DRAINING", WAIT_TIMEOUT, "it to drain"
         )
         yield waits
 
 
-def unheard_of(client: SyncClient, name: str) -> Worker | None:
-    """The worker, where nobody knows what runs on it and its lease hasn't ended."""
+def unknown_worker(client: SyncClient, name: str) -> Worker | None:
+    """Return the worker, if its runs are unknown and its lease hasn't ended."""
     found = client.workers.get(name)
     return found if found.unheard and found.state != "LOST" else None
 
 
 def held_run(client: SyncClient, directory: Path) -> Held:
-    """One that has started."""
+    """Return a run that has started."""
     finish, probe = directory / "finish", DatabaseProbe(directory / "held")
     wait = f"while [ ! -e {finish} ]; do sleep 0.1; done"
     run = client.submit(name="held", shell=probe.shell(wait))
@@ -228,7 +226,7 @@ def full_disk(over: Path) -> Iterator[None]:
 
 
 def workers_of(client: SyncClient, file: Path) -> list[str]:
-    """Who runs so many runs that are submitted now."""
+    """Submit runs, and return the workers that ran them."""
     probe = DatabaseProbe(file)
     runs = [client.submit(name=f"{file.name}-{n}", shell=probe.shell()) for n in range(RUNS)]
     for run in runs:

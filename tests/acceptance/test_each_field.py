@@ -1,7 +1,7 @@
 """Each field of a job is judged when the job is made, in the same words for SDK, REST and schedctl.
 
-The cluster judges what a field means; what can't even be read as the field's kind is told by the
-one reader of forms, which the SDK and schedctl have on their side of the wire.
+The cluster validates what a field means. A value of the wrong kind is rejected by the one reader of
+forms, which the SDK and schedctl use before they send a request.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ WRITTEN_AS: Final = {"local_at": "at"}
 
 
 def _fields(message: Descriptor, prefix: str = "") -> Iterator[str]:
-    """What a person may write, of the job itself and of what belongs to its schedule."""
+    """Yield the fields that a person may set, of the job itself and of its schedule."""
     left_out = {*job_codec.SET_BY_CLUSTER, *WRITTEN_AS}
     inside = {"exclude", "dst", "catch_up", "retry"}
     for field in message.fields:
@@ -107,7 +107,7 @@ def _fields(message: Descriptor, prefix: str = "") -> Iterator[str]:
             yield prefix + field.name
 
 
-def test_no_field_is_left_out() -> None:
+def test_each_field_has_a_case() -> None:
     assert set(_fields(job_pb2.Job.DESCRIPTOR)) == WRONG.keys() - {"schedule"}
 
 
@@ -117,7 +117,7 @@ def before(calm_client: SyncClient) -> set[str]:
 
 
 @pytest.mark.parametrize("field", WRONG)
-def test_what_a_field_may_not_say_is_refused_alike_by_sdk_rest_and_schedctl(
+def test_an_invalid_field_is_rejected_in_the_same_words_by_sdk_rest_and_schedctl(
     field: str,
     calm: DevCluster,
     calm_client: SyncClient,
@@ -126,12 +126,12 @@ def test_what_a_field_may_not_say_is_refused_alike_by_sdk_rest_and_schedctl(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     form = {"name": "wrong", "shell": {"argv": ["true"]}} | WRONG[field]
-    told = _sdk(calm_client, form)
-    named = [where for where, _ in told if where == field or where.startswith(f"{field}.")]
-    assert named, f"{field} isn't named: {told}"
-    assert _rest(calm, form) == told
+    problems = _sdk(calm_client, form)
+    named = [where for where, _ in problems if where == field or where.startswith(f"{field}.")]
+    assert named, f"{field} isn't named: {problems}"
+    assert _rest(calm, form) == problems
     out = _schedctl(calm, form, tmp_path, capfd)
-    for _, problem in told:
+    for _, problem in problems:
         assert " ".join(problem.split()) in " ".join(out.split())
     assert {job.name for job in calm_client.jobs.list()} == before
 

@@ -29,7 +29,7 @@ from support.wait import WAIT_TIMEOUT, wait_until
 SOON = 0.5
 """Seconds from a run's end to those who watch, at any member, on a machine that is busy."""
 AGAIN = 5.0
-"""Seconds before a stream broke whose states may be told again: two sweeps, and some."""
+"""States of the last seconds before a stream broke may be sent again: two sweeps, and some."""
 NOISE = 20.0
 """Statements a second: 200 streams that each looked once in ten seconds would be as many."""
 MANY_WITHIN = 60.0
@@ -53,7 +53,7 @@ def ended(stream: Events) -> set[str]:
     }
 
 
-def test_each_member_tells_of_runs_that_others_own_and_soon(
+def test_each_member_soon_sends_events_of_runs_that_others_own(
     calm: DevCluster, calm_client: SyncClient, figure: Callable[[str], None]
 ) -> None:
     with ExitStack() as stack:
@@ -76,7 +76,7 @@ def test_each_member_tells_of_runs_that_others_own_and_soon(
         assert median(lags) < SOON
 
 
-def test_a_job_is_watched_by_page_command_and_sdk_alike_and_others_are_not_told(
+def test_page_command_and_sdk_watch_a_job_and_receive_no_events_of_others(
     calm: DevCluster, calm_client: SyncClient
 ) -> None:
     job = calm_client.jobs.create("watched", on_demand=True, shell={"argv": ["true"]})
@@ -107,21 +107,21 @@ def test_a_job_is_watched_by_page_command_and_sdk_alike_and_others_are_not_told(
         calm_client.jobs.delete("watched")
 
 
-def test_a_stream_goes_on_at_another_member_when_its_own_is_killed(
+def test_a_stream_continues_at_another_member_when_its_own_is_killed(
     rough: DevCluster, client: SyncClient, figure: Callable[[str], None]
 ) -> None:
     members = rough.record["members"]
     leader = rough.leader()
     lost = next(member for member in members if member["name"] != leader)
     other = next(member for member in members if member is not lost)
-    told: list[Run] = []
+    seen: list[Run] = []
     enough = threading.Event()
 
     def watch() -> None:
         with SyncClient([lost["grpc"], other["grpc"]]) as watching:
             for event in watching.runs.events():
                 if event.run is not None:
-                    told.append(event.run)
+                    seen.append(event.run)
                 if enough.is_set():
                     return
 
@@ -141,24 +141,25 @@ def test_a_stream_goes_on_at_another_member_when_its_own_is_killed(
             WAIT_TIMEOUT,
             "the last state of each run",
         )
-        figure(f"events: resumed elsewhere, all was told {time.time() - killed:.1f} s after a kill")
+        took = time.time() - killed
+        figure(f"events: resumed elsewhere, all were received {took:.1f} s after a kill")
     assert not [one for one in second.received if one.name == "gap"]
     for one in second.runs:
         run = one.data["run"]
         if run["runId"] in ended(first) and run["state"] == "SUCCEEDED":
             finished = datetime.fromisoformat(run["finishedAt"]).timestamp()
-            assert finished > killed - AGAIN, "only what had just been told comes again"
+            assert finished > killed - AGAIN, "only the last states are sent again"
     wait_until(
-        lambda: wanted <= {run.run_id for run in told if run.ended}, WAIT_TIMEOUT, "all at the SDK"
+        lambda: wanted <= {run.run_id for run in seen if run.ended}, WAIT_TIMEOUT, "all at the SDK"
     )
     enough.set()
     client.submit(shell={"argv": ["true"]})
     watcher.join(WAIT_TIMEOUT)
-    told_of: dict[str, list[Run]] = defaultdict(list)
-    for run in told:
-        told_of[run.run_id].append(run)
-    for runs_told in told_of.values():
-        assert_each_is_news(runs_told)
+    by_run: dict[str, list[Run]] = defaultdict(list)
+    for run in seen:
+        by_run[run.run_id].append(run)
+    for states in by_run.values():
+        assert_each_is_news(states)
 
 
 def test_streams_end_with_a_member_that_is_stopped(rough: DevCluster) -> None:
@@ -171,7 +172,7 @@ def test_streams_end_with_a_member_that_is_stopped(rough: DevCluster) -> None:
     assert ended_at < stopped + 1
 
 
-def test_two_hundred_streams_begin_soon_and_ask_the_database_no_more_than_one(
+def test_two_hundred_streams_begin_soon_with_no_more_queries_than_one(
     calm: DevCluster, figure: Callable[[str], None]
 ) -> None:
     address = addresses(calm)[0]
@@ -201,18 +202,18 @@ def test_two_hundred_streams_begin_soon_and_ask_the_database_no_more_than_one(
     assert many < alone + NOISE
 
 
-def assert_each_is_news(told: list[Run]) -> None:
-    """What was told of one run: each time it stands elsewhere than ever before, or waits for
-    something else than just before.
+def assert_each_is_news(states: list[Run]) -> None:
+    """Check that each received state of a run differs from all before, or has another reason than
+    the one just before.
     """
-    for before, after in pairwise(told):
+    for before, after in pairwise(states):
         changed = {each.name for each in fields(Run) if differ(before, after, each.name)}
-        assert changed, f"a state is told twice: {after}"
+        assert changed, f"a state is sent twice: {after}"
         assert changed == {"reason"} or changed & {*PLACE}, f"{changed}: {before}, {after}"
-        assert not before.ended, f"what has ended changes no more: {before}, {after}"
+        assert not before.ended, f"an ended run changes no more: {before}, {after}"
         assert before.fencing_token <= after.fencing_token, f"{before}, {after}"
-    stood = [at for at, _ in groupby(told, attrgetter(*PLACE))]
-    assert len(stood) == len(set(stood)), f"none stands again as it stood before: {told}"
+    places = [at for at, _ in groupby(states, attrgetter(*PLACE))]
+    assert len(places) == len(set(places)), f"a run returned to a state before: {states}"
 
 
 def differ(before: Run, after: Run, name: str) -> bool:
@@ -250,7 +251,7 @@ def database_calls(cluster: DevCluster) -> float:
     return total
 
 
-def test_the_commands_of_the_document_do_what_it_says(
+def test_the_commands_of_the_document_work_as_described(
     calm: DevCluster, calm_client: SyncClient
 ) -> None:
     commands = re.findall(r"^curl .*api/v1/events.*$", DOCUMENT.read_text(), re.MULTILINE)

@@ -9,7 +9,7 @@ from support.cluster import DevCluster
 from support.wait import WAIT_TIMEOUT, wait_until
 
 
-def test_it_tells_what_ran_what_overlapped_what_a_pause_held_and_what_has_no_record(
+def test_explain_covers_runs_overlaps_pauses_and_times_without_a_record(
     calm: DevCluster, calm_client: SyncClient
 ) -> None:
     calm_client.jobs.create(

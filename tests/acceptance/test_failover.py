@@ -1,4 +1,4 @@
-"""A leader dies, a worker dies, a worker sleeps too long: the work goes on, and nothing twice."""
+"""A leader or worker is killed, or a worker sleeps too long: runs continue, and none runs twice."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from support.ticking import BY_POLICY, start_ticking
 from support.wait import WAIT_TIMEOUT, wait_until
 
 FAILOVER = TTL + 2.0
-"""Seconds within which firing goes on after a leader's death."""
+"""Seconds within which firing continues after a leader was killed."""
 RESCUED = TTL + 3.0
-"""Seconds within which a lost worker's run is handed out again."""
+"""Seconds within which a lost worker's run is dispatched again."""
 NOTHING_LEFT = 2.0
 """Seconds after which nothing of a killed worker's jobs runs any more."""
 
@@ -25,7 +25,7 @@ NOTHING_LEFT = 2.0
 # ── kill -9 of the leader ────────────────────────────────────────────────────────────────────────
 
 
-def test_firing_goes_on_when_the_leader_is_killed_and_each_second_is_accounted_for_once(
+def test_firing_continues_when_the_leader_is_killed_and_each_second_is_accounted_for_once(
     rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     leader = wait_until(rough.leader, WAIT_TIMEOUT, "a leader")
@@ -54,7 +54,7 @@ def test_firing_goes_on_when_the_leader_is_killed_and_each_second_is_accounted_f
 # ── kill -9 of a worker ──────────────────────────────────────────────────────────────────────────
 
 
-def test_a_killed_workers_run_goes_on_elsewhere_with_a_greater_token_and_leaves_no_process(
+def test_a_killed_workers_run_starts_elsewhere_with_a_greater_token_and_leaves_no_process(
     rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     probe = DatabaseProbe(tmp_path / "starts")
@@ -129,7 +129,7 @@ def test_a_worker_stopped_past_its_lease_has_its_late_result_refused_as_stale(
     wait_until(lambda: lives(client, before.worker), WAIT_TIMEOUT, "it to be served again")
     again = client.submit(name="again", shell=probe.shell())
     assert client.runs.wait(again, timeout=10).succeeded
-    assert pids(rough) == daemons, "it came back by itself, without a restart"
+    assert pids(rough) == daemons, "it returned without a restart"
 
 
 def test_a_late_result_is_refused_by_its_token_alone_while_the_next_attempt_runs(

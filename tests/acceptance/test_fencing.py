@@ -76,9 +76,9 @@ def test_a_worker_that_slept_past_its_lease_is_refused_by_the_table_and_by_the_f
     sleeper.send(signal.SIGCONT)
     wait_until(lambda: not sleeper.alive(), WAIT_TIMEOUT, "the end of the one that slept")
     refused = (example / f"{first}.log").read_text().splitlines()
-    told = f"stale fencing token {lost.fencing_token} for "
+    rejected = f"stale fencing token {lost.fencing_token} for "
     seen = f": {done.fencing_token} was seen; a later attempt has taken over"
-    assert [told in line and seen in line for line in refused] == [True, True], refused
+    assert [rejected in line and seen in line for line in refused] == [True, True], refused
     assert not (example / f"{second}.log").exists()
     with psycopg.connect(shop) as connection:
         assert connection.execute("SELECT * FROM totals").fetchall() == [(42, second)]

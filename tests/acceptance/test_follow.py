@@ -20,14 +20,14 @@ from support.cluster import DevCluster
 from support.wait import WAIT_TIMEOUT, wait_until
 
 SOON = 0.3
-"""Seconds from a write to its reader, whoever owns the run and however early it is followed."""
+"""Seconds from a write to its reader, for each owner of the run and at any time of its life."""
 LOADED = 0.5
 """Seconds more for the slowest line, where other tests take the processors."""
 LINES = 20
 TICKS = f"for n in $(seq {LINES}); do date +%s.%N; sleep 0.1; done"
 
 
-def test_what_a_run_writes_is_read_at_once_through_any_member(
+def test_output_of_a_run_is_read_at_once_through_any_member(
     calm: DevCluster, figure: Callable[[str], None]
 ) -> None:
     for endpoint in calm.endpoints:
@@ -63,12 +63,12 @@ def test_a_run_is_followed_from_before_its_start_through_its_attempts(
     assert b"".join(piece.data for piece in only) == b"attempt 1\n"
     for more in ([], ["-f"]):
         for token in (5, pieces[-1].fencing_token + 1):
-            told = calm.schedctl("run", "logs", run.run_id, f"--token={token}", *more)
-            assert (told.returncode, told.stdout) == (3, "")
-            assert f"attempt with token {token} of run {run.run_id} not found" in told.stderr
+            refused = calm.schedctl("run", "logs", run.run_id, f"--token={token}", *more)
+            assert (refused.returncode, refused.stdout) == (3, "")
+            assert f"attempt with token {token} of run {run.run_id} not found" in refused.stderr
 
 
-def test_a_log_that_is_read_over_rest_goes_on_at_the_next_member_while_it_is_written(
+def test_a_growing_log_over_rest_continues_at_the_next_member(
     calm: DevCluster, calm_client: SyncClient
 ) -> None:
     run = calm_client.submit(shell={"argv": ["sh", "-c", f"{TICKS}; echo end"]})
@@ -119,16 +119,16 @@ def test_the_command_follows_until_the_end_and_leaves_the_run_alone_at_ctrl_c(
 
 
 @pytest.mark.slow
-def test_ten_readers_of_a_flood_hold_nobody_up(calm_client: SyncClient) -> None:
+def test_ten_readers_of_a_large_log_delay_no_submit(calm_client: SyncClient) -> None:
     flood = "import sys\nfor _ in range(512): sys.stdout.write('x' * 65536)"
     run = calm_client.submit(shell={"argv": [sys.executable, "-c", flood]})
     first = [*calm_client.runs.logs(run.run_id, follow=True)]
     assert calm_client.runs.wait(run, timeout=60).succeeded
     assert sum(len(piece.data) + piece.omitted for piece in first) == 512 * 65536
-    wait_until(lambda: calm_client.submit(shell={"argv": ["true"]}), WAIT_TIMEOUT, "it goes on")
+    wait_until(lambda: calm_client.submit(shell={"argv": ["true"]}), WAIT_TIMEOUT, "a new submit")
 
 
-def test_a_log_tells_when_each_line_was_written_and_in_which_order(
+def test_a_log_has_the_time_and_the_order_of_its_lines(
     calm: DevCluster, calm_client: SyncClient
 ) -> None:
     script = "date +%s.%N; sleep 1; date +%s.%N >&2; sleep 1; date +%s.%N"
@@ -141,7 +141,7 @@ def test_a_log_tells_when_each_line_was_written_and_in_which_order(
         assert abs(piece.at.timestamp() - float(piece.data)) < LOADED
     command = [sys.executable, "-m", "schedctl", "run", "logs", run.run_id, "--timestamps"]
     env = {**calm.env, "SCHEDCTL_ENDPOINTS": ",".join(calm.endpoints)}
-    told = subprocess.check_output(command, env=env, text=True).splitlines()
-    assert [line.partition(" ")[2] for line in told] == [
+    lines = subprocess.check_output(command, env=env, text=True).splitlines()
+    assert [line.partition(" ")[2] for line in lines] == [
         piece.data.decode().strip() for piece in pieces if piece.stream == "STDOUT"
     ]

@@ -53,8 +53,8 @@ LEFT_OUT: Final = ("PauseCluster", "DrainWorker", "TransferLeader", "CreateToken
 
 @pytest.fixture
 def seed() -> int:
-    told = os.environ.get("FUZZ_SEED")
-    found = int(told) if told else 37 if os.environ.get("CI") else random.randrange(10**6)
+    given = os.environ.get("FUZZ_SEED")
+    found = int(given) if given else 37 if os.environ.get("CI") else random.randrange(10**6)
     print(f"FUZZ_SEED={found} FUZZ_MESSAGES={MESSAGES}")
     return found
 
@@ -81,8 +81,8 @@ def longest_block(cluster: DevCluster) -> float:
     answer = fetch(f"http://{cluster.entry('m1')['http']}/metrics")
     assert answer is not None
     text = answer.body.decode() if isinstance(answer.body, bytes) else answer.body
-    [told] = re.findall(r"^schedd_event_loop_longest_block_seconds (\S+)", text, re.MULTILINE)
-    return float(told)
+    [longest] = re.findall(r"^schedd_event_loop_longest_block_seconds (\S+)", text, re.MULTILINE)
+    return float(longest)
 
 
 @pytest.mark.timeout(7200)
@@ -123,7 +123,7 @@ async def test_no_message_ends_a_member_or_a_worker(
 
 
 def _known(place: DevCluster) -> tuple[dict[str, Sequence[Any]], pb.AssignmentKey]:
-    """What there is, and the key of a run that is under way."""
+    """Return existing names and ids, and the key of a run in progress."""
     with SyncClient(place.endpoints) as client:
         client.jobs.create("held", on_demand=True, shell={"argv": ["sleep", "3600"]})
         client.jobs.trigger("held")
@@ -132,14 +132,14 @@ def _known(place: DevCluster) -> tuple[dict[str, Sequence[Any]], pb.AssignmentKe
         found = place.json("run", "list", "--job", "held")
         return next((one for one in found if one["state"].lower() == "running"), None)
 
-    told = wait_until(running, WAIT_TIMEOUT, "a run to run")
-    key = pb.AssignmentKey(run_id=told["runId"], fencing_token=int(told["fencingToken"]))
-    key.scheduled_at.FromJsonString(told["scheduledAt"])
+    live = wait_until(running, WAIT_TIMEOUT, "a run to run")
+    key = pb.AssignmentKey(run_id=live["runId"], fencing_token=int(live["fencingToken"]))
+    key.scheduled_at.FromJsonString(live["scheduledAt"])
     known: dict[str, Sequence[Any]] = {
         "run_id": [key.run_id, str(UUID(int=1))],
         "fencing_token": [key.fencing_token, key.fencing_token + 1],
-        "incarnation": [told["incarnation"]] if told.get("incarnation") else [str(UUID(int=2))],
-        "job_id": [told["jobId"]],
+        "incarnation": [live["incarnation"]] if live.get("incarnation") else [str(UUID(int=2))],
+        "job_id": [live["jobId"]],
         "job": ["held"],
         "worker": ["w1", "fuzz-1"],
         "namespace": ["default"],
@@ -217,7 +217,7 @@ class Up:
         return hello(name, slots=luck.choice([0, 1, 1_000]))
 
     def frame(self) -> pb.WorkerFrame:
-        """One of any mixture; now and then of the run that is under way."""
+        """Return a random frame; now and then one of the run in progress."""
         luck = self._fuzz.luck
         frame = self._fuzz.message(pb.WorkerFrame)
         if luck.random() < 0.9:

@@ -53,7 +53,7 @@ def ended(client: SyncClient, **work: Any) -> Run:
     return client.runs.wait(run, timeout=WAIT_TIMEOUT)
 
 
-def test_a_service_of_the_users_does_a_job_and_a_status_that_passes_is_tried_again(
+def test_a_users_service_runs_a_job_and_a_transient_status_is_retried(
     calm_client: SyncClient, service: tuple[Greeter, str]
 ) -> None:
     greeter, endpoint = service
@@ -63,8 +63,8 @@ def test_a_service_of_the_users_does_a_job_and_a_status_that_passes_is_tried_aga
     first, second = (call for call in greeter.calls if call.run_id == run.run_id)
     assert (first.attempt, second.attempt) == (1, 2)
     assert first.fencing_token < second.fencing_token
-    told = [one.error for one in calm_client.runs.attempts(run.run_id)]
-    assert told[0] == "UNAVAILABLE: still asleep"
+    errors = [one.error for one in calm_client.runs.attempts(run.run_id)]
+    assert errors[0] == "UNAVAILABLE: still asleep"
 
 
 def test_a_status_that_a_job_names_is_final(

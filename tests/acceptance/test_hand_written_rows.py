@@ -113,7 +113,7 @@ def test_a_run_that_cant_be_read_leaves_the_others_of_its_job_as_they_are(
 
 @pytest.mark.parametrize(
     "change",
-    ["state = 'LIMBO'", "reason = 'WHY'", "trigger = 'WISH'", "parents = '[7]'", "parents = '{}'"],
+    ["state = 'LIMBO'", "reason = 'WHY'", "trigger = 'WHIM'", "parents = '[7]'", "parents = '{}'"],
 )
 def test_a_run_that_no_list_can_show_is_left_out(
     calm: DevCluster, calm_client: SyncClient, job: str, change: str

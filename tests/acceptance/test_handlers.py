@@ -134,13 +134,13 @@ def ended(client: SyncClient, handler: str, payload: object = None, **more: Any)
     return client.runs.wait(run, timeout=WAIT_TIMEOUT)
 
 
-def test_each_kind_runs_with_what_its_annotation_names(
+def test_each_kind_of_handler_runs_with_the_type_of_its_annotation(
     cluster: DevCluster, client: SyncClient
 ) -> None:
     worker = cluster.entry("w1")["pid"]
     for handler, own in (("on_the_loop", 0), ("in_a_thread", 0), ("in_a_process", 1)):
-        told = ["submit", "--wait", "--python", handler, "--payload", json.dumps(ORDER)]
-        run = cluster.json(*told)
+        command = ["submit", "--wait", "--python", handler, "--payload", json.dumps(ORDER)]
+        run = cluster.json(*command)
         said = client.runs.result(run["runId"]).value
         assert said["cents"] == 1250
         assert (said["pid"] != worker) == bool(own)
@@ -173,7 +173,7 @@ def test_a_handler_that_crashes_its_process_costs_one_attempt_and_nothing_else(
     assert cluster.process("w1").alive()
 
 
-def test_what_a_process_raises_decides_about_the_next_attempt(client: SyncClient) -> None:
+def test_the_exception_of_a_process_decides_about_the_next_attempt(client: SyncClient) -> None:
     hopeless = ended(client, "hopeless")
     assert (hopeless.state, hopeless.reason, hopeless.attempt) == ("FAILED", "DONT_RETRY", 1)
     assert hopeless.error == "DontRetry: no such customer"
@@ -197,7 +197,7 @@ def test_a_process_that_ignores_its_end_and_forked_twice_leaves_nothing_when_it_
 
 
 @pytest.mark.parametrize("where", ["in_a_thread", "on_the_loop", "in_a_process"])
-def test_progress_is_seen_while_it_runs_through_each_member(
+def test_each_member_shows_progress_while_a_handler_runs(
     where: str, client: SyncClient, cluster: DevCluster, tmp_path: Path
 ) -> None:
     said = tmp_path / "said"
@@ -233,7 +233,7 @@ def test_a_process_that_falls_silent_is_ended(client: SyncClient) -> None:
     assert (run.finished_at - run.started_at).total_seconds() < 20
 
 
-def test_an_executor_of_others_runs_what_a_person_submits(
+def test_a_plugin_executor_runs_a_submitted_job(
     cluster: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
     shop = tmp_path / "shop.db"
@@ -277,7 +277,7 @@ def test_a_run_waits_for_a_worker_that_has_its_executor(
         client.runs.cancel(run.run_id)
 
 
-def test_who_waits_is_told_that_each_worker_has_refused_and_any_member_says_why(
+def test_a_waiting_caller_sees_that_each_worker_refused_and_any_member_says_why(
     cluster: DevCluster, client: SyncClient
 ) -> None:
     asked = ["--python", "in_a_thread", "--limit-memory", "50MiB", "--idempotency-key", "refused"]

@@ -1,4 +1,4 @@
-"""SIGTERM, and a sleep that was too long: members and workers come and go, the work goes on."""
+"""SIGTERM, and a sleep past the lease: members and workers stop and start, runs continue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LATE = 1.0
 """Seconds: past that an instant counts as caught up, not as fired on time."""
 
 
-def test_a_leader_that_is_asked_to_end_hands_over_without_a_late_second(
+def test_a_leader_that_gets_sigterm_hands_over_without_a_late_second(
     rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     leader = wait_until(rough.leader, WAIT_TIMEOUT, "a leader")
@@ -36,7 +36,7 @@ def test_a_leader_that_is_asked_to_end_hands_over_without_a_late_second(
     assert latest <= LATE
 
 
-def test_an_owner_that_slept_past_its_lease_changes_nothing_when_it_wakes_and_rejoins(
+def test_an_owner_that_slept_past_its_lease_changes_nothing_and_rejoins(
     rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     before = pids(rough)
@@ -64,7 +64,7 @@ def test_an_owner_that_slept_past_its_lease_changes_nothing_when_it_wakes_and_re
     assert pids(rough) == before, "no daemon ended"
 
 
-def test_a_worker_that_is_asked_to_end_finishes_what_runs_and_leaves_the_rest_to_others(
+def test_a_worker_that_gets_sigterm_finishes_its_runs_and_leaves_the_rest_to_others(
     rough: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
     probe = DatabaseProbe(tmp_path / "starts")

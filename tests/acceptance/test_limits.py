@@ -1,4 +1,4 @@
-"""Jobs that end, pause and go on by themselves, by what they say: on a cluster that did it."""
+"""Jobs that end, pause and resume automatically, by their definition, on a real cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def states(client: SyncClient, job: str) -> Counter[str]:
     return Counter(str(run.state) for run in client.runs.list(job=job))
 
 
-def test_a_schedule_ends_with_its_last_run_and_goes_on_when_it_may_make_more(
+def test_a_schedule_ends_with_its_last_run_and_continues_with_a_higher_max_runs(
     calm: DevCluster, calm_client: SyncClient
 ) -> None:
     name = named("thrice")
@@ -45,8 +45,8 @@ def test_a_schedule_ends_with_its_last_run_and_goes_on_when_it_may_make_more(
     calm_client.jobs.trigger(name)
     wait_until(lambda: succeeded() == 4, WAIT_TIMEOUT, "a fourth, that a person asked for")
     later = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
-    told = calm.schedctl("job", "explain", name, "--at", later.isoformat())
-    assert told.stdout.startswith("The job won't run: all 3 runs of max_runs have been created")
+    shown = calm.schedctl("job", "explain", name, "--at", later.isoformat())
+    assert shown.stdout.startswith("The job won't run: all 3 runs of max_runs have been created")
 
     calm_client.jobs.update(name, max_runs=5)
     wait_until(lambda: ended() is not None, WAIT_TIMEOUT, "the schedule to end once more")
@@ -54,7 +54,7 @@ def test_a_schedule_ends_with_its_last_run_and_goes_on_when_it_may_make_more(
     calm_client.jobs.delete(name)
 
 
-def test_a_run_that_is_skipped_is_none_of_those_that_a_schedule_may_make(
+def test_a_skipped_run_doesnt_count_for_max_runs(
     calm_client: SyncClient,
 ) -> None:
     name = named("twice")
@@ -74,7 +74,7 @@ def test_a_run_that_is_skipped_is_none_of_those_that_a_schedule_may_make(
     calm_client.jobs.delete(name)
 
 
-def test_a_job_that_is_paused_until_an_instant_goes_on_by_itself(
+def test_a_job_that_is_paused_until_a_time_resumes_automatically(
     calm: DevCluster, calm_client: SyncClient
 ) -> None:
     name = named("later")
@@ -93,13 +93,15 @@ def test_a_job_that_is_paused_until_an_instant_goes_on_by_itself(
         )
 
     wait_until(after, WAIT_TIMEOUT, "a run after the pause")
-    told = calm.schedctl("job", "explain", name, "--at", (until - timedelta(seconds=1)).isoformat())
-    assert told.stdout.startswith("The run was skipped by a pause by ")
-    assert "stocktaking" in told.stdout
+    shown = calm.schedctl(
+        "job", "explain", name, "--at", (until - timedelta(seconds=1)).isoformat()
+    )
+    assert shown.stdout.startswith("The run was skipped by a pause by ")
+    assert "stocktaking" in shown.stdout
     calm_client.jobs.delete(name)
 
 
-def test_a_job_that_is_made_paused_fires_nothing_until_it_goes_on_by_itself(
+def test_a_job_that_is_created_paused_fires_nothing_until_it_resumes_automatically(
     calm: DevCluster, calm_client: SyncClient
 ) -> None:
     name = named("not-yet")
@@ -127,7 +129,7 @@ def test_a_job_that_is_made_paused_fires_nothing_until_it_goes_on_by_itself(
     calm_client.jobs.delete(name)
 
 
-def test_a_manifest_pauses_what_it_says_is_paused_and_resumes_nobody(
+def test_a_manifest_pauses_its_paused_jobs_and_resumes_none(
     calm: DevCluster, calm_client: SyncClient, tmp_path: Path
 ) -> None:
     name = named("declared")
@@ -150,7 +152,7 @@ def test_a_manifest_pauses_what_it_says_is_paused_and_resumes_nobody(
     calm_client.jobs.delete(name)
 
 
-def test_a_job_that_fails_again_and_again_pauses_itself_and_says_so(
+def test_a_job_that_fails_repeatedly_is_paused_automatically_and_says_so(
     calm: DevCluster, calm_client: SyncClient
 ) -> None:
     name = named("broken")
@@ -169,8 +171,8 @@ def test_a_job_that_fails_again_and_again_pauses_itself_and_says_so(
     job = wait_until(paused, WAIT_TIMEOUT, "the job to pause itself")
     assert job.pause_note is not None
     assert job.pause_note.endswith("runs in a row failed (pause_after_failures: 3)")
-    told = calm.schedctl("job", "get", name, "-o", "json")
-    assert '"pausedBy": "schedd"' in told.stdout
+    shown = calm.schedctl("job", "get", name, "-o", "json")
+    assert '"pausedBy": "schedd"' in shown.stdout
     assert states(calm_client, name)["FAILED"] in {3, 4}, "one may have been under way"
 
     calm_client.jobs.resume(name)
@@ -188,7 +190,7 @@ def test_a_job_that_fails_again_and_again_pauses_itself_and_says_so(
         ({"cron": SOON, "paused_until": "2100-01-01T00:00:00Z"}, "paused_until"),
     ],
 )
-def test_what_cant_be_meant_is_refused_by_its_name(
+def test_a_meaningless_value_is_rejected_by_the_name_of_its_field(
     calm_client: SyncClient, fields: dict[str, object], field: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=field):

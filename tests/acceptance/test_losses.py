@@ -43,16 +43,16 @@ def metric(rough: DevCluster, name: str) -> float | None:
 
 
 @contextmanager
-def stream_of(rough: DevCluster, told: Path) -> Iterator[None]:
+def stream_of(rough: DevCluster, file: Path) -> Iterator[None]:
     """Write the events to the file; it is attached, as it shows a job of each second."""
     words = ["--endpoints", ",".join(rough.endpoints), "-o", "jsonl", "events"]
     rough.schedctl("job", "create", "seen", "--every", "1s", "--", "true").check_returncode()
     with (
-        told.open("w") as out,
+        file.open("w") as out,
         subprocess.Popen([sys.executable, "-m", "schedctl", *words], stdout=out) as stream,
     ):
         try:
-            wait_until(told.read_text, WAIT_TIMEOUT, "the stream to be attached")
+            wait_until(file.read_text, WAIT_TIMEOUT, "the stream to be attached")
             yield
         finally:
             stream.kill()
@@ -90,7 +90,7 @@ def test_a_killed_member_and_a_killed_worker_are_listed_as_lost_everywhere_until
     rough: DevCluster, tmp_path: Path
 ) -> None:
     leader = wait_until(rough.leader, WAIT_TIMEOUT, "a leader")
-    told = tmp_path / "events"
+    file = tmp_path / "events"
     wanted = {
         "leader-changed",
         "member-lost",
@@ -98,7 +98,7 @@ def test_a_killed_member_and_a_killed_worker_are_listed_as_lost_everywhere_until
         "worker-lost",
         "worker-returned",
     }
-    with stream_of(rough, told):
+    with stream_of(rough, file):
         rough.kill(leader)
         rough.kill("w3")
         assert_lost_everywhere(rough, leader, "w3")
@@ -106,7 +106,7 @@ def test_a_killed_member_and_a_killed_worker_are_listed_as_lost_everywhere_until
         state_is(rough, "w3", "LIVE", "worker", "list")
         state_is(rough, leader, "LIVE", "cluster", "members")
         assert findings(rough, "lost members") == findings(rough, "lost workers") == {}
-        wait_until(lambda: wanted <= kinds(told), WAIT_TIMEOUT, "the stream to have each event")
+        wait_until(lambda: wanted <= kinds(file), WAIT_TIMEOUT, "the stream to have each event")
     lines = rough.json("audit", "list", "--limit", "200")
     assert wanted <= {line["action"] for line in lines}
     logs = "".join(rough.log(one["name"]) for one in rough.record["members"])
@@ -114,8 +114,8 @@ def test_a_killed_member_and_a_killed_worker_are_listed_as_lost_everywhere_until
     assert "worker lost worker=w3" in logs
 
 
-def kinds(told: Path) -> set[str]:
-    lines = told.read_text().splitlines()
+def kinds(file: Path) -> set[str]:
+    lines = file.read_text().splitlines()
     events = [json.loads(line) for line in lines if line.endswith("}")]
     return {one["cluster"]["kind"] for one in events if one["cluster"]}
 

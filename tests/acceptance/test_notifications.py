@@ -1,4 +1,4 @@
-"""Who wants to be told of a job is told: once, signed, and whatever is killed on the way."""
+"""Each notification of a job arrives once and signed, whatever process is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Receiver:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
-                told = Webhook(SECRET).verify(body, dict(self.headers.items()))
+                notification = Webhook(SECRET).verify(body, dict(self.headers.items()))
                 answer = kept.answers.pop(0) if kept.answers else 200
-                kept.came.append(told)
+                kept.came.append(notification)
                 if isinstance(answer, threading.Event):
                     answer.wait(WAIT_TIMEOUT)
                     answer = 500
@@ -48,7 +48,7 @@ class Receiver:
         self.url = f"http://127.0.0.1:{self.server.server_port}/hook"
 
     def kinds(self) -> list[str]:
-        return [told["type"] for told in self.came]
+        return [one["type"] for one in self.came]
 
     def wait_for(self, count: int) -> None:
         wait_until(lambda: len(self.came) >= count, WAIT_TIMEOUT, f"{count} notifications")
@@ -65,7 +65,7 @@ def receiver() -> Iterator[Receiver]:
     thread.join()
 
 
-def test_a_job_tells_of_its_failures_from_the_threshold_on_and_of_its_recovery(
+def test_a_job_notifies_of_failures_from_the_threshold_on_and_of_its_recovery(
     calm: DevCluster, calm_client: SyncClient, receiver: Receiver, tmp_path: Any
 ) -> None:
     fine = tmp_path / "fine"
@@ -90,7 +90,7 @@ def test_a_job_tells_of_its_failures_from_the_threshold_on_and_of_its_recovery(
             )
         receiver.wait_for(3)
         assert receiver.kinds() == ["run.failed", "run.failed", "run.recovered"]
-        first, second, recovered = (told["data"] for told in receiver.came)
+        first, second, recovered = (one["data"] for one in receiver.came)
         assert first == second, "it is the same one, and says so"
         assert (first["run_id"], first["reason"], first["exit_code"], first["error"]) == (
             (runs[1].run_id, "EXIT_CODE", 3, first["error"])
@@ -101,15 +101,15 @@ def test_a_job_tells_of_its_failures_from_the_threshold_on_and_of_its_recovery(
             "etl",
         )
         assert (recovered["run_id"], recovered["state"]) == (runs[2].run_id, "SUCCEEDED")
-        told = calm.schedctl("job", "describe", "etl").stdout
-        assert receiver.url in told
+        described = calm.schedctl("job", "describe", "etl").stdout
+        assert receiver.url in described
         left = "SELECT count(*) FROM notifications WHERE job_id = %s"
         wait_until(lambda: calm.sql(left, made.job_id) == [(0,)], WAIT_TIMEOUT, "an empty outbox")
     finally:
         calm_client.jobs.delete("etl")
 
 
-def test_a_run_that_waits_is_told_to_be_late_once_and_its_end_as_well(
+def test_a_waiting_run_notifies_once_that_it_is_late_and_again_of_its_end(
     calm_client: SyncClient, receiver: Receiver
 ) -> None:
     hook = {"webhook": receiver.url}
@@ -128,7 +128,7 @@ def test_a_run_that_waits_is_told_to_be_late_once_and_its_end_as_well(
     assert (late["run_id"], late["state"], late["started_at"]) == (run.run_id, "PENDING", None)
 
 
-def test_programs_and_mail_that_no_configuration_allows_are_refused_when_a_job_is_made(
+def test_programs_and_mail_that_no_configuration_allows_are_rejected_when_a_job_is_created(
     calm_client: SyncClient,
 ) -> None:
     with pytest.raises(InvalidArgument) as refused:
@@ -142,7 +142,7 @@ def test_programs_and_mail_that_no_configuration_allows_are_refused_when_a_job_i
     assert fields == ["on_failure.command", "on_failure.email"]
 
 
-def test_what_an_owner_was_about_to_tell_when_it_was_killed_is_told_by_the_next_one(
+def test_the_next_owner_sends_the_notification_of_a_killed_owner(
     rough: DevCluster, client: SyncClient, receiver: Receiver
 ) -> None:
     held = threading.Event()
@@ -163,7 +163,7 @@ def test_what_an_owner_was_about_to_tell_when_it_was_killed_is_told_by_the_next_
         rough.kill(owner)
         held.set()
         receiver.wait_for(2)
-        first, second = (told["data"] for told in receiver.came)
+        first, second = (one["data"] for one in receiver.came)
         assert first == second
         assert first["run_id"] == run.run_id
         left = "SELECT count(*) FROM notifications WHERE job_id = %s"

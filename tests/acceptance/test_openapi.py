@@ -1,4 +1,4 @@
-"""What REST says of itself holds: schemathesis asks by the document, well and badly."""
+"""REST does what its OpenAPI document says: schemathesis sends valid and invalid requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.cluster import DevCluster, dev_cluster
 SECONDS = int(os.environ.get("OPENAPI_SECONDS", "20"))
 STREAMS = "/events|:watch|/logs|/result/content"
 SCHEMA_ALONE = "positive_data_acceptance"
-"""What a schema allows may be wrong for what it means: a cron that is none, a job that is gone."""
+"""A value that a schema allows may have no meaning: an invalid cron, a job that was deleted."""
 MEANT = """
 [parameters]
 "query.pageToken" = ""
@@ -32,8 +32,8 @@ MEANT = """
 [generation]
 allow-x00 = false
 """
-"""What no schema of a call that reads can say: texts that have a grammar, or were given out before;
-the years that a time may have; and that no text holds a NUL."""
+"""Limits that no schema of a reading call can express: texts with a grammar, texts that a response
+returned before, the years of a time; and no text holds a NUL."""
 
 
 @pytest.fixture
@@ -60,20 +60,20 @@ def ride(cluster: DevCluster, place: Path, seconds: int, *options: str) -> tuple
 
 
 @pytest.mark.timeout(300)
-def test_whoever_asks_by_the_openapi_document_meets_no_bug_and_no_other_answer(
+def test_requests_by_the_openapi_document_meet_no_bug_and_no_undocumented_response(
     cluster: DevCluster, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    count, told = ride(cluster, tmp_path, SECONDS, "--exclude-checks", SCHEMA_ALONE)
-    figure(told)
+    count, summary = ride(cluster, tmp_path, SECONDS, "--exclude-checks", SCHEMA_ALONE)
+    figure(summary)
     assert count > 500 * SECONDS // 60
 
 
 @pytest.mark.timeout(300)
-def test_what_the_document_allows_of_a_call_that_reads_is_taken(
+def test_reading_calls_accept_each_value_that_the_document_allows(
     cluster: DevCluster, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     (tmp_path / "schemathesis.toml").write_text(MEANT)
     only = ["--include-method", "GET", "--mode", "positive", "--checks", SCHEMA_ALONE]
-    count, told = ride(cluster, tmp_path, SECONDS, *only)
-    figure(told)
+    count, summary = ride(cluster, tmp_path, SECONDS, *only)
+    figure(summary)
     assert count > 4 * SECONDS

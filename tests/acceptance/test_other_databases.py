@@ -72,6 +72,6 @@ def test_a_cluster_on_a_server_without_the_timeline_functions_fires_and_fails_ov
     without_timeline(postgres.dsn(server.port, database="aurora", role=postgres.ADMIN))
     with dev_cluster(members=2, workers=1, overrides=TTLS, postgres=dsn) as cluster:
         fires(cluster, "tick")
-        told = doctor(cluster)
-        assert "this server doesn't report its timeline" in told
-        assert "detected only by marks" in told
+        report = doctor(cluster)
+        assert "this server doesn't report its timeline" in report
+        assert "detected only by marks" in report

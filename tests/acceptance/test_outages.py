@@ -23,7 +23,7 @@ from support.wait import WAIT_TIMEOUT, wait_until, wait_until_async
 OUTAGE = 20.0
 """Seconds that etcd stands still."""
 CALL = 2.0
-"""Seconds after which a call of etcd that is under way has failed, and this is told."""
+"""Seconds after which a call of etcd that is under way has failed, and the member reports it."""
 REJOINED = 10.0
 """Seconds after which all fire again: a lease, an election, a taking, and back-offs on the way."""
 
@@ -31,7 +31,7 @@ REJOINED = 10.0
 # ── etcd ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_outage_of_etcd_stops_firing_lets_jobs_end_and_leaves_no_instant_unaccounted_for(
+def test_an_outage_of_etcd_stops_firing_lets_jobs_end_and_loses_no_scheduled_time(
     rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     before = pids(rough)
@@ -55,7 +55,7 @@ def test_an_outage_of_etcd_stops_firing_lets_jobs_end_and_leaves_no_instant_unac
     stopped = time.time()
     wait_until(lambda: not any(ready(rough, m) for m in MEMBERS), WAIT_TIMEOUT, "all trust to end")
     for member in MEMBERS:
-        wait_until(lambda m=member: knows_nobody(rough, m), CALL, f"{member} to know nobody")
+        wait_until(lambda m=member: knows_no_member(rough, m), CALL, f"{member} to know no member")
     ended = client.runs.wait(ends_within, timeout=TTL + 8)
     assert time.time() < stopped + OUTAGE, "it ended while etcd stood still"
     assert ended.succeeded
@@ -94,15 +94,15 @@ def test_an_outage_of_etcd_stops_firing_lets_jobs_end_and_leaves_no_instant_unac
 MEMBERS = ("m1", "m2", "m3")
 
 
-def knows_nobody(cluster: DevCluster, member: str) -> bool:
-    """Whether its metrics say that none leads and none lives."""
-    told = cluster.get(member, "/metrics")
-    lines = told.body.decode().splitlines() if told is not None else []
+def knows_no_member(cluster: DevCluster, member: str) -> bool:
+    """Return whether its metrics show no leader and no member."""
+    answer = cluster.get(member, "/metrics")
+    lines = answer.body.decode().splitlines() if answer is not None else []
     return {"schedd_leader_known 0.0", "schedd_members 0.0"} <= {*lines}
 
 
 def late(client: SyncClient, job: str, healed: float) -> list[Run]:
-    """What fell due before that, and still waits for its release."""
+    """Return the runs that were due before that, and still wait for their release."""
     until = datetime.fromtimestamp(healed, UTC)
     return [*client.runs.list(job=job, states=["pending"], before=until)]
 
@@ -153,7 +153,7 @@ async def test_every_submit_that_was_acknowledged_around_a_restart_of_postgresql
         await asyncio.to_thread(rough.up)
         figure(f"PostgreSQL {how.name}: away for {time.time() - down:.1f} s (with dev up's checks)")
         enough = max(SUBMITS, len(load.runs) + SUBMITS // 4)
-        await wait_until_async(lambda: len(load.runs) >= enough, WAIT_TIMEOUT, "the load to go on")
+        await wait_until_async(lambda: len(load.runs) >= enough, WAIT_TIMEOUT, "more of the load")
         load.over = True
     assert load.slowest > 0.2, "some submits met the restart"
 
@@ -189,7 +189,7 @@ class Load:
         self._next = 0
 
     async def submit(self, client: Client) -> None:
-        """One after the other until it is over. The client itself tries again where it may."""
+        """Submit one run after the other until `over`. The client retries where it may."""
         while not self.over:
             self._next += 1
             key = f"{self.name}-{self._next}"

@@ -21,7 +21,7 @@ from support.probe import DatabaseProbe
 from support.wait import WAIT_TIMEOUT, wait_until
 
 ASKED_FOR = 4
-SETTLED = 25.0
+END_TIMEOUT = 25.0
 """Seconds until all are as they should be, with a fail-over in between, on a busy machine."""
 SAID: dict[str, object] = {"allow_two": {"allow": 2}}
 """How a policy is written, where that isn't its name."""
@@ -43,10 +43,10 @@ MEANWHILE = {
     "cancel_other": [REPLACED, REPLACED, REPLACED, "RUNNING"],
     "terminate_other": [REPLACED, REPLACED, REPLACED, "RUNNING"],
 }
-"""What has become of the runs of a job of each policy, in their order, before any is let end."""
+"""States of the runs of a job of each policy, in their order, before any may end."""
 
 STUBBORN = "trap '' TERM"
-"""It ends by SIGKILL alone, for which `cancel_other` would wait a minute."""
+"""The run ends by SIGKILL alone, for which `cancel_other` would wait a minute."""
 
 
 @dataclass(slots=True)
@@ -61,10 +61,10 @@ class Jobs:
     runs: dict[str, list[str]] = field(default_factory=dict)
 
     def make(self) -> None:
-        """All of them, each anew until it is the same member's."""
+        """Create all jobs, each again until the same member owns it."""
         for policy in MEANWHILE:
             while not self.create(policy):
-                self.client.jobs.delete(self.name(policy), deadline=SETTLED)
+                self.client.jobs.delete(self.name(policy), deadline=END_TIMEOUT)
 
     def create(self, policy: str) -> bool:
         """Whether it is of the member that owns the first one."""
@@ -100,17 +100,17 @@ class Jobs:
         return self.folder / "gate"
 
     def trigger(self, policy: str, **how: str) -> None:
-        run = self.client.jobs.trigger(self.name(policy), deadline=SETTLED, **how)
+        run = self.client.jobs.trigger(self.name(policy), deadline=END_TIMEOUT, **how)
         self.runs.setdefault(policy, []).append(run.run_id)
 
     def of(self, policy: str) -> list[Run]:
         return [self.client.runs.get(run_id) for run_id in self.runs[policy]]
 
     def states(self) -> dict[str, list[str]]:
-        return {policy: [told(run) for run in self.of(policy)] for policy in self.runs}
+        return {policy: [summary(run) for run in self.of(policy)] for policy in self.runs}
 
 
-def told(run: Run) -> str:
+def summary(run: Run) -> str:
     return f"{run.state} ({run.reason})" if run.reason and run.ended else str(run.state)
 
 
@@ -121,11 +121,11 @@ def jobs(rough: DevCluster, client: SyncClient, tmp_path: Path) -> Iterator[Jobs
     yield made
     made.gate.touch()
     for policy in MEANWHILE:
-        client.jobs.delete(made.name(policy), deadline=SETTLED)
+        client.jobs.delete(made.name(policy), deadline=END_TIMEOUT)
 
 
 @pytest.mark.parametrize("fault", ["calm", "owner killed"])
-def test_each_policy_does_what_it_says_with_the_runs_that_come_while_one_is_under_way(
+def test_each_overlap_policy_applies_to_runs_that_fire_while_one_is_in_progress(
     rough: DevCluster,
     client: SyncClient,
     jobs: Jobs,
@@ -136,7 +136,7 @@ def test_each_policy_does_what_it_says_with_the_runs_that_come_while_one_is_unde
         jobs.trigger(policy)
     wait_until(
         lambda: all(jobs.probe(policy).starts() for policy in MEANWHILE),
-        SETTLED,
+        END_TIMEOUT,
         "the first run of each job",
     )
     for policy in MEANWHILE:
@@ -148,7 +148,7 @@ def test_each_policy_does_what_it_says_with_the_runs_that_come_while_one_is_unde
     for _ in range(ASKED_FOR - 2):
         for policy in MEANWHILE:
             jobs.trigger(policy)
-    wait_until(lambda: jobs.states() == MEANWHILE, SETTLED, "all to be as they should")
+    wait_until(lambda: jobs.states() == MEANWHILE, END_TIMEOUT, "all to be as they should")
     figure(f"overlap, {fault}: all runs were as they should be after {time.time() - began:.2f} s")
 
     why = client.runs.why(jobs.runs["buffer_one"][1])
@@ -158,14 +158,14 @@ def test_each_policy_does_what_it_says_with_the_runs_that_come_while_one_is_unde
 
     jobs.trigger("skip", overlap="cancel_other")
     wait_until(
-        lambda: [told(run) for run in jobs.of("skip")][::4] == [REPLACED, "RUNNING"],
-        SETTLED,
+        lambda: [summary(run) for run in jobs.of("skip")][::4] == [REPLACED, "RUNNING"],
+        END_TIMEOUT,
         "a trigger's own word to replace the run of a job that skips",
     )
     jobs.gate.touch()
     wait_until(
         lambda: all(run.ended for policy in MEANWHILE for run in jobs.of(policy)),
-        SETTLED,
+        END_TIMEOUT,
         "the end of them all",
     )
     for policy in MEANWHILE:
@@ -173,8 +173,8 @@ def test_each_policy_does_what_it_says_with_the_runs_that_come_while_one_is_unde
 
 
 def assert_each_ran_once_in_order(jobs: Jobs, policy: str) -> None:
-    """Handed out as they were asked for, and as many at once as the policy lets run: several start
-    side by side at different workers, milliseconds apart in either order.
+    """Check that runs were dispatched in the order of their triggers, and as many at once as the
+    policy allows: several start at different workers, milliseconds apart in either order.
     """
     runs = jobs.of(policy)
     assert {run.state for run in runs} <= {"SUCCEEDED", "SKIPPED", "CANCELLED"}, policy

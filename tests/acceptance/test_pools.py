@@ -1,4 +1,4 @@
-"""Pools on a real cluster: exact limits and rates, whoever is killed, as the rows tell it.
+"""Pools on a real cluster: exact limits and rates, by their rows, whatever process is killed.
 
 `POOL_RUNS` runs share the limit: 500 at full size, where the rate is 100 a minute, too.
 """
@@ -23,7 +23,7 @@ FULL = "POOL_RUNS" in os.environ
 RUNS = int(os.environ.get("POOL_RUNS", "90"))
 LIMIT = 3
 COUNT, PER = (100, timedelta(minutes=1)) if FULL else (10, timedelta(seconds=2))
-SETTLED = 60.0 + RUNS / 2
+END_TIMEOUT = 60.0 + RUNS / 2
 """Seconds until all have ended, with two fail-overs in between, on a busy machine."""
 
 
@@ -43,8 +43,8 @@ def submitted(client: SyncClient, pool: str, count: int, program: str) -> list[R
 
 
 def ended(client: SyncClient, pool: str, runs: Sequence[Run]) -> list[Run]:
-    """They, once all of the pool succeeded."""
-    wait_until(lambda: left(client, pool) == 0, SETTLED, "all runs of the pool to end")
+    """Return the runs, once all of the pool succeeded."""
+    wait_until(lambda: left(client, pool) == 0, END_TIMEOUT, "all runs of the pool to end")
     with ThreadPoolExecutor(8) as callers:
         found = list(callers.map(lambda run: client.runs.get(run.run_id), runs))
     assert {run.state for run in found} == {"SUCCEEDED"}
@@ -76,8 +76,8 @@ def most_at_once(tried: Sequence[Attempt]) -> int:
     return most
 
 
-@pytest.mark.timeout(2 * SETTLED)
-def test_a_limit_is_never_passed_though_its_owner_is_killed_twice(
+@pytest.mark.timeout(2 * END_TIMEOUT)
+def test_a_limit_is_never_exceeded_although_its_owner_is_killed_twice(
     rough: DevCluster, client: SyncClient, name: str, figure
 ) -> None:
     client.pools.set(name, limit=LIMIT)
@@ -88,7 +88,7 @@ def test_a_limit_is_never_passed_though_its_owner_is_killed_twice(
 
         wait_until(
             lambda most=RUNS - done: left(client, name) <= most,
-            SETTLED,
+            END_TIMEOUT,
             f"the end of {done} of them",
         )
         rough.kill(owner_of(client, shard))
@@ -98,7 +98,7 @@ def test_a_limit_is_never_passed_though_its_owner_is_killed_twice(
     figure(f"pool: {RUNS} runs, {LIMIT} at once, over two killed owners, {len(tried)} attempts")
 
 
-@pytest.mark.timeout(2 * SETTLED)
+@pytest.mark.timeout(2 * END_TIMEOUT)
 def test_a_rate_holds_in_any_window(
     rough: DevCluster, client: SyncClient, name: str, figure
 ) -> None:
@@ -118,7 +118,7 @@ def test_a_rate_holds_in_any_window(
     )
 
 
-def test_a_paused_pool_starts_nothing_and_a_job_goes_on_in_another_one(
+def test_a_paused_pool_starts_nothing_and_a_job_continues_in_another_one(
     rough: DevCluster, client: SyncClient, name: str
 ) -> None:
     del rough
@@ -129,7 +129,7 @@ def test_a_paused_pool_starts_nothing_and_a_job_goes_on_in_another_one(
     assert "is paused" in client.runs.why(run.run_id).answer
     client.jobs.update(job.name, pool="")
     done = wait_until(
-        lambda: client.runs.get(run.run_id).ended, SETTLED, "its end, out of the pool"
+        lambda: client.runs.get(run.run_id).ended, END_TIMEOUT, "its end, out of the pool"
     )
     assert done
     client.jobs.delete(job.name)

@@ -53,7 +53,7 @@ def test_celery_prefork_submits_in_its_pool(calm: DevCluster, tmp_path: Path):
     env = {"SCHEDCTL_ENDPOINTS": ",".join(calm.endpoints), "BROKER_FOLDER": str(tmp_path)}
     options = ("worker", "-P", "prefork", "-c", "2", "--without-mingle", "--without-gossip")
     with running(tmp_path / "log", env, "celery", "-A", "tasks", *options):
-        told = subprocess.run(
+        done = subprocess.run(
             [
                 sys.executable,
                 "-c",
@@ -66,4 +66,4 @@ def test_celery_prefork_submits_in_its_pool(calm: DevCluster, tmp_path: Path):
             timeout=115,
             check=False,
         )
-    assert told.stdout.strip() == f"{SUBMITS} runs", told.stderr + (tmp_path / "log").read_text()
+    assert done.stdout.strip() == f"{SUBMITS} runs", done.stderr + (tmp_path / "log").read_text()

@@ -16,8 +16,8 @@ EACH = 5
 
 
 def queued(cluster: DevCluster) -> int:
-    """Runs that stand in the owners' queues: an owner hears of a new one within milliseconds, or,
-    when nobody could tell it, sees it within a second.
+    """Return the count of runs in the owners' queues: an owner receives the wake-up of a new one
+    within milliseconds, or its scan finds the run within a second.
     """
     answers = [cluster.get(member["name"], "/metrics") for member in cluster.record["members"]]
     texts = [answer.body.decode() for answer in answers if answer]
@@ -25,7 +25,7 @@ def queued(cluster: DevCluster) -> int:
     return sum(int(float(match[1])) for match in found if match)
 
 
-def test_high_goes_before_low_when_one_slot_is_free(
+def test_high_has_priority_over_low_when_one_slot_is_free(
     calm: DevCluster, calm_client: SyncClient, tmp_path: Path
 ) -> None:
     blocked = DatabaseProbe(tmp_path / "blocked")
@@ -49,7 +49,7 @@ def test_high_goes_before_low_when_one_slot_is_free(
         assert {calm_client.runs.get(run.run_id).state for run in runs} == {"PENDING"}
         wait_until(lambda: queued(calm) == len(runs), 10, "the owners to know what waits")
         assert waiting.starts() == []
-        gates[0].touch()  # one slot, for all that wait
+        gates[0].touch()  # one slot, for all waiting runs
         for run in runs:
             assert calm_client.runs.wait(run, timeout=20).succeeded
     finally:

@@ -1,4 +1,4 @@
-"""Limits of programs, through the cluster: as a person sets them, and as a person is told."""
+"""Limits of programs, through the cluster: as a person sets them, and as errors report them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from support.wait import WAIT_TIMEOUT
 @pytest.mark.skipif(
     controllers.version() != 1, reason="a development cluster's workers have no cgroup delegated"
 )
-def test_a_job_that_is_out_of_memory_says_so_and_by_which_limit(
-    calm: DevCluster, calm_client: SyncClient
-) -> None:
+def test_a_job_out_of_memory_names_the_limit(calm: DevCluster, calm_client: SyncClient) -> None:
     eater = ["--", sys.executable, "-c", "x = b'x' * (300 << 20)"]
     flags = ["--limit-memory", "64MiB", "--limit-processes", "10", "--max-attempts", "1"]
     made = calm.schedctl("job", "create", "eater", "--on-demand", *flags, *eater)

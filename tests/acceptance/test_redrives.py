@@ -1,5 +1,5 @@
-"""Dead letters on a real cluster: told of in groups, and done again once their job was mended: by
-name, or many at a rate, which holds when it is stopped and resumed and its owner is killed.
+"""Dead letters on a real cluster: listed in groups, and redriven once their job was fixed, by name,
+or many at a rate. The rate holds when a redrive is stopped and resumed and its owner is killed.
 
 REDRIVE_LETTERS=10000 make test TESTS=tests/acceptance/test_redrives.py: so many, 100 a second.
 """
@@ -24,13 +24,13 @@ from support.wait import WAIT_TIMEOUT, wait_until
 FULL = int(os.environ.get("REDRIVE_LETTERS", "0"))
 LETTERS = FULL or 40
 RATE = 100 if FULL else 8
-SETTLED = 60.0 + FULL / 20
-"""Seconds until all are done again, with a fail-over in between, on a busy machine."""
+END_TIMEOUT = 60.0 + FULL / 20
+"""Seconds until all are redriven, with a failover in between, on a busy machine."""
 
 
 @pytest.fixture
 def broken(rough: DevCluster, client: SyncClient, tmp_path: Path) -> tuple[str, DatabaseProbe]:
-    """A job that fails until it is mended, and says when it ran since."""
+    """A job that fails until it is fixed, and says when it ran since."""
     del rough
     name = f"broken-{uuid4().hex[:6]}"
     fails = {"argv": ["/bin/sh", "-c", "echo row $$ has no total >&2; exit 3"]}
@@ -45,11 +45,11 @@ def died(client: SyncClient, name: str, count: int) -> list[Run]:
     def dead() -> bool:
         return sum(group.count for group in client.dead_letters.groups(job=name)) == count
 
-    wait_until(dead, SETTLED, "the dead letters")
+    wait_until(dead, END_TIMEOUT, "the dead letters")
     return runs
 
 
-def mended(client: SyncClient, name: str, probe: DatabaseProbe) -> None:
+def fix(client: SyncClient, name: str, probe: DatabaseProbe) -> None:
     client.jobs.update(name, shell=probe.shell(), overlap="allow")
 
 
@@ -60,16 +60,16 @@ def succeeded(client: SyncClient, name: str, count: int) -> list[Run]:
         found = list(client.runs.list(job=name, states=["SUCCEEDED"]))
         return found if len(found) == count else None
 
-    return wait_until(all_did, SETTLED, "the runs that do them again")
+    return wait_until(all_did, END_TIMEOUT, "the runs that do them again")
 
 
 def ran(client: SyncClient, redrive_id: str, count: int) -> None:
-    """So many of its runs succeeded, and it told so."""
+    """Wait until the redrive reports so many succeeded runs."""
 
-    def told() -> bool:
+    def succeeded() -> bool:
         return client.redrives.get(redrive_id).runs.get("SUCCEEDED", 0) == count
 
-    wait_until(told, SETTLED, "the runs that it made")
+    wait_until(succeeded, END_TIMEOUT, "the runs that it made")
 
 
 def most_over(times: list[datetime], rate: float) -> float:
@@ -80,7 +80,7 @@ def most_over(times: list[datetime], rate: float) -> float:
     return round(most, 2)  # rows' times are whole microseconds
 
 
-def test_what_died_is_told_of_and_done_again_once_its_job_is_mended(
+def test_dead_letters_are_listed_and_redriven_once_their_job_is_fixed(
     rough: DevCluster, client: SyncClient, broken: tuple[str, DatabaseProbe]
 ) -> None:
     name, probe = broken
@@ -91,7 +91,7 @@ def test_what_died_is_told_of_and_done_again_once_its_job_is_mended(
     assert "has no total" in shown.stdout + rough.schedctl("run", "logs", first.run_id).stderr
     assert f"schedctl dlq redrive {first.run_id}" in shown.stderr
 
-    mended(client, name, probe)
+    fix(client, name, probe)
     [again] = rough.json("dlq", "redrive", first.run_id)
     assert again["redriveOf"] == first.run_id
     assert client.runs.wait(again["runId"], timeout=WAIT_TIMEOUT).succeeded
@@ -112,7 +112,7 @@ def test_what_died_is_told_of_and_done_again_once_its_job_is_mended(
     assert client.runs.get(first.run_id).state == "FAILED", "what has ended never changes"
 
 
-def test_many_are_done_again_at_a_rate_though_stopped_resumed_and_their_owner_killed(
+def test_many_dead_letters_are_redriven_at_a_rate_over_a_stop_a_resume_and_a_killed_owner(
     rough: DevCluster,
     client: SyncClient,
     broken: tuple[str, DatabaseProbe],
@@ -120,7 +120,7 @@ def test_many_are_done_again_at_a_rate_though_stopped_resumed_and_their_owner_ki
 ) -> None:
     name, probe = broken
     dead = died(client, name, LETTERS)
-    mended(client, name, probe)
+    fix(client, name, probe)
     begun = rough.json("dlq", "redrive", "--job", name, "--rate", f"{RATE}/s")
     redrive_id = begun["redriveId"]
 

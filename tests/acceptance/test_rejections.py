@@ -443,7 +443,7 @@ def test_a_rejection_ends_no_process_is_named_and_loses_no_due_time(
     figure(f"rejections, {change}: named after {named:.1f} s, well after {well:.1f} s")
 
 
-def test_new_passwords_are_taken_by_a_reload(world: World, figure: Callable[[str], None]) -> None:
+def test_a_reload_applies_new_passwords(world: World, figure: Callable[[str], None]) -> None:
     cluster, before = world.cluster, pids(world.cluster)
     right, new = cluster.password or "", "another"
     files = [cluster.directory / f"{member}.toml" for member in MEMBERS]

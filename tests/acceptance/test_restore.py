@@ -1,7 +1,7 @@
 """PostgreSQL restored from a backup under a running cluster: which runs start, and which don't.
 
-The backup is taken while the cluster is paused; then it goes on, and its future is lost: the server
-is killed and recovered, from the copy of its files, to a timeline of its own.
+The backup is taken while the cluster is paused. The cluster then continues, and loses its later
+writes: the server is killed and recovered, from the copy of its files, to a timeline of its own.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def client(cluster: DevCluster) -> Iterator[SyncClient]:
         yield made
 
 
-def test_what_a_restored_database_starts_is_what_its_operator_chose(
+def test_a_restored_database_starts_the_runs_that_its_operator_chose(
     cluster: DevCluster,
     client: SyncClient,
     server: Restorable,
@@ -127,7 +127,7 @@ def test_what_a_restored_database_starts_is_what_its_operator_chose(
     horizon = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
     wait_until(lambda: datetime.now(UTC) > horizon + timedelta(seconds=2), 10, "more of the pause")
     assert max(start.at for start in ticks.starts()) < restored + 1, "nothing fires meanwhile"
-    assert_recovery_is_told(cluster, client)
+    assert_recovery_is_reported(cluster, client)
 
     assert not client.cluster.resume(catch_up_since=horizon).paused
     resumed = time.time()
@@ -153,8 +153,8 @@ def test_what_a_restored_database_starts_is_what_its_operator_chose(
 def probed_jobs(
     client: SyncClient, folder: Path
 ) -> tuple[DatabaseProbe, DatabaseProbe, DatabaseProbe, DatabaseProbe]:
-    """One that runs each second, and on demand two at most once, of which one is long, and one
-    that is still to end when the database is back.
+    """Create a job that runs each second, two on-demand jobs that run at most once, one of them
+    long, and one whose run still has to end after the restore.
     """
     ticks, once, late, long = (
         DatabaseProbe(folder / name) for name in ("ticks", "once", "late", "long")
@@ -174,8 +174,8 @@ def assert_failed_after_one_start(client: SyncClient, run: Run, probe: DatabaseP
     assert len(probe.starts()) == 1
 
 
-def assert_recovery_is_told(cluster: DevCluster, client: SyncClient) -> None:
-    """And doesn't end without a choice."""
+def assert_recovery_is_reported(cluster: DevCluster, client: SyncClient) -> None:
+    """Check that the recovery is reported, and doesn't end without a choice."""
     findings = client.cluster.doctor().findings
     assert [one.severity for one in findings if one.check == "pause"] == ["BAD"]
     with pytest.raises(FailedPrecondition, match="restored to an earlier state"):
@@ -215,5 +215,5 @@ async def _remembered(cluster: DevCluster) -> bool:
 
 def _stale(client: SyncClient, run_id: str) -> set[int]:
     """Tokens of results of the run that were refused."""
-    told = client.audit.list(action="result", run_id=run_id)
-    return {one.fencing_token for one in told if one.reason == "STALE"}
+    entries = client.audit.list(action="result", run_id=run_id)
+    return {one.fencing_token for one in entries if one.reason == "STALE"}

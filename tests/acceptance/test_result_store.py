@@ -53,9 +53,9 @@ def schedctl(cluster: DevCluster, *args: str) -> subprocess.CompletedProcess[byt
 
 
 def submitted(cluster: DevCluster, *argv: str) -> str:
-    told = schedctl(cluster, "submit", "-o", "json", "--max-attempts", "1", "--", *argv)
-    assert told.returncode == 0, told.stderr
-    return str(json.loads(told.stdout)["runId"])
+    submission = schedctl(cluster, "submit", "-o", "json", "--max-attempts", "1", "--", *argv)
+    assert submission.returncode == 0, submission.stderr
+    return str(json.loads(submission.stdout)["runId"])
 
 
 def ended(cluster: DevCluster, run: str) -> str:
@@ -72,33 +72,35 @@ def results_of(cluster: DevCluster, run: str) -> Path:
     return cluster.directory / "results" / "default" / run
 
 
-def test_a_whole_log_comes_back_byte_for_byte(cluster: DevCluster) -> None:
+def test_a_whole_log_is_returned_byte_for_byte(cluster: DevCluster) -> None:
     run = submitted(cluster, sys.executable, "-c", PRINT)
     assert ended(cluster, run) == "SUCCEEDED"
-    told = schedctl(cluster, "run", "logs", run)
-    assert (told.returncode, told.stderr) == (0, b"")
-    assert hashlib.sha256(told.stdout).digest() == hashlib.sha256(PRINTED).digest()
+    done = schedctl(cluster, "run", "logs", run)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert hashlib.sha256(done.stdout).digest() == hashlib.sha256(PRINTED).digest()
 
 
-def test_a_follower_is_given_the_whole_log_too(cluster: DevCluster) -> None:
+def test_a_follower_receives_the_whole_log_too(cluster: DevCluster) -> None:
     run = submitted(cluster, sys.executable, "-c", PRINT)
-    told = schedctl(cluster, "run", "logs", "-f", run)
-    assert told.returncode == 0
-    assert hashlib.sha256(told.stdout).digest() == hashlib.sha256(PRINTED).digest()
+    done = schedctl(cluster, "run", "logs", "-f", run)
+    assert done.returncode == 0
+    assert hashlib.sha256(done.stdout).digest() == hashlib.sha256(PRINTED).digest()
 
 
-def test_a_log_that_isnt_in_the_store_any_more_is_told_by_its_ends(cluster: DevCluster) -> None:
+def test_a_log_that_the_store_lost_is_shown_by_its_two_ends(
+    cluster: DevCluster,
+) -> None:
     run = submitted(cluster, sys.executable, "-c", PRINT)
     assert ended(cluster, run) == "SUCCEEDED"
     [log] = results_of(cluster, run).glob("*/log")
     log.unlink()
-    told = schedctl(cluster, "run", "logs", run)
-    assert told.stdout == PRINTED[:65536] + PRINTED[-65536:]
-    assert b"the whole log can't be read" in told.stderr
-    assert b"bytes omitted" in told.stderr
+    done = schedctl(cluster, "run", "logs", run)
+    assert done.stdout == PRINTED[:65536] + PRINTED[-65536:]
+    assert b"the whole log can't be read" in done.stderr
+    assert b"bytes omitted" in done.stderr
 
 
-def test_a_store_that_is_away_for_a_while_costs_nothing(cluster: DevCluster) -> None:
+def test_a_store_that_is_unavailable_for_a_while_costs_no_run(cluster: DevCluster) -> None:
     root, aside = cluster.directory / "results", cluster.directory / "aside"
     root.mkdir(exist_ok=True)
     root.rename(aside)
@@ -114,23 +116,23 @@ def test_a_store_that_is_away_for_a_while_costs_nothing(cluster: DevCluster) -> 
     assert schedctl(cluster, "run", "logs", run).stdout == PRINTED
 
 
-def test_a_large_result_comes_back_and_is_what_its_digest_says(cluster: DevCluster) -> None:
+def test_a_large_result_is_returned_and_matches_its_digest(cluster: DevCluster) -> None:
     with served() as url:
         run = str(cluster.json("submit", "--http", url, "--method", "GET")["runId"])
         assert ended(cluster, run) == "SUCCEEDED"
-    told = schedctl(cluster, "run", "result", run)
-    assert (told.returncode, told.stdout) == (0, ANSWER)
+    done = schedctl(cluster, "run", "result", run)
+    assert (done.returncode, done.stdout) == (0, ANSWER)
     facts = json.loads(cluster.get("m1", f"/api/v1/runs/{run}/result").body)
     assert (facts["size"], facts["stored"], facts["problem"]) == (MIB, True, None)
     assert facts["sha256"] == hashlib.sha256(ANSWER).hexdigest()
     [result] = results_of(cluster, run).glob("*/result")
     result.write_bytes(ANSWER[:-1] + b"!")
-    told = schedctl(cluster, "run", "result", run)
-    assert told.returncode == 5
-    assert b"SHA-256" in told.stderr
+    done = schedctl(cluster, "run", "result", run)
+    assert done.returncode == 5
+    assert b"SHA-256" in done.stderr
 
 
-def test_what_isnt_kept_any_longer_goes_with_its_objects_and_no_dead_letter(
+def test_expired_runs_are_deleted_with_their_objects_and_dead_letters_stay(
     cluster: DevCluster,
 ) -> None:
     old = submitted(cluster, sys.executable, "-c", PRINT)

@@ -33,7 +33,7 @@ ONCE_MORE = {"max_attempts": 2, "backoff": "0.1s"}
         ({"retry_on": ["TIMEOUT"]}, "sleep 60", 2),
     ],
 )
-def test_a_failure_is_tried_again_as_the_job_says(
+def test_a_failure_is_retried_by_the_retry_policy_of_the_job(
     calm_client: SyncClient, said: dict[str, list[str]], program: str, attempts: int
 ) -> None:
     submitted = calm_client.submit(
@@ -56,7 +56,7 @@ def ended_run(client: SyncClient, run_id: str) -> Run:
     return wait_until(ended, WAIT_TIMEOUT, "the run's end")
 
 
-def test_a_run_that_no_worker_takes_in_time_is_missed(calm_client: SyncClient) -> None:
+def test_a_run_that_no_worker_accepts_in_time_is_missed(calm_client: SyncClient) -> None:
     submitted = calm_client.submit(
         shell={"argv": ["true"]}, require={"gpu": "a100"}, start_deadline="2s"
     )
@@ -73,7 +73,7 @@ def test_a_run_that_no_worker_takes_in_time_is_missed(calm_client: SyncClient) -
 @pytest.mark.parametrize(
     ("program", "attempts"), [("sleep 60", {1}), ("exit 1", set(range(3, 12)))]
 )
-def test_a_run_ends_when_its_time_for_all_attempts_is_over(
+def test_a_run_ends_when_its_time_for_all_attempts_has_passed(
     calm_client: SyncClient, program: str, attempts: set[int]
 ) -> None:
     submitted = calm_client.submit(
@@ -103,11 +103,11 @@ POLICY = RetryPolicy(
 SECOND = timedelta(seconds=1)
 
 
-def test_each_next_attempt_comes_when_the_formula_says_though_its_owner_is_killed_each_time(
+def test_each_retry_starts_at_the_time_of_the_formula_although_its_owner_is_killed_each_time(
     rough: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
-    """`max_attempts: 4` means four. What is told as `retry_at` is the end of the attempt and the
-    formula's wait, to the millisecond; the next attempt starts within a second of that.
+    """`max_attempts: 4` means four. `retry_at` is the end of the attempt and the formula's wait, to
+    the millisecond; the next attempt starts within a second of that.
     """
     probe = DatabaseProbe(tmp_path / "starts")
     retry = {"max_attempts": 4, "backoff": "4s", "factor": 1.2, "max": "1m", "jitter": 0.25}
@@ -115,10 +115,10 @@ def test_each_next_attempt_comes_when_the_formula_says_though_its_owner_is_kille
     try:
         run = client.jobs.trigger("failing")
         shard = shard_of(JobId(UUID(client.jobs.get("failing").job_id)))
-        told = []
+        backoffs = []
         with ThreadPoolExecutor(1) as beside:  # on a busy machine that takes longer than a wait
             for attempt in (1, 2, 3):
-                told.append(backing_off(client, run.run_id, attempt))
+                backoffs.append(backing_off(client, run.run_id, attempt))
                 rough.kill(owner_of(client, shard))
                 beside.submit(rough.up)
         dead = ended_run(client, run.run_id)
@@ -126,7 +126,7 @@ def test_each_next_attempt_comes_when_the_formula_says_though_its_owner_is_kille
         assert (dead.state, dead.attempt, len(probe.starts())) == ("FAILED", 4, 4)
         tried = client.runs.attempts(run.run_id)
         assert [one.attempt for one in tried] == [1, 2, 3, 4]
-        for number, waiting in enumerate(told, 1):
+        for number, waiting in enumerate(backoffs, 1):
             comes_after(run, number, waiting, tried[number - 1], tried[number])
     finally:
         client.jobs.delete("failing")

@@ -31,7 +31,7 @@ LONG = 40
 
 @dataclass(frozen=True, slots=True)
 class Timetable:
-    """What was asked for, and the files in which the jobs write."""
+    """The requested times, and the files in which the jobs write."""
 
     first: datetime
     """The whole second in which `each-second` begins."""
@@ -138,13 +138,13 @@ def test_a_job_that_fails_is_retried_after_growing_waits_and_ends_among_the_dead
     assert letter.run.run_id == run.run_id
 
 
-def test_a_job_at_an_instant_fires_once_and_on_time(
+def test_a_job_with_at_fires_once_and_on_time(
     calm_client: SyncClient, timetable: Timetable
 ) -> None:
     (run,) = ended_runs(calm_client, "once", 1, 10)
     assert run.succeeded
-    told = timetable.at.replace(microsecond=timetable.at.microsecond // 1000 * 1000)
-    assert run.scheduled_at == told, "in the milliseconds that everybody sees"
+    due = timetable.at.replace(microsecond=timetable.at.microsecond // 1000 * 1000)
+    assert run.scheduled_at == due, "in milliseconds, as in all responses"
     assert "The job ran on time" in calm_client.jobs.explain("once", run.scheduled_at).answer
     assert_on_time([run], timetable.once)
     assert [start.run_id for start in timetable.once.starts()] == [run.run_id]

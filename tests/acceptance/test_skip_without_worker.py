@@ -19,7 +19,7 @@ FOR = 15.0
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
-    """One member and one worker, which has no labels."""
+    """A cluster of one member and one worker, which has no labels."""
     with dev_cluster(request.session, members=1, workers=1) as made:
         yield made
 

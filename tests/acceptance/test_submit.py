@@ -1,4 +1,4 @@
-"""One-time work on an idle cluster: how soon its result is there."""
+"""The time from a submit to its result, on an idle cluster."""
 
 from __future__ import annotations
 

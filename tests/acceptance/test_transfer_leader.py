@@ -14,7 +14,7 @@ LATE = 1.0
 """Seconds: past that an instant counts as caught up, not as fired on time."""
 
 
-def test_leadership_goes_to_whom_it_is_handed_and_no_run_is_late_for_it(
+def test_leadership_moves_to_the_chosen_member_and_delays_no_run(
     calm: DevCluster, calm_client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     ticking = start_ticking(calm, calm_client, tmp_path, overlap="allow")
@@ -28,13 +28,13 @@ def test_leadership_goes_to_whom_it_is_handed_and_no_run_is_late_for_it(
         figure(f"leadership handed to {new}: took {moved['took']}")
         assert {one.name for one in calm_client.cluster.members() if one.role == "LEADER"} == {new}
     assert {shard.shard: shard.epoch for shard in calm_client.cluster.shards()} == before, (
-        "no shard was taken anew"
+        "no shard was taken again"
     )
     chosen = calm.schedctl("cluster", "transfer-leader")
     assert chosen.returncode == 0, chosen.stderr
     assert chosen.stdout.startswith(f"{first} → ")
 
-    assert calm.json("cluster", "rebalance") == [], "it is balanced, whoever leads"
+    assert calm.json("cluster", "rebalance") == [], "it is balanced under any leader"
     assert calm.schedctl("cluster", "rebalance", "--dry-run").returncode == 0
     unknown = calm.schedctl("cluster", "transfer-leader", "m9")
     assert unknown.returncode == 3

@@ -33,13 +33,13 @@ def main(arguments: Sequence[str]) -> int:
             pace = len(chunk) * PER_WINDOW / spent
             print(
                 f"{monotonic() - began:7.0f} s  {tally.triples:9,} triples, all alike; "
-                f"{pace:,.0f}/s of processor; go on: --seed {seed} --first {chunk.stop}",
+                f"{pace:,.0f}/s of processor; continue: --seed {seed} --first {chunk.stop}",
                 flush=True,
             )
     except Wrong as wrong:
         print(f"DIFFERS: {wrong}", file=sys.stderr)
         return 1
-    print(tally.told())
+    print(tally.summary())
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What a job excludes, found without the product: the judge of `schedd.core.schedule.calendars`.
+"""Find what a job excludes, without the product: the judge of `schedd.core.schedule.calendars`.
 
     drawn calendars ─▶ is this minute of that clock excluded?  (sets of days, meanings of cron)
     fixed times × days ─▶ the day onto which each excluded one is moved
@@ -101,7 +101,7 @@ class Case:
 
     @cached_property
     def runs(self) -> list[int]:
-        """Those that run: what isn't excluded, and what was moved into the window."""
+        """Times that run: the ones that aren't excluded, and the ones moved into the window."""
         moved = (at for at in self._moved() if self.ground.start < at <= self.ground.end)
         return sorted({*moved, *(at for at in self.base if self.decider(at) is None)})
 
@@ -152,7 +152,7 @@ class Case:
 
 
 def draw_calendar(random: Random, around: int, zones: Sequence[str]) -> Drawn:
-    """One calendar whose days lie around an instant."""
+    """Return a random calendar with days around an instant."""
     today = _EPOCH + timedelta(days=around // 86400)
     said: dict[str, Any] = {"roll": random.choice(list(Roll))}
     days: set[date] = set()
@@ -181,7 +181,7 @@ def draw_calendar(random: Random, around: int, zones: Sequence[str]) -> Drawn:
 
 
 def draw_expression(random: Random) -> Meaning:
-    """One without a zone of its own, and no interval."""
+    """Return a random expression without a zone of its own that isn't an interval."""
     while True:
         meaning = draw(random, ("UTC",))
         if not meaning.every and not meaning.zone:

@@ -47,7 +47,7 @@ _MACROS = {
 
 
 def draw(random: Random, zones: tuple[str, ...]) -> Meaning:
-    """One expression of all that the dialect knows but `H`, whose values are pinned elsewhere."""
+    """Return a random expression of the dialect, without `H`: other tests pin its values."""
     kind = random.random()
     if kind < 0.02:
         return _every(random)

@@ -50,7 +50,7 @@ class Drawn:
 
 @dataclass
 class MinuteTally:
-    """What was tried."""
+    """Counts of tried expressions."""
 
     expressions: int = 0
     findings: int = 0
@@ -58,7 +58,7 @@ class MinuteTally:
     with_difference: int = 0
     dialects: dict[str, int] = field(default_factory=dict)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         each = ", ".join(f"{count:,} {name}" for name, count in sorted(self.dialects.items()))
         return (
             f"{self.expressions:,} expressions, {self.findings:,} findings, {self.rewrites:,} "
@@ -112,7 +112,7 @@ def _offered(finding: LintFinding, rewrite: Rewrite) -> bool:
 
 
 def _meant(drawn: Drawn, finding: LintFinding) -> Drawn | None:
-    """What the rewrite of a finding is meant to keep; None: what the text means here."""
+    """Return what the rewrite of a finding must keep; None: the meaning of the text here."""
     if finding.rule == "either-day":
         both = replace(drawn.meaning, day=replace(drawn.meaning.day, text="*"))
         return replace(drawn, meaning=both)

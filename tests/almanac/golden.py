@@ -1,4 +1,4 @@
-"""What stored expressions have meant so far, and what would change with a library.
+"""The stored meaning of expressions, and the differences that a new library makes.
 
     golden/cron/expressions.tsv     expression, version of the dialect, its fields as values
     golden/cron/Europe_Riga.tsv     changes of the zone's clocks; for each expression its next
@@ -49,7 +49,7 @@ class Golden:
 
 
 def present(expressions: Sequence[str], clocks: dict[str, Changes]) -> Golden:
-    """What is installed says; points are those of `clocks`, so that two answers compare."""
+    """Return the answers of the installed libraries at the points of `clocks`, for a comparison."""
     return Golden(
         {text: (DIALECT, _fields(text)) for text in expressions},
         {zone: _changes(zone) for zone in ZONES},
@@ -82,7 +82,7 @@ def _moved_clocks(zone: str, old: Changes, new: Changes) -> Iterator[str]:
     for at, offset in sorted({*old} ^ {*new}):
         was = "were set" if (at, offset) in old else "are set"
         not_so = "no longer are" if (at, offset) in old else "weren't before"
-        yield f"{zone}: clocks {was} to UTC{offset / 3600:+g} h at {_told(at)}, and {not_so}"
+        yield f"{zone}: clocks {was} to UTC{offset / 3600:+g} h at {_stamp(at)}, and {not_so}"
 
 
 def _moved_instants(
@@ -94,7 +94,7 @@ def _moved_instants(
 
 
 def _with_clocks(text: str, zone: str, old: Changes, moved: set[int]) -> Iterator[str]:
-    """What moves with the clocks where no point is: the old clocks are still known."""
+    """Yield changes with the clocks where no point is: the old clocks are still known."""
     parsed = cron.parse(text, zone=zone, seed=SEED)
     if parsed.masks is None or parsed.zone != zone:
         return
@@ -106,7 +106,7 @@ def _with_clocks(text: str, zone: str, old: Changes, moved: set[int]) -> Iterato
 
 
 def _moved(text: str, zone: str, point: int, was: int | None, found: int | None) -> str:
-    return f"{text!r} in {zone}: after {_told(point)} came {_told(was)}, comes {_told(found)}"
+    return f"{text!r} in {zone}: after {_stamp(point)} came {_stamp(was)}, comes {_stamp(found)}"
 
 
 class _Stored(Zone):
@@ -124,12 +124,12 @@ class _Stored(Zone):
 
 
 def _fields(text: str) -> str:
-    """What the expression was taken for: the values of its fields, or its interval."""
+    """Return the parsed expression: the values of its fields, or its interval."""
     parsed = cron.parse(text, seed=SEED)
     masks = parsed.masks
     if masks is None:
         return f"every {parsed.every} s"
-    told = [
+    fields = [
         f"second {_values(masks.second)}",
         f"minute {_values(masks.minute)}",
         f"hour {_values(masks.hour)}",
@@ -141,7 +141,7 @@ def _fields(text: str) -> str:
         + "".join(f" {day}#{week}" if week > 0 else f" {day}L" for day, week in masks.nth),
         "both days" if masks.both_days else "either day",
     ]
-    return "; ".join(told)
+    return "; ".join(fields)
 
 
 def _values(mask: int) -> str:
@@ -175,7 +175,7 @@ def _instants(text: str, zone: str, clocks: Changes) -> tuple[int | None, ...]:
     return tuple(parsed.next_second(point) for point in _points(clocks))
 
 
-def _told(second: int | None) -> str:
+def _stamp(second: int | None) -> str:
     return "none" if second is None else f"{datetime.fromtimestamp(second, UTC):%FT%TZ}"
 
 
@@ -183,11 +183,11 @@ def _told(second: int | None) -> str:
 
 
 def read(folder: Path = GOLDEN) -> Golden:
-    """What was written."""
+    """Return the stored meanings."""
     fields: dict[str, tuple[int, str]] = {}
     for line in (folder / "expressions.tsv").read_text().splitlines():
-        text, dialect, told = line.split("\t")
-        fields[text] = (int(dialect), told)
+        text, dialect, values = line.split("\t")
+        fields[text] = (int(dialect), values)
     changes: dict[str, Changes] = {}
     instants: dict[str, dict[str, tuple[int | None, ...]]] = {}
     for zone in ZONES:
@@ -210,7 +210,7 @@ def write(reason: str, folder: Path = GOLDEN) -> None:
     known = folder / "expressions.tsv"
     expressions = [line.split("\t")[0] for line in known.read_text().splitlines()]
     new = present(expressions, {zone: _changes(zone) for zone in ZONES})
-    lines = [f"{text}\t{dialect}\t{told}\n" for text, (dialect, told) in new.fields.items()]
+    lines = [f"{text}\t{dialect}\t{values}\n" for text, (dialect, values) in new.fields.items()]
     known.write_text("".join(lines))
     for zone in ZONES:
         clocks = " ".join(f"{at}={offset}" for at, offset in new.changes[zone])
@@ -228,7 +228,7 @@ def write(reason: str, folder: Path = GOLDEN) -> None:
 
 
 def versions() -> dict[str, str | int]:
-    """What instants depend on."""
+    """Return the versions that scheduled times depend on."""
     croniter = metadata.version("croniter")
     return {"dialect": DIALECT, "tzdata": zones.tzdata_version(), "croniter": croniter}
 
@@ -248,7 +248,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m almanac.golden", description=__doc__)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--reason", default="")
-    parser.add_argument("--most", type=int, default=200, help="differences told")
+    parser.add_argument("--most", type=int, default=200, help="differences printed")
     options = parser.parse_args(arguments)
     if options.write:
         if not options.reason:

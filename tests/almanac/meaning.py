@@ -1,4 +1,4 @@
-"""What an expression means: sets of values, and tests of days."""
+"""The meaning of an expression: sets of values, and tests of days."""
 
 import calendar
 from collections.abc import Callable
@@ -10,7 +10,7 @@ OfDay = Callable[[date], bool]
 
 @dataclass(frozen=True)
 class Field:
-    """One field: its text, the values it means, and what else makes a day match.
+    """A field: its text, the values it means, and what else makes a day match.
 
     `shared`: cronsim reads this text in the same way.
     """

@@ -57,7 +57,7 @@ class Wrong(Exception):
 
 @dataclass
 class MinuteTally:
-    """What was tried."""
+    """Counts of tried triples."""
 
     triples: int = 0
     on_a_change: int = 0
@@ -75,7 +75,7 @@ class MinuteTally:
         for zone, count in other.zones.items():
             self.zones[zone] = self.zones.get(zone, 0) + count
 
-    def told(self) -> str:
+    def summary(self) -> str:
         return (
             f"{self.triples:,} triples, {self.on_a_change:,} of them on a change of clocks: "
             f"{self.instants:,} instants as walked; {self.against_cronsim:,} asked of cronsim too, "
@@ -115,7 +115,7 @@ def _window(seed: int, number: int, tally: MinuteTally) -> None:
 
 @dataclass(frozen=True)
 class Trial:
-    """One triple."""
+    """An expression, a zone and a policy for changes of clocks."""
 
     name: str
     meaning: Meaning
@@ -167,12 +167,12 @@ class Trial:
         wanted, later = after(expected, second)
         found = asked.next_second(second, self.dst)
         if found != wanted and not (wanted is None and (found is None or found > end)):
-            raise self._wrong(f"asked from {_told(second)}: {_told(found)}, not {_told(wanted)}")
+            raise self._wrong(f"asked from {_stamp(second)}: {_stamp(found)}, not {_stamp(wanted)}")
         if (counted := asked.count(second, end, self.dst)) != later:
-            raise self._wrong(f"{counted} counted from {_told(second)}, not {later}")
+            raise self._wrong(f"{counted} counted from {_stamp(second)}, not {later}")
 
     def _stepped(self, asked: CronExpression, expected: list[int]) -> None:
-        """As an owner goes from one instant to the next, from any time of a second on."""
+        """Step from one instant to the next as an owner does, from any fraction of a second."""
         second = self.random.randint(self.walked.start, self.walked.end - 1)
         at = EPOCH + timedelta(seconds=second, microseconds=self.random.choice((0, 1, 999_999)))
         wanted = [one for one in expected if one > second][:_STEPS]
@@ -181,7 +181,7 @@ class Trial:
             assert following.tzinfo is UTC
             found.append(int(following.timestamp()))
             at = following
-        self._same(f"steps from {_told(second)}", found, wanted)
+        self._same(f"steps from {_stamp(second)}", found, wanted)
 
     def _as_cronsim(self, asked: CronExpression) -> bool:
         """Where the dialects agree, and from where clocks aren't about to change."""
@@ -202,18 +202,18 @@ class Trial:
                 break
             theirs.append(one)
         ours = list(islice(asked.seconds(second, walked.end), _STEPS))
-        self._same(f"cronsim from {_told(second)}", ours, theirs)
+        self._same(f"cronsim from {_stamp(second)}", ours, theirs)
         return True
 
     def _same(self, what: str, found: list[int], wanted: list[int]) -> None:
         if found != wanted:
             more, less = sorted({*found} - {*wanted}), sorted({*wanted} - {*found})
-            told = [f"too many: {_told(more[0])} ({len(more)})"] if more else []
-            told += [f"missing: {_told(less[0])} ({len(less)})"] if less else []
-            raise self._wrong(f"{what}: {'; '.join(told) or 'out of order'}")
+            wrong = [f"too many: {_stamp(more[0])} ({len(more)})"] if more else []
+            wrong += [f"missing: {_stamp(less[0])} ({len(less)})"] if less else []
+            raise self._wrong(f"{what}: {'; '.join(wrong) or 'out of order'}")
 
     def _wrong(self, what: str) -> Wrong:
-        start, end = _told(self.walked.start), _told(self.walked.end)
+        start, end = _stamp(self.walked.start), _stamp(self.walked.end)
         policy = f"gap {self.dst.gap.lower()}, overlap {self.dst.overlap.lower()}"
         about = f"{self.meaning.text!r} in {self.walked.zone}, ({start}, {end}], {policy}"
         return Wrong(f"{self.name}: {about}: {what}")
@@ -235,5 +235,5 @@ def _union(name: str, drawn: list[tuple[Meaning, list[int]]], here: Walk, dst: D
         raise Wrong(f"{name}: the union of {texts} in {here.zone} isn't that of their instants")
 
 
-def _told(second: int | None) -> str:
+def _stamp(second: int | None) -> str:
     return "none" if second is None else f"{EPOCH + timedelta(seconds=second):%FT%TZ}"

@@ -26,7 +26,7 @@ _MINUTE = timedelta(minutes=1)
 
 @dataclass(frozen=True)
 class Walk:
-    """What the clocks of a zone showed around a window (start, end], in seconds since 1970 UTC.
+    """The clocks of a zone around a window (start, end], in seconds since 1970 UTC.
 
     `shown`: each minute of the clock → the minutes of real time at which it was shown.
     `gaps`: the minute of real time after each jump ahead, with the minutes that no clock showed.

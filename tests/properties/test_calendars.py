@@ -1,4 +1,4 @@
-"""What a job excludes, against a walk through real time; and every instant in exactly one row.
+"""Compare a job's exclusions with a walk through real time; each instant is in exactly one row.
 
 `almanac/closing.py` is the judge: it draws calendars together with what they mean, and finds what
 they exclude, and where it is moved to, minute by minute. CALENDAR_TRIALS=20000 tries more, SEED=7
@@ -43,24 +43,24 @@ TICK = timedelta(microseconds=1)
 
 
 @pytest.mark.timeout(600)
-def test_what_runs_and_what_is_excluded_is_what_a_walk_finds(figure) -> None:
+def test_a_schedule_runs_and_excludes_the_instants_that_a_walk_finds(figure) -> None:
     tried = moved = excluded = 0
     grounds = max(1, TRIALS // PER_GROUND)
     for number in range(5 * grounds):
         if number >= grounds and moved > tried / 20:
-            break  # else the draw had few that are moved: it goes on until they are enough
+            break  # else few drawn times are moved: draw until there are enough
         for case, compiled, random in cases(f"{SEED}/{number}"):
             story = f"again: SEED={SEED} make test TESTS={HERE}\n{case.meaning.text} {case.dst}"
-            told = f"{story} {case.ground.zone} {[one.said for one in case.calendars]}"
+            context = f"{story} {case.ground.zone} {[one.said for one in case.calendars]}"
             start, end = at(case.ground.start), at(case.ground.end)
             found = [seconds(one.nominal) for one in compiled.instants_between(start, end, 10_000)]
-            assert found == case.runs[:10_000], told
+            assert found == case.runs[:10_000], context
             every = compiled.whole.instants_between(start, end, 10_000)
-            assert [seconds(one.nominal) for one in every] == case.every[:10_000], told
+            assert [seconds(one.nominal) for one in every] == case.every[:10_000], context
             for one in random.sample(case.every, min(20, len(case.every))):
-                assert compiled.excludes(at(one)) == (one not in set(case.runs)), told
-            asked_anywhere(case, compiled, random, told)
-            by_days(case, compiled, told)
+                assert compiled.excludes(at(one)) == (one not in set(case.runs)), context
+            asked_anywhere(case, compiled, random, context)
+            by_days(case, compiled, context)
             tried += 1
             excluded += len(case.every) - len(case.runs)
             moved += len(set(case.runs) - set(case.base))
@@ -72,7 +72,7 @@ def test_what_runs_and_what_is_excluded_is_what_a_walk_finds(figure) -> None:
     assert moved > tried / 20
 
 
-def asked_anywhere(case: Case, compiled: CompiledSchedule, random: Random, told: str) -> None:
+def asked_anywhere(case: Case, compiled: CompiledSchedule, random: Random, context: str) -> None:
     """The next, the newest and the count don't depend on where a search begins."""
     runs, end = case.runs, case.ground.end
     for _ in range(10):
@@ -80,24 +80,26 @@ def asked_anywhere(case: Case, compiled: CompiledSchedule, random: Random, told:
         place = bisect_right(runs, second)
         following = compiled.next_after(at(second))
         if place < len(runs):
-            assert following is not None, told
-            assert seconds(following.nominal) == runs[place], told
+            assert following is not None, context
+            assert seconds(following.nominal) == runs[place], context
         elif following is not None:
-            assert following.nominal > at(end), told
+            assert following.nominal > at(end), context
         newest = compiled.newest(at(second), at(end))
-        assert (newest and seconds(newest)) == (runs[-1] if runs[place:] else None), told
+        assert (newest and seconds(newest)) == (runs[-1] if runs[place:] else None), context
         some = compiled.instants_between(at(second), at(end), 7)
-        assert [seconds(one.nominal) for one in some] == runs[place : place + 7], told
-        assert compiled.count(at(second), at(end), 10**6) == (len(runs) - place, at(end)), told
+        assert [seconds(one.nominal) for one in some] == runs[place : place + 7], context
+        assert compiled.count(at(second), at(end), 10**6) == (len(runs) - place, at(end)), context
 
 
-def by_days(case: Case, compiled: CompiledSchedule, told: str) -> None:
+def by_days(case: Case, compiled: CompiledSchedule, context: str) -> None:
     """Each day's bits are the instants that the walk finds there."""
     whole = compiled.whole.instants
     for day in range(case.ground.start // DAY + 1, case.ground.end // DAY):
         for instants, walked in ((compiled.instants, case.runs), (whole, case.every)):
             there = walked[bisect_left(walked, day * DAY) : bisect_left(walked, (day + 1) * DAY)]
-            assert instants.times_on_day(day) == of_seconds(one - day * DAY for one in there), told
+            assert instants.times_on_day(day) == of_seconds(one - day * DAY for one in there), (
+                context
+            )
 
 
 def test_each_due_instant_is_in_exactly_one_row_excluded_or_not() -> None:
@@ -106,8 +108,8 @@ def test_each_due_instant_is_in_exactly_one_row_excluded_or_not() -> None:
         for case, _, random in cases(f"ledger/{SEED}/{number}"):
             if len(case.every) > 3000:
                 continue
-            told = f"again: SEED={SEED} make test TESTS={HERE}\n{case.meaning.text} {case.dst}"
-            told += f" {case.ground.zone} {[one.said for one in case.calendars]}"
+            context = f"again: SEED={SEED} make test TESTS={HERE}\n{case.meaning.text} {case.dst}"
+            context += f" {case.ground.zone} {[one.said for one in case.calendars]}"
             jitter = timedelta(seconds=random.choice((0, 0, 30, 4000)))
             jittery = compiled_of(case, jitter)
             policy = CatchUp(
@@ -120,10 +122,12 @@ def test_each_due_instant_is_in_exactly_one_row_excluded_or_not() -> None:
             remaining = [one for one in case.every if jittery.due(at(one)) <= now]
             runs = set(case.runs)
             for first, last, count, skipped in sorted(written):
-                assert (seconds(first), seconds(last)) == (remaining[0], remaining[count - 1]), told
-                assert all((one not in runs) == skipped for one in remaining[:count]), told
+                assert (seconds(first), seconds(last)) == (remaining[0], remaining[count - 1]), (
+                    context
+                )
+                assert all((one not in runs) == skipped for one in remaining[:count]), context
                 del remaining[:count]
-            assert not remaining, told
+            assert not remaining, context
     assert rows > TRIALS
     assert folded
 

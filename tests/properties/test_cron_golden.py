@@ -15,12 +15,12 @@ def written() -> Golden:
 
 
 @pytest.mark.slow
-def test_what_was_written_is_still_so(written: Golden) -> None:
+def test_stored_meanings_are_unchanged(written: Golden) -> None:
     found = list(golden.differences(written))
     assert not found, f"{len(found)} differences, the first: {found[0]} (make golden-diff)"
 
 
-def test_it_holds_300_expressions_in_ten_zones(written: Golden) -> None:
+def test_the_golden_data_hold_300_expressions_in_ten_zones(written: Golden) -> None:
     assert len(written.fields) >= 300
     assert set(written.instants) == set(ZONES)
     assert len(ZONES) == 10
@@ -30,7 +30,7 @@ def test_it_holds_300_expressions_in_ten_zones(written: Golden) -> None:
     assert golden.history()[-1]["reason"]
 
 
-def test_clocks_that_move_are_told_with_the_instants_that_move_with_them(written: Golden) -> None:
+def test_moved_clocks_are_reported_with_the_instants_that_move_with_them(written: Golden) -> None:
     """As if tzdata had set the clocks a week earlier than it does now, once in 2030."""
     zone, text = "Europe/Dublin", "30 1 * * *"
     at = next(at for at, _ in written.changes[zone] if at > 1_890_000_000)
@@ -42,21 +42,21 @@ def test_clocks_that_move_are_told_with_the_instants_that_move_with_them(written
         {**written.changes, zone: clocks},
         {**{other: {} for other in ZONES}, zone: {text: golden._instants(text, zone, clocks)}},
     )
-    told = list(golden.differences(old))
-    assert told[0].startswith(f"{zone}: clocks were set to UTC")
-    assert told[1].startswith(f"{zone}: clocks are set to UTC")
-    assert len(told) > 2
-    assert all(one.startswith(f"'{text}' in {zone}: after 20") for one in told[2:])
+    found = list(golden.differences(old))
+    assert found[0].startswith(f"{zone}: clocks were set to UTC")
+    assert found[1].startswith(f"{zone}: clocks are set to UTC")
+    assert len(found) > 2
+    assert all(one.startswith(f"'{text}' in {zone}: after 20") for one in found[2:])
 
 
 @pytest.mark.slow
-def test_a_field_and_an_instant_that_change_are_told(written: Golden) -> None:
+def test_a_changed_field_and_a_changed_instant_are_reported(written: Golden) -> None:
     text, zone = "59/15 * * * *", "Europe/Riga"
     dialect, fields = written.fields[text]
     as_before = fields.replace("minute 59;", "minute 0,15,30,45;")
-    assert as_before != fields, "what croniter 6 took it for"
+    assert as_before != fields, "the reading of croniter 6"
     were = written.instants[zone][text]
-    told = list(
+    found = list(
         golden.differences(
             replace(
                 written,
@@ -68,6 +68,6 @@ def test_a_field_and_an_instant_that_change_are_told(written: Golden) -> None:
             )
         )
     )
-    assert len(told) == 2
-    assert told[0].startswith("'59/15 * * * *': meant second 0; minute 0,15,30,45;")
-    assert told[1].startswith("'59/15 * * * *' in Europe/Riga: after 2010-")
+    assert len(found) == 2
+    assert found[0].startswith("'59/15 * * * *': meant second 0; minute 0,15,30,45;")
+    assert found[1].startswith("'59/15 * * * *' in Europe/Riga: after 2010-")

@@ -28,7 +28,7 @@ def test_next_instants_are_those_of_the_rules_and_of_cronsim(
     except trials.Wrong as wrong:
         wrong.add_note(f"again: SEED={SEED} make test TESTS={HERE}")
         raise
-    figure(f"cron, seed {SEED}: {tally.told()}; {process_time() - began:.0f} s of processor")
+    figure(f"cron, seed {SEED}: {tally.summary()}; {process_time() - began:.0f} s of processor")
     assert tally.triples >= TRIPLES - trials.PER_WINDOW
     assert tally.on_a_change >= tally.triples // 2, "half of them where clocks change"
     assert tally.against_cronsim > tally.triples // 5, "cronsim was asked too"

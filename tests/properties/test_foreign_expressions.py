@@ -24,7 +24,7 @@ def test_a_rewrite_has_the_fire_times_of_the_dialect_or_says_how_they_differ(
     except Wrong as wrong:
         wrong.add_note(f"again: SEED={SEED} FOREIGN_EXPRESSIONS={EXPRESSIONS}")
         raise
-    figure(f"foreign expressions, seed {SEED}: {tally.told()}")
+    figure(f"foreign expressions, seed {SEED}: {tally.summary()}")
     assert tally.expressions == EXPRESSIONS
     assert tally.rewrites > EXPRESSIONS // 4, "rewrites are offered"
     assert min(tally.dialects[name] for name in ("Quartz", "AWS", "cron")) > EXPRESSIONS // 60

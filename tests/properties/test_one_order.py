@@ -4,7 +4,7 @@
                                  ←──────────granted─────────────
 
 Each stream keeps its order; which stream is next, whose turn it is and whose run ends is chance. So
-it is while an owner hands out what it has chosen. No worker ever lacks the slot for what comes.
+it is while an owner dispatches its chosen runs. No worker lacks the slot for a run it receives.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Frames(RecordingLine):
 
 @dataclass
 class Stream:
-    """One worker at one member, both ends and what is between them."""
+    """A worker at a member: both ends and the messages between them."""
 
     world: World
     desk: Desk
@@ -83,7 +83,9 @@ class Stream:
         frame, promises = self.line.sent.popleft(), self.link.credit
         for run in frame.runs:
             promises.received += self.desk.width(run)
-            assert self.desk.free >= self.desk.width(run), "it would be refused, and come again"
+            assert self.desk.free >= self.desk.width(run), (
+                "the worker would refuse it, and it would be dispatched again"
+            )
             self.desk.running.append(run)
         if frame.reach is not None:
             promises.reached(*frame.reach, at=NOT_LATE)
@@ -170,7 +172,7 @@ class Cluster:
         self.worlds[owner].run_index.put_runs([run], NOW)
 
     async def settle(self) -> None:
-        """All are told of all, and nothing can be done."""
+        """Deliver all messages, until no member can do anything more."""
         while True:
             for world in self.worlds:
                 await world.settle()
@@ -185,7 +187,7 @@ class Cluster:
         await self.settle()
 
     async def live(self) -> list[Priority]:
-        """Each worker's slots become free. The priorities in the order of handing out."""
+        """Free each worker's slots. Return the priorities in the order of dispatch."""
         for desk in self.desks:
             desk.blocked = 0
             desk.deal()
@@ -230,7 +232,7 @@ _PRIORITIES = st.sampled_from([Priority.LOW, Priority.MEDIUM, Priority.HIGH])
 _RUNS = st.lists(st.tuples(_PRIORITIES, st.integers(0, 2), st.integers(0, 20)), max_size=12)
 
 
-async def test_a_run_too_wide_for_what_is_free_holds_nobody_up_whichever_owner_has_it() -> None:
+async def test_a_run_too_wide_for_the_free_slots_delays_no_run_of_any_owner() -> None:
     """Its owner couldn't use the slot, and the others weren't given it."""
     cluster = Cluster(random.Random(1), owners=2, workers=1, slots=2)
     cluster.submit(0, 1, Priority.HIGH, waited=1, width=2)
@@ -244,8 +246,8 @@ async def test_a_run_too_wide_for_what_is_free_holds_nobody_up_whichever_owner_h
 
 
 async def test_a_wide_run_lends_its_age_to_no_younger_narrow_one_of_its_owner() -> None:
-    """Told as one head, as old as the one and as narrow as the other, they were dealt all slots:
-    the wide one lacked one more, the narrow ones had to wait for the other owner's, which got none.
+    """Announced as one head, as old as the one and as narrow as the other, they got all slots:
+    the wide run lacked one more, the narrow ones had to wait for the other owner's, which got none.
     """
     cluster = Cluster(random.Random(1), owners=2, workers=1, slots=4)
     cluster.submit(0, 1, Priority.MEDIUM, waited=300, width=4)
@@ -269,7 +271,7 @@ async def test_a_wide_run_lends_its_age_to_no_younger_narrow_one_of_its_owner() 
     st.integers(0, 4),
     st.integers(0),
 )
-def test_no_slot_lies_idle_while_a_run_waits_that_it_is_enough_for(
+def test_no_slot_is_idle_while_a_run_that_fits_waits(
     runs: list[tuple[Priority, int, int, int]], workers: int, free: int, chance: int
 ) -> None:
     async def rest() -> Cluster:
@@ -292,7 +294,7 @@ def test_no_slot_lies_idle_while_a_run_waits_that_it_is_enough_for(
     st.integers(1, 3),
     st.integers(0),
 )
-def test_whatever_slots_runs_take_none_is_forgotten(
+def test_no_run_is_forgotten_however_many_slots_it_takes(
     runs: list[tuple[Priority, int, int]], workers: int, chance: int
 ) -> None:
     async def lived() -> Cluster:
@@ -305,12 +307,12 @@ def test_whatever_slots_runs_take_none_is_forgotten(
 
     cluster = asyncio.run(lived())
     assert {*cluster.given} == {*cluster.runs}
-    assert len(cluster.given) == len(runs), "none is handed out twice"
+    assert len(cluster.given) == len(runs), "none is dispatched twice"
 
 
 @pytest.mark.slow
 @given(_RUNS, st.integers(1, 3), st.integers(0))
-def test_no_class_is_handed_out_before_a_better_one_that_waits_at_whichever_owner(
+def test_no_class_is_dispatched_before_a_better_one_that_waits_at_any_owner(
     runs: list[tuple[Priority, int, int]], workers: int, chance: int
 ) -> None:
     async def order() -> list[Priority]:

@@ -1,4 +1,4 @@
-"""A worker that deals its slots anew, again and again, finds room for all that comes meanwhile.
+"""A worker that deals its slots again and again finds room for all runs pushed meanwhile.
 
     members (what they choose, push and let go of) ──pushed, reach──→ a worker (the real dealing)
                                                    ←─────granted─────
@@ -65,7 +65,7 @@ class Down(RecordingLine):
 
 @dataclass
 class Member:
-    """One stream, both ends and what is between them."""
+    """A stream: both ends and the messages between them."""
 
     asks: int = 0
     credit: Credit = field(default_factory=Credit)
@@ -93,7 +93,7 @@ class Member:
             choice.settle()
 
     def hear(self) -> bool:
-        """One grant that came up to now."""
+        """Receive one grant of those sent so far."""
         if not self.up:
             return False
         granted = self.up.popleft()
@@ -129,7 +129,7 @@ class Desk:
         assert sum(each.credit.reserved_slots(NOW) for each in self.members.values()) <= self.free
 
     def take(self, member: Member) -> bool:
-        """One thing that came by this stream."""
+        """Receive one message of this stream."""
         if not member.line.sent:
             return False
         match member.line.sent.popleft():
@@ -173,7 +173,7 @@ _STEPS = st.lists(st.tuples(_WHAT, st.integers(0, 2), st.integers(0, 5)), min_si
 
 @pytest.mark.slow
 @given(st.integers(1, 8), _STEPS)
-def test_what_is_pushed_within_a_promise_finds_its_slots_and_none_is_kept_for_nothing(
+def test_runs_pushed_within_the_credit_find_their_slots_and_no_slot_is_kept_unused(
     slots: int, steps: list[tuple[str, int, int]]
 ) -> None:
     desk = Desk(slots)

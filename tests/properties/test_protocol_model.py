@@ -1,7 +1,7 @@
-"""The protocol holds in the worst of worlds, and each of its rules is what holds it (faults.model).
+"""The protocol holds under the worst faults, and needs each of its rules (faults.model).
 
-A short form of `make model`. In CI the seeds are fixed; elsewhere a block of them is drawn anew,
-and named where something breaks.
+A short form of `make model`. In CI the seeds are fixed; elsewhere each run draws a block of them,
+and names them if something breaks.
 """
 
 from __future__ import annotations
@@ -95,13 +95,13 @@ def test_without_a_rule_an_invariant_breaks(rule: Rule) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [rule for rule in Rule if MEANINGS[rule].beside])
-def test_what_is_taken_out_beside_a_rule_isnt_what_breaks(rule: Rule) -> None:
+def test_an_invariant_breaks_by_the_removed_rule_alone(rule: Rule) -> None:
     beside = taken_out(rule) - {rule}
     weather = HARSH[rule]
     assert not any(search.outcome(seed, beside, weather).broken for seed in range(60))
 
 
-def test_each_rule_says_what_it_is_and_the_page_of_rules_has_it_there() -> None:
+def test_each_rule_has_a_description_and_an_entry_on_the_page_of_rules() -> None:
     assert set(MEANINGS) == set(Rule)
     page = (ROOT / "docs" / "protocol-rules.md").read_text(encoding="utf-8")
     in_the_model = page.partition("## In the model")[2]
@@ -111,13 +111,13 @@ def test_each_rule_says_what_it_is_and_the_page_of_rules_has_it_there() -> None:
 
 
 def test_one_seed_is_one_trace() -> None:
-    def told() -> list[str]:
+    def trace() -> list[str]:
         lines: list[str] = []
         story.told(7, frozenset({Rule.OK_WAITS}), lines.append)
         return lines
 
-    assert told() == told()
-    assert len(told()) > story.LAST
+    assert trace() == trace()
+    assert len(trace()) > story.LAST
 
 
 @pytest.mark.slow

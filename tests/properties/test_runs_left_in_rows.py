@@ -60,7 +60,7 @@ class World:
             del self.rows[one.key.run_id]
 
     def look_up(self) -> None:
-        """What is of no known need is put into its line."""
+        """Put runs of unknown need into their lines."""
         unsorted = self.queue.take_runs(100, lambda its, _: its is None)
         for one in unsorted:
             assert self.queue.learn(one, need_of(one), 1)
@@ -100,7 +100,7 @@ def need_of(one: LiveRun) -> Need:
 @pytest.mark.slow
 @given(deeds)
 @settings(deadline=None, max_examples=300)
-def test_what_goes_goes_before_all_of_its_need_and_class(asked: list[Deed]) -> None:
+def test_a_dispatched_run_has_priority_over_all_of_its_need_and_class(asked: list[Deed]) -> None:
     world = World()
     for what, ages in asked:
         if what == "come":
@@ -122,7 +122,7 @@ def test_what_goes_goes_before_all_of_its_need_and_class(asked: list[Deed]) -> N
 @pytest.mark.slow
 @given(deeds)
 @settings(deadline=None, max_examples=100)
-def test_all_of_it_goes_in_the_end(asked: list[Deed]) -> None:
+def test_all_runs_are_dispatched_in_the_end(asked: list[Deed]) -> None:
     world = World()
     for what, ages in asked:
         if what == "scan":
@@ -145,7 +145,7 @@ def test_all_of_it_goes_in_the_end(asked: list[Deed]) -> None:
     st.lists(st.integers(0, 40), max_size=40), st.lists(st.integers(0, 5), min_size=1, max_size=9)
 )
 @settings(deadline=None, max_examples=100)
-def test_a_line_that_had_too_much_is_whole_again_though_more_comes_in_every_scan(
+def test_an_overfull_line_is_complete_again_although_each_scan_adds_runs(
     ages: list[int], later: list[int]
 ) -> None:
     world = World()
