@@ -1,4 +1,4 @@
-"""What is taken, started and refused, as pure decisions."""
+"""Admission of assignments: accept, start and reject, as pure decisions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def worker(slots: int = 4) -> Admission:
     return Admission(slots, ME)
 
 
-def test_an_offer_is_taken_started_ended_and_acknowledged() -> None:
+def test_an_offer_is_accepted_started_ended_and_acknowledged() -> None:
     admission = worker(2)
     assert admission.offer(offer(), 0.0, trusted=True) == Taken()
     assert admission.free == 1
@@ -64,10 +64,10 @@ def test_an_offer_is_taken_started_ended_and_acknowledged() -> None:
         (3, None),
     ],
 )
-def test_the_same_token_is_answered_as_before_wherever_it_stands(
+def test_a_repeated_token_gets_the_same_answer_in_every_state(
     state: int, known: AssignmentState | None
 ) -> None:
-    """P4.2: a second copy of its frame is neither refused nor started again."""
+    """P4.2: a second copy of its frame is neither rejected nor started again."""
     admission = worker(1)
     admission.offer(offer(), 0.0, trusted=True)
     if state > 0:
@@ -76,12 +76,12 @@ def test_the_same_token_is_answered_as_before_wherever_it_stands(
         admission.end_execution(key())
     if state > 2:
         admission.acknowledged(key())
-    # Not trusted, too late, draining: none of it matters for what was taken before.
+    # Not trusted, too late, draining: none of these matters for an accepted token.
     admission.draining = True
     assert admission.offer(offer(), 9.0, trusted=False) == AlreadyTaken(known)
 
 
-def test_it_starts_once() -> None:
+def test_an_assignment_starts_once() -> None:
     admission = worker()
     admission.offer(offer(), 0.0, trusted=True)
     admission.start(key(), 0.0, 0.0, trusted=True)
@@ -89,8 +89,8 @@ def test_it_starts_once() -> None:
         admission.start(key(), 0.0, 0.0, trusted=True)
 
 
-def test_a_token_below_the_greatest_seen_is_refused_by_name() -> None:
-    """P4.2: an owner that was replaced while its frame was on its way starts nothing any more."""
+def test_a_token_below_the_greatest_seen_is_rejected_as_stale() -> None:
+    """P4.2: an owner that was replaced while its frame was in flight starts nothing."""
     admission = worker()
     admission.offer(offer(9), 0.0, trusted=True)
     assert admission.offer(offer(8), 0.0, trusted=True) == NotTaken(
@@ -114,8 +114,8 @@ def test_a_greater_token_is_a_new_assignment_beside_the_old_one() -> None:
         (RejectReason.NO_SLOT, {"slots": 5}),
     ],
 )
-def test_a_refused_token_stays_refused(why: RejectReason, how: dict[str, object]) -> None:
-    """P4.2: also one that was meant for another incarnation."""
+def test_a_rejected_token_stays_rejected(why: RejectReason, how: dict[str, object]) -> None:
+    """P4.2: also a token for another incarnation."""
     admission = worker()
     first = admission.offer(offer(**how), 0.0, trusted=True)  # type: ignore[arg-type] # a table
     assert isinstance(first, NotTaken)
@@ -126,7 +126,7 @@ def test_a_refused_token_stays_refused(why: RejectReason, how: dict[str, object]
     assert admission.free == 4
 
 
-def test_without_trust_while_draining_or_unable_nothing_is_taken() -> None:
+def test_an_untrusted_draining_or_unable_worker_accepts_nothing() -> None:
     admission = worker()
     lost = admission.offer(offer(run="a"), 0.0, trusted=False)
     unable = admission.offer(offer(run="b"), 0.0, trusted=True, unable="no such handler")
@@ -137,7 +137,7 @@ def test_without_trust_while_draining_or_unable_nothing_is_taken() -> None:
     ]  # fmt: skip
 
 
-def test_an_armed_one_waits_for_its_instant() -> None:
+def test_a_pre_dispatched_assignment_waits_for_its_due_time() -> None:
     """P4.7."""
     admission = worker()
     admission.offer(offer(not_before=3.0, start_by=8.0), 0.0, trusted=True)
@@ -147,7 +147,7 @@ def test_an_armed_one_waits_for_its_instant() -> None:
 
 
 @pytest.mark.parametrize("case", ["late", "untrusted", "draining"])
-def test_what_may_start_is_judged_when_it_starts(case: str) -> None:
+def test_a_start_is_checked_again_when_it_happens(case: str) -> None:
     """P4.1: between the frame and the start the process may have slept."""
     admission = worker()
     admission.offer(offer(not_before=3.0, start_by=8.0), 0.0, trusted=True)
@@ -159,7 +159,7 @@ def test_what_may_start_is_judged_when_it_starts(case: str) -> None:
     assert admission.state(key()) is None
 
 
-def test_a_new_incarnation_drops_what_waits_and_keeps_what_runs() -> None:
+def test_a_new_incarnation_drops_waiting_assignments_and_keeps_running_ones() -> None:
     admission = worker()
     admission.offer(offer(run="waits", not_before=9.0, start_by=14.0), 0.0, trusted=True)
     admission.offer(offer(run="runs"), 0.0, trusted=True)
@@ -173,7 +173,7 @@ def test_a_new_incarnation_drops_what_waits_and_keeps_what_runs() -> None:
     assert isinstance(again, NotTaken)
 
 
-def test_a_revoke_before_the_start_holds_and_after_it_does_not() -> None:
+def test_a_revoke_works_before_the_start_and_not_after_it() -> None:
     admission = worker()
     admission.offer(offer(not_before=3.0), 0.0, trusted=True)
     assert admission.revoke(key(), 1.0)
@@ -188,7 +188,7 @@ def test_a_revoke_before_the_start_holds_and_after_it_does_not() -> None:
 
 
 def test_a_revoke_that_overtakes_its_assignment_is_remembered() -> None:
-    """P4.2: `ok` was given for it."""
+    """P4.2: the revoke was answered `ok`."""
     admission = worker()
     assert admission.revoke(key(7), 0.0)
     verdict = admission.offer(offer(7), 1.0, trusted=True)
@@ -197,7 +197,7 @@ def test_a_revoke_that_overtakes_its_assignment_is_remembered() -> None:
     assert admission.offer(offer(7, start_by=9999.0), 1000.0, trusted=True) == Taken()
 
 
-def test_an_entry_is_forgotten_after_its_start_by_and_no_sooner() -> None:
+def test_an_entry_is_forgotten_only_after_its_start_limit() -> None:
     admission = worker()
     admission.offer(offer(start_by=5.0), 0.0, trusted=True)
     admission.start(key(), 0.0, 0.0, trusted=True)
@@ -213,8 +213,8 @@ def test_an_entry_is_forgotten_after_its_start_by_and_no_sooner() -> None:
     assert verdict.why is RejectReason.TOO_LATE, "forgotten, and too late to start"
 
 
-def test_what_was_refused_stays_refused_as_long_as_it_could_start() -> None:
-    """P4.2: a second copy of the frame may still be on its way."""
+def test_a_rejected_token_is_remembered_as_long_as_it_could_start() -> None:
+    """P4.2: a second copy of the frame may still be in flight."""
     admission = worker()
     admission.draining = True
     assert isinstance(admission.offer(offer(start_by=5.0), 0.0, trusted=True), NotTaken)
@@ -225,14 +225,14 @@ def test_what_was_refused_stays_refused_as_long_as_it_could_start() -> None:
     assert verdict.why is RejectReason.REVOKED
 
 
-def test_whatever_comes_in_whatever_order_each_token_starts_at_most_once() -> None:
-    """P4.2: 300 drawn lives of a worker."""
+def test_each_token_starts_at_most_once_for_any_order_of_messages() -> None:
+    """P4.2: 300 random histories of a worker."""
     for seed in range(300):
         chance = random.Random(seed)
         admission = worker(3)
         started: list[AssignmentKey] = []
         start_by: dict[AssignmentKey, float] = {}
-        """Resends keep it."""
+        """Keep the offer for resends."""
         now = 0.0
         for _ in range(120):
             now += chance.random()

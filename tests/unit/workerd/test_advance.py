@@ -1,4 +1,4 @@
-"""How often an attempt's progress is told, and which of it."""
+"""Progress of attempts: which reports are sent, and how often."""
 
 from __future__ import annotations
 
@@ -16,42 +16,44 @@ KEY = pb.AssignmentKey(run_id="r", fencing_token=3)
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
 
-def advance(told: list[pb.Progress]) -> ProgressReporter:
-    return ProgressReporter(KEY, lambda: NOW, told.append)
+def advance(sent: list[pb.Progress]) -> ProgressReporter:
+    return ProgressReporter(KEY, lambda: NOW, sent.append)
 
 
-async def test_a_flood_from_a_thread_is_told_seldom_and_its_last_word_always():
-    told: list[pb.Progress] = []
-    one, loop = advance(told), asyncio.get_running_loop()
+async def test_progress_from_a_thread_is_rate_limited_and_the_last_report_is_sent():
+    sent: list[pb.Progress] = []
+    reporter, loop = advance(sent), asyncio.get_running_loop()
     began = loop.time()
 
     def flood() -> None:
         for done in range(100_001):
-            one.update(Progress(done, 100_000, "pages"))
+            reporter.update(Progress(done, 100_000, "pages"))
 
     thread = threading.Thread(target=flood)
     thread.start()
-    await wait_until_async(lambda: told and told[-1].fraction == 1.0, WAIT_TIMEOUT, "the last word")
+    await wait_until_async(
+        lambda: sent and sent[-1].fraction == 1.0, WAIT_TIMEOUT, "the last report"
+    )
     thread.join()
-    assert len(told) <= (loop.time() - began) / EVERY + 1
-    last = told[-1]
+    assert len(sent) <= (loop.time() - began) / EVERY + 1
+    last = sent[-1]
     assert (last.key, last.done, last.total, last.note) == (KEY, 100_000, 100_000, "pages")
     assert last.at.ToDatetime(tzinfo=UTC) == NOW
-    assert one.reported == last
+    assert reporter.reported == last
 
 
-async def test_nothing_is_told_when_it_has_ended():
-    told: list[pb.Progress] = []
-    one = advance(told)
-    one.update(Progress(1, 2, ""))
-    await wait_until_async(lambda: told, WAIT_TIMEOUT, "the first")
-    one.update(Progress(2, 2, ""))
-    one.close()
+async def test_no_progress_is_sent_after_the_end():
+    sent: list[pb.Progress] = []
+    reporter = advance(sent)
+    reporter.update(Progress(1, 2, ""))
+    await wait_until_async(lambda: sent, WAIT_TIMEOUT, "the first")
+    reporter.update(Progress(2, 2, ""))
+    reporter.close()
     await asyncio.sleep(EVERY * 2)
-    assert len(told) == 1
+    assert len(sent) == 1
 
 
-def test_of_each_attempt_the_newest_goes_up_and_together():
+def test_the_newest_progress_of_each_attempt_is_sent_in_one_frame():
     outbox = MemberFrameQueue()
     other = pb.AssignmentKey(run_id="s", fencing_token=4)
     for key, fraction in ((KEY, 0.1), (other, 0.5), (KEY, 0.2)):

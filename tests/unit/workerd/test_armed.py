@@ -1,4 +1,4 @@
-"""Starts at their instants, a few in a turn of the loop."""
+"""Delayed starts: each at its due time, a few in one turn of the loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def key() -> AssignmentKey:
 async def herd(
     many: int, *, beside: float | None = None, armed_ends: bool = True
 ) -> tuple[DelayedStarts, list[str]]:
-    """So many that are due at one instant, and one that is due then: what began and ended, in
+    """Start `many` runs that are due at once, and one at `beside`; return starts and ends in
     order.
     """
     turns: list[str] = []
@@ -44,7 +44,7 @@ async def herd(
     return armed, turns
 
 
-async def test_each_is_started_once_its_instant_has_come_and_not_before() -> None:
+async def test_each_run_starts_at_its_due_time_and_not_before() -> None:
     began: dict[AssignmentKey, float] = {}
     armed = DelayedStarts(lambda key: began.setdefault(key, boottime()) and None)
     at = {key(): boottime() + after for after in (0.2, 0.05, 0.1, 0.0)}
@@ -56,7 +56,7 @@ async def test_each_is_started_once_its_instant_has_come_and_not_before() -> Non
     assert len(armed) == 0
 
 
-async def test_what_was_taken_back_never_starts_and_what_was_moved_starts_once() -> None:
+async def test_a_removed_run_never_starts_and_a_moved_run_starts_once() -> None:
     started: list[AssignmentKey] = []
     armed = DelayedStarts(started.append)
     back, moved, last = key(), key(), key()
@@ -70,8 +70,8 @@ async def test_what_was_taken_back_never_starts_and_what_was_moved_starts_once()
     assert started == [moved, last]
 
 
-async def test_between_a_few_of_a_herd_everybody_else_has_their_turn() -> None:
-    """What was started runs, and a heartbeat goes out, before the next few are started."""
+async def test_other_tasks_get_their_turn_between_batches_of_starts() -> None:
+    """Started runs proceed and a heartbeat is sent before the next batch starts."""
     turns: list[str] = []
     tasks: list[asyncio.Task[None]] = []
 
@@ -93,7 +93,7 @@ async def test_between_a_few_of_a_herd_everybody_else_has_their_turn() -> None:
 
 
 @pytest.mark.parametrize("how", ["again", "earlier", "breaks"])
-async def test_a_start_that_arms_another_or_breaks_holds_up_nobody(how: str) -> None:
+async def test_a_start_that_arms_another_run_or_fails_blocks_no_other_start(how: str) -> None:
     loop, errors = asyncio.get_running_loop(), list[object]()
     loop.set_exception_handler(lambda _, context: errors.append(context.get("exception")))
     started: list[AssignmentKey] = []
@@ -127,7 +127,7 @@ async def test_a_start_that_arms_another_or_breaks_holds_up_nobody(how: str) -> 
     assert [str(error) for error in errors] == (["a bug"] if how == "breaks" else [])
 
 
-async def test_what_has_ended_waits_for_what_is_due_and_for_nothing_else() -> None:
+async def test_an_end_waits_only_for_starts_that_are_due() -> None:
     many = 5 * module.AT_ONCE // 2
     armed, turns = await herd(many, beside=boottime() + 3600)
     assert turns == [*["started"] * many, *["ended"] * many]
@@ -136,7 +136,7 @@ async def test_what_has_ended_waits_for_what_is_due_and_for_nothing_else() -> No
         await armed.let_start(armed=True)
 
 
-async def test_an_attempt_that_is_cancelled_while_it_waits_holds_up_no_other() -> None:
+async def test_an_attempt_that_is_canceled_while_it_waits_blocks_no_other() -> None:
     armed = DelayedStarts(
         lambda _key: tasks.append(asyncio.create_task(armed.let_start(armed=True)))
     )
@@ -155,20 +155,20 @@ async def test_an_attempt_that_is_cancelled_while_it_waits_holds_up_no_other() -
 @pytest.mark.parametrize(
     ("which", "armed"), [("MAX_END_DELAY", False), ("MAX_DELAYED_END_DELAY", True)]
 )
-async def test_what_has_ended_waits_for_a_moment_only(
+async def test_an_end_waits_for_a_moment_only(
     monkeypatch: pytest.MonkeyPatch, which: str, armed: bool
 ) -> None:
-    """It is on no disk while it waits: then ends have half of each turn."""
+    """A waiting result is on no disk: after that time ends get half of each turn."""
     monkeypatch.setattr(module, which, -1.0)
     _, turns = await herd(10 * module.AT_ONCE, armed_ends=armed)
     half = turns[: len(turns) // 2]
     assert half.count("ended") > len(half) / 4, "between the starts"
 
 
-async def test_an_end_that_isnt_of_the_herd_goes_before_those_that_are(
+async def test_an_end_of_another_run_has_priority_over_ends_of_delayed_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The next run of its job may wait for it."""
+    """The next run of its job may wait for this end."""
     monkeypatch.setattr(module, "MAX_END_DELAY", 0.0)
     ended: list[str] = []
 
@@ -194,7 +194,7 @@ async def test_an_end_that_isnt_of_the_herd_goes_before_those_that_are(
 
 @pytest.mark.parametrize("runs", [True, False])
 @pytest.mark.parametrize("most", [60.0, -1.0])
-async def test_nothing_looks_for_cycles_while_a_herd_starts_but_not_for_ever(
+async def test_garbage_collection_is_off_for_a_bounded_time_while_many_runs_start(
     monkeypatch: pytest.MonkeyPatch, runs: bool, most: float
 ) -> None:
     """All that has started would be gone through; and who has turned it off finds it so."""
@@ -216,10 +216,10 @@ async def test_nothing_looks_for_cycles_while_a_herd_starts_but_not_for_ever(
 
 
 @pytest.mark.slow
-async def test_a_suspended_machine_starts_what_is_due_soon_after_it_wakes(
+async def test_a_suspended_machine_starts_due_runs_soon_after_it_wakes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The loop's own clock stands still meanwhile."""
+    """The loop's own clock stops during a suspend."""
     slept = 0.0
     monkeypatch.setattr(module, "boottime", lambda: boottime() + slept)
     started: list[float] = []

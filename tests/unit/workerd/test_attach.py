@@ -1,4 +1,4 @@
-"""What a worker keeps free for its members, and until when."""
+"""Slots that a worker reserves for its members, and until when."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NEVER = 3600.0
 
 
 class World:
-    """A worker's attachment without a wire: the test says what streams there are."""
+    """A worker's attachment without a network: the test opens the streams."""
 
     def __init__(self, spool: Spool, seeds: Sequence[Address], tls: TLS | None) -> None:
         identity = WorkerIdentity("w1", spool.id, "0", "host", SLOTS, {}, [], [], utcnow())
@@ -53,7 +53,7 @@ class World:
         clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
 
     def link(self, member: str, *, ttl: float, answers: bool = False) -> MemberStream:
-        """One more open stream; workers' leases live for `ttl` seconds."""
+        """Open another stream; leases of workers last `ttl` seconds."""
         link = MemberStream(Address(member), None, self.attach)
         link.member = member
         link.credit.answers = answers
@@ -83,13 +83,13 @@ def granted(link: MemberStream) -> int:
 
 
 @pytest.mark.slow
-async def test_slots_are_withdrawn_at_the_moment_trust_ends_not_at_the_next_look(
+async def test_slots_are_withdrawn_when_trust_ends_and_not_at_the_next_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_LOOK", NEVER)
     async with attaching(tmp_path) as world:
         link = world.link("m1", ttl=3.0)
-        await asyncio.sleep(0)  # its loop waits for the next look
+        await asyncio.sleep(0)  # its loop waits for the next check
         world.attach.refreshed(boottime())
         await wait_until_async(lambda: granted(link) == SLOTS, 5, "slots granted")
         await wait_until_async(lambda: granted(link) == 0, 5, "slots withdrawn")
@@ -97,7 +97,7 @@ async def test_slots_are_withdrawn_at_the_moment_trust_ends_not_at_the_next_look
 
 
 @pytest.mark.slow
-async def test_a_member_that_does_not_answer_is_tried_again_within_a_third_of_the_lease(
+async def test_a_member_that_does_not_answer_is_retried_within_a_third_of_the_lease(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger=module.__name__)
@@ -113,7 +113,7 @@ async def test_a_member_that_does_not_answer_is_tried_again_within_a_third_of_th
 
 
 @pytest.mark.slow
-async def test_that_its_own_certificate_has_ended_is_told_again_and_again_until_there_is_another(
+async def test_an_expired_client_certificate_is_logged_repeatedly_until_it_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A member only closes the connection, and gRPC says no more than that."""
@@ -122,7 +122,7 @@ async def test_that_its_own_certificate_has_ended_is_told_again_and_again_until_
     mine = authority.issue(w1, tmp_path / "w", timedelta(minutes=-1))
     m1 = Subject("m1", [uri_of(IdentityKind.MEMBER, "m1")], ["127.0.0.1"])
 
-    def told() -> list[str]:
+    def logged() -> list[str]:
         return [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
 
     async with FakeMember() as member:
@@ -131,20 +131,20 @@ async def test_that_its_own_certificate_has_ended_is_told_again_and_again_until_
         await member.start()
         caplog.set_level(logging.DEBUG, logger=module.__name__)
         async with attaching(tmp_path / "spool", [Address(member.address)], mine) as world:
-            world.trust.ttl = 0.3  # it tries again soon
+            world.trust.ttl = 0.3  # the next try is soon
             await wait_until_async(lambda: len(caplog.records) >= 5, 20, "five tries")
-            [line] = told()
+            [line] = logged()
             assert line.startswith(f"stream to {member.address} ended: ")
             assert re.search(rf"; our certificate {mine.cert} ended at \d{{4}}-\d\d-\d\d ", line)
             monkeypatch.setattr(module, "_REMIND_AFTER", 0.0)
-            await wait_until_async(lambda: len(told()) >= 3, 20, "the line again")
-            assert all("; our certificate " in line for line in told())
+            await wait_until_async(lambda: len(logged()) >= 3, 20, "the line again")
+            assert all("; our certificate " in line for line in logged())
             authority.issue(w1, tmp_path / "w", timedelta(days=1))
             await member.attached()
 
 
 @pytest.mark.parametrize(("waited", "kept"), [(0.0, False), (61.0, True)])
-async def test_slots_are_kept_for_a_run_that_is_too_wide_only_when_it_has_waited_long(
+async def test_slots_are_reserved_for_a_wide_run_only_after_a_long_wait(
     tmp_path: Path, waited: float, kept: bool
 ) -> None:
     async with attaching(tmp_path) as world:
@@ -161,7 +161,7 @@ async def test_slots_are_kept_for_a_run_that_is_too_wide_only_when_it_has_waited
 
 
 async def sharing(world: World, *, answers: bool) -> tuple[MemberStream, MemberStream]:
-    """Two members with two slots each, of which the second asks for all."""
+    """Open two members with two slots each; then the second demands all slots."""
     one, two = (world.link(each, ttl=60.0, answers=answers) for each in ("m1", "m2"))
     world.attach.refreshed(boottime())
     await wait_until_async(lambda: (granted(one), granted(two)) == (2, 2), 5, "an even share")
@@ -172,15 +172,15 @@ async def sharing(world: World, *, answers: bool) -> tuple[MemberStream, MemberS
     return one, two
 
 
-async def test_what_a_member_was_promised_goes_to_another_as_far_as_it_says_that_it_may(
+async def test_withdrawn_slots_go_to_another_member_as_soon_as_the_first_releases_them(
     tmp_path: Path,
 ) -> None:
-    """What it had chosen by then is on its way, and would be refused."""
+    """A run that the first member has already chosen is in flight and would be rejected."""
     async with attaching(tmp_path) as world:
         one, two = await sharing(world, answers=True)
         assert granted(two) == 2
-        told = one._outbox.take_frame().granted
-        assert (told.slots, told.serial) == (0, 1)
+        grant = one._outbox.take_frame().granted
+        assert (grant.slots, grant.serial) == (0, 1)
         one._handle_frame(pb.MemberFrame(reach=pb.Reach(serial=1, slots=1)))
         await wait_until_async(lambda: granted(two) == 3, 5, "the slot that it gave up")
         one._handle_frame(pb.MemberFrame(reach=pb.Reach(serial=1, slots=0)))
@@ -188,7 +188,7 @@ async def test_what_a_member_was_promised_goes_to_another_as_far_as_it_says_that
         assert not one._outbox.take_frame().HasField("granted")
 
 
-async def test_what_a_member_that_never_answers_was_promised_goes_to_another_at_once(
+async def test_slots_of_a_member_that_never_answers_go_to_another_at_once(
     tmp_path: Path,
 ) -> None:
     async with attaching(tmp_path) as world:
@@ -197,7 +197,7 @@ async def test_what_a_member_that_never_answers_was_promised_goes_to_another_at_
         assert not one._outbox.take_frame().granted.serial
 
 
-async def test_nothing_is_kept_for_a_member_that_takes_too_long_to_answer(
+async def test_no_slots_are_reserved_for_a_member_that_answers_too_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(credit, "KEPT_FOR", 0.2)
@@ -208,7 +208,7 @@ async def test_nothing_is_kept_for_a_member_that_takes_too_long_to_answer(
 
 
 @pytest.mark.parametrize("how", ["silent", "closed"])
-async def test_nothing_is_kept_for_a_member_that_is_silent_or_gone(
+async def test_no_slots_are_reserved_for_a_silent_or_closed_member(
     tmp_path: Path, how: str
 ) -> None:
     async with attaching(tmp_path) as world:
@@ -222,10 +222,10 @@ async def test_nothing_is_kept_for_a_member_that_is_silent_or_gone(
         await wait_until_async(lambda: granted(two) == SLOTS, credit.KEPT_FOR / 2, "all slots")
 
 
-async def test_without_trust_all_slots_are_withdrawn_at_once_whatever_is_on_its_way(
+async def test_without_trust_all_slots_are_withdrawn_at_once(
     tmp_path: Path,
 ) -> None:
-    """It is refused; and finds its slots if trust is back when it comes."""
+    """A run in flight is rejected, unless trust is back when it arrives."""
     async with attaching(tmp_path) as world:
         _, two = await sharing(world, answers=True)
         world.trust.sent = None
@@ -236,35 +236,35 @@ async def test_without_trust_all_slots_are_withdrawn_at_once_whatever_is_on_its_
         assert granted(two) == 2
 
 
-async def test_whoever_kills_by_trust_is_told_of_each_refresh_before_what_was_lost_is_ended(
+async def test_the_keeper_receives_each_refresh_before_lost_runs_are_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Trust that ended while nobody looked is lost all the same: the keeper may have looked."""
-    told: list[float | str] = []
+    """Trust that ended between two checks is lost: the keeper may have seen its end."""
+    calls: list[float | str] = []
     async with attaching(tmp_path) as world:
         world.link("m1", ttl=15.0)
-        world.attach.on_trust = told.append
-        monkeypatch.setattr(world.attach._work, "lease_lost", lambda: told.append("lost"))
+        world.attach.on_trust = calls.append
+        monkeypatch.setattr(world.attach._work, "lease_lost", lambda: calls.append("lost"))
         now = boottime()
         world.attach.refreshed(now - 20.0)
-        told.clear()
+        calls.clear()
         world.attach.refreshed(now - 1.0)
-        assert told == [now + 11.0, "lost"]
+        assert calls == [now + 11.0, "lost"]
         world.attach.refreshed(now)
-        assert told == [now + 11.0, "lost", now + 12.0]
+        assert calls == [now + 11.0, "lost", now + 12.0]
 
 
-async def test_trust_in_a_lost_incarnation_ends_at_once_for_whoever_kills_by_it(
+async def test_the_keeper_receives_the_end_of_trust_in_a_lost_incarnation_at_once(
     tmp_path: Path,
 ) -> None:
-    told: list[float] = []
+    ends: list[float] = []
     async with attaching(tmp_path) as world:
         link = world.link("m1", ttl=15.0)
         link.incarnation = world.attach.identity.incarnation
         world.attach.refreshed(boottime())
-        world.attach.on_trust = told.append
+        world.attach.on_trust = ends.append
         before = boottime()
         world.attach._renew(link)
-        assert [before <= until <= boottime() for until in told] == [True]
+        assert [before <= until <= boottime() for until in ends] == [True]
         world.link("m2", ttl=15.0)
-        assert len(told) == 1, "it isn't as if it had ended long ago"
+        assert len(ends) == 1, "a new incarnation reports no second end"

@@ -1,4 +1,4 @@
-"""Where a worker's cgroups are, and what becomes of a place that can't have any."""
+"""Cgroups of a worker: where they are, and when there are none."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test_a_controller_that_version_1_has_is_found_in_its_own_hierarchy() -> None
     ],
     ids=["not-mounted", "none", "mounted-elsewhere"],
 )
-def test_without_version_2_there_is_no_place(mounts: str, own: str) -> None:
+def test_without_version_2_there_is_no_cgroup(mounts: str, own: str) -> None:
     assert cgroups.place(mounts, own) is None
 
 
-def test_where_nothing_can_be_born_the_launcher_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_launcher_that_cannot_spawn_fails_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="can't start a process in a cgroup"):
         Launcher(tmp_path / "workerd-m", "m")
     with pytest.raises(OSError, match="No such file"):

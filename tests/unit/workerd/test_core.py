@@ -40,16 +40,16 @@ def slots(dealt: Mapping[Address, Share]) -> dict[Address, int]:
     return {member: share.slots for member, share in dealt.items()}
 
 
-def test_unasked_slots_are_split_evenly_and_the_remainder_stays_where_it_was() -> None:
+def test_slots_without_demand_are_split_evenly_and_the_remainder_does_not_move() -> None:
     assert slots(deal(7, {A: [], B: [], C: []}, {C: 3})) == {A: 2, B: 2, C: 3}
 
 
-def test_the_best_head_is_served_first_whoever_has_it() -> None:
+def test_the_best_head_is_served_first_for_any_member() -> None:
     heads = {A: [DemandHead(LOW, 100.0, 5)], B: [DemandHead(HIGH, 100.0, 2)], C: []}
     assert slots(deal(4, heads, {})) == {A: 2, B: 2, C: 0}
 
 
-def test_waiting_lifts_a_head_by_one_class_a_minute() -> None:
+def test_waiting_raises_a_head_by_one_class_a_minute() -> None:
     def winner(waiting: float) -> Address:
         heads = {A: [DemandHead(LOW, 1000.0 - waiting, 1)], B: [DemandHead(HIGH, 1000.0, 1)]}
         granted = slots(deal(1, heads, {}))
@@ -59,7 +59,7 @@ def test_waiting_lifts_a_head_by_one_class_a_minute() -> None:
     assert winner(121.0) == A
 
 
-def test_never_more_is_granted_than_is_free() -> None:
+def test_grants_never_exceed_the_free_slots() -> None:
     chance = random.Random(1)
     for _ in range(500):
         members = [Address(f"m{n}:1") for n in range(chance.randint(0, 5))]
@@ -77,14 +77,14 @@ def test_never_more_is_granted_than_is_free() -> None:
         assert all(slots >= 0 for slots in granted.values())
 
 
-def test_slots_that_another_may_still_push_into_are_dealt_when_they_are_no_longer_kept() -> None:
+def test_reserved_slots_of_another_member_are_granted_when_they_are_released() -> None:
     demands = {A: [DemandHead(HIGH, 100.0, 4)], B: []}
     assert slots(deal(4, demands, {}, kept={A: 0, B: 3})) == {A: 1, B: 0}
     assert slots(deal(4, demands, {}, kept={A: 1, B: 2})) == {A: 2, B: 0}, "its own are its own"
     assert slots(deal(4, demands, {}, kept={A: 2, B: 0})) == {A: 4, B: 0}
 
 
-def test_what_is_kept_for_nobody_goes_to_the_best_heads_as_all_slots_would() -> None:
+def test_reserved_slots_go_to_the_best_heads_when_their_member_has_no_demand() -> None:
     demands = {
         A: [DemandHead(HIGH, 100.0, 1), DemandHead(LOW, 100.0, 9)],
         B: [DemandHead(MEDIUM, 100.0, 5)],
@@ -95,12 +95,12 @@ def test_what_is_kept_for_nobody_goes_to_the_best_heads_as_all_slots_would() -> 
     assert dealt[A].before == DemandHead(MEDIUM, 100.0, 5)
 
 
-def test_slots_that_wait_for_others_to_become_enough_for_a_wide_run_are_nobody_elses() -> None:
+def test_slots_that_are_collected_for_a_wide_run_go_to_no_other() -> None:
     demands = {A: [DemandHead(HIGH, 100.0, 4, least=4)], B: [DemandHead(LOW, 100.0, 4)], C: []}
     assert slots(deal(4, demands, {}, kept={C: 2}))[B] == 0
 
 
-def test_what_is_granted_and_what_is_kept_besides_is_never_more_than_is_free() -> None:
+def test_granted_and_reserved_slots_never_exceed_the_free_slots() -> None:
     chance = random.Random(4)
     for _ in range(500):
         members = [Address(f"m{n}:1") for n in range(chance.randint(1, 4))]
@@ -118,29 +118,29 @@ def test_what_is_granted_and_what_is_kept_besides_is_never_more_than_is_free() -
             kept[chance.choice(members)] += 1
         granted = slots(deal(free, demands, {}, kept=kept))
         assert sum(max(granted[each], kept[each]) for each in members) <= free
-        wished = slots(deal(free, demands, {}))
-        assert all(min(wished[m], kept[m]) <= granted[m] <= wished[m] for m in members)
+        unreserved = slots(deal(free, demands, {}))
+        assert all(min(unreserved[m], kept[m]) <= granted[m] <= unreserved[m] for m in members)
 
 
-def test_who_is_granted_slots_is_told_the_best_head_of_others_that_goes_without() -> None:
+def test_a_share_names_the_best_head_of_others_that_gets_no_slot() -> None:
     high, low = DemandHead(HIGH, 100.0, 2), DemandHead(LOW, 100.0, 1)
     other, last = DemandHead(HIGH, 101.0, 1), DemandHead(LOW, 90.0, 1)
     dealt = deal(2, {A: [high, low], B: [other], C: [last]}, {})
     assert dealt == {A: Share(2, before=other), B: Share(0, before=last), C: Share(0, before=other)}
 
 
-def test_a_head_that_was_served_in_part_goes_before_others_but_not_before_its_own() -> None:
+def test_a_partly_served_head_has_priority_over_other_members_heads_only() -> None:
     dealt = deal(1, {A: [DemandHead(HIGH, 100.0, 2)], B: [DemandHead(LOW, 100.0, 1)]}, {})
     assert dealt[A] == Share(1, before=DemandHead(LOW, 100.0, 1))
     assert dealt[B].before == DemandHead(HIGH, 100.0, 2)
 
 
-def test_where_all_are_served_the_slots_are_for_any_run() -> None:
+def test_when_all_heads_are_served_the_slots_are_for_any_run() -> None:
     dealt = deal(3, {A: [DemandHead(HIGH, 100.0, 1)], B: [DemandHead(LOW, 100.0, 1)], C: []}, {})
     assert {share.before for share in dealt.values()} == {None}
 
 
-def test_slots_that_are_too_few_for_a_wide_run_go_to_the_others_and_for_any_run() -> None:
+def test_slots_too_few_for_a_wide_run_go_to_other_heads() -> None:
     wide = DemandHead(HIGH, 100.0, 4, least=4)
     dealt = deal(
         3, {A: [wide, DemandHead(LOW, 100.0, 1)], B: [DemandHead(LOW, 99.0, 2)]}, {}, now=159.0
@@ -148,15 +148,15 @@ def test_slots_that_are_too_few_for_a_wide_run_go_to_the_others_and_for_any_run(
     assert dealt == {A: Share(1), B: Share(2)}
 
 
-def test_what_earlier_heads_leave_of_a_wide_runs_slots_isnt_given_to_it_in_pieces() -> None:
+def test_a_wide_run_gets_no_part_of_its_slots() -> None:
     wide, low = DemandHead(HIGH, 101.0, 2, least=2), DemandHead(LOW, 100.0, 1)
     dealt = deal(3, {A: [DemandHead(HIGH, 100.0, 2)], B: [wide], C: [low]}, {})
     assert slots(dealt) == {A: 2, B: 0, C: 1}
     assert dealt[C].before == wide, "if A gives its two back they are for the wide one"
 
 
-def test_slots_are_kept_for_a_wide_run_by_turns_so_that_nobody_stands_still_for_good() -> None:
-    """They become enough while runs end; where some never end, the others must go on."""
+def test_slots_are_collected_for_a_wide_run_in_turns_with_other_runs() -> None:
+    """Running runs may never end, so other runs must get slots in between."""
     demands = {A: [DemandHead(HIGH, 100.0, 4, least=4)], B: [DemandHead(LOW, 100.0, 9)]}
     minutes = [0.9, 1.0, 1.9, 2.0, 3.9, 4.0, 7.9, 8.0, 15.9, 16.0]
     kept = [slots(deal(3, demands, {}, now=100.0 + 60 * each))[A] == 3 for each in minutes]
@@ -167,7 +167,7 @@ def test_slots_are_kept_for_a_wide_run_by_turns_so_that_nobody_stands_still_for_
 
 
 def test_trust_runs_from_the_sending_and_ends_a_margin_before_the_ttl() -> None:
-    """P6.3: it must end before the key can."""
+    """P6.3: trust must end before the key can."""
     trust = WorkerLeaseTrust(ttl=15.0)
     assert not trust.holds(0.0)
     trust.refreshed(100.0)
@@ -176,14 +176,14 @@ def test_trust_runs_from_the_sending_and_ends_a_margin_before_the_ttl() -> None:
     assert WorkerLeaseTrust(3.0, 100.0).until == 102.0, "the margin is a second at least"
 
 
-def test_an_answer_that_comes_late_takes_no_trust_away() -> None:
+def test_a_late_answer_does_not_shorten_trust() -> None:
     trust = WorkerLeaseTrust(ttl=15.0)
     trust.refreshed(100.0)
     trust.refreshed(95.0)
     assert trust.until == 112.0
 
 
-def test_a_lease_never_refreshed_is_told_as_a_whole_ttl_old() -> None:
+def test_the_age_of_a_lease_that_was_never_refreshed_is_its_ttl() -> None:
     assert WorkerLeaseTrust(15.0).since(3.0) == 15.0
     assert WorkerLeaseTrust(15.0, 1.0).since(3.0) == 2.0
 
@@ -192,7 +192,7 @@ def test_a_lease_never_refreshed_is_told_as_a_whole_ttl_old() -> None:
 
 
 def readings(chance: random.Random, offset: float) -> list[RoundTrip]:
-    """Round trips one after the other, of clocks that are `offset` apart."""
+    """Return consecutive round trips between clocks that are `offset` apart."""
     trips: list[RoundTrip] = []
     boot = 50.0
     for _ in range(chance.randint(1, 20)):
@@ -203,7 +203,7 @@ def readings(chance: random.Random, offset: float) -> list[RoundTrip]:
     return trips
 
 
-def test_nothing_is_thought_reached_before_it_is_nor_within_when_it_is_past() -> None:
+def test_a_time_counts_as_reached_only_after_it_for_certain() -> None:
     chance = random.Random(2)
     for _ in range(200):
         offset = chance.uniform(-1e6, 1e6)
@@ -215,7 +215,7 @@ def test_nothing_is_thought_reached_before_it_is_nor_within_when_it_is_past() ->
         assert time.width <= 0.6
 
 
-def test_the_tightest_of_the_last_eight_round_trips_counts() -> None:
+def test_the_shortest_of_the_last_eight_round_trips_counts() -> None:
     time = MemberTime()
     time.observe(RoundTrip(0.0, 0.001, 1000.0))
     assert time.width == pytest.approx(0.001)
@@ -225,8 +225,8 @@ def test_the_tightest_of_the_last_eight_round_trips_counts() -> None:
 
 
 @pytest.mark.parametrize("set_by", [-3.0, 3600.0])
-def test_what_was_read_before_the_clock_was_set_counts_no_more(set_by: float) -> None:
-    """Else, for eight heartbeats, what is armed starts as much too early or too late."""
+def test_readings_from_before_a_clock_change_are_dropped(set_by: float) -> None:
+    """Otherwise pre-dispatched runs start too early or too late for eight heartbeats."""
     time = MemberTime()
     assert not time.observe(RoundTrip(0.0, 0.001, 1000.0))
     assert not time.observe(RoundTrip(5.0, 5.004, 1005.002))
@@ -236,7 +236,7 @@ def test_what_was_read_before_the_clock_was_set_counts_no_more(set_by: float) ->
     assert time.latest(20.0) == pytest.approx(1020.0 + set_by, abs=0.01)
 
 
-def test_a_slow_reading_contradicts_no_quick_one() -> None:
+def test_a_slow_reading_does_not_contradict_a_quick_one() -> None:
     time = MemberTime()
     time.observe(RoundTrip(0.0, 0.001, 1000.0))
     for read in (0.0, 0.4, 0.8):
@@ -244,8 +244,8 @@ def test_a_slow_reading_contradicts_no_quick_one() -> None:
     assert time.width == pytest.approx(0.001)
 
 
-def test_the_judging_clock_never_goes_back_and_is_never_behind() -> None:
-    """P4.1: behind, it would start what may not start any more."""
+def test_the_clock_for_start_limits_never_goes_back_and_is_never_behind() -> None:
+    """P4.1: a clock that is behind would start runs past their start limit."""
     chance = random.Random(3)
     for _ in range(200):
         offset = chance.uniform(-100, 100)
@@ -258,7 +258,7 @@ def test_the_judging_clock_never_goes_back_and_is_never_behind() -> None:
             last = read
 
 
-def test_a_clock_read_with_great_uncertainty_is_not_known() -> None:
+def test_a_clock_with_great_uncertainty_is_unknown() -> None:
     clock = JudgingClock()
     assert not clock.known
     clock.observe(RoundTrip(0.0, 3.0, 1000.0))
@@ -267,7 +267,7 @@ def test_a_clock_read_with_great_uncertainty_is_not_known() -> None:
     assert clock.known
 
 
-def test_what_happens_is_dated_by_the_middle_of_the_tightest_reading() -> None:
+def test_events_are_dated_by_the_middle_of_the_shortest_reading() -> None:
     clock = JudgingClock()
     assert clock.date(1.0) is None, "not known yet"
     clock.observe(RoundTrip(0.0, 0.5, 1000.0))
@@ -280,7 +280,7 @@ def test_what_happens_is_dated_by_the_middle_of_the_tightest_reading() -> None:
 
 @pytest.mark.parametrize("total", [0, 1, KEEP, KEEP + 1, 2 * KEEP, 2 * KEEP + 1, 10 * KEEP + 77])
 @pytest.mark.parametrize("chunk", [1 << 20, 4096, 777])
-def test_what_is_kept_is_the_first_and_the_last_of_the_stream(total: int, chunk: int) -> None:
+def test_capture_keeps_the_first_and_the_last_part_of_the_stream(total: int, chunk: int) -> None:
     stream = random.Random(total).randbytes(total)
     capture = Capture(stderr=False)
     for at in range(0, total, chunk):
@@ -298,7 +298,7 @@ def test_what_is_kept_is_the_first_and_the_last_of_the_stream(total: int, chunk:
 @pytest.mark.slow
 @pytest.mark.parametrize("writes", [1, 5, 40, 3_000])
 @pytest.mark.parametrize("size", [1, 100, 5_000])
-def test_what_is_kept_says_when_each_part_of_it_was_read(writes: int, size: int) -> None:
+def test_captured_output_has_the_time_of_each_part(writes: int, size: int) -> None:
     chance = random.Random(writes * size)
     capture, stream, read = Capture(stderr=False), b"", dict[int, datetime]()
     at = NOW
@@ -339,12 +339,12 @@ def test_what_is_kept_says_when_each_part_of_it_was_read(writes: int, size: int)
         (b"\x1b[31mred\x1b[0m\r\n", "[31mred [0m"),
     ],
 )
-def test_an_error_ends_with_what_the_program_said_last(written: bytes, words: str) -> None:
+def test_an_error_ends_with_the_last_output_of_the_program(written: bytes, words: str) -> None:
     out = Piece(stderr=False, data=b"all is well\n", offset=0, at=NOW)
     said = Piece(stderr=True, data=written, offset=0, at=NOW)
-    told = f": {words}" if words else ""
-    assert exited(3, (out, said)).error == f"exit code 3{told}"
-    assert exited(-9, (out, said)).error == f"ended by SIGKILL{told}"
+    suffix = f": {words}" if words else ""
+    assert exited(3, (out, said)).error == f"exit code 3{suffix}"
+    assert exited(-9, (out, said)).error == f"ended by SIGKILL{suffix}"
     assert exited(0, (out, said)).error == ""
 
 
@@ -357,7 +357,7 @@ def test_an_error_ends_with_what_the_program_said_last(written: bytes, words: st
         (-9, AttemptVerdict.FAILED, OutcomeReason.SIGNAL, 137),
     ],
 )
-def test_an_exit_code_says_how_it_ended(
+def test_an_exit_code_decides_verdict_and_reason(
     code: int, verdict: AttemptVerdict, reason: OutcomeReason, shown: int
 ) -> None:
     outcome = exited(code, ())
@@ -373,14 +373,14 @@ def test_an_exit_code_says_how_it_ended(
         (Cause.LEASE_LOST, AttemptVerdict.RETURNED, OutcomeReason.WORKER_LOST),
     ],
 )
-def test_whoever_stopped_it_is_the_reason(
+def test_the_cause_of_the_stop_is_the_reason(
     cause: Cause, verdict: AttemptVerdict, reason: OutcomeReason
 ) -> None:
     outcome = stopped(cause)
     assert (outcome.verdict, outcome.reason) == (verdict, reason)
 
 
-def test_the_digest_tells_a_repetition_from_a_contradiction() -> None:
+def test_the_digest_separates_a_repetition_from_a_contradiction() -> None:
     key = AssignmentKey(RunId("r"), Token(1))
     one = AttemptOutcome(AttemptVerdict.SUCCEEDED, result=Content(b"1", json=True))
     assert digest(key, one) == digest(
@@ -396,7 +396,7 @@ def test_the_digest_tells_a_repetition_from_a_contradiction() -> None:
     assert len({digest(key, one), *others}) == 6
 
 
-def test_the_digest_is_the_same_for_ever() -> None:
+def test_the_digest_never_changes() -> None:
     """A spool written by an older version is sent by a newer one."""
     outcome = AttemptOutcome(
         AttemptVerdict.FAILED, OutcomeReason.EXIT_CODE, "exit code 3", exit_code=3
@@ -410,7 +410,7 @@ BOUNDS = ResourceLimits(memory=3 << 19, processes=4)
 
 
 @pytest.mark.parametrize("code", [0, 1, -9])
-def test_what_was_killed_for_want_of_memory_has_failed_whatever_its_first_process_says(
+def test_a_run_killed_for_lack_of_memory_failed_for_any_exit_code(
     code: int,
 ) -> None:
     outcome = judged(exited(code, ()), BOUNDS, LimitExceeded(memory=True, processes=True))
@@ -418,9 +418,9 @@ def test_what_was_killed_for_want_of_memory_has_failed_whatever_its_first_proces
     assert (outcome.error, outcome.exit_code) == ("killed: out of memory (limit 1536 KiB)", 137)
 
 
-def test_who_fails_for_want_of_a_process_says_so_and_who_copes_says_nothing() -> None:
+def test_the_process_limit_is_named_only_if_the_run_failed() -> None:
     wanted = LimitExceeded(processes=True)
-    told = judged(exited(2, ()), BOUNDS, wanted).error
-    assert told == "exit code 2; process limit reached (limit 4)"
+    error = judged(exited(2, ()), BOUNDS, wanted).error
+    assert error == "exit code 2; process limit reached (limit 4)"
     assert judged(exited(0, ()), BOUNDS, wanted) == exited(0, ())
     assert judged(exited(2, ()), BOUNDS, WITHIN) == exited(2, ())

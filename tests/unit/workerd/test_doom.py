@@ -1,4 +1,4 @@
-"""What a keeper kills because its worker's lease is lost, and when."""
+"""Runs that a keeper kills because its worker's lease is lost, and when."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from workerd.core.lease_kill_list import SLACK, KillEntry, LeaseKillList
 FAST, SLOW = KillEntry(10, 111, 1.0, "fast", 1), KillEntry(20, 222, 10.0, "slow", 2)
 
 
-def test_each_is_due_its_own_kill_after_past_the_end_of_trust() -> None:
+def test_each_run_is_due_its_own_kill_after_past_the_end_of_trust() -> None:
     doom = LeaseKillList()
     doom.passed(100.0, [FAST, SLOW])
     assert doom.due(100.9 + SLACK) == []
@@ -15,21 +15,21 @@ def test_each_is_due_its_own_kill_after_past_the_end_of_trust() -> None:
     assert doom.due(110.0 + SLACK) == [FAST, SLOW]
 
 
-def test_what_was_doomed_stays_so_when_trust_comes_back_and_ends_again() -> None:
+def test_a_listed_run_stays_listed_when_trust_returns_and_ends_again() -> None:
     doom = LeaseKillList()
     doom.passed(100.0, [SLOW])
     doom.passed(105.0, [SLOW, FAST])
     assert doom.due(110.0 + SLACK) == [SLOW, FAST]
 
 
-def test_what_has_ended_is_nobodys_to_kill() -> None:
+def test_an_ended_run_is_never_killed() -> None:
     doom = LeaseKillList()
     doom.passed(100.0, [FAST, SLOW])
     doom.retain_only([SLOW])
     assert doom.due(200.0) == [SLOW]
 
 
-def test_what_was_killed_is_killed_once_though_it_is_still_listed() -> None:
+def test_a_killed_run_is_killed_once_while_it_is_still_listed() -> None:
     doom = LeaseKillList()
     doom.passed(100.0, [FAST])
     doom.killed(FAST)

@@ -1,4 +1,4 @@
-"""What handlers' annotations make of payloads."""
+"""Conversion of payloads by the annotations of handlers."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_payload_becomes_what_the_annotation_names(annotation, value, wanted):
         (dict[str, str], {"a": 1}, "Expected `str`, got `int`"),
     ],
 )
-def test_what_doesnt_fit_says_where(annotation, value, said):
+def test_a_payload_that_does_not_fit_is_reported_with_its_path(annotation, value, said):
     with pytest.raises(PayloadMismatch, match="the payload doesn't fit: ") as misfit:
         fitted(annotation, value)
     assert said in str(misfit.value)
@@ -99,17 +99,17 @@ def test_what_doesnt_fit_says_where(annotation, value, said):
     ("annotation", "said"),
     [("Nowhere", "type 'Nowhere' not found"), (Order | Line, "more than one dataclass")],
 )
-def test_an_annotation_that_cant_be_read_is_said_at_once(annotation, said):
+def test_an_unreadable_annotation_is_reported_at_once(annotation, said):
     with pytest.raises(TypeError, match=said):
         fitted(annotation, {})
 
 
-def test_without_one_it_is_as_json_has_it():
+def test_without_an_annotation_the_payload_is_plain_json():
     assert fit_of(lambda payload, ctx: None)({"a": 1}) == {"a": 1}
     assert fit_of(max)(None) is None
 
 
-def test_a_wrapper_that_takes_whatever_comes_takes_it_as_it_is():
+def test_a_wrapper_without_an_annotation_receives_the_payload_unchanged():
     def bill(payload: Order, ctx: object) -> None: ...
 
     @functools.wraps(bill)
@@ -124,7 +124,7 @@ def test_a_wrapper_that_takes_whatever_comes_takes_it_as_it_is():
     assert fit_of(the_same)({"customer": "c", "cents": 5}) == Order("c", 5)
 
 
-def test_another_parameter_is_told_of_by_its_own_name():
+def test_an_error_names_another_parameter_by_its_own_name():
     def run(config: Order, payload: Any, ctx: object) -> None: ...
 
     with pytest.raises(PayloadMismatch, match="the config doesn't fit"):

@@ -1,4 +1,4 @@
-"""gRPC calls as far as no worker is needed for them: whom they reach, and hostile servers."""
+"""gRPC calls that need no worker: allowed targets and hostile servers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def _fine(_request: bytes, _context: object) -> bytes:
 
 
 def reflecting(version: str, answers: Answers) -> grpc.GenericRpcHandler:
-    """A server that says of itself what `answers` gives for each request."""
+    """Return a server whose reflection answers each request with `answers`."""
 
     async def reflect(requests: AsyncIterator[Any], _: object) -> AsyncIterator[Any]:
         async for request in requests:
@@ -111,7 +111,7 @@ def shop(*imports: str) -> FileDescriptorProto:
 
 
 @pytest.mark.parametrize(("size", "here"), [(100, True), (100_000, False)])
-async def test_a_large_answer_is_looked_through_beside_the_loop(
+async def test_a_large_answer_is_checked_outside_of_the_loop(
     monkeypatch: pytest.MonkeyPatch, size: int, here: bool
 ) -> None:
     threads: list[threading.Thread] = []
@@ -133,14 +133,14 @@ async def test_a_large_answer_is_looked_through_beside_the_loop(
     assert [each is threading.current_thread() for each in threads] == [here]
 
 
-def test_a_channel_is_given_checked_addresses_alone_in_one_family() -> None:
+def test_a_channel_receives_only_checked_addresses_of_one_family() -> None:
     assert target_of(["192.0.2.1", "192.0.2.2"], 1) == "ipv4:192.0.2.1:1,192.0.2.2:1"
     assert target_of(["2001:db8::1"], 1) == "ipv6:[2001:db8::1]:1"
     mixed = target_of(["192.0.2.1", "2001:db8::1"], 1)
     assert mixed == "ipv6:[::ffff:192.0.2.1]:1,[2001:db8::1]:1"
 
 
-async def test_a_name_is_asked_for_once_and_what_was_checked_is_connected_to(
+async def test_a_name_is_resolved_once_and_the_checked_address_is_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
@@ -156,7 +156,7 @@ async def test_a_name_is_asked_for_once_and_what_was_checked_is_connected_to(
     assert asked == ["rebinding.example"]
 
 
-async def test_no_proxy_of_the_environment_stands_between(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_from_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("grpc_proxy", "https_proxy", "http_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     monkeypatch.setenv("GRPC_ADDRESS_HTTP_PROXY", "127.0.0.1:1")
@@ -166,17 +166,17 @@ async def test_no_proxy_of_the_environment_stands_between(monkeypatch: pytest.Mo
     assert outcome.verdict is AttemptVerdict.SUCCEEDED, outcome.error
 
 
-async def test_a_job_handler_is_told_all_facts_and_the_metadata_says_the_same() -> None:
-    told = attempt()
-    request = run_request(told)
+async def test_a_job_handler_receives_all_facts_in_the_request_and_in_the_metadata() -> None:
+    start = attempt()
+    request = run_request(start)
     said = {field.name for field, _ in request.ListFields()}
-    assert said == {*told.facts(), "traceparent", "payload"}
-    metadata = dict(metadata_of(told))
-    named = {f"schedd-{name.replace('_', '-')}" for name in told.facts()}
+    assert said == {*start.facts(), "traceparent", "payload"}
+    metadata = dict(metadata_of(start))
+    named = {f"schedd-{name.replace('_', '-')}" for name in start.facts()}
     assert metadata.keys() == {*named, "traceparent"}
 
 
-def test_metadata_is_ascii_whatever_a_namespace_is_called() -> None:
+def test_metadata_is_ascii_for_any_namespace() -> None:
     assert dict(metadata_of(attempt("bücher 100%")))["schedd-namespace"] == "b%C3%BCcher 100%25"
 
 
@@ -197,14 +197,14 @@ def test_an_answer_with_an_error_is_a_failure(
     assert (outcome.verdict, outcome.reason) == (verdict, reason)
 
 
-def test_nobody_asks_to_be_left_alone_for_longer_than_a_day() -> None:
+def test_a_server_can_delay_the_next_try_by_at_most_a_day() -> None:
     for seconds, hours in ((10**11, 24), (-5, 0)):
         answer = job_handler_pb2.RunResponse(error="x", retry_after={"seconds": seconds})
         assert judged(answer).retry_after == timedelta(hours=hours)
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
-async def test_reflection_of_either_version_is_understood(version: str) -> None:
+async def test_both_versions_of_reflection_are_supported(version: str) -> None:
     def answers(request: Any) -> list[FileDescriptorProto]:
         kinds = FileDescriptorProto(name="kinds.proto")
         return [kinds] if request.file_by_filename == "kinds.proto" else [shop("kinds.proto")]
@@ -251,18 +251,18 @@ HOSTILE: dict[str, tuple[Answers, str]] = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-async def test_a_server_that_reflects_nonsense_fails_its_call_and_no_more(
+async def test_invalid_reflection_fails_only_its_call(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reflection, "MAX_FILES", 20)
-    answers, told = HOSTILE[kind]
+    answers, error = HOSTILE[kind]
     async with serving(reflecting("v1", answers)) as port:
         outcome = await ran(f"127.0.0.1:{port}", "shop.Shop/Open")
     assert outcome.verdict is AttemptVerdict.FAILED
-    assert told in outcome.error
+    assert error in outcome.error
 
 
-async def test_a_server_that_reflects_too_much_at_once_fails_its_call() -> None:
+async def test_too_much_reflection_fails_its_call() -> None:
     async with serving(reflecting("v1", lambda _: _wide(3_000_000))) as port:
         outcome = await ran(f"127.0.0.1:{port}", "shop.Shop/Open")
     assert outcome.error.startswith("RESOURCE_EXHAUSTED")
@@ -281,7 +281,7 @@ async def test_reflection_that_ends_without_an_answer_fails_its_call() -> None:
     assert outcome.error == "UNIMPLEMENTED: service shop.Shop not found"
 
 
-async def test_a_service_at_its_own_limits_has_failed_and_this_worker_gives_nothing_back() -> None:
+async def test_a_service_at_its_own_limits_fails_the_call_and_nothing_is_returned() -> None:
     async def full(_request: bytes, context: Any) -> bytes:
         await context.abort(grpc.StatusCode.UNAVAILABLE, "Too many open files")
         return b""
@@ -306,7 +306,7 @@ async def test_a_service_that_ends_without_an_answer_fails_its_call() -> None:
 
 
 @pytest.mark.slow
-async def test_a_service_that_streams_is_waited_for_until_the_calls_deadline() -> None:
+async def test_a_streaming_service_is_read_until_the_calls_deadline() -> None:
     async def chatty(requests: AsyncIterator[bytes], _: object) -> AsyncIterator[bytes]:
         async for _request in requests:
             yield b""
@@ -319,7 +319,7 @@ async def test_a_service_that_streams_is_waited_for_until_the_calls_deadline() -
     assert outcome.reason is OutcomeReason.TIMEOUT
 
 
-async def test_an_answer_that_is_no_message_is_an_exception() -> None:
+async def test_an_invalid_message_as_answer_is_an_exception() -> None:
     async def noise(_request: bytes, _context: object) -> bytes:
         return b"\xff"
 
@@ -332,7 +332,7 @@ async def test_an_answer_that_is_no_message_is_an_exception() -> None:
 
 
 @pytest.mark.slow
-async def test_who_takes_a_connection_and_says_nothing_is_waited_for_a_bounded_time(
+async def test_a_silent_server_is_waited_for_a_bounded_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bounds = dict(executors_grpc._OPTIONS)
@@ -349,7 +349,7 @@ async def test_who_takes_a_connection_and_says_nothing_is_waited_for_a_bounded_t
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True])
 async def test_a_stop_ends_the_call_and_leaves_nothing_open(killed: bool) -> None:
-    gc.collect()  # else what tests before have left is closed between two looks
+    gc.collect()  # earlier tests' leftovers would close between two counts
     begun = asyncio.Event()
 
     async def forever(_request: bytes, _context: object) -> bytes:
@@ -360,7 +360,7 @@ async def test_a_stop_ends_the_call_and_leaves_nothing_open(killed: bool) -> Non
     async with serving(handler(forever)) as port:
         assert (
             await ran("127.0.0.1:1")
-        ).verdict is AttemptVerdict.FAILED  # what gRPC opens once is open
+        ).verdict is AttemptVerdict.FAILED  # gRPC's permanent descriptors are open
         before, stop = open_files(), Stop()
         run = asyncio.create_task(
             GrpcExecutor(LOOPBACK).run(attempt(endpoint=f"127.0.0.1:{port}"), stop)

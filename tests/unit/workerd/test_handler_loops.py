@@ -1,4 +1,4 @@
-"""Handlers that block their event loop: who is named, and what goes on meanwhile."""
+"""Handlers that block their event loop: the worker names them, and other runs continue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BLOCK_AFTER = 0.1
 
 
 class Blocking:
-    """A handler that blocks its loop until it is told to go on."""
+    """A handler that blocks its loop until `go` is set."""
 
     def __init__(self) -> None:
         self.began, self.go = threading.Event(), threading.Event()
@@ -124,7 +124,7 @@ async def test_runs_that_had_not_begun_when_a_loop_was_blocked_move_to_another()
         assert (await calls[0]).verdict is AttemptVerdict.SUCCEEDED
 
 
-async def test_the_timeout_of_a_blocking_handler_is_enforced_and_says_so() -> None:
+async def test_the_timeout_of_a_blocking_handler_is_enforced_and_named() -> None:
     handler, stop = Blocking(), Stop()
     async with handler_loops(BLOCK_AFTER) as loops:
         call = await blocked(loops, handler, stop=stop, kill_after=0.05)
@@ -172,7 +172,7 @@ async def test_when_all_loops_are_blocked_the_worker_says_why_it_takes_no_work(
 
 
 class Long:
-    """A handler that ends when it is canceled alone."""
+    """A handler that ends only when it is canceled."""
 
     def __init__(self) -> None:
         self.began, self.canceled = threading.Event(), threading.Event()
@@ -200,7 +200,7 @@ class Long:
 async def test_a_stop_reaches_a_run_that_was_submitted_to_a_blocked_loop(
     cause: Cause, verdict: AttemptVerdict, most_loops: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one loop the run waits for that loop, else it begins on the second."""
+    """With one loop the run waits for that loop. With two it begins on the second."""
     monkeypatch.setattr("workerd.executors.handlers.handler_loops.MOST_LOOPS", most_loops)
     blocking, long, stop = Blocking(), Long(), Stop()
     async with handler_loops(BLOCK_AFTER) as loops:
@@ -292,7 +292,7 @@ async def runs_its_loop_again() -> None:
 
 
 def raises(error: BaseException) -> Callable[[], Any]:
-    """A handler that raises it."""
+    """Return a handler that raises `error`."""
 
     async def handler() -> NoReturn:
         raise error
@@ -302,7 +302,7 @@ def raises(error: BaseException) -> Callable[[], Any]:
 
 
 def has_a_task_that_raises(error: BaseException) -> Callable[[], Any]:
-    """A handler whose task raises it."""
+    """Return a handler whose task raises `error`."""
 
     async def handler() -> None:
         await asyncio.wait([asyncio.ensure_future(raises(error)())])
@@ -356,7 +356,7 @@ async def forgets_its_loop() -> None:
     ],
     ids=lambda conduct: conduct.__name__,
 )
-async def test_whatever_a_handler_does_to_its_loop_other_runs_begin_end_and_report(
+async def test_no_handler_can_keep_other_runs_from_beginning_ending_and_reporting(
     conduct: Callable[[], Any],
 ) -> None:
     begun = threading.Event()
@@ -399,7 +399,7 @@ async def test_a_run_whose_task_another_handler_cancels_fails_and_says_so() -> N
         assert "no cancel of this run was requested" in outcome.error
 
 
-async def test_a_result_whose_class_raises_when_it_is_looked_at_fails_its_run() -> None:
+async def test_a_result_whose_class_raises_when_it_is_inspected_fails_its_run() -> None:
     class Hostile:
         @property
         def __class__(self) -> Any:
@@ -425,7 +425,7 @@ async def test_each_of_many_runs_begins_once_and_ends_while_loops_block_and_task
             with beginning:
                 begun[number] += 1
             if kind == 0:
-                time.sleep(0.3)  # noqa: ASYNC251 - it blocks
+                time.sleep(0.3)  # noqa: ASYNC251 - blocks the loop
             elif kind == 1:
                 await cancels_all_tasks()
             elif kind < 6:

@@ -1,4 +1,4 @@
-"""Targets that answer badly: the error says what the target did, and never reads as its answer."""
+"""Invalid answers of HTTP targets: the error names the target's fault."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 async def answering(
     data: bytes, *, reset: bool = False, stay: bool = False, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[int]:
-    """A server that answers each request with these bytes, whatever they are."""
+    """Serve these bytes as the answer to each request."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -81,7 +81,7 @@ async def call(url: str, stop: Stop | None = None, **action: Any) -> AttemptOutc
         (b"", "closed the connection before its answer"),
     ],
 )
-async def test_an_answer_that_isnt_http_is_named_as_what_it_is(data: bytes, error: str) -> None:
+async def test_an_answer_that_isnt_http_is_named(data: bytes, error: str) -> None:
     async with answering(data) as port:
         outcome = await call(f"http://127.0.0.1:{port}/")
     assert (outcome.verdict, outcome.reason) == (AttemptVerdict.FAILED, OutcomeReason.EXCEPTION)
@@ -90,7 +90,7 @@ async def test_an_answer_that_isnt_http_is_named_as_what_it_is(data: bytes, erro
     assert outcome.exit_code is None
 
 
-async def test_a_bad_chunk_behind_good_ones_is_named_as_what_it_is() -> None:
+async def test_an_invalid_chunk_after_valid_ones_is_named() -> None:
     good = b"ffff\r\n" + b"a" * 0xFFFF + b"\r\n"
     async with answering(CHUNKED + good * 30 + b"zz\r\n") as port:
         outcome = await call(f"http://127.0.0.1:{port}/")
@@ -105,13 +105,13 @@ async def test_a_header_line_of_up_to_64_kib_is_read(size: int) -> None:
         assert (await call(f"http://127.0.0.1:{port}/")).verdict is AttemptVerdict.SUCCEEDED
 
 
-async def test_answers_of_the_kind_100_before_the_answer_are_passed_over() -> None:
+async def test_informational_answers_before_the_answer_are_skipped() -> None:
     flood = b"HTTP/1.1 100 Continue\r\n\r\n" * 5_000
     async with answering(flood + HEAD + b"Content-Length: 2\r\n\r\nok") as port:
         assert (await call(f"http://127.0.0.1:{port}/")).verdict is AttemptVerdict.SUCCEEDED
 
 
-async def test_a_body_that_says_gzip_and_isnt_is_kept_as_it_came() -> None:
+async def test_a_body_with_a_wrong_gzip_header_is_kept_unchanged() -> None:
     head = HEAD + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\n"
     async with answering(head + b"\x1f\x8bx") as port:
         outcome = await call(f"http://127.0.0.1:{port}/")
@@ -120,14 +120,14 @@ async def test_a_body_that_says_gzip_and_isnt_is_kept_as_it_came() -> None:
     assert outcome.result.data == b"\x1f\x8bx"
 
 
-async def test_a_connection_that_is_reset_inside_the_body_says_so() -> None:
+async def test_a_connection_that_is_reset_inside_the_body_is_named() -> None:
     async with answering(HEAD + b"Content-Length: 10\r\n\r\nabc", reset=True) as port:
         outcome = await call(f"http://127.0.0.1:{port}/")
     assert outcome.reason is OutcomeReason.EXCEPTION
     assert "broke off" in outcome.error
 
 
-async def test_a_redirect_to_what_is_no_url_says_so() -> None:
+async def test_a_redirect_to_an_invalid_url_is_named() -> None:
     redirect = b"HTTP/1.1 302 Found\r\nLocation: http://[nowhere/\r\nContent-Length: 0\r\n\r\n"
     async with answering(redirect) as port:
         outcome = await call(f"http://127.0.0.1:{port}/", follow_redirects=True)
@@ -136,7 +136,7 @@ async def test_a_redirect_to_what_is_no_url_says_so() -> None:
 
 
 async def test_a_redirect_limit_counts_redirects() -> None:
-    """Five redirects are followed; the sixth is one too many."""
+    """Five redirects are followed; the sixth is above the limit."""
     requests: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -161,7 +161,7 @@ async def test_a_redirect_limit_counts_redirects() -> None:
     ("data", "doing"),
     [(b"", "waiting for the answer"), (HEAD + b"Content-Length: 9\r\n\r\na", "reading the answer")],
 )
-async def test_a_timeout_says_what_it_waited_for(data: bytes, doing: str) -> None:
+async def test_a_timeout_names_the_phase_that_timed_out(data: bytes, doing: str) -> None:
     async with answering(data, stay=True) as port:
         stop = Stop()
         asyncio.get_running_loop().call_later(0.3, stop.ask, Cause.TIMEOUT)
@@ -170,7 +170,7 @@ async def test_a_timeout_says_what_it_waited_for(data: bytes, doing: str) -> Non
     assert f"{doing} of 127.0.0.1:{port}" in outcome.error
 
 
-async def test_a_port_that_doesnt_speak_tls_is_named_so() -> None:
+async def test_a_port_that_doesnt_speak_tls_is_named() -> None:
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(16)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -190,7 +190,7 @@ async def test_a_port_that_doesnt_speak_tls_is_named_so() -> None:
         ("DNS:elsewhere.example", True, "IP address mismatch"),
     ],
 )
-async def test_a_certificate_that_is_rejected_says_why(
+async def test_a_rejected_certificate_is_named_with_the_reason(
     san: str, trusted: bool, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tls = Authority.create(tmp_path).issue("target", san=san)

@@ -1,4 +1,4 @@
-"""What is written down of running sessions, and read by another process."""
+"""The process journal of running sessions, which another process reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workerd.process import proc_files, process_journal
 from workerd.process.keeper import sweep_leftovers
 
 
-def test_a_journal_lists_what_began_and_has_not_ended(tmp_path: Path) -> None:
+def test_a_journal_lists_sessions_that_began_and_have_not_ended(tmp_path: Path) -> None:
     written = process_journal.Journal(tmp_path, "mark")
     written.add_session(10, 111)
     written.add_session(20, 222)
@@ -34,7 +34,7 @@ def test_a_journal_lists_what_began_and_has_not_ended(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def room_for(more: int, path: Path) -> Iterator[None]:
-    """No file of this process may grow longer than this one by so many bytes."""
+    """Limit each file of this process to `more` bytes above the size of `path`."""
     _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + more, hard))
     try:
@@ -43,7 +43,7 @@ def room_for(more: int, path: Path) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_line_that_was_written_in_part_is_an_error_and_spoils_no_other(tmp_path: Path) -> None:
+def test_a_partly_written_line_is_an_error_and_damages_no_other_line(tmp_path: Path) -> None:
     written = process_journal.Journal(tmp_path, "mark")
     with room_for(4, written.path), pytest.raises(OSError, match="partially written"):
         written.add_session(10, 111)
@@ -59,9 +59,7 @@ def parts_of(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize("part", parts_of("+ 12345 111\n"))
-def test_a_beginning_cut_off_anywhere_is_none_whatever_its_part_looks_like(
-    tmp_path: Path, part: str
-) -> None:
+def test_a_truncated_begin_line_is_ignored(tmp_path: Path, part: str) -> None:
     written = process_journal.Journal(tmp_path, "mark")
     written.add_session(123, 7)
     with room_for(len(part), written.path), pytest.raises(OSError, match="partially written"):
@@ -77,7 +75,7 @@ def test_a_beginning_cut_off_anywhere_is_none_whatever_its_part_looks_like(
 
 
 @pytest.mark.parametrize("part", parts_of("- 12345\n"))
-def test_an_end_cut_off_anywhere_strikes_out_no_other_session(tmp_path: Path, part: str) -> None:
+def test_a_truncated_end_line_ends_no_other_session(tmp_path: Path, part: str) -> None:
     written = process_journal.Journal(tmp_path, "mark")
     for session in (1, 12, 123, 1234, 12345):
         written.add_session(session, 7)
@@ -92,14 +90,14 @@ def test_an_end_cut_off_anywhere_strikes_out_no_other_session(tmp_path: Path, pa
     assert set(left.sessions) == {12, 123, 1234, 12345}
 
 
-def test_what_an_earlier_version_left_of_a_line_stops_no_sweep(tmp_path: Path) -> None:
+def test_an_incomplete_line_of_an_earlier_version_stops_no_sweep(tmp_path: Path) -> None:
     path = tmp_path / f"x{process_journal.SUFFIX}"
     head = f"boot {process_journal.boot_id()}\nmark m\n"
     path.write_text(f"{head}+ 10 111\n+ 12345 \n- \n+ 12345\n+ 20 222\n- 10\n")
     assert process_journal.read_journal(path) == process_journal.LeftoverProcesses("m", {20: 222})
 
 
-def test_a_journal_that_cant_be_rewritten_holds_no_descriptor_more(
+def test_a_journal_that_cant_be_rewritten_leaks_no_descriptor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_fd: int, _data: bytes) -> int:
@@ -121,7 +119,7 @@ def test_a_journal_that_cant_be_rewritten_holds_no_descriptor_more(
 
 @contextlib.contextmanager
 def full_disk() -> Iterator[None]:
-    """No file of this process may grow at all."""
+    """Limit each file of this process to zero bytes."""
     _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
@@ -130,7 +128,7 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_journal_that_a_full_disk_doesnt_take_is_made_later_and_nothing_begins_before(
+def test_a_journal_that_fits_on_no_full_disk_is_made_later_and_no_session_begins_before(
     tmp_path: Path,
 ) -> None:
     with full_disk():
@@ -140,7 +138,7 @@ def test_a_journal_that_a_full_disk_doesnt_take_is_made_later_and_nothing_begins
             written.add_session(10, 111)
         written.make()
         assert written.problem
-    assert [*tmp_path.iterdir()] == [], "no litter, whoever tries how often"
+    assert [*tmp_path.iterdir()] == [], "no leftover files after any number of tries"
     written.make()
     assert written.problem == ""
     written.add_session(10, 111)
@@ -150,7 +148,7 @@ def test_a_journal_that_a_full_disk_doesnt_take_is_made_later_and_nothing_begins
     )
 
 
-def test_a_journal_that_was_never_there_closes(tmp_path: Path) -> None:
+def test_a_journal_that_never_existed_can_be_closed(tmp_path: Path) -> None:
     with full_disk():
         written = process_journal.Journal(tmp_path, "mark")
     before = open_files()
@@ -170,7 +168,7 @@ def test_a_journal_names_the_tree_of_its_cgroups(tmp_path: Path) -> None:
 GROUPED, PLAIN = KillEntry(10, 111, 2.5, "r-1", 7, "slot-3"), KillEntry(20, 222, 10.0, "r-2", 8)
 
 
-def test_a_journal_tells_what_dies_with_the_lease_as_long_as_it_runs(tmp_path: Path) -> None:
+def test_a_journal_lists_runs_that_end_with_the_lease_while_they_run(tmp_path: Path) -> None:
     written = process_journal.Journal(tmp_path, "mark")
     for each in (GROUPED, PLAIN):
         written.add_session(each.session, each.start, each)
@@ -185,11 +183,13 @@ def test_a_journal_tells_what_dies_with_the_lease_as_long_as_it_runs(tmp_path: P
     written.add_session(10, 999)
     left = process_journal.read_journal(written.path)
     assert left is not None
-    assert left.mortals == {20: PLAIN}, "a number is given anew, to one that may finish"
+    assert left.mortals == {20: PLAIN}, "the number was reused by a run that may finish"
 
 
 @pytest.mark.parametrize("part", parts_of("! 10 111 2.5 r-1 7 slot-3\n"))
-def test_what_dies_with_the_lease_cut_off_anywhere_didnt_begin(tmp_path: Path, part: str) -> None:
+def test_a_truncated_line_of_a_run_that_ends_with_the_lease_is_ignored(
+    tmp_path: Path, part: str
+) -> None:
     written = process_journal.Journal(tmp_path, "mark")
     with room_for(len(part), written.path), pytest.raises(OSError, match="partially written"):
         written.add_session(GROUPED.session, GROUPED.start, GROUPED)
@@ -200,7 +200,7 @@ def test_what_dies_with_the_lease_cut_off_anywhere_didnt_begin(tmp_path: Path, p
     )
 
 
-def test_a_long_journal_is_rewritten_and_says_the_same(tmp_path: Path) -> None:
+def test_a_long_journal_is_rewritten_with_the_same_content(tmp_path: Path) -> None:
     written = process_journal.Journal(tmp_path, "mark")
     written.add_session(1, 5)
     for session in range(2, 20_000):
@@ -212,7 +212,7 @@ def test_a_long_journal_is_rewritten_and_says_the_same(tmp_path: Path) -> None:
     )
 
 
-def test_a_journal_of_another_boot_or_a_cut_line_is_no_reason_to_kill(tmp_path: Path) -> None:
+def test_a_journal_of_another_boot_or_a_truncated_line_kills_nothing(tmp_path: Path) -> None:
     path = tmp_path / f"x{process_journal.SUFFIX}"
     path.write_text("boot another\nmark m\n+ 1 2\n")
     assert process_journal.read_journal(path) is None
@@ -229,7 +229,7 @@ def sleeper(mark: str = "") -> subprocess.Popen[bytes]:
     )
 
 
-def test_a_session_is_killed_by_number_and_start_time_together(tmp_path: Path) -> None:
+def test_a_session_is_killed_only_if_number_and_start_time_match(tmp_path: Path) -> None:
     ours, reused = sleeper(), sleeper()
     try:
         born = proc_files.read_process(ours.pid)
@@ -249,7 +249,7 @@ def test_a_session_is_killed_by_number_and_start_time_together(tmp_path: Path) -
             each.communicate()
 
 
-def test_what_carries_the_mark_is_killed_without_being_written_down(tmp_path: Path) -> None:
+def test_a_process_with_the_mark_is_killed_without_a_journal_entry(tmp_path: Path) -> None:
     marked = sleeper("this-mark")
     try:
         assert marked.stdout is not None

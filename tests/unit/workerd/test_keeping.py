@@ -1,4 +1,4 @@
-"""What waits for a result store that hangs: counted, bounded, and told."""
+"""Results that wait for a hanging result store: counted, bounded and reported."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ KIB = 1024
 
 
 class Hanging(Files):
-    """A store that takes nothing until it is told to."""
+    """A store that blocks each upload until `resume` is set."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.goes_on = threading.Event()
+        self.resume = threading.Event()
         self.calls: list[str] = []
 
     def put(self, key: str, source: Path) -> None:
         self.calls.append(key)
-        self.goes_on.wait()
+        self.resume.wait()
         super().put(key, source)
 
 
@@ -44,7 +44,7 @@ class Hanging(Files):
 def store(tmp_path: Path) -> Iterator[Hanging]:
     hanging = Hanging(tmp_path / "results")
     yield hanging
-    hanging.goes_on.set()
+    hanging.resume.set()
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def keeping_of(store: Files, folder: AttemptLogFolder, timeout: float = 600.0) -
 
 
 def large(keeping: ResultUpload, run: str, size: int) -> tuple[ResultFiles, pb.Result]:
-    """An end with a large result, and as it would be told of a worker that died."""
+    """Return an ended attempt with a large result, and its result as a lost worker reports it."""
     content = Content(b"x" * size, json=False)
     outcome = AttemptOutcome(AttemptVerdict.SUCCEEDED, result=content)
     parcel = keeping.parcel(AssignmentKey(RunId(run), Token(1)), "default", None, outcome)
@@ -66,7 +66,7 @@ def large(keeping: ResultUpload, run: str, size: int) -> tuple[ResultFiles, pb.R
     return parcel, keeping.unkept(parcel, pb.Result())
 
 
-async def test_what_waits_for_a_store_that_hangs_is_on_disk_alone_and_past_a_limit_no_work_is_taken(
+async def test_results_for_a_hanging_store_are_only_on_disk_and_past_a_limit_no_work_is_accepted(
     store: Hanging, folder: AttemptLogFolder
 ) -> None:
     keeping = keeping_of(store, folder)
@@ -82,45 +82,45 @@ async def test_what_waits_for_a_store_that_hangs_is_on_disk_alone_and_past_a_lim
             "614,400 bytes of logs and results wait in the spool for the result store:"
             " above the limit of 524,288 bytes"
         )
-        store.goes_on.set()
-    for told in (first.result(), second.result()):
-        assert (told.kept_result.size, told.kept_result.problem) == (300 * KIB, "")
+        store.resume.set()
+    for stored in (first.result(), second.result()):
+        assert (stored.kept_result.size, stored.kept_result.problem) == (300 * KIB, "")
     assert (keeping.refuses, folder.used) == ("", 0)
 
 
-async def test_what_waits_for_a_disk_that_hangs_is_counted_too(
+async def test_results_for_a_hanging_disk_are_counted(
     store: Hanging, folder: AttemptLogFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_IN_MEMORY", 100 * KIB)
-    goes_on = threading.Event()
-    folder.thread.submit(goes_on.wait)
-    store.goes_on.set()
+    resume = threading.Event()
+    folder.thread.submit(resume.wait)
+    store.resume.set()
     keeping = keeping_of(store, folder)
     kept = asyncio.create_task(keeping.upload_result(*large(keeping, "a", 200 * KIB)))
     await wait_until_async(lambda: keeping.refuses, WAIT_TIMEOUT, "no new work")
     assert "in memory" in keeping.refuses
-    goes_on.set()
+    resume.set()
     assert (await kept).kept_result.problem == ""
     assert keeping.refuses == ""
 
 
-async def test_a_store_that_hangs_has_two_calls_and_no_more_however_many_ends_come(
+async def test_a_hanging_store_gets_two_calls_for_any_number_of_ends(
     store: Hanging, folder: AttemptLogFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_LEAST", 0.05)
     keeping = keeping_of(store, folder, timeout=0.0)
     for run in "abcd":
-        told = await keeping.upload_result(*large(keeping, run, 100 * KIB))
-        assert told.kept_result.problem == "result store timed out"
+        stored = await keeping.upload_result(*large(keeping, run, 100 * KIB))
+        assert stored.kept_result.problem == "result store timed out"
     assert len(store.calls) == 2
     assert (keeping.refuses, folder.used) == ("", 0)
     monkeypatch.undo()
-    store.goes_on.set()
-    told = await keeping.upload_result(*large(keeping, "e", 100 * KIB))
-    assert told.kept_result.problem == ""
+    store.resume.set()
+    stored = await keeping.upload_result(*large(keeping, "e", 100 * KIB))
+    assert stored.kept_result.problem == ""
 
 
-async def test_who_ends_tells_each_end_in_time_and_leaves_no_thread_that_must_be_waited_for(
+async def test_a_stop_reports_each_end_in_time_and_leaves_no_thread_to_wait_for(
     store: Hanging, folder: AttemptLogFolder
 ) -> None:
     keeping = keeping_of(store, folder)
@@ -131,9 +131,9 @@ async def test_who_ends_tells_each_end_in_time_and_leaves_no_thread_that_must_be
     keeping.hurry(0.0)
     late = keeping.upload_result(*large(keeping, "d", 100 * KIB))
     async with asyncio.timeout(WAIT_TIMEOUT):
-        for told in [*await asyncio.gather(*ends), await late]:
-            assert told.kept_result.size == 100 * KIB
-            assert told.kept_result.problem == module.INTERRUPTED
+        for stored in [*await asyncio.gather(*ends), await late]:
+            assert stored.kept_result.size == 100 * KIB
+            assert stored.kept_result.problem == module.INTERRUPTED
     threads = [each for each in threading.enumerate() if each.name.startswith("result store")]
     assert len(threads) >= 2
     assert all(each.daemon for each in threads)
@@ -142,7 +142,7 @@ async def test_who_ends_tells_each_end_in_time_and_leaves_no_thread_that_must_be
 @pytest.mark.parametrize(
     ("memory", "disk", "full"), [(9, 99, False), (10, 0, True), (0, 100, True)]
 )
-def test_a_backlog_counts_in_and_out_whatever_happens(memory: int, disk: int, full: bool) -> None:
+def test_a_backlog_returns_to_zero_after_an_error(memory: int, disk: int, full: bool) -> None:
     backlog = Backlog(memory=10, disk=100)
     with contextlib.suppress(OSError), backlog.in_memory(memory), backlog.on_disk(disk):
         assert bool(backlog.refuses) is full

@@ -1,11 +1,11 @@
-"""Whose an orphan is, told by its birth alone."""
+"""Attribution of orphans to attempts, by their start time."""
 
 from __future__ import annotations
 
 from workerd.core.orphan_attribution import Fate, OrphanAttribution
 
 
-def test_an_orphan_is_left_as_long_as_an_attempt_that_it_may_belong_to_runs() -> None:
+def test_an_orphan_is_kept_while_an_attempt_that_may_own_it_runs() -> None:
     kinship = OrphanAttribution()
     kinship.add_attempt(1, at=100)
     kinship.add_attempt(2, at=200)
@@ -17,7 +17,7 @@ def test_an_orphan_is_left_as_long_as_an_attempt_that_it_may_belong_to_runs() ->
     assert kinship.fate(250) is Fate.END
 
 
-def test_equal_ticks_count_as_while_it_lived() -> None:
+def test_equal_ticks_count_as_during_the_attempt() -> None:
     kinship = OrphanAttribution()
     kinship.add_attempt(1, at=100)
     assert kinship.fate(100) is Fate.LEAVE
@@ -27,7 +27,7 @@ def test_equal_ticks_count_as_while_it_lived() -> None:
     assert kinship.fate(120) is Fate.END
 
 
-def test_what_was_born_while_no_attempt_lived_is_left_in_peace() -> None:
+def test_an_orphan_born_outside_of_all_attempts_is_kept() -> None:
     kinship = OrphanAttribution()
     assert kinship.fate(50) is Fate.LEAVE
     kinship.add_attempt(1, at=100)
@@ -37,7 +37,7 @@ def test_what_was_born_while_no_attempt_lived_is_left_in_peace() -> None:
         assert kinship.fate(born) is Fate.LEAVE
 
 
-def test_what_is_being_killed_may_give_birth_until_nothing_is_found() -> None:
+def test_orphans_of_a_killed_attempt_are_searched_until_none_is_found() -> None:
     kinship = OrphanAttribution()
     kinship.add_attempt(1, at=100)
     kinship.end_attempt(1)
@@ -47,7 +47,7 @@ def test_what_is_being_killed_may_give_birth_until_nothing_is_found() -> None:
     assert kinship.fate(7_000) is Fate.LEAVE
 
 
-def test_overlapping_lives_are_remembered_as_one() -> None:
+def test_overlapping_attempts_are_stored_as_one_interval() -> None:
     kinship = OrphanAttribution()
     for pid in range(5_000):
         kinship.add_attempt(pid, at=100 + pid)

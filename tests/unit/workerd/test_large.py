@@ -1,4 +1,4 @@
-"""JSON of others that is large: the loop goes on meanwhile."""
+"""Large JSON from jobs and servers doesn't block the loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MANY = 100_000
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loop", [True, False])
-async def test_a_large_result_is_written_while_the_loop_goes_on(loop: bool) -> None:
+async def test_a_large_result_is_written_while_the_loop_runs(loop: bool) -> None:
     returned, turns = asyncio.Event(), 0
 
     def gives(_payload: Any, _ctx: Any) -> object:
@@ -62,7 +62,7 @@ async def test_a_large_result_is_written_while_the_loop_goes_on(loop: bool) -> N
 
 @dataclass
 class Where:
-    """Made of a payload, in a thread."""
+    """A value built from a payload, in a thread."""
 
     text: str
 
@@ -71,7 +71,7 @@ class Where:
 
 
 @pytest.mark.parametrize(("size", "here"), [(100, True), (LARGE, False)])
-async def test_a_large_payload_is_read_beside_the_loop(size: int, here: bool) -> None:
+async def test_a_large_payload_is_read_outside_of_the_loop(size: int, here: bool) -> None:
     seen: list[Where] = []
 
     async def takes(payload: Where, _ctx: Any) -> None:
@@ -84,7 +84,7 @@ async def test_a_large_payload_is_read_beside_the_loop(size: int, here: bool) ->
     assert len(seen) == 1
 
 
-async def test_a_large_payload_that_is_no_json_fails_for_good() -> None:
+async def test_a_large_payload_of_invalid_json_fails_for_good() -> None:
     async def never(_payload: Any, _ctx: Any) -> None:
         raise AssertionError("it isn't called")
 
@@ -93,7 +93,7 @@ async def test_a_large_payload_that_is_no_json_fails_for_good() -> None:
     assert "isn't JSON" in outcome.error
 
 
-async def test_where_no_thread_can_be_made_it_is_done_on_the_loop(
+async def test_without_a_free_thread_json_is_handled_on_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def none(_call: object) -> None:
@@ -113,7 +113,7 @@ async def test_where_no_thread_can_be_made_it_is_done_on_the_loop(
         pytest.param({f"{n}": {} for n in range(LARGE)}, id="keys"),
     ],
 )
-def test_what_is_written_by_steps_reads_as_in_one_go(value: object) -> None:
+def test_json_written_in_steps_equals_json_written_at_once(value: object) -> None:
     assert not light(value)
     whole = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     assert written(value, len(whole)) == whole
@@ -133,11 +133,11 @@ def test_what_is_written_by_steps_reads_as_in_one_go(value: object) -> None:
         (object(), False),
     ],
 )
-def test_only_what_is_surely_small_is_light(value: object, is_light: bool) -> None:
+def test_only_a_surely_small_value_is_light(value: object, is_light: bool) -> None:
     assert light(value) is is_light
 
 
-def test_a_value_within_itself_is_no_json() -> None:
+def test_a_value_that_contains_itself_is_invalid_json() -> None:
     value: list[object] = []
     value.append(value)
     assert not light(value)
@@ -159,7 +159,7 @@ def test_a_value_within_itself_is_no_json() -> None:
         ('"a"'.encode("utf-16"), False),
     ],
 )
-def test_json_is_known_without_making_anything_of_it(data: bytes, is_it: bool) -> None:
+def test_json_is_validated_without_building_values(data: bytes, is_it: bool) -> None:
     assert is_json(data) is is_it
 
 
@@ -185,7 +185,7 @@ def test_a_result_of_100_levels_is_written_and_one_of_101_names_the_limit(
 
 
 @pytest.mark.parametrize("data", [b"[" * 200_000, b"[" * 200_000 + b"]" * 200_000])
-def test_text_that_is_too_deep_to_look_through_names_the_limit(data: bytes) -> None:
+def test_too_deeply_nested_text_names_the_limit(data: bytes) -> None:
     with pytest.raises(TooDeep, match="at most 100 levels"):
         is_json(data)
 
@@ -237,7 +237,7 @@ def test_a_result_reads_as_what_the_handler_returned(value: object) -> None:
 
 
 @pytest.mark.parametrize(("size", "here"), [(100, True), (LARGE, False)])
-async def test_a_large_answer_is_looked_through_beside_the_loop(
+async def test_a_large_answer_is_checked_outside_of_the_loop(
     monkeypatch: pytest.MonkeyPatch, size: int, here: bool
 ) -> None:
     threads: list[threading.Thread] = []

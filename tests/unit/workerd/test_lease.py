@@ -1,4 +1,4 @@
-"""The instant that a worker and its keeper share."""
+"""The end of trust that a worker and its keeper share."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import os
 from workerd.process.shared_lease import SharedLease
 
 
-def test_until_it_is_told_it_has_no_end() -> None:
+def test_a_lease_without_a_written_end_has_no_end() -> None:
     lease = SharedLease()
     assert lease.until() == math.inf
     lease.close()
 
 
-def test_the_other_end_reads_what_was_told_last_earlier_or_later() -> None:
+def test_the_keeper_reads_the_last_written_end_for_earlier_and_later_values() -> None:
     ours = SharedLease()
     theirs = SharedLease(os.dup(ours.fd))
     for instant in (1000.25, 2000.5, 1500.0):

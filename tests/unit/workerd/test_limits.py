@@ -1,4 +1,4 @@
-"""The host is at its limits when an attempt is to start: it is given back, nothing of it runs."""
+"""A host at its limits: the attempt is returned, and nothing of it runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SLEEP = Program(["sleep", "86398"], {"PATH": "/usr/bin:/bin"}, Path("/"), subpro
 
 @pytest.fixture(autouse=True)
 def nothing_old_is_open() -> None:
-    """What tests before have left is closed now, and not between two looks of these."""
+    """Close leftovers of earlier tests now, and not between two counts of these tests."""
     gc.collect()
 
 
@@ -59,26 +59,26 @@ def children() -> set[int]:
 
 
 class Journaled:
-    """What a child reports to; it starts real programs, in no cgroup."""
+    """A supervisor that records reports of children and starts real programs, without a cgroup."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.reported: list[str] = []
 
     def start(self, program: Program, _key: AssignmentKey, out: int, err: int) -> PlainProgram:
         return PlainProgram(program, "mark", out, err)
 
     def add_attempt(self, _pid: int, _key: AssignmentKey, _lost_kill_after: float | None) -> None:
-        self.told.append("began")
+        self.reported.append("began")
 
     def end_attempt(self, _pid: int, _key: AssignmentKey) -> None:
-        self.told.append("ended")
+        self.reported.append("ended")
 
 
 def none_left(*_: object) -> int:
     raise OSError(errno.EMFILE, "Too many open files")
 
 
-def test_a_program_whose_end_nobody_would_hear_of_is_ended_at_once(
+def test_a_program_whose_end_cant_be_watched_is_ended_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before, files = children(), open_files()
@@ -89,7 +89,7 @@ def test_a_program_whose_end_nobody_would_hear_of_is_ended_at_once(
     assert open_files() == files
 
 
-async def test_a_child_that_the_loop_cant_watch_is_ended_and_struck_out(
+async def test_a_child_that_the_loop_cant_watch_is_ended_and_removed_from_the_journal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An epoll may be full while descriptors are left; the program runs by then."""
@@ -98,14 +98,14 @@ async def test_a_child_that_the_loop_cant_watch_is_ended_and_struck_out(
     add_reader = loop.add_reader
 
     def full(fd: int, callback: object, *_: object) -> None:
-        if sessions.told:
+        if sessions.reported:
             raise OSError(errno.ENOSPC, "No space left on device")
         add_reader(fd, callback)  # type: ignore[arg-type]  # as it came
 
     monkeypatch.setattr(loop, "add_reader", full)
     with pytest.raises(Begun, match="No space"):
         ChildProcess(SLEEP, KEY, cast("ProcessSupervisor", sessions), Tail())
-    assert sessions.told == ["began", "ended"]
+    assert sessions.reported == ["began", "ended"]
     assert children() == before
     assert open_files() == files
 
@@ -119,10 +119,10 @@ async def test_a_child_without_its_pipes_leaks_none(left: int) -> None:
     assert children() == before
 
 
-async def test_a_call_for_which_no_thread_can_be_started_is_given_back_and_never_made(
+async def test_a_call_that_gets_no_thread_is_returned_and_never_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A fork bomb takes all numbers. The call mustn't wait for a thread: it is made elsewhere."""
+    """A fork bomb takes all process numbers. Another worker must make the call."""
     called: list[str] = []
 
     def call(payload: object, ctx: Context) -> None:
@@ -150,7 +150,7 @@ async def test_a_call_for_which_no_thread_can_be_started_is_given_back_and_never
     assert called == ["run", "run"], "those two alone"
 
 
-async def test_a_handlers_process_for_which_there_is_no_descriptor_is_given_back() -> None:
+async def test_a_handlers_process_that_gets_no_descriptor_is_returned() -> None:
     executor = SubprocessHandlers(cast("ProcessSupervisor", None), [])
     call = attempt(python=job_pb2.PythonAction(handler="call"))
     with only(0):
@@ -160,7 +160,7 @@ async def test_a_handlers_process_for_which_there_is_no_descriptor_is_given_back
     assert not outcome.began
 
 
-async def test_a_request_that_finds_no_descriptor_is_given_back() -> None:
+async def test_a_request_that_gets_no_descriptor_is_returned() -> None:
     executor = HttpExecutor(Egress(allow=("127.0.0.1", "localhost")))
     try:
         with only(0):
@@ -173,16 +173,16 @@ async def test_a_request_that_finds_no_descriptor_is_given_back() -> None:
     assert not outcome.began
 
 
-@pytest.mark.parametrize("told", [True, False])
-async def test_a_call_that_finds_no_descriptor_is_given_back(
-    told: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("detected", [True, False])
+async def test_a_call_that_gets_no_descriptor_is_returned(
+    detected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before it connects; or while it does, where only gRPC's core can tell."""
+    """Lack is detected before the call connects, or during it by gRPC's core alone."""
     executor = GrpcExecutor(Egress(allow=("127.0.0.1", "localhost")))
     call = attempt(grpc=job_pb2.GrpcAction(endpoint="127.0.0.1:9"))
     try:
         assert (await executor.run(call, Stop())).verdict is AttemptVerdict.FAILED
-        if not told:
+        if not detected:
             monkeypatch.setattr(executors_grpc, "need_descriptor", lambda: None)
         with only(0):
             outcome = await executor.run(call, Stop())
@@ -193,10 +193,10 @@ async def test_a_call_that_finds_no_descriptor_is_given_back(
     assert not outcome.began
 
 
-async def test_a_worker_whose_number_has_no_name_runs_programs_all_the_same(
+async def test_a_worker_whose_user_id_has_no_name_runs_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A container may be started as any number."""
+    """A container may run under any user id."""
 
     def unknown(_uid: int) -> pwd.struct_passwd:
         raise KeyError("uid not found")
@@ -212,4 +212,4 @@ async def test_a_worker_whose_number_has_no_name_runs_programs_all_the_same(
 
 
 async def _at_once(_child: ChildProcess, _within: float) -> None:
-    """Nothing is left of it."""
+    """Return as if nothing of the child were left."""

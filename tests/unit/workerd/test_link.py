@@ -1,4 +1,4 @@
-"""What a stream makes of the answers to heartbeats."""
+"""Answers to heartbeats, as a stream handles them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workerd.stream.stream import Host, MemberStream, StreamEnd
 
 
 class Recorded:
-    """A host that notes when it is told that its lease was refreshed."""
+    """A host that records refreshes of its lease."""
 
     def __init__(self) -> None:
         self.refreshed_at: list[float] = []
@@ -48,7 +48,7 @@ async def beating() -> tuple[Recorded, MemberStream, float]:
 
 
 async def test_trust_runs_from_the_sending_of_the_heartbeat_that_was_answered() -> None:
-    """P6.3: the answer may have been long on its way."""
+    """P6.3: the answer may have been in flight for long."""
     host, link, sent = await beating()
     await asyncio.sleep(0.05)  # the time of the way back
     assert not link._answered(answer(1))
@@ -56,17 +56,17 @@ async def test_trust_runs_from_the_sending_of_the_heartbeat_that_was_answered() 
     assert at <= sent
 
 
-@pytest.mark.parametrize("told", [answer(1, refreshed=False), answer(1, lost=True), answer(9)])
-async def test_an_answer_that_doesnt_say_refreshed_gives_no_trust(
-    told: pb.HeartbeatAnswer,
+@pytest.mark.parametrize("response", [answer(1, refreshed=False), answer(1, lost=True), answer(9)])
+async def test_an_answer_without_a_refresh_gives_no_trust(
+    response: pb.HeartbeatAnswer,
 ) -> None:
-    """P6.3: the member lives, but may be cut off from etcd."""
+    """P6.3: the member is running, but may be cut off from etcd."""
     host, link, _ = await beating()
-    assert link._answered(told) == told.lost
+    assert link._answered(response) == response.lost
     assert host.refreshed_at == []
 
 
-async def test_an_answer_whose_time_contradicts_those_before_tells_that_the_clock_was_set() -> None:
+async def test_a_contradicting_time_in_an_answer_reports_a_clock_change() -> None:
     host, link, _ = await beating()
     for sequence, at in enumerate((1_000, 1_000, 4_600), 1):
         answered = answer(sequence)
@@ -77,17 +77,17 @@ async def test_an_answer_whose_time_contradicts_those_before_tells_that_the_cloc
 
 
 class Deaf:
-    """A stream that takes no frames and tells nothing."""
+    """A stream that accepts no frames and delivers none."""
 
     async def write(self, frame: pb.WorkerFrame) -> None:
         raise asyncio.InvalidStateError("the RPC has finished")
 
     async def read(self) -> pb.MemberFrame:
         await asyncio.Event().wait()
-        raise AssertionError("it is never told anything")
+        raise AssertionError("no frame was expected")
 
 
-async def test_a_stream_that_takes_no_more_frames_ends_though_its_reader_hangs(
+async def test_a_stream_that_accepts_no_frames_ends_while_its_reader_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("workerd.stream.stream.STATUS_WITHIN", 0.05)
@@ -98,7 +98,7 @@ async def test_a_stream_that_takes_no_more_frames_ends_though_its_reader_hangs(
     assert (ending, why) == (StreamEnd.AGAIN, "stream accepts no more frames")
 
 
-def test_heads_of_a_member_that_doesnt_tell_how_wide_its_runs_are_take_one_slot() -> None:
-    """It is of an older version; what it has would else be passed over, or never."""
+def test_heads_of_a_member_that_sends_no_width_take_one_slot() -> None:
+    """Otherwise runs of a member of an older version would wait for ever."""
     demand = pb.Demand(heads=[pb.Demand.Head(slots=6), pb.Demand.Head(slots=6, least=3)])
     assert [head.least for head in messages.heads_of(demand)] == [1, 3]

@@ -1,4 +1,4 @@
-"""No secret shows in output, however the pipe cut it."""
+"""Secrets in output are masked for any split of the stream."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ def shown(secrets: list[bytes], pieces: list[bytes]) -> bytes:
 
 
 def as_defined(secrets: list[bytes], data: bytes) -> bytes:
-    """Byte by byte: each heap of secrets that overlap is one mask."""
+    """Mask byte by byte: each group of overlapping secrets is one mask."""
     found = sorted(
         (start, start + len(secret))
         for secret in secrets
@@ -32,13 +32,13 @@ def as_defined(secrets: list[bytes], data: bytes) -> bytes:
 
 
 @given(secrets, st.lists(texts, max_size=6))
-def test_a_secret_is_masked_wherever_a_stream_is_cut(
+def test_a_secret_is_masked_for_any_split_of_the_stream(
     secrets: list[bytes], cut: list[bytes]
 ) -> None:
     assert shown(secrets, cut) == as_defined(secrets, b"".join(cut))
 
 
-def test_what_could_begin_a_secret_is_held_back_until_it_is_known() -> None:
+def test_a_possible_beginning_of_a_secret_is_withheld_until_it_is_known() -> None:
     mask = Mask([b"hunter42"])
     assert mask.feed(b"it is hunt") == b"it is "
     assert mask.feed(b"er42, or ") == b"***, or "
@@ -47,6 +47,6 @@ def test_what_could_begin_a_secret_is_held_back_until_it_is_known() -> None:
     assert mask.end() == b"hunter4"
 
 
-def test_what_is_short_is_shown_and_nothing_is_held_back_without_secrets() -> None:
+def test_short_secrets_are_shown_and_nothing_is_withheld_without_secrets() -> None:
     assert Mask([b"true", b""]).feed(b"true") == b"true"
     assert Mask().feed(b"abc") == b"abc"

@@ -1,4 +1,4 @@
-"""Frames as batches."""
+"""Batching of frames to a member."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def result(size: int = 0) -> pb.Result:
     return pb.Result(error="x" * size)
 
 
-async def test_what_waits_goes_together_in_bounded_frames() -> None:
+async def test_waiting_messages_are_sent_together_in_bounded_frames() -> None:
     outbox = MemberFrameQueue()
     for _ in range(MAX_ITEMS + 1):
         outbox.result(result())
@@ -30,7 +30,7 @@ async def test_large_results_are_spread_over_frames() -> None:
     assert len(outbox.take_frame().results) == 2
 
 
-async def test_output_that_is_read_along_goes_last_and_is_left_out_where_there_is_no_room() -> None:
+async def test_followed_output_is_sent_last_and_dropped_if_there_is_no_room() -> None:
     outbox = MemberFrameQueue()
     piece = run_pb2.LogPiece(data=bytes(MAX_BYTES // 5))
     for _ in range(10):
@@ -52,7 +52,7 @@ async def test_only_the_newest_grant_is_sent() -> None:
     assert not outbox.take_frame().HasField("granted")
 
 
-async def test_the_end_comes_after_all_that_waits() -> None:
+async def test_the_end_of_the_stream_follows_all_waiting_messages() -> None:
     outbox = MemberFrameQueue()
     outbox.end(pb.WorkerFrame(goodbye=pb.Goodbye()))
     for _ in range(MAX_ITEMS + 1):

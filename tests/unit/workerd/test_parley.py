@@ -1,4 +1,4 @@
-"""What a worker believes of what a handler's process says."""
+"""Messages of a handler's process, which the worker checks."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ END = {"verdict": "SUCCEEDED", "reason": "NONE", "error": "", "retry_after": Non
 
 
 def read(data: bytes) -> Frame:
-    kind, told, more = handler_protocol.sizes(data[: handler_protocol.HEAD.size])
+    kind, head, more = handler_protocol.sizes(data[: handler_protocol.HEAD.size])
     rest = data[handler_protocol.HEAD.size :]
-    assert len(rest) == told + more
-    return handler_protocol.frame(kind, rest[:told], rest[told:])
+    assert len(rest) == head + more
+    return handler_protocol.frame(kind, rest[:head], rest[head:])
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,11 @@ def read(data: bytes) -> Frame:
         ),
     ],
 )
-def test_an_end_comes_across_as_it_was(outcome):
+def test_an_end_is_transferred_unchanged(outcome):
     assert handler_protocol.end_in(read(handler_protocol.end_frame(outcome).encoded())) == outcome
 
 
-def test_progress_comes_across_as_it_was():
+def test_progress_is_transferred_unchanged():
     progress = Progress(30.0, 120.0, "pages")
     assert (
         handler_protocol.progress_in(read(handler_protocol.progress_frame(progress).encoded()))
@@ -53,19 +53,19 @@ def test_progress_comes_across_as_it_was():
     )
 
 
-def test_a_frame_without_an_end_is_refused_before_it_is_read():
+def test_an_oversized_frame_is_rejected_before_it_is_read():
     with pytest.raises(MalformedFrame, match="frame of"):
         handler_protocol.sizes(handler_protocol.HEAD.pack(b"e", 2, handler_protocol.MOST + 1))
 
 
-@pytest.mark.parametrize("told", [b"{", b"[]", b"3", b"\xff", b"[" * 200_000])
-def test_what_is_no_object_is_refused(told):
+@pytest.mark.parametrize("head", [b"{", b"[]", b"3", b"\xff", b"[" * 200_000])
+def test_an_end_that_isnt_an_object_is_rejected(head):
     with pytest.raises(MalformedFrame):
-        handler_protocol.frame(b"e", told, b"")
+        handler_protocol.frame(b"e", head, b"")
 
 
 @pytest.mark.parametrize(
-    "told",
+    "head",
     [
         {},
         {**END, "verdict": "WON"},
@@ -76,24 +76,24 @@ def test_what_is_no_object_is_refused(told):
         {**END, "retry_after": float("nan")},
     ],
 )
-def test_an_end_that_cant_be_meant_is_refused(told):
+def test_an_invalid_end_is_rejected(head):
     with pytest.raises(MalformedFrame):
-        handler_protocol.end_in(Frame(handler_protocol.END, told))
+        handler_protocol.end_in(Frame(handler_protocol.END, head))
 
 
 @pytest.mark.parametrize("data", [b"x" * (MAX_RESULT + 1), b"\xff"])
-def test_a_result_that_cant_be_kept_is_refused(data):
+def test_a_result_that_cant_be_stored_is_rejected(data):
     with pytest.raises(MalformedFrame):
         handler_protocol.end_in(Frame(handler_protocol.END, {**END, "json": True}, data))
 
 
-def test_an_error_is_cut():
+def test_a_long_error_is_truncated():
     said = Frame(handler_protocol.END, {**END, "verdict": "FAILED", "error": "x" * 10 * MAX_ERROR})
     assert len(handler_protocol.end_in(said).error) == MAX_ERROR
 
 
 @pytest.mark.parametrize(
-    "told",
+    "head",
     [
         {"done": 1.0, "total": 0.0, "note": ""},
         {"done": 2.0, "total": 1.0, "note": ""},
@@ -104,6 +104,6 @@ def test_an_error_is_cut():
         json.loads('{"done": 1.0, "total": Infinity, "note": ""}'),
     ],
 )
-def test_a_progress_that_is_none_is_refused(told):
+def test_an_invalid_progress_is_rejected(head):
     with pytest.raises(MalformedFrame):
-        handler_protocol.progress_in(Frame(handler_protocol.PROGRESS, told))
+        handler_protocol.progress_in(Frame(handler_protocol.PROGRESS, head))

@@ -1,4 +1,4 @@
-"""Executors of others, whatever their code does: nothing of it reaches the worker."""
+"""Third-party executors: no fault of their code reaches the worker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from workerd.metrics import WorkerMetrics
 
 
 class Closing(Executor):
-    """One that does this when it is closed."""
+    """An executor that calls `does` when it is closed."""
 
     def __init__(self, does: Callable[[], Any]) -> None:
         self._does = does
@@ -51,10 +51,10 @@ def raising(error: BaseException) -> Callable[[], Any]:
 
 
 class Panic(BaseException):
-    """What a module in Rust raises where it should not."""
+    """An exception like those of panicking modules in Rust."""
 
 
-async def test_whatever_one_does_as_it_is_closed_the_others_are_closed_in_time(
+async def test_an_executor_that_fails_to_close_does_not_delay_the_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(plugins, "CLOSE_WITHIN", 0.2)
@@ -78,7 +78,7 @@ async def test_whatever_one_does_as_it_is_closed_the_others_are_closed_in_time(
 
 @dataclass
 class Config:
-    """What the job says: where this one panics."""
+    """The configuration of the job: where the executor panics."""
 
     at: str
 
@@ -111,10 +111,8 @@ class InAThread(OnTheLoop):
 
 @pytest.mark.parametrize("executor", [OnTheLoop, InAThread])
 @pytest.mark.parametrize("place", ["config", "check", "run", "later"])
-async def test_one_that_panics_wherever_ends_its_own_run_alone(
-    executor: type[Executor], place: str
-) -> None:
-    """What is no Exception would else end the worker, or hang the run."""
+async def test_a_panic_anywhere_ends_only_its_own_run(executor: type[Executor], place: str) -> None:
+    """Otherwise an exception outside of `Exception` ends the worker, or hangs the run."""
     async with handler_loops() as loops:
         plugin = PluginExecutor(executor(), HandlerCaller(loops))
         outcome = await carried_out(plugin, place)
@@ -123,7 +121,7 @@ async def test_one_that_panics_wherever_ends_its_own_run_alone(
         assert (await carried_out(plugin, "nowhere")).verdict is AttemptVerdict.SUCCEEDED
 
 
-def test_one_that_ends_its_process_can_t_be_loaded(
+def test_a_plugin_that_exits_its_process_can_t_be_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "ends_as_a_plugin.py").write_text("raise SystemExit(0)\n")

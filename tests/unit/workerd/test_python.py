@@ -1,4 +1,4 @@
-"""What a handler on the loop raises, and what is raised in it: whose doing it was."""
+"""Exceptions raised by or in a handler on the loop, and their attribution."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workerd.executors.python import check
 
 
 class Panic(BaseException):
-    """What a module in Rust raises where it should not."""
+    """An exception like those of panicking modules in Rust."""
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ class Panic(BaseException):
      GeneratorExit("oh no"), BaseExceptionGroup("oh no", [Panic()])],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
-async def test_whatever_a_coroutine_raises_is_its_attempts_failure(error: BaseException) -> None:
+async def test_any_exception_of_a_coroutine_fails_only_its_attempt(error: BaseException) -> None:
     async def raises(_payload: Any, _ctx: Any) -> None:
         await asyncio.sleep(0)
         raise error
@@ -45,7 +45,7 @@ async def begun(event: threading.Event) -> None:
     await wait_until_async(event.is_set, WAIT_TIMEOUT, "the handler's start")
 
 
-async def test_a_coroutine_that_was_stopped_has_failed_by_that_and_by_nothing_it_raised() -> None:
+async def test_a_stopped_coroutine_failed_by_the_stop_and_not_by_its_exception() -> None:
     stop, waits = Stop(), threading.Event()
 
     async def panics_when_stopped(_payload: Any, _ctx: Any) -> None:
@@ -82,8 +82,8 @@ async def test_the_workers_own_end_is_no_outcome_of_a_coroutine(swallows: bool) 
         await call
 
 
-async def test_a_coroutine_may_do_to_its_task_what_it_likes() -> None:
-    """A cancel that nothing requested is its own failure, or nothing."""
+async def test_a_coroutine_may_cancel_its_own_task() -> None:
+    """A cancel that was never requested is the coroutine's failure, or ignored."""
 
     async def cancels_itself(_payload: Any, _ctx: Any) -> None:
         me().cancel()
@@ -93,7 +93,7 @@ async def test_a_coroutine_may_do_to_its_task_what_it_likes() -> None:
         me().cancel()
 
     async def has_a_timeout_of_old(_payload: Any, _ctx: Any) -> None:
-        """As libraries made them that are older than `Task.uncancel`."""
+        """Cancel as libraries older than `Task.uncancel` do."""
         asyncio.get_running_loop().call_soon(me().cancel)
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
@@ -106,8 +106,8 @@ async def test_a_coroutine_may_do_to_its_task_what_it_likes() -> None:
         assert (await called(each)).verdict is AttemptVerdict.SUCCEEDED
 
 
-async def test_a_coroutine_may_do_to_its_loop_what_it_likes() -> None:
-    """Stop it, or end a task of its own by what would end a process: other runs go on."""
+async def test_a_coroutine_may_stop_its_loop() -> None:
+    """A handler may stop its loop, or raise SystemExit in a task: other runs continue."""
 
     async def stops_the_loop(_payload: Any, _ctx: Any) -> None:
         asyncio.get_running_loop().stop()
@@ -128,7 +128,7 @@ async def test_a_coroutine_may_do_to_its_loop_what_it_likes() -> None:
             assert (await called(each, loops=loops)).verdict is AttemptVerdict.SUCCEEDED
 
 
-async def test_a_coroutine_that_was_stopped_before_it_could_begin_never_does() -> None:
+async def test_a_coroutine_that_was_stopped_before_it_could_begin_never_begins() -> None:
     stop, began = Stop(), threading.Event()
 
     async def begins(_payload: Any, _ctx: Any) -> None:
@@ -140,7 +140,7 @@ async def test_a_coroutine_that_was_stopped_before_it_could_begin_never_does() -
 
 
 @pytest.mark.parametrize("killed", [False, True])
-async def test_a_coroutine_that_swallows_its_cancel_is_left_behind(killed: bool) -> None:
+async def test_a_coroutine_that_swallows_its_cancel_is_abandoned(killed: bool) -> None:
     stop, waits, ended = Stop(), threading.Event(), threading.Event()
     cancels: list[bool] = []
 
@@ -166,7 +166,7 @@ async def test_a_coroutine_that_swallows_its_cancel_is_left_behind(killed: bool)
     assert cancels[0] is False, "`ctx.cancel` is set when it is left behind"
 
 
-async def test_a_coroutine_that_ends_in_time_is_not_left_behind(
+async def test_a_coroutine_that_ends_in_time_is_not_abandoned(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stop, waits = Stop(), threading.Event()
@@ -213,7 +213,7 @@ def me() -> asyncio.Task[Any]:
     ("does", "said"),
     [("sys.exit(0)", "SystemExit: 0"), ("sys.exit()", "SystemExit: "), ("1 / 0", "ZeroDivision")],
 )
-def test_a_module_that_ends_its_process_can_t_be_imported(
+def test_a_module_that_exits_its_process_can_t_be_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, said: str
 ) -> None:
     (tmp_path / "ends_its_process.py").write_text(f"import sys\n{does}\n")

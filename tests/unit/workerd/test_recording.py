@@ -1,4 +1,4 @@
-"""A recording of what an attempt writes: bounded, and never the attempt's undoing."""
+"""Recording of an attempt's output: bounded, and never a cause of failure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> AttemptLogFolder:
 
 
 def feed(recording: Recording, count: int, *, size: int = CHUNK, begin: int = 0) -> bytes:
-    """So many pieces; what was written."""
+    """Feed `count` pieces; return the bytes."""
     data = b"".join(bytes([n % 256]) * size for n in range(count))
     for n in range(count):
         piece = data[n * size : (n + 1) * size]
@@ -36,7 +36,7 @@ def feed(recording: Recording, count: int, *, size: int = CHUNK, begin: int = 0)
     return data
 
 
-async def test_what_was_written_is_in_the_file_in_order(folder: AttemptLogFolder) -> None:
+async def test_the_file_has_all_output_in_order(folder: AttemptLogFolder) -> None:
     recording = Recording(folder, KEY, 1 << 30)
     data = feed(recording, 20)
     recorded = await recording.finish()
@@ -49,14 +49,14 @@ async def test_what_was_written_is_in_the_file_in_order(folder: AttemptLogFolder
     assert (folder.used, recorded.file.exists()) == (0, False)
 
 
-async def test_little_comes_to_no_disk(folder: AttemptLogFolder) -> None:
+async def test_short_output_uses_no_disk(folder: AttemptLogFolder) -> None:
     recording = Recording(folder, KEY, 1 << 30)
     feed(recording, 10, size=100)
     await recording.discard()
     assert not folder.directory.exists()
 
 
-async def test_past_its_bytes_nothing_is_recorded_and_all_is_counted(
+async def test_output_past_the_limit_is_counted_and_not_recorded(
     folder: AttemptLogFolder,
 ) -> None:
     recording = Recording(folder, KEY, 3 * CHUNK + 5)
@@ -68,11 +68,11 @@ async def test_past_its_bytes_nothing_is_recorded_and_all_is_counted(
     assert recording.omitted == len(data) - len(kept)
 
 
-async def test_a_disk_that_stands_still_is_waited_for_and_then_given_up(
+async def test_a_hanging_disk_is_waited_for_and_then_abandoned(
     folder: AttemptLogFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stands, goes_on = threading.Event(), threading.Event()
-    folder.thread.submit(lambda: (stands.set(), goes_on.wait()))
+    stands, resume = threading.Event(), threading.Event()
+    folder.thread.submit(lambda: (stands.set(), resume.wait()))
     stands.wait()
     recording = Recording(folder, KEY, 1 << 30)
     feed(recording, MOST_WAITING // CHUNK + 1)
@@ -83,18 +83,18 @@ async def test_a_disk_that_stands_still_is_waited_for_and_then_given_up(
     assert "too slow" in recording.problem
     feed(recording, 3)
     assert recording.omitted == 3 * CHUNK
-    goes_on.set()
+    resume.set()
     await recording.discard()
     assert folder.used == 0
 
 
-async def test_a_disk_that_catches_up_costs_nothing(folder: AttemptLogFolder) -> None:
-    goes_on = threading.Event()
-    folder.thread.submit(goes_on.wait)
+async def test_a_disk_that_catches_up_loses_no_output(folder: AttemptLogFolder) -> None:
+    resume = threading.Event()
+    folder.thread.submit(resume.wait)
     recording = Recording(folder, KEY, 1 << 30)
     data = feed(recording, MOST_WAITING // CHUNK + 1)
     assert recording.full
-    goes_on.set()
+    resume.set()
     await recording.room()
     data += feed(recording, 2, begin=len(data))
     recorded = await recording.finish()
@@ -102,7 +102,7 @@ async def test_a_disk_that_catches_up_costs_nothing(folder: AttemptLogFolder) ->
     assert b"".join(run_pb2.LogPiece.FromString(each).data for each in pieces) == data
 
 
-async def test_a_full_disk_ends_the_recording_in_words(
+async def test_a_full_disk_ends_the_recording_with_a_message(
     folder: AttemptLogFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RESERVE", 1 << 60)
@@ -113,7 +113,7 @@ async def test_a_full_disk_ends_the_recording_in_words(
         await recording.finish()
 
 
-async def test_recordings_share_what_the_spool_may_hold(tmp_path: Path) -> None:
+async def test_recordings_share_the_limit_of_the_spool(tmp_path: Path) -> None:
     folder = AttemptLogFolder(tmp_path / "kept", 10 * CHUNK)
     first, second = (
         Recording(folder, AssignmentKey(RunId(run), Token(1)), 1 << 30) for run in "ab"

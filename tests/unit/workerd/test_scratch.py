@@ -1,4 +1,4 @@
-"""The files of an attempt: made anew, and nobody else's until all are there."""
+"""Files of an attempt: created exclusively, and handed over when all are written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = AssignmentKey("run", 7)  # type: ignore[arg-type]  # NewTypes of these
 USER = pwd.getpwuid(os.getuid())
 
 
-def test_what_somebody_put_in_its_place_is_neither_written_to_nor_followed(tmp_path: Path) -> None:
+def test_a_planted_link_is_neither_written_to_nor_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("root's")
     with Scratch(tmp_path / "scratch", KEY, USER) as scratch:
@@ -31,13 +31,13 @@ def test_what_somebody_put_in_its_place_is_neither_written_to_nor_followed(tmp_p
     assert victim.read_text() == "root's"
 
 
-def test_a_directory_that_is_there_already_isnt_taken(tmp_path: Path) -> None:
+def test_an_existing_directory_isnt_used(tmp_path: Path) -> None:
     (tmp_path / "run-7").mkdir()
     with pytest.raises(FileExistsError), Scratch(tmp_path, KEY, USER):
         pass
 
 
-def test_it_is_handed_over_when_all_is_written(
+def test_the_directory_is_handed_over_when_all_files_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[str] = []
@@ -54,10 +54,10 @@ def test_it_is_handed_over_when_all_is_written(
     assert not scratch.path.exists()
 
 
-def test_what_was_left_is_cleared_and_the_directory_stays(
+def test_leftovers_are_removed_and_the_directory_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk may take none anew."""
+    """A full disk may not take a new directory."""
     (tmp_path / "run-7").mkdir()
     (tmp_path / "run-7" / "payload").write_text("1")
     (tmp_path / "there").symlink_to(tmp_path.parent)
@@ -84,7 +84,7 @@ def test_a_directory_that_couldnt_be_made_at_the_start_is_made_when_it_is_needed
 
 
 def deep(folder: Path, levels: int) -> None:
-    """A tree of so many levels, with a file in each; its paths are longer than the system takes."""
+    """Make a tree of so many levels, with a file in each; its paths exceed the system's limit."""
     at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     for _ in range(levels):
         os.mkdir("a-directory", dir_fd=at)
@@ -96,7 +96,7 @@ def deep(folder: Path, levels: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_tree_of_any_depth_that_a_job_left_is_removed_and_ends_nothing(tmp_path: Path) -> None:
+def test_a_leftover_tree_of_any_depth_is_removed(tmp_path: Path) -> None:
     with Scratch(tmp_path, KEY, USER) as scratch:
         deep(scratch.path, 3000)
     wait_until(lambda: not scratch.path.exists(), WAIT_TIMEOUT, "the removal")
@@ -110,7 +110,7 @@ def test_a_deep_tree_of_an_earlier_process_is_removed_at_start(tmp_path: Path) -
     assert [*tmp_path.iterdir()] == []
 
 
-def test_whatever_kind_of_file_a_job_left_is_removed_and_links_are_not_followed(
+def test_leftover_files_of_any_kind_are_removed_and_links_are_not_followed(
     tmp_path: Path,
 ) -> None:
     victim, tree = tmp_path / "victim", tmp_path / "tree"
@@ -130,7 +130,7 @@ def test_whatever_kind_of_file_a_job_left_is_removed_and_links_are_not_followed(
 
 
 @pytest.mark.slow
-def test_many_files_are_removed_while_the_loop_goes_on(tmp_path: Path) -> None:
+def test_many_files_are_removed_while_the_loop_runs(tmp_path: Path) -> None:
     with Scratch(tmp_path, KEY, USER) as scratch:
         for number in range(20_000):
             os.close(os.open(scratch.path / str(number), os.O_WRONLY | os.O_CREAT))

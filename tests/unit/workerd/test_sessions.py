@@ -1,4 +1,4 @@
-"""What watches over the programs that run, when the host has no room for it."""
+"""Supervision of running programs when the host has no room for a supervisor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from workerd.process.shared_lease import SharedLease
 
 
 class NoOrphans:
-    """Orphans come to no test."""
+    """An orphan handler that finds none."""
 
     def __init__(self, _mark: str, _tree: Path | None) -> None: ...
 
@@ -41,10 +41,10 @@ def no_orphans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "Orphans", NoOrphans)
 
 
-async def test_a_keeper_that_cant_be_started_now_is_started_later(
+async def test_a_keeper_that_cant_be_started_is_started_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fork bomb takes all process numbers: the other attempts of this worker go on."""
+    """A fork bomb takes all process numbers: the other attempts of this worker continue."""
     tried: list[OSError] = []
 
     def starved(path: Path, lease: SharedLease, *, picture: bool, leased: bool) -> Keeper:
@@ -70,10 +70,10 @@ async def test_a_keeper_that_cant_be_started_now_is_started_later(
         sessions.close()
 
 
-def test_what_an_attempt_left_is_never_killed_by_a_number_that_is_another_attempts_now(
+def test_leftovers_of_an_attempt_are_never_killed_by_a_reused_number(
     tmp_path: Path,
 ) -> None:
-    """Its first process was reaped; whoever holds its pipe is looked for a moment later."""
+    """The first process was reaped; holders of its pipe are searched a moment later."""
     earlier, later = (AssignmentKey(RunId(run), Token(1)) for run in ("earlier", "later"))
     program = Program(["sleep", "60"], {"PATH": "/usr/bin:/bin"}, tmp_path, subprocess.DEVNULL)
     sessions = ProcessSupervisor(tmp_path, wanted=False, handlers=False)
@@ -92,10 +92,10 @@ def test_what_an_attempt_left_is_never_killed_by_a_number_that_is_another_attemp
         sessions.close()
 
 
-async def test_without_a_journal_no_work_is_wanted_until_it_is_there(
+async def test_without_a_journal_no_work_is_requested_until_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a killed worker had running is found by it. Each of both is a line of the log, once."""
+    """The journal lists the programs of a killed worker. Each change is logged once."""
     caplog.set_level(logging.INFO, module.__name__)
     full = [True]
     rewrite = Journal._rewrite
@@ -121,8 +121,8 @@ async def test_without_a_journal_no_work_is_wanted_until_it_is_there(
         full.clear()
         await wait_until_async(lambda: not sessions.refuses, WAIT_TIMEOUT, "the journal")
         assert sessions.journal.path.exists()
-        told = [line for line in caplog.messages if "process journal" in line]
-        assert told == [
+        lines = [line for line in caplog.messages if "process journal" in line]
+        assert lines == [
             f"{why}; no new work is requested until it can",
             "process journal is written: programs may be started",
         ]

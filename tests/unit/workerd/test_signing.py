@@ -25,7 +25,7 @@ def test_the_published_example_is_signed_as_published(tmp_path: Path) -> None:
     }
 
 
-def test_while_a_receiver_changes_keys_both_sign(tmp_path: Path) -> None:
+def test_while_a_receiver_rotates_keys_both_sign(tmp_path: Path) -> None:
     (tmp_path / "key").write_text(f"# the new one\n{OTHER}\n\n{PUBLISHED}\n")
     both = keys(str(tmp_path / "key"), [tmp_path])
     signed = signature(both, "run", 1, b"")["webhook-signature"].split(" ")
@@ -37,7 +37,7 @@ def test_while_a_receiver_changes_keys_both_sign(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "# none\n", "secret", "whsec_", "whsec_c2hvcnQ=", "whsec_!", PUBLISHED + "\nx\n"]
 )
-def test_what_is_no_key_is_refused_and_not_repeated(tmp_path: Path, text: str) -> None:
+def test_an_invalid_key_is_rejected_and_not_repeated(tmp_path: Path, text: str) -> None:
     (tmp_path / "key").write_text(text)
     with pytest.raises(ValueError, match="signing_key: ") as refused:
         keys(str(tmp_path / "key"), [tmp_path])

@@ -23,7 +23,7 @@ from workerd.messages import key_of
 
 
 def result(run: str, size: int = 0) -> pb.Result:
-    """One with so many bytes of output."""
+    """Return a result with `size` bytes of output."""
     output = [run_pb2.LogPiece(data=b"x" * size)] if size else []
     return pb.Result(key=pb.AssignmentKey(run_id=run, fencing_token=1), output=output)
 
@@ -37,8 +37,8 @@ def names(folder: Path, pattern: str = "*") -> list[str]:
     return sorted(path.name for path in folder.glob(pattern))
 
 
-class Hearing:
-    """A stream that hears what is sent."""
+class Recorder:
+    """A stream that records sent results."""
 
     address = Address("m1:7420")
 
@@ -54,7 +54,7 @@ class Hearing:
 
 
 class Disk:
-    """As full as told: a file that is longer than there is room can't be synced."""
+    """A disk with `room` bytes: a longer file can't be synced."""
 
     room = 0
 
@@ -68,7 +68,7 @@ class Disk:
         self._sync(fd)
 
 
-def test_what_was_written_is_found_by_the_next_process_in_order(tmp_path: Path) -> None:
+def test_written_results_are_loaded_by_the_next_process_in_order(tmp_path: Path) -> None:
     first = Spool(tmp_path)
     first.write([result("a"), result("b")])
     first.write([result("c")])
@@ -80,7 +80,7 @@ def test_what_was_written_is_found_by_the_next_process_in_order(tmp_path: Path) 
     assert second.write([result("d")]).name > loaded[-1][0].name
 
 
-def test_a_batch_is_synced_before_it_appears_and_so_is_its_name(
+def test_a_batch_and_its_name_are_synced_before_it_appears(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W2: a crash of the host loses no result that was sent."""
@@ -102,13 +102,13 @@ def test_a_batch_is_synced_before_it_appears_and_so_is_its_name(
     assert done == ["file", "renamed", "folder"]
 
 
-def test_a_batch_is_for_the_worker_alone_though_others_may_pass_its_folder(tmp_path: Path) -> None:
+def test_a_batch_is_private_to_the_worker_in_a_readable_folder(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool")
     assert (spool.write([result("a")]).stat().st_mode & 0o777) == 0o600
     assert (spool.directory.stat().st_mode & 0o777) == 0o711
 
 
-def test_a_batch_leaves_with_its_last_result(tmp_path: Path) -> None:
+def test_a_batch_is_removed_with_its_last_result(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     file = spool.write([result("a"), result("b")])
     spool.acknowledged([file])
@@ -118,11 +118,11 @@ def test_a_batch_leaves_with_its_last_result(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_sent_before_it_is_on_disk(tmp_path: Path) -> None:
-    """W2: a worker that died in between would have told of a result that nobody has."""
+    """W2: a worker killed in between would have reported a result that is stored nowhere."""
     spool, sent = Spool(tmp_path), list[list[pb.Result]]()
 
     class Looking:
-        """A stream that looks what is on disk when it is given something to send."""
+        """A stream that reads the disk when a result is sent."""
 
         address = Address("m1:7420")
 
@@ -138,8 +138,8 @@ async def test_nothing_is_sent_before_it_is_on_disk(tmp_path: Path) -> None:
     spooling.cancel()
 
 
-def test_the_size_is_that_of_the_files_and_goes_with_them(tmp_path: Path) -> None:
-    """W2: a spool that nobody empties must not fill the disk."""
+def test_the_size_is_that_of_the_files_and_shrinks_with_them(tmp_path: Path) -> None:
+    """W2: a spool that is never emptied must not fill the disk."""
     spool = Spool(tmp_path)
     files = [spool.write([result("a")]), spool.write([result("b"), result("c")])]
     assert spool.size == sum(file.stat().st_size for file in files)
@@ -151,8 +151,8 @@ def test_the_size_is_that_of_the_files_and_goes_with_them(tmp_path: Path) -> Non
     assert second.size == 0
 
 
-async def test_a_full_spool_asks_for_no_work_and_still_takes_what_ended(tmp_path: Path) -> None:
-    """W2: what runs must be able to report."""
+async def test_a_full_spool_requests_no_work_and_still_stores_results(tmp_path: Path) -> None:
+    """W2: running runs must be able to report."""
     spool = Spool(tmp_path)
     courier = ResultSender(spool, lambda _key, _verdict: None, limit=1)
     spooling = asyncio.create_task(courier.keep_spooling())
@@ -166,10 +166,10 @@ async def test_a_full_spool_asks_for_no_work_and_still_takes_what_ended(tmp_path
     spooling.cancel()
 
 
-async def test_a_file_that_couldnt_be_removed_is_removed_later_and_fills_the_spool_no_more(
+async def test_a_file_that_couldnt_be_removed_is_removed_later_and_counts_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W2: else a disk that fails for a moment would leave a spool that is full for ever."""
+    """W2: otherwise a disk that fails for a moment leaves the spool full for ever."""
     spool = Spool(tmp_path)
     courier = ResultSender(spool, lambda _key, _verdict: None, limit=1)
     spooling = asyncio.create_task(courier.keep_spooling())
@@ -196,7 +196,7 @@ async def test_a_file_that_couldnt_be_removed_is_removed_later_and_fills_the_spo
     spooling.cancel()
 
 
-async def test_a_disk_that_takes_nothing_is_told_of_until_it_does(
+async def test_a_disk_that_rejects_writes_is_reported_until_it_accepts_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     courier = ResultSender(Spool(tmp_path), lambda _key, _verdict: None)
@@ -218,10 +218,10 @@ async def test_a_disk_that_takes_nothing_is_told_of_until_it_does(
 
 
 @pytest.mark.slow
-async def test_a_full_disk_is_a_line_of_the_log_once_and_room_again_is_one(
+async def test_a_full_disk_is_logged_once_and_new_room_is_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However often it is tried meanwhile."""
+    """Any number of tries makes one line."""
     caplog.set_level(logging.INFO, "workerd.delivery.result_sender")
     spool, disk = Spool(tmp_path), Disk(monkeypatch)
     tries, now, trial = 0, 1000.0, spool.try_out
@@ -259,10 +259,10 @@ async def test_a_full_disk_is_a_line_of_the_log_once_and_room_again_is_one(
     spooling.cancel()
 
 
-def test_what_isnt_its_own_is_left_alone_and_told_by_its_path(
+def test_foreign_files_are_kept_and_logged_with_their_path(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A worker starts, whatever somebody put into its spool; results in it are delivered."""
+    """A worker starts with any files in its spool, and delivers the results in it."""
     spool = Spool(tmp_path)
     spool.write([result("a")])
     (tmp_path / "zzz.results").write_bytes(b"garbage")
@@ -280,8 +280,8 @@ def test_what_isnt_its_own_is_left_alone_and_told_by_its_path(
         assert str(tmp_path / name) in caplog.text
 
 
-def test_an_id_that_isnt_one_is_refused(tmp_path: Path) -> None:
-    """Else two workers with the same foreign text would count as one."""
+def test_an_invalid_id_is_rejected(tmp_path: Path) -> None:
+    """Otherwise two workers with the same foreign text would count as one."""
     Spool(tmp_path).close()
     (tmp_path / "spool_id").write_bytes(b"notauuid\xff")
     with pytest.raises(Misconfigured, match=r"spool_id holds 'notauuid.*which isn't a valid id"):
@@ -296,19 +296,19 @@ def test_a_directory_has_one_owner(tmp_path: Path) -> None:
     Spool(tmp_path).close()
 
 
-def test_what_was_half_written_is_no_batch(tmp_path: Path) -> None:
+def test_a_partly_written_file_isnt_loaded(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     (tmp_path / "000000000009.results.new").write_bytes(b"half")
     assert spool.load() == []
 
 
-async def test_an_end_that_is_held_back_is_on_disk_and_sent_in_the_words_it_is_released_with(
+async def test_a_held_result_is_on_disk_and_sent_as_released(
     tmp_path: Path,
 ) -> None:
-    """W2: what is told of it may wait for the result store; the end itself is safe."""
+    """W2: the details may wait for the result store; the end itself is safe."""
     spool, sent = Spool(tmp_path), list[pb.Result]()
 
-    class Hearing:
+    class Recorder:
         address = Address("m1:7420")
 
         def send_result(self, result: pb.Result) -> None:
@@ -318,25 +318,25 @@ async def test_an_end_that_is_held_back_is_on_disk_and_sent_in_the_words_it_is_r
         return [*tmp_path.glob("*.results")]
 
     courier = ResultSender(spool, lambda _key, _verdict: None)
-    courier.attached(Hearing())
+    courier.attached(Recorder())
     spooling = asyncio.create_task(courier.keep_spooling())
-    held, told = result("a"), result("a")
-    held.log.problem, told.log.size = "not yet", 5
+    held, released = result("a"), result("a")
+    held.log.problem, released.log.size = "not yet", 5
     courier.put(held, None, held=True)
     [first] = await wait_until_async(files, WAIT_TIMEOUT, "it to be on disk")
     courier.again(key_of(held.key))
     assert [*courier.results()] == [held]
     assert not sent
-    courier.release(told)
+    courier.release(released)
     await wait_until_async(lambda: sent, WAIT_TIMEOUT, "it to be sent")
-    assert sent == [told]
+    assert sent == [released]
     await wait_until_async(lambda: not first.exists(), WAIT_TIMEOUT, "the first copy to go")
-    assert [each for _, batch in spool.load() for each in batch] == [told]
+    assert [each for _, batch in spool.load() for each in batch] == [released]
     spooling.cancel()
 
 
-async def test_of_two_copies_the_later_is_told_at_the_next_start(tmp_path: Path) -> None:
-    """W2: who died between two copies knew more when it wrote the second."""
+async def test_of_two_copies_the_later_is_sent_after_a_restart(tmp_path: Path) -> None:
+    """W2: the second copy was written with more information."""
     spool = Spool(tmp_path)
     first, second = result("a"), result("a")
     second.log.size = 5
@@ -352,7 +352,7 @@ async def test_of_two_copies_the_later_is_told_at_the_next_start(tmp_path: Path)
     spooling.cancel()
 
 
-async def test_who_is_released_while_it_is_written_is_written_once_more_and_goes(
+async def test_a_result_released_during_its_write_is_written_again_and_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W2: a batch that counts a result twice would stay for good."""
@@ -363,12 +363,12 @@ async def test_who_is_released_while_it_is_written_is_written_once_more_and_goes
 
     def writing(self: Spool, results: list[pb.Result]) -> Path:
         if words:
-            told = words.pop()
-            asyncio.run_coroutine_threadsafe(release(told), loop).result(WAIT_TIMEOUT)
+            released = words.pop()
+            asyncio.run_coroutine_threadsafe(release(released), loop).result(WAIT_TIMEOUT)
         return write(self, results)
 
-    async def release(told: pb.Result) -> None:
-        courier.release(told)
+    async def release(released: pb.Result) -> None:
+        courier.release(released)
 
     monkeypatch.setattr(Spool, "write", writing)
     courier.put(result("a"), None, held=True)
@@ -383,11 +383,11 @@ async def test_who_is_released_while_it_is_written_is_written_once_more_and_goes
     spooling.cancel()
 
 
-async def test_what_the_disk_doesnt_take_at_the_end_of_a_worker_is_sent_as_it_is(
+async def test_results_that_the_disk_rejects_at_shutdown_are_sent_unstored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W2: else it is lost unheard, and done again."""
-    courier, stream = ResultSender(Spool(tmp_path), lambda _key, _verdict: None), Hearing()
+    """W2: otherwise they are lost, and their runs start again."""
+    courier, stream = ResultSender(Spool(tmp_path), lambda _key, _verdict: None), Recorder()
     disk = Disk(monkeypatch)
     courier.attached(stream)
     courier.put(result("a"), None)
@@ -397,13 +397,15 @@ async def test_what_the_disk_doesnt_take_at_the_end_of_a_worker_is_sent_as_it_is
         tasks = [group.create_task(each) for each in loops]
         await wait_until_async(lambda: courier.refuses, WAIT_TIMEOUT, "the disk to be found full")
         courier.acknowledge(accepted("a"))
-        assert (stream.sent, len(courier)) == ([], 2), "nobody can have it as yet"
+        assert (stream.sent, len(courier)) == ([], 2), "no member can have the result yet"
         courier.shut_down()
         await wait_until_async(lambda: stream.sent, WAIT_TIMEOUT, "it to be sent")
-        assert stream.runs == {"a"}, "the other isn't to be told yet"
-        told = result("b", 5)
-        courier.release(told)
-        await wait_until_async(lambda: told in stream.sent, WAIT_TIMEOUT, "that to be sent, too")
+        assert stream.runs == {"a"}, "the held result must not be sent yet"
+        released = result("b", 5)
+        courier.release(released)
+        await wait_until_async(
+            lambda: released in stream.sent, WAIT_TIMEOUT, "that to be sent, too"
+        )
         assert courier.count_remaining == (0, 2)
         courier.acknowledge(accepted("a", "b"))
         async with asyncio.timeout(WAIT_TIMEOUT):
@@ -415,19 +417,19 @@ async def test_what_the_disk_doesnt_take_at_the_end_of_a_worker_is_sent_as_it_is
     assert names(tmp_path, "*.results") == []
 
 
-async def test_what_isnt_on_disk_counts_as_lost_and_words_of_before_as_kept(
+async def test_an_unstored_result_counts_as_lost_and_an_older_copy_as_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     courier = ResultSender(Spool(tmp_path), lambda _key, _verdict: None)
     spooling = asyncio.create_task(courier.keep_spooling())
-    for run in ("kept", "told later"):
+    for run in ("kept", "released later"):
         courier.put(result(run), None, held=True)
     await wait_until_async(
         lambda: courier.count_remaining == (2, 0), WAIT_TIMEOUT, "both to be on disk"
     )
     disk = Disk(monkeypatch)
     courier.put(result("lost"), None)
-    courier.release(result("told later", 5))
+    courier.release(result("released later", 5))
     await wait_until_async(lambda: courier.refuses, WAIT_TIMEOUT, "the disk to be found full")
     assert courier.count_remaining == (2, 1)
     assert names(tmp_path, "*.results") == ["000000000001.results"]
@@ -438,13 +440,13 @@ async def test_what_isnt_on_disk_counts_as_lost_and_words_of_before_as_kept(
     spooling.cancel()
 
 
-async def test_a_batch_that_finds_no_room_is_made_smaller_and_what_fits_is_sent(
+async def test_a_batch_without_room_is_split_and_the_fitting_part_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W2: else nothing of it ever goes, and the worker takes no work for good."""
+    """W2: otherwise none of it is ever sent, and the worker takes no work for good."""
     disk = Disk(monkeypatch)
     disk.room = 10_000
-    courier, stream = ResultSender(Spool(tmp_path), lambda _key, _verdict: None), Hearing()
+    courier, stream = ResultSender(Spool(tmp_path), lambda _key, _verdict: None), Recorder()
     courier.attached(stream)
     courier.put(result("large", 20_000), None)
     small = {f"small {number}" for number in range(20)}
@@ -464,11 +466,11 @@ async def test_a_batch_that_finds_no_room_is_made_smaller_and_what_fits_is_sent(
     spooling.cancel()
 
 
-async def test_what_is_settled_leaves_a_full_disk_though_nothing_can_be_written(
+async def test_acknowledged_results_are_removed_from_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W2: that is what makes room."""
-    courier, stream = ResultSender(Spool(tmp_path), lambda _key, _verdict: None), Hearing()
+    """W2: removal is what makes room."""
+    courier, stream = ResultSender(Spool(tmp_path), lambda _key, _verdict: None), Recorder()
     courier.attached(stream)
     spooling = asyncio.create_task(courier.keep_spooling())
     courier.put(result("a"), None)
@@ -485,7 +487,7 @@ async def test_what_is_settled_leaves_a_full_disk_though_nothing_can_be_written(
 
 
 async def test_a_batch_has_a_mebibyte_at_most_or_one_result(tmp_path: Path) -> None:
-    """Disk and memory take them one after the other, however large they are."""
+    """Disk and memory take batches of any size one after the other."""
     spool = Spool(tmp_path)
     courier = ResultSender(spool, lambda _key, _verdict: None)
     for number in range(30):
@@ -500,10 +502,10 @@ async def test_a_batch_has_a_mebibyte_at_most_or_one_result(tmp_path: Path) -> N
     spooling.cancel()
 
 
-async def test_a_full_disk_is_found_before_the_first_hello_and_tried_until_there_is_room(
+async def test_a_full_disk_is_found_before_the_first_hello_and_retried_until_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W2: else work is taken whose results find no room."""
+    """W2: otherwise the worker takes work whose results find no room."""
     spool = Spool(tmp_path)
     disk = Disk(monkeypatch)
     disk.room = 1000
@@ -522,7 +524,7 @@ async def test_a_full_disk_is_found_before_the_first_hello_and_tried_until_there
     spooling.cancel()
 
 
-def test_what_was_written_in_part_makes_room_at_the_next_start(tmp_path: Path) -> None:
+def test_partly_written_files_are_removed_at_the_next_start(tmp_path: Path) -> None:
     Spool(tmp_path).close()
     parts = ["000000000009.results.new", "spool_id.new", "trial.new", f"{uuid.uuid4()}.new"]
     for name in (*parts, "theirs.new"):
@@ -534,7 +536,7 @@ def test_what_was_written_in_part_makes_room_at_the_next_start(tmp_path: Path) -
 def test_a_new_worker_whose_disk_is_full_may_be_started_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its id has to be kept; there is nothing to tell that waits."""
+    """The worker must store its id, and has no results to deliver."""
     disk = Disk(monkeypatch)
     with pytest.raises(NotNow, match="No space left on device"):
         Spool(tmp_path)

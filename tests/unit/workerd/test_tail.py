@@ -1,4 +1,4 @@
-"""Who follows attempts that haven't come."""
+"""Followers of attempts that haven't begun."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ def key(token: int) -> AssignmentKey:
 PIECE = Piece(stderr=False, data=b"x", offset=0, at=datetime.now(UTC))
 
 
-def test_they_hear_it_from_its_first_byte_on() -> None:
-    expected, heard = Expected(), list[str]()
-    expected.follow(key(1), "m1", lambda _: heard.append("m1"))
-    expected.follow(key(1), "m2", lambda _: heard.append("m2"))
-    expected.follow(key(1), "m3", lambda _: heard.append("m3"))
+def test_a_follower_receives_the_output_from_its_first_byte() -> None:
+    expected, received = Expected(), list[str]()
+    expected.follow(key(1), "m1", lambda _: received.append("m1"))
+    expected.follow(key(1), "m2", lambda _: received.append("m2"))
+    expected.follow(key(1), "m3", lambda _: received.append("m3"))
     expected.unfollow(key(1), "m2")
     expected.remove_follower("m3")
     expected.take_tail(key(1)).add_piece(PIECE)
-    assert heard == ["m1"]
-    assert not expected.take_tail(key(1)).followed, "it is here, and no longer expected"
+    assert received == ["m1"]
+    assert not expected.take_tail(key(1)).followed, (
+        "the attempt has begun and is no longer expected"
+    )
 
 
-def test_what_nobody_follows_any_more_is_forgotten() -> None:
+def test_an_attempt_without_followers_is_forgotten() -> None:
     expected = Expected()
     for token in range(10):
         expected.follow(key(token), "m1", lambda _: None)
@@ -40,7 +42,7 @@ def test_what_nobody_follows_any_more_is_forgotten() -> None:
     assert len(expected) == 0
 
 
-def test_there_is_an_end_to_what_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_expected_attempts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_tail, "MOST_EXPECTED", 2)
     expected = Expected()
     for token in (1, 2, 3):

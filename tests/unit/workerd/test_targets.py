@@ -1,4 +1,4 @@
-"""Names that change their minds: what is checked is what is connected to."""
+"""Names whose addresses change: the checked address is the connected one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PUBLIC, INSIDE = "93.184.215.14", "10.0.0.1"
 
 
 class Fickle(AbstractResolver):
-    """A name server that gives other addresses each time."""
+    """A name server that returns other addresses each time."""
 
     def __init__(self, *answers: tuple[str, ...]) -> None:
         self.answers = [*answers]
@@ -37,8 +37,8 @@ def targets(*answers: tuple[str, ...]) -> Targets:
     return made
 
 
-async def test_what_was_checked_is_what_is_given_and_it_is_asked_once() -> None:
-    """A name that answers otherwise a moment later gains nothing: nobody asks it again."""
+async def test_the_checked_addresses_are_used_and_resolved_once() -> None:
+    """A name that resolves otherwise a moment later gains nothing: there is no second lookup."""
     fickle = targets((PUBLIC,), (INSIDE,))
     assert [each["host"] for each in await fickle.resolve("rebinding.example")] == [PUBLIC]
     with pytest.raises(ForbiddenTarget):
@@ -74,10 +74,10 @@ async def test_addresses_of_a_name_are_all_checked() -> None:
         *(INSIDE, "0.0.0.0", "::", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::"),
     ],
 )
-async def test_what_may_be_taken_for_an_address_is_refused_unless_it_is_a_public_one(
+async def test_a_text_that_may_be_an_address_is_rejected_unless_it_is_public(
     host: str,
 ) -> None:
-    """A literal passes no resolver, and C libraries read far more than four decimal numbers."""
+    """A literal passes no resolver, and C libraries accept more than four decimal numbers."""
     with pytest.raises(ForbiddenTarget, match=r"public address|is an unspecified address"):
         targets().check_literal(host, 80)
 

@@ -1,4 +1,4 @@
-"""Instants and durations of messages are counted by hand: as protobuf counts them."""
+"""Timestamps and durations of messages, converted as protobuf converts them."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_an_instant_is_written_and_read_as_protobuf_does(since: timedelta) -> No
 
 @given(some.integers(-62_135_596_800, 253_402_300_799), some.integers(0, 999_999_999))
 def test_an_instant_of_nanoseconds_is_cut_to_the_microsecond(seconds: int, nanos: int) -> None:
-    told = Timestamp(seconds=seconds, nanos=nanos)
-    assert messages.date_of(told) == told.ToDatetime(tzinfo=UTC)
+    stamp = Timestamp(seconds=seconds, nanos=nanos)
+    assert messages.date_of(stamp) == stamp.ToDatetime(tzinfo=UTC)
 
 
 @given(some.integers(-(10**9), 10**9), some.integers(0, 999_999_999))
 def test_a_duration_is_read_as_protobuf_does(seconds: int, nanos: int) -> None:
-    told = Duration(seconds=seconds, nanos=nanos if seconds >= 0 else -nanos)
-    assert messages.span_of(told) == told.ToTimedelta()
+    span = Duration(seconds=seconds, nanos=nanos if seconds >= 0 else -nanos)
+    assert messages.span_of(span) == span.ToTimedelta()
 
 
 @pytest.mark.parametrize("verdict", AttemptVerdict)
@@ -61,12 +61,12 @@ def test_each_end_has_its_number_on_the_wire(
     at, key = datetime(2026, 11, 25, tzinfo=UTC), AssignmentKey(RunId("r"), Token(7))
     assignment = pb.Assignment(key=pb.AssignmentKey(run_id="r", fencing_token=7), incarnation="i")
     outcome = AttemptOutcome(verdict, reason)
-    told = messages.result(key, assignment, "w1", outcome, at, at)
-    assert pb.Result.Outcome.Name(told.outcome) == f"OUTCOME_{verdict.name}"
-    assert common_pb2.Reason.Name(told.reason).startswith("REASON_")
-    assert told.reason == reason.value
-    assert (told.key, told.incarnation) == (assignment.key, "i")
-    assert told.digest == digest(key, outcome)
+    result = messages.result(key, assignment, "w1", outcome, at, at)
+    assert pb.Result.Outcome.Name(result.outcome) == f"OUTCOME_{verdict.name}"
+    assert common_pb2.Reason.Name(result.reason).startswith("REASON_")
+    assert result.reason == reason.value
+    assert (result.key, result.incarnation) == (assignment.key, "i")
+    assert result.digest == digest(key, outcome)
 
 
 def test_the_same_outcome_has_the_digest_that_it_had_in_every_version() -> None:
@@ -78,8 +78,8 @@ def test_the_same_outcome_has_the_digest_that_it_had_in_every_version() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tell", [messages.pack_holdings, messages.list_holdings])
-async def test_a_heartbeat_of_all_that_can_be_in_hand_is_read_by_a_member(tell: Tell) -> None:
-    """Beside a frame's worth of results; else the worker would lose its stream, and its lease."""
+async def test_a_heartbeat_with_the_most_held_runs_is_read_by_a_member(tell: Tell) -> None:
+    """A frame's worth of results is sent along; a rejected frame would cost stream and lease."""
     now = datetime(2026, 11, 25, 9, 30, 17, 123_456, UTC)
     key = pb.AssignmentKey(run_id=str(uuid4()), fencing_token=2**62)
     messages.put(now, key.scheduled_at)
@@ -96,8 +96,8 @@ async def test_a_heartbeat_of_all_that_can_be_in_hand_is_read_by_a_member(tell: 
 
 
 @pytest.mark.parametrize("tell", [messages.pack_holdings, messages.list_holdings])
-def test_a_member_knows_from_a_heartbeat_what_is_in_hand_and_since_when_it_runs(tell: Tell) -> None:
-    """Whether it reads `held`, or is of a version that doesn't."""
+def test_a_member_reads_held_runs_and_their_start_times_from_a_heartbeat(tell: Tell) -> None:
+    """Members that read `held`, and members of an older version."""
     start = datetime(2026, 11, 25, 9, 30, 17, 123_456, UTC)
     keys = [pb.AssignmentKey(run_id=str(uuid4()), fencing_token=2**62 + at) for at in range(5)]
     states = [
@@ -112,13 +112,13 @@ def test_a_member_knows_from_a_heartbeat_what_is_in_hand_and_since_when_it_runs(
     tell(beat, zip(keys, states, starts, strict=True))
 
     held = frames.holdings(beat)
-    told = [(UUID(key.run_id), key.fencing_token) for key in keys]
-    assert (held.unended, held.spooled, {*held}) == (3, 2, {*told})
+    listed = [(UUID(key.run_id), key.fencing_token) for key in keys]
+    assert (held.unended, held.spooled, {*held}) == (3, 2, {*listed})
     [(run, token, since)] = held.starts()
-    assert ((run, token), frames.since_epoch(since)) == (told[2], start)
+    assert ((run, token), frames.since_epoch(since)) == (listed[2], start)
 
 
-def test_more_slots_than_that_are_refused_with_the_reason() -> None:
+def test_more_slots_than_a_heartbeat_can_list_are_rejected_with_the_reason() -> None:
     config = WorkerConfig(("localhost:1",), Path("spool"), slots=MOST_SLOTS + 1)
-    [told] = map(str, config.faults())
-    assert told.startswith("slots: must be from 1 to 20000, not 20001: each heart")
+    [fault] = map(str, config.faults())
+    assert fault.startswith("slots: must be from 1 to 20000, not 20001: each heart")

@@ -1,4 +1,4 @@
-"""What a run's end is told as, when its worker had stood still."""
+"""Results of runs whose worker was suspended or failed, as reported."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ KILL, FINISH = job_pb2.ON_LEASE_LOST_KILL, job_pb2.ON_LEASE_LOST_FINISH
 
 
 class Killed:
-    """An executor whose program is killed by a stranger, past the end of trust or before it."""
+    """An executor whose program is killed from outside, past the end of trust or before it."""
 
     def __init__(self, trust: WorkerLeaseTrust, *, lost: bool) -> None:
         self._trust = trust
@@ -71,7 +71,7 @@ class Origin:
 
 
 class Refused(Origin):
-    """A stream that takes refusals."""
+    """A stream that records refusals."""
 
     def __init__(self) -> None:
         self.came: list[pb.Refusal] = []
@@ -88,7 +88,7 @@ class Refused(Origin):
         (FINISH, True, pb.Result.OUTCOME_FAILED, common_pb2.REASON_SIGNAL),
     ],
 )
-async def test_what_a_keeper_killed_is_lost_though_nobody_here_saw_trust_end(
+async def test_a_run_killed_by_the_keeper_is_lost_though_the_worker_saw_no_end_of_trust(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     rule: job_pb2.OnLeaseLost,
@@ -112,10 +112,10 @@ class Broken:
         raise RuntimeError("symlink loop from '/secret'")
 
 
-async def test_a_bug_in_an_executor_ends_its_run_alone(
+async def test_a_bug_in_an_executor_ends_only_its_own_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else it would end the worker, with all that runs, and the next one that has it then."""
+    """Otherwise the bug ends the worker with all its runs, and then the next worker."""
     result = await ended(tmp_path, WorkerLeaseTrust(60.0, boottime()), Broken())
     assert (result.outcome, result.reason) == (
         pb.Result.OUTCOME_FAILED,
@@ -123,25 +123,25 @@ async def test_a_bug_in_an_executor_ends_its_run_alone(
     )
     assert result.error == "bug in the worker's shell executor: RuntimeError"
     [line] = [record for record in caplog.records if record.exc_info]
-    told = (line.run_id, line.token, line.job)  # type: ignore[attr-defined]  # extras
-    assert told == (result.key.run_id, result.key.fencing_token, "probe")
+    logged = (line.run_id, line.token, line.job)  # type: ignore[attr-defined]  # extras
+    assert logged == (result.key.run_id, result.key.fencing_token, "probe")
 
 
 class Cancelled(Broken):
-    """An executor out of which a cancel comes that nobody has wished."""
+    """An executor that raises a cancel that was never requested."""
 
     async def run(self, _attempt: AttemptStart, _stop: Stop) -> AttemptOutcome:
         raise asyncio.CancelledError
 
 
-async def test_a_cancel_that_nobody_has_wished_is_a_failure(tmp_path: Path) -> None:
-    """Else the run would stand as running for ever, and its slot be gone."""
+async def test_an_unrequested_cancel_is_a_failure(tmp_path: Path) -> None:
+    """Otherwise the run would stay running for ever, and its slot be lost."""
     result = await ended(tmp_path, WorkerLeaseTrust(60.0, boottime()), Cancelled())
     assert (result.reason, result.error) == (common_pb2.REASON_EXCEPTION, "CancelledError: ")
 
 
-async def test_what_was_armed_is_never_dated_before_its_instant(tmp_path: Path) -> None:
-    """The likely time, of all members' streams, may be behind that of the one it came by."""
+async def test_a_pre_dispatched_run_never_starts_before_its_due_time(tmp_path: Path) -> None:
+    """The best estimate over all members may be behind the clock of the run's own stream."""
     trust = WorkerLeaseTrust(60.0, boottime())
     now, ahead = utcnow().timestamp(), MemberTime()
     ahead.observe(RoundTrip(boottime(), boottime(), now + 0.5))
@@ -151,7 +151,7 @@ async def test_what_was_armed_is_never_dated_before_its_instant(tmp_path: Path) 
 
 
 class Noted(Broken):
-    """An executor that notes when it was asked."""
+    """An executor that records the time of its start."""
 
     began = 0.0
 
@@ -161,10 +161,10 @@ class Noted(Broken):
 
 
 @pytest.mark.parametrize("off", [-3600.0, 0.4])
-async def test_what_is_armed_starts_at_its_instant_though_the_clock_is_set_meanwhile(
+async def test_a_pre_dispatched_run_starts_at_its_due_time_after_a_clock_change(
     tmp_path: Path, off: float
 ) -> None:
-    """It was armed by a clock that was so far ahead: it would start as much too late, or early."""
+    """The start was timed by a wrong clock, and would be that much too late or early."""
     executor, time = Noted(), MemberTime()
     time.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp() + off))
     async with working(tmp_path, WorkerLeaseTrust(60.0, boottime()), executor) as (work, courier):
@@ -176,7 +176,7 @@ async def test_what_is_armed_starts_at_its_instant_though_the_clock_is_set_meanw
     assert executor.began >= instant
 
 
-async def test_what_has_ended_is_told_though_its_worker_ends_before_its_turn_has_come(
+async def test_an_end_is_reported_when_its_worker_ends_before_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = asyncio.Event()
@@ -196,10 +196,10 @@ async def test_what_has_ended_is_told_though_its_worker_ends_before_its_turn_has
     assert result.reason == common_pb2.REASON_SIGNAL
 
 
-async def test_what_has_ended_and_waits_for_a_herds_starts_is_told_as_ended(
+async def test_an_end_that_waits_for_other_starts_is_reported_as_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its start would be written down beside its result that tells it."""
+    """Otherwise its start would be reported beside the result that contains it."""
     waits, go = asyncio.Event(), asyncio.Event()
 
     async def herd(_armed: DelayedStarts, *, armed: bool) -> None:
@@ -305,10 +305,10 @@ async def leaves_a_group_open(_payload: Any, _ctx: Any) -> Any:
         leaves_a_group_open,
     ],
 )
-async def test_what_a_handler_left_in_its_task_loses_no_result(
+async def test_leftover_state_in_a_handlers_task_loses_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: Any
 ) -> None:
-    """A large result is written in a thread, and awaited in the task that the handler had."""
+    """A large result is written in a thread, and awaited in the handler's task."""
 
     async def slowly(write: Any) -> Any:
         await asyncio.sleep(0.05)
@@ -323,12 +323,12 @@ async def test_what_a_handler_left_in_its_task_loses_no_result(
         ),
     ):
         work.assign([assignment()], MemberTime(), Origin())
-        (told,) = await wait_until_async(lambda: [*courier.results()], WAIT_TIMEOUT, "its result")
-        assert told.outcome == pb.Result.OUTCOME_SUCCEEDED
+        (sent,) = await wait_until_async(lambda: [*courier.results()], WAIT_TIMEOUT, "its result")
+        assert sent.outcome == pb.Result.OUTCOME_SUCCEEDED
         assert work.runs == []
 
 
-async def test_nothing_begins_any_more_while_the_worker_waits_for_what_swallows_its_cancel(
+async def test_no_run_begins_while_the_worker_waits_for_one_that_swallows_its_cancel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_END_WITHIN", 0.5)
@@ -351,7 +351,7 @@ async def test_nothing_begins_any_more_while_the_worker_waits_for_what_swallows_
     await asyncio.wait([executor.task] if executor.task else [])
 
 
-async def test_what_swallows_its_cancel_is_waited_for_so_long_when_the_worker_ends(
+async def test_a_stopping_worker_waits_a_bounded_time_for_a_run_that_swallows_its_cancel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_END_WITHIN", 0.05)
@@ -366,7 +366,7 @@ async def test_what_swallows_its_cancel_is_waited_for_so_long_when_the_worker_en
     await asyncio.wait([executor.task])
 
 
-async def test_no_more_is_asked_for_than_a_heartbeat_can_list(
+async def test_capacity_is_limited_to_what_a_heartbeat_can_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_LISTED", 3)
@@ -376,10 +376,10 @@ async def test_no_more_is_asked_for_than_a_heartbeat_can_list(
         work.assign([assignment()], MemberTime(), Origin())
         assert work.remaining_capacity == 2, "it runs"
         await wait_until_async(lambda: [*courier.results()], WAIT_TIMEOUT, "its result")
-        assert work.remaining_capacity == 2, "nobody has acknowledged it"
+        assert work.remaining_capacity == 2, "no member has acknowledged it"
 
 
-def test_who_leaves_takes_no_work_again_whoever_undrains_it(tmp_path: Path) -> None:
+def test_a_leaving_worker_accepts_no_work_after_an_undrain(tmp_path: Path) -> None:
     spool, admission = Spool(tmp_path), Admission(1, Incarnation("i"))
     courier = ResultSender(spool, lambda _key, _verdict: None)
     trust = WorkerLeaseTrust(60.0, boottime())
@@ -399,7 +399,7 @@ def test_who_leaves_takes_no_work_again_whoever_undrains_it(tmp_path: Path) -> N
 async def working(
     home: Path, trust: WorkerLeaseTrust, executor: AttemptExecutor, slots: int = 1
 ) -> AsyncIterator[tuple[HeldRuns, ResultSender]]:
-    """One that takes assignments; at the end it is cancelled, and its results are still there."""
+    """Run a worker that accepts assignments; cancel it at the end and keep its results."""
     spool, clock = Spool(home), JudgingClock()
     clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
     courier = ResultSender(spool, lambda _key, _verdict: None)
@@ -410,7 +410,7 @@ async def working(
     )
     running = asyncio.create_task(work.run(), name="work")
     try:
-        await asyncio.sleep(0)  # it is the home of what comes
+        await asyncio.sleep(0)  # its loop must be running
         yield work, courier
     finally:
         running.cancel()
@@ -435,20 +435,20 @@ async def ended(
     time: MemberTime | None = None,
     **how: Any,
 ) -> pb.Result:
-    """What becomes of one run, of a member whose time is `time`."""
+    """Return the result of one run, of a member whose time is `time`."""
     async with working(home, trust, executor) as (work, courier):
         work.assign([assignment(**how)], time or MemberTime(), Origin())
         return (await wait_until_async(lambda: [*courier.results()], WAIT_TIMEOUT, "its result"))[0]
 
 
 class Untellable(Broken):
-    """An executor that gives what no message holds."""
+    """An executor whose outcome fits into no message."""
 
     async def run(self, _attempt: AttemptStart, _stop: Stop) -> AttemptOutcome:
         return AttemptOutcome(AttemptVerdict.SUCCEEDED, result=Content(b"\xff", json=True))
 
 
-async def test_what_cant_be_told_ends_its_run_alone(tmp_path: Path) -> None:
+async def test_an_outcome_that_fits_into_no_message_ends_only_its_own_run(tmp_path: Path) -> None:
     result = await ended(tmp_path, WorkerLeaseTrust(60.0, boottime()), Untellable())
     assert result.outcome == pb.Result.OUTCOME_FAILED
     assert "can't be encoded: UnicodeDecodeError" in result.error
@@ -459,12 +459,12 @@ def test_json_that_no_message_holds_is_kept_as_bytes(data: bytes) -> None:
     assert not _content(data, "application/json").json
 
 
-def test_json_that_is_nested_too_deeply_is_no_result() -> None:
+def test_too_deeply_nested_json_is_not_a_result() -> None:
     with pytest.raises(TooDeep, match="at most 100 levels"):
         _content(b"[" * 200_000, "application/json")
 
 
-def test_what_is_no_exception_of_a_plain_call_escapes_as_one() -> None:
+def test_a_panic_in_a_plain_call_is_raised_as_an_exception() -> None:
     def panics() -> None:
         raise BaseExceptionGroup("panic", [KeyboardInterrupt()])
 
