@@ -1,4 +1,4 @@
-"""Every field that enters a process has bounds, and a value out of them is named."""
+"""Bounds of every field that enters a process; a value out of them is named."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_value_out_of_its_bounds_is_named_by_its_path(message: Message, path: 
     assert [at for at, _ in FRAME.violations(message)] == [path]
 
 
-def test_a_field_that_only_people_read_is_cleared_and_its_message_counts() -> None:
+def test_an_invalid_field_for_display_is_cleared_and_its_message_counts() -> None:
     said = result(retry_after=LAST_DAY_OFF, output=[{"at": YEAR_ONE}], error="x" * 5_000)
     left, cleared = FRAME.tidy(said, "results")
     assert (left, {path for path, _ in cleared}) == (
@@ -128,11 +128,11 @@ def test_a_field_that_only_people_read_is_cleared_and_its_message_counts() -> No
     assert (frame.heartbeat.free, frame.heartbeat.disk_free_bytes) == (3, 0)
 
 
-def test_an_item_of_a_frame_is_left_to_its_reader_who_sets_it_aside_alone() -> None:
+def test_an_invalid_item_of_a_frame_is_left_to_its_reader() -> None:
     frame = wire.WorkerFrame(results=[result(key=far()), result()])
     assert FRAME.violations(frame) == []
     assert [bool(FRAME.violations(one)) for one in frame.results] == [True, False]
 
 
-def test_a_hundred_wrong_entries_of_a_list_are_told_by_the_first_few() -> None:
+def test_of_a_hundred_invalid_list_entries_the_first_few_are_reported() -> None:
     assert len(FRAME.violations(hello(spooled=[far()] * 100))) == 20

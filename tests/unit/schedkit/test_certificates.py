@@ -1,4 +1,4 @@
-"""When a certificate ends, read without a library, compared with openssl."""
+"""Expiry of certificates, read without a library and compared with openssl."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from support.certs import Authority
 
 
 def issued(folder: Path, days: int) -> bytes:
-    """A certificate of its own that ends in so many days."""
+    """Issue a self-signed certificate that ends in so many days."""
     key = ["-newkey", "rsa:2048", "-nodes", "-keyout", "k.pem"]
     made = ["openssl", "req", "-x509", *key, "-out", "c.pem", "-days", str(days), "-subj", "/CN=c"]
     subprocess.run(made, cwd=folder, check=True, capture_output=True)
     return (folder / "c.pem").read_bytes()
 
 
-def test_it_is_what_openssl_says(tmp_path: Path) -> None:
+def test_the_expiry_equals_that_of_openssl(tmp_path: Path) -> None:
     tls = Authority.create(tmp_path / "ca").issue("m1")
     said = subprocess.run(
         ["openssl", "x509", "-enddate", "-noout", "-in", str(tls.cert)],
@@ -33,7 +33,7 @@ def test_it_is_what_openssl_says(tmp_path: Path) -> None:
     assert not_after(tls.cert.read_bytes()) == expected
 
 
-def test_its_beginning_and_its_uris_are_what_openssl_was_given(tmp_path: Path) -> None:
+def test_the_start_and_the_uris_equal_those_given_to_openssl(tmp_path: Path) -> None:
     authority = Authority.create(tmp_path / "ca")
     san = "IP:127.0.0.1,URI:schedd://member/m1,DNS:m1.example.com,URI:https://elsewhere/"
     tls = authority.issue("m1", san=san)
@@ -44,7 +44,7 @@ def test_its_beginning_and_its_uris_are_what_openssl_was_given(tmp_path: Path) -
     assert first_of(authority.issue("plain").cert.read_bytes()).uris == ()
 
 
-def test_years_past_2049_are_written_otherwise_and_read_as_well(tmp_path: Path) -> None:
+def test_years_past_2049_are_read(tmp_path: Path) -> None:
     ends = not_after(issued(tmp_path, 20_000))
     assert abs(ends - datetime.now(UTC) - timedelta(days=20_000)) < timedelta(days=1)
 
@@ -59,12 +59,12 @@ def test_years_past_2049_are_written_otherwise_and_read_as_well(tmp_path: Path) 
         b"-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----",
     ],
 )
-def test_what_is_none_is_refused(pem: bytes) -> None:
+def test_an_invalid_certificate_is_rejected(pem: bytes) -> None:
     with pytest.raises(ValueError, match="readable certificate"):
         not_after(pem)
 
 
-def test_one_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_certificate_is_rejected(tmp_path: Path) -> None:
     der = ssl.PEM_cert_to_DER_cert(issued(tmp_path, 2).decode())
     for end in range(0, 200, 7):
         with pytest.raises(ValueError, match="readable certificate"):

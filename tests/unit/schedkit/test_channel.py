@@ -62,12 +62,12 @@ def test_an_address_has_a_host_and_a_port(address: str, parts: tuple[str, int]) 
         *("a b:1", "a\nb:1", "\0:1", "256.0.0.1:1", "[host]:1", "-x:1", "münchen:1", "h:١"),
     ],
 )
-def test_what_is_not_host_and_port_is_refused(address: str) -> None:
+def test_an_address_without_host_and_port_is_rejected(address: str) -> None:
     with pytest.raises(ValueError, match="not host:port"):
         split_address(address)
 
 
-def test_what_an_address_has_before_its_at_is_not_repeated() -> None:
+def test_the_user_part_of_an_address_is_not_repeated() -> None:
     for wrong in ("u:s3cr3t@127.0.0.1:1", "s3cr3t@h:1", "http://u:s3cr3t@h:1"):
         with pytest.raises(ValueError, match="it has an @ in it") as refused:
             split_address(wrong)
@@ -75,7 +75,7 @@ def test_what_an_address_has_before_its_at_is_not_repeated() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "::ffff:127.0.0.1"])
-def test_loopback_stays_on_this_host(host: str) -> None:
+def test_a_loopback_address_is_local(host: str) -> None:
     assert is_loopback(host)
 
 
@@ -83,18 +83,18 @@ def test_loopback_stays_on_this_host(host: str) -> None:
     "host",
     ["0.0.0.0", "::", "10.0.0.1", "127.0.0.1.example.com", "localhost.example", "2130706433"],
 )
-def test_everything_else_is_not_loopback(host: str) -> None:
+def test_any_other_address_is_not_loopback(host: str) -> None:
     assert not is_loopback(host)
 
 
-def test_plaintext_is_for_loopback_or_for_who_asked_for_it() -> None:
+def test_plaintext_is_for_loopback_or_explicit_settings_only() -> None:
     check_plaintext("127.0.0.1:7420", insecure=False)
     check_plaintext("0.0.0.0:7420", insecure=True)
     with pytest.raises(Misconfigured, match=r"0\.0\.0\.0:7420 is not loopback and TLS is not set"):
         check_plaintext("0.0.0.0:7420", insecure=False)
 
 
-def test_the_refusal_of_plaintext_says_where_the_key_belongs() -> None:
+def test_the_rejection_of_plaintext_says_where_the_key_belongs() -> None:
     with pytest.raises(Misconfigured, match=r"insecure = true under \[listen\] to send"):
         check_plaintext("0.0.0.0:7420", insecure=False, section="listen")
     with pytest.raises(Misconfigured, match="insecure = true to send"):
@@ -125,7 +125,7 @@ async def call(endpoint: str, tls: TLS | None, payload: bytes = b"hello") -> byt
         return answer
 
 
-async def test_a_call_goes_through_in_plain_text() -> None:
+async def test_a_plaintext_call_succeeds() -> None:
     async with echo_server(None) as endpoint:
         assert await call(endpoint, None) == b"hello"
 
@@ -138,7 +138,7 @@ async def test_a_message_over_four_mebibytes_is_refused() -> None:
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_a_port_in_use_is_told_never_shared() -> None:
+async def test_a_port_in_use_is_reported_and_never_shared() -> None:
     async with echo_server(None) as endpoint:
         with pytest.raises(Misconfigured, match=f"can't listen on {endpoint}"):
             async with echo_server(None, endpoint):
@@ -209,7 +209,7 @@ async def test_tls_below_1_2_is_refused(authority: Authority) -> None:
 
 
 @old_versions
-async def test_a_certificate_changed_on_disk_holds_from_the_next_handshake_on(
+async def test_a_certificate_changed_on_disk_is_used_from_the_next_handshake(
     authority: Authority,
 ) -> None:
     worker = authority.issue("worker")
@@ -236,7 +236,7 @@ async def test_files_that_cannot_be_read_leave_the_certificate_in_use(
 
 
 @old_versions
-async def test_a_key_that_doesn_t_fit_leaves_the_certificate_in_use_and_is_told(
+async def test_a_key_that_doesn_t_fit_leaves_the_certificate_in_use_and_is_logged(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker, source = authority.issue("worker"), authority.issue("member")
@@ -257,15 +257,17 @@ async def test_a_key_that_doesn_t_fit_leaves_the_certificate_in_use_and_is_told(
             assert shown == ssl.PEM_cert_to_DER_cert(worker.cert.read_text())
 
 
-async def test_a_key_that_doesn_t_fit_is_no_port_in_use(authority: Authority) -> None:
+async def test_a_key_that_doesn_t_fit_is_not_reported_as_a_port_in_use(
+    authority: Authority,
+) -> None:
     member, other = authority.issue("member"), authority.issue("other")
-    with pytest.raises(Misconfigured, match="is the key of another certificate than") as told:
+    with pytest.raises(Misconfigured, match="is the key of another certificate than") as error:
         async with echo_server(TLS(member.ca, member.cert, other.key)):
             pass
-    assert "can't listen" not in str(told.value)
+    assert "can't listen" not in str(error.value)
 
 
-def test_a_tls_file_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_a_missing_tls_file_is_reported(tmp_path: Path) -> None:
     absent = tmp_path / "none.pem"
     with pytest.raises(Misconfigured, match=r"TLS file can't be read: .*none\.pem"):
         connect("127.0.0.1:1", tls=TLS(absent, absent, absent))

@@ -1,4 +1,4 @@
-"""The two clocks."""
+"""The two clocks: boot time and UTC."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def test_boot_time_never_goes_back() -> None:
     assert readings == sorted(readings)
 
 
-def test_boot_time_runs_through_a_suspend(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P6.7: CLOCK_MONOTONIC stops in one, and a lease judged by it would be trusted after it."""
+def test_boot_time_includes_suspends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P6.7: CLOCK_MONOTONIC stops during a suspend: a lease would be trusted after its end."""
     asked: list[int] = []
     monkeypatch.setattr(time, "clock_gettime", lambda clock: asked.append(clock) or 1.0)
     boottime()
@@ -26,7 +26,7 @@ def test_boot_time_runs_through_a_suspend(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_no_daemon_measures_time_by_another_clock() -> None:
-    """P6.7. A worker's keeper sweeps for a second and a half, and stands on nothing of ours."""
+    """P6.7. A worker's keeper polls for a second and a half, and imports no module of schedd."""
     keepers = {"workerd/process/proc_files.py", "workerd/process/cgroups.py"}
     elsewhere = {
         str(file.relative_to(ROOT))
@@ -37,5 +37,5 @@ def test_no_daemon_measures_time_by_another_clock() -> None:
     assert elsewhere == keepers
 
 
-def test_the_instant_shown_to_people_is_in_utc() -> None:
+def test_times_for_people_are_in_utc() -> None:
     assert utcnow().utcoffset() == timedelta(0)

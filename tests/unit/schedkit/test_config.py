@@ -1,4 +1,4 @@
-"""Configuration from its sources, and everything that can be wrong with one at once."""
+"""Configuration from its sources, with all problems reported at once."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Settings:
         if self.slots < 1:
             yield ConfigProblem("slots", "must be at least 1")
         if self.insecure and not self.etcd.endpoints:
-            yield ConfigProblem("", "insecure with nobody")
+            yield ConfigProblem("", "insecure without users")
         if self.log.level == "info" and not self.slots:
             yield ConfigProblem("log.level", "is too loud for no slots")
 
@@ -102,7 +102,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_what_nobody_sets_has_its_default(world: World) -> None:
+def test_an_unset_value_has_its_default(world: World) -> None:
     assert world.load() == Settings(etcd=Etcd(endpoints=("a:1",)))
 
 
@@ -154,7 +154,7 @@ def test_the_environment_sets_every_type(world: World) -> None:
     assert settings.labels == {"disk": "ssd", "zone": "a"}
 
 
-def test_a_flag_goes_over_the_environment_and_that_over_the_file(world: World) -> None:
+def test_a_flag_overrides_the_environment_which_overrides_the_file(world: World) -> None:
     text = "slots = 1\nshare = 0.1\n[etcd]\nendpoints = ['file:1']\ntimeout = '1s'"
     world.environ = {"SCHEDD_SLOTS": "2", "SCHEDD_SHARE": "0.2"}
     world.flags = {"slots": "3", "share": None}
@@ -163,7 +163,7 @@ def test_a_flag_goes_over_the_environment_and_that_over_the_file(world: World) -
     assert settings.etcd.endpoints == ("file:1",)
 
 
-def test_all_errors_come_at_once_each_with_its_place(world: World) -> None:
+def test_all_problems_are_reported_at_once_each_with_its_source(world: World) -> None:
     world.environ = {"SCHEDD_INSECURE": "perhaps"}
     world.flags = {"etcd.endpont": "a:1", "etcd.endpoints": None}
     assert world.problems("""slots = "many"
@@ -210,13 +210,13 @@ level = "info"
         ("slots = ", "is not TOML: Invalid value (at end of document)"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_told_with_its_line(
+def test_a_value_of_the_wrong_type_is_reported_with_its_line(
     world: World, text: str, problem: str
 ) -> None:
     assert world.problems(text) == [f"schedd.toml:1: {problem}"]
 
 
-def test_what_sections_and_the_whole_find_wrong_is_told_with_what_cannot_be_read(
+def test_problems_of_sections_are_reported_together_with_unreadable_values(
     world: World,
 ) -> None:
     world.environ = {"SCHEDD_ETCD__ENDPOINTS": "", "SCHEDD_INSECURE": "yes"}
@@ -235,19 +235,19 @@ cert = "/a"
         "schedd.toml:4: log.level must be one of info, debug, not 'loud'",
         "schedd.toml:2: share must be a number, not 'half'",
         "schedd.toml:1: slots: must be at least 1",
-        "configuration: insecure with nobody",
+        "configuration: insecure without users",
         "spool: is full",
     ]
 
 
-def test_of_a_key_that_is_missing_nothing_more_is_told(world: World) -> None:
+def test_a_missing_key_causes_no_further_problems(world: World) -> None:
     world.flags = {"slots": "0", "log.level": "debug"}
     [missing, slots] = world.problems()
     assert missing.startswith("etcd.endpoints: is missing")
     assert slots == "--slots: slots: must be at least 1"
 
 
-def test_what_the_clock_alone_finds_wrong_is_to_be_tried_again(world: World) -> None:
+def test_a_problem_of_the_clock_alone_may_be_retried(world: World) -> None:
     world.also = [Untimely("spool", "is from tomorrow")]
     with pytest.raises(NotNow, match="spool: is from tomorrow"):
         world.load()
@@ -255,13 +255,13 @@ def test_what_the_clock_alone_finds_wrong_is_to_be_tried_again(world: World) -> 
         world.load("slots = 0")
 
 
-def test_an_optional_section_is_wanted_whole_once_it_is_begun(world: World) -> None:
+def test_an_optional_section_must_be_complete_once_a_key_is_set(world: World) -> None:
     world.environ = {"SCHEDD_ETCD__TLS__CA": "/ca"}
     (problem,) = world.problems()
     assert problem.startswith("etcd.tls.cert: is missing")
 
 
-def test_of_a_section_that_lacks_a_key_no_more_is_told_as_a_whole(world: World) -> None:
+def test_a_section_without_a_required_key_is_not_checked_as_a_whole(world: World) -> None:
     world.also = [ConfigProblem("etcd.tls", "give both")]
     (problem,) = world.problems("[etcd.tls]\nca = '/ca'")
     assert problem == "etcd.tls.cert: is missing; set it in the file or by SCHEDD_ETCD__TLS__CERT"
@@ -270,7 +270,7 @@ def test_of_a_section_that_lacks_a_key_no_more_is_told_as_a_whole(world: World) 
 
 
 @pytest.mark.parametrize("text", ["slots == 1", "slots = '\udcff'", None])
-def test_of_a_file_that_cannot_be_read_nobody_says_what_it_lacks(
+def test_an_unreadable_file_causes_no_reports_of_missing_keys(
     world: World, text: str | None
 ) -> None:
     world.flags = {}
@@ -284,23 +284,23 @@ def test_of_a_file_that_cannot_be_read_nobody_says_what_it_lacks(
     assert str(share) == "SCHEDD_SHARE: share must be a number, not 'half'"
 
 
-def test_of_a_line_that_is_nested_too_deep_its_key_alone_is_told(world: World) -> None:
+def test_of_a_too_deeply_nested_line_only_the_key_is_reported(world: World) -> None:
     (problem,) = world.problems(f"slots = [\n{'[' * 100_000} 's3cr3t = 1'")
     assert problem == "schedd.toml:2: is nested too deep to be read"
 
 
-def test_a_weaker_value_that_is_overridden_is_not_judged(world: World) -> None:
+def test_an_overridden_value_is_not_validated(world: World) -> None:
     world.environ = {"SCHEDD_SLOTS": "many"}
     world.flags["slots"] = "3"
     assert world.load().slots == 3
 
 
-def test_a_file_that_is_not_there_is_told(world: World) -> None:
+def test_a_missing_file_is_reported(world: World) -> None:
     with pytest.raises(ConfigErrors, match=r"schedd\.toml: can't be read: No such file"):
         load(Settings, file=world.file, environ={}, prefix="SCHEDD", flags=world.flags)
 
 
-def test_a_secret_stands_in_no_message_and_no_repr(world: World) -> None:
+def test_a_secret_appears_in_no_message_and_no_repr(world: World) -> None:
     (problem,) = world.problems("[etcd]\npassword = 31415")
     assert problem == "schedd.toml:2: etcd.password must be a text"
     settings = world.load("[etcd]\npassword = 'hunter2'")
@@ -309,7 +309,7 @@ def test_a_secret_stands_in_no_message_and_no_repr(world: World) -> None:
     assert masked(settings)["etcd.endpoints"] == ("a:1",)
 
 
-def test_what_an_address_has_before_its_at_is_shown_to_nobody(world: World) -> None:
+def test_the_user_part_of_an_address_is_never_shown(world: World) -> None:
     world.flags = {}
     settings = world.load("[etcd]\nendpoints = ['http://u:s3cr3t@a:1', 'u:s3@cr3t@b:1', 'c:1']")
     assert masked(settings)["etcd.endpoints"] == ("http://***@a:1", "u:***@b:1", "c:1")
@@ -320,7 +320,7 @@ def test_what_an_address_has_before_its_at_is_shown_to_nobody(world: World) -> N
 
 
 @pytest.mark.parametrize("sign", [*",'\" /@:\\\n\t"])
-def test_whatever_signs_a_password_has_none_of_it_is_shown(sign: str) -> None:
+def test_a_password_with_any_character_is_never_shown(sign: str) -> None:
     for before in ("s3://key:", "https://", "key:"):
         address = f"{before}be{sign}hind@bucket/p"
         for shown in (hidden(address), hidden(repr(address)), hidden(f"no store: {address!r}")):
@@ -341,7 +341,7 @@ def test_whatever_signs_a_password_has_none_of_it_is_shown(sign: str) -> None:
     ],
     ids=["unlike any", "ours, unknown", "a job's own"],
 )
-def test_an_unknown_variable_is_a_warning_but_not_one_that_a_job_sees(
+def test_an_unknown_variable_is_a_warning_unless_a_job_sees_it(
     world: World,
     caplog: pytest.LogCaptureFixture,
     environ: Mapping[str, str],
@@ -353,7 +353,7 @@ def test_an_unknown_variable_is_a_warning_but_not_one_that_a_job_sees(
     assert [record.getMessage() for record in caplog.records] == warnings
 
 
-def test_a_field_of_a_type_without_a_text_form_is_a_bug_of_ours() -> None:
+def test_a_field_of_a_type_without_a_text_form_is_a_bug() -> None:
     @dataclass(frozen=True)
     class Odd:
         when: complex = 0j

@@ -1,4 +1,4 @@
-"""What a daemon is told of the files of its TLS before it starts: all that is wrong, at once."""
+"""Checks of a daemon's TLS files before it starts: all problems, at once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bearer(name: str, *, serves: bool) -> Bearer:
 M1, W1 = bearer("m1", serves=True), bearer("w1", serves=False)
 
 
-def told(tls: TLS, whom: Bearer, now: datetime | None = None) -> list[str]:
+def problems_of(tls: TLS, whom: Bearer, now: datetime | None = None) -> list[str]:
     return [str(each) for each in problems(tls, whom, now or utcnow())]
 
 
@@ -48,54 +48,54 @@ def authority(tmp_path: Path) -> Authority:
     return Authority.create(tmp_path / "ca")
 
 
-def test_right_files_are_fine_for_all_that_may_be_named(
+def test_valid_files_have_no_problems_for_all_valid_names(
     authority: Authority, tmp_path: Path
 ) -> None:
     hosts = ["127.0.0.1", "::1", "m1.example.com"]
-    assert told(authority.issue(replace(MEMBER, hosts=hosts), tmp_path / "m", DAY), M1) == []
+    assert problems_of(authority.issue(replace(MEMBER, hosts=hosts), tmp_path / "m", DAY), M1) == []
     for number, namespaces in enumerate([[], ["billing"], ["billing", "mail"]]):
         subject = Subject("w1", uris_of_worker("w1", namespaces))
-        assert told(authority.issue(subject, tmp_path / f"w{number}", DAY), W1) == []
+        assert problems_of(authority.issue(subject, tmp_path / f"w{number}", DAY), W1) == []
 
 
-def test_an_authority_of_ones_own_without_purposes_and_with_other_names_does(
+def test_an_own_authority_without_purposes_and_with_other_names_is_accepted(
     tmp_path: Path,
 ) -> None:
     own = certs.Authority.create(tmp_path / "own")
     san = "IP:127.0.0.1,DNS:m1.example.com,URI:spiffe://example/m1,URI:schedd://member/m1"
-    assert told(own.issue("m1", san=san), M1) == []
+    assert problems_of(own.issue("m1", san=san), M1) == []
 
 
-def test_of_several_authorities_in_the_file_one_is_enough(
+def test_one_of_several_authorities_in_the_file_is_enough(
     authority: Authority, tmp_path: Path
 ) -> None:
     tls = authority.issue(MEMBER, tmp_path / "m", DAY)
     other = Authority.create(tmp_path / "other").certificate.read_bytes()
     tls.ca.write_bytes(other + tls.ca.read_bytes())
-    assert told(tls, M1) == []
+    assert problems_of(tls, M1) == []
     tls.ca.write_bytes(other)
-    [why] = told(tls, M1)
+    [why] = problems_of(tls, M1)
     assert why.startswith("tls.cert: ")
     assert f"isn't signed by an authority of {tls.ca}: unable to get local issuer" in why
 
 
 @pytest.mark.slow
-def test_what_stands_between_authority_and_certificate_belongs_into_its_file(
+def test_intermediate_certificates_belong_into_the_certificate_file(
     tmp_path: Path,
 ) -> None:
     tls = chained(tmp_path)
-    assert told(tls, M1) == []
+    assert problems_of(tls, M1) == []
     assert tls.cert is not None
     leaf = tls.cert.read_text().split("-----END CERTIFICATE-----")[0]
     tls.cert.write_text(f"{leaf}-----END CERTIFICATE-----\n")
-    [why] = told(tls, M1)
+    [why] = problems_of(tls, M1)
     assert "put what stands between the two below the certificate" in why
     between = TLS(tmp_path / "between.pem", tls.cert, tls.key)
-    assert told(between, M1) == [], "gRPC trusts what isn't a root, too"
+    assert problems_of(between, M1) == [], "gRPC trusts what isn't a root, too"
 
 
 def chained(folder: Path) -> TLS:
-    """A root ─▶ between ─▶ m1; between is in m1's file."""
+    """Make a chain: root ─▶ between ─▶ m1. The file of m1 contains `between`."""
 
     def openssl(*args: str) -> None:
         subprocess.run(["openssl", *args], cwd=folder, check=True, capture_output=True)
@@ -118,84 +118,84 @@ def chained(folder: Path) -> TLS:
     return TLS(folder / "root.pem", folder / "m1.pem", folder / "m1.key")
 
 
-def test_another_name_kind_and_purpose_are_told_with_what_they_should_be(
+def test_a_wrong_name_kind_or_purpose_is_reported_with_the_expected_one(
     authority: Authority, tmp_path: Path
 ) -> None:
     member = authority.issue(MEMBER, tmp_path / "m", DAY)
     worker = authority.issue(WORKER, tmp_path / "w", DAY)
-    [why] = told(member, bearer("m3", serves=True))
+    [why] = problems_of(member, bearer("m3", serves=True))
     assert "m1.pem names 'schedd://member/m1', and this member is 'm3'" in why
     assert "must have the URI schedd://member/m3 and no other name" in why
     assert why.endswith("issue it: ISSUE, or set `name` as the certificate")
-    [name, purpose] = told(worker, M1)
+    [name, purpose] = problems_of(worker, M1)
     assert "names 'schedd://worker/w1', and this member is 'm1'" in name
     assert "set `name`" not in name
     assert "isn't one by which a member may be called" in purpose
-    [why] = told(member, W1)
+    [why] = problems_of(member, W1)
     assert "and this worker is 'w1'" in why
-    [why] = told(worker, bearer("w2", serves=False))
+    [why] = problems_of(worker, bearer("w2", serves=False))
     assert "names 'schedd://worker/w1', and this worker is 'w2'" in why
-    nobody = certs.Authority.create(tmp_path / "own").issue("m1")
-    [why] = told(nobody, M1)
+    unnamed = certs.Authority.create(tmp_path / "own").issue("m1")
+    [why] = problems_of(unnamed, M1)
     assert "names no URI at all" in why
 
 
-def test_its_time_is_judged_and_what_else_is_wrong_is_told_beside_it(
+def test_an_expired_certificate_is_reported_beside_other_problems(
     authority: Authority, tmp_path: Path
 ) -> None:
     ended = authority.issue(MEMBER, tmp_path / "m", timedelta(minutes=-1))
-    [why] = told(ended, M1)
+    [why] = problems_of(ended, M1)
     assert "m1.pem expired at 2" in why
-    [time, name] = told(ended, bearer("m3", serves=True))
+    [time, name] = problems_of(ended, bearer("m3", serves=True))
     assert "expired at" in time
     assert "this member is 'm3'" in name
     good = authority.issue(MEMBER, tmp_path / "g", DAY)
-    [why] = told(good, M1, utcnow() - DAY)
+    [why] = problems_of(good, M1, utcnow() - DAY)
     assert "isn't valid before 2" in why
     assert "correct this host's clock" in why
 
 
-def test_the_key_is_the_certificates_own_and_can_be_read(
+def test_the_key_must_match_the_certificate_and_be_readable(
     authority: Authority, tmp_path: Path
 ) -> None:
     member = authority.issue(MEMBER, tmp_path / "m", DAY)
     worker = authority.issue(WORKER, tmp_path / "w", DAY)
-    [why] = told(TLS(member.ca, member.cert, worker.key), M1)
+    [why] = problems_of(TLS(member.ca, member.cert, worker.key), M1)
     assert why.startswith(f"tls.key: {worker.key} is the key of another certificate than")
     secret = tmp_path / "secret.key"
     encrypt = ["openssl", "pkcs8", "-topk8", "-in", str(member.key), "-passout", "pass:geheim"]
     subprocess.run([*encrypt, "-out", secret], check=True, capture_output=True)
-    [why] = told(TLS(member.ca, member.cert, secret), M1)
+    [why] = problems_of(TLS(member.ca, member.cert, secret), M1)
     assert "is encrypted: give a key without a passphrase" in why
 
 
-def test_each_file_that_isn_t_there_or_is_another_is_told_by_its_key(
+def test_each_missing_or_swapped_file_is_reported_by_its_setting(
     authority: Authority, tmp_path: Path
 ) -> None:
     member = authority.issue(MEMBER, tmp_path / "m", DAY)
     absent = tmp_path / "none"
-    [why] = told(TLS(absent, member.cert, member.key), M1)
+    [why] = problems_of(TLS(absent, member.cert, member.key), M1)
     assert why.startswith(f"tls.ca: {absent} can't be read: No such file")
-    assert len(told(TLS(absent, absent, absent), M1)) == 3
+    assert len(problems_of(TLS(absent, absent, absent), M1)) == 3
     assert member.cert is not None
     assert member.key is not None
-    swapped = told(TLS(member.key, member.key, member.cert), M1)
+    swapped = problems_of(TLS(member.key, member.key, member.cert), M1)
     assert [why.split(":")[0] for why in swapped] == ["tls.ca", "tls.cert", "tls.key"]
-    [ca, name] = told(TLS(member.key, member.cert, member.key), bearer("m3", serves=True))
+    [ca, name] = problems_of(TLS(member.key, member.cert, member.key), bearer("m3", serves=True))
     assert "has no authority's certificate in it" in ca
     assert "this member is 'm3'" in name
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads all")
-def test_a_key_of_another_user_is_told(authority: Authority, tmp_path: Path) -> None:
+def test_an_unreadable_key_is_reported(authority: Authority, tmp_path: Path) -> None:
     member = authority.issue(MEMBER, tmp_path / "m", DAY)
     assert member.key is not None
     member.key.chmod(0)
-    [why] = told(member, M1)
+    [why] = problems_of(member, M1)
     assert "can't be read: Permission denied" in why
 
 
-def test_names_are_told_however_many_and_long_they_are() -> None:
+def test_listed_names_are_bounded_in_number_and_length() -> None:
     said = listed_names(["x" * 10_000] * 100)
     assert len(said) < 1000
     assert said.endswith(f"and {100 - MOST_NAMES} more")
@@ -229,11 +229,11 @@ def test_names_are_told_however_many_and_long_they_are() -> None:
         ["schedd://worker/w1/bill%69ng"],
     ],
 )
-def test_a_worker_knows_its_names_as_members_do(uris: list[str]) -> None:
+def test_a_worker_accepts_the_same_names_as_members(uris: list[str]) -> None:
     assert names_worker("w1", uris) == W1.is_named(uris)
 
 
-def test_what_is_of_this_host_s_clock_alone_is_to_be_tried_again(
+def test_a_problem_of_this_hosts_clock_alone_may_be_retried(
     authority: Authority, tmp_path: Path
 ) -> None:
     ended = authority.issue(MEMBER, tmp_path / "m", timedelta(minutes=-1))

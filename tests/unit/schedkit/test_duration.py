@@ -28,7 +28,7 @@ def test_a_text_with_units_is_that_duration(text: str, duration: timedelta) -> N
     assert parse(text) == duration
 
 
-def test_a_bare_number_is_refused_for_nobody_knows_its_unit() -> None:
+def test_a_bare_number_is_rejected_because_its_unit_is_unknown() -> None:
     with pytest.raises(ValueError, match="'90' needs a unit, such as 90s"):
         parse("90")
 
@@ -37,18 +37,18 @@ def test_a_bare_number_is_refused_for_nobody_knows_its_unit() -> None:
     "text",
     ["", " ", "-5s", "1.5h", "5 m", "30m1h", "1h1h", "1y", "s", "1H", "٣s", "1h30", "5s\n5s"],
 )
-def test_what_has_two_readings_or_none_is_refused(text: str) -> None:
+def test_an_ambiguous_or_invalid_text_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"valid duration|needs a unit"):
         parse(text)
 
 
-def test_a_duration_longer_than_python_holds_is_refused() -> None:
+def test_a_duration_longer_than_python_holds_is_rejected() -> None:
     with pytest.raises(ValueError, match="too long"):
         parse("999999999999999d")
 
 
 @given(st.integers(min_value=0, max_value=10**14))
-def test_what_is_rendered_reads_as_the_same_duration(millis: int) -> None:
+def test_a_rendered_duration_reads_as_the_same_duration(millis: int) -> None:
     duration = timedelta(milliseconds=millis)
     assert parse(render(duration)) == duration
 

@@ -1,4 +1,4 @@
-"""Allow-lists of networks and hosts: what they permit, what they never permit, what they refuse."""
+"""Allow-lists of networks and hosts: allowed, never allowed, and invalid entries."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_public_addresses_need_no_entry() -> None:
         *("metadata.goog", "instance-data"),
     ],
 )
-async def test_metadata_services_and_link_local_addresses_are_refused_whatever_is_allowed(
+async def test_metadata_services_and_link_local_addresses_are_rejected_with_any_allow_list(
     host: str,
 ) -> None:
     everything = targets("0.0.0.0/0", "::/0", "*.internal", "*.svc.internal")
@@ -145,7 +145,7 @@ async def test_the_error_names_the_address_the_setting_and_how_to_write_it() -> 
         ("app/8", "isn't a network"),
     ],
 )
-def test_an_entry_that_cant_be_meant_is_a_problem(entry: str, why: str) -> None:
+def test_an_invalid_entry_is_a_problem(entry: str, why: str) -> None:
     (problem,) = Egress(allow=("10.0.0.0/8", entry)).faults()
     assert problem.where == "allow"
     assert why in problem.what

@@ -1,4 +1,4 @@
-"""What a gRPC job calls, as it may be written."""
+"""Endpoints and methods of gRPC jobs, in their accepted forms."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_an_endpoint_is_a_host_and_a_port_in_the_clear_or_with_tls(
         "x" * 254 + ":1",
     ],
 )
-def test_what_is_no_endpoint_is_told_with_the_forms_that_are(text: str) -> None:
+def test_an_invalid_endpoint_is_reported_with_the_valid_forms(text: str) -> None:
     with pytest.raises(ValueError, match=r"is neither host:port \(in the clear\) nor grpcs://host"):
         endpoint_of(text)
 
@@ -53,6 +53,6 @@ def test_a_method_is_a_service_with_its_package_and_a_name() -> None:
         "Shop/Price\n",
     ],
 )
-def test_what_is_no_method_is_told(text: str) -> None:
+def test_an_invalid_method_is_reported(text: str) -> None:
     with pytest.raises(ValueError, match="isn't package"):
         method_of(text)

@@ -1,4 +1,4 @@
-"""Failpoints: nothing unless armed, and then exactly what was asked for."""
+"""Failpoints: no effect unless armed, and then exactly the requested one."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from support.wait import wait_until
 ALL: Callable[[str], bool] = bool
 
 
-def test_a_place_that_isnt_armed_is_bound_to_one_function_that_does_nothing():
+def test_an_unarmed_failpoint_is_bound_to_one_function_that_does_nothing():
     points = Failpoints("other=kill")
     assert points.blocking("here") is points.blocking("there")
     assert points.awaited("here") is points.awaited("there")
     assert points.blocking("here")() is None
 
 
-async def test_an_armed_place_fails_as_the_world_does():
+async def test_an_armed_failpoint_fails_as_the_dependency_does():
     points = Failpoints("here=error; there = unknown; disk=error")
     with pytest.raises(Unavailable, match="failpoint here"):
         points.blocking("here")()
@@ -40,7 +40,7 @@ async def test_an_armed_place_fails_as_the_world_does():
         points.blocking("disk", OSError)()
 
 
-def test_the_first_passages_may_be_let_through_and_the_number_of_acts_be_bounded():
+def test_a_failpoint_can_skip_the_first_passes_and_limit_its_acts():
     place = Failpoints("here=error,skip=2,count=1").blocking("here")
     place()
     place()
@@ -49,7 +49,7 @@ def test_the_first_passages_may_be_let_through_and_the_number_of_acts_be_bounded
     place()
 
 
-def test_a_ticket_is_one_act_over_all_processes_and_its_absence_says_that_it_happened(
+def test_a_ticket_limits_all_processes_to_one_act_and_is_removed_by_it(
     tmp_path: Path,
 ):
     ticket = tmp_path / "ticket"
@@ -63,7 +63,7 @@ def test_a_ticket_is_one_act_over_all_processes_and_its_absence_says_that_it_hap
     other()
 
 
-async def test_a_pause_on_the_loop_lets_everything_else_go_on_until_the_file_is_there(
+async def test_a_pause_on_the_loop_blocks_nothing_else_and_ends_with_the_file(
     tmp_path: Path,
 ):
     file = tmp_path / "go"
@@ -104,10 +104,10 @@ def passing(described: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_kill_ends_the_process_on_the_spot():
+def test_a_kill_ends_the_process_immediately():
     process = passing("here=kill")
-    told, _ = process.communicate(timeout=20)
-    assert (process.returncode, told) == (-signal.SIGKILL, "before\n")
+    output, _ = process.communicate(timeout=20)
+    assert (process.returncode, output) == (-signal.SIGKILL, "before\n")
 
 
 def test_a_stop_lasts_until_the_process_is_continued():
@@ -118,8 +118,8 @@ def test_a_stop_lasts_until_the_process_is_continued():
 
     wait_until(stopped, 20, "the process to stop itself")
     process.send_signal(signal.SIGCONT)
-    told, _ = process.communicate(timeout=20)
-    assert (process.returncode, told) == (0, "before\nafter\n")
+    output, _ = process.communicate(timeout=20)
+    assert (process.returncode, output) == (0, "before\nafter\n")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_stop_lasts_until_the_process_is_continued():
         ("disk.of=unknown", "no place disk.of"),
     ],
 )
-def test_what_would_arm_nothing_ends_the_start(described: str, why: str):
+def test_an_invalid_description_prevents_the_start(described: str, why: str):
     points = Failpoints(described)
     points.blocking("here")
     points.awaited("deaf", None)
@@ -151,14 +151,14 @@ def test_what_would_arm_nothing_ends_the_start(described: str, why: str):
         points.check(ALL)
 
 
-def test_a_daemon_passes_over_the_names_of_others():
+def test_a_daemon_ignores_failpoints_of_other_daemons():
     points = Failpoints("worker.here=kill")
     points.check(lambda name: not name.startswith("worker."))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("daemon", ["schedd", "workerd"])
-def test_a_daemon_refuses_a_name_that_it_doesnt_have(daemon: str, tmp_path: Path):
+def test_a_daemon_rejects_an_unknown_failpoint(daemon: str, tmp_path: Path):
     name = {"schedd": "fire.nowhere", "workerd": "worker.nowhere"}[daemon]
     flags = {
         "schedd": ["--postgres-dsn", "postgresql://127.0.0.1/none"],
@@ -175,7 +175,7 @@ def test_a_daemon_refuses_a_name_that_it_doesnt_have(daemon: str, tmp_path: Path
     assert f"no place {name}; there are: " in started.stderr
 
 
-def test_the_readme_of_the_tests_lists_every_place_and_no_other():
+def test_the_readme_of_the_tests_lists_every_failpoint_and_no_other():
     found = {
         name
         for daemon in ("schedd", "workerd")
@@ -189,6 +189,6 @@ def test_the_readme_of_the_tests_lists_every_place_and_no_other():
     assert {name for row in rows for name in re.findall(r"`(.+?)`", row)} == found
 
 
-def test_no_place_is_armed_in_the_tests_themselves():
+def test_no_failpoint_is_armed_in_the_tests_themselves():
     assert VARIABLE not in os.environ
     assert failpoints.blocking("a test's own") is failpoints.blocking("another")

@@ -1,4 +1,4 @@
-"""What many ask for at one time is written together, and each hears of its own."""
+"""Group commit: concurrent requests share a transaction, and each receives its own result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from schedkit.group_commit import BYTES, MOST, GroupCommit
 
 
 class Table:
-    """Odd numbers it writes for all; even ones it leaves to be judged alone."""
+    """A table that writes odd numbers together, and leaves even ones to be written alone."""
 
     def __init__(self) -> None:
         self.written: list[list[int]] = []
@@ -38,14 +38,14 @@ class Table:
         return f"alone {number}"
 
 
-async def test_who_asks_alone_is_written_at_once() -> None:
+async def test_a_single_request_is_written_at_once() -> None:
     table = Table()
     assert await table.together.ask(1) == "all 1"
     assert await table.together.ask(3) == "all 3"
     assert table.written == [[1], [3]]
 
 
-async def test_who_asks_while_a_transaction_runs_is_written_by_the_next_one() -> None:
+async def test_a_request_during_a_transaction_is_written_by_the_next_one() -> None:
     table = Table()
     table.open.clear()
     first = asyncio.create_task(table.together.ask(1))
@@ -57,7 +57,7 @@ async def test_who_asks_while_a_transaction_runs_is_written_by_the_next_one() ->
     assert [len(batch) for batch in table.written] == [1, MOST, MOST - 1]
 
 
-async def test_what_cant_be_judged_together_is_judged_alone() -> None:
+async def test_a_request_that_cant_be_written_together_is_written_alone() -> None:
     table = Table()
     answers = await asyncio.gather(*(table.together.ask(n) for n in (1, 2, 3)))
     assert answers == ["all 1", "alone 2", "all 3"]
@@ -71,7 +71,7 @@ async def test_a_value_that_breaks_the_statement_fails_its_own_call_alone() -> N
     assert isinstance(answers[1], BrokenData)
 
 
-async def test_a_broken_request_is_found_by_halving_and_the_others_are_written_together() -> None:
+async def test_a_broken_request_is_found_by_bisection_and_the_others_are_written_together() -> None:
     table, written = Table(), list[int]()
 
     async def write(numbers: Sequence[int]) -> Mapping[int, str]:
@@ -90,7 +90,7 @@ async def test_a_broken_request_is_found_by_halving_and_the_others_are_written_t
     assert table.alone == [0]
 
 
-async def test_a_caller_that_left_while_a_broken_request_is_found_is_not_written() -> None:
+async def test_a_request_canceled_during_a_bisection_is_not_written() -> None:
     halves, written = asyncio.Event(), list[list[int]]()
 
     async def write(numbers: Sequence[int]) -> Mapping[int, str]:
@@ -114,7 +114,9 @@ async def test_a_caller_that_left_while_a_broken_request_is_found_is_not_written
 
 
 @pytest.mark.parametrize("error", [Unavailable("away"), RuntimeError("a defect")])
-async def test_what_may_have_been_written_is_never_written_again(error: Exception) -> None:
+async def test_a_request_that_may_have_been_written_is_never_written_again(
+    error: Exception,
+) -> None:
     table = Table()
     table.error = error
     answers = await asyncio.gather(*(table.together.ask(n) for n in (1, 2)), return_exceptions=True)
@@ -124,7 +126,7 @@ async def test_what_may_have_been_written_is_never_written_again(error: Exceptio
     assert await table.together.ask(5) == "all 5"
 
 
-async def test_who_left_before_its_turn_isnt_written() -> None:
+async def test_a_request_canceled_before_its_turn_isnt_written() -> None:
     table = Table()
     table.open.clear()
     first, left, last = (asyncio.create_task(table.together.ask(n)) for n in (1, 3, 5))
@@ -137,16 +139,14 @@ async def test_who_left_before_its_turn_isnt_written() -> None:
     assert all(7 not in batch for batch in table.written)
 
 
-async def test_large_wishes_share_a_transaction_only_while_it_stays_small() -> None:
+async def test_large_requests_share_a_transaction_only_while_it_stays_small() -> None:
     table = Table()
     sizes = [BYTES // 2 - 1, BYTES // 2 + 1, BYTES * 3 + 1, 1]
     await asyncio.gather(*(table.together.ask(size) for size in sizes))
     assert table.written == [sizes[:2], sizes[2:3], sizes[3:]]
 
 
-async def test_who_left_in_the_very_turn_in_which_the_next_transaction_begins_isnt_written() -> (
-    None
-):
+async def test_a_request_canceled_as_the_next_transaction_begins_isnt_written() -> None:
     table = Table()
     table.open.clear()
     first = asyncio.create_task(table.together.ask(1), name="first")
@@ -162,7 +162,7 @@ async def test_who_left_in_the_very_turn_in_which_the_next_transaction_begins_is
     assert table.written == [[1]]
 
 
-async def test_one_whose_writer_is_ended_isnt_left_waiting() -> None:
+async def test_a_canceled_writer_ends_its_waiting_requests() -> None:
     table = Table()
     table.open.clear()
     asked = [asyncio.create_task(table.together.ask(n)) for n in (1, 3)]
@@ -178,16 +178,16 @@ async def test_one_whose_writer_is_ended_isnt_left_waiting() -> None:
     assert all(isinstance(answer, asyncio.CancelledError) for answer in answers)
 
 
-async def test_many_of_one_are_written_together_and_answered_in_order() -> None:
+async def test_a_callers_many_requests_are_written_together_and_answered_in_order() -> None:
     table = Table()
     answers = await table.together.ask_all([1, 2, 3, 5], lambda number: number != 5)
     assert answers == ["all 1", "alone 2", "all 3", "alone 5"]
     assert table.written == [[1, 2, 3]]
 
 
-async def test_what_happens_to_some_of_many_is_told_of_those() -> None:
+async def test_a_failure_of_some_of_many_requests_is_returned_for_those_only() -> None:
     table = Table()
-    wishes = [1, BYTES, 3]
+    requests = [1, BYTES, 3]
 
     async def write(numbers: Sequence[int]) -> Mapping[int, str]:
         if 1 in numbers:
@@ -195,12 +195,12 @@ async def test_what_happens_to_some_of_many_is_told_of_those() -> None:
         return await Table.write(table, numbers)
 
     together = GroupCommit(write, table.write_alone, lambda number: number)
-    first, second, third = await together.ask_all(wishes, lambda _: True)
+    first, second, third = await together.ask_all(requests, lambda _: True)
     assert isinstance(first, Unavailable)
     assert (second, third) == (f"alone {BYTES}", "all 3")
 
 
-async def test_who_leaves_with_many_wishes_has_none_of_them_written() -> None:
+async def test_none_of_a_canceled_callers_many_requests_is_written() -> None:
     table = Table()
     table.open.clear()
     first = asyncio.create_task(table.together.ask(1))
@@ -215,25 +215,25 @@ async def test_who_leaves_with_many_wishes_has_none_of_them_written() -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-async def test_who_leaves_is_held_no_longer_though_a_transaction_takes_for_ever(many: bool) -> None:
-    """A database that stands still is when memory fills with what nobody waits for any more."""
+async def test_a_canceled_request_is_released_while_a_transaction_hangs(many: bool) -> None:
+    """Otherwise a hanging database fills memory with requests that have no caller."""
 
     class Large:
         pass
 
-    async def write(wishes: Sequence[Large | None]) -> Mapping[int, str]:
+    async def write(requests: Sequence[Large | None]) -> Mapping[int, str]:
         await asyncio.Event().wait()
         return {}
 
-    async def alone(wish: Large | None) -> str:
+    async def alone(request: Large | None) -> str:
         return ""
 
-    together = GroupCommit(write, alone, lambda wish: 1)
+    together = GroupCommit(write, alone, lambda request: 1)
     first = asyncio.create_task(together.ask(None), name="first")
     await asyncio.sleep(0)
     large = Large()
     gone = weakref.ref(large)
-    asked = together.ask_all([large], lambda wish: True) if many else together.ask(large)
+    asked = together.ask_all([large], lambda request: True) if many else together.ask(large)
     leaves = asyncio.create_task(asked, name="leaves")
     await asyncio.sleep(0)
     leaves.cancel()
@@ -248,7 +248,7 @@ async def test_who_leaves_is_held_no_longer_though_a_transaction_takes_for_ever(
 
 
 class RunPages:
-    """Reads that last until they are let go."""
+    """Reads that last until they are released."""
 
     def __init__(self) -> None:
         self.begun: list[list[int]] = []
@@ -285,7 +285,7 @@ async def test_a_read_without_callers_is_canceled_and_a_write_never_is(*, reads:
     assert await asyncio.wait_for(together.ask(4), 5) == 4
 
 
-async def test_between_the_beginnings_of_two_reads_is_a_rest_and_none_before_the_first() -> None:
+async def test_the_starts_of_two_reads_are_separated_by_a_pause() -> None:
     read = RunPages()
     read.let_go.set()
     together = GroupCommit(read, rest=0.1)
@@ -298,7 +298,7 @@ async def test_between_the_beginnings_of_two_reads_is_a_rest_and_none_before_the
     assert read.begun == [[1], [2, 3]]
 
 
-async def test_no_more_than_most_are_read_at_once() -> None:
+async def test_reads_are_limited_to_most_at_once() -> None:
     read = RunPages()
     read.let_go.set()
     together = GroupCommit(read, most=2)

@@ -1,4 +1,4 @@
-"""HTTP connections that say nothing, too slowly, too much, or don't listen."""
+"""HTTP connections that are silent, slow, oversized or don't read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHORT = 0.3
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Patience of 0.3 s in place of 10 s and 20 s."""
+    """Timeouts of 0.3 s instead of 10 s and 20 s."""
     monkeypatch.setattr(http_limits, "HEAD_WITHIN", SHORT)
     monkeypatch.setattr(http_limits, "STALLED_FOR", SHORT)
 
@@ -33,7 +33,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 async def serving(
     most: int = 64, size: int = 10, proxies: Proxies = NO_PROXIES
 ) -> AsyncIterator[tuple[str, int]]:
-    """A server whose answers are so long."""
+    """Serve answers of this length."""
 
     async def answer(_: Request) -> Response:
         return PlainTextResponse("x" * size)
@@ -50,8 +50,8 @@ async def serving(
         task.cancel()
 
 
-async def heard(reader: asyncio.StreamReader) -> bytes:
-    """All that is said until the end."""
+async def received(reader: asyncio.StreamReader) -> bytes:
+    """Return all bytes until the end of the connection."""
     async with asyncio.timeout(10):
         try:
             return await reader.read()
@@ -59,14 +59,14 @@ async def heard(reader: asyncio.StreamReader) -> bytes:
             return b""
 
 
-async def test_who_says_nothing_is_let_go() -> None:
+async def test_a_silent_connection_is_closed() -> None:
     async with serving() as (host, port):
         reader, writer = await asyncio.open_connection(host, port)
-        assert await heard(reader) == b""
+        assert await received(reader) == b""
         writer.close()
 
 
-async def test_who_trickles_a_head_is_let_go() -> None:
+async def test_a_connection_that_sends_a_head_slowly_is_closed() -> None:
     async with serving() as (host, port):
         reader, writer = await asyncio.open_connection(host, port)
         writer.write(HEAD)
@@ -77,37 +77,37 @@ async def test_who_trickles_a_head_is_let_go() -> None:
                 await asyncio.sleep(0.05)
 
         trickling = asyncio.create_task(trickle(), name="trickle")
-        assert await heard(reader) == b""
+        assert await received(reader) == b""
         trickling.cancel()
         writer.close()
 
 
-async def test_who_trickles_a_second_head_is_let_go_too() -> None:
+async def test_a_connection_that_sends_a_second_head_slowly_is_closed() -> None:
     async with serving() as (host, port):
         reader, writer = await asyncio.open_connection(host, port)
         writer.write(HEAD + b"\r\n" + HEAD)
-        said = await heard(reader)
+        said = await received(reader)
         assert said.count(b"HTTP/1.1 200") == 1
         writer.close()
 
 
 @pytest.mark.slow
-async def test_who_doesn_t_read_an_answer_is_cut_off() -> None:
+async def test_a_connection_that_doesn_t_read_an_answer_is_closed() -> None:
     async with serving(size=32 << 20) as (host, port):
         reader, writer = await asyncio.open_connection(host, port, limit=1024)
         writer.write(HEAD + b"\r\n")
         await reader.readexactly(15)
         await asyncio.sleep(2 * SHORT)  # not to read is the subject
-        said = await heard(reader)
+        said = await received(reader)
         assert 15 < len(said) < 32 << 20
         writer.close()
 
 
 @pytest.mark.slow
-async def test_who_reads_all_but_the_end_of_the_last_answer_is_cut_off_too(
+async def test_a_connection_that_leaves_the_end_of_the_last_answer_unread_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is left then is less than what a transport tells of."""
+    """The unread rest is smaller than what a transport reports."""
     nearly, over = asyncio.Event(), asyncio.Event()
 
     class Watched(http_limits.HttpLimits):
@@ -140,18 +140,18 @@ async def test_who_reads_all_but_the_end_of_the_last_answer_is_cut_off_too(
 
 
 @pytest.mark.slow
-async def test_a_request_that_came_with_the_one_before_has_its_time() -> None:
+async def test_a_pipelined_request_has_its_full_time() -> None:
     async with serving() as (host, port):
         reader, writer = await asyncio.open_connection(host, port)
         slow = b"GET /slow HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
         writer.write(HEAD + b"\r\n" + slow)
-        said = await heard(reader)
+        said = await received(reader)
         assert said.count(b"HTTP/1.1 200") == 2
         assert said.endswith(b"slow")
         writer.close()
 
 
-async def test_a_body_that_goes_on_after_the_answer_is_cut_off(
+async def test_a_body_that_continues_after_the_answer_is_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_limits, "HEAD_WITHIN", 60.0)
@@ -160,17 +160,17 @@ async def test_a_body_that_goes_on_after_the_answer_is_cut_off(
         writer.write(HEAD + b"content-length: 99999999\r\n\r\n")
         await reader.readexactly(15)
 
-        async def go_on() -> None:
+        async def send_body() -> None:
             while True:
                 writer.write(b"x" * 65_536)
                 await writer.drain()
 
         with pytest.raises(ConnectionError):
-            await asyncio.wait_for(go_on(), 10)
+            await asyncio.wait_for(send_body(), 10)
         writer.close()
 
 
-async def test_too_many_connections_of_one_host_are_told_so(
+async def test_too_many_connections_of_one_host_are_answered_with_503(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server, "MOST_OF_ONE_HOST", 4)
@@ -178,14 +178,14 @@ async def test_too_many_connections_of_one_host_are_told_so(
     async with serving(most=32) as (host, port):
         kept = [await asyncio.open_connection(host, port) for _ in range(4)]
         reader, writer = await asyncio.open_connection(host, port)
-        assert (await heard(reader)).startswith(b"HTTP/1.1 503 ")
+        assert (await received(reader)).startswith(b"HTTP/1.1 503 ")
         writer.close()
         kept.pop()[1].close()
 
         async def taken() -> bool:
             again, tell = await asyncio.open_connection(host, port)
             tell.write(HEAD + b"connection: close\r\n\r\n")
-            said = await heard(again)
+            said = await received(again)
             tell.close()
             return said.startswith(b"HTTP/1.1 200 ")
 
@@ -196,7 +196,9 @@ async def test_too_many_connections_of_one_host_are_told_so(
             each.close()
 
 
-async def test_a_trusted_proxy_has_what_all_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_trusted_proxy_may_use_the_limit_of_all_hosts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(server, "MOST_OF_ONE_HOST", 4)
     monkeypatch.setattr(http_limits, "HEAD_WITHIN", 60.0)
     async with serving(most=8, proxies=Proxies.from_texts(["127.0.0.1"])) as (host, port):
@@ -211,7 +213,7 @@ async def test_a_trusted_proxy_has_what_all_may_have(monkeypatch: pytest.MonkeyP
             each.close()
 
 
-def test_a_daemon_takes_the_descriptors_that_it_may_have() -> None:
+def test_a_daemon_raises_its_descriptor_limit_as_far_as_allowed() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     lower = (min(512, before[1]), before[1])
     try:
@@ -240,13 +242,13 @@ def test_connections_leave_descriptors_to_spare(descriptors: int, each: int) -> 
         (b"Transfer-Encoding: chunked\r\n\r\nfive\r\nhello\r\n0\r\n\r\n", b"400"),
     ],
 )
-async def test_a_request_of_unclear_length_is_refused_and_its_connection_closed(
+async def test_a_request_of_ambiguous_length_is_rejected_and_its_connection_closed(
     lengths: bytes, status: bytes
 ) -> None:
     async with serving() as (host, port):
         reader, writer = await asyncio.open_connection(host, port)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n" + lengths + HEAD + b"\r\n")
-        said = await heard(reader)
+        said = await received(reader)
         assert said.startswith(b"HTTP/1.1 " + status), said
         assert said.count(b"HTTP/1.1") == 1, "nothing behind it was answered"
         writer.close()

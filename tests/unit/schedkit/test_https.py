@@ -1,4 +1,4 @@
-"""HTTPS: who shows what, certificates that change on disk, and why a handshake fails."""
+"""HTTPS: client certificates, certificates that change on disk, and failed handshakes."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def authority(tmp_path: Path) -> Authority:
 
 
 class App:
-    """Tells who has shown what."""
+    """An application that returns the names of the client's certificate."""
 
     def __init__(self) -> None:
         self.state = type("State", (), {"closing": asyncio.Event()})()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         names = scope.get(CERTIFICATE, {}).get("names", ())
-        told = " ".join(name for kind, name in names if kind == "URI") or "nobody"
+        shown = " ".join(name for kind, name in names if kind == "URI") or "anonymous"
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": f"{scope['scheme']} {told}".encode()})
+        await send({"type": "http.response.body", "body": f"{scope['scheme']} {shown}".encode()})
 
 
 @asynccontextmanager
@@ -58,7 +58,7 @@ async def https(tls: TLS) -> AsyncIterator[str]:
 
 
 async def ask(address: str, tls: TLS) -> tuple[str, bytes]:
-    """The answer, and the server's certificate."""
+    """Return the answer, and the server's certificate."""
     context = ssl.create_default_context(cafile=tls.ca)
     if tls.cert is not None:
         context.load_cert_chain(tls.cert, tls.key)
@@ -73,14 +73,14 @@ async def ask(address: str, tls: TLS) -> tuple[str, bytes]:
     return answer.partition(b"\r\n\r\n")[2].decode(), shown
 
 
-async def test_who_shows_a_certificate_is_told_to_the_app_and_who_shows_none_too(
+async def test_the_app_receives_the_names_of_a_client_certificate_or_none(
     authority: Authority, tmp_path: Path
 ) -> None:
     member = authority.issue(MEMBER, tmp_path / "m", DAY)
     alice = authority.issue(ALICE, tmp_path / "a", DAY)
     async with https(member) as address:
         assert "https schedd://user/alice/viewer/*" in (await ask(address, alice))[0]
-        assert "https nobody" in (await ask(address, TLS(alice.ca)))[0]
+        assert "https anonymous" in (await ask(address, TLS(alice.ca)))[0]
 
 
 async def test_a_strangers_certificate_ends_the_handshake(
@@ -94,7 +94,7 @@ async def test_a_strangers_certificate_ends_the_handshake(
 
 
 def shown(address: str, tls: TLS) -> None:
-    """A handshake as curl makes it, which ends one way or another."""
+    """Do a handshake as curl does, ignoring its outcome."""
     context = ssl.create_default_context(cafile=tls.ca)
     assert tls.cert is not None
     context.load_cert_chain(tls.cert, tls.key)
@@ -107,7 +107,7 @@ def shown(address: str, tls: TLS) -> None:
         secure.recv(1)
 
 
-async def test_why_a_certificate_was_refused_is_told_in_the_log(
+async def test_the_reason_of_a_rejected_certificate_is_logged(
     authority: Authority,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -127,7 +127,7 @@ async def test_why_a_certificate_was_refused_is_told_in_the_log(
             caplog.clear()
             await asyncio.to_thread(shown, address, tls)
             async with asyncio.timeout(5):
-                while not caplog.messages:  # noqa: ASYNC110 - the server's side ends by itself
+                while not caplog.messages:  # noqa: ASYNC110 - the server's side ends later
                     await asyncio.sleep(0.01)
             assert re.search(said, caplog.text), caplog.text
             assert "(of 1 handshakes that failed since the last line)" in caplog.text
@@ -136,7 +136,7 @@ async def test_why_a_certificate_was_refused_is_told_in_the_log(
         assert caplog.messages == []
 
 
-async def test_a_crowd_of_refused_certificates_is_one_line_a_second(
+async def test_rejected_certificates_are_logged_at_most_once_a_second(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     member = authority.issue(MEMBER, tmp_path / "m", DAY)
@@ -153,7 +153,7 @@ async def test_a_crowd_of_refused_certificates_is_one_line_a_second(
     assert 1 <= len(caplog.messages) <= 1 + passed
 
 
-async def test_a_certificate_changed_on_disk_is_shown_from_the_next_handshake_on(
+async def test_a_certificate_changed_on_disk_is_used_from_the_next_handshake(
     authority: Authority, tmp_path: Path
 ) -> None:
     member = authority.issue(MEMBER, tmp_path / "m", DAY)
@@ -184,7 +184,7 @@ async def test_another_authority_is_trusted_as_soon_as_it_is_in_the_file(
         assert "user/alice" in (await ask(address, ours))[0]
 
 
-def test_files_that_don_t_belong_together_are_told_at_the_start(
+def test_files_that_don_t_match_are_reported_at_the_start(
     authority: Authority, tmp_path: Path
 ) -> None:
     member = authority.issue(MEMBER, tmp_path / "m", DAY)
@@ -197,7 +197,9 @@ def test_files_that_don_t_belong_together_are_told_at_the_start(
         TLS(member.ca, member.cert)
 
 
-async def test_why_a_handshake_fails_is_told_in_words(authority: Authority, tmp_path: Path) -> None:
+async def test_the_reason_of_a_failed_handshake_is_explained(
+    authority: Authority, tmp_path: Path
+) -> None:
     member = authority.issue(MEMBER, tmp_path / "m", DAY)
     alice = authority.issue(ALICE, tmp_path / "a", DAY)
     ended = authority.issue(ALICE, tmp_path / "old", timedelta(minutes=-1))
@@ -215,13 +217,13 @@ async def test_why_a_handshake_fails_is_told_in_words(authority: Authority, tmp_
             assert re.search(said, why.what), why
             assert "check ca, cert and key" in why.remedy
     async with https(authority.issue(elsewhere, tmp_path / "m2", DAY)) as address:
-        told = await asyncio.to_thread(why_not, address, alice)
-        assert told is not None
-        assert "mismatch" in told.what
+        reason = await asyncio.to_thread(why_not, address, alice)
+        assert reason is not None
+        assert "mismatch" in reason.what
     assert why_not("127.0.0.1:1", alice) is None
 
 
-def test_a_certificate_that_isn_t_good_yet_is_told_with_the_instant_from_which_it_is(
+def test_a_certificate_that_isn_t_valid_yet_is_reported_with_its_start(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice = authority.issue(ALICE, tmp_path / "a", DAY)
@@ -237,7 +239,7 @@ def test_a_certificate_that_isn_t_good_yet_is_told_with_the_instant_from_which_i
     )
 
 
-def test_a_change_of_the_files_is_noticed_once_and_a_missing_one_is_none(
+def test_a_change_of_the_files_is_detected_once_and_a_missing_file_is_no_change(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channel, "LOOK_EVERY", 0.0)

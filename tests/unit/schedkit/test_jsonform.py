@@ -1,4 +1,4 @@
-"""One JSON, both ways: what every face of the cluster says and takes."""
+"""The JSON form of messages, in both directions: one form for all interfaces."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -25,7 +25,7 @@ def problems(obj: object, message_class: type = Job, **kwargs: bool) -> dict[str
     return {one.where: f"{one.message}|{one.suggestion}" for one in caught.value.problems}
 
 
-def test_a_run_has_every_key_whatever_is_known():
+def test_a_run_has_every_key_without_regard_to_known_values():
     blank = to_json(run_pb2.Run())
     assert " ".join(list(blank)[:18]) == (
         "runId namespace job state reason priority scheduledAt dueAt startedAt finishedAt "
@@ -43,7 +43,7 @@ def test_a_run_has_every_key_whatever_is_known():
     }
 
 
-def test_a_run_says_its_values_as_people_know_them():
+def test_a_run_shows_its_values_in_readable_form():
     run = run_pb2.Run(
         state=common_pb2.RUN_STATE_SUCCEEDED,
         reason=common_pb2.REASON_TIMEOUT,
@@ -93,7 +93,7 @@ def test_snake_case_is_the_form_of_manifests():
 @pytest.mark.parametrize(
     "value", [None, True, 0, 1.5, "text", [], {}, {"a": [1, {"b": None}]}, 12345678901234567890]
 )
-def test_a_payload_stands_as_the_value_itself(value):
+def test_a_json_payload_is_shown_as_the_value_itself(value):
     if value is None:
         job = Job(payload=common_pb2.Payload(json="null"))
     else:
@@ -109,13 +109,13 @@ def test_raw_bytes_of_a_payload_are_marked():
     assert from_json({"payload": b"\xff\x00"}, Job) == job
 
 
-def test_a_payload_that_is_no_json_is_shown_as_bytes():
+def test_an_invalid_json_payload_is_shown_as_bytes():
     assert to_json(Job(payload=common_pb2.Payload(json="NaN")))["payload"] == {"$base64": "TmFO"}
     half = to_json(Job(payload=common_pb2.Payload(json=r'"\ud800"')))
-    json.dumps(half, ensure_ascii=False).encode()  # what was stored once harms no list
+    json.dumps(half, ensure_ascii=False).encode()  # stored data must not break lists
 
 
-def test_a_whole_job_survives_there_and_back():
+def test_a_whole_job_survives_a_round_trip():
     job = from_json(
         {
             "name": "etl",
@@ -149,11 +149,11 @@ def test_a_whole_job_survives_there_and_back():
     assert from_json(json.loads(json.dumps(to_json(job))), Job) == job
 
 
-def test_one_expression_may_stand_without_a_list():
+def test_one_expression_may_be_written_without_a_list():
     assert list(from_json({"cron": "* * * * *"}, Job).cron) == ["* * * * *"]
 
 
-def test_programs_may_give_instants_and_lengths_as_python_has_them():
+def test_programs_may_pass_datetimes_and_timedeltas():
     at = datetime(2026, 1, 1, tzinfo=UTC)
     job = from_json({"at": at, "timeout": timedelta(seconds=1.5)}, Job)
     assert job.at.ToDatetime(tzinfo=UTC) == at
@@ -165,8 +165,8 @@ def test_an_enum_is_read_in_any_case_with_or_without_its_prefix(word):
     assert from_json({"priority": word}, Job).priority == common_pb2.PRIORITY_HIGH
 
 
-def test_all_problems_are_told_at_once_with_path_and_suggestion():
-    told = problems(
+def test_all_problems_are_reported_at_once_with_path_and_suggestion():
+    reported = problems(
         {
             "crno": "x",
             "priority": "hihg",
@@ -181,32 +181,34 @@ def test_all_problems_are_told_at_once_with_path_and_suggestion():
             "exclude": [],
         }
     )
-    assert told["crno"] == 'unknown field|did you mean "cron"?'
-    assert told["priority"].startswith('"hihg" is none of low, medium, high; did you mean "high"?')
-    assert "unit" in told["timeout"]
-    assert "needs a unit" in told["every"]
-    assert "RFC 3339" in told["at"]
-    assert told["slots"].startswith("must be a whole number")
-    assert told["onDemand"].startswith("must be true or false")
-    assert "quotes" in told["labels.a"]
-    assert told["retry.maxAttempt"] == 'unknown field|did you mean "maxAttempts"?'
-    assert told["retry.max_attempts"].startswith("must be a whole number")
-    assert told["shell.argv"].startswith("must be a list")
-    assert told["shell.successCodes[1]"].startswith("must be a whole number")
-    assert told["exclude"].startswith("must be an object")
+    assert reported["crno"] == 'unknown field|did you mean "cron"?'
+    assert reported["priority"].startswith(
+        '"hihg" is none of low, medium, high; did you mean "high"?'
+    )
+    assert "unit" in reported["timeout"]
+    assert "needs a unit" in reported["every"]
+    assert "RFC 3339" in reported["at"]
+    assert reported["slots"].startswith("must be a whole number")
+    assert reported["onDemand"].startswith("must be true or false")
+    assert "quotes" in reported["labels.a"]
+    assert reported["retry.maxAttempt"] == 'unknown field|did you mean "maxAttempts"?'
+    assert reported["retry.max_attempts"].startswith("must be a whole number")
+    assert reported["shell.argv"].startswith("must be a list")
+    assert reported["shell.successCodes[1]"].startswith("must be a whole number")
+    assert reported["exclude"].startswith("must be an object")
 
 
-def test_suggestions_speak_as_the_writer_does():
+def test_suggestions_use_the_spelling_of_the_writer():
     assert problems({"time_zon": "UTC"})["time_zon"].endswith('"time_zone"?')
     assert problems({"timeZon": "UTC"})["timeZon"].endswith('"timeZone"?')
     assert problems({"timezone": "UTC"}, strings=True)["timezone"].endswith('"time_zone"?')
 
 
-def test_snake_case_can_be_shut_out():
+def test_snake_case_can_be_rejected():
     assert "time_zone" in problems({"time_zone": "UTC"}, snake=False)
 
 
-def test_a_field_given_twice_or_beside_its_rival_is_a_problem():
+def test_a_field_given_twice_or_beside_an_alternative_is_a_problem():
     assert "twice" in problems({"timeZone": "UTC", "time_zone": "UTC"})["time_zone"]
     rivals = problems({"shell": {"argv": ["x"]}, "http": {"url": "http://x"}})
     assert rivals["http"].startswith("stands beside shell")
@@ -234,17 +236,17 @@ def test_an_empty_action_is_still_chosen():
 
 
 @pytest.mark.parametrize("long", ["9999999d", "315576000001s", timedelta(days=4_000_000)])
-def test_a_length_beyond_the_wire_is_a_problem(long):
+def test_a_duration_beyond_the_wire_format_is_a_problem(long):
     assert "too long" in problems({"timeout": long})["timeout"]
 
 
 @pytest.mark.parametrize("instant", ["2026-02-30T00:00:00Z", "0001-01-01T00:00:00+14:00", 5, "now"])
-def test_an_instant_that_never_was_is_a_problem(instant):
+def test_a_time_that_doesnt_exist_is_a_problem(instant):
     assert "isn't a valid time" in problems({"at": instant})["at"]
 
 
 def messages(descriptor, depth=0):
-    """Any message of this type, as people may send it."""
+    """Build any message of this type, as people may send it."""
     fields = {}
     for field in descriptor.fields:
         if depth > 2 and field.message_type is not None:
@@ -349,15 +351,15 @@ def single(field, depth):
 @pytest.mark.slow
 @pytest.mark.parametrize("snake", [False, True])
 @given(data=st.data())
-def test_every_message_survives_there_and_back(snake, data):
+def test_every_message_survives_a_round_trip(snake, data):
     message_class = data.draw(st.sampled_from([Job, run_pb2.Run, cluster_service_pb2.Worker, Pool]))
     message = data.draw(messages(message_class.DESCRIPTOR))
-    told = json.loads(json.dumps(to_json(message, snake=snake)))
-    assert from_json(told, message_class) == message
-    assert len(told) == len(message_class.DESCRIPTOR.fields)
+    shown = json.loads(json.dumps(to_json(message, snake=snake)))
+    assert from_json(shown, message_class) == message
+    assert len(shown) == len(message_class.DESCRIPTOR.fields)
 
 
-def test_a_rate_is_a_text_and_whole():
+def test_a_rate_is_a_text_with_a_whole_count():
     pool = from_json({"name": "p", "rate": "100/m"}, Pool)
     assert pool.rate == Rate(count=100, per=Duration(seconds=60))
     assert to_json(pool)["rate"] == "100/m"
@@ -367,7 +369,7 @@ def test_a_rate_is_a_text_and_whole():
     assert "must be from 1 to" in problems({"rate": "5000000000/m"}, Pool)["rate"]
 
 
-def test_what_is_no_rate_is_told_all_the_same():
+def test_an_invalid_rate_is_shown():
     backwards = Pool(rate=Rate(count=1, per=Duration(seconds=-5)))
     assert to_json(backwards)["rate"] == "1/-5s"
 
@@ -381,7 +383,7 @@ def test_a_token_is_read_from_its_decimal_string():
     assert from_json({"fencingToken": token}, run_pb2.Run).fencing_token == int(token)
 
 
-def test_strings_become_what_the_model_says():
+def test_strings_become_the_types_of_the_model():
     job = from_json(
         {"slots": "2", "on_demand": "true", "retry": {"factor": "1.5", "max_attempts": "3"}},
         Job,
@@ -421,9 +423,9 @@ def test_a_payload_without_types_takes_json_literals_where_they_are_plain():
 
 
 @pytest.mark.parametrize("word", [".nan", ".NaN", ".inf", "-.Inf", "NaN", "Infinity"])
-def test_a_payload_without_types_takes_no_number_that_json_has_not(word):
-    told = problems({"payload": {"a": PlainScalar(word)}}, strings=True)
-    assert "JSON" in told["payload"]
+def test_a_payload_without_types_rejects_numbers_that_json_lacks(word):
+    reported = problems({"payload": {"a": PlainScalar(word)}}, strings=True)
+    assert "JSON" in reported["payload"]
     quoted = from_json({"payload": {"a": word}}, Job, strings=True)
     assert json.loads(quoted.payload.json) == {"a": word}
 
@@ -433,14 +435,14 @@ def test_a_mask_names_the_fields_that_were_written():
     assert named == ["time_zone", "timeout", "overlap", "overlap_limit"]
 
 
-def test_masks_stand_as_lists():
+def test_masks_are_written_as_lists():
     request = job_service_pb2.UpdateJobRequest()
     request.update_mask.paths.append("*")
     assert to_json(request)["updateMask"] == ["*"]
 
 
-def test_only_what_stands_outside_of_texts_is_a_value():
-    """Looked at once: a text that never ends was looked at anew from each quote in it."""
+def test_only_values_outside_of_strings_are_found():
+    """A string without an end must not be scanned again from each quote in it."""
     many = standard.MOST_VALUES + 1
     for harmless in ('"' + ",[{" * many + '"', '"' + '\\",' * many, '"' + '\\",' * many + "\\"):
         standard.check_width(harmless)

@@ -1,4 +1,4 @@
-"""Sockets that listen: what is written to a connection of theirs is sent at once."""
+"""Listening sockets: data written to their connections is sent at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from schedkit.net.listening import listening
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
-async def test_what_is_written_in_two_pieces_doesnt_wait_for_the_first_to_be_acknowledged(
+async def test_a_second_write_doesnt_wait_for_the_first_to_be_acknowledged(
     host: str,
 ) -> None:
     accepted: asyncio.Queue[socket.socket] = asyncio.Queue()
@@ -29,14 +29,14 @@ async def test_what_is_written_in_two_pieces_doesnt_wait_for_the_first_to_be_ack
         writer.close()
 
 
-def test_an_address_that_is_taken_is_given_back_with_the_error() -> None:
+def test_an_address_in_use_is_returned_with_the_error() -> None:
     taken = listening("127.0.0.1:0", 8)
     with taken, pytest.raises(OSError, match="Address already in use"):
         listening(f"127.0.0.1:{taken.getsockname()[1]}", 8)
 
 
-def test_a_name_is_its_address_of_ipv4_whatever_else_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Probes and scrapers mostly ask by that."""
+def test_a_name_is_bound_to_its_ipv4_address_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probes and scrapers mostly use that address."""
     both = [
         (socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("::1", 0, 0, 0)),
         (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", 0)),

@@ -1,4 +1,4 @@
-"""Repeated lines are written rarely, with a count; nothing that differs in a name is lost."""
+"""Repeated log lines are written rarely, with a count; lines with other names are all written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Clock:
 
 
 class Log:
-    """What is written of records that are made at given times."""
+    """A log that records lines of records made at given times."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -33,7 +33,7 @@ class Log:
         self._take(self.limit.rest())
 
     def _take(self, records: object) -> None:
-        for record in records:  # type: ignore[attr-defined]  # what `admit` gives
+        for record in records:  # type: ignore[attr-defined]  # as `admit` returns
             self.lines.append((record.getMessage(), getattr(record, "repeated", 0)))
 
 
@@ -58,9 +58,7 @@ def test_lines_that_differ_in_a_name_or_an_id_are_all_written() -> None:
     assert [repeated for _, repeated in log.lines] == [0] * 7
 
 
-def test_of_very_many_different_lines_of_one_kind_some_are_written_and_the_rest_is_counted() -> (
-    None
-):
+def test_of_many_different_lines_of_one_kind_some_are_written_and_the_rest_is_counted() -> None:
     log = Log()
     for number in range(1000):
         log.say("caller c%d refused", number)
@@ -72,7 +70,7 @@ def test_of_very_many_different_lines_of_one_kind_some_are_written_and_the_rest_
     assert log.lines[MOST:] == [("caller c999 refused", 1000 - MOST - 1), ("something else", 0)]
 
 
-def test_a_line_that_was_quiet_for_long_is_written_at_once_again() -> None:
+def test_a_line_after_a_long_pause_is_written_at_once() -> None:
     log = Log()
     for _ in range(3):
         log.say("lost")
@@ -82,7 +80,7 @@ def test_a_line_that_was_quiet_for_long_is_written_at_once_again() -> None:
     assert sum(1 + repeated for _, repeated in log.lines) == 4
 
 
-def test_a_count_is_written_with_the_next_line_of_any_kind_once_its_time_has_come() -> None:
+def test_a_count_is_written_with_the_next_line_of_any_kind_once_it_is_due() -> None:
     log = Log()
     for _ in range(10):
         log.say("lost")

@@ -1,4 +1,4 @@
-"""Lines for people and lines for machines."""
+"""Log lines in text format and in JSON."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_an_unknown_level_or_format_is_refused(level: str, fmt: logs.Format) -> 
         logs.configure(level, fmt, "schedd")
 
 
-def test_the_inner_life_of_libraries_is_no_news(capsys: pytest.CaptureFixture[str]):
+def test_debug_lines_of_libraries_are_not_logged(capsys: pytest.CaptureFixture[str]):
     logs.configure("debug", "text", "schedd")
     logging.getLogger("alembic.runtime.migration").info("Context impl")
     logging.getLogger("uvicorn.error").warning("this matters")

@@ -31,7 +31,7 @@ def test_a_count_and_a_time_are_that_rate(text: str, rate: tuple[Fraction, timed
     assert parse(text) == rate
 
 
-def test_a_bare_number_has_the_unit_that_its_reader_says_or_is_refused() -> None:
+def test_a_bare_number_has_the_readers_default_unit_or_is_rejected() -> None:
     assert parse(".5", bare="s") == (Fraction(1, 2), timedelta(seconds=1))
     with pytest.raises(ValueError, match="rate '100' needs a time, such as 100/s or 100/m"):
         parse("100")
@@ -40,23 +40,23 @@ def test_a_bare_number_has_the_unit_that_its_reader_says_or_is_refused() -> None
 @pytest.mark.parametrize(
     "text", ["", "/", "100/", "/m", "-3/s", "fast", "1e3/s", "5/5", "5/w", "5/m/s", "٣/s", "5/-1s"]
 )
-def test_what_has_two_readings_or_none_is_refused(text: str) -> None:
+def test_an_ambiguous_or_invalid_text_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"isn't a valid rate: write 100/s, 6/m or 90/h"):
         parse(text)
 
 
 @pytest.mark.parametrize("text", ["0/s", "0.0/m", "5/0s"])
-def test_a_rate_is_more_than_nothing_in_some_time(text: str) -> None:
+def test_a_rate_is_positive_with_a_positive_time(text: str) -> None:
     with pytest.raises(ValueError, match="must be more than 0"):
         parse(text)
 
 
 @given(st.integers(1, 10_000), st.integers(1, 2 * 86_400_000))
-def test_what_is_rendered_reads_as_the_same_rate(count: int, millis: int) -> None:
+def test_a_rendered_rate_reads_as_the_same_rate(count: int, millis: int) -> None:
     assert parse(render(count, millis * MILLISECOND)) == (count, millis * MILLISECOND)
 
 
-def test_rendering_names_a_unit_alone_where_it_is_one() -> None:
+def test_rendering_omits_a_count_of_one_unit() -> None:
     assert render(100, timedelta(minutes=1)) == "100/m"
     assert render(1, timedelta(hours=24)) == "1/d"
     assert render(1, timedelta(minutes=90)) == "1/1h30m"

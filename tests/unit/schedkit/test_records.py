@@ -1,4 +1,4 @@
-"""Records are dataclasses to whoever uses them, and are made in a fraction of the time."""
+"""Records: dataclasses for their users, created in a fraction of the time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Place:
     rank: int
 
 
-def test_they_are_equal_hashed_ordered_and_shown_as_dataclasses_are() -> None:
+def test_records_are_equal_hashed_ordered_and_shown_as_dataclasses_are() -> None:
     one, other = Run("a", read_at=1.0), Run("a", read_at=2.0)
     assert one == other
     assert len({one, other, Run("a", 1)}) == 2
@@ -43,7 +43,7 @@ def test_they_are_equal_hashed_ordered_and_shown_as_dataclasses_are() -> None:
     assert not hasattr(one, "__dict__")
 
 
-def test_a_changed_copy_differs_by_what_was_named() -> None:
+def test_a_changed_copy_differs_in_the_named_fields() -> None:
     run = Run("a", 1, ("x",), 3.0)
     copy = replace(run, name="bcd", attempt=2)
     assert (copy.name, copy.attempt, copy.marks, copy.read_at, copy.length) == (
@@ -57,10 +57,10 @@ def test_a_changed_copy_differs_by_what_was_named() -> None:
     assert replace(Place(1), rank=2) == Place(2)
     assert dataclasses.replace(run, attempt=2) == replace(run, attempt=2)
     with pytest.raises(KeyError, match="attemt"):
-        replace(run, attemt=2)  # type: ignore[call-arg]  # that is what is tried
+        replace(run, attemt=2)  # type: ignore[call-arg]  # the misspelling is tested
 
 
-def test_what_isnt_frozen_is_as_the_library_makes_it() -> None:
+def test_a_class_that_isnt_frozen_is_a_standard_dataclass() -> None:
     one = Open("a")
     one.name = "b"
     assert replace(one, name="c") == Open("c")

@@ -1,4 +1,4 @@
-"""What a daemon takes of its settings while it runs, and what it says of the rest."""
+"""Reload of settings in a running daemon, and the log of settings that need a restart."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def own_logging() -> Iterator[None]:
     root.handlers[:] = held[1]
 
 
-def told(
+def logged(
     found: list[Settings | Exception],
     capsys: pytest.CaptureFixture[str],
     running: Settings = Settings(),
     take: Callable[[Settings], frozenset[str]] = lambda _: frozenset(),
 ) -> list[str]:
-    """What it says at each reload, the settings being these then."""
+    """Return the log of each reload, with these settings in turn."""
     rest = iter(found)
 
     def read() -> Settings:
@@ -53,7 +53,7 @@ def told(
     return said
 
 
-def test_what_a_daemon_takes_itself_waits_for_no_restart(
+def test_a_setting_that_the_daemon_applies_needs_no_restart(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     renamed = Settings(name="w2")
@@ -63,16 +63,16 @@ def test_what_a_daemon_takes_itself_waits_for_no_restart(
         taken.append(found)
         return frozenset({"name"})
 
-    first, second = told([renamed, renamed], capsys, take=take)
+    first, second = logged([renamed, renamed], capsys, take=take)
     assert "reloaded: name" in first
     assert "restart" not in first + second
     assert "no setting has changed" in second
     assert taken == [renamed, renamed]
 
 
-def test_how_it_logs_is_taken_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_settings_are_applied_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     louder = Settings(log_level="debug", log_format="json")
-    [taken, again, back] = told([louder, louder, Settings()], capsys)
+    [taken, again, back] = logged([louder, louder, Settings()], capsys)
     assert '"message": "reloaded: log_format, log_level"' in taken
     assert "no setting has changed" in again
     assert "INFO" in back
@@ -80,18 +80,20 @@ def test_how_it_logs_is_taken_at_once(capsys: pytest.CaptureFixture[str]) -> Non
     assert logging.getLogger().level == logging.INFO
 
 
-def test_each_reload_names_what_takes_a_restart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_reload_names_the_settings_that_need_a_restart(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     other = Settings(name="w2")
-    for said in told([other, other], capsys):
+    for said in logged([other, other], capsys):
         assert "WARNING" in said
         assert "not reloaded, a restart is needed: name" in said
-    [both] = told([replace(other, log_level="debug")], capsys)
+    [both] = logged([replace(other, log_level="debug")], capsys)
     assert "reloaded: log_level" in both
     assert "a restart is needed: name" in both
 
 
-def test_of_wrong_settings_nothing_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
-    [said, after] = told([Misconfigured("slots: must be positive"), Settings()], capsys)
+def test_invalid_settings_are_not_applied(capsys: pytest.CaptureFixture[str]) -> None:
+    [said, after] = logged([Misconfigured("slots: must be positive"), Settings()], capsys)
     assert "ERROR" in said
     assert "the settings in force are kept: slots: must be positive" in said
     assert "no setting has changed" in after
@@ -101,19 +103,19 @@ def test_of_wrong_settings_nothing_is_taken(capsys: pytest.CaptureFixture[str]) 
     ("before", "after"),
     [("debug", "warning"), ("info", "error"), ("warning", "error"), ("error", "warning")],
 )
-def test_that_a_quieter_level_was_taken_is_said(
+def test_a_change_to_a_quieter_level_is_logged(
     before: str, after: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    [said] = told([Settings(log_level=after)], capsys, Settings(log_level=before))
+    [said] = logged([Settings(log_level=after)], capsys, Settings(log_level=before))
     assert "INFO" in said
     assert "reloaded: log_level" in said
     assert logging.getLogger().level == logging.getLevelName(after.upper())
 
 
-def test_a_fault_in_reading_takes_nothing_and_is_told_with_its_traceback(
+def test_a_bug_in_reading_applies_nothing_and_is_logged_with_its_traceback(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    [said, after] = told([KeyError("ours"), Settings(log_level="debug")], capsys)
+    [said, after] = logged([KeyError("ours"), Settings(log_level="debug")], capsys)
     assert "ERROR" in said
     assert "reload rejected, the settings in force are kept: a bug" in said
     assert "KeyError: 'ours'" in said
@@ -121,6 +123,6 @@ def test_a_fault_in_reading_takes_nothing_and_is_told_with_its_traceback(
     assert "reloaded: log_level" in after
 
 
-def test_all_that_is_wrong_is_one_line_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    [said] = told([Misconfigured("name: is empty\nslots: is 0")], capsys)
+def test_all_problems_are_one_line_of_text(capsys: pytest.CaptureFixture[str]) -> None:
+    [said] = logged([Misconfigured("name: is empty\nslots: is 0")], capsys)
     assert said.endswith("the settings in force are kept: name: is empty; slots: is 0\n")

@@ -1,4 +1,4 @@
-"""A daemon's life: a real process, real signals, a real datagram socket of a service manager."""
+"""The life cycle of a daemon: a real process, real signals, a real socket of a service manager."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ RELOADS = """
     daemon.ready("serving")
     await daemon.reload.wait()
     daemon.reload.clear()
-    daemon.ready("serving anew")
+    daemon.ready("serving again")
     await daemon.draining.wait()
 """
 HANGS = """
@@ -68,24 +68,24 @@ HANGS = """
 
 
 class Manager:
-    """What a service manager hears."""
+    """A service manager that receives messages."""
 
     def __init__(self, ear: socket.socket, address: str) -> None:
         self.address = address
         self._ear = ear
 
-    def hears(self, line: str) -> list[str]:
-        """The lines of the first message that has this one, whatever comes before."""
+    def receives(self, line: str) -> list[str]:
+        """Return the lines of the first message that contains `line`."""
         while True:
             lines = self._ear.recv(4096).decode().splitlines()
             if line in lines:
                 return lines
 
-    def hears_within(self, line: str, seconds: float) -> bool:
-        """Whether the line comes in this time."""
+    def receives_within(self, line: str, seconds: float) -> bool:
+        """Return whether the line arrives in this time."""
         self._ear.settimeout(seconds)
         try:
-            self.hears(line)
+            self.receives(line)
         except TimeoutError:
             return False
         finally:
@@ -122,30 +122,30 @@ def ends(process: subprocess.Popen[str]) -> int:
     return process.wait(SOON)
 
 
-def test_sigterm_drains_and_the_service_manager_hears_each_stage(manager: Manager) -> None:
+def test_sigterm_drains_and_the_service_manager_receives_each_stage(manager: Manager) -> None:
     with daemon(SERVES, NOTIFY_SOCKET=manager.address) as process:
-        assert manager.hears("READY=1") == ["READY=1", "STATUS=serving two lines"]
+        assert manager.receives("READY=1") == ["READY=1", "STATUS=serving two lines"]
         process.send_signal(signal.SIGTERM)
-        assert manager.hears("STOPPING=1") == ["STOPPING=1", "STATUS=draining: SIGTERM"]
-        manager.hears("STATUS=handing over")
+        assert manager.receives("STOPPING=1") == ["STOPPING=1", "STATUS=draining: SIGTERM"]
+        manager.receives("STATUS=handing over")
         assert ends(process) == 0
 
 
 @pytest.mark.slow
-def test_a_task_that_swallows_its_cancel_keeps_no_daemon_alive() -> None:
+def test_a_task_that_swallows_its_cancel_does_not_keep_a_daemon_running() -> None:
     with daemon(LEAVES_DEAF_ONES_BEHIND) as process:
         assert ends(process) == 2
         assert process.stderr is not None
-        told = process.stderr.read()
-    assert "no such thing" in told
-    assert "what was left behind doesn't end" in told
+        output = process.stderr.read()
+    assert "no such thing" in output
+    assert "what was left behind doesn't end" in output
 
 
 def test_the_same_signal_twice_ends_the_process_at_once(manager: Manager) -> None:
     with daemon(NEVER_DRAINS, NOTIFY_SOCKET=manager.address) as process:
-        manager.hears("READY=1")
+        manager.receives("READY=1")
         process.send_signal(signal.SIGTERM)
-        manager.hears("STOPPING=1")
+        manager.receives("STOPPING=1")
         process.send_signal(signal.SIGTERM)
         assert ends(process) == 128 + signal.SIGTERM
 
@@ -157,9 +157,9 @@ def test_an_interrupt_and_a_termination_drain_once(manager: Manager) -> None:
         os.read(0, 1)
     """
     with daemon(body, NOTIFY_SOCKET=manager.address) as process:
-        manager.hears("READY=1")
+        manager.receives("READY=1")
         process.send_signal(signal.SIGINT)
-        manager.hears("STOPPING=1")
+        manager.receives("STOPPING=1")
         process.send_signal(signal.SIGTERM)
         assert process.stdin is not None
         process.stdin.write("x")
@@ -169,10 +169,10 @@ def test_an_interrupt_and_a_termination_drain_once(manager: Manager) -> None:
 
 def test_sighup_reloads_and_the_daemon_is_ready_again(manager: Manager) -> None:
     with daemon(RELOADS, NOTIFY_SOCKET=manager.address) as process:
-        manager.hears("READY=1")
+        manager.receives("READY=1")
         process.send_signal(signal.SIGHUP)
-        assert manager.hears("RELOADING=1")[1].startswith("MONOTONIC_USEC=")
-        assert manager.hears("READY=1") == ["READY=1", "STATUS=serving anew"]
+        assert manager.receives("RELOADING=1")[1].startswith("MONOTONIC_USEC=")
+        assert manager.receives("READY=1") == ["READY=1", "STATUS=serving again"]
         process.send_signal(signal.SIGTERM)
         assert ends(process) == 0
 
@@ -181,10 +181,10 @@ def test_sighup_reloads_and_the_daemon_is_ready_again(manager: Manager) -> None:
 def test_the_watchdog_is_fed_until_the_loop_hangs(manager: Manager) -> None:
     period = {"WATCHDOG_USEC": "80000"}
     with daemon(HANGS, NOTIFY_SOCKET=manager.address, **period) as process:
-        manager.hears("WATCHDOG=1")
-        manager.hears("WATCHDOG=1")
-        manager.hears("STATUS=hanging")
-        assert not manager.hears_within("WATCHDOG=1", 0.5)
+        manager.receives("WATCHDOG=1")
+        manager.receives("WATCHDOG=1")
+        manager.receives("STATUS=hanging")
+        assert not manager.receives_within("WATCHDOG=1", 0.5)
         assert process.poll() is None
 
 
@@ -197,13 +197,13 @@ def test_a_bug_ends_the_process_with_1_and_its_traceback() -> None:
     with daemon(body) as process:
         assert ends(process) == 1
         assert process.stderr is not None
-        told = process.stderr.read()
-    assert "a bug ends this process" in told
-    assert "Traceback" in told
-    assert "two owners" in told
+        output = process.stderr.read()
+    assert "a bug ends this process" in output
+    assert "Traceback" in output
+    assert "two owners" in output
 
 
-def test_a_wrong_configuration_ends_it_with_2_and_no_traceback() -> None:
+def test_an_invalid_configuration_exits_with_2_and_no_traceback() -> None:
     body = """
         async with asyncio.TaskGroup() as group:
             raise Misconfigured("schedd.toml:3: unknown key 'x'")
@@ -215,7 +215,9 @@ def test_a_wrong_configuration_ends_it_with_2_and_no_traceback() -> None:
 
 
 @pytest.mark.parametrize("error", ["Misconfigured", "NotNow"])
-def test_a_daemon_that_has_served_never_ends_with_what_prevents_its_restart(error: str) -> None:
+def test_a_daemon_that_has_served_never_exits_with_a_code_that_prevents_its_restart(
+    error: str,
+) -> None:
     body = f"""
         daemon.ready("serving")
         raise {error}("a certificate can't be read")
@@ -226,14 +228,14 @@ def test_a_daemon_that_has_served_never_ends_with_what_prevents_its_restart(erro
         assert "a certificate can't be read" in process.stderr.read()
 
 
-def test_what_may_be_right_later_ends_it_with_75() -> None:
+def test_a_temporary_problem_exits_with_75() -> None:
     with daemon('raise NotNow("No space left on device")') as process:
         assert ends(process) == 75
         assert process.stderr is not None
         assert process.stderr.read() == "No space left on device\n"
 
 
-def test_children_cannot_speak_in_the_daemons_name() -> None:
+def test_children_cannot_notify_in_the_daemons_name() -> None:
     environ = {
         "NOTIFY_SOCKET": "/run/none",
         "WATCHDOG_USEC": "1000000",
@@ -246,13 +248,15 @@ def test_children_cannot_speak_in_the_daemons_name() -> None:
     notifier.close()
 
 
-def test_a_watchdog_meant_for_another_process_is_not_ours() -> None:
+def test_a_watchdog_for_another_process_is_ignored() -> None:
     notifier = Notifier.from_environment({"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"})
     assert notifier.watchdog is None
 
 
-@pytest.mark.parametrize("address", ["", "/nonexistent/notify", "@nobody-listens-here"])
-def test_telling_nobody_fails_nothing(address: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("address", ["", "/nonexistent/notify", "@no-listener-here"])
+def test_a_missing_service_manager_causes_no_failure(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("DEBUG", "schedkit.daemon.service")
     notifier = Notifier(address)
     notifier.ready("serving")

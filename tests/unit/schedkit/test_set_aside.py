@@ -1,4 +1,4 @@
-"""One item that raises is set aside; the others of its loop are handled."""
+"""An item that raises is set aside; the other items of its loop are handled."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ def test_the_item_that_raises_is_counted_and_the_others_are_handled() -> None:
 
 
 @pytest.mark.parametrize("error", [Unavailable("PostgreSQL"), Fault("a wrong statement")])
-def test_what_isnt_about_the_item_is_raised(error: Exception) -> None:
+def test_an_error_of_a_dependency_is_raised(error: Exception) -> None:
     with pytest.raises(type(error)), set_aside("probe", "x"):
         raise error
 
 
-def test_a_value_that_postgresql_rejects_is_about_the_item() -> None:
+def test_a_value_that_postgresql_rejects_is_an_error_of_the_item() -> None:
     with set_aside("probe", "x"):
         raise BrokenData("out of range")
 
 
-def test_what_passes_is_raised() -> None:
+def test_an_error_on_the_pass_list_is_raised() -> None:
     with pytest.raises(KeyError), set_aside("probe", "x", passes=(KeyError,)):
         raise KeyError("x")
 
 
-async def test_a_cancellation_passes() -> None:
+async def test_a_cancellation_is_raised() -> None:
     with pytest.raises(asyncio.CancelledError), set_aside("probe", "x"):
         raise asyncio.CancelledError
 
@@ -50,7 +50,7 @@ def test_an_item_with_a_name_is_logged_once_and_counted_each_time(
     assert "item=row x" in line
 
 
-def test_a_second_name_of_the_same_second_is_logged_later(
+def test_a_second_name_within_a_second_is_logged_later(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     kind = "row of another test"

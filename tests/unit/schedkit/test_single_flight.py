@@ -1,4 +1,4 @@
-"""The contract of single flight: who shares a flight, who begins one, and how a flight ends."""
+"""The contract of single flight: which callers share a flight, and how it begins and ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from schedkit.single_flight import NEXT, RUNNING, SingleFlight
 
 
 class Work:
-    """Flights that last until they are let go. Each returns its number, or raises `error`."""
+    """Flights that last until they are released. Each returns its number, or raises `error`."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []

@@ -1,4 +1,4 @@
-"""How near a lease came to being lost, and for how long that is told."""
+"""The smallest remaining time of a lease, and for how long it is reported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from schedkit.rolling_window import WINDOW
 
 
 class Lease:
-    """One of 5 s, trusted for 4, on a clock of the test's own."""
+    """A lease of 5 s, trusted for 4 s, on a clock of the test."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -24,12 +24,12 @@ class Lease:
         return self.slack.least()
 
 
-def test_before_the_first_lease_there_is_nothing_to_tell() -> None:
+def test_no_value_is_reported_before_the_first_lease() -> None:
     assert Lease().slack.least() is None
     assert Lease().slack.ttl == 0
 
 
-def test_the_least_is_what_was_left_at_the_latest_of_the_renewals() -> None:
+def test_the_least_is_the_remaining_time_at_the_latest_renewal() -> None:
     lease = Lease()
     for after in (0.0, 1.7, 3.5, 1.7):
         lease.renewed(after)
@@ -37,14 +37,14 @@ def test_the_least_is_what_was_left_at_the_latest_of_the_renewals() -> None:
     assert lease.slack.ttl == 5.0
 
 
-def test_while_no_renewal_is_answered_it_falls_to_nothing_and_no_further() -> None:
+def test_without_an_answered_renewal_the_least_falls_to_zero() -> None:
     lease = Lease()
     lease.renewed(0.0)
     assert lease.least_after(3.0) == pytest.approx(1.0)
     assert lease.least_after(3.0) == 0.0
 
 
-def test_one_that_was_lost_is_told_as_nothing_left_though_another_lease_follows() -> None:
+def test_a_lost_lease_is_reported_as_zero_after_another_lease_begins() -> None:
     lease = Lease()
     lease.renewed(0.0)
     lease.now += 10
@@ -53,7 +53,7 @@ def test_one_that_was_lost_is_told_as_nothing_left_though_another_lease_follows(
     assert lease.slack.least() == 0.0
 
 
-def test_one_that_was_given_up_in_time_is_no_loss() -> None:
+def test_a_lease_that_was_ended_in_time_is_not_a_loss() -> None:
     lease = Lease()
     lease.renewed(0.0)
     lease.now += 1
@@ -61,7 +61,7 @@ def test_one_that_was_given_up_in_time_is_no_loss() -> None:
     assert lease.least_after(30) == pytest.approx(3.0)
 
 
-def test_it_is_told_for_a_minute_and_forgotten_after_two() -> None:
+def test_a_value_is_reported_for_a_minute_and_forgotten_after_two() -> None:
     lease = Lease()
     lease.renewed(0.0)
     lease.renewed(3.9)

@@ -1,4 +1,4 @@
-"""Loops that step, back off and wake; all on the real event loop, waiting on what happens."""
+"""Loops that step, back off and wake up, on the real event loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOON = 5.0
 LONG = 3600.0
 
 
-async def test_an_eternal_loop_that_returns_is_a_fault() -> None:
+async def test_an_endless_loop_that_returns_is_a_bug() -> None:
     async def returns() -> None:
         return None
 
@@ -27,7 +27,7 @@ async def test_an_eternal_loop_that_returns_is_a_fault() -> None:
         await guard(returns, "firing")
 
 
-async def test_a_guarded_loop_ends_by_cancellation_without_a_fault() -> None:
+async def test_a_guarded_loop_ends_by_cancellation_without_a_bug() -> None:
     started = asyncio.Event()
 
     async def forever() -> None:
@@ -57,7 +57,7 @@ async def test_a_wake_before_the_sleep_is_not_lost_and_serves_one_sleep() -> Non
     assert await waker.wait(0) is False
 
 
-async def test_a_sleep_that_nobody_wakes_ends_by_itself() -> None:
+async def test_a_sleep_without_a_wake_up_ends_after_its_time() -> None:
     assert await Waker().wait(0.01) is False
 
 
@@ -110,14 +110,14 @@ async def test_a_loop_steps_at_once_when_woken() -> None:
     assert steps.taken == 2, "and not a third time"
 
 
-async def test_a_step_may_ask_for_the_next_one_sooner_than_the_interval() -> None:
+async def test_a_step_may_request_the_next_one_before_the_interval() -> None:
     steps = Steps(0.0, 0.001)
     async with running(Loop("firing", steps, interval=LONG)):
         await steps.reach(3)
     assert steps.taken == 3
 
 
-async def test_a_loop_goes_on_after_the_world_was_away_and_says_so_once(
+async def test_a_loop_continues_after_an_outage_and_logs_it_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "schedkit.tasks")
@@ -134,7 +134,7 @@ async def test_a_loop_goes_on_after_the_world_was_away_and_says_so_once(
     ]
 
 
-async def test_a_loop_goes_on_after_a_rejection_and_waits_longer_each_time() -> None:
+async def test_a_loop_continues_after_a_rejection_and_waits_longer_each_time() -> None:
     steps = Steps(*(Rejected("login_rejected", "the login is rejected", "") for _ in range(3)))
     waits: list[float] = []
 
@@ -150,7 +150,7 @@ async def test_a_loop_goes_on_after_a_rejection_and_waits_longer_each_time() -> 
     assert len(waits) == 3
 
 
-async def test_waking_does_not_cut_a_back_off_short() -> None:
+async def test_a_wake_up_does_not_shorten_a_backoff() -> None:
     steps = Steps(Unavailable("away"))
     loop = Loop("firing", steps, interval=0.0, backoff=Backoff(LONG, LONG))
     async with running(loop):
@@ -161,7 +161,7 @@ async def test_waking_does_not_cut_a_back_off_short() -> None:
         assert steps.taken == 1
 
 
-async def test_a_bug_in_a_step_comes_out_of_the_loop() -> None:
+async def test_a_bug_in_a_step_ends_the_loop() -> None:
     async def broken() -> None:
         raise ZeroDivisionError
 
@@ -170,15 +170,13 @@ async def test_a_bug_in_a_step_comes_out_of_the_loop() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_small_program_hears_that_it_should_end(number: signal.Signals) -> None:
+async def test_a_small_program_receives_the_signal_to_end(number: signal.Signals) -> None:
     asked = await shutdown_signals()
     os.kill(os.getpid(), number)
     assert await asyncio.wait_for(asked.wait(), SOON)
 
 
-async def test_who_work_at_the_same_time_do_no_more_together_between_two_turns_than_one_may() -> (
-    None
-):
+async def test_concurrent_workers_share_the_limit_of_one_turn() -> None:
     turns, done, finished = Turns(10), [0] * 4, asyncio.Event()
 
     async def work(worker: int) -> None:
@@ -198,7 +196,7 @@ async def test_who_work_at_the_same_time_do_no_more_together_between_two_turns_t
     assert most == 10
 
 
-async def test_little_work_waits_for_nobody() -> None:
+async def test_little_work_never_waits() -> None:
     turns = Turns(10)
     for _ in range(10):
         waiting = turns.wait_until_allowed(1)
