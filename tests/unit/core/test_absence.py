@@ -1,4 +1,4 @@
-"""Who is gone, of those whose key is missing (P6.4; the model's rule `deletion-watched`)."""
+"""Lost workers among those without a key (P6.4; the model's rule `deletion-watched`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOTHING: Mapping[IncarnationId, Revision] = {}
 
 
 class Eyes:
-    """One member that looks, each time at a later revision; an answer takes 10 ms."""
+    """A member that reads lists at later and later revisions; an answer takes 10 ms."""
 
     def __init__(self) -> None:
         self.absence = AbsenceTracker(TTL)
@@ -36,7 +36,7 @@ class Eyes:
         takes: float = 0.01,
         revision: int = 0,
     ) -> frozenset[IncarnationId]:
-        """Who is gone, as of a list that was sent at this time."""
+        """Return the lost workers, by a list that was requested at `at`."""
         self.revision = revision or self.revision + 1
         seen = LivenessSnapshot(live, 1, Revision(self.revision), at, at + takes)
         return self.absence.judge(named, seen, WatchedDeletions(cluster, departed)).gone
@@ -46,17 +46,17 @@ def deletion(at: int, of: IncarnationId = ONE) -> dict[IncarnationId, Revision]:
     return {of: Revision(at)}
 
 
-def test_deletion_watched_who_was_seen_to_go_is_gone_at_once() -> None:
+def test_deletion_watched_a_worker_whose_deletion_was_seen_is_lost_at_once() -> None:
     assert Eyes().look(0.0, departed=deletion(50)) == {ONE}
 
 
 def test_deletion_watched_a_key_that_is_merely_missing_is_no_loss() -> None:
-    """P6.4: what a member that has just started sees of a worker after a restore of etcd."""
+    """P6.4: a newly started member sees a worker so after a restore of etcd."""
     assert Eyes().look(0.0) == frozenset()
 
 
-def test_deletion_watched_else_a_ttl_of_absence_in_lists_close_together_is_needed() -> None:
-    """P6.4: in that time whoever lives makes its key anew."""
+def test_deletion_watched_a_missing_key_is_lost_after_a_ttl_of_close_lists() -> None:
+    """P6.4: within that time a running worker makes its key again."""
     eyes = Eyes()
     for look in range(7):
         assert eyes.look(look * TTL / 6) == frozenset()
@@ -64,7 +64,7 @@ def test_deletion_watched_else_a_ttl_of_absence_in_lists_close_together_is_neede
 
 
 def test_a_watched_deletion_restarts_the_absence_after_a_gap_between_two_lists() -> None:
-    """P6.4: in the gap the key may have been there, and been taken by another restore."""
+    """P6.4: the key may have existed in the gap, and been removed by another restore."""
     eyes = Eyes()
     for at in (0.0, 0.9, 1.8, 2.82):
         assert eyes.look(at) == frozenset()
@@ -82,7 +82,7 @@ def test_deletion_watched_a_slow_answer_makes_a_gap() -> None:
     assert eyes.look(3.1) == frozenset()
 
 
-def test_deletion_watched_who_was_there_in_between_is_missing_anew() -> None:
+def test_deletion_watched_a_key_seen_in_between_restarts_the_absence() -> None:
     eyes = Eyes()
     eyes.look(0.0)
     eyes.look(0.9)
@@ -91,7 +91,7 @@ def test_deletion_watched_who_was_there_in_between_is_missing_anew() -> None:
         assert eyes.look(at) == frozenset()
 
 
-def test_who_is_named_later_is_missing_from_then_on() -> None:
+def test_a_worker_named_later_is_missing_from_then_on() -> None:
     eyes = Eyes()
     for at in (0.0, 0.9, 1.8, 2.7):
         eyes.look(at, named=frozenset({OTHER}))
@@ -99,15 +99,15 @@ def test_who_is_named_later_is_missing_from_then_on() -> None:
     assert eyes.absence.missing == {ONE, OTHER}
 
 
-def test_nobody_is_missing_once_nobody_is_asked_about() -> None:
+def test_no_worker_is_missing_after_a_clear() -> None:
     eyes = Eyes()
     eyes.look(0.0)
     eyes.absence.clear()
     assert eyes.absence.missing == frozenset()
 
 
-def test_who_has_a_key_is_never_gone_whatever_was_watched() -> None:
-    """It was made anew; the watch will say so too."""
+def test_a_worker_with_a_key_is_never_lost_after_a_watched_deletion() -> None:
+    """The key was made again; the watch will report that."""
     assert Eyes().look(0.0, live=frozenset({ONE}), departed=deletion(50)) == frozenset()
 
 
@@ -122,21 +122,21 @@ def test_deletion_watched_in_another_history_than_the_lists_counts_for_nothing(
 
 
 def test_deletion_watched_before_a_list_that_has_the_key_again_counts_for_nothing() -> None:
-    """P6.4: the watch lags; it hasn't told of the new key, which a restore has taken since."""
+    """P6.4: the watch lags; it hasn't reported the new key, which a restore has removed since."""
     eyes = Eyes()
     eyes.look(0.0, live=frozenset({ONE}))
     assert eyes.look(0.5, departed=deletion(50)) == frozenset()
     assert eyes.look(0.9, departed=deletion(102)) == {ONE}
 
 
-@pytest.mark.parametrize("told", [NOTHING, deletion(105)], ids=["nothing", "the deletion"])
+@pytest.mark.parametrize("departed", [NOTHING, deletion(105)], ids=["nothing", "the deletion"])
 def test_deletion_watched_before_a_list_that_was_judged_before_an_older_one_counts_for_nothing(
-    told: Mapping[IncarnationId, Revision],
+    departed: Mapping[IncarnationId, Revision],
 ) -> None:
-    """P6.4: both were made at the same time. The newer one has the key that was made anew."""
+    """P6.4: both were made at the same time. The newer list has the key that was made again."""
     eyes, there = Eyes(), frozenset({ONE})
-    eyes.look(0.01, live=there, revision=110, departed=told)
-    eyes.look(0.0, live=there, revision=100, departed=told)
+    eyes.look(0.01, live=there, revision=110, departed=departed)
+    eyes.look(0.0, live=there, revision=100, departed=departed)
     assert eyes.look(0.5, revision=111, departed=deletion(105)) == frozenset()
     assert eyes.look(0.6, revision=113, departed=deletion(112)) == {ONE}
 
@@ -147,10 +147,10 @@ def test_deletion_watched_before_a_list_that_was_judged_before_an_older_one_coun
         max_size=40,
     )
 )
-def test_deletion_watched_nobody_is_gone_who_may_have_had_a_key_within_the_last_ttl(
+def test_deletion_watched_no_worker_is_lost_that_may_have_had_a_key_within_the_last_ttl(
     looks: list[tuple[float, bool, float]],
 ) -> None:
-    """Between two looks more than TTL / 3 apart anybody may have had one."""
+    """Between two lists more than TTL / 3 apart any worker may have had a key."""
     eyes, at, may_have_been_there = Eyes(), 0.0, 0.0
     last_sent = -TTL
     for pause, there, takes in looks:

@@ -1,4 +1,4 @@
-"""What comes up when, and what first of what is due at once."""
+"""The agenda: items by due time, and due items by priority class."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOW, MEDIUM, HIGH = Priority.LOW, Priority.MEDIUM, Priority.HIGH
 SECOND = timedelta(seconds=1)
 
 
-def test_of_what_is_due_the_higher_class_comes_first() -> None:
+def test_of_due_items_the_higher_class_comes_first() -> None:
     agenda: DueIndex[str, str] = DueIndex()
     agenda.put("low", NOW, "low", LOW)
     agenda.put("medium", NOW, "medium", MEDIUM)
@@ -26,7 +26,7 @@ def test_of_what_is_due_the_higher_class_comes_first() -> None:
     assert not agenda
 
 
-def test_what_isnt_due_holds_nothing_up() -> None:
+def test_an_item_that_isnt_due_blocks_no_other() -> None:
     agenda: DueIndex[str, str] = DueIndex()
     agenda.put("high", NOW + SECOND, "high", HIGH)
     agenda.put("low", NOW, "low", LOW)
@@ -36,7 +36,7 @@ def test_what_isnt_due_holds_nothing_up() -> None:
     assert agenda.next_at() == NOW + SECOND
 
 
-def test_what_was_due_for_longer_than_a_class_is_worth_goes_first() -> None:
+def test_an_item_due_for_longer_than_a_class_is_worth_has_priority() -> None:
     agenda: DueIndex[str, str] = DueIndex()
     agenda.put("old", NOW, "old", MEDIUM)
     agenda.put("high", NOW + CLASS_STEP + SECOND, "high", HIGH)
@@ -45,7 +45,7 @@ def test_what_was_due_for_longer_than_a_class_is_worth_goes_first() -> None:
     assert agenda.pop_due(NOW + 2 * CLASS_STEP, 2) == ["high"]
 
 
-def test_what_is_above_a_class_is_asked_for_alone() -> None:
+def test_items_above_a_class_can_be_taken_alone() -> None:
     agenda: DueIndex[str, str] = DueIndex()
     agenda.put("low", NOW, "low", LOW)
     agenda.put("medium", NOW, "medium", MEDIUM)
@@ -58,7 +58,7 @@ def test_what_is_above_a_class_is_asked_for_alone() -> None:
     assert agenda.next_at() == NOW
 
 
-def test_a_key_whose_class_changes_is_there_once() -> None:
+def test_a_key_whose_class_changes_is_listed_once() -> None:
     agenda: DueIndex[str, str] = DueIndex()
     agenda.put("one", NOW, "as it was", MEDIUM)
     agenda.put("other", NOW, "other", MEDIUM)
@@ -71,11 +71,11 @@ def test_a_key_whose_class_changes_is_there_once() -> None:
     assert agenda.next_at() is None
 
 
-def test_what_moves_for_ever_leaves_little_behind() -> None:
+def test_an_item_that_moves_often_uses_bounded_memory() -> None:
     agenda: DueIndex[int, int] = DueIndex()
     for turn in range(50_000):
         agenda.put(turn % 10, NOW + turn * SECOND, turn, Priority(1 + turn // 10 % 3))
 
     assert len(agenda) == 10
     assert agenda.pop_due(NOW + 50_000 * SECOND, 100) != []
-    assert sum(len(heap) for heap in agenda._heaps.values()) < 5_000  # what is left behind
+    assert sum(len(heap) for heap in agenda._heaps.values()) < 5_000  # stale entries

@@ -1,4 +1,4 @@
-"""Which instants of a range a backfill runs, whatever may have become of them before."""
+"""Scheduled times of a range that a backfill runs, by the state of their earlier runs."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def standing(*rows: Ran) -> ExistingRuns:
     ],
     ids=lambda value: value if isinstance(value, str) else f"{value.state} {value.dispatched}",
 )
-def test_what_ran_is_run_again_only_when_it_is_asked_for(row: Ran, again: str) -> None:
+def test_an_ended_run_runs_again_only_on_request(row: Ran, again: str) -> None:
     for rerun in Rerun:
         chosen = plan(INSTANTS[:1], standing(row), rerun)
         assert bool(chosen.instants) is (rerun in again.split())
         assert bool(chosen.left_out) is (rerun not in again.split())
 
 
-def test_of_several_runs_of_one_instant_one_that_succeeded_counts() -> None:
+def test_of_several_runs_of_one_scheduled_time_a_success_counts() -> None:
     both = standing(ran(0, State.FAILED), ran(0, State.SUCCEEDED))
 
     assert plan(INSTANTS[:1], both, Rerun.FAILED).instants == ()
@@ -63,15 +63,15 @@ SOME = st.sets(st.sampled_from(INSTANTS))
 
 @pytest.mark.slow
 @given(ROWS, SOME, st.none() | st.sampled_from(INSTANTS), st.sampled_from(Rerun))
-def test_each_instant_is_either_run_or_left_out_in_its_order(
-    rows: list[Ran], promised: set[datetime], ahead: datetime | None, rerun: Rerun
+def test_each_scheduled_time_is_either_run_or_left_out_in_order(
+    rows: list[Ran], queued: set[datetime], ahead: datetime | None, rerun: Rerun
 ) -> None:
-    chosen = plan(INSTANTS, ExistingRuns(rows, promised, ahead), rerun)
+    chosen = plan(INSTANTS, ExistingRuns(rows, queued, ahead), rerun)
 
     left_out = tuple(one.at for one in chosen.left_out)
     assert sorted((*chosen.instants, *left_out)) == list(INSTANTS)
     assert list(chosen.instants) == sorted(chosen.instants)
-    assert not promised & set(chosen.instants)
+    assert not queued & set(chosen.instants)
     assert ahead is None or all(at < ahead for at in chosen.instants)
     live = {row.at for row in rows if row.state in LIVE}
     assert not live & set(chosen.instants)
@@ -79,16 +79,16 @@ def test_each_instant_is_either_run_or_left_out_in_its_order(
 
 @pytest.mark.slow
 @given(ROWS, SOME, st.none() | st.sampled_from(INSTANTS))
-def test_who_asks_for_more_gets_no_less(
-    rows: list[Ran], promised: set[datetime], ahead: datetime | None
+def test_a_wider_rerun_policy_never_runs_less(
+    rows: list[Ran], queued: set[datetime], ahead: datetime | None
 ) -> None:
-    there = ExistingRuns(rows, promised, ahead)
+    there = ExistingRuns(rows, queued, ahead)
     none, failed, all_ = (set(plan(INSTANTS, there, rerun).instants) for rerun in Rerun)
 
     assert none <= failed <= all_
 
 
-def test_a_run_of_a_backfill_is_another_one_than_the_schedules_own() -> None:
+def test_a_run_of_a_backfill_has_another_id_than_the_schedules_own() -> None:
     job, backfill = JobId(UUID(int=1)), BackfillId(UUID(int=2))
 
     assert backfilled_run_id(backfill, NOON) == backfilled_run_id(backfill, NOON)

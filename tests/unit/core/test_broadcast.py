@@ -1,4 +1,4 @@
-"""How broadcasts end, and what of their job's definition their children go by."""
+"""The end of broadcasts, and settings that children take from their job's definition."""
 
 from __future__ import annotations
 
@@ -70,19 +70,19 @@ DELETED = BroadcastChild("w4", State.CANCELLED, "DELETED")
         ),
     ],
 )
-def test_how_it_ends(
+def test_the_end_of_a_broadcast_follows_from_its_children(
     children: list[BroadcastChild], cancelled: Reason | None, deleted: bool, end: End
 ) -> None:
     assert end_of(children, cancelled, deleted=deleted) == end
 
 
-def test_many_that_failed_are_counted_and_some_named() -> None:
-    told = end_of([replace(FAILED, worker=f"w{n:03}") for n in range(500)], None, deleted=False)
-    assert told.error.startswith("500 of 500 didn't succeed: w000 (EXIT_CODE), w001")
-    assert told.error.endswith("w019 (EXIT_CODE), …")
+def test_many_failed_children_are_counted_and_some_named() -> None:
+    result = end_of([replace(FAILED, worker=f"w{n:03}") for n in range(500)], None, deleted=False)
+    assert result.error.startswith("500 of 500 didn't succeed: w000 (EXIT_CODE), w001")
+    assert result.error.endswith("w019 (EXIT_CODE), …")
 
 
-def test_of_a_child_nobody_counts_and_nobody_is_told() -> None:
+def test_a_child_counts_for_no_failure_streak_and_sends_no_notification() -> None:
     parent = run(1)
     assert own(parent, DEFINITION) is DEFINITION
     said: Definition = own(run(2, parent=parent.key.run_id), DEFINITION)
@@ -90,13 +90,13 @@ def test_of_a_child_nobody_counts_and_nobody_is_told() -> None:
     assert said.retry == DEFINITION.retry
 
 
-def test_it_is_for_each_that_could_do_it_once_a_name() -> None:
+def test_a_broadcast_has_one_child_per_name_of_a_matching_worker() -> None:
     again = replace(worker(1), id=IncarnationId(UUID(int=7)))
     there = [worker(2), worker(1), again, worker(3, slots=1), replace(worker(4), actions=())]
     assert targets(need_of(replace(DEFINITION, slots=2), run(1)), there) == ("w1", "w2")
 
 
-def test_a_worker_is_away_too_long_after_it_was_so_all_the_time() -> None:
+def test_a_worker_is_away_too_long_after_a_continuous_absence() -> None:
     away = Away()
     need = need_of(DEFINITION, run(1, parent=run(9).key.run_id, target="w1"))
     away.update_waiting([need], [], NOW)

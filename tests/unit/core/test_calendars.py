@@ -1,4 +1,4 @@
-"""Calendars by example: what they exclude, what they say no to, and where a run goes instead."""
+"""Calendars by example: exclusions, invalid rules, and runs moved to other days."""
 
 from datetime import UTC, datetime, timedelta
 from time import process_time
@@ -78,19 +78,19 @@ def nexts(of: CompiledSchedule, after: str, count: int) -> list[str]:
         ({"dates": ["01-01"] * 5001}, "5,001 of them"),
     ],
 )
-def test_a_calendar_that_cannot_be_meant_is_refused(said, fault):
+def test_an_invalid_calendar_is_rejected(said, fault):
     with pytest.raises(WrongRules, match=fault):
         rules(**said)
 
 
-def test_all_that_is_wrong_is_said_at_once():
+def test_all_problems_are_reported_at_once():
     with pytest.raises(WrongRules) as wrong:
         rules(dates=["x", "01-01", "y"], weekdays=["z"], cron=["* * *"])
     fields = [fault.field for fault in wrong.value.faults]
     assert fields == ["dates[0]", "dates[2]", "weekdays[0]", "cron[0]"]
 
 
-def test_days_are_read_in_any_spelling_and_ranges_that_touch_are_one():
+def test_days_are_read_in_any_spelling_and_adjacent_ranges_are_merged():
     found = rules(
         weekdays=["Sunday", "SAT"],
         ranges=[("2026-01-05", "2026-01-07"), ("2026-01-01", "2026-01-04")],
@@ -101,7 +101,7 @@ def test_days_are_read_in_any_spelling_and_ranges_that_touch_are_one():
 
 
 @pytest.mark.parametrize("text", ["H 9 * * *", "@every 90s", "61 * * * *", "CRON_TZ=UTC 0 0 * * *"])
-def test_an_expression_that_names_no_time_is_refused(text):
+def test_an_expression_that_matches_no_time_is_rejected(text):
     with pytest.raises(CronError):
         check_expression(text)
 
@@ -115,13 +115,13 @@ def test_five_fields_exclude_whole_minutes_and_six_the_second():
         compiled("*/20 * * * * *", cron=("20 30 9 * * *",)),
     )
     after, until = at("2026-05-04T09:29:50"), at("2026-05-04T09:31:00")
-    told = [f"{one.nominal:%M:%S}" for one in by_minute.instants_between(after, until, 9)]
-    assert told == ["31:00"]
-    told = [f"{one.nominal:%M:%S}" for one in by_second.instants_between(after, until, 9)]
-    assert told == ["30:00", "30:40", "31:00"]
+    found = [f"{one.nominal:%M:%S}" for one in by_minute.instants_between(after, until, 9)]
+    assert found == ["31:00"]
+    found = [f"{one.nominal:%M:%S}" for one in by_second.instants_between(after, until, 9)]
+    assert found == ["30:00", "30:40", "31:00"]
 
 
-def test_a_date_without_a_year_is_of_each_year_and_the_29th_of_february_of_some():
+def test_a_date_without_a_year_recurs_yearly_and_29_february_in_leap_years():
     of = compiled("0 9 * * *", rules(dates=["02-29", "12-25"]))
     assert nexts(of, "2028-02-28T10:00", 1) == ["03-01 09:00"]
     assert nexts(of, "2027-12-24T10:00", 1) == ["12-26 09:00"]
@@ -130,7 +130,7 @@ def test_a_date_without_a_year_is_of_each_year_and_the_29th_of_february_of_some(
     assert of.count(at("2026-01-01T00:00"), at("2029-01-01T00:00"), 9999)[0] == 3 * 365 + 1 - 4
 
 
-def test_days_are_those_of_the_calendars_zone_or_else_of_the_jobs():
+def test_days_are_in_the_zone_of_the_calendar_or_of_the_job():
     new_year = rules(dates=["2026-01-01"])
     tokyo = rules(dates=["2026-01-01"], zone="Asia/Tokyo")
     berlin = compiled("0 20 * * *", new_year, zone="Europe/Berlin")
@@ -139,21 +139,21 @@ def test_days_are_those_of_the_calendars_zone_or_else_of_the_jobs():
     assert nexts(abroad, "2025-12-31T00:00", 1) == ["01-01 19:00"]
 
 
-def test_an_interval_excludes_too_and_half_seconds_go_with_their_second():
+def test_exclusions_apply_to_intervals_and_to_fractions_of_a_second():
     of = compiled(EverySchedule(timedelta(milliseconds=1500)), cron=("0 0 9 * * *",))
     after = at("2026-05-04T08:59:59")
     found = of.instants_between(after, after + timedelta(seconds=4), 9)
     assert [f"{one.nominal:%S.%f}"[:4] for one in found] == ["01.5", "03.0"]
 
 
-def test_the_first_calendar_that_names_an_instant_is_told_of():
+def test_the_first_calendar_that_excludes_a_time_is_named():
     of = compiled("0 9 * * *", rules(dates=["2026-05-04"]), rules(weekdays=["mon", "tue"]))
     assert of.excluded_by(at("2026-05-04T09:00")) == "calendar c0 v1"
     assert of.excluded_by(at("2026-05-05T09:00")) == "calendar c1 v2"
     assert of.excluded_by(at("2026-05-06T09:00")) == ""
 
 
-def test_the_days_of_a_calendar_are_worked_out_once_however_many_jobs_use_it():
+def test_the_days_of_a_calendar_are_computed_once_for_all_jobs():
     said = rules(dates=["2026-05-04"], weekdays=WEEKEND)
     again = rules(dates=["2026-05-04"], weekdays=WEEKEND)
     first, second = compiled("0 9 * * *", said), compiled("17 * * * *", again)
@@ -163,7 +163,7 @@ def test_the_days_of_a_calendar_are_worked_out_once_however_many_jobs_use_it():
     assert closed(said, "UTC") is closed(again, "UTC")
 
 
-def test_a_schedule_of_which_nothing_is_left_has_no_next_and_says_so_soon():
+def test_a_fully_excluded_schedule_has_no_next_time_and_says_so_soon():
     of = compiled("0 9 * * *", cron=("* 9 * * *",))
     assert of.next_after(at("2026-05-04T00:00")) is None
     assert of.excludes_all_after(at("2026-05-04T00:00"))
@@ -181,13 +181,13 @@ def test_a_schedule_of_which_nothing_is_left_has_no_next_and_says_so_soon():
         (Roll.PREVIOUS, ["05-15 09:00", "06-12 09:00"]),
     ],
 )
-def test_a_run_on_an_excluded_day_goes_to_the_nearest_open_one(roll, expected):
+def test_a_run_on_an_excluded_day_moves_to_the_nearest_open_day(roll, expected):
     # 13 and 14 June 2026 are a weekend, 15 and 16 are excluded by their dates
     off = rules(dates=["2026-06-15", "2026-06-16"], weekdays=WEEKEND, roll=roll)
     assert nexts(compiled("0 9 15 * *", off), "2026-05-02T00:00", 2) == expected
 
 
-def test_two_that_are_moved_onto_one_instant_are_one_and_so_is_one_that_is_there():
+def test_runs_moved_to_the_same_time_are_one_run():
     off = rules(weekdays=WEEKEND, roll=Roll.NEXT)
     assert nexts(compiled("0 9 * * sat,sun", off), "2026-05-01T00:00", 2) == [
         "05-04 09:00",
@@ -198,7 +198,7 @@ def test_two_that_are_moved_onto_one_instant_are_one_and_so_is_one_that_is_there
     assert daily.count(at("2026-05-01T10:00"), at("2026-05-05T10:00"), 99)[0] == 2
 
 
-def test_what_finds_no_open_day_within_a_month_does_not_run():
+def test_a_run_without_an_open_day_within_a_month_does_not_run():
     off = rules(ranges=[("2026-06-01", "2026-07-01")], roll=Roll.NEXT)
     assert nexts(compiled("0 9 1 * *", off), "2026-05-02T00:00", 2) == [
         "07-02 09:00",
@@ -211,14 +211,14 @@ def test_what_finds_no_open_day_within_a_month_does_not_run():
     assert found.nominal == at("2027-06-01T09:00")
 
 
-def test_what_follows_elapsed_time_is_not_moved():
+def test_an_interval_of_elapsed_time_is_not_moved():
     off = rules(weekdays=WEEKEND, roll=Roll.NEXT)
     assert nexts(compiled("*/30 9 * * sat", off), "2026-05-01T00:00", 1) == []
     hourly = compiled(EverySchedule(HOUR, timedelta(minutes=7)), off)
     assert nexts(hourly, "2026-05-01T23:30", 1) == ["05-04 00:07"]
 
 
-def test_the_local_time_stays_over_a_change_of_clocks():
+def test_the_local_time_is_kept_over_a_clock_change():
     off = rules(dates=["2026-03-28"], roll=Roll.NEXT)
     berlin = compiled("30 2 28 3 *", off, zone="Europe/Berlin")
     assert nexts(berlin, "2026-03-01T00:00", 1) == ["03-29 01:00"], "02:30 falls into the gap"
@@ -227,7 +227,7 @@ def test_the_local_time_stays_over_a_change_of_clocks():
     assert nexts(of, "2026-03-01T00:00", 1) == ["03-30 00:30"], "the clock doesn't show it"
 
 
-def test_one_instant_is_moved_too_and_once_moved_it_is_the_jobs_only_one():
+def test_a_single_time_is_moved_and_is_then_the_jobs_only_time():
     off = rules(weekdays=WEEKEND, roll=Roll.PREVIOUS)
     saturday = AtSchedule(at("2026-05-02T09:00:00.5"))
     of = compiled(saturday, off)
@@ -248,15 +248,15 @@ def stepped(of: CompiledSchedule, since: str, now: str, policy: CatchUp) -> fire
     return fire_steps.plan(of, policy, timer.nominal, timer.due, at(now))
 
 
-def told(fold: MergedTimes) -> tuple[str, str, int]:
+def row_of(fold: MergedTimes) -> tuple[str, str, int]:
     reason = fold.reason.value if fold.reason else ""
     return f"{fold.first:%d %H:%M}", reason or fold.state.value, fold.count
 
 
-def test_the_newest_open_instant_takes_in_the_older_over_excluded_ones_between():
+def test_the_newest_open_time_coalesces_older_ones_across_excluded_ones():
     of = compiled("*/10 * * * *", cron=("20-30 * * * *",))
     plan = stepped(of, "2026-05-04T00:00", "2026-05-04T02:25", CatchUp(window=2 * HOUR))
-    assert [told(fold) for fold in plan.folds] == [
+    assert [row_of(fold) for fold in plan.folds] == [
         ("04 00:10", "WINDOW", 1),
         ("04 00:20", "CALENDAR", 2),
         ("04 00:40", "COALESCED", 4),
@@ -269,26 +269,26 @@ def test_the_newest_open_instant_takes_in_the_older_over_excluded_ones_between()
     assert plan.next == Occurrence(at("2026-05-04T02:30"), at("2026-05-04T02:30"))
 
 
-def test_each_row_says_which_calendar_it_was():
+def test_each_row_names_its_calendar():
     of = compiled("0 * * * *", rules(dates=["2026-05-04"]), rules(weekdays=["mon", "tue"]))
     plan = stepped(of, "2026-05-03T23:30", "2026-05-06T00:00", CatchUp())
-    assert [(told(fold), fold.excluded_by) for fold in plan.folds] == [
+    assert [(row_of(fold), fold.excluded_by) for fold in plan.folds] == [
         (("04 00:00", "CALENDAR", 24), "calendar c0 v1"),
         (("05 00:00", "CALENDAR", 24), "calendar c1 v2"),
     ]
     assert [fire.nominal for fire in plan.fires] == [at("2026-05-06T00:00")]
 
 
-def test_a_job_of_all_runs_those_that_are_open_and_no_other():
+def test_catch_up_all_runs_only_the_open_times():
     of = compiled("*/10 * * * *", cron=("20-30 * * * *",))
     policy = CatchUp(CatchUpPolicy.ALL, 9 * HOUR)
     plan = stepped(of, "2026-05-04T00:00", "2026-05-04T01:05", policy)
     assert [f"{fire.nominal:%H:%M}" for fire in plan.fires] == ["00:10", "00:40", "00:50", "01:00"]
-    assert [told(fold) for fold in plan.folds] == [("04 00:20", "CALENDAR", 2)]
+    assert [row_of(fold) for fold in plan.folds] == [("04 00:20", "CALENDAR", 2)]
 
 
 @pytest.mark.slow
-def test_a_step_through_very_many_borders_ends_early_and_goes_on_there():
+def test_a_step_through_very_many_borders_ends_early_and_continues_there():
     of = compiled("* * * * *", cron=("*/2 * * * *",))
     timer = of.following(at("2026-05-04T00:00"))
     rows = looks = 0
@@ -300,7 +300,7 @@ def test_a_step_through_very_many_borders_ends_early_and_goes_on_there():
     assert looks > 3
 
 
-def test_an_excluded_instant_of_a_pause_of_the_cluster_is_accounted_for_once():
+def test_an_excluded_time_within_a_cluster_pause_is_recorded_once():
     of = compiled("0 * * * *", cron=("* 2 * * *",))
     paused = Pauses(2, (Pause(at("2026-05-04T00:30"), "me", ended=at("2026-05-04T03:30")),))
     timer = of.following(at("2026-05-04T00:30"))
@@ -309,7 +309,7 @@ def test_an_excluded_instant_of_a_pause_of_the_cluster_is_accounted_for_once():
     found = []
     while timer is not None and timer.due <= now:
         plan = fire_steps.plan(of, CatchUp(), timer.nominal, timer.due, now, paused)
-        found += [told(fold) for fold in plan.folds]
+        found += [row_of(fold) for fold in plan.folds]
         found += [(f"{fire.nominal:%d %H:%M}", "fires", 1) for fire in plan.fires]
         timer = plan.next
     assert sorted(found) == [
@@ -320,8 +320,8 @@ def test_an_excluded_instant_of_a_pause_of_the_cluster_is_accounted_for_once():
     ]
 
 
-def test_excluding_each_second_by_two_expressions_is_found_in_a_moment() -> None:
-    """Rows of 43,200 edges are put together once, not for each day that is looked through."""
+def test_two_expressions_that_exclude_each_second_are_evaluated_quickly() -> None:
+    """Rows of 43,200 edges are merged once, not for each day of the search."""
     exclude = Exclude(cron=("*/2 * * * * *", "1-59/2 * * * * *"), zone="UTC")
     each = CronSchedule(("* * * * * *",), "UTC", DstPolicy())
     compiled = compiled_schedule.compile(each, "default/j", UUID(int=1), ScheduleBounds(), exclude)
@@ -331,7 +331,7 @@ def test_excluding_each_second_by_two_expressions_is_found_in_a_moment() -> None
 
 
 def turns(when: str) -> tuple[Rules, Rules]:
-    """Two calendars that exclude the seconds of this time in turns."""
+    """Return two calendars that exclude the seconds of this time in turns."""
     return Rules(cron=(f"*/2 {when}",)), Rules(cron=(f"1-59/2 {when}",))
 
 
@@ -358,11 +358,11 @@ ALL_BUT_DECEMBER = turns("* * 1-11 *")
         (EACH_SECOND, turns("* * * * *"), "2026-05-04T09:00", "never"),
     ],
 )
-def test_what_runs_next_is_found_at_once_however_finely_and_long_the_rest_is_closed(
+def test_the_next_run_is_found_quickly_among_long_and_fine_exclusions(
     when: Schedule, exclude: tuple[Rules, Rules] | tuple[str], after: str, runs: str | None
 ) -> None:
-    """Whoever looks holds its shard's row; and what isn't found ends the schedule, and nobody is
-    told.
+    """A search holds the row of its shard; without a result the schedule ends without a
+    message.
     """
     zone = when.zone if isinstance(when, CronSchedule) else "UTC"
     cron = [each for each in exclude if isinstance(each, str)]
@@ -389,8 +389,8 @@ def test_what_runs_next_is_found_at_once_however_finely_and_long_the_rest_is_clo
         assert of.next_after(newest) == found
 
 
-def test_catching_up_where_two_calendars_take_turns_takes_a_moment() -> None:
-    """Else its owner would lose its lease over it, and the next one too."""
+def test_catch_up_over_two_alternating_calendars_is_quick() -> None:
+    """Otherwise each owner in turn would lose its lease over the job."""
     of = compiled(EACH_SECOND, *turns("* 0-17,19-23 * * *"))
     timer = of.following(at("2026-05-04T19:00"))
     assert timer is not None
@@ -404,8 +404,8 @@ def test_catching_up_where_two_calendars_take_turns_takes_a_moment() -> None:
     assert first.next.nominal > timer.nominal
 
 
-def test_a_calendar_that_seldom_rolls_is_looked_at_where_it_does_alone() -> None:
-    """What could be moved onto a day is worked out time by time, which takes long."""
+def test_a_rarely_rolling_calendar_is_searched_only_around_its_days() -> None:
+    """Times that may move onto a day are computed one by one, which is slow."""
     seldom = rules(dates=["02-29"], roll=Roll.NEXT)
     first, tenth = Rules(cron=("* * 1 * *",)), rules(ranges=[("2026-10-15", "2030-10-15")])
     many = tuple(f"{','.join(map(str, range(n, 60, 12)))} 0-19 1 * *" for n in range(12))
@@ -417,14 +417,14 @@ def test_a_calendar_that_seldom_rolls_is_looked_at_where_it_does_alone() -> None
     assert found.nominal == at("2031-10-15T00:00")
 
 
-def test_what_rolls_from_far_away_is_found_whatever_the_zone_of_its_calendar() -> None:
+def test_a_run_that_rolls_far_is_found_in_any_zone_of_its_calendar() -> None:
     away = rules(ranges=[("2026-05-04", "2026-06-02")], zone="Pacific/Kiritimati", roll=Roll.NEXT)
     of = compiled("0 3 4 5 *", away, zone="Pacific/Midway")
     assert nexts(of, "2026-05-01T00:00", 1) == ["06-02 14:00"]
 
 
-def test_what_is_open_every_other_minute_is_walked_and_counted_in_a_moment() -> None:
-    """A range whose instants are asked for is open and closed thousands of times."""
+def test_a_schedule_open_every_other_minute_is_walked_and_counted_quickly() -> None:
+    """The range alternates thousands of times between open and closed."""
     of = compiled("* * * * *", cron=("*/2 * * * *",))
     began = process_time()
     first, last = at("2025-01-01T00:00"), at("2025-04-01T00:00")
@@ -436,7 +436,7 @@ def test_what_is_open_every_other_minute_is_walked_and_counted_in_a_moment() -> 
 
 
 @pytest.mark.parametrize("cut", [timedelta(0), timedelta(milliseconds=250)])
-def test_instants_between_seconds_are_counted_on_the_side_that_they_stand(cut: timedelta) -> None:
+def test_times_between_seconds_are_counted_on_their_side_of_a_cut(cut: timedelta) -> None:
     every = EverySchedule(timedelta(seconds=1.5), timedelta(seconds=0.25))
     of = compiled(every, cron=("*/10 * * * * *",))
     start = at("2026-03-01T00:00")

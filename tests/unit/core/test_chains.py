@@ -1,4 +1,4 @@
-"""What a join becomes, told from what has arrived and what may still come."""
+"""Joins of chains: run, skip or wait, by the parents that ended or may still run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def arrived(states: Mapping[JobId, State]) -> dict[JobId, ParentEnded]:
         (When.ANY, {A: State.MISSED, B: State.CANCELLED, C: State.COALESCED}, JoinStep.RUN),
     ],
 )
-def test_once_all_have_ended_it_runs_or_is_skipped(
+def test_a_join_runs_or_is_skipped_when_all_parents_have_ended(
     when: When, states: Mapping[JobId, State], step: JoinStep
 ) -> None:
     judged = judge(when, NAMES, arrived(states), (), SOON)
@@ -62,7 +62,7 @@ def test_once_all_have_ended_it_runs_or_is_skipped(
     coming=st.sets(st.sampled_from([A, B, C])),
     waited=st.timedeltas(timedelta(0), 2 * LONGEST_WAIT),
 )
-def test_it_waits_only_for_who_may_come_and_no_longer_than_a_week(
+def test_a_join_waits_only_for_possible_parents_and_at_most_a_week(
     when: When, states: dict[JobId, State], coming: set[JobId], waited: timedelta
 ) -> None:
     judged = judge(when, NAMES, arrived(states), coming, waited)
@@ -72,13 +72,13 @@ def test_it_waits_only_for_who_may_come_and_no_longer_than_a_week(
         assert judged.step is JoinStep.SKIP
 
 
-def test_it_says_by_which_runs_it_was_skipped() -> None:
+def test_a_skipped_join_names_the_runs_that_caused_it() -> None:
     judged = judge(When.SUCCESS, NAMES, arrived({A: S, B: F, C: X}), (), SOON)
-    told = f"run {RunId(B)} of b is FAILED, run {RunId(C)} of c is SKIPPED"
-    assert judged.why == f"{told}, and after.when is success"
+    parents = f"run {RunId(B)} of b is FAILED, run {RunId(C)} of c is SKIPPED"
+    assert judged.why == f"{parents}, and after.when is success"
     assert judge(When.ANY, NAMES, arrived({A: S}), (), SOON).why == "b, c had no run in this cycle"
 
 
-def test_what_waits_is_looked_at_ever_more_seldom() -> None:
+def test_a_waiting_join_is_checked_less_and_less_often() -> None:
     waits = [look_after(timedelta(seconds=n)) for n in (0, 60, 3600)]
     assert waits == [LOOK_SOONEST, timedelta(seconds=30), LOOK_LATEST]

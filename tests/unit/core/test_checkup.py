@@ -1,4 +1,4 @@
-"""The checkup's rules: what is well gives ok, and each trouble is found with why and what to do."""
+"""Rules of the checkup: a healthy cluster is ok; each problem has a reason and a remedy."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def healthy(view: ClusterView | None = None, **changes: Any) -> Facts:
     return replace(facts, **changes)
 
 
-def told(first: MemberView | None = None, **changes: Any) -> tuple[MemberFacts, ...]:
-    """What the members say; of the first, this."""
+def with_first(first: MemberView | None = None, **changes: Any) -> tuple[MemberFacts, ...]:
+    """Return the facts of all members, with these changes in the first."""
     found = [MemberFacts(one) for one in seen().members]
     return (replace(found[0], **({"view": first} if first else {}), **changes), *found[1:])
 
@@ -129,7 +129,7 @@ def wrong(facts: Facts) -> list[CheckupFinding]:
     return [finding for finding in examine(facts) if finding.severity is not Severity.OK]
 
 
-def test_what_is_well_is_told_too() -> None:
+def test_healthy_areas_are_reported_as_ok() -> None:
     findings = list(examine(healthy()))
     assert wrong(healthy()) == []
     assert {one.area for one in findings} >= {
@@ -209,9 +209,9 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
     ("a standby is far behind",
      healthy(database=stored(replicas=(Replica("s1", "streaming", "sync", 900 * MIB),))), WARN,
      "postgres: replication"),
-    ("a slot that nobody reads",
+    ("a slot without a reader",
      healthy(database=stored(idle_slots=("old",))), WARN, "postgres: replication slots"),
-    ("somebody sleeps in a transaction",
+    ("a session idles in a transaction",
      healthy(database=stored(oldest_transaction=900.0)), WARN, "postgres: oldest transaction"),
     ("vacuum is held back",
      healthy(database=stored(held_back=5_000_000)), WARN, "postgres: oldest transaction"),
@@ -223,8 +223,8 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
      healthy(database=stored(age=1_500_000_000)), BAD, "postgres: transaction ids"),
     ("tomorrow has no partition",
      healthy(database=stored(missing_days=1)), WARN, "postgres: partitions"),
-    ("nobody leads", healthy(seen(leader=None)), BAD, "cluster: leader"),
-    ("a shard is nobody's",
+    ("no leader", healthy(seen(leader=None)), BAD, "cluster: leader"),
+    ("a shard without an owner",
      healthy(rows=(replace(rows(seen())[0], owner=None), *rows(seen())[1:])), BAD,
      "cluster: shards"),
     ("a shard isn't where it should be",
@@ -232,20 +232,20 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
      "cluster: balance"),
     ("it is paused", healthy(pause=Pause(NOW, "ops", "disks")), WARN, "cluster: pause"),
     ("a stray key", healthy(seen(unreadable=("members/x",))), WARN, "cluster: keys"),
-    ("a member doesn't answer", healthy(members=told(away="timed out")), WARN,
+    ("a member doesn't answer", healthy(members=with_first(away="timed out")), WARN,
      "members: answers"),
     ("a member lost the database",
-     healthy(members=told(member(1, database=False), database_away=9.0)), BAD,
+     healthy(members=with_first(member(1, database=False), database_away=9.0)), BAD,
      "members: answers"),
-    ("a member has no trust", healthy(members=told(trusted=False)), BAD, "members: answers"),
+    ("a member has no trust", healthy(members=with_first(trusted=False)), BAD, "members: answers"),
     ("a wall clock is off",
-     healthy(members=told(wall_offset=timedelta(hours=-1))), WARN, "clocks: wall clock"),
+     healthy(members=with_first(wall_offset=timedelta(hours=-1))), WARN, "clocks: wall clock"),
     ("cluster time is off",
-     healthy(members=told(cluster_offset=timedelta(seconds=2))), BAD, "clocks: cluster time"),
+     healthy(members=with_first(cluster_offset=timedelta(seconds=2))), BAD, "clocks: cluster time"),
     ("a certificate ends soon",
-     healthy(members=told(certificate_until=NOW + LEFT)), WARN, "tls: certificate"),
+     healthy(members=with_first(certificate_until=NOW + LEFT)), WARN, "tls: certificate"),
     ("a certificate has ended",
-     healthy(members=told(certificate_until=NOW - LEFT)), BAD, "tls: certificate"),
+     healthy(members=with_first(certificate_until=NOW - LEFT)), BAD, "tls: certificate"),
     ("one member alone", healthy(seen(member(1))), WARN, "members: takeover"),
     ("two versions of schedd",
      healthy(seen(member(1), member(2, version="0.9"))), WARN, "members: versions"),
@@ -271,22 +271,22 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
     ("a spool's disk is nearly full",
      healthy(workers=(WorkerFacts("w1", "1.0", disk_free=500 * MIB),)), WARN,
      "workers: spool"),
-    ("a spool's disk is full where another member hears of it",
+    ("a spool's disk is full as another member reports",
      healthy(elsewhere=(WorkerFacts("w2", "1.0", disk_free=MIB),)), BAD, "workers: spool"),
     ("an old worker, at another member",
      healthy(elsewhere=(WorkerFacts("w2", "0.9", disk_free=9000 * MIB),)), WARN,
      "workers: versions"),
-    ("a worker that no member hears", healthy(unheard=("w2",)), WARN, "workers: heartbeats"),
+    ("a worker without heartbeats", healthy(unheard=("w2",)), WARN, "workers: heartbeats"),
     ("results pile up",
      healthy(workers=(WorkerFacts("w1", "1.0", spool=99 * MIB, disk_free=9000 * MIB),)), WARN,
      "workers: spool"),
 ]  # fmt: skip
 
 
-def test_however_many_workers_no_member_hears_they_are_one_finding() -> None:
+def test_many_workers_without_received_heartbeats_are_one_finding() -> None:
     found = examine(healthy(unheard=tuple(f"w{number:04}" for number in range(1000))))
-    [told] = [one for one in found if (one.area, one.check) == ("workers", "heartbeats")]
-    assert "w0009 and 990 more" in told.what
+    [finding] = [one for one in found if (one.area, one.check) == ("workers", "heartbeats")]
+    assert "w0009 and 990 more" in finding.what
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_however_many_workers_no_member_hears_they_are_one_finding() -> None:
     [trouble[1:] for trouble in TROUBLES],
     ids=[trouble[0] for trouble in TROUBLES],
 )
-def test_each_trouble_is_found_with_why_and_what_to_do(
+def test_each_problem_is_found_with_its_reason_and_remedy(
     facts: Facts, severity: Severity, check: str
 ) -> None:
     found = wrong(facts)
@@ -312,13 +312,13 @@ def test_an_encoding_that_lacks_letters_is_named_with_the_one_to_use(encoding: s
 
 
 @pytest.mark.parametrize("by", ["another member", "the asked member"])
-def test_a_dependency_that_rejects_writes_is_named_with_since_when_why_and_what_to_do(
+def test_a_dependency_that_rejects_writes_is_named_with_time_reason_and_remedy(
     by: str,
 ) -> None:
     cause = "PostgreSQL's disk is full: could not extend file"
     failed = (FailedDependency("postgresql", cause, "Make room on PostgreSQL's disk", NOW),)
     facts = (
-        healthy(members=told(failures=failed))
+        healthy(members=with_first(failures=failed))
         if by == "another member"
         else healthy(failures=failed, members=())
     )
@@ -330,12 +330,12 @@ def test_a_dependency_that_rejects_writes_is_named_with_since_when_why_and_what_
     assert finding.remedy == "Make room on PostgreSQL's disk"
 
 
-def test_a_database_that_is_away_stops_no_other_check() -> None:
+def test_an_unavailable_database_stops_no_other_check() -> None:
     areas = {one.area for one in examine(healthy(database="refused", rows=()))}
     assert areas >= {"etcd", "postgres", "cluster", "members", "workers"}
 
 
-def test_what_an_untrusted_member_cant_know_isnt_said_to_be_well() -> None:
+def test_facts_that_an_untrusted_member_cant_know_arent_reported_as_ok() -> None:
     away = EtcdFacts((AWAY,))
     checks = {(one.area, one.check) for one in examine(healthy(trusted=False, etcd=away))}
     known_by_etcd = {("cluster", each) for each in ("leader", "shards", "balance", "keys")}
@@ -345,13 +345,13 @@ def test_what_an_untrusted_member_cant_know_isnt_said_to_be_well() -> None:
     assert ("cluster", "pause") not in unread
 
 
-def test_a_second_daemon_of_a_name_is_told_with_where_it_runs() -> None:
+def test_a_second_daemon_of_a_name_is_reported_with_its_host() -> None:
     [one] = [finding for finding in wrong(healthy(twins=(TWIN,))) if finding.check == "names"]
     assert one.subject == "w1"
     assert one.what == "a second worker of this name (h2) was rejected at 2026-01-05T12:00:00Z"
 
 
-def test_the_doctor_prints_what_the_role_lacks() -> None:
+def test_the_doctor_prints_the_missing_grants_of_the_role() -> None:
     lacks = "role a lacks b. Run in this database, as its owner or a superuser:\n    GRANT b TO a;"
     found = stored(timeline_given=False, ends_sessions=False, lacks=lacks)
     findings = {each.check: each for each in examine(healthy(database=found))}
@@ -376,7 +376,7 @@ def test_the_doctor_prints_what_the_role_lacks() -> None:
         ),
     ],
 )
-def test_a_job_that_no_worker_runs_has_the_remedy_that_fits(
+def test_a_job_without_a_matching_worker_has_the_fitting_remedy(
     job: StuckJob, what: str, remedy: str
 ) -> None:
     [finding] = [each for each in wrong(healthy(work=WorkFacts(stuck=(job,)))) if each.subject]

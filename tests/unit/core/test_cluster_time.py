@@ -17,37 +17,37 @@ MS = 0.001
 MICROSECOND = timedelta(microseconds=1)
 
 
-def told(at: float, ahead: float = 0.0) -> datetime:
-    """What a database says that started at START when our clock was 0."""
+def server_time(at: float, ahead: float = 0.0) -> datetime:
+    """Return the time of a database that started at START when the local clock was 0."""
     return START + timedelta(seconds=at + ahead)
 
 
 def error(time: ClusterTime, at: float, ahead: float = 0.0) -> float:
-    """Seconds that we are ahead of the database."""
-    return (time.now(at) - told(at, ahead)).total_seconds()
+    """Return the seconds by which cluster time is ahead of the database."""
+    return (time.now(at) - server_time(at, ahead)).total_seconds()
 
 
 def steady(ahead: float = 0.0, until: int = 20) -> ClusterTime:
-    time = begin(0.0, 2 * MS, told(MS, ahead))
+    time = begin(0.0, 2 * MS, server_time(MS, ahead))
     for at in range(1, until):
-        time = time.observe(at, at + 2 * MS, told(at + MS, ahead))
+        time = time.observe(at, at + 2 * MS, server_time(at + MS, ahead))
     return time
 
 
 @pytest.mark.parametrize("answered", [0.0, 0.005, 0.010])
-def test_the_first_probe_is_believed_whenever_it_was_answered(answered: float) -> None:
-    time = begin(0.0, 0.010, told(answered))
+def test_the_first_probe_is_used_for_any_time_of_its_answer(answered: float) -> None:
+    time = begin(0.0, 0.010, server_time(answered))
     assert error(time, 3.0) == pytest.approx(answered - 0.010, abs=1e-5)
 
 
-def test_a_slow_probe_that_was_answered_at_its_end_is_no_reason_to_be_early() -> None:
-    time = begin(0.0, 0.060, told(0.059))
+def test_a_slow_probe_answered_at_its_end_does_not_make_time_early() -> None:
+    time = begin(0.0, 0.060, server_time(0.059))
     assert error(time, 0.060) == pytest.approx(-0.001, abs=1e-5)
 
 
-def test_a_slow_answer_moves_nothing_while_quick_ones_are_remembered() -> None:
+def test_a_slow_answer_changes_nothing_while_quick_ones_are_remembered() -> None:
     time = steady()
-    slow = time.observe(20.0, 22.0, told(20.1))
+    slow = time.observe(20.0, 22.0, server_time(20.1))
     assert slow.best == time.best
     assert error(slow, 22.5) == pytest.approx(-MS, abs=1e-4)
 
@@ -60,15 +60,15 @@ def test_only_the_last_probes_are_kept() -> None:
     assert len(steady(until=50).samples) == KEPT
 
 
-def test_a_slow_first_probe_holds_nothing_up_once_a_quick_one_shows_how_late_it_is() -> None:
-    slow = begin(0.0, 0.800, told(0.010))
+def test_a_slow_first_probe_is_corrected_by_a_quick_one() -> None:
+    slow = begin(0.0, 0.800, server_time(0.010))
     assert error(slow, 0.900) == pytest.approx(-0.790, abs=1e-5)
-    quick = slow.observe(1.0, 1.002, told(1.001))
+    quick = slow.observe(1.0, 1.002, server_time(1.001))
     assert error(quick, 1.002) == pytest.approx(-MS, abs=1e-5)
 
 
-def test_a_clock_that_was_set_back_a_little_is_slewed_to_not_stepped() -> None:
-    time = steady().observe(20.0, 20.002, told(20.001, ahead=-0.2))
+def test_a_clock_that_was_set_back_a_little_is_slewed() -> None:
+    time = steady().observe(20.0, 20.002, server_time(20.001, ahead=-0.2))
     assert error(time, 20.002) == pytest.approx(0, abs=2 * MS)
     assert error(time, 21.002) == pytest.approx(-0.1, abs=2 * MS)
     assert error(time, 25.0, ahead=-0.2) == pytest.approx(0, abs=2 * MS)
@@ -76,18 +76,18 @@ def test_a_clock_that_was_set_back_a_little_is_slewed_to_not_stepped() -> None:
 
 @pytest.mark.parametrize("ahead", [0.2, 3600])
 def test_a_clock_that_was_set_ahead_is_followed_at_once(ahead: float) -> None:
-    time = steady().observe(20.0, 20.002, told(20.001, ahead))
+    time = steady().observe(20.0, 20.002, server_time(20.001, ahead))
     assert error(time, 20.003, ahead) == pytest.approx(0, abs=2 * MS)
 
 
-def test_a_clock_that_was_set_back_is_waited_for_at_half_speed() -> None:
-    time = steady().observe(20.0, 20.002, told(20.001, ahead=-10))
+def test_a_clock_that_was_set_back_is_approached_at_half_speed() -> None:
+    time = steady().observe(20.0, 20.002, server_time(20.001, ahead=-10))
     assert (time.now(22.002) - time.now(20.002)).total_seconds() == pytest.approx(1.0)
     assert error(time, 50.0, ahead=-10) == pytest.approx(0, abs=2 * MS)
 
 
-def test_probes_before_the_clock_was_set_are_forgotten() -> None:
-    time = steady().observe(20.0, 20.5, told(20.25, ahead=5))
+def test_probes_from_before_a_clock_change_are_forgotten() -> None:
+    time = steady().observe(20.0, 20.5, server_time(20.25, ahead=5))
     assert len(time.samples) == 1
 
 
@@ -104,14 +104,14 @@ probes = st.lists(
 
 @pytest.mark.slow
 @given(probes)
-def test_it_never_goes_backwards(steps: list[tuple[float, float, float]]) -> None:
-    time, at = begin(0.0, 0.1, told(0.05)), 0.1
+def test_cluster_time_never_goes_backwards(steps: list[tuple[float, float, float]]) -> None:
+    time, at = begin(0.0, 0.1, server_time(0.05)), 0.1
     shown = [time.now(at)]
     for pause, trip, ahead in steps:
         sent = at + pause
         shown += [time.now(at + pause / 3), time.now(sent), time.now(sent + trip)]
         at = sent + trip
-        time = time.observe(sent, at, told(sent + trip / 2, ahead))
+        time = time.observe(sent, at, server_time(sent + trip / 2, ahead))
         shown.append(time.now(at))
     # Rounding to microseconds may take one back; the clock that is shown to others never does.
     assert all(later - sooner >= -MICROSECOND for sooner, later in pairwise(shown))
@@ -119,7 +119,7 @@ def test_it_never_goes_backwards(steps: list[tuple[float, float, float]]) -> Non
 
 @pytest.mark.slow
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=30), st.randoms())
-def test_it_is_exact_to_the_best_round_trip_and_never_ahead(
+def test_cluster_time_is_exact_to_the_best_round_trip_and_never_ahead(
     trips: list[float], random: Random
 ) -> None:
     # The database answers anywhere within the round trip.
@@ -127,7 +127,7 @@ def test_it_is_exact_to_the_best_round_trip_and_never_ahead(
     for trip in trips:
         answered = at + trip * random.random()
         observe = begin if time is None else time.observe
-        time = observe(at, at + trip, told(answered))
+        time = observe(at, at + trip, server_time(answered))
         assert error(time, at + trip) <= 1e-5
         assert error(time, at + trip + 0.5) <= 1e-5
         at += trip + 1

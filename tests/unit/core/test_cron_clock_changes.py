@@ -1,4 +1,4 @@
-"""What happens to expressions on the days when clocks change, as tables of local times."""
+"""Expressions on the days of clock changes, as tables of local times."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -14,7 +14,7 @@ BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
 def on(
     expression: str, zone: str, day: str, dst: DstPolicy = cron.DEBIAN, *, days: int = 1
 ) -> list[str]:
-    """The instants within local days, as local time with offset: "02:30+01:00"."""
+    """Return the times within local days as local times with offset, like 02:30+01:00."""
     info = zone_of(zone).info
     start = datetime.fromisoformat(day).replace(tzinfo=info)
     end = (datetime.fromisoformat(day) + timedelta(days=days)).replace(tzinfo=info)
@@ -47,7 +47,7 @@ class TestFixedTimes:
         assert on("30 2 * * *", BERLIN, "2024-03-31", skip) == []
         assert on("0 2,3 * * *", BERLIN, "2024-03-31", skip) == ["03:00+02:00"]
 
-    def test_a_time_that_comes_twice_runs_once_at_its_first_pass(self) -> None:
+    def test_a_repeated_time_runs_once_at_its_first_pass(self) -> None:
         assert on("30 2 * * *", BERLIN, "2024-10-27") == ["02:30+02:00"]
         assert on("30 1 * * *", NEW_YORK, "2024-11-03") == ["01:30-04:00"]
 
@@ -69,13 +69,13 @@ class TestFixedTimes:
             ),
         ],
     )
-    def test_in_which_pass_it_runs_is_the_jobs_choice(
+    def test_the_job_chooses_the_pass_of_a_repeated_time(
         self, overlap: DstOverlap, expected: list[str]
     ) -> None:
         found = on("0,45 1-3 * * *", BERLIN, "2024-10-27", DstPolicy(overlap=overlap))
         assert found[1:-1] == expected
 
-    def test_other_days_are_left_alone(self) -> None:
+    def test_other_days_are_unchanged(self) -> None:
         assert on("30 2 * * *", BERLIN, "2024-03-30", days=3) == [
             "02:30+01:00",
             "03:00+02:00",
@@ -109,11 +109,11 @@ class TestWildcards:
             "03:00+01:00",
         ]
 
-    def test_times_in_a_gap_do_not_come(self) -> None:
+    def test_times_in_a_gap_do_not_run(self) -> None:
         assert on("*/30 2 * * *", BERLIN, "2024-03-31") == []
         assert on("30 */2 * * *", BERLIN, "2024-03-31")[:2] == ["00:30+01:00", "04:30+02:00"]
 
-    def test_policies_do_not_touch_them(self) -> None:
+    def test_policies_do_not_affect_wildcards(self) -> None:
         for dst in (
             DstPolicy(DstGap.SKIP, DstOverlap.SECOND),
             DstPolicy(DstGap.RUN_AFTER, DstOverlap.FIRST),
@@ -121,7 +121,7 @@ class TestWildcards:
             assert len(on("*/30 * * * *", BERLIN, "2024-10-27", dst)) == 50
             assert len(on("*/30 * * * *", BERLIN, "2024-03-31", dst)) == 46
 
-    def test_every_never_notices(self) -> None:
+    def test_an_interval_ignores_clock_changes(self) -> None:
         assert len(on("@every 30m", BERLIN, "2024-10-27")) == 50
 
 
@@ -197,17 +197,17 @@ def test_a_search_from_within_the_gap_or_overlap_gives_the_same_instants() -> No
         assert len(nexts) == 2, "the instant of the day, and the next day's"
 
 
-def test_microseconds_are_past_their_second() -> None:
+def test_microseconds_are_after_their_second() -> None:
     parsed = cron.parse("* * * * * *", seed="")
     at = datetime.fromisoformat("2026-01-01T00:00:00.999999+00:00")
     assert parsed.next_after(at) == datetime.fromisoformat("2026-01-01T00:00:01+00:00")
 
 
 @pytest.mark.parametrize("zone", ["UTC", BERLIN, "Pacific/Apia"])
-def test_the_ends_of_the_calendar_are_no_trap(zone: str) -> None:
+def test_the_first_and_last_years_cause_no_error(zone: str) -> None:
     parsed = cron.parse("0 0 * * *", zone=zone, seed="")
     assert parsed.next_after(datetime.max.replace(tzinfo=UTC)) is None
     assert parsed.next_after(datetime(9999, 12, 31, tzinfo=UTC)) is None
     assert parsed.next_after(datetime.min.replace(tzinfo=UTC)) is not None
-    told = cron.explain("0 0 * * *", zone, after=datetime(9987, 1, 1, tzinfo=UTC), count=400)
-    assert len(told.instants) < 400
+    found = cron.explain("0 0 * * *", zone, after=datetime(9987, 1, 1, tzinfo=UTC), count=400)
+    assert len(found.instants) < 400

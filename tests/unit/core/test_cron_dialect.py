@@ -1,4 +1,4 @@
-"""What the dialect accepts, what it means, and what it refuses with which words."""
+"""The cron dialect: accepted expressions, their meaning, and messages of rejected ones."""
 
 import time
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ JANUARY = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def days(expression: str, count: int = 6, seed: str = "") -> list[str]:
-    """The next local days of an expression, as month-day."""
+    """Return the next local days of an expression, as month-day."""
     return [f"{at:%m-%d}" for at in _next(expression, count, seed)]
 
 
@@ -183,7 +183,7 @@ def test_a_wildcard_is_a_star_at_the_beginning_of_minute_or_hour(
     assert cron.parse(expression, seed="").wildcard is wildcard
 
 
-def test_a_zone_in_the_expression_goes_before_the_jobs() -> None:
+def test_a_zone_in_the_expression_has_priority_over_the_jobs() -> None:
     parsed = cron.parse("CRON_TZ=Asia/Kathmandu 0 6 * * *", zone="Europe/Riga", seed="")
     assert parsed.zone == "Asia/Kathmandu"
     assert parsed.next_after(JANUARY) == datetime(2026, 1, 1, 0, 15, tzinfo=UTC)
@@ -249,7 +249,7 @@ def test_parsing_is_cached_by_expression_zone_and_for_h_the_seed() -> None:
         ("1," * 600 + "1 * * * *", "expression", "is too long", "1024"),
     ],
 )
-def test_what_is_refused_names_the_field_the_problem_and_the_rewrite(
+def test_a_rejected_expression_names_the_field_the_problem_and_the_rewrite(
     expression: str, field: str, problem: str, hint: str
 ) -> None:
     with pytest.raises(CronError) as refusal:
@@ -353,7 +353,7 @@ def test_a_zone_is_never_suggested_with_another_offset(zone: str, hint: str) -> 
         ("@daily /bin/x", "a line of a crontab: '/bin/x'", "write @daily"),
     ],
 )
-def test_what_others_write_is_refused_with_the_verified_rewrite(
+def test_other_dialects_are_rejected_with_a_verified_rewrite(
     expression: str, problem: str, hint: str
 ) -> None:
     with pytest.raises(CronError) as refusal:
@@ -371,13 +371,13 @@ def test_what_others_write_is_refused_with_the_verified_rewrite(
         "0 0 9 31W * ? *",  # dialects differ in shorter months
     ],
 )
-def test_what_isnt_certain_is_refused_without_a_rewrite(expression: str) -> None:
+def test_an_ambiguous_expression_is_rejected_without_a_rewrite(expression: str) -> None:
     with pytest.raises(CronError) as refusal:
         cron.parse(expression, seed="")
     assert not refusal.value.rewrites
 
 
-def test_looking_for_a_rewrite_takes_bounded_time() -> None:
+def test_a_search_for_a_rewrite_takes_bounded_time() -> None:
     terms = ",".join(f"{day}#{week}" for day in range(1, 8) for week in range(1, 6))
     for expression in (
         f"0 0 9 * * {terms} 2026-2100",
@@ -392,6 +392,6 @@ def test_looking_for_a_rewrite_takes_bounded_time() -> None:
 
 
 @pytest.mark.parametrize("expression", ["0 0 */31 * mon#2", "0 0 */30 2 monL"])
-def test_two_day_fields_that_never_meet_are_told_so(expression: str) -> None:
+def test_two_day_fields_that_never_match_together_are_reported(expression: str) -> None:
     with pytest.raises(CronError, match="no day of its months is in both day fields"):
         cron.parse(expression, seed="")

@@ -1,4 +1,4 @@
-"""Lint names what is refused, and what does as it says and surprises people."""
+"""Lint names rejected expressions, and valid ones that surprise people."""
 
 from datetime import UTC, datetime
 
@@ -21,12 +21,12 @@ def rules(expression: str, zone: str = "UTC") -> dict[str, str]:
         *("0 0 12 * * *", "0 */5 * * * *", "0 0 12 ? * MON"),
     ],
 )
-def test_nothing_is_said_of_plain_schedules(expression):
+def test_plain_schedules_have_no_findings(expression):
     assert rules(expression) == {}
 
 
 @pytest.mark.parametrize(
-    ("expression", "rule", "told"),
+    ("expression", "rule", "message"),
     [
         ("0 6 13 * 5", "either-day", "either is enough"),
         ("5 6 */5 * 1", "both-days", "must match as well"),
@@ -59,13 +59,13 @@ def test_nothing_is_said_of_plain_schedules(expression):
         ("CRON_TZ=EST 5 4 * * *", "zone-abbreviation", "America/New_York"),
     ],
 )
-def test_what_surprises_is_a_warning_with_what_to_write(expression, rule, told):
-    assert told in rules(expression)[rule]
+def test_a_surprising_expression_is_a_warning_with_a_rewrite(expression, rule, message):
+    assert message in rules(expression)[rule]
     assert {one.level for one in lint(expression, after=NOW)} == {LintLevel.WARNING}
 
 
 @pytest.mark.parametrize(
-    ("expression", "told"),
+    ("expression", "message"),
     [
         ("@reboot", "use on_demand"),
         ("0 0 1 1 * 2027", "write 0 0 1 1 * with start: 2027-01-01"),
@@ -76,13 +76,13 @@ def test_what_surprises_is_a_warning_with_what_to_write(expression, rule, told):
         ("61 * * * *", "61 is out of range"),
     ],
 )
-def test_what_is_refused_is_one_error_with_the_rewrite(expression, told):
+def test_a_rejected_expression_is_one_error_with_the_rewrite(expression, message):
     (found,) = lint(expression, after=NOW)
     assert found.level is LintLevel.ERROR
-    assert told in f"{found.problem} {found.hint}"
+    assert message in f"{found.problem} {found.hint}"
 
 
-def test_six_numbers_with_a_star_last_say_how_they_are_read_and_what_they_look_like():
+def test_six_numbers_with_a_star_last_are_explained_with_their_look():
     (found,) = lint("30 2 * * * *", after=NOW)
     assert found.level is LintLevel.WARNING
     assert found.problem.startswith("six fields: the first is seconds, so it runs at ")
@@ -90,17 +90,17 @@ def test_six_numbers_with_a_star_last_say_how_they_are_read_and_what_they_look_l
     assert found.hint == "if that is meant, write 30 2 * * * (every day at 02:30)"
 
 
-def test_a_fixed_time_in_a_change_of_the_clock_says_what_will_happen():
+def test_a_fixed_time_in_a_clock_change_is_explained():
     found = [one.problem for one in lint("30 2 * * *", "Europe/Berlin", after=NOW)]
     assert len(found) == 2
     assert "does not exist" in found[0]
     assert "runs once, at 03:00+02:00" in found[0]
     assert "comes twice" in found[1]
     assert "first pass" in found[1]
-    assert rules("*/30 * * * *", "Europe/Berlin") == {}  # follows elapsed time: no surprise
+    assert rules("*/30 * * * *", "Europe/Berlin") == {}  # follows elapsed time: no finding
 
 
-def test_a_stepped_time_in_a_gap_says_that_nothing_runs_that_day():
+def test_a_stepped_time_in_a_gap_is_reported_as_without_a_run_that_day():
     spring, autumn = lint("*/30 2 * * *", "Europe/Berlin", after=NOW)
     assert "no runs for them, and nothing runs that day" in spring.problem
     assert "write 0,30 2 * * *" in spring.hint
@@ -111,7 +111,7 @@ def test_a_stepped_time_in_a_gap_says_that_nothing_runs_that_day():
     assert "nothing runs" not in hours.problem
 
 
-def test_advice_for_a_crontab_is_what_cron_can_read():
+def test_advice_for_a_crontab_can_be_read_by_cron():
     (herd,) = lint("0 * * * *", after=NOW, seed="default/ping", crontab=True)
     assert herd.hint.startswith("to spread the load, write 43 * * * * (")
 

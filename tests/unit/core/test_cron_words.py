@@ -1,4 +1,4 @@
-"""Expressions in plain English, and the notes on changes of the clock."""
+"""Expressions in plain English, and the notes on clock changes."""
 
 from datetime import UTC, datetime
 
@@ -81,8 +81,8 @@ _DAYS_OF_WEEK = ("*", "?", "mon", "mon,wed", "mon-fri", "0-6", "*/2", "5L", "mon
 @pytest.mark.parametrize("of_month", _DAYS_OF_MONTH)
 @pytest.mark.parametrize("of_week", _DAYS_OF_WEEK)
 @pytest.mark.parametrize("month", ["*", "2", "4,6"])
-def test_every_pair_of_day_fields_says_and_or_or_as_it_fires(of_month, of_week, month) -> None:
-    """What fires is asked of the instants, and each field is asked alone."""
+def test_the_words_for_two_day_fields_match_the_fire_times(of_month, of_week, month) -> None:
+    """Compare the words with the fire times of both fields together and of each alone."""
     if not (pair := _days(f"0 0 {of_month} {month} {of_week}")):
         return  # refused: it never matches, which test_cron_dialect looks at
     by_month = _days(f"0 0 {of_month} {month} *")
@@ -104,7 +104,7 @@ _YEARS = (int(datetime(2023, 1, 1, tzinfo=UTC).timestamp()) - 1, 4 * 365 * 86400
 
 
 def _days(expression: str) -> set[int]:
-    """When it fires, in seconds since 1970; nothing if it is refused."""
+    """Return the fire times, in seconds since 1970; none if the expression is rejected."""
     begin, length = _YEARS
     try:
         return set(cron.parse(expression, seed="").seconds(begin, begin + length))
@@ -112,23 +112,23 @@ def _days(expression: str) -> set[int]:
         return set()
 
 
-def test_two_ways_to_write_the_same_read_the_same() -> None:
+def test_two_spellings_of_the_same_expression_have_the_same_words() -> None:
     assert cron.describe("0,15,30,45 * * * *") == cron.describe("*/15 * * * *")
     assert cron.describe("0 0 * * sun") == cron.describe("@weekly")
 
 
 def test_an_explanation_has_words_instants_in_the_zone_and_notes() -> None:
-    told = cron.explain(
+    explained = cron.explain(
         "30 2 * * *", "Europe/Berlin", after=datetime(2024, 3, 30, 12, tzinfo=UTC), count=2
     )
-    assert told.expression == "30 2 * * *"
-    assert told.time_zone == "Europe/Berlin"
-    assert told.description == "every day at 02:30"
-    assert [at.isoformat() for at in told.instants] == [
+    assert explained.expression == "30 2 * * *"
+    assert explained.time_zone == "Europe/Berlin"
+    assert explained.description == "every day at 02:30"
+    assert [at.isoformat() for at in explained.instants] == [
         "2024-03-31T03:00:00+02:00",
         "2024-04-01T02:30:00+02:00",
     ]
-    assert told.notes[:2] == (
+    assert explained.notes[:2] == (
         (
             "2024-03-31: 02:30 does not exist in Europe/Berlin"
             " (clocks go forward from 02:00 to 03:00); runs once, at 03:00+02:00."
@@ -156,28 +156,30 @@ def test_an_explanation_has_words_instants_in_the_zone_and_notes() -> None:
         ),
     ],
 )
-def test_notes_tell_each_policy(dst: DstPolicy, spring: str, autumn: str) -> None:
+def test_notes_explain_each_policy(dst: DstPolicy, spring: str, autumn: str) -> None:
     parsed = cron.parse("30 2 * * *", zone="Europe/Berlin", seed="")
     notes = cron.notes(parsed, datetime(2024, 3, 1, tzinfo=UTC), dst)
     assert [note.split("; ")[1] for note in notes] == [spring, autumn]
 
 
-def test_notes_tell_that_a_wildcard_follows_elapsed_time() -> None:
+def test_notes_explain_that_a_wildcard_follows_elapsed_time() -> None:
     parsed = cron.parse("*/30 * * * *", zone="Europe/Berlin", seed="")
     spring, autumn = cron.notes(parsed, datetime(2024, 3, 1, tzinfo=UTC))
     assert "02:00, 02:30 do not exist" in spring
     assert autumn.endswith("it follows elapsed time: runs in both passes.")
 
 
-def test_no_notes_where_no_clock_change_is_met() -> None:
+def test_an_expression_without_clock_changes_has_no_notes() -> None:
     winter = datetime(2024, 1, 1, tzinfo=UTC)
     assert not cron.notes(cron.parse("0 12 * * *", zone="Europe/Berlin", seed=""), winter)
     assert not cron.notes(cron.parse("30 2 * * *", zone="Asia/Kathmandu", seed=""), winter)
     assert not cron.notes(cron.parse("@every 5m", zone="Europe/Berlin", seed=""), winter)
 
 
-def test_an_explanation_says_whose_hash_it_shows() -> None:
-    told = cron.explain(
+def test_an_explanation_names_the_job_of_its_hash() -> None:
+    explained = cron.explain(
         "H 3 * * *", after=datetime(2024, 1, 1, tzinfo=UTC), count=1, seed="default/etl"
     )
-    assert told.notes == ("H is a value hashed from namespace and job name: here for default/etl.",)
+    assert explained.notes == (
+        "H is a value hashed from namespace and job name: here for default/etl.",
+    )

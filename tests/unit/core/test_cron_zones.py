@@ -13,7 +13,7 @@ def seconds(text: str) -> int:
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
 
 
-def test_the_systems_files_are_never_read() -> None:
+def test_the_time_zone_files_of_the_system_are_never_read() -> None:
     assert zoneinfo.TZPATH == ()
 
 
@@ -22,7 +22,7 @@ def test_the_version_is_that_of_the_package() -> None:
     assert zones.tzdata_version() == f"{year}{chr(ord('a') + int(number) - 1)}"
 
 
-def test_a_segment_holds_the_instant_and_knows_its_neighbours() -> None:
+def test_a_segment_contains_its_time_and_knows_its_neighbours() -> None:
     berlin = zones.zone("Europe/Berlin")
     summer = berlin.segment(seconds("2024-04-01"))
     assert summer.start == seconds("2024-03-31T01:00")

@@ -1,4 +1,4 @@
-"""A crontab is read as cron reads it, each entry with its line."""
+"""Crontabs are read as cron reads them, each entry with its line."""
 
 from pathlib import Path
 
@@ -22,18 +22,18 @@ def test_a_system_crontab_has_a_column_of_users():
     assert first.command == "cd / && run-parts --report /etc/cron.hourly"
 
 
-def test_a_users_crontab_has_none():
+def test_a_users_crontab_has_no_column_of_users():
     line = only("*/5 * * * * /usr/bin/true --flag\n")
     assert (line.user, line.command) == ("", "/usr/bin/true --flag")
     assert not read_crontab("0 5 * * * python job\n0 6 * * * make it\n").system
 
 
-def test_the_caller_may_know_better_than_the_looks():
+def test_the_caller_can_override_the_detected_kind():
     assert only("0 5 * * * www-data /bin/x", system=True).user == "www-data"
     assert only("0 5 * * * root /bin/x", system=False).command == "root /bin/x"
 
 
-def test_variables_hold_for_the_lines_below():
+def test_variables_apply_to_the_lines_below():
     text = 'A=1\n0 1 * * * x\nA = "two words"\nCRON_TZ=Europe/Riga\n0 2 * * * y\n'
     above, below = read_crontab(text).lines
     assert (dict(above.environment), above.zone) == ({"A": "1"}, "")
@@ -48,7 +48,7 @@ def test_a_percent_sign_ends_the_command_and_begins_its_input():
     assert only("0 9 * * * date").stdin is None
 
 
-def test_macros_and_our_own_every_are_schedules():
+def test_macros_and_every_expressions_are_schedules():
     found = read_crontab(
         "@daily /bin/a\n@every 90s /bin/b --now\n@reboot /bin/c\n-*/5 * * * * /bin/d\n"
     )
@@ -58,7 +58,7 @@ def test_macros_and_our_own_every_are_schedules():
     assert found.lines[1].command == "/bin/b --now"
 
 
-def test_what_is_no_entry_is_told_by_its_line():
+def test_an_invalid_entry_is_reported_with_its_line():
     found = read_crontab("\n# fine\n* * * * *\nhello\n@daily\n0 1 * * * /bin/fine\n")
     assert [(one.number, one.problem) for one in found.unread] == [
         (3, "has a schedule and no command"),
@@ -70,7 +70,7 @@ def test_what_is_no_entry_is_told_by_its_line():
     assert "'root' isn't a user followed by a command" in unread.problem
 
 
-def test_names_tell_the_program_and_differ():
+def test_names_are_made_from_the_program_and_unique():
     names = [line.name for line in read_crontab(SERVER.read_text()).lines]
     assert len(set(names)) == len(names)
     assert names[:6] == [
@@ -94,7 +94,7 @@ def test_a_line_without_its_user_is_an_error_at_that_line():
     assert all("user is missing" in one.problem for one in found.unread)
 
 
-def test_a_header_with_a_user_tells_a_system_crontab_whose_users_arent_root():
+def test_a_header_with_a_user_marks_a_system_crontab_with_users_other_than_root():
     text = (
         "# m h dom mon dow user command\n0 1 * * * lbdumps /bin/dump\n0 2 * * * freeside /bin/x\n"
     )
@@ -104,7 +104,7 @@ def test_a_header_with_a_user_tells_a_system_crontab_whose_users_arent_root():
     assert not read_crontab("0 5 * * * backup --all\n").traps
 
 
-def test_lines_end_at_newlines_alone_and_words_at_spaces_and_tabs():
+def test_lines_are_split_at_newlines_only_and_words_at_spaces_and_tabs():
     text = "# a\u2028b\x0c0 1 * * * c\x0bd\n0 1 * * * /bin/x\n0\xa01 * * * /bin/y z\n"
     found = read_crontab(text)
     assert [line.number for line in found.lines] == [2]

@@ -1,4 +1,4 @@
-"""By when a run has to have started, and to have ended."""
+"""Deadlines of runs: the latest start and the latest end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def due(ago: float, **changes: object) -> LiveRun:
     return replace(run(1), due_at=NOW - second(ago), **changes)  # type: ignore[arg-type]
 
 
-def test_a_job_without_either_lets_its_runs_wait() -> None:
+def test_runs_of_a_job_without_deadlines_may_wait() -> None:
     assert not hurried(PLAIN)
     assert hurried(HURRIED)
     assert (starts_by(due(1e6), PLAIN), ends_by(due(1e6), PLAIN)) == (None, None)
@@ -45,7 +45,7 @@ def test_a_job_without_either_lets_its_runs_wait() -> None:
         (State.RETRYING, 100, Reason.RUN_TIMEOUT),
     ],
 )
-def test_what_waits_too_long_is_missed_and_what_was_tried_has_timed_out(
+def test_a_waiting_run_is_missed_and_a_tried_run_has_timed_out(
     state: State, ago: float, reason: Reason | None
 ) -> None:
     assert overdue(due(ago, state=state), HURRIED, NOW) is reason
@@ -54,21 +54,21 @@ def test_what_waits_too_long_is_missed_and_what_was_tried_has_timed_out(
     assert overdue(due(ago, state=state), no_deadline, NOW) is expected
 
 
-def test_what_was_made_late_is_counted_from_then() -> None:
+def test_the_deadline_of_a_late_created_run_is_counted_from_its_creation() -> None:
     made = due(600, created_at=NOW - second(10))
     assert starts_by(made, HURRIED) == NOW + second(20)
     early = replace(run(1), due_at=NOW + second(5), created_at=NOW)
     assert starts_by(early, HURRIED) == NOW + second(35)
 
 
-def test_what_had_begun_and_came_back_started_in_time() -> None:
+def test_a_run_that_began_and_was_returned_started_in_time() -> None:
     back = replace(due(31), losses=1)
     assert starts_by(back, HURRIED) is None
     assert overdue(back, HURRIED, NOW) is None
     assert ends_by(back, HURRIED) is not None
 
 
-def test_an_attempt_has_the_rest_of_the_runs_time_and_no_more_than_its_own() -> None:
+def test_an_attempt_gets_the_rest_of_the_runs_time_up_to_its_own_timeout() -> None:
     assert time_left(due(40), HURRIED, NOW) == second(60)
     assert time_left(due(40), replace(HURRIED, timeout=second(7)), NOW) == second(7)
     assert timedelta(0) < time_left(due(400), HURRIED, NOW) < second(0.01)

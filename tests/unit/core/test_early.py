@@ -1,4 +1,4 @@
-"""Runs that are made, and handed out, before they are due."""
+"""Runs that are created and pre-dispatched before they are due."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def of_instant(at: datetime, **changes: Any) -> LiveRun:
 @pytest.mark.parametrize(
     ("fire", "arm"), [(1.0, 2.0), (-1.0, -2.0), (31.0, 1.0), (1.0, -1.0)], ids=str
 )
-def test_nothing_is_armed_before_it_is_made_nor_made_past_the_guard_of_the_database(
+def test_no_run_is_dispatched_before_its_creation_or_created_beyond_the_database_guard(
     fire: float, arm: float
 ) -> None:
     with pytest.raises(ValueError, match="at most 30 s"):
@@ -62,9 +62,7 @@ def test_nothing_is_armed_before_it_is_made_nor_made_past_the_guard_of_the_datab
 
 
 @pytest.mark.parametrize(("fire", "guard"), [(0.0, 5.0), (2.5, 5.0), (4.5, 7.0), (30.0, 32.5)])
-def test_the_guard_of_the_database_is_further_off_than_anything_is_made(
-    fire: float, guard: float
-) -> None:
+def test_the_database_guard_is_beyond_any_lookahead(fire: float, guard: float) -> None:
     assert Lookahead(second(fire)).guard == second(guard)
 
 
@@ -79,7 +77,9 @@ def test_the_guard_of_the_database_is_further_off_than_anything_is_made(
     ],
     ids=["fresh", "retrying", "given back", "a child", "late, or in its back-off"],
 )
-def test_what_waits_for_its_instant_alone_may_go_early(changes: dict[str, Any], may: bool) -> None:
+def test_a_run_that_waits_only_for_its_due_time_may_be_dispatched_early(
+    changes: dict[str, Any], may: bool
+) -> None:
     assert may_go_early(replace(due(1, 5), **changes)) is may
 
 
@@ -101,18 +101,20 @@ def test_what_waits_for_its_instant_alone_may_go_early(changes: dict[str, Any], 
     ],
     ids=str,
 )
-def test_what_something_may_still_forbid_isnt_armed(changes: dict[str, Any], may: bool) -> None:
+def test_a_run_that_may_still_be_forbidden_isnt_pre_dispatched(
+    changes: dict[str, Any], may: bool
+) -> None:
     assert armable(of_instant(NOW), replace(PLAIN, **changes), EVERY) is may
 
 
-def test_a_run_of_an_earlier_definition_is_armed_if_its_instant_is_one_of_the_newest() -> None:
+def test_a_run_of_an_old_definition_is_pre_dispatched_if_the_newest_has_its_time() -> None:
     assert armable(of_instant(NOW), PLAIN, EVERY)
     between = NOW + second(3)
     assert not armable(of_instant(between), PLAIN, EVERY)
     assert armable(of_instant(between, generation=2), PLAIN, EVERY), "it was made by this one"
 
 
-def test_a_run_that_was_handed_out_before_it_was_ready_says_until_when_it_is_armed() -> None:
+def test_a_run_dispatched_before_its_ready_time_reports_when_it_starts() -> None:
     armed = replace(running(1, worker()), ready_at=NOW, start_by=NOW + second(5))
     assert armed_until(armed) == NOW
     assert armed_until(replace(armed, start_by=NOW + second(5.000001))) is None
@@ -129,15 +131,15 @@ def test_a_run_that_was_handed_out_before_it_was_ready_says_until_when_it_is_arm
     ],
     ids=["taken out before", "was due before the edit", "still an instant", "of this definition"],
 )
-def test_an_instant_that_was_taken_out_before_it_was_due_is_edited_away(
+def test_a_time_removed_before_its_due_time_is_edited_away(
     at: float, edited: float, generation: int, away: bool
 ) -> None:
     one = of_instant(NOW + second(at), generation=generation)
     assert edited_away(one, PLAIN, EVERY, NOW + second(edited)) is away
 
 
-def test_an_instant_that_an_edit_has_excluded_is_edited_away_and_not_armed() -> None:
-    """Its run was made when nothing was excluded: else it wouldn't have been made early."""
+def test_a_time_excluded_by_an_edit_is_edited_away_and_not_pre_dispatched() -> None:
+    """The run was created early, so its time was not excluded then."""
     every = compiled_schedule.EverySchedule(timedelta(seconds=10))
     noons = Exclude(cron=("0 12 * * *",))
     excluding = compiled_schedule.compile(every, "default/j", JOB, exclude=noons)
@@ -150,17 +152,17 @@ def test_an_instant_that_an_edit_has_excluded_is_edited_away_and_not_armed() -> 
 
 
 @pytest.mark.parametrize("state", [State.RETRYING, State.RUNNING])
-def test_what_may_have_begun_runs_on_though_its_instant_was_taken_out(state: State) -> None:
-    """P3.18: a run that was skipped never began, and what retries may not end so."""
+def test_a_run_that_may_have_begun_continues_after_its_time_was_removed(state: State) -> None:
+    """P3.18: a skipped run never began, and a retrying run may not end so."""
     lost = of_instant(NOW + second(3), state=state, token=Token(7))
     assert not edited_away(lost, PLAIN, EVERY, NOW + second(2))
 
 
-def test_what_a_person_made_is_never_edited_away() -> None:
+def test_a_run_made_by_a_person_is_never_edited_away() -> None:
     assert not edited_away(due(1, 3, generation=1), PLAIN, EVERY, NOW)
 
 
-def test_the_soonest_go_first_and_of_one_instant_the_most_urgent() -> None:
+def test_runs_are_ordered_by_due_time_and_then_by_priority() -> None:
     early = EarlyRuns()
     early.add(due(1, 3), NARROW)
     early.add(due(2, 1, priority=Priority.LOW), WIDE)
@@ -173,7 +175,7 @@ def test_the_soonest_go_first_and_of_one_instant_the_most_urgent() -> None:
     assert (numbers(3), numbers(3), len(early)) == ([3, 2, 4], [1], 0)
 
 
-def test_a_need_that_doesnt_go_holds_no_other_up() -> None:
+def test_a_need_that_cannot_be_dispatched_blocks_no_other() -> None:
     early = EarlyRuns()
     early.add(due(1, 1), WIDE)
     early.add(due(2, 2), NARROW)
@@ -181,7 +183,7 @@ def test_a_need_that_doesnt_go_holds_no_other_up() -> None:
     assert run(1).key.run_id in early
 
 
-def test_one_that_is_put_again_stands_once_and_by_what_was_said_last() -> None:
+def test_a_run_added_again_is_listed_once_with_its_newest_state() -> None:
     early = EarlyRuns()
     early.add(due(1, 1), WIDE)
     early.add(due(2, 2), WIDE)
@@ -192,7 +194,7 @@ def test_one_that_is_put_again_stands_once_and_by_what_was_said_last() -> None:
     assert early.take_runs(9, lambda _: True) == []
 
 
-def test_heads_ask_for_slots_behind_all_that_is_ready() -> None:
+def test_heads_request_slots_behind_all_ready_runs() -> None:
     early = EarlyRuns()
     for number in range(1, 4):
         early.add(due(number, number, priority=Priority.HIGH), NARROW)
@@ -207,7 +209,7 @@ def test_heads_ask_for_slots_behind_all_that_is_ready() -> None:
     assert rank_of(ready) < early_rank(due(1, 1, priority=Priority.HIGH))
 
 
-def test_what_is_of_a_shard_that_went_goes_and_what_is_discarded_stays_away() -> None:
+def test_runs_of_a_lost_shard_and_discarded_runs_are_removed() -> None:
     early = EarlyRuns()
     for number in range(1, 5):
         early.add(due(number, number, shard=number % 2), NARROW)

@@ -1,4 +1,4 @@
-"""Keys in etcd written by hand: each is named and taken as absent."""
+"""Keys in etcd that were written by hand: each is named and treated as absent."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_garbage_under_any_key_is_named_and_leaves_the_others_intact(key: str, v
 
 @pytest.mark.parametrize("value", GARBAGE, ids=range(len(GARBAGE)))
 @pytest.mark.parametrize("key", [LEADER, MAP])
-def test_garbage_as_leader_or_map_counts_as_none(key: str, value: bytes):
+def test_garbage_as_leader_or_map_counts_as_absent(key: str, value: bytes):
     view = view_of(listing(GOOD, {key: value}))
     assert view.unreadable == (key,)
     assert (view.leader is None, view.map != SHARD_MAP) == (key == LEADER, key == MAP)
@@ -104,7 +104,7 @@ def test_a_member_with_a_field_out_of_bounds_is_set_aside(changed: dict[str, obj
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "a\nb", "\udcff", "x" * 200])
-def test_a_member_under_a_name_that_no_member_can_have_is_set_aside(name: str):
+def test_a_member_with_an_impossible_name_is_set_aside(name: str):
     view = view_of(listing(GOOD, {member_key(name): member()}))
     assert view.members == (MEMBER,)
     shown = named(view.unreadable)

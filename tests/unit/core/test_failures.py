@@ -1,4 +1,4 @@
-"""Kinds of failure: what each word covers, and which failures are tried again."""
+"""Kinds of failure: the failures that a word covers, and retries by kind."""
 
 import grpc
 import pytest
@@ -48,7 +48,7 @@ ALL = (EXIT_75, KILLED, ANSWERED_503, RAISED, UNAVAILABLE, TIME_OVER)
         ("ended", None),
     ],
 )
-def test_a_word_covers_failures_of_its_kind_alone(
+def test_a_word_covers_only_failures_of_its_kind(
     word: str, covered: set[AttemptFailure] | None
 ) -> None:
     if covered is None:
@@ -59,7 +59,7 @@ def test_a_word_covers_failures_of_its_kind_alone(
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "hint"),
     [
         ("78-64", "ends before it begins (for example 64-78)"),
         ("requests.Timeout", "a class by its name alone: Timeout"),
@@ -70,12 +70,10 @@ def test_a_word_covers_failures_of_its_kind_alone(
         ("-1", "isn't a valid kind of failure"),
     ],
 )
-def test_a_word_that_names_no_kind_is_refused_with_what_may_stand_there(
-    word: str, told: str
-) -> None:
+def test_an_unknown_kind_is_rejected_with_valid_kinds(word: str, hint: str) -> None:
     with pytest.raises(WrongKind) as wrong:
         kind(word)
-    assert told in str(wrong.value)
+    assert hint in str(wrong.value)
 
 
 @pytest.mark.parametrize(
@@ -92,13 +90,13 @@ def test_a_word_that_names_no_kind_is_refused_with_what_may_stand_there(
         (("EXCEPTION", "ValueError"), (), AttemptFailure(Reason.DONT_RETRY, 100), False),
     ],
 )
-def test_what_fail_on_names_is_final_and_with_retry_on_all_that_it_doesnt(
+def test_fail_on_is_final_and_retry_on_makes_all_other_failures_final(
     retry_on: tuple[str, ...], fail_on: tuple[str, ...], failure: AttemptFailure, again: bool
 ) -> None:
     kinds = ([kind(word) for word in words] for words in (retry_on, fail_on))
     assert tries_again(*kinds, failure) is again
 
 
-def test_the_numbers_of_grpcs_statuses_are_its_own() -> None:
+def test_grpc_status_names_map_to_their_own_numbers() -> None:
     theirs = {one.name: one.value[0] for one in grpc.StatusCode if one is not grpc.StatusCode.OK}
     assert theirs == GRPC_STATUSES

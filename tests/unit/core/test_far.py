@@ -1,4 +1,4 @@
-"""How far ahead scans read."""
+"""The horizon of scans."""
 
 from datetime import timedelta
 
@@ -10,5 +10,5 @@ def test_a_scan_reads_past_the_end_of_the_next_one():
     assert horizon(8.0) == HORIZON + timedelta(seconds=16)
 
 
-def test_no_scan_reads_further_than_what_is_left_in_rows():
+def test_no_scan_reads_beyond_the_limit_of_deferred_runs():
     assert horizon(600.0) == FAR

@@ -1,4 +1,4 @@
-"""In which order runs that wait for another of their job are tried."""
+"""The order in which blocked runs of a job are tried."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -19,21 +19,21 @@ def order(held: Held) -> list[int]:
     return [each.key.run_id.int for each in iter(held.pop, None)]
 
 
-def test_the_first_that_was_due_goes_first_whenever_it_was_ready():
+def test_the_first_due_run_has_priority_for_any_ready_time():
     held = Held()
     for each in (due(1, 20), due(2, 10, ready=100), due(3, 0, ready=50)):
         held.add(each)
     assert order(held) == [3, 2, 1]
 
 
-def test_a_class_is_worth_a_minute_and_of_equal_ones_the_smaller_id_goes_first():
+def test_a_class_is_worth_a_minute_and_ties_are_ordered_by_id():
     held = Held()
     for each in (due(4, 0), due(2, 0), due(1, 59, priority=Priority.HIGH), due(3, -61)):
         held.add(each)
     assert order(held) == [3, 1, 2, 4]
 
 
-def test_one_that_is_taken_out_or_seen_again_is_there_once_or_not_at_all():
+def test_a_removed_run_is_not_listed_and_a_repeated_run_is_listed_once():
     held = Held()
     one, two = due(1, 0), due(2, 1)
     for each in (one, two, replace(one, ready_at=NOW + timedelta(hours=1))):
@@ -47,7 +47,7 @@ def test_one_that_is_taken_out_or_seen_again_is_there_once_or_not_at_all():
     assert held.pop() is None
 
 
-def test_what_comes_and_goes_a_thousand_times_leaves_nothing_behind():
+def test_a_thousand_adds_and_removals_use_bounded_memory():
     held = Held()
     for _ in range(1_000):
         held.add(due(1, 0))
@@ -56,7 +56,7 @@ def test_what_comes_and_goes_a_thousand_times_leaves_nothing_behind():
     assert held.pop() is None
 
 
-def test_a_shard_that_is_lost_takes_its_runs_with_it():
+def test_a_lost_shard_removes_its_runs():
     held = Held()
     held.add(due(1, 0, shard=1))
     held.add(due(2, 1))

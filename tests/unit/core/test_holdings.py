@@ -1,4 +1,4 @@
-"""What a worker says that it has in hand: asked about one by one, counted as a whole."""
+"""The runs that a worker holds: looked up one by one, counted as a whole."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ASSIGNMENTS = some.sets(some.tuples(RUNS, TOKENS), max_size=9)
 
 @pytest.mark.slow
 @given(ASSIGNMENTS, ASSIGNMENTS, ASSIGNMENTS)
-def test_what_was_told_is_there_and_nothing_else(
+def test_holdings_contain_exactly_the_packed_runs(
     waiting: set[At], running: set[At], spooled: set[At]
 ) -> None:
     held = Holdings(
@@ -27,14 +27,14 @@ def test_what_was_told_is_there_and_nothing_else(
         b"".join(pack_start(run, token, 17) for run, token in running),
         b"".join(pack_key(run, token) for run, token in spooled),
     )
-    told = waiting | running | spooled
-    assert {*held} == told
-    assert all(at in held for at in told)
+    listed = waiting | running | spooled
+    assert {*held} == listed
+    assert all(at in held for at in listed)
     assert (held.unended, held.spooled) == (len(waiting) + len(running), len(spooled))
     assert {*held.starts()} == {(run, token, 17) for run, token in running}
 
 
-def test_the_same_run_under_another_token_isnt_there() -> None:
+def test_the_same_run_under_another_token_isnt_contained() -> None:
     run = RunId(uuid4())
     held = Holdings.from_keys([(run, Token(7))])
     assert (run, Token(7)) in held
@@ -42,15 +42,15 @@ def test_the_same_run_under_another_token_isnt_there() -> None:
     assert (RunId(uuid4()), Token(7)) not in held
 
 
-def test_who_is_where_counts_not_how_it_was_told() -> None:
+def test_holdings_are_equal_for_any_order_and_state_of_their_runs() -> None:
     run, other = RunId(uuid4()), RunId(uuid4())
-    told = [(run, Token(7)), (other, Token(8))]
-    assert Holdings.from_keys(told) == Holdings.from_keys(reversed(told))
-    assert Holdings.from_keys(told) != Holdings.from_keys(told[:1])
-    assert Holdings(running=pack_start(run, Token(7), 1)) == Holdings.from_keys(told[:1])
+    listed = [(run, Token(7)), (other, Token(8))]
+    assert Holdings.from_keys(listed) == Holdings.from_keys(reversed(listed))
+    assert Holdings.from_keys(listed) != Holdings.from_keys(listed[:1])
+    assert Holdings(running=pack_start(run, Token(7), 1)) == Holdings.from_keys(listed[:1])
 
 
 @pytest.mark.parametrize("part", ["waiting", "running", "spooled"])
-def test_bytes_that_arent_whole_keys_are_refused(part: str) -> None:
+def test_bytes_that_arent_whole_keys_are_rejected(part: str) -> None:
     with pytest.raises(ValueError, match="25 bytes aren't whole pieces"):
         Holdings(**{part: bytes(25)})

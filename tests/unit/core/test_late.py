@@ -1,4 +1,4 @@
-"""Late runs beside what is due now: the pace of their release, and the slots they leave."""
+"""Catch-up limits: the release rate of late runs, and the slots they leave free."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ steps = st.lists(
 
 @dataclass
 class Owner:
-    """An owner who lets go whatever it may."""
+    """An owner that releases as many runs as allowed."""
 
     pace: CatchUpPace
     rate: float
@@ -38,7 +38,7 @@ class Owner:
 
 
 def most_in(went: list[tuple[float, int]], seconds: float) -> int:
-    """The most that went within so many seconds."""
+    """Return the most releases within so many seconds."""
     return max(
         sum(count for at, count in went if begin <= at <= begin + seconds) for begin, _ in went
     )
@@ -46,7 +46,7 @@ def most_in(went: list[tuple[float, int]], seconds: float) -> int:
 
 @pytest.mark.slow
 @given(st.sampled_from([0.5, 1.0, 7.0, 100.0, 1_000.0]), steps, st.floats(0, 20))
-def test_in_no_interval_more_goes_than_the_rate_and_one_burst(
+def test_any_interval_releases_at_most_its_rate_and_one_burst(
     rate: float, looks: list[tuple[float, int, float]], seconds: float
 ) -> None:
     owner = Owner(CatchUpPace(0.0), rate)
@@ -64,15 +64,15 @@ def test_in_no_interval_more_goes_than_the_rate_and_one_burst(
     st.lists(st.tuples(st.floats(0.01, 1), st.integers(0, 2)), min_size=2, max_size=80),
     st.integers(1, 3),
 )
-def test_whoever_owns_the_shards_the_cluster_keeps_to_one_rate(
+def test_the_cluster_keeps_to_one_rate_for_any_owners_of_shards(
     rate: float, looks: list[tuple[float, int]], members: int
 ) -> None:
-    """Owners that come, with all that waits, begin empty: nothing is let go twice for a change."""
+    """New owners begin with no credit: a change of owners releases no run twice."""
     owners = [Owner(CatchUpPace(0.0), rate) for _ in range(members)]
     went: list[tuple[float, int]] = []
     times = list(accumulate(passed for passed, _ in looks))
     for at, (_, change) in zip(times, looks, strict=True):
-        if change == 0:  # one of them dies, and another takes its part
+        if change == 0:  # an owner is lost, and another takes over
             owners[int(at * 1e6) % members] = Owner(CatchUpPace(at), rate)
         went += [(at, owner.look(at, 1_000, 1 / members)) for owner in owners]
 
@@ -81,7 +81,7 @@ def test_whoever_owns_the_shards_the_cluster_keeps_to_one_rate(
         assert most_in(went, seconds) <= rate * seconds + bursts + 1e-6
 
 
-def test_all_of_what_waits_goes_at_the_rate_and_nothing_is_lost_of_it() -> None:
+def test_all_waiting_runs_are_released_at_the_rate() -> None:
     owner = Owner(CatchUpPace(0.0), 100.0)
     left, at = 1_000, 0.0
     while left:
@@ -91,7 +91,7 @@ def test_all_of_what_waits_goes_at_the_rate_and_nothing_is_lost_of_it() -> None:
     assert at == pytest.approx(10.0, abs=0.2)
 
 
-def test_a_pace_begins_empty_and_tells_when_the_next_may_go() -> None:
+def test_a_pace_begins_empty_and_returns_the_wait_for_the_next_release() -> None:
     pace = CatchUpPace(10.0)
     assert pace.releases(4.0, 10.0) == 0
     assert pace.wait() == pytest.approx(0.25)
@@ -103,7 +103,7 @@ def test_a_pace_begins_empty_and_tells_when_the_next_may_go() -> None:
 
 @pytest.mark.parametrize("parts", [(1.0,), (0.5, 0.5), (0.34, 0.33, 0.33), (0.9, 0.1)])
 @pytest.mark.parametrize("slots", [1, 8, 10, 64, 1_000])
-def test_what_owners_take_together_leaves_what_is_reserved(
+def test_all_owners_together_leave_the_reserved_slots_free(
     parts: tuple[float, ...], slots: int
 ) -> None:
     limits = CatchUpLimits(reserved=0.2)
@@ -114,7 +114,7 @@ def test_eighty_percent_of_ten_are_eight() -> None:
     assert CatchUpLimits(reserved=0.2).slots(10, 1.0) == 8
 
 
-def test_where_nothing_paced_is_under_way_one_may_go_however_wide_it_is() -> None:
+def test_without_paced_runs_in_progress_one_of_any_width_may_start() -> None:
     room = CatchUpRoom(slots=0, releases=5, lookups=5, idle=True)
     assert room.fits(4, paced=True)
     assert room.most(9, 4, paced=True) == 1
@@ -122,8 +122,8 @@ def test_where_nothing_paced_is_under_way_one_may_go_however_wide_it_is() -> Non
     assert not room.fits(1, paced=True)
 
 
-def test_what_isnt_paced_takes_whatever_slots_there_are() -> None:
-    """One run each of a herd that took a while to fire: it is behind what is due now, no more."""
+def test_a_run_that_isnt_paced_may_use_any_slot() -> None:
+    """Runs that fired slowly, one for each job: they only queue behind runs due now."""
     room = CatchUpRoom(slots=0, releases=0, lookups=5)
     assert room.fits(4, paced=False)
     assert room.most(9, 4, paced=False) == 9
@@ -131,7 +131,7 @@ def test_what_isnt_paced_takes_whatever_slots_there_are() -> None:
     assert (room.slots, room.releases) == (0, 0)
 
 
-def test_what_is_paced_needs_a_release_and_what_is_unknown_a_look() -> None:
+def test_a_paced_run_needs_a_release_and_an_unknown_one_a_lookup() -> None:
     room = CatchUpRoom(slots=9, releases=0, lookups=1)
     assert not room.fits(1, paced=True)
     assert room.fits(1, paced=False, known=False)

@@ -23,7 +23,7 @@ def test_a_pair_outside_the_table_is_a_bug():
     assert check(State.RUNNING, State.SUCCEEDED) is State.SUCCEEDED
 
 
-def test_what_lives_can_end():
+def test_every_live_state_can_end():
     assert {State.PENDING, State.RUNNING, State.RETRYING} == LIVE
     for state in LIVE:
         assert TRANSITIONS[state] & TERMINAL

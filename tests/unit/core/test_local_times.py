@@ -54,7 +54,7 @@ def test_other_intervals_are_elapsed_time_from_the_anchor() -> None:
     ]
 
 
-def test_a_later_time_in_a_gap_runs_after_it_and_one_that_comes_twice_once() -> None:
+def test_a_time_in_a_gap_runs_after_it_and_a_repeated_one_runs_once() -> None:
     compiled = every(timedelta(days=1), "2026-01-01T02:30:00", "Europe/Berlin")
     assert starts(compiled, "2026-03-28T12:00:00Z", 2) == ["2026-03-29T01:00Z", "2026-03-30T00:30Z"]
     assert starts(compiled, "2026-10-24T12:00:00Z", 2) == ["2026-10-25T00:30Z", "2026-10-26T01:30Z"]
@@ -82,7 +82,9 @@ def test_a_later_time_in_a_gap_runs_after_it_and_one_that_comes_twice_once() -> 
         ),
     ],
 )
-def test_what_isnt_one_instant_is_refused_with_both(make, field: str, problem: str) -> None:
+def test_an_ambiguous_local_time_is_rejected_with_both_readings(
+    make, field: str, problem: str
+) -> None:
     with pytest.raises(ScheduleError) as refusal:
         make()
     assert refusal.value.field == field
@@ -102,7 +104,7 @@ def test_a_local_at_is_read_in_its_zone() -> None:
 
 
 def _walked(walk: walker.Walk, anchor: datetime, days: int) -> list[int]:
-    """The instants of an interval of days, read off what the clocks showed minute by minute."""
+    """Return the times of an interval of days, read off local clocks minute by minute."""
     first = (anchor.date() - date(1970, 1, 1)).days
     found = set()
     for day in walk.days:
@@ -118,7 +120,7 @@ def _walked(walk: walker.Walk, anchor: datetime, days: int) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("zone", ZONES)
-def test_an_interval_of_days_is_as_a_walk_through_real_time_shows_it(zone: str) -> None:
+def test_an_interval_of_days_matches_a_walk_through_real_time(zone: str) -> None:
     random = Random(f"anchors/{zone}")
     changes = walker.changes(zone) or (1_900_000_000,)
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
@@ -146,7 +148,7 @@ def test_an_interval_of_days_is_as_a_walk_through_real_time_shows_it(zone: str) 
             assert bits >> at % 86400 & 1
 
 
-def test_it_ends_with_the_calendar_and_begins_with_it() -> None:
+def test_an_interval_begins_and_ends_with_the_calendar() -> None:
     compiled = every(WEEK, "2026-01-06T09:00:00", "Europe/Berlin")
     assert compiled.next_after(datetime(9988, 1, 1, tzinfo=UTC)) is None
     assert compiled.next_after(datetime(1, 1, 2, tzinfo=UTC)) is not None

@@ -1,4 +1,4 @@
-"""What a database lost, told from two marks; and whether a look at it still is the one known."""
+"""Detection of data loss by two marks, and of a database that was replaced."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ REMEMBERED = Mark(NOON, "ours", 7, Timeline(2))
 
 
 def found(back: float, **changes: object) -> Mark:
-    """A database whose newest mark is so many seconds before the remembered one."""
+    """Return a mark of a database, `back` seconds before the remembered one."""
     return replace(REMEMBERED, at=NOON - timedelta(seconds=back), **changes)
 
 
 @pytest.mark.parametrize("back", [0, -0.5])
 @pytest.mark.parametrize("changes", [{}, {"timeline": Timeline(3)}, {"system": 8}])
-def test_a_restart_a_fail_over_or_a_move_without_loss_goes_on(
+def test_a_restart_failover_or_move_without_loss_continues(
     back: float, changes: dict[str, object]
 ) -> None:
     assert gap(REMEMBERED, found(back, **changes)) is None
 
 
 @pytest.mark.parametrize("timeline", [2, 3])
-def test_a_short_tail_is_told_and_gone_on_from(timeline: int) -> None:
+def test_a_short_loss_is_reported_and_tolerated(timeline: int) -> None:
     lost = gap(REMEMBERED, found(30, timeline=Timeline(timeline)))
     assert lost == DataLoss(NOON - timedelta(seconds=30), NOON, tolerated=True)
     assert lost.seconds == 30
 
 
-def test_more_than_that_is_for_a_person_on_whichever_timeline() -> None:
+def test_a_longer_loss_needs_a_person_on_any_timeline() -> None:
     for timeline in (1, 2, 3):
         lost = gap(REMEMBERED, found(31, timeline=Timeline(timeline)))
         assert lost is not None
@@ -45,7 +45,7 @@ def test_more_than_that_is_for_a_person_on_whichever_timeline() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"system": 8}, {"database": "another"}])
-def test_another_server_or_another_database_that_has_less_is_for_a_person(
+def test_another_server_or_database_with_a_loss_needs_a_person(
     changes: dict[str, object],
 ) -> None:
     lost = gap(REMEMBERED, found(1, **changes))
@@ -54,19 +54,19 @@ def test_another_server_or_another_database_that_has_less_is_for_a_person(
     assert lost.moved is ("system" in changes)
 
 
-def test_a_restored_database_from_before_there_were_marks_is_for_a_person() -> None:
+def test_a_restored_database_without_a_mark_needs_a_person() -> None:
     lost = gap(REMEMBERED, replace(REMEMBERED, at=None))
     assert lost == DataLoss(None, NOON)
     assert lost.seconds is None
 
 
-def test_without_anything_to_compare_with_and_in_a_new_database_nothing_is_lost() -> None:
+def test_without_an_earlier_mark_or_in_a_new_database_nothing_is_lost() -> None:
     assert gap(None, found(3600)) is None
     assert gap(replace(REMEMBERED, at=None), found(3600)) is None
     assert gap(REMEMBERED, Mark(None, "new", 9, Timeline(1))) is None
 
 
-def test_a_mark_survives_its_key() -> None:
+def test_a_mark_survives_encoding() -> None:
     for mark in (REMEMBERED, replace(REMEMBERED, at=None)):
         assert decode(encode(mark)) == mark
 
@@ -81,19 +81,19 @@ def test_a_mark_survives_its_key() -> None:
         b'{"at": "2026-01-05T12:00:00", "database": "x", "system": 1, "timeline": 1}',
     ],
 )
-def test_what_is_no_mark_is_unreadable(value: bytes) -> None:
+def test_an_invalid_mark_is_unreadable(value: bytes) -> None:
     with pytest.raises(InvalidValue):
         decode(value)
 
 
 def lineage(known: Mark) -> Lineage:
-    """That has seen this one."""
+    """Return a lineage that has seen this mark."""
     made = Lineage()
     made.record_mark(known, None)
     return made
 
 
-def test_a_database_that_goes_on_is_the_one_known() -> None:
+def test_a_database_that_only_advances_is_the_known_one() -> None:
     seen = lineage(REMEMBERED)
     for mark in (found(0), found(-5), found(-5, timeline=Timeline(3))):
         seen.record_mark(mark, seen.known)
@@ -104,19 +104,19 @@ def test_a_database_that_goes_on_is_the_one_known() -> None:
     "mark",
     [found(0.001), replace(REMEMBERED, at=None), found(0, system=8), found(0, database="another")],
 )
-def test_one_that_went_back_or_is_another_isnt_until_it_is_followed(mark: Mark) -> None:
+def test_a_database_that_went_back_or_changed_is_unknown_until_it_is_followed(mark: Mark) -> None:
     seen = lineage(REMEMBERED)
     seen.record_mark(mark, seen.known)
     assert seen.broken
     seen.record_mark(REMEMBERED, seen.known)
-    assert seen.broken, "whoever knew the old one must end first"
+    assert seen.broken, "callers that know the old database must end first"
     seen.follow()
     seen.record_mark(mark, seen.known)
     assert (seen.broken, seen.known) == ("", mark)
 
 
-def test_a_look_from_before_what_is_known_by_now_breaks_nothing() -> None:
-    """Two looks at once: the later mark may be taken in first."""
+def test_a_reading_from_before_the_known_mark_breaks_nothing() -> None:
+    """Of two concurrent readings the later mark may be recorded first."""
     seen = lineage(found(5))
     known = seen.known
     seen.record_mark(REMEMBERED, known)
@@ -124,7 +124,7 @@ def test_a_look_from_before_what_is_known_by_now_breaks_nothing() -> None:
     assert (seen.broken, seen.known) == ("", REMEMBERED)
 
 
-def test_a_look_that_ends_late_doesnt_take_back_what_another_thread_has_found(
+def test_a_late_reading_doesnt_undo_the_result_of_another_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen = lineage(REMEMBERED)

@@ -1,4 +1,4 @@
-"""One listing of etcd becomes one view, whatever stands in it."""
+"""A listing of etcd becomes one view, with or without invalid keys."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def listing(entries: dict[str, bytes], revision: int = 7) -> Listing:
     return Listing(Revision(revision), 1, found)
 
 
-def test_a_member_survives_the_way_through_etcd() -> None:
+def test_a_member_survives_encoding() -> None:
     member = replace(MEMBER, draining=True, database=False, attached=True)
     entry = CoordinationEntry(member_key("m1"), encode_member(member), Revision(1), Revision(1))
     assert decode_member(entry) == member
@@ -61,7 +61,7 @@ def test_a_view_names_members_leader_map_and_workers() -> None:
     assert view.unreadable == ()
 
 
-def test_a_lower_terms_map_is_ignored_and_the_rest_is_seen() -> None:
+def test_a_map_of_a_lower_term_is_ignored_and_the_rest_is_used() -> None:
     known = replace(EMPTY_VIEW, term=Term(5), assigned={ShardId(1): ME})
     view = view_of(listing({MAP: encode(ShardMap(Term(4))), LEADER: encode_leader(ME)}), known)
     assert view.map == known.map
@@ -73,7 +73,7 @@ def test_a_map_that_was_deleted_is_still_followed() -> None:
     assert view_of(listing({}), known).map == known.map
 
 
-def test_a_stray_key_is_named_and_hurts_nobody() -> None:
+def test_a_stray_key_is_named_and_changes_nothing() -> None:
     view = view_of(
         listing(
             {
@@ -91,18 +91,18 @@ def test_a_stray_key_is_named_and_hurts_nobody() -> None:
     assert view.unreadable == (MAP, "members/m2", LEADER, "workers/w/x")
 
 
-def test_a_view_names_the_workers_that_were_seen_to_go() -> None:
+def test_a_view_names_the_workers_whose_deletion_was_seen() -> None:
     deleted = {worker_key("w", INCARNATION): Revision(6), "workers/w/x": Revision(6), MAP: 5}
     view = view_of(listing({}), EMPTY_VIEW, {key: Revision(at) for key, at in deleted.items()})
     assert view.departed == {INCARNATION: 6}
 
 
-def test_nobody_is_a_member_without_a_tenure() -> None:
+def test_a_key_without_a_tenure_is_not_a_member() -> None:
     assert EMPTY_VIEW.member(None) is None
 
 
-def test_a_view_tells_that_etcd_was_restored_since_another() -> None:
-    """Revisions never go back otherwise, nor does a cluster change its id."""
+def test_a_view_shows_that_etcd_was_restored_since_another() -> None:
+    """Otherwise revisions never go back, and a cluster never changes its id."""
     known = replace(EMPTY_VIEW, revision=7, cluster_id=1)
     assert not replace(known, revision=8).restored_since(known)
     assert not known.restored_since(EMPTY_VIEW)

@@ -1,4 +1,4 @@
-"""Who is told of what, and how often: what follows from runs that end."""
+"""Notifications of ended runs: recipients, thresholds and silences."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ def happened(state: State | None, notices: Notices, *, dead: bool = False) -> No
     return NotifiableEvent(NOW, RunId(uuid4()), JOB, ShardId(1), notices, state, dead=dead)
 
 
-def told_of(states: str, notices: Notices) -> list[str]:
-    """`F` failed, `S` succeeded, a minute apart: what was told, each with the failures so far."""
+def sent_for(states: str, notices: Notices) -> list[str]:
+    """Return notifications with their failures so far, for `F` failed and `S` succeeded runs."""
     memory, found = NotificationHistory(), []
     for minute, letter in enumerate(states):
         state = State.FAILED if letter == "F" else State.SUCCEEDED
-        memory, told = follow(memory, [happened(state, notices)], NOW + minute * MINUTE)
-        found += [f"{minute}:{one.kind.value}:{one.failures}" for one in told]
+        memory, sent = follow(memory, [happened(state, notices)], NOW + minute * MINUTE)
+        found += [f"{minute}:{one.kind.value}:{one.failures}" for one in sent]
     return found
 
 
-def test_so_many_failures_in_a_row_are_told_from_the_threshold_on() -> None:
+def test_failures_in_a_row_are_notified_from_the_threshold_on() -> None:
     notices = Notices(failure=replace(HOOK, threshold=3))
-    assert told_of("FFSFFF", notices) == ["5:run.failed:3"]
-    assert told_of("FFFF", notices) == ["2:run.failed:3", "3:run.failed:4"]
+    assert sent_for("FFSFFF", notices) == ["5:run.failed:3"]
+    assert sent_for("FFFF", notices) == ["2:run.failed:3", "3:run.failed:4"]
 
 
-def test_the_first_success_after_a_failure_that_was_told_is_a_recovery() -> None:
+def test_the_first_success_after_a_notified_failure_is_a_recovery() -> None:
     notices = Notices(failure=replace(HOOK, threshold=2), recovery=HOOK)
-    assert told_of("FSFFSS", notices) == ["3:run.failed:2", "4:run.recovered:0"]
+    assert sent_for("FSFFSS", notices) == ["3:run.failed:2", "4:run.recovered:0"]
 
 
-def test_what_comes_in_a_silence_waits_for_its_end_and_says_how_many_there_were() -> None:
+def test_notifications_during_a_silence_wait_for_its_end_and_are_counted() -> None:
     notices = Notices(failure=replace(HOOK, silence=10 * MINUTE))
     memory, first = follow(NotificationHistory(), [happened(State.FAILED, notices)] * 3, NOW)
     assert [(one.ready_at, one.held_back, one.joins) for one in first] == [
@@ -69,14 +69,14 @@ def test_what_comes_in_a_silence_waits_for_its_end_and_says_how_many_there_were(
     last = happened(State.FAILED, notices)
     memory, [joining] = follow(memory, [last], NOW + MINUTE)
     assert (joining.joins, joining.held_back, joining.of) == (True, 1, last)
-    # The silence is counted from when the one that waited was told.
+    # The silence is counted from the time of the delayed notification.
     memory, [again] = follow(memory, [last], NOW + 15 * MINUTE)
     assert (again.joins, again.ready_at) == (False, NOW + 20 * MINUTE)
     _, [late] = follow(memory, [last], NOW + 40 * MINUTE)
     assert (late.ready_at, late.held_back) == (NOW + 40 * MINUTE, 0)
 
 
-def test_what_joins_after_a_silence_was_made_shorter_waits_no_longer_than_that() -> None:
+def test_a_notification_after_a_shortened_silence_waits_for_the_new_end() -> None:
     hour = Notices(failure=replace(HOOK, silence=60 * MINUTE))
     memory, _ = follow(NotificationHistory(), [happened(State.FAILED, hour)] * 2, NOW)
     short = Notices(failure=replace(HOOK, silence=5 * MINUTE))
@@ -100,7 +100,7 @@ BOTH = replace(HOOK, email=MAIL.email)
         (None, HOOK, (), ()),
     ],
 )
-def test_what_waits_goes_by_the_ways_that_an_edit_names(
+def test_waiting_notifications_use_the_channels_of_an_edit(
     old: Notice | None,
     new: Notice | None,
     left: tuple[NotificationChannel, ...],
@@ -112,7 +112,7 @@ def test_what_waits_goes_by_the_ways_that_an_edit_names(
     assert bool(what) is bool(left)
 
 
-def test_a_silence_that_an_edit_makes_shorter_ends_so_much_sooner() -> None:
+def test_a_silence_shortened_by_an_edit_ends_earlier() -> None:
     old, new = (Notices(recovery=replace(HOOK, silence=n * MINUTE)) for n in (60, 5))
     assert redirected(old, new).silences == ((NotificationKind.RECOVERY, 55 * MINUTE),)
     assert redirected(new, old) == redirected(None, new) == ReroutedNotifications()
@@ -121,19 +121,19 @@ def test_a_silence_that_an_edit_makes_shorter_ends_so_much_sooner() -> None:
 def test_each_kind_has_its_own_silence_and_a_dead_letter_is_a_failure_too() -> None:
     notices = Notices(failure=replace(HOOK, silence=MINUTE), dead_letter=HOOK, late=HOOK)
     those = [happened(None, notices), happened(State.FAILED, notices, dead=True)]
-    _, told = follow(NotificationHistory(), those, NOW)
-    assert [one.kind for one in told] == [
+    _, sent = follow(NotificationHistory(), those, NOW)
+    assert [one.kind for one in sent] == [
         NotificationKind.LATE,
         NotificationKind.FAILURE,
         NotificationKind.DEAD_LETTER,
     ]
-    assert {one.ready_at for one in told} == {NOW}
+    assert {one.ready_at for one in sent} == {NOW}
 
 
-def test_what_ends_otherwise_is_told_to_nobody_and_counts_for_nothing() -> None:
+def test_a_canceled_run_sends_no_notification_and_changes_no_history() -> None:
     notices = Notices(failure=HOOK, recovery=HOOK)
-    memory, told = follow(NotificationHistory(), [happened(State.CANCELLED, notices)], NOW)
-    assert (memory, told) == (NotificationHistory(), [])
+    memory, sent = follow(NotificationHistory(), [happened(State.CANCELLED, notices)], NOW)
+    assert (memory, sent) == (NotificationHistory(), [])
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,7 @@ def test_what_ends_otherwise_is_told_to_nobody_and_counts_for_nothing() -> None:
         (900, GIVEN_UP_AFTER.total_seconds(), None),
     ],
 )
-def test_a_try_that_failed_is_followed_by_others_for_a_day(
-    tries: int, age: float, wait: timedelta | None
-) -> None:
+def test_a_failed_try_is_repeated_for_a_day(tries: int, age: float, wait: timedelta | None) -> None:
     one = notification(tries=tries)
     assert outcome_of(one, "HTTP 500", NOW + timedelta(seconds=age)).wait == wait
     assert outcome_of(one, "", NOW).wait is None
@@ -164,7 +162,7 @@ def notification(tries: int = 1) -> OutboxNotification:
     )  # fmt: skip
 
 
-def test_slowness_is_shared_by_what_goes_to_one_host_or_program() -> None:
+def test_slowness_counts_per_host_or_program() -> None:
     notice = Notice("https://ops.example.com:8443/a?b", ("/opt/page", "x"), ("a@b.example",))
     assert [target(notice, way) for way in notice.ways] == [
         "https://ops.example.com:8443",

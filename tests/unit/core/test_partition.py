@@ -1,4 +1,4 @@
-"""Where jobs go, and who owns what: stable, even, and moving no more than it must."""
+"""Partition of jobs and ownership of shards: stable, even, with few moves."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_owners_agrees_with_owner_of(members: dict[str, int]) -> None:
 
 @pytest.mark.slow
 @given(weights, names, st.integers(1, 1000))
-def test_a_newcomer_only_takes(members: dict[str, int], name: str, weight: int) -> None:
+def test_a_new_member_only_takes_shards(members: dict[str, int], name: str, weight: int) -> None:
     assume(name not in members)
     before, after = owners(members), owners({**members, name: weight})
     assert all(after[shard] in (name, before.get(shard)) for shard in ALL_SHARDS)
@@ -64,7 +64,7 @@ def test_a_newcomer_only_takes(members: dict[str, int], name: str, weight: int) 
 
 @pytest.mark.slow
 @given(weights, st.data())
-def test_a_leaver_only_gives(members: dict[str, int], data: st.DataObject) -> None:
+def test_a_leaving_member_only_gives_shards(members: dict[str, int], data: st.DataObject) -> None:
     assume(sum(weight > 0 for weight in members.values()) > 1)
     leaver = data.draw(st.sampled_from(sorted(members)))
     before = owners(members)
@@ -75,7 +75,7 @@ def test_a_leaver_only_gives(members: dict[str, int], data: st.DataObject) -> No
 
 @pytest.mark.slow
 @given(weights, st.data())
-def test_a_drain_is_a_leave(members: dict[str, int], data: st.DataObject) -> None:
+def test_a_drain_equals_a_leave(members: dict[str, int], data: st.DataObject) -> None:
     assume(members)
     name = data.draw(st.sampled_from(sorted(members)))
     others = {other: weight for other, weight in members.items() if other != name}

@@ -1,4 +1,4 @@
-"""What a pause of the cluster makes of the instants before, in and after it."""
+"""Scheduled times before, during and after a pause of the cluster."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -43,7 +43,7 @@ def walked(
     policy: CatchUpPolicy = CatchUpPolicy.LATEST,
     compiled: CompiledSchedule | None = None,
 ) -> tuple[list[tuple[str, str | None, str, int]], list[str]]:
-    """(state, reason, first, count) of every fold, and what fired, until nothing is due."""
+    """Return (state, reason, first, count) of each row, and all fires, until nothing is due."""
     compiled = compiled or minutely()
     folds, fires, due = [], [], compiled.due(nominal)
     for _ in range(20):
@@ -56,19 +56,19 @@ def walked(
     raise AssertionError("it never comes to rest")
 
 
-def test_without_a_pause_it_is_plain_catch_up() -> None:
+def test_without_a_pause_catch_up_is_unchanged() -> None:
     arguments = (minutely(), CatchUp(), at("12:00"), at("12:00"), at("12:05"))
     assert plan(*arguments, NO_PAUSES) == fire_plan.plan(*arguments)
 
 
-def test_no_instant_of_the_pause_runs_and_each_is_accounted_for_in_one_row() -> None:
-    """P3.12: five instants skipped, the next one fires."""
+def test_no_time_within_the_pause_runs_and_all_share_one_row() -> None:
+    """P3.12: five times are skipped, the next one fires."""
     folds, fires = walked(at("12:10:00.5"), at("12:05"), pause("12:04:30", "12:09:30"))
     assert folds == [("SKIPPED", Reason.PAUSED, "12:05:00", 5)]
     assert fires == ["12:10:00"]
 
 
-def test_an_instant_at_the_very_end_is_of_the_pause_and_one_at_its_beginning_is_not() -> None:
+def test_a_time_at_the_end_belongs_to_the_pause_and_one_at_its_start_does_not() -> None:
     folds, fires = walked(at("12:02:30"), at("12:00"), pause("12:00:00", "12:02:00"))
     assert folds == [("SKIPPED", Reason.PAUSED, "12:01:00", 2)]
     assert fires == ["12:00:00"]
@@ -82,16 +82,16 @@ def test_an_instant_at_the_very_end_is_of_the_pause_and_one_at_its_beginning_is_
         (CatchUpPolicy.NONE, [("MISSED", Reason.CATCH_UP_NONE, "12:00:00", 3)], []),
     ],
 )
-def test_what_was_due_before_the_pause_goes_by_the_jobs_policy(
+def test_times_due_before_the_pause_follow_the_jobs_policy(
     policy: CatchUpPolicy, folded: list[tuple[str, str | None, str, int]], fired: list[str]
 ) -> None:
-    """None of it is coalesced into an instant of the pause: that one never runs."""
+    """None of them is coalesced into a time within the pause: that one never runs."""
     folds, fires = walked(at("12:10:30"), at("12:00"), pause("12:02:30", "12:10:20"), policy=policy)
     assert folds == [*folded, ("SKIPPED", Reason.PAUSED, "12:03:00", 8)]
     assert fires == fired
 
 
-def test_between_two_pauses_the_jobs_policy_holds() -> None:
+def test_the_jobs_policy_applies_between_two_pauses() -> None:
     pauses = pause("12:01:30", "12:03:30"), pause("12:05:30", "12:08:30")
     folds, fires = walked(at("12:09:30"), at("12:02"), *pauses, policy=CatchUpPolicy.ALL)
     assert folds == [
@@ -109,8 +109,8 @@ def test_a_pause_that_is_caught_up_is_like_an_outage() -> None:
 
 @pytest.mark.parametrize("job", range(1, 9))
 @pytest.mark.parametrize("border", range(0, 60, 7))
-def test_jitter_moves_no_instant_into_a_pause_nor_out_of_it(job: int, border: int) -> None:
-    """P3.12: else one of the pause would run after the resume, which knows of none."""
+def test_jitter_moves_no_time_into_a_pause_or_out_of_it(job: int, border: int) -> None:
+    """P3.12: otherwise a time within the pause would run after the resume."""
     jittered = minutely(job, timedelta(seconds=55))
     began, ended = f"12:02:{border:02}", f"12:05:{border:02}"
     folds, fires = walked(
@@ -122,8 +122,8 @@ def test_jitter_moves_no_instant_into_a_pause_nor_out_of_it(job: int, border: in
     assert fires == [f"12:0{m}:00" for m in range(10) if f"12:0{m}:00" not in skipped]
 
 
-def test_an_instant_of_the_pause_that_is_due_after_it_is_told_then() -> None:
-    """It is skipped when it falls due, and what was due before it isn't touched again."""
+def test_a_time_within_the_pause_that_is_due_after_it_is_skipped_when_due() -> None:
+    """Times that were due earlier are not recorded again."""
     jittered = minutely(jitter=timedelta(seconds=55))
     late = jittered.due(at("12:04"))
     assert late > at("12:04:10")
@@ -133,7 +133,7 @@ def test_an_instant_of_the_pause_that_is_due_after_it_is_told_then() -> None:
     assert step.fires == ()
 
 
-def test_an_instant_from_before_the_pause_that_falls_due_in_it_goes_by_the_jobs_policy() -> None:
+def test_a_time_from_before_the_pause_that_is_due_in_it_follows_the_jobs_policy() -> None:
     jittered = minutely(jitter=timedelta(seconds=55))
     assert jittered.due(at("12:04")) > at("12:04:10")
     folds, fires = walked(
@@ -144,7 +144,7 @@ def test_an_instant_from_before_the_pause_that_falls_due_in_it_goes_by_the_jobs_
     assert fires[:1] == ["12:04:00"]
 
 
-def test_old_pauses_are_no_matter() -> None:
+def test_old_pauses_have_no_effect() -> None:
     step = plan(
         minutely(), CatchUp(), at("12:00"), at("12:00"), at("12:00"),
         Pauses(2, (pause("10:00", "11:00"),)),
@@ -152,7 +152,7 @@ def test_old_pauses_are_no_matter() -> None:
     assert step == FirePlan((), (PlannedRun(at("12:00"), at("12:00")),), step.next)
 
 
-def test_a_long_pause_of_a_quick_job_ends_in_bounded_steps() -> None:
+def test_a_long_pause_of_a_frequent_job_ends_in_bounded_steps() -> None:
     each_second = compiled_schedule.compile(
         EverySchedule(timedelta(seconds=1)), "ns/j", UUID(int=1)
     )
@@ -164,7 +164,7 @@ def test_a_long_pause_of_a_quick_job_ends_in_bounded_steps() -> None:
     assert fires == []
 
 
-def test_of_many_pauses_those_that_ended_before_an_instant_are_passed_over() -> None:
+def test_pauses_that_ended_before_a_time_are_ignored() -> None:
     each = [pause(f"1{hour}:00", f"1{hour}:30") for hour in range(3)]
     many = Pauses(7, (*each, pause("13:00", None)))
     assert many.since(at("11:30")) == many.all[1:]
@@ -172,7 +172,7 @@ def test_of_many_pauses_those_that_ended_before_an_instant_are_passed_over() -> 
     assert many.since(at("20:00")) == many.all[3:], "the present one has no end yet"
 
 
-def test_the_present_pause_is_the_one_without_an_end() -> None:
+def test_the_current_pause_is_the_one_without_an_end() -> None:
     lasting = pause("12:00", None)
     assert Pauses(1, (lasting,)).present == lasting
     assert Pauses(2, (pause("12:00", "12:01"),)).present is None
@@ -186,7 +186,7 @@ def resumed(
     stood: str = "12:01",
     before: tuple[Pause, ...] = (),
 ) -> tuple[list[object], list[str]]:
-    """What a recovery from 12:00 to 12:10 makes of a minutely job, whose lost tail ended at 12:04.
+    """Return the plan of a minutely job recovered from 12:00 to 12:10, with data lost to 12:04.
 
     Resumed with a horizon; None: without any catch-up. `stood`: the first instant that the restored
     rows don't account for; `before`: older pauses.
@@ -213,15 +213,15 @@ def resumed(
     raise AssertionError("it never comes to rest")
 
 
-def test_a_horizon_splits_a_recovery_into_what_is_skipped_and_what_is_caught_up() -> None:
-    """P3.12: the instant of the horizon itself is caught up."""
+def test_a_horizon_splits_a_recovery_into_skipped_and_caught_up_times() -> None:
+    """P3.12: the time of the horizon itself is caught up."""
     folds, fires = resumed("12:07")
     assert folds == [("SKIPPED", Reason.PAUSED, "12:01", 6)]
     assert fires == ["12:07", "12:08", "12:09", "12:10"]
 
 
 @pytest.mark.parametrize(("since", "skipped"), [("11:00", 0), ("12:00", 0), ("13:00", 10)])
-def test_a_horizon_before_it_catches_up_on_all_and_one_behind_it_on_nothing(
+def test_an_early_horizon_catches_up_on_all_and_a_late_one_on_nothing(
     since: str, skipped: int
 ) -> None:
     folds, fires = resumed(since)
@@ -229,8 +229,8 @@ def test_a_horizon_before_it_catches_up_on_all_and_one_behind_it_on_nothing(
     assert len(fires) == 10 - skipped
 
 
-def test_what_runs_at_most_once_never_catches_up_on_what_may_have_run_in_what_was_lost() -> None:
-    """P2.9: whatever horizon was chosen."""
+def test_at_most_once_never_catches_up_on_times_that_may_have_run_in_lost_data() -> None:
+    """P2.9: for any chosen horizon."""
     folds, fires = resumed("12:01", at_most_once=True)
     assert folds == [("SKIPPED", Reason.PAUSED, "12:01", 4)]
     assert fires[0] == "12:05"
@@ -238,8 +238,8 @@ def test_what_runs_at_most_once_never_catches_up_on_what_may_have_run_in_what_wa
     assert resumed(None, at_most_once=True) == resumed(None)
 
 
-def test_what_was_late_at_the_mark_may_have_run_in_what_was_lost_too() -> None:
-    """P2.9: the owner was two minutes behind when the backup ends, and went on in what was lost."""
+def test_a_time_late_at_the_mark_may_have_run_in_lost_data() -> None:
+    """P2.9: the owner was two minutes behind at the end of the backup, and continued after it."""
     folds, fires = resumed("12:07", at_most_once=True, stood="11:58")
     assert folds == [("SKIPPED", Reason.PAUSED, "11:58", 9)]
     assert fires == ["12:07", "12:08", "12:09", "12:10"]
@@ -253,10 +253,10 @@ def test_what_was_late_at_the_mark_may_have_run_in_what_was_lost_too() -> None:
 
 
 @pytest.mark.parametrize("jitter", [timedelta(0), timedelta(seconds=55)])
-def test_what_runs_at_most_once_and_was_late_when_the_backup_was_made_doesnt_run_after_it(
+def test_at_most_once_does_not_run_a_time_that_was_late_at_the_backup(
     jitter: timedelta,
 ) -> None:
-    """P2.9: an instant from before the mark may have run in what was lost, late or jittered."""
+    """P2.9: a time from before the mark may have run in the lost data, late or jittered."""
     held = Pause(at("12:00"), "schedd", ended=at("12:10"), lost_until=at("12:04"), caught_up=True)
     compiled = minutely(jitter=jitter)
     before = pause("11:50", "11:55", caught_up=True)

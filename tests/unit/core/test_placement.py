@@ -1,4 +1,4 @@
-"""Which worker gets a run."""
+"""Placement: which worker gets a run."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -37,7 +37,7 @@ def labelled(number: int, labels: Mapping[str, str], slots: int = 8) -> Incarnat
 
 
 def offers(*workers: tuple[Mapping[str, str], int]) -> list[SlotOffer]:
-    """Workers with these labels, and so many slots granted by each."""
+    """Return offers of workers with these labels, each with so many granted slots."""
     return [
         SlotOffer(labelled(number, labels), slots)
         for number, (labels, slots) in enumerate(workers, 1)
@@ -49,7 +49,7 @@ def chosen(definition: Definition, of: list[SlotOffer]) -> int | None:
     return None if offer is None else offer.id.int
 
 
-def test_a_worker_is_able_if_it_has_a_value_of_each_label_that_is_required() -> None:
+def test_a_worker_matches_if_it_has_a_value_of_each_required_label() -> None:
     need = replace(SHELL, require=(GPU, NEAR))
     assert able(labelled(1, {"gpu": "h100", "region": "eu", "more": "x"}), need)
     assert not able(labelled(1, {"gpu": "v100", "region": "eu"}), need)
@@ -57,7 +57,7 @@ def test_a_worker_is_able_if_it_has_a_value_of_each_label_that_is_required() -> 
     assert matches_text(need.require) == "gpu in (a100, h100) and region=eu"
 
 
-def test_a_worker_for_one_namespace_gets_nothing_of_another() -> None:
+def test_a_worker_for_one_namespace_gets_no_run_of_another() -> None:
     own = replace(labelled(1, {}), namespaces=frozenset({"billing"}))
     of_all = [SlotOffer(own, 8), SlotOffer(labelled(2, {}), 2)]
     billing = replace(PROBE, namespace="billing")
@@ -68,7 +68,7 @@ def test_a_worker_for_one_namespace_gets_nothing_of_another() -> None:
     assert chosen(PROBE, of_all[:1]) is None
 
 
-def test_what_is_preferred_is_chosen_but_not_waited_for() -> None:
+def test_preferred_workers_are_chosen_but_not_waited_for() -> None:
     job = replace(PROBE, prefer=(GPU, NEAR))
     both, one, none = {"gpu": "a100", "region": "eu"}, {"gpu": "a100"}, {"region": "us"}
     assert chosen(job, offers((none, 8), (one, 4), (both, 1))) == 3
@@ -78,7 +78,7 @@ def test_what_is_preferred_is_chosen_but_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("placement", "first"), [(Placement.SPREAD, 2), (Placement.PACK, 3)])
-def test_spread_takes_the_one_with_the_most_slots_and_pack_the_one_with_the_fewest(
+def test_spread_takes_the_worker_with_the_most_slots_and_pack_the_one_with_the_fewest(
     placement: Placement, first: int
 ) -> None:
     job = replace(PROBE, placement=placement, slots=2)
@@ -86,7 +86,7 @@ def test_spread_takes_the_one_with_the_most_slots_and_pack_the_one_with_the_fewe
     assert chosen(job, of) == first
 
 
-def test_a_sticky_job_goes_to_the_same_worker_until_that_is_full_or_gone() -> None:
+def test_a_sticky_job_goes_to_the_same_worker_until_it_is_full_or_lost() -> None:
     sticky = replace(PROBE, placement=Placement.STICKY)
     jobs = [replace(sticky, job_id=JobId(UUID(int=number))) for number in range(1, 201)]
     four = [({}, 2)] * 4
@@ -101,7 +101,7 @@ def test_a_sticky_job_goes_to_the_same_worker_until_that_is_full_or_gone() -> No
     assert all(chosen(job, full) in {2, 3, 4} for job in jobs)
 
 
-def test_who_refused_a_job_is_asked_again_only_where_nobody_else_is() -> None:
+def test_a_worker_that_rejected_a_job_is_asked_again_only_without_an_alternative() -> None:
     for placement in (Placement.SPREAD, Placement.PACK, Placement.STICKY):
         job = replace(PROBE, placement=placement, generation=3)
         old, new = offers(({}, 8), ({}, 1))
@@ -115,7 +115,7 @@ def test_who_refused_a_job_is_asked_again_only_where_nobody_else_is() -> None:
     assert chosen(replace(PROBE, generation=4), [old, new]) == 1, "it was edited since"
 
 
-def test_only_who_has_the_slots_for_such_a_rank_is_asked() -> None:
+def test_only_workers_with_slots_for_the_rank_are_asked() -> None:
     [offer] = offers(({}, 2))
     held = replace(offer, last=5.0)
     assert SlotIndex([held]).free(SHELL, 5.0)
@@ -124,14 +124,14 @@ def test_only_who_has_the_slots_for_such_a_rank_is_asked() -> None:
     assert not SlotIndex([offer]).free(replace(SHELL, require=(GPU,)), 0.0)
 
 
-def test_runs_of_equal_needs_stand_in_one_line() -> None:
+def test_runs_of_equal_needs_share_one_queue() -> None:
     definition = replace(PROBE, require=(GPU,), prefer=(NEAR,), placement=Placement.PACK)
     other = replace(PROBE, job_id=JobId(UUID(int=2)), name="k", require=(GPU,))
     assert need_of(definition, ANY) == need_of(other, ANY)
     assert need_of(definition, ANY) != need_of(replace(other, require=()), ANY)
 
 
-def test_a_broadcast_goes_to_nobody_and_its_children_to_their_own_worker_alone() -> None:
+def test_a_broadcast_goes_to_no_worker_and_its_children_only_to_their_own() -> None:
     definition = replace(PROBE, placement=Placement.BROADCAST)
     [first, second] = offers(({}, 2), ({}, 8))
     whole = need_of(definition, ANY)
@@ -150,7 +150,7 @@ def test_a_broadcast_goes_to_nobody_and_its_children_to_their_own_worker_alone()
     assert edited.worker == "worker-1", "whatever its job says by now"
 
 
-def test_workers_are_told_apart_by_what_runs_ask_for() -> None:
+def test_workers_differ_only_by_labels_that_runs_require() -> None:
     one, other = (labelled(number, {"host": f"h{number}", "gpu": "a100"}) for number in (1, 2))
     for asked in (
         NOTHING,

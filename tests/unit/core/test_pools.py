@@ -1,4 +1,4 @@
-"""Pools: how much room is left, and who of the queue it is for."""
+"""Pools: the remaining room, and the runs in the queue that may use it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ OPEN = PoolUsage(limit=None, rate=None, paused=False, running=0, recent=0)
         (replace(OPEN, limit=3, paused=True), 0),
     ],
 )
-def test_the_room_is_what_both_limit_and_rate_leave(standing: PoolUsage, room: int) -> None:
+def test_the_room_is_the_lower_of_limit_and_rate(standing: PoolUsage, room: int) -> None:
     assert standing.room == room
 
 
-def test_a_pool_of_no_name_is_none_and_has_room() -> None:
+def test_an_unnamed_pool_is_none_and_has_room() -> None:
     assert pool_key("default", "") == NO_POOL
     assert PoolRooms().fits(NO_POOL)
     assert not PoolRooms().fits(P)

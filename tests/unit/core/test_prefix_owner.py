@@ -1,4 +1,4 @@
-"""An etcd prefix names the cluster that it belongs to, and others are refused by that name."""
+"""An etcd prefix names its cluster, and other clusters are rejected by that name."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def entry(value: bytes) -> CoordinationEntry:
     return CoordinationEntry("cluster", value, Revision(1), Revision(1), NO_LEASE)
 
 
-def test_an_owner_is_read_as_it_was_written() -> None:
+def test_an_owner_survives_encoding() -> None:
     assert decode(entry(encode(OWNER))) == OWNER
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"cluster_id":1}', b"\xff"])
-def test_what_names_no_owner_is_unreadable(value: bytes) -> None:
+def test_an_invalid_owner_is_unreadable(value: bytes) -> None:
     with pytest.raises(InvalidValue):
         decode(entry(value))
 
 
-def test_the_own_cluster_is_accepted_and_another_is_refused_with_name_and_remedy() -> None:
+def test_the_own_cluster_is_accepted_and_another_is_rejected_with_name_and_remedy() -> None:
     assert refusal(OWNER, replace(OWNER, prefix_id=UUID(int=8)), "schedd/") == ""
 
     refused = refusal(OWNER, PrefixOwner("c2", "db1:5432/other", UUID(int=8)), "schedd/")

@@ -35,19 +35,19 @@ def order(queue: ReadyQueue) -> list[int]:
     return found
 
 
-def test_high_goes_before_medium_before_low():
+def test_high_has_priority_over_medium_over_low():
     queue = ReadyQueue()
     queue.add([run(1, Priority.LOW), run(2, Priority.HIGH), run(3, Priority.MEDIUM)])
     assert order(queue) == [2, 3, 1]
 
 
-def test_within_a_priority_the_oldest_goes_first():
+def test_within_a_priority_the_oldest_run_is_first():
     queue = ReadyQueue()
     queue.add([run(1, Priority.HIGH, 1), run(2, Priority.HIGH, 3), run(3, Priority.HIGH, 2)])
     assert order(queue) == [2, 3, 1]
 
 
-def test_a_low_run_overtakes_fresh_high_ones_after_two_steps_and_no_sooner():
+def test_a_low_run_overtakes_new_high_ones_only_after_two_steps():
     queue = ReadyQueue()
     queue.add([run(1, Priority.LOW, waited=119), run(2, Priority.HIGH)])
     assert order(queue) == [2, 1]
@@ -55,7 +55,7 @@ def test_a_low_run_overtakes_fresh_high_ones_after_two_steps_and_no_sooner():
     assert order(queue) == [1, 2]
 
 
-def test_a_run_waits_at_most_once():
+def test_a_run_is_queued_at_most_once():
     queue = ReadyQueue()
     queue.add([run(1, Priority.LOW)])
     queue.add([replace(run(1, Priority.LOW), priority=Priority.HIGH), run(2, Priority.MEDIUM)])
@@ -63,7 +63,7 @@ def test_a_run_waits_at_most_once():
     assert order(queue) == [1, 2]
 
 
-def test_what_was_taken_out_never_comes_up():
+def test_a_removed_run_never_starts():
     queue = ReadyQueue()
     queue.add([run(1, Priority.HIGH), run(2, Priority.HIGH, shard=9), run(3, Priority.LOW)])
     queue.discard(RunId(UUID(int=1)))
@@ -71,7 +71,7 @@ def test_what_was_taken_out_never_comes_up():
     assert order(queue) == [3]
 
 
-def test_heads_tell_the_oldest_of_each_priority_and_how_many_slots_they_ask_for():
+def test_heads_have_the_oldest_run_of_each_priority_and_the_requested_slots():
     queue = ReadyQueue()
     queue.add([run(1, Priority.LOW, 1), run(2, Priority.HIGH, 2), run(3, Priority.HIGH, 5)])
     queue.add([run(4, Priority.HIGH, 9)])
@@ -84,9 +84,9 @@ def test_heads_tell_the_oldest_of_each_priority_and_how_many_slots_they_ask_for(
     assert ReadyQueue().heads() == []
 
 
-def test_a_head_is_of_runs_that_take_equally_many_slots():
-    """Or it would be as old as a wide run and as narrow as another: who gets slots by such a head
-    has nobody who may use them.
+def test_a_head_has_only_runs_of_equal_width():
+    """Otherwise a head has the age of a wide run and the width of another: a member that gets
+    slots by such a head has no run for them.
     """
     queue = ReadyQueue()
     queue.add([run(1, Priority.LOW, 200)], Need("shell", slots=4))
@@ -102,7 +102,7 @@ def test_a_head_is_of_runs_that_take_equally_many_slots():
     ]
 
 
-def test_a_line_that_no_worker_fits_holds_nobody_up_and_asks_for_nothing():
+def test_a_run_without_a_matching_worker_blocks_no_other_and_requests_no_slots():
     queue = ReadyQueue()
     queue.add([run(number, Priority.HIGH, 100) for number in range(1, 2_000)], Need("python", "f"))
     queue.add([run(5_000, Priority.LOW)], Need("shell"))
@@ -118,8 +118,8 @@ def test_a_line_that_no_worker_fits_holds_nobody_up_and_asks_for_nothing():
     assert len(queue) == 1_999
 
 
-def test_whether_a_run_may_go_is_asked_in_order_and_no_further_than_needed():
-    """It is dear to ask: each time all offers are looked at."""
+def test_runs_are_checked_in_order_and_only_as_far_as_needed():
+    """A check is expensive: each one reads all offers."""
     queue = ReadyQueue()
     for number in (1, 2, 3):
         queue.add([run(number, Priority.HIGH, waited=number)], Need(f"action {number}"))
@@ -136,7 +136,7 @@ def test_whether_a_run_may_go_is_asked_in_order_and_no_further_than_needed():
     assert asked == ["action 3", "action 2"]
 
 
-def test_a_scan_that_adds_all_runs_again_moves_none_and_costs_no_memory():
+def test_a_scan_that_adds_all_runs_again_moves_none_and_uses_no_memory():
     queue = ReadyQueue()
     queue.add([run(1, Priority.HIGH)], Need("python", "f"))
     for _ in range(10_000):
@@ -145,7 +145,7 @@ def test_a_scan_that_adds_all_runs_again_moves_none_and_costs_no_memory():
     assert sum(len(line.heap) for line in queue._lines.values()) == 1
 
 
-def test_what_moves_about_leaves_little_behind():
+def test_a_run_that_moves_often_uses_bounded_memory():
     queue = ReadyQueue()
     queue.add([run(1, Priority.HIGH)])
     for number in range(10_000):
@@ -153,7 +153,7 @@ def test_what_moves_about_leaves_little_behind():
     assert sum(len(line.heap) for line in queue._lines.values()) < 2_000
 
 
-def test_needs_can_be_looked_up_anew():
+def test_needs_can_be_looked_up_again():
     queue = ReadyQueue()
     queue.add([run(1, Priority.HIGH)], Need("python", "f"))
     queue.add([run(2, Priority.HIGH)], Need("shell"))
@@ -162,32 +162,32 @@ def test_needs_can_be_looked_up_anew():
 
 
 def late(number: int, *, due: float, made: float = 0, **changes: Any) -> LiveRun:
-    """Due so many seconds ago, made so many seconds ago by catch-up."""
+    """Return a run of catch-up, due and created so many seconds ago."""
     one = run(number, changes.pop("priority", Priority.MEDIUM), waited=made)
     return replace(one, due_at=NOW - timedelta(seconds=due), **changes)
 
 
-def test_what_is_late_goes_as_if_it_were_of_the_class_below():
-    """However long ago it was due: an outage isn't to push back what is due now."""
+def test_a_late_run_counts_as_one_class_lower():
+    """For any age: an outage must not delay runs that are due now."""
     queue = ReadyQueue()
     queue.add([late(1, due=600), run(2, Priority.MEDIUM), run(3, Priority.LOW)])
     queue.add([run(4, Priority.LOW, waited=1), late(5, due=600, priority=Priority.HIGH)])
     assert order(queue) == [2, 5, 4, 3, 1]
 
 
-def test_what_is_late_waits_a_bounded_time_too():
+def test_a_late_run_waits_a_bounded_time():
     queue = ReadyQueue()
     queue.add([late(1, due=600, made=61), run(2, Priority.MEDIUM)])
     assert order(queue) == [1, 2]
 
 
-def test_of_late_runs_that_were_made_at_once_the_oldest_due_goes_first():
+def test_of_late_runs_made_together_the_oldest_due_is_first():
     queue = ReadyQueue()
     queue.add([late(number, due=number) for number in (3, 9, 1, 7)])
     assert order(queue) == [9, 7, 3, 1]
 
 
-def test_what_there_is_no_room_for_holds_nobody_up_and_asks_for_nothing():
+def test_late_runs_without_room_block_no_other_and_request_no_slots():
     queue, shell = ReadyQueue(), Need("shell")
     queue.add([late(1, due=609, made=300), late(2, due=608, made=300)], shell, paced=True)
     queue.add([late(3, due=607, made=300), late(4, due=606, made=300)], shell)
@@ -204,7 +204,7 @@ def test_what_there_is_no_room_for_holds_nobody_up_and_asks_for_nothing():
     assert [one.key.run_id.int for one in queue] == [1, 2]
 
 
-def test_paced_runs_go_as_far_as_there_are_releases_and_are_told_as_such():
+def test_paced_runs_start_as_far_as_releases_allow_and_are_marked():
     queue = ReadyQueue()
     queue.add([late(1, due=9, paced=True), late(2, due=8, paced=True)])
     room = CatchUpRoom(slots=9, releases=1)
@@ -214,7 +214,7 @@ def test_paced_runs_go_as_far_as_there_are_releases_and_are_told_as_such():
     assert (first.key.run_id.int, first.paced, second) == (1, True, None)
 
 
-def test_a_scan_that_doesnt_know_that_a_run_is_paced_leaves_it_where_it_is():
+def test_a_scan_without_the_definition_leaves_a_paced_run_in_place():
     queue = ReadyQueue()
     queue.add([late(1, due=9, paced=True)])
     queue.add([late(1, due=9)])
@@ -223,7 +223,7 @@ def test_a_scan_that_doesnt_know_that_a_run_is_paced_leaves_it_where_it_is():
     assert (queue.paced, queue.late, queue.unsorted_late) == (0, 1, 0)
 
 
-def test_a_run_that_was_handed_out_before_it_came_back_isnt_late():
+def test_a_run_that_was_dispatched_and_returned_isnt_late():
     back = late(1, due=600, token=Token(7))
     assert not back.late
     assert replace(back, state=State.RUNNING, attempt=1).late
@@ -231,8 +231,8 @@ def test_a_run_that_was_handed_out_before_it_came_back_isnt_late():
     assert not replace(back, state=State.RETRYING, attempt=1).late
 
 
-def test_a_line_that_nobody_can_do_is_asked_once_however_many_are_taken() -> None:
-    """Of a thousand jobs that want a host that is gone, each is a line; dispatch holds the loop."""
+def test_an_unmatched_need_is_checked_once_for_any_number_of_taken_runs() -> None:
+    """With a thousand jobs for a lost host, each has its own queue; dispatch holds the loop."""
     queue, asked = ReadyQueue(), list[Need]()
     for number in range(1, 101):
         queue.add([run(number, Priority.HIGH)], Need(f"gone {number}"))
@@ -247,7 +247,7 @@ def test_a_line_that_nobody_can_do_is_asked_once_however_many_are_taken() -> Non
     assert len([need for need in asked if need.action != "shell"]) == 100
 
 
-def test_what_is_taken_at_once_is_what_one_by_one_gives() -> None:
+def test_runs_taken_together_equal_runs_taken_one_by_one() -> None:
     def filled() -> ReadyQueue:
         queue = ReadyQueue()
         for number in range(1, 60):
@@ -270,7 +270,7 @@ def test_what_is_taken_at_once_is_what_one_by_one_gives() -> None:
 # -- Pools --
 
 
-def test_of_a_pool_so_many_go_as_it_has_room_for_and_the_rest_holds_nobody_up():
+def test_a_full_pool_limits_its_own_runs_and_blocks_no_other():
     queue, pool = ReadyQueue(), PoolKey("default/p")
     need = Need("shell", pool=pool)
     queue.add([run(n, Priority.MEDIUM, waited=50 - n) for n in range(4)], need)
@@ -283,7 +283,7 @@ def test_of_a_pool_so_many_go_as_it_has_room_for_and_the_rest_holds_nobody_up():
     assert (len(queue), queue.pools()) == (3, {pool})
 
 
-def test_what_waits_for_a_pool_asks_workers_for_no_more_than_it_has_room_for():
+def test_runs_of_a_pool_request_no_more_slots_than_it_has_room_for():
     queue, pool = ReadyQueue(), PoolKey("default/p")
     need = Need("shell", slots=2, pool=pool)
     queue.add([run(n, Priority.MEDIUM) for n in range(40)], need)
@@ -294,8 +294,8 @@ def test_what_waits_for_a_pool_asks_workers_for_no_more_than_it_has_room_for():
     assert queue.count(lambda _: True) == 0
 
 
-def test_the_room_of_a_pool_is_asked_for_in_the_order_in_which_runs_go():
-    """Of lines that some worker fits both of."""
+def test_the_room_of_a_pool_is_used_in_queue_order():
+    """Both queues have a matching worker."""
     pool = PoolKey("default/p")
     a, b = (Need("shell", handler=name, pool=pool) for name in "ab")
     for first, second in ((a, b), (b, a)):
@@ -311,14 +311,14 @@ def test_the_room_of_a_pool_is_asked_for_in_the_order_in_which_runs_go():
         assert head.priority is Priority.LOW, "it waited for longer than that"
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_a_run_whose_job_left_a_full_pool_is_looked_up_anew(told: bool):
+@pytest.mark.parametrize("notified", [True, False])
+def test_a_run_whose_job_left_a_full_pool_is_looked_up_again(notified: bool):
     queue, pool = ReadyQueue(), PoolKey("default/p")
     left, stays = run(1, Priority.MEDIUM), run(2, Priority.MEDIUM)
     queue.add([left, stays], Need("shell", pool=pool))
     rooms = PoolRooms({pool: 0})
     assert queue.take_runs(9, pools=rooms) == []
-    if told:
+    if notified:
         queue.unsort_pooled({left.job_id})
     else:  # a scan finds it in the shard that it has moved to
         queue.add([replace(left, shard=ShardId(7)), stays])
@@ -335,7 +335,7 @@ def of_line(number: int, line: LineId | None, **changes: Any) -> LiveRun:
 
 
 def in_lines(queue: ReadyQueue) -> dict[Need | None, set[int]]:
-    """Numbers of the runs that stand in the line of each need."""
+    """Return the numbers of the runs in the queue of each need."""
     return {
         need: {one.key.run_id.int for one in replace_all(queue, need)}
         for need in (None, SHELL, HTTP)
@@ -348,7 +348,7 @@ def replace_all(queue: ReadyQueue, need: Need | None) -> list[LiveRun]:
     return taken
 
 
-def test_what_one_definition_says_of_a_line_holds_for_all_runs_of_it():
+def test_a_learned_need_applies_to_all_runs_with_its_number():
     queue = ReadyQueue()
     assert queue.learn(of_line(1, SHELL_LINE), SHELL, 1)
     queue.add([of_line(1, SHELL_LINE), of_line(2, SHELL_LINE), of_line(3, HTTP_LINE)])
@@ -356,7 +356,7 @@ def test_what_one_definition_says_of_a_line_holds_for_all_runs_of_it():
     assert in_lines(queue) == {SHELL: {1, 2}, HTTP: set(), None: {3, 4}}
 
 
-def test_a_run_whose_job_was_edited_moves_when_its_row_tells_of_another_line():
+def test_a_run_whose_job_was_edited_moves_when_its_row_has_another_number():
     queue = ReadyQueue()
     queue.learn(of_line(1, SHELL_LINE), SHELL, 1)
     queue.learn(of_line(2, HTTP_LINE), HTTP, 1)
@@ -365,7 +365,7 @@ def test_a_run_whose_job_was_edited_moves_when_its_row_tells_of_another_line():
     assert in_lines(queue) == {SHELL: set(), HTTP: {1}, None: set()}
 
 
-def test_an_old_definition_teaches_nothing_and_is_told_to_be_one():
+def test_an_old_definition_is_rejected_and_changes_nothing():
     queue = ReadyQueue()
     edited = of_line(1, HTTP_LINE, line_generation=2)
     assert not queue.learn(edited, SHELL, 1)
@@ -374,14 +374,14 @@ def test_an_old_definition_teaches_nothing_and_is_told_to_be_one():
     assert in_lines(queue) == {SHELL: set(), HTTP: {2}, None: set()}
 
 
-def test_a_newer_definition_than_the_row_was_read_with_teaches_nothing_either():
+def test_a_newer_definition_than_that_of_the_row_changes_nothing():
     queue = ReadyQueue()
     assert queue.learn(of_line(1, SHELL_LINE), HTTP, 2)
     queue.add([of_line(2, SHELL_LINE)])
     assert in_lines(queue) == {SHELL: set(), HTTP: set(), None: {2}}
 
 
-def test_where_members_number_lines_differently_each_run_is_looked_up():
+def test_with_conflicting_numbers_of_members_each_run_is_looked_up():
     queue = ReadyQueue()
     assert queue.learn(of_line(1, SHELL_LINE), SHELL, 1)
     assert queue.learn(of_line(2, SHELL_LINE), HTTP, 1)
@@ -389,7 +389,7 @@ def test_where_members_number_lines_differently_each_run_is_looked_up():
     assert in_lines(queue) == {SHELL: set(), HTTP: set(), None: {3}}
 
 
-def test_a_run_of_a_line_that_nobody_knows_yet_leaves_the_one_that_nobody_can_do():
+def test_a_run_with_an_unknown_number_leaves_its_old_queue():
     queue = ReadyQueue()
     queue.add([of_line(1, SHELL_LINE)], SHELL)
     queue.add([of_line(1, SHELL_LINE)])
@@ -398,7 +398,7 @@ def test_a_run_of_a_line_that_nobody_knows_yet_leaves_the_one_that_nobody_can_do
     assert in_lines(queue) == {SHELL: set(), HTTP: set(), None: {1}}
 
 
-def test_children_of_broadcasts_say_nothing_of_their_jobs_line_and_dont_go_by_it():
+def test_a_child_of_a_broadcast_neither_sets_nor_uses_the_need_of_its_job():
     queue = ReadyQueue()
     queue.learn(of_line(1, SHELL_LINE), SHELL, 1)
     child = of_line(2, SHELL_LINE, parent=RunId(UUID(int=9)), target="w1")
@@ -407,7 +407,7 @@ def test_children_of_broadcasts_say_nothing_of_their_jobs_line_and_dont_go_by_it
     assert in_lines(queue) == {SHELL: {3}, HTTP: set(), None: {2}}
 
 
-def test_whether_a_late_run_is_paced_is_told_by_its_line_too():
+def test_a_known_number_decides_if_a_late_run_is_paced():
     queue = ReadyQueue()
     paced = line_id_of(("shell",), paced=True)
     queue.learn(of_line(1, paced), SHELL, 1)
@@ -416,7 +416,7 @@ def test_whether_a_late_run_is_paced_is_told_by_its_line_too():
     assert queue.paced == 1
 
 
-def test_what_is_looked_up_again_is_what_no_row_has_told_the_line_of():
+def test_only_runs_without_a_known_number_are_looked_up_again():
     queue = ReadyQueue()
     queue.learn(of_line(1, SHELL_LINE), SHELL, 1)
     queue.add([of_line(1, SHELL_LINE)])
@@ -425,8 +425,8 @@ def test_what_is_looked_up_again_is_what_no_row_has_told_the_line_of():
     assert in_lines(queue) == {SHELL: {1}, HTTP: set(), None: {2}}
 
 
-def test_a_run_whose_line_a_scan_tells_stands_in_its_place_once() -> None:
-    """Each pop looks at what stands there, and a heap of all twice takes as long again."""
+def test_a_run_whose_number_a_scan_adds_is_queued_once() -> None:
+    """Each pop reads the queue, and a heap with every run twice takes twice as long."""
     queue, number = ReadyQueue(), line_id_of(("shell",))
     runs = [run(n, Priority.MEDIUM, n) for n in range(1, 50)]
     queue.add(runs)
@@ -436,7 +436,7 @@ def test_a_run_whose_line_a_scan_tells_stands_in_its_place_once() -> None:
     assert [one.line for one in queue.take_runs(len(runs))] == [number] * len(runs)
 
 
-def test_a_number_of_an_earlier_form_says_nothing() -> None:
+def test_a_number_of_an_earlier_format_is_ignored() -> None:
     number = line_id_of(("shell",), hurried=True)
     assert line_of(number) == number
     assert line_of(None) is None

@@ -1,4 +1,4 @@
-"""Who is slow takes no place from others."""
+"""Limits on slow receivers, which must not use up the places of others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from schedd.core.jobs.receiver_limits import AT_ONCE, OF_ONE, OF_SLOW, REMEMBERE
 
 
 def begun(receivers: Receivers, *to: str) -> list[str]:
-    """Those that had room, each begun."""
+    """Begin deliveries as far as there is room; return them."""
     went = []
     for one in to:
         if receivers.has_room(one):
@@ -15,7 +15,7 @@ def begun(receivers: Receivers, *to: str) -> list[str]:
     return went
 
 
-def test_of_one_receiver_a_few_are_under_way_and_of_a_slow_one_one() -> None:
+def test_one_receiver_has_a_few_deliveries_and_a_slow_one_has_one() -> None:
     receivers = Receivers()
     assert len(begun(receivers, *["a"] * 9)) == OF_ONE
     receivers.answered("b", SLOW)
@@ -24,7 +24,7 @@ def test_of_one_receiver_a_few_are_under_way_and_of_a_slow_one_one() -> None:
     assert len(begun(receivers, *["b"] * 9)) == OF_ONE - 1
 
 
-def test_however_many_are_slow_most_places_stay_for_others() -> None:
+def test_many_slow_receivers_leave_most_places_to_others() -> None:
     receivers = Receivers()
     slow = [f"slow{number}" for number in range(AT_ONCE)]
     for one in slow:
@@ -36,14 +36,14 @@ def test_however_many_are_slow_most_places_stay_for_others() -> None:
     assert begun(receivers, slow[-1], slow[-2]) == [slow[-1]]
 
 
-def test_a_copy_is_reckoned_with_and_changes_nothing() -> None:
+def test_changes_of_a_copy_do_not_affect_the_original() -> None:
     receivers = Receivers()
     copy = receivers.copy()
     begun(copy, "a", "a")
     assert (receivers.under_way, copy.under_way) == (0, 2)
 
 
-def test_what_is_remembered_is_bounded_whoever_first_was_slow_is_forgotten() -> None:
+def test_the_first_of_too_many_slow_receivers_is_forgotten() -> None:
     receivers = Receivers()
     for number in range(REMEMBERED + 1):
         receivers.answered(str(number), SLOW)

@@ -1,4 +1,4 @@
-"""Redrives: how fast, by what policy, and what may be done again at all."""
+"""Redrives: rate, overlap policy, and runs that may be redriven."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECOND = timedelta(seconds=1)
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.5, 1.0, 7.3, 10.0, 100.0, 1000.0])
-def test_over_any_time_a_rate_holds_and_is_reached(rate: float) -> None:
+def test_a_rate_is_kept_and_reached_over_any_time(rate: float) -> None:
     made, until, now = 0, None, NOW
     while now < NOW + 100 * SECOND:
         count, until = allowance(rate, until, now, 200)
@@ -29,13 +29,13 @@ def test_over_any_time_a_rate_holds_and_is_reached(rate: float) -> None:
     assert made >= int(99.8 * rate)
 
 
-def test_what_wasnt_used_is_kept_for_a_second_alone() -> None:
+def test_unused_rate_is_kept_for_one_second() -> None:
     _, until = allowance(100.0, None, NOW, 200)
     later, _ = allowance(100.0, until, NOW + 3600 * SECOND, 1000)
     assert later == 100
 
 
-def test_what_couldnt_be_made_isnt_used_up() -> None:
+def test_runs_that_couldnt_be_created_use_no_rate() -> None:
     count, _ = allowance(100.0, NOW, NOW + SECOND, 200)
     assert count == 100
     _, until = allowance(100.0, NOW, NOW + SECOND, 30)
@@ -43,20 +43,20 @@ def test_what_couldnt_be_made_isnt_used_up() -> None:
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_what_failed_was_cancelled_or_waited_too_long_may_be_done_again(state: State) -> None:
+def test_a_failed_canceled_or_missed_run_may_be_redriven(state: State) -> None:
     assert again(state, None) is (state in {State.FAILED, State.CANCELLED})
     assert again(state, Reason.START_DEADLINE) is (
         state in {State.FAILED, State.CANCELLED, State.MISSED}
     )
 
 
-def test_the_id_of_a_run_that_does_another_again_is_always_the_same() -> None:
+def test_the_id_of_a_redrive_is_always_the_same() -> None:
     dead = RunId(UUID(int=7))
     assert redriven_run_id(dead) == redriven_run_id(dead) != dead
     assert redriven_run_id(redriven_run_id(dead)) != redriven_run_id(dead)
 
 
-def test_a_clock_that_goes_back_gives_nothing_and_takes_nothing() -> None:
+def test_a_clock_that_goes_back_changes_no_allowance() -> None:
     count, until = allowance(0.01, NOW + 250 * SECOND, NOW, 200)
     assert count == 0
     assert until == NOW
@@ -73,7 +73,7 @@ def test_a_clock_that_goes_back_gives_nothing_and_takes_nothing() -> None:
         (Overlap.TERMINATE_OTHER, (None, 1)),
     ],
 )
-def test_what_a_jobs_overlap_would_skip_or_end_is_made_one_at_a_time(
+def test_redrives_that_overlap_would_skip_or_end_are_created_one_at_a_time(
     policy: Overlap, line: tuple[Overlap | None, int | None]
 ) -> None:
     found = line_of(replace(SHELL, overlap=policy, generation=4))

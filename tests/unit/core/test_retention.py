@@ -1,4 +1,4 @@
-"""When what has ended isn't kept any more."""
+"""Retention of ended runs and their logs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY = timedelta(days=1)
 
 
 def ended(ago: timedelta) -> EndedRun:
-    """A run that was due, and ended, so long ago."""
+    """Return a run that was due, and ended, so long ago."""
     at = NOW - ago
     return EndedRun(RunKey(at, RunId(UUID(int=1))), ShardId(0), JobId(UUID(int=2)), at, at)
 
@@ -32,7 +32,7 @@ def ended(ago: timedelta) -> EndedRun:
         ({"waits": True, "own": DAY}, None),
     ],
 )
-def test_a_run_goes_when_its_jobs_retention_or_the_clusters_is_over(
+def test_a_run_is_deleted_after_the_retention_of_its_job_or_cluster(
     changes: dict[str, object], goes_after: timedelta | None
 ) -> None:
     for days in (1, 2, 29, 30, 31, 89, 90, 91, 9_000):
@@ -42,7 +42,7 @@ def test_a_run_goes_when_its_jobs_retention_or_the_clusters_is_over(
         )
 
 
-def test_a_dead_letter_that_waits_goes_only_where_the_cluster_says_so() -> None:
+def test_a_waiting_dead_letter_is_deleted_only_by_a_setting_of_the_cluster() -> None:
     year = Retention(dead_letters=365 * DAY)
     waits = replace(ended(364 * DAY), waits=True)
     assert not is_over(waits, year, NOW)
@@ -50,8 +50,8 @@ def test_a_dead_letter_that_waits_goes_only_where_the_cluster_says_so() -> None:
     assert not is_over(replace(ended(9_000 * DAY), waits=True, queued=True), year, NOW)
 
 
-def test_what_was_due_a_moment_ago_stays_however_short_its_retention() -> None:
-    """A timer that is set back by a minute must find the row of what it fired."""
+def test_a_recently_due_run_is_kept_with_any_retention() -> None:
+    """A timer that is set back by a minute must find the row of the run it fired."""
     second = timedelta(seconds=1)
     assert not is_over(replace(ended(FLOOR - second), own=second), Retention(), NOW)
     assert is_over(replace(ended(FLOOR), own=second), Retention(), NOW)
@@ -59,7 +59,7 @@ def test_what_was_due_a_moment_ago_stays_however_short_its_retention() -> None:
     assert not is_over(fold, Retention(), NOW)
 
 
-def test_a_log_goes_before_its_run_unless_the_job_says_how_long_both_are_kept() -> None:
+def test_a_log_is_deleted_before_its_run_unless_the_job_sets_one_retention() -> None:
     assert not log_is_over(ended(6 * DAY), Retention(), NOW)
     assert log_is_over(ended(7 * DAY), Retention(), NOW)
     assert not log_is_over(replace(ended(8 * DAY), own=30 * DAY), Retention(), NOW)

@@ -1,4 +1,4 @@
-"""What follows an attempt."""
+"""The next state of a run after an attempt."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -73,7 +73,7 @@ def test_a_failed_attempt_is_retried_until_the_last_one_is_a_dead_letter():
     assert (last.state, last.reason, last.dead) == (State.FAILED, Reason.EXIT_CODE, True)
 
 
-def test_a_job_that_says_dont_retry_fails_at_once():
+def test_a_job_that_returns_dont_retry_fails_at_once():
     sequel = after_attempt(
         ReportedOutcome.FAILED, AttemptFailure(Reason.DONT_RETRY), running(1), JOB, NOW
     )
@@ -81,7 +81,7 @@ def test_a_job_that_says_dont_retry_fails_at_once():
 
 
 def test_a_wait_is_counted_from_the_end_of_the_attempt():
-    """However long its result took: by `finishedAt`, which people see, the formula holds."""
+    """By `finishedAt`, which people see, the formula holds for any delay of the result."""
     job = replace(JOB, retry=RetryPolicy(backoff=timedelta(seconds=10), jitter=0))
     asked = timedelta(seconds=30)
 
@@ -104,8 +104,8 @@ def test_a_wait_is_counted_from_the_end_of_the_attempt():
         assert retry_at(wrong) == NOW + timedelta(seconds=10)
 
 
-def test_an_end_before_the_run_was_ready_is_a_wrong_clocks_and_saves_no_wait():
-    """Else a worker whose clock is slow would start a failing job again and again, at once."""
+def test_an_end_before_the_start_comes_from_a_wrong_clock_and_shortens_no_wait():
+    """Otherwise a worker with a slow clock would start a failing job again and again, at once."""
     job = replace(JOB, retry=RetryPolicy(backoff=timedelta(seconds=10), jitter=0))
     run = replace(running(), ready_at=NOW - timedelta(seconds=60))
     before = run.ready_at - timedelta(microseconds=1)
@@ -137,15 +137,15 @@ def test_retry_after_lengthens_the_wait_and_never_shortens_it():
     assert sooner.retry_at > NOW + timedelta(seconds=8)
 
 
-def test_what_a_worker_gives_back_costs_no_attempt_and_goes_whence_it_came():
+def test_a_returned_run_uses_no_attempt_and_has_its_earlier_state():
     first = after_attempt(ReportedOutcome.RETURNED, AttemptFailure(None), running(1), JOB, NOW)
     assert (first.state, first.counts) == (State.PENDING, False)
     second = after_attempt(ReportedOutcome.RETURNED, AttemptFailure(None), running(2), JOB, NOW)
     assert (second.state, second.counts) == (State.RETRYING, False)
 
 
-def test_what_was_ended_by_a_shutdown_counts_as_a_loss_up_to_their_bound():
-    """P6.8: it began, so ten times and no more."""
+def test_a_run_ended_by_a_shutdown_counts_as_a_loss_up_to_the_limit():
+    """P6.8: the run began, so ten times and no more."""
     once = after_attempt(
         ReportedOutcome.RETURNED, AttemptFailure(None), running(losses=0), JOB, NOW
     )
@@ -156,8 +156,8 @@ def test_what_was_ended_by_a_shutdown_counts_as_a_loss_up_to_their_bound():
     assert (last.state, last.reason, last.dead) == (State.FAILED, Reason.TOO_MANY_LOSSES, True)
 
 
-def test_what_never_began_is_no_loss_however_often_and_waits_a_moment():
-    """P6.8: a worker that can't start anything costs its runs nothing."""
+def test_a_run_that_never_began_is_no_loss_and_waits_a_moment():
+    """P6.8: a worker that can't start any program costs its runs nothing."""
     sequel = after_attempt(
         ReportedOutcome.RETURNED,
         AttemptFailure(None),
@@ -171,8 +171,8 @@ def test_what_never_began_is_no_loss_however_often_and_waits_a_moment():
     assert sequel.retry_at > NOW
 
 
-def test_at_most_once_isnt_begun_again_after_a_shutdown_unless_it_never_began():
-    """P6.8: how far it came nobody knows."""
+def test_at_most_once_starts_again_after_a_shutdown_only_if_it_never_began():
+    """P6.8: the progress of the run is unknown."""
     job = replace(JOB, delivery=Delivery.AT_MOST_ONCE)
     ended = after_attempt(ReportedOutcome.RETURNED, AttemptFailure(None), running(), job, NOW)
     assert (ended.state, ended.reason, ended.dead) == (State.FAILED, Reason.WORKER_LOST, True)
@@ -182,7 +182,7 @@ def test_at_most_once_isnt_begun_again_after_a_shutdown_unless_it_never_began():
     assert unbegun.state is State.PENDING
 
 
-def test_a_cancelled_run_isnt_retried_whatever_its_attempt_did():
+def test_a_canceled_run_isnt_retried_for_any_outcome_of_its_attempt():
     cancelling = replace(running(), cancelling=True)
     sequel = after_attempt(
         ReportedOutcome.FAILED, AttemptFailure(Reason.SIGNAL), cancelling, JOB, NOW
@@ -190,8 +190,8 @@ def test_a_cancelled_run_isnt_retried_whatever_its_attempt_did():
     assert (sequel.state, sequel.reason) == (State.CANCELLED, Reason.BY_USER)
 
 
-def test_a_lost_worker_costs_no_attempt_up_to_a_bound():
-    """P6.8: a run that takes its workers with it must end some day."""
+def test_a_lost_worker_uses_no_attempt_up_to_a_limit():
+    """P6.8: a run that crashes its workers must end at some time."""
     once = after_loss(running(losses=0), JOB)
     assert (once.state, once.counts) == (State.RETRYING, False)
     last = after_loss(running(losses=MAX_LOSSES - 1), JOB)
@@ -199,7 +199,7 @@ def test_a_lost_worker_costs_no_attempt_up_to_a_bound():
 
 
 def test_at_most_once_fails_rather_than_runs_again():
-    """P6.8: what was lost with its worker may have been done."""
+    """P6.8: a lost run may have done its work."""
     job = replace(JOB, delivery=Delivery.AT_MOST_ONCE)
     sequel = after_loss(running(), job)
     assert (sequel.state, sequel.reason, sequel.dead) == (State.FAILED, Reason.WORKER_LOST, True)
@@ -213,7 +213,7 @@ def test_at_most_once_fails_rather_than_runs_again():
         (f"order {UUID(int=5)} is gone", f"order {UUID(int=10**30)} is gone"),
     ],
 )
-def test_errors_that_differ_in_numbers_alone_are_of_one_kind(one: str, other: str):
+def test_errors_that_differ_only_in_numbers_are_of_one_kind(one: str, other: str):
     assert fingerprint(Reason.EXIT_CODE, 1, one) == fingerprint(Reason.EXIT_CODE, 1, other)
     assert fingerprint(Reason.EXIT_CODE, 1, one) != fingerprint(Reason.EXIT_CODE, 2, one)
 
@@ -226,7 +226,7 @@ def test_a_run_that_has_failed_ten_thousand_times_still_has_a_wait(factor):
     assert timedelta(0) < wait(policy, RUN, 10_000) <= policy.maximum
 
 
-def test_what_strangers_ask_for_by_retry_after_is_bounded():
+def test_the_wait_requested_by_retry_after_is_bounded():
     definition = replace(JOB, retry=RetryPolicy(jitter=0))
     sequel = after_attempt(
         ReportedOutcome.FAILED,
@@ -246,7 +246,7 @@ def test_a_lost_run_waits_only_while_its_worker_may_still_be_killing_it():
     assert reissue_after(killed) > timedelta(seconds=30)
 
 
-def test_past_the_runs_own_time_nothing_is_tried_again():
+def test_no_retry_begins_past_the_runs_own_time():
     hurried = replace(JOB, run_timeout=timedelta(seconds=60), retry=RetryPolicy(jitter=0))
     failure = AttemptFailure(Reason.TIMEOUT)
     over = after_attempt(

@@ -1,4 +1,4 @@
-"""Who somebody is by their certificate, and what a role contains."""
+"""Identities in certificates, and the rights of roles."""
 
 from uuid import uuid4
 
@@ -27,7 +27,7 @@ def test_a_member_or_worker_is_named_by_its_certificate(kind: IdentityKind) -> N
     assert not who.may_somewhere(Role.VIEWER)
 
 
-def test_a_worker_may_be_for_some_namespaces_alone() -> None:
+def test_a_worker_may_be_limited_to_namespaces() -> None:
     who = identity_of(uris_of_worker("w1", ["billing", "mail"]))
     assert who == CallerIdentity(
         IdentityKind.WORKER, "w1", works_for=frozenset({"billing", "mail"})
@@ -97,11 +97,11 @@ def test_a_user_has_a_role_in_each_namespace_that_is_named() -> None:
         ["schedd://"],
     ],
 )
-def test_a_certificate_that_names_two_or_none_in_a_known_form_names_nobody(uris: list[str]) -> None:
+def test_a_certificate_with_two_identities_or_none_identifies_no_caller(uris: list[str]) -> None:
     assert identity_of(uris) is None
 
 
-def test_a_role_contains_those_below_it_in_its_own_namespace_alone() -> None:
+def test_a_role_contains_lower_roles_only_in_its_own_namespace() -> None:
     who = CallerIdentity(IdentityKind.USER, "bob", {"billing": Role.OPERATOR})
     assert who.may(Role.VIEWER, "billing")
     assert who.may(Role.OPERATOR, "billing")
@@ -117,7 +117,7 @@ def test_a_role_in_every_namespace_is_one_in_each() -> None:
     assert ANONYMOUS.may(Role.ADMIN, EVERY)
 
 
-def test_what_is_sent_for_a_token_is_found_again_and_its_secret_is_not_stored() -> None:
+def test_a_token_is_found_again_and_its_secret_is_not_stored() -> None:
     token = AccessTokenId(uuid4())
     text, digest = text_of(token, bytes(range(SECRET_BYTES)))
     found = parse_token(text)
@@ -128,5 +128,5 @@ def test_what_is_sent_for_a_token_is_found_again_and_its_secret_is_not_stored() 
 
 
 @pytest.mark.parametrize("text", ["", "schedd_", "schedd_" + "0" * 32 + "_short", "x" * 10_000])
-def test_what_is_no_token_is_none(text: str) -> None:
+def test_an_invalid_token_is_none(text: str) -> None:
     assert parse_token(text) is None

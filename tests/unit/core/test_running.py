@@ -1,4 +1,4 @@
-"""What workers have, as an owner knows it, and the late ones of it that rounds of dispatch ask."""
+"""Dispatched runs of an owner, and the late ones that dispatch checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.runs import NOW, running, worker
 
 
 def late(number: int, *, token: int = 7, shard: int = 0) -> LiveRun:
-    """Made by catch-up, ten minutes after it was due."""
+    """Return a run of catch-up, ten minutes after it was due."""
     one = running(number, worker(), token=token, shard=shard)
     found = replace(one, due_at=NOW - timedelta(minutes=10))
     assert found.late
@@ -20,25 +20,25 @@ def late(number: int, *, token: int = 7, shard: int = 0) -> LiveRun:
 
 
 def numbers(runs: DispatchedRuns) -> list[int]:
-    """Of those that are late and under way."""
+    """Return the numbers of the late runs that are dispatched."""
     return [one.key.run_id.int for one in runs.late]
 
 
 def of(*them: LiveRun) -> DispatchedRuns:
-    """These run."""
+    """Return dispatched runs with these."""
     runs = DispatchedRuns()
     for one in them:
         runs.add(one)
     return runs
 
 
-def test_what_is_on_time_isnt_among_the_late_ones():
+def test_a_run_on_time_isnt_among_the_late_ones():
     runs = of(running(1, worker()), late(2))
     assert (len(runs), numbers(runs)) == (2, [2])
     assert runs.keys() == {running(1, worker()).key.run_id, late(2).key.run_id}
 
 
-def test_a_run_whose_result_is_here_takes_no_slot_though_it_isnt_stored_yet():
+def test_a_run_with_a_received_result_takes_no_slot_before_it_is_stored():
     runs = of(late(1), late(2))
     assert runs.report(late(1).key.run_id, Token(7)) == late(1)
     assert runs.report(late(3).key.run_id, Token(7)) is None
@@ -50,17 +50,17 @@ def test_a_run_whose_result_is_here_takes_no_slot_though_it_isnt_stored_yet():
     )
 
     runs.add(late(1, token=9))
-    assert numbers(runs) == [2, 1], "it was handed out again"
+    assert numbers(runs) == [2, 1], "it was dispatched again"
 
 
-def test_a_result_of_an_earlier_handing_out_leaves_its_slot_taken():
+def test_a_result_of_an_earlier_dispatch_leaves_its_slot_taken():
     runs = of(late(1, token=9))
     runs.report(late(1).key.run_id, Token(7))
     assert numbers(runs) == [1]
 
 
-def test_what_was_found_not_to_be_paced_isnt_looked_at_again():
-    """Each scan reads it anew."""
+def test_a_run_that_isnt_paced_isnt_checked_again():
+    """Each scan reads the run again."""
     runs = of(late(1), late(2))
     runs.unpaced([late(1)])
     assert (len(runs), numbers(runs)) == (2, [2])
@@ -68,16 +68,16 @@ def test_what_was_found_not_to_be_paced_isnt_looked_at_again():
     assert numbers(runs) == [2]
 
     runs.add(late(1, token=9))
-    assert numbers(runs) == [2, 1], "it was handed out again, by another definition perhaps"
+    assert numbers(runs) == [2, 1], "it was dispatched again, by another definition perhaps"
 
 
-def test_what_isnt_late_any_more_takes_no_late_ones_place():
+def test_a_run_that_is_late_no_longer_takes_no_place_of_late_ones():
     runs = of(late(1))
     runs.add(replace(late(1), due_at=late(1).ready_at))
     assert (len(runs), numbers(runs)) == (1, [])
 
 
-def test_of_what_is_gone_nothing_is_kept():
+def test_no_state_of_a_removed_run_is_kept():
     runs = of(late(1), running(2, worker()))
     runs.report(late(1).key.run_id, Token(7))
     runs.unpaced([late(1)])
@@ -89,7 +89,7 @@ def test_of_what_is_gone_nothing_is_kept():
     assert numbers(runs) == [1], "the result of then says nothing of now"
 
 
-def test_runs_of_shards_that_went_are_gone():
+def test_runs_of_lost_shards_are_removed():
     runs = of(late(1), late(2, shard=3), running(4, worker(), shard=3))
     runs.drop_shards([ShardId(3)])
     assert (list(runs), numbers(runs)) == ([late(1).key.run_id], [1])

@@ -1,4 +1,4 @@
-"""Schedules as compiled: their occurrences, bounds, jitter, and what can't be meant."""
+"""Compiled schedules: occurrences, bounds, jitter, and invalid settings."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from uuid import UUID
@@ -47,7 +47,7 @@ class TestCron:
 
     @pytest.mark.parametrize("limit", [1, 7, 10_000])
     def test_a_union_is_counted_as_it_is_walked_however_often_that_pauses(self, limit: int) -> None:
-        """Over both changes of the clock; some instants are of several expressions."""
+        """Over both clock changes; some times match several expressions."""
         union = compiled(
             CronSchedule(("*/40 1-3 * * *", "0 2,3 * * *", "30 2 * * *"), "Europe/Berlin")
         )
@@ -116,7 +116,7 @@ class TestAt:
         assert found.nominal == at("12:00")
         assert found.nominal.tzinfo is UTC
 
-    def test_a_little_past_when_the_job_is_made_it_is_due_at_once(self) -> None:
+    def test_a_time_shortly_before_the_job_was_created_is_due_at_once(self) -> None:
         once = compiled(AtSchedule(at("12:00")))
         first = once.first(at("12:00:45"))
         assert first == compiled_schedule.Occurrence(at("12:00"), at("12:00:45"))
@@ -138,7 +138,7 @@ class TestBounds:
         assert nominals(within, at("00:00")) == ["10:00:00", "10:01:00", "10:02:00"]
         assert within.next_after(at("10:02")) is None
 
-    def test_they_hold_for_all_questions(self) -> None:
+    def test_bounds_apply_to_all_queries(self) -> None:
         within = compiled(CronSchedule(("* * * * *",)), ScheduleBounds(at("10:00"), at("10:02")))
         assert within.contains(at("10:02"))
         assert not within.contains(at("10:03"))
@@ -146,7 +146,7 @@ class TestBounds:
         assert within.newest(at("00:00"), at("09:00")) is None
         assert within.count(at("00:00"), at("23:00"), 100) == (3, at("23:00"))
 
-    def test_they_do_not_move_the_instants(self) -> None:
+    def test_bounds_do_not_move_the_times(self) -> None:
         late = compiled(EverySchedule(timedelta(minutes=7)), ScheduleBounds(start=at("10:00:01")))
         free = compiled(EverySchedule(timedelta(minutes=7)))
         assert late.next_after(at("00:00")) == free.next_after(at("10:00:00"))
@@ -203,7 +203,7 @@ def test_instants_between_excludes_the_beginning_and_includes_the_end() -> None:
     assert len(one.instants_between(at("10:00"), at("10:03"), 2)) == 2
 
 
-def test_the_newest_instant_is_found_over_long_silence() -> None:
+def test_the_newest_time_is_found_after_a_long_pause() -> None:
     leap = compiled(CronSchedule(("0 0 29 2 *",)))
     assert leap.newest(datetime(2000, 1, 1, tzinfo=UTC), at("00:00")) == datetime(
         2024, 2, 29, tzinfo=UTC
@@ -226,7 +226,7 @@ def test_the_newest_instant_is_found_over_long_silence() -> None:
         (OnDemand(), ScheduleBounds(jitter=timedelta(seconds=-1)), "jitter"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_its_field(
+def test_an_invalid_schedule_is_rejected_by_its_field(
     when: Schedule, bounds: ScheduleBounds, field: str
 ) -> None:
     with pytest.raises(ScheduleError) as refusal:
@@ -235,7 +235,7 @@ def test_what_cannot_be_meant_is_refused_by_its_field(
     assert refusal.value.hint
 
 
-def test_a_refused_expression_is_a_refused_schedule() -> None:
+def test_a_rejected_expression_is_a_rejected_schedule() -> None:
     with pytest.raises(CronError):
         compiled(CronSchedule(("0 0 * * *", "0 0 31 2 *")))
     assert issubclass(CronError, ScheduleError)

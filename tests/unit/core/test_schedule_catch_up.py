@@ -1,4 +1,4 @@
-"""What an owner does with a timer it looks at: on time, late, long past."""
+"""Plans of an owner for a due timer: on time, late, or long past."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -82,7 +82,7 @@ class TestOnTime:
         fired = looked(due, at("12:00"), bounds=bounds)
         assert fired.fires == (PlannedRun(at("12:00"), due),)
 
-    def test_what_is_due_soon_may_be_prepared_ahead(self) -> None:
+    def test_a_run_that_is_due_soon_may_be_prepared(self) -> None:
         compiled = compiled_schedule.compile(
             EverySchedule(timedelta(seconds=1)), "ns/job", UUID(int=1)
         )
@@ -95,14 +95,14 @@ class TestOnTime:
 
 
 class TestLatest:
-    def test_the_newest_late_instant_takes_the_older_ones_in(self) -> None:
+    def test_the_newest_late_time_coalesces_the_older_ones(self) -> None:
         step = looked(at("12:10:30"), at("12:01"))
         coalesced = MergedTimes(
             State.COALESCED, None, at("12:01"), at("12:09"), 9, at("12:01"), into=at("12:10")
         )
         assert step == FirePlan((coalesced,), (late(at("12:10")),), occurrence(at("12:11")))
 
-    def test_an_instant_that_is_on_time_takes_all_late_ones_in(self) -> None:
+    def test_a_time_that_is_on_time_coalesces_all_late_ones(self) -> None:
         step = looked(at("12:10:00.5"), at("12:01"))
         assert step.fires == (on_time(at("12:10")),)
         assert [(fold.first, fold.last, fold.into) for fold in step.folds] == [
@@ -113,7 +113,7 @@ class TestLatest:
         step = looked(at("12:00:30"), at("12:00"))
         assert step == FirePlan((), (late(at("12:00")),), occurrence(at("12:01")))
 
-    def test_what_lies_outside_the_window_is_missed(self) -> None:
+    def test_a_time_outside_the_window_is_missed(self) -> None:
         step = looked(at("12:10:30"), at("09:00"))
         missed, coalesced = step.folds
         assert (missed.state, missed.reason) == (State.MISSED, Reason.WINDOW)
@@ -137,7 +137,7 @@ class TestLatest:
         )
         assert [fold.reason for fold in step.folds] == [Reason.WINDOW]
 
-    def test_a_look_ahead_does_not_take_late_instants_into_the_future(self) -> None:
+    def test_a_lookahead_does_not_coalesce_late_times_into_the_future(self) -> None:
         compiled = compiled_schedule.compile(MINUTELY, "ns/job", UUID(int=1))
         step = plan(
             compiled,
@@ -158,12 +158,12 @@ class TestAll:
             (), tuple(late(at(f"12:0{n}")) for n in range(4)), occurrence(at("12:04"))
         )
 
-    def test_late_ones_go_before_the_one_that_is_on_time(self) -> None:
+    def test_late_times_fire_before_the_one_that_is_on_time(self) -> None:
         step = looked(at("12:02"), at("12:00"), ALL)
         assert step.fires == (late(at("12:00")), late(at("12:01")), on_time(at("12:02")))
 
-    def test_what_the_first_plan_found_inside_the_window_is_inside_for_the_next_ones(self) -> None:
-        """That the owner takes its time isn't the instants' fault."""
+    def test_a_time_inside_the_window_of_the_first_plan_is_inside_for_the_next_ones(self) -> None:
+        """A slow owner must not cause missed times."""
         first = looked(at("13:00"), at("12:00"), ALL, limit=2)
         assert first == FirePlan(
             (), (late(at("12:00")), late(at("12:01"))), occurrence(at("12:02"))
@@ -172,15 +172,15 @@ class TestAll:
         assert again == FirePlan(
             (), (late(at("12:02")), late(at("12:03"))), occurrence(at("12:04"))
         )
-        anew = looked(at("13:05"), at("12:02"), ALL, limit=2)
-        assert [(fold.reason, fold.count) for fold in anew.folds] == [(Reason.WINDOW, 3)]
+        later = looked(at("13:05"), at("12:02"), ALL, limit=2)
+        assert [(fold.reason, fold.count) for fold in later.folds] == [(Reason.WINDOW, 3)]
 
     def test_a_limit_leaves_the_rest_to_the_next_plan(self) -> None:
         step = looked(at("12:10"), at("12:00"), ALL, limit=3)
         assert [fire.nominal for fire in step.fires] == [at("12:00"), at("12:01"), at("12:02")]
         assert step.next == occurrence(at("12:03"))
 
-    def test_what_lies_outside_the_window_is_missed(self) -> None:
+    def test_a_time_outside_the_window_is_missed(self) -> None:
         step = looked(at("12:00"), at("10:58"), ALL)
         assert [(fold.reason, fold.count) for fold in step.folds] == [(Reason.WINDOW, 2)]
         assert step.fires[0] == late(at("11:00"))
@@ -201,13 +201,13 @@ class TestEnds:
         step = looked(at("12:00"), at("12:00"), when=AtSchedule(at("12:00")))
         assert step == FirePlan((), (on_time(at("12:00")),), None)
 
-    def test_an_end_within_the_outage_closes_the_account(self) -> None:
+    def test_an_end_within_the_outage_ends_the_timer(self) -> None:
         step = looked(at("12:10:30"), at("12:00"), bounds=ScheduleBounds(end=at("12:05")))
         assert step.fires == (late(at("12:05")),)
         assert [(fold.last, fold.into) for fold in step.folds] == [(at("12:04"), at("12:05"))]
         assert step.next is None
 
-    def test_an_instant_that_the_schedule_lacks_is_still_accounted_for(self) -> None:
+    def test_a_time_that_the_schedule_lacks_is_still_recorded(self) -> None:
         step = looked(at("12:02:30"), at("12:00:17"), ALL)
         assert [fire.nominal for fire in step.fires] == [at("12:00:17"), at("12:01"), at("12:02")]
 

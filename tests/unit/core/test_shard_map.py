@@ -1,4 +1,4 @@
-"""The map's value: the same bytes for the same map, and never back to a lower term."""
+"""The value of the shard map: the same bytes for the same map, and never a lower term."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ maps = st.builds(
 
 @pytest.mark.slow
 @given(maps)
-def test_a_map_survives_the_way_through_etcd(shard_map: ShardMap) -> None:
+def test_a_map_survives_encoding(shard_map: ShardMap) -> None:
     assert decode(encode(shard_map)) == shard_map
 
 
@@ -43,7 +43,7 @@ def test_a_full_map_of_three_members_stays_small() -> None:
 
 
 def test_a_map_of_a_lower_term_is_ignored() -> None:
-    """P2.2: a leader of before may still publish one."""
+    """P2.2: a former leader may still publish one."""
     known = ShardMap(Term(5), {ShardId(0): A})
     assert newer(known, ShardMap(Term(4), {ShardId(0): B})) is known
     assert newer(known, NO_MAP) is known
@@ -55,7 +55,7 @@ def test_a_map_of_the_same_or_a_higher_term_is_followed() -> None:
     assert newer(known, later := ShardMap(Term(6))) is later
 
 
-def test_a_field_of_a_later_release_is_left_alone() -> None:
+def test_a_field_of_a_later_release_is_ignored() -> None:
     value = b'{"term": 3, "timeline": 1, "owners": {}, "colour": "red"}'
     assert decode(value) == ShardMap(Term(3), {}, Timeline(1))
 
@@ -73,12 +73,12 @@ def test_a_field_of_a_later_release_is_left_alone() -> None:
         b'{"term": 1, "timeline": 1, "owners": {"00000000-0000-0000-0000-000000000001": 3}}',
     ],
 )
-def test_what_is_no_map_says_so(value: bytes) -> None:
+def test_an_invalid_map_is_an_error(value: bytes) -> None:
     with pytest.raises(InvalidValue):
         decode(value)
 
 
-def test_of_gives_the_shards_of_one_tenure() -> None:
+def test_of_returns_the_shards_of_one_tenure() -> None:
     shard_map = ShardMap(Term(1), {ShardId(0): A, ShardId(1): B, ShardId(2): A})
     assert shard_map.shards_of_tenure(A) == {0, 2}
     assert shard_map.shards_of_tenure(None) == frozenset()

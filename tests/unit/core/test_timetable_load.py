@@ -1,4 +1,4 @@
-"""The herd is found, named and spread; ten thousand schedules over a week take seconds."""
+"""The herd of a crontab is found, named and spread; ten thousand schedules take seconds."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -33,7 +33,7 @@ def rows(*entries: TimetableEntry):
     return found
 
 
-def test_a_forecast_counts_runs_and_names_who_is_in_the_hottest_minute():
+def test_a_forecast_counts_runs_and_names_the_jobs_of_the_hottest_minute():
     found = forecast(
         rows(
             entry("hourly", "0 * * * *"), entry("nightly", "0 2 * * *"), entry("odd", "7 * * * *")
@@ -48,13 +48,13 @@ def test_a_forecast_counts_runs_and_names_who_is_in_the_hottest_minute():
     assert second.starts == 1
 
 
-def test_minutes_that_are_alike_are_all_counted_however_many_there_are():
+def test_any_number_of_equal_minutes_is_counted():
     found = forecast(rows(entry("each", "* * * * *"), entry("night", "0 2 * * *")), WEEK, top=5)
     assert [(hot.starts, hot.alike) for hot in found.hottest] == [(2, 7), (1, 7 * 1440 - 7)]
     assert found.hottest[1].at == START
 
 
-def test_seconds_count_for_each_start_in_their_minute():
+def test_seconds_count_for_each_run_in_their_minute():
     found = forecast(rows(entry("fast", "*/10 5 * * * *"), entry("slow", "5 * * * *")), WEEK)
     assert found.peak == 7
     assert [(one.name, starts) for one, starts in found.hottest[0].entries] == [
@@ -89,7 +89,7 @@ def test_the_herd_of_a_real_crontab_is_flattened():
     assert moved["console-cart-expire"].after == "H * * * *"
     assert "console-schedule-run" not in moved, "each minute: there is nothing to move"
 
-    # What it promises is what one gets, with H and with the numbers that any cron reads.
+    # The forecast is reached, with H and with the numbers that any cron reads.
     for written in ("after", "fixed"):
         changed = [
             entry(one.name, getattr(moved[one.name], written))
@@ -100,13 +100,13 @@ def test_the_herd_of_a_real_crontab_is_flattened():
         assert forecast(rows(*changed), WEEK).peak == flat.peak_after
 
 
-def test_who_needn_t_move_stays():
+def test_a_job_outside_of_the_herd_keeps_its_time():
     herd = [entry(f"h{n}", "0 * * * *") for n in range(30)]
     flat = flatten(rows(*herd, entry("payroll", "0 9 25 * *")), WEEK)
     assert "payroll" not in {move.entry.name for move in flat.moves}
 
 
-def test_what_is_spread_already_is_left_alone():
+def test_a_spread_crontab_is_unchanged():
     assert flatten(rows(entry("a", "3 * * * *"), entry("b", "H * * * *")), WEEK) is None
     assert flatten([], WEEK) is None
 
@@ -137,7 +137,7 @@ def test_intervals_of_the_herd_are_given_a_phase():
         ("61 * * * *", None),
     ],
 )
-def test_h_takes_the_place_of_the_minute_alone(before, after):
+def test_h_replaces_only_the_minute(before, after):
     assert spread(before) == after
 
 
@@ -149,7 +149,7 @@ def test_h_takes_the_place_of_the_minute_alone(before, after):
         ("0,30 2 * * *", "Australia/Lord_Howe"),  # half of it falls into a gap
     ],
 )
-def test_an_h_that_would_change_a_night_with_a_clock_change_isnt_given(expression, zone):
+def test_an_h_that_would_change_a_night_with_a_clock_change_isnt_suggested(expression, zone):
     assert spread(expression, zone, "default/job") is None
 
 
@@ -164,7 +164,7 @@ def test_an_h_that_would_change_a_night_with_a_clock_change_isnt_given(expressio
         ("0 0 * * *", "America/Havana", "H 0 * * *"),
     ],
 )
-def test_a_nightly_job_is_given_an_h_where_that_changes_no_night(expression, zone, spread_out):
+def test_a_nightly_job_gets_an_h_that_changes_no_night(expression, zone, spread_out):
     assert spread(expression, zone, "default/job") == spread_out
 
 

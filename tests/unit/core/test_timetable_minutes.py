@@ -1,4 +1,4 @@
-"""Instants as bits are the instants that the schedules name one by one."""
+"""Times as bits equal the times that schedules return one by one."""
 
 import random
 from datetime import UTC, datetime, timedelta
@@ -51,7 +51,7 @@ def seconds_of(layers, grid: MinuteGrid) -> list[int]:
 
 
 @pytest.mark.slow
-def test_they_are_those_that_an_expression_walks_through():
+def test_the_bits_of_an_expression_are_its_times():
     draw = random.Random(SEED)
     for _ in range(200):
         text, zone, dst = expression(draw), draw.choice(ZONES), draw.choice(POLICIES)
@@ -79,7 +79,7 @@ def test_a_union_counts_each_instant_once():
     ("interval", "phase"),
     [(1000, 0), (1500, 250), (7000, 3000), (59_000, 0), (60_000, 0), (90_500, 90_000)],
 )
-def test_intervals_fall_into_the_second_of_their_instant(interval, phase):
+def test_an_interval_sets_the_bit_of_its_second(interval, phase):
     grid = grid_over(datetime(2026, 1, 1, 0, 3, tzinfo=UTC), timedelta(hours=3))
     found = EveryInstants(timedelta(milliseconds=interval), timedelta(milliseconds=phase))
     at, expected = EPOCH + timedelta(seconds=grid.start, microseconds=-1), []
@@ -88,7 +88,7 @@ def test_intervals_fall_into_the_second_of_their_instant(interval, phase):
     assert seconds_of(layers_of(found, grid), grid) == expected
 
 
-def test_bounds_cut_to_the_second():
+def test_bounds_apply_to_the_second():
     grid = grid_over(datetime(2026, 1, 1, tzinfo=UTC), timedelta(hours=1))
     start = datetime(2026, 1, 1, 0, 10, 30, tzinfo=UTC)
     bounds = ScheduleBounds(start, start + timedelta(seconds=75))
@@ -107,7 +107,7 @@ def test_a_cut_within_one_minute_and_over_many_is_exact():
         assert seconds_of(clipped(every, grid, low, high), grid) == expected
 
 
-def test_one_instant_and_none():
+def test_one_time_and_none_are_supported():
     grid = grid_over(datetime(2026, 1, 1, tzinfo=UTC), timedelta(hours=1))
     inside = OneInstant(datetime(2026, 1, 1, 0, 59, 59, tzinfo=UTC))
     assert seconds_of(layers_of(inside, grid), grid) == [grid.stop - 1]
@@ -115,7 +115,7 @@ def test_one_instant_and_none():
     assert row_of(TimetableEntry("a", "", OnDemand()), grid).layers == ()
 
 
-def test_a_tally_counts_as_a_list_does():
+def test_a_tally_equals_a_count_of_the_list():
     draw = random.Random(SEED)
     tally, plain = MinuteTally(50), [0] * 50
     for _ in range(300):
@@ -134,7 +134,7 @@ def test_a_tally_counts_as_a_list_does():
         assert [above >> at & 1 for at in range(50)] == [int(n > limit) for n in plain]
 
 
-def test_a_difference_lists_what_only_one_of_them_has():
+def test_a_difference_lists_times_of_only_one_schedule():
     start = datetime(2026, 1, 1, 0, 0, 30, tzinfo=UTC)
     hourly = TimetableEntry("a", "", CronSchedule(("0 * * * *",)))
     half = TimetableEntry("a", "", EverySchedule(timedelta(minutes=30)))
@@ -148,7 +148,7 @@ def test_a_difference_lists_what_only_one_of_them_has():
     assert not differ(hourly, hourly, start, timedelta(hours=3), limit=2).differ
 
 
-def test_a_zone_without_summer_time_differs_only_while_there_is_one():
+def test_a_zone_without_summer_time_differs_only_in_summer():
     start = datetime(2026, 1, 1, tzinfo=UTC)
     riga = TimetableEntry("a", "", CronSchedule(("0 9 * * *",), "Europe/Riga"))
     johannesburg = TimetableEntry("a", "", CronSchedule(("0 9 * * *",), "Africa/Johannesburg"))

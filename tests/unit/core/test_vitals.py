@@ -1,4 +1,4 @@
-"""How old the oldest transaction is, by what a role without rights may see."""
+"""The age of the oldest transaction, as far as a role without rights sees it."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ def look(
     return DatabaseSnapshot(NOON + after * SECOND, oldest * SECOND, oldest_id, holds, 0)
 
 
-def test_one_whose_times_may_be_seen_is_as_old_as_it_says() -> None:
+def test_a_transaction_with_visible_times_has_its_reported_age() -> None:
     assert StatsWatch().add_reading(look(0, oldest=90)).oldest == 90 * SECOND
 
 
-def test_one_of_which_only_the_id_is_seen_ages_from_look_to_look() -> None:
+def test_a_transaction_with_only_a_visible_id_ages_from_reading_to_reading() -> None:
     watch = StatsWatch()
     ages = [watch.add_reading(look(after, oldest_id=700)).oldest for after in (0, 30, 60)]
     assert ages == [0 * SECOND, 30 * SECOND, 60 * SECOND]
 
 
-def test_another_id_begins_anew() -> None:
+def test_another_id_begins_again_at_zero() -> None:
     watch = StatsWatch()
     watch.add_reading(look(0, oldest_id=700))
     assert watch.add_reading(look(30, oldest_id=701)).oldest == 0 * SECOND
     assert watch.add_reading(look(60, oldest_id=701)).oldest == 30 * SECOND
 
 
-def test_an_id_that_nobody_is_known_to_have_has_no_age() -> None:
-    """On an idle server it is that of the next transaction, or of one nobody has ended after."""
+def test_an_id_without_a_known_holder_has_no_age() -> None:
+    """An idle server reports the id of the next transaction, or of one with no later end."""
     watch = StatsWatch()
     assert watch.add_reading(look(0, oldest_id=700, holds=False)).oldest == 0 * SECOND
     assert watch.add_reading(look(600, oldest_id=700, holds=False)).oldest == 0 * SECOND
     assert watch.add_reading(look(630, oldest_id=700)).oldest == 30 * SECOND
 
 
-def test_of_two_the_older_counts() -> None:
+def test_the_older_of_two_counts() -> None:
     watch = StatsWatch()
     watch.add_reading(look(0, oldest_id=700))
     assert watch.add_reading(look(30, oldest=45, oldest_id=700)).oldest == 45 * SECOND
