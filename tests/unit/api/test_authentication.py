@@ -1,4 +1,4 @@
-"""Who a token names, and how soon a change of it is known."""
+"""The actor of a token, and how soon a change of the token is known."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Clock:
         return self._place.now
 
 
-async def test_of_two_tokens_it_isnt_guessed_which_is_meant() -> None:
+async def test_two_tokens_in_one_call_are_refused() -> None:
     place = Place()
     both = tuple(f"Bearer {place.token()[1]}" for _ in range(2))
     with pytest.raises(InvalidArgumentError, match="Authorization: is given twice"):
@@ -88,14 +88,14 @@ async def test_of_two_tokens_it_isnt_guessed_which_is_meant() -> None:
     assert place.looked == 0
 
 
-async def test_a_token_names_whose_it_is_with_its_role() -> None:
+async def test_a_token_names_its_actor_and_role() -> None:
     place = Place()
     token, text = place.token()
     who = await place.authentication.identify_caller((f"bearer {text}",), lambda: None)
     assert (who.actor, who.roles, who.token) == ("user/alice", {"billing": Role.OPERATOR}, token.id)
 
 
-async def test_it_is_looked_up_once_in_a_while_and_so_is_one_that_isn_t_there() -> None:
+async def test_known_and_unknown_tokens_are_looked_up_once_per_interval() -> None:
     place = Place()
     _, text = place.token()
     _, other = place.token()
@@ -106,14 +106,14 @@ async def test_it_is_looked_up_once_in_a_while_and_so_is_one_that_isn_t_there() 
     assert place.looked == 2
 
 
-async def test_another_secret_is_no_token_however_right_its_id_is() -> None:
+async def test_a_wrong_secret_is_refused_even_with_a_valid_id() -> None:
     place = Place()
     token, _ = place.token()
     wrong, _ = text_of(token.id, bytes([1]) * 32)
     assert await place.refused(wrong) == "BAD_TOKEN"
 
 
-async def test_what_is_over_is_told_to_who_knows_the_secret() -> None:
+async def test_only_a_caller_with_the_secret_learns_that_a_token_ended() -> None:
     place = Place()
     assert await place.refused(place.token(expires_at=NOW)[1]) == "TOKEN_EXPIRED"
     assert await place.refused(place.token(revoked_at=NOW)[1]) == "TOKEN_REVOKED"
@@ -123,7 +123,7 @@ async def test_what_is_over_is_told_to_who_knows_the_secret() -> None:
 
 
 @pytest.mark.parametrize("sent", ["", "Basic YTpi", "Bearer", "Bearer ", "Bearer schedd_x"])
-async def test_a_wrong_header_is_refused_whatever_certificate_comes_with_it(sent: str) -> None:
+async def test_a_wrong_header_is_refused_with_any_certificate(sent: str) -> None:
     with pytest.raises(UnauthenticatedError):
         await Place().authentication.identify_caller((sent,), lambda: CERTIFIED)
 
@@ -148,7 +148,7 @@ async def test_a_revocation_is_known_here_at_once_and_elsewhere_soon(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("away", ["refuses", "hangs"])
-async def test_who_was_known_lately_is_known_without_a_database_for_what_needs_none(
+async def test_a_recently_known_token_works_without_a_database(
     away: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = Place()
@@ -176,10 +176,10 @@ async def test_who_was_known_lately_is_known_without_a_database_for_what_needs_n
     assert (await place.known(text, lately=True)).actor == "user/alice", "another was revoked"
 
 
-async def test_a_database_that_answers_late_is_heard_by_the_next_who_asks(
+async def test_the_next_caller_gets_the_answer_of_a_slow_database(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One that is slow isn't away: what was revoked elsewhere is refused."""
+    """A slow database isn't unavailable: tokens revoked on another member are refused."""
     place = Place()
     token, text = place.token()
     await place.authentication.of_token(text)
@@ -199,7 +199,7 @@ async def test_a_database_that_answers_late_is_heard_by_the_next_who_asks(
 
 
 @pytest.mark.parametrize("above", range(3))
-async def test_what_was_made_by_a_token_that_was_revoked_here_isnt_known_lately(
+async def test_tokens_created_by_a_token_revoked_here_are_not_recently_known(
     above: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = Place()
@@ -221,7 +221,7 @@ async def test_what_was_made_by_a_token_that_was_revoked_here_isnt_known_lately(
         await place.known(made, lately=True)
 
 
-async def test_a_stream_ends_with_what_its_reader_was_known_by() -> None:
+async def test_a_stream_ends_with_the_credentials_of_its_reader() -> None:
     place = Place()
     _, text = place.token()
     who = await place.authentication.of_token(text)
@@ -256,7 +256,7 @@ async def test_without_a_token_the_certificate_counts_until_it_ends() -> None:
         (("schedd://" + "x" * 9_999,) * 9, " and 5 more"),
     ],
 )
-async def test_a_certificate_that_names_nobody_is_told_from_none(
+async def test_a_certificate_without_a_name_and_a_missing_one_have_different_errors(
     uris: tuple[str, ...], said: str
 ) -> None:
     authentication = Place().authentication
@@ -273,14 +273,14 @@ async def test_a_certificate_that_names_nobody_is_told_from_none(
     assert "use a client certificate" not in refusal.value.remedy
 
 
-async def test_who_isn_t_asked_is_anonymous() -> None:
+async def test_a_caller_is_anonymous_where_authentication_is_off() -> None:
     place = Place(demanded=False)
     assert await place.authentication.identify_caller(("Bearer wrong",), lambda: None) is ANONYMOUS
     assert place.looked == 0
 
 
 @pytest.mark.slow
-async def test_what_is_remembered_is_bounded() -> None:
+async def test_the_token_cache_is_bounded() -> None:
     place = Place()
     for number in range(MOST + 10):
         text, _ = text_of(AccessTokenId(uuid4()), number.to_bytes(32))

@@ -1,4 +1,4 @@
-"""What an edit is refused for: what it would make wrong, never what an earlier version took."""
+"""Edits are refused for mistakes that they add, never for fields of an earlier version."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ TAKEN_ONCE = [
 
 
 @pytest.mark.parametrize("fields", TAKEN_ONCE)
-async def test_a_job_with_what_an_earlier_version_took_can_be_edited_elsewhere(fields):
+async def test_a_job_with_fields_that_only_an_earlier_version_accepted_can_be_edited(fields):
     stored = Stored(**fields)
     edited = await stored.edited("timeout", timeout=Duration(seconds=7))
     assert edited.timeout.seconds == 7
@@ -96,7 +96,7 @@ async def test_a_job_with_what_an_earlier_version_took_can_be_edited_elsewhere(f
     assert again.slots == 2, "a manifest that says all that is stored, and one thing more"
 
 
-async def test_an_edit_that_adds_one_more_of_the_kind_is_refused():
+async def test_an_edit_that_adds_another_such_field_is_refused():
     stored = Stored(http=http(Connection="close"))
     assert (await stored.edited("http", http=http(Connection="close", X_B="1"))).http.headers
     assert await stored.refused("http", http=http(Connection="close", TE="trailers")) == {
@@ -107,14 +107,14 @@ async def test_an_edit_that_adds_one_more_of_the_kind_is_refused():
     }
 
 
-async def test_a_schedule_that_is_edited_is_judged_whole_whatever_was_stored():
+async def test_an_edited_schedule_is_checked_as_a_whole():
     past = Timestamp(seconds=int(NOW.timestamp()) - 7200)
     stored = Stored(on_demand=False, cron=["@daily"], end=past, shell=shell())
     assert (await stored.edited("timeout", timeout=Duration(seconds=7))).timeout.seconds == 7
     assert await stored.refused("cron", cron=["@hourly"]) == {"end"}
 
 
-async def test_an_end_by_a_signal_is_no_success_and_the_refusal_says_why():
+async def test_an_end_by_a_signal_is_refused_as_a_success_with_the_reason():
     with pytest.raises(InvalidArgumentError, match="an end by a signal is always a failure"):
         await Stored(shell=shell()).edited("shell", shell=shell(-15))
 
@@ -129,7 +129,7 @@ async def test_expressions_are_stored_with_the_dialect_they_were_written_in():
     assert again.cron_dialect == DIALECT
 
 
-def test_what_an_older_owner_would_pass_over_is_of_a_level_that_it_leaves_alone():
+def test_fields_that_an_older_owner_would_ignore_need_a_later_dialect():
     policy = job_pb2.RetryPolicy(fail_on=["75"])
     assert spec_of(job_pb2.Job(on_demand=True, retry=policy)).cron_dialect == 4
     assert not spec_of(job_pb2.Job(on_demand=True, retry=job_pb2.RetryPolicy())).cron_dialect
@@ -137,8 +137,8 @@ def test_what_an_older_owner_would_pass_over_is_of_a_level_that_it_leaves_alone(
     assert spec_of(job_pb2.Job(on_demand=True, grpc=call)).cron_dialect == 5
     policy = job_pb2.RetryPolicy(retry_on=["75", "UNAVAILABLE"])
     assert spec_of(job_pb2.Job(on_demand=True, retry=policy)).cron_dialect == 5
-    told = job_pb2.Notification(webhook="https://ops.example.com/hook")
-    assert spec_of(job_pb2.Job(on_demand=True, on_late=told)).cron_dialect == 6
+    notification = job_pb2.Notification(webhook="https://ops.example.com/hook")
+    assert spec_of(job_pb2.Job(on_demand=True, on_late=notification)).cron_dialect == 6
     for action in (
         {"plugin": job_pb2.PluginAction(executor="sqlite")},
         {"python": job_pb2.PythonAction(handler="bill", env_from=["/secrets/shop"])},
@@ -150,28 +150,28 @@ def test_what_an_older_owner_would_pass_over_is_of_a_level_that_it_leaves_alone(
     for placement, level in ((job_pb2.PLACEMENT_PACK, 4), (job_pb2.PLACEMENT_BROADCAST, 7)):
         assert spec_of(job_pb2.Job(on_demand=True, placement=placement)).cron_dialect == level
     after = job_pb2.After(jobs=["a"])
-    assert spec_of(job_pb2.Job(after=after, on_late=told)).cron_dialect == 7
+    assert spec_of(job_pb2.Job(after=after, on_late=notification)).cron_dialect == 7
 
 
 @pytest.mark.parametrize(
-    ("policy", "field", "told"),
+    ("policy", "field", "problem"),
     [
         ({"retry_on": ["75", "nope"]}, "retry.retry_on", "'nope' isn't a valid kind of failure"),
         ({"fail_on": ["requests.Timeout"]}, "retry.fail_on", "by its name alone: Timeout"),
         ({"fail_on": ["75"] * 101}, "retry.fail_on", "has 101 entries, at most 100 are allowed"),
     ],
 )
-def test_a_word_that_names_no_failure_is_refused_by_its_field(policy, field, told):
+def test_an_unknown_failure_name_is_refused_by_its_field(policy, field, problem):
     job = job_pb2.Job(name="j", cron=["@daily"], shell=shell(), retry=job_pb2.RetryPolicy(**policy))
     with pytest.raises(InvalidArgumentError) as refused:
         validation.check(requested(job), NOW)
     [violation] = refused.value.violations
     assert violation.field == field
-    assert told in violation.problem
+    assert problem in violation.problem
 
 
-async def test_an_edit_of_other_things_leaves_the_dialect_as_it_was():
-    """Of a job that a version before stored without it, too: the same again is no edit."""
+async def test_an_edit_of_other_fields_keeps_the_dialect():
+    """The same value isn't an edit, even if an earlier version stored the job without it."""
     stored = Stored(on_demand=False, cron=["@daily"], shell=shell())
     assert not (await stored.edited("slots", slots=2)).cron_dialect
     same = await stored.edited("*", cron=["@daily"], shell=shell())
@@ -184,7 +184,7 @@ async def test_a_dialect_cannot_be_edited():
         await Stored(shell=shell()).edited("cron_dialect", cron_dialect=2)
 
 
-async def test_what_means_nothing_with_another_kind_of_schedule_goes_with_the_one_it_was_for():
+async def test_fields_of_a_replaced_schedule_kind_are_removed_with_it():
     gap = job_pb2.DstPolicy(gap=job_pb2.DstPolicy.GAP_SKIP)
     daily = Stored(on_demand=False, cron=["@daily"], dst=gap, shell=shell())
     hourly = await daily.edited("every", every=Duration(seconds=3600))
@@ -204,7 +204,7 @@ async def test_what_means_nothing_with_another_kind_of_schedule_goes_with_the_on
         ({"paused": True, "pause_note": "of two\nlines"}, "pause_note"),
     ],
 )
-async def test_a_pause_that_a_manifest_asks_for_in_vain_is_refused_before_anything_is_stored(
+async def test_an_impossible_pause_of_a_manifest_is_refused_before_anything_is_stored(
     fields, field
 ):
     stored = Stored(on_demand=False, cron=["@daily"], shell=shell())
@@ -213,7 +213,7 @@ async def test_a_pause_that_a_manifest_asks_for_in_vain_is_refused_before_anythi
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "problem"),
     [
         (
             {
@@ -226,34 +226,34 @@ async def test_a_pause_that_a_manifest_asks_for_in_vain_is_refused_before_anythi
         ({"cron": ["@daily", "61 * * * *", "0 5 * * *"]}, "'61 * * * *': "),
     ],
 )
-def test_the_one_of_several_expressions_that_is_wrong_is_named(fields, told):
+def test_the_wrong_one_of_several_expressions_is_named(fields, problem):
     with pytest.raises(InvalidArgumentError) as refused:
         validation.check(requested(job_pb2.Job(name="j", shell=shell(), **fields)), NOW)
     [violation] = refused.value.violations
     assert violation.field == "cron"
-    assert violation.problem.startswith(told)
+    assert violation.problem.startswith(problem)
 
 
-def test_a_note_of_no_pause_is_refused():
+def test_a_note_without_a_pause_is_refused():
     wrong = job_pb2.Job(name="j", shell=shell(), cron=["@daily"], pause_note="disks")
     with pytest.raises(InvalidArgumentError, match="pause_note: requires paused: true"):
         validation.check(requested(wrong), NOW)
 
 
-def test_an_instant_is_stored_in_the_milliseconds_that_everybody_sees():
+def test_an_instant_is_stored_in_milliseconds_as_shown():
     at = Timestamp(seconds=7, nanos=555_013_000)
     assert spec_of(job_pb2.Job(at=at)).at.nanos == 555_000_000
 
 
-async def test_a_pause_that_is_over_is_in_no_edits_way():
-    """Who read the job while it was paused writes it back afterwards."""
+async def test_an_ended_pause_blocks_no_edit():
+    """A caller may read the job while it is paused and write it back later."""
     stored = Stored(on_demand=False, cron=["@daily"], shell=shell())
     over: dict[str, Any] = {"paused": True, "paused_until": Timestamp(seconds=7)}
     edited = await stored.edited("*", cron=["@hourly"], shell=shell(), **over)
     assert (edited.cron, edited.paused) == (["@hourly"], False)
 
 
-async def test_a_patch_takes_with_the_kind_that_it_names_alone_what_goes_with_that():
+async def test_a_patch_that_names_only_the_kind_takes_the_fields_of_that_kind():
     gap = job_pb2.DstPolicy(gap=job_pb2.DstPolicy.GAP_SKIP)
     daily = Stored(on_demand=False, cron=["@daily"], dst=gap, shell=shell())
     at = Timestamp(seconds=int(NOW.timestamp()) + 3600)
@@ -263,7 +263,7 @@ async def test_a_patch_takes_with_the_kind_that_it_names_alone_what_goes_with_th
     assert (hourly.dst, hourly.HasField("every")) == (gap, False)
 
 
-async def test_a_length_of_zero_is_one_and_none_is_the_default():
+async def test_a_duration_of_zero_is_kept_and_a_missing_one_is_the_default():
     zero = Duration()
     spec = job_pb2.Job(on_demand=True, catch_up=job_pb2.CatchUp(window=zero), kill_after=zero)
     assert read(spec).catch_up.window == read(spec).kill_after == timedelta(0)

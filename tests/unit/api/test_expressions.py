@@ -15,33 +15,33 @@ from schedproto.v1 import job_service_pb2 as wire
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def told(expression: str, **fields: Any) -> wire.ExplainCronResponse:
+def explained(expression: str, **fields: Any) -> wire.ExplainCronResponse:
     return explanation(wire.ExplainCronRequest(expression=expression, **fields), NOW)
 
 
-def test_it_is_told_in_words_with_its_next_ten_instants_by_its_own_clocks() -> None:
-    answer = told("0 9 * * *", time_zone="Europe/Riga")
+def test_an_expression_is_explained_in_words_with_ten_local_instants() -> None:
+    answer = explained("0 9 * * *", time_zone="Europe/Riga")
     assert (answer.expression, answer.time_zone) == ("0 9 * * *", "Europe/Riga")
     assert "09:00" in answer.description
     instants = [at.ToDatetime(UTC) for at in answer.instants]
     assert len(instants) == 10
     assert instants[0] == datetime(2026, 3, 1, 7, tzinfo=UTC)
-    assert told("0 9 * * *").time_zone == "UTC"
-    assert len(told("0 9 * * *", count=3).instants) == 3
+    assert explained("0 9 * * *").time_zone == "UTC"
+    assert len(explained("0 9 * * *", count=3).instants) == 3
 
 
-def test_what_the_clocks_do_to_it_is_a_warning() -> None:
-    [spring, autumn] = told("30 3 * * *", time_zone="Europe/Riga").warnings
+def test_a_clock_change_is_a_warning() -> None:
+    [spring, autumn] = explained("30 3 * * *", time_zone="Europe/Riga").warnings
     assert "2026-03-29: 03:30 does not exist in Europe/Riga" in spring
     assert "2026-10-25: 03:30 comes twice" in autumn
-    assert not told("30 3 * * *").warnings
+    assert not explained("30 3 * * *").warnings
 
 
-def test_an_h_is_that_of_the_job_which_is_named() -> None:
+def test_an_h_is_resolved_for_the_named_job() -> None:
     def first(**fields: Any) -> datetime:
-        return told("H H * * *", **fields).instants[0].ToDatetime(UTC)
+        return explained("H H * * *", **fields).instants[0].ToDatetime(UTC)
 
-    assert "default/etl" in told("H H * * *", job="etl").warnings[0]
+    assert "default/etl" in explained("H H * * *", job="etl").warnings[0]
     assert first(job="etl") == first(job="etl", namespace="default")
     assert first(job="etl") != first(job="etl", namespace="billing")
 
@@ -58,11 +58,11 @@ def test_an_h_is_that_of_the_job_which_is_named() -> None:
         ("0 0 31 2 *", {}, "expression", ""),
     ],
 )
-def test_what_is_wrong_is_told_by_the_callers_own_field(
+def test_a_mistake_is_reported_by_the_field_of_the_caller(
     expression: str, fields: dict[str, Any], field: str, problem: str
 ) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
-        told(expression, **fields)
+        explained(expression, **fields)
     [violation] = refused.value.violations
     assert violation.field == field
     assert violation.problem.startswith(problem)

@@ -36,14 +36,14 @@ async def test_a_read_that_gets_no_answer_ends_before_its_caller_gives_up_and_sa
         SimpleNamespace(store=SimpleNamespace(list_audit=silent), database_answered_at=boottime),
     )
     read = UNARY["schedd.v1.ClusterService.ListAudit"]
-    with pytest.raises(MemberUnavailableError, match="nothing was changed") as told:
+    with pytest.raises(MemberUnavailableError, match="nothing was changed") as error:
         await read(services, Caller(TESTER, "test", 0.6), wire.ListAuditRequest())
-    assert told.value.reason == "DATABASE_SILENT"
-    assert "doctor" in told.value.remedy
+    assert error.value.reason == "DATABASE_SILENT"
+    assert "doctor" in error.value.remedy
 
 
 @pytest.mark.slow
-async def test_a_read_ends_within_3_s_once_postgresql_is_silent_to_this_member() -> None:
+async def test_a_read_ends_within_3_s_when_postgresql_does_not_answer_this_member() -> None:
     began = boottime()
     with pytest.raises(MemberUnavailableError, match="PostgreSQL timed out: no answer within"):
         async with deadlines.limit_read(20.0, lambda: began - 60):
@@ -52,12 +52,12 @@ async def test_a_read_ends_within_3_s_once_postgresql_is_silent_to_this_member()
 
 
 @pytest.mark.slow
-async def test_a_slow_read_goes_on_while_postgresql_answers_others() -> None:
+async def test_a_slow_read_continues_while_postgresql_answers_others() -> None:
     async with deadlines.limit_read(20.0, boottime):
         await asyncio.sleep(deadlines.SILENT_FOR + 0.3)
 
 
-async def test_a_change_that_is_only_tried_ends_as_a_read() -> None:
+async def test_a_dry_run_times_out_as_a_read() -> None:
     services = cast(
         "Services",
         SimpleNamespace(pools=SimpleNamespace(get=silent), database_answered_at=boottime),
@@ -70,7 +70,7 @@ async def test_a_change_that_is_only_tried_ends_as_a_read() -> None:
 
 
 @pytest.mark.parametrize("deadline", [None, 0.05], ids=["HTTP's", "gRPC's"])
-async def test_a_change_that_gets_no_answer_ends_as_one_that_may_have_happened(
+async def test_a_change_without_an_answer_has_an_unknown_outcome(
     monkeypatch: pytest.MonkeyPatch, deadline: float | None
 ) -> None:
     monkeypatch.setattr(deadlines, "WAITS", 0.05)
@@ -78,13 +78,13 @@ async def test_a_change_that_gets_no_answer_ends_as_one_that_may_have_happened(
     services = cast("Services", SimpleNamespace(pauses=SimpleNamespace(resume=silent)))
     change = UNARY["schedd.v1.ClusterService.ResumeCluster"]
     async with asyncio.timeout(5):
-        with pytest.raises(OutcomeUnknownError, match="may have been made") as told:
+        with pytest.raises(OutcomeUnknownError, match="may have been made") as error:
             await change(services, Caller(TESTER, "test", deadline), wire.ResumeClusterRequest())
-    assert told.value.reason == "OUTCOME_UNKNOWN"
-    assert "idempotency key" in told.value.remedy
+    assert error.value.reason == "OUTCOME_UNKNOWN"
+    assert "idempotency key" in error.value.remedy
 
 
-async def test_a_token_that_cant_be_looked_up_is_no_reason_to_wait_for_ever(
+async def test_a_token_lookup_without_an_answer_times_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(deadlines, "READ_WITHIN", 0.6)

@@ -27,7 +27,7 @@ JOB = job_pb2.Job(
         "action:SHELL label.team:data",
     ],
 )
-def test_a_job_is_found_by_its_labels_and_its_action_in_the_database_and_here(text: str) -> None:
+def test_a_job_is_found_by_label_and_action_in_the_database_and_in_memory(text: str) -> None:
     wanted = job_filter.parse_filter(text)
     stored = JOB.SerializeToString(deterministic=True)
     assert all(part in stored for part in wanted.stored.bytes_)
@@ -39,14 +39,14 @@ def test_another_label_or_action_is_not_found(text: str) -> None:
     assert not job_filter.parse_filter(text).holds(JOB)
 
 
-def test_bytes_that_look_like_a_label_somewhere_else_in_a_job_do_not_make_it_one() -> None:
+def test_bytes_that_look_like_a_label_elsewhere_in_a_job_match_no_label() -> None:
     wanted = job_filter.parse_filter("label.team:data")
     pretends = job_pb2.Job(shell=job_pb2.ShellAction(env={"team": "data"}))
     assert all(part in pretends.SerializeToString() for part in wanted.stored.bytes_)
     assert not wanted.holds(pretends)
 
 
-def test_words_and_fields_hold_together() -> None:
+def test_words_and_fields_combine() -> None:
     stored = job_filter.parse_filter("night etl name:n*-etl paused:Yes pool:none").stored
     assert stored.words == ("night", "etl")
     assert (stored.name, stored.paused, stored.pool) == ("n*-etl", True, "")
@@ -54,7 +54,7 @@ def test_words_and_fields_hold_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("nmae:etl", 'did you mean "name"?'),
         ("state:failed", "fields are name, paused, pool, action, label.KEY"),
@@ -69,8 +69,8 @@ def test_words_and_fields_hold_together() -> None:
         ("x" * 1001, "more than 1,000 characters"),
     ],
 )
-def test_what_means_nothing_is_refused_with_what_may_have_been_meant(text: str, told: str) -> None:
+def test_an_unknown_term_is_refused_with_a_suggestion(text: str, message: str) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         job_filter.parse_filter(text)
-    assert told in refused.value.message
+    assert message in refused.value.message
     assert {one.field for one in refused.value.violations} == {"filter"}

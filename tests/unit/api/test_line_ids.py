@@ -59,7 +59,7 @@ ALIKE: list[Change] = [
 ]
 
 
-def test_what_needs_something_else_has_another_number() -> None:
+def test_different_needs_have_different_numbers() -> None:
     made = [job(change) for change in DIFFERENT]
     for one, other in combinations(made, 2):
         assert need(one) != need(other)
@@ -67,12 +67,12 @@ def test_what_needs_something_else_has_another_number() -> None:
 
 
 @pytest.mark.parametrize("change", ALIKE)
-def test_what_needs_the_same_has_the_same(change: Change) -> None:
+def test_equal_needs_have_the_same_number(change: Change) -> None:
     assert need(job(change)) == need(job())
     assert job_codec.line_id(job(change), "default") == job_codec.line_id(job(), "default")
 
 
-def test_pools_are_of_their_namespaces() -> None:
+def test_pools_belong_to_their_namespaces() -> None:
     pooled = job(lambda made: setattr(made, "pool", "p"))
     assert need(pooled, "a") != need(pooled, "b")
     assert job_codec.line_id(pooled, "a") != job_codec.line_id(pooled, "b")
@@ -87,7 +87,7 @@ def test_pools_are_of_their_namespaces() -> None:
         (lambda made: setattr(made.on_late, "webhook", "https://example.com"), LATE_ALERT),
     ],
 )
-def test_what_isnt_a_need_is_a_flag_of_its_own(change: Change, flag: int) -> None:
+def test_a_flag_is_separate_from_the_needs(change: Change, flag: int) -> None:
     plain, changed = job_codec.line_id(job(), "d"), job_codec.line_id(job(change), "d")
     assert changed == plain | flag
     assert needs_of(changed) == needs_of(plain) == plain

@@ -1,4 +1,4 @@
-"""How far an attempt's output was given out."""
+"""Positions of readers in the output of an attempt."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import nullcontext
@@ -30,8 +30,8 @@ def piece(data: bytes, offset: int, stream: run_pb2.LogPiece.Stream = OUT) -> ru
     return run_pb2.LogPiece(stream=stream, data=data, offset=offset)
 
 
-def test_a_stream_is_taken_up_from_its_beginning_whatever_comes_for_others_before() -> None:
-    """A second reader is among those who are told before the worker sends it all that is kept."""
+def test_a_new_reader_starts_at_the_beginning_of_a_stream() -> None:
+    """A second reader receives live pieces before the worker sends it the kept output."""
     reached = Reached(Token(7))
     live, head, later = piece(b"live", 1_000), piece(b"x" * 1_000, 0), piece(b"more", 1_004)
     assert reached.next(live) is None
@@ -44,27 +44,27 @@ def test_a_stream_is_taken_up_from_its_beginning_whatever_comes_for_others_befor
     ]
 
 
-def test_a_stream_that_is_taken_up_again_is_told_past_what_was_told_before() -> None:
-    """The worker sends it all that is kept: until then what comes is meant for others."""
+def test_a_resumed_stream_continues_after_its_cursor() -> None:
+    """The worker sends the kept output again; pieces before that are for other readers."""
     first = Reached(Token(7))
     given = [first.next(one) for one in (piece(b"abc", 0), piece(b"err", 0, ERR))]
     assert given[-1] is not None
     again = Reached(Token(7), LogPosition.read(given[-1].cursor))
-    told = [again.next(one) for one in (piece(b"g", 6), piece(b"abcdef", 0), piece(b"g", 6))]
-    assert [one and (one.data, one.offset, one.omitted, one.cursor) for one in told] == [
+    resumed = [again.next(one) for one in (piece(b"g", 6), piece(b"abcdef", 0), piece(b"g", 6))]
+    assert [one and (one.data, one.offset, one.omitted, one.cursor) for one in resumed] == [
         None,
         (b"def", 3, 0, "7-6-3"),
         (b"g", 6, 0, "7-7-3"),
     ]
 
 
-def test_what_comes_twice_is_given_once_and_what_is_missing_is_counted() -> None:
+def test_repeated_pieces_are_sent_once_and_missing_bytes_are_counted() -> None:
     reached = Reached(Token(7))
     given = [
         reached.beyond(one)
         for one in (
             piece(b"abc", 0),
-            piece(b"abc", 0),  # a second reader had all that is kept sent again
+            piece(b"abc", 0),  # a second reader had the kept output sent again
             piece(b"bcde", 1),
             piece(b"err", 0, ERR),
             piece(b"xyz", 9),  # there was no room for four bytes
@@ -85,8 +85,8 @@ def test_what_comes_twice_is_given_once_and_what_is_missing_is_counted() -> None
 @twin_of(UserStore)
 @dataclass
 class Rows:
-    """A run as it stands at each look, the last for ever, and what its attempts write, stored when
-    they have ended. As soon as it was read all of them are handed out.
+    """A run with one state for each read, the last one repeated, and the output of its attempts,
+    stored when they have ended.
     """
 
     looks: list[tuple[State, int]]
@@ -125,7 +125,7 @@ async def followed(looks: list[tuple[State, int]], asked: int = 0, after: str = 
 
 
 @pytest.mark.parametrize(
-    ("looks", "told"),
+    ("looks", "output"),
     [
         ([(State.PENDING, 0), (State.SUCCEEDED, 3)], b"one two three "),
         ([(State.RUNNING, 1), (State.RUNNING, 3), (State.SUCCEEDED, 3)], b"one two three "),
@@ -135,11 +135,11 @@ async def followed(looks: list[tuple[State, int]], asked: int = 0, after: str = 
         ([(State.CANCELLED, 0)], b""),
     ],
 )
-async def test_no_attempt_is_left_out_however_soon_the_next_one_follows(
-    monkeypatch: pytest.MonkeyPatch, looks: list[tuple[State, int]], told: bytes
+async def test_no_attempt_is_left_out_when_the_next_one_follows_soon(
+    monkeypatch: pytest.MonkeyPatch, looks: list[tuple[State, int]], output: bytes
 ) -> None:
     monkeypatch.setattr(logs, "LOOK_EVERY", 0.01)
-    assert await followed(looks) == told
+    assert await followed(looks) == output
 
 
 async def test_one_attempt_alone_is_followed_to_its_own_end(
@@ -151,7 +151,7 @@ async def test_one_attempt_alone_is_followed_to_its_own_end(
 
 
 @pytest.mark.parametrize(
-    ("after", "told"),
+    ("after", "output"),
     [
         ("1-2-0", b"e two three "),
         ("1-4-0", b"two three "),
@@ -160,11 +160,11 @@ async def test_one_attempt_alone_is_followed_to_its_own_end(
         ("0", b"three "),
     ],
 )
-async def test_a_run_is_followed_from_the_attempt_that_was_told_last(
-    monkeypatch: pytest.MonkeyPatch, after: str, told: bytes
+async def test_a_run_is_followed_from_the_attempt_that_was_sent_last(
+    monkeypatch: pytest.MonkeyPatch, after: str, output: bytes
 ) -> None:
     monkeypatch.setattr(logs, "LOOK_EVERY", 0.01)
-    assert await followed([(State.SUCCEEDED, 3)], after=after) == told
+    assert await followed([(State.SUCCEEDED, 3)], after=after) == output
 
 
 HEAD, TAIL = b"h" * 10, b"t" * 10
@@ -172,7 +172,7 @@ WHOLE = HEAD + b"m" * 20 + TAIL
 
 
 class Objects:
-    """What the result store has, or raises."""
+    """A result store with one content, or one error."""
 
     def __init__(self, content: bytes | Exception) -> None:
         self.content = content
@@ -187,8 +187,8 @@ class Objects:
 async def read(
     content: bytes | Exception = b"", *, given: int = 0, after: int = 0, **log: Any
 ) -> list[tuple[str, bytes, int]]:
-    """What is told of a log whose ends are inline, after so many bytes of it were given out, those
-    up to `after` left out.
+    """Return the pieces of a log with inline ends after `given` bytes were sent, of which those
+    up to `after` were omitted.
     """
     tail = piece(TAIL, 30)
     tail.omitted = 20
@@ -202,8 +202,8 @@ async def read(
     if given:
         reach.beyond(piece(WHOLE[after:given], after))
     run_id = run(1).key.run_id
-    told = logs.kept(cast("Any", services), "default", run_id, Token(7), reach)
-    return [(one.note, one.data, one.omitted) async for one in told]
+    pieces = logs.kept(cast("Any", services), "default", run_id, Token(7), reach)
+    return [(one.note, one.data, one.omitted) async for one in pieces]
 
 
 def framed_log(data: bytes) -> bytes:
@@ -213,12 +213,12 @@ def framed_log(data: bytes) -> bytes:
 
 async def test_the_whole_log_comes_from_the_store_and_nothing_twice() -> None:
     for given in (0, 5, 25):
-        told = await read(framed_log(WHOLE), given=given)
-        assert b"".join(data for _, data, _ in told) == WHOLE[given:]
-        assert not any(note or omitted for note, _, omitted in told)
+        pieces = await read(framed_log(WHOLE), given=given)
+        assert b"".join(data for _, data, _ in pieces) == WHOLE[given:]
+        assert not any(note or omitted for note, _, omitted in pieces)
 
 
-async def test_who_followed_it_is_told_where_the_whole_is_if_something_was_left_out() -> None:
+async def test_a_follower_gets_the_command_for_the_whole_log_if_bytes_were_omitted() -> None:
     command = f"schedctl run logs {run(1).key.run_id} --token 7"
     [*rest, (note, _, _)] = await read(framed_log(WHOLE), given=35, after=8, fencing_token=7)
     assert b"".join(data for _, data, _ in rest) == WHOLE[35:]
@@ -228,22 +228,22 @@ async def test_who_followed_it_is_told_where_the_whole_is_if_something_was_left_
     assert not any(note for note, _, _ in await read(given=35, after=8, problem="away"))
 
 
-async def test_a_store_is_not_asked_for_what_was_given_out() -> None:
+async def test_sent_bytes_are_not_requested_from_the_store() -> None:
     assert await read(AssertionError("it was asked"), given=len(WHOLE)) == []
 
 
-async def test_a_note_stands_at_its_place_and_is_told_again_to_who_goes_on_from_there() -> None:
-    told = await read(given=10, problem="away")
-    assert [bool(note) for note, _, _ in told] == [True, False], "the middle is nowhere"
-    assert await read(given=10, problem="away") == told
+async def test_a_note_has_its_position_and_is_repeated_to_a_reader_that_resumes_there() -> None:
+    pieces = await read(given=10, problem="away")
+    assert [bool(note) for note, _, _ in pieces] == [True, False], "the middle is nowhere"
+    assert await read(given=10, problem="away") == pieces
     assert await read(given=len(WHOLE), problem="away") == [], "past the end nothing is said"
 
 
-async def test_what_is_over_the_cap_is_told_and_the_end_comes_from_inline() -> None:
-    told = await read(framed_log(WHOLE[:16]), omitted=24)
-    assert b"".join(data for _, data, _ in told) == WHOLE[:16] + TAIL
-    assert "24 bytes exceed" in told[2][0]
-    assert told[-1] == ("", TAIL, 14)
+async def test_bytes_over_the_cap_are_reported_and_the_end_is_read_inline() -> None:
+    pieces = await read(framed_log(WHOLE[:16]), omitted=24)
+    assert b"".join(data for _, data, _ in pieces) == WHOLE[:16] + TAIL
+    assert "24 bytes exceed" in pieces[2][0]
+    assert pieces[-1] == ("", TAIL, 14)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ async def test_what_is_over_the_cap_is_told_and_the_end_comes_from_inline() -> N
         (StoreAway("connection refused"), {}, "can't be read: connection refused"),
     ],
 )
-async def test_where_the_store_hasnt_it_the_ends_are_told_and_why(
+async def test_a_log_missing_from_the_store_shows_its_ends_and_the_reason(
     content: bytes | Exception, log: dict[str, Any], note: str
 ) -> None:
     [(why, *_), head, tail] = await read(content, **log)
@@ -263,7 +263,7 @@ async def test_where_the_store_hasnt_it_the_ends_are_told_and_why(
 
 
 @pytest.mark.parametrize("content", [Damaged("changed"), b"\xff" * 40, framed(b"\xff" * 9)])
-async def test_what_isnt_what_was_stored_is_an_error(content: bytes | Exception) -> None:
-    with pytest.raises(FailedPreconditionError) as told:
+async def test_a_damaged_log_is_an_error(content: bytes | Exception) -> None:
+    with pytest.raises(FailedPreconditionError) as error:
         await read(content)
-    assert told.value.reason == "OBJECT_DAMAGED"
+    assert error.value.reason == "OBJECT_DAMAGED"

@@ -1,4 +1,4 @@
-"""One thing that many watch: looked at for all of them together, and told of when it changes."""
+"""Many watchers of one object share its snapshots and receive its changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Thing:
-    """It stands as the test says; each look is counted."""
+    """An object in the state that the test sets. Each snapshot is counted."""
 
     def __init__(self) -> None:
         self.made, self.looked = 0, 0
@@ -43,12 +43,12 @@ class Thing:
 
 
 def made(one: Redrive) -> Redrive:
-    """What is a fact of it."""
+    """Return the watched facts of a redrive."""
     return Redrive(made=one.made)
 
 
 class Things:
-    """Many that one look shows, and how often what of them was compared."""
+    """Many objects of one snapshot, and how often each was compared."""
 
     def __init__(self, count: int) -> None:
         self.made = dict.fromkeys(range(count), 0)
@@ -76,7 +76,7 @@ class Things:
 
 
 class Dear:
-    """A look that takes `takes` seconds: how long nobody looked between two."""
+    """A snapshot that takes `takes` seconds, and the rests between two."""
 
     def __init__(self, takes: float) -> None:
         self.takes = takes
@@ -92,14 +92,13 @@ class Dear:
         return Redrive()
 
     async def watched(self, by: ObjectSnapshots, *, rests: bool = True) -> None:
-        """For ever: it never changes."""
         async for _ in by.changes(
             WHAT, self.look, lambda one: one, made, lambda _: False, rests=rests
         ):
             pass
 
 
-async def test_it_is_told_of_at_once_then_when_a_fact_of_it_changes_until_it_is_over() -> None:
+async def test_a_watch_sends_the_object_at_once_then_each_change_until_its_end() -> None:
     thing, found = Thing(), []
     async with asyncio.timeout(10):
         async for one in thing.watched(ObjectSnapshots()):
@@ -109,28 +108,28 @@ async def test_it_is_told_of_at_once_then_when_a_fact_of_it_changes_until_it_is_
     assert found == [0, 1, 2, 3]
     looked = thing.looked
     await asyncio.sleep(0.06)
-    assert thing.looked == looked, "nobody looks at what nobody watches"
+    assert thing.looked == looked, "no snapshot without a watcher"
 
 
-async def test_what_is_no_fact_of_it_isnt_told() -> None:
+async def test_a_change_outside_the_watched_facts_is_not_sent() -> None:
     thing = Thing()
     stream = thing.watched(ObjectSnapshots())
     assert (await anext(stream)).left_out == 1
     following = asyncio.ensure_future(anext(stream))
-    await wait_until_async(lambda: thing.looked > 3, 10, "some looks")
+    await wait_until_async(lambda: thing.looked > 3, 10, "some snapshots")
     assert not following.done()
     thing.made = 1
     assert (await asyncio.wait_for(following, 10)).made == 1
     await stream.aclose()
 
 
-async def test_however_many_watch_it_is_looked_at_for_all_of_them() -> None:
+async def test_all_watchers_of_an_object_share_its_snapshots() -> None:
     thing, shared = Thing(), ObjectSnapshots()
     streams = [thing.watched(shared) for _ in range(50)]
     await asyncio.gather(*(anext(one) for one in streams))
     begun = thing.looked
     following = [asyncio.ensure_future(anext(one)) for one in streams]
-    await wait_until_async(lambda: thing.looked >= begun + 10, 10, "some looks")
+    await wait_until_async(lambda: thing.looked >= begun + 10, 10, "some snapshots")
     thing.made = 1
     await asyncio.wait_for(asyncio.gather(*following), 10)
     assert thing.looked < begun + 50
@@ -140,7 +139,7 @@ async def test_however_many_watch_it_is_looked_at_for_all_of_them() -> None:
 
 
 @pytest.mark.slow
-async def test_many_that_one_look_shows_are_looked_at_as_one_and_each_is_told_of_its_own() -> None:
+async def test_objects_of_one_snapshot_share_it_and_each_watcher_gets_its_own() -> None:
     things, shared = Things(1000), ObjectSnapshots()
     streams = [things.watched(shared, which) for which in range(200)]
     first = await asyncio.gather(*(anext(one) for one in streams))
@@ -148,8 +147,8 @@ async def test_many_that_one_look_shows_are_looked_at_as_one_and_each_is_told_of
     begun = things.looked
     assert begun <= 2
     following = [asyncio.ensure_future(anext(one)) for one in streams]
-    await wait_until_async(lambda: things.looked >= begun + 5, 10, "some looks")
-    assert set(things.compared) == {str(which) for which in range(200)}, "nobody's else"
+    await wait_until_async(lambda: things.looked >= begun + 5, 10, "some snapshots")
+    assert set(things.compared) == {str(which) for which in range(200)}, "no other object"
     things.made[7] = 1
     assert (await asyncio.wait_for(following[7], 10)).redrive_id == "7"
     assert not any(one.done() for which, one in enumerate(following) if which != 7)
@@ -168,34 +167,34 @@ async def test_many_that_one_look_shows_are_looked_at_as_one_and_each_is_told_of
 
 
 @pytest.mark.slow
-async def test_what_costs_much_is_looked_at_seldom_however_many_watch() -> None:
+async def test_an_expensive_snapshot_is_taken_rarely_for_any_number_of_watchers() -> None:
     dear, shared = Dear(0.05), ObjectSnapshots()
     watching = [asyncio.ensure_future(dear.watched(shared)) for _ in range(3)]
-    await wait_until_async(lambda: dear.ended is not None, 10, "the first look")
+    await wait_until_async(lambda: dear.ended is not None, 10, "the first snapshot")
     begun = len(dear.rests)
-    await wait_until_async(lambda: len(dear.rests) >= begun + 4, 20, "some looks")
+    await wait_until_async(lambda: len(dear.rests) >= begun + 4, 20, "some snapshots")
     for one in watching:
         one.cancel()
-    # What begins together looks once or twice at once; what a look takes isn't the same each time.
+    # Watchers that begin together take one or two snapshots at once; their duration varies.
     assert min(dear.rests[2:]) >= 10 * 0.05 * 0.9
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rests", "most"), [(True, 0.1), (False, 10.0)])
-async def test_it_is_looked_at_again_soon_enough(
+async def test_the_next_snapshot_is_taken_soon_enough(
     monkeypatch: pytest.MonkeyPatch, *, rests: bool, most: float
 ) -> None:
-    """Be it that nobody waits longer than MOST_REST, or that a look only waits for others."""
+    """No rest is longer than MOST_REST, and a snapshot without rests waits only for others."""
     monkeypatch.setattr(snapshots, "MOST_REST", most)
     dear = Dear(0.3)
     watching = asyncio.ensure_future(dear.watched(ObjectSnapshots(), rests=rests))
-    await wait_until_async(lambda: len(dear.rests) >= 3, 20, "some looks")
+    await wait_until_async(lambda: len(dear.rests) >= 3, 20, "some snapshots")
     watching.cancel()
     assert min(dear.rests) < 1.0
 
 
-async def test_who_begins_is_told_how_it_stands_since_then() -> None:
-    """Not of a look of others that had begun before: it may be what has just been changed."""
+async def test_a_new_watcher_gets_a_snapshot_that_began_after_its_request() -> None:
+    """A snapshot that began earlier may miss the change that the caller has just made."""
     thing, shared, go = Thing(), ObjectSnapshots(), asyncio.Event()
 
     async def slow() -> None:
@@ -205,7 +204,7 @@ async def test_who_begins_is_told_how_it_stands_since_then() -> None:
     await anext(early)
     thing.before = slow
     looking = asyncio.ensure_future(anext(early))
-    await wait_until_async(lambda: thing.looked == 2, 10, "a look that lasts")
+    await wait_until_async(lambda: thing.looked == 2, 10, "a snapshot in progress")
     late = asyncio.ensure_future(anext(thing.watched(shared)))
     await asyncio.sleep(0.02)
     thing.made, looked = 1, thing.looked
@@ -215,7 +214,7 @@ async def test_who_begins_is_told_how_it_stands_since_then() -> None:
     await early.aclose()
 
 
-async def test_who_leaves_in_the_midst_of_a_look_takes_it_from_nobody() -> None:
+async def test_a_watcher_that_leaves_during_a_snapshot_does_not_cancel_it() -> None:
     thing, shared, go = Thing(), ObjectSnapshots(), asyncio.Event()
 
     async def slow() -> None:
@@ -223,7 +222,7 @@ async def test_who_leaves_in_the_midst_of_a_look_takes_it_from_nobody() -> None:
 
     thing.before = slow
     leaving = asyncio.ensure_future(anext(thing.watched(shared)))
-    await wait_until_async(lambda: thing.looked == 1, 10, "its look")
+    await wait_until_async(lambda: thing.looked == 1, 10, "its snapshot")
     staying = asyncio.ensure_future(anext(thing.watched(shared)))
     await asyncio.sleep(0.02)
     leaving.cancel()
@@ -234,7 +233,7 @@ async def test_who_leaves_in_the_midst_of_a_look_takes_it_from_nobody() -> None:
 @pytest.mark.parametrize(
     "wrong", [Unavailable("etcd"), NotFoundError("none", reason="NONE", remedy="")]
 )
-async def test_what_a_look_comes_to_ends_the_stream(wrong: Exception) -> None:
+async def test_an_error_of_a_snapshot_ends_the_stream(wrong: Exception) -> None:
     thing = Thing()
 
     async def fails() -> None:
@@ -248,7 +247,7 @@ async def test_what_a_look_comes_to_ends_the_stream(wrong: Exception) -> None:
     assert not shared._watched
 
 
-async def test_a_database_that_is_silent_ends_it_in_the_time_of_a_read(
+async def test_a_silent_database_ends_the_stream_at_the_read_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(deadlines, "READ_WITHIN", 0.6)

@@ -1,5 +1,5 @@
-"""Calls whose change is made already when the world goes away: whoever is told "call again" there,
-and does, has two of it.
+"""Calls whose dependencies fail after the change was made: a caller that is asked to retry would
+make it twice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def member(name: str) -> MemberView:
 
 
 class Shard:
-    """A shard's row, as far as it is looked at."""
+    """A shard's row, as far as these calls read it."""
 
     def __init__(self, number: int, owner: TenureId) -> None:
         self.id, self.owner = number, owner
@@ -124,8 +124,8 @@ def services(fails: str) -> Services:
     return cast("Services", World(fails))
 
 
-async def test_a_submit_that_is_stored_is_answered_whatever_goes_away_after_it() -> None:
-    """It was looked up once more: 503, "call again", and there were two runs."""
+async def test_a_stored_submit_is_answered_even_if_a_dependency_fails_after_it() -> None:
+    """A read after the commit once failed with 503: the caller retried, and two runs existed."""
     spec = job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"]))
     request = run_service_pb2.SubmitRunRequest(spec=spec)
     answered = await submit.submit_run(services("get_run"), CALLER, request)
@@ -150,7 +150,7 @@ Call = Callable[[Services, Caller, Any], Awaitable[Message]]
         ),
     ],
 )
-async def test_a_change_of_the_cluster_is_never_told_as_not_made_once_it_is(
+async def test_a_completed_cluster_change_is_never_reported_as_not_made(
     call: Call, request_: Message, fails: str
 ) -> None:
     with pytest.raises(OutcomeUnknownError) as unknown:

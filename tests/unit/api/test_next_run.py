@@ -1,4 +1,4 @@
-"""When a job runs next, as people are told."""
+"""The next run of a job, as shown to users."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def second(number: float) -> datetime:
 
 
 def next_run(timer: float | None, early: float | None) -> datetime | None:
-    """Of a job that runs each ten seconds: its timer stands there, and a run of that is made."""
+    """Return the next run of a job that runs every ten seconds, with this timer and early runs."""
     spec = job_pb2.Job(name="j", namespace="default")
     spec.every.FromTimedelta(timedelta(seconds=10))
     spec.shell.argv.append("true")
@@ -32,7 +32,7 @@ def next_run(timer: float | None, early: float | None) -> datetime | None:
 
 
 @pytest.mark.parametrize(
-    ("timer", "early", "told"),
+    ("timer", "early", "expected"),
     [(20, None, 20), (20, 10, 10), (None, 10, 10), (20, 13, 20), (None, 13, None), (10, 20, 10)],
     ids=[
         "nothing is made early",
@@ -43,10 +43,10 @@ def next_run(timer: float | None, early: float | None) -> datetime | None:
         "an edit has put its timer before what was made",
     ],
 )
-def test_a_job_runs_next_at_the_first_instant_to_come_whether_or_not_its_run_is_made(
-    timer: float | None, early: float | None, told: float | None
+def test_a_job_runs_next_at_the_next_instant_even_if_its_run_exists(
+    timer: float | None, early: float | None, expected: float | None
 ) -> None:
-    assert next_run(timer, early) == (None if told is None else second(told))
+    assert next_run(timer, early) == (None if expected is None else second(expected))
 
 
 def test_a_list_shows_the_stored_due_time_of_a_job_whose_schedule_takes_long_to_compute() -> None:

@@ -1,4 +1,4 @@
-"""What the audit has of a job's definition: what is set, what differs, and never too much."""
+"""Definitions in the audit log: set fields, changed fields, and a limit on their size."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def said(spec: job_pb2.Job) -> Any:
     return json.loads(audit_diff.definition(JobDefinition.read(stored)))
 
 
-def test_a_definition_is_what_is_set_as_job_get_writes_it():
+def test_the_audited_definition_has_the_set_fields_as_job_get_prints_them():
     spec = job_pb2.Job(cron=["@daily"], timeout=Duration(seconds=7), cron_dialect=3)
     spec.http.url = "http://example.org"
     shown = to_json(spec)
     assert said(spec) == {key: shown[key] for key in ("cron", "timeout", "http")}
 
 
-def test_an_edit_has_what_differs_and_null_for_what_is_not_set():
+def test_an_audited_edit_has_changed_fields_and_null_for_unset_ones():
     old = job_pb2.Job(cron=["@daily"], timeout=Duration(seconds=7), slots=2)
     new = job_pb2.Job(every=Duration(seconds=60), timeout=Duration(seconds=7), slots=3)
     new.priority = common_pb2.PRIORITY_LOW
@@ -37,7 +37,7 @@ def test_an_edit_has_what_differs_and_null_for_what_is_not_set():
     assert after == {"cron": None, "slots": 3, "every": "60s", "priority": "LOW"}
 
 
-def test_a_large_field_is_cut_with_a_note_and_the_others_are_told():
+def test_a_large_field_is_cut_with_a_note_and_the_others_are_kept():
     spec = job_pb2.Job(shell=job_pb2.ShellAction(argv=["x" * 1_000_000]), slots=2)
     state = said(spec)
     assert state["slots"] == 2

@@ -1,4 +1,4 @@
-"""Who may be told, how, and how often: what is refused when a job is made."""
+"""Notifications of a job: recipients, channels and limits are checked when it is created."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def job(**fields: Any) -> job_pb2.Job:
         {"on_late": {"command": ["/opt/page", "the ops; $(id)"], "after": "366d"}},
     ],
 )
-def test_what_can_be_told_is_taken(fields: dict[str, Any]) -> None:
+def test_valid_notifications_are_accepted(fields: dict[str, Any]) -> None:
     assert [*violations(job(**fields))] == []
 
 
@@ -58,32 +58,32 @@ def test_what_can_be_told_is_taken(fields: dict[str, Any]) -> None:
         ("on_recovery", HOOK, ""),
     ],
 )
-def test_what_nobody_could_be_told_by_is_refused_by_its_field(
+def test_notifications_that_reach_no_one_are_refused_by_field(
     field: str, said: dict[str, Any], named: str
 ) -> None:
     assert [each.field for each in violations(job(**{field: said}))] == [field + named]
 
 
 class Calls:
-    """As much of the services as is asked."""
+    """The part of the services that the check uses."""
 
     def __init__(self, means: DeliveryMeans) -> None:
         self.means = means
 
 
-def test_a_job_chooses_among_what_its_members_may_do_and_stays_editable_when_that_shrinks() -> None:
-    told = job(on_failure={"command": ["/opt/page", "x"], "email": "a@example.com"})
+def test_a_job_uses_only_permitted_channels_and_stays_editable_without_them() -> None:
+    notified = job(on_failure={"command": ["/opt/page", "x"], "email": "a@example.com"})
     rich = cast("Services", Calls(DeliveryMeans(("/opt/page",), mail=True)))
-    check_means(rich, told)
+    check_means(rich, notified)
     poor = cast("Services", Calls(DeliveryMeans(("/opt/pager",))))
     with pytest.raises(InvalidArgumentError) as refused:
-        check_means(poor, told)
+        check_means(poor, notified)
     fields = [one.field for one in refused.value.violations]
     assert fields == ["on_failure.command", "on_failure.email"]
-    check_means(poor, told, told)
+    check_means(poor, notified, notified)
 
 
-def test_the_manifest_of_the_docs_is_taken() -> None:
+def test_the_manifest_of_the_docs_is_accepted() -> None:
     page = (ROOT / "docs" / "semantics" / "notifications.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```yaml\n(name: etl\n.*?on_late.*?)```", page, re.DOTALL)
     [read] = manifests.parse("notifications.md", text)

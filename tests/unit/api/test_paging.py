@@ -1,4 +1,4 @@
-"""Page tokens: what one is refused for."""
+"""Page tokens, and the reasons to refuse one."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def listing(text: str) -> str:
 
 
 @pytest.mark.parametrize(("given", "asked"), [("", "name:a"), ("name:a", ""), ("name:a", "name:b")])
-def test_a_token_goes_with_the_filter_that_it_was_given_for(given: str, asked: str) -> None:
+def test_a_page_token_is_valid_only_with_its_filter(given: str, asked: str) -> None:
     token = paging.token(listing(given), NOW, uuid4())
     assert paging.read_token(listing(given), token) is not None
     assert "was issued for another filter" in refused(token, listing(asked))
 
 
-def test_how_large_its_pages_are_is_no_part_of_what_a_list_is_asked_by() -> None:
+def test_a_page_token_does_not_depend_on_the_page_size() -> None:
     asked = ListRunsRequest(job="etl")
     listed = paging.listing("runs", asked)
     sized = ListRunsRequest(job="etl", page_size=7, page_token="x")
@@ -43,12 +43,12 @@ def test_how_large_its_pages_are_is_no_part_of_what_a_list_is_asked_by() -> None
     assert len({listed, *(paging.listing("runs", one) for one in others)}) == 4
 
 
-def test_how_far_a_page_has_come_is_read_whatever_was_asked() -> None:
+def test_the_position_of_a_page_token_is_read_for_any_filter() -> None:
     assert paging.reached(paging.token(listing("name:a"), NOW, uuid4())) == NOW
     assert paging.reached("") is None
 
 
-def test_a_token_of_another_list_is_told_from_one_that_cannot_be_read() -> None:
+def test_a_token_of_another_list_and_an_unreadable_one_have_different_errors() -> None:
     assert "was issued for another list" in refused(paging.token("runs", NOW, uuid4()), listing(""))
     for text in ("nonsense", paging.name_token("jobs", "x"), "W1tdLDEsMl0="):
         assert "is invalid" in refused(text, listing(""))
@@ -59,7 +59,7 @@ def crafted(*parts: object) -> str:
 
 
 @pytest.mark.parametrize("at", ["9999-12-31T23:59:59-23:00", "0001-01-01T00:00:00+23:00"])
-def test_an_instant_that_is_none_in_utc_is_no_place_in_a_list(at: str) -> None:
+def test_an_instant_out_of_range_in_utc_is_not_a_list_position(at: str) -> None:
     assert "is invalid" in refused(crafted("runs", at, str(uuid4())), "runs")
 
 
@@ -72,6 +72,6 @@ def test_an_instant_of_another_offset_is_read_in_utc() -> None:
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800", 7, None])
-def test_what_can_be_no_name_is_no_place_in_a_list(name: object) -> None:
+def test_an_invalid_name_is_not_a_list_position(name: object) -> None:
     with pytest.raises(InvalidArgumentError, match="is invalid"):
         paging.read_name_token("pools", crafted("pools", name))

@@ -1,4 +1,4 @@
-"""Payloads are checked at the door: what is stored can be shown to everybody later."""
+"""Payloads are checked on arrival: every stored payload can be shown later."""
 
 import pytest
 
@@ -19,7 +19,7 @@ from schedproto.v1 import common_pb2
         "1e308",
     ],
 )
-def test_json_is_taken_as_it_is(text: str):
+def test_json_is_kept_unchanged(text: str):
     assert list(payload_violations(common_pb2.Payload(json=text))) == []
 
 
@@ -48,11 +48,11 @@ def test_json_is_taken_as_it_is(text: str):
         "large",
     ],
 )
-def test_what_nobody_could_read_back_is_refused(text: str, problem: str):
+def test_unreadable_json_is_refused(text: str, problem: str):
     [violation] = payload_violations(common_pb2.Payload(json=text))
     assert problem in violation.problem
 
 
-def test_bytes_are_taken_up_to_the_limit():
+def test_bytes_are_accepted_up_to_the_limit():
     assert list(payload_violations(common_pb2.Payload(raw=b"\xff" * MAX_PAYLOAD))) == []
     assert list(payload_violations(common_pb2.Payload(raw=b"\xff" * (MAX_PAYLOAD + 1))))

@@ -18,7 +18,7 @@ from schedd.core.auth.rights import EVERY, CallerIdentity, IdentityKind, Role
 from schedproto.v1 import job_service_pb2, peer_service_pb2, run_service_pb2, worker_service_pb2
 
 OF_OTHERS = {"JobHandler"}
-"""Services that schedd calls, and others serve."""
+"""Services that schedd calls and other processes serve."""
 PROTOS = Path(next(iter(schedproto.v1.__path__)))
 
 
@@ -44,19 +44,19 @@ def test_every_method_has_a_line_and_every_line_its_method() -> None:
     assert not POLICY.keys() - served
 
 
-def test_a_method_without_a_line_is_closed_to_everybody() -> None:
+def test_a_method_without_a_line_is_closed_to_every_caller() -> None:
     mighty = CallerIdentity(IdentityKind.USER, "root", {EVERY: Role.ADMIN})
     with pytest.raises(PermissionDeniedError, match="isn't allowed for any caller"):
         admitted(mighty, "schedd.v1.JobService.Unheard")
 
 
-def test_nothing_but_health_is_served_before_anybody_is_known() -> None:
+def test_only_health_is_served_before_authentication() -> None:
     opened = {method for method, rule in POLICY.items() if rule == OPEN}
     assert {method.rpartition(".")[0] for method in opened} == {"grpc.health.v1.Health"}
 
 
 @pytest.mark.parametrize("method", methods(), ids=lambda each: each.name)
-def test_where_a_line_looks_the_request_has_its_field(method: Any) -> None:
+def test_each_request_has_the_field_that_its_line_reads(method: Any) -> None:
     where = POLICY[method.full_name].where
     if where is None:
         return
@@ -70,7 +70,7 @@ def test_where_a_line_looks_the_request_has_its_field(method: Any) -> None:
 
 @pytest.mark.parametrize("method", methods(), ids=lambda each: each.name)
 def test_a_request_that_names_a_namespace_is_judged_by_it(method: Any) -> None:
-    """Whatever a call takes: the namespace that it acts in isn't one that nobody looked at."""
+    """No call acts in a namespace whose rights weren't checked."""
     where = POLICY[method.full_name].where
     if "namespace" in method.input_type.fields_by_name and not isinstance(where, Of):
         assert where == In("namespace")
@@ -85,7 +85,7 @@ def test_a_batch_is_judged_by_each_of_its_requests() -> None:
     assert where.namespaces_of(request) == {"a", "b", "default"}
 
 
-def test_reading_takes_no_more_than_viewer_and_changing_never_so_little() -> None:
+def test_reading_needs_only_viewer_and_changing_needs_more() -> None:
     for method in methods():
         rule = POLICY[method.full_name]
         reads = re.match("Get|List|Explain|Check|Watch|Read", method.name) is not None
@@ -103,7 +103,9 @@ def test_reading_takes_no_more_than_viewer_and_changing_never_so_little() -> Non
         (IdentityKind.MEMBER, peer_service_pb2.DESCRIPTOR.services_by_name["PeerService"]),
     ],
 )
-def test_what_is_one_kinds_own_is_refused_to_all_others(kind: IdentityKind, service: Any) -> None:
+def test_methods_of_one_kind_of_caller_are_refused_to_all_others(
+    kind: IdentityKind, service: Any
+) -> None:
     mighty = {EVERY: Role.ADMIN}
     for method in service.methods:
         admitted(CallerIdentity(kind, "n1"), method.full_name)
@@ -119,7 +121,7 @@ def test_workers_and_members_make_no_user_calls(kind: IdentityKind) -> None:
             admitted(CallerIdentity(kind, "n1"), method.full_name)
 
 
-def test_who_lacks_a_role_is_told_where_it_would_have_to_be() -> None:
+def test_a_caller_without_a_role_learns_where_it_is_needed() -> None:
     viewer = CallerIdentity(IdentityKind.USER, "alice", {"billing": Role.VIEWER})
     for call, where in (
         ("Cluster.ListAudit", "all namespaces"),
@@ -131,15 +133,15 @@ def test_who_lacks_a_role_is_told_where_it_would_have_to_be() -> None:
 
 
 @pytest.mark.parametrize("namespace", ["billing", ""])
-async def test_who_has_a_role_nowhere_is_told_of_the_namespace_of_their_request(
+async def test_a_caller_without_any_role_sees_the_namespace_of_the_request(
     namespace: str,
 ) -> None:
     operator = CallerIdentity(IdentityKind.USER, "bob", {EVERY: Role.OPERATOR})
     request = job_service_pb2.CreateJobRequest(job={"namespace": namespace})
     services: Any = None  # nothing is looked up
-    with pytest.raises(PermissionDeniedError) as told:
+    with pytest.raises(PermissionDeniedError) as denied:
         await authorise(services, operator, "schedd.v1.JobService.CreateJob", request)
-    assert told.value.message == (
+    assert denied.value.message == (
         f"CreateJob requires the role admin in namespace {namespace or 'default'};"
         " user/bob doesn't have it"
     )

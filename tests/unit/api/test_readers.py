@@ -36,7 +36,7 @@ CERTIFIED = CallerIdentity(
 
 @twin_of(AccessTokenStore)
 class Stored:
-    """What is stored of tokens, for as many members as there are; `now` is their clock's."""
+    """The stored tokens, shared by all members. `now` is the clock of the members."""
 
     def __init__(self) -> None:
         self.time, self.rows = NOW, dict[AccessTokenId, AccessTokenRecord]()
@@ -83,7 +83,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def member(stored: Stored) -> AsyncIterator[Authentication]:
-    """One whose loops run."""
+    """Yield the authentication of a member whose loops run."""
     made = Authentication(cast("Any", stored), cast("Any", stored), demanded=True)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(each.run()) for each in made.loops]
@@ -93,7 +93,7 @@ async def member(stored: Stored) -> AsyncIterator[Authentication]:
 
 
 class Quiet:
-    """A stream on which nothing happens until it is told to. Whether it has been closed."""
+    """A stream that sends nothing until the test puts an item. It records whether it was closed."""
 
     def __init__(self) -> None:
         self.items: asyncio.Queue[int] = asyncio.Queue()
@@ -133,7 +133,7 @@ async def test_a_quiet_stream_ends_when_its_token_is_revoked_on_another_member(
         assert quiet.closed
 
 
-async def test_it_ends_at_once_where_the_revocation_was_taken(
+async def test_a_stream_ends_at_once_on_the_member_that_revoked_its_token(
     stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_readers, "TICK", 3600.0)
@@ -148,7 +148,7 @@ async def test_it_ends_at_once_where_the_revocation_was_taken(
 
 
 @pytest.mark.parametrize("by", ["token", "certificate"])
-async def test_a_quiet_stream_ends_when_its_reader_s_time_is_over_whatever_is_away(
+async def test_a_quiet_stream_ends_when_its_credentials_expire_during_an_outage(
     stored: Stored, by: str
 ) -> None:
     _, text = stored.token()
@@ -163,7 +163,7 @@ async def test_a_quiet_stream_ends_when_its_reader_s_time_is_over_whatever_is_aw
         assert await refused(reading) == expected
 
 
-async def test_a_stream_outlasts_a_database_that_is_away_and_no_revocation_beyond_that(
+async def test_a_stream_outlasts_a_database_outage_but_no_revocation_after_it(
     stored: Stored,
 ) -> None:
     token, text = stored.token()
@@ -180,10 +180,10 @@ async def test_a_stream_outlasts_a_database_that_is_away_and_no_revocation_beyon
 
 
 @pytest.mark.slow
-async def test_all_streams_of_a_member_share_one_look_in_a_while(
+async def test_all_streams_of_a_member_share_one_lookup_per_interval(
     stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In all, whoever they are: what a stream costs is no query of its own."""
+    """The streams of all callers share it: a stream costs no query of its own."""
     monkeypatch.setattr(authentication, "FRESH", 0.5)
     async with member(stored) as here:
         texts = [stored.token()[1] for _ in range(256)]
@@ -205,7 +205,7 @@ async def test_all_streams_of_a_member_share_one_look_in_a_while(
         reading[255].cancel()
 
 
-async def test_no_item_is_lost_however_often_its_reader_is_looked_at(stored: Stored) -> None:
+async def test_no_item_is_lost_while_its_reader_is_checked(stored: Stored) -> None:
     _, text = stored.token()
     async with member(stored) as here:
         quiet, got = Quiet(), list[int]()
@@ -223,7 +223,7 @@ async def test_no_item_is_lost_however_often_its_reader_is_looked_at(stored: Sto
         reading.cancel()
 
 
-async def test_a_stream_that_is_over_between_two_items_tells_no_other(stored: Stored) -> None:
+async def test_a_stream_that_ends_between_two_items_sends_no_more(stored: Stored) -> None:
     async with member(stored) as here:
         quiet = Quiet()
         for number in range(2):
@@ -236,7 +236,7 @@ async def test_a_stream_that_is_over_between_two_items_tells_no_other(stored: St
                 await anext(stream)
 
 
-async def test_a_call_whose_reader_is_over_leaves_nothing_of_its_stream(stored: Stored) -> None:
+async def test_a_call_with_an_expired_reader_leaves_no_stream_behind(stored: Stored) -> None:
     async with member(stored) as here:
         services, quiet = cast("Any", SimpleNamespace(authentication=here)), Quiet()
         call = calls._checked_stream("schedd.v1.RunService.WatchRuns", lambda *_: quiet.stream())
@@ -250,7 +250,7 @@ async def test_a_call_whose_reader_is_over_leaves_nothing_of_its_stream(stored: 
         assert quiet.closed
 
 
-async def test_a_timeout_of_the_stream_s_own_is_told_as_what_it_is(stored: Stored) -> None:
+async def test_a_timeout_of_the_stream_itself_is_raised_unchanged(stored: Stored) -> None:
     async def late() -> AsyncGenerator[int, None]:
         raise TimeoutError("its own")
         yield 0
@@ -260,7 +260,7 @@ async def test_a_timeout_of_the_stream_s_own_is_told_as_what_it_is(stored: Store
             await anext(here.until_over(CERTIFIED, late()))
 
 
-async def test_who_has_left_isn_t_looked_at_and_who_isn_t_asked_never_is(stored: Stored) -> None:
+async def test_closed_streams_and_anonymous_readers_are_not_checked(stored: Stored) -> None:
     _, text = stored.token()
     async with member(stored) as here:
         who = await here.of_token(text)

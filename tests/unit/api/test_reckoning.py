@@ -1,4 +1,4 @@
-"""What a pause or an edit makes of a job's timer: judged by the nominal instants."""
+"""Timers of jobs after a pause or an edit, by their scheduled times."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def reset_timer(
     return timer_edit.reset_timer(record, old, new, now)
 
 
-def told(row: NewRun | None) -> tuple[State, Reason | None, str, int] | None:
+def recorded(row: NewRun | None) -> tuple[State, Reason | None, str, int] | None:
     if row is None:
         return None
     return row.state, row.reason, f"{row.key.scheduled_at:%H:%M}", row.count
@@ -82,13 +82,13 @@ NEXT = f"{at(LATE) + timedelta(minutes=1):%H:%M}"
 
 
 @pytest.mark.parametrize("first", ["12:02", LATE])
-def test_an_instant_of_a_pause_is_of_it_though_it_is_due_after_the_resume(first: str) -> None:
+def test_an_instant_during_a_pause_is_skipped_even_if_due_after_the_resume(first: str) -> None:
     record = each_minute(first, paused_at="12:01:30")
     edit, row = timer_edit.after_pause(record, at(f"{LATE}:05"))
     assert edit.reset is not None
     due, nominal = edit.reset
     count = (at(LATE) - at(first)) // timedelta(minutes=1) + 1
-    assert told(row) == (State.SKIPPED, Reason.PAUSED, first, count)
+    assert recorded(row) == (State.SKIPPED, Reason.PAUSED, first, count)
     assert nominal == at(NEXT)
     assert due is not None
 
@@ -104,18 +104,18 @@ def test_an_instant_from_before_a_pause_fires_when_it_is_due_after_it() -> None:
     ("paused_at", "state", "reason"),
     [(None, State.MISSED, Reason.EDITED), (f"{LATE}:03", State.SKIPPED, Reason.PAUSED)],
 )
-def test_an_edit_accounts_for_an_instant_that_isnt_due_yet_for_the_new_schedule_lacks_it(
+def test_an_edit_records_an_undue_instant_that_the_new_schedule_lacks(
     paused_at: str | None, state: State, reason: Reason
 ) -> None:
     row = never_fired(each_minute(LATE, paused_at), at(f"{LATE}:05"))
-    assert told(row) == (state, reason, LATE, 1)
+    assert recorded(row) == (state, reason, LATE, 1)
     assert row is not None
     since = f"2026-01-10T{LATE}:03Z"
     assert row.excluded_by == (f"a pause by ann since {since}" if paused_at else "an edit by ann")
 
 
 @pytest.mark.parametrize("also", [{"cron": ["* * * * *", "0 0 1 1 *"]}, {"dst": {"gap": 2}}])
-def test_an_edit_leaves_an_instant_that_isnt_due_yet_to_a_schedule_that_has_it_as_well(
+def test_an_edit_keeps_an_undue_instant_that_both_schedules_have(
     also: dict[str, Any],
 ) -> None:
     record, now = each_minute(LATE), at(f"{LATE}:05")
@@ -126,24 +126,24 @@ def test_an_edit_leaves_an_instant_that_isnt_due_yet_to_a_schedule_that_has_it_a
     assert never_fired(record, now, new=JobDefinition.read(edited)) is None
 
 
-def test_what_an_edit_leaves_and_is_due_earlier_now_is_due_now() -> None:
+def test_a_kept_instant_with_an_earlier_due_time_is_due_now() -> None:
     record, now = each_minute(LATE), at(f"{LATE}:05")
     spec = job_pb2.Job(name="j", cron=["* * * * *"])
     edited = replace(record.definition, spec=spec.SerializeToString())
     assert reset_timer(record, edited, now) == (now, at(LATE))
 
 
-def test_an_edit_to_a_schedule_without_the_instant_that_isnt_due_yet_accounts_for_it() -> None:
+def test_an_edit_to_a_schedule_without_the_undue_instant_records_it() -> None:
     record, now = each_minute(LATE), at(f"{LATE}:05")
     spec = job_pb2.Job(name="j", cron=["0 0 1 1 *"])
     edited = replace(record.definition, spec=spec.SerializeToString())
     assert reset_timer(record, edited, now)[1] == datetime(2027, 1, 1, tzinfo=UTC)
     row = never_fired(record, now, new=JobDefinition.read(edited))
-    assert told(row) == (State.MISSED, Reason.EDITED, LATE, 1)
+    assert recorded(row) == (State.MISSED, Reason.EDITED, LATE, 1)
 
 
-def test_a_row_goes_to_the_end_of_a_pause_that_is_too_long_to_count(monkeypatch) -> None:
-    """Its count is a lower bound then; no instant is left without a row."""
+def test_one_row_covers_a_pause_that_is_too_long_to_count(monkeypatch) -> None:
+    """Its count is then a lower bound, and each instant is covered by a row."""
     monkeypatch.setattr(timer_edit, "FOLDS", 2)
     monkeypatch.setattr(fire_plan, "WALKED", 10)
     spec = job_pb2.Job(name="j", cron=["* * * * *", "*/2 * * * *"])
@@ -169,10 +169,10 @@ def test_an_edit_before_the_next_instant_misses_nothing() -> None:
     ids=str,
 )
 @pytest.mark.parametrize("exclude", [(), ("1-9 12 10 1 *",)], ids=["runs", "excluded"])
-def test_an_edited_timer_begins_behind_what_is_made_already(
+def test_an_edited_timer_begins_after_the_runs_that_already_exist(
     made: tuple[str, ...], first: str, exclude: tuple[str, ...]
 ) -> None:
-    """Of several excluded instants there is one row, under the key of the first."""
+    """Several excluded instants make one row, under the key of the first."""
     record = replace(each_minute("12:02"), early=tuple(at(each) for each in made))
     spec = job_pb2.Job(name="j", cron=["* * * * *"], exclude=job_pb2.Exclude(cron=exclude))
     edited = replace(record.definition, spec=spec.SerializeToString())

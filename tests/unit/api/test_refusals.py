@@ -1,4 +1,4 @@
-"""What the audit has of changes of the cluster that are refused: who wanted what, and why not."""
+"""Audit lines of rejected changes of the cluster: actor, request and reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ M1 = MemberView("m1", TenureId(uuid4()), "m1:1", "m1:2", 100, "1", "", False)
 
 
 class World:
-    """The ports that a refused call comes to: a member by itself, and the audit's lines."""
+    """The ports that a rejected call uses: a single member, and the lines of the audit."""
 
     def __init__(self, *, trust: bool = True) -> None:
         self.trust = trust
@@ -51,7 +51,7 @@ class World:
         return cast("Services", self)
 
 
-async def test_a_refused_transfer_says_which_member_was_asked_for_and_why() -> None:
+async def test_the_audit_of_a_rejected_transfer_has_the_requested_member_and_the_note() -> None:
     world = World()
     request = wire.TransferLeaderRequest(member="m9", reason="upgrade")
     with pytest.raises(NotFoundError):
@@ -61,7 +61,7 @@ async def test_a_refused_transfer_says_which_member_was_asked_for_and_why() -> N
     assert json.loads(line.after) == {"leader": "m9", "reason": "upgrade"}
 
 
-async def test_a_transfer_to_anybody_where_nobody_is_fit_says_why_it_was_asked_for() -> None:
+async def test_the_audit_of_a_transfer_without_an_eligible_member_has_the_note() -> None:
     world = World()
     request = wire.TransferLeaderRequest(reason="upgrade")
     with pytest.raises(CallError):
@@ -83,7 +83,7 @@ async def test_a_refused_rebalance_is_one_line_and_its_dry_run_none(
 
 
 @pytest.mark.parametrize("reason", ["x" * 1_001, "two\nlines"])
-async def test_a_reason_that_is_no_note_is_refused_before_anything_is_done(reason: str) -> None:
+async def test_an_invalid_note_is_refused_before_anything_is_done(reason: str) -> None:
     world = World()
     transfer = wire.TransferLeaderRequest(reason=reason)
     with pytest.raises(InvalidArgumentError, match="reason: "):

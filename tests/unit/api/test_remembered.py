@@ -1,4 +1,4 @@
-"""What is remembered of tokens: looks and revocations in whatever order they end."""
+"""The token cache: lookups and revocations that end in any order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def good(rows: TokenCache, row: AccessTokenRecord) -> bool:
     return found is not None and not found.revoked and rows.known(row.id, 0.0)
 
 
-def test_a_look_that_was_asked_for_before_a_revocation_here_says_nothing_against_it() -> None:
+def test_a_lookup_requested_before_a_local_revocation_does_not_undo_it() -> None:
     first = token()
     made, another = token(first), token()
     rows = TokenCache()
@@ -41,8 +41,8 @@ def test_a_look_that_was_asked_for_before_a_revocation_here_says_nothing_against
     assert [good(rows, row) for row in (first, made, another)] == [False, False, True]
 
 
-def test_a_look_that_was_asked_for_after_it_counts() -> None:
-    """It may not have been done after all."""
+def test_a_lookup_requested_after_a_revocation_counts() -> None:
+    """The revocation may not have been committed."""
     row = token()
     rows = remembering(row)
     rows.revoked(row.id, THEN)
@@ -51,16 +51,16 @@ def test_a_look_that_was_asked_for_after_it_counts() -> None:
     assert good(rows, row)
 
 
-def test_a_revocation_leaves_another_good_that_is_being_looked_up() -> None:
+def test_a_revocation_keeps_another_token_that_is_being_looked_up() -> None:
     first, another = token(), token()
     rows = remembering(first, another)
     rows.revoked(first.id, THEN)
     rows.store_rows(EARLIER, {another.id: another})
     assert good(rows, another)
-    assert not rows.fresh(another.id, 0.0), "it is looked up anew while that can be"
+    assert not rows.fresh(another.id, 0.0), "looked up again while that is possible"
 
 
-def test_what_was_made_by_one_that_is_read_as_revoked_isnt_good_any_more() -> None:
+def test_tokens_created_by_a_token_that_is_read_as_revoked_are_refused() -> None:
     first = token()
     made, another = token(first), token()
     rows = remembering(first, made, another)
@@ -68,14 +68,14 @@ def test_what_was_made_by_one_that_is_read_as_revoked_isnt_good_any_more() -> No
     assert [good(rows, row) for row in (first, made, another)] == [False, False, True]
 
 
-def test_of_two_looks_the_later_counts_whichever_ends_last() -> None:
+def test_the_later_of_two_lookups_counts_in_any_order_of_ends() -> None:
     row = token()
     rows = remembering(replace(row, revoked_at=NOW), asked=THEN)
     rows.store_rows(EARLIER, {row.id: row})
     assert not good(rows, row)
 
 
-def test_ids_that_somebody_makes_up_drive_nobody_out() -> None:
+def test_invented_ids_evict_no_known_token() -> None:
     row = token()
     rows = remembering(row)
     for _ in range(MOST + 5):

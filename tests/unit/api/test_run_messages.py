@@ -1,4 +1,4 @@
-"""Events of runs: made once for all who are told the same, and never another's."""
+"""Events of runs: all receivers of the same change share one, and never another."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from schedproto.v1 import run_pb2
 from support.runs import record
 
 
-def test_one_change_is_one_event_for_all_who_are_told_of_it() -> None:
+def test_all_receivers_of_one_change_share_one_event() -> None:
     messages, change = RunMessages(), Change(record(1), 7)
     event = messages.of(change, None, "1-2")
     assert messages.of(change, None, "1-2") is event
     assert (event.run.run_id, event.cursor) == (str(change.run_id), "1-2")
 
 
-def test_what_is_told_goes_by_the_cursor_and_by_how_far_the_run_is() -> None:
+def test_an_event_depends_on_the_cursor_and_on_the_progress_of_the_run() -> None:
     messages, change = RunMessages(), Change(record(1, state=State.RUNNING), 7)
     half, whole = (run_pb2.RunProgress(note=text) for text in ("half", "whole"))
-    told = [
+    events = [
         messages.of(change, progress, cursor)
         for progress, cursor in [(None, ""), (half, ""), (whole, ""), (whole, "1-2"), (None, "1-2")]
     ]
-    assert [event.run.progress.note for event in told] == ["", "half", "whole", "whole", ""]
-    assert [event.cursor for event in told] == ["", "", "", "1-2", "1-2"]
+    assert [event.run.progress.note for event in events] == ["", "half", "whole", "whole", ""]
+    assert [event.cursor for event in events] == ["", "", "", "1-2", "1-2"]
 
 
-def test_of_the_same_version_another_record_is_another_event() -> None:
-    """What a record says of the run's job isn't in the run's row."""
+def test_another_record_of_the_same_version_is_another_event() -> None:
+    """Fields of the job in a record aren't part of the row of the run."""
     messages, change = RunMessages(), Change(record(1), 7)
     messages.of(change, None, "")
     renamed = Change(replace(change.record, job="renamed"), 7)
@@ -41,7 +41,7 @@ def test_of_the_same_version_another_record_is_another_event() -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_kept_of_a_change_that_nobody_has() -> None:
+def test_an_unreferenced_change_is_not_kept() -> None:
     messages, change = RunMessages(), Change(record(1), 7)
     messages.of(change, None, "")
     del change

@@ -1,4 +1,4 @@
-"""What `ok` of a change of a job asks for (P3.8)."""
+"""A change of a job is confirmed when no unstarted attempt can start under it (P3.8)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from support.store import job_record
 OUT = running(1, worker())
 
 
-class Told:
-    """The store, the nudges and the lines, as far as settling needs them."""
+class Ports:
+    """The store, the wake-ups and the lines, as far as quiescing needs them."""
 
     def __init__(self) -> None:
         self.clock = SetClock()
@@ -50,59 +50,59 @@ class Told:
         self.revoked += runs
 
 
-async def settled(past_start_by: float) -> list[LiveRun]:
-    told = Told()
+async def revoked_attempts(past_start_by: float) -> list[LiveRun]:
+    ports = Ports()
     assert OUT.start_by is not None
-    told.clock.time = OUT.start_by + timedelta(seconds=past_start_by)
-    await settle(cast("Services", told), Caller(TESTER, "test", deadline=1.0), job_record(due=NOW))
-    return told.revoked
+    ports.clock.time = OUT.start_by + timedelta(seconds=past_start_by)
+    await settle(cast("Services", ports), Caller(TESTER, "test", deadline=1.0), job_record(due=NOW))
+    return ports.revoked
 
 
-async def test_an_attempt_that_expired_a_moment_ago_by_our_clock_is_still_asked_back() -> None:
-    """P3.8: its worker judges by a clock of its own, which may be a little behind."""
-    assert await settled(past_start_by=0.1) == [OUT]
+async def test_an_attempt_that_expired_a_moment_ago_by_our_clock_is_still_revoked() -> None:
+    """P3.8: the worker compares with its own clock, which may be a little behind."""
+    assert await revoked_attempts(past_start_by=0.1) == [OUT]
 
 
 async def test_an_attempt_that_expired_for_sure_is_not_waited_for() -> None:
-    assert await settled(past_start_by=2.0) == []
+    assert await revoked_attempts(past_start_by=2.0) == []
 
 
-async def test_a_change_is_never_told_as_not_made_because_the_database_went_away_after_it() -> None:
-    told = Told()
-    told.away = True
+async def test_a_change_has_an_unknown_outcome_if_the_database_fails_after_it() -> None:
+    ports = Ports()
+    ports.away = True
     with pytest.raises(OutcomeUnknownError) as unknown:
-        await settle(cast("Services", told), Caller(TESTER, "test"), job_record(due=NOW))
+        await settle(cast("Services", ports), Caller(TESTER, "test"), job_record(due=NOW))
     assert unknown.value.reason == "ATTEMPTS_OUT"
     assert unknown.value.remedy.startswith("no run can start later than 36 s from now"), "at most"
 
 
-async def test_who_cant_wait_so_long_is_told_when_the_last_of_them_has_expired() -> None:
-    """One that was armed half a minute ahead may start as much later."""
+async def test_a_caller_with_a_short_deadline_learns_when_the_last_attempt_expires() -> None:
+    """An attempt dispatched half a minute early may start up to half a minute later."""
 
     async def for_ever(_runs: list[LiveRun]) -> None:
         await asyncio.sleep(3600)
 
-    told = Told()
+    ports = Ports()
     assert OUT.start_by is not None
-    told.clock.time = OUT.start_by - timedelta(seconds=29.2)
-    told.revoke = for_ever  # type: ignore[method-assign]
+    ports.clock.time = OUT.start_by - timedelta(seconds=29.2)
+    ports.revoke = for_ever  # type: ignore[method-assign]
     caller = Caller(TESTER, "test", deadline=0.01)
     with pytest.raises(OutcomeUnknownError) as unknown:
-        await settle(cast("Services", told), caller, job_record(due=NOW))
+        await settle(cast("Services", ports), caller, job_record(due=NOW))
     assert unknown.value.remedy.startswith("no run can start later than 30 s from now")
 
 
-async def test_nobody_says_ok_who_cant_tell_whether_the_database_failed_over() -> None:
-    told = Told()
+async def test_a_change_is_not_confirmed_if_the_database_may_have_failed_over() -> None:
+    ports = Ports()
     with pytest.raises(OutcomeUnknownError) as unknown:
-        async with failover_check(cast("Services", told), "it"):
-            told.away = True
+        async with failover_check(cast("Services", ports), "it"):
+            ports.away = True
     assert unknown.value.reason == "FAILED_OVER"
 
 
-async def test_a_change_that_never_was_is_told_so() -> None:
-    told = Told()
-    told.away = True
+async def test_a_change_that_was_not_made_is_reported_as_such() -> None:
+    ports = Ports()
+    ports.away = True
     with pytest.raises(Unavailable):
-        async with failover_check(cast("Services", told), "it"):
+        async with failover_check(cast("Services", ports), "it"):
             raise AssertionError("nothing is changed")

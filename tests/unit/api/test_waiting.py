@@ -1,4 +1,4 @@
-"""Which of what waits nobody can do, judged from values."""
+"""Waiting runs that no worker can execute, found from values."""
 
 from __future__ import annotations
 
@@ -71,45 +71,45 @@ class World:
         return cast("Services", self)
 
 
-def test_what_a_worker_can_do_waits_for_its_turn() -> None:
+def test_a_run_that_a_worker_can_execute_is_not_stuck() -> None:
     assert judged([wait(1)], [stored(1, "etl")], [W1]) == WaitSummary(since=OLD)
 
 
-def test_what_no_worker_may_do_waits_in_vain() -> None:
+def test_a_run_that_no_worker_may_execute_is_stuck() -> None:
     jobs = [stored(1, "etl"), stored(2, "bill", "billing")]
     found = judged([wait(1, 17), wait(2)], jobs, [W7])
     assert found == WaitSummary(17, (("default", "etl"),), since=OLD)
     assert judged([wait(2)], jobs, []) == WaitSummary(1, (("billing", "bill"),))
 
 
-async def test_what_only_a_worker_could_do_whose_disk_is_full_waits_in_vain() -> None:
+async def test_a_run_for_a_worker_with_a_full_disk_is_stuck() -> None:
     view = WorkerView(W1, True, False, free=1, running=0, lease_age=0.0)
     full = replace(view, refuses="spool rejects writes: No space left on device")
     assert await read_wait_summary(World(view).services()) == WaitSummary(since=OLD)
     assert await read_wait_summary(World(full).services()) == WaitSummary(1, (("default", "etl"),))
 
 
-def test_what_requires_a_label_that_no_worker_has_waits_in_vain() -> None:
+def test_a_run_with_a_label_that_no_worker_has_is_stuck() -> None:
     assert judged([wait(1)], [PICKY], [W1]) == WaitSummary(1, (("default", "picky"),))
     fast = incarnation(worker="w2", actions=("shell",), labels={"disk": "ssd"})
     assert judged([wait(1)], [PICKY], [W1, fast]).unrunnable == 0
 
 
-def test_what_is_for_a_worker_that_isn_t_there_waits_in_vain() -> None:
+def test_a_run_for_a_missing_worker_is_stuck() -> None:
     found = judged([wait(1, target="w2"), wait(1, target="w1")], [stored(1, "all")], [W1])
     assert found == WaitSummary(1, (("default", "all"),), since=OLD)
 
 
-def test_what_waits_for_a_run_of_its_own_job_isn_t_old() -> None:
+def test_a_run_blocked_by_its_own_job_is_not_old() -> None:
     job = stored(1, "etl", overlap=job_pb2.OVERLAP_BUFFER_ALL)
     assert judged([wait(1)], [job], [W1]) == WaitSummary()
 
 
-def test_a_job_that_was_forgotten_meanwhile_is_told_of_no_more() -> None:
+def test_a_job_removed_meanwhile_is_not_reported() -> None:
     assert judged([wait(1)], [], [W1]) == WaitSummary()
 
 
-def test_who_sees_one_namespace_is_told_no_names_of_others() -> None:
+def test_a_caller_of_one_namespace_sees_no_names_of_others() -> None:
     found = WaitSummary(3, (("default", "etl"), ("billing", "bill")), since=OLD)
     assert found.visible_in("billing") == WaitSummary(
         3, (("billing", "bill"),), elsewhere=True, since=OLD

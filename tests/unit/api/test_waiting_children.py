@@ -1,4 +1,4 @@
-"""Why a child of a broadcast waits, which goes to one worker alone."""
+"""Reasons why a child of a broadcast waits for its one worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from schedd.core.runs.records import WorkerView
 from support.runs import worker
 
 
-def test_a_child_says_that_its_worker_has_refused_it_and_not_that_it_is_there() -> None:
+def test_a_child_reports_that_its_worker_rejected_it() -> None:
     one = worker()
     views = [WorkerView(one, True, draining=False, free=1, running=0, lease_age=0.0)]
     need = Need("shell", worker=one.worker)
@@ -21,7 +21,7 @@ def test_a_child_says_that_its_worker_has_refused_it_and_not_that_it_is_there() 
     assert (there.answer, there.remedy) == ("yes", "")
 
 
-def test_a_child_says_that_its_worker_takes_no_work_why_and_what_helps() -> None:
+def test_a_child_reports_why_its_worker_takes_no_work_and_the_remedy() -> None:
     one, full = worker(), "spool rejects writes: No space left on device"
     views = [WorkerView(one, True, False, free=1, running=0, lease_age=0.0, refuses=full)]
     [check] = waits_for(Need("shell", worker=one.worker), views, {})

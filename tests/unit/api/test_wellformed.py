@@ -1,4 +1,4 @@
-"""What nobody can mean is refused by its path, never a surprise further in."""
+"""Impossible requests are refused by the path of the field, before any other code reads them."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -43,7 +43,7 @@ def test_a_duration_of_more_than_ten_years_is_refused(field, seconds):
     assert "out of range: must be from -3,653 days to 3,653 days" in problems(request)[field]
 
 
-def test_durations_are_looked_at_wherever_they_stand():
+def test_durations_are_checked_at_any_depth():
     long = Duration(seconds=HUGE)
     wrong = job(
         retry=job_pb2.RetryPolicy(backoff=long, max=long), catch_up=job_pb2.CatchUp(window=long)
@@ -57,7 +57,7 @@ def test_durations_are_looked_at_wherever_they_stand():
 @pytest.mark.parametrize(
     "stamp", [Timestamp(seconds=HUGE), Timestamp(seconds=-HUGE), Timestamp(nanos=-1)]
 )
-def test_an_instant_that_no_calendar_has_is_refused(stamp):
+def test_an_impossible_instant_is_refused(stamp):
     assert set(problems(job(at=stamp))) == {"at"}
     assert set(problems(run_service_pb2.ListRunsRequest(scheduled_before=stamp))) == {
         "scheduled_before"
@@ -67,15 +67,15 @@ def test_an_instant_that_no_calendar_has_is_refused(stamp):
 @pytest.mark.parametrize("seconds", [-1, 253_402_300_799, 7_258_118_400])
 def test_every_time_of_a_request_has_the_same_window_and_the_same_words(seconds):
     wrong = Timestamp(seconds=seconds)
-    told = "must be from 1970-01-01 up to 2200-01-01"
+    problem_text = "must be from 1970-01-01 up to 2200-01-01"
     found = problems(job(at=wrong, start=wrong, end=wrong, paused_until=wrong))
     assert set(found) == {"at", "start", "end", "paused_until"}
-    assert all(told in problem for problem in found.values())
+    assert all(problem_text in problem for problem in found.values())
     for request in (
         job_service_pb2.PauseJobRequest(until=wrong),
         run_service_pb2.DiscardDeadLettersRequest(until=wrong),
     ):
-        assert told in problems(request)["until"]
+        assert problem_text in problems(request)["until"]
     check_wellformed(job(end=Timestamp(seconds=7_258_118_399)))
 
 
@@ -107,7 +107,7 @@ def test_a_number_that_names_no_value_is_refused(field):
     assert "77 isn't a value of" in problems(job(**{field: 77}))[field]
 
 
-def test_numbers_without_a_name_are_found_in_lists_and_deep_down():
+def test_numbers_without_a_name_are_found_in_lists_and_at_any_depth():
     assert set(problems(run_service_pb2.ListRunsRequest(states=[1, 99]))) == {"states"}
     assert set(problems(job(shell=job_pb2.ShellAction(argv=["a"], stdin=9)))) == {"shell.stdin"}
 
@@ -119,7 +119,7 @@ def test_an_idempotency_key_fits_into_its_index():
     check_wellformed(job_service_pb2.TriggerJobRequest(idempotency_key="k" * 255))
 
 
-async def test_every_call_looks_at_its_request_first():
+async def test_every_call_checks_its_request_first():
     wrong = job_service_pb2.ListNextInstantsRequest(after=Timestamp(seconds=HUGE))
     with pytest.raises(InvalidArgumentError):
         await calls.UNARY["schedd.v1.JobService.ListNextInstants"](None, None, wrong)  # type: ignore[arg-type]  # none is looked at
@@ -198,7 +198,7 @@ def test_a_local_at_is_stored_as_its_instant():
     assert not edited.cron
 
 
-def test_definitions_that_members_before_would_misread_need_a_later_level():
+def test_definitions_that_earlier_members_would_misread_need_a_later_level():
     anchored = job_pb2.Job(time_zone="UTC", anchor="2026-01-06T09:00")
     anchored.every.seconds = 86400
     assert job_codec.spec_of(anchored).cron_dialect == 8
@@ -232,7 +232,7 @@ def test_a_pattern_that_cannot_be_compiled_is_a_violation(pattern):
         f"http://{'a' * 64}.com/",
     ],
 )
-def test_what_is_no_url_is_a_violation(url):
+def test_an_invalid_url_is_a_violation(url):
     assert set(violations(job(http=job_pb2.HttpAction(url=url)))) == {"http.url"}
 
 
@@ -249,7 +249,7 @@ def test_what_is_no_url_is_a_violation(url):
         "http://xn--bcher-kva.example/",
     ],
 )
-def test_what_is_a_url_is_none(url):
+def test_a_valid_url_is_not_a_violation(url):
     assert is_url(url)
 
 
@@ -265,17 +265,17 @@ def test_what_is_a_url_is_none(url):
         {"Accept": "a", "accept": "b"},
     ],
 )
-def test_what_is_no_header_is_a_violation(headers):
+def test_an_invalid_header_is_a_violation(headers):
     http = job_pb2.HttpAction(url="http://example.org", headers=headers)
     assert set(violations(job(http=http))) == {"http.headers"}
 
 
 @pytest.mark.parametrize("endpoint", ["", "shop", "http://shop:1", "grpcs://shop", "shop:0"])
-def test_what_is_no_endpoint_is_a_violation(endpoint):
+def test_an_invalid_endpoint_is_a_violation(endpoint):
     assert set(violations(job(grpc=job_pb2.GrpcAction(endpoint=endpoint)))) == {"grpc.endpoint"}
 
 
-def test_what_is_no_method_of_grpc_is_a_violation():
+def test_an_invalid_grpc_method_is_a_violation():
     grpc = job_pb2.GrpcAction(endpoint="shop:1", method="shop.Shop.Price")
     assert "package.Service/Method" in violations(job(grpc=grpc))["grpc.method"]
 
@@ -296,12 +296,12 @@ def test_what_is_no_method_of_grpc_is_a_violation():
         {"Accept": "a", "accept": "b"},
     ],
 )
-def test_what_is_no_metadata_is_a_violation(metadata):
+def test_invalid_metadata_is_a_violation(metadata):
     grpc = job_pb2.GrpcAction(endpoint="shop:1", metadata=metadata)
     assert set(violations(job(grpc=grpc))) == {"grpc.metadata"}
 
 
-def test_a_grpc_job_may_say_who_it_is():
+def test_a_grpc_job_may_have_credentials():
     grpc = job_pb2.GrpcAction(
         endpoint="grpcs://shop.example:443",
         method="shop.v1.Shop/Price",
@@ -318,7 +318,7 @@ def test_a_job_that_signs_has_no_signature_of_its_own_and_names_a_file():
 
 
 @pytest.mark.parametrize("code", [-1, 256])
-def test_what_no_program_can_exit_with_is_a_violation(code):
+def test_an_impossible_exit_code_is_a_violation(code):
     shell = job_pb2.ShellAction(argv=["true"], success_codes=[0, 255, code])
     assert set(violations(job(shell=shell))) == {"shell.success_codes"}
 
@@ -334,7 +334,7 @@ def test_what_no_program_can_exit_with_is_a_violation(code):
         ("env_from", ["/etc/db"] * 21),
     ],
 )
-def test_what_no_worker_can_take_for_a_user_a_umask_or_a_file_is_a_violation(field, value):
+def test_an_invalid_user_umask_or_file_is_a_violation(field, value):
     shell = job_pb2.ShellAction(argv=["true"], **{field: value})
     assert set(violations(job(shell=shell))) == {f"shell.{field}"}
 
@@ -347,13 +347,13 @@ def test_a_limit_that_leaves_no_program_anything_is_a_violation(field, value):
 
 
 @pytest.mark.parametrize("name", ["", "A=B", "A B", "A\n", "\x1b"])
-def test_what_is_no_variables_name_is_a_violation(name):
+def test_an_invalid_variable_name_is_a_violation(name):
     shell = job_pb2.ShellAction(argv=["true"], env={name: "x"})
     assert set(violations(job(shell=shell))) == {"shell.env"}
 
 
-def test_a_variable_by_which_a_program_is_told_of_its_run_is_a_violation():
-    """As are such headers and metadata: it would be overwritten without a word."""
+def test_a_variable_reserved_for_facts_of_the_run_is_a_violation():
+    """Such headers and metadata are violations too: the worker would overwrite them silently."""
     for name in ("SCHEDD_JOB", "SCHEDD_WHATEVER"):
         shell = job_pb2.ShellAction(argv=["true"], env={name: "x"})
         assert violations(job(shell=shell))["shell.env"] == (
@@ -366,12 +366,12 @@ def test_a_variable_by_which_a_program_is_told_of_its_run_is_a_violation():
 
 
 @pytest.mark.parametrize("cwd", ["work", "./work", "~/work"])
-def test_a_folder_that_depends_on_where_the_worker_stands_is_a_violation(cwd):
+def test_a_relative_folder_is_a_violation(cwd):
     assert set(violations(job(shell=job_pb2.ShellAction(argv=["true"], cwd=cwd)))) == {"shell.cwd"}
 
 
 @pytest.mark.parametrize("key", ["BAD KEY", "", "-a", "a\n", "a" * 129])
-def test_what_is_no_key_of_a_label_is_a_violation(key):
+def test_an_invalid_label_key_is_a_violation(key):
     assert set(violations(job(labels={key: "x"}))) == {"labels"}
 
 
@@ -380,7 +380,7 @@ def test_labels_may_be_named_by_a_domain():
 
 
 @pytest.mark.parametrize("expression", ["0 9 * * *\n", "0 9\n* * *", "0 9 * *\x0b*"])
-def test_an_expression_stands_on_one_line(expression):
+def test_an_expression_has_one_line(expression):
     wrong = job(on_demand=False, cron=["@daily", expression])
     assert "has an unprintable character" in violations(wrong)["cron"]
 
@@ -390,7 +390,7 @@ def test_an_expression_may_have_tabs():
 
 
 def at(seconds: int) -> Timestamp:
-    """So many seconds from now."""
+    """Return a time so many seconds from now."""
     return Timestamp(seconds=int(NOW.timestamp()) + seconds)
 
 
@@ -423,13 +423,13 @@ def test_an_instant_at_its_own_bounds_fires():
         {"catch_up": job_pb2.CatchUp(window=Duration(seconds=1))},
     ],
 )
-def test_what_is_said_of_instants_means_nothing_on_demand(given):
+def test_settings_of_instants_are_refused_on_demand(given):
     [(field, problem)] = violations(job(**given)).items()
     assert [field] == list(given)
     assert "has no effect with on_demand" in problem
 
 
-def test_a_negative_jitter_is_told_once_in_seconds():
+def test_a_negative_jitter_is_reported_once_in_seconds():
     wrong = job(on_demand=False, cron=["@daily"], jitter=Duration(seconds=-1))
     with pytest.raises(
         InvalidArgumentError, match=r"^jitter: -1s is negative \(for example 30s\)$"
@@ -442,7 +442,7 @@ def test_a_job_has_few_expressions():
     assert violations(many) == {"cron": "has 101 expressions, at most 100 are allowed"}
 
 
-def test_the_longest_that_is_allowed_can_be_reckoned_with():
+def test_the_longest_allowed_durations_can_be_computed():
     longest = Duration(seconds=int(timedelta(days=3653).total_seconds()))
     fine = job(
         on_demand=False,
@@ -456,7 +456,7 @@ def test_the_longest_that_is_allowed_can_be_reckoned_with():
 
 
 @pytest.mark.parametrize("method", ["GE T", "GET\r\nX: y", "É", "G" * 21])
-def test_what_isnt_an_http_method_is_refused(method):
+def test_an_invalid_http_method_is_refused(method):
     http = job_pb2.HttpAction(url="http://x/", method=method)
     wrong = job_pb2.Job(name="j", on_demand=True, http=http)
     assert "HTTP method" in violations(wrong)["http.method"]
