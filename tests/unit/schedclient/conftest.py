@@ -1,4 +1,4 @@
-"""Members that answer as told, on real sockets, and a client that talks to them."""
+"""Scripted members on real sockets, and a client that talks to them."""
 
 from collections.abc import AsyncIterator
 

@@ -34,7 +34,7 @@ def accept(request: Many) -> Results:
     return Results(results=[Results.Result(run=run(one)) for one in request.requests])
 
 
-async def test_a_thousand_go_in_a_few_calls_and_are_answered_in_their_order(
+async def test_a_thousand_requests_take_a_few_calls_and_keep_their_order(
     client: Client, member: Scripted
 ):
     member.say("BatchSubmitRuns", accept)
@@ -100,7 +100,7 @@ async def test_jobs_are_named_by_their_specs(client: Client, member: Scripted):
     assert request.requests[1].job.namespace == "elsewhere"
 
 
-async def test_those_that_met_a_world_away_are_asked_for_again_with_their_keys(
+async def test_requests_that_met_an_unavailable_database_are_retried_with_their_keys(
     client: Client, member: Scripted
 ):
     def partly(request: Many) -> Results:
@@ -115,16 +115,16 @@ async def test_those_that_met_a_world_away_are_asked_for_again_with_their_keys(
     assert list(second.requests) == [first.requests[1]]
 
 
-async def test_what_is_away_until_the_deadline_is_told_so(client: Client, member: Scripted):
+async def test_a_database_unavailable_until_the_deadline_is_reported(
+    client: Client, member: Scripted
+):
     member.say("BatchSubmitRuns", Results(results=[Results.Result(error=AWAY)]))
     [answer] = await client.submit_many(work(1), deadline=0.3)
     assert getattr(answer, "status", "") == "UNAVAILABLE"
     assert len(member.received("BatchSubmitRuns")) > 1
 
 
-async def test_a_call_that_fails_is_the_answer_of_all_that_were_in_it(
-    client: Client, member: Scripted
-):
+async def test_a_failed_call_is_the_answer_of_all_its_requests(client: Client, member: Scripted):
     member.say("BatchSubmitRuns", Refusal("PERMISSION_DENIED"))
     answers = await client.submit_many(work(3))
     assert [getattr(one, "status", "") for one in answers] == ["PERMISSION_DENIED"] * 3
@@ -141,20 +141,22 @@ async def test_a_batch_of_too_many_parts_is_halved(client: Client, member: Scrip
     assert [one.run_id for one in answers if isinstance(one, Run)] == [str(n) for n in range(7)]
 
 
-async def test_a_member_of_the_version_before_is_asked_one_by_one(client: Client, member: Scripted):
+async def test_a_member_of_the_previous_version_gets_single_requests(
+    client: Client, member: Scripted
+):
     def one(request: runs.SubmitRunRequest) -> run_pb2.Run | Refusal:
         return Refusal("INVALID_ARGUMENT") if argv(request) == "3" else run(request)
 
     member.say("BatchSubmitRuns", Refusal("UNIMPLEMENTED", bare=True))
     member.say("SubmitRun", one)
     answers = await client.submit_many(work(10))
-    told = [one.run_id if isinstance(one, Run) else "refused" for one in answers]
-    assert told == [*"012", "refused", *"456789"]
+    run_ids = [one.run_id if isinstance(one, Run) else "refused" for one in answers]
+    assert run_ids == [*"012", "refused", *"456789"]
     assert len({request.idempotency_key for request in member.received("SubmitRun")}) == 10
 
 
 @pytest.mark.parametrize("count", [0, 1])
-async def test_none_and_one_are_many_too(client: Client, member: Scripted, count: int):
+async def test_batches_of_none_and_one_work(client: Client, member: Scripted, count: int):
     member.say("BatchSubmitRuns", accept)
     assert len(await client.submit_many(work(count))) == count
     assert len(member.received("BatchSubmitRuns")) == count

@@ -1,4 +1,4 @@
-"""What each call sends and what it gives back, over a real network."""
+"""Requests and return values of each call, over a real network."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ def event(run: run_pb2.Run) -> runs.RunEvent:
     return runs.RunEvent(run=run)
 
 
-def test_every_call_is_one_of_the_wire():
+def test_every_call_exists_on_the_wire():
     wire = {
         f"/{service.full_name}/{method.name}": method
         for service in SERVICES
@@ -59,7 +59,9 @@ async def test_a_job_is_made_from_keywords(client: Client, member: Scripted):
     assert job.next_run_at is None
 
 
-async def test_a_wrong_spec_is_told_whole_before_anything_is_sent(client: Client, member: Scripted):
+async def test_all_mistakes_of_a_spec_are_reported_before_anything_is_sent(
+    client: Client, member: Scripted
+):
     with pytest.raises(InvalidArgument) as caught:
         await client.jobs.create("etl", {"crno": "x", "timeout": 5})
     assert [one.field for one in caught.value.violations] == ["crno", "timeout"]
@@ -90,16 +92,14 @@ async def test_pause_resume_delete_next_name_their_job(client: Client, member: S
     assert [request.job for _, request in member.requests] == ["etl"] * 4
 
 
-async def test_what_is_caught_up_since_has_a_zone_or_isnt_sent(client: Client, member: Scripted):
-    """Read as this host's local time it would start, or skip, the runs of some hours more."""
+async def test_a_catch_up_time_without_a_zone_is_not_sent(client: Client, member: Scripted):
+    """Read as local time of this host, it would start or skip the runs of some more hours."""
     with pytest.raises(InvalidArgument, match="has no time zone"):
         await client.cluster.resume(catch_up_since=datetime(2026, 1, 1))  # noqa: DTZ001 - that's it
     assert member.requests == []
 
 
-async def test_lists_are_read_page_by_page_and_no_further_than_asked(
-    client: Client, member: Scripted
-):
+async def test_lists_are_read_page_by_page_up_to_the_limit(client: Client, member: Scripted):
     def page(request):
         start = int(request.page_token or 0)
         end = start + min(request.page_size, 500)
@@ -120,9 +120,7 @@ async def test_lists_are_read_page_by_page_and_no_further_than_asked(
     assert (last.page_size, list(last.states)) == (3, [common_pb2.RUN_STATE_FAILED])
 
 
-async def test_a_submit_goes_to_the_namespace_that_its_fields_name(
-    client: Client, member: Scripted
-):
+async def test_a_submit_uses_the_namespace_of_its_fields(client: Client, member: Scripted):
     member.say("SubmitRun", PENDING)
     await client.submit(shell={"argv": ["true"]})
     await client.submit({"namespace": "billing", "shell": {"argv": ["true"]}})
@@ -138,7 +136,7 @@ async def test_submit_sends_work_without_a_schedule(client: Client, member: Scri
     assert (run.run_id, run.state, run.ended) == ("r", "PENDING", False)
 
 
-async def test_what_is_wrong_is_told_by_the_callers_own_name_for_it(client: Client):
+async def test_a_wrong_argument_is_reported_by_its_python_name(client: Client):
     calls = {
         "delay": client.submit(shell={"argv": ["date"]}, delay="5"),
         "until": client.jobs.pause("etl", until="later"),
@@ -150,7 +148,7 @@ async def test_what_is_wrong_is_told_by_the_callers_own_name_for_it(client: Clie
         assert [one.field for one in caught.value.violations] == [name]
 
 
-async def test_a_form_in_the_place_of_the_name_is_told_as_what_it_is(client: Client):
+async def test_a_spec_in_place_of_the_name_is_reported(client: Client):
     with pytest.raises(TypeError, match="create: the job's name comes first"):
         await client.jobs.create({"name": "etl", "on_demand": True})
     with pytest.raises(TypeError, match="update: the job's name comes first"):
@@ -158,14 +156,14 @@ async def test_a_form_in_the_place_of_the_name_is_told_as_what_it_is(client: Cli
 
 
 @pytest.mark.parametrize("payload", [float("nan"), float("inf"), [[]] * 2 + [{"a": 1e999}]])
-async def test_a_payload_that_is_no_json_is_never_sent(client: Client, member: Scripted, payload):
+async def test_a_payload_that_is_not_json_is_never_sent(client: Client, member: Scripted, payload):
     with pytest.raises(InvalidArgument, match="isn't valid JSON"):
         await client.jobs.trigger("etl", payload)
     assert member.requests == []
 
 
 @pytest.mark.slow
-async def test_a_payload_is_nested_at_most_so_deep(client: Client, member: Scripted):
+async def test_a_payload_that_is_nested_too_deeply_is_refused(client: Client, member: Scripted):
     member.say("TriggerJob", PENDING)
     deep: list[object] = []
     for _ in range(99):
@@ -187,7 +185,7 @@ async def test_a_watch_ends_when_all_runs_have_ended(client: Client, member: Scr
     ]
 
 
-async def test_a_broken_watch_goes_on_where_it_was(client: Client, member: Scripted):
+async def test_a_broken_watch_continues_at_its_cursor(client: Client, member: Scripted):
     member.say(
         "WatchRuns",
         [event(PENDING), event(RUNNING), Refusal("UNAVAILABLE")],
@@ -214,7 +212,7 @@ async def test_waiting_no_longer_than_asked_leaves_the_run_alone(client: Client,
     assert member.received("CancelRun") == []
 
 
-async def test_logs_broken_in_the_middle_are_told_once(client: Client, member: Scripted):
+async def test_logs_broken_in_the_middle_are_returned_once(client: Client, member: Scripted):
     def piece(text: bytes, offset: int) -> run_pb2.LogPiece:
         return run_pb2.LogPiece(stream=run_pb2.LogPiece.STREAM_STDOUT, data=text, offset=offset)
 
@@ -226,7 +224,7 @@ async def test_logs_broken_in_the_middle_are_told_once(client: Client, member: S
     assert b"".join([one.data async for one in client.runs.logs("r")]) == b"one\n\xff\n"
 
 
-async def test_attempts_why_result_and_cancel(client: Client, member: Scripted):
+async def test_attempts_explanation_result_and_cancel_of_a_run(client: Client, member: Scripted):
     member.say(
         "ListAttempts",
         runs.ListAttemptsResponse(
@@ -276,7 +274,7 @@ async def test_the_cluster_and_its_lists(client: Client, member: Scripted):
     assert [one.run.run_id async for one in client.dead_letters.list()] == ["r"]
 
 
-async def test_a_value_is_frozen_and_says_one_json(client: Client, member: Scripted):
+async def test_a_value_is_frozen_and_has_one_json_form(client: Client, member: Scripted):
     member.say("GetRun", DONE)
     run = await client.runs.get("r")
     with pytest.raises(AttributeError):
@@ -285,14 +283,14 @@ async def test_a_value_is_frozen_and_says_one_json(client: Client, member: Scrip
     assert run == await client.runs.get("r")
 
 
-async def test_the_token_goes_with_each_call(member: Scripted):
+async def test_each_call_sends_the_token(member: Scripted):
     member.say("GetRun", DONE)
     async with Client(member.address, token="secret") as client:
         await client.runs.get("r")
     assert member.metadata[0]["authorization"] == "Bearer secret"
 
 
-async def test_a_refusal_says_what_why_and_what_to_do(client: Client, member: Scripted):
+async def test_a_rejection_has_message_reason_and_remedy(client: Client, member: Scripted):
     member.say(
         "GetJob",
         Refusal(
@@ -331,7 +329,7 @@ async def test_half_of_a_surrogate_pair_is_no_text(client):
             await client.submit(**{"shell": {"argv": ["cat"]}, **wrong})
 
 
-async def test_a_backfill_is_asked_for_told_of_and_cancelled(client: Client, member: Scripted):
+async def test_a_backfill_is_requested_read_and_canceled(client: Client, member: Scripted):
     first, last = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
     made = jobs.Backfill(backfill_id="b", job="etl", state=jobs.Backfill.STATE_ACTIVE, running=1)
     getattr(made, "from").FromDatetime(first)
@@ -366,7 +364,7 @@ async def test_a_backfill_is_asked_for_told_of_and_cancelled(client: Client, mem
         await client.jobs.backfill("etl", first, last, rerun="some")
 
 
-async def test_runs_are_asked_for_by_what_made_them(client: Client, member: Scripted):
+async def test_runs_are_listed_by_their_trigger(client: Client, member: Scripted):
     member.say("ListRuns", runs.ListRunsResponse())
     assert [one async for one in client.runs.list(trigger="backfill", backfill="b")] == []
     [sent] = member.received("ListRuns")

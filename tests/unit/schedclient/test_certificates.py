@@ -1,4 +1,4 @@
-"""A client's certificate is changed on disk: later calls go by the new one, earlier ones go on."""
+"""A client's certificate changes on disk: later calls use the new one, earlier ones continue."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from schedproto.v1 import auth_service_pb2 as auth
 from support.wait import WAIT_TIMEOUT, wait_until_async
 
 DAY = timedelta(days=1)
-NOBODY = "127.0.0.1:1"
+CLOSED_PORT = "127.0.0.1:1"
 ALICE = Subject("alice", uris_of_user("alice", Role.VIEWER, ["*"]))
 
 
 class Member:
-    """Tells each caller its certificate's digest; the first waits until `go`."""
+    """Return to each caller the digest of its certificate. The first call waits until `go`."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -69,7 +69,7 @@ def member_files(authority: Authority, tmp_path: Path) -> TLS:
     return authority.issue(subject, tmp_path / "m1", DAY)
 
 
-async def test_later_calls_go_by_the_new_certificate_and_earlier_ones_go_on(
+async def test_later_calls_use_the_new_certificate_and_earlier_ones_continue(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channel, "LOOK_EVERY", 0.0)
@@ -97,7 +97,7 @@ async def test_later_calls_go_by_the_new_certificate_and_earlier_ones_go_on(
 
 
 @pytest.mark.slow
-async def test_a_certificate_that_has_ended_is_told_by_its_name(
+async def test_an_expired_certificate_is_reported_by_its_name(
     authority: Authority, tmp_path: Path
 ) -> None:
     files = authority.issue(ALICE, tmp_path, timedelta(minutes=-1))
@@ -105,13 +105,15 @@ async def test_a_certificate_that_has_ended_is_told_by_its_name(
         serving(member_files(authority, tmp_path)) as (address, _),
         Client(address, tls=files, timeout=2) as client,
     ):
-        with pytest.raises(ClusterUnavailable, match=r"our certificate .*alice\.pem ended") as told:
+        with pytest.raises(
+            ClusterUnavailable, match=r"our certificate .*alice\.pem ended"
+        ) as error:
             await client.access.identity()
-        assert told.value.reason == "TLS_REFUSED"
+        assert error.value.reason == "TLS_REFUSED"
 
 
 @pytest.mark.slow
-async def test_a_member_of_another_authority_is_told_as_one(
+async def test_a_member_of_another_authority_is_reported(
     authority: Authority, tmp_path: Path
 ) -> None:
     files = authority.issue(ALICE, tmp_path, DAY)
@@ -127,7 +129,7 @@ async def test_a_member_of_another_authority_is_told_as_one(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("secret", [None, "schedd_x"])
-async def test_who_has_no_certificate_is_told_so_and_of_the_port_for_tokens(
+async def test_a_client_without_a_certificate_is_referred_to_the_port_for_tokens(
     authority: Authority, tmp_path: Path, secret: str | None
 ) -> None:
     member = member_files(authority, tmp_path)
@@ -135,34 +137,34 @@ async def test_who_has_no_certificate_is_told_so_and_of_the_port_for_tokens(
         serving(member) as (address, _),
         Client(address, tls=TLS(member.ca), token=secret, timeout=2) as client,
     ):
-        with pytest.raises(ClusterUnavailable) as told:
+        with pytest.raises(ClusterUnavailable) as error:
             await client.access.identity()
-    assert told.value.reason == "TLS_REFUSED"
-    assert "it asks for a certificate, and we have none" in told.value.what
-    assert "our certificate" not in told.value.what
-    assert "listen.grpc_tokens" in told.value.remedy
+    assert error.value.reason == "TLS_REFUSED"
+    assert "it asks for a certificate, and we have none" in error.value.what
+    assert "our certificate" not in error.value.what
+    assert "listen.grpc_tokens" in error.value.remedy
 
 
 @pytest.mark.slow
-async def test_who_talks_in_the_clear_is_told_that_the_member_talks_tls(
+async def test_a_plaintext_client_learns_that_the_member_requires_tls(
     authority: Authority, tmp_path: Path
 ) -> None:
     async with (
         serving(member_files(authority, tmp_path)) as (address, _),
-        Client([NOBODY, address], timeout=2) as client,
+        Client([CLOSED_PORT, address], timeout=2) as client,
     ):
         asked = client.access.identity(), client.jobs.get("etl"), client.runs.wait("r")
         for ask in (*asked, anext(client.runs.events()), anext(client.runs.watch("r"))):
-            with pytest.raises(ClusterUnavailable) as told:
+            with pytest.raises(ClusterUnavailable) as error:
                 async with asyncio.timeout(WAIT_TIMEOUT):  # it isn't tried for ever
                     await ask
-            assert told.value.reason == "TLS_WANTED"
-            assert f"{address} requires TLS, but this client uses plaintext" in told.value.what
-            assert f"schedctl config set NAME --at {address} --ca FILE" in told.value.remedy
+            assert error.value.reason == "TLS_WANTED"
+            assert f"{address} requires TLS, but this client uses plaintext" in error.value.what
+            assert f"schedctl config set NAME --at {address} --ca FILE" in error.value.remedy
 
 
 @pytest.mark.slow
-async def test_who_talks_tls_is_told_that_the_member_talks_in_the_clear(
+async def test_a_tls_client_learns_that_the_member_uses_plaintext(
     authority: Authority, tmp_path: Path
 ) -> None:
     """Nothing is wrong with the files."""
@@ -170,15 +172,15 @@ async def test_who_talks_tls_is_told_that_the_member_talks_in_the_clear(
         serving(None) as (address, _),
         Client(address, tls=authority.issue(ALICE, tmp_path, DAY), timeout=2) as client,
     ):
-        with pytest.raises(ClusterUnavailable) as told:
+        with pytest.raises(ClusterUnavailable) as error:
             await client.access.identity()
-    assert told.value.reason == "TLS_REFUSED"
-    assert f"{address} failed: it talks in the clear" in told.value.what
-    assert "check ca, cert" not in told.value.remedy
-    assert "leave ca, cert and key out" in told.value.remedy
+    assert error.value.reason == "TLS_REFUSED"
+    assert f"{address} failed: it talks in the clear" in error.value.what
+    assert "check ca, cert" not in error.value.remedy
+    assert "leave ca, cert and key out" in error.value.remedy
 
 
-async def test_what_talks_no_tls_isn_t_taken_for_it() -> None:
+async def test_a_plaintext_server_is_not_taken_for_tls() -> None:
     quiet = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     rude = await asyncio.start_server(
         lambda _reader, writer: writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "127.0.0.1", 0
@@ -187,4 +189,4 @@ async def test_what_talks_no_tls_isn_t_taken_for_it() -> None:
         for server in (quiet, rude):
             port = server.sockets[0].getsockname()[1]
             assert not await asyncio.to_thread(is_tls, f"127.0.0.1:{port}")
-    assert not is_tls(NOBODY)
+    assert not is_tls(CLOSED_PORT)

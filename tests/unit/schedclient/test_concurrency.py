@@ -40,7 +40,7 @@ def member() -> Iterator[Scripted]:
 
 
 def program(member: Scripted, text: str, **env: str) -> str:
-    """What a program of its own process prints; it must end well."""
+    """Return the output of a program in its own process, which must exit with 0."""
     start = f"""
 import os, sys, threading, time
 from schedclient import Client, SyncClient, ScheddError
@@ -72,7 +72,7 @@ def child(work):
 
 @pytest.mark.slow
 def test_a_client_works_on_both_sides_of_a_fork(member: Scripted):
-    told = program(
+    output = program(
         member,
         """
         client.runs.get("r")
@@ -81,12 +81,12 @@ def test_a_client_works_on_both_sides_of_a_fork(member: Scripted):
         print(client.runs.get("r").run_id)
         """,
     )
-    assert told.split() == ["r", "r", "r"]
+    assert output.split() == ["r", "r", "r"]
 
 
 @pytest.mark.slow
 def test_a_new_client_works_in_a_child_of_a_process_that_made_calls(member: Scripted):
-    told = program(
+    output = program(
         member,
         """
         try:
@@ -100,14 +100,14 @@ def test_a_new_client_works_in_a_child_of_a_process_that_made_calls(member: Scri
         child(lambda: SyncClient(client.wrapped._transport.settings.endpoints).runs.get("r").run_id)
         """,
     )
-    assert told.split() == ["r"]
+    assert output.split() == ["r"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["inherited", "SyncClient(address, timeout=1)"])
 def test_a_timeout_holds_in_a_child_of_multiprocessing(which: str, member: Scripted):
     member.say("ListAttempts", lambda _: asyncio.Event().wait())
-    told = program(
+    output = program(
         member,
         f"""
         from multiprocessing import get_context
@@ -132,12 +132,12 @@ def test_a_timeout_holds_in_a_child_of_multiprocessing(which: str, member: Scrip
         """,
         PYTHONUNBUFFERED="1",
     )
-    assert told.split("\n") == ["r", "in time", ""]
+    assert output.split("\n") == ["r", "in time", ""]
 
 
 @pytest.mark.slow
 def test_a_fork_waits_for_the_calls_of_other_threads(member: Scripted):
-    told = program(
+    output = program(
         member,
         """
         import asyncio
@@ -163,7 +163,7 @@ def test_a_fork_waits_for_the_calls_of_other_threads(member: Scripted):
             thread.join()
         """,
     )
-    assert told.split() == ["r"] * 20
+    assert output.split() == ["r"] * 20
 
 
 @pytest.mark.slow
@@ -175,7 +175,7 @@ def test_a_stream_continues_over_a_fork_and_the_child_makes_calls(member: Script
 
     member.say("GetRun", end)
     member.say("WatchRuns", [runs.RunEvent(run=RUNNING), asyncio.Event()])
-    told = program(
+    output = program(
         member,
         """
         events = client.runs.watch("other")
@@ -190,13 +190,13 @@ def test_a_stream_continues_over_a_fork_and_the_child_makes_calls(member: Script
         """,
         PYTHONUNBUFFERED="1",
     )
-    assert told.split() == ["RUNNING", "r", "r", "r", "SUCCEEDED"]
+    assert output.split() == ["RUNNING", "r", "r", "r", "SUCCEEDED"]
 
 
 @pytest.mark.slow
 def test_a_child_forked_during_a_call_is_refused_with_the_reason(member: Scripted):
     member.say("ListAttempts", lambda _: asyncio.Event().wait())
-    told = program(
+    output = program(
         member,
         """
         threading.Thread(target=lambda: client.runs.attempts("r"), daemon=True).start()
@@ -208,7 +208,7 @@ def test_a_child_forked_during_a_call_is_refused_with_the_reason(member: Scripte
         GRPC_ENABLE_FORK_SUPPORT="0",
         PYTHONUNBUFFERED="1",
     )
-    refused, parent = told.splitlines()
+    refused, parent = output.splitlines()
     assert refused.startswith("FORKED process ")
     assert "gRPC is unusable in this process" in refused
     assert parent == "r"
@@ -225,17 +225,17 @@ def test_an_async_client_works_in_one_event_loop_after_another(member: Scripted)
 
 def test_an_async_client_works_in_two_event_loops_at_once(member: Scripted):
     client = Client(member.address, timeout=5)
-    told = []
+    run_ids = []
 
     async def read() -> None:
-        told.extend([(await client.runs.get("r")).run_id for _ in range(20)])
+        run_ids.extend([(await client.runs.get("r")).run_id for _ in range(20)])
 
     threads = [threading.Thread(target=lambda: asyncio.run(read())) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert told == ["r"] * 60
+    assert run_ids == ["r"] * 60
 
 
 def test_an_async_client_without_an_event_loop_names_the_remedy(member: Scripted):
@@ -317,7 +317,7 @@ def test_a_call_whose_thread_blocks_ends_with_a_sentence(member: Scripted):
 
 @pytest.mark.slow
 def test_calls_at_exit_work_and_calls_during_shutdown_end(member: Scripted):
-    told = program(
+    output = program(
         member,
         """
         import atexit, builtins
@@ -337,5 +337,5 @@ def test_calls_at_exit_work_and_calls_during_shutdown_end(member: Scripted):
         sys.late = Late(client)
         """,
     )
-    assert told.split()[0] == "r"
-    assert len(told.split()) == 2
+    assert output.split()[0] == "r"
+    assert len(output.split()) == 2

@@ -27,7 +27,7 @@ def redrive(state: str = "OPEN", **fields: object) -> run_pb2.Redrive:
     return run_pb2.Redrive(redrive_id="d", job="etl", rate=10, total=5, state=number, **fields)
 
 
-async def test_a_run_is_done_again_and_names_the_one_that_died(client: Client, member: Scripted):
+async def test_a_redriven_run_names_the_dead_letter(client: Client, member: Scripted):
     made = run_pb2.Run(run_id="n", redrive_of="r", trigger=run_pb2.Run.TRIGGER_REDRIVE)
     member.say("RetryRun", made)
 
@@ -40,7 +40,7 @@ async def test_a_run_is_done_again_and_names_the_one_that_died(client: Client, m
     assert not as_it_was.HasField("payload")
 
 
-async def test_letters_are_listed_by_what_is_asked_for(client: Client, member: Scripted):
+async def test_letters_are_listed_by_filter(client: Client, member: Scripted):
     member.say("ListDeadLetters", runs.ListDeadLettersResponse(dead_letters=[letter()]))
 
     [one] = [
@@ -56,7 +56,7 @@ async def test_letters_are_listed_by_what_is_asked_for(client: Client, member: S
     assert (sent.job, sent.fingerprint, sent.resolved, sent.redrive_id) == ("etl", "f", True, "d")
 
 
-async def test_a_letter_says_what_became_of_it(client: Client, member: Scripted):
+async def test_a_letter_shows_its_resolution(client: Client, member: Scripted):
     member.say(
         "GetDeadLetter",
         letter(
@@ -74,7 +74,7 @@ async def test_a_letter_says_what_became_of_it(client: Client, member: Scripted)
     assert found.to_json()["resolution"] == "REDRIVEN"
 
 
-async def test_groups_tell_how_many_of_which_error(client: Client, member: Scripted):
+async def test_groups_show_the_count_of_each_error(client: Client, member: Scripted):
     group = run_pb2.DeadLetterGroup(fingerprint="f", count=3, queued=1, exit_code=2, run_id="r")
     member.say("ListDeadLetterGroups", runs.ListDeadLetterGroupsResponse(groups=[group]))
 
@@ -85,7 +85,7 @@ async def test_groups_tell_how_many_of_which_error(client: Client, member: Scrip
     assert member.received("ListDeadLetterGroups")[0].job == "etl"
 
 
-async def test_discarded_are_those_that_are_named_or_chosen(client: Client, member: Scripted):
+async def test_named_or_selected_letters_are_discarded(client: Client, member: Scripted):
     member.say("DiscardDeadLetters", runs.DiscardDeadLettersResponse(discarded=2))
 
     assert await client.dead_letters.discard(run_ids=["r", "s"], note="known") == 2
@@ -105,9 +105,7 @@ async def test_discarded_are_those_that_are_named_or_chosen(client: Client, memb
     assert not every.HasField("group")
 
 
-async def test_until_its_newest_died_nothing_is_dealt_with_that_a_group_hasnt_told_of(
-    client: Client, member: Scripted
-):
+async def test_a_group_covers_no_letter_newer_than_its_newest(client: Client, member: Scripted):
     group = run_pb2.DeadLetterGroup(fingerprint="f", job="etl", count=2)
     newest = DIED.replace(microsecond=123_456)
     group.last_died_at.FromDatetime(newest)
@@ -128,7 +126,7 @@ async def test_until_its_newest_died_nothing_is_dealt_with_that_a_group_hasnt_to
     assert not every.HasField("until")
 
 
-async def test_a_redrive_is_asked_for_once_whatever_gets_lost(client: Client, member: Scripted):
+async def test_a_redrive_is_retried_with_the_same_key(client: Client, member: Scripted):
     member.say("RedriveDeadLetters", runs.RedriveDeadLettersResponse(total=5, redrive=redrive()))
 
     plan = await client.dead_letters.redrive(fingerprint="f", rate=100, payload={"new": 1})
@@ -141,7 +139,7 @@ async def test_a_redrive_is_asked_for_once_whatever_gets_lost(client: Client, me
     assert (second.all, second.rate, second.idempotency_key) == (True, 0, "k")
 
 
-async def test_a_dry_run_says_how_many_and_carries_no_key(client: Client, member: Scripted):
+async def test_a_dry_run_returns_the_count_and_has_no_key(client: Client, member: Scripted):
     member.say("RedriveDeadLetters", runs.RedriveDeadLettersResponse(total=5))
 
     plan = await client.dead_letters.redrive(job="etl", dry_run=True)
@@ -169,7 +167,7 @@ async def test_a_redrive_is_read_listed_stopped_and_resumed(client: Client, memb
     assert [one.redrive_id for one in member.received("StopRedrive")] == ["d"]
 
 
-async def test_a_lost_answer_is_asked_for_again_but_nothing_is_discarded_twice(
+async def test_a_lost_answer_is_retried_but_nothing_is_discarded_twice(
     client: Client, member: Scripted
 ):
     lost = Refusal("UNAVAILABLE", bare=True)

@@ -1,4 +1,4 @@
-"""Several endpoints: the dead are passed by, what is safe is tried again, and nothing else."""
+"""Several endpoints: stopped ones are skipped, and only safe calls are retried."""
 
 import asyncio
 import socket
@@ -39,7 +39,7 @@ def free_address() -> str:
         return f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-async def test_dead_endpoints_are_passed_by(member: Scripted):
+async def test_stopped_endpoints_are_skipped(member: Scripted):
     member.say("GetRun", RUN)
     dead = [free_address() for _ in range(3)]
     async with Client([*dead, member.address], timeout=10) as client:
@@ -48,7 +48,7 @@ async def test_dead_endpoints_are_passed_by(member: Scripted):
 
 
 @pytest.mark.slow
-async def test_a_silent_endpoint_is_passed_by(member: Scripted):
+async def test_a_silent_endpoint_is_skipped(member: Scripted):
     member.say("GetRun", RUN)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -58,7 +58,7 @@ async def test_a_silent_endpoint_is_passed_by(member: Scripted):
             assert (await client.runs.get("r")).run_id == "r"
 
 
-async def test_a_member_that_dies_between_two_calls_is_no_failure(
+async def test_a_member_that_stops_between_two_calls_causes_no_failure(
     member: Scripted, other: Scripted
 ):
     for one in (member, other):
@@ -71,7 +71,7 @@ async def test_a_member_that_dies_between_two_calls_is_no_failure(
         assert spare.received("GetRun")
 
 
-async def test_a_member_that_hangs_costs_its_patience_and_no_more(
+async def test_a_member_that_hangs_costs_one_try_timeout_and_no_more(
     member: Scripted, other: Scripted, monkeypatch: pytest.MonkeyPatch
 ):
     from dataclasses import replace
@@ -87,13 +87,13 @@ async def test_a_member_that_hangs_costs_its_patience_and_no_more(
     assert len(member.received("GetRun")) <= 1
 
 
-async def test_unavailable_is_tried_again_within_the_deadline(client: Client, member: Scripted):
+async def test_unavailable_is_retried_within_the_deadline(client: Client, member: Scripted):
     member.say("GetRun", Refusal("UNAVAILABLE"), Refusal("UNAVAILABLE"), RUN)
     assert (await client.runs.get("r")).run_id == "r"
     assert len(member.received("GetRun")) == 3
 
 
-async def test_unavailable_for_ever_ends_at_the_deadline_as_what_it_is(member: Scripted):
+async def test_permanent_unavailable_is_raised_at_the_deadline(member: Scripted):
     member.say("GetRun", AWAY)
     async with Client(member.address, timeout=0.5) as client:
         began = time.monotonic()
@@ -120,9 +120,7 @@ async def test_a_call_ends_within_3_s_when_members_cant_reach_postgresql(
 
 
 @pytest.mark.parametrize("status", ["INVALID_ARGUMENT", "NOT_FOUND", "INTERNAL", "ABORTED"])
-async def test_an_answer_is_an_answer_and_never_asked_for_again(
-    client: Client, member: Scripted, status: str
-):
+async def test_a_definite_error_is_not_retried(client: Client, member: Scripted, status: str):
     member.say("GetRun", Refusal(status), RUN)
     with pytest.raises((InvalidArgument, NotFound, InternalError, Exception)) as caught:
         await client.runs.get("r")
@@ -130,7 +128,7 @@ async def test_an_answer_is_an_answer_and_never_asked_for_again(
     assert len(member.received("GetRun")) == 1
 
 
-async def test_what_is_made_twice_by_chance_carries_the_same_key(client: Client, member: Scripted):
+async def test_a_retried_creation_has_the_same_idempotency_key(client: Client, member: Scripted):
     member.say("SubmitRun", Refusal("UNAVAILABLE"), RUN)
     member.say("TriggerJob", Refusal("UNAVAILABLE"), RUN)
     member.say("CreateJob", Refusal("UNAVAILABLE"), job_pb2.Job(name="etl"))
@@ -157,8 +155,8 @@ async def test_a_deletion_that_may_have_happened_is_not_sent_again(
     assert len(member.received("DeleteJob")) == 1
 
 
-async def test_a_rebalance_that_is_refused_is_not_asked_for_again(client: Client, member: Scripted):
-    """As a transfer of leadership: each refused try is a line of the audit."""
+async def test_a_rejected_rebalance_is_not_retried(client: Client, member: Scripted):
+    """Each rejected try is a line of the audit, also for a transfer of leadership."""
     for call in ("RebalanceCluster", "TransferLeader"):
         member.say(call, Refusal("UNAVAILABLE", reason="NOT_TRUSTED"))
     for asked in (
@@ -173,55 +171,55 @@ async def test_a_rebalance_that_is_refused_is_not_asked_for_again(client: Client
     assert len(member.received("TransferLeader")) == 1
 
 
-async def test_a_deletion_that_was_never_sent_goes_elsewhere(member: Scripted):
+async def test_a_deletion_that_was_never_sent_is_sent_to_another_member(member: Scripted):
     member.say("DeleteJob", DELETED)
     async with Client([free_address(), free_address(), member.address], timeout=10) as client:
         await client.jobs.delete("etl")
     assert [sent.job for sent in member.received("DeleteJob")] == ["etl"]
 
 
-async def test_no_answer_in_time_is_a_deadline(client: Client, member: Scripted):
+async def test_no_answer_in_time_raises_deadline_exceeded(client: Client, member: Scripted):
     member.say("GetRun", hang)
-    with pytest.raises(DeadlineExceeded) as told:
+    with pytest.raises(DeadlineExceeded) as error:
         await client.runs.get("r", deadline=0.2)
-    assert "nothing was changed" in told.value.remedy, "it was a read"
-    assert isinstance(told.value.__cause__, grpc.aio.AioRpcError), "what it came of"
+    assert "nothing was changed" in error.value.remedy, "it was a read"
+    assert isinstance(error.value.__cause__, grpc.aio.AioRpcError), "its cause"
 
 
 @pytest.mark.slow
-async def test_out_of_time_tells_who_was_waited_for_and_the_last_refusal(member: Scripted):
+async def test_a_timeout_names_the_member_and_the_last_rejection(member: Scripted):
     member.say("TriggerJob", AWAY, hang)
     async with Client(member.address, timeout=1) as client:
-        with pytest.raises(DeadlineExceeded) as told:
+        with pytest.raises(DeadlineExceeded) as error:
             await client.jobs.trigger("etl")
-    assert str(told.value) == told.value.what
-    assert told.value.what == (
+    assert str(error.value) == error.value.what
+    assert error.value.what == (
         f"the call to {member.address} timed out; last rejection by {member.address}:"
         " the database is away (DATABASE_AWAY)"
     )
-    assert told.value.reason == "NO_ANSWER"
-    assert not told.value.remedy, "whether it was done isn't known"
+    assert error.value.reason == "NO_ANSWER"
+    assert not error.value.remedy, "whether it was done isn't known"
 
 
-async def test_a_change_that_may_have_been_made_isnt_told_as_refused(member: Scripted):
+async def test_a_change_with_unknown_outcome_is_not_reported_as_rejected(member: Scripted):
     member.say("TriggerJob", UNKNOWN, AWAY)
     async with Client(member.address, timeout=1) as client:
-        with pytest.raises(DeadlineExceeded, match=r"asked for; .*database is away") as told:
+        with pytest.raises(DeadlineExceeded, match=r"asked for; .*database is away") as error:
             await client.jobs.trigger("etl")
-    assert (told.value.reason, told.value.remedy) == ("OUTCOME_UNKNOWN", "look first")
+    assert (error.value.reason, error.value.remedy) == ("OUTCOME_UNKNOWN", "look first")
 
 
 @pytest.mark.slow
-async def test_what_a_member_said_of_an_unknown_outcome_outlives_a_silent_try(member: Scripted):
+async def test_an_unknown_outcome_is_still_reported_after_a_silent_retry(member: Scripted):
     member.say("TriggerJob", UNKNOWN, AWAY, hang)
     async with Client(member.address, timeout=1) as client:
-        with pytest.raises(DeadlineExceeded, match=r"asked for; .*database is away") as told:
+        with pytest.raises(DeadlineExceeded, match=r"asked for; .*database is away") as error:
             await client.jobs.trigger("etl")
-    assert told.value.reason == "OUTCOME_UNKNOWN"
+    assert error.value.reason == "OUTCOME_UNKNOWN"
 
 
 @pytest.mark.slow
-async def test_a_change_that_may_have_been_made_isnt_told_as_never_sent(member: Scripted):
+async def test_a_change_with_unknown_outcome_is_not_reported_as_never_sent(member: Scripted):
     asked_again = asyncio.Event()
 
     async def hang_once(request: object) -> object:
@@ -239,19 +237,19 @@ async def test_a_change_that_may_have_been_made_isnt_told_as_never_sent(member: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("then", [(), (AWAY,), (AWAY, hang)])
-async def test_a_change_whose_connection_broke_isnt_told_as_refused(
+async def test_a_change_with_a_broken_connection_is_not_reported_as_rejected(
     member: Scripted, then: tuple[object, ...]
 ):
     member.say("TriggerJob", BROKEN, *then)
     async with Client(member.address, timeout=1) as client:
-        with pytest.raises(DeadlineExceeded, match=r"no answer from .*: Socket closed") as told:
+        with pytest.raises(DeadlineExceeded, match=r"no answer from .*: Socket closed") as error:
             await client.jobs.trigger("etl")
-    assert told.value.reason == "CONNECTION_BROKEN"
-    assert "check whether it was done" in told.value.remedy
-    assert ("database is away" in told.value.what) == bool(then)
+    assert error.value.reason == "CONNECTION_BROKEN"
+    assert "check whether it was done" in error.value.remedy
+    assert ("database is away" in error.value.what) == bool(then)
 
 
-async def test_a_deletion_whose_connection_broke_is_told_as_one_that_may_have_been_made(
+async def test_a_deletion_with_a_broken_connection_has_an_unknown_outcome(
     client: Client, member: Scripted
 ):
     member.say("DeleteJob", BROKEN, DELETED)
@@ -260,35 +258,37 @@ async def test_a_deletion_whose_connection_broke_is_told_as_one_that_may_have_be
     assert len(member.received("DeleteJob")) == 1
 
 
-async def test_a_dry_run_that_got_no_answer_is_told_as_a_read(client: Client, member: Scripted):
+async def test_a_dry_run_without_an_answer_is_reported_as_a_read(client: Client, member: Scripted):
     member.say("RebalanceCluster", hang)
-    with pytest.raises(DeadlineExceeded) as told:
+    with pytest.raises(DeadlineExceeded) as error:
         await client.cluster.rebalance(dry_run=True, deadline=0.2)
-    assert "nothing was changed" in told.value.remedy
+    assert "nothing was changed" in error.value.remedy
 
 
-async def test_a_read_whose_connection_broke_for_ever_is_told_as_refused(member: Scripted):
+async def test_a_read_with_a_permanently_broken_connection_is_reported_as_rejected(
+    member: Scripted,
+):
     member.say("GetRun", BROKEN)
     async with Client(member.address, timeout=0.5) as client:
         with pytest.raises(ClusterUnavailable, match=r"no answer from .*: Socket closed"):
             await client.runs.get("r")
 
 
-async def test_a_read_that_is_refused_at_last_is_told_so(member: Scripted):
+async def test_a_read_that_is_rejected_at_last_is_reported_as_rejected(member: Scripted):
     member.say("GetRun", UNKNOWN, AWAY)
     async with Client(member.address, timeout=0.5) as client:
         with pytest.raises(ClusterUnavailable, match=r"^the database is away$"):
             await client.runs.get("r")
 
 
-async def test_nobody_there_is_told_with_all_endpoints():
+async def test_an_unreachable_cluster_is_reported_with_all_endpoints():
     async with Client([free_address(), free_address()], timeout=0.5) as client:
         with pytest.raises(ClusterUnavailable, match="no endpoint answers") as caught:
             await client.cluster.status()
     assert caught.value.reason == "NO_ENDPOINT"
 
 
-async def test_a_watch_goes_over_to_another_member(member: Scripted, other: Scripted):
+async def test_a_watch_moves_to_another_member(member: Scripted, other: Scripted):
     running = run_pb2.Run(run_id="r", state=common_pb2.RUN_STATE_RUNNING)
 
     def script(one: Scripted) -> None:
@@ -314,7 +314,7 @@ async def test_a_refusal_without_details_still_has_its_class(client: Client, mem
 
 
 @pytest.mark.parametrize("endpoints", ["", ",", "host", "http://host:1", [], ["a:1", "b"]])
-def test_endpoints_that_are_none_are_refused_at_once(endpoints: object):
+def test_invalid_endpoints_are_refused_at_once(endpoints: object):
     with pytest.raises(Misconfigured):
         Client(endpoints)
 

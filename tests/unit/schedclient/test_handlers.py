@@ -1,4 +1,4 @@
-"""What may be registered as a handler."""
+"""Registration of handlers, their progress and their cancellation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_handler_may_have_more_with_defaults_or_be_written_in_c():
     assert handler("largest")(max) is max
 
 
-def test_a_wrapped_handler_is_judged_by_what_is_called_not_by_what_it_wraps():
+def test_a_wrapped_handler_is_checked_by_its_own_signature():
     def with_database(payload, ctx, database):
         return payload, ctx, database
 
@@ -80,21 +80,21 @@ def test_a_coroutine_has_no_thread_and_no_other_mode_is_known():
         handler(mode="fiber")(other_coroutine)  # type: ignore[call-overload]
 
 
-def test_progress_is_so_many_of_so_many_and_a_heartbeat():
-    told, beats = [], []
+def test_progress_is_a_fraction_and_a_heartbeat():
+    reported, beats = [], []
     now = datetime(2026, 11, 23, tzinfo=UTC)
     ctx = Context(
         *("default", "job", "run", 1, now, now, 7, "", "w1"),
         on_heartbeat=lambda: beats.append(1),
-        on_progress=told.append,
+        on_progress=reported.append,
     )
     ctx.progress(0.25)
     ctx.progress(30, 120, "x" * 1000)
-    assert told == [Progress(0.25, 1.0, ""), Progress(30.0, 120.0, "x" * 200)]
-    assert [each.fraction for each in told] == [0.25, 0.25]
+    assert reported == [Progress(0.25, 1.0, ""), Progress(30.0, 120.0, "x" * 200)]
+    assert [each.fraction for each in reported] == [0.25, 0.25]
     assert len(beats) == 2
     ctx.progress(1, note="half of a \ud83d")
-    assert told[-1].note == "half of a ?"
+    assert reported[-1].note == "half of a ?"
     for wrong in ((2,), (-1, 3), (1, 0), (float("nan"),), (1, float("inf"))):
         with pytest.raises(ValueError, match="progress: "):
             ctx.progress(*wrong)
@@ -117,22 +117,22 @@ def test_a_cancel_is_an_event_of_its_own_context():
     assert "unset" in repr(other)
 
 
-def test_who_waits_for_a_cancel_hears_it_even_if_it_was_cleared_meanwhile():
-    one, heard, waits = cancel(), threading.Event(), threading.Semaphore(0)
+def test_a_waiting_thread_receives_a_cancel_that_is_cleared_meanwhile():
+    one, received, waits = cancel(), threading.Event(), threading.Semaphore(0)
 
     def wait() -> None:
         waits.release()
         assert one.wait(30)
-        heard.set()
+        received.set()
 
     thread = threading.Thread(target=wait)
     thread.start()
     waits.acquire()
     one.wait(0.01)  # a second one to wait, for less long
     one.clear()
-    assert not heard.is_set()
+    assert not received.is_set()
     one.set()
-    assert heard.wait(30)
+    assert received.wait(30)
     thread.join()
     one.clear()
     assert not one.is_set()
@@ -141,15 +141,15 @@ def test_who_waits_for_a_cancel_hears_it_even_if_it_was_cleared_meanwhile():
 
 def test_a_cancel_that_is_set_while_many_begin_to_wait_is_missed_by_none():
     for _ in range(50):
-        assert heard_by_many(cancel()) == [True] * 4
+        assert waits_of_many(cancel()) == [True] * 4
 
 
-def heard_by_many(one: threading.Event) -> list[bool]:
-    heard, start = [], threading.Barrier(5)
+def waits_of_many(one: threading.Event) -> list[bool]:
+    results, start = [], threading.Barrier(5)
 
     def wait() -> None:
         start.wait(30)
-        heard.append(one.wait(30))
+        results.append(one.wait(30))
 
     threads = [threading.Thread(target=wait) for _ in range(4)]
     for each in threads:
@@ -158,4 +158,4 @@ def heard_by_many(one: threading.Event) -> list[bool]:
     one.set()
     for each in threads:
         each.join()
-    return heard
+    return results

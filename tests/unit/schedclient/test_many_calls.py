@@ -1,4 +1,4 @@
-"""More calls at once than a connection bears: each has its turn, and its answer."""
+"""More concurrent calls than a connection allows: each is queued, sent and answered."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ from support.wait import wait_until_async
 
 RUN = run_pb2.Run(run_id="r", state=common_pb2.RUN_STATE_SUCCEEDED)
 PROMPT = 5
-"""Seconds in which what has begun is answered, if nothing keeps it waiting."""
+"""Seconds within which a started call is answered, if nothing blocks it."""
 
 
 class Counting:
@@ -42,10 +42,8 @@ class Counting:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["SubmitRun", "DeleteJob"])
-async def test_five_thousand_calls_at_once_are_all_made_and_each_but_once(
-    member: Scripted, call: str
-):
-    """In the time that a call has by default. What may have happened isn't sent twice."""
+async def test_five_thousand_concurrent_calls_are_each_made_once(member: Scripted, call: str):
+    """Each ends within the default timeout. A call that may have taken effect isn't repeated."""
     answer = Counting(jobs.DeleteJobResponse(deleted=True) if call == "DeleteJob" else RUN)
     member.say(call, answer)
     async with Client(member.address) as client:
@@ -58,7 +56,7 @@ async def test_five_thousand_calls_at_once_are_all_made_and_each_but_once(
 
 
 @pytest.mark.slow
-async def test_waiting_for_a_turn_costs_nothing_of_what_a_try_may_take(
+async def test_queueing_does_not_count_against_the_try_timeout(
     member: Scripted, other: Scripted, monkeypatch: pytest.MonkeyPatch
 ):
     """With two members, a try that has no answer in time is made again at the other."""
@@ -76,26 +74,26 @@ async def test_waiting_for_a_turn_costs_nothing_of_what_a_try_may_take(
     assert len(member.received("GetRun")) + len(other.received("GetRun")) == len(asked)
 
 
-async def test_a_call_whose_turn_never_came_says_that_nothing_was_sent(member: Scripted):
+async def test_a_call_that_times_out_in_the_queue_says_that_nothing_was_sent(member: Scripted):
     gate = asyncio.Event()
     answer = Counting(gate=gate)
     member.say("GetRun", answer)
     async with Client(member.address, timeout=60) as client:
         first = [asyncio.ensure_future(client.runs.get("r")) for _ in range(AT_ONCE)]
         await wait_until_async(lambda: answer.now == AT_ONCE, PROMPT, "the first to be in hand")
-        with pytest.raises(DeadlineExceeded, match="timed out in the client's queue") as told:
+        with pytest.raises(DeadlineExceeded, match="timed out in the client's queue") as error:
             await client.runs.get("r", deadline=0.1)
         gate.set()
         await asyncio.gather(*first)
         assert (await client.runs.get("r")).run_id == "r", "its place is free again"
-    assert told.value.reason == "NO_TIME"
-    assert "nothing was sent" in told.value.remedy
+    assert error.value.reason == "NO_TIME"
+    assert "nothing was sent" in error.value.remedy
 
 
-async def test_a_call_whose_turn_comes_when_its_member_has_gone_is_made_at_another(
+async def test_a_queued_call_moves_to_another_member_when_its_member_stops(
     member: Scripted, other: Scripted
 ):
-    """Also a deletion: it was never sent."""
+    """A deletion too, as it was never sent."""
     gate = asyncio.Event()
     hanging = Counting(gate=gate)
     for one in (member, other):
@@ -114,7 +112,7 @@ async def test_a_call_whose_turn_comes_when_its_member_has_gone_is_made_at_anoth
     assert not asked.received("DeleteJob")
 
 
-async def test_a_call_that_is_given_up_while_it_waits_takes_no_place(member: Scripted):
+async def test_a_call_canceled_in_the_queue_takes_no_place(member: Scripted):
     gate = asyncio.Event()
     answer = Counting(gate=gate)
     member.say("GetRun", answer)
@@ -129,7 +127,7 @@ async def test_a_call_that_is_given_up_while_it_waits_takes_no_place(member: Scr
         assert len(await asyncio.gather(*again)) == 2 * AT_ONCE
 
 
-async def test_streams_keep_no_call_waiting(member: Scripted):
+async def test_streams_do_not_block_calls(member: Scripted):
     running = runs.RunEvent(run=run_pb2.Run(run_id="r", state=common_pb2.RUN_STATE_RUNNING))
     member.say("WatchRuns", [running, asyncio.Event()])
     member.say("GetCluster", cluster.Cluster())
@@ -142,8 +140,8 @@ async def test_streams_keep_no_call_waiting(member: Scripted):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("refusals", [1, 2, 5])
-async def test_a_call_that_was_refused_its_stream_is_made_again_whatever_it_does(refusals: int):
-    """Nobody has begun on it (RFC 9113, 8.7)."""
+async def test_a_call_with_a_refused_stream_is_always_retried(refusals: int):
+    """No server has begun to process it (RFC 9113, 8.7)."""
     answer = jobs.DeleteJobResponse(deleted=True)
     async with (
         refusing(refusals, answer.SerializeToString()) as (address, streams),
@@ -154,15 +152,15 @@ async def test_a_call_that_was_refused_its_stream_is_made_again_whatever_it_does
 
 
 @pytest.mark.slow
-async def test_a_stream_that_is_refused_for_ever_is_told_as_what_it_is():
+async def test_a_permanently_refused_stream_is_reported_as_refused():
     async with refusing(1_000_000, b"") as (address, _), Client(address, timeout=1) as client:
-        with pytest.raises(ClusterUnavailable, match="too many calls") as told:
+        with pytest.raises(ClusterUnavailable, match="too many calls") as error:
             await client.jobs.delete("etl")
-    assert told.value.reason == "REFUSED_STREAM"
+    assert error.value.reason == "REFUSED_STREAM"
 
 
-async def test_what_a_member_cancels_is_made_again_where_that_does_it_once():
-    """No bug of the cluster: the core of gRPC does so where too many calls wait, a proxy may."""
+async def test_a_call_that_a_member_cancels_is_retried_if_that_is_safe():
+    """Not a fault of the cluster: gRPC cancels when too many calls wait, and a proxy may."""
     answer = run_pb2.Run(run_id="r").SerializeToString()
     async with (
         refusing(2, answer, code=8) as (address, streams),
@@ -173,13 +171,13 @@ async def test_what_a_member_cancels_is_made_again_where_that_does_it_once():
 
 
 @pytest.mark.slow
-async def test_what_is_cancelled_for_ever_is_told_as_what_it_is():
+async def test_a_permanently_canceled_call_is_reported_as_canceled():
     async with refusing(1_000_000, b"", code=8) as (address, _), Client(address, timeout=2) as one:
-        with pytest.raises(DeadlineExceeded, match="may have taken effect") as told:
+        with pytest.raises(DeadlineExceeded, match="may have taken effect") as error:
             await one.submit(shell={"argv": ["true"]})
-        with pytest.raises(ClusterUnavailable) as told_of_a_read:
+        with pytest.raises(ClusterUnavailable) as read_error:
             await one.runs.get("r")
-    assert told.value.reason == told_of_a_read.value.reason == "CANCELLED"
+    assert error.value.reason == read_error.value.reason == "CANCELLED"
 
 
 @asynccontextmanager
@@ -213,10 +211,10 @@ async def refusing(
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(len(http2.PREFACE))
         writer.write(http2.settings())
-        heard = bytearray()
+        received = bytearray()
         while piece := await reader.read(65_536):
-            heard += piece
-            for kind, flags, stream, payload in http2.read(heard):
+            received += piece
+            for kind, flags, stream, payload in http2.read(received):
                 if kind == http2.HEADERS:
                     writer.write(reply(stream))
                 elif kind in (http2.SETTINGS, http2.PING) and not flags & http2.ACK:

@@ -1,4 +1,4 @@
-"""What a call is on: told by its id or name, or by the value that an earlier call gave."""
+"""Calls take an object by its id or name, or by the value that an earlier call returned."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple
@@ -109,11 +109,11 @@ TO_THE_END: dict[str, list[Message]] = {
     "WatchBackfill": [job_service_pb2.Backfill(state=job_service_pb2.Backfill.STATE_DONE)],
     "WatchWorker": [cluster_service_pb2.Worker()],
 }
-"""Streams after which nothing more is asked for."""
+"""Streams after which a watch makes no more requests."""
 
 
 def answer_to(call: str) -> Any:
-    """What a member answers in its least words; a stream's is one that ends."""
+    """Return the shortest answer of a member. A stream's answer ends it."""
     if call in TO_THE_END:
         return TO_THE_END[call]
     [method] = [one.methods_by_name[call] for one in SERVICES if call in one.methods_by_name]
@@ -121,7 +121,7 @@ def answer_to(call: str) -> Any:
 
 
 async def done(call: Awaitable[Any] | AsyncIterator[Any]) -> None:
-    """Wait for it, or read it to its end."""
+    """Await a call, or read a stream to its end."""
     if isinstance(call, AsyncIterator):
         async for _ in call:
             pass
@@ -130,7 +130,9 @@ async def done(call: Awaitable[Any] | AsyncIterator[Any]) -> None:
 
 
 @every_call
-async def test_the_value_says_what_its_id_says(client: Client, member: Scripted, call: Call):
+async def test_a_value_and_its_id_make_the_same_request(
+    client: Client, member: Scripted, call: Call
+):
     member.say(call.wire, answer_to(call.wire))
     await done(call.do(client, call.said))
     await done(call.do(client, call.value))
@@ -154,7 +156,7 @@ async def test_anything_else_is_refused_in_words(
     assert member.requests == []
 
 
-async def test_another_value_is_not_taken_for_it(client: Client, member: Scripted):
+async def test_a_value_of_another_type_is_refused(client: Client, member: Scripted):
     with pytest.raises(TypeError, match=r"a run is given by its id, .*as a Run .*got Job"):
         await client.runs.cancel(JOB)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"a job is given by its id or name, .*got Run"):

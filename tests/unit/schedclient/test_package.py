@@ -1,4 +1,4 @@
-"""What the SDK is as a package: light, typed, and whole in its names."""
+"""The SDK as a package: light, typed, with all its names exported."""
 
 import ast
 import importlib
@@ -14,7 +14,7 @@ import schedclient
 OURS = {"schedclient", "schedkit", "schedproto"}
 ALLOWED = {"grpc", "google"}
 BROUGHT_BY_GRPC = {"typing_extensions", "cython_runtime", "grpc_health", "grpc_reflection"}
-"""Its own dependency, its runtime, and its siblings, which it imports where they are installed."""
+"""The dependency, its runtime, and siblings that it imports if they are installed."""
 
 LOADED = """
 import json, sys, sysconfig
@@ -67,21 +67,21 @@ def test_every_exported_name_is_there_and_nothing_else_is_public():
     assert sorted(schedclient.__all__) == sorted(set(schedclient.__all__))
 
 
-def test_what_type_checkers_are_told_is_what_is_loaded():
+def test_type_checkers_see_the_names_that_are_loaded():
     source = ast.parse(Path(schedclient.__file__).read_text())
-    told = {
+    declared = {
         (alias.name, node.module)
         for node in ast.walk(source)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sched")
         for alias in node.names
     }
-    assert {name for name, _ in told} == set(schedclient.__all__)
-    assert told == set(vars(schedclient)["_HOMES"].items())
-    for name, home in told:
+    assert {name for name, _ in declared} == set(schedclient.__all__)
+    assert declared == set(vars(schedclient)["_HOMES"].items())
+    for name, home in declared:
         assert getattr(schedclient, name) is getattr(importlib.import_module(home or ""), name)
 
 
-def test_a_name_that_is_not_there_is_missed_as_in_any_module():
+def test_a_missing_name_raises_as_in_any_module():
     with pytest.raises(AttributeError, match="'schedclient' has no attribute 'Clinet'"):
         _ = schedclient.Clinet  # type: ignore[attr-defined]
     with pytest.raises(ImportError, match="cannot import name 'Clinet'"):
@@ -96,5 +96,5 @@ def test_a_handlers_process_loads_no_client():
     assert json.loads(ended.stdout) == []
 
 
-def test_it_says_that_it_is_typed():
+def test_the_package_is_marked_as_typed():
     assert (Path(schedclient.__file__).parent / "py.typed").exists()

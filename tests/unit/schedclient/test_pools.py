@@ -35,14 +35,14 @@ async def test_a_pool_is_set_with_a_limit_and_a_rate(client: Client, member: Scr
     assert (first.validate_only, second.validate_only) == (False, True)
 
 
-async def test_what_is_no_rate_is_never_sent(client: Client, member: Scripted):
+async def test_an_invalid_rate_is_never_sent(client: Client, member: Scripted):
     with pytest.raises(InvalidArgument) as caught:
         await client.pools.set("reports", limit=1 << 31, rate="100")
     assert [one.field for one in caught.value.violations] == ["limit", "rate"]
     assert member.requests == []
 
 
-async def test_a_change_that_got_no_answer_is_not_sent_again_for_its_version_is_another_by_now(
+async def test_a_versioned_change_without_an_answer_is_not_retried(
     client: Client, member: Scripted
 ):
     member.say("SetPool", Refusal("UNAVAILABLE"), REPORTS)

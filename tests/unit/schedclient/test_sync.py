@@ -63,9 +63,9 @@ def test_every_call_is_there_with_its_signature_and_docstring(face: type, wrappe
         blocking = vars(face).get(name)
         assert blocking is not None, f"{face.__name__} lacks {name}"
         if name != "close":
-            told, meant = inspect.signature(blocking), inspect.signature(call)
-            assert told.parameters == meant.parameters
-            assert str(told.return_annotation).removeprefix("Sync") == meant.return_annotation
+            actual, expected = inspect.signature(blocking), inspect.signature(call)
+            assert actual.parameters == expected.parameters
+            assert str(actual.return_annotation).removeprefix("Sync") == expected.return_annotation
             assert blocking.__doc__ == call.__doc__
 
 
@@ -90,7 +90,7 @@ def test_calls_lists_and_waits_block(member: Scripted):
         assert len(client.submit_many([{"shell": {"argv": ["date"]}}] * 3)) == 3
 
 
-def test_a_run_may_be_given_as_itself(member: Scripted):
+def test_a_run_value_is_accepted_in_place_of_its_id(member: Scripted):
     member.say("GetRun", RUN)
     member.say("CancelRun", RUN)
     with SyncClient(member.address, timeout=5) as client:
@@ -129,19 +129,19 @@ def test_the_first_call_starts_the_thread_and_closing_ends_it(member: Scripted):
     assert its_own not in ours()
 
 
-def test_threads_may_share_it(member: Scripted):
+def test_threads_may_share_a_client(member: Scripted):
     member.say("GetRun", RUN)
-    told: list[str] = []
+    run_ids: list[str] = []
     with SyncClient(member.address, timeout=5) as client:
         threads = [
-            threading.Thread(target=lambda: told.append(client.runs.get("r").run_id))
+            threading.Thread(target=lambda: run_ids.append(client.runs.get("r").run_id))
             for _ in range(8)
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert told == ["r"] * 8
+    assert run_ids == ["r"] * 8
 
 
 def test_a_closed_client_says_so():

@@ -1,4 +1,4 @@
-"""All runs of a job or a namespace, as the SDK watches them: on, past broken streams and gaps."""
+"""The SDK watches all runs of a job or a namespace, across broken streams and gaps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.endless import first
 from support.scripted import Refusal, Scripted
 
 FOR_EVER = asyncio.Event
-"""As an answer: the stream stays open and says nothing more."""
+"""An answer that keeps the stream open and silent."""
 ONWARD = wire.RunEvent(cursor="1-9")
 
 
@@ -22,7 +22,7 @@ def run(number: int, state: str = "PENDING") -> run_pb2.Run:
     return run_pb2.Run(run_id=f"r{number}", state=common_pb2.RunState.Value(f"RUN_STATE_{state}"))
 
 
-def told(cursor: str, number: int, state: str = "PENDING") -> wire.RunEvent:
+def event(cursor: str, number: int, state: str = "PENDING") -> wire.RunEvent:
     return wire.RunEvent(cursor=cursor, run=run(number, state))
 
 
@@ -30,16 +30,16 @@ def gap(cursor: str) -> wire.RunEvent:
     return wire.RunEvent(cursor=cursor, gap=wire.RunEvent.Gap(why="too old"))
 
 
-async def test_a_stream_that_breaks_goes_on_after_its_last_cursor(client: Client, member: Scripted):
+async def test_a_broken_stream_continues_after_its_last_cursor(client: Client, member: Scripted):
     member.say(
         "WatchRuns",
         [
-            told("1-1", 1),
-            told("1-1", 1, "RUNNING"),
+            event("1-1", 1),
+            event("1-1", 1, "RUNNING"),
             ONWARD,
             Refusal("UNAVAILABLE"),
         ],
-        [told("1-9", 1, "RUNNING"), told("1-9", 1, "SUCCEEDED"), FOR_EVER()],
+        [event("1-9", 1, "RUNNING"), event("1-9", 1, "SUCCEEDED"), FOR_EVER()],
     )
     states = [one.state for one in await first(3, client.runs.watch(job="etl"))]
     assert states == ["PENDING", "RUNNING", "SUCCEEDED"]
@@ -50,17 +50,17 @@ async def test_a_stream_that_breaks_goes_on_after_its_last_cursor(client: Client
     ]
 
 
-async def test_a_stream_that_its_member_ends_goes_on_as_well(client: Client, member: Scripted):
-    member.say("WatchRuns", [told("1-1", 1)], [told("1-2", 2), FOR_EVER()])
+async def test_a_stream_that_its_member_ends_continues_too(client: Client, member: Scripted):
+    member.say("WatchRuns", [event("1-1", 1)], [event("1-2", 2), FOR_EVER()])
     found = await first(2, client.runs.events())
     assert [one.run.run_id for one in found] == ["r1", "r2"]
     assert [one.cursor for one in found] == ["1-1", "1-2"]
 
 
-async def test_after_a_gap_those_that_lived_are_looked_at(client: Client, member: Scripted):
+async def test_after_a_gap_unfinished_runs_are_read(client: Client, member: Scripted):
     member.say(
         "WatchRuns",
-        [told("1-1", 1), told("1-1", 2, "SUCCEEDED"), told("1-1", 3), gap("1-2"), FOR_EVER()],
+        [event("1-1", 1), event("1-1", 2, "SUCCEEDED"), event("1-1", 3), gap("1-2"), FOR_EVER()],
     )
     member.say("GetRun", run(1, "FAILED"), Refusal("NOT_FOUND"))
     found = await first(4, client.runs.watch(job="etl"))
@@ -68,8 +68,8 @@ async def test_after_a_gap_those_that_lived_are_looked_at(client: Client, member
     assert [one.run_id for one in member.received("GetRun")] == ["r1"]
 
 
-async def test_what_is_read_after_a_gap_is_read_again_until_somebody_can_say(member: Scripted):
-    member.say("WatchRuns", [told("1-1", 1), gap("1-2"), told("1-3", 2), FOR_EVER()])
+async def test_a_read_after_a_gap_is_retried_until_a_member_answers(member: Scripted):
+    member.say("WatchRuns", [event("1-1", 1), gap("1-2"), event("1-3", 2), FOR_EVER()])
     away = Refusal("UNAVAILABLE", reason="DATABASE_AWAY")
     member.say("GetRun", *[away] * 5, Refusal("DEADLINE_EXCEEDED"), run(1, "FAILED"))
     async with Client(member.address, timeout=0.2) as client:
@@ -83,26 +83,26 @@ async def test_what_is_read_after_a_gap_is_read_again_until_somebody_can_say(mem
     assert len(member.received("WatchRuns")) == 1
 
 
-async def test_events_tell_a_gap_and_go_on_from_a_cursor_that_was_kept(
+async def test_events_report_a_gap_and_continue_from_a_stored_cursor(
     client: Client, member: Scripted
 ):
-    member.say("WatchRuns", [gap("1-2"), told("1-2", 1), FOR_EVER()])
+    member.say("WatchRuns", [gap("1-2"), event("1-2", 1), FOR_EVER()])
     missing, one = await first(2, client.runs.events(after="1-1"))
     assert (missing.run, missing.gap.why, missing.gap.scheduled_before) == (None, "too old", None)
     assert (one.run.run_id, one.gap) == ("r1", None)
     assert member.received("WatchRuns")[0].resume_after == "1-1"
 
 
-async def test_however_much_changes_a_watch_is_one_request(client: Client, member: Scripted):
+async def test_a_watch_with_many_changes_is_one_request(client: Client, member: Scripted):
     events = [
-        told("1-1", number, state) for number in range(200) for state in ("PENDING", "FAILED")
+        event("1-1", number, state) for number in range(200) for state in ("PENDING", "FAILED")
     ]
     member.say("WatchRuns", [*events, FOR_EVER()])
     assert len(await first(400, client.runs.watch(job="etl"))) == 400
     assert [name for name, _ in member.requests] == ["WatchRuns"]
 
 
-async def test_a_job_that_there_is_not_is_told(client: Client, member: Scripted):
+async def test_a_missing_job_is_reported(client: Client, member: Scripted):
     member.say("WatchRuns", Refusal("NOT_FOUND"))
     with pytest.raises(NotFound):
         await first(1, client.runs.watch(job="elt"))
@@ -116,9 +116,9 @@ async def test_a_watch_is_of_runs_or_of_a_job(client: Client, member: Scripted, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("breaks", [[told("1-1", 1), Refusal("UNAVAILABLE")], [told("1-1", 1)]])
+@pytest.mark.parametrize("breaks", [[event("1-1", 1), Refusal("UNAVAILABLE")], [event("1-1", 1)]])
 @pytest.mark.parametrize("of", ["run", "job", "all"])
-async def test_a_deadline_is_one_for_all_streams_of_a_watch(
+async def test_one_deadline_covers_all_streams_of_a_watch(
     client: Client, member: Scripted, breaks: list, of: str
 ):
     member.say("WatchRuns", breaks)
@@ -136,8 +136,8 @@ async def test_a_deadline_is_one_for_all_streams_of_a_watch(
 
 
 @pytest.mark.slow
-async def test_after_a_gap_it_is_one_for_what_is_looked_at_too(client: Client, member: Scripted):
-    member.say("WatchRuns", [told("1-1", 1), gap("1-2"), FOR_EVER()])
+async def test_one_deadline_covers_the_reads_after_a_gap_too(client: Client, member: Scripted):
+    member.say("WatchRuns", [event("1-1", 1), gap("1-2"), FOR_EVER()])
     member.say("GetRun", Refusal("UNAVAILABLE", reason="DATABASE_SILENT"))
     began = monotonic()
     async with asyncio.timeout(10):

@@ -1,4 +1,4 @@
-"""A worker, redrive or backfill as the SDK watches it: one request, and on past broken streams."""
+"""The SDK watches a worker, redrive or backfill by one request, and across broken streams."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.scripted import Refusal, Scripted
 
 AWAY = Refusal("UNAVAILABLE", reason="DATABASE_SILENT")
 OLD = Refusal("UNIMPLEMENTED", bare=True)
-"""What members of the version before say, which know no such stream."""
+"""The answer of members of the previous version, which don't have these streams."""
 Draining, Open, Done = (
     cluster.Worker.STATE_DRAINING,
     run_pb2.Redrive.STATE_OPEN,
@@ -35,7 +35,7 @@ def redrive(made: int, state: Any = Open) -> run_pb2.Redrive:
     return run_pb2.Redrive(redrive_id="d1", total=3, made=made, state=state)
 
 
-async def test_each_change_of_a_worker_is_told_in_one_request(client: Client, member: Scripted):
+async def test_one_request_receives_each_change_of_a_worker(client: Client, member: Scripted):
     member.say("WatchWorker", [worker(2), worker(1), worker(0), asyncio.Event()])
     found = await first(3, client.workers.watch("w1"))
     assert [one.running for one in found] == [2, 1, 0]
@@ -43,8 +43,8 @@ async def test_each_change_of_a_worker_is_told_in_one_request(client: Client, me
 
 
 @pytest.mark.slow
-async def test_a_broken_stream_goes_on_and_tells_nothing_twice(client: Client, member: Scripted):
-    """Be it that its member dies, ends it, or hears nothing of its database."""
+async def test_a_broken_stream_continues_and_repeats_nothing(client: Client, member: Scripted):
+    """A member may stop, end the stream, or lose its database."""
     member.say(
         "WatchWorker",
         [worker(2, age=1), AWAY],
@@ -56,22 +56,24 @@ async def test_a_broken_stream_goes_on_and_tells_nothing_twice(client: Client, m
     assert len(member.received("WatchWorker")) == 3
 
 
-async def test_another_member_tells_on_where_one_has_died(member: Scripted, other: Scripted):
+async def test_a_watch_continues_at_another_member_after_its_member_stops(
+    member: Scripted, other: Scripted
+):
     for one in (member, other):
         one.say("WatchRedrive", [redrive(1), asyncio.Event()])
     async with Client([member.address, other.address], timeout=5) as client:
         stream = client.redrives.watch("d1")
         assert (await anext(stream)).made == 1
-        told, left = (member, other) if member.requests else (other, member)
+        watched, left = (member, other) if member.requests else (other, member)
         left.say("WatchRedrive", [redrive(1), redrive(2), redrive(3, Done)])
-        await told.stop()
+        await watched.stop()
         async with asyncio.timeout(10):
             assert [one.made async for one in stream] == [2, 3]
         assert len(left.received("WatchRedrive")) == 1
 
 
 @pytest.mark.parametrize("state", ["DONE", "STOPPED"])
-async def test_a_redrive_is_told_of_until_it_makes_no_more(
+async def test_a_redrive_is_watched_until_it_creates_no_more_runs(
     client: Client, member: Scripted, state: str
 ):
     last = redrive(2, run_pb2.Redrive.State.Value(f"STATE_{state}"))
@@ -81,7 +83,9 @@ async def test_a_redrive_is_told_of_until_it_makes_no_more(
     assert [one.state for one in found] == ["OPEN", state]
 
 
-async def test_a_backfill_is_told_of_until_nothing_of_it_is_there(client: Client, member: Scripted):
+async def test_a_backfill_is_watched_until_none_of_its_runs_remain(
+    client: Client, member: Scripted
+):
     cancelled = jobs.Backfill.STATE_CANCELLED
     stands = [jobs.Backfill(state=cancelled, running=left) for left in (2, 1, 0)]
     member.say("WatchBackfill", [*stands, asyncio.Event()])
@@ -91,10 +95,10 @@ async def test_a_backfill_is_told_of_until_nothing_of_it_is_there(client: Client
 
 
 @pytest.mark.slow
-async def test_a_member_of_the_version_before_is_asked_until_one_tells(
+async def test_a_member_of_the_previous_version_is_polled_until_one_streams(
     client: Client, member: Scripted
 ):
-    """As while a cluster is upgraded, which its workers are drained for."""
+    """During an upgrade of a cluster, whose workers are drained for it."""
     member.say("WatchWorker", OLD, OLD, OLD, [worker(1), worker(0), asyncio.Event()])
     member.say("GetWorker", worker(2), worker(2), worker(1))
     found = await first(3, client.workers.watch("w1"))
@@ -110,11 +114,11 @@ async def test_a_member_of_the_version_before_is_asked_until_one_tells(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("ends", "least"), [([], [1.0, 2.0]), ([AWAY], [0.08, 0.16, 0.32])])
-async def test_a_member_whose_streams_tell_nothing_new_is_asked_less_and_less(
+async def test_a_member_with_streams_without_news_is_asked_less_and_less_often(
     client: Client, member: Scripted, ends: list[Any], least: list[float]
 ):
-    """One of the version before ends them at DONE, however many runs are under way; another's
-    break.
+    """A member of the previous version ends them at DONE while runs are in progress; streams of
+    another member break.
     """
     asked = list[float]()
 
@@ -134,18 +138,16 @@ async def test_a_member_whose_streams_tell_nothing_new_is_asked_less_and_less(
 
 
 @pytest.mark.parametrize("failed", [AWAY, Refusal("DEADLINE_EXCEEDED")])
-async def test_a_question_that_fails_is_asked_again(
-    client: Client, member: Scripted, failed: Refusal
-):
-    """A member of the version before tells nobody: what it can't say now, it says later."""
+async def test_a_failed_poll_is_retried(client: Client, member: Scripted, failed: Refusal):
+    """A member of the previous version has no streams: a poll that fails may succeed later."""
     member.say("WatchRedrive", OLD)
     member.say("GetRedrive", failed, redrive(1), failed, redrive(3, Done))
     async with asyncio.timeout(20):
         assert [one.made async for one in client.redrives.watch("d1")] == [1, 3]
 
 
-async def test_a_question_has_the_time_of_a_call_and_no_more(member: Scripted):
-    """It isn't the watch's: of a member that hangs once."""
+async def test_a_poll_has_the_timeout_of_one_call(member: Scripted):
+    """A member that hangs once doesn't use up the deadline of the watch."""
 
     async def hangs(_: Any) -> Any:
         await asyncio.sleep(2.0)
@@ -174,10 +176,10 @@ BREAKS = [worker(2), AWAY]
     ],
     ids=["old", "old and away", "breaks", "ends", "away", "lasts", "breaks, then lasts"],
 )
-async def test_a_deadline_is_one_for_the_whole_watch(
+async def test_one_deadline_covers_the_whole_watch(
     client: Client, member: Scripted, streams: list[Any], stands: Any
 ):
-    """Whatever it takes until then: questions, or streams that are taken up again."""
+    """Polls and resumed streams count against it."""
     member.say("WatchWorker", *streams)
     member.say("GetWorker", stands or Refusal("INTERNAL"))
     began, found = monotonic(), list[int]()
@@ -194,10 +196,10 @@ async def test_a_deadline_is_one_for_the_whole_watch(
 
 
 @pytest.mark.slow
-async def test_what_connecting_takes_is_of_the_watchs_time(
+async def test_connecting_counts_against_the_deadline_of_the_watch(
     member: Scripted, monkeypatch: pytest.MonkeyPatch
 ):
-    """As where the endpoint that is asked first accepts, and says nothing."""
+    """The endpoint that is tried first accepts and stays silent."""
     member.say("WatchWorker", [worker(2), asyncio.Event()])
     mute = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     endpoint = f"127.0.0.1:{mute.sockets[0].getsockname()[1]}"
@@ -213,7 +215,7 @@ async def test_what_connecting_takes_is_of_the_watchs_time(
 
 
 @pytest.mark.slow
-async def test_where_no_member_is_left_to_be_asked_that_is_told(member: Scripted):
+async def test_a_poll_without_a_reachable_member_is_reported(member: Scripted):
     member.say("WatchRedrive", OLD)
     member.say("GetRedrive", redrive(1))
     async with Client(member.address, timeout=1) as client, asyncio.timeout(20):
@@ -224,14 +226,16 @@ async def test_where_no_member_is_left_to_be_asked_that_is_told(member: Scripted
             await anext(stream)
 
 
-async def test_what_isnt_there_is_told_and_not_asked_for_again(client: Client, member: Scripted):
+async def test_a_missing_object_is_reported_and_not_requested_again(
+    client: Client, member: Scripted
+):
     member.say("WatchWorker", Refusal("NOT_FOUND"))
     with pytest.raises(NotFound):
         await first(1, client.workers.watch("w1"))
     assert len(member.requests) == 1
 
 
-async def test_where_no_member_is_left_that_is_told(member: Scripted):
+async def test_a_watch_without_a_reachable_member_is_reported(member: Scripted):
     await member.stop()
     async with Client(member.address, timeout=0.3) as client:
         with pytest.raises(ClusterUnavailable, match="no endpoint answers"):

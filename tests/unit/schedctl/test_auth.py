@@ -1,4 +1,4 @@
-"""`schedctl auth`: an authority, what it signs, and tokens as they are told."""
+"""`schedctl auth`: an authority, its certificates, and tokens."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def made(request: auth.CreateTokenRequest) -> auth.CreateTokenResponse:
     return auth.CreateTokenResponse(token=TOKEN, secret=SECRET)
 
 
-async def test_a_token_that_was_revoked_before_is_told_as_revoked_then_and_by_whom(
+async def test_revoking_a_revoked_token_shows_the_first_time_and_actor(
     ctl: Any, member: Scripted
 ) -> None:
     revoked = auth.Token(
@@ -68,18 +68,18 @@ async def test_a_token_that_was_revoked_before_is_told_as_revoked_then_and_by_wh
         (1000, "1000 or more tokens created with it revoked, too\n"),
     ],
 )
-async def test_a_revocation_says_how_many_went_with_it(
+async def test_a_revocation_shows_how_many_tokens_it_revoked_too(
     ctl: Any, member: Scripted, count: int, said: str
 ) -> None:
     member.say("RevokeToken", auth.Token(ended_with_it=count))
     ended = await ctl("auth", "token", "revoke", TOKEN.token_id)
     assert ended.err.splitlines(keepends=True)[1] == said
     member.say("RevokeToken", auth.Token(token_id=TOKEN.token_id, ended_with_it=count))
-    told = await ctl("auth", "token", "revoke", TOKEN.token_id, "-o", "json")
-    assert json.loads(told.out)["endedWithIt"] == count
+    ended = await ctl("auth", "token", "revoke", TOKEN.token_id, "-o", "json")
+    assert json.loads(ended.out)["endedWithIt"] == count
 
 
-async def test_a_wide_list_has_who_made_a_token(ctl: Any, member: Scripted) -> None:
+async def test_a_wide_list_shows_the_maker_of_a_token(ctl: Any, member: Scripted) -> None:
     made_by = auth.Token(maker_id="1" * 8)
     made_by.MergeFrom(TOKEN)
     member.say("ListTokens", lambda _: auth.ListTokensResponse(tokens=[made_by]))
@@ -89,8 +89,8 @@ async def test_a_wide_list_has_who_made_a_token(ctl: Any, member: Scripted) -> N
 
 async def test_a_new_token_is_alone_on_stdout(ctl: Any, member: Scripted) -> None:
     member.say("CreateToken", made)
-    told = ("--role", "viewer", "--in", "billing", "--lifetime", "7d")
-    ended = await ctl("auth", "token", "create", "bob", *told)
+    flags = ("--role", "viewer", "--in", "billing", "--lifetime", "7d")
+    ended = await ctl("auth", "token", "create", "bob", *flags)
     assert (ended.code, ended.out) == (0, f"{SECRET}\n")
     [sent] = member.received("CreateToken")
     assert (sent.name, sent.role, [*sent.namespaces]) == ("bob", auth.ROLE_VIEWER, ["billing"])
@@ -101,7 +101,7 @@ async def test_a_new_token_is_alone_on_stdout(ctl: Any, member: Scripted) -> Non
 CREATE = ("auth", "token", "create", "bob", "--role", "admin", "--out")
 
 
-async def test_a_new_token_goes_to_a_file_of_ones_own(
+async def test_a_new_token_is_written_to_a_private_file(
     ctl: Any, member: Scripted, home: Path
 ) -> None:
     member.say("CreateToken", made)
@@ -112,20 +112,20 @@ async def test_a_new_token_goes_to_a_file_of_ones_own(
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-async def test_no_token_is_made_for_a_file_that_is_there(
+async def test_no_token_is_created_for_an_existing_file(
     ctl: Any, member: Scripted, home: Path
 ) -> None:
     member.say("CreateToken", made)
     file = home / "token"
-    file.write_text("of somebody")
+    file.write_text("another token")
     ended = await ctl(*CREATE, str(file))
     assert ended.code == 2
     assert f"error: {file} already exists; it isn't changed" in ended.err
-    assert file.read_text() == "of somebody"
+    assert file.read_text() == "another token"
     assert member.received("CreateToken") == []
 
 
-async def test_no_token_is_made_for_a_file_that_can_t_be(
+async def test_no_token_is_created_for_an_impossible_file(
     ctl: Any, member: Scripted, home: Path
 ) -> None:
     member.say("CreateToken", made)
@@ -136,9 +136,7 @@ async def test_no_token_is_made_for_a_file_that_can_t_be(
     assert member.received("CreateToken") == []
 
 
-async def test_there_is_no_file_of_a_token_that_wasn_t_made(
-    ctl: Any, member: Scripted, home: Path
-) -> None:
+async def test_a_rejected_token_leaves_no_file(ctl: Any, member: Scripted, home: Path) -> None:
     member.say("CreateToken", Refusal("PERMISSION_DENIED", reason="ROLE_MISSING"))
     ended = await ctl(*CREATE, str(home / "token"))
     assert ended.code == 4
@@ -152,12 +150,12 @@ async def test_there_is_no_file_of_a_token_that_wasn_t_made(
         (TOKEN, "this token was revoked"),
         (Refusal("UNAVAILABLE"), f"schedctl auth token revoke {TOKEN.token_id}"),
     ],
-    ids=["revoked", "told"],
+    ids=["revoked", "named"],
 )
-async def test_a_token_that_can_t_be_written_isn_t_left_alive_unsaid(
+async def test_a_token_that_cannot_be_written_is_revoked_or_named(
     member: Scripted, home: Path, answer: Any, remedy: str
 ) -> None:
-    """By a process that may write no byte to any file."""
+    """The process may write no byte to any file."""
     member.say("CreateToken", made)
     member.say("RevokeToken", answer)
     argv = [sys.executable, "-m", "schedctl", *CREATE, str(home / "token"), "--timeout", "10"]
@@ -183,9 +181,9 @@ async def test_a_token_that_can_t_be_written_isn_t_left_alive_unsaid(
         (Refusal("PERMISSION_DENIED"), f"schedctl auth token revoke {TOKEN.token_id}"),
         (KeyboardInterrupt, f"schedctl auth token revoke {TOKEN.token_id}"),
     ],
-    ids=["revoked", "told", "interrupted again"],
+    ids=["revoked", "named", "interrupted again"],
 )
-async def test_a_token_isn_t_left_alive_unsaid_by_who_interrupts_its_writing(
+async def test_a_token_is_revoked_or_named_when_writing_it_is_interrupted(
     ctl: Any, member: Scripted, home: Path, monkeypatch: pytest.MonkeyPatch, answer: Any, said: str
 ) -> None:
     member.say("CreateToken", made)
@@ -206,7 +204,7 @@ async def test_a_token_isn_t_left_alive_unsaid_by_who_interrupts_its_writing(
     assert not (home / "token").exists()
 
 
-async def test_a_refusal_ends_with_4(ctl: Any, member: Scripted) -> None:
+async def test_a_rejected_token_exits_with_4(ctl: Any, member: Scripted) -> None:
     expired = Refusal("UNAUTHENTICATED", "the token has expired", reason="TOKEN_EXPIRED")
     member.say("GetIdentity", expired)
     ended = await ctl("auth", "whoami")
@@ -214,13 +212,13 @@ async def test_a_refusal_ends_with_4(ctl: Any, member: Scripted) -> None:
     assert "TOKEN_EXPIRED" in ended.err
 
 
-async def test_tokens_are_listed_without_what_is_secret(ctl: Any, member: Scripted) -> None:
+async def test_tokens_are_listed_without_secrets(ctl: Any, member: Scripted) -> None:
     member.say("ListTokens", lambda _: auth.ListTokensResponse(tokens=[TOKEN]))
     ended = await ctl("auth", "token", "list")
     assert ended.lines[1].split()[:4] == ["00000000", "bob", "VIEWER", "billing"]
 
 
-async def test_one_is_told_who_one_is(ctl: Any, member: Scripted) -> None:
+async def test_whoami_shows_the_actor_and_its_roles(ctl: Any, member: Scripted) -> None:
     grants = [auth.Identity.Grant(namespace="*", role=auth.ROLE_OPERATOR)]
     member.say("GetIdentity", lambda _: auth.Identity(actor="user/bob", grants=grants))
     ended = await ctl("auth", "whoami")
@@ -228,7 +226,7 @@ async def test_one_is_told_who_one_is(ctl: Any, member: Scripted) -> None:
     assert "operator all namespaces" in ended.out
 
 
-def test_an_authority_is_made_and_signs(offline: Any, home: Any) -> None:
+def test_an_authority_is_created_and_issues_certificates(offline: Any, home: Any) -> None:
     assert offline("auth", "init").code == 0
     issued = offline("auth", "issue", "user", "alice", "--role", "admin", "--out", str(home))
     ca, cert, key = issued.lines
@@ -237,8 +235,8 @@ def test_an_authority_is_made_and_signs(offline: Any, home: Any) -> None:
     who = identity_of(uris.get_values_for_type(x509.UniformResourceIdentifier))
     assert who is not None
     assert (who.actor, who.roles) == ("user/alice", {"*": Role.ADMIN})
-    told = ("--ca", ca, "--cert", cert, "--key", key)
-    assert offline("config", "set", "prod", "--at", "m1:7420,m2:7420", *told).code == 0
+    flags = ("--ca", ca, "--cert", cert, "--key", key)
+    assert offline("config", "set", "prod", "--at", "m1:7420,m2:7420", *flags).code == 0
     kept = contexts.current()
     assert kept is not None
     assert kept.endpoints == ("m1:7420", "m2:7420")
@@ -253,8 +251,8 @@ def test_an_authority_is_made_and_signs(offline: Any, home: Any) -> None:
     assert "config contexts" not in again.err
     other = offline("auth", "init", "--ca-dir", str(home / "other"))
     assert other.code == 0
-    told = ("--role", "admin", "--out", str(home), "--ca-dir", str(home / "other"))
-    mixed = offline("auth", "issue", "user", "bob", *told)
+    flags = ("--role", "admin", "--out", str(home), "--ca-dir", str(home / "other"))
+    mixed = offline("auth", "issue", "user", "bob", *flags)
     assert mixed.code == 2
     assert f"{home / 'ca.pem'} is from another authority" in mixed.err
     assert f"try: append {home / 'other' / 'ca.pem'} to it, choose another --out" in mixed.err
@@ -276,10 +274,10 @@ def test_an_authority_is_made_and_signs(offline: Any, home: Any) -> None:
         ("worker a@b", "worker name 'a@b' isn't valid"),
         ("member a+b --host h", "member name 'a+b' isn't valid"),
         ("worker w1 --role viewer", "a worker can't have --role"),
-        ("nobody n", "is not one of"),
+        ("robot n", "is not one of"),
     ],
 )
-def test_what_can_t_be_meant_is_refused_before_anything_is_signed(
+def test_invalid_subjects_are_refused_before_anything_is_signed(
     offline: Any, home: Any, words: str, said: str
 ) -> None:
     offline("auth", "init")
@@ -298,7 +296,7 @@ def test_without_an_authority_nothing_is_signed(offline: Any, home: Any) -> None
 
 
 @pytest.mark.parametrize("words", ["init --ca-dir", "issue worker w1 --out"])
-def test_a_full_disk_is_told_as_that_and_keeps_no_folder(
+def test_a_full_disk_is_reported_and_leaves_no_folder(
     offline: Any, home: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     offline("auth", "init")
@@ -320,13 +318,15 @@ def test_a_full_disk_is_told_as_that_and_keeps_no_folder(
 
 
 @pytest.mark.parametrize("name", ["ca", "CA"])
-def test_nobody_is_named_as_the_authoritys_own_files(offline: Any, home: Path, name: str) -> None:
+def test_names_of_the_authoritys_own_files_are_reserved(
+    offline: Any, home: Path, name: str
+) -> None:
     authority = home / "ca"
     offline("auth", "init", "--ca-dir", str(authority))
     before = {file.name: file.read_bytes() for file in authority.iterdir()}
     for out in (authority, home / "elsewhere"):
-        told = ("--role", "admin", "--ca-dir", str(authority), "--out", str(out))
-        ended = offline("auth", "issue", "user", name, *told)
+        flags = ("--role", "admin", "--ca-dir", str(authority), "--out", str(out))
+        ended = offline("auth", "issue", "user", name, *flags)
         assert ended.code == 2
         assert f"name {name!r} is reserved for the authority's files" in ended.err
     assert {file.name: file.read_bytes() for file in authority.iterdir()} == before
@@ -347,7 +347,7 @@ def test_nobody_is_named_as_the_authoritys_own_files(offline: Any, home: Path, n
         "submit --payload @/proc/x -- true",
     ],
 )
-def test_a_path_that_isn_t_as_one_thinks_is_ones_own_error(offline: Any, words: str) -> None:
+def test_an_unusable_path_is_a_usage_error(offline: Any, words: str) -> None:
     offline("auth", "init")
     ended = offline(*words.split())
     assert ended.code == 2
@@ -357,15 +357,15 @@ def test_a_path_that_isn_t_as_one_thinks_is_ones_own_error(offline: Any, words: 
     assert "/dev/null" in ended.err or "/proc/" in ended.err
 
 
-def test_how_long_a_token_may_live_is_told_with_its_flag(offline: Any) -> None:
+def test_a_wrong_token_lifetime_is_reported_with_its_flag(offline: Any) -> None:
     assert "Lifetime, from 1m to 366d." in offline("auth", "token", "create", "--help").out
 
 
-def test_a_context_with_a_token_needs_the_authority_alone(offline: Any, home: Any) -> None:
+def test_a_context_with_a_token_needs_only_the_authority(offline: Any, home: Any) -> None:
     for name in ("ca.pem", "token"):
         (home / name).write_text("x")
-    told = ("--ca", str(home / "ca.pem"), "--token-file", str(home / "token"))
-    assert offline("config", "set", "prod", "--at", "m1:7423", *told).code == 0
+    flags = ("--ca", str(home / "ca.pem"), "--token-file", str(home / "token"))
+    assert offline("config", "set", "prod", "--at", "m1:7423", *flags).code == 0
     kept = contexts.current()
     assert kept is not None
     assert (kept.tls, kept.token_file) == (TLS(home / "ca.pem"), home / "token")

@@ -1,4 +1,4 @@
-"""Certificates as `schedctl auth` makes them: whom they name, and what they are good for."""
+"""Certificates that `schedctl auth` issues: their names and their uses."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def names(certificate: x509.Certificate) -> x509.SubjectAlternativeName:
     return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
 
 
-def test_keys_are_for_their_owner_alone(authority: Authority, tmp_path: Path) -> None:
+def test_keys_are_readable_only_by_their_owner(authority: Authority, tmp_path: Path) -> None:
     tls = authority.issue(Subject("w1", [uri_of(IdentityKind.WORKER, "w1")]), tmp_path / "w1", DAY)
     for key in (authority.folder / "ca.key", tls.key):
         assert key is not None
         assert stat.S_IMODE(key.stat().st_mode) == 0o600
 
 
-def test_a_member_serves_its_hosts_and_a_worker_serves_nobody(
+def test_a_member_certificate_names_its_hosts_and_a_worker_certificate_none(
     authority: Authority, tmp_path: Path
 ) -> None:
     hosts = ("m1.example.com", "10.0.0.1", "::1")
@@ -62,7 +62,7 @@ def test_a_member_serves_its_hosts_and_a_worker_serves_nobody(
     assert who.actor == "worker/w1"
 
 
-def test_it_ends_when_it_was_said_and_is_of_the_authority(
+def test_a_certificate_ends_at_the_given_time_and_has_its_issuer(
     authority: Authority, tmp_path: Path
 ) -> None:
     tls = authority.issue(Subject("w1", [uri_of(IdentityKind.WORKER, "w1")]), tmp_path, DAY)
@@ -84,20 +84,20 @@ def test_there_is_one_authority_in_a_folder(authority: Authority) -> None:
         Authority.create(authority.folder)
 
 
-def test_where_there_is_none_it_says_how_to_make_one(tmp_path: Path) -> None:
+def test_a_missing_authority_error_says_how_to_create_one(tmp_path: Path) -> None:
     with pytest.raises(UnfitEnvironment, match="no authority in"):
         Authority(tmp_path).issue(Subject("w1", []), tmp_path, DAY)
 
 
-def test_a_key_without_its_certificate_is_no_place_for_an_authority(tmp_path: Path) -> None:
-    """It may be the only one of an authority in use."""
+def test_an_authority_is_not_created_beside_a_key_without_certificate(tmp_path: Path) -> None:
+    """The key may be the only one of an authority in use."""
     (tmp_path / "ca.key").write_text("a key")
     with pytest.raises(UnfitEnvironment, match="exists without its certificate"):
         Authority.create(tmp_path)
     assert (tmp_path / "ca.key").read_text() == "a key"
 
 
-def test_what_isn_t_an_authoritys_signs_nothing(authority: Authority, tmp_path: Path) -> None:
+def test_files_that_are_not_an_authority_sign_nothing(authority: Authority, tmp_path: Path) -> None:
     worker = authority.issue(
         Subject("w1", [uri_of(IdentityKind.WORKER, "w1")]), tmp_path / "w1", DAY
     )
@@ -107,13 +107,13 @@ def test_what_isn_t_an_authoritys_signs_nothing(authority: Authority, tmp_path: 
     worker.key.rename(tmp_path / "w1" / "ca.key")
     with pytest.raises(
         UnfitEnvironment, match=r"ca\.pem isn't the certificate of an authority"
-    ) as told:
+    ) as error:
         Authority(tmp_path / "w1").issue(Subject("w2", []), tmp_path / "w2", DAY)
-    assert "--ca-dir" in told.value.remedy
+    assert "--ca-dir" in error.value.remedy
     assert not (tmp_path / "w2").exists()
 
 
-def test_a_fresh_certificate_takes_the_place_of_an_earlier_one_of_its_subject(
+def test_a_new_certificate_replaces_the_earlier_one_of_its_subject(
     authority: Authority, tmp_path: Path
 ) -> None:
     first = authority.issue(Subject("a", uris_of_user("a", Role.ADMIN, ["*"])), tmp_path, DAY)
@@ -126,7 +126,7 @@ def test_a_fresh_certificate_takes_the_place_of_an_earlier_one_of_its_subject(
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.key", "a.pem", "ca", "ca.pem"]
 
 
-def test_what_isn_t_of_its_subject_stays(authority: Authority, tmp_path: Path) -> None:
+def test_files_of_another_subject_are_not_replaced(authority: Authority, tmp_path: Path) -> None:
     w1, out = Subject("one", [uri_of(IdentityKind.WORKER, "one")]), tmp_path / "out"
     authority.issue(w1, out, DAY)
     other = Authority.create(tmp_path / "other")
@@ -148,16 +148,16 @@ def test_what_isn_t_of_its_subject_stays(authority: Authority, tmp_path: Path) -
 def test_a_key_that_isnt_its_certificates_signs_nothing(
     authority: Authority, tmp_path: Path
 ) -> None:
-    """Nobody would trust what it signed."""
+    """No peer would trust its certificates."""
     other, out = Authority.create(tmp_path / "other"), tmp_path / "out"
     (authority.folder / "ca.key").write_bytes((other.folder / "ca.key").read_bytes())
-    with pytest.raises(UnfitEnvironment, match=r"ca\.key isn't the key of .*ca\.pem") as told:
+    with pytest.raises(UnfitEnvironment, match=r"ca\.key isn't the key of .*ca\.pem") as error:
         authority.issue(Subject("w1", [uri_of(IdentityKind.WORKER, "w1")]), out, DAY)
-    assert "--ca-dir" in told.value.remedy
+    assert "--ca-dir" in error.value.remedy
     assert not out.exists()
 
 
-def test_a_file_of_several_authorities_stays_and_one_of_another_alone_is_refused(
+def test_a_file_of_several_authorities_is_kept_and_one_of_another_is_refused(
     authority: Authority, tmp_path: Path
 ) -> None:
     other, out = Authority.create(tmp_path / "other"), tmp_path / "out"

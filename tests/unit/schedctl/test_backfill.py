@@ -1,4 +1,4 @@
-"""`schedctl job backfill`: what is asked for, and how it is told while it goes on."""
+"""`schedctl job backfill`: its request, and its reports while it continues."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def planned(made: jobs.Backfill | None = None) -> jobs.BackfillJobResponse:
     return answer
 
 
-async def test_a_dry_run_lists_the_instants_and_says_what_is_left_out(ctl, member):
+async def test_a_dry_run_lists_the_instants_and_the_omitted_ones(ctl, member):
     member.say("BackfillJob", planned())
 
     ended = await ctl("job", "backfill", "etl", *RANGE, "--dry-run")
@@ -52,7 +52,7 @@ async def test_a_dry_run_lists_the_instants_and_says_what_is_left_out(ctl, membe
     assert (sent.dry_run, sent.job, sent.max_parallel) == (True, "etl", 1)
 
 
-async def test_what_is_asked_for_is_sent_and_the_backfill_shown(ctl, member):
+async def test_a_backfill_is_sent_with_its_flags_and_shown(ctl, member):
     member.say("BackfillJob", planned(backfill(to_come=3)))
 
     ended = await ctl(
@@ -72,7 +72,7 @@ async def test_what_is_asked_for_is_sent_and_the_backfill_shown(ctl, member):
     assert (sent.rerun, sent.idempotency_key) == (jobs.BackfillJobRequest.RERUN_ALL, "k")
 
 
-async def test_as_json_it_is_the_whole_answer(ctl, member):
+async def test_a_backfill_as_json_is_the_whole_answer(ctl, member):
     member.say("BackfillJob", planned(backfill()))
 
     ended = await ctl("job", "backfill", "etl", *RANGE, "-o", "json")
@@ -103,10 +103,10 @@ LISTED = "schedctl run list --backfill b1 --state"
         ),
     ],
 )
-async def test_it_is_waited_for_and_its_progress_told_and_what_came_of_it(
+async def test_waiting_for_a_backfill_reports_its_progress_and_outcome(
     ctl, member, end, code, said
 ):
-    """A script that goes on after 0 has the whole range: nothing of it is a gap."""
+    """Exit code 0 means that the whole range has succeeded, without a gap."""
     member.say("BackfillJob", planned(backfill(to_come=3)))
     member.say(
         "WatchBackfill",
@@ -123,7 +123,7 @@ async def test_it_is_waited_for_and_its_progress_told_and_what_came_of_it(
     assert after == said
 
 
-async def test_one_that_somebody_cancels_meanwhile_says_what_it_has_not_run(ctl, member):
+async def test_a_backfill_canceled_during_the_wait_reports_the_missing_runs(ctl, member):
     member.say("BackfillJob", planned(backfill(to_come=3)))
     member.say("WatchBackfill", [backfill("CANCELLED", succeeded=1, cancelled=1)])
 
@@ -137,7 +137,7 @@ async def test_one_that_somebody_cancels_meanwhile_says_what_it_has_not_run(ctl,
     ]
 
 
-async def test_what_runs_the_rest_has_the_range_that_it_had_and_another_key(ctl, member):
+async def test_the_command_for_the_rest_has_the_same_range_and_another_key(ctl, member):
     """`7d` is another by then, and the key gives this backfill again."""
     made = backfill("DONE", succeeded=1, skipped=2)
     made.to.FromDatetime(FIRST + timedelta(hours=2, microseconds=7))
@@ -155,8 +155,8 @@ async def test_what_runs_the_rest_has_the_range_that_it_had_and_another_key(ctl,
 
 
 @pytest.mark.slow
-async def test_however_long_it_is_waited_for_that_is_one_request(ctl, member):
-    """Its end comes later than any look of ours would have."""
+async def test_a_long_wait_makes_one_watch_request(ctl, member):
+    """The operation ends later than any poll would have been sent."""
     done = asyncio.Event()
     member.say("BackfillJob", planned(backfill(to_come=3)))
     member.say("GetBackfill", backfill(to_come=3))
@@ -169,7 +169,7 @@ async def test_however_long_it_is_waited_for_that_is_one_request(ctl, member):
     assert [name for name, _ in member.requests] == ["BackfillJob", "WatchBackfill"]
 
 
-async def test_one_that_takes_longer_than_the_timeout_goes_on(ctl, member):
+async def test_an_operation_continues_after_the_timeout_of_the_wait(ctl, member):
     member.say("BackfillJob", planned(backfill(to_come=3)))
     member.say("WatchBackfill", [backfill(to_come=3), asyncio.Event()])
 
@@ -180,7 +180,7 @@ async def test_one_that_takes_longer_than_the_timeout_goes_on(ctl, member):
     assert "the operation continues; schedctl job backfills etl" in ended.err
 
 
-async def test_they_are_listed_and_cancelled(ctl, member):
+async def test_backfills_are_listed_and_canceled(ctl, member):
     member.say("ListBackfills", jobs.ListBackfillsResponse(backfills=[backfill(to_come=3)]))
     member.say("CancelBackfill", backfill("CANCELLED", running=2))
 
@@ -193,7 +193,7 @@ async def test_they_are_listed_and_cancelled(ctl, member):
     assert member.received("ListBackfills")[0].job == "etl"
 
 
-async def test_runs_are_listed_by_what_made_them(ctl, member):
+async def test_runs_are_listed_by_their_trigger(ctl, member):
     member.say("ListRuns", runs.ListRunsResponse())
 
     await ctl("run", "list", "--trigger", "backfill", "--backfill", "b1")
@@ -203,7 +203,7 @@ async def test_runs_are_listed_by_what_made_them(ctl, member):
 
 
 @pytest.mark.parametrize("wrong", [("--from", "yesterday"), ("--max-parallel", "0")])
-async def test_what_is_no_instant_or_number_is_refused_before_it_is_sent(ctl, member, wrong):
+async def test_invalid_instants_and_numbers_are_refused_before_any_request(ctl, member, wrong):
     ended = await ctl("job", "backfill", "etl", *RANGE, *wrong)
 
     assert ended.code == 2

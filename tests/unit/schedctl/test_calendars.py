@@ -44,7 +44,7 @@ def manifest(home):
     return str(file)
 
 
-async def test_calendars_are_listed_with_what_they_exclude_and_who_uses_them(ctl, member):
+async def test_calendars_are_listed_with_their_exclusions_and_users(ctl, member):
     member.say("ListCalendars", calendars.ListCalendarsResponse(calendars=[OFF]))
     ended = await ctl("calendar", "list")
     assert ended.lines[0].split() == ["NAME", "VERSION", "EXCLUDES", "ROLL", "JOBS", "UPDATED"]
@@ -54,7 +54,7 @@ async def test_calendars_are_listed_with_what_they_exclude_and_who_uses_them(ctl
     assert (ended.data[0]["version"], ended.data[0]["jobs"]) == (3, 2)
 
 
-async def test_a_calendar_is_made_from_flags_once_it_was_checked(ctl, member):
+async def test_a_calendar_is_created_from_flags_after_a_check(ctl, member):
     member.say("ApplyCalendar", as_given)
     ended = await ctl(
         *("calendar", "apply", "off", "--date", "12-25", "--weekday", "sat", "--roll", "next"),
@@ -74,7 +74,7 @@ async def test_a_calendar_is_made_from_flags_once_it_was_checked(ctl, member):
     assert (list(sent.cron), sent.roll) == (["* 22 * * *"], calendars.ROLL_NEXT)
 
 
-async def test_checked_only_is_not_stored(ctl, member):
+async def test_a_dry_run_stores_no_calendar(ctl, member):
     member.say("ApplyCalendar", as_given)
     ended = await ctl("calendar", "apply", "off", "--weekday", "sat", "--dry-run")
     assert "nothing was stored" in ended.err
@@ -91,7 +91,7 @@ async def test_apply_takes_a_name_or_files(ctl, member, words):
     assert not member.received("ApplyCalendar")
 
 
-async def test_one_in_use_is_refused_with_who_uses_it(ctl, member):
+async def test_deleting_a_calendar_in_use_is_refused_with_its_users(ctl, member):
     refusal = Refusal("FAILED_PRECONDITION", "calendar 'off' is used by etl, b", "CALENDAR_IN_USE")
     member.say("DeleteCalendar", refusal)
     ended = await ctl("calendar", "delete", "off", "--yes")
@@ -99,9 +99,7 @@ async def test_one_in_use_is_refused_with_who_uses_it(ctl, member):
     assert "is used by etl, b" in ended.err
 
 
-async def test_manifests_have_calendars_stored_before_the_jobs_that_name_them(
-    ctl, member, manifest
-):
+async def test_apply_stores_calendars_before_the_jobs_that_name_them(ctl, member, manifest):
     member.say("GetCalendar", Refusal("NOT_FOUND", "there is no calendar 'off'"))
     member.say("ApplyCalendar", as_given)
     member.say("GetJob", Refusal("NOT_FOUND", "there is no job 'etl'"))
@@ -123,7 +121,7 @@ async def test_a_calendar_file_with_a_job_in_it_is_for_apply(ctl, member, manife
     assert "expected a calendar, found a job" in ended.err
 
 
-async def test_a_job_is_made_and_patched_with_what_it_excludes(ctl, member):
+async def test_a_job_is_created_and_patched_with_its_exclusions(ctl, member):
     member.say("CreateJob", lambda request: request.job)
     ended = await ctl(
         *("job", "create", "etl", "--every", "30s", "--exclude-calendar", "off"),
@@ -160,7 +158,7 @@ async def test_the_excluded_instants_of_a_job_are_shown_when_asked_for(ctl, memb
     assert "EXCLUDED" not in ended.lines[0]
 
 
-def test_cron_explain_leaves_out_what_calendars_name_and_says_so(offline, manifest):
+def test_cron_explain_leaves_out_excluded_times_and_reports_that(offline, manifest):
     words = ("cron", "explain", "0 9 * * *", "--tz", "Europe/Riga", "--after")
     ended = offline(
         *words, "2026-12-23T00:00:00Z", "--next", "2", "--calendar", manifest, "-o", "json"
@@ -172,7 +170,7 @@ def test_cron_explain_leaves_out_what_calendars_name_and_says_so(offline, manife
     assert ended.lines[1] == "  2026-12-24 09:00:00+02:00  Thu"
 
 
-def test_cron_explain_says_what_is_wrong_with_what_is_excluded(offline, home):
+def test_cron_explain_reports_a_wrong_exclusion(offline, home):
     ended = offline("cron", "explain", "0 9 * * *", "--exclude-cron", "@every 5s")
     assert (ended.code, len(ended.err.splitlines())) == (2, 3)
     file = home / "wrong.yaml"

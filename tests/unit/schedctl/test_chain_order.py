@@ -21,12 +21,12 @@ def names(found: list[Manifest]) -> list[str]:
     return [one.job.name for one in found]
 
 
-def test_parents_come_before_their_children_and_others_stay_where_they_are() -> None:
+def test_parents_precede_their_children_and_other_jobs_keep_their_place() -> None:
     found = [manifest("z"), manifest("c", "b", "old"), manifest("b", "a"), manifest("a")]
     assert names(parents_first(found, "default")) == ["z", "a", "b", "c"]
 
 
-def test_a_job_of_another_namespace_is_no_parent() -> None:
+def test_a_job_of_another_namespace_is_not_a_parent() -> None:
     found = [manifest("b", "a"), manifest("a", "b", namespace="other")]
     assert names(parents_first(found, "default")) == ["b", "a"]
 
@@ -44,7 +44,7 @@ def test_a_long_chain_is_put_in_order() -> None:
     assert names(parents_first(found, "default"))[0] == "j1"
 
 
-def test_a_child_is_checked_without_parents_that_are_made_before_it() -> None:
+def test_a_child_is_checked_without_parents_that_are_created_before_it() -> None:
     job = manifest("c", "a", "b").job
     assert [*without_new_parents(job, {("default", "a")}, "default").after.jobs] == ["b"]
     bare = without_new_parents(job, {("default", "a"), ("default", "b")}, "default")

@@ -47,7 +47,7 @@ async def test_the_doctor_exits_1_only_if_something_is_bad(ctl, member, findings
         assert (await ctl("cluster", "doctor", "-o", form)).code == code
 
 
-async def test_the_doctor_says_why_and_what_to_do_below_what_isnt_well(ctl, member):
+async def test_the_doctor_prints_reason_and_remedy_below_each_problem(ctl, member):
     member.say("CheckCluster", checkup(OK, WARN, BAD))
     out = (await ctl("cluster", "doctor")).lines
     at = out.index("  ! warn  answers (m2): timed out")
@@ -86,7 +86,7 @@ def test_this_machines_clock_is_compared_with_cluster_time(off, severity):
     assert finding.what == f"{off * 1000:+.0f} ms"
 
 
-async def test_a_transfer_prints_old_and_new_and_how_long(ctl, member):
+async def test_a_transfer_prints_both_leaders_and_its_duration(ctl, member):
     moved = wire.TransferLeaderResponse(old_leader="m1", new_leader="m2", old_term=7, new_term=9)
     moved.took.FromMilliseconds(39)
     member.say("TransferLeader", moved)
@@ -103,8 +103,8 @@ async def test_a_transfer_prints_old_and_new_and_how_long(ctl, member):
 
 
 @pytest.mark.parametrize("name", ["", " "])
-async def test_an_empty_member_is_a_usage_error_and_hands_nothing_over(ctl, member, name):
-    """A variable that isn't set must not move the lead to whoever is fittest."""
+async def test_an_empty_member_is_a_usage_error_and_transfers_nothing(ctl, member, name):
+    """A shell variable that isn't set must not transfer leadership to another member."""
     member.say("TransferLeader", wire.TransferLeaderResponse(old_leader="m1", new_leader="m2"))
     ended = await ctl("cluster", "transfer-leader", name)
     assert (ended.code, ended.out) == (2, "")
@@ -115,7 +115,7 @@ async def test_an_empty_member_is_a_usage_error_and_hands_nothing_over(ctl, memb
     assert asked.member == ""
 
 
-async def test_a_rebalance_prints_what_moved_and_a_dry_run_exits_1_if_anything_would(ctl, member):
+async def test_a_rebalance_prints_moves_and_a_dry_run_with_moves_exits_with_1(ctl, member):
     move = wire.RebalanceClusterResponse.Move(shard=7, new_owner="m2")
     member.say("RebalanceCluster", wire.RebalanceClusterResponse(moves=[move]))
     ended = await ctl("cluster", "rebalance")
@@ -128,7 +128,7 @@ async def test_a_rebalance_prints_what_moved_and_a_dry_run_exits_1_if_anything_w
         assert "no shard needs to move" in ended.err
 
 
-async def test_a_pause_is_told_by_whom_since_when_and_why(ctl, member):
+async def test_a_pause_shows_its_actor_time_and_note(ctl, member):
     paused = wire.Cluster(paused=True, paused_by="ops", pause_note="disks")
     paused.paused_at.FromDatetime(NOW)
     member.say("PauseCluster", paused)
@@ -147,7 +147,7 @@ def drained(**facts: object) -> wire.Worker:
     return worker
 
 
-async def test_a_drain_is_waited_for_until_the_worker_says_so_and_runs_nothing(ctl, member):
+async def test_a_drain_waits_until_the_worker_is_draining_and_runs_nothing(ctl, member):
     live, draining = wire.Worker.STATE_LIVE, wire.Worker.STATE_DRAINING
     member.say("DrainWorker", drained(state=live))
     member.say("WatchWorker", [drained(state=draining, running=2), drained(state=draining)])
@@ -163,8 +163,8 @@ async def test_a_drain_is_waited_for_until_the_worker_says_so_and_runs_nothing(c
     assert asked.reason == "disks"
 
 
-async def test_a_drain_is_waited_for_until_the_results_of_the_worker_are_stored_too(ctl, member):
-    """Else its runs are done again when it is ended now."""
+async def test_a_drain_waits_until_the_results_of_the_worker_are_stored(ctl, member):
+    """Otherwise its runs start again if it is stopped now."""
     draining = wire.Worker.STATE_DRAINING
     full = "spool rejects writes: No space left on device"
     member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, running=1, unstored=1))
@@ -186,8 +186,8 @@ async def test_a_drain_is_waited_for_until_the_results_of_the_worker_are_stored_
     ]
 
 
-async def test_a_drain_isnt_done_while_no_member_hears_the_worker(ctl, member):
-    """Who killed it then had eight runs done twice: they were told as 0."""
+async def test_a_drain_does_not_complete_while_no_member_receives_heartbeats(ctl, member):
+    """Unknown runs were once shown as 0: stopping the worker then repeated eight runs."""
     live, draining = wire.Worker.STATE_LIVE, wire.Worker.STATE_DRAINING
     member.say("DrainWorker", drained(state=live, running=8))
     stands = (
@@ -207,16 +207,16 @@ async def test_a_drain_isnt_done_while_no_member_hears_the_worker(ctl, member):
         "drained w1: no run in progress; schedctl worker undrain w1",
     ]
     member.say("DrainWorker", drained(state=live, unheard=True))
-    told = (await ctl("worker", "drain", "w1")).err
-    assert "draining w1: its runs are unknown: no member receives its heartbeats;" in told
+    output = (await ctl("worker", "drain", "w1")).err
+    assert "draining w1: its runs are unknown: no member receives its heartbeats;" in output
 
 
 def at(seconds: int) -> Timestamp:
     return Timestamp(seconds=1_800_000_000 + seconds)
 
 
-async def test_a_drain_that_is_waited_for_isnt_done_by_a_worker_that_was_started_anew(ctl, member):
-    """Killed, it is back within its lease, and what ran on it is done again."""
+async def test_a_drain_fails_when_the_worker_is_restarted(ctl, member):
+    """A killed worker returns within its lease, and its runs start again."""
     draining = wire.Worker.STATE_DRAINING
     older, newer = {"started_at": at(0)}, {"started_at": at(1)}
     first = drained(state=wire.Worker.STATE_LIVE, incarnation="b", running=1, **older)
@@ -234,10 +234,8 @@ async def test_a_drain_that_is_waited_for_isnt_done_by_a_worker_that_was_started
     ]
 
 
-async def test_a_drain_isnt_over_by_one_of_that_name_that_was_killed_before_and_has_its_lease_yet(
-    ctl, member
-):
-    """A member that hears of the newer one later may name it meanwhile."""
+async def test_a_drain_ignores_an_older_incarnation_with_an_unexpired_lease(ctl, member):
+    """A member that learns of the newer incarnation later may still name the older one."""
     draining = wire.Worker.STATE_DRAINING
     now = {"state": draining, "incarnation": "b", "started_at": at(1)}
     before = drained(state=draining, incarnation="a", started_at=at(0), unheard=True)
@@ -249,9 +247,7 @@ async def test_a_drain_isnt_over_by_one_of_that_name_that_was_killed_before_and_
 
 
 @pytest.mark.parametrize("state", ["STATE_LIVE", "STATE_DRAINING"])
-async def test_a_drain_that_is_waited_for_ends_when_somebody_undrains_the_worker(
-    ctl, member, state
-):
+async def test_a_drain_ends_when_the_worker_is_undrained(ctl, member, state):
     undrained = wire.Worker(name="w1", state=wire.Worker.State.Value(state))
     member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, running=1))
     member.say("WatchWorker", [undrained, drained(state=wire.Worker.STATE_DRAINING)])
@@ -264,9 +260,7 @@ async def test_a_drain_that_is_waited_for_ends_when_somebody_undrains_the_worker
     ]
 
 
-async def test_a_drain_that_is_waited_for_and_ends_with_the_loss_of_the_worker_isnt_done(
-    ctl, member
-):
+async def test_a_drain_fails_when_the_worker_is_lost(ctl, member):
     member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, running=8))
     member.say("WatchWorker", [drained(state=wire.Worker.STATE_LOST, unheard=True)])
     for form in ("table", "json"):
@@ -279,8 +273,8 @@ async def test_a_drain_that_is_waited_for_and_ends_with_the_loss_of_the_worker_i
     assert ended.data["state"] == "LOST"
 
 
-async def test_for_a_worker_that_isnt_there_to_begin_with_nobody_waits(ctl, member):
-    """It was drained before; it gets nothing when it comes, and there is nothing to lose."""
+async def test_a_drain_of_a_lost_worker_does_not_wait(ctl, member):
+    """The worker gets no runs when it registers, and has none to lose."""
     member.say("DrainWorker", drained(state=wire.Worker.STATE_LOST, unheard=True))
     ended = await ctl("worker", "drain", "w1", "--wait")
     assert (ended.code, member.received("WatchWorker")) == (0, [])
@@ -290,27 +284,27 @@ async def test_for_a_worker_that_isnt_there_to_begin_with_nobody_waits(ctl, memb
     assert (await ctl("worker", "drain", "w1")).code == 0
 
 
-async def test_what_isnt_known_of_a_worker_is_told_as_that_and_never_as_0(ctl, member):
+async def test_unknown_values_of_a_worker_are_never_shown_as_0(ctl, member):
     worker = wire.Worker(name="w1", state=wire.Worker.STATE_LIVE, slots=16, unheard=True)
     member.say("ListWorkers", wire.ListWorkersResponse(workers=[worker]))
     member.say("GetWorker", worker)
     [_, line] = (await ctl("worker", "list")).out.splitlines()
     assert line.split() == ["w1", "LIVE,", "UNHEARD", "16", "–", "–", "–"]
     described = (await ctl("worker", "describe", "w1")).out.splitlines()
-    told = {head.strip(): value.strip() for head, value in (one.split(":") for one in described)}
-    assert {told[head] for head in ("Free", "Running", "Lease age", "Unstored")} == {"–"}
+    fields = {head.strip(): value.strip() for head, value in (one.split(":") for one in described)}
+    assert {fields[head] for head in ("Free", "Running", "Lease age", "Unstored")} == {"–"}
     [found] = (await ctl("worker", "list", "-o", "json")).data
     assert found["unheard"] is True
     assert [found[key] for key in ("free", "running", "unstored", "leaseAge")] == [None] * 4
-    heard = wire.Worker(name="w1", state=wire.Worker.STATE_LIVE, slots=16)
-    member.say("ListWorkers", wire.ListWorkersResponse(workers=[heard]))
+    received = wire.Worker(name="w1", state=wire.Worker.STATE_LIVE, slots=16)
+    member.say("ListWorkers", wire.ListWorkersResponse(workers=[received]))
     [found] = (await ctl("worker", "list", "-o", "json")).data
     assert [found[key] for key in ("free", "running", "unstored")] == [0] * 3
 
 
 @pytest.mark.slow
-async def test_however_long_a_drain_is_waited_for_it_is_asked_for_and_watched_once(ctl, member):
-    """Its end comes later than any look of ours would have."""
+async def test_a_long_drain_makes_one_drain_and_one_watch_request(ctl, member):
+    """The drain ends later than any poll would have been sent."""
     draining = wire.Worker.STATE_DRAINING
     done = asyncio.Event()
     member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, running=1))
@@ -322,7 +316,7 @@ async def test_however_long_a_drain_is_waited_for_it_is_asked_for_and_watched_on
     assert [name for name, _ in member.requests] == ["DrainWorker", "WatchWorker"]
 
 
-async def test_who_was_drained_by_whom_stands_in_its_description(ctl, member):
+async def test_a_description_shows_who_drained_the_worker(ctl, member):
     member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, running=1))
     member.say("GetWorker", drained(state=wire.Worker.STATE_DRAINING))
     assert "draining w1: 1 still running" in (await ctl("worker", "drain", "w1")).err
@@ -335,7 +329,7 @@ async def test_who_was_drained_by_whom_stands_in_its_description(ctl, member):
     assert "w1 wasn't drained" in (await ctl("worker", "undrain", "w1")).err
 
 
-async def test_a_recovery_is_told_as_such(ctl, member):
+async def test_a_status_shows_a_recovery(ctl, member):
     held = wire.Cluster(paused=True, recovering=True, paused_by="schedd", pause_note="it went back")
     held.paused_at.FromDatetime(NOW)
     member.say("GetCluster", held)
@@ -352,15 +346,13 @@ async def test_a_recovery_is_told_as_such(ctl, member):
         (["--no-catch-up"], wire.ResumeClusterRequest(catch_up_nothing=True)),
     ],
 )
-async def test_a_resume_says_what_was_chosen_and_nothing_where_nothing_was(
-    ctl, member, flags, asked
-):
+async def test_a_resume_sends_only_the_chosen_catch_up(ctl, member, flags, asked):
     member.say("ResumeCluster", wire.Cluster())
     assert (await ctl("cluster", "resume", *flags)).code == 0
     assert member.received("ResumeCluster") == [asked]
 
 
-async def test_the_horizon_of_a_resume_is_an_instant_or_so_long_ago(ctl, member):
+async def test_the_horizon_of_a_resume_is_a_time_or_an_age(ctl, member):
     member.say("ResumeCluster", wire.Cluster())
     assert (await ctl("cluster", "resume", "--catch-up-since", "2026-01-05T11:00:00Z")).code == 0
     before = time.time()
@@ -373,13 +365,13 @@ async def test_the_horizon_of_a_resume_is_an_instant_or_so_long_ago(ctl, member)
 
 
 @pytest.mark.parametrize("wrong", ["bogus", "2026-01-05T11:00"])
-async def test_a_wrong_horizon_is_told_both_forms(ctl, member, wrong):
+async def test_a_wrong_horizon_error_names_both_forms(ctl, member, wrong):
     said = (await ctl("cluster", "resume", "--catch-up-since", wrong)).err
     assert "RFC 3339" in said
     assert "or an age, such as 10m" in said
 
 
-async def test_a_resume_of_what_is_not_paused_says_that_there_was_nothing_to_resume(ctl, member):
+async def test_a_resume_of_an_unpaused_cluster_reports_no_change(ctl, member):
     member.say("ResumeCluster", wire.Cluster())
     for before, said in ((wire.Cluster(paused=True), False), (wire.Cluster(), True)):
         member.say("GetCluster", before)
@@ -390,7 +382,7 @@ async def test_a_resume_of_what_is_not_paused_says_that_there_was_nothing_to_res
             assert "paused:" not in ended.out
 
 
-async def test_a_resume_is_done_also_where_it_is_not_known_how_the_cluster_stood(ctl, member):
+async def test_a_resume_succeeds_when_the_state_before_is_unknown(ctl, member):
     member.say("ResumeCluster", wire.Cluster())
     member.say("GetCluster", Refusal("UNAVAILABLE", "no answer", "DATABASE_SILENT"))
     ended = await ctl("cluster", "resume")

@@ -1,6 +1,6 @@
-"""What holds for every command: forms of output, colours, times, exit codes, errors in words.
+"""Rules of every command: forms of output, colors, times, exit codes, error messages.
 
-Against a real server that answers as told.
+The server is a real one with scripted answers.
 """
 
 import json
@@ -29,7 +29,7 @@ async def test_jobs_are_listed_in_every_form(ctl, member):
     assert len((await ctl("job", "list", "--no-headers")).lines) == 1
 
 
-async def test_the_later_of_two_output_flags_holds(ctl, member):
+async def test_the_later_of_two_output_flags_wins(ctl, member):
     member.say("ListJobs", jobs.ListJobsResponse(jobs=[ETL]))
     assert (await ctl("-o", "json", "job", "list", "-o", "name")).out == "etl\n"
 
@@ -69,7 +69,7 @@ async def test_a_table_that_was_cut_says_so_and_how_to_get_the_rest(ctl, member)
     assert (len(just.lines), just.err) == (50, "")
 
 
-async def test_the_version_is_told_by_a_flag_too(ctl, member):
+async def test_a_flag_prints_the_version_too(ctl, member):
     assert (await ctl("--version")).out == (await ctl("version")).out
 
 
@@ -100,17 +100,17 @@ async def test_the_cluster_its_workers_audit_and_dead_letters(ctl, member):
     assert "f1" in (await ctl("dlq", "list")).out
 
 
-async def test_who_came_by_a_token_is_told_with_it_in_the_audit(ctl, member):
+async def test_the_audit_shows_the_token_of_an_actor(ctl, member):
     source = "ipv4:127.0.0.1:4711 token:0b7a58b2-5b8e-4f7c-8f0e-2f4d8a9c1e77"
     entry = cluster.AuditEntry(actor="user/dev", action="pause", outcome="ok", source=source)
     member.say("ListAudit", cluster.ListAuditResponse(entries=[entry]))
     assert "user/dev (token 0b7a58b2)" in (await ctl("audit", "list")).out
-    [told] = (await ctl("audit", "list", "-o", "json")).data
-    assert (told["actor"], told["source"]) == ("user/dev", source)
+    [entry] = (await ctl("audit", "list", "-o", "json")).data
+    assert (entry["actor"], entry["source"]) == ("user/dev", source)
 
 
 @pytest.mark.parametrize(
-    ("reason", "after", "told"),
+    ("reason", "after", "shown"),
     [
         ("STALE", "", "STALE"),
         ("", '{"drained":true,"by":"user/ann","reason":"new disks"}', "new disks"),
@@ -124,13 +124,13 @@ async def test_who_came_by_a_token_is_told_with_it_in_the_audit(ctl, member):
         ("", "no JSON", ""),
     ],
 )
-async def test_the_audit_tells_what_people_typed_as_the_reason_beside_that_of_a_refusal(
-    ctl, member, reason, after, told
+async def test_the_audit_shows_the_typed_reason_beside_the_reason_of_a_rejection(
+    ctl, member, reason, after, shown
 ):
     entry = cluster.AuditEntry(action="x", object="y", outcome="ok", reason=reason, after=after)
     member.say("ListAudit", cluster.ListAuditResponse(entries=[entry]))
     line = (await ctl("audit", "list", "--no-headers")).out.splitlines()[0]
-    assert line.partition("  ok")[2].strip() == told
+    assert line.partition("  ok")[2].strip() == shown
     [as_it_is] = (await ctl("audit", "list", "-o", "json")).data
     assert (as_it_is["reason"], as_it_is["after"]) == (reason or None, after or None)
 
@@ -166,7 +166,7 @@ async def test_every_status_has_its_exit_code_and_three_lines(ctl, member, statu
     ]
 
 
-async def test_nobody_there_is_6(ctl, member):
+async def test_an_unreachable_cluster_exits_with_6(ctl, member):
     await member.stop()
     ended = await ctl("--timeout", "0.5", "cluster", "status")
     assert ended.code == 6

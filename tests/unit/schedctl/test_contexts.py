@@ -9,7 +9,7 @@ from schedkit.errors import Misconfigured
 from schedproto.v1 import cluster_service_pb2 as cluster
 
 
-def test_without_a_file_there_are_none(home):
+def test_no_file_means_no_contexts(home):
     assert contexts.load() == contexts.Contexts()
     assert contexts.current() is None
 
@@ -19,7 +19,7 @@ def test_a_saved_context_is_in_use(home):
     assert contexts.current() == contexts.ClusterContext("dev", ("127.0.0.1:1", "127.0.0.1:2"))
 
 
-def test_a_deleted_context_is_gone_and_no_other(home):
+def test_deleting_a_context_removes_only_that_one(home):
     contexts.save("a", ["a:1"])
     contexts.save("b", ["b:1"])
     contexts.delete("a")
@@ -30,7 +30,7 @@ def test_a_deleted_context_is_gone_and_no_other(home):
         contexts.delete("b")
 
 
-def test_saving_again_keeps_what_else_was_said(home):
+def test_saving_again_keeps_the_other_settings(home):
     contexts.path().parent.mkdir(parents=True)
     contexts.path().write_text(
         'current = "prod"\n[contexts."prod"]\nendpoints = ["a:1"]\nnamespace = "n \\"q\\""\n'
@@ -59,7 +59,7 @@ def test_saving_again_keeps_what_else_was_said(home):
         ('current = "b"\n[contexts.bb]\nendpoints = []', 'did you mean "bb"'),
     ],
 )
-def test_what_is_wrong_in_the_file_is_told_by_name(home, text, said, offline):
+def test_a_mistake_in_the_file_is_reported_by_name(home, text, said, offline):
     contexts.path().parent.mkdir(parents=True)
     contexts.path().write_text(text)
     with pytest.raises(Misconfigured, match=said):
@@ -69,7 +69,7 @@ def test_what_is_wrong_in_the_file_is_told_by_name(home, text, said, offline):
     assert len(ended.err.splitlines()) == 3
 
 
-def test_where_no_context_can_be_written_it_says_so(offline, monkeypatch):
+def test_an_unwritable_context_file_is_reported(offline, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/nowhere")
     ended = offline("config", "set", "a", "--at", "a:1")
     assert ended.code == 2
@@ -80,7 +80,7 @@ def test_where_no_context_can_be_written_it_says_so(offline, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "said"), [("config.toml", "isn't valid UTF-8"), ("token", "token file can't be read")]
 )
-def test_what_is_no_text_is_told_as_any_other_wrong_file(home, offline, name, said):
+def test_a_file_that_is_not_text_is_reported_like_any_wrong_file(home, offline, name, said):
     folder = contexts.path().parent
     folder.mkdir()
     (folder / "config.toml").write_text(
@@ -103,7 +103,9 @@ def test_contexts_are_listed_and_put_to_use(offline):
     assert offline("config", "use", "c").code == 2
 
 
-async def test_flags_go_over_variables_over_the_context(ctl, member, monkeypatch):
+async def test_flags_override_variables_and_variables_override_the_context(
+    ctl, member, monkeypatch
+):
     member.say("GetCluster", cluster.Cluster(leader="m1"))
     contexts.save("dead", ["127.0.0.1:1"])
     contexts.save("here", [member.address], select=False)
@@ -116,9 +118,7 @@ async def test_flags_go_over_variables_over_the_context(ctl, member, monkeypatch
 
 
 @pytest.mark.slow
-async def test_a_variable_that_goes_over_the_contexts_endpoints_is_named_where_nobody_answers(
-    ctl, monkeypatch
-):
+async def test_an_overriding_endpoints_variable_is_named_when_no_member_answers(ctl, monkeypatch):
     contexts.save("here", ["127.0.0.1:2"])
     monkeypatch.setenv("SCHEDCTL_ENDPOINTS", "127.0.0.1:1")
     short = "--timeout", "0.3", "cluster", "status"
@@ -179,7 +179,7 @@ async def test_a_terminal_is_asked_before_work_is_destroyed(ctl, member, monkeyp
 
 @pytest.mark.parametrize("words", CONFIRMED)
 @pytest.mark.parametrize(("typed", "flags"), [("y\n", ()), ("", ("--yes",)), (None, ())])
-async def test_yes_a_flag_or_no_terminal_lets_it_happen(
+async def test_a_flag_or_a_missing_terminal_skips_the_question(
     ctl, member, monkeypatch, words, typed, flags
 ):
     monkeypatch.setattr("sys.stdin", io.StringIO("") if typed is None else Terminal(typed))

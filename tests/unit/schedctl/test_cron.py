@@ -1,7 +1,7 @@
 """`schedctl cron explain` works without a cluster."""
 
 
-def test_it_tells_text_next_instants_and_notes(offline):
+def test_explain_prints_text_next_instants_and_notes(offline):
     ended = offline(
         *("cron", "explain", "30 2 * * *", "--tz", "Europe/Riga", "--next", "2"),
         *("--after", "2026-03-28T00:30:00Z", "-o", "json"),
@@ -20,7 +20,7 @@ def test_after_is_exclusive(offline):
     assert ended.data["next"] == ["2026-01-02T00:00:00+00:00"]
 
 
-def test_on_a_table_it_is_text(offline):
+def test_a_table_is_text(offline):
     ended = offline("cron", "explain", "0 9 * * 1", "--after", "2026-01-01T00:00:00Z")
     assert ended.lines[1] == "  2026-01-05 09:00:00+00:00  Mon"
 
@@ -41,7 +41,7 @@ def test_an_expression_whose_times_the_clocks_always_skip_is_refused(offline):
     assert "never matches: the clocks of Europe/Berlin skip all its times" in ended.err
 
 
-def test_what_clocks_do_to_several_times_is_told_of_each(offline):
+def test_clock_changes_are_explained_for_each_time(offline):
     words = ("cron", "explain", "0,30 2 * * *", "--tz", "Europe/Berlin", "--after")
     back = offline(*words, "2027-10-30T12:00:00Z").out
     assert "runs once for each, in the first pass (02:00+02:00)" in back

@@ -1,4 +1,4 @@
-"""What `schedctl cron explain` says of days on which clocks change, for each policy."""
+"""`schedctl cron explain` on days on which clocks change, for each policy."""
 
 from datetime import datetime
 from zoneinfo import ZoneInfo
@@ -62,7 +62,7 @@ def test_half_past_one_is_an_ordinary_time_where_two_is_skipped(explain):
 
 @pytest.mark.parametrize("flag", ["first", "second", "both"])
 @pytest.mark.parametrize(("expression", "zone", "day"), BACK)
-def test_each_policy_of_a_repeated_hour_is_told(explain, expression, zone, day, flag):
+def test_explain_names_each_policy_of_a_repeated_hour(explain, expression, zone, day, flag):
     first, second = {
         BERLIN: ("02:30+02:00", "02:30+01:00"),
         NEW_YORK: ("01:30-04:00", "01:30-05:00"),

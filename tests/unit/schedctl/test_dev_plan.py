@@ -1,4 +1,4 @@
-"""What `up` decides to start, from what is remembered and what is asked for."""
+"""`up` decides what to start, from the stored plan and the request."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_a_new_cluster_has_three_members_and_two_workers() -> None:
     assert names(complete(None, Requested())) == ["etcd", "postgres", "m1", "m2", "m3", "w1", "w2"]
 
 
-def test_every_part_gets_its_ports_and_none_comes_twice() -> None:
+def test_every_part_gets_its_ports_and_none_repeats() -> None:
     state = complete(None, Requested(members=9, workers=9))
     ports = [port for part in state.parts.values() for port in part.ports.values()]
     assert len(ports) == len(set(ports)) == 2 + 1 + 9 * 2 + 9
     assert all(tuple(part.ports) == PORTS[part.kind] for part in state.parts.values())
 
 
-def test_ports_lie_below_those_that_clients_are_given() -> None:
+def test_ports_are_below_the_ephemeral_range() -> None:
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     state = complete(None, Requested())
     assert all(port < lowest for part in state.parts.values() for port in part.ports.values())
@@ -59,7 +59,7 @@ def test_a_cluster_without_members_has_no_workers_either() -> None:
         complete(None, Requested(members=0, workers=1))
 
 
-def test_asked_for_nothing_it_stays_as_it_was() -> None:
+def test_up_without_options_keeps_the_cluster() -> None:
     before = complete(
         None, Requested(members=5, workers=1, slots=7, overrides=("schedd.weight=1",))
     )
@@ -72,7 +72,7 @@ def test_a_foreign_database_is_used_and_remembered() -> None:
     assert complete(before, Requested()).dsn == "postgresql://db/x"
 
 
-def test_more_is_added_and_what_runs_stays_though_fewer_are_asked_for() -> None:
+def test_up_adds_daemons_and_keeps_running_ones_when_fewer_are_requested() -> None:
     before = with_running(complete(None, Requested(members=3, workers=2)), "m3")
     after = complete(before, Requested(members=1, workers=3))
     assert names(after) == ["etcd", "postgres", "m1", "m3", "w1", "w2", "w3"]
@@ -85,13 +85,13 @@ def test_a_setting_given_again_replaces_the_remembered_one() -> None:
     assert after.overrides == ("schedd.member_ttl=9s", "workerd.slots=1")
 
 
-def test_a_setting_for_a_daemon_that_is_not_there_is_refused() -> None:
+def test_a_setting_for_an_unknown_daemon_is_refused() -> None:
     assert len(overrides_of(complete(None, Requested(overrides=("m3.weight=0",))))) == 1
     with pytest.raises(BadOverride, match=r"daemon 'scheddd' not found"):
         overrides_of(complete(None, Requested(overrides=("scheddd.weight=0",))))
 
 
-def test_a_port_taken_by_a_stranger_is_given_up_unless_someone_knows_it() -> None:
+def test_a_port_of_another_program_is_replaced_unless_it_is_published() -> None:
     before = complete(None, Requested())
     with socket.socket() as stranger:
         stranger.bind((HOST, before.parts["m1"].ports["grpc"]))
@@ -103,14 +103,14 @@ def test_a_port_taken_by_a_stranger_is_given_up_unless_someone_knows_it() -> Non
             complete(with_running(before, "w1"), Requested())
 
 
-def test_a_pid_that_was_handed_out_again_is_not_taken_for_ours() -> None:
+def test_a_reused_pid_is_not_taken_for_ours() -> None:
     someone_else = DevProcess(os.getpid(), born="long ago")
     assert not someone_else.alive()
     assert not someone_else.send(signal.SIGCONT)
     assert me().alive()
 
 
-def test_what_is_saved_is_loaded_the_same(tmp_path: Path) -> None:
+def test_a_saved_plan_is_loaded_unchanged(tmp_path: Path) -> None:
     folder = ClusterFolder(tmp_path)
     assert folder.load() is None
     state = with_running(complete(None, Requested(overrides=("schedd.weight=1",))), "etcd", "w1")
@@ -118,7 +118,7 @@ def test_what_is_saved_is_loaded_the_same(tmp_path: Path) -> None:
     assert folder.load() == state
 
 
-def test_cluster_json_is_as_promised(tmp_path: Path) -> None:
+def test_cluster_json_has_the_documented_fields(tmp_path: Path) -> None:
     folder = ClusterFolder(tmp_path)
     state = with_running(complete(None, Requested(members=1, workers=1)), "etcd", "postgres", "m1")
     folder.save(state)

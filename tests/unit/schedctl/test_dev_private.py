@@ -9,7 +9,7 @@ from pathlib import Path
 from schedctl.dev.records import write_private
 
 
-def test_a_private_file_is_its_owners_alone_even_where_an_open_one_was(tmp_path: Path) -> None:
+def test_a_private_file_is_private_even_in_place_of_an_open_one(tmp_path: Path) -> None:
     path = tmp_path / "m1.toml"
     path.write_text("old")
     path.chmod(0o644)

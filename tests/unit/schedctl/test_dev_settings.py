@@ -26,7 +26,7 @@ STATE = ClusterState(
 )
 
 
-def test_what_keeps_grpc_still_in_the_command_keeps_no_daemon_still(
+def test_silencing_grpc_in_the_command_silences_no_daemon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for said, inherited in (("NONE", None), ("DEBUG", "DEBUG")):
@@ -53,7 +53,7 @@ def rendered(name: str, *settings: str) -> dict[str, object]:
         ("workerd.labels.zone=", ""),
     ],
 )
-def test_a_value_is_toml_where_it_can_be_and_a_string_else(text: str, value: object) -> None:
+def test_a_value_is_toml_if_it_parses_and_a_string_otherwise(text: str, value: object) -> None:
     assert parse(text).value == value
 
 
@@ -64,7 +64,7 @@ def test_a_setting_without_target_key_or_value_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["schedd.name", "m1.listen.grpc", "schedd.listen.http", "w1.spool"])
-def test_what_tells_daemons_apart_cannot_be_set(key: str) -> None:
+def test_settings_that_identify_a_daemon_cannot_be_set(key: str) -> None:
     with pytest.raises(BadOverride, match="differs for each daemon"):
         parse(f"{key}=x")
 
@@ -75,7 +75,7 @@ def test_a_login_other_than_that_of_the_stores_cannot_be_set(key: str) -> None:
         parse(f"{key}=x")
 
 
-def test_a_member_is_told_its_stores_and_its_addresses() -> None:
+def test_a_member_gets_its_stores_and_its_addresses() -> None:
     assert rendered("m1") == {
         "name": "m1",
         "listen": {"grpc": "127.0.0.1:11004", "http": "127.0.0.1:11005"},
@@ -86,7 +86,7 @@ def test_a_member_is_told_its_stores_and_its_addresses() -> None:
     }
 
 
-def test_a_worker_is_told_every_member_and_of_no_store_but_that_of_results() -> None:
+def test_a_worker_gets_every_member_and_only_the_result_store() -> None:
     assert rendered("w1") == {
         "name": "w1",
         "endpoints": ["127.0.0.1:11004", "127.0.0.1:11006"],
@@ -127,5 +127,5 @@ values = st.recursive(
 
 @pytest.mark.slow
 @given(st.dictionaries(st.text(), values, max_size=4))
-def test_what_is_written_as_toml_is_read_back_the_same(config: dict[str, object]) -> None:
+def test_written_toml_is_read_back_unchanged(config: dict[str, object]) -> None:
     assert tomllib.loads(to_toml(config)) == config

@@ -1,4 +1,4 @@
-"""Files are replaced whole, together or not at all."""
+"""Files are replaced completely, all of them or none."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def open_to_all() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("open_to_all")
-def test_a_secret_is_never_anothers_to_read(
+def test_a_secret_is_never_readable_by_other_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the file, nor what stood in its place, nor what takes its place."""
+    """The secret is private in the temporary file and in the file that it replaces."""
     seen = []
     synced = os.fsync
 
@@ -34,13 +34,13 @@ def test_a_secret_is_never_anothers_to_read(
 
     monkeypatch.setattr(os, "fsync", looking)
     file = tmp_path / "key"
-    file.write_text("what everybody could read")
+    file.write_text("readable by all users")
     write(File(file, b"secret", SECRET))
     assert seen == [SECRET]
     assert (file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (b"secret", SECRET)
 
 
-def test_where_one_can_t_be_written_none_is_replaced(tmp_path: Path) -> None:
+def test_a_failed_write_replaces_no_file(tmp_path: Path) -> None:
     first = tmp_path / "first"
     first.write_bytes(b"before")
     with pytest.raises(FileNotFoundError):
@@ -49,7 +49,7 @@ def test_where_one_can_t_be_written_none_is_replaced(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == [first], "nor is anything left beside it"
 
 
-def test_where_one_can_t_be_replaced_by_its_place_none_is(tmp_path: Path) -> None:
+def test_an_unreplaceable_path_replaces_no_file(tmp_path: Path) -> None:
     first, folder = tmp_path / "first", tmp_path / "folder"
     first.write_bytes(b"before")
     folder.mkdir()
@@ -59,7 +59,7 @@ def test_where_one_can_t_be_replaced_by_its_place_none_is(tmp_path: Path) -> Non
     assert {*tmp_path.iterdir()} == {first, folder}
 
 
-def test_what_can_t_be_replaced_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_failed_replacement_leaves_no_temporary_file(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(IsADirectoryError):
         write(File(tmp_path / "folder", b"content"))

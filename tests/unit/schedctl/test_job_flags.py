@@ -1,4 +1,4 @@
-"""Jobs that are defined and patched by flags: what is sent, and what is refused before."""
+"""Jobs that are defined and patched by flags: their requests and their usage errors."""
 
 import shlex
 from datetime import UTC, datetime
@@ -81,7 +81,7 @@ async def test_other_actions_are_flags(ctl, member, flags, action):
         assert dict(sent.grpc.metadata) in ({}, {"A": "b: c"})
 
 
-async def test_limits_are_flags_and_a_patch_changes_what_it_names(ctl, member):
+async def test_limits_are_flags_and_a_patch_changes_only_named_ones(ctl, member):
     member.say("CreateJob", lambda request: request.job)
     flags = ["--limit-memory", "64MiB", "--limit-processes", "20", "--limit-files", "256"]
     ended = await ctl("job", "create", "x", "--on-demand", *flags, "--", "true")
@@ -107,29 +107,29 @@ async def test_limits_of_a_handlers_process_are_the_same_flags(ctl, member):
     assert (made.python.limits.memory_bytes, made.WhichOneof("action")) == (1 << 30, "python")
 
 
-async def test_what_an_executor_of_others_is_to_do_goes_with_its_name(ctl, member):
-    for flags, told in (
+async def test_a_plugin_action_has_its_name_and_its_input(ctl, member):
+    for flags, problem in (
         (["--plugin-config", "{}"], "--plugin-config needs --plugin"),
         (["--plugin", "sqlite", "--plugin-config", "{"], "--plugin-config isn't valid JSON"),
     ):
         ended = await ctl("job", "create", "x", "--on-demand", *flags)
         assert ended.code == 2
-        assert told in ended.err
+        assert problem in ended.err
     assert member.received("CreateJob") == []
 
 
 @pytest.mark.parametrize(
-    ("flag", "told"),
+    ("flag", "problem"),
     [
         ("--limit-memory=64MB", "'64MB' isn't a valid size"),
         ("--limit-files=0", "--limit-files: 0 isn't a valid limit"),
         ("--limit-processes=many", "--limit-processes"),
     ],
 )
-async def test_a_limit_that_is_none_is_refused_by_its_flag(ctl, member, flag, told):
+async def test_an_invalid_limit_is_refused_by_its_flag(ctl, member, flag, problem):
     ended = await ctl("job", "create", "x", "--on-demand", flag, "--", "true")
     assert ended.code == 2
-    assert told in ended.err
+    assert problem in ended.err
     assert member.received("CreateJob") == []
 
 
@@ -163,7 +163,7 @@ async def test_at_may_be_counted_from_now(ctl, member):
     assert 3 <= (at - before).total_seconds() < 6
 
 
-async def test_wrong_flags_are_told_at_once_by_their_names_and_nothing_is_sent(ctl, member):
+async def test_wrong_flags_are_reported_together_by_name_and_nothing_is_sent(ctl, member):
     ended = await ctl(
         *[
             "job",
@@ -190,14 +190,14 @@ async def test_wrong_flags_are_told_at_once_by_their_names_and_nothing_is_sent(c
 
 
 @pytest.mark.parametrize("words", [["submit"], ["job", "create", "x", "--every", "5s"]])
-async def test_work_without_anything_to_do_is_refused_here(ctl, member, words):
+async def test_work_without_an_action_is_refused_by_the_client(ctl, member, words):
     ended = await ctl(*words)
     assert ended.code == 2
     assert "-- COMMAND" in ended.err
     assert member.requests == []
 
 
-async def test_patch_sends_only_what_is_named_and_shows_it_first(ctl, member):
+async def test_patch_sends_only_named_fields_and_shows_them_first(ctl, member):
     member.say("GetJob", ETL)
 
     def answer(request):
@@ -217,7 +217,7 @@ async def test_patch_sends_only_what_is_named_and_shows_it_first(ctl, member):
     assert ended.data["generation"] == 4
 
 
-async def test_a_dry_patch_stores_nothing_and_says_so_with_1(ctl, member):
+async def test_a_dry_patch_stores_nothing_and_exits_with_1(ctl, member):
     member.say("GetJob", ETL)
     member.say("UpdateJob", job_pb2.Job(name="etl", generation=4))
     ended = await ctl("job", "patch", "etl", "--cron", "0 3 * * *", "--dry-run")
@@ -242,7 +242,7 @@ async def test_a_patched_back_off_keeps_the_other_retry_settings(ctl, member):
         (["--metadata", "a: c"], ("shop:1", "shop.Shop/Price", {"a": "c"})),
     ],
 )
-async def test_a_patched_call_keeps_what_isnt_named(ctl, member, flags, call):
+async def test_a_patched_call_keeps_unnamed_fields(ctl, member, flags, call):
     before = job_pb2.GrpcAction(endpoint="shop:1", method="shop.Shop/Price", metadata={"a": "b"})
     member.say("GetJob", job_pb2.Job(name="open", grpc=before))
     member.say("UpdateJob", lambda request: request.job)
@@ -255,7 +255,7 @@ async def test_a_patched_call_keeps_what_isnt_named(ctl, member, flags, call):
 HOOK = "https://ops.example.com/hook?a=b,c"
 
 
-async def test_who_is_told_is_written_as_flags(ctl, member):
+async def test_notifications_are_written_as_flags(ctl, member):
     member.say("CreateJob", lambda request: request.job)
     ended = await ctl(
         *("job", "create", "x", "--on-demand", "--on-failure", f"webhook={HOOK}"),
@@ -265,15 +265,15 @@ async def test_who_is_told_is_written_as_flags(ctl, member):
     )
     assert ended.code == 0, ended.err
     sent = member.received("CreateJob")[-1].job
-    told = sent.on_failure
-    assert (told.webhook, told.threshold, told.silence.seconds) == (HOOK, 3, 3600)
+    notified = sent.on_failure
+    assert (notified.webhook, notified.threshold, notified.silence.seconds) == (HOOK, 3, 3600)
     assert list(sent.on_late.email) == ["a@b.example", "c@d.example"]
     assert list(sent.on_late.command) == ["/opt/page", "the ops"]
     wrong = await ctl("job", "create", "x", "--on-demand", "--on-late", "webhok=x", "--", "true")
     assert (wrong.code, "did you mean" in wrong.err) == (2, True), wrong.err
 
 
-async def test_a_patch_changes_what_it_names_of_who_is_told_and_an_empty_one_clears_it(ctl, member):
+async def test_a_patch_changes_named_notification_fields_and_an_empty_one_clears_them(ctl, member):
     member.say("GetJob", job_pb2.Job(name="x", on_failure=job_pb2.Notification(webhook=HOOK)))
     member.say("UpdateJob", lambda request: request.job)
     ended = await ctl("job", "patch", "x", "--on-failure", "threshold=3")
@@ -294,7 +294,7 @@ async def test_two_actions_beside_each_other_are_refused(ctl, member):
     assert member.received("CreateJob") == []
 
 
-async def test_of_what_holds_others_a_patch_changes_what_it_names_and_zero_is_a_length(ctl, member):
+async def test_a_patch_changes_only_named_nested_fields_and_zero_is_a_duration(ctl, member):
     catch_up = job_pb2.CatchUp(policy=job_pb2.CatchUp.POLICY_ALL)
     catch_up.window.seconds = 7200
     dst = job_pb2.DstPolicy(gap=job_pb2.DstPolicy.GAP_SKIP)
@@ -314,7 +314,7 @@ async def test_of_what_holds_others_a_patch_changes_what_it_names_and_zero_is_a_
     )
 
 
-async def test_flags_say_after_whom_a_job_runs_and_a_patch_keeps_what_it_does_not_name(ctl, member):
+async def test_flags_name_the_parents_of_a_job_and_a_patch_keeps_unnamed_fields(ctl, member):
     member.say("CreateJob", lambda request: request.job)
     flags = ["--after", "a, b", "--when", "any", "--with-output"]
     ended = await ctl("job", "create", "etl", *flags, "--", "true")

@@ -1,4 +1,4 @@
-"""Commands on jobs: what they show of one, and what they have done with it."""
+"""Commands that show and change jobs."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ async def test_describe_shows_definition_next_and_latest(ctl, member):
     assert "SUCCEEDED" in ended.out
 
 
-async def test_a_job_without_an_instant_to_come_is_done(ctl, member):
+async def test_a_job_without_a_next_instant_is_done(ctl, member):
     fired = job_pb2.Job(name="fired")
     fired.at.FromSeconds(1)
     coming = job_pb2.Job(name="coming", cron=["@daily"])
@@ -51,8 +51,8 @@ async def test_pause_resume_delete_next_trigger(ctl, member):
     member.say("GetJob", ETL)
     assert (await ctl("job", "next", "etl", "--count", "3", "-o", "json")).data == []
     member.say("GetJob", job_pb2.Job(name="etl", paused=True, pause_note="disk is full"))
-    told = await ctl("job", "next", "etl")
-    assert told.err == (
+    ended = await ctl("job", "next", "etl")
+    assert ended.err == (
         "etl is paused: disk is full; none of these times runs while it is paused\n"
         "etl has no scheduled time in the future\n"
     )
@@ -86,14 +86,14 @@ async def test_a_resume_of_a_job_that_is_not_paused_says_so(ctl, member):
         assert (ended.code, ended.err) == (0, said)
 
 
-async def test_a_wrong_instant_to_come_is_told_both_forms(ctl, member):
+async def test_a_wrong_instant_error_names_both_forms(ctl, member):
     said = (await ctl("job", "pause", "etl", "--until", "bogus")).err
     assert "RFC 3339" in said
     assert "or from now, such as +3s" in said
 
 
 @pytest.mark.slow
-async def test_a_trigger_without_an_answer_tells_what_the_members_said(ctl, member):
+async def test_a_trigger_without_an_answer_shows_the_errors_of_the_members(ctl, member):
     async def hang(_request):
         await asyncio.Event().wait()
 
@@ -110,7 +110,7 @@ async def test_a_trigger_without_an_answer_tells_what_the_members_said(ctl, memb
     assert "check whether the change was made" in remedy
 
 
-async def test_a_misspelt_job_gets_the_near_name(ctl, member):
+async def test_a_misspelt_job_gets_a_suggestion(ctl, member):
     member.say("GetJob", Refusal("NOT_FOUND", 'there is no job "elt"', "NO_SUCH_JOB"))
     member.say("ListJobs", jobs.ListJobsResponse(jobs=[ETL]))
     ended = await ctl("job", "get", "elt")

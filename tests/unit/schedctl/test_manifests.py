@@ -1,4 +1,4 @@
-"""Manifests: what they mean, and every mistake at its line. Then apply, against a real server."""
+"""Manifests: their meaning, and every mistake at its line. Then apply, against a real server."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_anchors_are_followed():
     assert one.retry == two.retry
 
 
-def test_every_mistake_of_every_document_is_told_at_its_line():
+def test_every_mistake_of_every_document_is_reported_at_its_line():
     faults = faults_of(
         "name: a\ncrno: x\nretry:\n  max_attempts: 4\n  backof: 5s\n---\nname: b\npriority: hihg\n"
         "shell:\n  argv:\n    - ls\n  success_codes:\n    - 0\n    - one\n"
@@ -128,7 +128,7 @@ def test_an_unquoted_star_gets_the_hint_to_quote_it(line):
     assert hint.startswith("quote it")
 
 
-def test_yaml_that_is_none_is_told_at_its_line():
+def test_invalid_yaml_is_reported_at_its_line():
     [(where, problem, hint)] = faults_of("name: x\nfoo: {a: [}\n")
     assert where == "m.yaml:2"
     assert "YAML" in problem
@@ -153,7 +153,7 @@ def test_yaml_that_is_none_is_told_at_its_line():
         ("name: x\non_demand: yes\n", "true or false"),
     ],
 )
-def test_what_else_can_be_wrong(text, said):
+def test_other_mistakes_are_reported(text, said):
     [(_, problem, _)] = faults_of(text)
     assert said in problem
 
@@ -193,7 +193,7 @@ def unknown(request):
     return Refusal("NOT_FOUND", f"there is no job {request.job}")
 
 
-async def test_apply_creates_what_is_not_there(ctl, member, manifest):
+async def test_apply_creates_missing_jobs(ctl, member, manifest):
     member.say("GetJob", unknown)
     member.say("CreateJob", lambda request: request.job)
     ended = await ctl("apply", "-f", manifest(EXAMPLE))
@@ -213,7 +213,7 @@ def edit(generation: int):
     return answer
 
 
-async def test_apply_updates_what_differs_and_leaves_the_rest(ctl, member, manifest):
+async def test_apply_updates_changed_fields_and_leaves_the_rest(ctl, member, manifest):
     member.say("GetJob", lambda request: job_pb2.Job(name=request.job, generation=2, etag="e"))
     member.say("UpdateJob", lambda r: edit(3 if r.job.name == "a" else 2)(r))
     ended = await ctl("apply", "-f", manifest("name: a\ntimeout: 5s\n---\nname: b\n"))
@@ -225,9 +225,7 @@ async def test_apply_updates_what_differs_and_leaves_the_rest(ctl, member, manif
     ]
 
 
-async def test_apply_pauses_what_a_manifest_says_is_paused_and_resumes_nobody(
-    ctl, member, manifest
-):
+async def test_apply_pauses_jobs_that_a_manifest_pauses_and_resumes_none(ctl, member, manifest):
     held = {"b": "", "c": "disk is full", "d": "a person's own"}
 
     def stored(name: str) -> job_pb2.Job:
@@ -270,13 +268,13 @@ async def test_apply_pauses_before_it_edits_so_that_nothing_new_starts(ctl, memb
     text = "name: a\netag: e2\ntimeout: 5s\npaused: true\n"
     ended = await ctl("apply", "-f", manifest(text))
     assert ended.lines == ["job a updated"], ended.err
-    assert member.received("PauseJob")[0].etag == "e2", "nobody else's is paused"
+    assert member.received("PauseJob")[0].etag == "e2", "only the version of this caller is paused"
     *_, edited = member.received("UpdateJob")
     assert (edited.etag, edited.job.etag, edited.validate_only) == ("e3", "", False)
 
 
 @pytest.mark.parametrize(("generation", "note", "code"), [(3, "", 0), (4, "", 5), (3, "mine", 5)])
-async def test_apply_tells_a_pause_of_its_own_that_wasnt_answered_from_anothers_edit(
+async def test_apply_distinguishes_its_own_unanswered_pause_from_another_edit(
     ctl, member, manifest, generation: int, note: str, code: int
 ):
     before = job_pb2.Job(name="a", generation=2, etag="e2")
@@ -296,7 +294,7 @@ def past(field: str) -> Refusal:
     return Refusal("INVALID_ARGUMENT", f"{field}: is past", fields=[(field, "is past")])
 
 
-async def test_apply_creates_a_job_whose_pause_is_over_by_the_clusters_time(ctl, member, manifest):
+async def test_apply_creates_a_job_with_a_pause_that_ended_by_cluster_time(ctl, member, manifest):
     member.say("GetJob", unknown)
     member.say("CreateJob", lambda r: past("paused_until") if r.job.paused else r.job)
     ended = await ctl("apply", "-f", manifest(OVER))
@@ -305,9 +303,7 @@ async def test_apply_creates_a_job_whose_pause_is_over_by_the_clusters_time(ctl,
     assert [one.job.paused for one in member.received("CreateJob")] == [True, False, False]
 
 
-async def test_apply_leaves_a_job_alone_whose_pause_is_over_by_the_clusters_time(
-    ctl, member, manifest
-):
+async def test_apply_leaves_a_job_with_a_pause_that_ended_by_cluster_time(ctl, member, manifest):
     there = job_pb2.Job(name="a", generation=2, etag="e2")
     member.say("GetJob", there)
     member.say("UpdateJob", there)
@@ -318,7 +314,7 @@ async def test_apply_leaves_a_job_alone_whose_pause_is_over_by_the_clusters_time
     assert len(member.received("PauseJob")) == 1
 
 
-async def test_an_etag_in_a_manifest_guards_what_it_was_written_from(ctl, member, manifest):
+async def test_an_etag_in_a_manifest_guards_its_version_of_the_job(ctl, member, manifest):
     member.say("GetJob", lambda request: job_pb2.Job(name=request.job, generation=2, etag="new"))
     member.say("UpdateJob", Refusal("ABORTED", "job 'a' was changed meanwhile", "ETAG_MISMATCH"))
     ended = await ctl("apply", "-f", manifest("name: a\netag: old\ntimeout: 5s\n"))
@@ -340,20 +336,20 @@ async def test_a_manifest_goes_to_the_namespace_it_names(ctl, member, manifest):
     assert stored == ["other", "default"]
 
 
-async def test_a_manifest_of_another_namespace_than_was_typed_is_refused(ctl, member, manifest):
+async def test_a_manifest_of_another_namespace_than_the_flag_is_refused(ctl, member, manifest):
     text = "name: a\nnamespace: other\n"
     ended = await ctl("apply", "--namespace", "mine", "-f", manifest(text))
     assert (ended.code, member.received("GetJob")) == (2, [])
     assert "a is for namespace other, not mine" in ended.err
 
 
-async def test_a_key_that_is_no_text_is_refused_at_its_line(ctl, member, manifest):
+async def test_a_key_that_is_not_text_is_refused_at_its_line(ctl, member, manifest):
     ended = await ctl("apply", "-f", manifest("name: a\npayload:\n  ? [1, 2]\n  : 3\n"))
     assert (ended.code, member.received("GetJob")) == (2, [])
     assert ":3: has a key that isn't text" in ended.err
 
 
-async def test_an_etag_of_a_job_that_is_gone_creates_none(ctl, member, manifest):
+async def test_an_etag_of_a_deleted_job_creates_no_job(ctl, member, manifest):
     member.say("GetJob", unknown)
     ended = await ctl("apply", "-f", manifest("name: a\netag: old\n"))
     assert (ended.code, member.received("CreateJob")) == (5, [])
@@ -370,7 +366,7 @@ async def test_a_dry_run_stores_nothing_and_says_1_where_something_would_change(
     assert all(one.validate_only for one in member.received("CreateJob"))
 
 
-async def test_one_wrong_document_and_nothing_is_asked(ctl, member, manifest):
+async def test_one_wrong_document_prevents_all_requests(ctl, member, manifest):
     ended = await ctl("apply", "-f", manifest("name: a\n---\nname: b\ncrno: x\nevry: 5s\n"))
     assert ended.code == 2
     lines = ended.err.splitlines()
@@ -393,7 +389,7 @@ async def test_a_kubernetes_cronjob_is_named_with_its_fields_and_nothing_is_sent
     assert member.requests == []
 
 
-async def test_one_refused_document_and_nothing_is_stored(ctl, member, manifest):
+async def test_one_refused_document_prevents_all_changes(ctl, member, manifest):
     member.say("GetJob", unknown)
     member.say(
         "CreateJob",
@@ -421,14 +417,14 @@ async def test_a_folder_is_all_its_manifests(ctl, member, manifest, home):
     assert ended.lines == ["a", "b"]
 
 
-async def test_a_file_that_is_not_there_is_2(ctl, member):
+async def test_a_missing_file_exits_with_2(ctl, member):
     ended = await ctl("apply", "-f", "/nowhere/m.yaml")
     assert ended.code == 2
     assert "/nowhere/m.yaml" in ended.err
 
 
 @pytest.mark.slow
-def test_a_few_lines_that_stand_for_billions_of_values_are_refused_at_once():
+def test_a_few_lines_that_expand_to_billions_of_values_are_refused_at_once():
     rows = ["name: bomb", "every: 1h", "payload:", "  a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     rows += [f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     [fault] = parse("bomb.yaml", "\n".join(rows))

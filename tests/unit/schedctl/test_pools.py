@@ -31,7 +31,7 @@ rate: 100/m
 
 
 def as_given(request: pools.SetPoolRequest) -> pools.Pool:
-    """What a member makes of it: the next version, if it is to be stored."""
+    """Return the pool as a member stores it, with the next version unless it only validates."""
     pool = pools.Pool()
     pool.CopyFrom(request.pool)
     pool.version += not request.validate_only
@@ -78,7 +78,7 @@ async def test_pools_are_listed_and_described_with_what_runs_and_waits(ctl, memb
     assert (ended.data["rate"], ended.data["pauseNote"]) == ("100/m", "moving house")
 
 
-async def test_what_is_named_of_a_pool_is_changed_over_the_version_that_was_seen(ctl, member):
+async def test_named_fields_of_a_pool_are_changed_with_its_version(ctl, member):
     member.say("GetPool", REPORTS)
     member.say("SetPool", as_given)
     ended = await ctl("pool", "set", "reports", "--limit", "5")
@@ -95,7 +95,7 @@ async def test_what_is_named_of_a_pool_is_changed_over_the_version_that_was_seen
     assert not member.received("SetPool")[-1].pool.HasField("rate")
 
 
-async def test_a_change_is_shown_and_not_stored_by_a_dry_run_nor_where_it_is_none(ctl, member):
+async def test_a_dry_run_shows_a_change_and_an_unchanged_pool_is_not_stored(ctl, member):
     member.say("GetPool", REPORTS)
     member.say("SetPool", as_given)
     ended = await ctl("pool", "set", "reports", "--no-rate", "--dry-run")
@@ -106,7 +106,7 @@ async def test_a_change_is_shown_and_not_stored_by_a_dry_run_nor_where_it_is_non
     assert {one.validate_only for one in member.received("SetPool")} == {True}
 
 
-async def test_a_pool_is_made_by_its_first_limit_or_rate(ctl, member):
+async def test_a_first_limit_or_rate_creates_the_pool(ctl, member):
     member.say("GetPool", no_pool)
     member.say("SetPool", as_given)
     ended = await ctl("pool", "set", "reports", "--rate", "100/m")
@@ -119,7 +119,7 @@ async def test_a_pool_is_made_by_its_first_limit_or_rate(ctl, member):
     assert "schedctl pool set other --limit 3" in ended.err
 
 
-async def test_a_pool_that_somebody_else_has_changed_stays(ctl, member):
+async def test_a_pool_that_another_caller_changed_is_left_unchanged(ctl, member):
     member.say("GetPool", REPORTS)
     member.say("SetPool", Refusal("ABORTED", "pool 'reports' is version 8", "VERSION_MISMATCH"))
     ended = await ctl("pool", "set", "reports", "--limit", "5")
@@ -128,7 +128,7 @@ async def test_a_pool_that_somebody_else_has_changed_stays(ctl, member):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "problem"),
     [
         ((), "no change is given"),
         (("--limit", "3", "--no-limit"), "--limit can't be combined with --no-limit"),
@@ -137,12 +137,12 @@ async def test_a_pool_that_somebody_else_has_changed_stays(ctl, member):
         (("--rate", "1.5/m"), "must be a whole number in a time"),
     ],
 )
-async def test_what_makes_no_change_of_a_pool_is_refused_before_anything_is_asked(
-    ctl, member, wrong, told
+async def test_an_empty_or_wrong_pool_change_is_refused_before_any_request(
+    ctl, member, wrong, problem
 ):
     ended = await ctl("pool", "set", "reports", *wrong)
     assert ended.code == 2
-    assert told in ended.err
+    assert problem in ended.err
     assert member.requests == []
 
 
@@ -189,7 +189,7 @@ async def test_jobs_are_put_into_a_pool_shown_with_it_and_taken_out(ctl, member)
 # -- Manifests --
 
 
-async def test_manifests_have_pools_stored_before_the_jobs_that_name_them(ctl, member, manifest):
+async def test_apply_stores_pools_before_the_jobs_that_name_them(ctl, member, manifest):
     member.say("GetPool", no_pool)
     member.say("SetPool", as_given)
     member.say("GetJob", Refusal("NOT_FOUND", "there is no job 'etl'"))
@@ -202,9 +202,7 @@ async def test_manifests_have_pools_stored_before_the_jobs_that_name_them(ctl, m
     assert [call for call, _ in member.requests][-2:] == ["SetPool", "CreateJob"]
 
 
-async def test_a_job_that_is_there_takes_the_pool_and_the_calendar_that_are_made_with_it(
-    ctl, member, manifest
-):
+async def test_an_existing_job_takes_a_pool_and_a_calendar_of_the_same_apply(ctl, member, manifest):
     member.say("GetPool", no_pool)
     member.say("SetPool", as_given)
     member.say("GetCalendar", Refusal("NOT_FOUND", "there is no calendar 'off'"))
@@ -222,7 +220,7 @@ async def test_a_job_that_is_there_takes_the_pool_and_the_calendar_that_are_made
     assert (stored.job.pool, list(stored.job.exclude.calendars)) == ("reports", ["off"])
 
 
-async def test_a_pool_that_is_there_is_shown_with_its_change_and_written_over_what_was_seen(
+async def test_an_existing_pool_is_shown_with_its_change_and_stored_with_its_version(
     ctl, member, manifest
 ):
     member.say("GetPool", REPORTS)
@@ -258,7 +256,7 @@ async def test_a_manifest_pauses_its_pool_and_resumes_none(ctl, member, manifest
     assert [call for call, _ in member.requests][-2:] == ["SetPool", "PausePool"]
 
 
-async def test_a_manifest_with_a_version_goes_over_no_others_change(ctl, member, manifest):
+async def test_a_manifest_with_a_version_overwrites_no_other_change(ctl, member, manifest):
     member.say("GetPool", REPORTS)
     member.say("SetPool", Refusal("ABORTED", "pool 'reports' is version 7", "VERSION_MISMATCH"))
     ended = await ctl("apply", "-f", manifest("kind: pool\nname: reports\nversion: 6\n"))
@@ -267,7 +265,7 @@ async def test_a_manifest_with_a_version_goes_over_no_others_change(ctl, member,
     assert "remove version" in ended.err
 
 
-async def test_a_pool_is_for_apply_and_of_the_namespace_that_was_typed(ctl, member, manifest):
+async def test_a_pool_manifest_needs_apply_and_the_given_namespace(ctl, member, manifest):
     file = manifest("kind: pool\nname: reports\nnamespace: a\n")
     ended = await ctl("apply", "-f", file, "--namespace", "b")
     assert "reports is for namespace a, not b" in ended.err
@@ -277,7 +275,7 @@ async def test_a_pool_is_for_apply_and_of_the_namespace_that_was_typed(ctl, memb
     assert member.requests == []
 
 
-def test_the_pages_manifest_is_one():
+def test_the_manifest_of_the_page_is_valid():
     page = (ROOT / "docs" / "semantics" / "pools-and-limits.md").read_text(encoding="utf-8")
     [text] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     pool, job = manifests.parse("pools-and-limits.md", text)

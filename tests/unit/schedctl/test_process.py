@@ -85,7 +85,7 @@ async def test_a_stderr_that_takes_nothing_leaves_the_exit_code(stderr):
 
 
 @pytest.mark.slow
-async def test_the_reader_of_its_output_may_leave(member):
+async def test_the_reader_of_its_output_may_close_the_pipe(member):
     many = [job_pb2.Job(name=f"j{n}" * 20) for n in range(1000)]
     member.say("ListJobs", jobs.ListJobsResponse(jobs=many))
     shell = await asyncio.create_subprocess_shell(

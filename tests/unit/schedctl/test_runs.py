@@ -1,4 +1,4 @@
-"""Commands on runs: submitted, waited for, followed, listed, and what they wrote."""
+"""Commands that submit, await, follow and list runs, and show their output."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ def piece(data: bytes, stream: int = run_pb2.LogPiece.STREAM_STDOUT) -> run_pb2.
     return run_pb2.LogPiece(stream=stream, data=data)
 
 
-async def test_submit_and_wait_prints_what_the_job_wrote(ctl, member):
+async def test_submit_and_wait_prints_the_output_of_the_job(ctl, member):
     member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
     member.say("WatchRuns", says_of(run_of(common_pb2.RUN_STATE_RUNNING), run_of(exit_code=0)))
     member.say("ReadLogs", [piece(b"hi\n"), piece(b"hm\n", run_pb2.LogPiece.STREAM_STDERR)])
@@ -34,7 +34,7 @@ async def test_submit_and_wait_prints_what_the_job_wrote(ctl, member):
 
 
 @pytest.mark.parametrize("words", [["submit"], ["job", "trigger", "etl"]])
-async def test_what_is_followed_is_printed_once_as_it_comes(ctl, member, words):
+async def test_followed_output_is_printed_once_as_it_arrives(ctl, member, words):
     member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
     member.say("TriggerJob", run_of(common_pb2.RUN_STATE_PENDING))
     member.say("WatchRuns", says_of(run_of(common_pb2.RUN_STATE_RUNNING), run_of(exit_code=0)))
@@ -45,7 +45,7 @@ async def test_what_is_followed_is_printed_once_as_it_comes(ctl, member, words):
     assert [asked.follow for asked in member.received("ReadLogs")] == [True]
 
 
-async def test_submit_and_wait_prints_what_a_handler_returned(ctl, member):
+async def test_submit_and_wait_prints_the_result_of_a_handler(ctl, member):
     member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
     member.say("WatchRuns", says_of(run_of()))
     member.say("ReadLogs", [])
@@ -56,7 +56,7 @@ async def test_submit_and_wait_prints_what_a_handler_returned(ctl, member):
 
 
 @pytest.mark.parametrize(("flags", "code"), [(["--wait"], 1), (["--exit-status"], 3)])
-async def test_a_failed_run_is_1_or_its_own_code(ctl, member, flags, code):
+async def test_a_failed_run_exits_with_1_or_its_own_code(ctl, member, flags, code):
     failed = run_of(common_pb2.RUN_STATE_FAILED, exit_code=3)
     member.say("SubmitRun", failed)
     member.say("WatchRuns", says_of(failed))
@@ -64,7 +64,7 @@ async def test_a_failed_run_is_1_or_its_own_code(ctl, member, flags, code):
     assert (await ctl("submit", *flags, "--", "false")).code == code
 
 
-async def test_submit_and_wait_as_json_is_the_run_alone(ctl, member):
+async def test_submit_and_wait_as_json_prints_only_the_run(ctl, member):
     member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
     member.say("WatchRuns", says_of(run_of(exit_code=0)))
     ended = await ctl("submit", "--wait", "-o", "json", "--", "date")
@@ -72,7 +72,7 @@ async def test_submit_and_wait_as_json_is_the_run_alone(ctl, member):
     assert ended.err == ""
 
 
-async def test_who_waits_is_told_once_that_each_worker_has_refused(ctl, member):
+async def test_waiting_reports_once_that_each_worker_has_rejected_the_run(ctl, member):
     answer = "It waits: 2 might run it, and each has refused it: no such limits."
     back = [run_of(common_pb2.RUN_STATE_PENDING, assignments=n) for n in (1, 2, 3)]
     said = runs.ExplainRunResponse(answer="It waits: all slots are taken.")
@@ -96,9 +96,7 @@ def failed(attempt: int, **fields: object) -> run_pb2.Run:
 
 
 @pytest.mark.parametrize("words", ["submit --wait -- false", "run wait r1", "run wait r1 -o json"])
-async def test_who_waits_hears_of_each_attempt_that_failed_and_when_the_next_comes(
-    ctl, member, words
-):
+async def test_waiting_reports_each_failed_attempt_and_the_time_of_the_next(ctl, member, words):
     first = failed(1, error="Traceback\nValueError: no")
     running = run_of(common_pb2.RUN_STATE_RUNNING)
     member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
@@ -123,7 +121,7 @@ async def test_get_shows_the_losses_of_a_run_and_their_bound(ctl, member):
     assert "lost" not in (await ctl("run", "get", "r1")).out.lower()
 
 
-async def test_who_waits_for_what_was_never_handed_out_in_vain_asks_nothing(ctl, member):
+async def test_waiting_for_a_run_without_a_rejected_dispatch_asks_no_explanation(ctl, member):
     waits = run_of(common_pb2.RUN_STATE_PENDING)
     failed = run_of(common_pb2.RUN_STATE_RETRYING, assignments=1)
     member.say("WatchRuns", says_of(waits, failed, run_of(exit_code=0)))
@@ -143,7 +141,7 @@ async def test_submit_without_waiting_prints_the_run(ctl, member):
     )
 
 
-async def test_waiting_too_long_is_7(ctl, member):
+async def test_waiting_too_long_exits_with_7(ctl, member):
     running = run_of(common_pb2.RUN_STATE_RUNNING)
     member.say("WatchRuns", [*says_of(running), asyncio.Event()])
     ended = await ctl("run", "wait", "r1", "--timeout", "0.2")
@@ -152,14 +150,14 @@ async def test_waiting_too_long_is_7(ctl, member):
     assert "run why r1" in ended.err
 
 
-async def test_run_wait_tells_the_outcome(ctl, member):
+async def test_run_wait_prints_the_outcome(ctl, member):
     member.say("WatchRuns", says_of(run_of(common_pb2.RUN_STATE_FAILED, exit_code=2)))
     ended = await ctl("run", "wait", "r1")
     assert (ended.code, ended.out) == (1, "")
     assert "✗ FAILED" in ended.err
 
 
-async def test_run_watch_tells_each_change(ctl, member):
+async def test_run_watch_prints_each_change(ctl, member):
     member.say("WatchRuns", says_of(run_of(common_pb2.RUN_STATE_RUNNING), run_of()))
     ended = await ctl("run", "watch", "r1", "-o", "jsonl")
     assert [json.loads(line)["state"] for line in ended.lines] == ["RUNNING", "SUCCEEDED"]
@@ -168,9 +166,9 @@ async def test_run_watch_tells_each_change(ctl, member):
 
 
 async def test_all_runs_of_a_job_are_watched_and_events_carry_their_cursor(ctl, member):
-    told = [runs.RunEvent(cursor="1-2", run=run_of()), runs.RunEvent(cursor="1-3")]
-    told.append(runs.RunEvent(cursor="1-3", gap=runs.RunEvent.Gap(why="too old")))
-    member.say("WatchRuns", [*told, Refusal("PERMISSION_DENIED")])
+    events = [runs.RunEvent(cursor="1-2", run=run_of()), runs.RunEvent(cursor="1-3")]
+    events.append(runs.RunEvent(cursor="1-3", gap=runs.RunEvent.Gap(why="too old")))
+    member.say("WatchRuns", [*events, Refusal("PERMISSION_DENIED")])
     member.say("GetRun", run_of())
     ended = await ctl("run", "watch", "--job", "etl", "-o", "jsonl")
     assert [json.loads(line)["runId"] for line in ended.lines] == ["r1"]
@@ -212,13 +210,13 @@ async def test_runs_are_filtered_by_the_cluster(ctl, member):
     assert (sent.job, sent.worker, sent.scheduled_after.seconds) == ("etl", "w1", 1767225600)
 
 
-async def test_an_unknown_state_names_the_near_one(ctl, member):
+async def test_an_unknown_state_gets_a_suggestion(ctl, member):
     ended = await ctl("run", "list", "--state", "fialed")
     assert ended.code == 2
     assert 'did you mean "failed"' in ended.err
 
 
-async def test_a_run_and_all_about_it(ctl, member):
+async def test_all_views_of_a_run_are_printed(ctl, member):
     member.say("GetRun", run_of(worker="w1"))
     member.say(
         "ListAttempts",
@@ -247,7 +245,7 @@ async def test_a_run_and_all_about_it(ctl, member):
     assert (await ctl("run", "cancel", "r1")).err == "cancelled r1\n"
 
 
-async def test_logs_are_passed_on_byte_for_byte(member, capfdbinary, monkeypatch):
+async def test_logs_are_printed_byte_for_byte(member, capfdbinary, monkeypatch):
     monkeypatch.setenv("SCHEDCTL_ENDPOINTS", member.address)
     member.say("ReadLogs", [piece(b"\xff\x00\n")])
     await asyncio.to_thread(app.run, ["run", "logs", "r1"])
@@ -281,7 +279,7 @@ async def test_an_attempt_begins_a_line_whatever_the_one_before_ended_with(ctl, 
 
 
 @pytest.mark.parametrize("token", ["-1", "9" * 20])
-async def test_a_token_that_can_be_none_is_a_usage_error(ctl, member, token):
+async def test_an_impossible_token_is_a_usage_error(ctl, member, token):
     ended = await ctl("run", "logs", "r1", f"--token={token}")
     assert (ended.code, ended.out) == (2, "")
     assert "fencing_token" in ended.err
@@ -289,7 +287,7 @@ async def test_a_token_that_can_be_none_is_a_usage_error(ctl, member, token):
 
 
 @pytest.mark.slow
-async def test_waiting_says_after_a_while_why_the_run_waits(ctl, member, monkeypatch):
+async def test_waiting_reports_after_a_while_why_the_run_waits(ctl, member, monkeypatch):
     monkeypatch.setattr("schedctl.run_follower.EXPLAIN_AFTER", 0.05)
     asked = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""What is wrong is told by its flag, with the command's own help, before anything is asked."""
+"""Usage errors name the flag and the help of the command, before any request is sent."""
 
 import os
 import shlex
@@ -69,7 +69,7 @@ def closed():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("endpoint", ["silent", "closed"])
-def test_a_cluster_that_never_answers_is_6_within_the_patience(offline, request, endpoint):
+def test_a_cluster_that_never_answers_exits_with_6_within_the_timeout(offline, request, endpoint):
     address = request.getfixturevalue(endpoint)
     began = time.monotonic()
     ended = offline("job", "list", "--endpoints", address)
@@ -79,13 +79,13 @@ def test_a_cluster_that_never_answers_is_6_within_the_patience(offline, request,
 
 
 @pytest.mark.slow
-def test_a_timeout_that_was_typed_goes_over_the_patience(offline, closed):
+def test_a_given_timeout_overrides_the_default_timeout(offline, closed):
     began = time.monotonic()
     assert offline("job", "list", "--endpoints", closed, "--timeout", "1s").code == 6
     assert time.monotonic() - began < CONNECT_TIMEOUT
 
 
-def test_a_folder_below_a_file_is_no_bug(offline, tmp_path: Path):
+def test_a_folder_below_a_file_is_a_usage_error(offline, tmp_path: Path):
     (tmp_path / "file").touch()
     ended = offline("dev", "down", "--dir", str(tmp_path / "file" / "cluster"))
     assert ended.code == 5
@@ -139,7 +139,7 @@ def test_an_empty_guard_is_refused(offline, line):
     assert "must not be empty" in ended.err
 
 
-def test_at_most_none_at_once_is_refused(offline):
+def test_a_limit_of_zero_at_once_is_refused(offline):
     ended = offline("job", "create", "a", "--on-demand", "--overlap", "allow:0", "--", "true")
     assert ended.code == 2
     assert "must be at least 1" in ended.err
@@ -150,7 +150,7 @@ NO_JSON = ["NaN", "-Infinity", "1e400", '{"a": [1E999]}', "{'a': 1}", r'"\ud800"
 
 @pytest.mark.parametrize("payload", NO_JSON)
 @pytest.mark.parametrize("command", ["submit --payload {} -- true", "job trigger a --payload {}"])
-def test_a_payload_that_no_reader_of_json_takes_is_refused(offline, command, payload):
+def test_a_payload_that_json_parsers_reject_is_refused(offline, command, payload):
     ended = offline(*shlex.split(command.format(shlex.quote(payload))))
     assert ended.code == 2
     assert len(ended.err.splitlines()) == 3
@@ -176,7 +176,7 @@ def test_a_payload_that_is_nested_too_deeply_is_refused_with_the_limit(offline, 
         assert "at most 100 levels" in ended.err
 
 
-def test_a_time_that_is_over_before_anything_was_tried_is_a_deadline(offline, silent):
+def test_a_timeout_before_the_first_try_is_a_deadline(offline, silent):
     ended = offline("job", "list", "--endpoints", silent, "--timeout", "1ms")
     assert ended.code == 7
     assert "timed out before a connection was open" in ended.err
@@ -189,7 +189,7 @@ def test_a_job_is_paused_by_its_own_call_and_never_by_a_patch(offline):
 
 
 @pytest.mark.parametrize("line", ["cluster transfer-leader {}", "job get {}", "submit -- {}"])
-def test_bytes_that_are_no_text_are_refused(offline, line):
+def test_bytes_that_are_not_text_are_refused(offline, line):
     ended = offline(*(word.format(os.fsdecode(b"\xff\xfe")) for word in line.split()))
     assert ended.code == 2
     assert "isn't valid UTF-8" in ended.err
@@ -225,7 +225,7 @@ def test_a_command_of_another_group_is_named(offline, word, remedy):
         (["submit", "--wiat"], "--wait"),
     ],
 )
-def test_misspelt_words_get_the_near_one(words, near, offline):
+def test_misspelt_words_get_a_suggestion(words, near, offline):
     ended = offline(*words)
     assert ended.code == 2
     assert f'did you mean "{near}"?' in ended.err
@@ -233,7 +233,7 @@ def test_misspelt_words_get_the_near_one(words, near, offline):
 
 
 @pytest.mark.parametrize("line", ["job list --nope", "auth token create --expires 30d"])
-def test_dashes_alone_make_no_option_near(line, offline):
+def test_dashes_alone_suggest_no_option(line, offline):
     ended = offline(*line.split())
     assert ended.code == 2
     assert "did you mean" not in ended.err
