@@ -1,4 +1,4 @@
-"""What all tests share: who runs beside whom, and the figures that were measured."""
+"""Shared by all tests: the order and concurrency of tests, and the measured figures."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from xdist.workermanage import WorkerController
 from support import distribution, repeated
 from support.turnstile import Turnstile
 
-# In CI the same change gives the same answer twice; everywhere else examples are drawn anew, and
-# what they find is kept as a test. How long one takes says what else the machine does.
+# In CI examples are the same for the same change. Elsewhere each session draws new ones, and each
+# failure becomes a test. There is no deadline: durations depend on the load of the machine.
 ANY_PACE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", ANY_PACE, derandomize=True)
 settings.register_profile("here", ANY_PACE)
@@ -45,7 +45,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_configure_node(node: WorkerController) -> None:
-    """Tell one process of several where all of them meet."""
+    """Give each test process the folder of the turnstile."""
     node.workerinput[TURNSTILE] = node.config.stash[_TURNSTILE].name
 
 
@@ -55,19 +55,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True, hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Outside of what measures its time: waiting isn't the test's."""
-    told = getattr(item.config, "workerinput", {}).get(TURNSTILE)
-    if told is None:
+    """Wait outside of the measured time of the test."""
+    folder = getattr(item.config, "workerinput", {}).get(TURNSTILE)
+    if folder is None:
         yield
         return
-    turnstile = Turnstile(Path(told))
+    turnstile = Turnstile(Path(folder))
     alone = item.get_closest_marker("alone") is not None
     with turnstile.alone() if alone else turnstile.beside():
         yield
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """One process of several stands back behind whole clusters; it comes to none of them after."""
+    """Lower the priority of a test process beside whole clusters; it runs none of them later."""
     if hasattr(item.config, "workerinput") and distribution.stands_back(item.nodeid):
         os.nice(max(0, STAND_BACK - os.nice(0)))
 
@@ -78,18 +78,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 @pytest.fixture(scope="session")
 def figure(pytestconfig: pytest.Config) -> Callable[[str], None]:
-    """`figure("submit to result: median 61 ms")` stands in the summary, passed or failed."""
+    """Add a line to the summary of passed and failed sessions: `figure("submit: 61 ms")`."""
     return pytestconfig.stash[_FIGURES].append
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """One process of several sends its figures home."""
+    """Send the figures of one test process to the main one."""
     if (output := getattr(session.config, "workeroutput", None)) is not None:
         output[FIGURES] = session.config.stash[_FIGURES]
 
 
 def pytest_testnodedown(node: WorkerController) -> None:
-    """A process of several has ended; one that crashed sent nothing."""
+    """Collect the figures of a test process that ended; a crashed one sent none."""
     node.config.stash[_FIGURES].extend(getattr(node, "workeroutput", {}).get(FIGURES, ()))
 
 

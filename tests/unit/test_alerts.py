@@ -41,7 +41,7 @@ def test_a_rule_names_metrics_and_labels_that_a_member_or_a_worker_exports(
     assert asked.labels <= labels_of(asked.metrics, known) | recorded, rule["expr"]
 
 
-def test_what_is_named_is_seen_wherever_it_stands_and_a_comment_names_nothing() -> None:
+def test_names_are_found_anywhere_in_an_expression_but_not_in_comments() -> None:
     asked = named(
         'sum by (le, call) (rate(schedd_x_bucket{a="1", b!~"2"}[5m])) / on (pool) schedd:y:z_7d'
         "\n  # schedd_commented\n"
@@ -72,7 +72,7 @@ def test_a_summary_names_the_period_of_its_number() -> None:
         assert f"in {words[window]}" in rule["annotations"]["summary"], rule["alert"]
 
 
-def test_a_summary_counts_in_whole_numbers_and_says_about_where_prometheus_estimates() -> None:
+def test_a_summary_has_whole_numbers_and_marks_estimates_with_about() -> None:
     """`increase` looks past its samples: 7.524 instants were missed. Else a number is a time."""
     counts = 0
     for rule in ALERTS:
@@ -128,7 +128,7 @@ def test_each_command_that_an_alert_names_is_one_of_schedctls() -> None:
         assert {word for word in words if word.startswith("-")} <= known, f"{alert}: `{line}`"
 
 
-def test_what_an_alert_says_groups_dead_letters_does_so() -> None:
+def test_a_command_that_an_alert_gives_for_dead_letters_groups_them() -> None:
     said = [text for _, text in _texts() if "groups them" in text]
     assert len(said) == 2
     assert all("`schedctl dlq groups` groups them" in text for text in said)

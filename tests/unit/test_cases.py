@@ -15,7 +15,7 @@ ROW = re.compile(r"^\| *([A-Z]\d+) *\|.*\|([^|]*)\|$", re.MULTILINE)
 
 
 def rows(page: str) -> dict[str, list[str]]:
-    """By case, the tests that its row names."""
+    """Return, by case, the tests that its row names."""
     text = (TESTS / "cases" / f"{page}.md").read_text(encoding="utf-8")
     return {case: re.findall(r"`([^`]+)`", tests) for case, tests in ROW.findall(text)}
 

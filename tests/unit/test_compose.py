@@ -1,7 +1,7 @@
 """The containers of deploy: what can be checked of them without an engine.
 
-What they are set to is what the daemons take, what one names another has, and what is mounted is
-there. That they start was not tried: there is no engine where this runs.
+Daemons accept their settings, names refer to existing services, and mounted files exist. Whether
+the containers start isn't tested: these tests run without an engine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def interpolated(text: str) -> str:
 
 
 def environment(service: str) -> dict[str, str]:
-    """As the container has it."""
+    """Return the environment of the container."""
     given: Mapping[str, str] = SERVICES[service].get("environment", {})
     return {name: interpolated(value) for name, value in given.items()}
 
@@ -72,7 +72,7 @@ def test_a_daemon_takes_what_its_container_sets(program: str, service: str, tmp_
     assert PASSWORD not in checked.stdout, "a password is masked"
 
 
-def test_any_password_of_the_database_is_the_one_that_members_show_it() -> None:
+def test_members_use_the_password_of_the_database_with_any_characters() -> None:
     for name in (*MEMBERS, "migrate"):
         variables = environment(name)
         assert variables["PGPASSWORD"] == PASSWORD == environment("postgres")["POSTGRES_PASSWORD"]
@@ -80,7 +80,7 @@ def test_any_password_of_the_database_is_the_one_that_members_show_it() -> None:
         assert (url.username, url.password, url.host) == ("schedd", None, "postgres")
 
 
-def test_members_believe_the_proxy_alone_which_writes_over_what_clients_say() -> None:
+def test_members_trust_only_the_proxy_which_overwrites_headers_of_clients() -> None:
     [network] = NETWORKS["default"]["ipam"]["config"]
     subnet, others = (ip_network(interpolated(network[key])) for key in ("subnet", "ip_range"))
     proxy = interpolated(SERVICES["proxy"]["networks"]["default"]["ipv4_address"])
@@ -105,7 +105,7 @@ def test_a_variable_that_no_daemon_knows_is_reported() -> None:
     assert "SCHEDD_LISTEN__HTPP" in checked.stderr
 
 
-def test_members_are_known_by_their_containers_names() -> None:
+def test_members_are_named_like_their_containers() -> None:
     for name in MEMBERS:
         variables = environment(name)
         assert variables["SCHEDD_NAME"] == name
@@ -117,7 +117,7 @@ def test_members_are_known_by_their_containers_names() -> None:
     assert known == MEMBERS
 
 
-def test_the_proxy_is_over_all_members_by_readyz() -> None:
+def test_the_proxy_checks_readyz_of_all_members() -> None:
     for port in (7420, 7421):
         assert re.findall(rf"^ +server (\S+) \1:{port}$", PROXY, re.MULTILINE) == MEMBERS
         assert f"127.0.0.1:{port}:{port}" in SERVICES["proxy"]["ports"]
@@ -127,7 +127,7 @@ def test_the_proxy_is_over_all_members_by_readyz() -> None:
     assert "option redispatch 1" in PROXY, "else who comes to one that just died waits, for a 503"
 
 
-def test_prometheus_scrapes_every_member_and_worker_and_judges_our_rules() -> None:
+def test_prometheus_scrapes_every_member_and_worker_and_evaluates_our_rules() -> None:
     said = yaml.safe_load((FOLDER / "prometheus.yml").read_text(encoding="utf-8"))
     members, workers = said["scrape_configs"]
     assert members["static_configs"] == [{"targets": [f"{name}:7421" for name in MEMBERS]}]
@@ -139,13 +139,13 @@ def test_prometheus_scrapes_every_member_and_worker_and_judges_our_rules() -> No
     )
 
 
-def test_only_this_host_reaches_what_is_served_in_the_clear() -> None:
+def test_plaintext_ports_are_reachable_only_from_this_host() -> None:
     ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
     assert len(ports) == 4
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-def test_what_is_mounted_is_there() -> None:
+def test_mounted_files_exist() -> None:
     named = {source for source, _ in mounts() if not source.startswith(".")}
     assert named == VOLUMES.keys()
     files = [source for source, _ in mounts() if source.startswith(".")]
@@ -153,7 +153,7 @@ def test_what_is_mounted_is_there() -> None:
     assert [source for source in files if not (FOLDER / source).exists()] == []
 
 
-def test_what_is_waited_for_is_a_service_and_says_how_it_is() -> None:
+def test_awaited_services_exist_and_have_health_checks() -> None:
     waits = [service["depends_on"] for service in SERVICES.values() if "depends_on" in service]
     assert {name for names in waits for name in names} <= SERVICES.keys()
     for names in waits:
@@ -164,7 +164,7 @@ def test_what_is_waited_for_is_a_service_and_says_how_it_is() -> None:
                 assert SERVICES[name]["restart"] == "no", "it is to end"
 
 
-def test_what_has_to_be_set_stands_in_the_example() -> None:
+def test_required_variables_are_in_the_example() -> None:
     example = (FOLDER / "example.env").read_text(encoding="utf-8")
     named = {found[1] for found in VARIABLE.finditer(TEXT)}
     assert named == set(re.findall(r"^(\w+)=", example, re.MULTILINE))
@@ -185,12 +185,12 @@ def test_one_service_builds_each_image_and_the_others_wait_for_it() -> None:
 
 
 def waited_for(name: str) -> set[str]:
-    """All services that are there before this one."""
+    """Return all services that start before this one."""
     direct = set(SERVICES[name].get("depends_on", ()))
     return direct.union(*(waited_for(each) for each in direct))
 
 
-def test_images_of_others_are_of_one_version() -> None:
+def test_each_foreign_image_has_one_version() -> None:
     pinned = re.compile(r"\S+:v?\d+\.\d+(\.\d+)?")
     ours = {one["image"] for one in SERVICES.values() if "build" in one}
     others = {one["image"] for one in SERVICES.values()} - ours
@@ -210,7 +210,7 @@ def test_images_have_what_their_containers_run() -> None:
         assert SERVICES[name]["command"][0] in programs["scripts"]
 
 
-def test_an_image_is_made_of_all_that_the_wheel_is_made_of() -> None:
+def test_an_image_is_built_from_all_sources_of_the_wheel() -> None:
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]
     copied = re.findall(r"^COPY (?!--from)(.+) \S+$", CONTAINERFILE, re.MULTILINE)
     sources = [source for line in copied for source in line.split()]

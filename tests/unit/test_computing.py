@@ -12,7 +12,7 @@ from schedd.runtime.budgeted_work import LARGE, converted
 from support.callers import TESTER
 
 
-async def test_a_large_message_is_converted_in_a_thread_and_a_small_one_here() -> None:
+async def test_a_large_message_is_converted_in_a_thread_and_a_small_one_in_place() -> None:
     here = threading.get_ident()
     assert await converted(LARGE, threading.get_ident) == here
     assert await converted(LARGE + 1, threading.get_ident) != here

@@ -1,4 +1,4 @@
-"""Where a member may listen, with and without TLS; and what it says of whom it asks."""
+"""Addresses, TLS, dependencies and other settings of a member."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def faults_of(config: Config) -> list[str]:
 
 
 @pytest.mark.parametrize("where", ["grpc", "http"])
-def test_nothing_is_served_to_other_hosts_in_the_clear(where: str) -> None:
+def test_plaintext_is_not_served_to_other_hosts(where: str) -> None:
     listen = replace(ListenConfig(advertise_grpc="m1:7420"), **{where: "0.0.0.0:7420"})
     [said] = faults_of(replace(HERE, listen=listen))
     assert said.startswith(f"listen.{where}: 0.0.0.0:7420 is not loopback and TLS is not set")
 
 
-def test_but_by_who_asked_for_it_by_name_or_with_tls(tmp_path: Path) -> None:
+def test_other_hosts_are_served_with_tls_or_by_an_explicit_setting(tmp_path: Path) -> None:
     assert faults_of(HERE) == []
     assert faults_of(replace(HERE, listen=replace(ANYWHERE, insecure=True))) == []
     tokens = replace(ANYWHERE, grpc_tokens="0.0.0.0:7423")
@@ -114,7 +114,7 @@ def test_the_advertised_address_must_be_reachable(wrong: str, said: str) -> None
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "[::0]"])
-def test_who_listens_everywhere_says_where_it_is_reached(host: str) -> None:
+def test_a_member_that_listens_everywhere_needs_an_advertised_address(host: str) -> None:
     config = replace(HERE, listen=ListenConfig(grpc=f"{host}:7420", insecure=True))
     said = f"listen.grpc: set advertise_grpc: {host.strip('[]')} can't be reached"
     assert faults_of(config) == [said]
@@ -143,7 +143,7 @@ def test_a_member_has_a_name_that_others_can_write(name: str) -> None:
         *("http://u:s3cr3t,x@h:1", "http://u:x,s3cr3t,y@h:1", "https://u:70000,x@h:1"),
     ],
 )
-def test_who_etcd_is_asked_as_stands_in_no_endpoint_and_is_not_repeated(endpoint: str) -> None:
+def test_an_etcd_user_in_an_endpoint_is_refused_and_not_repeated(endpoint: str) -> None:
     """A variable is parted at its commas, those of a password too."""
     endpoints = ("a:1", *endpoint.split(","))
     said = "no endpoint has a user in it; give etcd.user, etcd.password"
@@ -160,7 +160,7 @@ def test_no_endpoint_is_repeated_that_has_no_port(endpoint: str) -> None:
     assert said == "endpoints: an endpoint has no port, or an invalid one; write host:port"
 
 
-def test_two_listeners_have_no_one_port() -> None:
+def test_two_listeners_cannot_share_a_port() -> None:
     for http in ("127.0.0.1:7420", "0.0.0.0:7420"):
         [said] = ListenConfig(http=http).faults()
         assert str(said) == f"http: {http} is the port of listen.grpc, too"
@@ -229,7 +229,7 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("ca", None, None, []),
     ],
 )
-def test_files_of_etcd_are_judged_as_those_of_tls(
+def test_etcd_files_are_checked_like_tls_files(
     ca: str, cert: str | None, key: str | None, said: list[str], pems: dict[str, Path]
 ) -> None:
     etcd = Etcd(ca=pems[ca], cert=cert and pems[cert], key=key and pems[key])  # type: ignore[arg-type]
@@ -240,7 +240,7 @@ def test_files_of_etcd_are_judged_as_those_of_tls(
     assert all(map(str.startswith, found, said)), found
 
 
-def test_a_certificate_for_etcd_that_has_ended_may_be_renewed(pems: dict[str, Path]) -> None:
+def test_an_expired_etcd_certificate_may_be_renewed(pems: dict[str, Path]) -> None:
     etcd = Etcd(ca=pems["ca"], cert=pems["cert"], key=pems["key"])
     [late] = etcd.unusable(utcnow() + timedelta(days=9))
     assert isinstance(late, Untimely)
@@ -277,14 +277,14 @@ def test_a_dsn_with_several_hosts_in_one_place_is_rejected_with_the_right_form()
         (f"sslmode=require&sslcert={__file__}&sslkey=/none", "sslkey: /none can't be read: No"),
     ],
 )
-def test_the_options_of_a_dsn_are_judged_before_anything_connects(options: str, said: str) -> None:
+def test_the_options_of_a_dsn_are_checked_before_anything_connects(options: str, said: str) -> None:
     [found] = Postgres(f"postgresql://u:s3cr3t@h/d?{options}").faults()
     assert found.where == "dsn"
     assert found.what.startswith(said)
     assert "s3cr3t" not in found.what
 
 
-def test_a_dsn_may_have_all_that_libpq_takes() -> None:
+def test_a_dsn_may_have_all_options_of_libpq() -> None:
     here = Path(__file__)
     tls = f"sslmode=verify-full&sslrootcert={here}&ssl_min_protocol_version=tlsv1.2"
     for options in (
@@ -337,7 +337,7 @@ def test_no_proxy_and_no_name_is_repeated_where_one_has_a_user(key: str, address
     assert [*map(str, ListenConfig(**given).faults())] == [said]
 
 
-def test_without_tls_other_hosts_are_served_by_who_asked_for_it_alone() -> None:
+def test_a_plaintext_member_serves_other_hosts_only_by_an_explicit_setting() -> None:
     assert reach(HERE).loopback_alone
     assert not reach(replace(HERE, listen=replace(ANYWHERE, insecure=True))).loopback_alone
     assert not reach(replace(HERE, tls=SECURE)).loopback_alone
@@ -355,7 +355,7 @@ def test_without_tls_other_hosts_are_served_by_who_asked_for_it_alone() -> None:
         (replace(HERE, tls=SECURE), logging.INFO, "must show a certificate or send a token"),
     ],
 )
-def test_it_says_once_whom_it_serves_without_a_question(
+def test_a_member_without_authentication_logs_one_warning(
     config: Config, level: int, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
@@ -366,7 +366,7 @@ def test_it_says_once_whom_it_serves_without_a_question(
 
 
 @pytest.mark.parametrize("ttl", ["2s", "2d", "3650000d"])
-def test_a_lease_is_neither_shorter_nor_longer_than_etcd_and_deadlines_take(ttl: str) -> None:
+def test_a_lease_is_within_the_limits_of_etcd_and_deadlines(ttl: str) -> None:
     for key in ("member_ttl", "worker_ttl"):
         wrong = replace(HERE, **{key: duration.parse(ttl)})  # type: ignore[arg-type]
         assert [*map(str, wrong.faults())] == [f"{key}: must be from 3s to 1d"]

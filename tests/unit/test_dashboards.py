@@ -33,7 +33,7 @@ def known() -> Exported:
     return exported()
 
 
-def test_they_are_what_their_code_makes(tmp_path: Path) -> None:
+def test_dashboards_are_as_their_code_generates_them(tmp_path: Path) -> None:
     shutil.copytree(FOLDER, tmp_path / "grafana")
     for stale in (tmp_path / "grafana" / "dashboards").iterdir():
         stale.unlink()
@@ -89,7 +89,7 @@ def test_a_panel_says_what_it_shows_in_which_unit(panel: Panel) -> None:
 
 
 @pytest.mark.parametrize("made", DASHBOARDS, ids=lambda made: made["uid"])
-def test_a_dashboard_is_of_the_shape_that_file_provisioning_takes(made: dict[str, Any]) -> None:
+def test_a_dashboard_has_the_shape_that_file_provisioning_accepts(made: dict[str, Any]) -> None:
     """Grafana drops or refuses none of its ids, places and variables on load."""
     assert re.fullmatch(r"[a-z-]{1,40}", made["uid"])
     assert "id" not in made, "Grafana's own, of one database"
@@ -110,7 +110,7 @@ def test_a_dashboard_is_of_the_shape_that_file_provisioning_takes(made: dict[str
 
 
 @pytest.mark.parametrize("made", DASHBOARDS, ids=lambda made: made["uid"])
-def test_panels_stand_in_rows_within_the_grid_and_none_covers_another(
+def test_panels_are_in_rows_within_the_grid_and_do_not_overlap(
     made: dict[str, Any],
 ) -> None:
     assert made["panels"][0]["type"] == "row"
@@ -126,7 +126,7 @@ def test_panels_stand_in_rows_within_the_grid_and_none_covers_another(
         assert apart, (one, other)
 
 
-def test_each_metric_is_shown_or_judged_somewhere(known: Exported) -> None:
+def test_each_metric_is_in_a_panel_or_an_alert(known: Exported) -> None:
     asked = [query.expr for panel in panels() for query in panel.queries]
     asked += [rule["expr"] for rule in RULED]
     named_somewhere = set[str]().union(*(named(expr).metrics for expr in asked))

@@ -31,7 +31,7 @@ def test_a_run_that_fails_for_good_is_a_line_with_its_id(caplog: pytest.LogCaptu
     assert (line["reason"], line["attempt"]) == ("EXIT_CODE", 3)
 
 
-def test_of_a_flood_some_are_named_and_the_rest_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flood_names_some_runs_and_counts_the_rest(caplog: pytest.LogCaptureFixture) -> None:
     now = 100.0
     lines = DeadRunLines(lambda: now)
     lines.log_runs([DEAD] * 1_000)
@@ -46,7 +46,7 @@ def test_of_a_flood_some_are_named_and_the_rest_counted(caplog: pytest.LogCaptur
     assert caplog.messages[-1] == "run failed for good"
 
 
-def test_what_happens_next_tells_the_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_next_event_reports_the_count(caplog: pytest.LogCaptureFixture) -> None:
     telemetry = Telemetry()
     telemetry._dead_runs = DeadRunLines(iter([0.0, 0.0, 0.5, 1.5, 1.5]).__next__)
     telemetry.emit(DeadLettered((DEAD,) * (A_SECOND + 2)))

@@ -80,11 +80,11 @@ def test_a_job_that_ran_each_due_instant_once_and_on_time_is_in_order() -> None:
         ),
     ],
 )
-def test_what_is_out_of_order_is_named(runs: list[Any], fault: str) -> None:
+def test_each_violation_is_named(runs: list[Any], fault: str) -> None:
     assert faults(runs) == [fault]
 
 
-def test_a_job_that_is_to_die_is_in_order_when_its_waits_grow_into_a_dead_letter() -> None:
+def test_a_job_that_must_fail_is_in_order_when_growing_waits_end_in_a_dead_letter() -> None:
     runs = [died(at, SECOND, 2 * SECOND) for at in DUE]
     row = verdict.judge(verdict.Expected("j", DUE, dies=True, max_attempts=3), runs)
     assert (row.fired, row.succeeded, row.retried, row.dead, row.faults) == (3, 0, 6, 3, ())
@@ -106,5 +106,5 @@ def test_a_job_that_is_to_die_is_in_order_when_its_waits_grow_into_a_dead_letter
         ),
     ],
 )
-def test_a_death_that_is_out_of_order_is_named(run: Any, fault: str) -> None:
+def test_a_wrong_failure_is_named(run: Any, fault: str) -> None:
     assert faults([run], due=DUE[:1], dies=True, max_attempts=3) == [fault]

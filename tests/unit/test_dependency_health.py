@@ -1,4 +1,4 @@
-"""When a dependency counts as failed, and since when."""
+"""A dependency counts as failed by its rejections, with the time of the first."""
 
 from __future__ import annotations
 

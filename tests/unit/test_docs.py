@@ -30,7 +30,7 @@ packages = module_of(DOCS / "images", "packages")
 
 
 @pytest.mark.parametrize("path", generate.made(), ids=lambda path: path.name)
-def test_what_pages_have_from_the_code_is_as_the_code_has_it(path: Path) -> None:
+def test_generated_parts_of_pages_match_the_code(path: Path) -> None:
     wanted = generate.made()[path]
     assert path.read_text(encoding="utf-8") == wanted, "run .venv/bin/python docs/generate.py"
 

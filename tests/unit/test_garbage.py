@@ -34,7 +34,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def sweeper(clock: Clock) -> Iterator[Sweeper]:
-    """In charge, and afterwards as if it had never been."""
+    """Yield an active sweeper, and restore the collector afterwards."""
     before = gc.get_threshold()
     sweeper = Sweeper(clock)
     sweeper.take_over()
@@ -56,7 +56,7 @@ def held(count: int) -> list[list[int]]:
     return much
 
 
-async def test_little_is_looked_through_each_minute(sweeper: Sweeper, clock: Clock) -> None:
+async def test_a_few_objects_are_collected_each_minute(sweeper: Sweeper, clock: Clock) -> None:
     loose = old_and_loose()
     assert loose() is not None
 
@@ -66,7 +66,7 @@ async def test_little_is_looked_through_each_minute(sweeper: Sweeper, clock: Clo
     assert loose() is None
 
 
-async def test_much_is_looked_through_at_the_latest_after_a_quarter_of_an_hour(
+async def test_many_objects_are_collected_after_15_minutes_at_the_latest(
     sweeper: Sweeper, clock: Clock
 ) -> None:
     loose, much = old_and_loose(), held(2 * FEW)

@@ -1,7 +1,7 @@
 """This version reads the data of the version before, and that one reads data of this one.
 
-By the file `tests/golden/before.json`, which N-1's own code wrote (`support/golden.py`): messages
-with every field set, its descriptors, its values in etcd and in a worker's spool.
+The data is the file `tests/golden/before.json`, which N-1's own code wrote (`support/golden.py`):
+messages with every field set, its descriptors, its values in etcd and in a worker's spool.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def old(name: str) -> type[Message]:
 
 
 def new(name: str) -> type[Message]:
-    """Ours."""
+    """Return the class of this version."""
     return message_factory.GetMessageClass(NEW[name])
 
 
 def tree(message: Message) -> dict[str, Any]:
-    """All that is set in it, by names, whatever class holds it. Enums are their numbers."""
+    """Return the set fields of a message by name, for any class. Enums are their numbers."""
 
     def plain(value: Any) -> Any:
         return tree(value) if isinstance(value, Message) else value
@@ -95,7 +95,7 @@ def within(part: Any, whole: Any) -> bool:
     return bool(part == whole)
 
 
-def test_messages_of_the_version_before_are_read_whole_and_given_back_whole() -> None:
+def test_messages_of_the_previous_version_are_read_and_returned_completely() -> None:
     for name, texts in KEPT["messages"].items():
         for wire in map(base64.b64decode, texts):
             written, read = old(name).FromString(wire), new(name).FromString(wire)
@@ -123,13 +123,13 @@ def test_the_examples_of_a_message_set_each_of_its_fields() -> None:
         assert seen == set(POOL.FindMessageTypeByName(name).fields_by_number), name
 
 
-def test_the_file_is_of_the_version_that_counts_as_the_one_before() -> None:
+def test_the_file_is_of_the_version_that_counts_as_the_previous_one() -> None:
     assert KEPT["version"] == BEFORE, "run `python -m support.golden` in the folder tests"
     assert {file.name for file in OLD_FILES} >= {"schedproto/v1/worker_service.proto"}
     assert len(KEPT["messages"]) > 90
 
 
-def test_nothing_that_the_version_before_knows_has_changed_its_meaning() -> None:
+def test_no_field_of_the_previous_version_has_changed_its_meaning() -> None:
     assert breaking(OLD_FILES, NEW_FILES) == []
 
 
@@ -216,7 +216,7 @@ def test_a_change_that_breaks_the_version_before_is_reported(
     assert [line for line in breaking(OLD_FILES, [*files.values()]) if finding in line]
 
 
-def test_what_is_new_or_reserved_breaks_nothing() -> None:
+def test_new_or_reserved_fields_break_nothing() -> None:
     files = copied()
     drop(files, reserve=True)
     result(files).field.add(
@@ -290,5 +290,5 @@ def test_a_page_of_the_version_before_is_followed_by_one_of_this() -> None:
     assert paging.read_number_token("audit", tokens["number_token"]) == 4711
 
 
-def test_what_stands_in_rows_is_reckoned_as_the_version_before_does() -> None:
+def test_values_of_rows_are_computed_as_in_the_previous_version() -> None:
     assert golden.reckoned() == KEPT["reckoned"]

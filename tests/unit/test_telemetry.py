@@ -1,4 +1,4 @@
-"""Events as metrics and as lines of log."""
+"""Events as metrics and as log lines."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_pools_are_exported_by_name_without_the_limits_they_lack() -> None:
     assert value(telemetry, "schedd_pool_slots", **one) is None, "they are another's now"
 
 
-def test_of_many_pools_the_busiest_have_a_name_and_the_rest_one_together() -> None:
+def test_the_busiest_of_many_pools_have_a_name_and_the_rest_share_one() -> None:
     many = [survey(number) for number in range(MOST_POOLS + 3)]
     telemetry = telemetry_after(QueueStatsRead((*many[:1], replace(many[1], slots=0), *many[2:])))
     pools = [
@@ -206,7 +206,7 @@ def test_figures_that_the_leader_read_long_ago_arent_exported(
     assert value(telemetry, "schedd_dead_letters_waiting") is None
 
 
-def test_the_slack_of_the_lease_and_the_slots_of_workers_are_asked_at_each_scrape() -> None:
+def test_lease_margin_and_worker_slots_are_read_at_each_scrape() -> None:
     telemetry, free = Telemetry(), 3
     telemetry.observe_slots(lambda: 8, lambda: free)
     assert value(telemetry, "schedd_lease_slack_seconds") is None
@@ -219,7 +219,7 @@ def test_the_slack_of_the_lease_and_the_slots_of_workers_are_asked_at_each_scrap
     assert value(telemetry, "schedd_slots_free") == 1
 
 
-def test_what_a_person_left_out_is_counted_without_a_warning(
+def test_times_that_a_person_left_out_are_counted_without_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     telemetry = telemetry_after(RunsMissed(Reason.EDITED, 2), RunsMissed(Reason.WINDOW, 1))
@@ -227,11 +227,11 @@ def test_what_a_person_left_out_is_counted_without_a_warning(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_early_counts_as_no_lateness() -> None:
+def test_an_early_start_counts_as_no_lateness() -> None:
     assert value(telemetry_after(EVENTS[0]), "schedd_fire_lateness_seconds_sum") == 0.003
 
 
-def test_the_oldest_that_waits_grows_older_whether_or_not_anybody_looks() -> None:
+def test_the_age_of_the_oldest_waiting_run_grows_between_scrapes() -> None:
     telemetry = telemetry_after(Waiting(1, 0, 0, oldest=timedelta(seconds=4)))
     first = value(telemetry, "schedd_queue_oldest_seconds")
     assert first is not None
@@ -259,7 +259,7 @@ def test_the_backlog_in_memory_is_exported_when_the_rows_cant_be_read() -> None:
     assert backlog() == (0, 0)
 
 
-def test_whether_it_is_ready_and_why_not_is_asked_at_each_scrape() -> None:
+def test_readiness_and_its_reason_are_read_at_each_scrape() -> None:
     telemetry, why = Telemetry(), dict[Unready, str]()
     telemetry.observe_readiness(lambda: why, tuple)
 
@@ -353,13 +353,13 @@ def test_a_cluster_pause_is_logged_and_exported_until_it_ends(
     assert value(telemetry, "schedd_cluster_paused") == 0
 
 
-def test_routine_is_not_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_routine_events_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         telemetry_after(TimersFired(1, 0, ()), AssignedRuns(1, ()), Waiting(0, 0, 0))
     assert not caplog.records
 
 
-def test_who_leads_and_what_is_owned_is_asked_at_each_scrape() -> None:
+def test_leadership_and_ownership_are_read_at_each_scrape() -> None:
     telemetry, cluster = Telemetry(), StubCluster()
     telemetry.observe(cluster, "0.1")
     assert value(telemetry, "schedd_leader") == 1
@@ -414,7 +414,7 @@ def test_names_and_labels_keep_to_the_conventions() -> None:
         }, metric.name
 
 
-def test_it_is_served_in_the_form_that_was_asked_for() -> None:
+def test_metrics_are_served_in_the_requested_format() -> None:
     telemetry = Telemetry()
     _, plain = telemetry.exposition("*/*")
     _, open_metrics = telemetry.exposition("application/openmetrics-text; version=1.0.0")
@@ -423,7 +423,7 @@ def test_it_is_served_in_the_form_that_was_asked_for() -> None:
 
 
 @pytest.mark.parametrize("accept", ["", "text/plain", "application/openmetrics-text;version=1.0.0"])
-def test_who_scrapes_a_thousand_times_is_answered_from_one(accept: str) -> None:
+def test_a_thousand_scrapes_are_answered_from_one_rendering(accept: str) -> None:
     telemetry, collected = Telemetry(), 0
 
     class Counting(Collector):
@@ -439,7 +439,7 @@ def test_who_scrapes_a_thousand_times_is_answered_from_one(accept: str) -> None:
     assert {each for _, each in answers} == {telemetry.exposition(accept)[1]}
 
 
-def test_whatever_version_a_caller_makes_up_there_are_two_forms() -> None:
+def test_unknown_format_versions_add_no_cached_formats() -> None:
     """A series was kept for each; and for some the library raises."""
     telemetry = Telemetry()
     versions = ["0.0.1", "1.0.0", "x", *(f"{n}.0.0" for n in range(2, 50))]

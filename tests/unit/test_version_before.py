@@ -7,7 +7,7 @@ import pytest
 from support import version_before
 
 
-def test_a_history_without_the_version_before_is_said_with_what_to_do(
+def test_a_history_without_the_previous_version_is_an_error_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(version_before, "BEFORE", "0" * 40)
