@@ -38,7 +38,7 @@ def about(found: Found, area: str, check: str) -> dict[str | None, str]:
     return {at[2]: one["severity"] for at, one in found.items() if at[:2] == (area, check)}
 
 
-def test_a_healthy_cluster_has_nothing_bad_and_every_area_was_looked_at(
+def test_a_healthy_cluster_has_no_bad_finding_and_every_area_is_checked(
     cluster: DevCluster,
 ) -> None:
     found = looked(cluster)
@@ -64,7 +64,7 @@ def test_a_healthy_cluster_has_nothing_bad_and_every_area_was_looked_at(
     assert all(one["why"] and one["remedy"] for one in found.values() if one["severity"] != "OK")
 
 
-def test_a_member_that_stands_still_is_found_by_the_other(cluster: DevCluster) -> None:
+def test_a_hung_member_is_detected_by_the_other(cluster: DevCluster) -> None:
     asked, still = cluster.record["members"]
     cluster.pause(still["name"])
     try:
@@ -75,7 +75,7 @@ def test_a_member_that_stands_still_is_found_by_the_other(cluster: DevCluster) -
     assert answers == {asked["name"]: "OK", still["name"]: "WARN"}
 
 
-def test_a_pause_is_found_with_its_note_and_what_ends_it(cluster: DevCluster) -> None:
+def test_a_pause_is_found_with_its_note_and_its_remedy(cluster: DevCluster) -> None:
     cluster.schedctl("cluster", "pause", "--note", "doctor's test").check_returncode()
     try:
         paused = looked(cluster)["cluster", "pause", None]
@@ -96,7 +96,7 @@ def test_a_loss_of_etcd_is_bad_and_the_exit_code_says_so(cluster: DevCluster) ->
 
 
 @pytest.mark.alone
-def test_a_postgresql_that_stands_still_is_found_in_good_time_and_reads_say_so(
+def test_a_hung_postgresql_is_detected_soon_and_reads_report_it(
     cluster: DevCluster,
 ) -> None:
     sessions = "SELECT pid FROM pg_stat_activity WHERE usename = %s AND pid <> pg_backend_pid()"

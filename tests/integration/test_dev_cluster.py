@@ -60,7 +60,7 @@ def test_kill_leader_kills_it_and_up_brings_it_back(cluster: DevCluster) -> None
     assert cluster.process(leader) != process
 
 
-def test_a_paused_worker_stands_still_until_it_is_resumed(cluster: DevCluster) -> None:
+def test_a_paused_worker_is_stopped_until_it_is_resumed(cluster: DevCluster) -> None:
     worker = cluster.process("w1")
     assert cluster.dev("pause-worker", "w1").returncode == 0
     wait_until(worker.paused, WAIT_TIMEOUT, "w1 to stand still")

@@ -80,7 +80,7 @@ def test_up_again_changes_nothing_that_runs(stores: DevCluster) -> None:
     assert stores.record == before
 
 
-def test_up_again_starts_what_was_killed_on_the_same_address_with_its_data(
+def test_up_again_starts_killed_processes_on_the_same_address_with_their_data(
     stores: DevCluster,
 ) -> None:
     stores.sql("create table kept as select 1 as one")
@@ -236,7 +236,7 @@ def test_in_the_foreground_a_signal_ends_it_all(tmp_path: Path, ending: signal.S
     assert left_over(cluster.directory) == []
 
 
-def test_what_cannot_be_set_is_a_usage_error_and_starts_nothing(tmp_path: Path) -> None:
+def test_an_invalid_setting_is_a_usage_error_and_starts_nothing(tmp_path: Path) -> None:
     refused = DevCluster(tmp_path / "d").dev("up", "--set", "schedd.name=x", "--detach")
     assert refused.returncode == 2
     assert "differs for each daemon" in refused.stderr
@@ -267,7 +267,7 @@ def test_settings_that_are_not_checked_in_time_exit_7_too_and_nothing_was_starte
 
 
 @pytest.mark.parametrize("stays", [[], ["--detach"]], ids=["foreground", "detached"])
-def test_what_is_not_up_in_time_says_what_was_waited_for_and_how_to_wait_longer(
+def test_a_start_that_times_out_names_its_condition_and_the_option_to_wait_longer(
     tmp_path: Path, stays: list[str]
 ) -> None:
     silent = tmp_path / "etcd"

@@ -127,7 +127,7 @@ time.sleep(1000)
 """
 
 
-def test_what_a_killed_owner_left_is_swept_by_the_next_claim() -> None:
+def test_processes_of_a_killed_owner_are_ended_by_the_next_claim() -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, *filter(None, sys.path)], stdout=subprocess.PIPE, text=True
     )

@@ -94,7 +94,7 @@ FROM_TOMORROW = b"\xba\x3e\x05hello"
 """A field of number 999 that holds a text."""
 
 
-def test_what_a_newer_caller_asks_for_is_refused_and_not_dropped(channels: list[grpc.Channel]):
+def test_unknown_fields_of_a_newer_caller_are_refused_and_not_dropped(channels: list[grpc.Channel]):
     runs = run_service_pb2_grpc.RunServiceStub(channels[0])
     submit = run_service_pb2.SubmitRunRequest.FromString(FROM_TOMORROW)
     batch = run_service_pb2.BatchSubmitRunsRequest(requests=[submit])
@@ -126,7 +126,7 @@ def test_a_definition_of_a_newer_version_is_stored_with_its_unknown_fields(
     assert FROM_TOMORROW in read.SerializeToString()
 
 
-def test_a_filter_that_cant_be_read_is_refused_with_what_was_meant(channels: list[grpc.Channel]):
+def test_an_invalid_filter_is_refused_with_a_suggestion(channels: list[grpc.Channel]):
     jobs = job_service_pb2_grpc.JobServiceStub(channels[0])
     with pytest.raises(grpc.RpcError) as refused:
         jobs.ListJobs(job_service_pb2.ListJobsRequest(filter="pol:reports"), timeout=DEADLINE)
@@ -177,7 +177,7 @@ def test_a_stream_that_doesnt_begin_with_a_hello_is_ended_with_a_reason(
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_thousand_jobs_of_many_parts_go_in_one_call(channels: list[grpc.Channel]):
+def test_a_thousand_jobs_of_many_parts_are_created_in_one_call(channels: list[grpc.Channel]):
     """Twice as many as a single request may have."""
     stub = job_service_pb2_grpc.JobServiceStub(channels[0])
     shell = job_pb2.ShellAction(argv=["echo", *"abcdefghijklmnopqrstuvwxyzabcd"])

@@ -109,7 +109,7 @@ def test_what_is_away_is_named_and_grpc_says_the_same_until_it_is_back(cluster: 
 
 
 @pytest.mark.timeout(180)
-def test_each_line_of_a_log_is_one_object_and_none_tells_a_secret(cluster: DevCluster) -> None:
+def test_each_line_of_a_log_is_one_object_and_none_has_a_secret(cluster: DevCluster) -> None:
     with SyncClient(cluster.endpoints) as client:
         job = client.jobs.create(
             "with-a-secret",

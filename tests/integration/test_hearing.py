@@ -114,7 +114,7 @@ async def test_a_member_silent_on_an_open_connection_counts_as_not_received(
     await peers.close()
 
 
-async def test_of_a_member_of_before_that_promises_nothing_silence_is_no_fault(
+async def test_silence_of_an_older_member_without_beats_isnt_a_fault(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def changes(

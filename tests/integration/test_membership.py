@@ -274,7 +274,7 @@ async def test_a_second_daemon_of_a_name_waits_and_says_so(world: World) -> None
     await world.until_owned_by("a")
 
 
-async def test_an_outage_of_etcd_ends_the_tenures_and_all_come_back(
+async def test_an_outage_of_etcd_ends_the_tenures_and_all_members_return(
     server: ScratchServer, tmp_path: Path
 ) -> None:
     with EtcdCluster(1) as etcd:

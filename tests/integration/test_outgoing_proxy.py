@@ -159,7 +159,7 @@ async def test_targets_of_no_proxy_and_loopback_are_called_directly_and_checked(
     assert proxy.lines == []
 
 
-async def test_a_webhook_goes_through_the_members_proxy() -> None:
+async def test_a_webhook_uses_the_members_proxy() -> None:
     one = OutboxNotification(
         uuid4(), NotificationChannel.WEBHOOK, JobId(uuid4()), ShardId(1), NotificationKind.FAILURE,
         "default", "etl", RunId(uuid4()), NOW, NOW, NOW, NOW, "FAILED", "EXIT_CODE", "", 3, 4, 1,

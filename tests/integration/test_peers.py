@@ -95,7 +95,7 @@ async def peers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     await made.close()
 
 
-async def test_one_hung_peer_delays_no_nudge_to_another(
+async def test_one_hung_peer_delays_no_wake_up_of_another(
     cluster: Cluster, peers: Peers, peer: Peer, hung: Hung
 ):
     """M11: each peer has its own call; the call to the hung one lasts for all of WAIT_TIMEOUT."""
@@ -112,7 +112,7 @@ async def test_one_hung_peer_delays_no_nudge_to_another(
     sending.cancel()
 
 
-async def test_the_channel_to_a_member_that_has_gone_is_closed(cluster: Cluster, peers: Peers):
+async def test_the_channel_to_a_member_that_left_is_closed(cluster: Cluster, peers: Peers):
     relay = Relay(peers)
     assert await relay.last_heartbeat(worker().id) is None
     channel = peers._channels[cluster.members[OTHER]]
@@ -126,7 +126,7 @@ async def test_the_channel_to_a_member_that_has_gone_is_closed(cluster: Cluster,
     assert peers._channels == {}
 
 
-async def test_what_a_member_hands_to_a_worker_elsewhere_goes_down_that_workers_stream(
+async def test_frames_for_a_worker_at_another_member_reach_that_workers_stream(
     peers: Peers, peer: Peer
 ):
     """P4.5: with the incarnation and the token that its owner wrote."""
@@ -214,9 +214,7 @@ async def test_as_many_assignments_as_go_into_one_frame_are_taken(peers: Peers, 
         assert len((await outbox.next()).assignments) == MOST_IN_FRAME
 
 
-async def test_of_what_was_handed_on_only_what_surely_arrived_nowhere_comes_back(
-    peers: Peers, peer: Peer
-):
+async def test_only_assignments_that_surely_arrived_nowhere_are_returned(peers: Peers, peer: Peer):
     """Each message has its own answer."""
     big = replace(KNOWN, spec=job_pb2.Job(shell=job_pb2.ShellAction(argv=["x" * 700_000])))
     handed = [Assigned(running(n, worker(1 + n % 2)), None) for n in range(1, 11)]
@@ -258,7 +256,7 @@ async def test_a_cancel_goes_over_one_hop(peers: Peers, peer: Peer):
     sending.cancel()
 
 
-async def test_what_a_worker_said_to_another_member_comes_over_one_hop(peers: Peers, peer: Peer):
+async def test_answers_of_a_worker_at_another_member_arrive_over_one_hop(peers: Peers, peer: Peer):
     one = worker()
     attached = peer.workers.attach(one, WorkerFrameQueue())
     run = running(1, one)
@@ -269,7 +267,7 @@ async def test_what_a_worker_said_to_another_member_comes_over_one_hop(peers: Pe
     assert await Relay(peers).last_heartbeat(one.id) == LastHeartbeat(at, holding)
 
 
-async def test_any_member_tells_what_the_owner_of_a_runs_shard_knows_of_refusals(
+async def test_any_member_returns_the_refusals_that_the_shards_owner_knows(
     cluster: Cluster, peers: Peers, peer: Peer
 ):
     """The owner dispatches its runs, and it alone receives their refusals."""
@@ -292,7 +290,7 @@ async def test_any_member_tells_what_the_owner_of_a_runs_shard_knows_of_refusals
     assert await refusals.refusals_of_job(shard, job, 2) == {}
 
 
-async def test_of_refusals_a_member_tells_what_it_knows_where_the_owner_is_away_or_older(
+async def test_a_member_returns_its_own_refusals_where_the_owner_is_away_or_older(
     cluster: Cluster, peers: Peers
 ):
     one, job, shard = worker(), JobId(uuid4()), ShardId(1)
@@ -383,7 +381,7 @@ async def test_the_view_of_the_member_with_the_last_heartbeat_is_taken(
     assert view.running == 2
 
 
-async def test_a_question_about_what_is_no_worker_is_refused(peers: Peers, peer: Peer):
+async def test_a_question_about_an_invalid_worker_is_refused(peers: Peers, peer: Peer):
     async with grpc.aio.insecure_channel(peer.endpoint) as channel:
         call = channel.unary_unary("/schedd.v1.PeerService/Workers")
         with pytest.raises(grpc.aio.AioRpcError, match="must have 16"):

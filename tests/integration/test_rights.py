@@ -304,7 +304,7 @@ async def test_a_token_that_is_wrong_revoked_or_expired_is_refused_however_it_co
     assert await place.code(*ask, place.tokens, place.trust, ended) is UNKNOWN
 
 
-async def test_the_doctor_answers_who_was_known_lately_while_postgresql_is_silent(
+async def test_the_doctor_answers_recent_callers_while_postgresql_is_silent(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every refusal then points to the doctor."""
@@ -435,7 +435,7 @@ def _field(answer: bytes) -> str:
     return str(run_pb2.Run.FromString(answer).run_id)
 
 
-async def test_who_watches_a_namespace_and_no_run_must_see_that(place: Place) -> None:
+async def test_a_watcher_of_a_namespace_needs_the_right_to_see_it(place: Place) -> None:
     here = place.certificate("schedd://user/bob/viewer/billing")
     watch = by_name("WatchRuns")
     for namespace, expected in (("billing", grpc.StatusCode.OK), ("default", DENIED)):

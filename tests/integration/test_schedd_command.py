@@ -48,7 +48,7 @@ def command(*flags: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_flags_go_before_the_environment_and_that_before_the_file(file: Path) -> None:
+def test_flags_have_priority_over_the_environment_and_that_over_the_file(file: Path) -> None:
     shown = check(
         "--config", str(file), "--name", "of-the-flag",
         SCHEDD_NAME="of-the-environment",
@@ -113,7 +113,7 @@ def test_an_unknown_variable_is_reported(file: Path) -> None:
     assert "did you mean 'SCHEDD_NAME'?" in done.stderr
 
 
-def test_who_reads_no_further_is_no_fault(file: Path) -> None:
+def test_a_closed_pipe_isnt_an_error(file: Path) -> None:
     assert unread([sys.executable, "-m", "schedd", "--config", str(file), "--check-config"]) == (
         0,
         "",

@@ -124,7 +124,7 @@ async def test_no_webhook_leads_to_an_address_that_isnt_public(url: str, tmp_pat
     assert "a public address" in error or "can't call it" in error
 
 
-async def test_a_webhook_goes_to_a_host_that_the_member_allows(tmp_path: Path) -> None:
+async def test_a_webhook_is_sent_to_a_host_that_the_member_allows(tmp_path: Path) -> None:
     async with receiver() as (url, came):
         port = url.split(":")[2].partition("/")[0]
         for allow, error in ((f"localhost:{port}", ""), ("localhost:1", "egress.allow in schedd")):
@@ -274,7 +274,7 @@ async def test_a_command_that_isnt_allowed_isnt_run_and_one_that_fails_says_why(
         assert "notifications.commands" in refused
 
 
-async def test_a_command_that_stands_still_is_ended_with_all_that_it_began(
+async def test_a_hung_command_is_ended_with_all_its_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("schedd.notify.senders.by_channel.LIMIT", 0.5)

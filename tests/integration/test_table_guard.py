@@ -116,7 +116,7 @@ def test_a_check_waits_for_the_transaction_that_checked_before_and_is_judged_by_
                 late.result(WAIT_TIMEOUT)
 
 
-def test_who_was_stopped_in_the_midst_is_ended_by_the_server_and_commits_nothing(
+def test_a_client_stopped_in_a_transaction_is_ended_by_the_server_and_commits_nothing(
     shop: str, guard: TableGuard
 ) -> None:
     """The page's advice: `idle_in_transaction_session_timeout`."""
@@ -161,9 +161,7 @@ def test_a_missing_table_is_reported_with_the_statement_that_creates_it(
 
 
 @pytest.mark.parametrize("token", [0, -1, 2**63, True, "7", 7.0])
-def test_what_is_no_token_is_refused_before_anything_is_asked(
-    guard: TableGuard, token: Any
-) -> None:
+def test_an_invalid_token_is_refused_before_any_query(guard: TableGuard, token: Any) -> None:
     with pytest.raises(Misconfigured, match=re.escape(repr(token))):
         guard.check(None, token)  # type: ignore[arg-type]
 

@@ -92,7 +92,7 @@ async def run(web: Web, statement: str, *given: Any) -> Any:
     return await web.store.database.call(lambda c: c.exec_driver_sql(statement, given))
 
 
-async def test_who_revokes_a_token_revokes_all_that_was_made_by_it_at_every_member(
+async def test_revoking_a_token_revokes_all_tokens_made_by_it_at_every_member(
     web: Web, dsn: str
 ) -> None:
     """A token by a token by a token, a login of that, a token by the login: and no other token."""
@@ -147,7 +147,7 @@ async def test_a_login_of_a_made_token_ends_with_that_one(web: Web) -> None:
     assert await refused(web, login)
 
 
-async def test_a_logout_ends_what_was_made_by_the_login_and_says_so(web: Web) -> None:
+async def test_a_logout_ends_tokens_made_by_the_login_and_is_audited_with_them(web: Web) -> None:
     root = await token(web, auth.ROLE_ADMIN)
     login = await log_in(web, root[1])
     child = await made(web, login)
@@ -193,7 +193,7 @@ async def test_what_is_made_while_its_maker_is_being_revoked_ends_or_isn_t_made(
                 assert await refused(web, bearer(answer.json["secret"]))
 
 
-async def test_the_list_has_who_made_a_token_and_no_login(web: Web) -> None:
+async def test_the_list_has_the_maker_of_a_token_and_no_login(web: Web) -> None:
     root = await token(web, auth.ROLE_ADMIN)
     child = await made(web, bearer(root[1]))
     by_login = await made(web, await log_in(web, root[1]))

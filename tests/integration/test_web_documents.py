@@ -62,7 +62,7 @@ async def test_a_job_with_a_callback_is_made_asked_about_and_deleted(web: Web) -
     assert (gone.status, gone.json["reason"]) == (404, "NO_SUCH_JOB")
 
 
-async def test_other_fields_of_a_job_go_with_a_callback(web: Web) -> None:
+async def test_other_fields_of_a_job_are_allowed_with_a_callback(web: Web) -> None:
     made = await web.post("/api/v1/jobs", DAILY | {"timeZone": "Europe/Berlin", "timeout": "1m"})
     job = (await web.get(f"/api/v1/jobs/{made.json['job_id']}")).json
     assert (job["timeZone"], job["timeout"]) == ("Europe/Berlin", "60s")
@@ -252,7 +252,7 @@ async def test_the_paths_of_the_document_know_their_verbs_alone(web: Web) -> Non
     assert (asked.status, asked.json["violations"][0]["field"]) == (400, "verbose")
 
 
-async def test_who_may_in_one_namespace_makes_all_four_requests_there(dsn: str) -> None:
+async def test_an_admin_of_one_namespace_makes_all_four_requests_there(dsn: str) -> None:
     async with served(dsn, demanded=True) as web:
         _, text = await token(web, auth.ROLE_ADMIN, "billing")
         billing: dict[str, Any] = {"headers": bearer(text)}
@@ -283,7 +283,7 @@ async def test_who_may_in_one_namespace_makes_all_four_requests_there(dsn: str) 
             assert (refused.status, refused.json["reason"]) == (403, "ROLE_MISSING")
 
 
-async def test_the_namespace_of_a_task_stands_in_its_body(web: Web) -> None:
+async def test_the_namespace_of_a_task_is_in_its_body(web: Web) -> None:
     asked = await web.post("/api/tasks?namespace=billing", TASK)
     assert asked.json["violations"] == [{"field": "namespace", "problem": "belongs in the body"}]
     for wrong in ("no space", 7):

@@ -63,7 +63,7 @@ def cookie_of(answer: Answer) -> str:
 
 
 @pytest.mark.parametrize("path", ["/", "/events", "/metrics", "/anything", "/docs"])
-async def test_a_page_sends_who_isn_t_known_to_the_login(web: Web, path: str) -> None:
+async def test_a_page_sends_unknown_callers_to_the_login(web: Web, path: str) -> None:
     answer = await web.get(path, headers=PAGE, allow_redirects=False)
     assert (answer.status, answer.headers["location"]) == (303, f"/login?next={path}")
     assert (await web.get(path)).status == 401
@@ -74,7 +74,7 @@ async def test_the_probes_and_the_login_with_its_looks_are_open(web: Web, path: 
     assert (await web.get(path)).status == 200
 
 
-async def test_a_call_is_refused_with_what_to_do(web: Web) -> None:
+async def test_a_call_is_refused_with_a_remedy(web: Web) -> None:
     answer = await web.get("/api/v1/jobs")
     assert answer.status == 401
     assert answer.headers["www-authenticate"] == "Bearer"
@@ -332,14 +332,14 @@ async def test_a_login_is_in_no_list_and_is_forgotten_when_it_has_ended(web: Web
 
 
 @pytest.mark.parametrize("typed", ["", "schedd_x", "x" * 5000, "\x00é"])
-async def test_what_is_no_token_makes_no_login_and_the_page_says_so(web: Web, typed: str) -> None:
+async def test_an_invalid_token_makes_no_login_and_the_page_says_so(web: Web, typed: str) -> None:
     answer = await log_in(web, typed)
     assert answer.status == 403
     assert "set-cookie" not in answer.headers
     assert "isn&#39;t valid in this cluster" in answer.text
 
 
-async def test_a_login_with_two_tokens_is_refused_as_what_is_given_twice(web: Web) -> None:
+async def test_a_login_with_two_tokens_is_refused_as_a_repeated_field(web: Web) -> None:
     _, text = await token(web, auth.ROLE_VIEWER)
     answer = await web.ask("POST", "/login", data=[("token", text), ("token", text)])
     assert answer.status == 400
@@ -495,7 +495,7 @@ async def test_a_button_without_a_dialog_is_shown_after_the_login_as_not_done_ye
         ("/new-job?made_up=x", "/new-job?made_up=x"),
     ],
 )
-async def test_what_was_typed_goes_to_its_own_form_alone(web: Web, after: str, page: str) -> None:
+async def test_typed_text_is_kept_for_its_own_form_alone(web: Web, after: str, page: str) -> None:
     _, text = await token(web, auth.ROLE_ADMIN)
     sent = {"undone": "yes", "typed.name": "by-form"}
     entered = await log_in(web, text, next=after, **sent)
@@ -587,7 +587,7 @@ async def over_tls(
         server.cancel()
 
 
-async def test_a_login_that_is_over_is_as_none_where_there_is_a_certificate(
+async def test_an_ended_login_is_ignored_where_there_is_a_certificate(
     web: Web, tmp_path: Path
 ) -> None:
     _, text = await token(web, auth.ROLE_VIEWER)
@@ -734,7 +734,7 @@ async def made_and_triggered(web: Web) -> str:
     return str(run.run_id)
 
 
-async def test_every_page_opens_for_who_may_see_all(web: Web) -> None:
+async def test_every_page_opens_for_a_viewer_of_all_namespaces(web: Web) -> None:
     """Only lines of the audit are for who is admin: the pages go without."""
     _, text = await token(web, auth.ROLE_VIEWER)
     run = await made_and_triggered(web)
@@ -779,7 +779,7 @@ async def test_a_viewer_is_offered_no_form_that_changes_anything(web: Web) -> No
     assert "Create job" not in (await web.get("/new-job", headers=bearer(text))).text
 
 
-async def test_an_operator_of_one_namespace_is_offered_what_they_may_in_it(web: Web) -> None:
+async def test_an_operator_of_one_namespace_sees_the_permitted_actions_in_it(web: Web) -> None:
     """The caller views all namespaces and operates in one."""
     who = CallerIdentity(IdentityKind.USER, "ann", {"*": Role.VIEWER, "billing": Role.OPERATOR})
     here = PageRequest(web.services, Caller(who, "test"), query={"namespace": "billing"})

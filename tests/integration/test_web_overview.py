@@ -111,7 +111,7 @@ async def test_a_page_without_watchers_costs_nothing(web: Web, looks: list[float
     await wait_until_async(quiet, WAIT_TIMEOUT, "the looking to end with its only watcher")
 
 
-async def test_an_outage_is_said_on_the_page_which_keeps_what_it_knew() -> None:
+async def test_an_outage_is_shown_on_the_page_which_keeps_its_last_data() -> None:
     with private_postgres(synchronous_commit="on") as server:
         dsn = server.create_database()
         migrate.upgrade(dsn)

@@ -59,7 +59,7 @@ async def sent(web: Web, path: str, **fields: str) -> Answer:
     return await web.ask("POST", path, data=fields, allow_redirects=False, headers=FORM)
 
 
-async def test_each_page_says_that_its_member_fires_nothing_where_its_lease_isnt_trusted(
+async def test_each_page_warns_that_its_member_fires_nothing_without_a_trusted_lease(
     web: Web,
 ) -> None:
     """Else it counts down to runs that no member fires. Pages that list troubles show it once."""
@@ -117,7 +117,7 @@ async def test_every_page_is_there_and_within_the_frame(web: Web) -> None:
         assert answer.headers["cache-control"] == "no-store"
 
 
-async def test_what_a_page_doesn_t_ask_for_is_refused_by_name_and_costs_no_look(
+async def test_unknown_parameters_of_a_page_are_refused_by_name_without_a_query(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PageSnapshots, "snapshot_for", lambda *_: pytest.fail("it was looked at"))
@@ -128,7 +128,7 @@ async def test_what_a_page_doesn_t_ask_for_is_refused_by_name_and_costs_no_look(
         assert "parameters of this page: q, page, namespace" in answer.text
 
 
-async def test_what_a_page_is_asked_for_twice_is_refused_by_name(web: Web) -> None:
+async def test_a_repeated_parameter_of_a_page_is_refused_by_name(web: Web) -> None:
     """As by REST: one of the two was meant."""
     twice = "dead-letters?job=a&job=b"
     for address in (f"/{twice}", f"/live/{twice}", "/jobs?page=&page="):
@@ -137,7 +137,7 @@ async def test_what_a_page_is_asked_for_twice_is_refused_by_name(web: Web) -> No
         assert "is given twice" in answer.text
 
 
-async def test_a_stream_says_first_whose_it_is_for_the_footer_that_it_stands_in(web: Web) -> None:
+async def test_a_stream_begins_with_its_caller_for_the_footer(web: Web) -> None:
     page = (await web.get("/jobs")).text
     [name] = re.findall('<span id="served"> Served by ([^<]+)[.]</span>', page)
     async with web.events("/live/jobs", beats=True) as events:
@@ -190,7 +190,7 @@ async def ended_with(
     return (await web.get(f"/runs/{run}")).text.partition('id="log-text"')[2].partition("</pre>")[0]
 
 
-async def test_of_a_long_log_the_page_has_the_newest_lines(
+async def test_the_page_of_a_long_log_has_the_newest_lines(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = await ended_with(web, monkeypatch, 10_000)
@@ -202,7 +202,7 @@ async def test_of_a_long_log_the_page_has_the_newest_lines(
     assert 255 * 1024 <= 128 * len(numbers) < 352 * 1024
 
 
-async def test_of_a_log_of_many_megabytes_the_page_has_the_ends_and_reads_not_all_of_it(
+async def test_the_page_of_a_log_of_many_megabytes_reads_only_its_ends(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends = run_pb2.Output(
@@ -252,7 +252,7 @@ async def test_the_answer_to_the_last_of_two_forms_reports_both(web: Web) -> Non
     assert "load" not in flash_of(other)
 
 
-async def test_a_job_that_is_deleted_twice_is_gone_and_no_fault(web: Web) -> None:
+async def test_deleting_a_job_twice_isnt_an_error(web: Web) -> None:
     await web.post("/api/v1/jobs", JOB)
     for words in ("etl was deleted.", "etl was already deleted."):
         answer = await sent(web, "/jobs/etl/delete", name="etl", reason="no longer read")
@@ -316,7 +316,7 @@ async def test_a_form_goes_back_to_no_other_site(web: Web) -> None:
     assert answer.headers["location"].startswith("/runs/")
 
 
-async def test_what_is_no_form_is_refused(web: Web) -> None:
+async def test_a_body_that_isnt_a_form_is_refused(web: Web) -> None:
     answer = await web.post("/jobs/etl/pause", {"reason": "x"})
     assert answer.status == 400
     assert "Invalid form" in answer.text
@@ -455,7 +455,7 @@ async def test_jobs_come_in_pages_and_are_found_by_name(web: Web) -> None:
     assert (await web.get("/jobs?page=nonsense")).status == 400
 
 
-async def test_what_people_wrote_is_escaped_on_every_page(web: Web) -> None:
+async def test_user_text_is_escaped_on_every_page(web: Web) -> None:
     nasty = '"><script>alert(1)</script>'
     shell = {"argv": ["echo", nasty]}
     await web.post("/api/v1/jobs", JOB | {"shell": shell, "payload": nasty})
@@ -485,7 +485,7 @@ async def test_the_cron_page_shows_the_answer_of_the_call_in_the_time_zone(web: 
     assert 'role="alert">Time zone: unknown time zone' in mars
 
 
-async def test_many_who_watch_one_address_share_its_looks(web: Web) -> None:
+async def test_many_watchers_of_one_address_share_its_snapshots(web: Web) -> None:
     await web.post("/api/v1/jobs", JOB)
     bodies: list[str] = []
 
@@ -499,7 +499,7 @@ async def test_many_who_watch_one_address_share_its_looks(web: Web) -> None:
     assert len(set(bodies)) == 1
 
 
-async def test_an_outage_is_said_on_every_page_which_keeps_what_it_knew() -> None:
+async def test_an_outage_is_shown_on_every_page_which_keeps_its_last_data() -> None:
     with private_postgres(synchronous_commit="on") as server:
         dsn = server.create_database()
         migrate.upgrade(dsn)
@@ -601,7 +601,7 @@ ROWS = {  # of `buried`: what a row says, and what is left when its letters are 
 
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("action", ["discard", "redrive"])
-async def test_a_row_of_dead_letters_deals_with_what_it_says_and_no_more(
+async def test_a_row_of_dead_letters_handles_the_letters_it_shows_and_no_others(
     web: Web, row: str, action: str
 ) -> None:
     said, dealt_with = ROWS[row]

@@ -116,7 +116,7 @@ async def test_a_calendar_is_put_used_and_kept_while_it_is(web: Web) -> None:
     assert (await web.ask("DELETE", "/api/v1/calendars/off")).json == {"deleted": True}
 
 
-async def test_what_was_read_of_a_job_makes_another_one(web: Web) -> None:
+async def test_a_job_that_was_read_can_be_created_under_another_name(web: Web) -> None:
     """Fields that the cluster sets are ignored then, whatever they contain."""
     await web.ask("PATCH", f"/api/v1/jobs/{(await made(web))['jobId']}", json={"slots": 2})
     job = (await web.get("/api/v1/jobs/etl")).json
@@ -180,7 +180,7 @@ async def test_remedies_use_the_words_of_rest(web: Web) -> None:
     assert "_" not in answer.json["remedy"]
 
 
-async def test_an_edit_says_nothing_beside_its_mask(web: Web) -> None:
+async def test_an_edit_with_fields_outside_its_mask_is_refused(web: Web) -> None:
     await made(web, priority="high")
     path = "/api/v1/jobs/etl?updateMask=priority"
     beside = await web.ask("PATCH", path, json={"cron": "5 5 * * *"})
@@ -309,7 +309,7 @@ async def test_the_openapi_document_is_served_once_and_then_known(web: Web) -> N
     assert (await web.post("/api/v1/openapi.json", {})).status == 405
 
 
-async def test_what_the_openapi_document_bounds_is_refused_beyond(web: Web) -> None:
+async def test_values_beyond_the_bounds_of_the_openapi_document_are_refused(web: Web) -> None:
     """By the field's own name, in each call that reads."""
     document = (await web.get("/api/v1/openapi.json")).json
     asked = 0
@@ -825,7 +825,7 @@ async def test_a_body_that_says_it_is_compressed_is_refused(
         ("utf-8x", 415),
     ],
 )
-async def test_a_body_that_says_it_isn_t_in_utf_8_is_refused_by_what_it_says(
+async def test_a_body_in_another_charset_is_refused_by_its_name(
     web: Web, charset: str, status: int
 ) -> None:
     headers = {"content-type": f"application/json; Charset={charset}"}
@@ -840,7 +840,7 @@ async def test_a_body_that_says_it_isn_t_in_utf_8_is_refused_by_what_it_says(
 
 
 @pytest.mark.parametrize("size", [MOST_BYTES + 1, 5_000_000, 16 << 20])
-async def test_who_sends_too_much_to_its_end_reads_why_it_was_refused(web: Web, size: int) -> None:
+async def test_a_sender_of_too_large_a_body_reads_why_it_was_refused(web: Web, size: int) -> None:
     """As a plain client does: it reads nothing before all is sent."""
 
     def sent() -> tuple[int, Any]:
@@ -927,7 +927,7 @@ async def test_the_cluster_is_paused_and_resumed_and_its_page_says_so(web: Web) 
     assert (resumed["paused"], resumed["pausedAt"], resumed["pauseNote"]) == (False, None, None)
 
 
-async def test_health_tells_alive_from_ready(web: Web) -> None:
+async def test_health_distinguishes_alive_from_ready(web: Web) -> None:
     assert (await web.get("/healthz")).status == 200
     assert (await web.get("/readyz")).json == {"status": "ready", "reasons": [], "notes": []}
     web.reasons.append("it has no tenure")
@@ -942,7 +942,7 @@ async def test_the_metrics_are_served(web: Web) -> None:
     assert "schedd_leader 1.0" in answer.text.splitlines()
 
 
-async def test_an_outage_of_the_database_is_a_503_that_asks_to_come_back() -> None:
+async def test_an_outage_of_the_database_is_a_503_with_retry_after() -> None:
     with private_postgres(synchronous_commit="on") as server:
         dsn = server.create_database()
         migrate.upgrade(dsn)

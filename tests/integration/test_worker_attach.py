@@ -27,7 +27,7 @@ def counting(file: Path) -> list[str]:
     return ["sh", "-c", f"echo started >> {file}"]
 
 
-async def test_the_hello_says_who_and_what(tmp_path: Path) -> None:
+async def test_the_hello_has_the_workers_name_and_abilities(tmp_path: Path) -> None:
     async with cluster(tmp_path, config='[labels]\ndisk = "ssd"\n', slots="3") as (member, worker):
         hello = (await member.attached()).hello
         assert (hello.worker, hello.slots, dict(hello.labels)) == ("w1", 3, {"disk": "ssd"})
@@ -81,7 +81,7 @@ async def test_another_incarnations_assignment_is_refused(tmp_path: Path) -> Non
         assert (await stream.refusal_of(key)).why == pb.Refusal.WHY_OTHER_INCARNATION
 
 
-async def test_what_comes_after_its_start_by_is_refused(tmp_path: Path) -> None:
+async def test_an_assignment_after_its_start_by_is_refused(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (member, _):
         stream = await member.attached()
         key = await stream.assign(argv=["true"], start_within=-0.1)
@@ -320,7 +320,7 @@ async def test_all_members_are_attached_to_and_slots_are_shared(tmp_path: Path) 
             await worker.stop()
 
 
-async def test_a_slot_goes_to_the_best_head_and_says_whose_turn_it_would_be_else(
+async def test_a_slot_is_granted_to_the_best_head_and_names_the_next_one(
     tmp_path: Path,
 ) -> None:
     def heads(*priorities: common_pb2.Priority.ValueType, since: int = 0) -> pb.Demand:
@@ -400,7 +400,7 @@ async def test_an_older_list_of_members_is_ignored(tmp_path: Path) -> None:
             await worker.stop()
 
 
-async def test_a_result_goes_to_another_member_when_its_own_is_gone(tmp_path: Path) -> None:
+async def test_a_result_is_sent_to_another_member_when_its_own_has_stopped(tmp_path: Path) -> None:
     """W3: any member accepts it, so it waits for none."""
     async with FakeMember("m1") as one, FakeMember("m2") as two:
         one.peers = two.peers = (one, two)
@@ -468,7 +468,7 @@ async def test_a_member_drains_and_undrains_a_worker(tmp_path: Path) -> None:
         await stream.result_of(await stream.assign(argv=["true"]))
 
 
-async def test_metrics_tell_what_happened(tmp_path: Path) -> None:
+async def test_metrics_count_results_by_outcome(tmp_path: Path) -> None:
     async with cluster(tmp_path, slots="5") as (member, worker):
         stream = await member.attached()
         await stream.result_of(await stream.assign(argv=["false"]))

@@ -92,7 +92,7 @@ async def test_a_full_disk_stops_new_work_and_loses_no_result(tmp_path: Path) ->
 
 
 @pytest.mark.root
-async def test_what_a_worker_that_ends_cant_write_it_sends_as_it_is(tmp_path: Path) -> None:
+async def test_an_ending_worker_sends_results_that_it_cant_write(tmp_path: Path) -> None:
     """Else its effects were done, and the run is reported as lost, and repeated."""
     with small_disk(tmp_path / "disk") as disk:
         async with cluster(tmp_path, spool=str(disk / "spool")) as (member, worker):
@@ -172,7 +172,7 @@ def test_a_new_worker_on_a_full_disk_is_refused_for_now_by_the_check_and_the_sta
 
 @pytest.mark.root
 @pytest.mark.parametrize("before", ["ended", "killed"])
-async def test_a_worker_starts_on_a_full_disk_tells_what_its_spool_holds_and_takes_no_work(
+async def test_a_worker_on_a_full_disk_sends_its_spooled_results_and_takes_no_work(
     tmp_path: Path, before: str
 ) -> None:
     """Nothing can be written down of what it would start. It recovers when there is room."""

@@ -82,7 +82,7 @@ def tree(worker: WorkerProcess) -> Path | None:
     return Path(path.split("\n", 1)[0]) if found else None
 
 
-async def test_a_result_comes_when_nothing_of_the_attempt_lives(
+async def test_a_result_is_sent_when_no_process_of_the_attempt_runs(
     tmp_path: Path, started: Start
 ) -> None:
     async with started(tmp_path) as (member, _):
@@ -325,7 +325,9 @@ async def test_what_a_handler_starts_is_its_own(tmp_path: Path, started: Start) 
             os.kill(pid, signal.SIGKILL)
 
 
-async def test_what_a_handler_started_ends_with_the_worker(tmp_path: Path, started: Start) -> None:
+async def test_processes_that_a_handler_started_end_with_the_worker(
+    tmp_path: Path, started: Start
+) -> None:
     (tmp_path / "helpers.py").write_text(HANDLERS)
     environ = {"PYTHONPATH": str(tmp_path)}
     async with started(tmp_path, config='handlers = ["helpers"]', environ=environ) as (

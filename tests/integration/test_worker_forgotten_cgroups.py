@@ -81,7 +81,7 @@ def test_a_tree_in_which_something_lives_stays(parent: Path) -> None:
             lives.kill()
 
 
-def test_what_is_no_workers_tree_stays(parent: Path) -> None:
+def test_a_tree_of_no_worker_is_kept(parent: Path) -> None:
     (parent / "other").mkdir()
     assert cgroups.remove_forgotten(parent, age=0.0) == 0
     assert (parent / "other").is_dir()

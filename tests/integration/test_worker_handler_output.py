@@ -210,7 +210,7 @@ async def test_what_each_kind_of_handler_prints_and_logs_is_in_its_runs_log(
             assert run not in worker.log.read_text()
 
 
-async def test_a_traceback_follows_what_a_handler_printed_and_much_output_is_cut(
+async def test_a_traceback_follows_the_handlers_output_and_much_output_is_cut(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "says.py").write_text(SAYS)

@@ -206,7 +206,7 @@ async def test_a_large_answer_goes_to_the_store(tmp_path: Path) -> None:
         assert result.kept_result.size > 64 * 1024
 
 
-async def test_of_an_answer_over_the_cap_64_kib_are_kept(tmp_path: Path) -> None:
+async def test_64_kib_of_an_answer_over_the_limit_are_kept(tmp_path: Path) -> None:
     config = f"{ALLOWED}\n[results]\nresult_mib = 0\n"
     async with target() as server, cluster(tmp_path, config=config) as (member, _):
         stream = await member.attached()

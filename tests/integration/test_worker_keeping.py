@@ -93,7 +93,7 @@ async def test_what_fits_inline_comes_to_no_store_and_no_disk(tmp_path: Path) ->
         assert not (worker.spool / "kept").exists()
 
 
-async def test_what_is_over_the_cap_is_left_out_and_counted(tmp_path: Path) -> None:
+async def test_output_over_the_limit_is_left_out_and_counted(tmp_path: Path) -> None:
     async with cluster(tmp_path, config="[results]\nlog_mib = 1\n") as (member, _):
         stream = await member.attached()
         key = await stream.assign(argv=["python3", "-c", PRINTS % 40])
@@ -193,7 +193,7 @@ async def test_a_worker_whose_store_hangs_asks_for_no_more_than_it_can_hold(
         await stream.granted_at_least(1)
 
 
-async def test_a_worker_that_ends_while_its_store_hangs_tells_all_ends_and_is_gone(
+async def test_a_worker_that_ends_while_its_store_hangs_reports_all_ends_and_exits(
     tmp_path: Path, hanging: S3Server
 ) -> None:
     config = config_of(hanging, 'timeout = "10m"')

@@ -87,7 +87,7 @@ time.sleep(300)
 """
 
 
-async def test_a_program_that_eats_memory_past_its_limit_is_killed_whole_and_tells_why(
+async def test_a_program_over_its_memory_limit_is_killed_whole_and_the_result_says_why(
     tmp_path: Path, started: Start
 ) -> None:
     async with started(tmp_path) as (member, _):
@@ -155,7 +155,7 @@ async def test_a_fork_bomb_has_its_processes_and_its_neighbours_start_and_end_on
         assert running(mark) == []
 
 
-async def test_a_program_that_fails_for_want_of_a_process_tells_so(
+async def test_a_program_that_fails_at_its_process_limit_reports_that(
     tmp_path: Path, started: Start
 ) -> None:
     async with started(tmp_path) as (member, _):
@@ -184,7 +184,7 @@ print("made")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="a job that may make cgroups of its own is root's")
-async def test_cgroups_that_a_job_made_below_its_own_go_with_it(
+async def test_cgroups_that_a_job_made_below_its_own_are_removed_with_it(
     tmp_path: Path, started: Start
 ) -> None:
     """Else each attempt would leave some for ever. `started` looks for them."""

@@ -205,7 +205,7 @@ async def test_a_result_of_100_levels_comes_back_and_one_of_101_names_the_limit(
         assert "at most 100 levels" in deep.error
 
 
-async def test_what_it_prints_is_the_runs_output_and_secrets_are_masked(tmp_path: Path) -> None:
+async def test_its_output_is_the_runs_output_and_secrets_are_masked(tmp_path: Path) -> None:
     secrets = tmp_path / "secrets"
     secrets.mkdir()
     (secrets / "shop").write_text("PASSWORD=correct-horse\n")

@@ -64,7 +64,7 @@ async def test_a_program_that_dies_of_a_signal_says_which(tmp_path: Path) -> Non
         assert "SIGSEGV" in result.error
 
 
-async def test_what_cannot_be_started_fails_with_its_reason(tmp_path: Path) -> None:
+async def test_a_program_that_cant_start_fails_with_the_reason(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (member, _):
         stream = await member.attached()
         missing = await stream.result_of(await stream.assign(argv=["no-such-program"]))

@@ -190,7 +190,7 @@ async def test_one_spool_serves_one_worker(tmp_path: Path) -> None:
         assert "in use by another worker" in other.log.read_text()
 
 
-async def test_a_drain_finishes_what_runs_and_gives_back_what_waits(tmp_path: Path) -> None:
+async def test_a_drain_finishes_running_work_and_gives_back_waiting_runs(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (member, worker):
         stream = await member.attached()
         end = tmp_path / "end"
@@ -213,7 +213,7 @@ async def test_a_drain_finishes_what_runs_and_gives_back_what_waits(tmp_path: Pa
         assert not [*worker.spool.glob("*.journal")]
 
 
-async def test_what_outlasts_the_drain_is_handed_back(tmp_path: Path) -> None:
+async def test_a_run_that_outlasts_the_drain_is_given_back(tmp_path: Path) -> None:
     """W4: when its result has come, no process of it runs here, though it ignores SIGTERM."""
     async with cluster(tmp_path, drain_timeout="300ms") as (member, worker):
         member.acknowledge_results = False  # until it has looked: then the worker may end

@@ -50,7 +50,7 @@ async def test_a_user_with_the_right_password_may_do_what_its_role_allows(guarde
         assert len(await client.list("")) >= 1
 
 
-async def test_what_the_role_does_not_allow_is_denied(guarded):
+async def test_a_call_that_the_role_doesnt_allow_is_denied(guarded):
     async with connect(access(guarded), deadline=DEADLINE, root="other/") as client:
         with pytest.raises(AccessDenied, match="permission denied"):
             await client.put("a", b"1")

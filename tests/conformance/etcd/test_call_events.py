@@ -25,7 +25,7 @@ def calls(events: list[Event]) -> list[Called]:
     return [event for event in events if isinstance(event, Called)]
 
 
-async def test_each_call_is_timed_by_what_was_asked(single: EtcdCluster, root: str) -> None:
+async def test_each_call_is_timed_by_its_name(single: EtcdCluster, root: str) -> None:
     events: list[Event] = []
     access = EtcdAccess(single.endpoints)
     async with connect(access, deadline=DEADLINE, root=root, emit=events.append) as client:

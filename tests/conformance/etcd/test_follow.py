@@ -93,7 +93,7 @@ async def test_changes_elsewhere_are_not_shown(client):
         assert len(seen.states) == 2
 
 
-async def test_a_key_that_goes_with_its_lease_goes_from_the_state(client):
+async def test_a_key_that_ends_with_its_lease_leaves_the_state(client):
     lease = await client.grant(60)
     await client.put("w/1", b"", lease.id)
     async with following(client.follow("w/")) as seen:
@@ -265,7 +265,7 @@ async def test_a_quiet_watch_stays_open(client, single, root):
         assert lister.calls == 1
 
 
-async def test_a_member_that_stands_still_is_left(trio, trio_client):
+async def test_a_hung_member_is_left(trio, trio_client):
     """M8: a silent watch is probed; without an answer it moves to another member."""
     async with following(trio_client.follow("w/")) as seen:
         member = trio.member(_watched(trio_client))

@@ -133,7 +133,7 @@ async def test_a_prefix_is_deleted_whole_and_its_neighbours_stay(client):
     assert [entry.key for entry in await client.list("")] == ["v", "w0"]
 
 
-async def test_a_write_under_a_lease_that_is_gone_is_refused_and_leaves_nothing(client):
+async def test_a_write_under_an_ended_lease_is_refused_and_leaves_nothing(client):
     with pytest.raises(LeaseGone):
         await client.txn((), [Put("a", b""), Put("b", b"", LeaseId(4711))])
     assert len(await client.list("")) == 0

@@ -123,7 +123,7 @@ async def test_the_next_keepalive_reports_a_lease_that_etcd_has_ended(client, si
         assert not keeper.trusted()
 
 
-async def test_trust_ends_before_the_lease_when_etcd_stands_still(client, single):
+async def test_trust_ends_before_the_lease_when_etcd_hangs(client, single):
     async with kept(client, single) as (keeper, running):
         single.members[0].pause()
         try:

@@ -68,7 +68,7 @@ async def test_calls_continue_when_the_leader_is_killed(trio, trio_client):
         member.restart()
 
 
-async def test_one_call_is_lost_at_most_to_a_member_that_stands_still(trio, trio_client):
+async def test_at_most_one_call_is_lost_to_a_hung_member(trio, trio_client):
     await trio_client.put("a", b"1")
     member = current(trio_client, trio)
     if member.leads():
@@ -87,7 +87,7 @@ async def test_one_call_is_lost_at_most_to_a_member_that_stands_still(trio, trio
         member.resume()
 
 
-async def test_an_etcd_that_stands_still_answers_nothing_within_the_deadline(client, single):
+async def test_a_hung_etcd_doesnt_answer_within_the_deadline(client, single):
     await client.put("a", b"old")
     single.members[0].pause()
     try:
@@ -121,7 +121,7 @@ async def test_a_write_that_was_lost_on_the_way_is_never_sent_twice(client, sing
     assert (await client.get("count")).version <= 2
 
 
-async def test_without_a_majority_nothing_is_answered_and_all_is_well_after(trio, trio_client):
+async def test_without_a_majority_no_call_is_answered_until_it_is_back(trio, trio_client):
     await trio_client.put("a", b"1")
     leader = trio.leader()
     others = [member for member in trio.members if member is not leader]
@@ -151,7 +151,7 @@ async def test_an_unreachable_etcd_is_reported_at_once():
         assert time.monotonic() - began < WAIT_TIMEOUT / 5
 
 
-async def test_an_endpoint_that_accepts_and_says_nothing_is_passed_over(single, root):
+async def test_a_silent_endpoint_is_skipped(single, root):
     with socket.create_server(("127.0.0.1", 0)) as mute:
         endpoints = (f"127.0.0.1:{mute.getsockname()[1]}", *single.endpoints)
         async with connect(EtcdAccess(endpoints), deadline=DEADLINE, root=root) as client:

@@ -66,7 +66,9 @@ def test_a_link_in_the_place_of_a_file_is_replaced_and_not_read(
     assert secret.read_bytes() == b"secret"
 
 
-def test_a_link_among_what_is_removed_is_removed_itself(tmp_path: Path, store: Files) -> None:
+def test_a_link_in_a_removed_folder_is_removed_and_not_followed(
+    tmp_path: Path, store: Files
+) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_bytes(b"theirs")
@@ -108,7 +110,9 @@ def test_no_reader_sees_half_a_file(store: Files, tmp_path: Path) -> None:
     assert [each.name for each in (tmp_path / "store/default/run/1").iterdir()] == ["log"]
 
 
-def test_empty_folders_go_with_the_last_file(tmp_path: Path, store: Files, source: Path) -> None:
+def test_empty_folders_are_deleted_with_the_last_file(
+    tmp_path: Path, store: Files, source: Path
+) -> None:
     store.put(KEY, source)
     store.remove(KEY)
     assert [*(tmp_path / "store" / "default").iterdir()] == []
@@ -124,6 +128,6 @@ def test_empty_folders_go_with_the_last_file(tmp_path: Path, store: Files, sourc
         ("http://host/path", "of no kind"),
     ],
 )
-def test_what_is_no_store_is_refused_in_words(url: str, why: str) -> None:
+def test_an_invalid_store_is_refused_with_a_message(url: str, why: str) -> None:
     with pytest.raises(Misconfigured, match=why):
         open_objects(url)

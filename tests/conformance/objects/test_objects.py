@@ -28,7 +28,7 @@ def file_of(folder: Path, content: bytes) -> Path:
 
 
 @pytest.mark.parametrize("size", [0, 1, PART - 1, PART, PART + 1, 12 << 20])
-def test_what_was_put_is_read_back_whole(objects: Objects, tmp_path: Path, size: int) -> None:
+def test_a_stored_object_is_read_back_whole(objects: Objects, tmp_path: Path, size: int) -> None:
     content = random.Random(size).randbytes(size)
     key = log_key("default", str(uuid4()), 7 << 32)
     objects.put(key, file_of(tmp_path, content))
@@ -67,7 +67,7 @@ def test_what_is_shorter_than_it_was_is_found_out(objects: Objects, tmp_path: Pa
         list(parts(objects, key, 3 * PART, hashlib.sha256(bytes(3 * PART)).digest()))
 
 
-def test_what_is_removed_is_gone_and_no_other_with_it(objects: Objects, tmp_path: Path) -> None:
+def test_a_removed_object_is_deleted_and_no_other(objects: Objects, tmp_path: Path) -> None:
     run, other = str(uuid4()), str(uuid4())
     keys = [log_key("default", run, 1), result_key("default", run, 1), log_key("default", run, 2)]
     kept = [log_key("default", other, 1), log_key("elsewhere", run, 1)]
@@ -92,7 +92,7 @@ def test_whatever_text_a_namespace_is_its_runs_have_a_place(
     assert not is_there(objects, key)
 
 
-def test_removing_what_isnt_there_is_fine_and_removes_no_other(
+def test_removing_a_missing_object_is_fine_and_removes_no_other(
     objects: Objects, tmp_path: Path
 ) -> None:
     run, missing = str(uuid4()), str(uuid4())
@@ -115,7 +115,7 @@ def test_a_store_that_answers_passes_its_check(objects: Objects) -> None:
     "key",
     ["", "/", "..", "a/../b", "../a", "a//b", "/etc/passwd", "a/./b", "a/b/", "a\0b", "a/b\n", "é"],
 )
-def test_what_is_no_key_reaches_no_store(objects: Objects, tmp_path: Path, key: str) -> None:
+def test_an_invalid_key_reaches_no_store(objects: Objects, tmp_path: Path, key: str) -> None:
     with pytest.raises(ValueError, match="valid object key"):
         objects.put(key, file_of(tmp_path, b"content"))
     with pytest.raises(ValueError, match="valid object key"):
@@ -124,7 +124,7 @@ def test_what_is_no_key_reaches_no_store(objects: Objects, tmp_path: Path, key: 
         objects.remove(key + "/")
 
 
-def test_a_store_that_isnt_there_is_away(tmp_path: Path) -> None:
+def test_a_missing_store_is_unavailable(tmp_path: Path) -> None:
     options = {"endpoint": "http://127.0.0.1:1", "region": "us-east-1", "allow_http": "true"}
     keys = {"access_key_id": "test", "secret_access_key": "test"}
     nowhere = open_objects("s3://bucket/prefix", options | keys)

@@ -47,7 +47,7 @@ def test_a_lock_that_had_to_wait_gives_only_the_shards_that_are_still_its_own(
     assert [row[0] for row in waiting.result(WAIT_TIMEOUT)] == [0, 2]
 
 
-def test_of_two_takers_at_one_epoch_the_second_finds_another_epoch(postgres: Postgres) -> None:
+def test_the_second_of_two_takers_at_one_epoch_finds_another_epoch(postgres: Postgres) -> None:
     postgres.now("UPDATE tenures SET fenced_at = now() WHERE id = %s", ME)
     postgres.now("INSERT INTO tenures (id, member, opened_at) VALUES (%s, 'm', now())", OTHER)
     first, second = postgres.session(), postgres.session()

@@ -59,7 +59,7 @@ async def buried(api: Any, count: int, namespace: str = "billing") -> list[str]:
 # -- Dead letters --
 
 
-async def test_a_discard_says_whose_letters_went_and_how_many(api):
+async def test_a_discard_is_audited_with_its_selection_and_count(api):
     await buried(api, 3)
     await api("DiscardDeadLetters", wire.DiscardDeadLettersRequest(namespace="billing", all=True))
     _, after = await states(api, "discard")
@@ -101,7 +101,7 @@ async def test_a_discard_and_a_redrive_say_until_when_the_letters_had_died(api):
     assert (await states(api, "discard"))[1] == said | {"discarded": 2}
 
 
-async def test_a_redrive_says_whose_letters_it_does_again_and_how_many(api):
+async def test_a_redrive_is_audited_with_its_selection_and_count(api):
     await buried(api, 2)
     asked = wire.RedriveDeadLettersRequest(namespace="billing", job="etl", rate=7, note="fixed")
     await api("RedriveDeadLetters", asked)
@@ -130,7 +130,7 @@ async def apply(api: Any, **says: Any) -> None:
     await api("ApplyCalendar", calendar_service_pb2.ApplyCalendarRequest(calendar=calendar))
 
 
-async def test_a_calendar_has_what_was_set_what_differs_and_what_went(api):
+async def test_a_calendar_is_audited_with_its_dates_its_changes_and_its_deletion(api):
     await apply(api, dates=["2030-01-01"], weekdays=["sun"])
     assert await states(api, "apply") == (None, {"dates": ["2030-01-01"], "weekdays": ["sun"]})
     await apply(api, dates=["2030-01-02"], weekdays=["sun"])
@@ -145,7 +145,7 @@ async def test_a_calendar_has_what_was_set_what_differs_and_what_went(api):
 # -- Pools --
 
 
-async def test_a_pool_has_what_it_allowed_and_who_had_paused_it_why(api):
+async def test_a_pool_is_audited_with_its_limits_and_its_pause(api):
     pool = pool_service_pb2.Pool(name="p", namespace="billing", limit=3)
     await api("SetPool", pool_service_pb2.SetPoolRequest(pool=pool))
     named = {"pool": "p", "namespace": "billing"}
@@ -175,7 +175,7 @@ async def test_a_resume_of_a_job_is_audited_with_the_author_and_note_of_its_paus
     assert await states(api, "resume") == (paused, {"paused": False})
 
 
-async def test_a_pause_that_changes_nothing_is_none_and_leaves_the_etag(api):
+async def test_a_pause_without_a_change_isnt_audited_and_keeps_the_etag(api):
     """Else the `If-Match` of another caller breaks, and the audit has a line without content."""
     job = job_pb2.Job(name="j", shell=SHELL, on_demand=True)
     await api("CreateJob", job_service_pb2.CreateJobRequest(job=job))
@@ -195,7 +195,7 @@ async def test_a_pause_that_changes_nothing_is_none_and_leaves_the_etag(api):
     assert len(await entries(api, action="resume")) == 1
 
 
-async def test_of_two_pauses_at_once_the_one_without_a_note_wipes_none(api):
+async def test_a_concurrent_pause_without_a_note_clears_no_note(api):
     for number in range(8):
         name = f"j{number}"
         job = job_pb2.Job(name=name, shell=SHELL, on_demand=True)
@@ -256,7 +256,7 @@ async def test_what_one_time_work_is_given_stands_with_its_run_alone(api):
     assert after["timeout"] == "9s"
 
 
-async def test_one_time_work_that_says_much_is_cut(api):
+async def test_long_output_of_one_time_work_is_cut(api):
     env = {"LARGE": "x" * 100_000}
     job = job_pb2.Job(
         shell=job_pb2.ShellAction(argv=["true"], env=env), timeout=Duration(seconds=9)
@@ -268,7 +268,7 @@ async def test_one_time_work_that_says_much_is_cut(api):
     assert len((await entries(api, action="submit"))[0].after) < MOST
 
 
-async def test_a_cancel_says_of_what_run_and_how_it_stood(api):
+async def test_a_cancel_is_audited_with_the_run_and_its_state_before(api):
     run = await api("SubmitRun", work())
     cancel = wire.CancelRunRequest(run_id=run.run_id, reason="no longer wanted")
     await api("CancelRun", cancel)

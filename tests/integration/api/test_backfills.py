@@ -208,7 +208,7 @@ async def test_as_many_are_there_at_once_as_it_may_whatever_becomes_of_them(past
     assert now.to_come == 6
 
 
-async def test_an_owner_that_follows_counts_what_the_one_before_it_made(past: Past) -> None:
+async def test_the_next_owner_counts_the_runs_that_the_previous_one_made(past: Past) -> None:
     """P3.18: what there is of it is counted on rows."""
     await past.backfill(0, 9, max_parallel=2, overlap=job_pb2.OVERLAP_ALLOW)
     wanted = await past.me.store.owner.backfills([*past.me.epochs])
@@ -262,7 +262,7 @@ async def test_an_edit_of_the_schedule_changes_what_is_run_and_not_for_which_ins
 # ── what is left out ─────────────────────────────────────────────────────────────────────────────
 
 
-async def test_what_ran_is_left_out_unless_it_is_asked_for_again(past: Past) -> None:
+async def test_instants_that_ran_are_left_out_unless_a_rerun_is_requested(past: Past) -> None:
     await past.ran(await past.scheduled(1))
     await past.ran(await past.scheduled(2), State.FAILED)
 
@@ -283,7 +283,7 @@ async def test_what_ran_is_left_out_unless_it_is_asked_for_again(past: Past) -> 
     assert minutes(all_.instants) == [0, 1, 2, 3]
 
 
-async def test_what_was_skipped_or_missed_is_run(past: Past) -> None:
+async def test_skipped_or_missed_instants_are_run(past: Past) -> None:
     record = await past.api.services.store.get_job("default", "j")
     await past.api.world.sql("UPDATE timers SET due_at = %s RETURNING 1", at(1))
     step = firing(record, at=at(1))
@@ -351,7 +351,7 @@ async def test_what_the_schedule_is_still_to_fire_is_left_to_it_but_for_a_paused
     assert minutes((await past.backfill(59, 61, dry_run=True)).instants) == [59, 60, 61]
 
 
-async def test_what_a_job_excludes_is_none_of_its_instants(api: Any) -> None:
+async def test_excluded_times_arent_instants_of_a_job(api: Any) -> None:
     past = Past(api)
     await past.made(exclude=job_pb2.Exclude(cron=["1 * * * *"]))
 
@@ -517,7 +517,7 @@ async def _open(past: Past) -> list[tuple[Any, ...]]:
     )
 
 
-async def test_there_is_nothing_to_cancel_of_one_that_is_done(past: Past) -> None:
+async def test_a_finished_backfill_cant_be_cancelled(past: Past) -> None:
     answer = await past.backfill(0, 0)
     [run] = await past.fed()
     await past.ran(run)
@@ -542,7 +542,7 @@ async def test_it_ends_with_its_job(past: Past) -> None:
 # ── how it is seen ───────────────────────────────────────────────────────────────────────────────
 
 
-async def test_runs_are_found_by_what_made_them(past: Past) -> None:
+async def test_runs_are_found_by_their_trigger(past: Past) -> None:
     own = await past.scheduled(5)
     one = await past.backfill(0, 0)
     two = await past.backfill(1, 1)
@@ -578,7 +578,7 @@ async def test_backfills_are_listed_newest_first_a_page_at_a_time(past: Past) ->
 
 
 @pytest.mark.parametrize("call", ["GetBackfill", "CancelBackfill"])
-async def test_one_that_isnt_there_isnt_found(api: Any, call: str) -> None:
+async def test_a_missing_backfill_isnt_found(api: Any, call: str) -> None:
     request = getattr(wire, f"{call}Request")
     with pytest.raises(NotFoundError):
         await api(call, request(backfill_id="00000000-0000-0000-0000-000000000001"))
@@ -604,7 +604,7 @@ async def test_an_instant_shows_its_backfilled_run_beside_its_own_row(past: Past
     assert not second.backfilled
 
 
-async def test_the_audit_says_who_asked_for_what(past: Past) -> None:
+async def test_the_audit_names_actor_and_request(past: Past) -> None:
     answer = await past.backfill(0, 2)
 
     [(actor, object_, after)] = await past.api.world.sql(
@@ -617,7 +617,7 @@ async def test_the_audit_says_who_asked_for_what(past: Past) -> None:
 # ── beside the schedule's own runs ───────────────────────────────────────────────────────────────
 
 
-async def test_one_that_allows_overlap_is_in_nobodys_way(past: Past) -> None:
+async def test_a_job_that_allows_overlap_blocks_no_backfill(past: Past) -> None:
     await past.backfill(0, 0, overlap=job_pb2.OVERLAP_ALLOW)
     [backfilled] = await past.fed()
     await past.me.assigned(draft(backfilled))

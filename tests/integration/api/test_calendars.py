@@ -157,7 +157,7 @@ async def test_each_change_of_a_calendar_is_a_version_and_the_same_again_is_none
     assert [(one.name, one.version) for one in listed.calendars] == [("off", 2)]
 
 
-async def test_what_is_checked_only_is_not_stored(desk: Desk):
+async def test_a_dry_run_stores_nothing(desk: Desk):
     assert (await desk.apply(dates=[day(3)], dry=True)).version == 1
     with pytest.raises(NotFoundError, match="calendar 'off' not found"):
         await desk.get()
@@ -187,7 +187,7 @@ async def test_lists_of_calendars_continue_where_a_page_ends(desk: Desk):
     assert ([one.name for one in rest.calendars], rest.next_page_token) == (["c"], "")
 
 
-async def test_a_calendar_in_use_is_not_deleted_and_who_uses_it_is_said(desk: Desk):
+async def test_a_calendar_in_use_is_not_deleted_and_the_error_names_its_users(desk: Desk):
     """P3.17: a job that names it would have no instants."""
     await desk.apply(dates=[day(1)])
     await desk.job("off")
@@ -375,7 +375,7 @@ async def test_an_excluded_instant_is_explained_before_there_is_a_row(desk: Desk
     )
 
 
-async def test_an_edit_accounts_for_what_was_excluded_until_then(desk: Desk):
+async def test_an_edit_records_the_times_that_were_excluded_until_then(desk: Desk):
     now = datetime.now(UTC)
     await desk.apply(dates=[f"{now - DAY:%F}", f"{now:%F}", f"{now + DAY:%F}"])
     await desk.job("off", cron=["* * * * *"])

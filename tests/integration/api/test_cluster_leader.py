@@ -112,7 +112,7 @@ async def test_a_leader_that_changed_meanwhile_aborts_the_transfer(api):
         await api("TransferLeader", transfer("m2"))
 
 
-async def test_that_it_was_asked_is_written_before_the_leader_is(api, monkeypatch):
+async def test_a_transfer_is_audited_before_the_leader_is_asked(api, monkeypatch):
     """A member that dies right after it leaves who asked, for what, and why."""
     api.cluster.now = cluster("m1", *ALL)
     seen: list[wire.AuditEntry] = []

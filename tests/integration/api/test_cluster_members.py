@@ -32,7 +32,7 @@ async def test_a_member_is_live_draining_or_fenced_and_says_how_it_stands(api):
     assert three.state == wire.Member.STATE_DRAINING
 
 
-async def test_the_cluster_says_what_is_wrong_with_it_and_nothing_when_all_is_well(api):
+async def test_the_cluster_lists_its_troubles_and_none_when_healthy(api):
     [first] = api.world.members
     leads = replace(member("m1"), tenure=first.tenure)
     seen = replace(EMPTY_VIEW, members=(leads,), leader=leads.tenure, term=Term(7))

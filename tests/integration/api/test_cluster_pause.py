@@ -56,7 +56,7 @@ async def test_ok_of_a_pause_waits_for_the_attempts_of_every_job_that_may_still_
     assert api.lines.revoked == [out.key.run_id]
 
 
-async def test_a_pause_asks_back_what_expired_a_moment_ago_by_our_clock(api):
+async def test_a_pause_revokes_assignments_that_just_expired_by_the_members_clock(api):
     """P3.8: its worker judges by a clock of its own, which may be a little behind."""
     out = await running(api)
     api.clock.now = lambda: out.start_by + timedelta(seconds=0.1)
@@ -64,7 +64,7 @@ async def test_a_pause_asks_back_what_expired_a_moment_ago_by_our_clock(api):
     assert api.lines.revoked == [out.key.run_id]
 
 
-async def test_a_pause_that_cant_wait_so_long_says_that_it_doesnt_know(api):
+async def test_a_pause_that_times_out_reports_an_unknown_outcome(api):
     await running(api)
 
     async def never(_runs):
@@ -77,7 +77,7 @@ async def test_a_pause_that_cant_wait_so_long_says_that_it_doesnt_know(api):
     assert (await api("GetCluster", wire.GetClusterRequest())).paused, "it is paused all the same"
 
 
-async def test_why_a_run_waits_names_the_pause_and_what_ends_it(api):
+async def test_the_explanation_of_a_waiting_run_names_the_pause_and_its_remedy(api):
     await api("PauseCluster", wire.PauseClusterRequest(note="upgrade"))
     shell = job_pb2.ShellAction(argv=["true"])
     run = await api("SubmitRun", run_service_pb2.SubmitRunRequest(spec=job_pb2.Job(shell=shell)))
@@ -115,7 +115,7 @@ async def test_a_recovery_is_shown_and_resumed_by_a_choice_alone(api):
     assert json.loads(entry.after)["catchUpSince"] == "2023-11-14T22:13:20+00:00"
 
 
-async def test_a_resume_catches_up_since_no_time_to_come_and_any_past(api):
+async def test_a_resume_catches_up_since_any_past_time_and_no_future_one(api):
     """A slip in the year would skip all that fell due, for good."""
     await api("PauseCluster", wire.PauseClusterRequest())
     since = wire.ResumeClusterRequest()
@@ -129,7 +129,7 @@ async def test_a_resume_catches_up_since_no_time_to_come_and_any_past(api):
     assert pause.skipped_until() is None
 
 
-async def test_a_note_beside_a_recovery_keeps_what_was_lost_and_the_way_out(api):
+async def test_a_note_during_a_recovery_keeps_the_loss_and_the_remedy(api):
     held = await recover(RecoveryStore(api.services.pauses.database), None, None)
     noted = await api("PauseCluster", wire.PauseClusterRequest(note="on it"))
     assert noted.pause_note == f"{held.note} (tester: on it)"

@@ -76,14 +76,14 @@ async def test_ok_comes_when_each_shard_is_where_it_should_be(api, seen):
     assert json.loads(line.after) == {"m1": SHARDS - len(moving), "m2": len(moving)}
 
 
-async def test_what_hasnt_moved_in_time_is_unknown(api, seen):
+async def test_a_rebalance_that_times_out_is_unknown(api, seen):
     with pytest.raises(OutcomeUnknownError):
         await api("RebalanceCluster", wire.RebalanceClusterRequest(), deadline=0.1)
     [line] = (await api("ListAudit", wire.ListAuditRequest(action="rebalance"))).entries
     assert (line.outcome, line.reason) == ("unknown", "STILL_MOVING")
 
 
-async def test_without_a_leader_or_anybody_to_own_shards_it_is_refused(api, seen):
+async def test_a_rebalance_without_a_leader_or_any_owner_is_refused(api, seen):
     api.cluster.now = replace(seen, leader=None)
     with pytest.raises(FailedPreconditionError) as refused:
         await api("RebalanceCluster", wire.RebalanceClusterRequest())

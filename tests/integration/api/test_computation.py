@@ -136,7 +136,7 @@ async def test_the_worst_schedule_leaves_the_event_loop_free(
     assert min(blocks) <= LONGEST_BLOCK
 
 
-async def test_a_call_past_its_budget_is_refused_with_what_to_do(api: Any) -> None:
+async def test_a_call_past_its_budget_is_refused_with_a_remedy(api: Any) -> None:
     await api("CreateJob", wire.CreateJobRequest(job=worst("worst")))
     with pytest.raises(LimitReachedError) as refused:
         await api("ListNextInstants", wire.ListNextInstantsRequest(job="worst", count=1000))

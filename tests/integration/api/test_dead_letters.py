@@ -230,7 +230,7 @@ async def test_a_job_that_skips_has_its_retries_wait_in_line(dead: Dead) -> None
         ) == [(overlap,)]
 
 
-async def test_what_was_cancelled_may_be_retried_and_has_no_letter(dead: Dead) -> None:
+async def test_a_cancelled_run_may_be_retried_and_has_no_letter(dead: Dead) -> None:
     await dead.job()
     made = await dead.api("TriggerJob", jobs.TriggerJobRequest(job="j"))
     await dead.api("CancelRun", wire.CancelRunRequest(run_id=made.run_id))
@@ -240,7 +240,7 @@ async def test_what_was_cancelled_may_be_retried_and_has_no_letter(dead: Dead) -
         await dead.letter(made.run_id)
 
 
-async def test_what_hasnt_failed_isnt_retried(dead: Dead) -> None:
+async def test_a_run_that_hasnt_failed_isnt_retried(dead: Dead) -> None:
     await dead.job()
     made = await dead.api("TriggerJob", jobs.TriggerJobRequest(job="j"))
     with pytest.raises(FailedPreconditionError, match="it hasn't ended"):
@@ -316,7 +316,7 @@ async def test_a_group_shows_its_newest_letter_and_when_it_began(dead: Dead) -> 
     assert await group() == (middle, f"boom {middle}", died[middle], died[middle])
 
 
-async def test_what_was_submitted_is_one_group_a_kind_and_each_namespace_has_its_own(
+async def test_submitted_runs_are_one_group_per_kind_and_namespace(
     dead: Dead,
 ) -> None:
     for namespace in ("default", "team-a"):
@@ -803,7 +803,7 @@ async def submitted_died(dead: Dead) -> str:
     return str(made.run_id)
 
 
-async def test_what_was_submitted_to_a_pool_that_is_gone_isnt_done_again(dead: Dead) -> None:
+async def test_a_run_submitted_to_a_deleted_pool_isnt_retried(dead: Dead) -> None:
     """P3.21: its run would wait for ever. Created again, the pool stays while the run waits."""
     run_id = await submitted_died(dead)
     with pytest.raises(FailedPreconditionError, match="is deleted") as refused:
@@ -822,7 +822,7 @@ async def test_what_was_submitted_to_a_pool_that_is_gone_isnt_done_again(dead: D
     assert (await dead.retried(run_id)).run_id == made.run_id
 
 
-async def test_letters_of_a_pool_that_is_gone_are_left_out_and_still_wait(dead: Dead) -> None:
+async def test_letters_of_a_deleted_pool_are_left_out_and_still_wait(dead: Dead) -> None:
     """P3.21: as those of deleted jobs."""
     orphan = await submitted_died(dead)
     await dead.job(overlap=ALLOW)
@@ -858,7 +858,7 @@ async def test_a_pool_that_is_being_deleted_holds_up_no_redrive(dead: Dead) -> N
     assert len(await dead.fed_all()) == 1
 
 
-async def test_one_that_a_person_retries_meanwhile_isnt_made_twice(dead: Dead) -> None:
+async def test_a_letter_that_a_person_retries_meanwhile_isnt_redriven_twice(dead: Dead) -> None:
     """P3.20: whichever call makes it first, there is one run."""
     await dead.job(overlap=ALLOW)
     one, *_ = await dead.many(3)
@@ -957,7 +957,7 @@ async def test_a_wrong_redrive_is_refused(dead: Dead, asked: dict[str, Any], pro
 # -- What a reviewer found --
 
 
-async def test_by_a_definition_that_was_edited_meanwhile_nothing_is_made(dead: Dead) -> None:
+async def test_a_definition_that_was_edited_meanwhile_makes_no_run(dead: Dead) -> None:
     """Else runs of a job that allowed overlap, and skips now, would be skipped for good."""
     await dead.job(overlap=ALLOW)
     await dead.many(3)

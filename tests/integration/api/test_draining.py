@@ -120,7 +120,7 @@ async def test_draining_again_changes_the_reason_and_nothing_else(there):
     assert len(entries) == 2, "a call without a change isn't audited"
 
 
-async def test_a_drained_worker_that_is_gone_is_still_listed_and_may_be_undrained(there):
+async def test_a_drained_and_stopped_worker_is_still_listed_and_may_be_undrained(there):
     await there("DrainWorker", wire.DrainWorkerRequest(worker="w1", reason="new disk"))
     there.lines.attached = []
     [gone] = (await there("ListWorkers", wire.ListWorkersRequest())).workers

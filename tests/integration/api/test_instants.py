@@ -126,7 +126,7 @@ async def test_a_dispatched_run_hasnt_reported_its_start(past):
     assert found.answer.startswith("The run was dispatched to worker-1, which hasn't reported")
 
 
-async def test_of_what_was_lost_with_its_worker_it_isnt_known_whether_it_began(past):
+async def test_a_run_lost_with_its_worker_has_no_reported_start(past):
     """A person who acts on it may repeat by hand what the lost run had done."""
     await past.made()
     [run] = await past.fire(START)
@@ -150,7 +150,7 @@ async def test_it_waits(past):
         ("LATEST", "it is late; runs that are due now have priority over it."),
     ],
 )
-async def test_what_is_late_waits_behind_what_is_due_now_and_says_so(past, policy, words):
+async def test_late_runs_wait_behind_runs_due_now_and_say_so(past, policy, words):
     chosen = job_pb2.CatchUp.Policy.Value(f"POLICY_{policy}")
     await past.made(catch_up=job_pb2.CatchUp(policy=chosen))
     now = START + second(30)
@@ -208,7 +208,7 @@ async def test_missed_since_the_job_catches_nothing_up(past):
     assert "The run was missed (CATCH_UP_NONE)" in (await past.asked(START)).answer
 
 
-async def test_paused_says_who_when_and_the_note_while_it_lasts_and_afterwards(past):
+async def test_a_pause_is_explained_with_author_time_and_note_during_and_after_it(past):
     await past.made()
     await past.api("PauseJob", wire.PauseJobRequest(job="j", note="disk is full"))
     during = await past.asked(START)
@@ -362,7 +362,7 @@ async def test_a_manual_run_at_that_moment_is_not_the_schedules(past):
     assert (await past.asked(START - MINUTE)).answer.startswith("There is no record")
 
 
-async def test_with_the_rows_removed_it_says_that_there_is_no_record(past):
+async def test_an_instant_with_deleted_rows_has_no_record(past):
     await past.made(catch_up=job_pb2.CatchUp(window=Duration(seconds=600)))
     [run] = await past.fire(START + timedelta(hours=1))
     await past.ran(run, START + timedelta(hours=1))
@@ -377,7 +377,7 @@ async def test_with_the_rows_removed_it_says_that_there_is_no_record(past):
         assert not found.HasField("run")
 
 
-async def test_with_the_row_of_a_skipped_instant_removed_it_says_that_there_is_no_record(past):
+async def test_a_skipped_instant_with_a_deleted_row_has_no_record(past):
     await past.made()
     [first] = await past.fire(START)
     await past.ran(first, START)
@@ -389,7 +389,7 @@ async def test_with_the_row_of_a_skipped_instant_removed_it_says_that_there_is_n
     assert (await past.asked(START + MINUTE)).answer.startswith("There is no record")
 
 
-async def test_with_the_row_of_what_overlapped_removed_it_says_that_there_is_no_record(past):
+async def test_an_overlap_with_a_deleted_row_has_no_record(past):
     await past.made()
     _, _, second_run = await past.overlapped()
     assert "(OVERLAP)" in (await past.asked(START + MINUTE)).answer
@@ -397,7 +397,7 @@ async def test_with_the_row_of_what_overlapped_removed_it_says_that_there_is_no_
     assert (await past.asked(START + MINUTE)).answer.startswith("There is no record")
 
 
-async def test_what_can_t_be_asked_is_refused(past):
+async def test_an_invalid_query_is_refused(past):
     await past.made()
     with pytest.raises(InvalidArgumentError, match="at: is missing"):
         await past.api("ExplainInstant", wire.ExplainInstantRequest(job="j"))

@@ -87,7 +87,7 @@ async def test_a_created_job_is_found_and_its_owner_notified(api):
     assert [str(each) for each in api.nudged.jobs] == [made.job_id]
 
 
-async def test_a_page_token_goes_with_its_list_alone(api):
+async def test_a_page_token_is_only_valid_for_its_list(api):
     for name in ("a", "b"):
         await api("CreateJob", create(job(name)))
     token = (await api("ListJobs", wire.ListJobsRequest(page_size=1))).next_page_token
@@ -102,7 +102,7 @@ async def test_a_page_token_goes_with_its_list_alone(api):
         assert refused.value.reason == "BAD_PAGE_TOKEN"
 
 
-async def test_the_audit_has_what_a_job_was_and_what_it_is(api):
+async def test_the_audit_has_a_job_before_and_after_an_edit(api):
     made = await api("CreateJob", create(job(timeout=Duration(seconds=9))))
     await api("UpdateJob", update(job(timeout=Duration(seconds=5)), "timeout"))
     await api("DeleteJob", wire.DeleteJobRequest(job=made.job_id))
@@ -165,7 +165,7 @@ async def test_an_old_etag_inside_the_job_guards_it_too(api):
         await api("UpdateJob", update(read, "timeout"))
 
 
-async def test_of_two_etags_each_must_be_the_jobs(api):
+async def test_each_of_two_etags_must_be_the_jobs(api):
     read = await api("CreateJob", create(job()))
     now = await api("UpdateJob", update(job(timeout=Duration(seconds=9)), "timeout"))
     read.timeout.seconds = 5
@@ -330,7 +330,7 @@ async def test_an_invalid_page_token_is_refused(api, token):
         await api("ListJobs", wire.ListJobsRequest(page_token=token))
 
 
-async def test_an_edit_changes_what_its_mask_names_alone(api):
+async def test_an_edit_changes_only_the_fields_of_its_mask(api):
     made = await api("CreateJob", create(job(slots=2, labels={"a": "b"})))
     edited = await api("UpdateJob", update(job(slots=3, labels={"x": "y"}), "slots"))
     assert (edited.slots, dict(edited.labels), edited.generation) == (3, {"a": "b"}, 2)
@@ -350,7 +350,7 @@ async def test_an_edit_to_on_demand_takes_what_was_said_of_instants_away(api):
     assert not any(map(edited.HasField, ("every", "start", "jitter")))
 
 
-async def test_an_edit_of_what_was_seen_fails_when_it_has_changed(api):
+async def test_an_edit_of_an_outdated_generation_fails(api):
     made = await api("CreateJob", create(job()))
     await api("UpdateJob", update(job(slots=2), "slots", etag=made.etag))
     with pytest.raises(AbortedError):
@@ -433,7 +433,7 @@ async def test_what_a_paused_job_passed_over_until_it_is_deleted_is_skipped(api)
     assert [row[:2] for row in await api.rows("j")] == [("SKIPPED", "PAUSED")]
 
 
-async def test_a_job_of_which_nothing_is_due_is_deleted_without_a_row(api):
+async def test_a_job_without_due_times_is_deleted_without_a_row(api):
     for each in (job(every=Duration(seconds=86400 * 365)), job("by-hand", on_demand=True)):
         await api("CreateJob", create(each))
         await api("DeleteJob", wire.DeleteJobRequest(job=each.name))
@@ -452,9 +452,7 @@ async def test_a_job_that_only_a_newer_version_can_read_is_deleted_all_the_same(
 
 
 @pytest.mark.parametrize("call", ["edit", "delete"])
-async def test_what_is_fired_while_a_job_is_changed_isnt_accounted_for_twice(
-    api, monkeypatch, call
-):
+async def test_a_run_fired_during_an_edit_isnt_recorded_twice(api, monkeypatch, call):
     """P3.19: reckoned from the timer under its lock, not from what was read before."""
     await api("CreateJob", create(job()))
     await unfired(api)
@@ -489,7 +487,7 @@ async def test_what_was_due_when_an_edit_ends_the_schedule_is_accounted_for(api)
     assert (due, past) == (None, True)
 
 
-async def test_a_pause_waits_for_what_may_still_start_and_says_when_it_cannot_know(api):
+async def test_a_pause_waits_for_runs_that_may_still_start_or_reports_unknown(api):
     """P3.8: no ok while an assignment may be on its way."""
     made = await api("CreateJob", create(job(on_demand=True)))
     run = await api("TriggerJob", wire.TriggerJobRequest(job="j"))
@@ -508,7 +506,7 @@ async def test_a_pause_waits_for_what_may_still_start_and_says_when_it_cannot_kn
         await api("PauseJob", wire.PauseJobRequest(job="j"), deadline=0.05)
 
 
-async def test_a_delete_waits_for_what_a_lost_worker_may_still_start(api):
+async def test_a_delete_waits_for_runs_that_a_lost_worker_may_still_start(api):
     made = await api("CreateJob", create(job(on_demand=True)))
     run = await api("TriggerJob", wire.TriggerJobRequest(job="j"))
     me = api.world.members[0]
@@ -632,7 +630,7 @@ async def test_a_resume_beside_an_edit_reckons_from_the_new_schedule(api, monkey
     assert (moment.month, moment.day, moment.hour, moment.minute) == (1, 1, 0, 0)
 
 
-async def test_a_deleted_job_gives_its_name_free_and_cancels_what_waits(api):
+async def test_a_deleted_job_frees_its_name_and_cancels_waiting_runs(api):
     await api("CreateJob", create(job(on_demand=True)))
     await api("TriggerJob", wire.TriggerJobRequest(job="j", delay=Duration(seconds=3600)))
     await api("DeleteJob", wire.DeleteJobRequest(job="j"))

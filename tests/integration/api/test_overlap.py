@@ -45,7 +45,7 @@ async def test_each_policy_is_kept_and_a_trigger_may_say_another(api, overlap):
         assert (await triggered(api, overlap=number)).overlap is said
 
 
-async def test_a_buffered_run_names_the_one_that_is_in_its_way(api):
+async def test_a_buffered_run_names_the_run_that_blocks_it(api):
     await made(api, "BUFFER_ONE")
     first, second, third = [await triggered(api) for _ in range(3)]
     me = api.world.members[0]
@@ -64,7 +64,7 @@ async def test_a_buffered_run_names_the_one_that_is_in_its_way(api):
     assert check.answer == "no"
 
 
-async def test_a_run_names_an_armed_one_that_is_in_its_way(api):
+async def test_a_run_names_the_armed_run_that_blocks_it(api):
     await made(api, "BUFFER_ONE")
     first, second = [await triggered(api) for _ in range(2)]
     await api.world.members[0].assigned(draft(first, overlap=Overlap.BUFFER_ONE))
@@ -75,7 +75,7 @@ async def test_a_run_names_an_armed_one_that_is_in_its_way(api):
     assert any(one.startswith(answer) for one in answers)
 
 
-async def test_a_run_that_is_replaced_says_so_while_it_ends_and_afterwards(api):
+async def test_a_replaced_run_is_explained_while_it_ends_and_afterwards(api):
     await made(api, "TERMINATE_OTHER")
     me = api.world.members[0]
     first = await triggered(api)

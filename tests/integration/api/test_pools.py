@@ -70,7 +70,7 @@ async def test_a_pool_is_created_changed_and_listed(api: Any) -> None:
         ({"rate": pools.Rate(count=5), "per": 90_000}, "pool.rate.per"),
     ],
 )
-async def test_what_no_pool_can_be_is_refused_by_its_field(
+async def test_an_invalid_pool_is_refused_by_its_field(
     api: Any, says: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
@@ -78,7 +78,7 @@ async def test_what_no_pool_can_be_is_refused_by_its_field(
     assert [each.field for each in refused.value.violations] == [field]
 
 
-async def test_a_job_goes_where_its_pool_is_and_back(api: Any) -> None:
+async def test_a_job_moves_to_the_shard_of_its_pool_and_back(api: Any) -> None:
     await set_pool(api, limit=3)
     await create(api)
     [[there]] = await api.world.sql("SELECT shard FROM timers")
@@ -135,7 +135,7 @@ async def test_no_job_names_a_pool_that_isnt_there(api: Any, call: str) -> None:
         await api(*asked[call])
 
 
-async def test_ok_of_a_pause_waits_for_what_may_still_start_and_says_why_the_rest_waits(
+async def test_a_pause_waits_for_runs_that_may_start_and_explains_the_others(
     api: Any,
 ) -> None:
     await set_pool(api, limit=1)

@@ -148,7 +148,7 @@ async def test_a_running_run_is_marked_and_its_worker_notified(api):
     assert ended.state == common_pb2.RUN_STATE_CANCELLED
 
 
-async def test_what_has_succeeded_cannot_be_cancelled(api):
+async def test_a_succeeded_run_cannot_be_cancelled(api):
     run = await api("SubmitRun", submit())
     me = api.world.members[0]
     [live] = await me.store.owner.live_runs([*me.epochs], list(LIVE))
@@ -176,7 +176,7 @@ async def test_lists_continue_where_they_ended_and_keep_to_their_states(api):
 
 
 @pytest.mark.parametrize("name", ["GetRun", "CancelRun", "ListAttempts", "ExplainRun"])
-async def test_a_run_that_is_none_is_not_found_or_refused(api, name):
+async def test_an_unknown_run_isnt_found_and_an_invalid_id_is_refused(api, name):
     request = getattr(wire, f"{name}Request")
     with pytest.raises(NotFoundError):
         await api(name, request(run_id=str(uuid4())))
@@ -192,7 +192,7 @@ async def test_a_number_that_no_audit_reaches_is_refused(api, number):
         await api("ListAudit", cluster_service_pb2.ListAuditRequest(page_token=token))
 
 
-async def test_every_change_stands_in_the_audit(api):
+async def test_every_change_is_in_the_audit(api):
     run = await api("SubmitRun", submit())
     await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id))
     page = await api("ListAudit", cluster_service_pb2.ListAuditRequest())
@@ -213,7 +213,7 @@ async def test_an_attempt_that_a_run_hasnt_has_no_log(api, follow):
             _ = [piece async for piece in read(api.services, Caller(TESTER, "test"), asked)]
 
 
-async def test_why_a_run_was_cancelled_stands_in_the_audit(api):
+async def test_the_reason_of_a_cancel_is_in_the_audit(api):
     run = await api("SubmitRun", submit())
     await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id, reason="no longer wanted"))
     page = await api("ListAudit", cluster_service_pb2.ListAuditRequest(action="cancel"))
@@ -221,7 +221,7 @@ async def test_why_a_run_was_cancelled_stands_in_the_audit(api):
     assert [json.loads(entry.after) for entry in page.entries] == [after]
 
 
-async def test_a_cancel_that_changes_nothing_is_no_line_of_the_audit(api):
+async def test_a_cancel_that_changes_nothing_isnt_audited(api):
     run = await api("SubmitRun", submit())
     for _ in range(2):
         await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id))
@@ -265,7 +265,7 @@ async def test_why_a_run_waits_that_each_worker_has_refused(api):
     assert "2 can run it" in [each.answer for each in by_none.checks]
 
 
-async def test_why_a_run_waits_whose_workers_take_no_work_for_their_disks_are_full(api):
+async def test_a_run_is_explained_when_its_workers_disks_are_full(api):
     run = await api("SubmitRun", submit())
     full = "spool rejects writes: No space left on device"
     one = WorkerView(incarnation(), True, False, free=2, running=0, lease_age=0.0, refuses=full)
@@ -312,7 +312,7 @@ async def test_a_run_whose_worker_sends_no_heartbeats_is_explained(api):
     assert (await why()).answer == "no, worker-1 has sent no heartbeat for 40 s"
 
 
-async def test_why_a_run_waits_whose_only_worker_is_lost_or_drained_and_not_there(api):
+async def test_a_run_is_explained_when_its_only_worker_is_lost_or_drained_and_stopped(api):
     """The worker is listed by name, and no answer leaves it out."""
     spec = job_pb2.Job(shell=SPEC.shell, require=[common_pb2.LabelMatch(key="k", any_of=["nine"])])
     run = await api("SubmitRun", wire.SubmitRunRequest(spec=spec))

@@ -181,7 +181,7 @@ async def test_a_worker_that_is_turned_away_for_its_name_is_never_a_loss(hasty: 
     assert await store.membership.events_after(0) == []
 
 
-async def test_what_the_leader_records_before_its_first_look_at_losses_is_logged(
+async def test_events_recorded_before_the_leaders_first_scan_of_losses_are_logged(
     place: Place, caplog: pytest.LogCaptureFixture
 ):
     """The new leader fences the previous one as soon as its term begins."""
@@ -268,7 +268,9 @@ async def test_a_lease_without_refreshes_ends_and_a_heartbeat_restores_the_key(h
     assert await hasty.live() == {one.id}
 
 
-async def test_a_heartbeat_never_brings_back_what_another_member_has_written_off(place: Place):
+async def test_a_heartbeat_never_restores_a_worker_that_another_member_recorded_as_lost(
+    place: Place,
+):
     """P6.2: this member hasn't received the loss yet."""
     one = someone()
     await place.greeting.greet(one, [])
@@ -321,7 +323,7 @@ async def test_a_goodbye_takes_key_and_incarnation_away(place: Place):
     assert stored.lost_at is not None
 
 
-async def test_of_two_that_come_at_the_same_moment_one_is_turned_away(place: Place):
+async def test_one_of_two_simultaneous_newcomers_is_rejected(place: Place):
     """P6.6: another spool is another worker, and one name serves one."""
     first = someone()
     twin = newcomer(first, spool_id="elsewhere")

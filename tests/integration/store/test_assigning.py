@@ -159,7 +159,7 @@ async def test_a_returned_predispatched_run_blocks_no_other_and_is_evaluated_aga
     assert earlier == [(armed.token,)]
 
 
-async def test_what_is_lost_while_it_is_armed_waits_until_it_is_due(world: World) -> None:
+async def test_an_armed_run_that_is_lost_waits_until_it_is_due(world: World) -> None:
     """P4.7: as a run that is lost goes again at once, and a retry has no instant to wait for."""
     me = await world.member(horizon=timedelta(seconds=30))
     run = await soon_due(world, me)
@@ -185,7 +185,7 @@ async def test_people_see_an_armed_run_wait_until_it_is_due(world: World) -> Non
     assert (await seen(State.PENDING), await seen(State.RUNNING)) == ([], [State.RUNNING])
 
 
-async def test_an_armed_run_is_counted_as_one_that_waits(world: World) -> None:
+async def test_an_armed_run_is_counted_as_waiting(world: World) -> None:
     me = await world.member(horizon=timedelta(seconds=30))
     await me.assigned(draft(await soon_due(world, me)))
     counted = await me.store.users.counts()
@@ -465,7 +465,7 @@ async def test_one_run_twice_in_a_batch_is_assigned_once(world: World) -> None:
     assert (answer.ended, answer.waiting) == ([], [])
 
 
-async def test_one_broken_draft_is_set_aside_and_the_others_go(world: World) -> None:
+async def test_one_broken_draft_is_set_aside_and_the_others_are_assigned(world: World) -> None:
     """P3.10: what the database refuses must not hold up what came with it."""
     me = await world.member()
     runs = [(await fired(me, await world.job()))[0] for _ in range(5)]
@@ -559,7 +559,7 @@ async def test_a_refusal_by_another_incarnation_than_the_one_meant_gives_nothing
         assert await me.store.results.refuse([refused]) == back
 
 
-async def test_one_broken_row_is_set_aside_and_the_others_go_back(world: World) -> None:
+async def test_one_broken_row_is_set_aside_and_the_others_are_given_back(world: World) -> None:
     """P3.10: what the database refuses must not hold up what came with it."""
     me = await world.member()
     runs = [(await fired(me, await world.job()))[0] for _ in range(5)]
@@ -575,7 +575,7 @@ async def test_one_broken_row_is_set_aside_and_the_others_go_back(world: World) 
     assert refused == [runs[4].key]
 
 
-async def test_what_goes_back_after_a_cancel_or_a_delete_is_cancelled(world: World) -> None:
+async def test_a_run_given_back_after_a_cancel_or_a_delete_is_cancelled(world: World) -> None:
     me = await world.member()
     cancelled, deleted = await world.job(), await world.job()
     runs = [*await fired(me, cancelled), *await fired(me, deleted)]
@@ -646,7 +646,7 @@ async def test_what_waited_too_long_gives_its_turn_back_and_failures_are_counted
     assert await world.sql("SELECT failures, most FROM failing") == [(1, 3)]
 
 
-async def test_by_a_definition_that_was_edited_meanwhile_nothing_ends(world: World) -> None:
+async def test_a_definition_that_was_edited_meanwhile_ends_no_run(world: World) -> None:
     """P3.5, of ends: the new one may give it more time."""
     me = await world.member()
     job = await world.job()
@@ -676,7 +676,7 @@ async def test_in_a_pause_nothing_ends_that_the_pause_holds(world: World) -> Non
     assert ended == [asked.run.key], "a triggered run continues in a pause of the job"
 
 
-async def test_what_had_begun_and_came_back_isnt_missed(world: World) -> None:
+async def test_a_run_that_began_and_was_given_back_isnt_missed(world: World) -> None:
     me = await world.member()
     [run] = await fired(me, await world.job())
     await world.sql("UPDATE runs SET losses = 1 RETURNING 1")

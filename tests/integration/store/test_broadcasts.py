@@ -173,7 +173,9 @@ FROM runs, generate_series(1, 2000) n WHERE run_id = %s
 """
 
 
-async def test_a_look_reads_who_is_left_and_not_who_has_ended(world: World) -> None:
+async def test_a_scan_of_a_broadcast_reads_remaining_children_and_not_ended_ones(
+    world: World,
+) -> None:
     me = await world.member()
     _, run = await fired(world, me)
     parent, _ = await begun(me, run)
@@ -282,7 +284,7 @@ async def test_children_take_turns_in_their_pool_and_the_parent_none(world: Worl
     assert last.run.key == handed.full[0]
 
 
-async def test_what_waits_of_a_paused_job_waits_and_nothing_of_it_is_skipped(
+async def test_waiting_runs_of_a_paused_job_wait_and_none_is_skipped(
     world: World,
 ) -> None:
     me = await world.member()
@@ -398,7 +400,7 @@ async def test_a_payload_of_a_trigger_is_each_childs(world: World) -> None:
     ]
 
 
-async def test_a_deleted_jobs_broadcast_ends_with_what_runs(world: World) -> None:
+async def test_a_deleted_jobs_broadcast_ends_with_its_running_children(world: World) -> None:
     me = await world.member()
     job, run = await fired(world, me)
     parent, children = await begun(me, run, "w1", "w2")
@@ -414,7 +416,7 @@ async def test_a_deleted_jobs_broadcast_ends_with_what_runs(world: World) -> Non
     assert (await world.run_row(run.key.run_id))["reason"] == "DELETED"
 
 
-async def test_to_what_runs_after_it_it_is_one_run(world: World) -> None:
+async def test_a_broadcast_is_one_run_to_its_chain(world: World) -> None:
     me = await world.member()
     job, run = await fired(world, me)
     after = await world.job(name="after")

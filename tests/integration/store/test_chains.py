@@ -141,7 +141,9 @@ async def test_one_that_is_skipped_arrives_at_its_own_children(world: World) -> 
     assert "of b is SKIPPED" in skipped.excluded_by
 
 
-async def test_who_has_lost_the_shard_makes_nothing_and_the_next_owner_does(world: World) -> None:
+async def test_a_member_that_lost_the_shard_makes_no_run_and_the_next_owner_does(
+    world: World,
+) -> None:
     """P5.3: it is judged under the claim of the child's shard."""
     old, new = await world.member(), await world.member(take=False)
     a, b = await world.job(name="a"), await chained(world, "b", "a")
@@ -245,7 +247,7 @@ async def test_what_is_under_way_further_up_is_waited_for(world: World) -> None:
     assert [run.job_id for run in await joined(me, d)] == [d.definition.job_id]
 
 
-async def test_what_never_comes_is_waited_for_no_longer_than_a_week(world: World) -> None:
+async def test_a_missing_parent_is_waited_for_no_longer_than_a_week(world: World) -> None:
     me = await world.member()
     a, b = await world.job(name="a"), await world.job(name="b")
     c = await chained(world, "c", "a", "b")
@@ -275,7 +277,7 @@ async def test_a_trigger_of_a_root_is_a_cycle_of_its_own(world: World) -> None:
     assert len({run.key.run_id for run in made}) == 2
 
 
-async def test_once_a_failed_parent_was_done_again_what_was_skipped_for_it_runs(
+async def test_a_successful_redrive_of_a_parent_runs_the_children_skipped_for_it(
     world: World,
 ) -> None:
     me = await world.member()

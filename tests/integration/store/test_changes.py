@@ -103,7 +103,7 @@ async def test_a_transaction_that_was_open_then_is_not_missed(world: World) -> N
     assert (await store.since(began, None)).runs == (run.key.run_id,)
 
 
-async def test_of_jobs_only_theirs_are_looked_at(world: World) -> None:
+async def test_only_runs_of_the_given_jobs_are_read(world: World) -> None:
     me = await world.member()
     store = looking(world)
     began = await store.now()
@@ -133,7 +133,7 @@ async def test_live_runs_past_the_limit_of_a_read_are_found_and_its_end_is_repor
         assert found.before == START
 
 
-async def test_of_another_timeline_and_of_a_time_to_come_nothing_is_known(world: World) -> None:
+async def test_another_timeline_and_a_future_time_have_no_known_changes(world: World) -> None:
     await world.member()
     store = looking(world)
     now = await store.now()
@@ -179,7 +179,7 @@ async def test_a_stream_begins_with_the_newest_that_have_not_ended_in_its_scope(
     assert await store.unended(Scope("other"), 10) == [other.key.run_id]
 
 
-async def test_what_has_not_ended_is_found_however_many_newer_runs_have(world: World) -> None:
+async def test_live_runs_are_found_behind_many_newer_ended_ones(world: World) -> None:
     me = await world.member()
     job, other = await world.job(due=None), await world.job(due=None)
     old = [await triggered(world, me, job, START - n * MINUTE) for n in (3, 2, 1)]

@@ -107,7 +107,7 @@ async def test_one_key_creates_a_single_job_for_all_callers(world: World) -> Non
     assert await world.sql("SELECT count(*) FROM audit") == [(2,)]
 
 
-async def test_a_name_is_one_jobs_and_the_others_hear_whose(world: World) -> None:
+async def test_a_name_belongs_to_one_job_and_other_callers_receive_its_id(world: World) -> None:
     """Their keys are free afterwards: the same call may be retried once the name is free."""
     await world.member()
     [there] = await created(world, [create(name="taken")])

@@ -63,7 +63,7 @@ async def test_an_unanswered_commit_is_an_unknown_outcome_and_isnt_tried_again(
     assert await me.store.results.accept([report(assigned)]) == [Verdict.REPEATED]
 
 
-async def test_after_an_unknown_outcome_the_rows_tell_and_fire_happens_once(
+async def test_after_an_unknown_outcome_the_rows_decide_and_the_timer_fires_once(
     world: World, server: ScratchServer
 ) -> None:
     """P1.4: fired again from what was known before, the rows refuse it."""

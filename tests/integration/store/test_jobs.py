@@ -198,7 +198,7 @@ async def test_of_definitions_it_is_read_whether_an_instant_of_them_is_to_come(
     assert {one.name: one.idle for one in found} == {"due": False, "done": True}
 
 
-async def test_a_filter_without_an_index_looks_at_so_many_jobs_and_says_where_it_ended(
+async def test_a_filter_without_an_index_scans_a_limited_number_of_jobs(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "LOOKED_AT", 2)
@@ -311,7 +311,7 @@ async def test_a_triggered_run_of_a_paused_job_works(world: World) -> None:
 
 
 @pytest.mark.parametrize("armed", [False, True])
-async def test_resume_skips_what_was_inserted_early_and_fell_due_in_the_pause(
+async def test_resume_skips_runs_inserted_early_that_fell_due_in_the_pause(
     world: World, armed: bool
 ) -> None:
     """P3.7: the pause ended nothing, for the key would swallow the instant; the resume accounts for
@@ -352,7 +352,7 @@ async def test_resume_skips_what_was_inserted_early_and_fell_due_in_the_pause(
     assert (await world.run_row(fold.key.run_id))["count"] == 3
 
 
-async def test_delete_cancels_what_waits_and_lets_finish_what_runs(world: World) -> None:
+async def test_delete_cancels_waiting_runs_and_lets_running_ones_finish(world: World) -> None:
     me = await world.member()
     job = await world.job()
     [first] = (await me.fire(firing(job))).runs

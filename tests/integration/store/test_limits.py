@@ -87,7 +87,7 @@ async def test_an_instant_whose_run_is_there_already_takes_no_turn(world: World)
     assert await stands_at(me, job) == (START + MINUTE, START + MINUTE, 1)
 
 
-async def test_what_a_pause_of_the_cluster_skips_gives_its_turn_back(world: World) -> None:
+async def test_a_run_skipped_by_a_cluster_pause_gives_its_turn_back(world: World) -> None:
     """P3.15"""
     me = await world.member(horizon=timedelta(hours=1))
     soon = datetime.now(UTC) + timedelta(seconds=0.3)
@@ -161,7 +161,7 @@ async def test_after_an_edit_a_schedule_continues_if_it_has_runs_left(
     assert await stands_at(me, job) == found
 
 
-async def test_what_a_pause_skips_gives_its_turn_back(world: World) -> None:
+async def test_a_run_skipped_by_a_pause_gives_its_turn_back(world: World) -> None:
     """P3.15."""
     me = await world.member(horizon=timedelta(hours=1))
     soon = datetime.now(UTC) + timedelta(seconds=0.3)
@@ -238,7 +238,7 @@ async def test_an_owner_resumes_at_the_generation_it_reckoned_from_or_not_at_all
     )
 
 
-async def test_who_lost_the_shard_resumes_nothing(world: World) -> None:
+async def test_a_member_that_lost_the_shard_resumes_nothing(world: World) -> None:
     """P3.16."""
     me, other = await world.member(), await world.member(take=False)
     job = await world.job()
@@ -314,7 +314,7 @@ def too_often(job: JobRecord, *, most: int = 1, note: str = "1 run failed") -> F
     return FailedTooOften(stored.job_id, job.shard, stored.generation, most, note, ok("pause"))
 
 
-async def test_an_owner_pauses_what_failed_too_often_once(world: World) -> None:
+async def test_an_owner_pauses_a_job_that_failed_too_often_once(world: World) -> None:
     """P3.16."""
     me = await world.member()
     job = await world.job()
@@ -337,7 +337,7 @@ async def test_an_owner_pauses_what_failed_too_often_once(world: World) -> None:
     assert again == [], "it was reckoned from another generation"
 
 
-async def test_what_no_longer_pauses_the_job_is_counted_no_more(world: World) -> None:
+async def test_failures_are_counted_no_more_once_they_dont_pause_the_job(world: World) -> None:
     me = await world.member()
     job = await world.job()
     await ends(me, job, at=START, state=State.FAILED, most=1)

@@ -62,7 +62,7 @@ async def test_what_runs_counts_as_changed_for_as_long_as_it_does(world: World) 
         assert (set(found.changed), found.same) == (ids(runs), written(waits))
 
 
-async def test_a_run_has_changed_whose_job_was_edited(world: World) -> None:
+async def test_a_run_of_an_edited_job_has_changed(world: World) -> None:
     """Its row says nothing of that; the line of its job, which is read beside it, does."""
     me = await world.member()
     record = await me.store.users.create_job(job_record(shard=HERE), None, ok("create"))
@@ -84,14 +84,14 @@ async def test_what_is_paused_is_neither(world: World) -> None:
     assert (found.changed, found.same) == ((), frozenset())
 
 
-async def test_of_what_is_asked_for_alone_only_that_is_read(world: World) -> None:
+async def test_only_the_requested_runs_are_read(world: World) -> None:
     me = await world.member()
     one, _, elsewhere = *(await made(world, me, 2)), *(await made(world, me, shard=4))
     asked = [one.key.run_id, elsewhere.key.run_id]
     assert await me.store.owner.live_runs([HERE], STATES, of=asked) == [one]
 
 
-async def test_of_another_database_nothing_is_known(world: World) -> None:
+async def test_another_database_has_no_known_changes(world: World) -> None:
     """For example a server that was restored from a copy, or a standby that took over."""
     me = await world.member()
     now = await me.store.owner.moment()

@@ -51,7 +51,7 @@ async def test_the_old_owners_own_taking_raises_the_epoch_too(world: World) -> N
     assert (await me.take(0))[ShardId(0)] > before
 
 
-async def test_of_two_takers_one_takes(world: World) -> None:
+async def test_one_of_two_takers_succeeds(world: World) -> None:
     one = await world.member(take=False)
     two = await world.member(take=False)
     seen = {row.id: row.epoch for row in await one.store.membership.read_shards()}
@@ -98,7 +98,7 @@ async def test_a_released_shard_is_free(world: World) -> None:
     assert set(await other.take()) == {1, 2}
 
 
-async def test_a_release_lets_go_of_what_is_still_its_own_alone(world: World) -> None:
+async def test_a_release_frees_only_the_shards_that_are_still_its_own(world: World) -> None:
     me = await world.member()
     old = me.claim(1)
     await me.take(1)
@@ -165,7 +165,7 @@ async def test_each_taking_is_in_the_log(world: World) -> None:
     ]
 
 
-async def test_a_term_is_raised_by_the_one_who_saw_it(world: World) -> None:
+async def test_a_term_is_raised_only_by_a_member_that_saw_its_value(world: World) -> None:
     """P2.2: of two who read the same term one leads. P2.7: it grows past the clock's floor."""
     one, two = await world.member(take=False), await world.member(take=False)
     seen = await one.store.membership.read_term()
@@ -365,7 +365,7 @@ async def test_a_claim_of_another_timeline_is_void(world: World) -> None:
     assert (await me.fire(firing(await world.job()))).lost == {0}
 
 
-async def test_the_probe_tells_clock_timeline_and_role(world: World) -> None:
+async def test_the_probe_returns_clock_timeline_and_role(world: World) -> None:
     me = await world.member(take=False)
 
     probe = await me.store.membership.probe()

@@ -117,7 +117,7 @@ async def again(world: World, me: Member, job: JobRecord) -> LiveRun:
     return await running(me, moved)
 
 
-async def test_a_silence_gathers_what_comes_in_one_row_that_waits_for_its_end(
+async def test_a_silence_merges_events_into_one_row_that_waits_for_its_end(
     world: World,
 ) -> None:
     me = await world.member()
@@ -162,7 +162,7 @@ async def rows(world: World) -> list[tuple[Any, ...]]:
     )
 
 
-async def test_what_waits_goes_by_the_way_that_an_edit_names_instead(world: World) -> None:
+async def test_waiting_notifications_use_the_channel_that_an_edit_names(world: World) -> None:
     me = await world.member()
     job = await world.job()
     hook, both = Notice(webhook=HOOK.webhook), replace(MAIL, webhook=HOOK.webhook)
@@ -300,7 +300,7 @@ async def test_two_members_that_end_runs_of_the_same_jobs_lock_them_in_one_order
     assert await asyncio.gather(*calls) == [2, 2]
 
 
-async def test_what_waited_a_day_without_a_try_is_ended_in_bulk_with_a_line_for_each_job(
+async def test_notifications_untried_for_a_day_are_ended_in_bulk_with_a_line_per_job(
     world: World,
 ) -> None:
     me = await world.member()
@@ -348,7 +348,7 @@ async def test_a_run_is_notified_as_late_once_while_it_waits_or_by_its_result(
     assert len(await notified(world)) == 4
 
 
-async def test_what_was_missed_is_late_and_what_waited_too_long_has_failed(world: World) -> None:
+async def test_a_missed_run_is_notified_as_late_and_an_expired_one_as_failed(world: World) -> None:
     me = await world.member()
     for state, reason, kinds in (
         (State.MISSED, Reason.START_DEADLINE, {"run.late"}),

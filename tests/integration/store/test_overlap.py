@@ -72,7 +72,7 @@ async def states(world: World, *runs: LiveRun) -> list[str]:
 # ── buffers ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_buffer_one_keeps_the_first_that_waits_and_ends_what_comes_after_it(
+async def test_buffer_one_keeps_the_first_waiting_run_and_skips_later_ones(
     world: World,
 ) -> None:
     me = await world.member()
@@ -207,7 +207,7 @@ async def test_an_older_one_doesnt_start_beside_a_newer_that_waits(world: World)
     assert len((await asked(me, Overlap.CANCEL_OTHER, second)).assigned) == 1
 
 
-async def test_what_retries_or_was_given_back_is_cancelled_at_once(world: World) -> None:
+async def test_a_retrying_or_given_back_run_is_cancelled_at_once(world: World) -> None:
     me = await world.member()
     policy = Overlap.CANCEL_OTHER
     retries, back, newest = await fired(me, await world.job(), 3)
@@ -347,7 +347,7 @@ async def test_no_run_is_skipped_behind_one_that_ends_by_its_definition(world: W
     assert await states(world, *runs) == ["PENDING", "PENDING", "SKIPPED (OVERLAP)"]
 
 
-async def test_no_run_is_skipped_behind_one_that_a_trigger_replaces(world: World) -> None:
+async def test_no_run_is_skipped_behind_a_run_that_a_trigger_replaces(world: World) -> None:
     me = await world.member()
     job = await world.job()
     first, second = await fired(me, job, 2)
@@ -396,7 +396,7 @@ async def test_a_run_that_waits_for_a_resume_replaces_no_run_and_blocks_no_trigg
     assert [run.key for run in done.cancelled] == [first.key]
 
 
-async def test_a_trigger_of_a_paused_job_doesnt_wait_behind_what_waits_for_the_resume(
+async def test_a_trigger_of_a_paused_job_doesnt_wait_behind_runs_that_wait_for_the_resume(
     world: World,
 ) -> None:
     me = await world.member()
@@ -431,7 +431,7 @@ async def test_nothing_is_decided_by_an_old_definition_nor_while_the_cluster_is_
 
 
 @pytest.mark.parametrize("policy", [*REPLACING, *BUFFERS])
-async def test_the_next_owner_decides_from_the_rows_what_the_one_before_had_begun(
+async def test_the_next_owner_continues_from_the_rows_of_the_previous_one(
     world: World, policy: Overlap
 ) -> None:
     """P3.14: the first owner dies in the middle: it had decided, and sent no message."""

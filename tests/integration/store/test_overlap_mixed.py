@@ -85,7 +85,7 @@ class Player:
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_whatever_words_meet_in_a_job_none_is_in_anothers_way_and_none_waits_for_ever(
+async def test_mixed_policies_of_a_job_exclude_each_other_and_no_run_waits_for_ever(
     world: World, seed: int
 ) -> None:
     """P3.6, P3.14."""

@@ -202,7 +202,7 @@ async def test_a_look_at_what_is_known_reads_one_row_however_many_pauses_there_w
     assert read == [1, 1]
 
 
-async def test_what_is_new_since_the_last_look_is_read(world: World) -> None:
+async def test_changes_since_the_last_read_are_returned(world: World) -> None:
     me = await world.member()
     known = await me.store.pauses.read()
     for change in (

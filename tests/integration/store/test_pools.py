@@ -120,7 +120,9 @@ async def test_a_run_counts_where_it_was_dispatched_though_its_job_has_moved(wor
     await me.assigned(*drafts([waits]))
 
 
-async def test_a_rate_counts_starts_in_any_window_and_not_what_never_started(world: World) -> None:
+async def test_a_rate_counts_starts_in_any_window_and_not_runs_that_never_started(
+    world: World,
+) -> None:
     """P3.21: by times of dispatch, a late start would make one too many in its minute."""
     me = await world.member()
     await pool(me, rate=StartRate(2, PER))
@@ -150,7 +152,7 @@ async def test_a_rate_counts_starts_in_any_window_and_not_what_never_started(wor
     assert (await me.assign(*drafts(runs[4:]))).full == [runs[4].key]
 
 
-async def test_nothing_of_a_paused_pool_goes_and_what_needs_none_does(world: World) -> None:
+async def test_runs_of_a_paused_pool_wait_and_runs_without_a_pool_start(world: World) -> None:
     """P3.21: a pause is judged as a full pool is."""
     me = await world.member()
     await pool(me, limit=9)

@@ -191,7 +191,7 @@ FROM (SELECT *, row_number() OVER (ORDER BY scheduled_at DESC) n FROM runs) r
 """Of its 10,000 letters 1,000 are left; 10,000 older ones wait outside its filter."""
 
 
-async def test_a_redrive_of_very_many_looks_at_what_is_left_of_it_alone(world: World) -> None:
+async def test_a_redrive_of_very_many_reads_only_its_remaining_letters(world: World) -> None:
     me = await world.member()
     await filled(world)
     await me.store.database.call(lambda c: c.exec_driver_sql(REDRIVEN, {"id": uuid4()}))
@@ -288,7 +288,7 @@ async def test_of_many_timers_that_are_due_at_one_instant_each_is_found_by_its_o
     assert used == ["timers_pkey"] * 2
 
 
-async def test_who_makes_runs_of_backfills_scans_no_big_table_each_tenth_of_a_second(
+async def test_the_feed_of_backfills_scans_no_big_table_each_tenth_of_a_second(
     world: World,
 ) -> None:
     me = await world.member()
@@ -321,7 +321,7 @@ async def test_who_makes_runs_of_backfills_scans_no_big_table_each_tenth_of_a_se
     assert {relation for _, relation in walked} <= {"shards"}, walked
 
 
-async def test_who_looks_for_changes_walks_through_no_table_of_runs(
+async def test_a_search_for_changes_scans_no_table_of_runs(
     world: World,
 ) -> None:
     await world.member()

@@ -203,9 +203,7 @@ def lost(run: LiveRun) -> Loss:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_whatever_happens_at_once_the_rows_tell_a_possible_story(
-    world: World, seed: int
-) -> None:
+async def test_rows_are_consistent_after_concurrent_calls(world: World, seed: int) -> None:
     """P1.6: users, owners and workers at once, and not one deadlock."""
     one = await world.member(take=False)
     await one.take(*SHARDS)

@@ -149,7 +149,7 @@ async def test_waiting_runs_that_may_have_run_end_as_lost_if_they_run_at_most_on
 
 
 @pytest.mark.parametrize("once", [True, False])
-async def test_a_broadcast_that_had_begun_ends_with_what_is_left_of_its_children(
+async def test_a_broadcast_that_had_begun_ends_with_its_remaining_children(
     world: World, once: bool
 ) -> None:
     """P2.9: a child that waits may have run in what was lost; its parent never ran itself."""
@@ -261,7 +261,7 @@ async def test_a_refusal_of_a_worker_that_is_merely_lost_gives_back(world: World
         (False, True, "RETRYING", "EXIT_CODE"),
     ],
 )
-async def test_a_failure_that_may_have_been_stored_in_what_was_lost_begins_nothing_again(
+async def test_a_failure_that_may_be_stored_in_the_lost_data_isnt_retried(
     world: World, once: bool, counts: bool, state: str, reason: str
 ) -> None:
     """P2.9: the same report may have been stored there, and the run begun again."""
@@ -321,7 +321,7 @@ async def blocked(world: World) -> bool:
     )
 
 
-async def test_recovery_ends_backfills_that_may_have_gone_on_and_none_asked_for_since(
+async def test_recovery_ends_backfills_that_may_have_progressed_and_no_later_ones(
     world: World,
 ) -> None:
     me = await world.member()
@@ -347,7 +347,7 @@ async def test_recovery_ends_backfills_that_may_have_gone_on_and_none_asked_for_
     assert (stays.open, stays.cancelled_at) == (True, None)
 
 
-async def test_recovery_stops_redrives_that_may_have_gone_on_and_none_asked_for_since(
+async def test_recovery_stops_redrives_that_may_have_progressed_and_no_later_ones(
     world: World,
 ) -> None:
     me = await world.member()
@@ -412,7 +412,7 @@ async def test_a_recovery_is_resumed_by_a_choice_alone(world: World) -> None:
     assert await me.store.pauses.read() == resumed
 
 
-async def test_at_resume_what_was_inserted_early_is_skipped_up_to_the_horizon(
+async def test_at_resume_runs_that_were_inserted_early_are_skipped_up_to_the_horizon(
     world: World,
 ) -> None:
     me = await world.member()
@@ -452,7 +452,9 @@ async def test_a_connection_to_a_database_that_went_back_is_used_for_nothing(
     assert len(used) == 1
 
 
-async def test_the_probe_tells_where_a_pooler_keeps_the_connections(world: World) -> None:
+async def test_the_probe_detects_a_restore_where_a_pooler_keeps_the_connections(
+    world: World,
+) -> None:
     me = await world.member()
     await marked(world, timedelta(0))
     await me.store.membership.probe()

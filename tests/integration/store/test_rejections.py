@@ -59,7 +59,7 @@ async def test_a_bug_in_a_transactions_own_code_isnt_taken_for_a_bad_row(world: 
         await me.store.database.call(body)
 
 
-async def test_of_a_batch_of_results_only_the_one_that_cant_be_sent_is_cut(
+async def test_only_the_result_of_a_batch_that_cant_be_sent_is_cut(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     me = await world.member()
@@ -199,9 +199,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("change", BREAKS)
-async def test_a_rejection_is_retried_and_names_what_to_do(
-    private: ScratchServer, change: str
-) -> None:
+async def test_a_rejection_is_retried_and_has_a_remedy(private: ScratchServer, change: str) -> None:
     breaks, fixes, reason = BREAKS[change]
     dsn = private.create_database()
     migrate.upgrade(dsn)

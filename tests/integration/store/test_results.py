@@ -132,7 +132,7 @@ async def test_a_result_is_accepted_whose_run_is_cancelled_for_an_unknown_reason
     assert await me.store.results.accept([report(run)]) == [Verdict.CANCELLED]
 
 
-async def test_a_late_result_that_comes_by_every_member_is_one_line_of_the_audit(
+async def test_a_late_result_sent_to_every_member_is_audited_once(
     world: World,
 ) -> None:
     members = [await world.member(), *[await world.member(take=False) for _ in range(2)]]
@@ -285,7 +285,7 @@ async def test_a_run_that_fails_for_good_becomes_a_dead_letter(world: World) -> 
 
 
 @pytest.mark.parametrize("table", ["dead_letters", "results", "outputs"])
-async def test_a_result_and_what_follows_from_it_are_stored_together_or_not_at_all(
+async def test_a_result_and_its_consequences_are_stored_together_or_not_at_all(
     world: World, table: str
 ) -> None:
     """P5.1: were they two transactions, one that was lost in between would be missing for ever."""
@@ -376,7 +376,7 @@ async def test_a_delete_that_meets_a_result_in_flight_leaves_no_retry_behind(
     assert (row["state"], row["reason"]) == ("CANCELLED", "DELETED")
 
 
-async def test_a_batch_locks_its_rows_by_their_keys_in_whatever_order_it_tells_them(
+async def test_a_batch_locks_its_rows_by_their_keys_in_any_given_order(
     world: World,
 ) -> None:
     """P1.6: a transaction that waits for one row has no lock on the rows behind it."""

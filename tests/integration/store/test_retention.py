@@ -99,7 +99,9 @@ class Cluster:
         }
 
 
-async def test_an_old_run_goes_with_its_rows_and_its_objects(world: World, tmp_path: Path) -> None:
+async def test_an_old_run_is_deleted_with_its_rows_and_its_objects(
+    world: World, tmp_path: Path
+) -> None:
     cluster = Cluster(world, await world.member(), tmp_path, Retention())
     old = await cluster.ended()
     young = await cluster.ended(finished_at=utcnow())
@@ -134,7 +136,9 @@ async def test_a_dead_letter_that_waits_stays_with_its_log(world: World, tmp_pat
     assert not cluster.has_log(dead)
 
 
-async def test_dead_letters_go_where_the_cluster_says_so(world: World, tmp_path: Path) -> None:
+async def test_dead_letters_are_deleted_where_the_cluster_is_configured_to(
+    world: World, tmp_path: Path
+) -> None:
     kept = replace(KEEPS, dead_letters=timedelta(days=1))
     cluster = Cluster(world, await world.member(), tmp_path, kept)
     dead = await cluster.ended(
@@ -146,7 +150,7 @@ async def test_dead_letters_go_where_the_cluster_says_so(world: World, tmp_path:
     assert (await cluster.rows(other.key.run_id))["runs"] == 1
 
 
-async def test_what_has_not_ended_stays(world: World, tmp_path: Path) -> None:
+async def test_live_runs_are_kept(world: World, tmp_path: Path) -> None:
     me = await world.member()
     cluster = Cluster(world, me, tmp_path, Retention())
     [waits] = (await me.fire(firing(await world.job()))).runs
@@ -189,7 +193,7 @@ async def test_a_jobs_own_retention_has_priority_over_the_clusters(
     assert cluster.has_log(long)
 
 
-async def test_who_lost_the_shard_deletes_nothing(world: World, tmp_path: Path) -> None:
+async def test_a_member_that_lost_the_shard_deletes_nothing(world: World, tmp_path: Path) -> None:
     me = await world.member()
     cluster = Cluster(world, me, tmp_path, Retention())
     run = await cluster.ended()
@@ -200,7 +204,7 @@ async def test_who_lost_the_shard_deletes_nothing(world: World, tmp_path: Path) 
     assert cluster.has_log(run)
 
 
-async def test_submitted_work_goes_with_its_last_run(world: World, tmp_path: Path) -> None:
+async def test_submitted_work_is_deleted_with_its_last_run(world: World, tmp_path: Path) -> None:
     me = await world.member()
     cluster = Cluster(world, me, tmp_path, Retention())
     record = await me.store.users.create_job(job_record(ephemeral=True), None, audited("submit"))
@@ -216,7 +220,7 @@ async def test_submitted_work_goes_with_its_last_run(world: World, tmp_path: Pat
         assert not await world.sql(f"SELECT 1 FROM {table} WHERE job_id = %s", run.job_id)
 
 
-async def test_objects_of_a_store_that_is_away_go_when_it_is_back(
+async def test_objects_of_an_unavailable_store_are_deleted_when_it_is_back(
     world: World, tmp_path: Path
 ) -> None:
     cluster = Cluster(world, await world.member(), tmp_path, Retention())
@@ -276,7 +280,7 @@ async def test_a_past_day_that_is_slow_to_scan_delays_no_caller_and_no_other_day
     assert await me.store.drop_empty_days() == 1
 
 
-async def test_of_a_job_what_has_to_stay_keeps_nothing_later(
+async def test_rows_of_a_job_that_must_stay_keep_no_later_ones(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = Cluster(world, me := await world.member(), tmp_path, KEEPS)

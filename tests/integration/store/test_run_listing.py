@@ -104,7 +104,7 @@ async def test_the_runs_of_the_only_job_of_a_namespace_are_found_however_many_ot
     assert (await pages(world, RunFilter(), "team-a"))[0] == [], "it is looked for among all again"
 
 
-async def test_what_failed_is_found_however_much_came_since(world: World) -> None:
+async def test_failed_runs_are_found_behind_many_newer_ones(world: World) -> None:
     me = await world.member()
     [failing] = (await me.fire(firing(await world.job(name="failing")))).runs
     failed = report(
@@ -128,7 +128,7 @@ async def test_what_failed_is_found_however_much_came_since(world: World) -> Non
     assert await pages(world, both) == [[failing.key.run_id, waiting.key.run_id], []]
 
 
-async def test_what_hasn_t_ended_is_found_however_much_came_since(world: World) -> None:
+async def test_live_runs_are_found_however_many_came_since(world: World) -> None:
     me = await world.member()
     [waits] = (await me.fire(firing(await world.job(name="long")))).runs
     await ran(world, me, 5)

@@ -68,7 +68,7 @@ async def test_an_empty_database_is_refused_at_start(server: ScratchServer) -> N
             await world.member()
 
 
-async def test_a_schema_that_is_too_old_is_refused_with_what_to_do(
+async def test_a_schema_that_is_too_old_is_refused_with_a_remedy(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     me = await world.member(take=False)
@@ -83,7 +83,7 @@ async def test_a_schema_that_is_too_old_is_refused_with_what_to_do(
 
 
 @pytest.mark.parametrize("revision", ["0001", "0027"])
-async def test_a_schema_of_a_version_before_the_first_release_is_rejected_with_what_to_do(
+async def test_a_schema_from_before_the_first_release_is_rejected_with_a_remedy(
     world: World, dsn: str, revision: str
 ) -> None:
     me = await world.member(take=False)
@@ -134,7 +134,7 @@ async def test_a_newer_schema_that_admits_this_schedd_is_worked_on_and_left_as_i
     assert (facts.schema, facts.schema_admits) == ("9999", True)
 
 
-async def test_migrating_writes_down_what_the_newest_step_says(world: World, dsn: str) -> None:
+async def test_migrating_records_the_newest_step(world: World, dsn: str) -> None:
     await world.member(take=False)
     await world.sql("UPDATE schema_compatibility SET compatible_from = '0001'")
 

@@ -32,7 +32,7 @@ def frozen(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-async def test_a_call_ends_though_the_server_stands_still_and_the_next_one_is_served(
+async def test_a_call_ends_though_the_server_hangs_and_the_next_one_is_served(
     dsn: str,
 ) -> None:
     """M10: a thread that waits for ever would be lost to the pool."""
@@ -93,7 +93,7 @@ async def test_a_connection_that_broke_before_it_could_be_cut_ends_as_unavailabl
     database.close()
 
 
-async def test_closing_doesnt_wait_for_a_server_that_stands_still(dsn: str) -> None:
+async def test_closing_doesnt_wait_for_a_hung_server(dsn: str) -> None:
     """M10: else a member that was asked to end wouldn't."""
     database = Database(dsn, lanes=1, readers=1)
     backend = await database.call(pid_of)

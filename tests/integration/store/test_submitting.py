@@ -142,7 +142,7 @@ async def test_a_key_that_was_used_a_day_ago_makes_another_run(world: World) -> 
     assert again[0].run.key == again[1].run.key != first.run.key
 
 
-async def test_what_the_database_refuses_fails_its_own_call_alone(world: World) -> None:
+async def test_a_statement_that_the_database_refuses_fails_its_own_call_alone(world: World) -> None:
     await world.member()
     [there] = await submitted(world, [submit()])
     taken = submit()

@@ -40,7 +40,7 @@ async def test_pools_are_reported_with_their_jobs_and_pools_of_other_shards_aren
     assert (await me.store.survey.stock([ELSEWHERE])).pools == {}
 
 
-async def test_of_a_pool_of_many_jobs_some_are_looked_at(world: World) -> None:
+async def test_a_pool_of_many_jobs_is_sampled(world: World) -> None:
     me = await world.member()
     await me.store.pools.set("default", "reports", 3, None, 0, "ann", ok("set"))
     for _ in range(22):

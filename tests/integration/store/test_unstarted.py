@@ -72,7 +72,7 @@ def before(out: LiveRun) -> datetime:
     ],
 )
 @pytest.mark.parametrize("of", ["the job", "the cluster"])
-async def test_ok_waits_for_what_a_lost_worker_may_start_whatever_its_run_became(
+async def test_a_pause_waits_for_starts_of_a_lost_worker_in_any_state_of_the_run(
     world: World, state: State, since: Since, of: str
 ) -> None:
     """P3.8: it doesn't know of its loss, and `start_by` hasn't passed."""
