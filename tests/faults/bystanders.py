@@ -1,4 +1,4 @@
-"""What a fault costs those whom it isn't meant for: how long users wait, how late jobs start, and
+"""Cost of a fault for the callers it isn't meant for: how long users wait, how late jobs start, and
 what the daemons hold meanwhile; each against the quiet time before, in the same run.
 
     with Bystanders(run) as others:
@@ -38,7 +38,7 @@ about 70 calls in a window: their p99 is the longest of them.
 GREATER_BY = 160
 """MiB that a member may hold more while it is attacked; a single message could cost it 900."""
 GRPCIO_ITSELF = "Exception not handled by _handle_exceptions"
-"""What grpcio logs of a call that was given up before it began."""
+"""Log line of grpcio for a call that was given up before it began."""
 
 
 class Bystanders:
@@ -83,10 +83,10 @@ class Bystanders:
         what: str,
         until: Callable[[], bool] = lambda: True,
         *,
-        patience: float = 60.0,
+        timeout: float = 60.0,
     ) -> None:
         """Let so much time pass, as a window of this name: and until there are enough calls to
-        judge by, and what is waited for, within `patience`.
+        judge by, and `until` is true, within `timeout`.
         """
         began, greatest = time.time(), 0.0
 
@@ -96,8 +96,8 @@ class Bystanders:
             return seen >= LEAST and until()
 
         while time.time() < began + seconds or not enough():
-            late = f"{what}: not enough in {patience:g} s {self._failed[:3]}"
-            assert time.time() < began + patience, late
+            late = f"{what}: not enough in {timeout:g} s {self._failed[:3]}"
+            assert time.time() < began + timeout, late
             greatest = max(greatest, *(_rss(each.pid) for each in self._run.world.members.values()))
             self._run.ride(0.25)
         self._windows[what] = (began, time.time())
@@ -132,12 +132,12 @@ class Bystanders:
         grown = self._memory["attack"] - self._memory["quiet"]
         assert grown <= GREATER_BY, f"a member grew by {grown:.0f} MiB"
         for name, daemon in self._daemons.items():
-            told = daemon.said_since(self._marks[name]).split("Traceback (most recent call last)")
-            ours = [before for before in told[:-1] if GRPCIO_ITSELF not in before[-300:]]
+            parts = daemon.said_since(self._marks[name]).split("Traceback (most recent call last)")
+            ours = [before for before in parts[:-1] if GRPCIO_ITSELF not in before[-300:]]
             printed = [
                 each
                 for each in ours
-                if "_schedule_rpc_coro" not in told[told.index(each) + 1][:300]
+                if "_schedule_rpc_coro" not in parts[parts.index(each) + 1][:300]
             ]
             assert not printed, f"{name} met a bug: …{printed[0][-300:]}"
         assert world.lacking() is None
@@ -207,14 +207,14 @@ class Bystanders:
     def _round(
         self, took: list[tuple[float, float]], calls: Sequence[Callable[[], object]]
     ) -> None:
-        """One after another until it is over."""
+        """Make calls one after another until the end."""
         number = 0
         while not self._over.wait(EVERY):
             number += 1
             began, clock = time.time(), time.monotonic()
             try:
                 calls[number % len(calls)]()
-            except Exception as error:  # noqa: BLE001 - told by the thread that judges
+            except Exception as error:  # noqa: BLE001 - reported by the thread that judges
                 self._failed.append(repr(error))
             took.append((began, time.monotonic() - clock))
 

@@ -40,7 +40,7 @@ class Commands:
         self.failed: list[str] = []
 
     def call(self, code: Code, *words: str) -> str:
-        """One call by this version; what it printed. A failure is kept."""
+        """Run one command of this version; return its output. A failure is kept."""
         # It gives way to what is judged by the clock.
         command = ["nice", os.fspath(code.python), "-P", "-m", "schedctl"]
         done = subprocess.run(
@@ -51,10 +51,10 @@ class Commands:
             timeout=WAIT_TIMEOUT,
             check=False,
         )
-        told = " ".join(words)
-        self.done[code.name, told] += 1
+        call = " ".join(words)
+        self.done[code.name, call] += 1
         if done.returncode and (words != FINDS_FAULT or done.returncode != 1):
-            self.failed.append(f"{code.name}: schedctl {told}: {done.returncode}: {done.stderr}")
+            self.failed.append(f"{code.name}: schedctl {call}: {done.returncode}: {done.stderr}")
         return done.stdout
 
     def round_and_round(self, codes: Sequence[Code], over: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""One world for all rows of a session, and the frame in which each row is run and judged.
+"""World of a session, shared by all rows, and the frame in which each row is run and judged.
 
 `make faults` sets FAULTS_REQUIRED=1: without root or a needed program the rows then fail instead of
 being skipped. EVIDENCE=1 appends what each row measured to docs/evidence.
@@ -33,7 +33,7 @@ from faults.world.world import World
 from support import version_before
 
 KEPT = Path(tempfile.gettempdir()) / "schedd-faults-kept"
-MOST_TOLD = 12
+MOST_SHOWN = 12
 """Violations that a failed test prints."""
 HANDLERS_AT_ONCE = 64
 """Slots of a worker of Python handlers, which cost less than programs do."""
@@ -71,20 +71,20 @@ def pytest_collection_modifyitems(
 
 
 class Shared:
-    """The world of the session; built when first asked for, anew after it could not be mended."""
+    """World of the session; built at first use, and again if it can't be repaired."""
 
     def __init__(self) -> None:
         self._world: World | None = None
         self._logs: Path | None = None
 
     def whole(self) -> World:
-        """It, with all parts ready."""
+        """Return it, with all parts ready."""
         if self._world is not None and not self._of_today(self._world):
             self.down()
         return self._ready(World)
 
     def replicated(self) -> World:
-        """One whose PostgreSQL has a standby: a new one, for it can be promoted once."""
+        """Return a world whose PostgreSQL has a standby: a new one, as it can be promoted once."""
         self.down()
         return self._ready(lambda logs: World(logs, replicated=True))
 
@@ -97,15 +97,15 @@ class Shared:
         return self._world
 
     def clocked(self, day: Day) -> World:
-        """One whose clock can be moved, and stands before this day; of two workers."""
+        """Return a world with a movable clock, set before this day; of two workers."""
         clock = self._world.clock if self._world is not None else None
         if clock is None or clock.now() >= day.bounds()[0] - FIRST_LEAD:
             self.down()
         return self._ready(lambda logs: World(logs, workers=2, clock=clock_before(day)))
 
     def herding(self) -> World:
-        """A fresh one whose workers run the herd's handler, many at once; with a disk for all that
-        so many runs leave in the database.
+        """Return a new world whose workers run the herd's handler, many at once, with a disk for
+        the rows of so many runs.
         """
         self.down()
         handlers = ("faults.herd_handler",)
@@ -129,9 +129,9 @@ class Shared:
     def _ready(self, build: Callable[[Path], World]) -> World:
         if self._world is not None:
             try:
-                self._world.mend()
+                self._world.repair()
             except AssertionError as beyond:
-                print(f"the world is beyond mending, a new one: {beyond}", file=sys.stderr)
+                print(f"the test cluster can't be repaired, a new one: {beyond}", file=sys.stderr)
                 self.down()
         if self._world is None:
             self._logs = Path(tempfile.mkdtemp(prefix="schedd-faults-logs-"))
@@ -208,9 +208,9 @@ def day_run(
     def framed(day: Day) -> AbstractContextManager[Run]:
         world = shared_world.clocked(day)
         await_day(world, day)
-        told = f"cluster clock from {day.since} on, {day.zone}"
+        moved = f"cluster clock from {day.since} on, {day.zone}"
         run = frame(world, request, figure)
-        return run(mix=JOBS, timings=TIMINGS, load=False, faketime=told)
+        return run(mix=JOBS, timings=TIMINGS, load=False, faketime=moved)
 
     return framed
 
@@ -235,10 +235,10 @@ def frame(world: World, request: pytest.FixtureRequest, figure: Callable[[str], 
         history = History.read(directory)
         verdict = check(history)
         if history.restore is not None:
-            run.told(hole=asdict(hole_of(history)))
+            run.add_figures(hole=asdict(hole_of(history)))
         run.recorder.verdict(verdict.as_json())
         figures = verdict.figures
-        measured = {name: told for name, told in run.figures.items() if name != "held"}
+        measured = {name: value for name, value in run.figures.items() if name != "held"}
         figure(
             f"{name}: {figures.judged} instants, late {figures.late}, missed {figures.missed},"
             f" lost {figures.lost}, doubled {figures.doubled},"
@@ -247,8 +247,8 @@ def frame(world: World, request: pytest.FixtureRequest, figure: Callable[[str], 
         if verdict.status is not Status.OK:
             _write_down(run, history, verdict)
             _tell(run)
-            told = [f"{verdict.status.value}:", *verdict.told(most=MOST_TOLD)]
-            pytest.fail("\n".join(told), pytrace=False)
+            report = [f"{verdict.status.value}:", *verdict.lines(most=MOST_SHOWN)]
+            pytest.fail("\n".join(report), pytrace=False)
         request.addfinalizer(partial(_settle, request.node, run, history, verdict))
 
     return framed
@@ -284,7 +284,7 @@ def _tell(run: Run) -> None:
     run.world.postgres.dump(run.directory / "pg_dump.sql")
     print(
         f"\nthe history is kept: {directory}\n"
-        f"check it again:      cd tests && ../.venv/bin/python -m faults.checker {directory}\n"
+        f"check again:         cd tests && ../.venv/bin/python -m faults.checker {directory}\n"
         f"run it again:        {run.command}",
         file=sys.stderr,
     )

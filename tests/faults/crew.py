@@ -1,6 +1,6 @@
 """The jobs of one run, made, changed and deleted by four users at once.
 
-Every job of a run bears its prefix, so its end can delete whatever of it still lives: the load's
+Every job of a run has its prefix, so its end can delete whatever of it still lives: the load's
 jobs too, where a fault left one behind.
 """
 

@@ -54,7 +54,7 @@ ZONES: Final = (
     "Africa/Cairo",
 )
 CHANGING: Final = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
-"""Whose changes the days are about: an hour, an hour at another time, half an hour."""
+"""Zones whose changes the days are about: an hour, an hour at another time, half an hour."""
 FIXED: Final = ("30 1 * * *", "30 2 * * *", "15,45 1,2 * * *", "0,30 1-3 * * *")
 """Fixed times in the gaps and repeated hours of those, and on both sides of them."""
 POLICIES: Final = tuple(product(("run_after", "skip"), ("first", "second", "both")))
@@ -131,7 +131,7 @@ def clock_before(day: Day) -> ClusterClock:
 
 def await_day(world: World, day: Day) -> None:
     """Leap to just before the day; returns when each member has followed: jobs made before would
-    bear the date of weeks ago.
+    have the date of weeks ago.
     """
     clock = world.clock
     assert clock is not None, "this world's clock can't be moved"
@@ -173,8 +173,8 @@ def await_followed(world: World, clock: ClusterClock) -> None:
     """Return when the database's clock is where this one was moved to."""
 
     def together() -> bool:
-        [(told,)] = world.postgres.sql("SELECT extract(epoch FROM clock_timestamp())")
-        return abs(float(told) - clock.now()) < 0.5
+        [(seconds,)] = world.postgres.sql("SELECT extract(epoch FROM clock_timestamp())")
+        return abs(float(seconds) - clock.now()) < 0.5
 
     wait_until(together, 5.0, "PostgreSQL to have the time it was given")
 
@@ -184,8 +184,8 @@ def _follows(member: Service, clock: ClusterClock) -> bool:
     answer = member.get("/api/v1/cluster/checks", timeout=5.0)
     if answer is None or answer.status != 200:
         return False
-    told = datetime.fromisoformat(json.loads(answer.body)["now"])
-    return abs(told.timestamp() - clock.now()) < 2.0
+    reported = datetime.fromisoformat(json.loads(answer.body)["now"])
+    return abs(reported.timestamp() - clock.now()) < 2.0
 
 
 def _await_all_run(world: World, clock: ClusterClock, at: float) -> None:

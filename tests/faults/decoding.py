@@ -1,4 +1,4 @@
-"""What PostgreSQL's `test_decoding` prints, read into commits: a pure parser.
+"""Parser of the output of PostgreSQL's `test_decoding`: from lines to commits.
 
     BEGIN 740
     table public.runs_20261121: INSERT: run_id[uuid]:'…' count[integer]:1 reason[text]:null
@@ -25,7 +25,7 @@ from typing import Literal
 from faults.history import Change, Commit
 
 Line = tuple[str, str | int, str]
-"""One row of the slot: lsn, xid, data."""
+"""Row of the slot: lsn, xid, data."""
 
 PARTITION = re.compile(r"^runs_(default|p?\d+)$")
 BEGIN = re.compile(r"^BEGIN (\d+)$")
@@ -81,7 +81,7 @@ def commits(lines: Iterable[Line], *, without: Collection[str] = ()) -> Iterator
 
 
 def change_of(data: str) -> Change | None:
-    """One line `table …`; None for a truncation, and for a delete that tells no key."""
+    """Parse a line `table …`; None for a truncation, and for a delete without a key."""
     head = CHANGE.match(data)
     if head is None:
         raise Undecodable(f"no change: {data[:200]!r}")

@@ -1,4 +1,4 @@
-"""What is written down of the database when a run is over: its final rows.
+"""Final rows of the database, written at the end of a run.
 
 A run among several in one world owns the jobs it made: rows of other jobs aren't its own, rows of
 the cluster's life (shards, tenures, incarnations, audit since it began) belong to all.
@@ -103,7 +103,7 @@ def _dump(
 
 
 def commit_of_tree() -> str:
-    """What git calls the tree that the test runs from; `-dirty` if more than docs have changed."""
+    """Return git's name of the tree that the test runs from; `-dirty` if more than docs changed."""
     commit = _git("describe", "--always")
     changed = _git("status", "--porcelain", "--untracked-files=no", ":/", ":(exclude,top)docs")
     return f"{commit}-dirty" if changed else commit

@@ -1,4 +1,4 @@
-"""What a run measured, as a JSON line in docs/evidence; from the folder `tests`:
+"""Measurements of a run, as a JSON line in docs/evidence; from the folder `tests`:
 
     ../.venv/bin/python -m faults.evidence DIRECTORY…
 
@@ -23,13 +23,13 @@ FILE = Path(__file__).parents[2] / "docs" / "evidence" / "faults.jsonl"
 TRIALS = FILE.with_name("mutants.jsonl")
 """Where `EVIDENCE=1 make mutants` tells what became of each."""
 REJECTIONS = FILE.with_name("rejections.jsonl")
-"""What `tests/acceptance/test_rejections.py` measured."""
+"""Measurements of `tests/acceptance/test_rejections.py`."""
 FIGURES = "figures.json"
 """In a history's directory: what its run measured itself."""
 
 
 def line_of(meta: Meta, verdict: Verdict, figures: dict[str, Any]) -> dict[str, Any]:
-    """One line: the test, when (UTC) and of which commit, the verdict, what was measured beside it,
+    """Return a line: test, time (UTC), commit, verdict, what was measured beside it,
     how to repeat it; and how many processes wanted the machine in the last minute, for who waits
     for it is late.
     """

@@ -1,11 +1,11 @@
-"""A herd: very many jobs that are due at one instant, and what is to be seen of it.
+"""Herd: very many jobs that are due at one instant, and its effects.
 
     Herd(world, 100_000).pass_by()                before any record: what its like leaves is there
     herd = Herd(world, 100_000)
     with fault_run(prepare=herd.make) as run:     made before the record begins
-        herd.come(run)                            due, handed out, run, all over: a fault's window
+        herd.come(run)                            due, dispatched, run, ended: a fault's window
 
-What it does to the cluster is nobody's fault, but its lateness is of the same kind: nothing that
+Its effect on the cluster isn't a fault, but its lateness is of the same kind: nothing that
 waits for one of two cores with 100,000 others before it can be on time. So while it lasts a run may
 be late, and for nothing else is there an excuse: not for a loss, not for a second start, not for an
 early one.
@@ -72,11 +72,11 @@ class Herd:
             run.recorder.job(_definition(name_of(run.prefix, number), job_id, self.due))
 
     def memory(self) -> dict[str, int]:
-        """What each daemon has, in MiB."""
+        """Return the memory of each daemon, in MiB."""
         return {service.name: _memory(service, "VmRSS") for service in self._daemons()}
 
     def memory_left(self, before: Mapping[str, int]) -> dict[str, int]:
-        """The same, as soon as nobody has more than `before`, or when they had time to give back
+        """Return the same, as soon as no daemon has more than `before`, or after time to give back
         what they don't need.
         """
         with suppress(WaitTimedOut):
@@ -89,7 +89,7 @@ class Herd:
         return self.memory()
 
     def pass_by(self) -> None:
-        """Make them, and see all of them over; nobody writes down more than that."""
+        """Make them, and wait until all have ended; only their number is recorded."""
         folder = self.world.work / "bygone"
         folder.mkdir()
         folder.chmod(0o777)
@@ -110,13 +110,13 @@ class Herd:
         due = int(time.time() + MAKING + EVE)
         at = datetime.fromtimestamp(due, UTC).isoformat()
         called = min(BY_CALLS, self.count)
-        told = _make(self.world.endpoints, prefix, called, at, folder)
+        made = _make(self.world.endpoints, prefix, called, at, folder)
         others = [name_of(prefix, number) for number in range(called, self.count)]
-        jobs = [*told["jobs"], *copies(self.world.postgres, told["jobs"][0], others)]
+        jobs = [*made["jobs"], *copies(self.world.postgres, made["jobs"][0], others)]
         left = due - time.time()
         assert left > EVE / 2, f"{self.count} jobs took too long to make: {left:.0f} s are left"
         self.due = float(due)
-        self.figures |= {"by_calls": called, "calls_per_s": round(called / told["seconds"])}
+        self.figures |= {"by_calls": called, "calls_per_s": round(called / made["seconds"])}
         return jobs
 
     def await_eve(self) -> None:
@@ -162,7 +162,7 @@ class Herd:
 
     def rows(self) -> dict[str, tuple[int, ...]]:
         """Of its runs, by state: how many, of how many jobs, and the greatest number of times that
-        one was handed out, tried, and lost.
+        one was dispatched, tried, and lost.
         """
         found = self.world.postgres.sql(STATES, f"{name_of(self.prefix, 0)[:-1]}%")
         return {str(state): tuple(map(int, counts)) for state, *counts in found}

@@ -1,4 +1,4 @@
-"""What a job of the herd does: two lines to the file of its worker, as `probe.sh` writes them."""
+"""Handler of the herd's jobs: two lines in its worker's file, as `probe.sh` writes them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _write(folder: str, ctx: Context, *lines: str) -> None:
 
 
 def _line(event: str, at: float, ctx: Context) -> str:
-    told = {
+    line = {
         "event": event,
         "run": ctx.run_id,
         "job": ctx.job,
@@ -48,4 +48,4 @@ def _line(event: str, at: float, ctx: Context) -> str:
         "worker": ctx.worker,
         "pid": os.getpid(),
     }
-    return json.dumps(told, separators=(",", ":")) + "\n"
+    return json.dumps(line, separators=(",", ":")) + "\n"

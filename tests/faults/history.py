@@ -1,4 +1,4 @@
-"""What a fault run leaves behind: one directory of plain files, written by many, read by one.
+"""History of a fault run: one directory of plain files, with many writers and one reader.
 
     recorder = Recorder(directory)          # in any process, as many as there are
     recorder.nemesis(Nemesis(at=time.time(), id=7, fault="kill", target="schedd-1", phase="begin"))
@@ -117,7 +117,7 @@ class Recorder:
         _replace(self.directory / "restore.json", asdict(restore))
 
     def resource(self, resource: Resource) -> None:
-        """What a process holds now."""
+        """Return the file of what processes hold."""
         self._append("resources.jsonl", asdict(resource))
 
     def stall(self, stall: Stall) -> None:
@@ -125,11 +125,11 @@ class Recorder:
         self._append("stalls.jsonl", asdict(stall))
 
     def leftovers(self, leftovers: Leftovers) -> None:
-        """What healing left behind."""
+        """Return the file of what healing left behind."""
         _replace(self.directory / "leftovers.json", asdict(leftovers))
 
     def verdict(self, verdict: Mapping[str, Any]) -> None:
-        """What the checker said."""
+        """Return the file of the checker's verdict."""
         _replace(self.directory / "verdict.json", verdict)
 
     def probe_file(self, host: str) -> Path:
@@ -274,7 +274,7 @@ _NESTED: dict[type, dict[str, Callable[[Any], Any]]] = {
 
 
 def _replace(path: Path, value: Mapping[str, Any]) -> None:
-    """Put the file there whole: whoever reads it meets the old one or the new one."""
+    """Put the file there whole: a reader sees the old file or the new one."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.write_text(json.dumps(value, indent=2) + "\n")
     fresh.replace(path)

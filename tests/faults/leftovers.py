@@ -1,4 +1,4 @@
-"""What is there when a run is over and all is quiet, and should not be."""
+"""Leftovers at the end of a run, when all is quiet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = tuple(
     f"schedd/{kind}" for kind in ("members", "workers", "leader", "map", "mark", "cluster")
 )
 TREE = re.compile(r"have cgroups under (\S+)")
-"""What a worker logs when it starts: where the cgroups of its attempts will be."""
+"""Log line of a worker's start: where the cgroups of its attempts will be."""
 
 
 def leftovers(world: World, restarts: Iterable[str] = ()) -> Leftovers:

@@ -1,4 +1,4 @@
-"""What users do meanwhile: every call is written down when it begins and when it ends.
+"""Load of users during a run: every call is recorded when it begins and when it ends.
 
 A call ends `ok`, `fail` (refused: nothing was done) or `unknown` (no answer, or one that says so:
 it may have happened). Two threads: one submits, with idempotency keys, some of them twice, and
@@ -28,11 +28,11 @@ WAIT_TIMEOUT = 6.0
 LONG = 4.0
 """Seconds of the work that is cancelled while it waits or runs."""
 EACH_CANCELLED = 6
-"""One in so many submits."""
+"""Share of submits: one in so many."""
 
 
 class Caller:
-    """One user: its calls, written down. Safe to use from one thread at a time; ops are shared."""
+    """User: its calls, recorded. Safe to use from one thread at a time; ops are shared."""
 
     def __init__(
         self, endpoints: Sequence[str], recorder: Recorder, ops: Iterator[int], probes: Path
@@ -98,7 +98,7 @@ class Caller:
         self._call("cancel", args, act, lambda run: {"state": str(run.state)})
 
     def submit(self, key: str, lasts: float = 0.0, *, delay: str | None = None) -> str | None:
-        """One-time work under an idempotency key; the run's id if it is known."""
+        """Submit work once under an idempotency key; return the run's id if it is known."""
         work = once(self.probes, lasts)
         _, answer = self._call(
             "submit",
@@ -125,8 +125,8 @@ class Caller:
             phase: Literal["fail", "unknown"] = (
                 "fail" if isinstance(error, RequestError) else "unknown"
             )
-            told = {"code": error.status, "message": f"{error.reason} {error.what}"[:300]}
-            self._recorder.client(ClientEvent(op, phase, time.time(), call, args, None, told))
+            failure = {"code": error.status, "message": f"{error.reason} {error.what}"[:300]}
+            self._recorder.client(ClientEvent(op, phase, time.time(), call, args, None, failure))
             return op, None
         self._recorder.client(ClientEvent(op, "ok", time.time(), call, args, answer))
         return op, answer
@@ -182,7 +182,7 @@ class Load:
     def _calling(self, calls: Callable[[Caller], None], caller: Caller) -> None:
         try:
             calls(caller)
-        except Exception as error:  # noqa: BLE001 - told by the thread that can fail the run: `end`
+        except Exception as error:  # noqa: BLE001 - raised again by `end`
             self._failures.append(error)
 
     def _submit(self, caller: Caller) -> None:

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (home / "logs").mkdir()
     kept = (
         f"the history is kept: {home}/history\n"
-        f"check it again:      cd tests && python -m faults.checker {home}/history"
+        f"check again:         cd tests && python -m faults.checker {home}/history"
     )
     try:
         history, verdict = suffer(home, asked.seconds, seed, command)
@@ -86,7 +86,7 @@ def _length(text: str) -> float:
 
 
 def suffer(home: Path, seconds: float, seed: int, command: str) -> tuple[History, Verdict]:
-    """One world under the faults of this seed for so long; what it left, judged."""
+    """Run one world under the faults of this seed for so long, and judge its history."""
     plan = draw(seed, int(seconds / LEAST) + 1)
     with World(home / "logs") as world:
         run = Run(world, "faults-long", home / "history", seed=seed, command=command)
@@ -108,7 +108,7 @@ def suffer(home: Path, seconds: float, seed: int, command: str) -> tuple[History
 
 
 def _and_before(broken: BaseException) -> str:
-    """What it says, and what had gone wrong before: the end of a broken run may break too."""
+    """Return the verdict, after earlier errors: the end of a broken run may break too."""
     first = f"; before it: {_and_before(broken.__context__)}" if broken.__context__ else ""
     return f"{broken}{first}"
 

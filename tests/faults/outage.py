@@ -51,8 +51,8 @@ TAKEN_OVER: Final = 9.0
 """Seconds within which dead members' shards are owned again, and what fell due meanwhile ran."""
 STRETCHES: Final = (1.0, 10.0)
 """Over so many seconds the releases are counted."""
-TOLD_LATE: Final = 0.5
-"""Seconds from a release to the statement that hands out, at most, on a busy machine."""
+REPORT_DELAY: Final = 0.5
+"""Seconds from a release to the statement that dispatches, at most, on a busy machine."""
 
 BECAME = """
 SELECT substring(j.name FROM '-([a-z]+)-[0-9]+$'), r.state, count(*), count(DISTINCT job_id),
@@ -78,7 +78,7 @@ def clock_before() -> ClusterClock:
 
 
 class Outage:
-    """So many jobs of each policy, and the ten minutes in which nobody could fire them."""
+    """So many jobs of each policy, and the ten minutes in which no member could fire them."""
 
     def __init__(self, world: World, count: int) -> None:
         assert world.clock is not None, "this world's clock can't be moved"
@@ -108,7 +108,7 @@ class Outage:
                     run.recorder.job(_definition(name, job_id, policy))
 
     def come(self, run: Run) -> None:
-        """It comes and goes, and all of it is caught up with; `figures` has what was seen."""
+        """Run the outage and wait until it is caught up with; `figures` has what was measured."""
         assert self.clock.now() < BEGINS + 180, "they took too long to make: an instant has passed"
         members = list(self.world.members.values())
         with run.journal.fault("outage", "all members", seconds=LENGTH) as fault:
@@ -121,7 +121,7 @@ class Outage:
             back = time.time()
             wait_until(
                 partial(self._caught_up, back + TAKEN_OVER),
-                self._patience(),
+                self._time_limit(),
                 "all of the outage to be caught up with",
                 every=1.0,
             )
@@ -132,7 +132,7 @@ class Outage:
             "released": len(released),
             "most_released": {f"{t:g}": most_within(released, t) for t in STRETCHES},
             "most_at_once": most_at_once(lines),
-            "most_at_once_later": most_at_once(lines, since=self._settled()),
+            "most_at_once_later": most_at_once(lines, since=self._stable_since()),
             "slots": HANDLERS_AT_ONCE * len(self.world.workers),
             "on_time": self._lateness(run, back + TAKEN_OVER, drained),
         }
@@ -153,9 +153,9 @@ class Outage:
     @staticmethod
     def most_that_may(seconds: float, members: int) -> float:
         """Releases within so many seconds, by all owners, each of which may begin with one."""
-        return DEFAULTS.release_rate * (seconds + BURST + TOLD_LATE) + members
+        return DEFAULTS.release_rate * (seconds + BURST + REPORT_DELAY) + members
 
-    def _patience(self) -> float:
+    def _time_limit(self) -> float:
         share = HANDLERS_AT_ONCE * len(self.world.workers) * (1 - DEFAULTS.reserved)
         return 60.0 + 2 * self.count * DUE / min(DEFAULTS.release_rate, share / LASTS)
 
@@ -166,14 +166,14 @@ class Outage:
         return not any(state in ("PENDING", "RUNNING", "RETRYING") for _, state in self.became())
 
     def _released(self) -> list[float]:
-        """When each late run of `all` was handed out, by the cluster's clock."""
+        """When each late run of `all` was dispatched, by the cluster's clock."""
         names = self._name("all", 0)[:-1] + "%"
         return [float(at) for (at,) in self.world.postgres.sql(RELEASED, names)]
 
-    def _settled(self) -> float:
+    def _stable_since(self) -> float:
         """When all that was under way as shards moved had ended, by the host's clock."""
         [(moved,)] = self.world.postgres.sql(SHARDS_MOVED)
-        return float(moved) - (self.clock.now() - time.time()) + LASTS + TOLD_LATE
+        return float(moved) - (self.clock.now() - time.time()) + LASTS + REPORT_DELAY
 
     def _lateness(self, run: Run, since: float, until: float) -> dict[str, float]:
         """Of what fell due each second between these instants of the host's clock."""
@@ -193,7 +193,7 @@ class Outage:
         }
 
     def _lines(self, run: Run) -> list[dict[str, Any]]:
-        """What the runs of `all` have written."""
+        """Return the lines that the runs of `all` have written."""
         head = self._name("all", 0)[:-1]
         lines = (line for file in run.probes.glob("*.jsonl") for line in lines_of(file))
         return [line for line in lines if line["job"].startswith(head)]

@@ -1,4 +1,4 @@
-"""What came of a test itself, for what ends after it.
+"""Outcome of a test, for fixtures that end after it.
 
 A module of its own, for there is one key, and pytest loads a conftest.py beside the one that is
 imported.

@@ -325,11 +325,11 @@ def _why(line: Mapping[str, Any]) -> str:
     found = line.get("violations", ())
     counts = Counter(each["invariant"] for each in found)
     firsts = {each["invariant"]: each["what"] for each in reversed(found)}
-    told = [
+    parts = [
         f"{name}: {_brief(firsts[name])}" + (f", and {count - 1} more" if count > 1 else "")
         for name, count in counts.items()
     ]
-    return f" ({'; '.join(told)})" if told else ""
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def _brief(what: str) -> str:
@@ -356,30 +356,30 @@ def _measured(line: Mapping[str, Any]) -> str:
         "terms": "terms begun: {}",
         "recovery_s": "held {} s after it was opened",
     }
-    told = [
+    parts = [
         text.format(line["measured"][key]) for key, text in named.items() if key in line["measured"]
     ]
-    told += [
+    parts += [
         f"{kind}: of {each['wanted']:,} at most {each['most']:,} held at once,"
         f" {each['refused']:,} refused, {each['ended']:,} ended"
         for kind, each in line["measured"].get("connections", {}).items()
         if each["wanted"]
     ]
     if "load" in line:
-        told.append(f"load {line['load']:.0f}")
+        parts.append(f"load {line['load']:.0f}")
     if "herd" in line["measured"]:
-        told.append(_herd(line["measured"]["herd"]))
+        parts.append(_herd(line["measured"]["herd"]))
     if "outage" in line["measured"]:
-        told.append(_outage(line["measured"]["outage"]))
+        parts.append(_outage(line["measured"]["outage"]))
     if "wire" in line["measured"]:
-        told.append(_wire(line["measured"]["wire"]))
+        parts.append(_wire(line["measured"]["wire"]))
     if "hole" in line["measured"]:
-        told.append(_hole(line["measured"]["hole"]))
-    return ", ".join((line["date"], *([line["commit"]] if line.get("commit") else []), *told))
+        parts.append(_hole(line["measured"]["hole"]))
+    return ", ".join((line["date"], *([line["commit"]] if line.get("commit") else []), *parts))
 
 
 def _wire(done: Mapping[str, Any]) -> str:
-    """What was done to a wire, in words."""
+    """Describe the effects on a connection."""
     struck = done["struck_up"] + done["struck_down"]
     kib = (done["bytes_up"] + done["bytes_down"]) / 1024
     did = {
@@ -390,7 +390,7 @@ def _wire(done: Mapping[str, Any]) -> str:
 
 
 def _herd(seen: Mapping[str, Any]) -> str:
-    """What was seen of very many jobs due at one instant, in words."""
+    """Describe the effects of very many jobs due at one instant."""
     peaks = {
         kind: max(most for name, (_, most) in seen["rss_mib"].items() if name.startswith(kind))
         for kind in ("m", "w")
@@ -407,7 +407,7 @@ def _herd(seen: Mapping[str, Any]) -> str:
 
 
 def _outage(seen: Mapping[str, Any]) -> str:
-    """What was seen of catching up, in words."""
+    """Describe a catch-up."""
     on_time = seen["on_time"]
     return (
         f"{seen['jobs']} jobs of each policy, caught up with {seen['drained_s']} s after members"
@@ -418,7 +418,7 @@ def _outage(seen: Mapping[str, Any]) -> str:
 
 
 def _hole(undone: Mapping[str, Any]) -> str:
-    """What a restore has undone, in words."""
+    """Describe the losses of a restore."""
     return (
         f"{undone['seconds']} s undone: {undone['runs']} runs are gone, {undone['calls']} answers"
         f" `ok` with them; {undone['again']} runs ran again"

@@ -23,7 +23,7 @@ SCRIPT = Path(__file__).with_name("probe.sh").read_text(encoding="utf-8")
 
 @dataclass(frozen=True, slots=True)
 class DatabaseProbe:
-    """One job. `every`: seconds. `lasts`: seconds of its run. `more`: more of the job's fields.
+    """Probe job. `every`: seconds. `lasts`: seconds of its run. `more`: more of the job's fields.
 
     `gap`, `repeated`: its policy where clocks change (docs/semantics/time-zones-and-dst.md).
     """
@@ -125,16 +125,16 @@ MIX: Sequence[DatabaseProbe] = (
 
 VICTIM = DatabaseProbe("victim")
 EDITED = replace(VICTIM, cron=EVERY_TWO)
-"""What the load pauses, resumes, edits and deletes, and what it is edited into."""
+"""Jobs that the load pauses, resumes, edits and deletes, and the edited definition."""
 
 
 def lines_of(file: Path) -> list[dict[str, Any]]:
-    """What probes have written to this file so far, as far as its lines are whole."""
+    """Return the lines that probes have written to this file so far, without an incomplete one."""
     return lines_from(file, 0)[0]
 
 
 def lines_from(file: Path, place: int) -> tuple[list[dict[str, Any]], int]:
-    """The same from this byte on, and the place where to go on."""
+    """Return the same from this byte on, and the place to continue from."""
     with file.open("rb") as lines:
         lines.seek(place)
         whole, end, _ = lines.read().rpartition(b"\n")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 VERSION = 1
 
 Row = Mapping[str, str | None]
-"""One row as PostgreSQL prints it: column → text, None for NULL."""
+"""Row as PostgreSQL prints it: column → text, None for NULL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One definition of a job that a client asked for: its making, or an edit of it.
+    """Definition of a job that a client asked for: its creation, or an edit of it.
 
     `op` is the client's call that asked; `job_id` is null where that call's answer never came (the
     checker then finds the job by its name). `generation` is the one that this definition has if the
@@ -84,7 +84,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class ClientEvent:
-    """One end of a user's call: `invoke`, and later exactly one of `ok`, `fail`, `unknown`.
+    """Begin or end of a user's call: `invoke`, and later exactly one of `ok`, `fail`, `unknown`.
 
     `call`: create, edit, pause, resume, delete, trigger, submit, cancel, or one that only reads.
     `args` and `answer` name what the call was about by `job_id`, `run_id`, `name`, `generation`,
@@ -102,7 +102,7 @@ class ClientEvent:
 
 @dataclass(frozen=True, slots=True)
 class ProbeEvent:
-    """What a probe job wrote itself, in its first act (`start`) or its last (`end`)."""
+    """Line that a probe job wrote, in its first act (`start`) or its last (`end`)."""
 
     event: Literal["start", "end"]
     run: str
@@ -125,7 +125,7 @@ class ProbeEvent:
 
 @dataclass(frozen=True, slots=True)
 class Nemesis:
-    """One moment of a fault. Without `took_effect` it did not verifiably happen."""
+    """Moment of a fault. Without `took_effect` it did not verifiably happen."""
 
     at: float
     id: int
@@ -151,7 +151,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row changed by a commit. `key`: the old key, of a delete or of an update of it."""
+    """Row changed by a commit. `key`: the old key, of a delete or of an update of it."""
 
     table: str
     op: Literal["insert", "update", "delete"]
@@ -161,7 +161,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One transaction, in commit order; `at` is the database's commit time."""
+    """Transaction, in commit order; `at` is the database's commit time."""
 
     lsn: str
     xid: int
@@ -171,7 +171,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What one process held at one moment; `spool_bytes` of workers alone, `heap_bytes` (of tables
+    """Resources of one process at one moment; `spool_bytes` of workers, `heap_bytes` (of tables
     that hold only what lives) and `dead_rows` (of these, that VACUUM has to leave) of PostgreSQL.
     """
 
@@ -198,7 +198,7 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """What is there after healing and should not be, each in words that name it; and the names of
+    """Leftovers after healing, each in words that name it; and the names of
     members and workers that the service manager started again, once for each time.
     """
 

@@ -1,8 +1,8 @@
-"""What each daemon holds, as /proc tells: memory, descriptors, threads, connections, spool; and
+"""Resources of each daemon, from /proc: memory, descriptors, threads, connections, spool; and
 what the database's tables hold once VACUUM has given back what it can.
 
 It is looked at in quiet times: before the first fault, between faults, and when all have ended and
-settled. L6 judges what has come back; `held` tells how much there was.
+are stable. L6 judges what has come back; `held` tells how much there was.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One fault and the right behaviour under it."""
+    """Fault, and the right behaviour under it."""
 
     fault: str
     behaviour: str

@@ -1,4 +1,4 @@
-"""One run in a world: set up, quiet, fault, heal, quiet, settle, dump, check.
+"""Fault run in a world: set up, quiet, fault, heal, quiet, settle, dump, check.
 
     run = Run(world, "leader killed", directory, seed=7)
     with run:
@@ -9,10 +9,10 @@
             jobs made      ┌─ quiet ─┐ fault window ┌ healing: at most F + G ┐ quiet ┌ settle ┐ dump
     ────────┴──────────────┴─────────┴──────────────┴────────────────────────┴───────┴────────┴────▶
 
-- Jobs of a run bear its prefix and are deleted at its end, so runs in one world don't mix.
+- Jobs of a run have its prefix and are deleted at its end, so runs in one world don't mix.
 - The second quiet time begins when all is ready and each each-second job has run on time again, and
   at the latest F + G after healing, whether or not: what is late then is the system's failure.
-- `Run` leaves its directory behind, whatever happens; whoever made it removes it.
+- `Run` leaves its directory behind, whatever happens; its caller removes it.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class Timings:
 
 
 class Run:
-    """One fault run. As a context manager it makes jobs and load, and ends them; faults go inside.
+    """Fault run. As a context manager it makes jobs and load, and ends them; faults go inside.
 
     `directory`: where its history lies. `command`: the line that repeats it. `faketime`: whose
-    clock is moved, and how. `prepare`: makes jobs that are there when the record begins: they bear
+    clock is moved, and how. `prepare`: makes jobs that are there when the record begins: they have
     the run's prefix, and it tells the recorder of each.
     """
 
@@ -94,7 +94,7 @@ class Run:
         self.began = time.time()
         self.quiet: list[tuple[float, float]] = []
         self.figures: dict[str, Any] = {}
-        self._healing_told = 0.0
+        self._healing_recorded = 0.0
         self._starts: list[dict[str, Any]] = []
         self._read: dict[Path, int] = {}
         """Bytes of each probe's file that were read."""
@@ -131,7 +131,7 @@ class Run:
     def between_faults(self, seconds: float) -> None:
         """Wait for healing, and then be quiet for so long: a run may have many faults."""
         self._heal()
-        self._be_quiet(max(seconds, self._patience_left() + seconds))
+        self._be_quiet(max(seconds, self._time_left() + seconds))
         resources.record(self.world, self.recorder, "during")
         self.keep_commits()
 
@@ -142,7 +142,7 @@ class Run:
             self._starts += (line for line in lines if line["event"] == "start")
         return [*self._starts]
 
-    def told(self, **figures: Any) -> None:
+    def add_figures(self, **figures: Any) -> None:
         """Keep these beside the figures that there are, for docs/evidence."""
         self.figures |= figures
         (self.directory / "figures.json").write_text(json.dumps(self.figures) + "\n")
@@ -157,7 +157,7 @@ class Run:
 
     def worker_with(self, *probes: str) -> str:
         """The worker that has begun all of these and not ended them, as soon as there is one: to
-        whom a run falls is nobody's choice.
+        run is dispatched can't be chosen.
         """
 
         def found() -> str:
@@ -211,12 +211,12 @@ class Run:
             if kind is None:
                 self._heal()
                 self._be_quiet(
-                    max(self.timings.second_quiet, self._patience_left(), self._lacking_length())
+                    max(self.timings.second_quiet, self._time_left(), self._lacking_length())
                 )
                 for check in self._at_end:
                     check()
 
-    def _patience_left(self) -> float:
+    def _time_left(self) -> float:
         """Seconds until what fell due in the last fault must have run, whatever happened."""
         healed = self.journal.healed or self.began
         return healed + self.timings.failover + self.timings.grace - time.time()
@@ -230,9 +230,9 @@ class Run:
         latest = healed + self.timings.failover + self.timings.grace
         self.world.await_ready(max(1.0, latest - time.time()))
         self._await_on_time(healed, max(0.1, latest - time.time()), must=False)
-        if healed != self._healing_told:  # it may be waited for again when all is well
+        if healed != self._healing_recorded:  # it may be waited for again when all is well
             self.figures["healing_s"] = round(time.time() - healed, 1)
-            self._healing_told = healed
+            self._healing_recorded = healed
 
     def _finish(self) -> None:
         with ExitStack() as closing:  # the last comes first; each is done, whatever others come to
@@ -246,7 +246,7 @@ class Run:
             if self._load is not None:
                 self._load.end()
             self.crew.delete_all()
-            wait_until(self._settled, self.timings.settle, "all runs to end and spools to empty")
+            wait_until(self._all_ended, self.timings.settle, "all runs to end and spools to empty")
             last = self.quiet[-1][1] if self.quiet else self.began
             self.ride(max(0.0, last + MARGIN - time.time()))
 
@@ -266,7 +266,7 @@ class Run:
     def _restarted(self) -> list[str]:
         return [name for _, name in self.world.supervisor.restarted[self._restarts :]]
 
-    def _settled(self) -> bool:
+    def _all_ended(self) -> bool:
         [(live,)] = self.world.postgres.sql("SELECT count(*) FROM live")
         if live:
             return False
@@ -323,7 +323,7 @@ class Run:
         for service in self.world.services():
             said = service.said_since(self._log_sizes.get(service.name, 0))
             self.recorder.log(service.name).write_text(said)
-        self.told(restarts=len(self._restarted()))
+        self.add_figures(restarts=len(self._restarted()))
 
 
 def _instant(nominal: str) -> float:

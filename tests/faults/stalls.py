@@ -1,4 +1,4 @@
-"""Whether the machine itself stood still: a process beside the world that only sleeps.
+"""Stalls of the machine itself, seen by a process beside the test cluster that only sleeps.
 
     with watched(recorder): …        a line in the history each time it woke too late
 

@@ -1,4 +1,4 @@
-"""What an outage leaves to be caught up with doesn't hold up what falls due when it is over."""
+"""The catch-up after an outage doesn't hold up what falls due when it ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ thirds are 8 over together, and 20 once in a thousand times.
 
 @pytest.fixture
 def outage_world(shared_world: Shared) -> Iterator[World]:
-    """A world of its own, whose clock stands before the outage; nobody else's afterwards."""
+    """Build a world for this test alone, whose clock is set before the outage."""
     yield shared_world.before_an_outage()
     shared_world.down()
 

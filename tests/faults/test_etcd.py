@@ -34,22 +34,22 @@ def test_etcd_majority_lost(fault_run: FaultRun, world: World) -> None:
 
 
 def test_etcd_compacted_under_the_watches(fault_run: FaultRun, world: World) -> None:
-    """Who was away for a moment, and finds the revisions gone that it missed, lists anew."""
+    """A member that was away for a moment, and missed compacted revisions, lists again."""
     with fault_run() as run, etcd.compacted_unseen(run.journal, world):
         run.ride(3)
 
 
 @pytest.mark.full
 def test_etcd_member_stopped(fault_run: FaultRun, world: World) -> None:
-    """One of three stands still with all its connections open: the leader stays who it is."""
+    """A stopped member of three keeps its connections open: the leader stays the leader."""
     with fault_run() as run, leader_stays(run), stopped(run.journal, world.etcds["e1"]):
         run.ride(TTL + 4)
 
 
 @pytest.mark.full
 def test_etcd_full(fault_run: FaultRun, world: World) -> None:
-    """NOSPACE: no lease is granted and no key written, but those that live are kept. Once somebody
-    has made room, all goes on by itself.
+    """NOSPACE: no lease is granted and no key written, but existing leases and keys are kept. After
+    an operator has made room, everything continues automatically.
     """
     with fault_run() as run, etcd.full(run.journal, world):
         run.ride(8)
@@ -57,7 +57,7 @@ def test_etcd_full(fault_run: FaultRun, world: World) -> None:
 
 @pytest.mark.full
 def test_etcd_restored_without_bumped_revisions(fault_run: FaultRun, world: World) -> None:
-    """Its revisions go back; epochs, terms and tokens, which PostgreSQL counts, go on."""
+    """Its revisions go back; epochs, terms and tokens, which PostgreSQL counts, still grow."""
     with fault_run() as run:
         file = world.work / f"{run.prefix}.snapshot"
         saved = etcd.snapshot(world, file)

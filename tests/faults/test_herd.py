@@ -1,4 +1,4 @@
-"""Very many jobs due at one instant: nobody lets go of anything, each runs once."""
+"""Very many jobs due at one instant: all leases and shards are kept, each job runs once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ as these, and older (docs/semantics/priorities-and-placement.md).
 MEMBER_MIB, WORKER_MIB = 320, 128
 """More memory than this no member and no worker may ever have had."""
 MORE, MORE_MIB = 1.1, 8
-"""Of what a process had when a herd was over it has at most so much more after another one."""
+"""Growth of a process's resources from one herd to the next: at most so much."""
 SMALLEST_SHARE = 0.15
 """Of four workers."""
 URGENT_LATE, URGENT_FOLDED = 1.0, 1
@@ -37,7 +37,7 @@ LONGEST_IDLE = 5.0
 
 @pytest.fixture
 def herding_world(shared_world: Shared) -> Iterator[World]:
-    """A world of its own, with room for what so many runs leave; nobody else's afterwards."""
+    """Build a world for this test alone, with room for what so many runs leave."""
     yield shared_world.herding()
     shared_world.down()
 

@@ -53,20 +53,20 @@ def test_leader_killed(fault_run: FaultRun, world: World) -> None:
 
 
 def test_owner_killed_between_commit_and_push(fault_run: FaultRun, world: World) -> None:
-    """P4.8: what it has handed out has come to nobody, which no heartbeat proves before `start_by`:
-    its successor asks the workers, and hands it out anew.
+    """P4.8: its last dispatches reached no worker, which no heartbeat proves before `start_by`:
+    its successor asks the workers, and dispatches them again.
     """
     with fault_run() as run, killed_at(run.journal, world, "assign.after_commit") as victim:
         died = time.monotonic()
         left = unstarted_of(world, victim.name)
-        assert left, "it died with nothing handed out"
+        assert left, "it died with nothing dispatched"
         await_succession(world, tenures_of(world, [victim.name]), died, 20)
         taken = time.monotonic()
-        wait_until(lambda: not still_unstarted(world, left), 20, "all of it to be handed out anew")
-        run.figures["handed_out"] = len(left)
-        run.figures["anew_after_s"] = round(time.monotonic() - taken, 2)
+        wait_until(lambda: not still_unstarted(world, left), 20, "all of it to be dispatched again")
+        run.figures["dispatched"] = len(left)
+        run.figures["dispatched_again_after_s"] = round(time.monotonic() - taken, 2)
         run.ride(2)
-    assert run.figures["anew_after_s"] < ASKED_BACK_WITHIN + world.slack
+    assert run.figures["dispatched_again_after_s"] < ASKED_BACK_WITHIN + world.slack
 
 
 def test_owner_stopped_past_its_lease(fault_run: FaultRun, world: World) -> None:
@@ -115,7 +115,7 @@ def test_member_cut_from_postgres(fault_run: FaultRun, world: World) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("point", MEMBER_POINTS)
 def test_member_killed_at(fault_run: FaultRun, world: World, point: str) -> None:
-    """Whoever passes dies there: leader or owner, before a commit or after it, in a takeover. All
+    """The first to pass dies: leader or owner, before a commit or after it, in a takeover. All
     that was the dead's is with others, or with its own next life, a lease and a second later.
     """
     with fault_run() as run, ExitStack() as before:
@@ -130,21 +130,21 @@ def test_member_killed_at(fault_run: FaultRun, world: World, point: str) -> None
 
 
 def _lead_up(run: Run, point: str, before: ExitStack) -> tuple[list[str], Callable[[], object]]:
-    """What has to happen for somebody to pass this point, if it takes something: the members that
+    """Make a process pass this point, if that takes something: the members that
     are dead by then, and what is still to be done when the ticket lies.
     """
     world = run.world
     match point.partition(".")[0]:
-        case "take" | "lead" | "fence":  # somebody has departed
+        case "take" | "lead" | "fence":  # a member has departed
             leader = str(world.leader())
             before.enter_context(killed(run.journal, world.members[leader]))
             return [leader], nothing
-        case "give_back":  # what was handed out has never reached its worker
+        case "give_back":  # an assignment has never reached its worker
             before.enter_context(killed_at(run.journal, world, "assign.after_commit"))
         case "rescue":  # a worker is lost with what it runs
             worker = world.workers[has_just_begun(run, "slow-1")]
             before.enter_context(killed(run.journal, worker))
-        case "join" | "release" as what:  # somebody comes; then others give shards up for it
+        case "join" | "release" as what:  # a member joins; then others give shards up for it
             comer = next(m for name, m in world.members.items() if name != world.leader())
             death = before.enter_context(killed(run.journal, comer))
             if what == "release":
@@ -170,7 +170,7 @@ def test_owner_stopped_for_long(fault_run: FaultRun, world: World, seconds: int)
 
 @pytest.mark.full
 def test_member_receives_nothing_from_etcd(fault_run: FaultRun, world: World) -> None:
-    """What it sends arrives, no answer comes back: it can't know that its lease lives."""
+    """Its messages arrive, no answer comes back: it can't know that its lease is kept."""
     with fault_run() as run:
         leader = str(world.leader())
         etcds = [member.host for member in world.etcds.values()]
@@ -250,14 +250,14 @@ def test_members_asked_to_end_one_after_another(fault_run: FaultRun, world: Worl
 )
 def test_wall_clock_moved(fault_run: FaultRun, world: World, how: str, least: float) -> None:
     """Of the leader: it says so. Cluster time decides: nothing fires early, twice, or not at all,
-    and it goes on leading.
+    and it stays leader.
     """
     leader = world.members["m1"]
     with movable_clock(leader) as clock:
         world.await_ready(30)
         _have_lead(world, leader)
-        told = f"{leader.name} {how}"
-        with fault_run(faketime=told) as run:
+        offset = f"{leader.name} {how}"
+        with fault_run(faketime=offset) as run:
             mark = leader.mark()
             with moved(run.journal, clock, how, least):
                 wait_until(lambda: WRONG_CLOCK in leader.said_since(mark), 10, "it to say so")
@@ -266,10 +266,10 @@ def test_wall_clock_moved(fault_run: FaultRun, world: World, how: str, least: fl
 
 
 def _have_lead(world: World, member: Service) -> None:
-    """A daemon that was started anew doesn't lead; this one shall."""
+    """Make this member leader: a daemon that was restarted doesn't lead."""
     if world.leader() != member.name:
         with closing(SyncClient(world.endpoints)) as client:
-            client.cluster.transfer_leader(member.name, reason="its clock is to be moved")
+            client.cluster.transfer_leader(member.name, reason="its clock will be moved")
     wait_until(lambda: world.leader() == member.name, 20, f"{member.name} to lead")
 
 
@@ -286,9 +286,9 @@ def test_log_disk_full(fault_run: FaultRun, world: World) -> None:
                 run.journal, folder, lambda: disks.refuses(leader.log), last_page=leader.log
             ),
         ):
-            silent, heard = leader.mark(), witness.mark()
+            silent, seen = leader.mark(), witness.mark()
             with killed(run.journal, world.workers["w1"]):  # something to tell of
                 run.ride(5)
             assert leader.alive()
-            assert "w1" in witness.said_since(heard)
+            assert "w1" in witness.said_since(seen)
             assert leader.mark() == silent

@@ -14,7 +14,7 @@ import pytest
 
 from faults.bystanders import Bystanders
 from faults.conftest import FaultRun
-from faults.nemesis.peers import ResultDecision, attacked, without_descriptors
+from faults.nemesis.peers import Report, attacked, without_descriptors
 from faults.world.daemons import address
 from faults.world.world import World
 from schedclient import SyncClient
@@ -27,14 +27,14 @@ ROUND_WITHIN = 120.0
 WATCHED = 20
 HELD = 1000
 MUST = {"half-open": ("refused", "ended"), "idle": ("ended",), "slow": ()}
-"""What has to become of some connections at each kind of port."""
+"""Counts that some connections must have at each kind of port."""
 
 
-def _begun(report: ResultDecision) -> bool:
+def _begun(report: Report) -> bool:
     return int(report["done"]) >= 50
 
 
-def _tried(report: ResultDecision) -> bool:
+def _tried(report: Report) -> bool:
     kinds = report["held"].values()
     return bool(kinds) and all(each["tried"] >= each["wanted"] for each in kinds)
 
@@ -43,15 +43,15 @@ def _tried(report: ResultDecision) -> bool:
 @pytest.mark.parametrize("kind", ["malformed", "oversized"])
 def test_messages_of_hostile_peers(fault_run: FaultRun, world: World, kind: str) -> None:
     """All of them, to each call of each member and at each port: every message has a clear status,
-    nobody else waits longer, and memory is bounded. Broken HTTP/2 of which gRPC's core says
+    no other caller waits longer, and memory is bounded. Broken HTTP/2 of which gRPC's core says
     INTERNAL ends its connection.
     """
     with fault_run() as run:
         with Bystanders(run) as others:
-            others.watch(QUIET, "quiet", patience=ENOUGH_WITHIN)
+            others.watch(QUIET, "quiet", timeout=ENOUGH_WITHIN)
             with attacked(run.journal, world, kind, enough=_begun, seed=run.seed) as report:
                 others.watch(
-                    ATTACK, "attack", lambda: report()["rounds"] >= 1, patience=ROUND_WITHIN
+                    ATTACK, "attack", lambda: report()["rounds"] >= 1, timeout=ROUND_WITHIN
                 )
                 said = report()
         run.figures |= {key: said[key] for key in ("answers", "rounds", "deeds", "done")}
@@ -64,18 +64,18 @@ def test_messages_of_hostile_peers(fault_run: FaultRun, world: World, kind: str)
 @pytest.mark.parametrize("kind", ["half-open", "idle", "slow"])
 def test_connections_of_hostile_peers(fault_run: FaultRun, world: World, kind: str) -> None:
     """A thousand at each port, or a thousand readers and streams: those that are too many are
-    refused, those that say nothing are ended, and nobody else notices.
+    refused, those that say nothing are ended, and no other caller notices.
     """
     with fault_run() as run, ExitStack() as undone:
         later = run.crew.submit_for_later(WATCHED)
         for each in later:
             undone.callback(run.crew.cancel, each)
         with Bystanders(run) as others:
-            others.watch(QUIET, "quiet", patience=ENOUGH_WITHIN)
+            others.watch(QUIET, "quiet", timeout=ENOUGH_WITHIN)
             many = HELD if kind != "slow" else HELD // 2
             options = {"enough": _tried, "runs": later, "connections": many, "seed": run.seed}
             with attacked(run.journal, world, kind, **options) as report:
-                others.watch(ATTACK, "attack", patience=ENOUGH_WITHIN)
+                others.watch(ATTACK, "attack", timeout=ENOUGH_WITHIN)
                 said = report()
         run.figures |= {"connections": said["held"], "answers": said["answers"]}
         others.judge()
@@ -85,7 +85,7 @@ def test_connections_of_hostile_peers(fault_run: FaultRun, world: World, kind: s
 
 @pytest.mark.full
 def test_member_without_descriptors(fault_run: FaultRun, world: World) -> None:
-    """It can take no connection and open no file: it lives, those that are connected are served,
+    """The member can take no connection and open no file: it runs, connected callers are served,
     and when there are descriptors again it takes all.
     """
     member = world.members["m2"]

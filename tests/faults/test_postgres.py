@@ -82,7 +82,7 @@ def test_postgres_slow(fault_run: FaultRun, world: World) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("way", ["stall", "truncate", "reset"])
 def test_wire_between_members_and_postgres(fault_run: FaultRun, world: World, way: str) -> None:
-    """Cut off between COMMIT and its answer, among others: what came of it is read back."""
+    """Cut off between COMMIT and its answer, among others: its outcome is read back."""
     members = [member.host for member in world.members.values()]
     with led(world, members, [world.postgres.host], PORT) as wire, fault_run() as run:
         with spoiled(run.journal, wire, way, size=60_000) as counts:
@@ -92,7 +92,7 @@ def test_wire_between_members_and_postgres(fault_run: FaultRun, world: World, wa
 
 @pytest.mark.full
 def test_connections_exhausted(fault_run: FaultRun, world: World) -> None:
-    """No member can connect anew; when they can, all goes on without help, under the leader that
+    """No member can connect; when they can again, all continues without help, under the leader that
     there was: PostgreSQL was away for the others, too.
     """
     with fault_run() as run, leader_stays(run), exhausted(run.journal, world.postgres):
@@ -101,14 +101,14 @@ def test_connections_exhausted(fault_run: FaultRun, world: World) -> None:
 
 @pytest.mark.full
 def test_transaction_pinned(fault_run: FaultRun, world: World) -> None:
-    """Somebody's old snapshot keeps dead rows from being cleared away; nothing gets slow."""
+    """An old snapshot of another session keeps dead rows from being cleared; nothing gets slow."""
     with fault_run() as run, leader_stays(run), pinned(run.journal, world.postgres):
         run.ride(15)
 
 
 @pytest.mark.full
 def test_postgres_disk_full(fault_run: FaultRun, world: World) -> None:
-    """Nothing is acknowledged that wasn't written; with space it goes on, whatever had died."""
+    """Nothing is acknowledged that wasn't written; with space it continues, whatever had died."""
     with fault_run() as run, database_full(run.journal, world.postgres):
         run.ride(8)
 
@@ -116,7 +116,7 @@ def test_postgres_disk_full(fault_run: FaultRun, world: World) -> None:
 @pytest.mark.full
 def test_postgres_failed_over(replicated_run: FaultRun, replicated: World) -> None:
     """Its standby takes its place after 2 s in which there is none: every member takes its shards
-    anew on the new timeline, under one new leader.
+    again on the new timeline, under one new leader.
     """
     world = replicated
     with replicated_run() as run:
@@ -126,7 +126,7 @@ def test_postgres_failed_over(replicated_run: FaultRun, replicated: World) -> No
         promoted = time.monotonic()
         run.figures["taken_s"] = round(await_succession(world, old, promoted, 15), 1)
         run.between_faults(2)
-        _assert_taken_anew(world, before)
+        _assert_shards_retaken(world, before)
         run.figures["terms"] = len(terms(run))
         assert run.figures["terms"] == 1, "the leader has flapped"
 
@@ -134,7 +134,7 @@ def test_postgres_failed_over(replicated_run: FaultRun, replicated: World) -> No
 @pytest.mark.full
 def test_replaced_primary_comes_back(replicated_run: FaultRun, replicated: World) -> None:
     """Cut off, it is replaced; back again, first in the members' list and ready to take writes, it
-    gets none, and who starts anew doesn't stay with it.
+    gets none, and a restarted member leaves it.
     """
     world = replicated
     with replicated_run() as run:
@@ -152,7 +152,7 @@ def test_replaced_primary_comes_back(replicated_run: FaultRun, replicated: World
             world.await_ready(20)
             run.ride(4)
             assert not asked_of_late(replaced, 3.0), "a member still talks to it"
-        _assert_taken_anew(world, before)
+        _assert_shards_retaken(world, before)
         run.figures["terms"] = len(terms(run))
 
 
@@ -166,21 +166,21 @@ def test_postgres_restored_from_a_backup(fault_run: FaultRun, world: World) -> N
         with run.quiet_throughout():
             run.ride(LOST)
         with restored(run.journal, world, backup, run.began - 1.0, again=4.0) as restore:
-            told = wait_until(lambda: _in_recovery(world), 30, "the cluster to be in recovery")
+            status = wait_until(lambda: _in_recovery(world), 30, "the cluster to be in recovery")
             run.figures["recovery_s"] = round(time.time() - restore.opened, 1)
-            assert "went back" in told["pauseNote"]
+            assert "went back" in status["pauseNote"]
             run.ride(4)
             with SyncClient(world.endpoints) as client:
                 client.cluster.resume(catch_up_since=datetime.fromtimestamp(restore.horizon, UTC))
 
 
 def _in_recovery(world: World) -> dict[str, Any] | None:
-    """What a member says of it, once one does."""
+    """Return the cluster's status from a member, once one answers."""
     views = (world.view(member) for member in world.members.values())
     return next((view for view in views if view and view.get("recovering")), None)
 
 
-def _assert_taken_anew(world: World, before: dict[int, tuple[int, int]]) -> None:
+def _assert_shards_retaken(world: World, before: dict[int, tuple[int, int]]) -> None:
     after = epochs(world)
     assert {timeline for _, timeline in after.values()} == {2}
     assert all(after[shard][0] > epoch for shard, (epoch, _) in before.items())

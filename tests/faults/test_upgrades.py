@@ -1,4 +1,4 @@
-"""From one version to the next while all goes on, and back: schema, members, workers, users."""
+"""From one version to the next and back, under load: schema, members, workers, users."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TROUBLE = re.compile(
     r"UNIMPLEMENTED|DecodeError|Error parsing|ParseError|SchemaMismatch|Traceback|KeyError"
     r"|AttributeError|TypeError|ValueError|UndefinedColumn|UndefinedTable"
 )
-"""What a daemon says of a message, a row or a call that it doesn't know."""
+"""Log line of a daemon about a message, a row or a call that it doesn't know."""
 
 IN_HANDS = """
 SELECT t.member, r.worker, r.state FROM runs r
@@ -88,11 +88,11 @@ def test_rolling_upgrade(upgrade_run: FaultRun) -> None:
     troubles = [line for daemon in _daemons(world) for line in _troubles(daemon, marks)]
     assert not troubles, "\n".join(troubles[:12])
     assert max(slowed.values()) <= ON_TIME, f"behind those due with them: {slowed}"
-    assert max(late.values()) < TTL, f"as late as if nobody had handed over: {late}"
+    assert max(late.values()) < TTL, f"as late as without a handover: {late}"
 
 
 class Hands:
-    """Daemons that end and come again as another version, one at a time."""
+    """Replace daemons with another version, one at a time."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -171,7 +171,7 @@ def _in_hands(world: World, run_id: str) -> tuple[str, str, str]:
 
 
 def _lead(run: Run, commands: Commands, code: Code, member: Service) -> None:
-    """Have it lead, asked for by this version's `schedctl`."""
+    """Make this member leader, with this version's `schedctl`."""
     with run.journal.fault("transfer-leader", member.name) as fault:
         if run.world.leader() != member.name:
             commands.call(code, "cluster", "transfer-leader", member.name)

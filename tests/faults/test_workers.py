@@ -29,23 +29,23 @@ MORTAL = DatabaseProbe(
     lasts=12.0,
     more={"on_lease_lost": "kill", "kill_after": "1s"},
 )
-"""It runs for far longer than its worker's lease, and for a second to end, take together."""
+"""The job runs for far longer than its worker's lease, and for a second to end, take together."""
 ENDED_WITHIN = 15
 """Seconds in which a stream ends that has fallen silent (client/schedkit/net/channel.py)."""
-SETTLED = 1.0
+STABLE_AFTER = 1.0
 """Seconds after which what was granted before a worker's disk was full has begun."""
 DELIVERED_WITHIN = 20
-"""Seconds from a worker's death to the end of what it had spooled: its next life tells of it."""
+"""Seconds from a worker's death to the end of its spooled results: its next life reports them."""
 
 
 def test_worker_killed(fault_run: FaultRun, world: World) -> None:
-    """What it ran runs again elsewhere, under a greater token."""
+    """Its runs start again elsewhere, under greater tokens."""
     with fault_run() as run, killed(run.journal, world.workers["w1"]):
         run.ride(TTL + 2)
 
 
 def test_worker_stopped_past_its_lease(fault_run: FaultRun, world: World) -> None:
-    """What it had is run elsewhere; the results it brings when it wakes are refused and audited."""
+    """Its runs start again elsewhere; its results after it wakes are refused and audited."""
     with fault_run() as run:
         worker = world.workers[has_just_begun(run, "slow-1")]
         since = time.time()
@@ -89,7 +89,7 @@ def test_worker_cut_from_members(fault_run: FaultRun, world: World) -> None:
 
 
 def test_worker_restarted_with_results_in_the_spool(fault_run: FaultRun, world: World) -> None:
-    """What it couldn't deliver before it died is delivered, or refused, when it is back."""
+    """Results it couldn't deliver before it died are delivered, or refused, when it is back."""
     with fault_run() as run:
         worker = world.workers[run.worker_with("slow-1")]
         members = [member.host for member in world.members.values()]
@@ -102,8 +102,8 @@ def test_worker_restarted_with_results_in_the_spool(fault_run: FaultRun, world: 
 
 
 def test_two_daemons_with_one_identity(fault_run: FaultRun, world: World) -> None:
-    """Neither the second worker nor the second member is served, both say why, and whoever asks
-    the cluster how it is is told of both.
+    """Neither the second worker nor the second member is served, both say why, and callers who ask
+    for the cluster's status sees both.
     """
     with fault_run() as run:
         member, worker = world.twin_of_member("m1"), world.twin_of_worker("w1")
@@ -132,7 +132,7 @@ def _taken_names(world: World) -> set[str | None]:
 @pytest.mark.full
 @pytest.mark.parametrize("point", WORKER_POINTS)
 def test_worker_killed_at(fault_run: FaultRun, world: World, point: str) -> None:
-    """Whoever passes dies there: before it starts what it took, or with a result that nobody has
+    """The first to pass dies: before it starts what it took, or with a result that no member has
     seen. What it had has one accepted result all the same, its own or another's; what was in its
     spool is delivered, or refused.
     """
@@ -153,7 +153,7 @@ def test_worker_killed_at(fault_run: FaultRun, world: World, point: str) -> None
 
 @pytest.mark.full
 def test_worker_heartbeats_not_received(fault_run: FaultRun, world: World) -> None:
-    """What members send arrives, what it answers doesn't: its lease ends, its work runs again."""
+    """Messages of members arrive, its answers don't: its lease ends, its work runs again."""
     with fault_run() as run:
         members = [member.host for member in world.members.values()]
         with cut(run.journal, world.network, [world.workers["w1"].host], members, back=False):
@@ -186,7 +186,7 @@ def test_wire_between_workers_and_members(
             run.ride(seconds)
         run.figures["wire"] = counts
     if way in ("truncate", "reset") or seconds > ENDED_WITHIN:
-        assert counts["came"], "streams that ended are opened anew meanwhile"
+        assert counts["came"], "streams that ended are opened again meanwhile"
 
 
 @pytest.mark.full
@@ -200,10 +200,10 @@ def test_spool_disk_full(fault_run: FaultRun, world: World) -> None:
             return "spool rejects writes" in worker.said_since(mark)
 
         with disks.full(run.journal, world.work / "w1", refused):
-            since = time.time() + SETTLED
+            since = time.time() + STABLE_AFTER
             run.ride(6)
         begun = [line for line in run.starts() if line["worker"] == "w1"]
-        assert not [line for line in begun if since < line["at"] < since + 6 - SETTLED]
+        assert not [line for line in begun if since < line["at"] < since + 6 - STABLE_AFTER]
 
 
 @pytest.mark.full
@@ -216,4 +216,4 @@ def test_worker_clock_moved(fault_run: FaultRun, world: World, how: str) -> None
             since = time.time()
             run.ride(8)
             begun = [line for line in run.starts() if line["worker"] == "w1"]
-            assert [line for line in begun if line["at"] > since + SETTLED]
+            assert [line for line in begun if line["at"] > since + STABLE_AFTER]

@@ -1,6 +1,6 @@
 """The users of a load in a process of their own: they call by the SDK of the version that runs it.
 
-    with calling(run, code) as users: …      what they were told stands in the run's history
+    with calling(run, code) as users: …      their answers are in the run's history
 
 Their numbers of calls and their names are other than those of the run's own load.
 """
@@ -36,9 +36,14 @@ def calling(run: Run, code: Code) -> Iterator[Path]:
     Raises:
         AssertionError: at the end, if they broke off before it.
     """
-    told = [os.fspath(run.directory), f"{run.prefix}-before", str(run.seed), *run.world.endpoints]
+    arguments = [
+        os.fspath(run.directory),
+        f"{run.prefix}-before",
+        str(run.seed),
+        *run.world.endpoints,
+    ]
     with subprocess.Popen(
-        [os.fspath(code.python), "-P", "-m", __name__, *told],
+        [os.fspath(code.python), "-P", "-m", __name__, *arguments],
         env={**os.environ, "PYTHONPATH": os.fspath(TESTS)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

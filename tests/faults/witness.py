@@ -1,9 +1,9 @@
-"""What rows measure themselves, beside what the checker judges of them all.
+"""Measurements that rows make themselves, beside what the checker judges of them all.
 
 before = leadership(world)                            who leads, as PostgreSQL alone has it
 taken = await_succession(world, dead, since)          seconds until others have what was theirs
 fired(world, since, until)                            how many runs owners made of timers
-with everyone_stays(world): …                          nobody lets go of anything meanwhile
+with everyone_stays(world): …                          no lease or shard is given up meanwhile
 latest(run, since, until)                             how late the latest of the probes was
 behind(run, since, until)                             how late it was beside those due with it
 """
@@ -27,7 +27,7 @@ SELECT
 + (SELECT count(*) FROM term l LEFT JOIN tenures t ON t.id = l.leader AND t.fenced_at IS NULL
    WHERE t.id IS NULL OR t.id = ANY (%s::uuid[]))
 """
-"""Shards, and the leadership, that nobody has but the dead."""
+"""Count shards, and the leadership, that only dead tenures hold."""
 
 STALE = """
 SELECT count(*) FROM audit WHERE action = 'result' AND outcome = 'refused' AND reason = 'STALE'
@@ -62,7 +62,7 @@ WHERE r.run_id = ANY (%s::uuid[]) AND r.digest IS NULL AND r.reason IS DISTINCT 
 
 
 def tenures_of(world: World, names: Collection[str]) -> list[str]:
-    """The tenures of these members that nobody has fenced."""
+    """Return the tenures of these members that aren't fenced."""
     rows = world.postgres.sql(
         "SELECT id::text FROM tenures WHERE member = ANY (%s) AND fenced_at IS NULL", [*names]
     )
@@ -84,8 +84,8 @@ def await_succession(world: World, dead: Collection[str], since: float, within: 
 
 
 def unstarted_of(world: World, member: str) -> dict[str, int]:
-    """Runs that this member has just handed out, and that haven't started: their tokens. Nobody may
-    have taken its shards yet.
+    """Runs that this member has just dispatched, and that haven't started: their tokens. No member
+    may have taken its shards yet.
     """
     return {run: int(token) for run, token in world.postgres.sql(UNSTARTED, member)}
 
@@ -104,8 +104,8 @@ def leadership(world: World) -> tuple[int, str]:
 
 @contextmanager
 def leader_stays(run: Run) -> Iterator[None]:
-    """No term begins from here to the end of the last quiet: nobody else comes to lead, nor the
-    leader anew.
+    """No term begins from here to the end of the last quiet: no other member becomes leader, nor
+    the leader again.
     """
     before = leadership(run.world)
 
@@ -138,7 +138,7 @@ def epochs(world: World) -> dict[int, tuple[int, int]]:
 
 @contextmanager
 def everyone_stays(world: World) -> Iterator[None]:
-    """No member and no worker is given up in this block, no shard taken anew, no term begun."""
+    """No member and no worker is given up in this block, no shard taken again, no term begun."""
     before = standing(world)
     yield
     after = standing(world)
@@ -151,7 +151,7 @@ def everyone_stays(world: World) -> Iterator[None]:
 
 
 def standing(world: World) -> dict[str, object]:
-    """Who leads, which tenures and incarnations live, whose each shard is under which epoch, and
+    """Return the leader, living tenures and incarnations, each shard's owner and epoch, and
     how many takings of shards there were.
     """
     return {

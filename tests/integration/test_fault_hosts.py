@@ -57,7 +57,7 @@ def test_a_cut_has_a_direction_and_no_other_wire_feels_it(network: Network) -> N
     assert not network.passes(a, b)
     assert network.passes(b, a)
     assert network.passes(a, c)
-    network.mend(a, b)
+    network.reconnect(a, b)
     assert network.passes(a, b)
 
 
@@ -71,7 +71,7 @@ def test_a_connection_over_a_cut_is_met_with_silence(network: Network) -> None:
 
 def test_a_detour_leads_to_another_host_that_can_forward_by_the_back_door(network: Network) -> None:
     a, b, c = network.hosts.values()
-    network.bear(b, c)
+    network.add_address(b, c)
     network.detour(a, b, c)
     with listening(c, b.address) as astray, a.socket() as client:
         client.settimeout(WAIT_TIMEOUT)

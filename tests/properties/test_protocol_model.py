@@ -113,7 +113,7 @@ def test_each_rule_has_a_description_and_an_entry_on_the_page_of_rules() -> None
 def test_one_seed_is_one_trace() -> None:
     def trace() -> list[str]:
         lines: list[str] = []
-        story.told(7, frozenset({Rule.OK_WAITS}), lines.append)
+        story.replay(7, frozenset({Rule.OK_WAITS}), lines.append)
         return lines
 
     assert trace() == trace()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faults.nemesis.proxies import COMMAND, ENVIRONMENT
-from faults.nemesis.proxy_process import ResultDecision
+from faults.nemesis.proxy_process import Effects
 from schedctl.dev.servers import ports
 from support.wait import wait_until_async
 
@@ -30,9 +30,9 @@ class Proxied:
         fresh.replace(self.orders)
         await wait_until_async(lambda: self.report().way == way, 5, "the order to be read")
 
-    def report(self) -> ResultDecision:
+    def report(self) -> Effects:
         """Return the effects of the current order so far."""
-        return ResultDecision(**json.loads(self.reports.read_text()))
+        return Effects(**json.loads(self.reports.read_text()))
 
 
 @asynccontextmanager

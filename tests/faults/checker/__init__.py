@@ -3,7 +3,7 @@
     History ─→ World (tables through time, lives of jobs, assignments, what the oracle owes)
                  └─→ one named function an invariant ─→ violations with their evidence ─→ Verdict
 
-A history in which the cluster's clock was moved is told on that clock first (`cluster_time`); one
+A history in which the cluster's clock was moved is converted to it first (`cluster_time`); one
 in whose midst the database was put back is judged as two (`restored`).
 
 What decides is what happened outside of the product (the lines of the probe jobs, the oracle's

@@ -1,4 +1,4 @@
-"""Each handing out of a run, from the commit of its token to the commit that ended it.
+"""Assignments of runs, each from the commit of its token to the commit that ended it.
 
 PENDING, RETRYING ─token→ RUNNING ─┬─ result      a digest came with it
 ├─ lost        with the worker's incarnation
@@ -21,7 +21,7 @@ How = Literal["result", "lost", "returned", "superseded"]
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One token of one run. `ended` and `how` are None while it runs."""
+    """Assignment of a run under one token. `ended` and `how` are None while it runs."""
 
     run_id: str
     job_id: str

@@ -28,7 +28,7 @@ def s10(world: World) -> Iterator[Violation]:
 
 
 def _given(run: Run) -> tuple[str | None, str | None, int]:
-    """To whom, and from which definition, a run was handed out: once a token."""
+    """Return the worker, incarnation and definition of an assignment: fixed for each token."""
     return run.worker, run.incarnation, run.generation
 
 
@@ -57,7 +57,7 @@ def _ended_wrongly(world: World, assignment: Assignment) -> Iterator[Violation]:
 
 
 def _at_once(world: World, earlier: Assignment, later: Assignment) -> Iterator[Violation]:
-    """The same in the world: the later one started before the earlier one's end."""
+    """Check the same for processes: the later attempt started before the earlier one's end."""
     end = world.ends.get((earlier.run_id, earlier.token))
     for start in world.starts.get(later.run_id, ()):
         if start.token != later.token or end is None or end.at <= start.at:

@@ -25,7 +25,7 @@ def s11(world: World) -> Iterator[Violation]:
         holds = EFFECTS.get(call.call)
         if call.phase == "ok" and holds is not None and not holds(world, call):
             what = f"{call.call} (op {call.op}) was acknowledged, and is not in the database"
-            yield Violation("S11", what, told(call))
+            yield Violation("S11", what, describe(call))
     for definition in world.lives.missing:
         what = f"generation {definition.generation} of {definition.name} was acknowledged and lost"
         yield Violation("S11", what, (f"asked for at {clock(definition.at)}",))
@@ -38,7 +38,7 @@ def s11(world: World) -> Iterator[Violation]:
     yield from not_durable(world)
 
 
-def told(call: Call) -> tuple[str, ...]:
+def describe(call: Call) -> tuple[str, ...]:
     """A call in words."""
     ended = f"{call.phase} {clock(call.until)}" if call.ended else "no answer"
     answer = call.ended.answer if call.ended else None
@@ -109,7 +109,7 @@ EFFECTS: Mapping[str, Callable[[World, Call], bool]] = {
     "submit": _run_made,
     "cancel": _cancelled,
 }
-"""What must be in the database when the call is answered `ok`."""
+"""Checks of the rows that a call answered `ok` must leave in the database."""
 
 
 def _too_many(world: World) -> Iterator[Violation]:
@@ -191,5 +191,5 @@ def _keys(calls: Mapping[int, Call]) -> Iterator[Violation]:
             given[call.named("namespace") or "", call.call, key][made] = call
     for (_, name, key), ids in given.items():
         if len(ids) > 1:
-            evidence = tuple(line for call in ids.values() for line in told(call))
+            evidence = tuple(line for call in ids.values() for line in describe(call))
             yield Violation("S11", f"{name} with key {key!r} gave {len(ids)} ids", evidence)

@@ -1,4 +1,4 @@
-"""A history in which the cluster's clock was moved, told on that clock from end to end.
+"""A history in which the cluster's clock was moved, converted to that clock from end to end.
 
 The database dates its rows and commits by cluster time already. Probes, users, the nemesis and the
 harness go by the host's clock; `meta.legs` says by how many seconds the cluster's was ahead of it
@@ -26,7 +26,7 @@ Dated = TypeVar("Dated", ClientEvent, Definition, Nemesis, ProbeEvent, Resource,
 
 
 def in_cluster_time(history: History) -> History:
-    """The same history on one clock, once; itself where nobody moved any."""
+    """Return the history on one clock; the same history if no clock was moved."""
     legs = history.meta.legs
     if not legs:
         return history

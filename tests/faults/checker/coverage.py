@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from faults import oracle
-from faults.checker.instants import told, wrote
+from faults.checker.instants import describe, wrote
 from faults.checker.ledger import Due, Standing
 from faults.checker.lives import Deletion
 from faults.checker.overlap import limit_of
@@ -44,13 +44,13 @@ def l1(world: World) -> Iterator[Violation]:
             if why is not None:
                 what = f"{due.name} at {clock(due.at)}: {why}"
                 yield Violation(
-                    "L1", what, (told(standing), f"settled by {standing.settled.where}")
+                    "L1", what, (describe(standing), f"ended by {standing.ended.where}")
                 )
     yield from _deleted(world)
 
 
 def _deleted(world: World) -> Iterator[Violation]:
-    """What fell due before a deletion stands in a row, and what the deletion found is told so."""
+    """Check the due times before a deletion: each has a row, with the reason of the deletion."""
     for due in world.dues_at_deletion:
         assert due.life.deletion is not None, "it is owed by a deletion"
         where = f"{due.name} at {clock(due.at)}"
@@ -62,7 +62,7 @@ def _deleted(world: World) -> Iterator[Violation]:
             why = _by_deletion(due, due.life.deletion, standing)
             if why is not None:
                 what = f"{where}: {why}, and its job was {gone}"
-                yield Violation("L1", what, (told(standing),))
+                yield Violation("L1", what, (describe(standing),))
 
 
 def l2(world: World) -> Iterator[Violation]:
@@ -95,7 +95,7 @@ def owes_start(world: World, due: Due) -> float | None:
     deadline = due.deadline
     pause = due.life.paused(due.at, deadline)
     if pause is not None:
-        deadline = max(deadline, pause.resumed + world.windows.patience)
+        deadline = max(deadline, pause.resumed + world.windows.timeout)
     if _waits_for_others(definition):
         deadline = NEVER
     if row.ended or deadline < world.meta.ended:
@@ -114,12 +114,12 @@ def _by_id(world: World, due: Due, standing: Standing, deadline: float) -> Itera
     starts = world.starts.get(row.run_id, ())
     where = f"{due.name} at {clock(due.at)}"
     if not starts:
-        yield Violation("L2", f"{where} fired and never started", (told(standing),))
+        yield Violation("L2", f"{where} fired and never started", (describe(standing),))
         return
     for start in starts:
         if ticks(start.instant) != ticks(row.scheduled_at):
-            what = f"{where} was told that it is the run of {start.nominal}"
-            yield Violation("L2", what, (wrote(start), told(standing)))
+            what = f"{where} was given the scheduled time {start.nominal}"
+            yield Violation("L2", what, (wrote(start), describe(standing)))
     late = starts[0].at - deadline
     if late > 0:
         kind = "quiet" if due.in_time else "the fault's"
@@ -130,14 +130,14 @@ def _by_id(world: World, due: Due, standing: Standing, deadline: float) -> Itera
             (
                 f"deadline {clock(deadline)}",
                 wrote(starts[0]),
-                told(standing),
+                describe(standing),
                 *_stood_still(world, due.at, starts[0].at),
             ),
         )
     end = None if row.ended else world.ends.get((row.run_id, row.token))
-    if end is not None and world.meta.ended - end.at > world.windows.patience:
+    if end is not None and world.meta.ended - end.at > world.windows.timeout:
         what = f"{where} ran to its end, and its row is still {row.state}"
-        yield Violation("L2", what, (told(standing), f"ended {clock(end.at)}"))
+        yield Violation("L2", what, (describe(standing), f"ended {clock(end.at)}"))
 
 
 def _by_time(
@@ -164,7 +164,7 @@ def _by_time(
 
 
 def _stood_still(world: World, since: float, until: float) -> Iterator[str]:
-    """What the machine itself did in this time, for who wonders whom to blame."""
+    """Return the machine's own stalls in this time, as a possible cause."""
     for stall in world.history.stalls:
         if stall.at >= since and stall.at - stall.late <= until:
             yield f"the machine stood still for {stall.late:g} s until {clock(stall.at)}"
@@ -188,7 +188,7 @@ def _around(world: World, due: Due) -> tuple[str, ...]:
     rows = world.rows_by_job.get(due.life.job_id, ())
     before = [each for each in rows if each.row.scheduled_at < due.at][-1:]
     behind = [each for each in rows if each.row.scheduled_at > due.at][:1]
-    return tuple(told(standing) for standing in before + behind)
+    return tuple(describe(standing) for standing in before + behind)
 
 
 def _unjustified(world: World, due: Due, standing: Standing) -> str | None:
@@ -205,12 +205,12 @@ def _unjustified(world: World, due: Due, standing: Standing) -> str | None:
     if row.state == "SKIPPED" and row.reason == "BUFFER_FULL":
         buffers = phase is not None and phase.definition.overlap.startswith("buffer")
         return None if buffers else "SKIPPED (BUFFER_FULL), and its job has no buffer"
-    told_so = f"{row.state} ({row.reason})" if row.reason else row.state
+    outcome = f"{row.state} ({row.reason})" if row.reason else row.state
     if due.in_time:
-        return f"{told_so} in a quiet time"
+        return f"{outcome} in a quiet time"
     late = _accounted_late(due, standing)
     if late is not None:
-        return f"{told_so} {late}"
+        return f"{outcome} {late}"
     if row.state == "COALESCED" and policy == "latest":
         return _into(world, due, standing)
     age = standing.inserted.at - due.at
@@ -220,11 +220,11 @@ def _unjustified(world: World, due: Due, standing: Standing) -> str | None:
     }
     if justified.get((row.state, row.reason or ""), False):
         return None
-    return f"{told_so} is not what catch_up {policy} may do"
+    return f"{outcome} is not what catch_up {policy} may do"
 
 
 def _accounted_late(due: Due, standing: Standing) -> str | None:
-    """Nobody looked at the instant in its window: only later it was said what became of it."""
+    """Return how late the row was written, if it was written after the window of its instant."""
     at = standing.inserted.at
     if at <= due.deadline or due.life.paused(due.at, due.deadline) is not None:
         return None
@@ -232,11 +232,11 @@ def _accounted_late(due: Due, standing: Standing) -> str | None:
 
 
 def _unwanted(world: World, due: Due, standing: Standing) -> str | None:
-    """A run that was cancelled though nobody asked for it."""
+    """Return why the cancellation is unjustified: no caller asked for it. None: it is justified."""
     row = standing.row
     if row.state != "CANCELLED":
         return None
-    at = standing.settled.at
+    at = standing.ended.at
     asked = {
         "DELETED": due.life.stopped <= at,
         "BY_USER": any(
@@ -247,11 +247,11 @@ def _unwanted(world: World, due: Due, standing: Standing) -> str | None:
             each.definition.overlap.startswith(("cancel", "terminate")) for each in due.life.phases
         ),
     }
-    return None if asked.get(row.reason or "") else f"CANCELLED ({row.reason}), and nobody asked"
+    return None if asked.get(row.reason or "") else f"CANCELLED ({row.reason}), and no caller asked"
 
 
 def _by_control(due: Due, standing: Standing, reason: str) -> str | None:
-    at = standing.settled.at
+    at = standing.ended.at
     if reason == "PAUSED":
         pauses = [p for p in due.life.pauses if p.committed <= at]
         touching = [p for p in pauses if not due.in_time or due.at >= p.committed - EDIT_SLACK]
@@ -268,8 +268,8 @@ def _by_deletion(due: Due, deletion: Deletion, standing: Standing) -> str | None
     if due.at < deletion.left or standing.ran:
         return None
     paused = due.life.paused(due.at, deletion.at) is not None
-    told_so = (row.state, row.reason)
-    if told_so == ("MISSED", "DELETED") or (told_so == ("SKIPPED", "PAUSED") and paused):
+    outcome = (row.state, row.reason)
+    if outcome == ("MISSED", "DELETED") or (outcome == ("SKIPPED", "PAUSED") and paused):
         late = standing.inserted.commit != deletion.commit
         return "was written by another commit than the deletion's" if late else None
     return f"{row.state} ({row.reason})"
@@ -284,7 +284,7 @@ def _by_overlap(world: World, standing: Standing, definition: Definition | None)
     """
     if definition is not None and limit_of(definition.overlap) is None:
         return f"SKIPPED (OVERLAP) under overlap {definition.overlap}"
-    row, commit = standing.row, standing.settled.commit
+    row, commit = standing.row, standing.ended.commit
     for held in world.assignments_by_job.get(row.job_id, ()):
         if held.run_id == row.run_id or held.begun.commit > commit:
             continue
@@ -307,20 +307,20 @@ def _waited_long(world: World, standing: Standing) -> bool:
     """Whether an older run of the job had waited for long when this one was skipped, and was
     assigned afterwards.
     """
-    row, settled = standing.row, standing.settled
+    row, ended = standing.row, standing.ended
     for held in world.assignments_by_job.get(row.job_id, ()):
-        if held.run_id == row.run_id or held.begun.commit <= settled.commit:
+        if held.run_id == row.run_id or held.begun.commit <= ended.commit:
             continue
-        run = world.runs.before(settled.commit, held.run_id)
+        run = world.runs.before(ended.commit, held.run_id)
         if run is None or run.admitted or run.ready_at is None or run.due_at > row.due_at:
             continue
-        if run.ready_at <= settled.at - WAITS_LONG + SEEN_AFTER:
+        if run.ready_at <= ended.at - WAITS_LONG + SEEN_AFTER:
             return True
     return False
 
 
 def _into(world: World, due: Due, standing: Standing) -> str | None:
-    """What a fold was coalesced into: the next instant, which fired."""
+    """Return why no fired instant comes right after the coalesced ones; None: one does."""
     row = standing.first
     phase = due.life.at_generation(row.generation)
     last = row.scheduled_until or row.scheduled_at

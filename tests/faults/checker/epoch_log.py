@@ -22,7 +22,7 @@ def epoch_log(world: World) -> Iterator[Violation]:
     for step in sorted(world.takings.steps, key=_place):
         taking = step.after
         if taking is not None and taking == step.before:
-            continue  # told again: it was committed while the first rows were read
+            continue  # read twice: it was committed while the first rows were read
         if taking is None or step.before is not None:
             yield Violation("S3", f"line {step.key[0]} of the epoch log was changed", (step.where,))
             continue
@@ -67,10 +67,10 @@ def _against_database(world: World) -> Iterator[Violation]:
         return  # N1 says what is missing
     rows = [Taking.of(row) for row in world.history.database["shard_log"]]
     stands = {each.seq: each for each in rows}
-    for told in sorted(world.takings.final(), key=lambda each: each.seq):
-        if stands.get(told.seq) != told:
+    for logged in sorted(world.takings.final(), key=lambda each: each.seq):
+        if stands.get(logged.seq) != logged:
             yield Violation(
                 "S3",
-                f"line {told.seq} of the epoch log isn't in the database as it was committed",
-                (f"committed: {told}", f"at the end: {stands.get(told.seq)}"),
+                f"line {logged.seq} of the epoch log isn't in the database as it was committed",
+                (f"committed: {logged}", f"at the end: {stands.get(logged.seq)}"),
             )

@@ -27,7 +27,7 @@ def s4(world: World) -> Iterator[Violation]:
         if fresh and shard is not None and shard.owner != run.fired_by:
             yield _foreign(world, step, run, shard.owner)
         if run.scheduled and before is None and run.state == "PENDING" and run.fired_by is None:
-            yield Violation("S4", f"run {run.run_id} was fired by nobody", (step.where,))
+            yield Violation("S4", f"run {run.run_id} was fired by no owner", (step.where,))
         if run.token != (before.token if before else 0):
             epoch = epoch_of(run.token)
             present = max(newest.get(run.shard, 0), shard.epoch if shard else 0)

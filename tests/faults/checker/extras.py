@@ -40,7 +40,7 @@ def l5(world: World) -> Iterator[Violation]:
             elif assignment.begun.after is not None:
                 counted = assignment.begun.after.attempt
                 if start.attempt != counted:
-                    what = f"{start.job} was told that it is try {start.attempt}, not {counted}"
+                    what = f"{start.job} was given attempt {start.attempt}, not {counted}"
                     yield Violation("L5", what, (wrote(start), assignment.begun.where))
     yield from _tries(world)
     for extra in extras(world):
@@ -84,7 +84,7 @@ def extras(world: World) -> Iterator[Extra]:
 
 
 def _cause(world: World, before: Assignment, start: ProbeEvent) -> str | None:
-    """What ended the assignment before so that another start is right."""
+    """Return why the end of the earlier assignment justifies another start; None: it doesn't."""
     ended = before.ended
     if ended is None or ended.after is None or ended.before is None:
         return None

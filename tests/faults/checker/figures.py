@@ -12,7 +12,7 @@ from faults.checker.verdict import Figures
 from faults.checker.windows import ON_TIME, QUIET_BOUND
 from faults.checker.world import World
 
-BY_WISH = ("OVERLAP", "PAUSED", "EDITED", "CALENDAR", "BUFFER_FULL")
+BY_POLICY = ("OVERLAP", "PAUSED", "EDITED", "CALENDAR", "BUFFER_FULL")
 """Reasons by which an instant doesn't run because its owner wanted it so: no gap."""
 
 
@@ -67,7 +67,7 @@ def _longest_gap(world: World) -> float:
 
 
 def _gap(due: Due, starts: list[float], ended: float) -> float:
-    if due.rows and due.rows[0].row.reason in BY_WISH:
+    if due.rows and due.rows[0].row.reason in BY_POLICY:
         return 0.0
     place = bisect_left(starts, due.at - QUIET_BOUND)
     following = starts[place] if place < len(starts) else ended

@@ -34,7 +34,7 @@ def s5(world: World) -> Iterator[Violation]:
                 yield Violation(
                     "S5",
                     f"{name} at {clock(at / 1000)} stands in {len(several)} rows",
-                    tuple(told(standing) for standing in several),
+                    tuple(describe(standing) for standing in several),
                 )
     for step in world.runs.steps:
         before, after = step.before, step.after
@@ -85,11 +85,11 @@ def s8(world: World) -> Iterator[Violation]:
 
 
 def identity(run: Run) -> tuple[str, float, str]:
-    """What a run is the run of; it never changes."""
+    """Return the identity of a run; it never changes."""
     return run.job_id, run.scheduled_at, run.trigger
 
 
-def told(standing: Standing) -> str:
+def describe(standing: Standing) -> str:
     """A row of the ledger in words."""
     row = standing.row
     fold = f" to {clock(row.scheduled_until)} ({row.count})" if row.scheduled_until else ""
@@ -112,9 +112,9 @@ def _doubled_at_the_end(world: World) -> Iterator[Violation]:
     for (job_id, at), count in counts.items():
         if count > 1:
             same = (r for r in kept if (r["job_id"], r["scheduled_at"]) == (job_id, at))
-            told_so = tuple(f"run {r['run_id']}, {r['trigger']}: {r['state']}" for r in same)
+            evidence = tuple(f"run {r['run_id']}, {r['trigger']}: {r['state']}" for r in same)
             yield Violation(
-                "S5", f"{at} of job {job_id} stands in {count} rows at the end", told_so
+                "S5", f"{at} of job {job_id} stands in {count} rows at the end", evidence
             )
 
 
@@ -124,7 +124,7 @@ def _due(run: Run) -> float:
 
 def _reported_early(world: World) -> Iterator[Violation]:
     """`started_at` is on the cluster's time, whatever the worker's own clock says. Where a test has
-    that time leap, a worker hears of it with its next heartbeat: nothing is judged there.
+    that time leap, a worker receives it with its next heartbeat: nothing is judged there.
     """
     for step in () if world.meta.legs else world.runs.steps:
         before, run = step.before, step.after
@@ -153,18 +153,18 @@ def _outside(life: Life, standing: Standing) -> Iterator[Violation]:
     phase = life.at_generation(row.generation)
     if phase is None:
         what = f"{life.name} has a row of generation {row.generation}, which never was"
-        yield Violation("S6", what, (told(standing),))
+        yield Violation("S6", what, (describe(standing),))
         return
     schedule = phase.definition.schedule
     for at in {row.scheduled_at, row.scheduled_until or row.scheduled_at}:
         if not oracle.is_due(schedule, at):
             what = f"{life.name} has a row for {clock(at)}, which its schedule lacks"
-            yield Violation("S6", what, (told(standing), f"the schedule: {schedule}"))
+            yield Violation("S6", what, (describe(standing), f"the schedule: {schedule}"))
             return
     counted = len(spread(life, standing))
     if counted != row.count:
         what = f"{life.name} has a row that counts {row.count} instants where there are {counted}"
-        yield Violation("S6", what, (told(standing), f"the schedule: {schedule}"))
+        yield Violation("S6", what, (describe(standing), f"the schedule: {schedule}"))
 
 
 def _fired_against_the_timer(world: World) -> Iterator[Violation]:
@@ -193,7 +193,7 @@ def _fired_against_the_timer(world: World) -> Iterator[Violation]:
 
 
 def _recorded_against_the_timer(world: World) -> Iterator[Violation]:
-    """What the ledger says of an instant that didn't fire is of a generation in force, too."""
+    """Check that rows of instants that didn't fire are of a generation in force, too."""
     for step in world.runs.steps:
         run = step.after
         if run is None or not run.scheduled or step.before is not None or run.state == "PENDING":

@@ -29,7 +29,7 @@ class Standing:
     inserted: Step[Run]
     first: Run
     row: Run
-    settled: Step[Run]
+    ended: Step[Run]
 
     @property
     def ran(self) -> bool:
@@ -39,7 +39,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """One instant that a job owes, with the rows that stand for it: one, if all is well."""
+    """Due instant of a job, with its rows: one row, if all is well."""
 
     life: Life
     at: float
@@ -96,8 +96,8 @@ def dues_of(
 def dues_at_deletion(
     lives: Iterable[Life], rows: Mapping[str, Sequence[Standing]], windows: Windows
 ) -> list[Due]:
-    """What the deletions of jobs left no owner to account for: what their timers hadn't, and what
-    fell due in the last second before.
+    """Due instants that deletions of jobs left without an owner: those their timers hadn't, and
+    those of the last second before.
     """
     dues: list[Due] = []
     for life in lives:

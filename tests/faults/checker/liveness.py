@@ -1,6 +1,6 @@
 """L3, L4: after healing everything is owned, led and attached again, and nothing stays stuck.
 
-A fault is judged for L3 where no other fault begins before the time is over. Whoever owned a shard
+A fault is judged for L3 where no other fault begins meanwhile. A member that owned a shard
 or led by then must have been alive: a tenure that is fenced within F afterwards, though no further
 fault began, was dead already. So was a worker that is lost within its TTL + F afterwards.
 """
@@ -41,7 +41,7 @@ def l3(world: World) -> Iterator[Violation]:
 
 
 def l4(world: World) -> Iterator[Violation]:
-    """Nothing is stuck past its deadline, nobody ended by itself, nothing is left behind."""
+    """Check that no process is stuck or ended on its own, and that nothing is left behind."""
     waiting: dict[str, int] = defaultdict(int)
     for run in world.runs.final():
         waiting[run.job_id] += run.admitted
@@ -69,7 +69,7 @@ def _ended_by_themselves(world: World, restarts: Sequence[str]) -> Iterator[Viol
         if event.fault.startswith("kill -9 at") and event.phase == "took_effect"
     )
     for who, times in (Counter(restarts) - killed).items():
-        yield Violation("L4", f"{who} ended by itself {times} times and was started again")
+        yield Violation("L4", f"{who} ended on its own {times} times and was started again")
 
 
 def _calm_until(world: World, fault: Fault) -> float:
@@ -170,18 +170,18 @@ def _fenced_by(world: World, tenure: str, until: float) -> float | None:
 
 
 def _stuck(world: World, run: Run, others: int) -> str | None:
-    """What keeps it past its deadline; None: it may still be as it is."""
-    patience = world.windows.patience + SLACK
+    """Return what keeps the run past its deadline; None: it may still be as it is."""
+    limit = world.windows.timeout + SLACK
     life = world.lives.by_job.get(run.job_id)
 
     def over(since: float | None) -> bool:
-        return since is not None and world.meta.ended - since > patience
+        return since is not None and world.meta.ended - since > limit
 
     if run.state != "RUNNING":
         paused = life is not None and run.scheduled and life.paused(world.meta.ended, float("inf"))
         ready = max(run.ready_at or 0.0, run.due_at)
         stuck = over(ready) and not paused and not others
-        return "it waits, and nobody takes it" if stuck else None
+        return "it waits, and no owner dispatches it" if stuck else None
     end = world.ends.get((run.run_id, run.token))
     if end is not None and over(end.at):
         return f"its attempt ended at {clock(end.at)}"

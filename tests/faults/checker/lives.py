@@ -38,7 +38,7 @@ class Call:
         return self.ended.at if self.ended is not None and self.phase != "unknown" else NEVER
 
     def named(self, key: str) -> str | None:
-        """What the answer, else the arguments, say about `key`."""
+        """Return the value of `key` in the answer, or else in the arguments."""
         answer = self.ended.answer if self.ended is not None and self.ended.answer else {}
         value = answer.get(key, self.invoked.args.get(key))
         return None if value is None else str(value)
@@ -46,7 +46,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One definition in force, from `committed` on; a client asked for it at `invoked`."""
+    """Definition in force from `committed` on; a client asked for it at `invoked`."""
 
     definition: Definition
     generation: int

@@ -1,9 +1,9 @@
-"""S9: how many runs of a job are under way at once, on committed rows and in the world.
+"""S9: how many runs of a job are in progress at once, on committed rows and in processes.
 
-On rows the rule has no exception. In the world two runs of a job that excludes them may overlap
-where the worker of the one that was handed out first had lost its lease before the other started,
+On rows the rule has no exception. As processes, two runs of a job that excludes them may overlap
+where the worker of the one that was dispatched first had lost its lease before the other started,
 or a fault had stopped it between its last look at the lease and its end; those are counted, not
-forbidden. Which was handed out first their tokens tell: a worker that stood still just before its
+forbidden. Their tokens tell which was dispatched first: a worker that stood still just before its
 start writes that line when it wakes, after the other's.
 """
 
@@ -23,7 +23,7 @@ from faults.history import ProbeEvent
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Two starts of one job, the one before the end of the other. `earlier`: handed out first."""
+    """Two starts of one job, one before the end of the other. `earlier`: dispatched first."""
 
     earlier: ProbeEvent
     later: ProbeEvent
@@ -41,7 +41,7 @@ def limit_of(overlap: str) -> int | None:
 
 
 def s9(world: World) -> Iterator[Violation]:
-    """Overlap limits hold on committed intervals, and in the world unless a lease was lost."""
+    """Check overlap limits on committed intervals, and on processes unless a lease was lost."""
     yield from _admitted(world)
     for overlap in overlaps(world):
         if not overlap.explained:

@@ -10,16 +10,16 @@ database was stopped, the second from the horizon on, beginning with the rows th
 Nothing is excused in either. Between them, which neither can see (`between`):
 
 - S3: epochs, terms and tokens of the second lie above all of the first, the lost ones included;
-- S8: nothing is fired and nothing handed out before somebody has resumed the cluster;
+- S8: nothing is fired and nothing dispatched before an operator resumes the cluster;
 - S10: what ran in the hole doesn't run again, but where it fell due after the horizon, or the
   restored rows have it under way; and never where it may run once at most.
 
-What the hole holds is told by name (`Hole`): calls that were acknowledged and are un-acknowledged,
+The hole is reported by name (`Hole`): calls that were acknowledged and are un-acknowledged,
 runs whose rows are gone, instants that ran and ran again.
 
 A start or an end belongs to the first where its token was drawn there; the second sees it too
 where the restored rows have that token still under way. A call under way when the database was
-stopped has an outcome that nobody knows, in both.
+stopped has an unknown outcome, in both.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ LIVING = (
 """Of these the second history has the restored rows; of runs it has those that hadn't ended."""
 
 FIRST = "calm until the restore"
-"""What the first is called: nothing went wrong in it."""
+"""Name of the first history: nothing went wrong in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """What a restore has undone, counted: calls that were answered `ok` and are lost, runs whose
+    """Losses of a restore, counted: calls that were answered `ok` and are lost, runs whose
     rows are gone, and of the instants that ran before it those that ran again.
     """
 
@@ -61,7 +61,7 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T]):
-    """What a commit made of a row."""
+    """Change of a row by one commit."""
 
     commit: int
     where: str
@@ -120,14 +120,14 @@ def split(history: History) -> tuple[History, History]:
 
 
 def between(history: History, first: World, second: World) -> Iterator[Violation]:
-    """What neither of the two histories can show."""
+    """Yield violations that neither of the two histories can show."""
     yield from _grown(first, second)
     yield from _before_resumed(second)
     yield from _run_again(history, first, second)
 
 
 def hole_of(history: History) -> Hole:
-    """What was undone."""
+    """Count what was undone."""
     restore = history.restore
     assert restore is not None
     first, second = map(World, split(history))
@@ -170,7 +170,7 @@ def _within(history: History, first: float, last: float) -> tuple[tuple[float, f
 
 
 def _tokens(history: History) -> frozenset[tuple[str, int]]:
-    """Run and token of each handing out."""
+    """Return run and token of each dispatch."""
     rows = [*history.initial.get("runs", ())]
     rows += [c.row for each in history.commits for c in each.changes if c.table == "runs"]
     return frozenset((str(row["run_id"]), int(row.get("token") or 0)) for row in rows)
@@ -185,7 +185,7 @@ def _living(history: History) -> dict[str, tuple[Row, ...]]:
 
 def _changed_since(history: History) -> tuple[Row, ...]:
     """The final rows of runs, but for those that had ended when they were restored, and stand as
-    they were. (The restored ones are told with columns that a final one lacks.)
+    they were. (The restored ones have columns that a final one lacks.)
     """
     ended = {
         row["run_id"]: row for row in history.restored.get("runs", ()) if row["state"] in TERMINAL
@@ -198,7 +198,7 @@ def _changed_since(history: History) -> tuple[Row, ...]:
 
 
 def _definitions(history: History) -> Iterator[Definition]:
-    """Those of the restored jobs that were in force, and all that were asked for later."""
+    """Yield the definitions of restored jobs that were in force, and all that came later."""
     restore = history.restore
     assert restore is not None
     calls = calls_of(history.clients)
@@ -219,7 +219,7 @@ def _definitions(history: History) -> Iterator[Definition]:
 
 
 def _clients(history: History) -> Iterator[ClientEvent]:
-    """Calls made since, and those that were under way, of which nobody knows what came."""
+    """Yield calls made since, and calls in progress then, whose outcome is unknown."""
     restore = history.restore
     assert restore is not None
     ended = {e.op for e in history.clients if e.phase != "invoke" and e.at <= restore.stopped}
@@ -271,7 +271,7 @@ def _before_resumed(second: World) -> Iterator[Violation]:
     resumed = next(ends, len(second.history.commits))
     fired = (s for s in _later(second.runs) if s.before is None and s.after.state == "PENDING")
     deeds = [("fired", step) for step in fired if step.after.trigger == SCHEDULED]
-    deeds += [("handed out", step) for step in _drawn(second)]
+    deeds += [("dispatched", step) for step in _drawn(second)]
     for deed, step in deeds:
         if step.commit < resumed:
             run = f"run {step.after.run_id} ({clock(step.after.scheduled_at)})"
@@ -288,7 +288,7 @@ def _run_again(history: History, first: World, second: World) -> Iterator[Violat
         phase = life.at_generation(run.generation) if life is not None else None
         once = phase is not None and phase.definition.delivery == "at_most_once"
         if not once and run.scheduled and run.scheduled_at >= restore.horizon:
-            continue  # as the operator wished
+            continue  # as the operator requested
         if found is None or found.state in TERMINAL or once:
             how = "at most once" if once else "though the restored rows don't have it under way"
             what = f"run {run.run_id} ({clock(run.scheduled_at)}) ran before the restore and again"

@@ -1,7 +1,7 @@
 """S1, S2, S3: what was accepted, and the order of everything that fences.
 
 A worker's digest is SHA-256 over run, token, verdict, reason, exit code and error, each with its
-length before it: a fixed encoding, reckoned here anew. The token is in it, so the digest in a row
+length before it: a fixed encoding, computed again here. The token is in it, so the digest in a row
 tells under which token its result was made, whatever the row's own token says.
 """
 
@@ -45,8 +45,8 @@ def s1(world: World) -> Iterator[Violation]:
                 by_token[step.after.token].append(step)
         for several in (final, *by_token.values()):
             if len(several) > 1:
-                told = tuple(map(_told, several))
-                yield Violation("S1", f"{_run(several[0])} took {len(several)} results", told)
+                evidence = tuple(map(_describe, several))
+                yield Violation("S1", f"{_run(several[0])} took {len(several)} results", evidence)
                 break
         for step in taken:
             yield from _unsent(world, step)
@@ -67,7 +67,7 @@ def s2(world: World) -> Iterator[Violation]:
                         "S2",
                         f"{_run(step)} took a result of token {older or run.token}"
                         f" after token {max(greatest, run.token)} was committed",
-                        (_told(step), *_lines(world, run.run_id)),
+                        (_describe(step), *_lines(world, run.run_id)),
                     )
             greatest = max(greatest, run.token)
 
@@ -88,7 +88,7 @@ def s3(world: World) -> Iterator[Violation]:
                 (f"{step.where}: owner {before.owner} → {after.owner}",),
             )
     for term in world.terms.steps:
-        same = term.before == term.after  # a row told again, or from before the first commit
+        same = term.before == term.after  # a row read twice, or from before the first commit
         if term.before and term.after and not same and term.after.term <= term.before.term:
             what = f"the term went from {term.before.term} to {term.after.term}"
             yield Violation("S3", what, (term.where,))
@@ -121,30 +121,30 @@ def _tokens(world: World) -> Iterator[Violation]:
 
 
 def _unsent(world: World, step: Step[Run]) -> Iterator[Violation]:
-    """A result that nobody can have sent, as far as the probe jobs' own lines can tell."""
+    """Yield a result that no worker can have sent, as far as the probe jobs' own lines can tell."""
     run = step.after
     if run is None or not world.writes(run):
         return
     end = world.ends.get((run.run_id, run.token))
     if run.state == "SUCCEEDED" and (end is None or end.at > step.at):
         what = "before that attempt had ended" if end else "though that attempt never ended"
-        evidence = (_told(step), *_lines(world, run.run_id))
+        evidence = (_describe(step), *_lines(world, run.run_id))
         yield Violation("S1", f"{_run(step)} took a result {what}", evidence)
     elif end is not None and end.exit is not None:
         given_back = run.exit_code is None and not run.ended
         if end.exit != run.exit_code and (given_back or run.reason in CUT_SHORT):
             return
-        told = (run.state == "SUCCEEDED") == (end.exit == 0) or run.state == "CANCELLED"
-        if not told or end.exit != run.exit_code:
+        agrees = (run.state == "SUCCEEDED") == (end.exit == 0) or run.state == "CANCELLED"
+        if not agrees or end.exit != run.exit_code:
             code = f"exit code {run.exit_code}, and its worker sent {end.exit}"
             what = f"{_run(step)} ended {run.state} with {code}"
-            yield Violation("S1", what, (_told(step), *_lines(world, run.run_id)))
+            yield Violation("S1", what, (_describe(step), *_lines(world, run.run_id)))
         sent = end.digest or digest(run.run_id, run.token, end.exit)
         if _plain(run.digest) != _plain(sent):
             yield Violation(
                 "S1",
                 f"{_run(step)} holds a digest that its worker never sent",
-                (_told(step), f"stored {run.digest}", f"sent   {sent}"),
+                (_describe(step), f"stored {run.digest}", f"sent   {sent}"),
             )
 
 
@@ -161,7 +161,7 @@ def _made_under(world: World, run: Run) -> int | None:
 
 
 def digest(run_id: str, token: int, code: int) -> str:
-    """What a worker sends for a program that ended with this code by itself and gave no result."""
+    """Return the digest a worker sends for a program with this exit code and without a result."""
     verdict = FAILED if code else SUCCEEDED
     reason = (DONT_RETRY if code == DONT_RETRY_CODE else EXIT_CODE) if code else NO_REASON
     error = f"exit code {code}" if code else ""
@@ -183,7 +183,7 @@ def _run(step: Step[Run]) -> str:
     return f"run {run.run_id} (job {run.job_id}, {clock(run.scheduled_at)})"
 
 
-def _told(step: Step[Run]) -> str:
+def _describe(step: Step[Run]) -> str:
     run = step.after
     assert run is not None
     was = step.before.state if step.before else "nothing"

@@ -120,8 +120,8 @@ class Run:
 
     @property
     def as_fresh(self) -> bool:
-        """Never handed out; or armed, and back before it was due: then it is as it was before, but
-        for its token (docs/protocol-rules.md, P4.7).
+        """Whether it was never dispatched, or came back from pre-dispatch: then it is as before,
+        except for its token (docs/protocol-rules.md, P4.7).
         """
         if self.token == 0:
             return True

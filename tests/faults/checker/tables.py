@@ -24,7 +24,7 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[T]):
-    """One change of one row. `before` is None for a new row and where it isn't known."""
+    """Change of one row. `before` is None for a new row and if it isn't known."""
 
     key: Key
     op: str

@@ -22,7 +22,7 @@ FIXED = (
     "incarnation",
     "started_at",
 )
-"""What may not change in the row of a run that has ended."""
+"""Columns that may not change in the row of an ended run."""
 
 
 def s12(world: World) -> Iterator[Violation]:

@@ -45,9 +45,9 @@ def agreed(world: World) -> Iterator[Violation]:
     for key, steps in world.jobs.rows.items():
         if steps[0].op != "insert":
             continue
-        told = {step.commit: step.where for step in steps}
-        told |= {step.commit: step.where for step in world.timers.of(*key)}
-        for number, where in sorted(told.items()):
+        places = {step.commit: step.where for step in steps}
+        places |= {step.commit: step.where for step in world.timers.of(*key)}
+        for number, where in sorted(places.items()):
             job, timer = world.jobs.after(number, *key), world.timers.after(number, *key)
             differs = None if job is None else _differs(job, timer)
             if job is not None and differs is not None:

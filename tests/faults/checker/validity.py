@@ -86,7 +86,7 @@ def _whole(world: World) -> Iterator[Violation]:
         yield _doubt("no probe job has written a line")
     yield from _lines(world)
     if history.leftovers is None:
-        yield _doubt("nobody looked for leftovers")
+        yield _doubt("leftovers were not checked")
     if not by_process(world, "before").keys() & by_process(world, "after").keys():
         yield _doubt("no process's resources are known both before and after")
     runs = (step for step in world.runs.steps if step.commit >= 0)

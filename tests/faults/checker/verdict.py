@@ -1,4 +1,4 @@
-"""What the checker says: each violation with its evidence, the figures, and one word for it all."""
+"""Verdict of the checker: each violation with its evidence, the figures, and a status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One break of one invariant, in words that a person can act on."""
+    """Violation of one invariant, in words that a person can act on."""
 
     invariant: str
     what: str
@@ -84,7 +84,7 @@ class Verdict:
         """The names of the invariants that were broken."""
         return frozenset(each.invariant for each in (*self.violations, *self.doubts))
 
-    def told(self, most: int) -> list[str]:
+    def lines(self, most: int) -> list[str]:
         """All that was found, each in a line; past the first `most`, how many more there are."""
         found = [f"{each.invariant}: {each.what}" for each in (*self.violations, *self.doubts)]
         more = len(found) - most

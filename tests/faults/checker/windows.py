@@ -1,4 +1,4 @@
-"""When the world was quiet, when something was wrong with it, and by when a due run must start.
+"""Times when the cluster was quiet or had a fault, and the deadline of a due run.
 
     ──┬── fault ──┬───── F ─────┬──── working ────┬── fault ──┬───── F ─────┬──── working ────▶
       begin       healed        failed over       begin       healed
@@ -8,8 +8,8 @@ no fault lasts and the last one healed at least F ago; and never less than F + G
 fault alone that is heal + F + G. A fault lasts from its `begin` to its `healed` (or its `end`, or
 the end of the run).
 
-A fault of one member or one worker alone is *borne* by the others: they must have failed over F
-after it began, healed or not. So an owner that stands still for a minute excuses nobody for a
+A fault of one member or one worker alone is *tolerated* by the others: they must have failed over F
+after it began, healed or not. So an owner that stands still for a minute doesn't excuse them for a
 minute.
 """
 
@@ -30,10 +30,10 @@ members read the cluster's.
 """
 QUIET_BOUND = 0.1
 """The same at any other time: all processes of a run share one host's clock."""
-WHOEVER = ("a member", "a worker")
+ANY_PROCESS = ("a member", "a worker")
 """The targets of a fault that strikes whichever of them comes first."""
 SLEEPS = ("stop", "pause", "freeze", "suspend")
-"""A fault with one of these in its name keeps its target from running; it goes on later."""
+"""A fault with one of these in its name suspends its target; the target continues later."""
 BACK_WITHIN = 15.0
 """Seconds from the end of a fault to where its target must be back: how long a daemon may take to
 start on a busy machine. However late it says that it is ready, from then on it counts as healed.
@@ -45,7 +45,7 @@ CLOCK = "clock"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault as it was: seconds of the epoch; `took_effect` None: not verifiably."""
+    """Fault as it was: seconds of the epoch; `took_effect` None: not verified."""
 
     id: int
     name: str
@@ -53,11 +53,11 @@ class Fault:
     begin: float
     took_effect: float | None
     healed: float
-    borne: bool = False
+    tolerated: bool = False
 
     def over(self, failover: float) -> float:
-        """When it was over for the system as a whole, which then needs F to fail over."""
-        return min(self.healed, self.begin + failover) if self.borne else self.healed
+        """Return when it ended for the system as a whole, which then needs F to fail over."""
+        return min(self.healed, self.begin + failover) if self.tolerated else self.healed
 
     def sleeps(self, who: str) -> bool:
         """Whether it made this process stand still."""
@@ -77,7 +77,7 @@ class Windows:
     working: tuple[tuple[float, float], ...]
 
     @property
-    def patience(self) -> float:
+    def timeout(self) -> float:
         """F + G."""
         return self.meta.failover + self.meta.grace
 
@@ -97,7 +97,7 @@ class Windows:
         for begin, end in self.working:
             latest = max(latest, begin)
             if end - latest >= left:
-                return max(latest + left, due + self.patience)
+                return max(latest + left, due + self.timeout)
             left -= max(0.0, end - latest)
             latest = max(latest, end)
         return NEVER
@@ -123,14 +123,14 @@ def windows_of(meta: Meta, events: Sequence[Nemesis], alone: Collection[str] = (
     faults = sorted(
         (_fault(one, meta.ended) for one in by_id.values()), key=lambda each: (each.begin, each.id)
     )
-    judged = tuple(replace(each, borne=_borne(each, faults, alone)) for each in faults)
+    judged = tuple(replace(each, tolerated=_tolerated(each, faults, alone)) for each in faults)
     return Windows(meta, judged, tuple(_working(meta, judged)))
 
 
-def _borne(fault: Fault, faults: Sequence[Fault], alone: Collection[str]) -> bool:
+def _tolerated(fault: Fault, faults: Sequence[Fault], alone: Collection[str]) -> bool:
     """Whether it was of one process alone, and nothing else was wrong meanwhile."""
     sides = re.split(r"\s*<?->\s*", fault.target)
-    single = any(side in alone or side in WHOEVER for side in sides)
+    single = any(side in alone or side in ANY_PROCESS for side in sides)
     others = (other for other in faults if other.id != fault.id)
     return single and not any(other.overlaps(fault.begin, fault.healed) for other in others)
 

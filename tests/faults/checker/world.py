@@ -20,7 +20,7 @@ from faults.history import History, ProbeEvent
 
 
 class World:
-    """One history and all that follows from it alone."""
+    """History, and everything derived from it."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -137,13 +137,13 @@ class World:
 
     @cached_property
     def dues(self) -> Sequence[Due]:
-        """What every job of the test owes, judged by instants."""
+        """Return the instants that every job of the test owes."""
         return dues_of(self.lives.by_job.values(), self.rows_by_job, self.windows)
 
     @cached_property
     def dues_at_deletion(self) -> Sequence[Due]:
-        """What had fallen due of a job by the moment of its deletion, and no owner was left to see
-        to.
+        """Return the due instants of a job before its deletion that no owner was left to
+        account for.
         """
         judged = {(due.life.job_id, due.at) for due in self.dues}
         owed = dues_at_deletion(self.lives.by_job.values(), self.rows_by_job, self.windows)
@@ -162,7 +162,7 @@ class World:
         return found
 
     def assignment(self, run_id: str, token: int) -> Assignment | None:
-        """The handing out of this run under this token."""
+        """Return the assignment of this run under this token."""
         return next((a for a in self.assignments.get(run_id, ()) if a.token == token), None)
 
     def writes(self, run: rows.Run) -> bool:

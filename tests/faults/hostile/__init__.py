@@ -2,6 +2,6 @@
 
 `http1`, `http2`, `garbage`: the bytes. `calls`: every call of gRPC. `messages`: deeds made of them.
 `held`: connections that are kept, and what becomes of them; `connections`: what those say.
-`order`: what an attacker is told, and tells. `attack`: one kind of all that at all ports of a
+`order`: orders for an attacker, and its reports. `attack`: one kind of all that at all ports of a
 world, by `python -m faults.hostile.attack`, which `nemesis/peers.py` starts on another host.
 """

@@ -1,4 +1,4 @@
-"""One kind of hostile peer, at all ports it is given, until it is told to end.
+"""Hostile peer of one kind, at all the ports it is given, until it is stopped.
 
     python -m faults.hostile.attack '{"kind": "malformed", "grpc": ["host:port"], …}'
 
@@ -23,11 +23,11 @@ from pathlib import Path
 from faults.hostile import connections
 from faults.hostile.held import Holder
 from faults.hostile.messages import Deed, Messages
-from faults.hostile.order import Order, ResultDecision
+from faults.hostile.order import Order, Report
 
 HANDS = 4
 """Deeds at a time."""
-TOLD_EVERY = 0.3
+REPORT_EVERY = 0.3
 
 HOLDS = {
     "half-open": connections.half_open,
@@ -38,7 +38,7 @@ HOLDS = {
 
 async def attack(order: Order) -> None:
     """Until cancelled."""
-    said, holders = ResultDecision(), dict[str, Sequence[Holder]]()
+    said, holders = Report(), dict[str, Sequence[Holder]]()
     async with asyncio.TaskGroup() as group:
         group.create_task(_tell(said, holders, Path(order.report)), name="report")
         if order.kind in HOLDS:
@@ -53,7 +53,7 @@ async def attack(order: Order) -> None:
 
 
 async def _rounds(
-    of: Callable[[random.Random], Iterator[Deed]], luck: random.Random, said: ResultDecision
+    of: Callable[[random.Random], Iterator[Deed]], luck: random.Random, said: Report
 ) -> None:
     while True:
         deeds = list(of(luck))
@@ -66,18 +66,18 @@ async def _rounds(
         said.rounds += 1
 
 
-async def _do(deeds: Iterator[Deed], said: ResultDecision) -> None:
+async def _do(deeds: Iterator[Deed], said: Report) -> None:
     for deed in deeds:
         await deed()
         said.done += 1
         await asyncio.sleep(0.005)
 
 
-async def _tell(said: ResultDecision, holders: Mapping[str, Sequence[Holder]], file: Path) -> None:
+async def _tell(said: Report, holders: Mapping[str, Sequence[Holder]], file: Path) -> None:
     while True:
         said.count(holders)
         said.write(file)
-        await asyncio.sleep(TOLD_EVERY)
+        await asyncio.sleep(REPORT_EVERY)
 
 
 async def _live(order: Order) -> None:

@@ -15,7 +15,7 @@ from schedproto.v1 import peer_service_pb2, worker_service_pb2
 WITHIN = 20.0
 HUGE = (("grpc.max_send_message_length", -1), ("grpc.max_metadata_size", 64 << 20))
 NEVER_CLEAR = ("INTERNAL", "UNKNOWN")
-"""These come with the words that came with them."""
+"""Statuses that depend on the message."""
 SENDER = "INTERNAL: Internal error from Core"
 """Of grpcio's own client, no answer: the call was ended while it was still sending."""
 TRIES = 5
@@ -25,7 +25,7 @@ SERVICES = (
     *peer_service_pb2.DESCRIPTOR.services_by_name.values(),
 )
 ENDLESS = ("/schedd.v1.RunService/WatchRuns", "/schedd.v1.PeerService/Changes")
-"""Streams that go on until their caller leaves."""
+"""Streams that continue until their caller leaves."""
 HEALTH = ("/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch")
 
 

@@ -1,4 +1,4 @@
-"""What connections that are held say first, and how their readers read: half, nothing, slowly."""
+"""First bytes of held connections, and how their readers read: half, nothing, slowly."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def half_open(order: Order) -> Holders:
 
 
 def idle(order: Order) -> Holders:
-    """Connections with a whole hello and nothing else, and streams that nobody reads: many on each
+    """Connections with a whole hello and nothing else, and unread streams: many on each
     of a few connections.
     """
     asked = {WATCH: _watched(order), ATTACH: b"", HEALTH_WATCH: http2.message(b"")}

@@ -1,4 +1,4 @@
-"""What isn't the message that it is sent for, by a seed: the same one gives the same bytes."""
+"""Malformed messages, by a seed: the same seed gives the same bytes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def deep_json(levels: int = DEEP, key: str = "") -> str:
 
 
 def nonsense(luck: random.Random) -> Iterator[tuple[str, bytes]]:
-    """What no message of ours is read from, by name."""
+    """Return bytes that no message of ours is parsed from, by name."""
     yield "noise", b"\x0f" + luck.randbytes(luck.randrange(1, 2000))
     yield "noise of a megabyte", b"\x0e" + luck.randbytes(1 << 20)
     yield "cut off in a number", b"\x08" + b"\xff" * 12
@@ -58,7 +58,7 @@ def nonsense(luck: random.Random) -> Iterator[tuple[str, bytes]]:
 
 
 def flat(luck: random.Random) -> Iterator[tuple[str, bytes]]:
-    """What can be read, and nobody can mean: by name."""
+    """Return messages that are parsed and have no sensible meaning, by name."""
     yield "nothing", b""
     yield "fields that there aren't", _varint(9999 << 3 | 2) + b"\x05abcde"
     yield "no UTF-8", b"\x0a\x04\xff\xfe\xfd\xfc" + b"\x12\x02\xc3\x28"

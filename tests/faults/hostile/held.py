@@ -1,7 +1,7 @@
 """Connections that are opened to be held: raw sockets, counted by what the kernel says of them.
 
-An end that the other side made shows in the state of the socket alone while nobody reads it; so all
-of them are asked (TCP_INFO), again and again. What was ended is opened anew, at a moderate pace:
+An end that the other side made shows only in the state of an unread socket. So all of them are
+asked (TCP_INFO), again and again. Ended connections are opened again, at a moderate pace:
 as many as the port lets in are there as long as the attack lasts.
 """
 
@@ -17,7 +17,7 @@ ESTABLISHED = 1
 AT_ONCE = 1.0
 """Seconds within which a connection that is ended was refused."""
 AGAIN = 0.05
-"""Seconds between two that are opened anew, at one port."""
+"""Seconds between two connections that are opened again, at one port."""
 BEYOND = 1.25
 """How many of those wanted are tried at once, for some are refused."""
 BUFFER = 2_048
@@ -26,7 +26,7 @@ BUFFER = 2_048
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One of them; `pace`: seconds for each byte that is read, 0: none is."""
+    """Held connection; `pace`: seconds for each byte that is read, 0: none is."""
 
     connection: socket.socket
     since: float
@@ -35,7 +35,7 @@ class Kept:
 
 @dataclass
 class Holder:
-    """Those to one port. `opening(n)`: what the n-th says first, and the pace at which it reads.
+    """Connections to one port. `opening(n)`: first bytes of the n-th, and the pace it reads at.
     `buffer`: bytes that come in unread; the end of one that is full isn't seen, it waits for room.
     """
 
@@ -55,7 +55,7 @@ class Holder:
         return len(self._kept)
 
     async def run(self) -> None:
-        """Until cancelled: all of them, and those that were ended anew."""
+        """Hold all of them until canceled; open the ended ones again."""
         while True:
             if self.held < self.wanted:
                 await self._open()

@@ -28,11 +28,13 @@ def post(path: str, body: bytes) -> bytes:
 
 
 def get_watch(runs: Sequence[str]) -> bytes:
-    """Events of these runs, until somebody leaves."""
+    """Request events of these runs, until the caller leaves."""
     query = "&".join(f"runIds={run}" for run in runs)
     return f"GET /api/v1/runs:watch?{query} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
 
 
-def status(heard: bytes) -> str:
+def status(received: bytes) -> str:
     """Of an answer, if it is one."""
-    return heard[9:12].decode(errors="replace") if heard.startswith(b"HTTP/1.1 ") else "closed"
+    return (
+        received[9:12].decode(errors="replace") if received.startswith(b"HTTP/1.1 ") else "closed"
+    )

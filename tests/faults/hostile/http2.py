@@ -17,18 +17,18 @@ INITIAL_WINDOW = 4
 
 
 def frame(kind: int, payload: bytes = b"", *, flags: int = 0, stream: int = 0) -> bytes:
-    """One frame."""
+    """Build a frame."""
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
 def settings(values: Mapping[int, int] | None = None) -> bytes:
-    """What a side begins with."""
+    """Frames with which a side begins."""
     pairs = (struct.pack(">HI", key, value) for key, value in (values or {}).items())
     return frame(SETTINGS, b"".join(pairs))
 
 
 def hello(values: Mapping[int, int] | None = None) -> bytes:
-    """What a client says first."""
+    """First bytes of a client."""
     return PREFACE + settings(values)
 
 
@@ -74,7 +74,7 @@ def opening(path: str, authority: str, stream: int, **more: bytes) -> bytes:
 
 
 def message(content: bytes, *, packed: bool = False, length: int | None = None) -> bytes:
-    """A message of gRPC; `length`: what it says of itself, where that isn't true."""
+    """Build a message of gRPC; `length`: its length field, if that isn't true."""
     said = len(content) if length is None else length
     return struct.pack(">BI", packed, said) + content
 
@@ -116,7 +116,7 @@ def status_of(payload: bytes) -> int | None:
 
 
 def spoiled(luck: random.Random, path: str, authority: str) -> Iterator[tuple[str, bytes]]:
-    """What no client sends: by name, all that is said on one connection."""
+    """Return frames that no client sends: by name, all the bytes of one connection."""
     call = opening(path, authority, 1)
     whole = hello() + call + data(message(b"\x0a\x01a"), 1, end=True)
     yield "noise", luck.randbytes(luck.randrange(1, 4096))
@@ -171,7 +171,7 @@ def spoiled(luck: random.Random, path: str, authority: str) -> Iterator[tuple[st
 
 
 def tls_hello(luck: random.Random) -> bytes:
-    """What a client that would speak TLS says first, with nothing of use in it."""
+    """First bytes of a client that starts TLS, with nothing of use in them."""
     inner = b"\x03\x03" + luck.randbytes(32) + b"\0" + b"\0\x02\x13\x01" + b"\x01\0" + b"\0\0"
     shake = b"\x01" + struct.pack(">I", len(inner))[1:] + inner
     return b"\x16\x03\x01" + struct.pack(">H", len(shake)) + shake

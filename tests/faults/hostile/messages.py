@@ -1,4 +1,4 @@
-"""What is wrong, and said: bytes that are no request, too much of it, small ones that hold much.
+"""Hostile messages: bytes that aren't a request, too much of it, small ones that hold much.
 
 A deed says one of them, at one port or to one call, and reports how it was answered: what wasn't
 answered clearly is wrong.
@@ -13,7 +13,7 @@ from functools import partial
 from typing import TypeAlias
 
 from faults.hostile import calls, garbage, http1, http2
-from faults.hostile.order import Order, ResultDecision
+from faults.hostile.order import Order, Report
 
 ANSWERED_WITHIN = 10.0
 BODY_WITHIN = 40.0
@@ -21,7 +21,7 @@ BODY_WITHIN = 40.0
 SPOILT_WITHIN = 0.3
 GET_RUN = "/schedd.v1.RunService/GetRun"
 CHANGES_THE_CLUSTER = ("TransferLeader", "PauseCluster", "ResumeCluster", "Rebalance", "Health/W")
-"""What an empty request is enough for isn't asked with one."""
+"""Calls that an empty request suffices for; they aren't called with an empty request."""
 DRAWN = 3
 """How many of the messages of many parts each call gets in a round."""
 
@@ -34,7 +34,7 @@ Deed: TypeAlias = Callable[[], Awaitable[None]]
 class Messages:
     """Deeds against these ports; what comes back is reported."""
 
-    def __init__(self, order: Order, said: ResultDecision) -> None:
+    def __init__(self, order: Order, said: Report) -> None:
         self._order, self._said = order, said
         self._channels: dict[tuple[str, bool], calls.grpc.aio.Channel] = {}
 
@@ -80,11 +80,11 @@ class Messages:
                 yield partial(self._large_body, address, name)
 
     async def _spoil(self, address: str, name: str, said: bytes) -> None:
-        """What gRPC's core can't go on from it tells as INTERNAL, and has to end the connection."""
-        heard, closed = await _say(address, said, SPOILT_WITHIN)
-        answer = _spoilt(heard, closed)
+        """Send bytes that gRPC's core can't parse: it answers INTERNAL, and must disconnect."""
+        received, closed = await _say(address, said, SPOILT_WITHIN)
+        answer = _spoilt(received, closed)
         if answer == "INTERNAL" and not closed:
-            heard, closed = await _say(address, said, ANSWERED_WITHIN)
+            received, closed = await _say(address, said, ANSWERED_WITHIN)
             if not closed:
                 self._said.accuse(f"{address} {name}: INTERNAL, and the connection stays")
         answer += " and ended" if answer == "INTERNAL" and closed else ""
@@ -100,11 +100,13 @@ class Messages:
         packed: bool = False,
     ) -> None:
         status = await calls.ask(self._channel(address, packed), path, [content])
-        self._said.heard("call", f"{address} {path[:60]} {name}", status, wanted)
+        self._said.record("call", f"{address} {path[:60]} {name}", status, wanted)
 
     async def _post(self, address: str, path: str, name: str, body: bytes) -> None:
-        heard, _ = await _say(address, http1.post(path, body), ANSWERED_WITHIN)
-        self._said.heard("POST", f"{address} {path} {name}", http1.status(heard), {"400", "413"})
+        received, _ = await _say(address, http1.post(path, body), ANSWERED_WITHIN)
+        self._said.record(
+            "POST", f"{address} {path} {name}", http1.status(received), {"400", "413"}
+        )
 
     async def _far(self, address: str, path: str, wanted: set[str]) -> None:
         for packed in (False, True):
@@ -116,13 +118,13 @@ class Messages:
         heads = (("x-large", "a" * size),)
         async with calls.channel_to(address, **APART) as channel:
             status = await calls.ask(channel, GET_RUN, [b""], metadata=heads)
-        self._said.heard("call", f"{address} {size:,} bytes of headers", status, wanted)
+        self._said.record("call", f"{address} {size:,} bytes of headers", status, wanted)
 
     async def _large_body(self, address: str, name: str) -> None:
-        heard, closed = await _say(address, http1.LARGE_BODIES[name](), BODY_WITHIN)
-        answer = http1.status(heard) if heard or closed else "silent"
+        received, closed = await _say(address, http1.LARGE_BODIES[name](), BODY_WITHIN)
+        answer = http1.status(received) if received or closed else "silent"
         wanted = {"400", "404", "405", "408", "413", "closed"}
-        self._said.heard("POST", f"{address} {name}", answer, wanted)
+        self._said.record("POST", f"{address} {name}", answer, wanted)
 
     def _channel(self, address: str, packed: bool) -> calls.grpc.aio.Channel:
         """To this member; those that pack what they send are apart."""
@@ -135,9 +137,9 @@ class Messages:
 
 
 async def _say(address: str, said: bytes, within: float) -> tuple[bytes, bool]:
-    """What is answered, and whether the connection has ended."""
+    """Return the answer, and whether the connection has ended."""
     host, port = address.split(":")
-    heard, closed = bytearray(), False
+    received, closed = bytearray(), False
     try:
         reader, writer = await asyncio.open_connection(host, int(port))
     except OSError:
@@ -146,7 +148,7 @@ async def _say(address: str, said: bytes, within: float) -> tuple[bytes, bool]:
         async with asyncio.timeout(within):
             writer.write(said)
             while piece := await reader.read(65_536):
-                heard += piece
+                received += piece
             closed = True
     except TimeoutError:
         pass
@@ -154,16 +156,16 @@ async def _say(address: str, said: bytes, within: float) -> tuple[bytes, bool]:
         closed = True
     finally:
         writer.transport.abort()
-    return bytes(heard), closed
+    return bytes(received), closed
 
 
-def _spoilt(heard: bytes, closed: bool) -> str:
-    """What came of it: a status of HTTP or of gRPC, an end, or nothing yet."""
-    if heard.startswith(b"HTTP/1.1"):
-        return f"HTTP {http1.status(heard)}"
+def _spoilt(received: bytes, closed: bool) -> str:
+    """Return the outcome: a status of HTTP or of gRPC, an end, or nothing yet."""
+    if received.startswith(b"HTTP/1.1"):
+        return f"HTTP {http1.status(received)}"
     statuses = [
         http2.status_of(payload)
-        for kind, _, _, payload in http2.read(bytearray(heard))
+        for kind, _, _, payload in http2.read(bytearray(received))
         if kind == http2.HEADERS
     ]
     names = [each.name for each in calls.grpc.StatusCode if each.value[0] in statuses]

@@ -1,4 +1,4 @@
-"""What an attacker is told to do, and what it tells of that: a file, written again and again."""
+"""Orders for an attacker and its reports: files, written again and again."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Order:
 
 
 @dataclass
-class ResultDecision:
-    """What was done, and how it was answered: by kind of answer, how often. `rounds`: how often all
+class Report:
+    """Counts of what was done and answered: by kind of answer, how often. `rounds`: how often all
     of it was done, `deeds`: of so many; `held`: connections of each kind of port, by what became
     of them.
     """
@@ -44,7 +44,7 @@ class ResultDecision:
     done: int = 0
     rounds: int = 0
 
-    def heard(self, how: str, what: str, answer: str, wanted: set[str]) -> None:
+    def record(self, how: str, what: str, answer: str, wanted: set[str]) -> None:
         """This was answered so; it is wrong if it isn't one of those wanted."""
         self.answers[f"{how}: {answer}"] += 1
         if answer not in wanted:

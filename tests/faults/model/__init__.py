@@ -12,7 +12,7 @@ and answers.
 
     make model                            every rule, and all rules but one, in a table
     make model WITHOUT=shard-row-fence    only without that one
-    make model SEED=4711                  what happened in one seed, the last of it told
+    make model SEED=4711                  what happened in one seed, with its last events
 
 `rules` names the rules; `rows` (with `holds`) and `etcd` are the two stores; `owner` (with
 `dispatch` and `rescue`), `leader` (with `recovery`), `results`, `calls` and `worker` are the

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     without = options.without
     if options.seed is not None:
-        return _told(options.seed, frozenset().union(*map(taken_out, without)))
+        return _replay(options.seed, frozenset().union(*map(taken_out, without)))
     code = 0
     if not without:
         code = _all(options.seeds or SEEDS, options.first)
@@ -38,8 +38,8 @@ def main(arguments: Sequence[str]) -> int:
         if not tally.broken:
             idle.append(rule)
     if idle:
-        told = f"taken out, these broke nothing in {len(seeds)} seeds: {', '.join(idle)}"
-        print(f"{told}; a rule that lives shows in {SEEDS_WITHOUT} (make model SEEDS=…)")
+        summary = f"taken out, these broke nothing in {len(seeds)} seeds: {', '.join(idle)}"
+        print(f"{summary}; a rule with an effect shows in {SEEDS_WITHOUT} (make model SEEDS=…)")
     return code or (UNSEEN if idle else 0)
 
 
@@ -53,8 +53,8 @@ def _all(seeds: int, first: int) -> int:
     return 1 if tally.broken else UNSEEN if meager else 0
 
 
-def _told(seed: int, without: frozenset[Rule]) -> int:
-    outcome = story.told(seed, without, print)
+def _replay(seed: int, without: frozenset[Rule]) -> int:
+    outcome = story.replay(seed, without, print)
     return 1 if outcome.broken else 0
 
 

@@ -32,7 +32,7 @@ CALLS = ("pause", "resume", "edit", "reschedule", "move", "delete")
 
 
 def change(world: World, job: JobId, what: str) -> Steps[None]:
-    """One of `CALLS`; asking for what is so already is answered too."""
+    """Make one of `CALLS`; a call that changes nothing is answered too."""
     rows = world.database
     seen = rows.timers.get(job)
     if seen is None or (what == "delete" and world.chained and job in chains.PARENTS):
@@ -113,7 +113,7 @@ def _changed(world: World, timer: Timer, what: str, target: int, at: int) -> Tim
         new = replace(
             new, paused=False, due=max(timer.due, world.next_instant(thin=timer.thin, after=at))
         )
-    if what == "reschedule":  # due anew, from now on; it may meet rows that were inserted early
+    if what == "reschedule":  # due again, from now on; it may meet rows that were inserted early
         thins = world.weather.ahead and not world.chained  # a chain's cycles are all instants
         thin = timer.thin ^ bool(thins and world.rng.random() < 0.7)
         new = replace(new, due=world.next_instant(thin=thin, after=at), thin=thin)
@@ -137,7 +137,7 @@ def _cancel_waiting(
 def _skip_paused(
     world: World, transaction: Transaction, job: JobId, timer: Timer, at: int
 ) -> Steps[None]:
-    """What was inserted early and fell due in the pause."""
+    """Account for rows that were inserted early and fell due in the pause."""
 
     def fell_due(key: RunId, run: Run) -> bool:
         inside = timer.paused and timer.paused_at < instant(key[1]) <= at

@@ -1,6 +1,6 @@
 """A chain: a job that runs after two others, once a cycle, when both have ended in it (P5.3).
 
-    a parent's run ends ─→ its arrival, in that transaction, whoever ends it
+    a parent's run ends ─→ its arrival, in that transaction, whichever process ends it
     an owner: read what has arrived ─→ later: fence ─→ timer ─→ arrivals locked
               ─→ who may still come ─→ insert the child's run, or the skipped row
               ─→ take the arrivals away ─→ COMMIT
@@ -32,7 +32,7 @@ Arrived = dict[JobId, Arrival]
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What an owner goes by, some time later."""
+    """Read by an owner of one cycle, some time later."""
 
     cycle: int
     arrived: Arrived
@@ -139,7 +139,7 @@ def _begin(member: Member, claim: Claim) -> Steps[Transaction]:
 
 
 def _write(transaction: Transaction, key: RunId, new: Run) -> Steps[None]:
-    """Insert it; or tell a skipped one anew."""
+    """Insert it; or update a skipped one."""
     runs = transaction.database.runs
     before = yield from transaction.lock(runs, key)
     if before is None:
@@ -162,7 +162,7 @@ def _made(world: World, cycle: int) -> tuple[RunId, Run | None]:
 
 
 def _coming(world: World, read: _Read) -> Steps[set[JobId]]:
-    """Who of those that haven't arrived have by now, or may still."""
+    """Return the parents that haven't arrived and may still, or have by now."""
     rows = world.database
     missing = [parent for parent in PARENTS if parent not in read.arrived]
     coming = {parent for parent in missing if (read.cycle, parent) in rows.arrivals.rows}
@@ -185,18 +185,18 @@ def may_come(world: World, parent: JobId, cycle: int) -> bool:
 def _decided(
     world: World, read: _Read, before: Run | None, coming: set[JobId], timer: Timer
 ) -> Run | None:
-    """What is to be written; None: wait."""
-    told = {parent: arrival.state for parent, arrival in read.arrived.items()}
+    """Return the row to be written; None: wait."""
+    states = {parent: arrival.state for parent, arrival in read.arrived.items()}
     skipped = Run("SKIPPED", timer.generation, timer.shard)
     if before is not None:
         done = (CHILD, AGAIN + read.cycle) in world.database.runs.rows
-        if done or before.state != "SKIPPED" or before.told is None:
+        if done or before.state != "SKIPPED" or before.parent_states is None:
             return before  # it ran, or is to, or was skipped for something else
-        told = dict(before.told) | told
+        states = dict(before.parent_states) | states
     elif coming:
         return None
-    if [told.get(parent) for parent in PARENTS] != ["SUCCEEDED"] * len(PARENTS):
-        return replace(skipped, told=tuple(sorted(told.items())))
+    if [states.get(parent) for parent in PARENTS] != ["SUCCEEDED"] * len(PARENTS):
+        return replace(skipped, parent_states=tuple(sorted(states.items())))
     return skipped if before is None and timer.paused else replace(skipped, state="PENDING")
 
 

@@ -1,4 +1,4 @@
-"""What is judged of chains: at the commit of a child's row, and at the end of a quiet time.
+"""Invariants of chains: at the commit of a child's row, and at the end of a quiet time.
 
 C1 a cycle has one decision, and one run of the child; C2 none before every parent has succeeded in
 it; C3 none is skipped for want of a parent whose run is there; C4 what ended isn't forgotten.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from faults.model.world import World
 
 QUIET = 600 * SECOND
-"""At most: as a rule it is over at once. The world's processes take turns, so after a storm of
+"""At most: as a rule it ends at once. The model's processes take turns, so after a storm of
 restarts one that has to take a shard again gets there late; what is forgotten never does.
 """
 
@@ -49,10 +49,10 @@ class Cycles:
             for parent, runs in ends.items():
                 if not any(run.state == "SUCCEEDED" for run in runs.values()):
                     raise Broken("C2", f"{key} is made; {parent} hasn't succeeded in its cycle")
-        elif new.told is not None:
+        elif new.parent_states is not None:
             for parent, runs in ends.items():
                 there = [each for each in runs if self._since[each] < transaction.began]
-                if parent not in dict(new.told) and there:
+                if parent not in dict(new.parent_states) and there:
                     raise Broken("C3", f"{key} is skipped, as if {there[0]} weren't there")
         return True
 
@@ -71,7 +71,7 @@ def settle(world: World) -> None:
 
 
 def _unjoined(world: World) -> set[int]:
-    """Cycles in which parents have ended and nobody may still come, without what is due."""
+    """Return cycles in which parents have ended and none may still come, without the due row."""
     rows = world.database
     cycles = {cycle_of(key[1]) for parent in PARENTS for key, _ in rows.runs_of(parent)} - {0}
     if rows.timers.get(CHILD) is None:
@@ -85,7 +85,7 @@ def _misses(world: World, cycle: int) -> bool:
     ends = _of_cycle(world.database, cycle)
     met = all(any(run.state == "SUCCEEDED" for run in runs.values()) for runs in ends.values())
     made = [run for key, run in world.database.runs_of(CHILD) if cycle_of(key[1]) == cycle]
-    return not made or (met and all(run.told is not None for run in made))
+    return not made or (met and all(run.parent_states is not None for run in made))
 
 
 def _of_cycle(rows: Database, cycle: int) -> dict[JobId, dict[RunId, Run]]:

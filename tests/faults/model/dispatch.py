@@ -1,4 +1,4 @@
-"""Handing out: drafts, the assign statement that judges them on rows, and the push.
+"""Dispatch: drafts, the assign statement that judges them on rows, and the push.
 
 waiting runs ─→ drafts ─→ fence ─→ tokens ─→ lock runs ─→ one statement ─→ COMMIT seen ─→ push
 """
@@ -38,7 +38,7 @@ BATCH = 3
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What the dispatcher wishes: this run, to that incarnation."""
+    """Request of the dispatcher: this run, to that incarnation."""
 
     key: RunId
     worker: Worker
@@ -51,7 +51,7 @@ class Draft:
 
 
 def assign(member: Member) -> Steps[None]:
-    """Hand out some runs of one shard."""
+    """Dispatch some runs of one shard."""
     world = member.world
     cluster = world.database.present
     if not member.epochs or cluster.paused:
@@ -104,7 +104,7 @@ def _drafts(member: Member, shard: ShardId) -> list[Draft]:
 def _statement(
     world: World, transaction: Transaction, claim: Claim, drafts: list[Draft]
 ) -> list[tuple[Worker, Assignment]]:
-    """Who goes, who is skipped, who waits."""
+    """Decide which runs are dispatched, which are skipped, which wait."""
     rows = world.database
     handed: list[tuple[Worker, Assignment]] = []
     own: Counter[JobId] = Counter()
@@ -126,7 +126,7 @@ def _statement(
             goes = draft.free
         if goes or not world.on(Rule.OVERLAP_AT_ASSIGN):
             own[job] += run.token == 0 or not world.on(Rule.ADMITTED_BY_TOKEN)
-            handed.append(_hand_out(world, transaction, claim, draft, run))
+            handed.append(_dispatch(world, transaction, claim, draft, run))
         elif world.jobs[job].skip and run.state == "PENDING" and _judged_now(world, draft.key):
             skip(world, transaction, draft.key, "OVERLAP")
     return handed
@@ -153,7 +153,7 @@ def _judged_now(world: World, key: RunId) -> bool:
 
 
 def _before(world: World, key: RunId) -> int:
-    """Who else is in the way of a run that isn't due yet: those of its job that wait before it."""
+    """Count the runs of its job that wait before a run that isn't due yet."""
     if due_at(key[1]) <= world.now or not world.on(Rule.ARMED_IN_TURN):
         return 0
     return sum(
@@ -184,7 +184,7 @@ def _goes(world: World, key: RunId, run: Run, busy: int) -> bool:
     return run.token > 0 or busy < world.jobs[key[0]].limit
 
 
-def _hand_out(
+def _dispatch(
     world: World, transaction: Transaction, claim: Claim, draft: Draft, run: Run
 ) -> tuple[Worker, Assignment]:
     bound = world.on(Rule.GENERATION_AT_ASSIGN)
@@ -221,7 +221,7 @@ def _push(member: Member, worker: Worker, assignment: Assignment) -> None:
 
 
 def _relay(world: World, worker: Worker, assignment: Assignment) -> None:
-    """One hop, if anybody has a stream to that worker."""
+    """Relay once, if any member has a stream to that worker."""
     if any(worker in member.attached and not member.dead for member in world.members):
         world.send(lambda: worker.receive(_again(world, assignment)))
 

@@ -1,6 +1,6 @@
 """etcd as the protocol sees it: keys of workers under leases, which it may drop, and forget.
 
-A lease ends by itself, or etcd drops it while its holder lives, or a restore from a snapshot takes
+A lease expires, or etcd drops it while its holder lives, or a restore from a snapshot takes
 keys away that were made since. `excused` are the incarnations of which a member may truly say that
 their lease was gone, and those that were written off with a database that went back; a key that a
 restore took is none of them until a TTL has passed.
@@ -44,19 +44,19 @@ class Etcd:
         self.cluster = 1
         self.revision = 1
         self.watchers: list[Callable[[IncarnationId], None]] = []
-        """Told of each deletion; a restore is none."""
+        """Notified of each deletion; a restore doesn't notify."""
         self.excused: set[IncarnationId] = set()
         self.members: set[TenureId] = set()
         self.leader: tuple[TenureId, int] | None = None
-        """Who holds the election key, and which life of it that is."""
+        """Holder of the election key, and which life of it that is."""
         self.mapped: frozenset[TenureId] = frozenset()
-        """Who may take shards, by the map."""
+        """Tenures that may take shards, by the map."""
         self.mark = 0
         self._ends: dict[IncarnationId, int] = {}
         self._taken: dict[IncarnationId, int] = {}
 
     def listing(self, now: int) -> Listing:
-        """What is there now."""
+        """List the current keys."""
         for key, end in list(self._ends.items()):
             if now > end:
                 self.drop(key)
@@ -85,11 +85,11 @@ class Etcd:
         return key in self._ends or key in self._taken
 
     def delete(self, key: IncarnationId) -> None:
-        """Its holder said goodbye, or started anew."""
+        """Delete the key: its holder said goodbye, or restarted."""
         self.revision += 1
         if self._ends.pop(key, None) is not None:
-            for told in self.watchers:
-                told(key)
+            for notify in self.watchers:
+                notify(key)
         self._taken.pop(key, None)
 
     def drop(self, key: IncarnationId) -> None:
@@ -104,12 +104,12 @@ class Etcd:
             self.leader = None
 
     def snapshot(self) -> Snapshot:
-        """What there is now."""
+        """Return a backup of the current keys."""
         keys = frozenset(self._ends)
         return Snapshot(self.revision, keys, frozenset(self.members), self.mapped, self.mark)
 
     def restore(self, backup: Snapshot, now: int, *, renamed: bool) -> None:
-        """Go back to a backup; `renamed`: under a new cluster id. Nobody leads."""
+        """Go back to a backup; `renamed`: under a new cluster id. There is no leader."""
         self.revision, keys = backup.revision, backup.workers
         self.members, self.mapped, self.mark = set(backup.members), backup.mapped, backup.mark
         self.leader = None

@@ -13,7 +13,7 @@ class Hold:
     lost_until: int
     ended: int | None = None
     since: int | None = None
-    """What fell due in it from here on is caught up; None: nothing."""
+    """Start of the catch-up of what fell due; None: nothing is caught up."""
 
     @property
     def doubtful_until(self) -> int:
@@ -42,5 +42,5 @@ class Cluster:
 
     @property
     def doubtful_until(self) -> int:
-        """What was handed out by then may have been handed out again in what was lost."""
+        """A dispatch by then may have been repeated in what was lost."""
         return max((hold.doubtful_until for hold in self.holds), default=-1)

@@ -1,5 +1,5 @@
 """The invariants of the model, judged as a checker of a real run could: at each commit, in commit
-order, before the rows change; at each physical start; at each answer that somebody relies on.
+order, before the rows change; at each physical start; at each answer that a process relies on.
 
 What a lost tail of PostgreSQL un-acknowledges is forgotten with it (`promises`). Tokens, epochs and
 terms grow across restores, and what was started stays started; a tolerated tail forgives only that
@@ -74,7 +74,7 @@ class Judge:
     # -- restores of PostgreSQL --
 
     def snapshot(self) -> Promises:
-        """What stands on the rows of this moment."""
+        """Copy the promises on the rows of this moment."""
         return copy.deepcopy(self.promises)
 
     def lost_tail(self, promises: Promises, changed: set[RunId]) -> None:
@@ -325,7 +325,7 @@ class Judge:
         self._etcd.listing(self._database.now)
         return incarnation in self._etcd.excused or token in self._lost_tail
 
-    # -- the world outside --
+    # -- outside of the cluster --
 
     def starts(self, key: RunId, token: int, generation: int, incarnation: IncarnationId) -> None:
         """A worker starts an attempt, physically."""
@@ -347,7 +347,7 @@ class Judge:
         newer = self.promises.issued[key]
         if newer > token and incarnation not in self._etcd.excused:
             raise Broken("S10", f"{key}: token {token} starts after {newer} was issued")
-        if self._jobs[key[0]].at_most_once and key[1] < AGAIN:  # that a person asked for anew
+        if self._jobs[key[0]].at_most_once and key[1] < AGAIN:  # that a person asked for again
             self._starts_at_most_once(key)
         self.promises.started[key].add(token)
 
@@ -366,7 +366,7 @@ class Judge:
             raise Broken("AMO", f"{key} starts again; {min(unreported)} never failed")
 
     def acknowledges(self, key: RunId, result: tuple[int, str], *, stale: bool) -> None:
-        """A worker is told what became of its result, and forgets it."""
+        """Check the acknowledgement of a result; its worker forgets the result."""
         row = self._database.runs.get(key)
         stored = row is not None and result in row.results
         if not stale and not stored:
@@ -375,7 +375,7 @@ class Judge:
             raise Broken("S11", f"{key}: {result} is stored and called stale")
 
     def ok(self, job: JobId, generation: int) -> None:
-        """A caller is told that nothing up to this generation fires or starts any more."""
+        """Check the answer that nothing up to this generation fires or starts any more."""
         self.seen["ok"] += 1
         self.note(f"ok      job {job}: nothing up to generation {generation}")
         self.promises.over[job] = max(generation, self.promises.over.get(job, 0))

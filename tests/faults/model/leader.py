@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def leading(member: Member) -> Steps[None]:
-    """Lead whenever nobody does."""
+    """Lead whenever there is no leader."""
     world, etcd = member.world, member.world.etcd
     while not member.over:
         yield

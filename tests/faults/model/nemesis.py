@@ -1,4 +1,4 @@
-"""What goes wrong, and what users do; how often is a matter of the seed's weather."""
+"""Faults, and calls of users; how often is a matter of the seed's weather."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Nemesis:
         if world.rng.random() < 0.5:
             self._etcd_backup = world.etcd.snapshot()
         elif world.judge.promises.held is None or world.database.present.paused:
-            # before a leader has looked: nobody could know, and an operator says `schedd recover`
+            # before a leader has looked: only an operator could know, and runs `schedd recover`
             renamed = world.rng.random() < 0.5
             world.etcd.restore(self._etcd_backup, world.now, renamed=renamed)
 
@@ -166,7 +166,7 @@ def _later(steps: int, process: Steps[None]) -> Steps[None]:
 
 
 def promotion(world: World) -> Steps[None]:
-    """What is committed from here on is lost: the standby lacks it."""
+    """Lose what is committed from here on: the standby lacks it."""
     rows = world.database
     copied, promises, mark = rows.copy(), world.judge.snapshot(), rows.present.mark
     server = rows.server
@@ -192,14 +192,14 @@ def restore(world: World) -> Steps[None]:
     since = [mark, *(each for each in world.judge.marks if each > mark), world.now]
     apart = max(later - earlier for earlier, later in itertools.pairwise(since))
     if apart > DOUBT or world.etcd.mark - mark <= TOLERATED or world.etcd.mark < since[-2]:
-        return  # nobody marked for so long that nobody can have acted, or etcd forgot
+        return  # no member marked for so long that none can have acted, or etcd forgot
     rows.replace(copied, promoted=world.rng.random() < 0.5)
     world.judge.went_back(promises, at)
     yield from _sent_again(world)
 
 
 def _sent_again(world: World) -> Steps[None]:
-    """What nobody was heard to answer comes again: at once, or when all is done that holds it."""
+    """Send unanswered frames again: at once, or when all is done that holds it."""
     strays, world.strays = world.strays, []
     world.rng.shuffle(strays)
     at_once, until = world.rng.random() < 0.5, world.now + 10 * SECOND
@@ -212,7 +212,7 @@ def _sent_again(world: World) -> Steps[None]:
 
 
 def fence(world: World, member: Member) -> Steps[None]:
-    """The leader finds no key of this tenure; its process, or a new one, joins anew."""
+    """Fence this tenure: the leader finds no key of it; its process, or a new one, joins again."""
     world.etcd.leave(member.tenure)
     transaction = Transaction(world.database)
     row = yield from transaction.lock(world.database.tenures, member.tenure)

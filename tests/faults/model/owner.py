@@ -30,7 +30,7 @@ from faults.model.world import World
 
 
 class Member:
-    """One process of `schedd`, with its tenure."""
+    """Process of `schedd`, with its tenure."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -40,7 +40,7 @@ class Member:
         self.skew = world.weather.skew
         """By how much its clock is wrong."""
         self.attached: set[Worker] = set(world.workers)
-        self.heard: dict[IncarnationId, Heartbeat] = {}
+        self.received: dict[IncarnationId, Heartbeat] = {}
         self._unread: list[Heartbeat] = []
         self.epochs: dict[ShardId, int] = {}
         world.etcd.members.add(self.tenure)
@@ -61,7 +61,7 @@ class Member:
             world.spawn(lane)
 
     def kill(self) -> None:
-        """SIGKILL. The server finds its sessions idle; what it was sent goes on."""
+        """SIGKILL. The server finds its sessions idle; sent statements continue."""
         self.dead = self.over = True
         self.world.etcd.leave(self.tenure)
         for lane in self._lanes:
@@ -91,9 +91,9 @@ class Member:
         if self.over:
             raise Abort
         if rows.server != self._server:
-            anew = world.on(Rule.TIMELINE) and rows.timeline != self._timeline
+            changed = world.on(Rule.TIMELINE) and rows.timeline != self._timeline
             back = rows.present.mark < self._known or world.now > self._looked + TRUST
-            if anew or (back and world.on(Rule.CONNECTION_LOOKED_AT)):
+            if changed or (back and world.on(Rule.CONNECTION_LOOKED_AT)):
                 self.leave()
                 raise Abort
             self._server = rows.server
@@ -105,7 +105,7 @@ class Member:
         self.look()
         return Transaction(self.world.database, claim)
 
-    def hears(self, heartbeat: Heartbeat) -> None:
+    def receive(self, heartbeat: Heartbeat) -> None:
         """A heartbeat came over a stream; it is read when the process runs."""
         self._unread.append(heartbeat)
 
@@ -113,7 +113,7 @@ class Member:
         stamped = self.world.on(Rule.HEARTBEAT_STAMPED)
         for heartbeat in self._unread:
             at = heartbeat.at if stamped else self.world.now
-            self.heard[heartbeat.incarnation] = replace(heartbeat, at=at)
+            self.received[heartbeat.incarnation] = replace(heartbeat, at=at)
         self._unread.clear()
 
     def _lane(self) -> Steps[None]:
@@ -152,7 +152,7 @@ class Member:
     # -- shards --
 
     def claim(self, shard: ShardId) -> Claim:
-        """What it believes to own. Raises Abort when it knows better."""
+        """Return its claim to the shard. Raises Abort when it knows that it lost it."""
         if shard not in self.epochs:
             raise Abort
         return Claim(self.tenure, shard, self.epochs[shard], self._timeline)

@@ -1,4 +1,4 @@
-"""What a judge goes by: what jobs say, and what was said on the strength of rows."""
+"""Facts for the judge: definitions of jobs, and answers given on the strength of rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Broken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a definition says that no edit of the model changes."""
+    """Fields of a definition that no edit of the model changes."""
 
     limit: int
     """Admitted runs at once."""
@@ -39,16 +39,16 @@ class Span:
     began: int
     ended: int | None = None
     ok: bool = False
-    """It was said while that lasted."""
+    """An `ok` was answered while that lasted."""
 
     def holds(self, at: int) -> bool:
-        """Whether this was then, and is over, and promised."""
+        """Whether the span includes this time, has ended, and was acknowledged."""
         return self.ok and self.began < at and (self.ended is None or at <= self.ended)
 
 
 @dataclass(slots=True)
 class Promises:
-    """What was said on the strength of rows, and is void when those rows are lost."""
+    """Answers given on the strength of rows, void when those rows are lost."""
 
     fired: set[RunId] = field(default_factory=set)
     issued: Counter[RunId] = field(default_factory=Counter)
@@ -68,9 +68,9 @@ class Promises:
     decided: set[int] = field(default_factory=set)
     """Cycles of which the child has a row, made or skipped."""
     joined: set[int] = field(default_factory=set)
-    """Those in which it runs."""
+    """Cycles in which it runs."""
     held: int | None = None
-    """The database went back to here, and nobody has resumed it."""
+    """The database went back to here, and no operator has resumed it."""
     left_out: list[tuple[int, int]] = field(default_factory=list)
     """Instants after the one, up to the other, that a person chose not to run."""
     started: dict[RunId, set[int]] = field(default_factory=lambda: defaultdict(set))
@@ -85,9 +85,9 @@ class Promises:
             raise Broken("S8", f"{key} starts, whose instant was edited away; ok was said to that")
 
     def begins(self, key: RunId, *, first: bool) -> None:
-        """A run is fired or handed out, for the first time or not. Raises Broken."""
+        """Check that a run may be fired or dispatched, for the first time or not. Raises Broken."""
         if self.held is not None:
-            raise Broken("R2", f"{key} begins in a database that went back; nobody resumed it")
+            raise Broken("R2", f"{key} begins in a database that went back; no operator resumed it")
         if key[1] >= TRIGGERED or not first:
             return
         for after, until in self.left_out:

@@ -2,7 +2,7 @@
 
 the leader:   PostgreSQL ← mark, committed ──then──→ etcd ← the same mark
 a new term:   what etcd remembers − what the database has
-                nothing, or a tail ─→ go on
+                nothing, or a tail ─→ continue
                 more               ─→ hold it from its mark on, write workers off,
                                       end what waits and runs at most once
 a person:     resumes it, and chooses what is caught up
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from faults.model.world import World
 
 Mandate = tuple[TenureId, int]
-"""Who was elected, and which life of the key that is."""
+"""Elected tenure, and which life of the key that is."""
 
 
 def look(member: Member, mandate: Mandate, term: int) -> Steps[None]:
@@ -83,7 +83,7 @@ def _remember(world: World, mandate: Mandate, made: int) -> None:
 
 
 def under(transaction: Transaction, term: int | None) -> Steps[None]:
-    """Hold the term. None: an operator, while nobody can lead. Raises Abort when it is over."""
+    """Hold the term. None: an operator, while no member can lead. Raises Abort when it ends."""
     if term is None:
         return
     row = yield from transaction.lock(transaction.database.terms, "term", shared=True)
@@ -120,7 +120,7 @@ def hold(world: World, transaction: Transaction, term: int | None, until: int) -
 
 
 def _end_doubtful(member: Member, term: int) -> Steps[None]:
-    """What waits, and runs at most once, may have run."""
+    """End waiting runs that run at most once: they may have run."""
     world, rows = member.world, member.world.database
     if not world.on(Rule.DOUBTFUL_ENDED):
         return
@@ -136,7 +136,7 @@ def _end_doubtful(member: Member, term: int) -> Steps[None]:
 
 
 def resume(world: World, since: int | None) -> Steps[None]:
-    """A person lets it go on. `since`: what is caught up; None: nothing."""
+    """Resume by a person. `since`: what is caught up; None: nothing."""
     rows = world.database
     transaction = Transaction(rows)
     row = yield from _locked(world, transaction)

@@ -1,7 +1,7 @@
 """Bringing back: runs whose incarnation is gone, and runs that never started, or can't be found to
 have.
 
-A member reads its rows first, then lists etcd: what was handed out after the list is never taken
+A member reads its rows first, then lists etcd: a run dispatched after the list is never taken
 for lost. What absence from a list means is `AbsenceTracker`'s to say.
 """
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class AbsenceTracker:
-    """What a member knows of keys that aren't there. etcd may have come back without its last
-    minutes: then a key is missing whose holder lives, and is about to make it anew.
+    """Knowledge of a member about keys that aren't there. etcd may have come back without its last
+    minutes: then a key is missing whose holder lives, and is about to make it again.
 
     A deletion that was watched is one. Revisions and cluster ids tell of a restore only sometimes:
     not a member that hasn't listed since the key was made, nor one that has just started, nor once
@@ -162,7 +162,7 @@ def _lose(member: Member, key: RunId, run: Run) -> Steps[None]:
 
 
 def _never_started(member: Member, key: RunId, run: Run) -> bool:
-    heard = member.heard.get(run.incarnation) if run.incarnation else None
-    if heard is None or (key, run.token) in heard.listed:
+    received = member.received.get(run.incarnation) if run.incarnation else None
+    if received is None or (key, run.token) in received.listed:
         return False
-    return heard.at > run.sent[-1].start_by or not member.world.on(Rule.BACK_AFTER_START_BY)
+    return received.at > run.sent[-1].start_by or not member.world.on(Rule.BACK_AFTER_START_BY)

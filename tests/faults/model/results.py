@@ -1,4 +1,4 @@
-"""What any member does with a worker's word, with or without a tenure: results, refusals, hellos.
+"""Handling of a worker's messages by any member, with or without a tenure.
 
 The token alone protects the row; the acknowledgement comes after the COMMIT.
 """
@@ -48,7 +48,7 @@ def same_attempt(world: World, row: Run, token: int) -> bool:
 def put_back(
     world: World, transaction: Transact, key: RunId, token: int, *, owner: bool = False
 ) -> Steps[None]:
-    """An assignment that never started goes whence it came, no attempt spent. Not one of a worker
+    """An assignment that never started returns to its queue, no attempt spent. Not one of a worker
     that is written off: what it doesn't have may have run in what was lost, and what it refuses may
     have been refused there.
     """
@@ -89,11 +89,11 @@ def refused(world: World, key: Key, sender: IncarnationId) -> Steps[None]:
 
 
 def refresh(world: World, worker: Worker, incarnation: IncarnationId) -> Steps[None]:
-    """A heartbeat was heard: keep the lease, or make the key anew unless the loss is written."""
+    """Handle a heartbeat: keep the lease, or make the key again unless the loss is written."""
     yield
     row = world.database.incarnations.get(incarnation)
     if row is None or row.lost:  # without a row: it went with what was lost
-        world.send(lambda: worker.told_lost(incarnation))
+        world.send(lambda: worker.written_off(incarnation))
     elif not world.etcd.refresh(incarnation, world.now):
         yield
         if worker.incarnation == incarnation:
@@ -102,7 +102,7 @@ def refresh(world: World, worker: Worker, incarnation: IncarnationId) -> Steps[N
 
 def greet(world: World, worker: Worker, new: IncarnationId, spooled: frozenset[Key]) -> Steps[None]:
     """A hello: the incarnation is registered, and the earlier ones of its spool are ended, once the
-    results in it are settled.
+    results in it are stored or refused.
     """
     yield from _register(world, new)
     if worker.incarnation != new:
@@ -128,20 +128,20 @@ def _fits(world: World, row: Run, token: int) -> bool:
 
 
 def _after(world: World, key: RunId, row: Run, outcome: str) -> Run:
-    """What an attempt's end makes of its run."""
+    """Return the run after the end of its attempt."""
     if outcome == "SUCCEEDED":
         return replace(row, state="SUCCEEDED")
     if outcome == "RETURNED":
         once = world.jobs[key[0]].at_most_once and world.on(Rule.AT_MOST_ONCE_RETURNED)
-        once = once or _told_before(world, key, row)
+        once = once or _may_have_reported(world, key, row)
         return replace(row, state="FAILED") if once else _back(world, key, row)
-    if row.attempt >= MAX_ATTEMPTS or _told_before(world, key, row):
+    if row.attempt >= MAX_ATTEMPTS or _may_have_reported(world, key, row):
         return replace(row, state="FAILED")
     return _waits(world, key, replace(row, state="RETRYING"))
 
 
-def _told_before(world: World, key: RunId, row: Run) -> bool:
-    """Whether it may have been told in what was lost already, and the run begun again there."""
+def _may_have_reported(world: World, key: RunId, row: Run) -> bool:
+    """Whether it may have been reported in what was lost already, and the run begun again there."""
     once = world.jobs[key[0]].at_most_once and world.on(Rule.REPORT_DOUBTED)
     return once and row.sent[-1].at <= world.database.present.doubtful_until
 

@@ -5,7 +5,7 @@
                                          └─ unanswered: the server never got it
 
 - Row locks are exclusive or shared, wait, time out; a statement after a lock sees what was
-  committed by then. One statement is one step of the world: nobody comes in between.
+  committed by then. One statement is one step of the model: no process comes in between.
 - A transaction that idles is ended by the server. A server that was replaced knows
   none of the old one's transactions.
 - Every commit passes the judge before the rows change.
@@ -72,16 +72,16 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One assignment, as its row keeps it."""
+    """Assignment, as its row keeps it."""
 
     token: int
     incarnation: IncarnationId
     generation: int
     start_by: int
     at: int = 0
-    """When it was handed out."""
+    """When it was dispatched."""
     armed: bool = False
-    """That was before it was due."""
+    """Dispatched before it was due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ class Run:
     back: str = ""
     """Why it is skipped if it comes back unstarted; empty: it waits then."""
     hurried: bool = False
-    """It doesn't wait for its instant."""
-    told: tuple[tuple[JobId, str], ...] | None = None
+    """The run starts without waiting for its instant."""
+    parent_states: tuple[tuple[JobId, str], ...] | None = None
     """By which ends of its parents a chain's run was skipped, and by nothing else."""
 
 
@@ -148,7 +148,7 @@ class Table(Generic[Id, Row]):
 
 
 class Database:
-    """One server, its tables and locks. `judge` sees each commit before it changes the rows."""
+    """Server with its tables and locks. `judge` sees each commit before it changes the rows."""
 
     def __init__(
         self,
@@ -188,16 +188,16 @@ class Database:
         self.judge: Callable[[Transaction], None] = lambda _: None
         self.spawn: Callable[[Steps[None]], None] = lambda _: None
         self.trigger: Callable[[Transaction], Steps[None]] | None = None
-        """What a transaction does beside what it was told to, before its COMMIT."""
-        self.told: Callable[[Transaction], None] = lambda _: None
-        """Who committed it has heard so."""
+        """Steps that a transaction makes before its COMMIT, beside its own."""
+        self.on_commit: Callable[[Transaction], None] = lambda _: None
+        """Called when the process that committed has received the answer."""
 
     def runs_of(self, job: JobId) -> list[tuple[RunId, Run]]:
         """All rows of a job, in the order of their insertion."""
         return [(key, run) for key, run in self.runs.rows.items() if key[0] == job]
 
     def copy(self) -> dict[str, dict[Hashable, Any]]:
-        """What a standby or a backup has."""
+        """Copy the rows, for a standby or a backup."""
         return {table.name: dict(table.rows) for table in self.tables}
 
     @property
@@ -218,7 +218,7 @@ class Database:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What an owner's transaction says it owns."""
+    """Ownership that an owner's transaction claims."""
 
     tenure: TenureId
     shard: ShardId
@@ -227,7 +227,7 @@ class Claim:
 
 
 class Transaction:
-    """One transaction; `claim` is the owner's, if one writes."""
+    """Transaction; `claim` is the owner's, if an owner writes."""
 
     def __init__(self, database: Database, claim: Claim | None = None) -> None:
         self.database = database
@@ -266,7 +266,7 @@ class Transaction:
                 raise Abort
 
     def get(self, table: Table[Id, Row], key: Id) -> Row | None:
-        """What a statement of this transaction sees now."""
+        """Return the row as a statement of this transaction sees it now."""
         written = self.writes.get((table.name, key))
         return table.get(key) if written is None else cast("Row | None", written[1])
 
@@ -300,7 +300,7 @@ class Transaction:
             self.rollback()
             raise Unknown
         self._apply()
-        database.told(self)
+        database.on_commit(self)
 
     def rollback(self) -> None:
         """Nothing of it happened."""

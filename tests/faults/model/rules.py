@@ -215,13 +215,13 @@ MEANINGS: dict[Rule, Meaning] = {
         "P4.5", "a frame sent on or again keeps its start_by", "it gets a new one"
     ),
     R.INCARNATION_NAMED: Meaning(
-        "P4.2", "an assignment names the incarnation", "whoever has the name takes it"
+        "P4.2", "an assignment names the incarnation", "any incarnation of that name takes it"
     ),
     R.SAME_TOKEN_SAME_ANSWER: Meaning(
         "P4.2", "a token taken before is answered as before", "a second copy is refused"
     ),
     R.REFUSAL_FINAL: Meaning(
-        "P4.2", "what was refused or revoked is never taken", "a later copy is looked at anew"
+        "P4.2", "what was refused or revoked is never taken", "a later copy is judged again"
     ),
     R.REFUSAL_OF_ITS_OWN: Meaning(
         "P4.2", "only the incarnation it was given to can refuse", "any of that worker's"
@@ -300,7 +300,7 @@ MEANINGS: dict[Rule, Meaning] = {
         "P2.9", "the hold begins at the restored mark", "it begins when it is found"
     ),
     R.WORKERS_WRITTEN_OFF: Meaning(
-        "P2.9", "the workers of a database that went back are lost", "they go on"
+        "P2.9", "the workers of a database that went back are lost", "they continue"
     ),
     R.BACK_NOT_OF_LOST: Meaning(
         "P4.3", "nothing of one written off goes back as never started", "what it doesn't list does"
@@ -309,7 +309,7 @@ MEANINGS: dict[Rule, Meaning] = {
         "P2.9", "a refusal from before it went back gives nothing back", "as any refusal"
     ),
     R.DOUBTFUL_ENDED: Meaning(
-        "P2.9", "at_most_once: what waits in restored rows is FAILED", "it is handed out"
+        "P2.9", "at_most_once: what waits in restored rows is FAILED", "it is dispatched"
     ),
     R.REPORT_DOUBTED: Meaning(
         "P2.9", "at_most_once: failed with a token from before isn't tried again", "it is, as any"
@@ -327,7 +327,7 @@ MEANINGS: dict[Rule, Meaning] = {
         "P3.15", "a step goes by the timer's own count, or not at all", "by the count it has read"
     ),
     R.TURN_GIVEN_BACK: Meaning(
-        "P3.15", "a run skipped before it was handed out gives its turn back", "it was one of them"
+        "P3.15", "a run skipped before it was dispatched gives its turn back", "it was one of them"
     ),
     R.TURN_OF_NEW_ROWS: Meaning(
         "P3.15", "an instant whose row was there already takes no turn", "it takes another"
@@ -356,6 +356,6 @@ MEANINGS: dict[Rule, Meaning] = {
 
 
 def taken_out(rule: Rule) -> frozenset[Rule]:
-    """What is off when this rule is taken out."""
+    """Return the rules that are off when this rule is taken out."""
     beside = MEANINGS[rule].beside
     return frozenset({rule}) if beside is None else frozenset({rule, beside})

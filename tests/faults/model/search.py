@@ -21,7 +21,7 @@ NONE: frozenset[Rule] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one seed gave: what was judged in it, and what broke, if anything."""
+    """Outcome of one seed: what was judged in it, and what broke, if anything."""
 
     seed: int
     seen: Counter[str]
@@ -30,7 +30,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class MinuteTally:
-    """What many seeds gave."""
+    """Outcome of many seeds."""
 
     seeds: int = 0
     seen: Counter[str] = field(default_factory=Counter)
@@ -67,7 +67,7 @@ def live(world: World) -> None:
 
 
 def outcome(seed: int, without: frozenset[Rule] = NONE, weather: Weather | None = None) -> Outcome:
-    """One seed, from its beginning to its end."""
+    """Run one seed, from its beginning to its end."""
     world = world_of(seed, without, weather)
     try:
         live(world)
@@ -77,7 +77,7 @@ def outcome(seed: int, without: frozenset[Rule] = NONE, weather: Weather | None 
 
 
 def outcomes(seeds: Iterable[int], without: frozenset[Rule] = NONE) -> Iterator[Outcome]:
-    """One after the other."""
+    """Run the seeds one after the other."""
     return (outcome(seed, without) for seed in seeds)
 
 

@@ -1,4 +1,4 @@
-"""One seed told: its last commits, starts and answers, that a person can see how it went wrong."""
+"""Replay of one seed: its last commits, starts and answers, so that a person sees how it failed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from faults.model.search import Outcome, live, world_of
 LAST = 40
 
 
-def told(seed: int, without: frozenset[Rule], say: Callable[[str], None]) -> Outcome:
+def replay(seed: int, without: frozenset[Rule], say: Callable[[str], None]) -> Outcome:
     """Run it, then say what happened last in it, and what broke."""
     world = world_of(seed, without)
     lines: deque[str] = deque(maxlen=LAST)

@@ -1,4 +1,4 @@
-"""What a search gave, in lines for people: how much was judged, and what each rule is there for."""
+"""Report of a search, in lines for people: how much was judged, and the purpose of each rule."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ DOUBT = 4 * SECOND
 remembers, the lost database may have gone on.
 """
 TRUST = 2 * SECOND
-"""Who has looked at nothing for so long has no trust left in its lease."""
+"""A process that has read nothing for so long has no trust left in its lease."""
 TOLERATED = 7 * SECOND
-"""What a fail-over may lose without a person being asked: more than `DOUBT` and `TRUST`."""
+"""Loss of a failover that needs no decision of a person: more than `DOUBT` and `TRUST`."""
 
 
 def instant(number: int) -> int:

@@ -48,7 +48,7 @@ def give_back(world: World, transaction: Transaction, key: RunId, run: Run) -> N
 
 
 def wrong(rows: Database, transaction: Transaction, job: JobId, most: int) -> str:
-    """What is wrong with a timer's count once this has been committed; empty: nothing."""
+    """Return what is wrong with a timer's count once this has been committed; empty: nothing."""
     timer = transaction.get(rows.timers, job)
     if timer is None:
         return ""

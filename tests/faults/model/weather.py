@@ -1,4 +1,4 @@
-"""What a seed's world is like: which faults it has and how often, how busy its users are, how slow
+"""Weather of a seed: which faults it has and how often, how busy its users are, how slow
 its frames.
 
 Half of the seeds draw all of it. The other half are worlds in which one rule matters most
@@ -59,25 +59,25 @@ class Weather:
 
     faults: dict[Fault, float]
     faulty: float
-    """That something breaks."""
+    """Chance of a fault."""
     calls: float
-    """That a user calls."""
+    """Chance of a call."""
     brisk: float
-    """That an execution ends."""
+    """Chance that an execution ends."""
     carried: float
-    """That a frame is carried."""
+    """Chance that a frame is carried."""
     loss: float
-    """That a frame is lost, and that it comes twice."""
+    """Chance that a frame is lost, and that it comes twice."""
     sleepy: float
-    """That a process falls asleep after its turn."""
+    """Chance that a process falls asleep after its turn."""
     skew: int
     """How wrong the clock of a member is when it comes."""
     late_commits: float
     lost_commits: float
     stray: float = 0.0
-    """That a frame is sent again when the database has gone back."""
+    """Chance that a frame is sent again when the database has gone back."""
     ahead: int = 0
-    """How long before they are due runs are made, and handed out."""
+    """How long before they are due runs are made, and dispatched."""
     jobs: int = 2
     """Of each kind; of few each has much of the owners' time."""
     asked: tuple[int, ...] = (4, 1, 1, 4, 3, 2)
@@ -201,11 +201,11 @@ RARE = {
     Rule.BACK_AS_FRESH,
     Rule.LOST_WAITS,
 }
-"""What these hold against needs their own weather, and many seeds."""
+"""Rules that show only in their own weather, with many seeds."""
 
 
 def weather_of(rng: random.Random, without: frozenset[Rule]) -> Weather:
-    """That of a seed."""
+    """Return the weather of a seed."""
     narrow = [rule for rule in without if MEANINGS[rule].beside or rule in RARE]
     if narrow:
         return HARSH[narrow[0]]

@@ -2,8 +2,8 @@
 
     receive ─→ seen? ─→ held (armed: until it is due) ─→ start ─→ executing ─→ spool ─→ acknowledged
 
-It is one host with one spool directory. Its process may stop, or be killed; what it executes goes
-on or is left over, what it spooled stays; then it comes back as another incarnation.
+It is one host with one spool directory. Its process may stop, or be killed; its executions
+continue or are left over, its spool stays; then it comes back as another incarnation.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Assignment:
 
     @property
     def key(self) -> Key:
-        """What it is known by."""
+        """Return run and token."""
         return self.run, self.token
 
 
@@ -60,8 +60,8 @@ class Seen:
 
 
 @dataclass(slots=True)
-class NotificationHistory:
-    """What ends with the process."""
+class Memory:
+    """State that ends with the process."""
 
     held: dict[Key, Assignment] = field(default_factory=dict)
     running: set[Key] = field(default_factory=set)
@@ -70,18 +70,18 @@ class NotificationHistory:
 
 
 class Worker:
-    """One `workerd` and its host."""
+    """Process of `workerd`, and its host."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world
         self.number = number
         self.executing: dict[Key, Assignment] = {}
         self.spool: dict[Key, str] = {}
-        """What each ended attempt came to."""
+        """Outcome of each ended attempt."""
         self.incarnation: IncarnationId = (number, 0)
         self.attached = self.incarnation
         """Which one a member has greeted."""
-        self.memory = NotificationHistory()
+        self.memory = Memory()
         self._inbox: list[Assignment] = []
         self._judged = 0
         world.database.incarnations.rows[self.incarnation] = Incarnation()
@@ -112,8 +112,8 @@ class Worker:
         """Its result is stored, or refused for good."""
         self.spool.pop(key, None)
 
-    def told_lost(self, incarnation: IncarnationId) -> None:
-        """That incarnation was written off: be another. What runs ends and reports late."""
+    def written_off(self, incarnation: IncarnationId) -> None:
+        """Handle the loss of that incarnation: be another. What runs ends and reports late."""
         if incarnation == self.incarnation:
             self._withdraw()
             self._register()
@@ -121,13 +121,13 @@ class Worker:
     # -- its readings of the time --
 
     def _surely(self) -> int:
-        """It is that late at least."""
+        """Return the lower bound of the time."""
         if not self.world.on(Rule.LOWER_BOUND):
             return self.world.now + self._off(-1)
         return self.world.now - self._off(0)
 
     def _at_most(self) -> int:
-        """It is no later; what was past stays past."""
+        """Return the upper bound of the time; what was past stays past."""
         self._judged = max(self._judged, self.world.now + self._off(0))
         return self._judged
 
@@ -140,7 +140,7 @@ class Worker:
     def kill(self) -> None:
         """SIGKILL, and a new start. The keeper kills what was executing, before the next hello."""
         self._process.close()
-        self.memory = NotificationHistory()
+        self.memory = Memory()
         self._inbox.clear()
         if self.world.on(Rule.LEFTOVERS_KILLED):
             self.executing.clear()
@@ -151,7 +151,7 @@ class Worker:
         self.world.spawn(self._process)
 
     def stop(self, until: int) -> None:
-        """SIGSTOP; what it executes goes on."""
+        """SIGSTOP; its executions continue."""
         self.world.stop([self._process], until)
 
     def drain(self, on: bool) -> None:
@@ -220,7 +220,7 @@ class Worker:
         memory.held[key] = assignment
 
     def _forgets(self, seen: Seen, token: int) -> bool:
-        """Whether a refusal of this very token is looked at anew."""
+        """Whether a refusal of this very token is judged again."""
         refused = token == seen.token and not seen.taken
         return refused and not self.world.on(Rule.REFUSAL_FINAL)
 
@@ -262,7 +262,7 @@ class Worker:
         heartbeat = Heartbeat(self.incarnation, self._at_most(), frozenset(listed))
 
         def deliver() -> None:
-            member.hears(heartbeat)
+            member.receive(heartbeat)
             world.spawn(results.refresh(world, self, heartbeat.incarnation))
 
         world.send(deliver)

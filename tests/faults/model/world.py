@@ -1,6 +1,6 @@
-"""One seed's world: who is in it, and the order in which they take steps.
+"""World of one seed: its processes, and the order in which they take steps.
 
-A process is a generator; a step is one `next`. Which one goes on, how far, and which falls asleep
+A process is a generator; a step is one `next`. Which one continues, how far, and which falls asleep
 for how long, is drawn from the seed, so a seed is one trace.
 """
 
@@ -66,7 +66,7 @@ class World:
                 self.jobs[job] = replace(self.jobs[job], max_runs=turns.MAX_RUNS)
         self.chained = self.weather.jobs > 1 and chains.chained(seed, without)
         self.quiet = False
-        """Nothing breaks, and nobody calls."""
+        """Nothing breaks, and no user calls."""
         self.judge = Judge(
             self.database, self.etcd, self.jobs, self._executing, chained=self.chained
         )
@@ -74,7 +74,7 @@ class World:
         self.workers: list[Worker] = []
         self.network: list[Callable[[], None]] = []
         self.strays: list[Callable[[], None]] = []
-        """Copies of frames that come when the database has gone back: a sender that heard no answer
+        """Copies of frames that come when the database has gone back: a sender without an answer
         sends them again then.
         """
         self._names = itertools.count(1)
@@ -102,7 +102,7 @@ class World:
         return rule not in self.without
 
     def name(self) -> int:
-        """A number that nobody has."""
+        """Return an unused number."""
         return next(self._names)
 
     def spawn(self, process: Steps[None]) -> None:
@@ -110,7 +110,7 @@ class World:
         self._processes.append(process)
 
     def stop(self, processes: list[Steps[None]], until: int) -> None:
-        """These take no step until then."""
+        """Processes that take no step until then."""
         for process in processes:
             if process in self._processes:
                 self._processes.remove(process)
@@ -133,11 +133,11 @@ class World:
         return next(number for number in coming if has(thin, number))
 
     def live_workers(self) -> frozenset[IncarnationId]:
-        """What a list of etcd shows now."""
+        """Return a list of etcd's keys now."""
         return self.etcd.listing(self.now).live
 
     def run(self, steps: int) -> None:
-        """Let the world go on. Raises Broken."""
+        """Take the next steps. Raises Broken."""
         rng, database = self.rng, self.database
         while database.now < steps:
             while self._asleep and self._asleep[0][0] <= database.now:
@@ -163,7 +163,7 @@ class World:
         rows.timers.rows[chains.CHILD] = replace(child, ended=True)  # it has no schedule
         rows.trigger = partial(chains.ending, self)
         if not self.on(Rule.JOIN_ARRIVES_WITH_END):
-            rows.told = partial(chains.ended, self)
+            rows.on_commit = partial(chains.ended, self)
 
     def _executing(self, run: RunId) -> Iterator[tuple[int, IncarnationId]]:
         for worker in self.workers:

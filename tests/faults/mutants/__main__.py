@@ -35,13 +35,13 @@ from faults.world.needs import lacking_here
 KEPT = Path(tempfile.gettempdir()) / "schedd-mutants"
 SHOWN = 3
 NEEDS_AN_END = ("L1", "L2")
-"""What a ride that was cut short breaks of itself."""
+"""Errors that a scenario raises when it is cut short."""
 NO_WORLD = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One trial to be made. `expected`: an invariant; None: the product, and nothing may break."""
+    """Trial of a plan. `expected`: an invariant; None: the product, and nothing may break."""
 
     name: str
     ride: Ride
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     right = True
     if not asked.only_product:
         right &= _all(_mutants(chosen), asked.jobs)
-    if not asked.only_mutants:  # one by one: the product is to be on time
+    if not asked.only_mutants:  # one by one: the product must be on time
         right &= _all(_product(chosen), 1)
     return 0 if right else 1
 
@@ -108,11 +108,11 @@ def _all(planned: Iterable[Planned], jobs: int) -> bool:
     """Make these trials, so many at once; whether all came out as expected."""
     with ThreadPoolExecutor(jobs, "trial") as pool:
         trials = {pool.submit(ride_on, one.ride, one.edits, one.home): one for one in planned}
-        right = [_told(trials[done], done.result()) for done in as_completed(trials)]
+        right = [_report(trials[done], done.result()) for done in as_completed(trials)]
     return all(right)
 
 
-def _told(planned: Planned, trial: Trial) -> bool:
+def _report(planned: Planned, trial: Trial) -> bool:
     right = planned.right(trial)
     expected = planned.expected or "nothing"
     broken = " ".join(sorted(trial.broken, key=_order)) or "nothing"

@@ -1,7 +1,7 @@
 """Named edits of the product's text, and copies of the tree with them.
 
 An edit must find its text exactly once, or it raises: code that has moved on takes its mutant along
-or the mutant is gone, and that is told (tests/unit/faults/test_mutants.py, part of `make test`).
+or the mutant is gone, and tests/unit/faults/test_mutants.py (part of `make test`) reports that.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Tree:
 
     @property
     def environ(self) -> dict[str, str]:
-        """What makes Python take this copy rather than what is installed."""
+        """Return the environment in which Python takes this copy rather than what is installed."""
         paths = (self.folder, self.folder / "client", self.folder / "proto")
         return {
             "PYTHONPATH": os.pathsep.join(map(os.fspath, paths)),

@@ -1,4 +1,4 @@
-"""What a mutant is."""
+"""Mutant: a product with one deliberate fault."""
 
 from __future__ import annotations
 

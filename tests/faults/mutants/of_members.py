@@ -1,4 +1,4 @@
-"""Mutants of members: what fires, who may write, what is handed out."""
+"""Mutants of members: what fires, who may write, what is dispatched."""
 
 from __future__ import annotations
 

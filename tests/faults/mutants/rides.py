@@ -30,7 +30,7 @@ HELD_UP = 8.0
 """Seconds that a worker is held up before its starts: past its trust and every `start_by`."""
 
 HANDED_WITHIN = 1.2
-"""Seconds in which an instant of each-second jobs comes, and their runs are handed out."""
+"""Seconds in which an instant of each-second jobs comes, and their runs are dispatched."""
 
 LONG = DatabaseProbe("long", cron=EVERY_TWO, lasts=8.0, overlap="allow")
 WHILE = DatabaseProbe("while", lasts=1.5, overlap="allow")
@@ -43,10 +43,10 @@ def nothing(_: World) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ride:
-    """What is done to a world. `setting`: edits for the product and the mutant alike.
+    """Ride: faults for a world. `setting`: edits for the product and the mutant alike.
 
-    `points`: failpoints beside the world's own, of members; `hands`: those of worker w1.
-    `prepare` is called when the world is up, before the run. `day`: the world's clock stands before
+    `points`: failpoints beside its own, of members; `hands`: those of worker w1.
+    `prepare` is called when the cluster is up, before the run. `day`: its clock is set before
     it, and users do nothing but what the ride does.
     """
 
@@ -163,7 +163,7 @@ def _through(day: Day, name: str) -> Ride:
 
 
 def _patient_database(world: World) -> None:
-    """Whoever sleeps inside a transaction is left alone by the database itself."""
+    """A process that sleeps inside a transaction isn't ended by the database."""
     role, limit = postgres.ROLE, "idle_in_transaction_session_timeout"
     world.postgres.sql(f"ALTER ROLE {role} SET {limit} = '60s'")
     world.postgres.sql(
@@ -187,7 +187,7 @@ UNGUARDED = (
         "            self._run_index.timers.come_up(timers[job] for job in in_doubt)\n",
     ),
 )
-"""Who had no answer to a COMMIT fires once more, unread, and the timer doesn't mind."""
+"""A member without an answer to a COMMIT fires once more, unread, and the timer doesn't mind."""
 
 UNTOLD = (
     Edit(
@@ -196,7 +196,7 @@ UNTOLD = (
         "",
     ),
 )
-"""Owners aren't told of pauses, edits and deletes: their memory stays as it was."""
+"""Owners don't receive pauses, edits and deletes: their memory stays as it was."""
 
 TWICE = (
     Edit(

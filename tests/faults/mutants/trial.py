@@ -1,4 +1,4 @@
-"""One trial: a copy of the tree, a small world that runs it, a ride, and the checker's verdict."""
+"""Trial: a copy of the tree, a small world that runs it, a ride, and the checker's verdict."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from schedkit.errors import Unavailable
 
 MEMBERS = WORKERS = 2
 TROUBLES = (AssertionError, RuntimeError, OSError, SubprocessError, Unavailable, DoesNotApply)
-"""What may end a ride before its end: a mutant may break anything, a ride's own waits included."""
+"""Errors that may end a ride early: a mutant may break anything, a ride's own waits included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of it. `trouble`: why the ride didn't go to its end; with it a verdict is of what
+    """Outcome of a trial. `trouble`: why the ride didn't end normally; with it a verdict is of what
     was recorded until then. `verdict` None: nothing was recorded.
     """
 

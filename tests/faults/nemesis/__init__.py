@@ -1,4 +1,4 @@
-"""What can be done to a world, each as a context manager that proves that it took effect.
+"""Faults for a world, each as a context manager that proves that it took effect.
 
     with stopped(journal, world.members["m2"]):
         …                       # the process was seen in state T, and that is in the history

@@ -1,7 +1,7 @@
 """Every fault that can be drawn at random, and the drawing: one seed, one plan.
 
-A plan is made before anything runs and asks nothing of the world, so the same seed draws the same
-faults, on the same targets, of the same length. `leader` as a target is whoever leads when its turn
+A plan is made before anything runs and doesn't ask the cluster, so the same seed draws the same
+faults, on the same targets, of the same length. `leader` as a target is the leader when its turn
 has come.
 """
 
@@ -30,14 +30,14 @@ OFTEN_PASSED = (
     *("assign.before_commit", "assign.after_commit", "assign.after_push"),
     *("accept.before_commit", "accept.after_commit", "acknowledge.before"),
 )
-"""Failpoints that somebody passes each second; none of them needs another fault first."""
+"""Failpoints that some process passes each second; none of them needs another fault first."""
 
 Begin = Callable[[Journal, World, str], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One fault: whom it may hit, how long it lasts (seconds, from and to), how it begins.
+    """Kind of fault: its targets, how long it lasts (seconds, from and to), how it begins.
 
     The shortest meets more than the twenty instants without which it would prove nothing.
     """
@@ -49,7 +49,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One fault of a plan."""
+    """Fault of a plan."""
 
     fault: str
     target: str
@@ -61,7 +61,7 @@ class Planned:
 
 
 def draw(seed: int, count: int) -> list[Planned]:
-    """The first `count` faults of a seed; each kind comes once before any comes again."""
+    """Return the first `count` faults of a seed; each kind is drawn once before any repeats."""
     dice = random.Random(seed)
     plan: list[Planned] = []
     names: list[str] = []
@@ -117,7 +117,7 @@ KINDS: Mapping[str, Kind] = {
     "member asked to end": Kind(MEMBERS, (2.5, 3), lambda j, w, t: asked_to_end(j, _member(w, t))),
     "member killed in the midst": Kind(OFTEN_PASSED, (2.5, 3), lambda j, w, t: killed_at(j, w, t)),
     "member cut from etcd": Kind(MEMBERS, (2.5, 9), _cut(_etcds)),
-    "member hears no etcd": Kind(MEMBERS, (2.5, 9), _cut(_etcds, back=False)),
+    "member inbound cut from etcd": Kind(MEMBERS, (2.5, 9), _cut(_etcds, back=False)),
     "member cut from PostgreSQL": Kind(MEMBERS, (2.5, 9), _cut(_postgres)),
     "member cut from members": Kind(MEMBERS, (2.5, 9), _cut(_members)),
     "member cut from workers": Kind(MEMBERS, (2.5, 9), _cut(_workers)),
@@ -125,7 +125,7 @@ KINDS: Mapping[str, Kind] = {
     "worker stopped": Kind(WORKERS, (2.5, 9), lambda j, w, t: stopped(j, w.workers[t])),
     "worker asked to end": Kind(WORKERS, (2.5, 3), lambda j, w, t: asked_to_end(j, w.workers[t])),
     "worker cut from members": Kind(WORKERS, (2.5, 9), _cut(_members, workers=True)),
-    "worker not heard": Kind(WORKERS, (2.5, 9), _cut(_members, workers=True, back=False)),
+    "worker outbound cut": Kind(WORKERS, (2.5, 9), _cut(_members, workers=True, back=False)),
     "etcd member killed": Kind(ETCDS, (2.5, 8), lambda j, w, t: etcd.members_lost(j, [w.etcds[t]])),
     "etcd member stopped": Kind(ETCDS, (2.5, 8), lambda j, w, t: stopped(j, w.etcds[t])),
     "etcd majority lost": Kind(("",), (2.5, 8), lambda j, w, _: etcd.all_lost(j, w, 2)),

@@ -45,12 +45,12 @@ class Clock:
         session = http.client.HTTPConnection(self.service.http, timeout=2)
         try:
             session.request("GET", "/healthz")
-            told = session.getresponse().getheader("Date")
+            date = session.getresponse().getheader("Date")
         except (OSError, http.client.HTTPException):
             return None
         finally:
             session.close()
-        return parsedate_to_datetime(told).timestamp() - time.time() if told else None
+        return parsedate_to_datetime(date).timestamp() - time.time() if date else None
 
     def off_by(self, least: float, most: float) -> bool:
         """Whether it is off by so many seconds, either way."""
@@ -60,7 +60,7 @@ class Clock:
 
 @contextmanager
 def movable_clock(service: Service) -> Iterator[Clock]:
-    """Start this daemon anew under libfaketime, with the true time at first; undone at the end."""
+    """Restart this daemon under libfaketime, with the true time at first; undone at the end."""
     file = service.cwd / f"{service.name}.clock"
     clock = Clock(service, file)
     clock.set(TRUE)
@@ -71,15 +71,15 @@ def movable_clock(service: Service) -> Iterator[Clock]:
         "FAKETIME_TIMESTAMP_FILE": str(file),
         "FAKETIME_CACHE_DURATION": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        # Its mend for waits by the monotonic clock has a timed wait of Python's wake 300 ms late.
+        # Its fix of waits by the monotonic clock has a timed wait of Python's wake 300 ms late.
         "FAKETIME_FORCE_MONOTONIC_FIX": "0",
     }
-    _anew(service)
+    _restart(service)
     try:
         yield clock
     finally:
         service.environ = plain
-        _anew(service)
+        _restart(service)
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def moved(journal: Journal, clock: Clock, how: str, least: float) -> Iterator[Fa
             wait_until(lambda: clock.off_by(0.0, 2.5), 15, "the true time again")
 
 
-def _anew(service: Service) -> None:
+def _restart(service: Service) -> None:
     service.terminate(20)
     service.start()
     wait_until(service.ready, 45, f"{service.name} to be ready")

@@ -42,7 +42,7 @@ def cut(
         finally:
             fault.end()
             for one, other in done:
-                network.mend(one, other)
+                network.reconnect(one, other)
         _judge(network, ways, passes=True)
 
 

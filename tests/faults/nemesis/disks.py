@@ -24,7 +24,7 @@ FELT_WITHIN = 15.0
 def full(
     journal: Journal, folder: Path, felt: Callable[[], object], *, last_page: Path | None = None
 ) -> Iterator[Fault]:
-    """Not a byte more fits on the disk of this folder; seen by `felt`: whoever writes was refused.
+    """Not a byte more fits on the disk of this folder; seen by `felt`: a write was refused.
 
     A file that is there may still grow to the end of its last page; `last_page` names one that
     shall not.
@@ -46,17 +46,17 @@ def full(
 
 @contextmanager
 def log_disk(world: World, service: Service) -> Iterator[Path]:
-    """Start this daemon anew with its log on a small disk of its own; undone at the end."""
+    """Restart this daemon with its log on a small disk of its own; undone at the end."""
     folder = world.work / f"log-{service.name}"
     disk(folder, LOG_DISK)
     usual = service.log
     service.log = folder / usual.name
-    _anew(service)
+    _restart(service)
     try:
         yield folder
     finally:
         service.log = usual
-        _anew(service)
+        _restart(service)
         run("umount", "--lazy", str(folder))
         folder.rmdir()
 
@@ -71,7 +71,7 @@ def refuses(file: Path) -> bool:
     return False
 
 
-def _anew(service: Service) -> None:
+def _restart(service: Service) -> None:
     service.terminate(20)
     service.start()
     wait_until(service.ready, 45, f"{service.name} to be ready")

@@ -57,7 +57,7 @@ def compacted_unseen(journal: Journal, world: World) -> Iterator[Fault]:
     with journal.fault("etcd compacted", "etcd") as fault:
         old = _written(world)
         with _away(world):
-            newest = _written(world)  # whoever resumes after the compaction has missed this
+            newest = _written(world)  # a watch resumed after the compaction has missed this
             world.etcdctl("compaction", str(newest))
         try:
             world.etcdctl("get", MARK, f"--rev={old}")
@@ -79,7 +79,7 @@ def _away(world: World) -> Iterator[None]:
     pairs = [(m.host, e.host) for e in world.etcds.values() for m in world.members.values()]
     with ExitStack() as undo:
         for member in world.etcds.values():
-            network.bear(member.host, astray)
+            network.add_address(member.host, astray)
             undo.callback(network.forget, member.host, astray)
         for source, target in pairs:
             network.detour(source, target, astray)

@@ -1,10 +1,10 @@
-"""Faults at a named place in the code: a ticket is laid out, and whoever passes first takes it.
+"""Faults at a named place in the code: a ticket is laid out, and the first to pass takes it.
 
     with killed_at(journal, world, "fire.after_commit") as victim:     a member dies there
     with killed_at(journal, world, "worker.after_end") as victim:      a worker does
-    with killed_at(journal, world, "join.before_row", provoke=come):   `come()` has somebody pass
+    with killed_at(journal, world, "join.before_row", provoke=come):   `come()` makes a process pass
 
-What happens to whoever takes a ticket is armed for good (`daemons.MEMBER_POINTS`, `WORKER_POINTS`).
+The action at a ticket is armed at the start (`daemons.MEMBER_POINTS`, `WORKER_POINTS`).
 Where that is to stand still, `killed_at` kills what stands there, with all that it holds.
 """
 
@@ -25,11 +25,11 @@ PASSED_WITHIN = 20.0
 READY_WITHIN = 45.0
 DEAD_WITHIN = 5.0
 ARMED = "is armed"
-"""Of the first lines of each start: whoever has said so after it died was started again."""
+"""Line at each start: a process that logged it after its death was started again."""
 
 
 def nothing() -> None:
-    """Somebody passes by itself."""
+    """Leave it to the cluster: some process passes without help."""
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def killed_at(
 ) -> Iterator[Service]:
     """The first to pass this point dies there; the service manager starts it again.
 
-    `provoke`: what makes somebody pass; called when the ticket lies.
+    `provoke`: makes a process pass; called when the ticket lies.
     """
     kind = "a worker" if point.startswith("worker.") else "a member"
     with journal.fault(f"kill -9 at {point}", kind) as fault:
@@ -46,8 +46,8 @@ def killed_at(
             victim = _passing(world, point, _stands, provoke)
             _kill_where_it_stands(victim)
         else:
-            told = f"failpoint {point}: kill"
-            victim = _passing(world, point, lambda each, mark: _died(each, mark, told), provoke)
+            logged = f"failpoint {point}: kill"
+            victim = _passing(world, point, lambda each, mark: _died(each, mark, logged), provoke)
         fault.took_effect(what="the ticket is gone, and the process", **{kind[2:]: victim.name})
         try:
             yield victim
@@ -94,7 +94,7 @@ def _passing(
         return next((each for each in services.values() if hit(each, marks[each.name])), None)
 
     try:
-        found = wait_until(struck, PASSED_WITHIN, f"somebody to pass {point}")
+        found = wait_until(struck, PASSED_WITHIN, f"a process to pass {point}")
     except WaitTimedOut as late:
         ticket.unlink(missing_ok=True)
         raise NoEffect(str(late)) from late
@@ -110,9 +110,9 @@ def _stands(service: Service, _mark: int) -> bool:
     return service.process.paused()
 
 
-def _died(service: Service, mark: int, told: str) -> bool:
+def _died(service: Service, mark: int, logged: str) -> bool:
     """Whether it said so and is dead, or was since started again."""
-    _, acted, since = service.said_since(mark).partition(told)
+    _, acted, since = service.said_since(mark).partition(logged)
     return bool(acted) and (not service.alive() or ARMED in since)
 
 

@@ -1,7 +1,7 @@
 """Where the frames of a stream end, without knowing what they say.
 
 A frame is what its protocol makes of the bytes first: a frame of HTTP/2, a message of PostgreSQL. A
-connection that is cut inside one has said something that nobody will ever know the rest of.
+connection that is cut inside one has sent bytes whose rest stays unknown.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 Sizer: TypeAlias = Callable[[bytes], int]
-"""The length of the frame that begins so, or 0 as long as that can't be told. Asked with one byte
+"""The length of the frame that begins so, or 0 as long as that isn't known. Asked with one byte
 more each time, and once for each frame past that, so it may keep what it knows of the stream."""
 
 PREFACE = 24
@@ -19,7 +19,7 @@ ENCRYPTED = (80877103, 80877104)
 
 
 class Frames:
-    """One way of one connection, from its first byte on."""
+    """Direction of one connection, from its first byte on."""
 
     def __init__(self, protocol: str, *, up: bool) -> None:
         """`protocol`: a name in `PROTOCOLS`. `up`: what the client says."""

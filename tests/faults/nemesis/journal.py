@@ -17,12 +17,12 @@ Phase = Literal["begin", "took_effect", "end", "healed"]
 
 
 class NoEffect(AssertionError):
-    """The nemesis could not do what it was told, or couldn't see that it did."""
+    """The nemesis could not inject the fault, or couldn't verify it."""
 
 
 @dataclass(slots=True)
 class Fault:
-    """One fault under way. The journal writes `begin` and `healed`; its maker the rest."""
+    """Fault in progress. The journal writes `begin` and `healed`; its maker the rest."""
 
     journal: Journal
     number: int
@@ -32,7 +32,7 @@ class Fault:
     ended: bool = False
 
     def took_effect(self, **detail: Any) -> None:
-        """It was seen to work; `detail`: by what."""
+        """Record that it took effect; `detail`: how that was seen."""
         self.seen = True
         self._write("took_effect", detail)
 
@@ -46,7 +46,7 @@ class Fault:
         return found
 
     def end(self, **detail: Any) -> None:
-        """It is being undone: from here on the system may heal."""
+        """Record that its undoing begins: from here on the system may heal."""
         if not self.ended:
             self.ended = True
             self._write("end", detail)
@@ -82,7 +82,7 @@ class Journal:
     def write(
         self, number: int, name: str, target: str, phase: Phase, detail: dict[str, Any]
     ) -> None:
-        """One moment of a fault."""
+        """Record one moment of a fault."""
         now = time.time()
         if phase == "begin" and self.began is None:
             self.began = now

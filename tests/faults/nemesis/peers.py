@@ -33,7 +33,7 @@ SHARE = "5"
 HELD_WITHIN = 90.0
 STRANGERS = 64
 
-ResultDecision = dict[str, Any]
+Report = dict[str, Any]
 
 
 @contextmanager
@@ -42,11 +42,11 @@ def attacked(
     world: World,
     kind: str,
     *,
-    enough: Callable[[ResultDecision], bool],
+    enough: Callable[[Report], bool],
     runs: Sequence[str] = (),
     seed: int = 0,
     connections: int = 1000,
-) -> Iterator[Callable[[], ResultDecision]]:
+) -> Iterator[Callable[[], Report]]:
     """Every port of every daemon has such peers (`attack`) for the length of the block. Verified by
     what they report: `enough` says when it is.
     """
@@ -63,8 +63,8 @@ def attacked(
         "runs": list(runs),
     }
 
-    def report() -> ResultDecision:
-        found: ResultDecision = json.loads(file.read_text()) if file.exists() else {}
+    def report() -> Report:
+        found: Report = json.loads(file.read_text()) if file.exists() else {}
         return found
 
     with journal.fault(f"{kind} peers", "every port", seed=seed) as fault:
@@ -95,7 +95,7 @@ def _give_way(pid: int) -> None:
         file.write_text(SHARE, encoding="ascii")
 
 
-_NOTHING: ResultDecision = {"answers": {}, "wrong": [], "held": {}, "done": 0, "rounds": 0}
+_NOTHING: Report = {"answers": {}, "wrong": [], "held": {}, "done": 0, "rounds": 0}
 
 
 @contextmanager

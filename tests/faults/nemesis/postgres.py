@@ -21,7 +21,7 @@ ANSWERS_WITHIN = 30.0
 LIMIT = 300
 """More connections than the server has."""
 HOARDER = "hoarder"
-"""Whose sessions take what others could have."""
+"""Role of the sessions that take the connections of others."""
 A_MOMENT = 1.0
 """Seconds for which a daemon may have had a connection until that was seen, on a busy machine."""
 END_THEIRS = (
@@ -69,7 +69,7 @@ def failed_over(journal: Journal, world: World) -> Iterator[Fault]:
 @contextmanager
 def replaced_alive(journal: Journal, primary: Server) -> Iterator[Fault]:
     """A primary in whose place a standby was promoted is still there: it takes writes and waits for
-    nobody to have them, too. It is ended at the end, and stays so.
+    no standby. It is ended at the end, and stays so.
     """
     with journal.fault("replaced primary still there", primary.host.name) as fault:
         primary.sql("ALTER SYSTEM SET synchronous_standby_names = ''")
@@ -101,7 +101,7 @@ def asked_of_late(server: Server, seconds: float) -> list[str]:
 def locked(
     journal: Journal, server: Server, table: str, mode: str = "EXCLUSIVE"
 ) -> Iterator[Fault]:
-    """Nobody writes to this table; taken in a queue, as a migration would, and seen to block."""
+    """Block all writes to this table; taken in a queue, as a migration would, and seen to block."""
     with (
         journal.fault("table locked", table, mode=mode) as fault,
         closing(psycopg2.connect(server.back_door)) as session,

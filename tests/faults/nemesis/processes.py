@@ -16,7 +16,7 @@ READY_WITHIN = 45.0
 
 @contextmanager
 def killed(journal: Journal, service: Service) -> Iterator[Fault]:
-    """SIGKILL; started again at the end of the block, or by whoever ends the fault before."""
+    """SIGKILL; started again at the end of the block, or by the code that ends the fault before."""
     with journal.fault("kill -9", service.name, pid=service.pid) as fault:
         service.kill()
         if service.alive():

@@ -21,7 +21,7 @@ from typing import Any
 
 from faults.nemesis import proxy_process
 from faults.nemesis.journal import Journal, NoEffect
-from faults.nemesis.proxy_process import LOOK, ResultDecision
+from faults.nemesis.proxy_process import LOOK, Effects
 from faults.world.network import Host
 from faults.world.postgres import PORT as POSTGRES
 from faults.world.world import World
@@ -36,22 +36,22 @@ STRUCK_WITHIN = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """One process, in front of one service."""
+    """Process in front of one service."""
 
     orders: Path
     report_file: Path
 
     def order(self, way: str, seconds: float = 0.0, size: int = 1, seed: int = 0) -> None:
         """Tell it what to do from now on; returns when it does."""
-        told = {"way": way, "seconds": seconds, "bytes": size, "seed": seed}
+        order = {"way": way, "seconds": seconds, "bytes": size, "seed": seed}
         fresh = self.orders.with_suffix(".new")
-        fresh.write_text(json.dumps(told))
+        fresh.write_text(json.dumps(order))
         fresh.replace(self.orders)
         wait_until(lambda: self.report().way == way, 10 * LOOK + 5, f"the wire to be {way}")
 
-    def report(self) -> ResultDecision:
-        """What the order in force has done so far."""
-        return ResultDecision(**json.loads(self.report_file.read_text()))
+    def report(self) -> Effects:
+        """Return the effects of the order in force so far."""
+        return Effects(**json.loads(self.report_file.read_text()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class Wire:
         names = (",".join(host.name for host in hosts) for hosts in (self.sources, self.targets))
         return f"{' -> '.join(names)}:{self.port}"
 
-    def done(self) -> ResultDecision:
-        """What all proxies together have done since the last order."""
+    def done(self) -> Effects:
+        """Return the effects of all proxies together since the last order."""
         return total([proxy.report() for proxy in self.proxies])
 
 
@@ -100,7 +100,7 @@ def spoiled(
     """The wire is `way` (see `proxy_process`) for the length of the block.
 
     Verified by what the proxies count, at the begin and over the whole (see `lacking`). Gives these
-    counts, as `ResultDecision` names them, when the block has been left.
+    counts, as `Effects` names them, when the block has been left.
     """
     counts: dict[str, Any] = {}
     with journal.fault(f"wire {way}", str(wire), seconds=seconds, bytes=size) as fault:
@@ -121,7 +121,7 @@ def spoiled(
             raise NoEffect(f"the wire was not {way} enough: {lack}; {done}")
 
 
-def lacking(done: ResultDecision, seconds: float, wire: Wire) -> str:
+def lacking(done: Effects, seconds: float, wire: Wire) -> str:
     """Which of the effects that the order promises can't be seen; empty when all can.
 
     From each source to each target one connection that was open was struck, at least; both ways
@@ -144,9 +144,9 @@ def lacking(done: ResultDecision, seconds: float, wire: Wire) -> str:
     return "; ".join(lack for lack, seen in wanted.items() if not seen)
 
 
-def total(reports: Sequence[ResultDecision]) -> ResultDecision:
+def total(reports: Sequence[Effects]) -> Effects:
     """The sum of all, and the least of what is late."""
-    summed = ResultDecision(reports[0].way)
+    summed = Effects(reports[0].way)
     for name in asdict(summed).keys() - {"way", "least_late"}:
         setattr(summed, name, sum(getattr(report, name) for report in reports))
     late = [report.least_late for report in reports if report.least_late is not None]
@@ -162,16 +162,16 @@ def _interpose(
     for file in files:
         file.unlink(missing_ok=True)
     proxy = Proxy(*files)
-    told = {
+    settings = {
         "listen": [target.address, port],
         "to": [target.back_door, port],
         "protocol": "postgres" if port == POSTGRES else "http2",
         "orders": os.fspath(proxy.orders),
         "report": os.fspath(proxy.report_file),
     }
-    network.bear(target, over)
+    network.add_address(target, over)
     undo.callback(network.forget, target, over)
-    argv = [*over.enter(), *COMMAND, json.dumps(told)]
+    argv = [*over.enter(), *COMMAND, json.dumps(settings)]
     process = spawn(argv, log=world.logs / "proxies.log", cwd=world.work, env=ENVIRONMENT)
     undo.callback(end, [process])
     wait_until(proxy.report_file.exists, 10, f"the proxy of {target.name} to listen")

@@ -1,4 +1,4 @@
-"""A TCP proxy that spoils what passes while it is told to; a process of its own, on a host for it.
+"""TCP proxy that spoils what passes on order; a process of its own, on a host for it.
 
     python -m faults.nemesis.proxy_process '{
         "listen": ["10.213.1.14", 7420], "to": ["10.213.1.114", 7420], "protocol": "http2",
@@ -8,7 +8,7 @@ The file `orders` says how, and is looked at again and again: {"way": "reset", "
 
     plain      everything passes; so it does before the first order, too
     slow       each piece is handed on `seconds` later, in its order, both ways
-    stall      within the next `bytes` bytes each way falls silent, and nobody is told
+    stall      within the next `bytes` bytes each way falls silent, and neither side is notified
     truncate   within the next `bytes` bytes, up or down by turns, the connection ends, cleanly
     reset      the same, but both ends are reset
 
@@ -18,7 +18,7 @@ The file `orders` says how, and is looked at again and again: {"way": "reset", "
 - What a stall holds back is handed on when the order is over: a wire that heals forgets nothing.
 - Up is what the client says, down what the server says.
 
-The report is replaced ten times a second, and begins anew with each order.
+The report is replaced ten times a second, and starts again with each order.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ class Cut(Exception):
 
 
 @dataclass
-class ResultDecision:
-    """What the order in force has done."""
+class Effects:
+    """Effects of the order in force."""
 
     way: str = "plain"
     open: int = 0
     """Connections, now."""
     found: int = 0
-    """Those that were open when the order came, …"""
+    """Connections that were open when the order came, …"""
     found_struck: int = 0
     """… and how many of them it has struck."""
     came: int = 0
-    """Those that came later."""
+    """Connections that came later."""
     struck_up: int = 0
     """Pieces late; or ways that fell silent; or connections cut."""
     struck_down: int = 0
@@ -75,7 +75,7 @@ class ResultDecision:
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """What to do, until it is `over`."""
+    """Order, until it is `over`."""
 
     way: str = "plain"
     seconds: float = 0.0
@@ -103,11 +103,11 @@ class Proxy:
     def __init__(self, to: tuple[str, int], protocol: str, orders: Path, report: Path) -> None:
         self.protocol = protocol
         self.order = Order()
-        self.done = ResultDecision()
+        self.done = Effects()
         self._to = to
         self._orders = orders
         self._report = report
-        self._told = ""
+        self._obeyed = ""
         self._numbers = itertools.count()
         self._open: set[int] = set()
         self._found: set[int] = set()
@@ -127,13 +127,13 @@ class Proxy:
             self.done.found_struck += 1
 
     def _obey(self) -> None:
-        told = self._orders.read_text() if self._orders.exists() else ""
-        if told != self._told:
-            self._told = told
+        text = self._orders.read_text() if self._orders.exists() else ""
+        if text != self._obeyed:
+            self._obeyed = text
             self.order.over.set()
-            self.order = Order(**json.loads(told))
+            self.order = Order(**json.loads(text))
             self._found = set(self._open)
-            self.done = ResultDecision(self.order.way, found=len(self._found))
+            self.done = Effects(self.order.way, found=len(self._found))
 
     def _tell(self) -> None:
         self.done.open = len(self._open)
@@ -168,7 +168,7 @@ class Proxy:
 
 
 class Line:
-    """One way of one connection."""
+    """Direction of one connection."""
 
     def __init__(self, proxy: Proxy, number: int, *, up: bool) -> None:
         self._proxy = proxy
@@ -271,7 +271,7 @@ async def _end(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None
 
 
 if __name__ == "__main__":
-    told: dict[str, Any] = json.loads(sys.argv[1])
-    files = (Path(told[name]) for name in ("orders", "report"))
-    proxy = Proxy(tuple(told["to"]), told["protocol"], *files)
-    asyncio.run(proxy.serve(tuple(told["listen"])))
+    settings: dict[str, Any] = json.loads(sys.argv[1])
+    files = (Path(settings[name]) for name in ("orders", "report"))
+    proxy = Proxy(tuple(settings["to"]), settings["protocol"], *files)
+    asyncio.run(proxy.serve(tuple(settings["listen"])))

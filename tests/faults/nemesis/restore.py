@@ -30,7 +30,7 @@ class Backup:
 
 
 def back_up(world: World) -> Backup:
-    """Of the world's PostgreSQL, as it runs."""
+    """Return the backup of its PostgreSQL, as it runs."""
     folder = world.postgres.data.with_name("backup")
     shutil.rmtree(folder, ignore_errors=True)
     world.postgres.back_up(folder)
@@ -45,7 +45,7 @@ def restored(
 
     `since`: when the run's first job was made. `again`: so many seconds before the stop lies the
     horizon, from which on the block has to have the cluster catch up when it resumes it. Before it
-    was stopped, and before it was opened again, nobody could write: rows and commits are told as
+    was stopped, and before it was opened again, writes were impossible: rows and commits are as
     they stood then.
     """
     server, recorder = world.postgres, journal.recorder
@@ -61,7 +61,7 @@ def restored(
         backup.folder.rename(server.data)
         with server.behind_the_back_door():
             server.keep_commits()
-            world.commits.begin_anew()
+            world.commits.restart()
             dump_tables(server, recorder.restored, since, without=())  # commits compare with all
             if _newest_run(server) >= newest:
                 raise NoEffect("the database didn't go back")

@@ -1,6 +1,6 @@
-"""A fault within a process: its main thread hangs, and all others go on.
+"""Fault within a process: its main thread hangs, and all others continue.
 
-By ptrace: the thread is seized and interrupted (state t), then let go. Whoever traces must be one
+By ptrace: the thread is seized and interrupted (state t), then let go. The tracer must be one
 and the same thread for all three, so a thread of ours holds it from begin to end.
 """
 

@@ -10,15 +10,15 @@ from faults.world.service import Service
 
 
 @contextmanager
-def second(journal: Journal, twin: Service, told: str) -> Iterator[Fault]:
-    """Another daemon of this name comes; the effect: it runs, and its log says `told`."""
+def second(journal: Journal, twin: Service, logged: str) -> Iterator[Fault]:
+    """Start another daemon of this name; the effect: it runs, and its log has `logged`."""
     with journal.fault("second identity", twin.name) as fault:
         twin.start()
         try:
             fault.effect_of(
-                lambda: twin.alive() and told in twin.log.read_text(errors="replace"),
+                lambda: twin.alive() and logged in twin.log.read_text(errors="replace"),
                 20,
-                f"the twin to be told {told!r}",
+                f"the twin to log {logged!r}",
             )
             yield fault
         finally:

@@ -1,12 +1,12 @@
-"""The cluster's clock in the hand of a test: the database's own, and nobody else's.
+"""Cluster clock that a test moves: the database's own, and no other.
 
-    clock = ClusterClock(work, begin)            the world's PostgreSQL is started under it
+    clock = ClusterClock(work, begin)            its PostgreSQL is started under it
     clock.leap_to(instant)                       later only; from there it runs on at the true rate
     clock.legs                                   which instant of the host is which of the cluster
 
 Cluster time is what PostgreSQL's clock says (docs/glossary.md): members map theirs onto it, workers
-follow members. So whoever sets that one clock sets the cluster's, and the product knows nothing of
-it: no option, no line of code. Leases, trust and timeouts go by clocks that nobody moves.
+follow members. A test that sets that one clock sets the cluster's, and the product knows nothing of
+it: no option, no line of code. Leases, trust and timeouts go by clocks that aren't moved.
 
 - It goes forward only, and at the true rate between two leaps: what falls due there is met on time.
 - A leap is whole: each reader sees the earlier clock or the later one, and all the same.
@@ -24,7 +24,7 @@ from faults.world.needs import faketime
 
 
 class ClusterClock:
-    """Seconds of the epoch, as `clock_timestamp()` of the world's PostgreSQL gives them."""
+    """Clock in seconds of the epoch, as `clock_timestamp()` of its PostgreSQL gives them."""
 
     def __init__(self, begin: float) -> None:
         self.legs: list[tuple[float, float]] = []
@@ -38,11 +38,11 @@ class ClusterClock:
         self.leap_to(self._begin)
 
     def now(self) -> float:
-        """What it says."""
+        """Return its time now."""
         return time.time() + self.legs[-1][1]
 
     def at(self, host: float) -> float:
-        """What it said at this second of the host's clock."""
+        """Return its time at this second of the host's clock."""
         begins = [begin for begin, _ in self.legs]
         return host + self.legs[max(0, bisect_right(begins, host) - 1)][1]
 
@@ -58,7 +58,7 @@ class ClusterClock:
         self.legs.append((time.time(), ahead))
 
     def before(self) -> Sequence[str]:
-        """What to put before a command, so that it runs under this clock and is no other process.
+        """Return the words to put before a command that runs under this clock, in the same process.
 
         The monotonic clocks stay true. Each look reads the file: no process lags behind another.
         """

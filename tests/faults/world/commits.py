@@ -24,20 +24,20 @@ class Commits:
         self._server = server
         self._seen: set[tuple[str, int]] = set()
 
-    def go_on_with(self, server: Server) -> None:
+    def continue_with(self, server: Server) -> None:
         """Read there from now on: it has what the other had, under the same lsn, and a slot that
         begins where the other's began.
         """
         self._server = server
 
-    def begin_anew(self) -> None:
-        """The server was put back, and has a new slot: numbers come again, for other commits."""
+    def restart(self) -> None:
+        """Forget what was read: a restored server has a new slot, which repeats numbers."""
         self._seen.clear()
 
     def absorb(self) -> list[Commit]:
-        """What was committed since the last time.
+        """Return what was committed since the last time.
 
-        A server that crashed, or took another's place, may hand out again what was read before:
+        A server that crashed, or took another's place, may return again what was read before:
         that is left out.
         """
         return list(self._unseen(commits(self._server.sql(_CHANGES, SLOT), without=LARGE)))

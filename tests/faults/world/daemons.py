@@ -71,7 +71,7 @@ def member(
     ttl: float,
     name: str = "",
 ) -> Service:
-    """One `schedd`; `name` if it isn't the host's own."""
+    """Daemon `schedd`; `name` if it isn't the host's own."""
     config = {
         "name": name or host.name,
         "member_ttl": f"{ttl:g}s",
@@ -99,7 +99,7 @@ def worker(
     handlers: Sequence[str] = (),
     name: str = "",
 ) -> Service:
-    """One `workerd`; `name` if it isn't the host's own. `handlers`: modules of Python handlers."""
+    """Daemon `workerd`; `name` if it isn't the host's own. `handlers`: modules of handlers."""
     config = {
         "name": name or host.name,
         "endpoints": [address(each) for each in members],

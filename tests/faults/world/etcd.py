@@ -28,7 +28,7 @@ def services(hosts: Sequence[Host], work: Path, logs: Path) -> list[Service]:
 
 
 def service(host: Host, work: Path, logs: Path, initial: str, *flags: str) -> Service:
-    """One member; its data lie in `<work>/<name>`."""
+    """Member of etcd; its data lie in `<work>/<name>`."""
     argv = [
         os.fspath(binaries.find_etcd()),
         *("--name", host.name),

@@ -1,4 +1,4 @@
-"""What a world holds on this machine, and the sweeping of what dead owners left.
+"""Resources of a world on this machine, and the removal of what dead owners left.
 
 A world has a key of a few letters, with which every namespace and link of it begins, a folder under
 `/run/schedd-faults` that says who owns it, and a subnet. Two worlds never share any of these.

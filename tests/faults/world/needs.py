@@ -1,4 +1,4 @@
-"""What this machine lacks for a world, in words."""
+"""Requirements of a world that this machine lacks, in words."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FAKETIME = "/usr/lib/*/faketime/libfaketimeMT.so.1"
 
 
 def lacking_here(*, clocks: bool = False) -> str | None:
-    """What keeps a world from being built here, one with `clocks` that can be moved; None when
-    nothing does.
+    """Return why no world can be built here, one with `clocks` that can be moved; None if
+    one can.
     """
     if clocks and (lack := no_faketime_here()):
         return lack
@@ -43,7 +43,7 @@ def lacking_here(*, clocks: bool = False) -> str | None:
 
 
 def no_hosts_here() -> str | None:
-    """What keeps a network from being laid here; None when nothing does."""
+    """Return why no network can be laid here; None if one can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     for program, package in PROGRAMS.items():
@@ -56,7 +56,7 @@ def no_hosts_here() -> str | None:
 
 
 def no_faketime_here() -> str | None:
-    """What keeps a clock from being moved here; None when nothing does."""
+    """Return why no clock can be moved here; None if one can."""
     return None if _faketimes() else "libfaketime is missing: apt-get install faketime"
 
 

@@ -6,10 +6,10 @@
                  └──────────────────────────────────────────────┘
 
 - Each host hangs on a wire of its own, so every packet between two hosts passes the hub's rules.
-- A cut has a direction, and drops in silence, as a broken network does: nobody is told. It is
+- A cut has a direction, and drops in silence, as a broken network does: no side is notified. It is
   ended, never healed in part.
 - Each host has two addresses: its own, which the others know, and a back door. A detour leads what
-  A sends to B's own address to a third host that bears this address too; a proxy there goes on to
+  A sends to B's own address to a third host that has this address too; a proxy there forwards to
   B by the back door. Sessions that were open are reset at the detour's begin and at its end.
 - Sockets are opened inside a namespace by a thread that enters it and ends: no helper process.
 """
@@ -44,7 +44,7 @@ class Host:
     back_door: str
 
     def enter(self) -> list[str]:
-        """What to put before a command that shall run there; it execs, so the pid stays."""
+        """Return what to put before a command that runs there; it execs, so the pid stays."""
         return ["nsenter", f"--net=/run/netns/{self.namespace}", "--"]
 
     def socket(self, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
@@ -115,12 +115,12 @@ class Network:
         """From now on nothing that `source` sends reaches `target`."""
         self._cut_rules("add", source, target)
 
-    def mend(self, source: Host, target: Host) -> None:
+    def reconnect(self, source: Host, target: Host) -> None:
         """End that cut."""
         self._cut_rules("del", source, target)
 
-    def bear(self, target: Host, over: Host) -> None:
-        """The host `over` bears `target`'s own address too, for what a detour leads there."""
+    def add_address(self, target: Host, over: Host) -> None:
+        """Give the host `over` `target`'s own address too, for what a detour leads there."""
         run("ip", "-n", over.namespace, "addr", "add", f"{target.address}/32", "dev", "lo")
 
     def forget(self, target: Host, over: Host) -> None:
@@ -128,7 +128,7 @@ class Network:
         run("ip", "-n", over.namespace, "addr", "del", f"{target.address}/32", "dev", "lo")
 
     def detour(self, source: Host, target: Host, over: Host) -> None:
-        """What `source` sends to `target`'s own address goes to the host `over`, which bears it."""
+        """Route packets from `source` to `target`'s own address by `over`, which has it too."""
         table = str(1000 + over.number)
         self._ip("route", "replace", "default", "dev", over.name, "table", table)
         self._ip("rule", "add", *self._between(source, target), "lookup", table)
@@ -169,7 +169,7 @@ class Network:
         try:
             yield
         finally:
-            self.mend(source, target)
+            self.reconnect(source, target)
 
     def _cut_rules(self, act: str, source: Host, target: Host) -> None:
         for address in (target.address, target.back_door):

@@ -89,14 +89,14 @@ class Server:
         return postgres.dsn(PORT, role=postgres.ADMIN, host=self.host.back_door)
 
     def stop(self, within: float = 20.0) -> None:
-        """End it in fast mode: sessions are ended, all is written. Nobody starts it again."""
+        """End it in fast mode: sessions are ended, all is written. It isn't started again."""
         self.service.wanted = False
         self.service.process.send(signal.SIGINT)
         assert self.service.gone_within(within), f"PostgreSQL lives after {within:g} s"
 
     @contextmanager
     def behind_the_back_door(self) -> Iterator[None]:
-        """It runs in this block, and no member reaches it."""
+        """Run it in this block; no member reaches it."""
         everywhere = self.service.argv
         self.service.argv = [*self._command, "-h", self.host.back_door]
         self.service.start()
@@ -108,7 +108,7 @@ class Server:
             self.service.argv = everywhere
 
     def back_up(self, folder: Path) -> None:
-        """A base backup into this folder, whole by itself, while it runs."""
+        """Write a base backup, complete on its own, into this folder, while it runs."""
         self.copy_to(self, folder, "--checkpoint", "fast")
 
     def copy_to(self, owner: Server, folder: Path, *options: str) -> None:
@@ -158,7 +158,7 @@ class Server:
             return False
 
     def sql(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """One statement in the daemons' database; its rows, if it gives any."""
+        """Run a statement in the daemons' database; return its rows, if it gives any."""
         with postgres.connect(self.back_door) as session, session.cursor() as cursor:
             cursor.execute(query, values or None)
             return list(cursor.fetchall()) if cursor.description else []

@@ -1,4 +1,4 @@
-"""One process of the world on one host: started, killed, stopped, asked to end, started again.
+"""Process on one host: started, killed, stopped, asked to end, started again.
 
 A service is wanted or not: what is wanted and has ended is started again by the `supervisor`, as a
 service manager would, and each such start is counted. The process is known by pid and birth.
@@ -20,12 +20,12 @@ from schedctl.dev.servers.processes import DevProcess, end, spawn, tail
 from support.wait import wait_until
 
 RESTART_AFTER = 1.0
-"""Seconds between an end nobody asked for and the next start: systemd's RestartSec of the units."""
+"""Seconds between an unrequested end and the next start: systemd's RestartSec of the units."""
 
 
 @dataclass(slots=True)
 class Service:
-    """`argv` and `environ` are read anew at each start, after `before` has done what must precede.
+    """`argv` and `environ` are read again at each start, after `before` has done what must precede.
 
     `http`: host:port of health and metrics.
     """
@@ -44,7 +44,7 @@ class Service:
     starts: int = 0
     _process: DevProcess | None = None
     _starting: threading.RLock = field(default_factory=threading.RLock)
-    """Held by whoever starts it or takes it down: two starts at once would make twins."""
+    """Held while it is started or taken down: two starts at once would make twins."""
 
     @property
     def process(self) -> DevProcess:
@@ -84,13 +84,13 @@ class Service:
             return True
 
     def kill(self) -> None:
-        """SIGKILL; nobody starts it again until `start`. Returns when it is dead."""
+        """SIGKILL; it isn't started again until `start`. Returns when it is dead."""
         with self._starting:
             self.wanted = False
         end([self.process])
 
     def terminate(self, timeout: float) -> bool:
-        """SIGTERM; answers whether it ended by itself within `timeout` seconds."""
+        """SIGTERM; return whether it ended within `timeout` seconds."""
         with self._starting:
             self.wanted = False
         self.process.send(signal.SIGTERM)
@@ -130,14 +130,14 @@ class Service:
         return self.log.stat().st_size if self.log.exists() else 0
 
     def said_since(self, mark: int) -> str:
-        """What it has logged since that mark."""
+        """Return what it has logged since that mark."""
         with self.log.open("rb") as log:
             log.seek(mark)
             return log.read().decode(errors="replace")
 
 
 class Supervisor:
-    """Starts again what is wanted and has ended, one second later; tells of each by `restarted`."""
+    """Starts again what is wanted and has ended, one second later; records each in `restarted`."""
 
     def __init__(self, services: Sequence[Service]) -> None:
         self._services = services

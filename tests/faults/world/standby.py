@@ -1,4 +1,4 @@
-"""A streaming standby of the world's PostgreSQL, which knows each commit as the primary does.
+"""A streaming standby of the primary. It knows each commit as the primary does.
 
     pg ──WAL──→ ps      synchronous: what pg acknowledges, ps has
      └ slot      └ the same slot, as it was when it was made
@@ -8,7 +8,7 @@ is made (before any daemon starts), as fail-over managers do, so that after a pr
 standby has can be read there from the beginning, under the numbers that it had before.
 
 - The standby keeps back what its slot needs, on the primary too (`hot_standby_feedback`).
-- `synchronous_standby_names` is the primary's own: a promoted standby waits for nobody.
+- `synchronous_standby_names` is the primary's own: a promoted standby waits for no other.
 """
 
 from __future__ import annotations

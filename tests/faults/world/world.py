@@ -2,9 +2,9 @@
 
     with World(kept) as world:
         world.members["m1"].kill()
-        world.mend()
+        world.repair()
 
-`mend` brings back whatever a nemesis has left undone and waits until all of it is ready again.
+`repair` restores what a nemesis has left undone and waits until all of it is ready again.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class World:
         self.supervisor.begin()
         self.await_ready(UP_WITHIN)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Start what is dead, continue what stands still, end cuts; wait until all is ready."""
         for service in self.services():
             if not service.revive() and service.process.paused():
@@ -163,12 +163,12 @@ class World:
             return last[0] is None
 
         try:
-            wait_until(ready, timeout, "the world to be ready", every=0.1)
+            wait_until(ready, timeout, "the test cluster to be ready", every=0.1)
         except AssertionError as error:
             raise AssertionError(f"{error}; lacking: {last[0]}") from None
 
     def lacking(self) -> str | None:
-        """What keeps it from being whole, in words; None when nothing does."""
+        """Return what keeps it from being whole, in words; None if nothing does."""
         for member in self.etcds.values():
             if not member.ready():
                 return f"{member.name} does not serve"
@@ -187,7 +187,7 @@ class World:
         assert new is not None, "this world's PostgreSQL has no standby"
         standby.promote(new)
         self.postgres, self.standby = new, None
-        self.commits.go_on_with(new)
+        self.commits.continue_with(new)
         return old
 
     def down(self) -> None:

@@ -99,8 +99,8 @@ def test_violations_are_listed_with_the_number_of_those_left_out() -> None:
     found = tuple(Violation("L1", f"{n}") for n in range(3))
     doubts = (Violation("N1", "few"),)
     verdict = Verdict("ride", 0, Figures(), found, doubts)
-    assert verdict.told(most=4) == ["L1: 0", "L1: 1", "L1: 2", "N1: few"]
-    assert verdict.told(most=2) == ["L1: 0", "L1: 1", "and 2 more"]
+    assert verdict.lines(most=4) == ["L1: 0", "L1: 1", "L1: 2", "N1: few"]
+    assert verdict.lines(most=2) == ["L1: 0", "L1: 1", "and 2 more"]
 
 
 def test_where_there_is_no_history_the_command_says_so(

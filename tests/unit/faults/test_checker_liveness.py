@@ -128,7 +128,7 @@ def test_a_run_that_no_worker_takes_breaks_l4() -> None:
     story.fire(150)
     verdict = check(story.history())
     assert verdict.broken == {"L2", "L4"}
-    assert any("nobody takes it" in each.what for each in verdict.violations)
+    assert any("no owner dispatches it" in each.what for each in verdict.violations)
 
 
 def test_a_run_of_a_lost_worker_that_stays_running_breaks_l4() -> None:
@@ -277,7 +277,7 @@ def test_a_daemon_that_ends_unexpectedly_breaks_l4() -> None:
     story.leftovers = Leftovers(restarts=("m1",))
     verdict = check(story.history())
     assert verdict.broken == {"L4"}
-    assert verdict.violations[0].what == "m1 ended by itself 1 times and was started again"
+    assert verdict.violations[0].what == "m1 ended on its own 1 times and was started again"
 
 
 def test_a_daemon_that_a_failpoint_killed_is_started_again_once() -> None:

@@ -176,7 +176,7 @@ def test_a_point_that_no_service_passes_kills_no_service(
     monkeypatch.setattr(failpoints, "PASSED_WITHIN", 0.1)
     with passing(tmp_path, "fire.after_commit", "kill") as (world, service):
         with (
-            pytest.raises(NoEffect, match=r"somebody to pass fire\.mid_batch"),
+            pytest.raises(NoEffect, match=r"a process to pass fire\.mid_batch"),
             killed_at(journal, world, "fire.mid_batch"),
         ):
             pass

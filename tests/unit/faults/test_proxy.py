@@ -13,7 +13,7 @@ import pytest
 
 from faults.nemesis.frames import PREFACE
 from faults.nemesis.proxies import Wire, lacking, total
-from faults.nemesis.proxy_process import ResultDecision
+from faults.nemesis.proxy_process import Effects
 from faults.world.network import Host
 from support.proxied import Proxied, proxied
 from support.wait import wait_until_async
@@ -140,9 +140,9 @@ def host(name: str) -> Host:
 
 
 WIRE = Wire([host("w1"), host("w2")], [host("m1")], 7420, [])
-CUT = ResultDecision("reset", 2, 2, 2, 5, struck_up=3, struck_down=2, in_frame=5)
-STALLED = ResultDecision("stall", 2, 2, 2, 0, 2, 2, 4, bytes_up=10, bytes_down=10)
-SLOW = ResultDecision("slow", 2, 2, 2, 0, 9, 9, 0, 90, 90, 0.5)
+CUT = Effects("reset", 2, 2, 2, 5, struck_up=3, struck_down=2, in_frame=5)
+STALLED = Effects("stall", 2, 2, 2, 0, 2, 2, 4, bytes_up=10, bytes_down=10)
+SLOW = Effects("slow", 2, 2, 2, 0, 9, 9, 0, 90, 90, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -158,11 +158,11 @@ SLOW = ResultDecision("slow", 2, 2, 2, 0, 9, 9, 0, 90, 90, 0.5)
         (SLOW, True),
         (replace(SLOW, least_late=0.4), False),
         (replace(SLOW, least_late=None), False),
-        (ResultDecision("plain", 2, 2), False),
+        (Effects("plain", 2, 2), False),
     ],
 )
 def test_a_wire_is_spoiled_only_if_every_declared_effect_was_counted(
-    done: ResultDecision, seen: bool
+    done: Effects, seen: bool
 ) -> None:
     assert (lacking(done, 0.5, WIRE) == "") is seen
 
