@@ -94,6 +94,6 @@ async def test_the_log_has_each_cause_once_with_its_remedy_and_the_recovery(
     assert recovered == "PostgreSQL recovered: after=4.0s"
 
 
-async def test_a_bug_comes_out_of_the_probe(clock: Clock) -> None:
+async def test_a_bug_is_raised_by_the_probe(clock: Clock) -> None:
     with pytest.raises(ZeroDivisionError):
         await clock.probe(error=ZeroDivisionError())

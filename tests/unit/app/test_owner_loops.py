@@ -36,7 +36,7 @@ def an_owner() -> tuple[Owner, dict[str, Any]]:
     return Owner(**parts, cluster_pause=MagicMock(), emit=lambda _event: None), parts
 
 
-async def test_what_was_made_just_now_waits_on_the_board_without_a_look_at_its_row() -> None:
+async def test_a_new_run_enters_the_run_index_without_a_read_of_its_row() -> None:
     owner, parts = an_owner()
     owner.runs_made([run(1)])
     live = cast("LiveTenure", MagicMock(ownership=owning(0)))
@@ -51,7 +51,7 @@ async def test_what_was_made_just_now_waits_on_the_board_without_a_look_at_its_r
     )
 
 
-async def test_what_a_tenure_held_goes_with_it_and_waits_for_no_look_through_all_objects() -> None:
+async def test_the_state_of_a_tenure_is_freed_with_it_without_a_full_collection() -> None:
     """Its parts know each other. A member that loses its lease in a herd would hold it twice."""
     owner, parts = an_owner()
     live = cast("LiveTenure", MagicMock(ownership=owning(0)))

@@ -50,7 +50,7 @@ def test_each_job_is_looked_at_alone_and_others_are_not_counted() -> None:
     assert gap(*a, *b, jobs="b") == Gap((0.0,), b[0].late, 0, 0, 0, 0)
 
 
-def test_what_was_due_before_is_not_of_the_fault() -> None:
+def test_a_run_due_before_the_fault_isnt_counted() -> None:
     before = Instant("a", 2.0, 9.0, True, 2)
     seen = gap(before, *rows(0.1, 0.1, 0.1, 0.1, 0.1))
     assert (seen.late, seen.again, seen.doubled) == (0, 0, 0)

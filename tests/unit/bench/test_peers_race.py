@@ -94,7 +94,7 @@ def test_a_summary_counts_losses_and_duplicates_of_all_rounds(race: Race) -> Non
     assert (summary["lost"], summary["duplicates"], summary["incomplete"]) == (3, 2, 3)
 
 
-def test_who_cant_run_here_is_left_out_with_the_reason_and_not_asked_again(race: Race) -> None:
+def test_a_contestant_that_cant_run_here_is_left_out_with_the_reason(race: Race) -> None:
     peer = Runner("peer", [LeftOut("no redis-server")])
 
     first, second = race.run(1, peer), race.run(2, peer)
@@ -184,7 +184,7 @@ def test_without_node_its_peers_are_left_out(
         Environment("toy", Tool.NODE, {"toy": "1.0"}).installed(tmp_path)
 
 
-def test_without_redis_its_peers_are_left_out_with_what_would_help(
+def test_without_redis_its_peers_are_left_out_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("REDIS_BIN", "no-such-program")

@@ -59,7 +59,7 @@ def test_on_a_scale_of_powers_equal_factors_are_equal_steps_and_each_power_has_a
     assert [each.text for each in marked(shown, "power")] == ["1", "10", "100", "1,000"]
 
 
-def test_the_greatest_may_come_first_and_one_be_set_apart() -> None:
+def test_bars_can_be_sorted_and_one_be_set_apart() -> None:
     some = [Group("others", {"rate": 1.0}), Group("ours", {"rate": 2.0})]
     shown = bars("rate", greatest_first(some), mark="ours")
     first, second = marked(shown, "bar")
@@ -67,7 +67,7 @@ def test_the_greatest_may_come_first_and_one_be_set_apart() -> None:
     assert classes(first)[0] != classes(second)[0]
 
 
-def test_what_a_figure_was_at_least_and_at_most_is_drawn_over_its_bar_and_fits() -> None:
+def test_the_range_of_a_figure_is_drawn_over_its_bar_and_fits() -> None:
     line = {"name": "a", "rate": {"median": 10, "min": 5, "max": 20}}
     [group] = groups([line], "rate.median", ["name"], ["rate.min", "rate.max"])
     assert (group.name, group.between) == ("a", (5.0, 20.0))
@@ -77,7 +77,7 @@ def test_what_a_figure_was_at_least_and_at_most_is_drawn_over_its_bar_and_fits()
     assert float(figure.attrib["x"]) > float(marked(shown, "bar")[0].attrib["x"]) + WIDTH
 
 
-def test_each_bar_says_its_figure_and_what_is_said_is_text() -> None:
+def test_each_bar_shows_its_figure_as_text() -> None:
     shown = words(bars("p < 1 & more", [Group("<a>", {"x": 1234.0, "y": 0.0})]))
     assert {"p < 1 & more", "<a>", "x", "y", "1,234", "0"} <= set(shown)
 

@@ -42,7 +42,7 @@ async def attached(member: FakeMember, lasts: float) -> AsyncIterator[Stream]:
         await asyncio.gather(life, return_exceptions=True)
 
 
-async def test_what_it_is_handed_has_succeeded_under_its_token_and_digest(stream: Stream) -> None:
+async def test_an_assigned_run_succeeds_under_its_token_and_digest(stream: Stream) -> None:
     result = await stream.result_of(await stream.assign())
     assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
     assert result.worker == "p1"
@@ -51,7 +51,9 @@ async def test_what_it_is_handed_has_succeeded_under_its_token_and_digest(stream
     )
 
 
-async def test_what_has_to_wait_is_not_started_early(stream: Stream, member: FakeMember) -> None:
+async def test_a_run_that_must_wait_is_not_started_early(
+    stream: Stream, member: FakeMember
+) -> None:
     due = member.now().timestamp() + 0.3
     result = await stream.result_of(await stream.assign(start_in=0.3))
     assert messages.seconds(result.started_at) >= due
@@ -70,7 +72,7 @@ async def test_a_run_that_was_meant_for_another_incarnation_is_refused(stream: S
     assert (await stream.refusal_of(key)).why == pb.Refusal.WHY_OTHER_INCARNATION
 
 
-async def test_what_waits_and_is_revoked_never_starts(stream: Stream) -> None:
+async def test_a_waiting_run_that_is_revoked_never_starts(stream: Stream) -> None:
     answer = await stream.revoke(await stream.assign(start_in=30.0))
     assert answer.outcome == pb.RevokeAnswer.OUTCOME_REVOKED
     assert stream.results == []

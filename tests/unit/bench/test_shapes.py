@@ -36,7 +36,7 @@ def test_workers_never_have_more_slots_than_all_may_have_together() -> None:
     assert [*cells([1, 2, 3], 1_000)] == [(1, 1_000), (2, 500), (3, 333)]
 
 
-def test_what_is_spent_is_added_up_by_kind() -> None:
+def test_spent_time_is_summed_by_kind() -> None:
     spent = {"m1": 1, "m2": 2, "w1": 4, "w10": 8, "etcd": 16, "postgres": 32}
     assert together(spent) == {"members": 3, "workers": 12, "stores": 48, "all": 63}
 
@@ -54,14 +54,14 @@ def test_copies_that_are_no_multiple_of_sixty_fall_on_the_first_seconds_of_a_min
     assert instants(MIDNIGHT + timedelta(seconds=59), MIDNIGHT + timedelta(seconds=61), 70) == 2 + 3
 
 
-def test_windows_are_as_long_as_asked_for_and_the_last_what_is_left() -> None:
+def test_windows_have_the_requested_length_and_the_last_the_remainder() -> None:
     windows = [*cut(MIDNIGHT, seconds=130, window=60)]
     assert [(end - start).total_seconds() for start, end in windows] == [60, 60, 10]
     assert windows[0][0] == MIDNIGHT
     assert all(before[1] == after[0] for before, after in pairwise(windows))
 
 
-def test_what_has_no_row_or_no_good_end_is_lost_and_rows_of_one_instant_are_doubled() -> None:
+def test_runs_without_a_row_or_success_are_lost_and_second_rows_are_duplicates() -> None:
     assert Counted(10, 10, 10, 10, 0, 0, {}).lost == 0
     assert Counted(10, 8, 8, 8, 0, 0, {}).lost == 2
     assert Counted(10, 10, 10, 7, 0, 0, {}).lost == 3

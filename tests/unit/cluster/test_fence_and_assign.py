@@ -106,7 +106,7 @@ async def test_a_tenure_without_a_key_is_fenced(throne: Throne) -> None:
     assert not throne.store.rows.fenced(here.tenure)
 
 
-async def test_a_member_without_a_row_stands_not_yet(throne: Throne) -> None:
+async def test_a_member_without_a_row_doesnt_count_yet(throne: Throne) -> None:
     """P2.3: it may take nothing until its tenure is written."""
     leadership, joining = await throne.reign(), a_member("joining")
     await throne.put_key(joining)

@@ -40,7 +40,7 @@ async def test_a_term_that_is_over_leaves_the_task_that_led_to_its_next_step() -
     assert task.cancelling() == 0
 
 
-async def test_who_is_to_end_just_as_its_term_does_ends() -> None:
+async def test_a_leader_cancelled_as_its_term_ends_ends() -> None:
     """A task group drops what cancels it while it ends for an error: a leader that woke up past its
     lease led no more, and never left its tenure either.
     """

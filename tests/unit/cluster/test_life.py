@@ -322,7 +322,7 @@ async def test_a_database_that_went_back_is_judged_by_a_new_term_before_anyone_o
 
 
 @pytest.mark.slow
-async def test_what_a_member_owns_without_knowing_is_set_right() -> None:
+async def test_a_shard_that_a_member_owns_unknowingly_is_corrected() -> None:
     async with TwinCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         shard = min(cluster["b"].owned)

@@ -96,7 +96,7 @@ async def test_the_next_term_on_the_same_database_continues(throne: Throne) -> N
     assert (throne.rows.pauses, throne.rows.audit) == ([], [])
 
 
-async def test_a_short_tail_is_audited_and_gone_on_from(throne: Throne) -> None:
+async def test_a_short_loss_is_audited_and_the_term_continues(throne: Throne) -> None:
     """P2.9: an asynchronous failover asks no member."""
     await throne.look()
     throne.goes_back(12)
@@ -129,7 +129,7 @@ async def test_more_is_held_in_a_pause_from_the_restored_mark_on(throne: Throne)
     assert after.at > before.at
 
 
-async def test_what_is_in_doubt_lasts_as_long_as_owners_may_act_without_a_mark(
+async def test_the_doubtful_period_lasts_as_long_as_owners_may_act_without_a_mark(
     throne: Throne,
 ) -> None:
     """P2.9: a leader died; no member made a mark for a minute, its lease's; owners continued."""
@@ -173,7 +173,7 @@ class Asked(TwinMembershipStore):
         return []
 
 
-async def test_a_successor_ends_what_is_doubtful_though_etcd_has_forgotten_the_gap(
+async def test_a_successor_ends_the_doubtful_period_though_etcd_lost_the_gap(
     throne: Throne,
 ) -> None:
     """P2.9: etcd was restored, too, before the recovery was done. (Found by the model.)"""

@@ -40,7 +40,7 @@ class World:
         return decode_member(entry).tenure if entry else None
 
 
-async def test_a_name_that_came_to_be_taken_meanwhile_is_left_to_who_has_it() -> None:
+async def test_a_name_taken_meanwhile_is_left_to_its_holder() -> None:
     """M12: both may have seen that it was free."""
     world = World()
     registration = await world.registration()

@@ -55,7 +55,7 @@ def checkup(tls: TLS | None) -> CheckupCollector:
     )
 
 
-def test_it_says_both_of_its_clocks_and_whether_it_may_act() -> None:
+def test_the_status_has_both_clocks_and_the_trust() -> None:
     said = checkup(None).examine_member()
     assert (said.name, said.version, said.tzdata, said.trusted) == ("m1", "1.0", "2026a", True)
     apart = said.cluster.ToDatetime(UTC) - said.wall.ToDatetime(UTC)
@@ -63,7 +63,7 @@ def test_it_says_both_of_its_clocks_and_whether_it_may_act() -> None:
     assert not said.HasField("certificate_until")
 
 
-def test_it_says_when_the_certificate_that_is_on_disk_now_ends(tmp_path: Path) -> None:
+def test_the_status_has_the_expiry_of_the_certificate_on_disk(tmp_path: Path) -> None:
     tls = Authority.create(tmp_path).issue("m1")
     ends = checkup(tls).examine_member().certificate_until.ToDatetime(UTC)
     assert timedelta(days=1) < ends - datetime.now(UTC) < timedelta(days=3)

@@ -28,7 +28,7 @@ async def test_it_waits_until_the_database_is_there(daemon: Daemon):
     assert await once_available(look, "PostgreSQL", daemon) == "cluster"
 
 
-async def test_asked_to_end_while_it_waits_it_ends(daemon: Daemon):
+async def test_a_stop_request_ends_a_member_that_waits(daemon: Daemon):
     async def look() -> str:
         daemon.drain("SIGTERM")
         raise Unavailable("away")
@@ -37,7 +37,7 @@ async def test_asked_to_end_while_it_waits_it_ends(daemon: Daemon):
         assert await once_available(look, "PostgreSQL", daemon) is None
 
 
-async def test_asked_to_end_while_the_database_doesnt_answer_it_ends(daemon: Daemon):
+async def test_a_stop_request_ends_a_member_whose_database_doesnt_answer(daemon: Daemon):
     async def look() -> str:
         daemon.drain("SIGTERM")
         await asyncio.Event().wait()
@@ -47,7 +47,7 @@ async def test_asked_to_end_while_the_database_doesnt_answer_it_ends(daemon: Dae
         assert await once_available(look, "PostgreSQL", daemon) is None
 
 
-async def test_a_bug_at_the_start_comes_out(daemon: Daemon):
+async def test_a_bug_at_the_start_is_raised(daemon: Daemon):
     async def look() -> str:
         raise Fault("a bug")
 
@@ -56,7 +56,7 @@ async def test_a_bug_at_the_start_comes_out(daemon: Daemon):
 
 
 @pytest.mark.slow
-async def test_it_is_started_once_etcd_has_answered_and_says_what_keeps_it_from_being_ready(
+async def test_a_member_starts_once_etcd_answers_and_reports_why_it_isnt_ready(
     tmp_path: Path,
 ):
     answered, reasons, lines = [False], ["it has no tenure"], list[str]()

@@ -46,7 +46,7 @@ async def test_without_trust_nothing_is_written() -> None:
     assert written == []
 
 
-async def test_what_is_owned_no_more_is_left_out() -> None:
+async def test_shards_no_longer_owned_are_left_out() -> None:
     transactor = Transactor(owning(1), lambda: True, lambda _event: None)
 
     async def write(claim: Claim, items: Sequence[LiveRun]) -> list[LiveRun]:

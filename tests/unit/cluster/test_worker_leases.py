@@ -62,7 +62,7 @@ class World:
         return gone
 
 
-async def test_who_is_named_while_others_are_looked_for_stays_missing_from_then_on(
+async def test_a_worker_found_missing_during_a_search_stays_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A look that began before would else forget it, and its runs would wait for longer."""
@@ -93,7 +93,7 @@ class Halting(TwinCoordination):
         return await super().keep_alive(leases)
 
 
-async def test_what_one_stream_couldnt_refresh_is_no_harm_to_the_others() -> None:
+async def test_a_failed_refresh_stream_doesnt_affect_the_others() -> None:
     etcd, store = Halting(TwinEtcd()), cast("WorkerStore", None)
     leases = WorkerLeases(etcd, store, "", TTL, lambda _: True, lambda: WatchedDeletions(1, {}))
     ones = [worker(number) for number in range(1, AT_ONCE + 3)]

@@ -48,7 +48,7 @@ async def at(world: World, after: float) -> set[int]:
     return world.handed()
 
 
-async def test_a_run_is_armed_so_long_before_it_is_due_and_not_sooner():
+async def test_a_run_is_pre_dispatched_at_its_lookahead_and_not_sooner():
     world = world_with()
     world.run_index.put_runs([due(1, 3)], NOW)
     assert await world.dispatch.step() == pytest.approx(1.0)
@@ -66,7 +66,7 @@ async def test_no_run_is_pre_dispatched_where_pre_dispatch_is_off():
     assert await at(world, 1) == {1}
 
 
-async def test_what_is_ready_goes_first_whatever_its_class():
+async def test_ready_runs_of_any_class_are_dispatched_first():
     world = world_with(grant=2)
     urgent = [due(number, 1, priority=Priority.HIGH) for number in (1, 2)]
     world.run_index.put_runs([*urgent, run(3, priority=Priority.LOW)], NOW)
@@ -90,7 +90,7 @@ async def test_a_run_without_a_slot_before_is_dispatched_when_due_in_its_class()
     [{"overlap": Overlap.BUFFER_ONE}, {"overlap": Overlap.CANCEL_OTHER}, {"slots": 9}],
     ids=str,
 )
-async def test_what_may_not_go_early_waits_until_it_is_due(changes: dict[str, Any]):
+async def test_a_run_that_may_not_go_early_waits_until_it_is_due(changes: dict[str, Any]):
     world = world_with()
     world.definitions.default = replace(SHELL, **changes)
     world.run_index.put_runs([due(1, 1)], NOW)
@@ -100,7 +100,7 @@ async def test_what_may_not_go_early_waits_until_it_is_due(changes: dict[str, An
     assert len(world.run_index.ready) + len(world.rows.drafts) == 1
 
 
-async def test_whom_another_run_is_in_the_way_of_early_is_judged_again_when_it_is_due():
+async def test_a_run_blocked_before_its_due_time_is_judged_again_when_due():
     """Nothing is skipped early: what runs now may have ended by then."""
     world = world_with()
     world.definitions.default = replace(SHELL, overlap=Overlap.SKIP)
@@ -125,7 +125,7 @@ async def test_an_early_run_that_the_database_took_too_long_for_is_tried_again()
     assert run(1).key.run_id in world.run_index.early
 
 
-async def test_what_ends_or_begins_elsewhere_before_it_is_due_isnt_armed():
+async def test_a_run_that_ends_or_starts_elsewhere_isnt_pre_dispatched():
     world = world_with(grant=0)
     world.run_index.put_runs([due(1, 1), due(2, 1), due(3, 1)], NOW)
     await at(world, 0)
@@ -135,7 +135,7 @@ async def test_what_ends_or_begins_elsewhere_before_it_is_due_isnt_armed():
     assert await at(world, 0.1) == {3}
 
 
-async def test_what_is_of_a_shard_that_was_dropped_isnt_armed():
+async def test_a_run_of_a_dropped_shard_isnt_pre_dispatched():
     world = world_with(grant=0)
     world.run_index.put_runs([due(1, 1)], NOW)
     await at(world, 0)
@@ -162,7 +162,7 @@ async def test_a_run_of_an_instant_that_was_edited_away_is_passed_on_when_it_was
     assert world.passed == [one]
 
 
-async def test_hundreds_that_are_due_soon_are_armed_in_batches():
+async def test_hundreds_of_runs_are_pre_dispatched_in_batches():
     world = World(ahead=AHEAD)
     world.attach(worker(slots=10_000), grant=10_000)
     world.run_index.put_runs([due(number, 1) for number in range(1, 601)], NOW)
@@ -171,7 +171,7 @@ async def test_hundreds_that_are_due_soon_are_armed_in_batches():
     assert of(1, 1).key.run_id not in world.run_index.early
 
 
-async def test_fewer_are_armed_at_once_where_a_batch_takes_long(monkeypatch: pytest.MonkeyPatch):
+async def test_slow_batches_of_pre_dispatch_shrink(monkeypatch: pytest.MonkeyPatch):
     """Otherwise a statement that the database can't do in time would be retried for ever."""
     seconds = iter(range(10_000))
     monkeypatch.setattr(dispatch, "boottime", lambda: float(next(seconds)))
@@ -183,7 +183,7 @@ async def test_fewer_are_armed_at_once_where_a_batch_takes_long(monkeypatch: pyt
     assert len(world.rows.drafts) - armed <= LEAST
 
 
-async def test_what_becomes_ready_while_others_are_armed_waits_no_longer_for_that():
+async def test_a_ready_run_doesnt_wait_for_pre_dispatches_under_way():
     world = world_with()
 
     def takes_a_while() -> None:
@@ -204,7 +204,7 @@ async def test_a_pre_dispatched_run_that_a_scan_puts_back_isnt_dispatched_again(
     assert len(world.rows.drafts) == 1
 
 
-async def test_what_was_about_to_be_armed_when_the_database_went_away_is_armed_later(
+async def test_a_pre_dispatch_that_failed_without_a_database_is_retried(
     monkeypatch: pytest.MonkeyPatch,
 ):
     world = world_with()
@@ -220,7 +220,7 @@ async def test_what_was_about_to_be_armed_when_the_database_went_away_is_armed_l
     assert await at(world, 0.5) == {1}
 
 
-async def test_whom_another_run_is_in_the_way_of_is_armed_once_that_is_gone():
+async def test_a_blocked_run_is_pre_dispatched_once_the_other_run_ends():
     world = world_with()
     world.definitions.default = replace(SHELL, overlap=Overlap.SKIP)
     world.rows.limits, world.rows.admitted = {JOB: 1}, {JOB: 1}
@@ -236,7 +236,7 @@ async def test_whom_another_run_is_in_the_way_of_is_armed_once_that_is_gone():
     assert not world.run_index._kept
 
 
-async def test_whom_another_run_was_in_the_way_of_that_ended_meanwhile_is_armed_at_once():
+async def test_a_run_whose_blocker_ended_meanwhile_is_pre_dispatched_at_once():
     world = world_with()
     world.definitions.default = replace(SHELL, overlap=Overlap.SKIP)
     world.rows.limits, world.rows.admitted = {JOB: 1}, {JOB: 1}
@@ -254,7 +254,7 @@ async def test_whom_another_run_was_in_the_way_of_that_ended_meanwhile_is_armed_
     assert not world.run_index._kept
 
 
-async def test_of_a_herd_those_that_couldnt_all_be_armed_in_time_are_armed_sooner(
+async def test_a_herd_too_large_for_the_lookahead_is_pre_dispatched_sooner(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("schedd.dispatch.run_index.HERD", 3)

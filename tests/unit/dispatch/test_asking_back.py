@@ -85,7 +85,7 @@ async def test_an_own_assignment_isnt_revoked_before_a_heartbeat_of_its_worker(
     assert member.asked == []
 
 
-async def test_what_a_heartbeat_lacks_that_should_list_it_is_asked_back(member: Member) -> None:
+async def test_an_assignment_that_a_heartbeat_lacks_is_revoked(member: Member) -> None:
     """P4.8: its COMMIT was in doubt, or its stream broke."""
     out = dispatched(OURS)
     member.record_heartbeat(out, at=NOW + 2 * GRACE)
@@ -96,7 +96,7 @@ async def test_what_a_heartbeat_lacks_that_should_list_it_is_asked_back(member: 
     assert member.asked == [OURS]
 
 
-async def test_what_may_be_on_a_slow_line_is_not_asked_back(member: Member) -> None:
+async def test_an_assignment_on_a_slow_line_is_not_revoked(member: Member) -> None:
     """Its worker hasn't received all that was pushed: what it lacks may be there soon."""
     out = dispatched(OURS)
     member.stream.pushed, member.stream.received = 2, 1
@@ -108,7 +108,7 @@ async def test_what_may_be_on_a_slow_line_is_not_asked_back(member: Member) -> N
     assert member.asked == [OURS]
 
 
-async def test_what_is_no_longer_owned_is_not_asked_back(member: Member) -> None:
+async def test_an_assignment_of_a_dropped_shard_is_not_revoked(member: Member) -> None:
     armed = replace(dispatched(BEFORE), start_by=NOW + timedelta(seconds=25))
     await member.scan(armed)
     member.ownership.drop([ShardId(0)])
@@ -117,7 +117,7 @@ async def test_what_is_no_longer_owned_is_not_asked_back(member: Member) -> None
     assert member.asked == []
 
 
-async def test_what_its_worker_has_said_that_it_has_is_not_asked_back(member: Member) -> None:
+async def test_an_assignment_that_its_worker_reported_is_not_revoked(member: Member) -> None:
     out = dispatched(BEFORE)
     member.record_heartbeat(out)
     await member.scan(out)
@@ -138,7 +138,7 @@ async def test_a_push_that_may_be_on_its_way_has_its_time(member: Member) -> Non
     assert member.asked == [BEFORE]
 
 
-async def test_what_is_armed_is_asked_for_when_it_is_due_and_no_sooner(member: Member) -> None:
+async def test_a_pre_dispatched_run_is_revoked_only_once_it_is_due(member: Member) -> None:
     """P4.8: its worker may have it, and wait for its instant."""
     armed = replace(dispatched(BEFORE), start_by=NOW + timedelta(seconds=25))
     wait = await member.scan(armed)
@@ -155,7 +155,7 @@ async def test_past_its_start_by_it_is_left_to_the_heartbeats(member: Member) ->
 
 
 @pytest.mark.slow
-async def test_who_has_answered_is_not_asked_again_and_who_has_not_is(member: Member) -> None:
+async def test_a_revoke_is_repeated_only_to_workers_that_havent_answered(member: Member) -> None:
     """A run that has started is found by each scan as long as it runs."""
     started, unanswered = dispatched(BEFORE), dispatched(BEFORE, number=2)
     await member.scan(started, unanswered, answered=[started])

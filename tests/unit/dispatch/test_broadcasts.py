@@ -38,7 +38,9 @@ class Rows:
         return ClosedBroadcasts([end for end in self.ends if end.key in mine], self.waited, [])
 
 
-async def test_broadcasts_and_what_waited_of_one_are_counted_by_state_and_as_dead_letters() -> None:
+async def test_broadcasts_and_their_waiting_children_are_counted_by_state_and_as_dead_letters() -> (
+    None
+):
     events: list[object] = []
     begun = [
         replace(run(number, state=State.RUNNING, token=Token(9)), children=2)

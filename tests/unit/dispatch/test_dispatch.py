@@ -42,7 +42,7 @@ async def test_runs_that_no_worker_can_do_block_no_others_and_demand_no_slots():
     assert len(world.run_index.ready) == 3_000
 
 
-async def test_a_run_goes_to_who_hasnt_refused_its_job_though_another_has_more_slots():
+async def test_a_run_goes_to_a_worker_that_hasnt_refused_its_job_despite_fewer_slots():
     world = World()
     old, new = world.attach(worker(1), grant=3), world.attach(worker(2), grant=1)
     world.workers.unable(worker(1).id, run(1).job_id, Unable(1))
@@ -97,7 +97,7 @@ async def test_a_run_that_a_scan_puts_back_while_definitions_are_read_is_drafted
     assert [draft.key for draft in world.rows.drafts] == [waiting[0].key]
 
 
-async def test_a_run_of_many_slots_asks_for_all_of_them():
+async def test_a_run_of_many_slots_demands_all_of_them():
     world = World()
     line = world.attach(worker(slots=4), grant=1)
     world.definitions.default = replace(SHELL, slots=4)
@@ -160,7 +160,7 @@ async def test_a_hundred_thousand_that_wait_cost_a_round_nothing():
 
 
 @pytest.mark.parametrize(("waiting", "together"), [(MANY, 2), (10, 12)])
-async def test_while_much_is_ready_what_is_urgent_is_written_without_the_rest(
+async def test_urgent_runs_are_written_without_the_rest_while_many_are_ready(
     waiting: int, together: int
 ) -> None:
     """The rest takes its time; with little there is no rest to speak of."""
@@ -176,7 +176,7 @@ async def test_while_much_is_ready_what_is_urgent_is_written_without_the_rest(
     assert len(world.handed()) == min(64, waiting + 2), "and the rest follows at once"
 
 
-async def test_who_waits_beside_free_slots_waits_for_one_batch_however_many_are_urgent() -> None:
+async def test_a_run_beside_free_slots_waits_for_at_most_one_urgent_batch() -> None:
     world = World()
     world.attach(worker(slots=64), grant=64)
     world.run_index.put_runs([of(number, number) for number in range(1, MANY + 1)], NOW)
@@ -201,7 +201,7 @@ async def test_a_run_whose_handler_no_worker_has_isnt_placeable():
     assert (len(world.run_index.ready), world.dispatch.placeable()) == (12, 2)
 
 
-def test_what_is_gone_from_the_rows_leaves_the_board():
+def test_a_run_deleted_from_the_rows_leaves_the_run_index():
     world = World()
     run_index = world.run_index
     run_index.put_runs([of(1, 1), of(2, 2)], NOW)
@@ -256,7 +256,7 @@ async def test_a_slot_granted_for_a_high_run_that_another_worker_took_isnt_used_
     assert world.handed() == {1, 2}
 
 
-async def test_a_slot_goes_to_the_run_before_those_of_other_members():
+async def test_a_slot_is_used_for_runs_with_priority_over_those_of_other_members():
     world = World()
     one = worker()
     world.attach(one, grant=0)

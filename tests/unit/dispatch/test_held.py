@@ -17,7 +17,7 @@ def one_at_a_time() -> World:
     return world
 
 
-async def test_a_run_over_its_jobs_limit_is_held_until_one_of_its_job_is_gone():
+async def test_a_run_over_its_jobs_limit_is_held_until_one_of_its_job_ends():
     world = World()
     line = world.attach(worker(slots=8), grant=4)
     world.definitions.default = replace(SHELL, overlap_limit=1)
@@ -39,7 +39,7 @@ async def test_a_run_over_its_jobs_limit_is_held_until_one_of_its_job_is_gone():
     assert world.handed() == {1, 2}
 
 
-async def test_one_that_goes_while_the_others_are_judged_by_rows_of_before_lets_the_oldest_go():
+async def test_an_end_during_a_judgement_by_older_rows_releases_the_oldest():
     world, job = one_at_a_time(), run(1).job_id
     world.run_index.put_runs([of(1, 1)], NOW)
     await world.settle()
@@ -59,7 +59,7 @@ async def test_one_that_goes_while_the_others_are_judged_by_rows_of_before_lets_
     assert len(world.rows.drafts) == tried, "it lets one of them go, once"
 
 
-async def test_one_that_goes_meanwhile_lets_the_oldest_go_before_one_that_is_held_already():
+async def test_an_end_meanwhile_releases_the_oldest_before_a_held_run():
     """The rows admit only the oldest: a run tried before it is held again, and none runs."""
     world, job = one_at_a_time(), run(1).job_id
     world.run_index.put_runs([of(1, 1)], NOW)

@@ -39,7 +39,7 @@ def catching_up(reserved: float, owned: int) -> World:
     return world
 
 
-async def test_paced_runs_leave_the_reserved_slots_to_what_is_due_now():
+async def test_paced_runs_leave_the_reserved_slots_to_runs_due_now():
     world = catching_up(reserved=0.2, owned=256)
     line = world.attach(worker(slots=10), grant=10)
     world.run_index.put_runs([late(world, number, paced=True) for number in range(1, 51)], NOW)
@@ -54,7 +54,7 @@ async def test_paced_runs_leave_the_reserved_slots_to_what_is_due_now():
     assert set(numbers(world)[8:]) == {98, 99}
 
 
-async def test_of_a_shard_whose_runs_were_not_read_yet_no_paced_one_takes_a_slot():
+async def test_no_paced_run_of_an_unread_shard_takes_a_slot():
     """The owner before has released some: with as many again they would be too many."""
     world = catching_up(reserved=0.2, owned=256)
     world.attach(worker(slots=10), grant=10)
@@ -80,7 +80,7 @@ async def test_late_runs_of_other_jobs_take_whatever_slots_there_are():
 
 
 @pytest.mark.parametrize(("unread", "together"), [(0, 30), (30, 4), (10, 4)])
-async def test_a_round_reads_so_many_definitions_of_late_runs_and_takes_all_that_are_at_hand(
+async def test_a_round_reads_a_limited_number_of_definitions_of_late_runs_and_takes_all_cached(
     monkeypatch: pytest.MonkeyPatch, unread: int, together: int
 ) -> None:
     """A herd is late before it is fired, and its definitions were read for that."""
@@ -97,7 +97,7 @@ async def test_a_round_reads_so_many_definitions_of_late_runs_and_takes_all_that
     assert len(world.handed()) == 30
 
 
-async def test_a_round_reads_so_many_definitions_of_what_is_under_way(
+async def test_a_round_reads_a_limited_number_of_definitions_of_running_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After a takeover they may be thousands: until they are read they count as paced ones."""
@@ -117,7 +117,7 @@ async def test_a_round_reads_so_many_definitions_of_what_is_under_way(
     assert left == [41, 45, 49, 51]
 
 
-async def test_a_round_looks_at_what_is_late_and_paced_however_much_else_is_under_way(
+async def test_a_round_checks_late_and_paced_runs_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of a herd that is partly late 100,000 are under way: each round would take half a second."""
@@ -207,7 +207,7 @@ async def test_late_runs_of_jobs_that_catch_up_with_all_are_released_at_the_rate
     assert len(world.run_index.ready) == 0
 
 
-async def test_who_waits_for_a_release_is_looked_at_when_it_comes():
+async def test_a_run_that_waits_for_a_release_is_judged_at_its_release():
     world = World(limits=CatchUpLimits(release_rate=4.0), owned=256)
     world.attach(worker(slots=100), grant=100)
     world.definitions.default = replace(SHELL, catch_up=CatchUp(CatchUpPolicy.ALL))
@@ -224,7 +224,7 @@ async def test_late_runs_of_other_jobs_wait_for_no_release():
     assert len(world.handed()) == 50
 
 
-async def test_a_release_that_was_of_no_use_isnt_lost():
+async def test_an_unused_release_isnt_lost():
     """Another run of its job is in its way: the next one may go instead."""
     world = World(limits=CatchUpLimits(release_rate=1.0), owned=256)
     world.attach(worker(slots=100), grant=100)
@@ -240,7 +240,7 @@ async def test_a_release_that_was_of_no_use_isnt_lost():
     assert world.handed() == {2}
 
 
-async def test_a_wide_paced_run_goes_where_the_slots_for_such_never_are_enough():
+async def test_a_wide_paced_run_starts_where_paced_slots_never_suffice():
     world = catching_up(reserved=0.2, owned=64)
     world.attach(worker(slots=8), grant=8)
     world.definitions.default = replace(world.definitions.default, slots=4)

@@ -60,7 +60,7 @@ async def test_the_worker_of_a_replaced_run_is_notified_at_once(kills: bool) -> 
     assert (line.cancelled, line.killed) == ([replaced.key.run_id], [replaced.key.run_id] * kills)
 
 
-async def test_what_was_ended_is_off_the_board_and_what_it_stood_before_is_tried() -> None:
+async def test_an_ended_run_leaves_the_run_index_and_the_next_is_tried() -> None:
     world = busy(Overlap.CANCEL_OTHER)
     await world.settle()
     job, first, second = run(1).job_id, of(1, 1).key, of(1, 2).key
@@ -76,7 +76,7 @@ async def test_what_was_ended_is_off_the_board_and_what_it_stood_before_is_tried
     assert world.handed() == {1, second.run_id.int}
 
 
-async def test_what_others_replaced_and_what_a_buffer_had_no_room_for_is_counted_as_ended() -> None:
+async def test_replaced_runs_and_runs_over_the_buffer_are_counted_as_ended() -> None:
     world = busy(Overlap.CANCEL_OTHER)
     job, keys = run(1).job_id, [of(1, number).key for number in (1, 2, 3)]
     world.rows.parted = OverlapOutcome([(key, job) for key in keys], [], skipped=1)
@@ -90,7 +90,7 @@ async def test_what_others_replaced_and_what_a_buffer_had_no_room_for_is_counted
     ]
 
 
-async def test_what_is_skipped_for_overlap_when_its_turn_comes_is_counted_as_ended() -> None:
+async def test_a_run_skipped_for_overlap_is_counted_as_ended() -> None:
     world = busy(Overlap.SKIP)
     world.rows.skipped = frozenset({of(1, 2).key})
     await world.settle()
@@ -150,7 +150,7 @@ def test_of_a_crowd_of_any_size_one_of_each_kind_is_looked_at() -> None:
     assert crowded([*plain, newer, *asked]) == [newer, asked[0]]
 
 
-async def test_a_scan_asks_about_so_many_jobs_and_about_the_others_next(
+async def test_a_scan_asks_about_a_limited_number_of_jobs_and_the_next_about_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("schedd.dispatch.overlap.MOST_LOOKED_AT", 2)

@@ -60,7 +60,7 @@ async def test_a_full_one_is_looked_at_again_when_an_attempt_has_ended() -> None
     assert len(rows.asked) == 2
 
 
-async def test_between_two_looks_for_what_has_ended_is_as_much_time_as_they_take() -> None:
+async def test_reads_of_ended_runs_pause_for_as_long_as_they_take() -> None:
     """A thousand full pools, of which some run ends each moment, would have nothing else done."""
     rows = Rows({A: FULL}, takes=0.02)
     pools = rows.known()
@@ -81,7 +81,7 @@ async def test_between_two_looks_for_what_has_ended_is_as_much_time_as_they_take
     assert abs(pools.wait() - 0.1) < 1e-6
 
 
-async def test_one_whose_rate_is_used_up_is_looked_at_when_a_start_counts_no_more() -> None:
+async def test_a_pool_with_a_used_up_rate_is_read_when_a_start_no_longer_counts() -> None:
     used = PoolUsage(None, 9, paused=False, running=0, recent=9, until_free=timedelta(seconds=0.3))
     rows = Rows({A: used})
     pools = rows.known()

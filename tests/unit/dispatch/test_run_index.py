@@ -25,7 +25,7 @@ def timer(number: int, shard: int = 0, seconds: float = 0) -> Timer:
     return Timer(JobId(run(number).job_id), ShardId(shard), 1, at, at)
 
 
-def test_a_run_stands_in_one_place_alone():
+def test_a_run_is_in_only_one_place():
     run_index = RunIndex(owning(0))
     one = run(1)
     run_index.put_runs([one], NOW)
@@ -115,7 +115,7 @@ def test_nothing_of_a_shard_stays_when_it_is_lost_or_taken_again():
     assert (len(run_index.timers), len(run_index.ready)) == (0, 0)
 
 
-def test_a_board_whose_tenure_is_over_holds_nothing():
+def test_the_index_of_an_ended_tenure_is_empty():
     run_index = RunIndex(owning(0))
     run_index.timers.come_up([timer(1)])
     run_index.put_runs([run(2), run(3), running(4, worker())], NOW)
@@ -126,21 +126,21 @@ def test_a_board_whose_tenure_is_over_holds_nothing():
     assert (run_index.running, run_index.held) == ({}, [])
 
 
-def test_what_belongs_to_others_is_not_taken_in():
+def test_runs_of_other_owners_are_not_added():
     run_index = RunIndex(owning(0))
     run_index.timers.come_up([timer(1, shard=7)])
     run_index.put_runs([run(2, shard=7)], NOW)
     assert (len(run_index.timers), len(run_index.ready)) == (0, 0)
 
 
-def test_a_paused_or_ended_timer_goes():
+def test_a_paused_or_ended_timer_is_removed():
     run_index = RunIndex(owning(0))
     run_index.timers.come_up([timer(1), timer(2)])
     run_index.timers.come_up([replace(timer(1), paused=True), replace(timer(2), due_at=None)])
     assert len(run_index.timers) == 0
 
 
-def test_a_timer_that_is_late_comes_up_behind_what_is_due_now():
+def test_a_late_timer_comes_behind_timers_due_now():
     """After an outage all that is overdue is older than what falls due meanwhile."""
     run_index = RunIndex(owning(0))
     run_index.timers.come_up([timer(1, seconds=-600), timer(2, seconds=-1), timer(3)], now=NOW)
@@ -212,7 +212,7 @@ def test_a_timer_due_now_has_priority_over_an_urgent_one_that_catches_up():
     assert [one.job_id for one in run_index.timers.pop_due(later, 1)] == jobs(2)
 
 
-def test_what_runs_isnt_over_for_being_read_again():
+def test_a_second_read_doesnt_end_a_running_run():
     run_index = RunIndex(owning(0))
     notified: list[int] = []
     run_index.on_room = lambda: notified.append(run_index.ended)
@@ -235,7 +235,7 @@ def test_the_report_of_a_late_run_is_news_to_late_ones_that_wait():
     assert not run_index.report(run(2).key.run_id, Token(7))
 
 
-def test_what_ends_while_rows_are_read_stays_away_though_it_is_among_them() -> None:
+def test_a_run_that_ends_during_a_read_isnt_added_by_its_row() -> None:
     """Else it took a late run's slot until the next scan, which may be ten seconds."""
     run_index = RunIndex(owning(0))
     ended = running(1, worker(), token=9)

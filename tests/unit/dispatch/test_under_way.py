@@ -37,7 +37,7 @@ async def test_a_row_that_may_not_be_committed_is_pushed_to_no_worker() -> None:
 
 
 @pytest.mark.slow
-async def test_what_takes_too_long_for_the_database_is_tried_again_by_fewer(
+async def test_a_batch_that_takes_too_long_is_retried_in_smaller_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The same batch would fail for ever, and nothing of this member's start."""
@@ -77,7 +77,7 @@ async def test_a_run_being_written_when_a_worker_grants_less_is_reported_and_pus
     assert not world.workers.offers()
 
 
-async def test_what_is_not_committed_after_a_worker_has_granted_less_is_let_go_of() -> None:
+async def test_an_uncommitted_choice_is_released_after_a_smaller_grant() -> None:
     """Otherwise its slots would be kept for no member."""
     world, one = World(), worker()
     line = world.attach(one, grant=4)
@@ -110,7 +110,7 @@ async def test_a_step_that_is_cancelled_leaves_nothing_under_way() -> None:
     assert [offer.slots for offer in world.workers.offers()] == [4]
 
 
-async def test_what_is_withdrawn_while_definitions_are_read_is_used_for_no_run(
+async def test_a_slot_withdrawn_while_definitions_are_read_isnt_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The worker learned that nothing is under way, and has given the slot to another member."""
@@ -133,7 +133,7 @@ async def test_what_is_withdrawn_while_definitions_are_read_is_used_for_no_run(
     assert world.handed() == {1}
 
 
-async def test_a_slot_granted_while_definitions_are_read_isnt_for_who_has_just_come(
+async def test_a_slot_granted_while_definitions_are_read_isnt_given_to_a_newer_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A run that waits for just that worker goes first; other slots have tried the fresh one."""
@@ -157,7 +157,7 @@ async def test_a_slot_granted_while_definitions_are_read_isnt_for_who_has_just_c
     assert world.handed() == {1}
 
 
-async def test_what_was_handed_to_a_worker_that_left_meanwhile_goes_over_one_hop_or_back() -> None:
+async def test_a_run_of_a_worker_that_left_meanwhile_is_relayed_or_returned() -> None:
     """P4.5"""
     world = World()
     given_back: list[Unstarted] = []

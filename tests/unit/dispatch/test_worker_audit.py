@@ -48,7 +48,7 @@ async def test_twenty_thousand_in_a_minute_are_two_rows() -> None:
     assert log.rows[0].object == "worker/w"
 
 
-async def test_what_cant_be_written_now_is_written_later() -> None:
+async def test_a_record_that_cant_be_written_now_is_written_later() -> None:
     log, time = Log(), Time()
     audit = WorkerAudit(log, time)
     audit.note("w", "h", "result", "out of bounds")

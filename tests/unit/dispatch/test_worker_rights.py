@@ -26,7 +26,7 @@ def less(one: Incarnation) -> Incarnation:
     return replace(one, namespaces=BILLING)
 
 
-def test_what_it_offered_before_it_came_again_isnt_offered_any_more() -> None:
+def test_slots_offered_before_a_reattach_arent_offered_any_more() -> None:
     workers = WorkerRegistry(SetClock(), lambda _event: None)
     workers.granted(workers.attach(worker(), RecordingLine()), 2, 0)
     assert workers.offers().slots == 2
@@ -81,7 +81,7 @@ async def test_a_worker_that_reattaches_with_fewer_rights_isnt_chosen_during_rea
     assert line.assigned == []
 
 
-def test_what_is_of_another_worker_is_known_by_its_assignment() -> None:
+def test_a_run_of_another_worker_is_recognized_by_its_assignment() -> None:
     class Board:
         running = DispatchedRuns()
 

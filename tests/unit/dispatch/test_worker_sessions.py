@@ -57,7 +57,7 @@ async def test_a_lost_worker_is_notified_until_its_stream_ends() -> None:
     assert not greets._lost
 
 
-async def test_one_whose_stream_ended_while_it_was_looked_up_isnt_remembered_for_good() -> None:
+async def test_a_worker_whose_stream_ended_during_its_lookup_isnt_kept() -> None:
     one, workers = worker(), WorkerRegistry(SetClock(), lambda _event: None)
     rows = Rows(one)
     greets = greeting(rows, workers)
@@ -128,7 +128,7 @@ class Registered(Rows):
         return [one for one in self.stored if one.id in ids]
 
 
-async def test_a_worker_that_says_hello_as_anothers_incarnation_is_turned_away() -> None:
+async def test_a_hello_with_the_incarnation_of_another_worker_is_rejected() -> None:
     rows = Registered(worker(1, name="w1"))
     turned = await greeting(rows, WorkerRegistry(SetClock(), lambda _event: None)).greet(
         worker(1, name="w2"), []
@@ -138,7 +138,9 @@ async def test_a_worker_that_says_hello_as_anothers_incarnation_is_turned_away()
     assert rows.ended == [], "the other's lease stands"
 
 
-async def test_whose_an_incarnation_is_is_looked_up_once_and_nobodys_is_anybodys() -> None:
+async def test_the_worker_of_an_incarnation_is_looked_up_once_and_an_unknown_one_is_accepted() -> (
+    None
+):
     rows = Registered(worker(1, name="w1"))
     greets = greeting(rows, WorkerRegistry(SetClock(), lambda _event: None))
     assert [await greets.is_of(name, worker(1).id) for name in ("w1", "w2", "w1")] == [

@@ -43,7 +43,7 @@ def workers(clock: SetClock) -> WorkerRegistry:
     return WorkerRegistry(clock, lambda _event: None)
 
 
-def test_what_was_pushed_and_not_yet_received_is_taken_off_the_grant(workers: WorkerRegistry):
+def test_pushed_but_unreceived_runs_are_taken_off_the_grant(workers: WorkerRegistry):
     one, line = worker(), RecordingLine()
     attached = workers.attach(one, line)
     workers.granted(attached, slots=3, received=0)
@@ -70,7 +70,7 @@ def test_a_grant_lowered_below_what_is_on_its_way_offers_nothing(workers: Worker
     assert not workers.offers()
 
 
-def test_what_is_chosen_and_not_yet_pushed_is_offered_to_no_other_run(workers: WorkerRegistry):
+def test_a_chosen_slot_is_offered_to_no_other_run_before_the_push(workers: WorkerRegistry):
     one = worker()
     attached = workers.attach(one, RecordingLine())
     workers.granted(attached, slots=4, received=0)
@@ -82,7 +82,7 @@ def test_what_is_chosen_and_not_yet_pushed_is_offered_to_no_other_run(workers: W
     assert [offer.slots for offer in workers.offers()] == [2], "one of them was let go of"
 
 
-def test_whatever_ends_a_choice_lets_go_of_what_it_took(workers: WorkerRegistry):
+def test_each_end_of_a_choice_releases_its_slots(workers: WorkerRegistry):
     attached = workers.attach(worker(), RecordingLine())
     workers.granted(attached, slots=4, received=0)
 
@@ -184,7 +184,7 @@ def test_demand_is_sent_when_it_changes_and_to_workers_that_attach_later(workers
     assert late.demanded == [[head]]
 
 
-def test_what_a_worker_would_deal_alike_by_is_no_news_to_it(workers: WorkerRegistry):
+def test_an_equivalent_demand_isnt_sent_again(workers: WorkerRegistry):
     """Of a thousand each knows the age of a head to half a second."""
     few, many = RecordingLine(), RecordingLine()
     workers.attach(worker(1, slots=2), few)
@@ -283,7 +283,7 @@ def test_a_worker_notified_of_a_drain_on_another_stream_is_notified_of_its_end(
     assert line.drained == [False]
 
 
-def test_what_waits_is_looked_up_once_for_workers_that_can_do_the_same(workers: WorkerRegistry):
+def test_demand_is_looked_up_once_for_workers_with_equal_abilities(workers: WorkerRegistry):
     for number in range(1, 6):
         workers.attach(worker(number), RecordingLine())
     workers.attach(worker(6, slots=9), RecordingLine())
@@ -325,7 +325,7 @@ async def test_a_worker_whose_line_was_cut_in_silence_counts_as_not_attached() -
     assert attachments == [False, True, False, True, False]
 
 
-def test_nothing_is_offered_of_a_lost_incarnation_though_its_stream_stands(workers: WorkerRegistry):
+def test_a_lost_incarnation_offers_no_slots_though_its_stream_is_open(workers: WorkerRegistry):
     one = worker()
     attached = workers.attach(one, RecordingLine())
     workers.granted(attached, slots=2, received=0)
@@ -437,7 +437,7 @@ async def test_a_worker_attached_elsewhere_is_asked_over_one_hop(
     assert (other.revoked, other.cancelled) == ([out], [out])
 
 
-async def test_however_many_are_asked_back_their_workers_are_asked_once_and_a_few_at_a_time(
+async def test_revokes_are_sent_once_per_worker_and_a_few_at_a_time(
     workers: WorkerRegistry,
 ):
     """A cluster pause asks all workers for the runs that may start."""
@@ -597,7 +597,7 @@ async def test_a_silent_worker_is_shown_with_its_last_figures_and_their_age(cloc
     assert view.lease_age == 1.5
 
 
-async def test_of_a_worker_that_is_silent_here_the_newest_word_counts(clock: SetClock):
+async def test_the_newest_report_of_a_silent_worker_counts(clock: SetClock):
     """A line that was cut in silence may stand for long before it breaks."""
     world = World(clock)
     world.boot += SILENT_AFTER + 1

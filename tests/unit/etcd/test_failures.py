@@ -59,7 +59,7 @@ def test_a_read_without_an_answer_is_no_more_than_unavailable(code, details):
         (StatusCode.RESOURCE_EXHAUSTED, "etcdserver: too many requests"),
     ],
 )
-def test_what_etcd_turned_away_at_the_door_may_go_elsewhere(code, details, writes):
+def test_a_call_that_etcd_rejected_unread_may_go_to_another_endpoint(code, details, writes):
     failure = judge(code, details, writes=writes)
     assert type(failure.error) is Unavailable
     assert failure.remedy is EtcdRemedy.ELSEWHERE

@@ -67,7 +67,7 @@ def test_a_watched_deletion_is_remembered_until_the_key_is_created_again():
     assert state.followed().deleted == {"b": 12}
 
 
-def test_deletion_watched_what_a_fresh_listing_lacks_was_not_seen_to_go():
+def test_deletion_watched_a_key_missing_from_a_fresh_listing_wasnt_seen_deleted():
     """P6.4: a restore may have taken it."""
     state = mirror(entry("a", 3), entry("b", 4))
     state.apply([Removed("b", Revision(11))], CLUSTER)
@@ -91,7 +91,7 @@ def test_a_deletion_is_remembered_over_one_listing_and_not_for_ever():
     assert (once.followed().deleted, twice.followed().deleted) == ({"a": 11}, {})
 
 
-def test_who_is_back_in_a_fresh_listing_was_not_deleted():
+def test_a_key_that_is_back_in_a_fresh_listing_was_not_deleted():
     state = mirror(entry("a", 3))
     state.apply([Removed("a", Revision(11))], CLUSTER)
     again = state.listed_again(Listing(Revision(20), CLUSTER, (entry("a", 15),)))

@@ -79,7 +79,7 @@ def test_a_hung_process_loses_its_trust_and_that_is_the_reason():
     assert trust().step(4.8) is LeaseLoss.HUNG
 
 
-def test_without_an_answer_trust_ends_though_the_process_lives():
+def test_without_an_answer_trust_ends_though_the_process_runs():
     lease = trust()
     lease.beat(4.7)
     lease.failed(4.7)
@@ -94,7 +94,7 @@ def test_a_ttl_of_zero_ends_trust_at_once():
     assert lease.loss is LeaseLoss.EXPIRED
 
 
-def test_trust_that_has_ended_never_comes_back():
+def test_trust_that_has_ended_never_returns():
     """M6: an answer that comes afterwards is of no use: others may have taken over."""
     lease = trust()
     assert not lease.holds(5)

@@ -57,7 +57,7 @@ def test_the_figures_of_a_killed_leader() -> None:
     assert figures.max_lateness == pytest.approx(0.82, abs=0.001)
 
 
-def test_what_was_recorded_is_judged_the_same(tmp_path: Path) -> None:
+def test_a_recorded_history_gets_the_same_verdict(tmp_path: Path) -> None:
     history = leader_killed().history()
     assert History.read(record(history, tmp_path)) == history
 
@@ -103,7 +103,7 @@ def test_violations_are_listed_with_the_number_of_those_left_out() -> None:
     assert verdict.lines(most=2) == ["L1: 0", "L1: 1", "and 2 more"]
 
 
-def test_where_there_is_no_history_the_command_says_so(
+def test_the_command_reports_a_missing_history(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(tmp_path)]) == 64

@@ -46,13 +46,13 @@ def byhand(story: Story) -> str:
 # -- acknowledged
 
 
-def test_an_acknowledged_job_that_is_not_there_breaks_s11() -> None:
+def test_a_missing_acknowledged_job_breaks_s11() -> None:
     story = calm()
     story.call("create", 200, name="ghost", namespace="default", answer={"job_id": "ghost"})
     assert broken(story) == {"S11"}
 
 
-def test_an_acknowledged_definition_that_is_not_there_breaks_s11() -> None:
+def test_a_missing_acknowledged_definition_breaks_s11() -> None:
     story = calm()
     answer = {"job_id": "ghost", "generation": 1}
     op = story.call("create", 200, name="ghost", namespace="default", answer=answer)
@@ -70,21 +70,21 @@ def test_an_acknowledgement_before_the_commit_breaks_s11() -> None:
     assert broken(story) == {"S11"}
 
 
-def test_an_acknowledged_edit_that_is_not_there_breaks_s11() -> None:
+def test_a_missing_acknowledged_edit_breaks_s11() -> None:
     story = calm()
     job_id = story.jobs["tick"].id
     story.call("edit", 200, job_id=job_id, answer={"job_id": job_id, "generation": 2})
     assert broken(story) == {"S11"}
 
 
-def test_an_acknowledged_pause_or_delete_that_is_not_there_breaks_s11() -> None:
+def test_a_missing_acknowledged_pause_or_delete_breaks_s11() -> None:
     for call in ("pause", "delete"):
         story = calm()
         story.call(call, 248, job_id=story.jobs["tick"].id)
         assert "S11" in broken(story), call
 
 
-def test_an_acknowledged_cancel_that_is_not_there_breaks_s11() -> None:
+def test_a_missing_acknowledged_cancel_breaks_s11() -> None:
     story = calm()
     slow = story.job("slow", schedule=Schedule(at=BASE + 200))
     run = story.fire(200, slow)
@@ -175,7 +175,7 @@ def test_a_delete_that_failed_and_happened_breaks_s11() -> None:
     assert broken(story) == {"S11"}
 
 
-def test_what_failed_and_left_nothing_breaks_nothing() -> None:
+def test_a_failed_call_without_effect_breaks_nothing() -> None:
     story = calm()
     story.call("create", 200, "fail", name="ghost", namespace="default")
     story.call("trigger", 201, "fail", job_id=story.jobs["tick"].id)

@@ -22,13 +22,13 @@ def until_220(call: str | None = None, **wanted: Any) -> Story:
 
 
 @pytest.mark.parametrize("call", ["pause", "delete"])
-def test_what_fires_after_it_breaks_s8(call: str) -> None:
+def test_a_run_fired_after_a_pause_breaks_s8(call: str) -> None:
     story = until_220(call)
     story.play(story.fire(221), 221.05)
     assert "S8" in broken(story)
 
 
-def test_what_fires_from_the_definition_before_an_edit_breaks_s8() -> None:
+def test_a_run_fired_from_the_definition_before_an_edit_breaks_s8() -> None:
     story = until_220("edit", timeout=30.0)
     story.tick(range(222, 250))
     story.play(story.fire(221, generation="1"), 221.05)
@@ -52,7 +52,7 @@ def test_an_assignment_while_it_is_paused_breaks_s8() -> None:
 
 
 @pytest.mark.parametrize("call", ["pause", "edit", "delete"])
-def test_what_starts_after_its_ok_breaks_s8(call: str) -> None:
+def test_a_run_that_starts_after_its_ok_breaks_s8(call: str) -> None:
     story = calm(without={*AFTER_220, 220})
     run = story.fire(220)
     story.assign(run, 220.05)
@@ -154,7 +154,7 @@ def test_an_edit_of_unknown_outcome_may_not_have_happened() -> None:
     assert broken(story) == NONE
 
 
-def test_what_an_edit_found_unfired_may_be_missed() -> None:
+def test_a_scheduled_time_unfired_at_an_edit_may_be_missed() -> None:
     story = calm(without={*range(150, 250)})
     tick = story.jobs["tick"]
     story.fold(150, 150, "MISSED", 150.34, reason="EDITED", fired_by=None)

@@ -85,7 +85,7 @@ def test_catching_up_all_breaks_nothing() -> None:
 
 
 @pytest.mark.parametrize(("last", "right"), [(163, True), (175, False)])
-def test_an_account_that_comes_long_after_every_fault_breaks_l1(last: int, right: bool) -> None:
+def test_an_account_long_after_every_fault_breaks_l1(last: int, right: bool) -> None:
     """No owner fired for so long, and nothing was wrong: not only quiet time must be explained."""
     story = leader_killed(without=set(range(160, last + 1)))
     story.meta = replace(story.meta, quiet=((BASE, BASE + 100),))
@@ -192,13 +192,13 @@ def unfired(state: str, reason: str, last: int = 104) -> Change:
     return insert("runs", dict(run.row))
 
 
-def test_what_a_deletion_found_unfired_in_an_outage_may_be_missed() -> None:
+def test_a_time_unfired_in_an_outage_at_a_deletion_may_be_missed() -> None:
     verdict = check(deleted_in_the_outage(unfired("MISSED", "DELETED")).history())
     assert not verdict.violations
     assert verdict.figures.judged == 100
 
 
-def test_what_a_deletion_left_unfired_in_an_outage_without_a_row_breaks_l1() -> None:
+def test_a_time_unfired_in_an_outage_at_a_deletion_without_a_row_breaks_l1() -> None:
     verdict = check(deleted_in_the_outage().history())
     assert {each.invariant for each in verdict.violations} == {"L1"}
     assert verdict.figures.lost == 4
@@ -208,11 +208,11 @@ def test_what_a_deletion_left_unfired_in_an_outage_without_a_row_breaks_l1() -> 
 @pytest.mark.parametrize(
     ("state", "reason"), [("SKIPPED", "PAUSED"), ("MISSED", "WINDOW"), ("SKIPPED", "DELETED")]
 )
-def test_what_a_deletion_accounts_for_otherwise_breaks_l1(state: str, reason: str) -> None:
+def test_another_account_by_a_deletion_breaks_l1(state: str, reason: str) -> None:
     assert violated(deleted_in_the_outage(unfired(state, reason))) == {"L1"}
 
 
-def test_what_fell_due_in_a_pause_is_accounted_for_by_the_deletion() -> None:
+def test_a_time_due_in_a_pause_is_accounted_for_by_the_deletion() -> None:
     story = leader_killed(without=set(range(201, 250)))
     tick = story.jobs["tick"]
     story.change(tick, 200.3, "pause")
@@ -222,7 +222,7 @@ def test_what_fell_due_in_a_pause_is_accounted_for_by_the_deletion() -> None:
     assert violated(story) == NONE
 
 
-def test_what_fell_due_in_a_pause_and_stands_in_no_row_after_the_deletion_breaks_l1() -> None:
+def test_a_time_due_in_a_pause_without_a_row_after_the_deletion_breaks_l1() -> None:
     story = leader_killed(without=set(range(201, 250)))
     tick = story.jobs["tick"]
     story.change(tick, 200.3, "pause")

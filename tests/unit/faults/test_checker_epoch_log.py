@@ -46,7 +46,7 @@ def another_tenure(line: Change) -> list[Change]:
 
 
 @pytest.mark.parametrize("change", [lowered, gone, twice, another_tenure])
-def test_a_log_that_differs_from_what_was_taken_breaks_s3(
+def test_a_log_that_differs_from_the_takeovers_breaks_s3(
     change: Callable[[Change], list[Change]],
 ) -> None:
     assert broken(leader_killed().history()) == frozenset()

@@ -100,7 +100,7 @@ def test_a_tenure_that_the_history_lacks_breaks_s13(tenure: str) -> None:
     assert check(replace(history, commits=kept)).broken == {"S13"}
 
 
-def test_a_fenced_tenure_that_comes_back_breaks_s13() -> None:
+def test_a_fenced_tenure_that_returns_breaks_s13() -> None:
     story = leader_killed()
     story.commit(200.0, update("tenures", {"id": "m1", "member": "m1", "fenced_at": None}))
     assert broken(story) == {"S13"}

@@ -21,7 +21,7 @@ def skipped(reason: str, **wanted: Any) -> Story:
 
 
 @pytest.mark.parametrize("reason", ["CALENDAR", "BUFFER_FULL"])
-def test_a_skip_for_what_its_job_does_not_have_breaks_l1(reason: str) -> None:
+def test_a_skip_for_a_policy_its_job_lacks_breaks_l1(reason: str) -> None:
     assert broken(skipped(reason)) == {"L1"}
 
 

@@ -150,7 +150,7 @@ def test_a_worker_that_dates_its_starts_by_its_own_moved_clock_breaks_s7() -> No
     assert "S7" in broken(reported_at(story, 150.07 - 3600))
 
 
-def test_an_instant_that_stands_twice_in_the_database_breaks_s5() -> None:
+def test_a_scheduled_time_twice_in_the_database_breaks_s5() -> None:
     history = calm().history()
     rows = history.database["runs"]
     again = {**rows[40], "run_id": "stranger"}

@@ -50,7 +50,7 @@ def test_a_shard_taken_in_time_breaks_nothing() -> None:
     assert broken(story) == NONE
 
 
-def test_a_leader_that_comes_too_late_breaks_l3() -> None:
+def test_a_leader_elected_too_late_breaks_l3() -> None:
     story = cut()
     story.term(2, "m2", 121)
     assert broken(story) == {"L3"}
@@ -78,7 +78,7 @@ def test_a_leader_that_hands_over_breaks_nothing() -> None:
     assert broken(story) == NONE
 
 
-def test_a_worker_that_comes_too_late_breaks_l3() -> None:
+def test_a_worker_that_attaches_too_late_breaks_l3() -> None:
     story = calm()
     story.fault("kill", "w2", 90, 112)
     story.lose("w2/0.1", 103)
@@ -101,7 +101,7 @@ def test_a_worker_in_time_breaks_nothing() -> None:
     assert broken(story) == NONE
 
 
-def test_what_is_judged_waits_for_the_next_fault() -> None:
+def test_a_verdict_waits_for_the_next_fault() -> None:
     story = cut()
     story.take(1, None, 110, epoch=100)
     story.fault("cut", "m1", 116, 140)
@@ -165,7 +165,7 @@ def test_a_run_under_way_at_the_end_breaks_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", ["processes", "etcd_keys", "spool_files", "cgroups"])
-def test_what_is_left_behind_breaks_l4(kind: str) -> None:
+def test_a_leftover_breaks_l4(kind: str) -> None:
     story = calm()
     story.leftovers = Leftovers(**{kind: ("something",)})
     assert broken(story) == {"L4"}
@@ -305,7 +305,7 @@ def test_a_daemon_that_a_failpoint_killed_is_started_again_once() -> None:
         ("dead_rows", 5_000),
     ],
 )
-def test_what_does_not_come_back_breaks_l6(field: str, leaked: int) -> None:
+def test_a_service_that_doesnt_recover_breaks_l6(field: str, leaked: int) -> None:
     story, held = calm(), cast("dict[str, Any]", {field: leaked})
     few = {"heap_bytes": 100_000, "dead_rows": 0}
     story.resources = [replace(sample, **few) for sample in story.resources]
@@ -318,7 +318,7 @@ def test_what_does_not_come_back_breaks_l6(field: str, leaked: int) -> None:
     assert verdict.violations[0].what.startswith("w1 holds")
 
 
-def test_what_was_held_meanwhile_breaks_nothing() -> None:
+def test_a_resource_held_meanwhile_breaks_nothing() -> None:
     story = calm()
     story.resources = [
         replace(sample, rss_kib=900_000, fds=900)

@@ -34,7 +34,7 @@ def test_a_run_that_waits_for_its_retry_counts_as_admitted() -> None:
     assert "S9" in broken(story)
 
 
-def test_what_was_armed_and_given_back_counts_no_more() -> None:
+def test_a_pre_dispatched_run_that_was_returned_no_longer_counts() -> None:
     story = leader_killed(without={150, 151})
     armed = story.fire(151, on=149.8)
     story.assign(armed, 149.9)
@@ -144,7 +144,7 @@ def test_a_run_that_changes_hands_under_its_token_breaks_s10() -> None:
         assert broken(story) == {"S10"}, change
 
 
-def test_a_run_given_up_as_lost_while_its_worker_lives_breaks_s10() -> None:
+def test_a_run_declared_lost_while_its_worker_runs_breaks_s10() -> None:
     story = leader_killed(without={150})
     run = story.fire(150)
     story.assign(run, 150.05)
@@ -195,7 +195,7 @@ def test_a_run_that_never_started_is_given_back() -> None:
     assert broken(story) == NONE
 
 
-def test_a_worker_that_stood_still_and_started_what_was_given_back_is_excused() -> None:
+def test_a_stalled_worker_that_started_a_returned_run_is_excused() -> None:
     story = calm(without=set(range(95, 120)))
     story.fault("SIGSTOP", "w2", 95.0, 112.0)
     run = story.fire(95)

@@ -23,7 +23,7 @@ def test_a_restore_as_it_should_be_breaks_nothing() -> None:
     assert verdict.figures.judged > 400
 
 
-def test_what_was_undone_is_counted() -> None:
+def test_undone_commits_are_counted() -> None:
     hole = hole_of(restored().history())
     assert (hole.seconds, hole.runs, hole.again) == (40.0, 39, 1)
 
@@ -63,7 +63,7 @@ def test_a_run_fired_before_a_resume_breaks_s8() -> None:
     assert broken(story) == {"S8"}
 
 
-def test_what_ran_and_fell_due_before_the_horizon_breaks_s10_when_it_runs_again() -> None:
+def test_a_second_run_of_a_time_before_the_horizon_breaks_s10() -> None:
     story = restored(recorded=False)
     story.kept.fold(211, 239, "SKIPPED", 260.2, reason="PAUSED")
     story.kept.play(story.kept.fire(240, on=260.21), 260.25)
@@ -81,7 +81,7 @@ def test_runs_that_catch_up_covers_may_run_again() -> None:
     assert broken(story) == NOTHING
 
 
-def test_but_not_what_may_run_once_at_most() -> None:
+def test_an_at_most_once_run_repeated_by_catch_up_breaks_s10() -> None:
     once = {"delivery": "at_most_once", "catch_up": "all", "overlap": "allow"}
     story = restored(recorded=False, rerun=False, **once)
     story.kept.fold(211, 244, "SKIPPED", 260.2, reason="PAUSED")
@@ -90,7 +90,7 @@ def test_but_not_what_may_run_once_at_most() -> None:
     assert "S10" in broken(story)
 
 
-def test_an_instant_after_the_horizon_that_is_in_no_row_breaks_l1() -> None:
+def test_a_time_after_the_horizon_without_a_row_breaks_l1() -> None:
     story = restored(recorded=False)
     story.kept.fold(211, 244, "SKIPPED", 260.2, reason="PAUSED")
     story.kept.fold(245, 257, "COALESCED", 260.3)

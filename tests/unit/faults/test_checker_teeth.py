@@ -140,7 +140,7 @@ def test_a_change_of_a_timer_that_never_was(position: int) -> None:
 
 @settings(deadline=None, max_examples=20)
 @given(positions)
-def test_a_final_row_that_stands_twice(position: int) -> None:
+def test_a_duplicated_final_row(position: int) -> None:
     history = correct()
     rows = history.database["runs"]
     again = rows[position % len(rows)]

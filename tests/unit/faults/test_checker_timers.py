@@ -88,7 +88,7 @@ def test_a_resume_that_its_timer_does_not_show_breaks_s8() -> None:
     assert "S8" in broken(without_timers(story, 230.3 + 0.05))
 
 
-def test_a_timer_that_goes_and_leaves_its_job_breaks_s8() -> None:
+def test_a_timer_deleted_without_its_job_breaks_s8() -> None:
     story = calm(without=AFTER_220)
     story.commit(220.5, delete("timers", {"job_id": story.jobs["tick"].id}))
     assert "S8" in broken(story)

@@ -40,7 +40,7 @@ def test_after_a_fault_it_has_no_more() -> None:
     assert windows.deadline(200.0) == 200.0 + F + G
 
 
-def test_a_fault_that_comes_before_the_system_could_work_moves_the_deadline_on() -> None:
+def test_a_fault_before_the_system_could_work_extends_the_deadline() -> None:
     assert world((100.0, 120.0), (124.0, 140.0)).deadline(110.0) == 140.0 + F + G
 
 
@@ -62,28 +62,28 @@ def test_a_fault_that_never_heals_demands_nothing_before_the_end() -> None:
 
 
 @pytest.mark.parametrize("target", ["m1", "w1", "a member", "e1,e2,e3 -> m1", "w1 <-> m1,m2,m3"])
-def test_a_fault_of_one_member_excuses_only_that_member(target: str) -> None:
+def test_a_fault_of_one_member_doesnt_extend_the_deadline_to_its_end(target: str) -> None:
     windows = world((100.0, 160.0), target=target)
     assert windows.deadline(101.0) == 106.0 + F + G
     assert windows.deadline(130.0) == 130.0 + F + G
 
 
 @pytest.mark.parametrize("target", ["pg", "m1,m2", "m1,m2,m3 -> pg:5432", "runs"])
-def test_a_fault_of_all_members_excuses_all(target: str) -> None:
+def test_a_fault_of_all_members_extends_the_deadline_to_its_end(target: str) -> None:
     assert world((100.0, 160.0), target=target).deadline(101.0) == 160.0 + F + G
 
 
-def test_two_faults_at_once_excuse_all_members() -> None:
+def test_two_faults_at_once_extend_the_deadline_to_their_end() -> None:
     windows = world((100.0, 160.0), (110.0, 120.0), target="m1")
     assert windows.deadline(101.0) == 160.0 + F + G
 
 
-def test_what_heals_sooner_is_over_then() -> None:
+def test_a_fault_that_heals_sooner_ends_then() -> None:
     assert world((100.0, 103.0), target="m1").deadline(101.0) == 103.0 + F + G
 
 
 @pytest.mark.parametrize(("back", "counts_from"), [(123.0, 123.0), (150.0, 135.0)])
-def test_who_is_back_late_counts_as_healed_all_the_same(back: float, counts_from: float) -> None:
+def test_a_service_that_is_back_late_counts_as_healed(back: float, counts_from: float) -> None:
     phases = ((100.0, "begin"), (120.0, "end"), (back, "healed"))
     events = [Nemesis(at, 1, "kill", "pg", phase) for at, phase in phases]
     windows = windows_of(Meta("rows", 1, 0.0, 1000.0, 3.0, 3.0, F, G), events)

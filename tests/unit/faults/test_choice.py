@@ -33,13 +33,13 @@ def test_each_row_of_the_page_can_be_chosen_by_the_name_that_it_has_there() -> N
     assert (code, sorted(found)) == (0, sorted(names))
 
 
-def test_a_row_that_is_not_there_fails_and_names_what_is_near() -> None:
+def test_an_unknown_row_fails_and_names_similar_ones() -> None:
     code, names, said = collected("--row", "test_worker_kiled")
     assert (code, names) == (4, [])
     assert "no test of exactly this name; near are 'test_worker_killed'" in said
 
 
-def test_a_row_that_the_merge_set_lacks_is_said_to_be_left_out() -> None:
+def test_a_row_that_the_merge_set_lacks_is_reported_as_left_out() -> None:
     code, _, said = collected("-m", "not full", "--row", "test_wall_clock_moved[+0 x2-3]")
     assert code == 4
     assert "-m or -k leaves it out; `make faults-all` has every row" in said
@@ -60,7 +60,7 @@ def test_a_name_without_its_case_is_rejected_with_the_cases() -> None:
 
 
 @pytest.mark.parametrize("target", ["faults", "faults-all"])
-def test_make_hands_the_whole_name_on(target: str) -> None:
+def test_make_passes_the_whole_name(target: str) -> None:
     name = "test_wall_clock_moved[+0 x2-3]"
     command = ["make", "--dry-run", "--no-print-directory", target, f"ROW={name}"]
     output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30).stdout

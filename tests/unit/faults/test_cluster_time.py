@@ -75,7 +75,7 @@ def test_legs_outlive_the_file_they_are_kept_in(tmp_path: Path) -> None:
     assert History.read(tmp_path).meta.legs == legs
 
 
-def test_the_clock_never_goes_back_and_says_where_it_has_leapt(tmp_path: Path) -> None:
+def test_the_clock_never_goes_back_and_reports_its_leaps(tmp_path: Path) -> None:
     clock = ClusterClock(BASE + 1e6)
     clock.keep_in(tmp_path)
     before = time.time()

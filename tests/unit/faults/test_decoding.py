@@ -40,7 +40,7 @@ def test_every_kind_of_value_is_read() -> None:
     )
 
 
-def test_an_update_of_the_key_tells_the_old_one() -> None:
+def test_an_update_of_the_key_has_the_old_one() -> None:
     change = change_of(
         "table public.t: UPDATE: old-key: id[integer]:1 name[text]:'a b' "
         "new-tuple: id[integer]:5 name[text]:'new-tuple: '"
@@ -49,7 +49,7 @@ def test_an_update_of_the_key_tells_the_old_one() -> None:
     assert change == Change("t", "update", row, {"id": "1", "name": "a b"})
 
 
-def test_a_delete_tells_its_key_alone() -> None:
+def test_a_delete_has_only_its_key() -> None:
     change = change_of("table public.live: DELETE: shard[integer]:3 run_id[uuid]:'r'")
     assert change == Change("live", "delete", {}, {"shard": "3", "run_id": "r"})
 
@@ -74,14 +74,14 @@ def test_names_may_be_quoted() -> None:
     assert change == Change("t t", "insert", {'a "b"': "-3"})
 
 
-def test_transactions_come_with_their_time_and_the_place_of_their_end() -> None:
+def test_transactions_have_their_time_and_the_position_of_their_end() -> None:
     lines = transaction("table public.live: DELETE: shard[integer]:3", xid=740)
     (commit,) = commits(lines)
     assert (commit.lsn, commit.xid, commit.at) == ("0/1532778", 740, 1795264511.5)
     assert [change.table for change in commit.changes] == ["live"]
 
 
-def test_what_changed_no_table_of_interest_is_left_out() -> None:
+def test_a_transaction_without_a_table_of_interest_is_left_out() -> None:
     lines = transaction() + transaction(
         "table public.outputs: INSERT: pieces[bytea]:'\\x00'",
         "table public.live: TRUNCATE: (no-flags)",

@@ -33,7 +33,7 @@ STARTUP = message(bytes(30), b"")
         ("postgres", False, [message(bytes(4), b"R"), message(b"note", b"N"), message(b"", b"Z")]),
     ],
 )
-def test_frames_end_where_they_end(protocol: str, up: bool, frames: list[bytes]) -> None:
+def test_frames_are_split_at_their_ends(protocol: str, up: bool, frames: list[bytes]) -> None:
     said = b"".join(frames)
     wanted = set(accumulate(map(len, frames)))
     for size in (1, 2, 8, 9, 10, 33, len(said)):

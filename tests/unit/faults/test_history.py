@@ -36,7 +36,7 @@ def recorder(tmp_path: Path) -> Recorder:
     return recorder
 
 
-def test_what_was_recorded_is_read_back(recorder: Recorder) -> None:
+def test_a_recorded_history_is_read_back(recorder: Recorder) -> None:
     definition = Definition(101.0, None, "default", "tick", 1, Schedule(cron="* * * * * *"), op=1)
     calls = (
         ClientEvent(1, "invoke", 101.0, "create", {"name": "tick"}),

@@ -31,6 +31,6 @@ def test_a_tree_of_an_earlier_life_is_left_over(tmp_path: Path) -> None:
     assert list(strange_groups(log)) == ["workerd-a, of an earlier life"]
 
 
-def test_what_waits_for_the_next_attempt_and_what_is_gone_is_not_left_over(tmp_path: Path) -> None:
+def test_processes_for_the_next_attempt_and_ended_ones_are_not_left_over(tmp_path: Path) -> None:
     log = SAID.format(tmp_path / "workerd-gone") + SAID.format(tree(tmp_path, "workerd-b", 1))
     assert not list(strange_groups(log))

@@ -29,14 +29,14 @@ def test_no_two_mutants_or_rides_share_a_name() -> None:
     assert len(set(rides.values())) == len(rides)
 
 
-def test_an_edit_whose_text_has_gone_or_is_there_twice_says_so() -> None:
+def test_an_edit_with_missing_or_ambiguous_text_is_rejected() -> None:
     with pytest.raises(DoesNotApply, match="0 times"):
         Edit("a.py", "gone", "").made("text")
     with pytest.raises(DoesNotApply, match="2 times"):
         Edit("a.py", "x", "y").made("x x")
 
 
-def test_daemons_run_the_copy_with_its_edits_and_not_what_is_installed(tmp_path: Path) -> None:
+def test_daemons_run_the_edited_copy_and_not_the_installed_package(tmp_path: Path) -> None:
     tree = Tree(tmp_path, MUTANTS[0].edits)
     tree.prove()
     file = MUTANTS[0].edits[0].file

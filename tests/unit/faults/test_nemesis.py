@@ -65,7 +65,7 @@ def test_a_fault_is_written_down_from_its_begin_to_its_healing(
     assert phases(journal) == ["begin", "took_effect", "end", "healed"]
 
 
-def test_what_was_killed_and_came_back_too_soon_was_not_away(
+def test_a_killed_service_that_returned_too_soon_has_no_effect(
     journal: Journal, service: Service
 ) -> None:
     with pytest.raises(NoEffect, match="did not stay dead"), killed(journal, service):
@@ -82,14 +82,16 @@ def test_an_early_end_of_a_kill_starts_the_service_again(
     assert phases(journal) == ["begin", "took_effect", "end", "healed"]
 
 
-def test_what_was_asked_to_end_and_came_back_too_soon_was_not_away(
+def test_a_stopped_service_that_returned_too_soon_has_no_effect(
     journal: Journal, service: Service
 ) -> None:
     with pytest.raises(NoEffect, match="did not stay away"), asked_to_end(journal, service):
         service.start()
 
 
-def test_what_was_stopped_and_went_on_did_not_stand(journal: Journal, service: Service) -> None:
+def test_a_paused_service_that_continued_too_soon_has_no_effect(
+    journal: Journal, service: Service
+) -> None:
     with pytest.raises(NoEffect, match="did not stand still"), stopped(journal, service):
         wait_until_resumed(service)
 
@@ -99,20 +101,18 @@ def test_a_fault_without_an_observed_effect_doesnt_count(journal: Journal) -> No
         pass
 
 
-def test_a_full_disk_is_one_that_takes_not_a_byte(tmp_path: Path) -> None:
+def test_a_full_disk_takes_not_a_byte(tmp_path: Path) -> None:
     assert refuses(Path("/dev/full"))
     assert not refuses(tmp_path / "file")
 
 
-def test_a_folder_that_is_no_disk_of_its_own_is_not_filled(
-    journal: Journal, tmp_path: Path
-) -> None:
+def test_a_folder_without_a_disk_of_its_own_is_not_filled(journal: Journal, tmp_path: Path) -> None:
     with pytest.raises(NoEffect, match="no disk"), full(journal, tmp_path, lambda: True):
         pass
     assert list(tmp_path.glob(".nemesis")) == []
 
 
-def test_what_a_service_said_is_read_from_a_mark_on(service: Service) -> None:
+def test_the_log_of_a_service_is_read_from_a_mark(service: Service) -> None:
     service.log.write_text("before\n")
     mark = service.mark()
     with service.log.open("a") as log:

@@ -51,7 +51,7 @@ def test_both_ends_count_as_they_should() -> None:
     assert due(Schedule(), 0, 1e6) == []
 
 
-def test_seconds_stand_first() -> None:
+def test_seconds_come_first() -> None:
     assert due(Schedule(cron="*/20 * * * * *"), 0, 60) == [20, 40, 60]
     assert due(Schedule(cron="5 1 0 * * *"), 0, 86_400) == [65]
 
@@ -142,6 +142,6 @@ def test_an_instant_is_due_or_not() -> None:
 
 
 @pytest.mark.parametrize("expression", ["H 2 * * *", "0 0 15W * *", "CRON_TZ=UTC 0 0 * * *"])
-def test_what_it_cannot_judge_it_refuses(expression: str) -> None:
+def test_an_unsupported_expression_is_rejected(expression: str) -> None:
     with pytest.raises(Unjudgeable):
         due(Schedule(cron=expression), 0, 100)

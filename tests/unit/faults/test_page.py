@@ -32,7 +32,7 @@ def measured(test: str, **figures: Any) -> dict[str, Any]:
     }
 
 
-def test_the_page_is_what_the_evidence_gives() -> None:
+def test_the_page_agrees_with_the_evidence() -> None:
     known = read_evidence(TRIALS), read_evidence(REJECTIONS)
     wanted = page(read_evidence(), merge_set(), cases(), *known)
     assert PAGE.read_text(encoding="utf-8") == wanted, "cd tests && python -m faults.page"
@@ -43,11 +43,11 @@ def test_every_test_of_a_fault_has_its_row_and_every_row_its_test() -> None:
     assert sorted(named) == sorted(functions())
 
 
-def test_a_row_without_a_test_says_why() -> None:
+def test_a_row_without_a_test_has_a_reason() -> None:
     assert [row.fault for row in ROWS if not (row.tests or row.elsewhere or row.lacks)] == []
 
 
-def test_of_two_measurements_of_one_test_the_last_stands_on_the_page() -> None:
+def test_the_last_of_two_measurements_of_a_test_is_on_the_page() -> None:
     first, second = measured("test_leader_killed", judged=111), measured("test_leader_killed")
     text = page([first, second], ["test_leader_killed"], {})
     assert "● `test_leader_killed` | 300 | 2 | 3 | 0 | 0 | 1 | 2.0 s |" in text
@@ -73,7 +73,7 @@ def test_a_parametrised_test_has_a_line_for_each_of_its_cases() -> None:
     assert text.count("`test_member_killed_at[") == 4  # a line of figures and one of seconds each
 
 
-def test_a_case_without_a_measurement_says_so_and_one_that_is_no_more_says_nothing() -> None:
+def test_an_unmeasured_case_is_marked_and_a_removed_case_is_left_out() -> None:
     names = [f"test_member_killed_at[{case}]" for case in ("a", "of old")]
     text = page(map(measured, names), [], {"test_member_killed_at": ["a", "b"]})
     assert "| `test_member_killed_at[a]` | 300 |" in text
@@ -89,7 +89,7 @@ def test_the_cases_of_a_test_are_named_as_pytest_names_them() -> None:
     assert "test_leader_killed" not in known
 
 
-def test_a_ride_of_drawn_faults_says_what_was_held_before_and_after() -> None:
+def test_a_ride_of_drawn_faults_shows_the_resources_before_and_after() -> None:
     held = {
         "members": {"processes": 3, "rss_kib": [204800, 215040], "fds": [90, 91], "threads": [9, 9]}
         | {"connections": [12, 12]},
@@ -105,7 +105,7 @@ def test_a_ride_of_drawn_faults_says_what_was_held_before_and_after() -> None:
     assert "| ″ | 4 workers | 100 → 100 MiB | 50 → 50 | 8 → 8 |  | 0 → 7 B |" in text
 
 
-def test_a_wire_that_was_spoiled_says_what_was_counted() -> None:
+def test_a_spoiled_wire_shows_its_counts() -> None:
     wire = {"way": "reset", "found": 6, "found_struck": 6, "struck_up": 9, "struck_down": 8}
     wire |= {"bytes_up": 0, "bytes_down": 0, "least_late": None}
     line = measured("test_leader_killed") | {"measured": {"wire": wire}}
@@ -119,12 +119,12 @@ def test_other_load_of_the_machine_is_reported() -> None:
     )
 
 
-def test_a_measurement_that_failed_says_so() -> None:
+def test_a_failed_measurement_is_marked() -> None:
     failed = measured("test_leader_killed") | {"status": "violated"}
     assert "**violated**" in page([failed], [], {})
 
 
-def test_what_was_violated_is_named_once_for_each_invariant() -> None:
+def test_violations_are_named_once_for_each_invariant() -> None:
     late = [{"invariant": "L2", "what": f"r952775657-two-{n} started late"} for n in (1, 2, 3)]
     other = {"invariant": "S1", "what": "two results | accepted"}
     failed = measured("test_leader_killed") | {"status": "violated", "violations": [*late, other]}
@@ -143,7 +143,7 @@ def test_of_a_rejection_the_last_measurement_is_shown() -> None:
     assert wanted in text
 
 
-def test_each_mutant_and_each_ride_of_the_product_says_what_it_broke() -> None:
+def test_each_mutant_and_each_ride_of_the_product_names_its_violations() -> None:
     known = {"date": "2026-11-21", "commit": "abc1234", "right": True}
     caught = known | {"build": "no-catch-up", "ride": "leader killed", "broken": ["L1"]}
     whole = known | {"build": "(the product)", "ride": "calm", "broken": []}

@@ -76,7 +76,7 @@ def test_a_probe_writes_its_start_and_its_end(tmp_path: Path) -> None:
         ("2026-11-21T12:00:14.000Z", 1, 3),
     ],
 )
-def test_one_that_shall_fail_does_so_each_tenth_second_at_its_first_try(
+def test_a_failing_probe_fails_each_tenth_second_at_its_first_attempt(
     tmp_path: Path, at: str, attempt: int, code: int
 ) -> None:
     found, events = run_probe(

@@ -76,7 +76,7 @@ async def test_an_open_stream_gets_slow_in_order_and_both_ways(tmp_path: Path) -
         assert (report.least_late or 0.0) >= 0.3
 
 
-async def test_an_open_stream_falls_silent_in_mid_frame_and_what_was_held_back_comes_after_all(
+async def test_an_open_stream_falls_silent_in_mid_frame_and_resumes_with_the_rest(
     tmp_path: Path,
 ) -> None:
     async with before_an_echo(tmp_path) as through:
@@ -114,7 +114,7 @@ async def test_an_open_stream_ends_in_mid_frame_up_or_down_by_turns(
         assert (report.struck_up, report.struck_down) == (1, 1)
 
 
-async def test_who_comes_while_the_order_holds_is_struck_too(tmp_path: Path) -> None:
+async def test_a_client_that_connects_during_the_fault_is_affected_too(tmp_path: Path) -> None:
     async with before_an_echo(tmp_path) as through:
         await through.order("truncate", size=50)
         streams = await connect(through)
@@ -167,6 +167,6 @@ def test_a_wire_is_spoiled_only_if_every_declared_effect_was_counted(
     assert (lacking(done, 0.5, WIRE) == "") is seen
 
 
-def test_what_proxies_did_is_summed_and_the_least_lateness_stays() -> None:
+def test_the_effects_of_proxies_are_summed_and_the_least_lateness_is_kept() -> None:
     summed = total([replace(SLOW, least_late=0.7), SLOW, replace(SLOW, least_late=None)])
     assert (summed.way, summed.struck_up, summed.least_late) == ("slow", 27, 0.5)

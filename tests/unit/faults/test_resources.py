@@ -13,7 +13,7 @@ def sample(who: str, *, rss: int, connections: int | None, spool: int | None) ->
     return Resource(1.0, who, 7, rss, 20, 5, connections, spool, "before")
 
 
-def test_what_is_held_is_summed_over_all_daemons_of_a_kind() -> None:
+def test_resources_are_summed_over_all_daemons_of_a_kind() -> None:
     before = [
         sample("m1", rss=100, connections=4, spool=None),
         sample("m2", rss=110, connections=5, spool=None),
@@ -49,14 +49,14 @@ def test_an_unreadable_resource_is_not_reported() -> None:
     assert held(before, []) == {}
 
 
-def test_the_database_stands_for_itself() -> None:
+def test_the_database_is_a_kind_of_its_own() -> None:
     database = replace(sample("pg", rss=9, connections=None, spool=None), heap_bytes=8, dead_rows=0)
     figures = held([database], [replace(database, heap_bytes=16)])
     assert figures["database"]["heap_bytes"] == [8, 16]
     assert figures["database"]["dead_rows"] == [0, 0]
 
 
-def test_a_result_that_goes_while_the_spool_is_looked_at_counts_for_nothing(tmp_path: Path) -> None:
+def test_a_result_that_leaves_the_spool_during_the_look_isnt_counted(tmp_path: Path) -> None:
     """The result is acknowledged between listing and look: here it is a name without a file."""
     (tmp_path / "000000000001.results").write_bytes(b"x" * 64)
     (tmp_path / "000000000002.results").symlink_to(tmp_path / "gone")

@@ -31,7 +31,7 @@ def run(*starts: Any) -> Run:
     return cast("Run", SimpleNamespace(mix=mix, starts=lambda: [*starts]))
 
 
-def test_the_latest_is_of_those_that_were_due_in_the_time_asked_about() -> None:
+def test_the_latest_start_is_of_runs_due_in_the_given_period() -> None:
     lines = run(start(0.25), start(0.75, due=DUE + 1), start(9, due=DUE + 2), start(9, due=DUE - 1))
     assert latest(lines, DUE, DUE + 2) == pytest.approx(0.75)
 
@@ -46,7 +46,7 @@ def test_nothing_that_started_is_not_on_time() -> None:
         latest(run(start(0.1)), DUE + 1, DUE + 2)
 
 
-def test_behind_is_who_starts_after_those_that_were_due_at_the_same_instant() -> None:
+def test_a_start_after_others_due_at_the_same_time_is_behind() -> None:
     all_late = (start(1.5), start(1.75, job="r1-tock"), start(9, job="r1-slow"))
     one_late = (start(0.25, due=DUE + 1), start(1.5, due=DUE + 1, job="r1-tock"))
     assert behind(run(*all_late), DUE, DUE + 2) == pytest.approx(0.25)

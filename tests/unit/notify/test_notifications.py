@@ -245,7 +245,7 @@ async def test_receivers_are_read_again_if_a_claim_has_a_newer_definition() -> N
     assert dict(world.receivers.most) == {FINE: 1}
 
 
-async def test_what_was_written_by_an_older_definition_goes_by_the_ways_of_the_newest() -> None:
+async def test_a_notification_of_an_older_definition_goes_to_the_newest_receivers() -> None:
     world = World()
     mail = Notices(failure=Notice(email=("a@ops.example.com",)))
     world.outbox.put(1, world.job(1, mail))

@@ -116,7 +116,7 @@ def waits(number: int, ago: float, **changes: object) -> LiveRun:
     return replace(run(number), due_at=due, ready_at=due, **changes)  # type: ignore[arg-type]
 
 
-async def test_wherever_it_waits_a_run_ends_when_its_time_is_over() -> None:
+async def test_a_waiting_run_ends_at_its_deadline_in_each_state() -> None:
     world = World()
     fresh, ready, held = waits(1, 29), waits(2, 31), waits(3, 31)
     later = replace(waits(4, 101), state=State.RETRYING, ready_at=NOW + timedelta(seconds=9))
@@ -187,7 +187,7 @@ async def test_a_run_that_doesnt_end_has_its_definition_read_again() -> None:
     assert world.definitions.stale == {}
 
 
-async def test_one_that_was_held_takes_the_place_of_one_that_dispatch_took_off_the_board() -> None:
+async def test_a_held_run_replaces_one_that_dispatch_took_off_the_run_index() -> None:
     world = World()
     ready: list[int] = []
     world.deadlines.on_ready(lambda: ready.append(1))
@@ -199,7 +199,7 @@ async def test_one_that_was_held_takes_the_place_of_one_that_dispatch_took_off_t
     assert ready == [1]
 
 
-async def test_what_waits_is_looked_at_the_less_often_the_longer_it_takes(
+async def test_looks_at_waiting_runs_are_rarer_the_longer_they_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()
@@ -295,7 +295,7 @@ async def test_a_broadcasts_child_waits_for_its_workers_return_for_a_while(
         assert (end.fingerprint, end.pause_after, end.counted, end.notices) == ("", 0, False, None)
 
 
-async def test_what_waits_in_rows_alone_ends_when_a_scan_comes_by() -> None:
+async def test_a_run_that_waits_only_in_rows_is_ended_by_a_scan() -> None:
     world = World()
     fresh, over = waits(1, 29), waits(2, 31)
 
@@ -311,7 +311,7 @@ async def test_what_waits_in_rows_alone_ends_when_a_scan_comes_by() -> None:
     ]
 
 
-async def test_of_what_waits_in_rows_alone_none_is_looked_up_that_can_wait_for_ever() -> None:
+async def test_runs_without_a_deadline_that_wait_only_in_rows_arent_looked_up() -> None:
     world = World()
     patient, unknown = waits(1, 31, line=line_id_of((), paced=True)), waits(2, 29)
     hasty = waits(3, 29, line=line_id_of((), hurried=True))
@@ -323,7 +323,7 @@ async def test_of_what_waits_in_rows_alone_none_is_looked_up_that_can_wait_for_e
     assert world.definitions.unread == {patient.job_id}
 
 
-async def test_what_is_left_waits_while_the_cluster_is_paused() -> None:
+async def test_remaining_runs_wait_while_the_cluster_is_paused() -> None:
     world = World()
     world.cluster_pause.pauses = Pauses(1, (Pause(NOW, "ops"),))
 
@@ -334,7 +334,7 @@ async def test_what_is_left_waits_while_the_cluster_is_paused() -> None:
     assert world.rows.ended == []
 
 
-async def test_no_more_of_what_is_left_is_taken_up_than_one_look_ends(
+async def test_a_look_takes_only_as_many_remaining_runs_as_it_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()
@@ -348,7 +348,7 @@ async def test_no_more_of_what_is_left_is_taken_up_than_one_look_ends(
     assert len(world.rows.ended) == 6
 
 
-async def test_a_database_that_is_away_doesnt_break_the_scan_that_tells_what_is_left() -> None:
+async def test_an_unavailable_database_doesnt_break_the_scan_that_reports_remaining_runs() -> None:
     world = World()
 
     async def away(_jobs: object) -> dict[JobId, CachedDefinition]:

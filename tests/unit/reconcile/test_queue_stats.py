@@ -97,7 +97,7 @@ async def test_a_pool_whose_job_no_worker_can_do_has_no_slots() -> None:
     assert [pool.slots for pool in (await found(world, rows)).pools] == [0]
 
 
-async def test_what_waits_counts_too_but_not_what_is_for_one_worker_or_for_each() -> None:
+async def test_waiting_runs_count_except_those_for_one_worker_or_for_each() -> None:
     """Of submitted work there is no job to look at that would stay."""
     world = World()
     attached(world, worker(1, slots=8))
@@ -111,7 +111,7 @@ async def test_what_waits_counts_too_but_not_what_is_for_one_worker_or_for_each(
     assert [pool.slots for pool in (await found(world, rows)).pools] == [0]
 
 
-async def test_who_takes_no_more_has_no_slots_and_a_broadcast_asks_as_its_children() -> None:
+async def test_a_drained_worker_has_no_slots_and_a_broadcast_counts_as_its_children() -> None:
     world = World()
     attached(world, worker(1, slots=8), worker(2, slots=4))
     world.workers.drained(["w1"])

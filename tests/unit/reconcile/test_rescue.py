@@ -231,7 +231,7 @@ async def test_deletion_watched_a_worker_whose_key_is_merely_missing_keeps_its_r
     assert world.rows.back == []
 
 
-async def test_who_is_missing_is_looked_for_until_it_is_gone_and_then_there_is_a_scan() -> None:
+async def test_a_missing_worker_is_looked_up_until_it_is_lost_and_then_scanned() -> None:
     world = World(running(1, worker(1)))
     world.rows.missing = {worker(1).id}
     await world.rescue.step()
@@ -262,7 +262,7 @@ async def test_no_worker_is_looked_up_once_nothing_runs() -> None:
     assert await world.leases.look_again() == frozenset()
 
 
-async def test_what_a_live_worker_doesnt_have_past_its_start_by_goes_back() -> None:
+async def test_a_run_that_a_live_worker_lacks_past_its_start_limit_is_returned() -> None:
     """P4.3: one rule for crash before push, lost frames, takeover and doubt."""
     one, run = worker(1), running(1, worker(1))
     assert run.start_by is not None
@@ -361,7 +361,7 @@ async def test_a_scan_has_a_crowd_judged_though_no_slot_was_free_for_its_runs() 
     assert world.rows.crowds == [waits.job_id]
 
 
-async def test_a_worker_whose_loss_wasnt_written_down_is_given_work_when_it_comes_back() -> None:
+async def test_a_worker_whose_loss_wasnt_written_gets_work_when_it_returns() -> None:
     """The lease expired, and heartbeats created it again before any member wrote the worker off."""
     one = worker(1)
     world = World(running(1, one))
@@ -398,7 +398,7 @@ async def test_runs_that_one_lane_rescued_continue_though_another_lane_failed() 
     assert rescued == RunsRescued((running(1, one).key.run_id,), (one.id,))
 
 
-async def test_a_key_that_goes_during_a_scan_has_another_scan_begin_at_once() -> None:
+async def test_a_key_deleted_during_a_scan_starts_another_scan_at_once() -> None:
     """P6.5: events hasten it, also when a caller has named a shard meanwhile: that look is a
     smaller one.
     """
@@ -420,7 +420,7 @@ async def test_a_scan_of_many_runs_leaves_everybody_else_their_turn() -> None:
     assert await turns_during(world.rescue.step()) >= 2 * 5_000 // 200
 
 
-async def test_who_begins_reads_what_may_have_gathered_in_parts() -> None:
+async def test_a_new_owner_reads_the_backlog_in_parts() -> None:
     """A statement over 30,000 runs takes longer than allowed, at each try."""
     world = World(shards=range(16))
     await world.rescue.step()
@@ -449,7 +449,7 @@ async def test_a_run_that_moves_between_two_parts_of_a_scan_keeps_its_place(
     assert [(one.key, one.shard) for one in world.run_index.ready] == [(waits.key, 0)]
 
 
-async def test_what_has_gathered_since_the_last_scan_is_read_in_as_many_parts() -> None:
+async def test_the_backlog_since_the_last_scan_is_read_in_as_many_parts() -> None:
     world = World(shards=range(16))
     await world.rescue.step()
     await read_by_a_scan(world)
@@ -509,7 +509,7 @@ async def wrongly_on_the_board() -> tuple[World, LiveRun]:
     return world, waits
 
 
-async def test_what_stands_on_the_board_as_its_row_does_isnt_read_again() -> None:
+async def test_an_unchanged_run_of_the_run_index_isnt_read_again() -> None:
     stays, moves, ends, runs = run(1), run(2), run(3), running(4, worker())
     world = World(stays, moves, ends, runs)
     world.rows.live = {cast("IncarnationId", runs.incarnation)}
@@ -525,7 +525,7 @@ async def test_what_stands_on_the_board_as_its_row_does_isnt_read_again() -> Non
     assert moved in [*world.run_index.ready]
 
 
-async def test_what_isnt_on_the_board_is_read_though_its_row_is_as_it_was() -> None:
+async def test_a_run_missing_in_the_run_index_is_read_though_its_row_is_unchanged() -> None:
     waits = run(1)
     world = World(waits)
     await world.rescue.step()
@@ -572,7 +572,7 @@ async def test_after_a_scan_that_failed_all_is_read_again() -> None:
 
 
 @pytest.mark.slow
-async def test_that_nothing_can_be_read_is_said_once_however_long(
+async def test_a_failing_read_is_logged_once_however_long_it_lasts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world, tries, back = World(run(1)), 0, asyncio.Event()
@@ -605,7 +605,7 @@ async def test_a_database_that_went_back_is_read_in_full() -> None:
     assert [*world.run_index.ready] == [waits]
 
 
-async def test_what_is_left_while_the_board_is_looked_through_is_known_to_be_left() -> None:
+async def test_a_run_left_out_of_the_ready_queue_during_a_scan_is_known_to_be_left_out() -> None:
     old = [run(number) for number in range(1, 5)]
     world = World(*old)
     world.run_index.ready = ReadyQueue(most=2)
@@ -626,7 +626,7 @@ async def test_what_is_left_while_the_board_is_looked_through_is_known_to_be_lef
     assert here == {1, 2, 3, 4, 9} or world.run_index.ready.leaves_some
 
 
-async def test_what_runs_by_the_board_alone_is_read_again() -> None:
+async def test_a_run_that_runs_only_by_the_run_index_is_read_again() -> None:
     waits = run(1, token=Token(7))
     world = World(waits)
     await world.rescue.step()
@@ -635,7 +635,7 @@ async def test_what_runs_by_the_board_alone_is_read_again() -> None:
     assert [*world.run_index.ready] == [waits]
 
 
-async def test_what_is_learnt_sorts_what_stood_there_before() -> None:
+async def test_new_definitions_sort_the_runs_that_were_there_before() -> None:
     number = line_id_of(("default", "shell", "", 1))
     world = World(*(run(n, line=number) for n in range(1, 6)))
     await world.rescue.step()
@@ -646,7 +646,7 @@ async def test_what_is_learnt_sorts_what_stood_there_before() -> None:
     assert not world.run_index.ready.heads(lambda need: need is None)
 
 
-async def test_what_may_be_armed_is_once_its_definition_is_at_hand() -> None:
+async def test_a_run_is_pre_dispatched_once_its_definition_is_cached() -> None:
     at = NOW + timedelta(seconds=10)
     world = World(run(1, due_at=at, ready_at=at))
     known: list[Need] = []
@@ -658,7 +658,7 @@ async def test_what_may_be_armed_is_once_its_definition_is_at_hand() -> None:
     assert len(world.run_index.early) == 1
 
 
-async def test_a_shard_that_goes_and_comes_while_it_is_read_is_read_in_full(
+async def test_a_shard_lost_and_retaken_during_its_read_is_read_in_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waits = run(1)

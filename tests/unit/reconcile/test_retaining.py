@@ -135,7 +135,7 @@ async def sweep(rows: Rows, kept: Retention | None = None) -> None:
     raise AssertionError("a sweep has an end")
 
 
-async def test_dead_letters_that_go_first_have_no_sweep_read_what_is_kept_longer() -> None:
+async def test_sweeps_of_expired_dead_letters_dont_read_longer_kept_runs() -> None:
     kept = Retention(runs=30 * DAY, dead_letters=DAY)
     letter = replace(ended(2_000, days=20), waits=True)
     rows = Rows(*(ended(n, days=20) for n in range(1_500)), letter)
@@ -151,7 +151,7 @@ async def test_dead_letters_stay_without_a_retention_setting() -> None:
     assert rows.runs == [letter]
 
 
-async def test_what_of_a_job_has_to_stay_keeps_none_of_its_later_runs() -> None:
+async def test_a_kept_run_of_a_job_keeps_none_of_its_later_runs() -> None:
     rows = Rows(
         *(ended(n, own=DAY) for n in range(350)),
         *(ended(n, own=DAY, job=2) for n in range(1_000, 1_700)),
@@ -161,7 +161,7 @@ async def test_what_of_a_job_has_to_stay_keeps_none_of_its_later_runs() -> None:
     assert {run.key.run_id for run in rows.runs} == rows.stays
 
 
-async def test_objects_that_the_store_keeps_are_asked_for_after_all_others() -> None:
+async def test_objects_that_the_store_keeps_are_requested_after_all_others() -> None:
     rows = Rows()
     rows.objects = [f"o{n}" for n in range(3 * OBJECTS)]
     rows.stuck = {"o5", "o150"}

@@ -264,7 +264,7 @@ async def test_starts_are_written_down_some_at_a_time_and_again_if_that_failed(
         (7, worker(2).id, None, False),
     ],
 )
-def test_the_start_of_an_assignment_is_lacking_until_its_own_worker_tells_it(
+def test_the_start_of_an_assignment_is_missing_until_its_own_worker_reports_it(
     token: int, sender: IncarnationId, started: datetime | None, lacks: bool
 ) -> None:
     world = World()
@@ -275,7 +275,7 @@ def test_the_start_of_an_assignment_is_lacking_until_its_own_worker_tells_it(
     assert not world.collect.lacks_start(run(2).key.run_id, Token(7), worker().id), "no worker's"
 
 
-async def test_a_start_isnt_written_down_beside_the_result_that_tells_it() -> None:
+async def test_a_start_isnt_written_beside_the_result_that_contains_it() -> None:
     world = World()
     run_index = world.collect.run_index = RunIndex(owning(0))
     run_index.put_runs([world.run], NOW)
@@ -430,7 +430,7 @@ async def test_a_refusal_of_another_workers_assignment_raises_no_alarm() -> None
     assert world.rows.outdone == []
 
 
-async def test_a_shard_is_outdone_once_a_minute_whatever_its_workers_say() -> None:
+async def test_a_shard_is_outdone_once_a_minute_for_any_messages_of_its_workers() -> None:
     """P4.4: each alarm has the shard taken again, and its jobs wait for that."""
     world = World()
     run_index = world.collect.run_index = RunIndex(owning(0, epoch=5))
@@ -455,7 +455,7 @@ async def test_an_alarm_that_wasnt_written_down_is_raised_again() -> None:
     assert world.rows.outdone == [(world.run.shard, Epoch(9))]
 
 
-async def test_a_refusal_names_who_refused() -> None:
+async def test_a_refusal_names_its_worker() -> None:
     """P4.2"""
     world = World()
     sender = IncarnationId(uuid4())
@@ -554,7 +554,7 @@ async def test_many_results_at_once_leave_everybody_else_their_turn() -> None:
 @pytest.mark.parametrize(
     "outcome", [ReportedOutcome.FAILED, ReportedOutcome.RETURNED, ReportedOutcome.CANCELLED]
 )
-async def test_what_cannot_be_judged_here_is_left_to_another_member(
+async def test_a_result_that_cant_be_judged_here_is_left_to_another_member(
     outcome: ReportedOutcome,
 ) -> None:
     """M13: a newer member's definition says how often the run is tried; here it can't be read."""
@@ -569,7 +569,7 @@ async def test_what_cannot_be_judged_here_is_left_to_another_member(
     assert len(world.line.acknowledged) == 1
 
 
-async def test_what_needs_no_judging_is_stored_by_any_member() -> None:
+async def test_a_result_without_a_judgement_is_stored_by_any_member() -> None:
     """A success, and the end of what is being cancelled: nothing follows from either."""
     world = World()
     world.definitions.readable = False
@@ -584,7 +584,7 @@ async def test_what_needs_no_judging_is_stored_by_any_member() -> None:
 @pytest.mark.parametrize(
     ("cancelled", "state", "letters"), [(False, "FAILED", 1), (True, "CANCELLED", 0)]
 )
-async def test_a_failure_is_counted_as_it_was_stored_and_what_was_cancelled_is_no_dead_letter(
+async def test_a_failure_is_counted_as_stored_and_a_cancelled_run_isnt_a_dead_letter(
     cancelled: bool, state: str, letters: int
 ) -> None:
     world = World()

@@ -73,14 +73,14 @@ def test_a_worker_that_attaches_again_is_notified_again(world: World) -> None:
         assert line.followed == [follow_message(True)]
 
 
-def test_of_a_worker_that_isnt_attached_here_nothing_comes(world: World) -> None:
+def test_a_worker_attached_elsewhere_sends_no_output(world: World) -> None:
     elsewhere = replace(RUN, incarnation=IncarnationId(UUID(int=77)))
     with world.tails.following(elsewhere, world.wake) as reader:
         assert reader.take_pieces() == []
     assert world.line.followed == []
 
 
-def test_what_a_slow_reader_has_no_room_for_is_left_out(world: World) -> None:
+def test_output_beyond_the_buffer_of_a_slow_reader_is_left_out(world: World) -> None:
     with world.tails.following(RUN, world.wake) as reader:
         third = bytes(MOST_WAITING // 3)
         for _ in range(5):

@@ -25,14 +25,14 @@ def run():
     return running(1, worker(), token=7)
 
 
-def test_what_a_runs_own_worker_says_of_its_present_token_is_shown(run):
+def test_the_progress_of_the_present_token_from_its_own_worker_is_shown(run):
     advances = MemberProgress()
     assert advances.progress_of(run) is None
     advances.record_progress(run.incarnation, run.key.run_id, run.token, QUARTER)
     assert advances.progress_of(run) == QUARTER
 
 
-def test_what_anybody_else_says_or_of_another_token_isnt(run):
+def test_the_progress_of_another_worker_or_token_isnt_shown(run):
     advances = MemberProgress()
     advances.record_progress(IncarnationId(uuid4()), run.key.run_id, run.token, QUARTER)
     advances.record_progress(run.incarnation, run.key.run_id, Token(6), QUARTER)
@@ -46,7 +46,7 @@ def test_nothing_is_shown_of_a_run_that_doesnt_run(run):
     assert advances.progress_of(replace(run, incarnation=None)) is None
 
 
-def test_what_a_worker_doesnt_hold_any_more_is_forgotten(run):
+def test_the_progress_of_a_run_no_longer_held_is_dropped(run):
     advances, at = MemberProgress(), (run.key.run_id, run.token)
     advances.record_progress(run.incarnation, *at, QUARTER)
     advances.held(run.incarnation, Holdings.from_keys([at]))

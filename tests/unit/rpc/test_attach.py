@@ -156,7 +156,7 @@ async def test_the_end_of_an_old_stream_leaves_the_new_one_alone() -> None:
     assert member.greeting.ended == [attached.id]
 
 
-async def test_a_worker_comes_by_its_own_name_alone() -> None:
+async def test_a_worker_attaches_only_by_its_own_name() -> None:
     member, context = Member(), Context(hello())
     auth_interceptor._CALLER.set(CallerIdentity(IdentityKind.WORKER, "another"))
     with pytest.raises(Refused) as refused:
@@ -195,7 +195,7 @@ def holding(state: wire.Holding.State.ValueType) -> wire.Holding:
 
 
 @pytest.mark.parametrize("reported", ["by its hello", "by its heartbeat"])
-async def test_what_has_ended_and_isnt_stored_is_counted_apart_from_what_runs(
+async def test_unstored_results_are_counted_apart_from_running_runs(
     reported: str,
 ) -> None:
     """A caller that waits for a drained worker waits for both, from its first message on."""
@@ -233,7 +233,7 @@ async def test_a_stream_ends_with_the_certificate_that_it_was_opened_by() -> Non
     assert member.workers.incarnations() == []
 
 
-async def test_a_grant_of_less_is_answered_though_nothing_else_goes_down() -> None:
+async def test_a_smaller_grant_is_answered_without_other_messages() -> None:
     member = Member()
     context = Context(hello())
     context.frames.insert(0, wire.WorkerFrame(granted=wire.Granted(slots=0, serial=3)))

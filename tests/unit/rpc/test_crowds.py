@@ -40,7 +40,7 @@ def test_one_host_has_half_of_many_and_all_of_few() -> None:
     assert [most_of_one(each) for each in (16, 300, 4_096)] == [16, 256, 2_048]
 
 
-def test_grpc_has_what_http_leaves() -> None:
+def test_grpc_gets_the_connections_that_http_leaves() -> None:
     """Five thousand workers of one host are half of it at most."""
     assert [most_of_all(*each) for each in ((1_024, 384), (20_000, 4_096), (1 << 20, 4_096))] == [
         384,

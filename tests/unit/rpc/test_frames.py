@@ -84,7 +84,7 @@ def said(**changes: object) -> worker_service_pb2.Result:
         {"result": {"json": "a\0b"}},
     ],
 )
-def test_a_result_that_says_nothing_known_is_a_failed_attempt(wrong: dict[str, object]) -> None:
+def test_a_result_of_an_unknown_kind_is_a_failed_attempt(wrong: dict[str, object]) -> None:
     """Dropped, its run would be taken for one that never started, and start once more."""
     result, again = said(**wrong), said(**wrong)
     [field] = wrong
@@ -96,7 +96,7 @@ def test_a_result_that_says_nothing_known_is_a_failed_attempt(wrong: dict[str, o
     assert frames.reported(again, "w1") == found  # sent again, it is the same one
 
 
-def test_what_only_people_read_of_a_result_is_left_out_and_it_counts() -> None:
+def test_unreadable_optional_fields_are_left_out_and_the_result_counts() -> None:
     """As a Retry-After of the year 9999, by a worker of the version before."""
     result = said(retry_after={"seconds": 4_000 * 86_400}, started_at={"seconds": -1})
     assert "and 1 more" in frames.readable(result, SENDER)

@@ -103,7 +103,7 @@ async def _is_answered(reader: asyncio.StreamReader) -> None:
     raise AssertionError("the server hung up")
 
 
-async def test_a_service_that_isnt_there_is_refused_to_who_asks_and_unknown_to_who_watches(
+async def test_an_unknown_service_is_rejected_by_check_and_unknown_to_watch(
     served: Served,
 ) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as refused:

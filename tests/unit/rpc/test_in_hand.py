@@ -42,7 +42,7 @@ async def read_states(*calls: Call) -> list[bool]:
     return [call.read for call in calls]
 
 
-async def test_past_its_measure_a_request_waits_for_one_that_ends(in_hand: RequestMemory) -> None:
+async def test_a_request_over_the_limit_waits_for_one_that_ends(in_hand: RequestMemory) -> None:
     one, other = Call(in_hand, MOST // 2), Call(in_hand, MOST // 2)
     third, fourth = Call(in_hand, MOST), Call(in_hand, 10)
     assert await read_states(one, other, third, fourth) == [True, True, False, False]
@@ -86,7 +86,7 @@ async def test_small_requests_go_together_whatever_their_number(in_hand: Request
     assert in_hand.taken == 0
 
 
-async def test_who_leaves_while_waiting_or_just_let_in_takes_nothing_along(
+async def test_a_caller_that_leaves_while_waiting_or_just_admitted_holds_nothing(
     in_hand: RequestMemory,
 ) -> None:
     large, waiting, next_one = Call(in_hand, MOST), Call(in_hand, 1), Call(in_hand, 1)
@@ -101,7 +101,9 @@ async def test_who_leaves_while_waiting_or_just_let_in_takes_nothing_along(
     assert in_hand.taken == 0
 
 
-async def test_who_leaves_while_it_is_full_is_forgotten_at_once(in_hand: RequestMemory) -> None:
+async def test_a_caller_that_leaves_while_memory_is_full_is_dropped_at_once(
+    in_hand: RequestMemory,
+) -> None:
     large = Call(in_hand, MOST)
     waiting = [Call(in_hand, 1) for _ in range(100)]
     await read_states(large)
@@ -112,7 +114,7 @@ async def test_who_leaves_while_it_is_full_is_forgotten_at_once(in_hand: Request
     await large.end()
 
 
-async def test_what_raises_gives_back_what_it_held(in_hand: RequestMemory) -> None:
+async def test_a_failed_call_releases_its_memory(in_hand: RequestMemory) -> None:
     async def fails() -> None:
         async with in_hand.admit_call() as turn:
             turn.weighs(MOST)

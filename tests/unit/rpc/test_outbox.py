@@ -45,7 +45,7 @@ async def test_an_assignment_over_the_frame_size_is_sent_in_a_frame_of_its_own()
     assert [len((await outbox.next()).assignments) for _ in range(2)] == [1, 1]
 
 
-async def test_a_newer_answer_takes_an_unsent_ones_place_and_what_concerns_runs_gathers():
+async def test_a_newer_answer_replaces_an_unsent_one_and_messages_of_runs_accumulate():
     outbox = WorkerFrameQueue()
     for number in (1, 2):
         run = running(number, worker())
@@ -61,7 +61,7 @@ async def test_a_newer_answer_takes_an_unsent_ones_place_and_what_concerns_runs_
         ]
 
 
-async def test_a_stream_that_stands_still_gathers_each_run_once():
+async def test_a_stalled_stream_keeps_each_run_once():
     """A cancel is sent again at every scan, by relay too, for as long as the run runs."""
     outbox, run = WorkerFrameQueue(), running(1, worker())
     other = WorkerFrameQueue()

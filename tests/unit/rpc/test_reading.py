@@ -17,14 +17,14 @@ CREATE = reader(jobs.CreateJobRequest)
 FRAME = reader(workers.WorkerFrame, MOST_PARTS_OF_FRAME)
 
 
-def test_what_a_client_sends_is_read() -> None:
+def test_a_message_of_a_client_is_read() -> None:
     sent = jobs.CreateJobRequest(idempotency_key="k")
     sent.job.shell.argv.extend(["echo"] * 1000)
     assert CREATE(sent.SerializeToString()) == sent
 
 
 @pytest.mark.parametrize("name", [*NONSENSE])
-def test_what_is_no_message_is_an_invalid_argument(name: str) -> None:
+def test_a_malformed_message_is_an_invalid_argument(name: str) -> None:
     found = CREATE(NONSENSE[name])
     assert isinstance(found, UndecodedRequest)
     assert found.status == "INVALID_ARGUMENT"

@@ -42,7 +42,7 @@ async def test_hosts_are_answered_in_turn(rate: RejectionRate) -> None:
     await asyncio.wait(many)
 
 
-async def test_calls_whose_callers_left_are_held_no_longer(rate: RejectionRate) -> None:
+async def test_calls_of_callers_that_left_are_released(rate: RejectionRate) -> None:
     held = [asyncio.create_task(rate.wait_until_allowed(HERE)) for _ in range(10)]
     await asyncio.sleep(0)
     assert len(rate) == 10

@@ -74,7 +74,7 @@ async def status_of(address: str, said: bytes) -> int | None:
     return None
 
 
-async def test_a_path_that_is_no_text_is_no_method_and_ends_nothing(
+async def test_a_malformed_path_is_an_unknown_method_and_ends_nothing(
     address: str, channel: grpc.aio.Channel
 ) -> None:
     """Grpcio 1.85's own server is ended by it, for everybody (see schedd/rpc/server.py)."""
@@ -169,7 +169,7 @@ async def test_a_call_that_the_core_has_ended_isn_t_answered_and_is_no_bug(
     assert "Traceback" not in caplog.text
 
 
-async def test_who_can_t_be_answered_any_more_is_taken_for_one_that_left() -> None:
+async def test_a_client_that_cant_be_answered_counts_as_disconnected() -> None:
     """The same for sure: the core itself is between the two in one of hundreds of calls."""
 
     class Ended:
@@ -231,7 +231,7 @@ async def test_a_server_that_ends_unexpectedly_is_a_fault() -> None:
 
 
 @pytest.mark.slow
-async def test_thousands_of_calls_that_wait_while_the_loop_stands_still_are_all_answered(
+async def test_thousands_of_calls_during_a_stall_of_the_loop_are_all_answered(
     address: str,
 ) -> None:
     """The core cancels some of more than 1,000, by chance, unless configured otherwise."""

@@ -57,16 +57,16 @@ def hello(**changes: object) -> wire.Hello:
         lambda: frames.check(wire.Heartbeat(judged_time=Timestamp(nanos=-1, seconds=HUGE))),
     ],
 )
-def test_what_no_worker_of_ours_sends_is_a_bad_frame(read: Callable[[], object]):
+def test_an_invalid_message_of_a_worker_is_a_bad_frame(read: Callable[[], object]):
     with pytest.raises(frames.BadFrame):
         read()
 
 
-def test_a_refusal_for_a_reason_that_is_not_known_yet_is_a_refusal():
+def test_a_refusal_for_an_unknown_reason_is_a_refusal():
     assert frames.refusal(wire.Refusal(key=KEY, why=99), "w1", WORKER).why == "UNSPECIFIED"
 
 
-def test_what_waits_in_the_spool_runs_no_more():
+def test_a_run_whose_result_waits_in_the_spool_isnt_running():
     states = (wire.Holding.STATE_HELD, wire.Holding.STATE_RUNNING, wire.Holding.STATE_SPOOLED)
     beat = wire.Heartbeat(holdings=[wire.Holding(key=KEY, state=state) for state in states])
     held = frames.holdings(beat)
@@ -79,7 +79,7 @@ def test_a_start_time_is_exact_to_the_microsecond_in_each_encoding():
     assert (token, frames.since_epoch(since)) == (7, NOW)
 
 
-def test_an_assignment_says_from_when_on_it_may_start_if_that_is_to_come():
+def test_an_assignment_has_its_earliest_start_if_that_is_in_the_future():
     armed = replace(running(1, worker()), ready_at=NOW, start_by=NOW + timedelta(seconds=5))
     message = frames.assignment(Assigned(armed, None), KNOWN)
     assert message.not_before.ToDatetime(UTC) == NOW

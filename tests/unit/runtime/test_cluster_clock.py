@@ -121,7 +121,7 @@ async def test_a_wrong_wall_clock_is_logged_once(
     assert len(warnings) == 1
 
 
-async def test_what_was_shown_once_is_never_taken_back(server: Server) -> None:
+async def test_the_shown_time_never_goes_back(server: Server) -> None:
     await server.clock.step()
     server.at += 1
     shown = server.clock.now()

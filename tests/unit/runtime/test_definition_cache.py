@@ -92,7 +92,7 @@ async def test_many_definitions_that_are_read_leave_everybody_else_their_turn():
     assert await turns_during(definition_cache.newest(jobs)) >= 8
 
 
-async def test_of_what_has_one_run_nothing_is_kept_once_that_has_ended():
+async def test_a_definition_of_a_single_run_is_dropped_once_it_has_ended():
     """Each submit, and each of 100,000 jobs of one instant, would stay till as many others came."""
     rows = Rows()
     instant = Timestamp(seconds=1_900_000_000)
@@ -110,7 +110,7 @@ async def test_of_what_has_one_run_nothing_is_kept_once_that_has_ended():
     assert rows.reads == 2
 
 
-async def test_who_asks_is_answered_whatever_is_forgotten_meanwhile():
+async def test_a_caller_is_answered_though_entries_are_evicted_meanwhile():
     """M13: an edit's nudge, a refused draft, a new tenure: each forgets while others wait for a
     read. A result without its definition would be judged as if its job had no retries.
     """
@@ -127,7 +127,7 @@ async def test_who_asks_is_answered_whatever_is_forgotten_meanwhile():
         assert set(await ask([JOB, OTHER])) == {JOB, OTHER}
 
 
-async def test_what_is_read_is_answered_though_it_is_forgotten_at_once():
+async def test_a_definition_evicted_at_once_is_still_returned():
     rows = Rows()
     jobs = [run(n).job_id for n in range(1, 201)]
     rows.specs = dict.fromkeys(jobs, job_pb2.Job(on_demand=True, shell=SHELL))
@@ -144,7 +144,7 @@ async def test_what_is_read_is_answered_though_it_is_forgotten_at_once():
     assert len(found) == 200
 
 
-async def test_more_than_may_be_kept_is_answered_all_the_same():
+async def test_more_definitions_than_may_be_kept_are_still_returned():
     rows = Rows()
     rows.specs = dict.fromkeys([JOB, OTHER], job_pb2.Job(on_demand=True, shell=SHELL))
     definition_cache = DefinitionCache(cast("OwnerStore", rows), capacity=1)
@@ -152,7 +152,7 @@ async def test_more_than_may_be_kept_is_answered_all_the_same():
     assert definition_cache.knows(JOB) is not definition_cache.knows(OTHER)
 
 
-async def test_what_is_at_hand_tells_what_is_paced_and_how_many_slots_it_takes():
+async def test_a_cached_definition_has_its_pacing_and_slots():
     rows = Rows()
     every = job_pb2.CatchUp(policy=job_pb2.CatchUp.POLICY_ALL)
     rows.specs = {
@@ -184,7 +184,7 @@ async def test_jobs_of_the_same_words_share_them_and_nothing_else() -> None:
     assert one.compiled.job_id == JOB
 
 
-async def test_words_of_their_own_take_more_of_what_may_be_kept() -> None:
+async def test_definitions_with_text_of_their_own_use_more_of_the_cache() -> None:
     """A hundred thousand jobs of one kind are held; as many that all differ would take too much."""
     rows = Rows()
     jobs = [run(n).job_id for n in range(200)]

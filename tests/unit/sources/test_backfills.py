@@ -103,7 +103,7 @@ async def test_it_is_looked_at_often_while_there_is_one_and_now_and_then_later(
     assert pauses == [*[pytest.approx(WHILE_FED)] * (LINGERS - 1), LOOK_EVERY]
 
 
-async def test_nudges_of_other_jobs_cost_no_look_each(world: World) -> None:
+async def test_wake_ups_of_other_jobs_cost_no_read_each(world: World) -> None:
     await world.loop.step()
     for _ in range(10):
         world.now += WHILE_FED / 100

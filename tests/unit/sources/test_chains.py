@@ -114,7 +114,7 @@ def loop(arrivals: Arrivals, *, with_output: bool = False) -> tuple[Chains, Defi
     return chains, definition_cache, ready
 
 
-async def test_what_is_due_is_judged_by_the_present_definition_and_its_runs_are_ready() -> None:
+async def test_a_due_join_is_judged_by_the_present_definition_and_its_runs_are_ready() -> None:
     arrivals = Arrivals(join(1), join(2), join(3, shard=9))
     chains, _, ready = loop(arrivals)
     assert await chains.step() == WHILE_FED
@@ -126,7 +126,7 @@ async def test_what_is_due_is_judged_by_the_present_definition_and_its_runs_are_
     assert await chains.step() == LOOK_EVERY
 
 
-async def test_what_the_parents_gave_back_is_read_some_at_a_time() -> None:
+async def test_results_of_parents_are_read_in_parts() -> None:
     arrivals = Arrivals(*(join(n) for n in range(MOST_RESULTS + 5)))
     chains, _, _ = loop(arrivals, with_output=True)
     await chains.step()
@@ -139,7 +139,7 @@ async def test_what_the_parents_gave_back_is_read_some_at_a_time() -> None:
     assert arrivals.later == []
 
 
-async def test_what_the_database_refuses_is_put_off_and_holds_up_no_other() -> None:
+async def test_a_join_that_the_database_rejects_is_deferred_and_delays_no_other() -> None:
     bad = join(1)
     arrivals = Arrivals(bad)
     chains, _, _ = loop(arrivals)
@@ -161,7 +161,7 @@ async def test_a_join_without_a_parent_here_is_deferred() -> None:
     assert [wait for _, wait in arrivals.later] == [STUCK_FOR]
 
 
-async def test_one_that_takes_too_long_is_found_and_put_off_and_all_others_are_judged(
+async def test_a_slow_join_is_found_and_deferred_and_all_others_are_judged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     slow = join(77)

@@ -27,21 +27,21 @@ def payload(after: ChainParents, *payloads: common_pb2.Payload | None) -> common
     return Payload.FromString(handed_on(after, ended(*after.jobs), given(*payloads)))
 
 
-def test_of_one_parent_it_is_as_it_was_and_null_where_there_is_none() -> None:
+def test_the_result_of_one_parent_is_passed_unchanged_or_null() -> None:
     alone = ChainParents(("a",))
     assert payload(alone, Payload(json='{"rows": 1.50}')).json == '{"rows": 1.50}'
     assert payload(alone, Payload(raw=b"\xff\0")).raw == b"\xff\0"
     assert payload(alone, None).json == "null"
 
 
-def test_of_several_it_is_a_map_by_their_names() -> None:
+def test_results_of_several_parents_are_a_map_by_their_names() -> None:
     passed = payload(
         ChainParents(("a", "b", "c")), Payload(json="[1.50]"), Payload(raw=b"\xff"), None
     )
     assert passed.json == '{"a": [1.50], "b": {"base64": "/w=="}, "c": null}'
 
 
-def test_what_has_no_room_is_null_and_named() -> None:
+def test_results_over_the_size_limit_are_null_and_named() -> None:
     names = tuple("abcde")
     large = Payload(json=json.dumps("x" * 64_000))
     text = payload(ChainParents(names), *[large] * 5).json
@@ -52,7 +52,7 @@ def test_what_has_no_room_is_null_and_named() -> None:
     assert len(document["c"]) == 64_000
 
 
-def test_what_is_in_the_result_store_is_null_and_named() -> None:
+def test_results_in_the_result_store_are_null_and_named() -> None:
     kept = run_pb2.StoredResult(kept={"size": 70_000, "json": True}).SerializeToString()
     results = given(None, Payload(json="2")) | {RunId(UUID(int=0)): kept}
     for names, left in ((("a",), '{"a": null, "_left_out": ["a"]}'), (("a", "b"), None)):
@@ -61,13 +61,13 @@ def test_what_is_in_the_result_store_is_null_and_named() -> None:
         assert json.loads(document)[LEFT_OUT] == ["a"]
 
 
-def test_what_only_looks_like_json_is_handed_on_as_text() -> None:
+def test_invalid_json_is_passed_as_text() -> None:
     deep = "[" * 30_000 + "]" * 30_000
     passed = payload(ChainParents(("a", "b")), Payload(json=deep), Payload(json="NaN"))
     assert json.loads(passed.json) == {"a": deep, "b": "NaN"}
 
 
-def test_who_has_ended_and_is_no_parent_any_more_is_passed_over() -> None:
+def test_an_ended_run_of_a_former_parent_is_left_out() -> None:
     passed = handed_on(
         ChainParents(("b",)), ended("a", "b"), given(Payload(json="1"), Payload(json="2"))
     )

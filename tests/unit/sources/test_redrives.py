@@ -95,7 +95,7 @@ async def test_the_owners_of_redriven_runs_are_woken_also_on_other_members(world
     assert not list(world.run_index.ready), "their owners find them, this one if they are its own"
 
 
-async def test_they_are_made_under_the_claim_of_the_redrives_own_shard(world: World) -> None:
+async def test_redriven_runs_are_made_under_the_claim_of_the_redrives_shard(world: World) -> None:
     world.rows.open = [OPEN]
     await world.loop.step()
 
@@ -122,7 +122,7 @@ async def test_another_members_redrive_is_left_to_it(world: World) -> None:
     assert (world.rows.fed, world.wake_ups.shards) == ([], [])
 
 
-async def test_who_owns_nothing_asks_for_nothing() -> None:
+async def test_a_member_without_shards_reads_no_redrives() -> None:
     world = World()
 
     assert await world.loop.step() == LOOK_EVERY

@@ -56,7 +56,7 @@ def test_texts_are_quoted(text: str, literal: str) -> None:
     assert arrays.texts([text]) == literal
 
 
-def test_what_text_cant_hold_is_shown_as_something_it_can() -> None:
+def test_characters_that_text_cant_hold_are_replaced() -> None:
     assert arrays.clean("a\0b") == "a␀b"
     assert arrays.clean("half\ud800pair") == "half?pair"
     assert arrays.clean("zażółć 🙂") == "zażółć 🙂"

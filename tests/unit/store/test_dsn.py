@@ -180,7 +180,7 @@ def test_words_are_written_as_libpq_reads_them(server: Server, option: str) -> N
         "postgresql://u:p%40ss@h/db?application_name=a",
     ],
 )
-def test_an_at_may_stand_escaped_behind_the_question_mark(dsn: str) -> None:
+def test_an_at_may_be_escaped_behind_the_question_mark(dsn: str) -> None:
     assert [*faults(dsn)] == []
 
 
@@ -192,7 +192,7 @@ def test_an_at_may_stand_escaped_behind_the_question_mark(dsn: str) -> None:
         *("u@h/db?password=s3c%00ret", "/db?host=%2Frun%2Fa%00b"),
     ],
 )
-def test_libpq_ends_at_a_nul_so_none_may_stand_anywhere(dsn: str) -> None:
+def test_a_nul_is_rejected_anywhere_since_libpq_ends_there(dsn: str) -> None:
     [fault] = faults(f"postgresql://{dsn}")
     assert fault == "contains a NUL (%00), which libpq rejects"
 
@@ -217,7 +217,7 @@ def test_the_end_of_a_password_is_not_taken_for_a_host_and_shown(dsn: str, said:
     assert "s3cr3t" not in fault
 
 
-def test_what_is_no_text_is_no_password_and_is_not_shown() -> None:
+def test_a_password_that_isnt_utf8_is_rejected_and_not_shown() -> None:
     [fault] = faults("postgresql://u:s3c\udcffret@h/db")
     assert fault == "isn't UTF-8"
 

@@ -34,9 +34,7 @@ def failed(code: str | None, words: str = "something", *, lost: bool = False) ->
 
 @pytest.mark.parametrize("committing", [False, True])
 @pytest.mark.parametrize("code", ["40P01", "40001"])
-def test_what_the_server_rolled_back_is_tried_again_even_at_commit(
-    code: str, committing: bool
-) -> None:
+def test_a_rolled_back_transaction_is_retried_even_at_commit(code: str, committing: bool) -> None:
     """P1.6: by its own word nothing stands."""
     error, remedy = judge(failed(code), committing=committing)
     assert (type(error), remedy) == (Unavailable, RetryRule.AT_ONCE)
@@ -82,7 +80,7 @@ def test_a_value_that_is_refused_is_broken_data(code: str) -> None:
         ("42601", Fault),
     ],
 )
-def test_whose_fault_it_is(code: str, kind: type[Exception]) -> None:
+def test_the_source_of_a_fault(code: str, kind: type[Exception]) -> None:
     assert type(judge(failed(code), committing=False)[0]) is kind
 
 
@@ -242,7 +240,9 @@ def test_a_value_that_the_driver_cant_send_is_a_bad_row(value: Exception) -> Non
 
 
 @pytest.mark.parametrize(("raised", "kind"), NOT_OF_A_VALUE)
-def test_what_isnt_about_a_value_is_no_bad_row(raised: Exception, kind: type[Exception]) -> None:
+def test_an_error_without_a_bad_value_is_no_bad_row(
+    raised: Exception, kind: type[Exception]
+) -> None:
     """Results that their row can't take lose what the worker wrote: never for one of these."""
     assert type(judge(Unsent(raised), committing=False)[0]) is kind
 
@@ -275,7 +275,7 @@ LOST = 'could not translate host name "b" to address: Name or service not known'
 
 
 @pytest.mark.parametrize("other", [AWAY, LOST])
-def test_of_two_servers_one_that_is_away_may_be_the_one_that_counts(other: str) -> None:
+def test_an_unavailable_server_of_two_may_be_the_primary(other: str) -> None:
     """Else a member would end for good in the second in which its primary restarts."""
     for words in (f"{REFUSED}\n{other}", f"{other}\n{REFUSED}"):
         error, remedy = judge(failed(None, words), committing=False)

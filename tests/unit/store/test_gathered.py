@@ -65,14 +65,14 @@ async def test_runs_that_there_aren_t_are_left_out() -> None:
     assert ids(await gathered.runs([run(5), run(5000), run(6)])) == [run(5), run(6)]
 
 
-async def test_a_run_that_is_as_it_was_is_the_very_record_that_was_given_before() -> None:
+async def test_an_unchanged_run_is_the_same_record_object() -> None:
     gathered = BatchedReads(Table().fetch)
     [before] = await gathered.runs([run(5)])
     [after] = await gathered.runs([run(5)])
     assert after is before
 
 
-async def test_who_asks_while_a_statement_runs_is_answered_by_a_later_one() -> None:
+async def test_a_caller_during_a_statement_is_answered_by_a_later_one() -> None:
     """The caller gets the state after its request."""
     table = Table()
     gathered = BatchedReads(table.fetch)

@@ -62,7 +62,7 @@ async def test_an_item_for_which_the_transaction_raises_is_broken() -> None:
 
 
 @pytest.mark.parametrize("error", [Unavailable("stopped"), Fault("a wrong statement")])
-async def test_what_isnt_about_an_item_is_raised_at_once(error: Exception) -> None:
+async def test_an_error_not_about_an_item_is_raised_at_once(error: Exception) -> None:
     tries: list[int] = []
 
     async def write(batch: Sequence[int]) -> int:

@@ -110,7 +110,7 @@ def test_standbys_and_replaced_servers_are_passed_over_and_closed() -> None:
     ]
 
 
-def test_who_knows_no_timeline_yet_asks_all_and_takes_the_highest() -> None:
+def test_without_a_known_timeline_all_servers_are_asked_and_the_highest_is_used() -> None:
     """A member that has just started would acknowledge calls on one that was replaced."""
     hosts = Hosts({"a": 1, "b": 3, "c": 2})
     servers = hosts.servers()
@@ -122,7 +122,7 @@ def test_who_knows_no_timeline_yet_asks_all_and_takes_the_highest() -> None:
     assert hosts.tried[4:] == ["b"], "once"
 
 
-def test_who_is_away_at_the_start_costs_its_timeout_once() -> None:
+def test_a_server_unavailable_at_the_start_costs_its_timeout_once() -> None:
     hosts = Hosts({"a": 1, "b": 1, "c": None}, away={"a"})
     raw, _ = hosts.servers().connect(DSN)
     assert (raw.host, hosts.tried) == ("b", ["a", "b", "c", "b"])
@@ -132,7 +132,7 @@ def test_who_is_away_at_the_start_costs_its_timeout_once() -> None:
     assert hosts.tried == ["a", "b", "c"]
 
 
-def test_where_no_host_counts_it_is_said_of_each_why() -> None:
+def test_an_error_without_a_usable_host_has_the_reason_of_each() -> None:
     hosts = Hosts({"a": None, "b": 1}, away={"c"})
     servers = hosts.servers()
     servers.expect(Timeline(2))

@@ -18,7 +18,7 @@ def test_the_steps_follow_each_other_and_have_their_numbers() -> None:
     assert not revisions.known() & revisions.UNRELEASED
 
 
-def test_each_step_names_whose_code_works_on_it_and_none_lets_older_code_in_again() -> None:
+def test_each_step_names_its_code_versions_and_never_readmits_older_code() -> None:
     numbers = [step.revision for step in migrate.steps()]
     named = [(step.revision, step.module.compatible_from) for step in migrate.steps()]
 

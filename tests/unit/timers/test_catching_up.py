@@ -113,7 +113,7 @@ async def test_the_one_late_run_of_a_job_that_catches_up_with_the_latest_isnt_pa
 
 
 @pytest.mark.slow
-async def test_what_falls_due_while_much_is_caught_up_with_goes_first_and_soon() -> None:
+async def test_timers_due_during_a_catch_up_fire_first_and_soon() -> None:
     """A batch takes a few instants of each timer that is far behind, however many it has."""
     world, rows = outage(400, 600, CatchUpPolicy.ALL)
     fresh = JobId(UUID(int=2**64))
@@ -155,7 +155,7 @@ async def test_a_recurring_timer_is_soon_on_time_beside_a_missed_herd() -> None:
 
 
 @pytest.mark.slow
-async def test_what_was_missed_last_has_no_herd_before_it() -> None:
+async def test_the_last_missed_run_has_no_herd_before_it() -> None:
     world, rows = outage(3 * LOAD_LIMIT, 600, CatchUpPolicy.LATEST)
     last = JobId(UUID(int=3 * LOAD_LIMIT))
     missed = NOW - timedelta(seconds=30)
@@ -187,7 +187,7 @@ async def test_the_window_is_measured_again_once_nothing_is_behind() -> None:
 
 
 @pytest.mark.slow
-async def test_what_fell_due_after_the_first_look_has_a_window_of_its_own() -> None:
+async def test_a_timer_due_after_the_first_look_has_a_window_of_its_own() -> None:
     """The database was away for three hours, in the middle of catching up with ten minutes."""
     world, rows = outage(30, 600, CatchUpPolicy.ALL)
     await world.near.step()
@@ -219,7 +219,7 @@ async def step_without_database(world: World, rows: Rows) -> None:
 
 
 @pytest.mark.parametrize(("moved", "state"), [(7, State.COALESCED), (0, State.MISSED)])
-async def test_who_takes_a_shard_over_measures_the_windows_of_its_jobs_alone(
+async def test_a_takeover_measures_only_the_windows_of_the_shards_jobs(
     moved: int, state: State
 ) -> None:
     world, rows = outage(1, 3_000, CatchUpPolicy.LATEST)

@@ -45,7 +45,7 @@ async def test_a_timer_that_the_databases_clock_holds_back_is_tried_again_after_
     assert len(world.run_index.ready) == 1
 
 
-async def test_runs_are_made_so_long_before_they_are_due_and_wait_for_their_instant() -> None:
+async def test_runs_are_created_at_their_lookahead_and_wait_until_due() -> None:
     rows = Rows(replace(TIMER, due_at=NOW + timedelta(seconds=3), nominal=NOW))
     world = World(rows, ahead=Lookahead(timedelta(seconds=2)))
     notified: list[bool] = []
@@ -68,7 +68,7 @@ async def test_runs_are_made_so_long_before_they_are_due_and_wait_for_their_inst
     assert world.run_index.timers.next_at() == due - timedelta(seconds=2)
 
 
-async def test_what_a_calendar_may_still_exclude_is_made_when_it_is_due() -> None:
+async def test_a_run_that_a_calendar_may_still_exclude_is_created_when_due() -> None:
     rows = Rows(replace(TIMER, due_at=NOW + timedelta(seconds=1), nominal=NOW))
     world = World(rows, ahead=Lookahead(timedelta(seconds=2)))
     world.definitions.exclusion = Exclusion(())
@@ -145,7 +145,7 @@ async def test_a_timer_whose_batch_is_under_way_or_was_put_back_is_behind() -> N
     assert world.fire.behind() == Behind(), "who pauses wants it so"
 
 
-async def test_what_is_due_just_now_isnt_behind() -> None:
+async def test_a_timer_due_just_now_isnt_behind() -> None:
     world = World(Rows(), trusted=False)
     world.clock.time += LATE
     with pytest.raises(Unavailable, match="trust"):
@@ -195,7 +195,7 @@ async def test_a_step_that_needs_too_much_work_is_tried_once_an_hour(
     assert rows.fired == []
 
 
-async def test_while_the_cluster_is_paused_nothing_is_asked_of_the_database() -> None:
+async def test_a_paused_cluster_reads_nothing_from_the_database() -> None:
     rows = Rows()
     world = World(rows)
     world.cluster_pause.pauses = Pauses(1, (Pause(NOW, "ops"),))
@@ -205,7 +205,7 @@ async def test_while_the_cluster_is_paused_nothing_is_asked_of_the_database() ->
     assert rows.calls == []
 
 
-async def test_what_changes_in_a_pause_is_loaded_at_its_end_and_not_gathered_till_then() -> None:
+async def test_timers_changed_in_a_pause_are_loaded_only_at_its_end() -> None:
     """A million jobs may be imported meanwhile; no statement could read them at once."""
     rows = Rows()
     world = World(rows)
@@ -252,7 +252,7 @@ async def test_a_batch_is_as_large_as_takes_a_moment() -> None:
     assert rows.batches[-1] * rows.each >= 0.9 * MOMENT
 
 
-async def test_while_enough_is_ready_it_rests_as_it_fired_but_for_what_is_urgent() -> None:
+async def test_firing_rests_while_enough_runs_are_ready_except_for_urgent_timers() -> None:
     """Fired runs wait for a worker anyway, and urgent ones find less before them."""
     rows, urgent = Herd(count=3_000, each=0.001), JobId(UUID(int=2**64))
     rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
@@ -294,7 +294,7 @@ async def test_it_fires_on_however_much_is_ready() -> None:
 
 
 @pytest.mark.slow
-async def test_it_doesnt_rest_for_what_no_worker_could_do() -> None:
+async def test_firing_doesnt_rest_for_runs_that_no_worker_can_do() -> None:
     """Else others would be fired late, as if their owner had been away, for a pool that is gone."""
     rows = Herd(count=6 * ENOUGH, each=0.001)
     world = World(rows)

@@ -22,7 +22,7 @@ from support.firing import TIMER, Herd, Rows, World
 from support.runs import NOW
 
 
-async def test_what_is_held_already_isnt_loaded_again_for_each_batch_that_fires(
+async def test_loaded_timers_arent_loaded_again_for_each_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """More is due at one instant than a load brings: as many loads as it takes, and no more."""
@@ -42,7 +42,7 @@ async def test_what_is_held_already_isnt_loaded_again_for_each_batch_that_fires(
     assert rows.calls.count("load") <= 6
 
 
-async def test_what_is_urgent_is_fired_before_a_herd_that_was_due_earlier() -> None:
+async def test_an_urgent_timer_is_fired_before_a_herd_that_was_due_earlier() -> None:
     """Its definition was read while nothing was due; of what is due, it goes with the first."""
     rows, urgent = Herd(count=4_000), JobId(UUID(int=2**64))
     rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
@@ -62,7 +62,7 @@ async def test_what_is_urgent_is_fired_before_a_herd_that_was_due_earlier() -> N
     assert rows.batches[1:] == [1]
 
 
-async def test_what_is_urgent_is_seen_behind_a_herd_that_no_load_brings_at_once() -> None:
+async def test_an_urgent_timer_is_found_behind_a_herd_larger_than_a_load() -> None:
     """Of what comes after it a load brings the latest, and reads ahead first what they are."""
     rows, urgent = Herd(count=3 * LOAD_LIMIT), JobId(UUID(int=2**64))
     rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
@@ -78,7 +78,7 @@ async def test_what_is_urgent_is_seen_behind_a_herd_that_no_load_brings_at_once(
     assert rows.batches == [1]
 
 
-async def test_what_is_urgent_is_seen_though_something_is_always_due() -> None:
+async def test_an_urgent_timer_is_found_though_others_are_always_due() -> None:
     """The timer comes within the horizon while a herd is fired for minutes."""
     rows, urgent = Herd(count=3 * LOAD_LIMIT), JobId(UUID(int=2**64))
     rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
@@ -109,7 +109,7 @@ class SlowToLoad(Herd):
         return found
 
 
-async def test_what_is_due_fires_while_a_load_is_under_way_which_brings_no_old_row_of_it() -> None:
+async def test_a_timer_fired_during_a_load_isnt_restored_by_its_old_row() -> None:
     """Reading thousands takes a busy machine half a second, and what is urgent hasn't that."""
     rows = SlowToLoad(count=1)
     [timer] = rows.due.values()
@@ -128,7 +128,7 @@ async def test_what_is_due_fires_while_a_load_is_under_way_which_brings_no_old_r
     assert rows.batches == [1]
 
 
-async def test_what_was_read_while_a_load_was_under_way_is_newer_than_what_it_brings() -> None:
+async def test_a_timer_read_during_a_load_is_newer_than_that_of_the_load() -> None:
     rows = SlowToLoad(count=1)
     [job] = rows.due
     world = World(rows)
@@ -144,7 +144,7 @@ async def test_what_was_read_while_a_load_was_under_way_is_newer_than_what_it_br
     assert world.run_index.timers.next_at() == NOW + timedelta(seconds=2)
 
 
-async def test_what_was_left_out_as_its_shard_went_and_came_back_stands_as_it_was_loaded_since(
+async def test_a_timer_of_a_lost_and_retaken_shard_keeps_its_latest_load(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The timer didn't fire: taken for fired, it would wait for the next load, and be missed."""
@@ -173,7 +173,7 @@ async def test_what_was_left_out_as_its_shard_went_and_came_back_stands_as_it_wa
     assert world.run_index.timers.next_at() == NOW
 
 
-async def test_what_cant_be_read_ahead_holds_no_load_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreadable_timer_delays_no_load(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Rows()
     world = World(rows)
     world.clock.time = NOW - timedelta(seconds=3)

@@ -92,7 +92,7 @@ async def test_changes_that_a_snapshot_missed_are_sent_as_a_gap_to_a_resumed_str
         assert [gap.before for gap in stream.gaps] == [NOW]
 
 
-async def test_who_was_deaf_looks_the_rows_through_at_once() -> None:
+async def test_a_feed_that_missed_changes_sweeps_the_rows_at_once() -> None:
     async with world() as here:
         stream = await here.watch()
         run = here.rows.write(1, State.FAILED)
@@ -102,7 +102,7 @@ async def test_who_was_deaf_looks_the_rows_through_at_once() -> None:
         await wait_until_async(lambda: stream.gaps, WAIT_TIMEOUT, "the gap")
 
 
-async def test_an_old_run_that_ended_unheard_of_is_found_though_no_look_reaches_it() -> None:
+async def test_an_unreported_end_of_an_old_run_is_found_outside_the_sweeps() -> None:
     async with world(sweeps=0.02) as here:
         run = here.rows.write(1, State.RUNNING)
         here.rows.before = MissedChanges(Cursor(1, 1), older=frozenset({run}), before=NOW)
@@ -145,7 +145,7 @@ async def test_a_reader_that_falls_far_behind_catches_up_from_rows() -> None:
 
 
 @pytest.mark.slow
-async def test_two_hundred_who_watch_cost_as_many_statements_as_one() -> None:
+async def test_two_hundred_subscribers_cost_as_many_statements_as_one() -> None:
     async with world() as here:
         streams = [await here.watch() for _ in range(200)]
         here.rows.asked.clear()
@@ -179,7 +179,7 @@ async def test_a_database_that_was_away_costs_time_and_no_state() -> None:
         await stream.until((1, State.SUCCEEDED))
 
 
-async def test_a_stream_that_cannot_begin_says_why() -> None:
+async def test_a_stream_that_cannot_begin_reports_why() -> None:
     async with world() as here:
         here.rows.away = True
         with pytest.raises(Unavailable):

@@ -13,7 +13,7 @@ from support.feeds import ALL, world
 from support.wait import WAIT_TIMEOUT, wait_until_async
 
 
-async def test_two_hundred_who_begin_together_share_one_look_and_what_it_read() -> None:
+async def test_two_hundred_concurrent_subscribers_share_one_snapshot_and_its_rows() -> None:
     async with world() as here:
         for number in range(3):
             here.rows.write(number)
@@ -28,7 +28,7 @@ async def test_two_hundred_who_begin_together_share_one_look_and_what_it_read() 
         )
 
 
-async def test_who_comes_when_a_look_has_begun_waits_for_the_next() -> None:
+async def test_a_subscriber_during_a_snapshot_waits_for_the_next() -> None:
     """A change in between isn't in that snapshot, and was put into no queue of theirs."""
     async with world() as here:
         here.rows.held.clear()
@@ -83,7 +83,7 @@ async def test_a_failed_snapshot_fails_all_who_shared_it_and_the_next_is_made_ag
         await again.until((1, State.PENDING))
 
 
-async def test_a_run_that_stands_as_it_did_is_one_object_however_often_it_is_read() -> None:
+async def test_an_unchanged_run_is_one_object_however_often_it_is_read() -> None:
     async with world() as here:
         here.rows.write(1)
         first = await here.watch()
@@ -102,7 +102,7 @@ async def test_a_run_that_stands_as_it_did_is_one_object_however_often_it_is_rea
         assert change not in {news.what for news in third.messages}
 
 
-async def test_however_many_begin_the_loop_goes_round_between_fifty_changes() -> None:
+async def test_the_loop_yields_between_fifty_changes_for_any_number_of_subscribers() -> None:
     async with world() as here:
         for number in range(600):
             here.rows.write(number)

@@ -13,7 +13,7 @@ ONE, OTHER = RunId(UUID(int=1)), RunId(UUID(int=2))
 LONG = 10.0
 
 
-async def test_a_change_wakes_who_waits_and_one_of_another_run_doesn_t() -> None:
+async def test_a_change_wakes_waiters_of_its_run_only() -> None:
     watchers = Watchers()
     with watchers.watching([ONE]) as watch:
         waiting = asyncio.create_task(watch.wait(LONG), name="waiting")
@@ -37,7 +37,7 @@ async def test_a_change_between_two_waits_is_not_missed_and_counts_once() -> Non
         assert time.monotonic() - began >= 0.05
 
 
-async def test_nothing_is_kept_of_who_has_left() -> None:
+async def test_no_state_is_kept_of_watchers_that_left() -> None:
     watchers = Watchers()
     with watchers.watching([ONE]), watchers.watching([ONE, OTHER]):
         pass

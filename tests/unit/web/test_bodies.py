@@ -43,7 +43,7 @@ def test_a_malformed_body_is_rejected_in_words(content: bytes, said: str) -> Non
 
 
 @pytest.mark.parametrize("name", [*BODIES])
-def test_a_body_that_is_no_request_is_refused_in_no_time(name: str) -> None:
+def test_a_body_that_isnt_a_request_is_rejected_quickly(name: str) -> None:
     content = BODIES[name]
     began = time.process_time()
     with pytest.raises((RequestProblem, FormErrors, CallError, UnicodeError)) as refused:
@@ -72,14 +72,14 @@ class Sender:
         return refusal.value.body["status"]
 
 
-async def test_of_a_body_that_is_too_large_a_bounded_rest_is_taken() -> None:
+async def test_a_bounded_rest_of_an_oversized_body_is_read() -> None:
     sender = Sender(1 << 10)
     assert await sender.refused() == 413
     most = bodies.MOST_BYTES + bodies.MOST_DROPPED
     assert most < sender.sent <= most + (2 << 20)
 
 
-async def test_a_rest_that_doesn_t_come_isn_t_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_rest_that_doesnt_arrive_isnt_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "DROPPED_WITHIN", 0.05)
     async with asyncio.timeout(5):
         assert await Sender(5).refused() == 413

@@ -13,7 +13,7 @@ from schedd.web.templating import ONCE
 ONE = {ONCE: "0123"}
 
 
-def test_the_last_answer_of_a_drawing_tells_all_that_it_did() -> None:
+def test_the_last_answer_to_a_page_view_shows_all_its_actions() -> None:
     lately = RecentFlashes()
     assert lately.record("ann", ONE, "a ran.") == Flash("a ran.", "0123")
     assert lately.record("ann", ONE, "b ran.") == Flash("a ran. b ran.", "0123")

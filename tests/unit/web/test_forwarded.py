@@ -73,7 +73,7 @@ async def test_no_other_proxy_is_trusted() -> None:
 
 
 @pytest.mark.parametrize("client", ["203.0.113.9", "10.0.0.7", "unknown", "127.0.0.1, 10.0.0.7"])
-async def test_who_comes_from_afar_is_no_neighbour_for_a_proxy_on_this_host(client: str) -> None:
+async def test_a_remote_client_behind_a_local_proxy_isnt_local(client: str) -> None:
     held = Held()
     held.go.set()
     app = Forwarded(held, Reach(LOCAL, loopback_alone=True))
@@ -85,14 +85,14 @@ async def test_who_comes_from_afar_is_no_neighbour_for_a_proxy_on_this_host(clie
 
 
 @pytest.mark.parametrize("client", ["", "127.0.0.1", "::1"])
-async def test_who_is_on_this_host_is_served_through_its_proxy_too(client: str) -> None:
+async def test_a_local_client_is_served_through_the_proxy_too(client: str) -> None:
     held = Held()
     held.go.set()
     app = Forwarded(held, Reach(LOCAL, loopback_alone=True))
     assert (await asked(app, client))[0]["status"] == 200
 
 
-async def test_with_tls_or_by_who_asked_for_it_everybody_is_served() -> None:
+async def test_all_clients_are_served_with_tls_or_insecure() -> None:
     held = Held()
     held.go.set()
     assert (await asked(Forwarded(held, Reach(LOCAL)), "203.0.113.9"))[0]["status"] == 200

@@ -69,7 +69,7 @@ def kept(looks: PageSnapshots, page: Page, look: PageSnapshot, **query: str) -> 
     return looks.snapshot_for(page, asked(**query)) is look
 
 
-def test_addresses_that_are_made_up_leave_no_more_looks_than_are_kept() -> None:
+def test_made_up_addresses_leave_only_a_limited_number_of_snapshots() -> None:
     looks, page = PageSnapshots(), Read().page()
     first = looks.snapshot_for(page, asked(q="first"))
     made = [looks.snapshot_for(page, asked(q=str(number))) for number in range(KEPT)]
@@ -102,7 +102,7 @@ async def test_a_watched_snapshot_stays_when_others_are_requested(clock: list[fl
     assert not kept(looks, page, look)
 
 
-async def test_what_is_as_it_was_is_not_drawn_again_that_day(
+async def test_an_unchanged_page_is_not_drawn_again_that_day(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     drawn, today = list[object](), [datetime(2026, 3, 4, 23, 59, tzinfo=UTC)]
@@ -130,7 +130,7 @@ async def test_what_is_as_it_was_is_not_drawn_again_that_day(
     assert len(drawn) == 3, "instants may read otherwise on another day"
 
 
-async def test_a_page_that_comes_back_after_its_database_is_drawn_as_it_was() -> None:
+async def test_a_page_is_drawn_as_before_once_the_database_is_back() -> None:
     read = Read()
     look = PageSnapshots().snapshot_for(read.page(), asked())
     before = await look.now()
@@ -143,7 +143,7 @@ async def test_a_page_that_comes_back_after_its_database_is_drawn_as_it_was() ->
 
 
 @pytest.mark.parametrize("read_before", [True, False])
-async def test_what_couldnt_be_read_is_read_again_soon_however_seldom_the_page_is(
+async def test_a_failed_read_is_retried_soon_however_seldom_the_page_is_read(
     clock: list[float], read_before: bool
 ) -> None:
     read = Read()
@@ -212,7 +212,7 @@ async def test_a_reader_that_returns_to_an_ended_page_gets_its_end() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
-def test_a_page_is_asked_by_the_names_that_it_has_and_by_no_other(page: Page) -> None:
+def test_a_page_accepts_only_its_own_parameters(page: Page) -> None:
     page.check([*page.asks, "namespace"])
     with pytest.raises(InvalidArgumentError, match="look: unknown parameter") as refused:
         page.check(["namespace", "look"])

@@ -43,7 +43,7 @@ def test_each_call_that_there_is_has_its_operation(document: dict[str, Any]) -> 
     assert set(ids) == wanted | {"getJobStatus", "submitTask", "watchRunsByEvents"}
 
 
-def test_what_is_referred_to_is_there(document: dict[str, Any]) -> None:
+def test_each_reference_resolves(document: dict[str, Any]) -> None:
     def refs(node: Any) -> list[str]:
         if isinstance(node, dict):
             own = [node["$ref"]] if "$ref" in node else []
@@ -55,7 +55,7 @@ def test_what_is_referred_to_is_there(document: dict[str, Any]) -> None:
         assert name in document[components][kind], ref
 
 
-def test_an_empty_message_and_a_full_one_are_as_the_schema_says(document: dict[str, Any]) -> None:
+def test_an_empty_and_a_full_message_match_the_schema(document: dict[str, Any]) -> None:
     full = job_pb2.Job(
         job_id="j",
         name="n",
@@ -102,7 +102,7 @@ def test_a_schema_of_answers_lacks_no_key_and_one_of_requests_takes_no_other(
     assert not written.is_valid({"overlap": {"allow": 0}})
 
 
-def test_a_new_job_may_be_asked_for_in_either_words(document: dict[str, Any]) -> None:
+def test_a_new_job_is_accepted_in_both_forms(document: dict[str, Any]) -> None:
     operation = document["paths"]["/api/v1/jobs"]["post"]
     either = operation["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
     assert either[0] == {"$ref": "#/components/schemas/Job.Input"}
@@ -115,7 +115,7 @@ def parameters(document: dict[str, Any], path: str) -> dict[str, dict[str, Any]]
     return {one["name"]: one for one in document["paths"][path]["get"]["parameters"]}
 
 
-def test_what_a_call_cant_do_without_is_required(document: dict[str, Any]) -> None:
+def test_fields_that_a_call_needs_are_required(document: dict[str, Any]) -> None:
     asked = parameters(document, "/api/v1/cron:explain")
     assert {name for name, one in asked.items() if one.get("required")} == {"expression"}
     asked = parameters(document, "/api/v1/jobs/{job}:explain")
@@ -150,7 +150,7 @@ def test_an_etag_in_a_body_or_a_parameter_isnt_empty(document: dict[str, Any]) -
     assert [one["minLength"] for one in sent] == [1, 1]
 
 
-def test_of_an_id_that_is_sent_no_more_is_said_than_calls_ask(document: dict[str, Any]) -> None:
+def test_a_sent_id_has_no_more_constraints_than_calls_check(document: dict[str, Any]) -> None:
     """A job is made with whatever stands there, so what was read of one can make another."""
     sent = document["components"]["schemas"]["Job.Input"]["properties"]
     assert sent["jobId"] == {"type": ["string", "null"]}
@@ -158,13 +158,13 @@ def test_of_an_id_that_is_sent_no_more_is_said_than_calls_ask(document: dict[str
     assert ids["runIds"]["items"]["format"] == "uuid"
 
 
-def test_a_stream_that_is_gone_on_with_may_have_nothing_more(document: dict[str, Any]) -> None:
+def test_a_resumed_stream_may_have_no_more_events(document: dict[str, Any]) -> None:
     logs = document["paths"]["/api/v1/runs/{run_id}/logs"]["get"]
     assert "204" in logs["responses"]
     assert {"Last-Event-ID", "resumeAfter"} <= {one["name"] for one in logs["parameters"]}
 
 
-def test_it_says_how_a_caller_is_known(document: dict[str, Any]) -> None:
+def test_the_document_names_the_ways_of_authentication(document: dict[str, Any]) -> None:
     schemes = document["components"]["securitySchemes"]
     assert (schemes["accessToken"]["type"], schemes["accessToken"]["scheme"]) == ("http", "bearer")
     assert schemes["certificate"]["type"] == "mutualTLS"

@@ -38,7 +38,7 @@ def test_states_are_known_by_the_words_that_pages_show() -> None:
         ("2026-03-04T12:30:00.000Z", "2026-03-04T12:30:00"),
     ],
 )
-def test_instants_are_utc_where_they_name_no_offset(text: str, iso: str) -> None:
+def test_times_without_an_offset_are_utc(text: str, iso: str) -> None:
     assert request_of(f"after:{text}").scheduled_after.ToDatetime().isoformat() == iso
 
 

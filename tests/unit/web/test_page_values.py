@@ -77,7 +77,7 @@ def test_a_timeline_is_ordered_by_time_and_shows_the_tokens() -> None:
     assert steps[2].since == timedelta(milliseconds=250)
 
 
-def test_a_result_that_was_refused_stands_in_it_with_its_stale_token() -> None:
+def test_a_timeline_shows_a_rejected_result_with_its_stale_token() -> None:
     entry = cluster_pb.AuditEntry(
         actor="worker/w2", action="result", outcome="refused", reason="STALE", fencing_token=7
     )
@@ -92,7 +92,7 @@ def test_a_step_without_a_time_isnt_shown() -> None:
     assert list(story(run_pb2.Run(), [run_pb2.Attempt(attempt=1)], [cluster_pb.AuditEntry()])) == []
 
 
-def test_what_a_person_gave_as_a_reason_stands_in_it_in_words() -> None:
+def test_a_timeline_shows_the_note_of_a_person_in_words() -> None:
     entry = cluster_pb.AuditEntry(
         actor="user/ann",
         action="cancel",
@@ -144,7 +144,7 @@ def done(action: str, at: int, **fields: str) -> cluster_pb.AuditEntry:
     return made
 
 
-def test_what_was_done_with_the_cluster_and_its_leader_stands_in_one_order() -> None:
+def test_actions_on_the_cluster_and_its_leader_are_in_one_order() -> None:
     refused = done("transfer-leader", 7, outcome="refused", reason="NO_SUCH_MEMBER")
     found = deeds([done("resume", 8), done("pause", 6), refused])
     assert [deed.action for deed in found] == ["resume", "transfer leader", "pause"]
@@ -160,7 +160,7 @@ def newest_first(*ages: timedelta, state: State = State.SUCCEEDED) -> list[run_p
     return [run_at(NOW - age, state) for age in sorted(ages)]
 
 
-def test_a_day_has_the_colour_of_the_worst_and_says_how_many_of_each() -> None:
+def test_a_day_has_the_colour_of_the_worst_state_and_the_count_of_each() -> None:
     runs = [run_at(NOW), run_at(NOW, State.FAILED), run_at(NOW - timedelta(days=1))]
     found = almanac(runs, NOW, more=False)
     today = found.cells[-1]
@@ -171,7 +171,7 @@ def test_a_day_has_the_colour_of_the_worst_and_says_how_many_of_each() -> None:
     assert found.since is None
 
 
-def test_what_runs_too_often_for_days_is_shown_by_the_hour() -> None:
+def test_a_job_that_runs_too_often_for_days_is_shown_by_the_hour() -> None:
     runs = newest_first(*(timedelta(minutes=at) for at in range(500)))
     found = almanac(runs, NOW, more=True)
     assert found.by == "hour"
@@ -206,7 +206,7 @@ def test_every_shard_is_in_the_ring_once_also_those_without_an_owner() -> None:
     assert parts[0].startswith("M50.00 2.00A48 48 0 0 1 ")
 
 
-def test_members_keep_their_colour_whatever_order_they_come_in() -> None:
+def test_members_keep_their_colour_in_any_order() -> None:
     members = [cluster_pb.Member(name=name) for name in ("m3", "m1", "m2")]
     assert [(row.name, row.colour) for row in rows_of(members)] == [("m1", 0), ("m2", 1), ("m3", 2)]
 
@@ -253,7 +253,7 @@ def test_a_forecast_begins_at_its_hour_and_ends_in_a_week_in_rows_of_days() -> N
     assert seen.total == 8
 
 
-def test_of_what_is_done_nothing_is_to_come() -> None:
+def test_an_ended_schedule_has_no_forecast() -> None:
     jobs = [
         job_pb2.Job(name="once"),
         job_pb2.Job(name="button", on_demand=True),
@@ -282,7 +282,7 @@ def test_hours_with_almost_as_many_starts_are_almost_as_hot() -> None:
     assert (heat(7, 7, 7), heat(0, 1, 7)) == (MILD, 0.0)
 
 
-def test_a_forecast_of_a_part_says_so() -> None:
+def test_a_partial_forecast_is_marked() -> None:
     seen = foreseen([job_pb2.Job(name="one", on_demand=True)], NOW, more=True)
     assert seen.left_out == ("all but the newest 1",)
     assert {hour.heat for hour in seen.hours} == {0.0}
@@ -295,7 +295,7 @@ def stored(
     return StoredDefinition(JobId(uuid4()), 1, "default", name, spec, paused, idle=idle)
 
 
-def test_what_is_to_come_is_counted_once_for_the_same_definitions_and_hour() -> None:
+def test_a_forecast_is_computed_once_for_the_same_definitions_and_hour() -> None:
     counted, today = Counted(), NOW.replace(hour=0, minute=0, second=0)
     first = counted.forecast_from([stored("etl"), stored("report")], today)
     assert first.total == 2 * 7 * 24
@@ -316,7 +316,7 @@ def test_what_is_to_come_is_counted_once_for_the_same_definitions_and_hour() -> 
     )
 
 
-def test_of_forecasts_the_last_that_were_asked_for_are_kept() -> None:
+def test_the_last_requested_forecasts_are_kept() -> None:
     counted, today = Counted(), NOW.replace(hour=0, minute=0, second=0)
     often = counted.forecast_from([stored("often")], today)
     once = counted.forecast_from([stored("once")], today)
@@ -328,7 +328,7 @@ def test_of_forecasts_the_last_that_were_asked_for_are_kept() -> None:
     assert again == once
 
 
-async def test_who_waits_for_forecasts_holds_up_no_other_work_of_threads(
+async def test_waiting_forecasts_delay_no_other_work_of_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     let_go = threading.Event()
@@ -359,7 +359,7 @@ async def test_who_waits_for_forecasts_holds_up_no_other_work_of_threads(
 # -- jobs --
 
 
-def test_a_definition_is_what_a_person_wrote() -> None:
+def test_a_definition_has_only_the_fields_a_person_wrote() -> None:
     job = job_pb2.Job(name="etl", job_id="x", generation=3, etag="e", cron=["0 2 * * *"])
     job.shell.argv.append("true")
     written = {"name": "etl", "cron": ["0 2 * * *"], "shell": {"argv": ["true"]}}
@@ -386,7 +386,7 @@ def test_a_pause_is_shown_with_who_and_why() -> None:
     assert paused(job_pb2.Job()) == ""
 
 
-def test_facts_say_what_holds_where_nothing_was_said() -> None:
+def test_facts_show_the_defaults() -> None:
     shown_facts = dict(facts(job_pb2.Job(name="etl", created_by="me")))
     assert (shown_facts["Priority"], shown_facts["Overlap"], shown_facts["Attempts"]) == (
         "medium",
@@ -403,7 +403,7 @@ def form(**fields: str) -> job_pb2.Job:
     return job_of({"name": "etl", "schedule": "cron", "action": "shell"} | fields)
 
 
-def test_a_form_says_a_job() -> None:
+def test_a_form_describes_a_job() -> None:
     job = form(when="0 9 * * *", time_zone="Europe/Berlin", what="run 'two words'", priority="HIGH")
     assert (list(job.cron), job.time_zone) == (["0 9 * * *"], "Europe/Berlin")
     assert list(job.shell.argv) == ["run", "two words"]
@@ -495,7 +495,7 @@ def test_a_zone_that_cant_be_meant_or_an_instant_that_isnt_one_in_it_is_refused(
         ({"when": "* * * * *", "what": "x", "priority": "URGENT"}, "priority"),
     ],
 )
-def test_a_form_that_is_wrong_says_where(fields: dict[str, str], error: str) -> None:
+def test_an_invalid_form_is_rejected_with_its_field(fields: dict[str, str], error: str) -> None:
     with pytest.raises(InvalidArgumentError, match=error):
         form(**fields)
 
@@ -513,7 +513,7 @@ def parts(**piece: object) -> Sequence[tuple[str, bool, bool]]:
     return [(one.text, one.error, one.note) for one in LogText().parts(run_pb2.LogPiece(**piece))]
 
 
-def test_pieces_of_a_log_say_their_stream_and_what_is_left_out() -> None:
+def test_pieces_of_a_log_show_their_stream_and_omitted_parts() -> None:
     stderr = run_pb2.LogPiece.STREAM_STDERR
     assert parts(data=b"\xff\n", stream=stderr, omitted=2048) == [
         ("2,048 bytes omitted", False, True),
@@ -528,7 +528,7 @@ def shown(*pieces: bytes) -> str:
     return "".join(part.text for parts in pieces_shown for part in parts)
 
 
-def test_what_colours_a_terminal_isnt_shown_nor_what_is_split_between_pieces() -> None:
+def test_terminal_escapes_arent_shown_even_if_split_between_pieces() -> None:
     assert shown(b"\x1b[1;31mred\x1b[0m and \x1b[2Kplain\n") == "red and plain\n"
     assert shown(b"a\x1b", b"[3", b"1mb \xc3", b"\xa9") == "ab \N{LATIN SMALL LETTER E WITH ACUTE}"
     link = b"\x1b]8;;http://x/\x1b", b"\\b\x1b]8;;\x1b\\"

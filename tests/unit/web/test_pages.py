@@ -63,7 +63,7 @@ def run(state: State, **fields: object) -> run_pb2.Run:
     return made
 
 
-def test_a_healthy_cluster_is_said_in_three_words() -> None:
+def test_a_healthy_cluster_is_shown_in_three_words() -> None:
     assert seen().troubles == ()
     assert "No problems." in html(seen())
 
@@ -104,13 +104,13 @@ def test_a_dependency_that_rejects_writes_is_on_the_banner_with_since_when_and_w
     assert 'class="verdict bad"' in html(found)
 
 
-def test_a_cluster_without_a_leader_says_so() -> None:
+def test_a_cluster_without_a_leader_is_reported() -> None:
     cluster = StubCluster(leader=None)
     found = glance(stored(), cluster.view(), cluster.tenure, trusted=True, away=False, now=NOW)
     assert "there is no leader" in found.troubles
 
 
-def test_the_page_tells_troubles_in_the_words_of_the_call() -> None:
+def test_the_page_shows_troubles_in_the_words_of_the_call() -> None:
     """`GetCluster`, and so `schedctl cluster status`; a pause it has in fields of its own."""
     view = StubCluster(leader=None, members=[member("m1")]).view()
     state = stored(shards=owned_by("m1", "gone"), workers=(), pause=Pause(NOW, "ops"))
@@ -127,7 +127,7 @@ def test_before_the_first_reading_nothing_is_claimed_to_be_missing() -> None:
     assert "been read yet" in html(found)
 
 
-def test_what_was_never_read_is_shown_as_no_figure() -> None:
+def test_a_value_never_read_is_shown_without_a_figure() -> None:
     page = html(seen(Stored(), away=True))
     assert not re.search(r'class="(figure|n)">\s*\d', page)
     assert len(re.findall(r'class="figure"><span [^>]*title="not read yet">–<', page)) == 6
@@ -136,7 +136,7 @@ def test_what_was_never_read_is_shown_as_no_figure() -> None:
     assert '<p class="figure">0</p>' in html(seen())
 
 
-def test_what_went_wrong_is_said_the_worst_first_and_nothing_is_called_well() -> None:
+def test_problems_are_shown_worst_first_and_the_cluster_isnt_called_healthy() -> None:
     draining = cluster_pb.Worker(name="w1", slots=4, state=cluster_pb.Worker.STATE_DRAINING)
     found = seen(
         stored(
@@ -158,7 +158,7 @@ def test_what_went_wrong_is_said_the_worst_first_and_nothing_is_called_well() ->
     assert "<h1>2 runs were missed in the last day.</h1>" in page
 
 
-def test_what_went_wrong_stands_behind_what_keeps_runs_from_being_on_time() -> None:
+def test_past_problems_are_shown_after_present_delays() -> None:
     page = html(seen(stored(workers=(), counts=Counts(0, 0, 0, 0, dead_letters=1))))
     assert 'class="verdict bad"' in page
     assert page.index("No worker is running") < page.index("1 dead letter is open")
@@ -180,9 +180,7 @@ def test_a_run_that_was_missed_days_ago_is_no_concern_any_more() -> None:
         (MissedRuns((NOW,) * 100, NOW), "100 runs or more were missed in the last day"),
     ],
 )
-def test_it_is_said_how_far_back_was_looked_for_what_was_missed(
-    missed: MissedRuns, concerns: str
-) -> None:
+def test_the_period_of_missed_runs_is_shown(missed: MissedRuns, concerns: str) -> None:
     assert seen(stored(missed=missed)).concerns == (concerns,)
 
 
@@ -227,7 +225,7 @@ def test_while_the_cluster_is_paused_nothing_else_is_why_runs_wait() -> None:
     )
 
 
-def test_members_show_their_part_of_the_shards_and_who_leads() -> None:
+def test_members_show_their_share_of_the_shards_and_the_leader() -> None:
     first, second = seen().members
     assert (first.name, first.shards, first.leads, first.here) == ("m1", 128, True, True)
     assert (second.name, second.shards, second.leads, second.here) == ("m2", 128, False, False)
@@ -247,7 +245,7 @@ def test_the_figures_are_of_first_starts_those_of_retried_runs_too() -> None:
     assert [round(bar.height, 2) for bar in found.strip] == [0, 0.5, 0.25, 0.79, 0.15]
 
 
-def test_every_state_stands_with_its_symbol_its_word_and_its_colour() -> None:
+def test_every_state_has_its_symbol_word_and_colour() -> None:
     page = html(seen(stored(runs=[run(state) for state in State])))
     symbols = (templating.HERE / "templates/symbols.html").read_text()
     css = (templating.STATIC / "schedd.css").read_text()
@@ -257,7 +255,7 @@ def test_every_state_stands_with_its_symbol_its_word_and_its_colour() -> None:
         assert f".s-{look.style} " in css
 
 
-def test_jobs_come_in_the_order_of_their_next_run() -> None:
+def test_jobs_are_in_the_order_of_their_next_run() -> None:
     def job(name: str, seconds: int | None) -> job_pb2.Job:
         made = job_pb2.Job(name=name, on_demand=True)
         if seconds is not None:
@@ -268,7 +266,7 @@ def test_jobs_come_in_the_order_of_their_next_run() -> None:
     assert [line.name for line in found.jobs] == ["soon", "later", "never"]
 
 
-def test_what_people_named_is_escaped() -> None:
+def test_names_are_escaped() -> None:
     page = html(seen(stored(runs=[run(State.FAILED, worker="<script>alert(1)</script>")])))
     assert "<script>" not in page
     assert "&lt;script&gt;" in page

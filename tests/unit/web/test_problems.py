@@ -23,7 +23,7 @@ def test_every_code_of_a_refusal_has_a_status(code: str) -> None:
     assert title
 
 
-def test_a_refusal_keeps_what_why_and_what_to_do() -> None:
+def test_a_rejection_keeps_its_failure_reason_and_remedy() -> None:
     refused = errors.NotFoundError("there is no job 'x'", reason="NO_SUCH_JOB", remedy="look")
     assert problems.problem_of(refused) == {
         "type": "urn:schedd:problem:no-such-job",
@@ -59,7 +59,7 @@ def test_each_invalid_field_is_reported() -> None:
         ("callback_url", "callback_url"),
     ],
 )
-def test_a_field_that_is_wrong_has_its_name_in_rest(field: str, named: str) -> None:
+def test_an_invalid_field_has_its_name_in_rest(field: str, named: str) -> None:
     wrong = [FieldViolation(field, "isn't time_zone")]
     body = problems.problem_of(
         errors.InvalidArgumentError(f"{field}: no", reason="BAD", violations=wrong)
@@ -68,12 +68,12 @@ def test_a_field_that_is_wrong_has_its_name_in_rest(field: str, named: str) -> N
     assert body["detail"] == f"{named}: no"
 
 
-def test_what_people_call_their_things_stays_as_they_wrote_it() -> None:
+def test_names_given_by_people_stay_as_written() -> None:
     refused = errors.NotFoundError("there is no job 'time_zone'", reason="NO_SUCH_JOB")
     assert problems.problem_of(refused)["detail"] == "there is no job 'time_zone'"
 
 
-def test_a_world_that_is_away_asks_to_come_back() -> None:
+def test_an_unavailable_dependency_answers_retry_after() -> None:
     answer = problems.problem_response(
         problems.problem_of(Unavailable("connection to 10.0.0.1 refused"))
     )

@@ -57,7 +57,7 @@ class Slow:
         return tasks
 
 
-async def test_who_asks_while_it_is_read_waits_for_that_reading() -> None:
+async def test_a_caller_during_a_read_waits_for_that_read() -> None:
     """Else all who look when it is good no longer read it, each after the others."""
     slow = Slow()
     tasks = await slow.asked(5)

@@ -47,7 +47,7 @@ def test_a_path_and_a_whole_body_make_one_request() -> None:
     assert (request.job, request.note) == ("etl", "holiday")
 
 
-def test_a_body_may_repeat_what_the_path_says_but_not_differ_from_it() -> None:
+def test_a_body_may_repeat_the_path_but_not_differ_from_it() -> None:
     assert message("POST", "/api/v1/jobs/etl:pause", body={"job": "etl"}).job == "etl"
     with pytest.raises(RequestProblem) as refused:
         message("POST", "/api/v1/jobs/etl:pause", body={"job": "other"})
@@ -56,7 +56,7 @@ def test_a_body_may_repeat_what_the_path_says_but_not_differ_from_it() -> None:
     ]
 
 
-def test_lists_numbers_and_instants_stand_in_the_query() -> None:
+def test_lists_numbers_and_times_are_in_the_query() -> None:
     request = message(
         "GET",
         "/api/v1/runs",
@@ -132,7 +132,7 @@ def test_an_empty_id_in_the_query_is_refused_and_not_taken_as_none(path: str, na
         ),
     ],
 )
-def test_an_empty_idempotency_key_is_refused_wherever_it_stands(
+def test_an_empty_idempotency_key_is_rejected_in_body_and_header(
     path: str, query: list[tuple[str, str]], body: dict[str, Any], field: str
 ) -> None:
     """As that of the header is: who sends one believes to be safe."""
@@ -169,7 +169,7 @@ def test_an_empty_namespace_is_the_usual_one_and_an_empty_page_token_the_first()
         ("/api/v1/cluster:transferLeader", {"member": ""}, "member"),
     ],
 )
-def test_what_chooses_in_a_body_isnt_empty(path: str, body: dict[str, Any], field: str) -> None:
+def test_a_selector_in_a_body_isnt_empty(path: str, body: dict[str, Any], field: str) -> None:
     """Else all of a job is discarded by who meant one of its groups."""
     with pytest.raises(RequestProblem, match=f"{field}: is empty: give a value, or leave it out"):
         message("POST", path, [], body)
@@ -200,7 +200,7 @@ def test_an_empty_etag_in_a_body_is_refused_and_not_taken_as_none(
     assert refused.value.body["violations"] == [{"field": field, "problem": problem}]
 
 
-def test_what_people_name_etag_may_be_empty() -> None:
+def test_a_label_named_etag_may_be_empty() -> None:
     named = {"labels": {"etag": ""}, "payload": {"etag": ""}, "shell": {"env": {"etag": ""}}}
     made = message("POST", "/api/v1/jobs", [], {"name": "a", "etag": None} | named)
     assert dict(made.job.labels) == {"etag": ""}
@@ -229,7 +229,7 @@ def test_a_parameter_given_twice_is_refused(second: str) -> None:
             message("GET", "/api/v1/runs", query)
 
 
-def test_all_problems_of_a_body_come_at_once() -> None:
+def test_all_problems_of_a_body_are_reported_at_once() -> None:
     with pytest.raises(FormErrors) as errors:
         message("POST", "/api/v1/jobs", body={"nam": "x", "every": 5})
     assert [problem.where for problem in errors.value.problems] == ["nam", "every"]
@@ -263,7 +263,7 @@ def test_a_patch_may_name_its_fields_itself() -> None:
         ("payload.json", {"payload": {"a": 1}}, ["payload.a"]),
     ],
 )
-def test_a_body_that_names_what_its_mask_does_not_is_refused(
+def test_a_body_with_a_field_outside_its_mask_is_rejected(
     mask: str, body: dict[str, Any], fields: list[str]
 ) -> None:
     with pytest.raises(RequestProblem, match="isn't in updateMask") as refused:
@@ -300,7 +300,7 @@ def test_a_patch_that_names_no_field_is_rejected_in_words_of_rest(body: dict[str
     assert "mask" not in refused.value.body["detail"]
 
 
-def test_names_in_a_patch_say_which_job_is_meant_and_change_nothing() -> None:
+def test_names_in_a_patch_identify_the_job_and_change_nothing() -> None:
     request = message("PATCH", "/api/v1/jobs/etl", body={"name": "etl", "priority": "high"})
     assert list(request.update_mask.paths) == ["priority"]
     with pytest.raises(RequestProblem, match=r"job\.name"):
@@ -343,7 +343,7 @@ def test_no_call_that_changes_something_passes_over_if_none_match(given: str) ->
     assert message("GET", "/api/v1/jobs/etl", headers=headers).job == "etl"
 
 
-def test_an_idempotency_key_may_come_as_a_header() -> None:
+def test_an_idempotency_key_may_be_a_header() -> None:
     headers = {"idempotency-key": "k1"}
     request = message("POST", "/api/v1/jobs/etl:trigger", body={}, headers=headers)
     assert request.idempotency_key == "k1"

@@ -47,7 +47,7 @@ def test_a_variable_may_lie_deeper_in_the_request() -> None:
     assert found("PATCH", "/api/v1/jobs/etl") == ("UpdateJob", {"job.name": "etl"})
 
 
-def test_head_is_asked_as_get() -> None:
+def test_head_is_routed_as_get() -> None:
     assert found("HEAD", "/api/v1/jobs")[0] == "ListJobs"
 
 

@@ -58,6 +58,6 @@ def html(*checks: ExplainRunResponse.Check, result: str = "") -> str:
     ],
     ids=["neither", "checks", "result", "both"],
 )
-def test_what_there_is_nothing_to_say_of_has_no_card(page: str, titles: list[str]) -> None:
+def test_an_empty_section_has_no_card(page: str, titles: list[str]) -> None:
     assert ('id="checks"' in page) is bool(titles)
     assert [title for title in ("Explanation", "Result") if f"<h2>{title}</h2>" in page] == titles

@@ -52,7 +52,7 @@ async def test_signals_stay_with_the_daemon() -> None:
             await server
 
 
-async def test_what_is_being_answered_is_finished_when_the_server_ends() -> None:
+async def test_a_request_under_way_is_finished_when_the_server_ends() -> None:
     asked, finish = asyncio.Event(), asyncio.Event()
 
     async def slow(_: Request) -> Response:

@@ -51,7 +51,7 @@ async def test_a_reader_that_leaves_before_anything_came_leaves_nothing_behind(
     assert answers.left
 
 
-async def test_what_is_wrong_at_once_is_raised_before_the_stream_begins() -> None:
+async def test_an_immediate_error_is_raised_before_the_stream_begins() -> None:
     async def none() -> AsyncIterator[Message]:
         raise NotFoundError("no run", reason="NO_SUCH_RUN", remedy="look")
         yield run_pb2.LogPiece()

@@ -31,7 +31,7 @@ GIVEN_NOW = {"moment", "coming", "runs_table", "pager"}
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
-def test_templates_ask_no_more_of_now_than_its_day(path: Path) -> None:
+def test_templates_use_only_the_day_of_now(path: Path) -> None:
     """Else a page whose reading is as it was (`looks`) would have to be drawn again."""
     tree = Environment().parse(path.read_text())
     named = [name for name in tree.find_all(nodes.Name) if (name.name, name.ctx) == ("now", "load")]

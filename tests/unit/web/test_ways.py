@@ -56,7 +56,7 @@ def test_an_address_of_this_site_leads_there() -> None:
         ("/nowhere", "/nowhere"),
     ],
 )
-def test_what_is_an_actions_leads_to_the_page_above_it(address: str, page: str) -> None:
+def test_the_path_of_an_action_leads_to_the_page_above_it(address: str, page: str) -> None:
     assert links.page_of(ROUTES, address) == page
 
 

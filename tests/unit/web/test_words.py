@@ -28,7 +28,7 @@ NOON = datetime(2026, 3, 4, 12, 0, 5, tzinfo=UTC)
         (100 * 86_400 + 7200, "100 d 2 h"),
     ],
 )
-def test_a_span_is_said_in_two_units_at_most(seconds: float, said: str) -> None:
+def test_a_span_is_shown_in_two_units_at_most(seconds: float, said: str) -> None:
     assert formatting.span(timedelta(seconds=seconds)) == said
 
 
@@ -40,7 +40,7 @@ def test_a_span_is_said_in_two_units_at_most(seconds: float, said: str) -> None:
         (NOON + timedelta(days=300), "29 Dec 2026"),
     ],
 )
-def test_an_instant_says_its_day_when_it_is_another(at: datetime, said: str) -> None:
+def test_a_time_shows_its_day_if_it_isnt_today(at: datetime, said: str) -> None:
     assert formatting.clock(at, NOON) == said
 
 
@@ -65,7 +65,7 @@ def test_an_instant_reads_the_same_for_a_whole_day() -> None:
         ({"cron": "what later versions know"}, "what later versions know"),
     ],
 )
-def test_a_schedule_is_said_in_words(form: dict[str, object], said: str) -> None:
+def test_a_schedule_is_shown_in_words(form: dict[str, object], said: str) -> None:
     assert formatting.schedule(from_json(form, job_pb2.Job)) == said
 
 

@@ -21,7 +21,7 @@ def workers_page(*workers: cluster_pb.Worker) -> str:
     )
 
 
-def test_a_worker_that_works_for_some_namespaces_says_for_which() -> None:
+def test_a_worker_limited_to_namespaces_shows_them() -> None:
     live = cluster_pb.Worker.STATE_LIVE
     for namespaces, shown in (
         (["billing"], "only for namespace billing"),
@@ -33,7 +33,7 @@ def test_a_worker_that_works_for_some_namespaces_says_for_which() -> None:
     assert "only for" not in workers_page(cluster_pb.Worker(name="w1", state=live))
 
 
-def test_a_worker_that_leaves_says_how_many_results_are_on_it_alone() -> None:
+def test_a_draining_worker_shows_the_number_of_its_unstored_results() -> None:
     """Its running runs don't show them, and a kill of the worker would run them again."""
     live, draining = cluster_pb.Worker.STATE_LIVE, cluster_pb.Worker.STATE_DRAINING
     full = "its disk is full"
