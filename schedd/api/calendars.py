@@ -173,7 +173,7 @@ async def _update_job(
     )
     if isinstance(result, JobRecord):  # else the job was changed meanwhile, and is read again
         missed.stored()
-        services.nudges.jobs_changed([(job_id, result.shard)])
+        services.wake_ups.jobs_changed([(job_id, result.shard)])
     return True
 
 

@@ -56,7 +56,7 @@ async def set_pool(
     )
     if isinstance(stored, StoreConflict):
         raise _changed_meanwhile(pool.name)
-    services.nudges.runs_ready([shard_of_pool(namespace, pool.name)])
+    services.wake_ups.runs_ready([shard_of_pool(namespace, pool.name)])
     return await _current(services, namespace, pool.name)
 
 
@@ -126,7 +126,7 @@ async def resume_pool(
     resumed = await services.pools.pause(namespace, name, False, "", caller.actor, audit, _paused)
     if resumed is None:
         raise _unknown(name)
-    services.nudges.runs_ready([shard_of_pool(namespace, name)])
+    services.wake_ups.runs_ready([shard_of_pool(namespace, name)])
     return await _current(services, namespace, name)
 
 

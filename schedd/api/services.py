@@ -57,7 +57,7 @@ class Services:
     access_tokens: AccessTokenStore
     authentication: Authentication
     clock: ClusterClock
-    nudges: WakeUps
+    wake_ups: WakeUps
     lines: WorkerRegistry
     refusals: Refusals
     changes: Watchers

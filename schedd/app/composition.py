@@ -83,7 +83,7 @@ class MemberParts:
     greeting: WorkerSessions
     worker_audit: WorkerAudit
     peers: Peers
-    nudges: WakeUpSender
+    wake_ups: WakeUpSender
     relay: Relay
     owner: Owner
     cluster_pause: ClusterPause
@@ -105,18 +105,18 @@ def build(ground: Foundations) -> MemberParts:
     definition_cache = DefinitionCache(store.owner)
     silent_after = ground.config.worker_ttl.total_seconds() / 2  # three heartbeats
     workers = WorkerRegistry(clock, emit, silent_after=silent_after)
-    member = _member(ground, lambda live: owner.loops(live, nudges), lambda _: duties())
+    member = _member(ground, lambda live: owner.loops(live, wake_ups), lambda _: duties())
     peers = Peers(member.cluster, ground.config.tls.files())
-    nudges = WakeUpSender(member.cluster, peers)
+    wake_ups = WakeUpSender(member.cluster, peers)
     relay = workers.elsewhere = Relay(peers)
     worker_audit = WorkerAudit(store.users)
-    collect = Collect(definition_cache, store.results, clock, nudges, emit, worker_audit)
+    collect = Collect(definition_cache, store.results, clock, wake_ups, emit, worker_audit)
     leases, cluster_pause = _worker_leases(ground, member), ClusterPause(store.pauses, emit)
     sender = _sender(ground)
     owner = _owner(
         ground, sender, definition_cache, workers, leases, collect, watchers, cluster_pause
     )
-    nudges.move(owner)
+    wake_ups.move(owner)
     ground.telemetry.observe_slots(workers.slots, workers.free_slots)
     ground.telemetry.observe_behind(owner.behind)
     workers.on_attachment(member.attached)
@@ -138,7 +138,7 @@ def build(ground: Foundations) -> MemberParts:
     ground.objects.on_away = lambda: emit(ResultStoreAway())
     feed = Subscriptions(store.changes, watchers.ears)
     services = _services(
-        ground, member, nudges, workers, peers, watchers, feed, tails, advances, checkup
+        ground, member, wake_ups, workers, peers, watchers, feed, tails, advances, checkup
     )
 
     def duties() -> list[Loop]:
@@ -152,7 +152,7 @@ def build(ground: Foundations) -> MemberParts:
         greeting=WorkerSessions(workers, leases, store.workers, store.results, store.users),
         worker_audit=worker_audit,
         peers=peers,
-        nudges=nudges,
+        wake_ups=wake_ups,
         relay=relay,
         owner=owner,
         cluster_pause=cluster_pause,
@@ -231,9 +231,9 @@ def _owner(
         emit=ground.telemetry.emit,
         limits=config.catch_up.limits(),
         ahead=config.ahead.to_lookahead(),
-        old=store.retention,
+        retention_store=store.retention,
         objects=ground.objects,
-        surveys=store.survey,
+        statistics_store=store.statistics,
         retention=config.retention.to_retention(),
     )
 
@@ -254,7 +254,7 @@ def _worker_leases(ground: Foundations, member: MemberLifecycle) -> WorkerLeases
 def _services(
     ground: Foundations,
     member: MemberLifecycle,
-    nudges: WakeUpSender,
+    wake_ups: WakeUpSender,
     workers: WorkerRegistry,
     peers: Peers,
     watchers: Watchers,
@@ -280,7 +280,7 @@ def _services(
             demanded=ground.config.tls.files() is not None,
         ),
         clock=ground.clock,
-        nudges=nudges,
+        wake_ups=wake_ups,
         lines=workers,
         refusals=AskedRefusals(member.cluster, workers, peers),
         changes=watchers,
@@ -320,7 +320,7 @@ def _duties(ground: Foundations, member: MemberLifecycle, services: Services) ->
     leases = _worker_leases(ground, member)
     return [
         Loop("housekeeping", keep_house, interval=HOUSEKEEPING_EVERY),
-        vitals(store.survey, emit),
+        vitals(store.statistics, emit),
         LossRecorder(leases, store.workers, store.membership).loop,
         watching(watched, emit),
     ]

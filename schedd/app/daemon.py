@@ -92,8 +92,10 @@ class Listeners:
     def watched(self) -> list[tuple[str, Callable[[], Awaitable[object]]]]:
         """Return what runs as long as gRPC is served, by name."""
         most = most_of_one(self.streams)
-        crowds = [(f"crowds at {port}", ConnectionLimit(port, most).run) for port in self.ports]
-        return [("grpc", lambda: served(self.grpc)), *crowds]
+        limits = [
+            (f"connection limit at {port}", ConnectionLimit(port, most).run) for port in self.ports
+        ]
+        return [("grpc", lambda: served(self.grpc)), *limits]
 
     async def serve_http(self, page: Starlette) -> NoReturn:
         """Serve HTTP until cancelled."""
@@ -489,7 +491,7 @@ async def _live(
         ("worker audit", parts.worker_audit.loop.run),
         ("cluster pause", parts.cluster_pause.loop.run),
         ("peers", parts.peers.run),
-        ("nudges", parts.nudges.run),
+        ("wake_ups", parts.wake_ups.run),
         ("relay", parts.relay.run),
         ("hearing", parts.hearing.run),
         ("run feed", parts.feed.loop.run),

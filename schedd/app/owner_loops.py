@@ -27,10 +27,10 @@ from schedd.core.timers.catch_up_limits import DEFAULTS, CatchUpLimits
 from schedd.core.timers.pre_dispatch import NEVER, Lookahead
 from schedd.dispatch.assign import Assign
 from schedd.dispatch.broadcasts import Broadcasts
-from schedd.dispatch.catch_up_limits import CatchUpLimiter
+from schedd.dispatch.catch_up_limiter import CatchUpLimiter
 from schedd.dispatch.dispatch import Dispatch
 from schedd.dispatch.overlap import OverlapEnforcer
-from schedd.dispatch.pool_limits import PoolLimits
+from schedd.dispatch.pool_usage_cache import PoolLimits
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry, no_demand
 from schedd.notify.outbox_delivery import OutboxDelivery
@@ -49,7 +49,7 @@ from schedd.sources.redrives import RedriveLoop
 from schedd.store.notify.outbox_store import NotificationStore
 from schedd.store.owner import OwnerStore
 from schedd.store.reconcile.retention_store import RetentionStore
-from schedd.store.reconcile.stats_store import SurveyStore
+from schedd.store.reconcile.stats_store import StatisticsStore
 from schedd.store.results.chain_store import ChainStore
 from schedd.timers.fire import FireLoop
 from schedd.timers.timer_loader import TimerLoader
@@ -59,7 +59,7 @@ from schedkit.records import dataclass
 
 @dataclass(slots=True)
 class _Loops:
-    near: TimerLoader
+    timer_loader: TimerLoader
     fire: FireLoop
     dispatch: Dispatch
     rescue: Rescue
@@ -71,12 +71,12 @@ class _Loops:
     notifications: OutboxDelivery
     late_starts: LateStartAlerts
     chains: Chains
-    retaining: RetentionLoop
-    survey: QueueStatsLoop
+    retention_loop: RetentionLoop
+    queue_stats: QueueStatsLoop
 
     def all(self) -> Sequence[TenureLoop]:
         return (
-            self.near.loop,
+            self.timer_loader.loop,
             self.fire.loop,
             self.fire.plans.loop,
             self.dispatch.loop,
@@ -89,8 +89,8 @@ class _Loops:
             self.notifications,
             self.late_starts.loop,
             self.chains.loop,
-            self.retaining.loop,
-            self.survey.loop,
+            self.retention_loop.loop,
+            self.queue_stats.loop,
         )
 
 
@@ -127,16 +127,16 @@ class Owner:
         clock: ClusterClock,
         cluster_pause: ClusterPause,
         emit: Emit,
-        old: RetentionStore,
+        retention_store: RetentionStore,
         objects: ResultObjects,
-        surveys: SurveyStore,
+        statistics_store: StatisticsStore,
         retention: Retention = KEPT,
         limits: CatchUpLimits = DEFAULTS,
         ahead: Lookahead = NEVER,
     ) -> None:
         self._ahead = ahead
-        self._old, self._objects, self._retention = old, objects, retention
-        self._surveys = surveys
+        self._retention_store, self._objects, self._retention = retention_store, objects, retention
+        self._statistics_store = statistics_store
         self._cluster_pause = cluster_pause
         self._limits = limits
         self._store = store
@@ -156,7 +156,7 @@ class Owner:
         cluster_pause.on_change(self._braked)
         self._cluster_changed: Callable[[], None] = lambda: None
 
-    def loops(self, live: LiveTenure, nudges: WakeUps) -> Sequence[TenureLoop]:
+    def loops(self, live: LiveTenure, wake_ups: WakeUps) -> Sequence[TenureLoop]:
         """Return the loops of this tenure. Those of an earlier tenure have ended."""
         self._definition_cache.clear()
         run_index = RunIndex(
@@ -166,9 +166,9 @@ class Owner:
             self._definition_cache.early_need_of,
             self._ahead,
         )
-        loops = self._loops = self._made(run_index, live, nudges)
-        made = (loops.backfills, loops.broadcasts, loops.chains)
-        for source in (loops.fire, loops.rescue, loops.deadlines, *made, self._collect):
+        loops = self._loops = self._create_loops(run_index, live, wake_ups)
+        sources = (loops.backfills, loops.broadcasts, loops.chains)
+        for source in (loops.fire, loops.rescue, loops.deadlines, *sources, self._collect):
             source.on_ready(loops.dispatch.wake)
         run_index.on_room, run_index.on_short = loops.dispatch.wake, loops.rescue.more
         loops.rescue.on_left(
@@ -191,7 +191,7 @@ class Owner:
 
         return _UntilTheEnd(ended), *loops.all()
 
-    def _made(self, run_index: RunIndex, live: LiveTenure, nudges: WakeUps) -> _Loops:
+    def _create_loops(self, run_index: RunIndex, live: LiveTenure, wake_ups: WakeUps) -> _Loops:
         definition_cache, workers, store, clock = (
             self._definition_cache,
             self._workers,
@@ -200,9 +200,9 @@ class Owner:
         )
         cluster_pause, emit = self._cluster_pause, self._emit
         transactor = Transactor(live.ownership, live.trusted, emit)
-        near = TimerLoader(run_index, definition_cache, store, clock, cluster_pause)
-        crowds = OverlapEnforcer(
-            run_index, definition_cache, workers, store, transactor, clock, nudges, emit
+        timer_loader = TimerLoader(run_index, definition_cache, store, clock, cluster_pause)
+        overlap = OverlapEnforcer(
+            run_index, definition_cache, workers, store, transactor, clock, wake_ups, emit
         )
         deadlines = Deadlines(
             run_index,
@@ -212,7 +212,7 @@ class Owner:
             transactor,
             clock,
             cluster_pause,
-            nudges,
+            wake_ups,
             emit,
         )
         broadcasts = Broadcasts(
@@ -223,10 +223,10 @@ class Owner:
             store,
             transactor,
             clock,
-            nudges,
+            wake_ups,
             emit,
         )
-        late = CatchUpLimiter(self._limits, run_index, definition_cache, workers)
+        catch_up = CatchUpLimiter(self._limits, run_index, definition_cache, workers)
         pools = PoolLimits(store, lambda: run_index.ended)
         assign = Assign(
             run_index,
@@ -235,9 +235,9 @@ class Owner:
             store,
             transactor,
             clock,
-            nudges,
-            crowds,
-            late,
+            wake_ups,
+            overlap,
+            catch_up,
             pools,
             emit,
         )
@@ -249,17 +249,17 @@ class Owner:
             clock,
             cluster_pause,
             broadcasts,
-            late,
+            catch_up,
             pools,
             assign,
             emit,
             passed,
         )
         return _Loops(
-            near=near,
+            timer_loader=timer_loader,
             fire=FireLoop(
                 run_index,
-                near,
+                timer_loader,
                 definition_cache,
                 store,
                 transactor,
@@ -269,10 +269,10 @@ class Owner:
                 dispatch.placeable,
             ),
             dispatch=dispatch,
-            rescue=self._rescue(run_index, transactor, nudges, crowds),
-            auto_pause=AutoPause(run_index, store, transactor, clock, cluster_pause, nudges),
+            rescue=self._rescue(run_index, transactor, wake_ups, overlap),
+            auto_pause=AutoPause(run_index, store, transactor, clock, cluster_pause, wake_ups),
             backfills=Backfills(run_index, store, transactor, clock),
-            redrives=RedriveLoop(run_index, definition_cache, store, transactor, nudges),
+            redrives=RedriveLoop(run_index, definition_cache, store, transactor, wake_ups),
             deadlines=deadlines,
             broadcasts=broadcasts,
             notifications=OutboxDelivery(
@@ -282,14 +282,26 @@ class Owner:
                 run_index, definition_cache, self._outbox, transactor, clock, cluster_pause
             ),
             chains=Chains(run_index, definition_cache, self._chains, transactor, clock),
-            retaining=RetentionLoop(
-                run_index, self._old, self._objects, transactor, clock, self._retention, emit
+            retention_loop=RetentionLoop(
+                run_index,
+                self._retention_store,
+                self._objects,
+                transactor,
+                clock,
+                self._retention,
+                emit,
             ),
-            survey=QueueStatsLoop(run_index, definition_cache, workers, store, self._surveys, emit),
+            queue_stats=QueueStatsLoop(
+                run_index, definition_cache, workers, store, self._statistics_store, emit
+            ),
         )
 
     def _rescue(
-        self, run_index: RunIndex, transactor: Transactor, nudges: WakeUps, crowds: OverlapEnforcer
+        self,
+        run_index: RunIndex,
+        transactor: Transactor,
+        wake_ups: WakeUps,
+        overlap: OverlapEnforcer,
     ) -> Rescue:
         return Rescue(
             run_index,
@@ -299,8 +311,8 @@ class Owner:
             self._store,
             transactor,
             self._clock,
-            nudges,
-            crowds,
+            wake_ups,
+            overlap,
             self._emit,
         )
 
@@ -358,7 +370,7 @@ class Owner:
 
     def _braked(self) -> None:
         if self._loops is not None:
-            self._loops.near.reload()
+            self._loops.timer_loader.reload()
             self._loops.rescue.wake()
             self._loops.dispatch.wake()
             self._loops.backfills.wake()

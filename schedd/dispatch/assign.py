@@ -26,9 +26,9 @@ from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Assigned, Claim, Draft, LiveRun
 from schedd.core.runs.records import Assignments, Unstarted
 from schedd.dispatch.assignment import Chosen, draft_of
-from schedd.dispatch.catch_up_limits import CatchUpLimiter
+from schedd.dispatch.catch_up_limiter import CatchUpLimiter
 from schedd.dispatch.overlap import OverlapEnforcer
-from schedd.dispatch.pool_limits import PoolLimits
+from schedd.dispatch.pool_usage_cache import PoolLimits
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.attached_slots import SlotReservation
 from schedd.dispatch.workers.registry import WorkerRegistry
@@ -54,7 +54,7 @@ class Assign:
         store: OwnerStore,
         transactor: Transactor,
         clock: ClusterClock,
-        nudges: WakeUps,
+        wake_ups: WakeUps,
         crowds: OverlapEnforcer,
         late: CatchUpLimiter,
         pools: PoolLimits,
@@ -66,7 +66,7 @@ class Assign:
         self._store = store
         self._transactor = transactor
         self._clock = clock
-        self._nudges = nudges
+        self._wake_ups = wake_ups
         self._crowds = crowds
         self._late = late
         self._pools = pools
@@ -124,7 +124,7 @@ class Assign:
         """Record broadcasts that have begun, and their children; return how many are ready."""
         begun = [run for one in answers if not isinstance(one, Failed) for run in one.begun]
         if begun:
-            self._nudges.runs_changed([run.hint for run in begun])
+            self._wake_ups.runs_changed([run.hint for run in begun])
         return self._run_index.put_runs(begun, self._clock.now())
 
     def _wait_for_pools(
@@ -174,7 +174,7 @@ class Assign:
             if known[key.run_id].definition.max_runs:
                 turns.append((run.job_id, run.shard))
         if turns:  # runs counted by `max_runs` are given back: an ended schedule may continue
-            self._nudges.jobs_changed(turns)
+            self._wake_ups.jobs_changed(turns)
         if answer.ended:
             self._emit(EndedUnreported(State.SKIPPED, Reason.OVERLAP, len(answer.ended)))
         if answer.assigned:
@@ -182,7 +182,7 @@ class Assign:
                 max(AT_ONCE, now - runs[a.run.key.run_id].ready_at) for a in answer.assigned
             )
             self._emit(AssignedRuns(len(answer.assigned), waits))
-        self._nudges.runs_changed(
+        self._wake_ups.runs_changed(
             [a.run.hint for a in answer.assigned] + [runs[key.run_id].hint for key in answer.ended]
         )
         return unpushed

@@ -68,7 +68,7 @@ class Broadcasts:
         store: OwnerStore,
         transactor: Transactor,
         clock: ClusterClock,
-        nudges: WakeUps,
+        wake_ups: WakeUps,
         emit: Emit,
     ) -> None:
         self._run_index = run_index
@@ -78,7 +78,7 @@ class Broadcasts:
         self._store = store
         self._transactor = transactor
         self._clock = clock
-        self._nudges = nudges
+        self._wake_ups = wake_ups
         self._emit = emit
         self._ready: Callable[[], None] = lambda: None
         self._try_at = 0.0
@@ -241,14 +241,14 @@ class Broadcasts:
             *waited,
         ]
         if changed:
-            self._nudges.runs_changed(changed)
+            self._wake_ups.runs_changed(changed)
         failed = {
             (run.job_id, run.shard)
             for run in closed.ended
             if run.state is State.FAILED and run.job_id in counted
         }
         if failed:  # `pause_after_failures` may be reached
-            self._nudges.jobs_changed(sorted(failed))
+            self._wake_ups.jobs_changed(sorted(failed))
 
     def _report_ended(self, ended: Sequence[LiveRun]) -> None:
         states = Counter(run.state for run in ended)

@@ -38,8 +38,8 @@ from schedd.core.timers.pre_dispatch import armable, early_rank
 from schedd.dispatch.assign import Assign
 from schedd.dispatch.assignment import Chosen
 from schedd.dispatch.broadcasts import Broadcasts
-from schedd.dispatch.catch_up_limits import CatchUpLimiter
-from schedd.dispatch.pool_limits import PoolLimits
+from schedd.dispatch.catch_up_limiter import CatchUpLimiter
+from schedd.dispatch.pool_usage_cache import PoolLimits
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.attached_slots import SlotReservation
 from schedd.dispatch.workers.registry import WorkerRegistry, no_demand

@@ -53,7 +53,7 @@ class OverlapEnforcer:
         store: OwnerStore,
         transactor: Transactor,
         clock: ClusterClock,
-        nudges: WakeUps,
+        wake_ups: WakeUps,
         emit: Emit,
     ) -> None:
         self._run_index = run_index
@@ -62,7 +62,7 @@ class OverlapEnforcer:
         self._store = store
         self._transactor = transactor
         self._clock = clock
-        self._nudges = nudges
+        self._wake_ups = wake_ups
         self._emit = emit
         self._last = 0
 
@@ -84,14 +84,14 @@ class OverlapEnforcer:
         Raises the first lane's error after the other lanes are done.
         """
         now = self._clock.now()
-        crowds: dict[JobId, OverlapCandidates] = {}
+        candidates: dict[JobId, OverlapCandidates] = {}
         for run in runs:
             definition = known[run.job_id].definition
             policy = policy_of(run, definition)
             ending = _ending(piled.get(run.job_id), known[run.job_id], now)
             judged = policy in LINED_UP or (policy is Overlap.SKIP and ending is not None)
-            if run.job_id not in crowds and judged:
-                crowds[run.job_id] = OverlapCandidates(
+            if run.job_id not in candidates and judged:
+                candidates[run.job_id] = OverlapCandidates(
                     run.job_id,
                     run.shard,
                     definition.generation,
@@ -100,20 +100,20 @@ class OverlapEnforcer:
                     counted=definition.max_runs > 0,
                     ending=ending,
                 )
-        answers = await self._transactor.by_lane(crowds.values(), self._store.part)
+        answers = await self._transactor.by_lane(candidates.values(), self._store.part)
         released = sum(
-            self._apply(each, crowds) for each in answers if isinstance(each, OverlapOutcome)
+            self._apply(each, candidates) for each in answers if isinstance(each, OverlapOutcome)
         )
         for answer in answers:
             if isinstance(answer, Failed):
                 raise answer.error
         return released > 0
 
-    def _apply(self, parted: OverlapOutcome, crowds: Mapping[JobId, OverlapCandidates]) -> int:
+    def _apply(self, parted: OverlapOutcome, candidates: Mapping[JobId, OverlapCandidates]) -> int:
         """Apply the result of the statement here; return how many runs became ready."""
-        counted = {job for _, job in parted.ended if crowds[job].counted}
+        counted = {job for _, job in parted.ended if candidates[job].counted}
         if counted:  # runs counted by `max_runs` are given back: an ended schedule may continue
-            self._nudges.jobs_changed([(job, crowds[job].shard) for job in counted])
+            self._wake_ups.jobs_changed([(job, candidates[job].shard) for job in counted])
         ends = (
             (State.CANCELLED, Reason.BY_OVERLAP, len(parted.ended) - parted.skipped),
             (State.SKIPPED, Reason.BUFFER_FULL, parted.skipped - parted.overlapped),
@@ -124,7 +124,7 @@ class OverlapEnforcer:
                 self._emit(EndedUnreported(state, reason, count))
         for run in parted.cancelled:
             self._workers.cancel(run, kill=run.killing)
-        self._nudges.runs_changed(
+        self._wake_ups.runs_changed(
             [
                 *((key.run_id, job) for key, job in parted.ended),
                 *(run.hint for run in parted.cancelled),

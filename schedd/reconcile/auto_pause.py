@@ -53,14 +53,14 @@ class AutoPause:
         transactor: Transactor,
         clock: ClusterClock,
         cluster_pause: ClusterPause,
-        nudges: WakeUps,
+        wake_ups: WakeUps,
     ) -> None:
         self._run_index = run_index
         self._store = store
         self._transactor = transactor
         self._clock = clock
         self._cluster_pause = cluster_pause
-        self._nudges = nudges
+        self._wake_ups = wake_ups
         self._look_at = 0.0
         self.loop = Loop("auto pause", self.step, interval=EVERY)
 
@@ -95,9 +95,9 @@ class AutoPause:
         for job in paused:
             log.warning("job paused: too many consecutive runs failed: job_id=%s", job)
         if resumed or paused:
-            self._nudges.jobs_changed([(job, shards[job]) for job in (*resumed, *paused)])
+            self._wake_ups.jobs_changed([(job, shards[job]) for job in (*resumed, *paused)])
         if resumed:
-            self._nudges.runs_ready(sorted({shards[job] for job in resumed}))
+            self._wake_ups.runs_ready(sorted({shards[job] for job in resumed}))
 
 
 def _name(record: JobRecord) -> str:

@@ -73,7 +73,7 @@ class Deadlines:
         transactor: Transactor,
         clock: ClusterClock,
         cluster_pause: ClusterPause,
-        nudges: WakeUps,
+        wake_ups: WakeUps,
         emit: Emit,
     ) -> None:
         self._run_index = run_index
@@ -84,7 +84,7 @@ class Deadlines:
         self._transactor = transactor
         self._clock = clock
         self._cluster_pause = cluster_pause
-        self._nudges = nudges
+        self._wake_ups = wake_ups
         self._emit = emit
         self._ready: Callable[[], None] = lambda: None
         self._passed: dict[RunId, LiveRun] = {}
@@ -159,9 +159,9 @@ class Deadlines:
         self._report_ended([end for end in ends if end.key in ended])
         self._drop(end.key.run_id for end in ends)
         self._definition_cache.forget(end.job_id for end in ends if end.key not in ended)
-        self._nudges.runs_changed([end.hint for end in ends if end.key in ended])
+        self._wake_ups.runs_changed([end.hint for end in ends if end.key in ended])
         if turns := [(end.job_id, end.shard) for end in ends if end.counted]:
-            self._nudges.jobs_changed(turns)
+            self._wake_ups.jobs_changed(turns)
         if ready:
             self._ready()
 

@@ -24,7 +24,7 @@ from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.store.owner import OwnerStore
-from schedd.store.reconcile.stats_store import SurveyStore
+from schedd.store.reconcile.stats_store import StatisticsStore
 from schedkit.tasks import Loop
 
 LOOK_EVERY: Final = 15.0
@@ -40,14 +40,14 @@ class QueueStatsLoop:
         definition_cache: DefinitionCache,
         workers: WorkerRegistry,
         store: OwnerStore,
-        surveys: SurveyStore,
+        statistics_store: StatisticsStore,
         emit: Emit,
     ) -> None:
         self._run_index = run_index
         self._definition_cache = definition_cache
         self._workers = workers
         self._store = store
-        self._surveys = surveys
+        self._statistics_store = statistics_store
         self._emit = emit
         self.loop = Loop("queue stats", self.step, interval=LOOK_EVERY)
         run_index.ownership.listen(lambda _gained, _dropped: self.loop.wake())
@@ -55,7 +55,7 @@ class QueueStatsLoop:
     async def step(self) -> None:
         """Run one round."""
         shards = sorted(self._run_index.ownership.epochs)
-        stock = await self._surveys.stock(shards)
+        stock = await self._statistics_store.read_queue_stats(shards)
         standings = await self._store.pools(stock.pools) if stock.pools else {}
         jobs = {job for each in stock.pools.values() for job in each}
         known = await self._definition_cache.newest(jobs)

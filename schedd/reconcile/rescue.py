@@ -182,7 +182,7 @@ class Rescue:
         store: OwnerStore,
         transactor: Transactor,
         clock: ClusterClock,
-        nudges: WakeUps,
+        wake_ups: WakeUps,
         crowds: OverlapEnforcer,
         emit: Emit,
     ) -> None:
@@ -194,7 +194,7 @@ class Rescue:
         self._store = store
         self._transactor = transactor
         self._clock = clock
-        self._nudges = nudges
+        self._wake_ups = wake_ups
         self._emit = emit
         self._ready: Callable[[], None] = lambda: None
         self._left: Sequence[Callable[[Sequence[LiveRun]], Awaitable[None]]] = ()
@@ -438,7 +438,7 @@ class Rescue:
         if moved:
             runs = tuple(sorted((key.run_id for key in moved), key=lambda i: i.int))
             self._emit(RunsRescued(runs, tuple(sorted(gone, key=lambda i: i.int))))
-            self._nudges.runs_changed([(key.run_id, None) for key in moved])
+            self._wake_ups.runs_changed([(key.run_id, None) for key in moved])
             self.look_at({loss.shard for loss in losses})
         return gone
 

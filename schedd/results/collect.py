@@ -36,7 +36,7 @@ from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.attached_worker import AttachedStream
 from schedd.dispatch.workers.worker_audit import WorkerAudit
 from schedd.ports import ClusterClock, WakeUps
-from schedd.results.reports import ReceivedResult, report_of
+from schedd.results.result_decision import ReceivedResult, report_of
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.store.results.result_store import ResultStore
 from schedkit import failpoints
@@ -130,7 +130,7 @@ class Collect:
         definition_cache: DefinitionCache,
         store: ResultStore,
         clock: ClusterClock,
-        nudges: WakeUps,
+        wake_ups: WakeUps,
         emit: Emit,
         audit: WorkerAudit,
         *,
@@ -142,7 +142,7 @@ class Collect:
         self._definition_cache = definition_cache
         self._store = store
         self._clock = clock
-        self._nudges = nudges
+        self._wake_ups = wake_ups
         self._emit = emit
         self.run_index: RunIndex | None = None
         """Run index of this member's tenure, while it has one."""
@@ -274,7 +274,7 @@ class Collect:
             for run in (runs[report.key],)
         }
         if failed:  # `pause_after_failures` may be reached
-            self._nudges.jobs_changed(sorted(failed))
+            self._wake_ups.jobs_changed(sorted(failed))
 
     async def _runs_of(self, reported: Sequence[ReceivedResult]) -> dict[RunKey, LiveRun]:
         """Return the runs of results: as dispatched here under their tokens, else as stored."""
@@ -305,7 +305,7 @@ class Collect:
     async def _store_starts(self) -> None:
         batch = dict(list(self._starts.items())[:BATCH])
         await self._store.started([*batch.values()])
-        self._nudges.runs_changed([(key.run_id, None) for key, _, _ in batch.values()])
+        self._wake_ups.runs_changed([(key.run_id, None) for key, _, _ in batch.values()])
         for at in batch:
             self._starts.pop(at, None)
 
@@ -345,7 +345,7 @@ class Collect:
 
     def _remove_ended(self, runs: Sequence[LiveRun]) -> None:
         """Remove ended runs from the run index."""
-        self._nudges.runs_changed([run.hint for run in runs])
+        self._wake_ups.runs_changed([run.hint for run in runs])
         self._definition_cache.forget_ended(run.job_id for run in runs)
         run_index = self.run_index
         for run in runs:
@@ -357,7 +357,7 @@ class Collect:
         """Update the run index with these runs, or wake their owners."""
         if not keys:
             return
-        self._nudges.runs_changed([(key.run_id, None) for key in keys])
+        self._wake_ups.runs_changed([(key.run_id, None) for key in keys])
         runs = await self._store.reported_runs(keys)
         self._definition_cache.forget_ended(
             run.job_id for run in runs.values() if run.state not in LIVE
@@ -374,7 +374,7 @@ class Collect:
             elif run_index.put_runs([run], self._clock.now()):
                 self._ready()
         if elsewhere:
-            self._nudges.runs_ready(sorted(elsewhere))
+            self._wake_ups.runs_ready(sorted(elsewhere))
 
     def _stray(self, report: ResultDecision, *, exists: bool) -> None:
         """Count a stale result against the worker's limit per minute. Stale results of missing runs

@@ -34,7 +34,7 @@ from schedd.core.jobs.definition import (
 )
 from schedd.core.jobs.labels import Match
 from schedd.core.jobs.notifications import LATE_AFTER, Notice, Notices
-from schedd.core.runs.failures import is_grpc_status, kind
+from schedd.core.runs.failure_kinds import is_grpc_status, kind
 from schedd.core.runs.pools import pool_key
 from schedd.core.runs.records import PinnedCalendar, StoredDefinition
 from schedd.core.schedule import compiled_schedule, local_times

@@ -33,13 +33,13 @@ class RedriveLoop:
         definition_cache: DefinitionCache,
         store: OwnerStore,
         transactor: Transactor,
-        nudges: WakeUps,
+        wake_ups: WakeUps,
     ) -> None:
         self._run_index = run_index
         self._definition_cache = definition_cache
         self._store = store
         self._transactor = transactor
-        self._nudges = nudges
+        self._wake_ups = wake_ups
         self.loop = Loop("redrives", self.step, interval=LOOK_EVERY)
         run_index.ownership.listen(lambda gained, _dropped: self.loop.wake() if gained else None)
 
@@ -58,5 +58,5 @@ class RedriveLoop:
         )
         if not made:
             return LOOK_EVERY
-        self._nudges.runs_ready(sorted({run.shard for run in made}))
+        self._wake_ups.runs_ready(sorted({run.shard for run in made}))
         return WHILE_FED

@@ -36,7 +36,7 @@ from schedd.core.timers.backfill_records import OpenBackfill
 from schedd.core.timers.pre_dispatch import GUARD
 from schedd.store.cluster.fenced_transaction import fenced, fenced_rows, shards_of
 from schedd.store.connection.database import Database, in_transaction
-from schedd.store.dispatch import assign, broadcasts, overlap, pool_places
+from schedd.store.dispatch import assign, broadcasts, overlap, pool_limits
 from schedd.store.jobs import job_rows, owner_changes
 from schedd.store.reconcile import deadlines, live_run_scan, rescue
 from schedd.store.results import redrive_feed
@@ -162,7 +162,7 @@ class OwnerStore:
             [run for _, each in answers for run in each.cancelled],
         )
 
-    pools = in_transaction(pool_places.standings)
+    pools = in_transaction(pool_limits.standings)
 
     async def part(self, claim: Claim, crowds: Sequence[OverlapCandidates]) -> OverlapOutcome:
         """End runs that the overlap policy of their job replaces or skips, a limited number: call

@@ -16,7 +16,7 @@ from schedd.store.cluster.recovery import RecoveryStore
 from schedd.store.cluster.worker_store import WorkerStore
 from schedd.store.connection import write_probe
 from schedd.store.connection.database import Database, in_transaction
-from schedd.store.dispatch import pool_places
+from schedd.store.dispatch import pool_limits
 from schedd.store.dispatch.unstarted import forget_expired
 from schedd.store.jobs import chains
 from schedd.store.jobs.calendars import CalendarStore
@@ -24,7 +24,7 @@ from schedd.store.jobs.pools import PoolStore
 from schedd.store.notify.outbox_store import NotificationStore
 from schedd.store.owner import OwnerStore
 from schedd.store.reconcile.retention_store import RetentionStore
-from schedd.store.reconcile.stats_store import SurveyStore
+from schedd.store.reconcile.stats_store import StatisticsStore
 from schedd.store.results.chain_store import ChainStore
 from schedd.store.results.dead_letter_store import DeadLetterStore
 from schedd.store.results.result_store import ResultStore
@@ -57,7 +57,7 @@ class Stores:
         self.chains = ChainStore(database)
         self.recovery = RecoveryStore(database)
         self.retention = RetentionStore(database)
-        self.survey = SurveyStore(database)
+        self.statistics = StatisticsStore(database)
         self.changes = ChangeStore(database)
         self.access_tokens = AccessTokenStore(database)
 
@@ -97,7 +97,7 @@ class Stores:
             self.ensure_partitions,
             self.drop_empty_days,
             lambda: self.database.call(forget_expired),
-            lambda: self.database.call(pool_places.forget_orphans),
+            lambda: self.database.call(pool_limits.forget_orphans),
             lambda: self.database.call(chains.forget_orphans),
             lambda: self.database.call(cluster_events.prune),
             self._forget_tokens,

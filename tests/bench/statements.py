@@ -39,7 +39,7 @@ from schedd.store.cluster.fence import lock_shards
 from schedd.store.connection import type_adapters
 from schedd.store.connection.database import CONNECTION, url_of
 from schedd.store.dispatch import assign
-from schedd.store.results import results
+from schedd.store.results import accept
 from schedd.store.schema import migrate
 from schedd.store.timers import fire
 from support.postgres import ScratchServer, private_postgres
@@ -255,7 +255,7 @@ def _batch(driver: Driver, me: Member, some: Sequence[Firing]) -> None:
     drafts = [draft(run, incarnation=INCARNATION) for run in runs]
     outcome = driver.transact("assign", len(some), lambda c: _assign(c, claim, drafts))
     reports = [report(run, digest=os.urandom(32)) for run, _ in outcome.assigned]
-    verdicts = driver.transact("accept", len(some), lambda c: results.accept(c, reports))
+    verdicts = driver.transact("accept", len(some), lambda c: accept.accept(c, reports))
     assert {str(one) for one in verdicts} == {"ACCEPTED"}, verdicts
     assert len(verdicts) == len(some)
 

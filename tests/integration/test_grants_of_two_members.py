@@ -26,7 +26,7 @@ from schedd.dispatch.workers.worker_audit import WorkerAudit
 from schedd.results.collect import AssignmentRefusal
 from schedd.results.log_followers import LogFollowers
 from schedd.results.progress import MemberProgress
-from schedd.results.reports import ReceivedResult
+from schedd.results.result_decision import ReceivedResult
 from schedd.rpc.auth_interceptor import AuthInterceptor
 from schedd.rpc.workers.attach import ClusterTerms, WorkerService
 from schedd.runtime.definition_texts import CachedDefinition

@@ -103,7 +103,7 @@ async def test_one_hung_peer_delays_no_wake_up_of_another(
     cluster.members[THIRD] = hung.endpoint
     cluster.assigned = {ShardId(n): THIRD if n % 2 else OTHER for n in range(SHARDS)}
     nudger = WakeUpSender(cluster, peers)  # type: ignore[arg-type]  # as above
-    sending = asyncio.create_task(nudger.run(), name="nudges")
+    sending = asyncio.create_task(nudger.run(), name="wake_ups")
     nudger.runs_ready([ShardId(1), ShardId(2)])
     await wait_until_async(lambda: ShardId(2) in peer.loops.shards, soon, "the first nudge")
     nudger.runs_ready([ShardId(3), ShardId(4)])

@@ -41,10 +41,10 @@ from schedd.core.timers.catch_up_limits import DEFAULTS, CatchUpLimits
 from schedd.core.timers.pre_dispatch import NEVER, Lookahead, armable
 from schedd.dispatch.assign import Assign
 from schedd.dispatch.broadcasts import Broadcasts
-from schedd.dispatch.catch_up_limits import CatchUpLimiter
+from schedd.dispatch.catch_up_limiter import CatchUpLimiter
 from schedd.dispatch.dispatch import Dispatch
 from schedd.dispatch.overlap import OverlapEnforcer
-from schedd.dispatch.pool_limits import PoolLimits
+from schedd.dispatch.pool_usage_cache import PoolLimits
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.runtime.definition_cache import DefinitionCache

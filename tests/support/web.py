@@ -225,7 +225,7 @@ async def served(
         access_tokens=store.access_tokens,
         authentication=Authentication(store.access_tokens, clock, demanded=demanded),
         clock=clock,
-        nudges=WakeUpSender(cluster, peers),
+        wake_ups=WakeUpSender(cluster, peers),
         lines=lines,
         refusals=AskedRefusals(cluster, lines, peers),
         changes=(watchers := Watchers()),

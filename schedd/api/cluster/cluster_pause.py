@@ -33,7 +33,7 @@ async def pause_cluster(
     validation.check_note(request.note, "note")
     async with quiesce.failover_check(services, "the cluster"):
         await services.pauses.pause(caller.actor, request.note, entry)
-        services.nudges.cluster_changed()
+        services.wake_ups.cluster_changed()
         out = await quiesce.unstarted(services, None, "the cluster")
         await quiesce.revoke(services, caller, out, "the cluster")
     with quiesce.after_commit():
@@ -64,7 +64,7 @@ async def resume_cluster(
             remedy="choose: `schedctl cluster resume --catch-up-since T` (catch up runs due since"
             " T), --catch-up (all of them) or --no-catch-up (none of them)",
         )
-    services.nudges.cluster_changed()
+    services.wake_ups.cluster_changed()
     with quiesce.after_commit():
         return await get_cluster(services, caller, wire.GetClusterRequest())
 

@@ -58,7 +58,7 @@ async def _rebalance(
     before = await _owners(services)
     if request.dry_run:
         return _rebalance_response(view, before, wanted, dry_run=True)
-    services.nudges.cluster_changed()
+    services.wake_ups.cluster_changed()
     with quiesce.after_commit():
         after = await _rebalanced(services, caller)
         view = services.cluster.view()

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from schedd.api.definitions import actions, chains, exclusions, notifications
 from schedd.api.errors import FieldViolation, refuse
 from schedd.api.request_check import MOST_VIOLATIONS
-from schedd.core.runs import failures
+from schedd.core.runs import failure_kinds
 from schedd.core.runs.retention import LEAST, MOST
 from schedd.core.schedule import zones
 from schedd.core.schedule.cron import CronError, ScheduleError, parse
@@ -321,8 +321,8 @@ def _kind_of_failure_violations(field: str, words: Sequence[str]) -> Iterator[Fi
         return
     for word in words:
         try:
-            failures.kind(word)
-        except failures.WrongKind as wrong:
+            failure_kinds.kind(word)
+        except failure_kinds.WrongKind as wrong:
             yield FieldViolation(field, str(wrong))
 
 

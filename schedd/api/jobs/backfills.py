@@ -88,7 +88,7 @@ async def backfill_job(
         raise stored_jobs.edited_meanwhile(stored.name)
     if made is None:
         raise stored_jobs.unknown(request.job)
-    services.nudges.runs_ready([record.shard])
+    services.wake_ups.runs_ready([record.shard])
     answer = views.planned_message(made.plan)
     answer.backfill.CopyFrom(views.backfill_message(made.record))
     return answer
@@ -157,8 +157,8 @@ async def cancel_backfill(
     ended = sum(run.state is State.CANCELLED for run in changed)
     if ended:
         services.emit(EndedUnreported(State.CANCELLED, Reason.BY_USER, ended))
-    services.nudges.runs_changed([run.hint for run in changed])
-    services.nudges.runs_ready([record.shard])
+    services.wake_ups.runs_changed([run.hint for run in changed])
+    services.wake_ups.runs_ready([record.shard])
     return views.backfill_message(record)
 
 

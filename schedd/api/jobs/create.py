@@ -38,7 +38,7 @@ async def create_job(
         return checked
     answer = await services.store.create_job(checked.record, checked.key, checked.entry)
     stored, definition = _made(request, answer, definitions)
-    services.nudges.jobs_changed([(stored.definition.job_id, stored.shard)])
+    services.wake_ups.jobs_changed([(stored.definition.job_id, stored.shard)])
     return await worker_warnings.answer(services, stored, definition)
 
 
@@ -68,7 +68,7 @@ async def batch_create_jobs(
             answer.results.add(error=outcome)
         else:
             answer.results.add(job=outcome)
-    services.nudges.jobs_changed(places)
+    services.wake_ups.jobs_changed(places)
     if answer.ByteSize() > batches.MOST_BYTES:
         for result in answer.results:
             _cut(result)

@@ -81,8 +81,8 @@ async def resume_job(
         raise stored_jobs.edited_meanwhile(request.job)
     if resumed is None:
         raise stored_jobs.unknown(request.job)
-    services.nudges.jobs_changed([(stored.job_id, resumed.shard)])
-    services.nudges.runs_ready([resumed.shard])
+    services.wake_ups.jobs_changed([(stored.job_id, resumed.shard)])
+    services.wake_ups.runs_ready([resumed.shard])
     return views.job_message(resumed)
 
 

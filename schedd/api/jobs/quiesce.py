@@ -76,7 +76,7 @@ async def settle(
     """
     stored = record.definition
     what = stored.name or str(stored.job_id)
-    services.nudges.jobs_changed([(stored.job_id, record.shard)])
+    services.wake_ups.jobs_changed([(stored.job_id, record.shard)])
     out = await unstarted(services, stored.job_id, what)
     old = [run for run in out if may_start is None or run.generation < may_start]
     await revoke(services, caller, old, what)

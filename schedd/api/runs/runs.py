@@ -112,8 +112,8 @@ async def cancel_run(
         services.lines.cancel(cancelled.run)
     elif cancelled is noted.now:  # this call cancelled it
         services.emit(EndedUnreported(State.CANCELLED, Reason.BY_USER, 1))
-    services.nudges.runs_changed([cancelled.run.hint])
-    services.nudges.runs_ready([cancelled.run.shard])
+    services.wake_ups.runs_changed([cancelled.run.hint])
+    services.wake_ups.runs_ready([cancelled.run.shard])
     return views.run_message(cancelled)
 
 

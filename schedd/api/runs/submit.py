@@ -37,7 +37,7 @@ async def submit_run(
         request,
         await services.store.submit_run(item.record, item.run, item.key, item.entry, item.priority),
     )
-    services.nudges.runs_made([stored.run])
+    services.wake_ups.runs_made([stored.run])
     return views.run_message(stored)
 
 
@@ -64,7 +64,7 @@ async def batch_submit_runs(
             answer.results.add(error=outcome)
         else:
             answer.results.add(run=outcome)
-    services.nudges.runs_made(made)
+    services.wake_ups.runs_made(made)
     if answer.ByteSize() > batches.MOST_BYTES:
         for result in answer.results:
             if result.HasField("error"):

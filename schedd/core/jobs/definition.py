@@ -12,7 +12,7 @@ from schedd.core.ids import JobId
 from schedd.core.jobs.chains import ChainParents
 from schedd.core.jobs.labels import Match
 from schedd.core.jobs.notifications import Notices
-from schedd.core.runs.failures import FailureKind
+from schedd.core.runs.failure_kinds import FailureKind
 from schedd.core.runs.pools import NO_POOL, PoolKey
 from schedd.core.schedule.calendars import NOTHING, Exclude
 from schedd.core.schedule.compiled_schedule import OnDemand, Schedule, ScheduleBounds

@@ -6,7 +6,7 @@
             has passed since the start
 
 The dispatch statement checks both on rows, under the lock of the pool's shard
-(`store/dispatch/pool_places.py`); an owner's state in memory is a hint.
+(`store/dispatch/pool_limits.py`); an owner's state in memory is a hint.
 
 Invariants
 - While the start of an attempt is unknown, it counts as starting now, at the latest at its start

@@ -21,7 +21,7 @@ from enum import StrEnum
 from schedd.core.ids import RunId
 from schedd.core.jobs.definition import Definition, Delivery, RetryPolicy
 from schedd.core.runs.deadlines import ends_by
-from schedd.core.runs.failures import AttemptFailure, tries_again
+from schedd.core.runs.failure_kinds import AttemptFailure, tries_again
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun
 from schedkit.records import dataclass

@@ -26,7 +26,7 @@ from schedd.core.runs.model import Assigned, Incarnation, RunKey
 from schedd.core.runs.retry import ReportedOutcome
 from schedd.core.timers.pre_dispatch import armed_until
 from schedd.results.collect import AssignmentRefusal
-from schedd.results.reports import ReceivedResult
+from schedd.results.result_decision import ReceivedResult
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.bounds import FRAME, problem
 from schedkit.bounds.common import TIME

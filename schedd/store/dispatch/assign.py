@@ -38,7 +38,7 @@ from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Draft, LiveRun, RunKey
 from schedd.core.runs.pools import PoolKey
-from schedd.store.dispatch import broadcasts, pool_places
+from schedd.store.dispatch import broadcasts, pool_limits
 from schedd.store.dispatch.overlap import ADMITTED, APART, NEXT
 from schedd.store.statements import arrays
 from schedd.store.statements.keys import RUNS, Locked, found_in, key_arguments, lock_runs, table_of
@@ -230,7 +230,7 @@ def assign(
     next_token: Callable[[ShardId], Token],
 ) -> AssignOutcome:
     """Dispatch the runs that may start now, in the order of the drafts: at most one for a run."""
-    drafts, full = pool_places.admitted(connection, drafts)
+    drafts, full = pool_limits.admitted(connection, drafts)
     outcome = AssignOutcome(full=[draft.key for draft in full])
     if not drafts:
         return outcome
@@ -260,7 +260,7 @@ def assign(
             dispatched.append((run, draft.pool))
         else:
             (outcome.held if goes is None else outcome.ended).append(draft.key)
-    pool_places.add_places(connection, dispatched)
+    pool_limits.add_places(connection, dispatched)
     if begun:
         outcome.begun.extend(broadcasts.begin(connection, tenure, begun))
     if outcome.ended:

@@ -31,7 +31,7 @@ from schedd.core.runs.pools import (
 from schedd.core.runs.records import StoreConflict
 from schedd.store import audit
 from schedd.store.connection.database import Database, in_transaction
-from schedd.store.dispatch import pool_places
+from schedd.store.dispatch import pool_limits
 from schedd.store.schema.pool_tables import pool_turns, pools
 from schedd.store.schema.tables import jobs, live
 from schedd.store.statements import arrays
@@ -169,7 +169,7 @@ def delete_pool(
         return found
     # Running attempts of jobs that have moved count again if a pool with that name is created.
     connection.exec_driver_sql(
-        pool_places.SETTLE, {"pools": arrays.texts([pool_key(namespace, name)])}
+        pool_limits.SETTLE, {"pools": arrays.texts([pool_key(namespace, name)])}
     )
     mine = pool_turns.c.pool == pool_key(namespace, name)
     connection.execute(pool_turns.delete().where(mine, pool_turns.c.ended))
@@ -203,7 +203,7 @@ def list_pools(
 
 def _use(connection: Connection, record: PoolRecord) -> PoolUse:
     key = PoolKey(pool_key(record.namespace, record.name))
-    standing = pool_places.standings(connection, [key])[key]
+    standing = pool_limits.standings(connection, [key])[key]
     here = (jobs.c.namespace == record.namespace) & (jobs.c.pool == record.name)
     used = select(func.count()).where(here, jobs.c.deleted_at.is_(None), ~jobs.c.ephemeral)
     shard = shard_of_pool(record.namespace, record.name)
@@ -261,7 +261,7 @@ class PoolStore:
         """Return whether the pool exists."""
         return await self.database.call(lambda c: _found(c, namespace, name) is not None)
 
-    standings = in_transaction(pool_places.standings)
+    standings = in_transaction(pool_limits.standings)
     get = in_transaction(get_pool)
     list = in_transaction(list_pools)
     delete = in_transaction(delete_pool)

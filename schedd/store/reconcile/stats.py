@@ -52,7 +52,7 @@ WHERE b.open AND t.shard = ANY (%(shards)s::int[])
 """
 
 
-def stock(connection: Connection, shards: Sequence[ShardId]) -> QueueStats:
+def read_queue_stats(connection: Connection, shards: Sequence[ShardId]) -> QueueStats:
     """Read the statistics of these shards."""
     mine = {"shards": arrays.numbers(shards)}
     pools = connection.exec_driver_sql(POOLS, mine)

@@ -9,12 +9,12 @@ from schedd.store.statements.operations import operations
 from schedkit.records import dataclass
 
 
-@operations("survey")
+@operations("statistics")
 @dataclass(frozen=True, slots=True)
-class SurveyStore:
+class StatisticsStore:
     """Statistics that are read regularly. No decision depends on them."""
 
     database: Database
 
-    stock = in_transaction(stats.stock)
-    look = in_transaction(database_stats.read_stats)
+    read_queue_stats = in_transaction(stats.read_queue_stats)
+    read_database_stats = in_transaction(database_stats.read_stats)

@@ -15,7 +15,7 @@ from schedd.store.cluster.fenced_transaction import fenced_rows, shards_of
 from schedd.store.connection.database import Database, in_transaction
 from schedd.store.jobs import chains
 from schedd.store.results import chain_events, chain_joins
-from schedd.store.results.results import results_of
+from schedd.store.results.accept import results_of
 from schedd.store.statements.operations import operations
 from schedkit import failpoints
 from schedkit.records import dataclass

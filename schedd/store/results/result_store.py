@@ -18,7 +18,7 @@ from schedd.core.runs.records import Unstarted
 from schedd.store.cluster import membership
 from schedd.store.connection.database import Database, in_transaction
 from schedd.store.reconcile import rescue
-from schedd.store.results import reported_runs, results
+from schedd.store.results import accept, reported_runs
 from schedd.store.statements.bisect import halved
 from schedd.store.statements.operations import operations
 from schedkit import failpoints
@@ -47,7 +47,7 @@ class ResultStore:
         """
 
         def body(connection: Connection, batch: Sequence[ResultDecision]) -> list[Verdict]:
-            verdicts = results.accept(connection, batch)
+            verdicts = accept.accept(connection, batch)
             BEFORE_ACCEPT()
             return verdicts
 

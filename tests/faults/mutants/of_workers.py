@@ -8,12 +8,12 @@ from faults.mutants import rides
 from faults.mutants.edits import Edit
 from faults.mutants.mutant import Mutant
 
-RESULTS = "schedd/store/results/results.py"
+RESULTS = "schedd/store/results/accept.py"
 RESCUE = "schedd/reconcile/rescue.py"
 DISPATCH = "schedd/store/reconcile/rescue.py"
 ADMISSION = "workerd/core/admission.py"
 COLLECT = "schedd/results/collect.py"
-REPORTS = "schedd/results/reports.py"
+REPORTS = "schedd/results/result_decision.py"
 
 GUARD = " AND r.token = b.token AND r.incarnation = b.sender AND r.state = b.running\n"
 OF_ANY_TOKEN = (

@@ -192,7 +192,7 @@ UNGUARDED = (
 UNTOLD = (
     Edit(
         "schedd/api/jobs/quiesce.py",
-        "    services.nudges.jobs_changed([(stored.job_id, record.shard)])\n",
+        "    services.wake_ups.jobs_changed([(stored.job_id, record.shard)])\n",
         "",
     ),
 )

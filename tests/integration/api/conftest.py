@@ -1,4 +1,4 @@
-"""The calls over a real database: nudges and lines are recorded, the rest is the real thing."""
+"""The calls over a real database: wake_ups and lines are recorded, the rest is the real thing."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ async def api(dsn: str, tmp_path: Path) -> AsyncIterator[Api]:
             access_tokens=member.store.access_tokens,
             authentication=Authentication(member.store.access_tokens, clock, demanded=False),
             clock=clock,
-            nudges=nudged,
+            wake_ups=nudged,
             lines=lines,
             refusals=lines,
             changes=Watchers(),

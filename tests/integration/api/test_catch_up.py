@@ -23,10 +23,10 @@ from schedd.core.runs.model import LiveRun
 from schedd.core.timers.catch_up_limits import CatchUpLimits
 from schedd.dispatch.assign import Assign
 from schedd.dispatch.broadcasts import Broadcasts
-from schedd.dispatch.catch_up_limits import CatchUpLimiter
+from schedd.dispatch.catch_up_limiter import CatchUpLimiter
 from schedd.dispatch.dispatch import Dispatch
 from schedd.dispatch.overlap import OverlapEnforcer
-from schedd.dispatch.pool_limits import PoolLimits
+from schedd.dispatch.pool_usage_cache import PoolLimits
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.ports import WakeUps
@@ -70,14 +70,14 @@ class Owner:
         self.run_index = run_index = RunIndex(ownership, definition_cache.priority_of)
         cluster_pause = ClusterPause(cast("PauseStore", None), lambda _event: None)
         transactor = Transactor(ownership, lambda: True, lambda _event: None)
-        nudges = cast("WakeUps", NobodyNudged())
+        wake_ups = cast("WakeUps", NobodyNudged())
         self.workers = WorkerRegistry(clock, lambda _event: None)
         self.near = TimerLoader(run_index, definition_cache, store, clock, cluster_pause)
-        crowds = OverlapEnforcer(
-            *(run_index, definition_cache, self.workers, store, transactor, clock, nudges),
+        overlap = OverlapEnforcer(
+            *(run_index, definition_cache, self.workers, store, transactor, clock, wake_ups),
             lambda _event: None,
         )
-        late = CatchUpLimiter(
+        catch_up = CatchUpLimiter(
             CatchUpLimits(RATE, reserved=0.2),
             run_index,
             definition_cache,
@@ -86,12 +86,21 @@ class Owner:
         )
         pools = PoolLimits(store, lambda: run_index.ended)
         assign = Assign(
-            *(run_index, definition_cache, self.workers, store, transactor, clock, nudges, crowds),
-            *(late, pools, lambda _event: None),
+            *(
+                run_index,
+                definition_cache,
+                self.workers,
+                store,
+                transactor,
+                clock,
+                wake_ups,
+                overlap,
+            ),
+            *(catch_up, pools, lambda _event: None),
         )
         broadcasts = Broadcasts(
             *(run_index, definition_cache, self.workers, cast("WorkerLeases", None), store),
-            *(transactor, clock, nudges, lambda _event: None),
+            *(transactor, clock, wake_ups, lambda _event: None),
         )
         self.dispatch = Dispatch(
             *(
@@ -101,7 +110,7 @@ class Owner:
                 clock,
                 cluster_pause,
                 broadcasts,
-                late,
+                catch_up,
                 pools,
             ),
             *(assign, lambda _event: None),

@@ -19,8 +19,8 @@ from schedd.store.cluster.fence import LOCK_SHARDS
 from schedd.store.connection.database import Database
 from schedd.store.dispatch import assign as assigning
 from schedd.store.reconcile.rescue import GIVE_BACK, RESCUE
-from schedd.store.results import results
-from schedd.store.results.results import STORED
+from schedd.store.results import accept as accepting
+from schedd.store.results.accept import STORED
 from schedd.store.statements.keys import RUNS
 from support.store import START, World, draft, incarnation, manual_run, ok, report
 
@@ -72,7 +72,7 @@ async def test_a_transaction_with_locks_reads_little_however_large_the_runs(
     assert await me.store.results.accept(failed) == [Verdict.REPEATED] * 3
 
     assign = {assigning.statement(RUNS, others, lined_up=False) for others in (None, RUNS)}
-    accept = results.statement(RUNS)
+    accept = accepting.statement(RUNS)
     assert {LOCK_SHARDS, *assign, GIVE_BACK, RESCUE, accept, STORED} <= set(read)
     assert max(read.values()) < LITTLE * len(runs), max(read, key=lambda each: read[each])
 

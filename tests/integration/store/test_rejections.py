@@ -107,7 +107,7 @@ async def test_no_setting_of_database_role_or_environment_reaches_a_session(
     for setting, value in session.SETTINGS.items():
         assert await world.sql(f"SHOW {setting}") == [(value,)]
     assert await world.sql("SELECT %s::text, interval '90 s', now() - now()", "café €") != []
-    await me.store.survey.look()
+    await me.store.statistics.read_database_stats()
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])

@@ -15,7 +15,7 @@ from schedd.core.runs.model import LiveRun, Loss, RunKey, Verdict
 from schedd.core.runs.redrive import LetterFilter
 from schedd.core.runs.run_filter import RunFilter
 from schedd.store.connection.errors import SchemaMismatch
-from schedd.store.results import results
+from schedd.store.results import accept
 from support.store import (
     MINUTE,
     START,
@@ -363,7 +363,7 @@ async def test_a_delete_that_meets_a_result_in_flight_leaves_no_retry_behind(
     loop = asyncio.get_running_loop()
 
     def accept_slowly(connection: Connection) -> None:
-        results.accept(connection, [report(run, state=State.RETRYING, retry_at=START)])
+        accept.accept(connection, [report(run, state=State.RETRYING, retry_at=START)])
         loop.call_soon_threadsafe(accepted.set)
         wait_for_waiter(connection)
 

@@ -36,7 +36,7 @@ class Rows:
     def __init__(self) -> None:
         self.jobs: dict[str, JobRecord] = {}
         self.store = self.clock = self.lines = self.cluster = self.worker_store = self
-        self.membership = self.nudges = self
+        self.membership = self.wake_ups = self
         self.emit = unheard
 
     @property

@@ -53,7 +53,7 @@ class World:
         self.made = False
         self.clock = SetClock()
         self.store = self.membership = self.pauses = self.cluster = self.succession = self
-        self.nudges = self.lines = self
+        self.wake_ups = self.lines = self
         first, second = member("m1"), member("m2")
         self.seen = replace(EMPTY_VIEW, members=(first, second), leader=first.tenure, term=Term(7))
 

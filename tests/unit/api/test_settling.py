@@ -27,7 +27,7 @@ class Ports:
 
     def __init__(self) -> None:
         self.clock = SetClock()
-        self.store = self.nudges = self.lines = self.membership = self
+        self.store = self.wake_ups = self.lines = self.membership = self
         self.revoked: list[LiveRun] = []
         self.away = False
 

@@ -30,7 +30,7 @@ def an_owner() -> tuple[Owner, dict[str, Any]]:
     }
     parts |= {"outbox": MagicMock(), "sender": MagicMock(), "chains": MagicMock()}
     parts |= {"outbox": MagicMock(), "sender": MagicMock(), "old": MagicMock()}
-    parts |= {"objects": MagicMock(), "surveys": MagicMock()}
+    parts |= {"objects": MagicMock(), "statistics_store": MagicMock()}
     parts["leases"].ttl = 3.0
     parts["clock"].now.return_value = NOW
     return Owner(**parts, cluster_pause=MagicMock(), emit=lambda _event: None), parts

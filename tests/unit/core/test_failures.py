@@ -3,7 +3,13 @@
 import grpc
 import pytest
 
-from schedd.core.runs.failures import GRPC_STATUSES, AttemptFailure, WrongKind, kind, tries_again
+from schedd.core.runs.failure_kinds import (
+    GRPC_STATUSES,
+    AttemptFailure,
+    WrongKind,
+    kind,
+    tries_again,
+)
 from schedd.core.runs.lifecycle import Reason
 
 EXIT_75 = AttemptFailure(Reason.EXIT_CODE, 75, "exit code 75")

@@ -8,7 +8,7 @@ import pytest
 
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.jobs.definition import Definition, Delivery, Priority, RetryPolicy
-from schedd.core.runs.failures import AttemptFailure
+from schedd.core.runs.failure_kinds import AttemptFailure
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun, RunKey
 from schedd.core.runs.retry import (

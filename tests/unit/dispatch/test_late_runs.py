@@ -13,7 +13,7 @@ from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun
 from schedd.core.timers.catch_up_limits import CatchUpLimits
-from schedd.dispatch import catch_up_limits
+from schedd.dispatch import catch_up_limiter
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, run, worker
 
@@ -84,7 +84,7 @@ async def test_a_round_reads_a_limited_number_of_definitions_of_late_runs_and_ta
     monkeypatch: pytest.MonkeyPatch, unread: int, together: int
 ) -> None:
     """A herd is late before it is fired, and its definitions were read for that."""
-    monkeypatch.setattr(catch_up_limits, "LOOKED_UP", 4)
+    monkeypatch.setattr(catch_up_limiter, "LOOKED_UP", 4)
     world = World(owned=256)
     world.attach(worker(slots=64), grant=64)
     runs = [late(world, number) for number in range(1, 31)]
@@ -101,7 +101,7 @@ async def test_a_round_reads_a_limited_number_of_definitions_of_running_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After a takeover they may be thousands: until they are read they count as paced ones."""
-    monkeypatch.setattr(catch_up_limits, "LOOKED_UP", 4)
+    monkeypatch.setattr(catch_up_limiter, "LOOKED_UP", 4)
     world = catching_up(reserved=0.2, owned=256)
     world.attach(worker(slots=64), grant=0)
     others = [late(world, number) for number in range(1, 11)]

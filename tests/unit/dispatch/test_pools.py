@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from schedd.core.runs.pools import PoolKey, PoolUsage
-from schedd.dispatch.pool_limits import PoolLimits
+from schedd.dispatch.pool_usage_cache import PoolLimits
 from schedd.store.owner import OwnerStore
 from support.twin_of import twin_of
 

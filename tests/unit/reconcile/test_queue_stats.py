@@ -17,7 +17,7 @@ from schedd.core.runs.model import Incarnation
 from schedd.core.runs.pools import PoolKey, PoolUsage
 from schedd.reconcile.queue_stats import QueueStatsLoop
 from schedd.store.owner import OwnerStore
-from schedd.store.reconcile.stats_store import SurveyStore
+from schedd.store.reconcile.stats_store import StatisticsStore
 from support.dispatching import SHELL, World
 from support.runs import RecordingLine, run, worker
 from support.twin_of import twin_of
@@ -26,7 +26,7 @@ ETL, MAIL = PoolKey("default/etl"), PoolKey("default/mail")
 ON_GPU = replace(SHELL, require=(Match("gpu", ("a100",)),))
 
 
-@twin_of(OwnerStore, SurveyStore)
+@twin_of(OwnerStore, StatisticsStore)
 @dataclass
 class Rows:
     """The rows of the database."""
@@ -54,7 +54,7 @@ async def found(world: World, rows: Rows) -> QueueStatsRead:
         world.definitions,
         world.workers,
         cast("OwnerStore", rows),
-        cast("SurveyStore", rows),
+        cast("StatisticsStore", rows),
         cast("list[object]", reads).append,
     )
     await survey.step()

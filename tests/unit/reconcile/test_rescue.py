@@ -177,10 +177,10 @@ class World:
         self.run_index = RunIndex(owning(*shards))
         self.leases = Leases(self.rows)
         definitions, store = Definitions(**job), cast("OwnerStore", self.rows)
-        nudges = cast("WakeUps", Silent())
+        wake_ups = cast("WakeUps", Silent())
         transactor = Transactor(self.run_index.ownership, lambda: True, lambda _event: None)
         crowds = OverlapEnforcer(
-            *(self.run_index, definitions, self.workers, store, transactor, self.clock, nudges),
+            *(self.run_index, definitions, self.workers, store, transactor, self.clock, wake_ups),
             self.events.append,
         )
         self.rescue = Rescue(
@@ -191,7 +191,7 @@ class World:
             store,
             transactor,
             self.clock,
-            nudges,
+            wake_ups,
             crowds,
             self.events.append,
         )

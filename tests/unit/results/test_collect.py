@@ -40,7 +40,7 @@ from schedd.results.collect import (
     AssignmentRefusal,
     Collect,
 )
-from schedd.results.reports import ReceivedResult
+from schedd.results.result_decision import ReceivedResult
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.store.results.result_store import ResultStore

@@ -20,7 +20,7 @@ from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_audit import WorkerAudit
 from schedd.results.log_followers import LogFollowers
 from schedd.results.progress import MemberProgress
-from schedd.results.reports import ReceivedResult
+from schedd.results.result_decision import ReceivedResult
 from schedd.rpc import auth_interceptor
 from schedd.rpc.workers import frames
 from schedd.rpc.workers.attach import ClusterTerms, WorkerService

@@ -17,7 +17,7 @@ from schedd.core.runs.lifecycle import State
 from schedd.core.runs.pools import pool_key
 from schedd.store.connection.database import Database
 from schedd.store.postgres import Stores
-from schedd.store.reconcile.stats_store import SurveyStore
+from schedd.store.reconcile.stats_store import StatisticsStore
 from schedkit.errors import Unavailable
 from support.postgres import ScratchServer
 from support.store import START, Member, World, ok
@@ -35,9 +35,9 @@ async def test_pools_are_reported_with_their_jobs_and_pools_of_other_shards_aren
     await world.job(shard=HERE, due=None)
     await world.job(shard=HERE, due=None, pool="reports", ephemeral=True)
 
-    stock = await me.store.survey.stock([HERE])
+    stock = await me.store.statistics.read_queue_stats([HERE])
     assert stock.pools == {pool_key("default", "reports"): (job.definition.job_id,)}
-    assert (await me.store.survey.stock([ELSEWHERE])).pools == {}
+    assert (await me.store.statistics.read_queue_stats([ELSEWHERE])).pools == {}
 
 
 async def test_a_pool_of_many_jobs_is_sampled(world: World) -> None:
@@ -45,7 +45,7 @@ async def test_a_pool_of_many_jobs_is_sampled(world: World) -> None:
     await me.store.pools.set("default", "reports", 3, None, 0, "ann", ok("set"))
     for _ in range(22):
         await world.job(shard=HERE, due=None, pool="reports")
-    [jobs] = (await me.store.survey.stock([HERE])).pools.values()
+    [jobs] = (await me.store.statistics.read_queue_stats([HERE])).pools.values()
     assert len(jobs) == 20
 
 
@@ -60,18 +60,18 @@ async def test_timers_that_should_have_fired_are_counted_since_the_first_was_due
     assert isinstance(now, datetime)
     await world.job(shard=3, due=now + timedelta(hours=1))
 
-    stock = await me.store.survey.stock([3])
+    stock = await me.store.statistics.read_queue_stats([3])
     assert stock.overdue == 2
     assert stock.behind > now - START
-    nowhere = await me.store.survey.stock([4])
+    nowhere = await me.store.statistics.read_queue_stats([4])
     assert (nowhere.overdue, nowhere.behind) == (0, timedelta(0))
 
 
 async def test_a_transaction_that_vacuum_waits_for_is_seen_and_ages(world: World) -> None:
     me, watch = await world.member(), StatsWatch()
     async with open_transaction(me, "SELECT txid_current()"):
-        first = watch.add_reading(await me.store.survey.look())
-        later = watch.add_reading(await me.store.survey.look())
+        first = watch.add_reading(await me.store.statistics.read_database_stats())
+        later = watch.add_reading(await me.store.statistics.read_database_stats())
     assert later.oldest > first.oldest > timedelta(0)
 
 
@@ -83,7 +83,7 @@ async def test_a_role_that_may_see_no_others_times_learns_that_one_writes_and_it
     await world.sql("GRANT SELECT ON cluster, dead_letters TO peeper")
     url = make_url(dsn).set(username="peeper").render_as_string(hide_password=False)
     database = Database(url, lanes=1)
-    survey = SurveyStore(database)
+    survey = StatisticsStore(database)
     try:
         async with open_transaction(me, "SELECT txid_current()"):
             look = await survey.look()

@@ -14,7 +14,7 @@ from schedd.core.ids import IncarnationId, JobId, Token
 from schedd.core.jobs.definition import Delivery
 from schedd.core.jobs.notifications import Notices
 from schedd.core.runs.broadcast import own
-from schedd.core.runs.failures import AttemptFailure
+from schedd.core.runs.failure_kinds import AttemptFailure
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun, ResultDecision, RunKey
 from schedd.core.runs.retry import AttemptDecision, ReportedOutcome, after_attempt, fingerprint
