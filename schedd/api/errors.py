@@ -173,9 +173,9 @@ def dependency_error(error: Unavailable) -> CallError:
         )
     if isinstance(error, DatabaseUnavailable):
         return MemberUnavailableError(
-            "PostgreSQL is unavailable: this member can't reach it; nothing was changed",
+            "PostgreSQL is unavailable: this member has no answer from it; nothing was changed",
             reason="DATABASE_UNAVAILABLE",
-            remedy="start PostgreSQL, then call again; `schedctl cluster doctor` shows the cause",
+            remedy="start PostgreSQL, or correct what `schedctl cluster doctor` names, then retry",
         )
     return MemberUnavailableError(
         "PostgreSQL or etcd is unavailable",

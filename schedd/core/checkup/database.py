@@ -5,6 +5,7 @@ from typing import Final
 
 from schedd.core.checkup.facts import DatabaseFacts, Facts
 from schedd.core.checkup.finding import CheckSubject, CheckupFinding
+from schedd.core.cluster.dependency import Dependency
 
 AREA: Final = "postgres"
 MIB: Final = 1024 * 1024
@@ -23,7 +24,7 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
         yield answers.bad(
             found,
             "nothing can be fired, dispatched or accepted; workers keep their results",
-            "start PostgreSQL and read its log; members reconnect automatically",
+            _reported_remedy(facts) or "start PostgreSQL and read its log",
         )
         return
     yield answers.ok(f"version {found.version // 10000}, in {found.took * 1000:.0f} ms")
@@ -43,6 +44,13 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
     yield _bloat(found)
     yield _age(found)
     yield _days(found)
+
+
+def _reported_remedy(facts: Facts) -> str:
+    """Return the remedy of the failure that a member reports, which knows why; empty: none does."""
+    failures = [*facts.failures, *(one for member in facts.members for one in member.failures)]
+    remedies = (one.remedy for one in failures if one.dependency == Dependency.POSTGRESQL)
+    return next(remedies, "")
 
 
 def _version(found: DatabaseFacts) -> CheckupFinding:

@@ -1,11 +1,12 @@
 """Check members: reachability, dependencies, clocks, certificates, names, versions, tzdata."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
 from schedd.core.checkup.facts import Facts, FailedDependency, MemberFacts
 from schedd.core.checkup.finding import CheckSubject, CheckupFinding
+from schedd.core.cluster.dependency import Dependency
 
 AREA: Final = "members"
 WALL: Final = timedelta(seconds=1)
@@ -47,10 +48,11 @@ def _answers(one: MemberFacts) -> CheckupFinding:
             " seconds",
             f"check that other members reach {one.view.grpc}",
         )
-    if not one.view.database or one.database_away > 5:
+    failing = {failed.dependency for failed in one.failures}
+    if Dependency.POSTGRESQL not in failing and (not one.view.database or one.database_away > 5):
         return check.bad(
             f"no answer from PostgreSQL for {one.database_away:.0f} s",
-            "this member gives up its shards",
+            "its shards go to members that reach PostgreSQL, if there are any",
             "check the connection from this member to PostgreSQL",
         )
     if not one.trusted:
@@ -59,14 +61,24 @@ def _answers(one: MemberFacts) -> CheckupFinding:
             "this member stops firing",
             "check its connection to etcd, and the load of its host",
         )
+    if failing:
+        return check.ok(f"answers, but reports a failure of {' and '.join(sorted(failing))}")
     return check.ok("draining" if one.view.draining else "etcd and PostgreSQL are reachable")
+
+
+CONSEQUENCES: Final[Mapping[str, str]] = {
+    Dependency.POSTGRESQL: "the member isn't ready: what needs this fails, and is repeated until"
+    " it is fixed; due times are caught up",
+    Dependency.ETCD: "the member isn't ready: it keeps its shards while its lease holds, but"
+    " members can't join and shards can't move",
+}
 
 
 def _dependencies(member: str, failures: Sequence[FailedDependency]) -> Iterator[CheckupFinding]:
     for failed in failures:
         yield CheckSubject(AREA, failed.dependency, member).bad(
             f"{failed.cause}, since {failed.since:%Y-%m-%dT%H:%M:%SZ}",
-            "the member isn't ready: it can't fire, dispatch or accept results until this is fixed",
+            CONSEQUENCES[failed.dependency],
             failed.remedy,
         )
 

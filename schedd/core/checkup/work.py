@@ -94,13 +94,16 @@ def _remedy(one: StuckJob) -> str:
         return f"`schedctl worker undrain {one.draining[0]}`, or start another worker with it"
     if one.could:
         return f"start worker {one.could[0]} again"
-    return "start a worker with it (`schedctl worker list -o wide`), or edit the job"
+    return (
+        "start a worker that has it (workerd's `labels`, `handlers`, `namespaces`), or edit the"
+        " job; `schedctl worker list -o wide` shows the workers"
+    )
 
 
 def _oldest(facts: Facts, oldest: datetime | None) -> CheckupFinding:
     check = CheckSubject(AREA, "oldest ready run")
     if oldest is None:
-        return check.ok("no run has waited for more than 10 s")
+        return check.ok("no run that a worker can take has waited for more than 10 s")
     age = facts.now - oldest
     if age < OLD:
         return check.ok(f"has waited for {_span(age)}")

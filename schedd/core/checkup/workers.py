@@ -85,7 +85,8 @@ def _disk(one: WorkerFacts) -> CheckupFinding:
     if one.disk_free < 64 * MIB:
         return check.bad(
             size,
-            "this worker takes no new runs; a result that can't be spooled is lost if it stops",
+            "when its disk is full, this worker takes no new runs, and results that can't be"
+            " spooled are lost if it stops",
             "free space on its disk",
         )
     if one.disk_free < 1024 * MIB:

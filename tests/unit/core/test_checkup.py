@@ -326,8 +326,19 @@ def test_a_dependency_that_rejects_writes_is_named_with_time_reason_and_remedy(
     assert finding.severity is Severity.BAD
     assert finding.subject == ("m1" if by == "another member" else by)
     assert finding.what == f"{cause}, since 2026-01-05T12:00:00Z"
-    assert "it can't fire, dispatch or accept results" in finding.why
+    assert finding.why.startswith("the member isn't ready: what needs this fails, and is repeated")
     assert finding.remedy == "Make room on PostgreSQL's disk"
+
+
+def test_a_failure_that_a_member_explains_has_its_remedy_and_no_second_cause() -> None:
+    failed = FailedDependency("postgresql", "PostgreSQL rejects the login", "Correct the DSN", NOW)
+    facts = healthy(
+        database="no answer",
+        members=with_first(member(1, database=False), database_away=27.0, failures=(failed,)),
+    )
+    remedies = {(one.area, one.check): one.remedy for one in wrong(facts)}
+    assert remedies["postgres", "answers"] == "Correct the DSN"
+    assert ("members", "answers") not in remedies
 
 
 def test_an_unavailable_database_stops_no_other_check() -> None:

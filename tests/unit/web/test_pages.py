@@ -164,6 +164,13 @@ def test_past_problems_are_shown_after_present_delays() -> None:
     assert page.index("No worker is running") < page.index("1 dead letter is open")
 
 
+def test_a_worker_that_takes_no_new_runs_is_on_the_page_with_the_reason() -> None:
+    full = cluster_pb.Worker(name="w1", slots=4, refuses="spool rejects writes: No space left")
+    found = seen(stored(workers=[full]))
+    assert found.concerns == ("worker w1 takes no new runs: spool rejects writes: No space left",)
+    assert "No problems" not in html(found)
+
+
 def test_a_run_that_was_missed_days_ago_is_no_concern_any_more() -> None:
     assert "No problems." in html(seen(stored(missed=MissedRuns((NOW - timedelta(days=2),)))))
 

@@ -199,6 +199,8 @@ def _live(stored: Stored) -> list[cluster_pb.Worker]:
 def _concerns(stored: Stored, now: datetime) -> Iterable[str]:
     """Yield problems of a working cluster: lost work, then work that can't start."""
     yield from _losses(stored)
+    for worker in [one for one in _live(stored) if one.refuses][:NAMED]:
+        yield f"worker {worker.name} takes no new runs: {worker.refuses}"
     if text := stored.missed.summary(now):
         yield text
     if dead := stored.counts.dead_letters:
