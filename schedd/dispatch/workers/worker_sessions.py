@@ -253,7 +253,9 @@ class WorkerSessions:
         self._workers.lost(one.id for one in gone)  # each time: `spared` may have undone it
         for one in gone:
             if one.id not in self._lost:
-                log.warning("worker lost: worker=%s; it must register again", one.worker)
+                log.info(
+                    "registration ended: worker=%s; if it runs, it registers again", one.worker
+                )
                 if (
                     self._workers.attached(one.id) is not None
                 ):  # `forget_incarnation` removes it later
