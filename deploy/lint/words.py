@@ -20,7 +20,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 RULES: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-ROOTS: Final = ("schedd", "workerd", "client", "proto", "deploy", "docs", ".")
+ROOTS: Final = ("schedd", "workerd", "client", "tests", "proto", "deploy", "docs", ".")
 NOT_READ: Final = ("docs/evidence/", "docs/glossary.md", "deploy/lint/")
 ENDINGS: Final = (
     ".py",

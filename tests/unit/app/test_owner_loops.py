@@ -29,7 +29,7 @@ def an_owner() -> tuple[Owner, dict[str, Any]]:
         )
     }
     parts |= {"outbox": MagicMock(), "sender": MagicMock(), "chains": MagicMock()}
-    parts |= {"outbox": MagicMock(), "sender": MagicMock(), "old": MagicMock()}
+    parts |= {"outbox": MagicMock(), "sender": MagicMock(), "retention_store": MagicMock()}
     parts |= {"objects": MagicMock(), "statistics_store": MagicMock()}
     parts["leases"].ttl = 3.0
     parts["clock"].now.return_value = NOW

@@ -35,7 +35,7 @@ class Rows:
     standing: dict[PoolKey, PoolUsage] = field(default_factory=dict)
     asked: list[Sequence[ShardId]] = field(default_factory=list)
 
-    async def stock(self, shards: Sequence[ShardId]) -> QueueStats:
+    async def read_queue_stats(self, shards: Sequence[ShardId]) -> QueueStats:
         self.asked.append(shards)
         return self.stored
 
