@@ -163,7 +163,7 @@ class EtcdConnection:
                 method.path, request_serializer=method.encode, response_deserializer=method.decode
             )
             return EtcdStream(stub(metadata=metadata(token)), self.deadline, position)
-        raise Unavailable("etcd: no endpoint connects")
+        raise Unavailable("etcd: no endpoint accepted a connection in time")
 
     def distrust(self, stream: EtcdStream[RequestT, ReplyT]) -> None:
         """Start later calls with the next endpoint and a new token: this endpoint doesn't serve."""

@@ -201,7 +201,7 @@ class Admission:
         """
         holding = self._holdings[key]
         if holding.state is not AssignmentState.ARMED:
-            raise ValueError(f"{key} is {holding.state.name}, not ARMED")
+            raise ValueError(f"{key} can't start: its state is {holding.state.name}, not ARMED")
         holding.offer = replace(holding.offer, not_before=not_before)
 
     def end_execution(self, key: AssignmentKey) -> None:

@@ -77,6 +77,6 @@ def _text(given: object, noun: str, called: str, value: type[Value]) -> str:
     if isinstance(given, str):
         return given
     raise TypeError(
-        f"a {noun} is given by its {called}, as text, or as a {value.__name__} that a call "
-        f"returned; got {type(given).__name__}"
+        f"expected the {called} of a {noun} (str), or a {value.__name__} that a call returned; "
+        f"got {type(given).__name__}"
     )

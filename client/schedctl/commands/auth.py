@@ -77,14 +77,14 @@ def init(session: Session, ca_dir: Path | None) -> None:
     "--host",
     "hosts",
     multiple=True,
-    help="Host name or address of a member; repeatable.  [default: none]",
+    help="Host name or address in a member's certificate; repeatable.  [default: none]",
 )
-@click.option("--role", type=ROLES, help="Role of a user.  [default: none]")
+@click.option("--role", type=ROLES, help="Role in a user's certificate.  [default: none]")
 @click.option(
     "--in",
     "namespaces",
     multiple=True,
-    help="Namespace of a user's role, or of the runs a worker gets; repeatable.  [default: all]",
+    help="Namespace in the certificate of a user or worker; repeatable.  [default: all]",
 )
 @click.option(
     "--days",

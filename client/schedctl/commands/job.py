@@ -328,7 +328,7 @@ def trigger(
     "--after",
     type=TimeType(),
     metavar=TIME,
-    help="Time after which to begin, exclusive.  [default: now]",
+    help="Show the times after this one.  [default: now]",
 )
 @click.option(
     "--count",

@@ -193,7 +193,9 @@ def work_options(command: F) -> F:
                 help="Treatment of a running attempt when its worker loses the lease."
                 "  [default: finish]",
             ),
-            click.option("--slots", metavar="N", help="Slots of a run.  [default: 1]"),
+            click.option(
+                "--slots", metavar="N", help="Slots that a run takes on its worker.  [default: 1]"
+            ),
             click.option(
                 "--retention",
                 metavar="30d",

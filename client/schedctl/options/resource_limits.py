@@ -55,7 +55,7 @@ def options(command: F) -> F:
             click.option(
                 "--limit-memory",
                 metavar="64MiB",
-                help="Memory limit of the command, or of the handler's process, in bytes."
+                help="Memory limit of the command, or of the handler's process, such as 64MiB."
                 "  [default: none]",
             ),
             click.option(

@@ -90,12 +90,16 @@ def _read(field: str, name: str, allowed: Sequence[Path]) -> str:
     except RecursionError:  # a loop of links; the kernel follows 40
         raise ValueError(f"{field}: {name} leads nowhere") from None
     if not _below(path, folders):
-        raise ValueError(f"{field}: {name} isn't below {' or '.join(map(str, allowed))}")
+        raise ValueError(
+            f"{field}: {name} isn't in an allowed folder: {' or '.join(map(str, allowed))}"
+        )
     fd = os.open(path, _OPEN)
     try:
         # The name may refer to another file since it was looked up.
         if not _below(str(Path(f"/proc/self/fd/{fd}").readlink()), folders):
-            raise ValueError(f"{field}: {name} isn't below {' or '.join(map(str, allowed))}")
+            raise ValueError(
+                f"{field}: {name} isn't in an allowed folder: {' or '.join(map(str, allowed))}"
+            )
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise ValueError(f"{field}: {name} isn't a file")
         with os.fdopen(fd, "rb", closefd=False) as file:

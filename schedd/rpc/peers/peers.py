@@ -167,5 +167,5 @@ class Peers:
 def _within_bounds(answer: B, what: str) -> B:
     """Return the answer. Raises Unavailable when a field of it is out of its bounds."""
     if found := FRAME.violations(answer):
-        raise Unavailable(f"{what}: the answer is out of bounds: {problem(found)}")
+        raise Unavailable(f"{what}: the member sent an invalid answer: {problem(found)}")
     return answer

@@ -189,7 +189,7 @@ OF_MEMBERS: Sequence[Mutant] = (
     ),
     Mutant(
         "handed-out-late",
-        "what is assigned in each third second is pushed 1.2 s later",
+        "runs that are assigned in every third second are pushed 1.2 s late",
         (
             Edit(
                 "schedd/dispatch/assign.py",

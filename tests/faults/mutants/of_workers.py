@@ -180,7 +180,7 @@ OF_WORKERS: Sequence[Mutant] = (
     ),
     Mutant(
         "descriptors-kept",
-        "each stored result leaves a descriptor behind",
+        "each stored result leaks a file descriptor",
         (
             Edit(
                 COLLECT,

@@ -71,7 +71,10 @@ def nexts(of: CompiledSchedule, after: str, count: int) -> list[str]:
         ({"weekdays": [*WEEKEND, "mon", "tue", "wed", "thu", "fri"]}, "exclude every day"),
         ({"ranges": [("2026-12-24", "2026-12-01")]}, "2026-12-01 is before 2026-12-24"),
         ({"ranges": [("12-24", "12-26")]}, "'12-24' isn't a valid date"),
-        ({"ranges": [("2026-01-01", "2046-01-01")]}, "at most 3,660: end the job instead"),
+        (
+            {"ranges": [("2026-01-01", "2046-01-01")]},
+            "at most 3,660; to stop a job for good, set its end",
+        ),
         ({"cron": ["CRON_TZ=UTC * 9 * * *"]}, "has its own time zone"),
         ({"cron": ["0 0 31 2 *"]}, "never matches"),
         ({"dates": ["01-01"], "zone": "Europe/Brelin"}, "did you mean Europe/Berlin"),

@@ -241,7 +241,7 @@ def test_parsing_is_cached_by_expression_zone_and_for_h_the_seed() -> None:
         ("* * * * 5#6", "day of week", "no such week", "1 to 5"),
         ("* * * * 5#0", "day of week", "no such week", "1 to 5"),
         ("* * 40W * *", "day of month", "40 is out of range", "1-31"),
-        ("H(10-5) * * * *", "minute", "wraps around", "growing range"),
+        ("H(10-5) * * * *", "minute", "wraps around", "begins with its lower value"),
         ("H(0-90) * * * *", "minute", "90 is out of range", "0-59"),
         ("TZ=UTC * * * * *", "time_zone", "TZ= isn't read", "write CRON_TZ=UTC * * * * *"),
         ("CRON_TZ=Europe/Berln * * * * *", "time_zone", "Europe/Berln", "did you mean Europe/Be"),

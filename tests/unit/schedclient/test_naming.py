@@ -151,14 +151,14 @@ async def test_a_value_and_its_id_make_the_same_request(
 async def test_anything_else_is_refused_in_words(
     client: Client, member: Scripted, call: Call, given: object
 ):
-    with pytest.raises(TypeError, match=f"(given by|comes first).*got {type(given).__name__}"):
+    with pytest.raises(TypeError, match=f"(expected the|comes first).*got {type(given).__name__}"):
         await done(call.do(client, given))
     assert member.requests == []
 
 
 async def test_a_value_of_another_type_is_refused(client: Client, member: Scripted):
-    with pytest.raises(TypeError, match=r"a run is given by its id, .*as a Run .*got Job"):
+    with pytest.raises(TypeError, match=r"expected the id of a run .*or a Run .*got Job"):
         await client.runs.cancel(JOB)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"a job is given by its id or name, .*got Run"):
+    with pytest.raises(TypeError, match=r"expected the id or name of a job .*got Run"):
         await client.jobs.get(RUN)  # type: ignore[arg-type]
     assert member.requests == []

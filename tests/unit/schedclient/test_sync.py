@@ -96,7 +96,7 @@ def test_a_run_value_is_accepted_in_place_of_its_id(member: Scripted):
     with SyncClient(member.address, timeout=5) as client:
         run = client.runs.cancel(client.runs.get("r"))
         assert client.runs.get(run) == run
-        with pytest.raises(TypeError, match="a run is given by its id, as text, or as a Run"):
+        with pytest.raises(TypeError, match=r"expected the id of a run \(str\), or a Run"):
             client.runs.cancel(7)  # type: ignore[arg-type]
 
 

@@ -34,7 +34,7 @@ def cron() -> None:
     "--after",
     type=TimeType(),
     metavar=TIME,
-    help="Time after which to begin, exclusive.  [default: now]",
+    help="Show the times after this one.  [default: now]",
 )
 @click.option(
     "--next",
@@ -45,7 +45,10 @@ def cron() -> None:
     help="Number of scheduled times.",
 )
 @click.option(
-    "--job", default="", metavar="NAME", help="Job whose name determines `H`.  [default: none]"
+    "--job",
+    default="",
+    metavar="NAME",
+    help="Name from which `H` picks its values, as for that job.  [default: none]",
 )
 @dst_options
 @click.option(

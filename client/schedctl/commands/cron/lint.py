@@ -185,7 +185,10 @@ def _many(count: int, what: str) -> str:
 @click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="IANA time zone.")
 @click.option("--second-tz", metavar="ZONE", help="IANA time zone of SECOND.  [default: as --tz]")
 @click.option(
-    "--job", default="", metavar="NAME", help="Job whose name determines `H`.  [default: none]"
+    "--job",
+    default="",
+    metavar="NAME",
+    help="Name from which `H` picks its values, as for that job.  [default: none]",
 )
 @dst_options
 @window_options("366d")

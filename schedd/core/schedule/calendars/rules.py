@@ -236,7 +236,9 @@ def _range(span: tuple[str, str]) -> tuple[int, int]:
         raise ScheduleError("range", f"{span[1]} is before {span[0]}", "both ends are included")
     if last - first >= LONGEST_RANGE:
         raise ScheduleError(
-            "range", f"{last - first + 1:,} days", f"at most {LONGEST_RANGE:,}: end the job instead"
+            "range",
+            f"{last - first + 1:,} days",
+            f"at most {LONGEST_RANGE:,}; to stop a job for good, set its end",
         )
     return first, last
 

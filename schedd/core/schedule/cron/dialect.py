@@ -251,7 +251,11 @@ def _hashed(spec: FieldSpec, term: str, found: re.Match[str], seed: str) -> str:
     if found[1] is not None:
         low, high = spec.value_of(found[1]), spec.value_of(found[2])
     if high < low:
-        raise CronError(spec.name, f"{term.upper()} wraps around", "H chooses from a growing range")
+        raise CronError(
+            spec.name,
+            f"{term.upper()} wraps around",
+            "the range of an H begins with its lower value",
+        )
     if found[3] is None:
         chosen = low + _hash(spec, seed, high - low + 1)
         return _canonical(spec, chosen, chosen, 1)
