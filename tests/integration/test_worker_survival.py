@@ -173,8 +173,8 @@ async def test_a_job_that_leaves_a_deep_tree_ends_by_its_exit_code_and_its_worke
         pid = await pid_in(mark)
         worker.kill()
         await gone(pid)
-        [left] = (worker.spool / "scratch").iterdir()
-        assert (left / "directory" / "directory").is_dir()
+        left = [*(worker.spool / "scratch").iterdir()]  # of the first runs, too: removed beside
+        assert any((each / "directory" / "directory").is_dir() for each in left)
         worker.start()
         again = await member.attached(2)
         assert [*(worker.spool / "scratch").iterdir()] == []
