@@ -15,7 +15,7 @@ import pytest
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember, Stream
-from support.wait import WAIT_TIMEOUT, wait_until_async
+from support.wait import wait_until_async
 from support.worker_process import cluster, http_get
 from workerd.delivery.spool import Spool
 
@@ -199,7 +199,7 @@ async def test_a_worker_on_a_full_disk_sends_its_spooled_results_and_takes_no_wo
                 status, why = await http_get(port, "/readyz")
                 return status == 503 and "No space left on device" in why
 
-            await wait_until_async(not_ready_by_its_disk, WAIT_TIMEOUT, "/readyz to name the disk")
+            await wait_until_async(not_ready_by_its_disk, 3.0, "/readyz to name the disk")
             assert all(beat.refuses for beat in stream.heartbeats)
             assert stream.granted.slots == 0
             assert not [*folder.glob("*.new")]
