@@ -96,24 +96,48 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="schedd", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="schedd",
+        description="Run a member of a schedd cluster, or one command on its database and etcd.",
+    )
     parser.add_argument(
         "command",
         nargs="?",
         choices=["migrate", "recover", "claim-prefix"],
-        help="migrate: create or upgrade the schema; recover: hold a restored database until it is"
-        " resumed; claim-prefix: give the etcd prefix to the cluster of this database",
+        help="migrate: create or upgrade the database schema; recover: pause the cluster of a"
+        " restored database until `schedctl cluster resume`; claim-prefix: assign the etcd prefix"
+        " to the cluster of this database (default: run a member)",
     )
-    parser.add_argument("--config", type=Path, help="TOML file (default: /etc/schedd/schedd.toml)")
-    parser.add_argument("--check-config", action="store_true", help="check, print and exit")
+    parser.add_argument(
+        "--config", type=Path, help="TOML file with settings (default: /etc/schedd/schedd.toml)"
+    )
+    parser.add_argument(
+        "--check-config", action="store_true", help="check and print the settings, then exit"
+    )
     for flag, key, text in (
-        ("--name", "name", "this member's name"),
-        ("--listen-grpc", "listen.grpc", "host:port for gRPC"),
-        ("--listen-http", "listen.http", "host:port for HTTP"),
-        ("--etcd-endpoints", "etcd.endpoints", "host:port,host:port"),
-        ("--postgres-dsn", "postgres.dsn", "URL of the database"),
-        ("--log-level", "log_level", "debug, info, warning or error"),
-        ("--log-format", "log_format", "text or json"),
+        ("--name", "name", "member name, unique in the cluster (default: the host's name)"),
+        (
+            "--listen-grpc",
+            "listen.grpc",
+            "host:port at which the member serves gRPC (default: 127.0.0.1:7420)",
+        ),
+        (
+            "--listen-http",
+            "listen.http",
+            "host:port at which the member serves HTTP (default: 127.0.0.1:7421)",
+        ),
+        (
+            "--etcd-endpoints",
+            "etcd.endpoints",
+            "addresses of etcd, as host:port,host:port (default: 127.0.0.1:2379)",
+        ),
+        (
+            "--postgres-dsn",
+            "postgres.dsn",
+            "PostgreSQL, such as postgresql://user@host/schedd (required here or in the file)",
+        ),
+        ("--log-level", "log_level", "debug, info, warning or error (default: info)"),
+        ("--log-format", "log_format", "text or json (default: text)"),
     ):
         parser.add_argument(flag, dest=key, help=text)
     return parser

@@ -140,14 +140,21 @@ def _parser() -> argparse.ArgumentParser:
         "--name", help="worker name, unique in the cluster (default: the host's name)"
     )
     parser.add_argument(
-        "--endpoints", metavar="HOST:PORT,…", help="gRPC addresses of members to begin with"
+        "--endpoints",
+        metavar="HOST:PORT,…",
+        help="gRPC addresses of members to connect to first (required here or in the file)",
     )
     parser.add_argument("--slots", metavar="N", help="maximum number of runs at once (default: 16)")
     parser.add_argument(
-        "--spool", metavar="DIR", help="spool directory of this worker, kept over restarts"
+        "--spool",
+        metavar="DIR",
+        help="directory of the spool, which keeps results until a member accepts them"
+        " (required here or in the file)",
     )
     parser.add_argument(
-        "--handlers", metavar="MODULE,…", help="Python modules that register handlers"
+        "--handlers",
+        metavar="MODULE,…",
+        help="Python modules to import, which register handlers (default: none)",
     )
     parser.add_argument(
         "--listen-http",

@@ -55,13 +55,14 @@ def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     is_eager=True,
     expose_value=False,
     callback=_show_version,
-    help="Version of schedctl: print it and exit.",
+    help="Print the version of schedctl and exit.",
 )
 @click.group(cls=CommandGroup, lazy=COMMANDS, context_settings={"auto_envvar_prefix": "SCHEDCTL"})
 def root() -> None:
     """Manage a schedd cluster.
 
-    Every option can be set as an environment variable: SCHEDCTL_ENDPOINTS=host:port,host:port.
+    An environment variable can set any option. For example, SCHEDCTL_ENDPOINTS=host:port,host:port
+    sets --endpoints, and SCHEDCTL_JOB_CREATE_TZ=UTC sets --tz of `job create`.
 
     Exit codes: 0 success, 1 run failed, 2 invalid usage, 3 not found, 4 not allowed, 5 conflict,
     6 unavailable, 7 timed out, 70 internal error, 130 interrupted.

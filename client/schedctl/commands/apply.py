@@ -47,19 +47,20 @@ class ApplyPlan:
     multiple=True,
     required=True,
     metavar="FILE|DIR|-",
-    help="Manifests: a file, a folder or standard input; repeatable.",
+    help="Manifests to apply: a file, a folder, or - for standard input; repeatable.",
 )
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Preview: show the changes, store nothing, exit 1 if there are any.",
+    help="Preview: show the changes, store nothing, exit 1 if there are changes.",
 )
 @pass_session
 def apply(session: Session, files: tuple[str, ...], dry_run: bool) -> None:
     """Create or update jobs, pools and calendars from manifests.
 
-    Nothing is stored if a manifest isn't valid. A manifest with an etag is rejected if the job has
-    another etag. The namespace is the manifest's own, else that of --namespace or the context.
+    If a manifest isn't valid, nothing is stored. A manifest with an etag is rejected if the stored
+    job has a different etag. A manifest without a namespace uses --namespace, else the namespace of
+    the context.
     """
     reading = manifests.read_or_fail(files)
     if "namespace" in session.typed:

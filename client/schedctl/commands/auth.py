@@ -46,7 +46,8 @@ _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 _ca_option = click.option(
     "--ca-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the authority.  [default: authority/ beside schedctl's configuration]",
+    help="Folder of the certificate authority.  [default: authority/ beside"
+    " schedctl's configuration]",
 )
 
 
@@ -77,14 +78,20 @@ def init(session: Session, ca_dir: Path | None) -> None:
     "--host",
     "hosts",
     multiple=True,
-    help="Host name or address in a member's certificate; repeatable.  [default: none]",
+    help="Host name or address of the member, for its certificate; repeatable."
+    "  [default: none; a member needs one]",
 )
-@click.option("--role", type=ROLES, help="Role in a user's certificate.  [default: none]")
+@click.option(
+    "--role",
+    type=ROLES,
+    help="Role that the certificate grants to the user.  [default: none; a user needs one]",
+)
 @click.option(
     "--in",
     "namespaces",
     multiple=True,
-    help="Namespace in the certificate of a user or worker; repeatable.  [default: all]",
+    help="Namespace to which a certificate of a user or worker is limited;"
+    " repeatable.  [default: all]",
 )
 @click.option(
     "--days",
@@ -96,7 +103,7 @@ def init(session: Session, ca_dir: Path | None) -> None:
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     default=".",
-    help="Folder for NAME.pem, NAME.key and ca.pem.  [default: the working directory]",
+    help="Folder to write NAME.pem, NAME.key and ca.pem to.  [default: the working directory]",
 )
 @pass_session
 def issue(
@@ -112,7 +119,7 @@ def issue(
 ) -> None:
     """Issue a certificate for a member, a worker or a user, or renew it.
 
-    Daemons load a renewed certificate automatically, at the next handshake.
+    schedd and workerd load a renewed certificate automatically, at the next TLS handshake.
     """
     from schedctl.authority import Authority
 
@@ -152,15 +159,22 @@ def token() -> None:
 
 @token.command()
 @click.argument("name")
-@click.option("--role", type=ROLES, required=True, help="Role of the token.")
+@click.option("--role", type=ROLES, required=True, help="Role that the token grants.")
 @click.option(
-    "--in", "namespaces", multiple=True, help="Namespace of the token; repeatable.  [default: all]"
+    "--in",
+    "namespaces",
+    multiple=True,
+    help="Namespace in which the token grants its role; repeatable.  [default: all]",
 )
-@click.option("--lifetime", metavar="30d", help="Lifetime, from 1m to 366d.  [default: 30d]")
+@click.option(
+    "--lifetime",
+    metavar="30d",
+    help="Lifetime of the token, from 1m to 366d.  [default: 30d]",
+)
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="New file for the token, mode 0600.  [default: stdout]",
+    help="New file to write the token to, with mode 0600.  [default: stdout]",
 )
 @pass_session
 def create(
@@ -171,7 +185,10 @@ def create(
     lifetime: str | None,
     out: Path | None,
 ) -> None:
-    """Create a token for NAME. The token is shown only once: the cluster stores a digest."""
+    """Create an access token for NAME, a person or a program.
+
+    The token is shown only once: the cluster stores only its digest.
+    """
     with begin(out) if out else nullcontext() as file:
         made = session.run(
             lambda client: client.access.create_token(
@@ -208,7 +225,10 @@ def list_tokens(session: Session, limit: int | None) -> None:
 @click.argument("token_id")
 @pass_session
 def revoke(session: Session, token_id: str) -> None:
-    """Revoke a token and all tokens created with it. It takes effect within 5 s."""
+    """Revoke a token and all tokens created with it.
+
+    All members reject a revoked token after at most 5 s.
+    """
     revoked: AccessToken = session.run(lambda client: client.access.revoke_token(token_id))
     if session.tabular:
         since = instant(session, revoked.revoked_at)

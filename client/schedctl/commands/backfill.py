@@ -17,8 +17,8 @@ from schedctl.session import Guard, Past, Session
 
 ENDS: Final = ("succeeded", "failed", "skipped", "cancelled")
 WAIT: Final = (
-    "Wait until all runs have ended, with progress; exit 1 unless all succeeded (skipped runs count"
-    " as failures)."
+    "Show progress, and wait until all runs have ended. Exit with 0 only if all runs succeeded; a"
+    " skipped run counts as a failure."
 )
 
 
@@ -30,7 +30,7 @@ WAIT: Final = (
     required=True,
     type=Past(),
     metavar="TIME|7d",
-    help="First scheduled time, inclusive; 7d is 7 days ago.",
+    help="Start of the range, inclusive: RFC 3339, or an age; 7d is 7 days ago.",
 )
 @click.option(
     "--to",
@@ -38,23 +38,28 @@ WAIT: Final = (
     required=True,
     type=Past(),
     metavar="TIME|1h",
-    help="Last scheduled time, inclusive.",
+    help="End of the range, inclusive: RFC 3339, or an age; 1h is one hour ago.",
 )
 @click.option(
-    "--overlap", metavar="skip|allow|…", help="Overlap policy of its runs.  [default: the job's]"
+    "--overlap",
+    metavar="skip|allow|…",
+    help="Overlap policy of the backfill's runs.  [default: the job's]",
 )
 @click.option(
     "--max-parallel",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Most of its runs in progress at once.",
+    help="Highest number of the backfill's runs in progress at once.",
 )
-@click.option("--priority", metavar="high|medium|low", help="Priority of its runs.  [default: low]")
+@click.option(
+    "--priority", metavar="high|medium|low", help="Priority of the backfill's runs.  [default: low]"
+)
 @click.option(
     "--rerun",
     metavar="failed|all",
-    help="Scheduled times to run again although they have a run.  [default: none]",
+    help="Scheduled times to run again although they ran: those whose run didn't"
+    " succeed, or all.  [default: none]",
 )
 @click.option("--dry-run", is_flag=True, help="Preview: show the scheduled times, store nothing.")
 @click.option("--wait", is_flag=True, help=WAIT)
@@ -80,8 +85,8 @@ def backfill(
 ) -> None:
     """Run a job for the scheduled times of a past range: `--from 7d --to 1h`, or RFC 3339.
 
-    Scheduled times that have a run are left out. The backfill continues in the cluster:
-    `job backfills` shows its progress.
+    Scheduled times that already ran are left out. The backfill continues in the cluster after the
+    command has ended: `job backfills` shows its progress.
     """
     session.asked_job = name
 
@@ -122,7 +127,7 @@ def backfill(
 @limit_option
 @pass_session
 def backfills(session: Session, name: str, limit: int | None) -> None:
-    """List backfills with their progress, newest first; of one job if NAME is given."""
+    """List backfills with their progress, newest first. NAME limits the list to one job."""
     session.asked_job = name
     show_listing(
         session, limit, lambda client, most: client.jobs.backfills(name, limit=most), BACKFILLS, _id
@@ -133,7 +138,7 @@ def backfills(session: Session, name: str, limit: int | None) -> None:
 @click.argument("backfill_id")
 @pass_session
 def cancel_backfill(session: Session, backfill_id: str) -> None:
-    """Cancel a backfill: create no more runs, cancel waiting and running ones."""
+    """Cancel a backfill: create no more runs, and cancel its waiting and running runs."""
     ended = session.run(lambda client: client.jobs.cancel_backfill(backfill_id))
     if not session.tabular:
         show_one(session, ended, BACKFILLS, _id)

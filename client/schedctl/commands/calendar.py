@@ -42,50 +42,59 @@ def list_calendars(session: Session, limit: int | None) -> None:
     "files",
     multiple=True,
     metavar="FILE|DIR|-",
-    help="Manifests; repeatable.  [default: none]",
+    help="Manifests of calendars: a file, a folder, or - for standard input;"
+    " repeatable.  [default: none]",
 )
 @click.option(
     "--date",
     "dates",
     multiple=True,
     metavar="2026-12-25",
-    help="Date, or 12-25 for every year; repeatable.  [default: none]",
+    help="Date to exclude; without a year, such as 12-25, in every year;"
+    " repeatable.  [default: none]",
 )
 @click.option(
     "--weekday",
     "weekdays",
     multiple=True,
     metavar="sat",
-    help="Day of the week; repeatable.  [default: none]",
+    help="Day of the week to exclude; repeatable.  [default: none]",
 )
 @click.option(
     "--range",
     "ranges",
     multiple=True,
     metavar="2026-12-24..2027-01-02",
-    help="Range of dates, both inclusive; repeatable.  [default: none]",
+    help="Range of dates to exclude, from the first to the last day; repeatable.  [default: none]",
 )
 @click.option(
     "--cron",
     multiple=True,
     metavar="EXPR",
-    help="Cron expression of excluded minutes, or with six fields of seconds; repeatable."
-    "  [default: none]",
+    help="Cron expression of times to exclude: five fields exclude minutes, six"
+    " fields seconds; repeatable.  [default: none]",
 )
 @click.option(
-    "--tz", type=Guard(), metavar="ZONE", help="IANA time zone.  [default: that of each job]"
+    "--tz",
+    type=Guard(),
+    metavar="ZONE",
+    help="IANA time zone in which the calendar is read.  [default: the time zone of each job]",
 )
 @click.option(
-    "--roll", metavar="next|previous|none", help="Day an excluded run moves to.  [default: none]"
+    "--roll",
+    metavar="next|previous|none",
+    help="Day to which an excluded run moves: the next or the previous day that"
+    " isn't excluded.  [default: none]",
 )
-@click.option("--dry-run", is_flag=True, help="Validation only: store nothing.")
+@click.option("--dry-run", is_flag=True, help="Validate the calendar and store nothing.")
 @pass_session
 def apply(
     session: Session, /, name: str | None, files: tuple[str, ...], dry_run: bool, **flags: Any
 ) -> None:
     """Create a calendar or its next version, from options or manifests (kind: calendar).
 
-    The new version has only the rules that are given. Returns when every job uses it.
+    The new version has only the rules that this command or manifest gives. The command returns when
+    every job that uses the calendar uses the new version.
     """
     given = any(flags.values())
     if bool(files) == (name is not None) or (files and given):

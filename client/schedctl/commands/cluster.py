@@ -38,7 +38,7 @@ BAD: Final = 1
 def doctor(session: Session) -> None:
     """Check etcd, PostgreSQL, clocks, members and workers, and print a remedy for each problem.
 
-    Exits with 1 if a check is bad, and with 0 if there are only warnings.
+    The command exits with 1 if a check is bad, and with 0 if there are only warnings.
     """
     found = session.run(lambda client: client.cluster.doctor())
     findings = [*found.findings, this_machine(found.now, datetime.now(UTC))]
@@ -142,12 +142,12 @@ def _pause(session: Session, found: Cluster) -> str:
 
 @cluster.command("transfer-leader")
 @click.argument("member", required=False)
-@click.option("--reason", default="", help="Reason, for the audit log.  [default: none]")
+@click.option("--reason", default="", help="Reason to store in the audit log.  [default: none]")
 @pass_session
 def transfer_leader(session: Session, member: str | None, reason: str) -> None:
     """Transfer leadership to MEMBER, or to any other member.
 
-    Jobs continue to run meanwhile: owners don't depend on the leader.
+    Jobs continue to run during the transfer: members fire and dispatch without the leader.
     """
     if member is not None and not member.strip():  # such as an unset shell variable
         raise click.UsageError(
@@ -164,13 +164,13 @@ def transfer_leader(session: Session, member: str | None, reason: str) -> None:
 
 @cluster.command()
 @click.option(
-    "--dry-run", is_flag=True, help="Preview: show the moves, make none, exit 1 if there are any."
+    "--dry-run", is_flag=True, help="Preview: show the moves, make none, exit 1 if there are moves."
 )
 @pass_session
 def rebalance(session: Session, dry_run: bool) -> None:
     """Move shards to their intended owners now, and list the moves.
 
-    The leader does this automatically once per second: usually no shard needs to move.
+    The leader moves shards automatically, once per second. Usually no shard needs to move.
     """
     moves = session.run(lambda client: client.cluster.rebalance(dry_run=dry_run))
     if session.tabular and not moves:
@@ -182,12 +182,13 @@ def rebalance(session: Session, dry_run: bool) -> None:
 
 
 @cluster.command()
-@click.option("--note", default="", help="Note, shown with the pause.  [default: none]")
+@click.option("--note", default="", help="Note to show with the pause.  [default: none]")
 @pass_session
 def pause(session: Session, note: str) -> None:
     """Pause the cluster: fire no job and start no run until `cluster resume`.
 
-    Running runs continue. Triggered and submitted runs wait. Returns when no run starts any more.
+    Running runs continue. Triggered and submitted runs wait for the resume. The command returns
+    when no run starts any more.
     """
     session.confirm("pause", "the cluster")
     show_status(session, session.run(lambda client: client.cluster.pause(note=note)))
@@ -197,20 +198,21 @@ def pause(session: Session, note: str) -> None:
 @click.option(
     "--catch-up/--no-catch-up",
     default=None,
-    help="Use of each job's catch-up policy for times that came due in the pause."
+    help="Apply each job's catch-up policy to its scheduled times in the pause."
     "  [default: no catch-up]",
 )
 @click.option(
     "--catch-up-since",
     type=Past(),
     metavar="TIME|AGE",
-    help="Start of the catch-up; earlier times aren't caught up.  [default: none]",
+    help="Earliest scheduled time to catch up by each job's catch-up policy.  [default: none]",
 )
 @pass_session
 def resume(session: Session, catch_up: bool | None, catch_up_since: datetime | None) -> None:
-    """Resume the cluster. Times that came due in the pause are SKIPPED (PAUSED).
+    """Resume the cluster. Without catch-up, scheduled times in the pause are SKIPPED (PAUSED).
 
-    In RECOVERY, after the database was restored, one of the catch-up options is required.
+    After a restore of the database, the cluster is paused in RECOVERY. Its resume then requires one
+    of the catch-up options.
     """
     if catch_up is not None and catch_up_since is not None:
         raise click.UsageError(
@@ -274,9 +276,24 @@ def audit() -> None:
 
 
 @audit.command("list")
-@click.option("--action", default="", help="Action, such as create or result.  [default: any]")
-@click.option("--object", "of", default="", help="Object, such as job/default/etl.  [default: any]")
-@click.option("--run", "run_id", default="", metavar="RUN", help="Run.  [default: any]")
+@click.option(
+    "--action",
+    default="",
+    help="Action of the entries to list, such as create or result.  [default: any]",
+)
+@click.option(
+    "--object",
+    "of",
+    default="",
+    help="Object of the entries to list, such as job/default/etl.  [default: any]",
+)
+@click.option(
+    "--run",
+    "run_id",
+    default="",
+    metavar="RUN",
+    help="Id of the run whose entries to list.  [default: any]",
+)
 @limit_option
 @pass_session
 def list_audit(session: Session, action: str, of: str, run_id: str, limit: int | None) -> None:

@@ -16,13 +16,13 @@ from schedkit.net.channel import TLS
 
 @click.group(cls=CommandGroup)
 def config() -> None:
-    """Manage contexts: clusters by name."""
+    """Manage contexts: the clusters that schedctl knows by name."""
 
 
 @config.command()
 @pass_session
 def contexts(session: Session) -> None:
-    """List contexts; a star marks the current one."""
+    """List contexts; a star marks the current context."""
     found = kept.load()
     if session.tabular:
         for name, context in found.known.items():
@@ -50,7 +50,7 @@ def use(session: Session, name: str) -> None:
 @click.argument("name")
 @pass_session
 def delete(session: Session, name: str) -> None:
-    """Delete a context. Its cluster isn't changed."""
+    """Delete a context. The cluster of the context isn't changed."""
     del session
     kept.delete(name)
     message(f"deleted context {name}")
@@ -85,11 +85,17 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
     "endpoints",
     metavar="HOST:PORT,…",
     required=True,
-    help="Members of the cluster.",
+    help="Addresses of members of the cluster.",
 )
-@click.option("--ca", type=_file, help="PEM file of the authority, for TLS.  [default: no TLS]")
-@click.option("--cert", type=_file, help="PEM file of your certificate.  [default: none]")
-@click.option("--key", type=_file, help="PEM file of its key.  [default: none]")
+@click.option(
+    "--ca",
+    type=_file,
+    help="PEM file of the cluster's certificate authority; turns TLS on.  [default: no TLS]",
+)
+@click.option(
+    "--cert", type=_file, help="PEM file of your client certificate; needs --ca.  [default: none]"
+)
+@click.option("--key", type=_file, help="PEM file of the private key of --cert.  [default: none]")
 @click.option("--token-file", type=_file, help="File with your access token.  [default: none]")
 @pass_session
 def set_context(
@@ -101,7 +107,7 @@ def set_context(
     key: Path | None,
     token_file: Path | None,
 ) -> None:
-    """Create or change a context, and make it the current one."""
+    """Create or change a context, and select it as the current context."""
     del session
     if ca is None and (cert or key):
         raise click.UsageError("--cert and --key need --ca")

@@ -58,7 +58,7 @@ def _name(one: Job) -> str:
     metavar="KEY",
     help="Idempotency key: for 24 h the same key returns the same job.  [default: none]",
 )
-@click.option("--dry-run", is_flag=True, help="Validation only: store nothing.")
+@click.option("--dry-run", is_flag=True, help="Validate the job and store nothing.")
 @schedule_options
 @paused_option
 @work_options
@@ -105,7 +105,8 @@ def _warn_of(spec: job_pb2.Job) -> None:
     "where",
     default="",
     metavar="'FIELD:VALUE …'",
-    help="Filter by fields, such as 'paused:true label.team:etl'.  [default: none]",
+    help="Filter of the jobs to list, such as 'paused:true label.team:etl'; other"
+    " fields: name, pool, action.  [default: none]",
 )
 @pass_session
 def list_jobs(session: Session, limit: int | None, where: str) -> None:
@@ -156,9 +157,13 @@ def describe(session: Session, name: str) -> None:
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Preview: show the change, store nothing, exit 1 if there is one.",
+    help="Preview: show the change, store nothing, exit 1 if there is a change.",
 )
-@click.option("--etag", type=Guard(), help="Etag that the job must have.  [default: any]")
+@click.option(
+    "--etag",
+    type=Guard(),
+    help="Etag that the job must have; else nothing is changed.  [default: any]",
+)
 @schedule_options
 @work_options
 @notice_options
@@ -173,7 +178,10 @@ def patch(
     argv: tuple[str, ...],
     **flags: Any,
 ) -> None:
-    """Change the given fields of a job. The change is shown first."""
+    """Change the given fields of a job. The change is shown first.
+
+    A field without an option keeps its value. The defaults of fields apply to new jobs only.
+    """
     session.asked_job = name
     spec, named = job_of(flags, argv)
     if not named:
@@ -206,10 +214,10 @@ def patch(
 
 @job.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
-@click.option("--note", default="", help="Note, for the audit log.  [default: none]")
+@click.option("--note", default="", help="Note to store in the audit log.  [default: none]")
 @pass_session
 def delete(session: Session, names: tuple[str, ...], note: str) -> None:
-    """Delete jobs. No new run starts; running ones finish."""
+    """Delete jobs. No new run of a deleted job starts; running runs finish."""
     for name in names:
         session.confirm("delete job", name, always=True)
 
@@ -226,18 +234,18 @@ def delete(session: Session, names: tuple[str, ...], note: str) -> None:
 
 @job.command()
 @click.argument("name")
-@click.option("--note", default="", help="Note, shown with the pause.  [default: none]")
+@click.option("--note", default="", help="Note to show with the pause.  [default: none]")
 @click.option(
     "--until",
     type=TimeType(),
     metavar=TIME,
-    help="Time of the automatic resume.  [default: none]",
+    help="Time at which the job is resumed automatically.  [default: none]",
 )
 @pass_session
 def pause(session: Session, name: str, note: str, until: datetime | None) -> None:
-    """Pause a job until `job resume`. Triggers still run.
+    """Pause a job until `job resume`. Triggers still start runs.
 
-    Scheduled times in the pause don't run, and aren't caught up afterwards.
+    Scheduled times in the pause don't run, and aren't caught up after the resume.
     """
     _change(session, name, lambda client: client.jobs.pause(name, note, until=until))
     message(f"paused {name}")
@@ -269,10 +277,20 @@ def _change(session: Session, name: str, call: Callable[[Client], Awaitable[Job]
 
 @job.command()
 @click.argument("name")
-@click.option("--payload", metavar="JSON|@FILE|-", help="Payload.  [default: the job's]")
-@click.option("--priority", metavar="high|medium|low", help="Priority.  [default: the job's]")
-@click.option("--overlap", metavar="skip|allow|…", help="Overlap policy.  [default: the job's]")
-@click.option("--delay", metavar="5s", help="Delay of the start.  [default: 0s]")
+@click.option(
+    "--payload", metavar="JSON|@FILE|-", help="Payload of the run.  [default: the job's payload]"
+)
+@click.option(
+    "--priority",
+    metavar="high|medium|low",
+    help="Priority of the run.  [default: the job's priority]",
+)
+@click.option(
+    "--overlap",
+    metavar="skip|allow|…",
+    help="Overlap policy of the run.  [default: the job's policy]",
+)
+@click.option("--delay", metavar="5s", help="Time to wait before the run starts.  [default: 0s]")
 @click.option(
     "--idempotency-key",
     type=Guard(),
@@ -283,7 +301,11 @@ def _change(session: Session, name: str, call: Callable[[Client], Awaitable[Job]
 @click.option(
     "--follow", is_flag=True, help="Wait as with --wait, and print the output as it arrives."
 )
-@click.option("--exit-status", is_flag=True, help="Wait, and exit with the exit code of the job.")
+@click.option(
+    "--exit-status",
+    is_flag=True,
+    help="Wait as with --wait, and exit with the exit code of the job.",
+)
 @pass_session
 def trigger(
     session: Session,
@@ -328,16 +350,16 @@ def trigger(
     "--after",
     type=TimeType(),
     metavar=TIME,
-    help="Show the times after this one.  [default: now]",
+    help="Time after which scheduled times are listed.  [default: now]",
 )
 @click.option(
     "--count",
     default=10,
     show_default=True,
     type=click.IntRange(1, 1000),
-    help="Number of scheduled times.",
+    help="Number of scheduled times to list.",
 )
-@click.option("--excluded", is_flag=True, help="Excluded times, too.")
+@click.option("--excluded", is_flag=True, help="List excluded times, too.")
 @pass_session
 def next_instants(
     session: Session, name: str, after: datetime | None, count: int, excluded: bool
@@ -363,7 +385,9 @@ def next_instants(
 
 @job.command()
 @click.argument("name")
-@click.option("--at", required=True, type=TimeType(), metavar=TIME, help="Scheduled time.")
+@click.option(
+    "--at", required=True, type=TimeType(), metavar=TIME, help="Scheduled time to explain."
+)
 @pass_session
 def explain(session: Session, name: str, at: datetime) -> None:
     """Explain why a job ran, or didn't run, at a scheduled time."""

@@ -106,26 +106,27 @@ def describe(session: Session, name: str) -> None:
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Concurrency limit, in runs.  [default: unchanged]",
+    help="Concurrency limit: the highest number of runs in progress at once.  [default: unchanged]",
 )
-@click.option("--no-limit", is_flag=True, help="No concurrency limit.")
+@click.option("--no-limit", is_flag=True, help="Remove the concurrency limit.")
 @click.option(
     "--rate",
     type=PoolRateType(),
     metavar="100/m|3/30s",
-    help="Rate limit, in starts per time.  [default: unchanged]",
+    help="Rate limit: the highest number of starts in a period; 3/30s is 3 starts"
+    " in 30 s.  [default: unchanged]",
 )
-@click.option("--no-rate", is_flag=True, help="No rate limit.")
+@click.option("--no-rate", is_flag=True, help="Remove the rate limit.")
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Preview: show the change, store nothing, exit 1 if there is one.",
+    help="Preview: show the change, store nothing, exit 1 if there is a change.",
 )
 @pass_session
 def set_pool(session: Session, /, name: str, dry_run: bool, **flags: Any) -> None:
     """Create a pool, or change the given limits. The change is shown first.
 
-    Running runs continue; a lower limit applies to the next starts.
+    Running runs continue. A lower limit applies from the next start.
     """
     edit = PoolEdit(**flags)
     edit.check()
@@ -156,12 +157,12 @@ def set_pool(session: Session, /, name: str, dry_run: bool, **flags: Any) -> Non
 
 @pool.command()
 @click.argument("name")
-@click.option("--note", default="", help="Note, shown with the pause.  [default: none]")
+@click.option("--note", default="", help="Note to show with the pause.  [default: none]")
 @pass_session
 def pause(session: Session, name: str, note: str) -> None:
-    """Pause a pool: start none of its runs until `pool resume`, also no triggered ones.
+    """Pause a pool: start none of its runs, scheduled or triggered, until `pool resume`.
 
-    Schedules continue to fire, and their runs wait. Running runs continue.
+    Jobs of the pool continue to fire, and their new runs wait. Running runs continue.
     """
     _change(session, lambda client: client.pools.pause(name, note))
     message(f"paused {name}")
@@ -171,7 +172,7 @@ def pause(session: Session, name: str, note: str) -> None:
 @click.argument("name")
 @pass_session
 def resume(session: Session, name: str) -> None:
-    """Resume a paused pool; waiting runs start."""
+    """Resume a paused pool. Its waiting runs start."""
     idle = False
 
     async def both(client: Client) -> Pool:

@@ -35,26 +35,42 @@ def _id(one: Run) -> str:
 
 
 @run.command("list")
-@click.option("--job", default="", help="Job (id or name).  [default: any]")
-@click.option("--state", multiple=True, metavar="STATE", help="State; repeatable.  [default: any]")
-@click.option("--worker", default="", help="Worker that the run was dispatched to.  [default: any]")
+@click.option("--job", default="", help="Job whose runs to list: id or name.  [default: any]")
+@click.option(
+    "--state",
+    multiple=True,
+    metavar="STATE",
+    help="State of the runs to list; repeatable.  [default: any]",
+)
+@click.option(
+    "--worker", default="", help="Worker to which the runs were dispatched.  [default: any]"
+)
 @click.option(
     "--trigger",
     metavar="schedule|manual|redrive|…",
-    help="Origin of the runs.  [default: any]",
+    help="Origin of the runs to list; also submit, backfill and chain.  [default: any]",
 )
-@click.option("--backfill", default="", metavar="ID", help="Backfill of the runs.  [default: any]")
+@click.option(
+    "--backfill",
+    default="",
+    metavar="ID",
+    help="Id of the backfill whose runs to list.  [default: any]",
+)
 @click.option(
     "--parent",
     default="",
     metavar="RUN",
-    help="Broadcast whose children to list.  [default: no children]",
+    help="Id of the broadcast run whose child runs to list.  [default: no children]",
 )
 @click.option(
-    "--after", metavar="TIME", help="Start of the scheduled times, exclusive.  [default: none]"
+    "--after",
+    metavar="TIME",
+    help="Lower limit of the runs' scheduled times, exclusive.  [default: none]",
 )
 @click.option(
-    "--before", metavar="TIME", help="End of the scheduled times, exclusive.  [default: none]"
+    "--before",
+    metavar="TIME",
+    help="Upper limit of the runs' scheduled times, exclusive.  [default: none]",
 )
 @limit_option
 @pass_session
@@ -133,10 +149,12 @@ def _children(client: Client, run_id: str, most: int | None) -> AsyncIterator[Ru
 
 @run.command()
 @click.argument("run_ids", nargs=-1, metavar="[RUN…]")
-@click.option("--job", default="", help="Job (id or name) to watch until Ctrl-C.  [default: none]")
+@click.option(
+    "--job", default="", help="Job whose runs to watch until Ctrl-C: id or name.  [default: none]"
+)
 @pass_session
 def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
-    """Print each change of runs until all have ended; with -o json one object per line."""
+    """Print each change of runs until all have ended; with -o json, one object per line."""
     if bool(run_ids) == bool(job):
         raise CommandFailure(
             "give either RUN… or --job", remedy="schedctl events prints the changes of all jobs"
@@ -150,19 +168,20 @@ def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
 
 
 @click.command(cls=Command)
-@click.option("--job", type=Guard(), help="Job (id or name).  [default: all]")
+@click.option("--job", type=Guard(), help="Job whose runs to print: id or name.  [default: all]")
 @click.option(
     "--after",
     type=Guard(),
     metavar="CURSOR",
-    help="Cursor of an earlier event to continue from.  [default: runs in progress]",
+    help="Cursor of an earlier event, to continue after that event.  [default: runs in progress]",
 )
 @pass_session
 def events(session: Session, job: str | None, after: str | None) -> None:
     """Print each change of any run of the namespace until Ctrl-C.
 
-    Begins with the runs in progress. Also prints changes of leader, and members and workers that
-    are lost or return. With -o json one object per line, with the `cursor` to continue from.
+    The first lines are the runs in progress. Further lines are changes of runs, changes of the
+    leader, and members and workers that are lost or return. With -o json each line is one object,
+    with the `cursor` to continue from.
     """
 
     async def work(client: Client) -> None:
@@ -180,10 +199,10 @@ def _event_line(one: RunEvent) -> str:
 
 @run.command()
 @click.argument("run_ids", nargs=-1, required=True, metavar="RUN…")
-@click.option("--exit-status", is_flag=True, help="Exit with the exit code of the job.")
+@click.option("--exit-status", is_flag=True, help="Exit with the exit code of the run's command.")
 @pass_session
 def wait(session: Session, run_ids: tuple[str, ...], exit_status: bool) -> None:
-    """Wait until runs have ended. Exits with 1 if one failed, with 7 after `--timeout`."""
+    """Wait until runs have ended. Exits with 1 if a run failed, and with 7 after `--timeout`."""
     runs = session.run(lambda client: _all_ended(session, client, run_ids))
     if session.tabular:
         for one in runs:
@@ -219,11 +238,14 @@ async def _all_ended(session: Session, client: Client, run_ids: Sequence[str]) -
 
 @run.command()
 @click.argument("run_id")
-@click.option("-f", "--follow", is_flag=True, help="Follow the output until the run has ended.")
+@click.option("-f", "--follow", is_flag=True, help="Print new output until the run has ended.")
 @click.option(
-    "--token", type=int, default=0, help="Fencing token of one attempt.  [default: all attempts]"
+    "--token",
+    type=int,
+    default=0,
+    help="Fencing token of the attempt whose output to print.  [default: all attempts]",
 )
-@click.option("--timestamps", is_flag=True, help="UTC time before each line, from the worker.")
+@click.option("--timestamps", is_flag=True, help="Print the worker's UTC time before each line.")
 @pass_session
 def logs(session: Session, run_id: str, follow: bool, token: int, timestamps: bool) -> None:
     """Print the output of a run, byte for byte: its stdout on stdout, its stderr on stderr."""
@@ -240,10 +262,13 @@ def logs(session: Session, run_id: str, follow: bool, token: int, timestamps: bo
 
 @run.command()
 @click.argument("run_id")
-@click.option("--reason", default="", help="Reason, for the audit log.  [default: none]")
+@click.option("--reason", default="", help="Reason to store in the audit log.  [default: none]")
 @pass_session
 def cancel(session: Session, run_id: str, reason: str) -> None:
-    """Cancel a run: at once if it waits, else by terminate and kill. Can be repeated."""
+    """Cancel a run: end a waiting run at once; terminate, then kill a running attempt.
+
+    The command can be repeated.
+    """
     ended = session.run(lambda client: client.runs.cancel(run_id, reason))
     if not session.tabular:
         show_one(session, ended, RUNS, _id)
@@ -253,12 +278,17 @@ def cancel(session: Session, run_id: str, reason: str) -> None:
 
 @run.command()
 @click.argument("run_id")
-@click.option("--payload", metavar="JSON|@FILE|-", help="Payload.  [default: the run's]")
+@click.option(
+    "--payload",
+    metavar="JSON|@FILE|-",
+    help="Payload of the new run.  [default: the payload of the old run]",
+)
 @pass_session
 def retry(session: Session, run_id: str, payload: str | None) -> None:
     """Run again a run that failed for good, was cancelled or missed its start deadline.
 
-    Creates a new run of the current definition of the job. Repeating returns the same run.
+    The new run uses the current definition of the job. Repeating the command returns the same new
+    run.
     """
     given = read_payload(payload) if payload is not None else None
     made = session.run(lambda client: client.runs.retry(run_id, payload=given))
@@ -280,7 +310,7 @@ def attempts(session: Session, run_id: str) -> None:
 def result(session: Session, run_id: str) -> None:
     """Print the result of a run: JSON or raw bytes.
 
-    Exits with 1 if a run that didn't succeed has no result.
+    The command exits with 1 if the run didn't succeed and has no result.
     """
 
     async def work(client: Client) -> tuple[Result, Run]:

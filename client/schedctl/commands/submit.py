@@ -21,10 +21,12 @@ from schedctl.session import Guard, Session
     "--follow", is_flag=True, help="Wait as with --wait, and print the output as it arrives."
 )
 @click.option(
-    "--exit-status", is_flag=True, help="Wait, and exit with the exit code of the command."
+    "--exit-status",
+    is_flag=True,
+    help="Wait as with --wait, and exit with the exit code of the command.",
 )
-@click.option("--name", default="", help="Name, shown as the job of the run.  [default: none]")
-@click.option("--delay", metavar="5s", help="Delay of the start.  [default: 0s]")
+@click.option("--name", default="", help="Name to show as the job of the run.  [default: none]")
+@click.option("--delay", metavar="5s", help="Time to wait before the run starts.  [default: 0s]")
 @click.option(
     "--idempotency-key",
     type=Guard(),
@@ -46,7 +48,7 @@ def submit(
     argv: tuple[str, ...],
     **flags: Any,
 ) -> None:
-    """Run something once: `submit --wait -- sh -c 'echo hi'`.
+    """Run a command or call once: `submit --wait -- sh -c 'echo hi'`.
 
     Ctrl-C stops the wait, not the run.
     """

@@ -65,18 +65,19 @@ def describe(session: Session, name: str) -> None:
 
 @worker.command()
 @click.argument("name")
-@click.option("--reason", default="", help="Reason, shown with the drain.  [default: none]")
+@click.option("--reason", default="", help="Reason to show with the drain.  [default: none]")
 @click.option(
     "--wait",
     is_flag=True,
-    help="Wait until its runs have ended and its results are stored, with progress.",
+    help="Show progress, and wait until the worker's runs have ended and their results are stored.",
 )
 @pass_session
 def drain(session: Session, name: str, reason: str, wait: bool) -> None:
     """Drain a worker: send it no new runs, also after a restart, until `worker undrain`.
 
-    Runs in progress finish. With --wait, exits with 1 if the worker is lost, restarted or undrained
-    meanwhile; its runs may start again. Exits with 0 at once if a drained worker is LOST.
+    Runs in progress finish. With --wait, the command exits with 1 if the worker is lost, restarted
+    or undrained before that; its runs may then start again. If the worker is LOST already, the
+    command exits with 0 at once.
     """
     instead = ""
 
@@ -109,7 +110,7 @@ def drain(session: Session, name: str, reason: str, wait: bool) -> None:
 
 @worker.command()
 @click.argument("name")
-@click.option("--reason", default="", help="Reason, for the audit log.  [default: none]")
+@click.option("--reason", default="", help="Reason to store in the audit log.  [default: none]")
 @pass_session
 def undrain(session: Session, name: str, reason: str) -> None:
     """Undrain a worker: send it runs again."""

@@ -56,7 +56,7 @@ _dir_option = click.option(
     "directory",
     metavar="D",
     type=click.Path(file_okay=False, path_type=Path),
-    help=f"Folder of the cluster.  [default: {DEFAULT_DIR}]",
+    help=f"Folder with the cluster's data and settings.  [default: {DEFAULT_DIR}]",
 )
 
 
@@ -73,29 +73,35 @@ def group() -> None:
 @click.option(
     "--workers", type=click.IntRange(min=0), help="Number of workers (workerd).  [default: 2]"
 )
-@click.option("--slots", type=click.IntRange(min=1), help="Slots of each worker.  [default: 16]")
+@click.option(
+    "--slots",
+    type=click.IntRange(min=1),
+    help="Slots of each worker: the number of runs that it executes at once.  [default: 16]",
+)
 @click.option(
     "--set",
     "overrides",
     multiple=True,
     metavar="TARGET.KEY=VALUE",
-    help="Setting of schedd, workerd, one daemon by its name, postgres or etcd; repeatable."
-    "  [default: none]",
+    help="Setting to change; TARGET is schedd, workerd, the name of one daemon,"
+    " postgres or etcd; repeatable.  [default: none]",
 )
 @click.option(
     "--postgres",
     "dsn",
     metavar="DSN",
-    help="PostgreSQL to use instead of a new one.  [default: none]",
+    help="URL of an existing PostgreSQL database to use instead of a new server.  [default: none]",
 )
 @click.option(
     "--tls",
     is_flag=True,
     default=None,
-    help="TLS with a certificate for each process; kept for later `up`.",
+    help="Use TLS, with a certificate for each process. A later `dev up` uses TLS, too.",
 )
 @click.option(
-    "--detach", is_flag=True, help="Return when the cluster is ready, and leave it running."
+    "--detach",
+    is_flag=True,
+    help="Return when the cluster is ready, and leave the cluster running.",
 )
 @click.option(
     "--timeout",
@@ -116,10 +122,10 @@ def up(
     detach: bool,
     timeout: float,
 ) -> None:
-    """Start the cluster, or its missing parts.
+    """Start the cluster, or those of its processes that aren't running.
 
-    Sizes and settings are stored: a later `up` on the same folder uses them, too. Waits for Ctrl-C
-    and then stops the cluster, unless --detach is given.
+    Sizes and settings are stored: a later `dev up` on the same folder uses them, too. Without
+    --detach the command waits for Ctrl-C, and then stops the cluster.
     """
     _check_requirements()
     folder = _folder(directory)
@@ -151,7 +157,7 @@ def up(
 @_dir_option
 @_reporting
 def down(directory: Path | None) -> None:
-    """Stop the cluster. Data and context are kept; `dev up` starts it again."""
+    """Stop the cluster. Data and context are kept: `dev up` starts the cluster again."""
     folder = _folder(directory)
     ran = cluster.down(folder, say=_say)
     _say("stopped" if ran else f"no process runs in {folder.root}")
@@ -174,7 +180,7 @@ def reset(directory: Path | None) -> None:
 @_dir_option
 @_reporting
 def kill_leader(directory: Path | None) -> None:
-    """Kill the leader with SIGKILL. The next `dev up` starts it again."""
+    """Kill the leader with SIGKILL. The next `dev up` starts the killed member again."""
     part = cluster.leader(_folder(directory))
     _send(part, signal.SIGKILL, "killed")
 

@@ -90,30 +90,35 @@ def choosing(command: Callable[..., R]) -> Callable[..., R]:
             "--at-most",
             type=click.IntRange(min=1),
             metavar="N",
-            help="Highest number of dead letters; if more match, change none.  [default: no limit]",
+            help="Highest number of dead letters to process; if more match, none is"
+            " changed.  [default: no limit]",
         ),
         click.option(
             "--until",
             type=Past(),
             metavar="TIME|10m",
-            help="Latest time of death, such as LAST of a group; 10m: 10 minutes ago."
-            "  [default: now]",
+            help="Latest time at which the runs failed for good, such as LAST of a group;"
+            " 10m is 10 minutes ago.  [default: now]",
         ),
         click.option(
             "--of",
             type=click.Choice(["job", "submitted"]),
-            help="Column OF of one row of `dlq groups`; needs --group.  [default: both]",
+            help="Value in column OF of `dlq groups`, which selects one row; needs"
+            " --group.  [default: both]",
         ),
-        click.option("--all", "every", is_flag=True, help="All dead letters that wait."),
+        click.option("--all", "every", is_flag=True, help="Select all dead letters that wait."),
         click.option(
-            "--job", type=Guard(), metavar="JOB", help="Job (id or name).  [default: any]"
+            "--job",
+            type=Guard(),
+            metavar="JOB",
+            help="Job of the dead letters to select: id or name.  [default: any]",
         ),
         click.option(
             "--group",
             "fingerprint",
             type=Guard(),
             metavar="FINGERPRINT",
-            help="Fingerprint of the error.  [default: any]",
+            help="Fingerprint of the error, as `dlq groups` shows it.  [default: any]",
         ),
         click.argument("run_ids", nargs=-1, metavar="[RUN…]"),
     ):

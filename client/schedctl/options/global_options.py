@@ -41,40 +41,44 @@ def _globals() -> list[click.Option]:
         option(
             "-o", "--output", type=click.Choice(OUTPUTS), help="Output format.  [default: table]"
         ),
-        option("--no-headers", is_flag=True, help="Tables without a header row."),
+        option("--no-headers", is_flag=True, help="Print tables without a header row."),
         option(
             "--time-format",
             type=click.Choice(("relative", "iso")),
-            help="Format of times in tables.  [default: relative on a terminal, else iso]",
+            help="Format of times in tables: relative, such as 3m ago, or iso, such as"
+            " 2026-12-24T18:00:00Z.  [default: relative on a terminal, else iso]",
         ),
         option(
             "--color",
             type=click.Choice(("auto", "always", "never")),
-            help="Colored output; auto: on a terminal.  [default: auto]",
+            help="When to color the output; auto colors it on a terminal only.  [default: auto]",
         ),
         option(
             "--endpoints",
             metavar="HOST:PORT,…",
-            help="Members to connect to.  [default: the context's, else 127.0.0.1:7420]",
+            help="Addresses of the members to connect to.  [default: the context's, else"
+            " 127.0.0.1:7420]",
         ),
         option(
             "--context",
             metavar="NAME",
-            help="Cluster of the configuration file.  [default: the current context]",
+            help="Context to use: the name of a cluster in schedctl's configuration file."
+            "  [default: the current context]",
         ),
         option(
             "--namespace",
             metavar="NAME",
-            help="Namespace of all names.  [default: the context's, else default]",
+            help="Namespace of the jobs, pools and other objects that the command names."
+            "  [default: the context's, else default]",
         ),
         option(
             "--timeout",
             type=Seconds(),
-            help="Time limit of each call, and of waiting; in seconds, or as 2m."
-            "  [default: 20s; waiting has no limit]",
+            help="Time limit of each call, and of commands that wait; in seconds, or as"
+            " 2m.  [default: 20s; waiting has no limit]",
         ),
-        option("--yes", is_flag=True, help="Yes to all confirmations."),
-        option("--no-input", is_flag=True, help="Failure instead of a confirmation."),
+        option("--yes", is_flag=True, help="Answer yes to all confirmations."),
+        option("--no-input", is_flag=True, help="Fail instead of asking for a confirmation."),
     ]
 
 
@@ -179,13 +183,15 @@ def dst_options(command: Callable[P, R]) -> Callable[P, R]:
         "--dst-gap",
         type=Word(("run_after", "skip")),
         default="run_after",
-        help="Policy for a fixed time that the clock skips.  [default: run_after]",
+        help="Policy for a fixed time that a clock change skips: run after the gap,"
+        " or not at all.  [default: run_after]",
     )
     overlap = click.option(
         "--dst-overlap",
         type=Word(("first", "second", "both")),
         default="first",
-        help="Policy for a fixed time that occurs twice.  [default: first]",
+        help="Policy for a fixed time that a clock change repeats: run at the first"
+        " time, the second, or both.  [default: first]",
     )
     return gap(overlap(command))
 
@@ -193,7 +199,7 @@ def dst_options(command: Callable[P, R]) -> Callable[P, R]:
 limit_option = click.option(
     "--limit",
     type=click.IntRange(min=1),
-    help="Most entries to show.  [default: 50 in tables, else all]",
+    help="Highest number of entries to show.  [default: 50 in tables, else all]",
 )
 
 

@@ -84,24 +84,26 @@ def work_options(command: F) -> F:
     for option in reversed(
         [
             click.option(
-                "--http", metavar="URL", help="URL to call (action http).  [default: none]"
+                "--http",
+                metavar="URL",
+                help="URL that the run calls (action http).  [default: none]",
             ),
             click.option(
                 "--grpc",
                 metavar="HOST:PORT",
-                help="Address of a gRPC service to call (action grpc), grpcs://… for TLS."
-                "  [default: none]",
+                help="Address of the gRPC service that the run calls (action grpc);"
+                " grpcs://HOST:PORT uses TLS.  [default: none]",
             ),
             click.option(
                 "--method",
-                help="HTTP method, or gRPC method as package.Service/Method."
-                "  [default: POST; JobHandler.Run]",
+                help="Method to call: an HTTP method with --http, package.Service/Method with"
+                " --grpc.  [default: POST with --http, JobHandler.Run with --grpc]",
             ),
             click.option(
                 "--header",
                 multiple=True,
                 metavar="'NAME: VALUE'",
-                help="HTTP header; repeatable.  [default: none]",
+                help="Header of the HTTP request; repeatable.  [default: none]",
             ),
             click.option(
                 "--metadata",
@@ -109,21 +111,23 @@ def work_options(command: F) -> F:
                 metavar="'NAME: VALUE'",
                 help="Metadata of the gRPC call; repeatable.  [default: none]",
             ),
-            click.option("--body", help="HTTP body.  [default: the payload]"),
+            click.option("--body", help="Body of the HTTP request.  [default: the payload]"),
             click.option(
                 "--python",
                 metavar="HANDLER",
-                help="Python handler of a worker to run (action python).  [default: none]",
+                help="Registered name of the Python handler to run (action python)."
+                "  [default: none]",
             ),
             click.option(
                 "--plugin",
                 metavar="EXECUTOR",
-                help="Plug-in executor to run (action plugin).  [default: none]",
+                help="Name of the plug-in executor that executes the run (action plugin)."
+                "  [default: none]",
             ),
             click.option(
                 "--plugin-config",
                 metavar="JSON|@FILE|-",
-                help="Configuration for the plug-in executor.  [default: none]",
+                help="Configuration that the plug-in executor receives.  [default: none]",
             ),
             click.option(
                 "--env",
@@ -139,24 +143,33 @@ def work_options(command: F) -> F:
             click.option(
                 "--user",
                 metavar="NAME",
-                help="User that the command runs as.  [default: the worker's]",
+                help="Operating-system user that runs the command.  [default: the worker's user]",
             ),
             resource_limits.options,
             click.option(
-                "--payload", metavar="JSON|@FILE|-", help="Input of the run.  [default: none]"
+                "--payload",
+                metavar="JSON|@FILE|-",
+                help="Payload: the input of the run.  [default: none]",
             ),
             click.option(
                 "--priority",
                 metavar="high|medium|low",
-                help="Priority of the runs.  [default: medium]",
+                help="Priority of the runs, the order in which they fire and start."
+                "  [default: medium]",
             ),
             click.option(
                 "--retry",
                 metavar="KEY=VALUE,…",
-                help="Retry policy, such as max_attempts=4,retry_on=75+5xx; other keys: backoff,"
-                " factor, max, jitter, fail_on.  [default: 4 attempts, backoff 10s]",
+                help="Retry policy, such as max_attempts=4,retry_on=75+5xx; other keys:"
+                " backoff, factor, max, jitter, fail_on.  [default: 4 attempts, backoff"
+                " 10s; a submit without retry options makes 1 attempt]",
             ),
-            click.option("--max-attempts", metavar="N", help="Attempts in all.  [default: 4]"),
+            click.option(
+                "--max-attempts",
+                metavar="N",
+                help="Highest number of attempts of a run.  [default: 4; a submit without"
+                " retry options makes 1]",
+            ),
             click.option(
                 "--backoff", metavar="10s", help="Wait before the second attempt.  [default: 10s]"
             ),
@@ -166,32 +179,36 @@ def work_options(command: F) -> F:
             click.option(
                 "--heartbeat-timeout",
                 metavar="1m",
-                help="Longest time between heartbeats of a Python handler.  [default: no limit]",
+                help="Time without a heartbeat after which an attempt of a Python handler or"
+                " plug-in is ended.  [default: no limit]",
             ),
             click.option(
-                "--kill-after", metavar="10s", help="Time from terminate to kill.  [default: 10s]"
+                "--kill-after",
+                metavar="10s",
+                help="Time between terminating an attempt and killing it.  [default: 10s]",
             ),
             click.option(
                 "--run-timeout",
                 metavar="DURATION",
-                help="Time limit of the run, over all attempts.  [default: no limit]",
+                help="Time limit of a run, with all its attempts and waits.  [default: no limit]",
             ),
             click.option(
                 "--start-deadline",
                 metavar="DURATION",
-                help="Longest wait for the first attempt; later the run is MISSED."
-                "  [default: no limit]",
+                help="Longest wait of a run for its dispatch; a run that waits longer is"
+                " MISSED.  [default: no limit]",
             ),
             click.option(
                 "--delivery",
                 metavar="at-least-once|at-most-once",
-                help="Delivery guarantee.  [default: at-least-once]",
+                help="Delivery guarantee: whether an attempt starts again when its worker is"
+                " lost.  [default: at-least-once]",
             ),
             click.option(
                 "--on-lease-lost",
                 metavar="finish|kill",
-                help="Treatment of a running attempt when its worker loses the lease."
-                "  [default: finish]",
+                help="Action of a worker whose lease expired: let a running attempt finish,"
+                " or kill it.  [default: finish]",
             ),
             click.option(
                 "--slots", metavar="N", help="Slots that a run takes on its worker.  [default: 1]"
@@ -204,24 +221,28 @@ def work_options(command: F) -> F:
             click.option(
                 "--pool",
                 metavar="NAME",
-                help="Concurrency pool; '' removes the job from its pool.  [default: none]",
+                help="Pool whose limits the runs share; '' removes the job from its pool."
+                "  [default: none]",
             ),
             click.option(
                 "--require",
                 multiple=True,
                 metavar="KEY=VALUE,…",
-                help="Label that the worker must have; repeatable.  [default: none]",
+                help="Label that the worker must have, with one of the values; repeatable."
+                "  [default: none]",
             ),
             click.option(
                 "--prefer",
                 multiple=True,
                 metavar="KEY=VALUE,…",
-                help="Label of preferred workers; repeatable.  [default: none]",
+                help="Label of workers to prefer among those with a free slot; repeatable."
+                "  [default: none]",
             ),
             click.option(
                 "--placement",
                 metavar="spread|pack|sticky|broadcast",
-                help="Choice among equal workers.  [default: spread]",
+                help="Rule that chooses among equal workers; broadcast runs the job on every"
+                " matching worker.  [default: spread]",
             ),
         ]
     ):
@@ -234,7 +255,7 @@ def paused_option(command: F) -> F:
     return click.option(
         "--paused",
         is_flag=True,
-        help="Paused from the start: no scheduled time fires until `job resume`.",
+        help="Create the job paused: no scheduled time fires until `job resume`.",
     )(command)
 
 
@@ -246,47 +267,58 @@ def schedule_options(command: F) -> F:
                 "--cron",
                 multiple=True,
                 metavar="EXPR",
-                help="Cron expression; repeatable, as a union.  [default: none]",
+                help="Cron expression of the schedule. Repeatable: the job runs at the times"
+                " of each expression.  [default: none]",
             ),
             click.option(
                 "--every",
                 metavar="30s",
-                help="Interval, aligned to the epoch.  [default: none]",
+                help="Interval between scheduled times, aligned to 1970-01-01T00:00:00Z."
+                "  [default: none]",
             ),
-            click.option("--phase", metavar="DURATION", help="Offset of --every.  [default: 0s]"),
+            click.option(
+                "--phase",
+                metavar="DURATION",
+                help="Time by which the scheduled times of --every are moved.  [default: 0s]",
+            ),
             click.option(
                 "--anchor",
                 metavar="LOCAL",
                 help="Local time in --tz to align --every to, such as 2026-01-06T09:00:00."
-                "  [default: the epoch]",
+                "  [default: aligned to 1970 in UTC]",
             ),
             click.option(
                 "--at",
                 type=LocalWhen(),
                 metavar=TIME,
-                help="Time of a single run: RFC 3339, from now, or a local time in --tz."
+                help="Time of a single run: RFC 3339, +3s from now, or a local time in --tz."
                 "  [default: none]",
             ),
             click.option(
-                "--on-demand", is_flag=True, help="No schedule: only triggers start runs."
+                "--on-demand", is_flag=True, help="Use no schedule: only triggers start runs."
             ),
             click.option(
                 "--after",
                 metavar="JOB,…",
-                help="Parents in a chain: run once a cycle, when all have ended.  [default: none]",
+                help="Parent jobs in a chain: the job runs once a cycle, when all its parents"
+                " have ended.  [default: none]",
             ),
             click.option(
                 "--when",
                 metavar="success|failure|any",
-                help="Outcome of the parents that starts the run.  [default: success]",
+                help="Outcome of the parents in --after that starts the run.  [default: success]",
             ),
             click.option(
                 "--with-output/--without-output",
                 default=None,
-                help="The parents' results as the payload.  [default: without]",
+                help="Use the results of the parents in --after as the payload.  [default:"
+                " without]",
             ),
             click.option(
-                "--tz", type=Guard(), metavar="ZONE", help="IANA time zone.  [default: UTC]"
+                "--tz",
+                type=Guard(),
+                metavar="ZONE",
+                help="IANA time zone in which the schedule is read.  [default: UTC]",
             ),
             click.option(
                 "--start",
@@ -303,55 +335,65 @@ def schedule_options(command: F) -> F:
             click.option(
                 "--max-runs",
                 metavar="N",
-                help="Runs after which the schedule ends; 0: no limit.  [default: 0]",
+                help="Number of runs after which the schedule ends; 0 means no limit."
+                "  [default: 0]",
             ),
             click.option(
                 "--exclude-calendar",
                 multiple=True,
                 metavar="NAME",
-                help="Calendar whose times don't run; repeatable; '' clears all.  [default: none]",
+                help="Calendar whose times are excluded; repeatable; '' removes all"
+                " calendars.  [default: none]",
             ),
             click.option(
                 "--exclude-cron",
                 multiple=True,
                 metavar="EXPR",
-                help="Cron expression whose times don't run; repeatable.  [default: none]",
+                help="Cron expression that excludes the times it matches; repeatable."
+                "  [default: none]",
             ),
             click.option(
                 "--dst-gap",
                 metavar="run-after|skip",
-                help="Policy for a fixed time that the clock skips.  [default: run-after]",
+                help="Policy for a fixed time that a clock change skips: run after the gap,"
+                " or not at all.  [default: run-after]",
             ),
             click.option(
                 "--dst-overlap",
                 metavar="first|second|both",
-                help="Policy for a fixed time that occurs twice.  [default: first]",
+                help="Policy for a fixed time that a clock change repeats: run at the first"
+                " time, the second, or both.  [default: first]",
             ),
             click.option(
                 "--jitter",
                 metavar="DURATION",
-                help="Upper bound of the delay after each scheduled time.  [default: 0s]",
+                help="Upper limit of the delay that is added to each scheduled time."
+                "  [default: 0s]",
             ),
             click.option(
                 "--overlap",
                 metavar="skip|allow|allow:N|…",
-                help="Overlap policy: also buffer-one, buffer-all, cancel-other, terminate-other."
-                "  [default: skip]",
+                help="Overlap policy for a run that is ready while another run of the job is"
+                " in progress; also buffer-one, buffer-all, cancel-other,"
+                " terminate-other.  [default: skip]",
             ),
             click.option(
                 "--catch-up",
                 metavar="latest|all|none",
-                help="Catch-up policy for missed scheduled times.  [default: latest]",
+                help="Catch-up policy: which of the scheduled times that weren't fired in"
+                " time still run.  [default: latest]",
             ),
             click.option(
                 "--catch-up-window",
                 metavar="1h",
-                help="Age up to which scheduled times are caught up.  [default: 1h]",
+                help="Age up to which the catch-up policy applies; older scheduled times are"
+                " MISSED.  [default: 1h]",
             ),
             click.option(
                 "--pause-after-failures",
                 metavar="N",
-                help="Consecutive failed runs that pause the job; 0: never.  [default: 0]",
+                help="Number of consecutive failed runs after which the job is paused; 0"
+                " means never.  [default: 0]",
             ),
             click.option(
                 "--label",

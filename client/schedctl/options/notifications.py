@@ -14,10 +14,10 @@ from schedkit.protojson.problems import did_you_mean
 F = TypeVar("F", bound=Callable[..., Any])
 
 FLAGS: Final = {
-    "on_failure": "Notification after a run failed for good",
-    "on_recovery": "Notification of the first success after a notified failure",
-    "on_dead_letter": "Notification of a new dead letter",
-    "on_late": "Notification of a run that starts late or not at all",
+    "on_failure": "Notification to send after a run failed for good",
+    "on_recovery": "Notification to send at the first success after a notified failure",
+    "on_dead_letter": "Notification to send when a run becomes a dead letter",
+    "on_late": "Notification to send when a run starts late or not at all",
 }
 KEYS: Final = ("webhook", "email", "command", "threshold", "silence", "after")
 METAVAR: Final = "webhook=URL|email=…"
@@ -27,7 +27,7 @@ def notice_options(command: F) -> F:
     """Add an option for each kind of notification; each is repeatable."""
     for field, text in reversed(FLAGS.items()):
         flag = f"--{field.replace('_', '-')}"
-        help_text = f"{text}; repeatable; '' removes it.  [default: none]"
+        help_text = f"{text}; repeatable. '' removes the notification.  [default: none]"
         command = click.option(flag, multiple=True, metavar=METAVAR, help=help_text)(command)
     return command
 

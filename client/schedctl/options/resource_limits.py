@@ -55,18 +55,19 @@ def options(command: F) -> F:
             click.option(
                 "--limit-memory",
                 metavar="64MiB",
-                help="Memory limit of the command, or of the handler's process, such as 64MiB."
-                "  [default: none]",
+                help="Memory limit of the command, or of the handler's process, in bytes or"
+                " as 64MiB.  [default: none]",
             ),
             click.option(
                 "--limit-processes",
                 metavar="N",
-                help="Limit of processes and threads at once.  [default: none]",
+                help="Highest number of processes and threads that an attempt may have at"
+                " once.  [default: none]",
             ),
             click.option(
                 "--limit-files",
                 metavar="N",
-                help="Limit of open files of one process.  [default: none]",
+                help="Highest number of open files in each process of an attempt.  [default: none]",
             ),
         ]
     ):

@@ -88,20 +88,20 @@ def source_options(command: F) -> F:
                 "files",
                 multiple=True,
                 metavar="FILE|DIR|-",
-                help="Crontabs and manifests (*.yaml, *.yml, *.json); repeatable."
-                "  [default: the cluster's jobs, if no EXPR is given]",
+                help="Schedules to read: crontabs and manifests (*.yaml, *.yml, *.json);"
+                " repeatable.  [default: the cluster's jobs, if no EXPR is given]",
             ),
             click.option(
                 "--tz",
                 default="UTC",
                 show_default=True,
                 metavar="ZONE",
-                help="IANA time zone of schedules that name none.",
+                help="IANA time zone of schedules that don't name a time zone.",
             ),
             click.option(
                 "--user-column/--no-user-column",
                 default=None,
-                help="User column in crontabs, as in /etc/crontab.  [default: detected]",
+                help="Read crontabs with a user column, as in /etc/crontab.  [default: detected]",
             ),
         ]
     ):
@@ -136,7 +136,7 @@ def window_options(length: str) -> Callable[[F], F]:
         "start",
         type=TimeType(),
         metavar=TIME,
-        help="Start of the window.  [default: now]",
+        help="Start of the time window to examine.  [default: now]",
     )
     span = click.option(
         "--for",
@@ -145,7 +145,7 @@ def window_options(length: str) -> Callable[[F], F]:
         default=length,
         show_default=True,
         metavar="7d",
-        help="Length of the window.",
+        help="Length of the time window to examine.",
     )
     return lambda command: start(span(command))
 

@@ -358,7 +358,10 @@ def test_an_unusable_path_is_a_usage_error(offline: Any, words: str) -> None:
 
 
 def test_a_wrong_token_lifetime_is_reported_with_its_flag(offline: Any) -> None:
-    assert "Lifetime, from 1m to 366d." in offline("auth", "token", "create", "--help").out
+    assert (
+        "Lifetime of the token, from 1m to 366d."
+        in offline("auth", "token", "create", "--help").out
+    )
 
 
 def test_a_context_with_a_token_needs_only_the_authority(offline: Any, home: Any) -> None:

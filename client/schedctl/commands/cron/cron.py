@@ -29,12 +29,18 @@ def cron() -> None:
 
 @cron.command()
 @click.argument("expression")
-@click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="IANA time zone.")
+@click.option(
+    "--tz",
+    default="UTC",
+    show_default=True,
+    metavar="ZONE",
+    help="IANA time zone in which the expression is read.",
+)
 @click.option(
     "--after",
     type=TimeType(),
     metavar=TIME,
-    help="Show the times after this one.  [default: now]",
+    help="Time after which scheduled times are shown.  [default: now]",
 )
 @click.option(
     "--next",
@@ -42,27 +48,27 @@ def cron() -> None:
     default=10,
     show_default=True,
     type=click.IntRange(0, 1000),
-    help="Number of scheduled times.",
+    help="Number of scheduled times to show.",
 )
 @click.option(
     "--job",
     default="",
     metavar="NAME",
-    help="Name from which `H` picks its values, as for that job.  [default: none]",
+    help="Name of the job from which `H` in the expression takes its values.  [default: none]",
 )
 @dst_options
 @click.option(
     "--exclude-cron",
     multiple=True,
     metavar="EXPR",
-    help="Cron expression whose times don't run; repeatable.  [default: none]",
+    help="Cron expression that excludes the times it matches; repeatable.  [default: none]",
 )
 @click.option(
     "--calendar",
     "calendars",
     multiple=True,
     metavar="FILE",
-    help="Manifest of calendars whose times don't run; repeatable.  [default: none]",
+    help="File with manifests of calendars that exclude times; repeatable.  [default: none]",
 )
 @click.option(
     "-f",
@@ -70,10 +76,11 @@ def cron() -> None:
     "files",
     multiple=True,
     metavar="FILE|DIR|-",
-    help="Crontabs and manifests to count starts in the same minutes; repeatable.  [default: none]",
+    help="Crontabs and manifests whose starts in the same minutes are counted;"
+    " repeatable.  [default: none]",
 )
 @click.option(
-    "--jobs", "with_jobs", is_flag=True, help="Count of starts of the cluster's jobs, too."
+    "--jobs", "with_jobs", is_flag=True, help="Count the starts of the cluster's jobs, too."
 )
 @pass_session
 def explain(

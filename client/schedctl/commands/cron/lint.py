@@ -51,12 +51,12 @@ class ReportedFinding:
 
 @click.command(cls=Command)
 @source_options
-@click.option("--strict", is_flag=True, help="Exit code 1 for warnings, too.")
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
 @click.option(
     "--after",
     type=TimeType(),
     metavar=TIME,
-    help="Start of the clock changes to check.  [default: now]",
+    help="Time after which clock changes are checked.  [default: now]",
 )
 @pass_session
 def lint(
@@ -70,7 +70,7 @@ def lint(
 ) -> None:
     """Check expressions, crontabs, manifests or the cluster's jobs for errors and pitfalls.
 
-    Exits with 1 if there is an error.
+    The command exits with 1 if a check finds an error.
     """
     table = given(session, expressions, files, tz, user_column)
     found = list(_findings(table, after or utcnow()))
@@ -182,13 +182,23 @@ def _many(count: int, what: str) -> str:
 @click.command(cls=Command)
 @click.argument("first")
 @click.argument("second")
-@click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="IANA time zone.")
-@click.option("--second-tz", metavar="ZONE", help="IANA time zone of SECOND.  [default: as --tz]")
+@click.option(
+    "--tz",
+    default="UTC",
+    show_default=True,
+    metavar="ZONE",
+    help="IANA time zone in which the expressions are read.",
+)
+@click.option(
+    "--second-tz",
+    metavar="ZONE",
+    help="IANA time zone in which SECOND is read.  [default: as --tz]",
+)
 @click.option(
     "--job",
     default="",
     metavar="NAME",
-    help="Name from which `H` picks its values, as for that job.  [default: none]",
+    help="Name of the job from which `H` in the expressions takes its values.  [default: none]",
 )
 @dst_options
 @window_options("366d")
@@ -197,7 +207,7 @@ def _many(count: int, what: str) -> str:
     default=10,
     show_default=True,
     type=click.IntRange(0, 1000),
-    help="Most times to show of each expression.",
+    help="Highest number of times to show for each expression.",
 )
 @pass_session
 def diff(
@@ -213,7 +223,10 @@ def diff(
     span: timedelta,
     limit: int,
 ) -> None:
-    """List the times at which only one of two expressions fires. Exits with 1 if there are any."""
+    """List the times at which only one of two expressions fires.
+
+    The command exits with 1 if there are such times.
+    """
     dst = dst_of(dst_gap, dst_overlap)
     begin = (start or utcnow()).replace(microsecond=0)
     one, other = (

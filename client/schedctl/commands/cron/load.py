@@ -46,12 +46,13 @@ SHOWN_MOVES: Final = 20
     default=5,
     show_default=True,
     type=click.IntRange(1, 100),
-    help="Number of minutes to show.",
+    help="Number of busiest minutes to show.",
 )
 @click.option(
     "--rewritten",
     is_flag=True,
-    help="Flattened schedules as a new crontab, or as a patch. Nothing is stored.",
+    help="Print the spread schedules: a new crontab, a patch of manifests, or"
+    " commands for jobs. Nothing is stored.",
 )
 @pass_session
 def forecast(
@@ -67,9 +68,9 @@ def forecast(
 ) -> None:
     """Count the starts per minute, list the busiest minutes, and suggest how to spread them.
 
-    Reads crontabs, manifests or expressions, else the cluster's jobs. Scheduled times are counted,
-    without jitter. With --rewritten, prints a crontab with fixed minutes for H, a patch for
-    manifests, or commands for jobs.
+    The schedules are those of crontabs, manifests or expressions, else of the cluster's jobs. Their
+    scheduled times are counted, without jitter. With --rewritten, the command prints the spread
+    schedules: a crontab with fixed minutes for H, a patch for manifests, or commands for jobs.
     """
     table = given(session, expressions, files, tz, user_column)
     grid = _grid(start, span)
@@ -220,16 +221,16 @@ def _data(found: Forecast, rows: Sequence[Row], flat: Flattened | None) -> dict[
     show_default=True,
     type=click.IntRange(1),
     metavar="N",
-    help="Number of simultaneous starts that is allowed.",
+    help="Number of schedules that may start together; times with more are listed.",
 )
 @click.option(
     "--limit",
     default=10,
     show_default=True,
     type=click.IntRange(1, 1000),
-    help="Most times to show.",
+    help="Highest number of times to show.",
 )
-@click.option("--strict", is_flag=True, help="Exit code 1 if there is such a time.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if a time is listed.")
 @pass_session
 def collide(
     session: Session,

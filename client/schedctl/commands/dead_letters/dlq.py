@@ -30,16 +30,22 @@ def _id(one: DeadLetter) -> str:
 
 
 @dlq.command("list")
-@click.option("--job", default="", help="Job (id or name).  [default: any]")
-@click.option("--fingerprint", default="", help="Fingerprint of the error.  [default: any]")
+@click.option(
+    "--job", default="", help="Job whose dead letters to show: id or name.  [default: any]"
+)
+@click.option(
+    "--fingerprint",
+    default="",
+    help="Fingerprint of the errors whose dead letters to list.  [default: any]",
+)
 @click.option(
     "--redrive",
     "redrive_id",
     default="",
     metavar="ID",
-    help="Redrive that includes them.  [default: any]",
+    help="Id of the redrive whose dead letters to list.  [default: any]",
 )
-@click.option("--resolved", is_flag=True, help="Redriven and discarded dead letters, too.")
+@click.option("--resolved", is_flag=True, help="List redriven and discarded dead letters, too.")
 @limit_option
 @pass_session
 def list_dead(
@@ -58,7 +64,9 @@ def list_dead(
 
 
 @dlq.command()
-@click.option("--job", default="", help="Job (id or name).  [default: any]")
+@click.option(
+    "--job", default="", help="Job whose dead letters to show: id or name.  [default: any]"
+)
 @pass_session
 def groups(session: Session, job: str) -> None:
     """List the groups of dead letters, by job and fingerprint, the largest first."""
@@ -93,14 +101,14 @@ def show(session: Session, run_id: str) -> None:
 
 @dlq.command()
 @choosing
-@click.option("--note", default="", help="Note, stored with the dead letters.  [default: none]")
+@click.option("--note", default="", help="Note to store with the dead letters.  [default: none]")
 @pass_session
 def discard(session: Session, chosen: Chosen, note: str) -> None:
     """Discard dead letters. Their runs are kept.
 
-    Dead letters that a redrive has queued aren't discarded. `--group FINGERPRINT --job JOB --of
-    job` selects one row of `dlq groups`, and `--of submitted` a row of submitted runs (without
-    --job: those without a name).
+    Dead letters that wait in an open redrive aren't discarded. `--group FINGERPRINT --job JOB --of
+    job` selects one row of `dlq groups`. With `--of submitted` the row is of submitted runs: those
+    with the name JOB, or without --job those that have no name.
     """
     for name in chosen.names:
         many = f"discard the dead letters of{chosen.whose}"

@@ -19,8 +19,8 @@ from schedctl.session import Guard, Session
 from schedkit.text import rate as rates
 
 WAIT: Final = (
-    "Wait until all runs have ended, with progress; exit 1 if one didn't succeed or the redrive was"
-    " stopped."
+    "Show progress, and wait until all runs have ended. Exit with 1 if a run didn't succeed or the"
+    " redrive was stopped."
 )
 
 
@@ -46,12 +46,18 @@ class RedriveRateType(click.ParamType[float]):
     "--rate",
     type=RedriveRateType(),
     metavar="100/s|6/m",
-    help="Highest rate of new runs.  [default: 10/s]",
+    help="Highest rate at which new runs are created.  [default: 10/s]",
 )
-@click.option("--payload", metavar="JSON|@FILE|-", help="Payload.  [default: each run's own]")
-@click.option("--dry-run", is_flag=True, help="Preview: show the number, store nothing.")
+@click.option(
+    "--payload",
+    metavar="JSON|@FILE|-",
+    help="Payload of the new runs.  [default: the payload of each old run]",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Preview: show the number of dead letters, store nothing."
+)
 @click.option("--wait", is_flag=True, help=WAIT)
-@click.option("--note", default="", help="Note, for the audit log.  [default: none]")
+@click.option("--note", default="", help="Note to store in the audit log.  [default: none]")
 @click.option(
     "--idempotency-key",
     type=Guard(),
@@ -62,10 +68,12 @@ class RedriveRateType(click.ParamType[float]):
 def redrive(session: Session, /, chosen: Chosen, payload: str | None, **flags: Any) -> None:
     """Run dead letters again, each as a new run of its job's current definition.
 
-    RUN… start at once. A fingerprint, a job or --all become one redrive with a rate, which
-    continues in the cluster: `dlq redrives` shows its progress. `--group FINGERPRINT --job JOB
-    --of job` selects one row of `dlq groups`, and `--of submitted` a row of submitted runs (without
-    --job: those without a name).
+    Dead letters that are named by RUN… run again at once. A selection by --group, --job or --all
+    becomes one redrive with a rate limit. The redrive continues in the cluster after the command
+    has ended: `dlq redrives` shows its progress.
+
+    `--group FINGERPRINT --job JOB --of job` selects one row of `dlq groups`. With `--of submitted`
+    the row is of submitted runs: those with the name JOB, or without --job those that have no name.
     """
     given = read_payload(payload) if payload is not None else None
     if chosen.run_ids:
@@ -95,7 +103,7 @@ async def _each_counted(client: Client, most: int | None) -> AsyncIterator[Redri
 @click.argument("redrive_id", metavar="REDRIVE")
 @pass_session
 def stop(session: Session, redrive_id: str) -> None:
-    """Stop a redrive: create no more runs until `dlq resume`. Its existing runs continue."""
+    """Stop a redrive: create no more runs until `dlq resume`. Existing runs continue."""
     stopped = session.run(lambda client: client.redrives.stop(redrive_id))
     if not session.tabular:
         show_one(session, stopped, REDRIVES, _id)
