@@ -13,6 +13,7 @@ from schedd.rpc.calls import serve_calls
 from schedd.rpc.health import Health
 from schedd.rpc.peers.peer_service import PeerService
 from schedd.rpc.request_decoding import put
+from schedd.rpc.server import recognize_by
 from schedd.rpc.workers.attach import ClusterTerms, WorkerService
 from schedproto.v1 import peer_service_pb2, worker_service_pb2
 
@@ -33,6 +34,7 @@ async def serve(
 ) -> Health:
     """Add the services to the server and start it; return its health service."""
     gate = AuthInterceptor(parts.services.authentication)
+    recognize_by(server, gate.recognizes)
     serve_calls(server, gate, parts.services)
     _attach(parts, terms).serve(server, gate)
     PeerService(parts.owner, parts.workers, parts.checkup.examine_member, parts.ears).serve(

@@ -35,6 +35,10 @@ log = logging.getLogger(__name__)
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
+_OPEN_PATHS: Final = frozenset(
+    "/" + "/".join(method.rsplit(".", 1)) for method, rule in POLICY.items() if rule == OPEN
+)
+
 _CALLER: Final[ContextVar[CallerIdentity]] = ContextVar("caller", default=ANONYMOUS)
 
 
@@ -61,12 +65,24 @@ class AuthInterceptor:
         lately = rule is not None and rule.lately
         return _wrapped(handler, lambda context: self._admit(method, context, lately=lately))
 
+    def recognizes(self, method: str, context: Context) -> bool:
+        """Return whether the caller of this method (its path) needs no authentication, shows a
+        certificate, or sends a token that this member has verified before.
+        """
+        if self._authentication is None or not self._authentication.demanded:
+            return True
+        if method in _OPEN_PATHS:
+            return True
+        if sent := _authorization(context):
+            return self._authentication.is_verified(sent[0])
+        return context.peer_identity_key() is not None
+
     async def _admit(self, method: str, context: Context, *, lately: bool) -> None:
         who = await self._identity(method, context, lately=lately)
         if isinstance(who, CallError):
             self._log(method, context.peer(), who)
             if isinstance(who, UnauthenticatedError):
-                await self._rejections.wait_until_allowed(context.peer())
+                await self._rejections.wait_until_allowed(context.peer().rpartition(":")[0])
             await abort_with(context, who)
         _CALLER.set(who)
 

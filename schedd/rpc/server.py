@@ -1,36 +1,25 @@
 """The gRPC server of a member: bounded, and robust against malformed calls.
 
-grpcio (1.85) decodes the path of each unregistered method inside the one loop that accepts calls.
-One byte there that isn't UTF-8 ends that loop, and with it the whole server. So all methods are
-registered (`request_decoding.put`). Calls of unregistered methods are accepted by a loop of our
-own, which ignores the path and answers UNIMPLEMENTED.
+All methods are registered (`request_decoding.put`). The calls are accepted by `call_acceptance`,
+which tells callers that were authenticated before from unknown ones.
 
-grpcio accepts the calls of one method in their order, one at a time. A call is authenticated after
-that. So a burst of calls with unknown tokens delays later calls of the same method: those of known
-callers by up to 6 s, if 8,000 calls arrive at once. Calls of other methods aren't delayed.
-
-If the internals of another grpcio differ, its own server is used. `tests/unit/rpc/test_server.py`
-verifies in either case that the server survives such a path.
+If the internals of another grpcio differ, its own acceptance is used. A burst of unknown tokens at
+one method then delays known callers of that method. `tests/unit/rpc/test_server.py` verifies in
+either case that the server survives a malformed path.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import grpc.aio
-from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stubs
 
-from schedd.rpc.rejection_rate import MOST_HELD
+from schedd.rpc import call_acceptance
+from schedd.rpc.call_acceptance import MOST_CALLS, Recognize
 from schedkit.errors import Fault
 from schedkit.net.channel import SERVER_OPTIONS
-
-MOST_CALLS: Final = 2 * MOST_HELD
-"""Calls and streams at a time, half of them for authenticated callers. More are rejected with
-RESOURCE_EXHAUSTED.
-"""
 
 MOST_WAITING: Final = 131_072
 """Calls that may wait to be accepted; their messages are read later."""
@@ -39,12 +28,6 @@ LOOK_EVERY: Final = 60.0
 
 _GRPC: Final = "grpc._cython.cygrpc"
 _HUNG_UP: Final = "ExecuteBatchError raised in core"
-
-_INSIDE: Final = (
-    (cygrpc, ("_schedule_rpc_coro", "_handle_rpc", "_MethodResolver")),
-    (cygrpc.AioServer, ("_make_request_call_future", "_request_call")),
-)
-"""The grpcio internals that this module uses."""
 
 
 def make_server(connections: int) -> grpc.aio.Server:
@@ -61,13 +44,18 @@ def make_server(connections: int) -> grpc.aio.Server:
         ("grpc.server.max_pending_requests_hard_limit", MOST_WAITING),
     )
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MOST_CALLS)
-    if all(hasattr(where, name) for where, names in _INSIDE for name in names):
-        steady: Any = _steady()
-        loop = asyncio.get_running_loop()
+    if call_acceptance.is_supported():
         with contextlib.suppress(TypeError):  # another version has other arguments
-            inner = steady(loop, None, (), (), options, MOST_CALLS)
+            inner = call_acceptance.acceptor(options)
             server._server = inner  # type: ignore[attr-defined]  # noqa: SLF001 - see above
     return server
+
+
+def recognize_by(server: grpc.aio.Server, recognize: Recognize) -> None:
+    """Let calls of recognized callers start before all others. Call it before the server starts."""
+    inner = server._server  # type: ignore[attr-defined]  # noqa: SLF001 - see above
+    if hasattr(inner, "recognize"):
+        inner.recognize = recognize
 
 
 def _not_disconnected(record: logging.LogRecord) -> bool:
@@ -88,30 +76,3 @@ async def served(server: grpc.aio.Server) -> NoReturn:
         while await server.wait_for_termination(timeout=LOOK_EVERY):
             continue
     raise Fault("the gRPC server stopped unexpectedly")
-
-
-def _steady() -> type:
-    class Steady(cygrpc.AioServer):  # type: ignore[misc]  # of no type
-        """Answers calls of unregistered methods separately."""
-
-        _strays: asyncio.Task[NoReturn] | None = None
-
-        def _make_request_call_future(self, method: bytes | None) -> asyncio.Future[Any]:
-            if method is not None:
-                return super()._make_request_call_future(method)  # type: ignore[no-any-return]
-            self._strays = asyncio.create_task(self._refuse_strays(), name="calls of no method")
-            return self._strays
-
-        async def _refuse_strays(self) -> NoReturn:
-            loop, answering = asyncio.get_running_loop(), set[asyncio.Task[None]]()
-            resolver, handle, schedule = (getattr(cygrpc, name) for name in _INSIDE[0][1][::-1])
-            nothing = resolver([], {})
-            while True:
-                state = await self._request_call()
-                refusal = handle("", nothing, (), state, loop, False)
-                call = schedule(refusal, state, loop, "")
-                task = asyncio.create_task(call, name="call of no method")
-                answering.add(task)
-                task.add_done_callback(answering.discard)
-
-    return Steady

@@ -136,6 +136,14 @@ class Authentication:
         async with deadlines.limit_read(deadlines.SILENT_FOR):
             return await self.of_token(authorization[len(BEARER) :].strip(), lately=lately)
 
+    def is_verified(self, authorization: str) -> bool:
+        """Return whether `Bearer schedd_…` has a token that this member has verified before. The
+        token may have been revoked since.
+        """
+        parts = parse_token(authorization[len(BEARER) :].strip())
+        row = None if parts is None else self._rows.row(parts[0])
+        return parts is not None and row is not None and row.is_of(parts[1])
+
     async def of_token(self, text: str, *, lately: bool = False) -> CallerIdentity:
         """Return the identity for a token. Raises UnauthenticatedError, Unavailable."""
         parts = parse_token(text)
