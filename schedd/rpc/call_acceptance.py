@@ -7,7 +7,7 @@
 Why not grpcio's own loop
 - It decodes the path of each call of an unregistered method. One byte there that isn't UTF-8 ends
   the loop, and with it the whole server. Here such a path is ignored.
-- For each call it waits for all methods anew, which costs 0.3 ms, and it starts each call that it
+- For each call it waits for all methods again, which costs 0.3 ms, and it starts each call that it
   accepts. A burst of calls with unknown tokens then delays the known callers of a method by
   seconds. Here a call costs 0.2 ms until its caller is recognized or queued.
 

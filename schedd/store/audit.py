@@ -1,4 +1,10 @@
-"""The audit log: who did what to which object, with which outcome. Append-only."""
+"""The audit log: who did what to which object, with which outcome. Append-only.
+
+During `pg_restore` the table exists before its rows and its primary key. An entry that is written
+then takes a number of a restored row, and the restore fails. So each insert names the primary key:
+without the key PostgreSQL rejects the statement. With it no entry ever conflicts; if one does, its
+number is behind the rows, and the NULL makes the statement fail.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +28,8 @@ FROM unnest(%(at)s::timestamptz[], %(actors)s::text[], %(actions)s::text[], %(ob
   AS b(at, actor, action, object, outcome, reason, run_id, token, worker, source, before, after)
 """
 
+WITH_KEY = "ON CONFLICT (seq) DO UPDATE SET action = NULL"
+
 UNLESS_LOGGED = """
 WHERE NOT EXISTS (
     SELECT FROM audit a WHERE a.run_id = b.run_id AND a.token = b.token AND a.action = b.action
@@ -31,7 +39,7 @@ WHERE NOT EXISTS (
 
 def write_all(connection: Connection, entries: Sequence[AuditRecord]) -> None:
     """Append these entries, in order. `at` defaults to the database's clock."""
-    _write(connection, WRITE, entries)
+    _write(connection, WRITE + WITH_KEY, entries)
 
 
 def write_once(connection: Connection, entries: Sequence[AuditRecord]) -> None:
@@ -39,7 +47,7 @@ def write_once(connection: Connection, entries: Sequence[AuditRecord]) -> None:
 
     The caller holds the locks of the runs' rows: concurrent calls don't see each other's entries.
     """
-    _write(connection, WRITE + UNLESS_LOGGED, list(dict.fromkeys(entries)))
+    _write(connection, WRITE + UNLESS_LOGGED + WITH_KEY, list(dict.fromkeys(entries)))
 
 
 def _write(connection: Connection, statement: str, entries: Sequence[AuditRecord]) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection
 
 from schedctl.dev.servers import postgres
+from schedd.core.ids import RunId
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import Verdict
+from schedd.core.runs.model import AuditRecord, Verdict
+from schedd.store import audit
 from schedd.store.cluster import cluster_pauses, membership
 from schedd.store.connection import session
 from schedd.store.connection.database import Database
@@ -363,3 +367,25 @@ async def test_a_table_that_a_restore_hasnt_filled_yet_is_a_mismatch_and_not_the
     with pytest.raises(SchemaMismatch) as mismatch:
         await me.store.database.call(read_empty)
     assert "finish the restore" in mismatch.value.remedy
+
+
+@pytest.mark.parametrize("write", [audit.write_all, audit.write_once])
+async def test_an_audit_entry_is_rejected_until_a_restore_has_created_the_primary_key(
+    world: World, write: Callable[[Connection, Sequence[AuditRecord]], None]
+) -> None:
+    """Else it takes a number of a restored row, and `pg_restore` fails."""
+    me = await world.member()
+    entry = AuditRecord("worker/w1", "result", "run/1", "rejected", "STALE", run_id=RunId(uuid4()))
+
+    def entries(connection: Connection) -> int:
+        return len(audit.list_audit(connection, "result", None, None, None, 10))
+
+    def write_without_key(connection: Connection) -> None:
+        connection.exec_driver_sql("ALTER TABLE audit DROP CONSTRAINT audit_pkey")
+        write(connection, [entry])
+
+    with pytest.raises(SchemaMismatch) as mismatch:
+        await me.store.database.call(write_without_key)
+    assert "finish the restore" in mismatch.value.remedy
+    await me.store.database.call(write, [entry, replace(entry, reason="UNKNOWN")])
+    assert await me.store.database.call(entries) == 2
