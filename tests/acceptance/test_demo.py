@@ -111,7 +111,7 @@ def test_ctrl_c_ends_the_demo_with_a_verdict_and_a_second_one_at_once(output: Pa
 
 
 @pytest.mark.slow
-def test_a_killed_demo_takes_its_cluster_with_it(output: Path) -> None:
+def test_a_killed_demo_ends_its_cluster(output: Path) -> None:
     with demo(output) as process:
         folder = folder_of(watching(output))
         process.kill()

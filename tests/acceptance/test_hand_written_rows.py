@@ -186,6 +186,6 @@ def test_a_job_whose_definition_cant_be_read_isnt_resumed_or_paused(
     named_once(calm, kind, f"job/default/{job}", damage)
 
 
-def test_an_arrival_of_an_unknown_state_is_set_aside(calm: DevCluster, job: str) -> None:
+def test_an_arrival_with_an_unknown_state_is_set_aside(calm: DevCluster, job: str) -> None:
     run = str(uuid4())
     named_once(calm, "row of chain_arrivals", run, lambda: calm.sql(ARRIVAL, run, job))

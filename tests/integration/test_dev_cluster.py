@@ -68,7 +68,7 @@ def test_a_paused_worker_is_stopped_until_it_is_resumed(cluster: DevCluster) -> 
     wait_until(lambda: not worker.paused(), WAIT_TIMEOUT, "w1 to continue")
 
 
-def test_everything_killed_comes_back_with_one_up(cluster: DevCluster) -> None:
+def test_up_restarts_every_killed_process(cluster: DevCluster) -> None:
     before = cluster.record
     for name in ("w1", "w2", "m1", "m2", "m3", "postgres", "etcd"):
         cluster.kill(name)

@@ -25,7 +25,7 @@ def test_down_leaves_no_process_of_a_job_either(tmp_path: Path) -> None:
         assert not any(process and process.alive() for process in processes)
 
 
-def test_without_a_folder_it_lives_in_the_home_and_becomes_schedctls_context(
+def test_a_cluster_without_a_folder_is_in_the_home_and_becomes_the_context(
     tmp_path: Path,
 ) -> None:
     env = {key: value for key, value in os.environ.items() if not key.startswith(("XDG_", "SCHED"))}

@@ -221,7 +221,7 @@ def test_an_ordinary_user_has_a_cluster_too(tmp_path_factory, user: int) -> None
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-def test_in_the_foreground_a_signal_ends_it_all(tmp_path: Path, ending: signal.Signals) -> None:
+def test_a_signal_ends_the_whole_foreground_cluster(tmp_path: Path, ending: signal.Signals) -> None:
     cluster = DevCluster(tmp_path / "d", members=0, workers=0)
     command = [sys.executable, "-P", "-m", "schedctl.dev", "up", "--dir", cluster.directory]
     with subprocess.Popen([*command, "--members", "0"], stderr=subprocess.PIPE, text=True) as shown:
@@ -243,7 +243,7 @@ def test_an_invalid_setting_is_a_usage_error_and_starts_nothing(tmp_path: Path) 
     assert left_over(tmp_path / "d") == []
 
 
-def test_what_ends_as_it_comes_up_says_why(tmp_path: Path) -> None:
+def test_a_process_that_ends_during_its_start_is_reported_with_its_log(tmp_path: Path) -> None:
     cluster = DevCluster(tmp_path / "d", members=0, workers=0, env={"ETCD_BIN": "/bin/sleep"})
     late = cluster.dev("up", "--members", "0", "--detach", "--timeout", "60")
     cluster.down()
@@ -285,7 +285,7 @@ def test_a_start_that_times_out_names_its_condition_and_the_option_to_wait_longe
     assert left_over(cluster.directory) == []
 
 
-def test_workers_and_leaders_that_are_not_there_are_named(stores: DevCluster) -> None:
+def test_missing_workers_and_leaders_are_named(stores: DevCluster) -> None:
     paused = stores.dev("pause-worker", "w9")
     assert (paused.returncode, "worker 'w9' not found" in paused.stderr) == (5, True)
     assert stores.dev("kill-leader").returncode == 5

@@ -61,7 +61,7 @@ def test_a_cut_has_a_direction_and_no_other_wire_feels_it(network: Network) -> N
     assert network.passes(a, b)
 
 
-def test_a_connection_over_a_cut_is_met_with_silence(network: Network) -> None:
+def test_a_connection_over_a_cut_gets_no_answer(network: Network) -> None:
     a, b, _ = network.hosts.values()
     with listening(b, b.address), network.severed(a, b), a.socket() as client:
         client.settimeout(0.3)
@@ -69,7 +69,7 @@ def test_a_connection_over_a_cut_is_met_with_silence(network: Network) -> None:
             client.connect((b.address, 4000))
 
 
-def test_a_detour_leads_to_another_host_that_can_forward_by_the_back_door(network: Network) -> None:
+def test_a_detour_leads_to_another_host_that_can_forward_to_the_first(network: Network) -> None:
     a, b, c = network.hosts.values()
     network.add_address(b, c)
     network.detour(a, b, c)
@@ -148,7 +148,7 @@ def test_processes_of_a_killed_owner_are_ended_by_the_next_claim() -> None:
     assert f"{claimed.key}-" not in grounds.run("ip", "netns", "list")
 
 
-def test_two_worlds_have_nothing_in_common() -> None:
+def test_two_fault_environments_share_no_addresses_or_names() -> None:
     one, other = grounds.claim(), grounds.claim()
     try:
         assert one.key != other.key

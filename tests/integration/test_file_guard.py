@@ -92,7 +92,7 @@ def test_a_stale_token_leaves_the_file_alone_and_the_same_one_writes_again(
     assert (guard.path.read_text(), guard.path.stat().st_mode & 0o777) == ("five", 0o640)
 
 
-def test_who_was_overtaken_while_writing_is_refused_at_the_end(guard: FileGuard) -> None:
+def test_a_writer_with_a_lower_token_is_rejected_at_its_end(guard: FileGuard) -> None:
     late = guard.writing(1)
     late.__enter__().write(b"long ago")
     guard.replace("meanwhile", 2)
@@ -101,7 +101,7 @@ def test_who_was_overtaken_while_writing_is_refused_at_the_end(guard: FileGuard)
     assert guard.path.read_text() == "meanwhile"
 
 
-def test_what_fails_while_it_is_written_changes_nothing(guard: FileGuard) -> None:
+def test_a_failed_write_leaves_the_file_unchanged(guard: FileGuard) -> None:
     guard.replace("whole", 1)
     with suppress(ZeroDivisionError), guard.writing(2) as file:
         file.write(b"ha" * 100_000)
@@ -110,7 +110,7 @@ def test_what_fails_while_it_is_written_changes_nothing(guard: FileGuard) -> Non
     assert {left.name for left in guard.folder.iterdir()} == {"lock", "token"}
 
 
-def test_of_many_at_once_the_greatest_token_has_the_last_word(guard: FileGuard) -> None:
+def test_the_greatest_of_concurrent_tokens_writes_last(guard: FileGuard) -> None:
     def attempt(token: int) -> int:
         with suppress(StaleToken):
             guard.replace(str(token), token)

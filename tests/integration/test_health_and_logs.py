@@ -63,7 +63,7 @@ def exported(cluster: DevCluster, series: str) -> float:
 
 
 @pytest.mark.timeout(180)
-def test_what_is_away_is_named_and_grpc_says_the_same_until_it_is_back(cluster: DevCluster) -> None:
+def test_an_unavailable_dependency_is_named_and_grpc_health_agrees(cluster: DevCluster) -> None:
     assert reasons(cluster) == []
     wait_until(lambda: serves(cluster, "schedd.v1.JobService") == SERVING, WITHIN, "gRPC too")
 

@@ -236,7 +236,7 @@ async def test_a_member_stopped_past_its_lease_is_replaced_and_returns_with_a_ne
     assert all(after[shard] >= epochs[shard] for shard in epochs)
 
 
-async def test_a_member_whose_lease_is_revoked_comes_back_under_a_new_tenure(
+async def test_a_member_whose_lease_is_revoked_returns_with_a_new_tenure(
     world: World,
 ) -> None:
     await world.three()

@@ -95,7 +95,7 @@ async def test_https_goes_through_the_proxy_by_connect() -> None:
     assert "no TLS with shop.example:443: the target doesn't speak TLS" in outcome.error
 
 
-async def test_a_grpc_job_goes_through_the_proxy_by_connect() -> None:
+async def test_a_grpc_job_uses_connect_through_the_proxy() -> None:
     async with grpc_target() as at, forward_proxy("ops:p@ss", pay_example=at) as proxy:
         outcome = await call(through(proxy, password="ops:p%40ss@"), "pay.example:50051")
     assert outcome.verdict is AttemptVerdict.SUCCEEDED, outcome.error
@@ -177,7 +177,7 @@ async def test_a_webhook_uses_the_members_proxy() -> None:
 @pytest.mark.parametrize(
     "url", ["proxy:3128", "https://proxy:3128", "http://proxy", "http://p:1/x", "http://[x:1"]
 )
-def test_a_proxy_that_cant_be_meant_is_a_problem_that_repeats_no_password(url: str) -> None:
+def test_an_invalid_proxy_is_reported_without_its_password(url: str) -> None:
     faults: Iterable[Any] = Egress(proxy=url).faults()
     assert [each.what for each in faults] == ["must be http://[user:password@]host:port"]
 

@@ -143,7 +143,7 @@ async def test_frames_for_a_worker_at_another_member_reach_that_workers_stream(
     assert attached.available == 3, "what was passed on takes a slot of those granted here"
 
 
-async def test_only_when_all_members_say_so_a_worker_is_attached_nowhere(
+async def test_a_worker_is_attached_nowhere_only_if_all_members_say_so(
     cluster: Cluster, peers: Peers, hung: Hung, monkeypatch: pytest.MonkeyPatch
 ):
     """P4.5: an assignment that may have arrived must not be given back at once."""
@@ -154,7 +154,7 @@ async def test_only_when_all_members_say_so_a_worker_is_attached_nowhere(
     assert await Relay(peers).assign([(handed, KNOWN)]) == []
 
 
-async def test_a_hung_peer_holds_the_dispatcher_up_once_however_many_workers_are_gone(
+async def test_a_hung_peer_is_asked_about_all_workers_at_once(
     cluster: Cluster, peers: Peers, hung: Hung
 ):
     cluster.members[THIRD] = hung.endpoint
@@ -188,7 +188,9 @@ async def test_a_revoke_over_one_hop_is_resolved_by_the_workers_answer(
     assert not await Relay(peers).revoke(one.id, [running(2, one)]), "its worker said nothing"
 
 
-async def test_what_doesnt_go_into_one_message_is_passed_on_in_several(peers: Peers, peer: Peer):
+async def test_assignments_over_the_message_limit_are_relayed_in_several_messages(
+    peers: Peers, peer: Peer
+):
     """P4.5: a member takes none over 4 MiB, and would have answered nothing."""
     one, outbox = worker(), WorkerFrameQueue()
     peer.workers.attach(one, outbox)
@@ -202,7 +204,7 @@ async def test_what_doesnt_go_into_one_message_is_passed_on_in_several(peers: Pe
     assert sorted(given) == [str(each.run.key.run_id) for each in handed]
 
 
-async def test_as_many_assignments_as_go_into_one_frame_are_taken(peers: Peers, peer: Peer):
+async def test_a_frame_with_the_most_assignments_is_accepted(peers: Peers, peer: Peer):
     """P4.5: each has dozens of parts, of which a user's request may have 20,000 (`reading`)."""
     one, outbox = worker(), WorkerFrameQueue()
     peer.workers.attach(one, outbox)
@@ -242,7 +244,7 @@ async def test_any_number_of_revokes_is_resolved_by_the_workers_answers(peers: P
     await answering
 
 
-async def test_a_cancel_goes_over_one_hop(peers: Peers, peer: Peer):
+async def test_a_cancel_is_relayed_over_one_hop(peers: Peers, peer: Peer):
     """P4.5: the harder one holds."""
     one, outbox = worker(), WorkerFrameQueue()
     peer.workers.attach(one, outbox)
@@ -303,7 +305,7 @@ async def test_a_member_returns_its_own_refusals_where_the_owner_is_away_or_olde
     assert await refusals.refusals_of_job(shard, job, 2) == {one.id: "no such limits"}
 
 
-async def test_only_what_concerns_runs_is_passed_on(peers: Peers, peer: Peer):
+async def test_only_frames_about_runs_are_relayed(peers: Peers, peer: Peer):
     one, outbox = worker(), WorkerFrameQueue()
     peer.workers.attach(one, outbox)
     await Relay(peers)._ask(one.id, down.MemberFrame(drain=down.Drain()))
@@ -357,7 +359,7 @@ async def test_about_a_thousand_workers_each_member_is_asked_once(
     assert asked == [1000]
 
 
-async def test_what_the_others_say_of_a_worker_isnt_held_up_by_one_that_hangs(
+async def test_a_hung_peer_does_not_delay_views_of_other_peers(
     cluster: Cluster, peers: Peers, peer: Peer, hung: Hung, monkeypatch: pytest.MonkeyPatch
 ):
     peer.workers.attach(worker(), WorkerFrameQueue())

@@ -282,7 +282,7 @@ async def test_a_certificate_of_another_authority_an_expired_one_and_none_are_re
         assert code is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_token_that_is_wrong_revoked_or_expired_is_refused_however_it_comes(
+async def test_a_wrong_revoked_or_expired_token_is_rejected_on_every_endpoint(
     place: Place,
 ) -> None:
     admin = place.certificate("schedd://user/root/admin/*")
@@ -327,7 +327,7 @@ async def test_the_doctor_answers_recent_callers_while_postgresql_is_silent(
     assert await place.code(*other, place.tokens, place.trust, text) is away
 
 
-async def test_of_two_tokens_it_isnt_guessed_which_is_meant(place: Place) -> None:
+async def test_a_call_with_two_tokens_is_rejected(place: Place) -> None:
     _, text = await place.token(3)
     both = tuple(("authorization", f"Bearer {each}") for each in (text, "schedd_x"))
     async with connect(place.tokens, tls=place.trust, use=uuid4().hex) as channel:
@@ -337,7 +337,7 @@ async def test_of_two_tokens_it_isnt_guessed_which_is_meant(place: Place) -> Non
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_quiet_stream_is_refused_as_a_call_is_when_what_opened_it_is_over(
+async def test_a_quiet_stream_ends_when_its_certificate_or_token_ends(
     place: Place, dsn: str, tmp_path: Path
 ) -> None:
     watch = "/schedd.v1.RunService/WatchRuns"
@@ -435,7 +435,7 @@ def _field(answer: bytes) -> str:
     return str(run_pb2.Run.FromString(answer).run_id)
 
 
-async def test_a_watcher_of_a_namespace_needs_the_right_to_see_it(place: Place) -> None:
+async def test_a_watch_of_a_namespace_needs_a_role_in_it(place: Place) -> None:
     here = place.certificate("schedd://user/bob/viewer/billing")
     watch = by_name("WatchRuns")
     for namespace, expected in (("billing", grpc.StatusCode.OK), ("default", DENIED)):

@@ -120,7 +120,7 @@ def test_a_closed_pipe_isnt_an_error(file: Path) -> None:
     )
 
 
-def test_failpoints_are_looked_at_too(file: Path) -> None:
+def test_the_check_rejects_unknown_failpoints_too(file: Path) -> None:
     done = check("--config", str(file), SCHEDD_FAILPOINTS="fire.nowhere=kill")
     assert done.returncode == 2
     assert "fire.nowhere" in done.stderr
@@ -164,7 +164,7 @@ def with_tls(file: Path, tls: TLS) -> str:
     return str(file)
 
 
-def test_a_certificate_of_its_own_is_taken(file: Path, files: dict[str, TLS]) -> None:
+def test_a_member_certificate_passes_the_check(file: Path, files: dict[str, TLS]) -> None:
     shown = check("--config", with_tls(file, files[""]))
     assert (shown.returncode, shown.stderr) == (0, "")
 

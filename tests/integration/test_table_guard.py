@@ -186,7 +186,7 @@ def test_a_shell_jobs_token_is_that_of_its_environment(
 @pytest.mark.parametrize(
     "wrong", [{"resource": ""}, {"resource": "a\0"}, {"resource": "x", "table": "a; DROP TABLE b"}]
 )
-def test_names_that_cant_be_are_refused(wrong: dict[str, str]) -> None:
+def test_impossible_table_names_are_rejected(wrong: dict[str, str]) -> None:
     with pytest.raises(Misconfigured, match="can't"):
         TableGuard(**wrong)
 

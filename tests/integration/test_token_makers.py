@@ -130,7 +130,7 @@ async def test_revoking_a_token_revokes_all_tokens_made_by_it_at_every_member(
     assert (again["endedWithIt"], again["revokedAt"]) == (0, done["revokedAt"])
 
 
-async def test_a_token_of_a_revoked_one_s_maker_lives_on(web: Web) -> None:
+async def test_revoking_a_token_keeps_its_maker_and_other_tokens_of_that_maker(web: Web) -> None:
     root = await token(web, auth.ROLE_ADMIN)
     first, second = [await made(web, bearer(root[1])) for _ in range(2)]
     assert (await revoke(web, first[0], root[1]))["endedWithIt"] == 0
@@ -139,7 +139,7 @@ async def test_a_token_of_a_revoked_one_s_maker_lives_on(web: Web) -> None:
     assert [await reason(web, bearer(text)) for _, text in (root, second)] == ["", ""]
 
 
-async def test_a_login_of_a_made_token_ends_with_that_one(web: Web) -> None:
+async def test_a_login_of_a_child_token_ends_with_that_token(web: Web) -> None:
     root = await token(web, auth.ROLE_ADMIN)
     child = await made(web, bearer(root[1]))
     login = await log_in(web, child[1])
@@ -160,7 +160,7 @@ async def test_a_logout_ends_tokens_made_by_the_login_and_is_audited_with_them(w
     ]
 
 
-async def test_nothing_is_made_by_a_token_that_another_member_has_revoked_just_now(
+async def test_a_token_that_another_member_just_revoked_creates_no_token(
     web: Web, dsn: str
 ) -> None:
     """This member doesn't know it yet, and no one would revoke what the token would make."""
@@ -178,7 +178,9 @@ async def test_nothing_is_made_by_a_token_that_another_member_has_revoked_just_n
     assert count == (0,)
 
 
-async def test_what_is_made_while_its_maker_is_being_revoked_ends_or_isn_t_made(web: Web) -> None:
+async def test_a_token_created_during_the_revocation_of_its_maker_ends_or_is_rejected(
+    web: Web,
+) -> None:
     """Many times: either call may come first."""
     root = await token(web, auth.ROLE_ADMIN)
     for _ in range(10):
@@ -225,7 +227,7 @@ async def test_the_audit_has_no_more_ids_than_it_can_keep(web: Web) -> None:
     assert (line["ended_with_it"], len(line["tokens"])) == (MOST_NOTED + 1, MOST_NOTED)
 
 
-async def test_a_maker_is_not_forgotten_before_what_it_made(web: Web) -> None:
+async def test_a_maker_is_not_deleted_before_tokens_that_it_created(web: Web) -> None:
     """Else its tokens would be forgotten with it, or have no maker that could still be revoked."""
     root = await token(web, auth.ROLE_ADMIN)
     login = await log_in(web, root[1])
@@ -244,7 +246,7 @@ async def test_a_maker_is_not_forgotten_before_what_it_made(web: Web) -> None:
     assert {each for (each,) in await run(web, ids)} == {root[0]}
 
 
-async def test_what_an_older_member_revoked_takes_along_what_it_made_too(web: Web) -> None:
+async def test_a_token_revoked_by_an_older_member_revokes_its_children_too(web: Web) -> None:
     """An older version marks no other row; revoking the token once more marks all."""
     root, top = await token(web, auth.ROLE_ADMIN), await token(web, auth.ROLE_ADMIN)
     child = await made(web, bearer(top[1]))
@@ -275,9 +277,7 @@ async def with_logins(web: Web, token_id: str, count: int, ends: str = "8 h") ->
         await run(web, statement, ends, first, last, token_id)
 
 
-async def test_however_many_logins_it_has_made_a_token_is_revoked_with_all_of_them(
-    web: Web, dsn: str
-) -> None:
+async def test_a_token_is_revoked_with_any_number_of_its_logins(web: Web, dsn: str) -> None:
     """And with what one of them has made, though it isn't among those that are marked."""
     root, top = await token(web, auth.ROLE_ADMIN), await token(web, auth.ROLE_ADMIN)
     await with_logins(web, top[0], MANY)
@@ -300,7 +300,7 @@ async def test_however_many_logins_it_has_made_a_token_is_revoked_with_all_of_th
     assert (len(rows), [row for row in rows if not row.revoked]) == (MANY + 1, [])
 
 
-async def test_few_are_found_at_once_beside_one_that_has_made_nearly_all_there_are(
+async def test_few_logins_of_a_token_are_found_quickly_beside_very_many_of_another(
     web: Web, dsn: str
 ) -> None:
     """Statistics take them for as many, and would have each looked for in all of the table."""
@@ -312,7 +312,7 @@ async def test_few_are_found_at_once_beside_one_that_has_made_nearly_all_there_a
         assert (await revoke(far, few[0], root[1]))["endedWithIt"] == 5 * MOST_LOGINS
 
 
-async def test_a_token_is_dead_by_any_of_its_makers_and_the_list_says_so(web: Web) -> None:
+async def test_a_token_with_any_revoked_maker_is_rejected_and_listed_as_revoked(web: Web) -> None:
     root, top = await token(web, auth.ROLE_ADMIN), await token(web, auth.ROLE_ADMIN)
     last = top
     for _ in range(4):
@@ -328,7 +328,7 @@ async def test_a_token_is_dead_by_any_of_its_makers_and_the_list_says_so(web: We
     assert [one["tokenId"] for one in listed if not one["revokedAt"]] == [root[0]]
 
 
-async def test_a_token_has_no_more_makers_above_it_than_are_looked_at(web: Web) -> None:
+async def test_the_depth_of_makers_of_a_token_is_limited(web: Web) -> None:
     last = await token(web, auth.ROLE_ADMIN)
     for _ in range(MOST_DEEP):
         last = await made(web, bearer(last[1]))
@@ -356,7 +356,7 @@ async def test_a_new_login_ends_the_oldest_of_very_many_of_its_token(web: Web) -
     assert await audited(web, "logout", first_id) == [None]
 
 
-async def test_very_many_that_have_ended_are_forgotten_a_part_at_a_time(web: Web, dsn: str) -> None:
+async def test_very_many_expired_tokens_are_deleted_in_parts(web: Web, dsn: str) -> None:
     """A maker of as many, too, though deleting it deletes all of them."""
     top, other = await token(web, auth.ROLE_VIEWER), await token(web, auth.ROLE_VIEWER)
     await with_logins(web, top[0], MANY, ends="-31 days")

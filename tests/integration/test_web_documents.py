@@ -33,7 +33,7 @@ async def web(dsn: str) -> AsyncIterator[Web]:
         yield face
 
 
-async def test_a_job_with_a_callback_is_made_asked_about_and_deleted(web: Web) -> None:
+async def test_a_job_with_a_callback_is_created_read_and_deleted(web: Web) -> None:
     made = await web.post("/api/v1/jobs", DAILY)
     assert made.status == 201, made.text
     assert made.json.keys() == {"job_id", "next_fire_time"}
@@ -91,7 +91,7 @@ async def test_an_invalid_job_is_reported_and_nothing_is_stored(
     assert (await web.get("/api/v1/jobs")).json["jobs"] == []
 
 
-async def test_a_task_is_taken_once_and_asked_about_by_its_id(web: Web) -> None:
+async def test_a_task_is_accepted_once_and_read_by_its_id(web: Web) -> None:
     taken = await web.post("/api/tasks", TASK)
     assert taken.status == 202, taken.text
     assert taken.json.keys() == {"job_id", "run_id"}

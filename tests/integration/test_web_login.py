@@ -143,7 +143,7 @@ async def test_a_missing_or_forbidden_page_shows_who_the_caller_is(
     assert (await web.get("/static/nowhere.css", headers=sent)).status == 404
 
 
-async def test_a_login_opens_the_pages_until_it_is_left(web: Web) -> None:
+async def test_a_login_gives_access_to_pages_until_logout(web: Web) -> None:
     token_id, text = await token(web, auth.ROLE_VIEWER)
     entered = await log_in(web, text, next="/")
     assert (entered.status, entered.headers["location"]) == (303, "/")
@@ -246,7 +246,7 @@ async def test_a_revocation_without_an_answer_removes_the_token_from_the_cache(
             assert answer["reason"] == "TOKEN_REVOKED"
 
 
-async def test_a_login_ends_with_the_token_that_it_was_made_by(web: Web) -> None:
+async def test_a_login_ends_with_the_token_that_created_it(web: Web) -> None:
     token_id, text = await token(web, auth.ROLE_VIEWER)
     sent = {"cookie": cookie_of(await log_in(web, text))}
     assert (await web.get("/metrics", headers=sent)).status == 200
@@ -318,7 +318,7 @@ async def test_a_live_page_continues_though_its_reader_cant_be_checked(
     assert "isn't trusted" in event.data or "isn&#39;t trusted" in event.data
 
 
-async def test_a_login_is_in_no_list_and_is_forgotten_when_it_has_ended(web: Web) -> None:
+async def test_a_login_is_not_listed_and_is_deleted_once_expired(web: Web) -> None:
     token_id, text = await token(web, auth.ROLE_VIEWER)
     await log_in(web, text)
     listed = await web.services.access_tokens.list(None, 10)
@@ -421,7 +421,7 @@ async def sent_without_login(web: Web, **fields: str) -> Answer:
     return refused
 
 
-async def test_a_form_for_a_job_comes_back_filled_in_after_the_login_and_nothing_is_done(
+async def test_a_job_form_is_shown_filled_in_after_the_login_and_not_submitted(
     web: Web,
 ) -> None:
     nasty = '"><script>alert(1)</script>'
@@ -509,7 +509,7 @@ async def test_a_caller_without_access_to_pages_sees_that_instead_of_the_form(we
     assert (entered.status, entered.headers["location"]) == (303, "/new-job")
 
 
-async def test_a_form_of_more_than_the_login_may_send_leads_back_and_says_what_is_lost(
+async def test_a_job_form_too_long_for_the_login_is_reported_as_not_kept(
     web: Web,
 ) -> None:
     for payload in ("x" * 890_000, "x" * 920_000, "\N{SNOWMAN}" * 100_000):
@@ -559,7 +559,7 @@ async def test_the_login_has_a_heading_for_every_caller(web: Web) -> None:
         assert f'<h1 class="heading">{heading}</h1>' in shown.text
 
 
-async def test_a_token_that_was_mistyped_leads_on_to_the_page_all_the_same(web: Web) -> None:
+async def test_a_mistyped_token_keeps_the_requested_page_for_the_next_login(web: Web) -> None:
     _, text = await token(web, auth.ROLE_VIEWER)
     asked = await web.get("/runs?q=state:failed", headers=PAGE, allow_redirects=False)
     login = await web.get(asked.headers["location"])
@@ -612,7 +612,7 @@ async def test_a_browser_keeps_a_login_as_long_as_it_is_good(web: Web) -> None:
     assert 3540 <= max_age_of(await log_in(web, text)) <= 3600
 
 
-async def test_a_login_ends_when_the_token_expires_that_it_was_made_by(web: Web) -> None:
+async def test_a_login_ends_when_the_token_that_created_it_expires(web: Web) -> None:
     token_id, text = await token(web, auth.ROLE_VIEWER)
     await ends_at(web, token_id, 3)
     sent = {"cookie": cookie_of(await log_in(web, text))}
@@ -628,7 +628,7 @@ async def test_a_login_ends_when_the_token_expires_that_it_was_made_by(web: Web)
     assert (await web.get("/metrics", headers=sent)).json["reason"] == "TOKEN_EXPIRED"
 
 
-async def test_a_new_login_ends_the_one_that_its_browser_had_before_and_no_other(web: Web) -> None:
+async def test_a_new_login_ends_only_the_previous_login_of_its_browser(web: Web) -> None:
     _, text = await token(web, auth.ROLE_VIEWER)
     elsewhere = {"cookie": cookie_of(await log_in(web, text))}
     first = {"cookie": cookie_of(await log_in(web, text))}
@@ -648,7 +648,7 @@ async def test_a_new_login_ends_the_one_that_its_browser_had_before_and_no_other
 
 
 @pytest.mark.parametrize("done", [True, False])
-async def test_a_former_login_that_can_t_be_ended_in_time_keeps_no_browser_from_its_new_one(
+async def test_a_former_login_that_cannot_be_revoked_in_time_does_not_block_the_new_one(
     web: Web, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, done: bool
 ) -> None:
     """Whether or not it was ended: that its time is over says nothing of that."""

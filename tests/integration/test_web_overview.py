@@ -51,7 +51,7 @@ async def test_the_page_reads_without_a_script_and_loads_nothing_from_elsewhere(
     assert "unsafe" not in policy
 
 
-async def test_its_stylesheet_and_script_are_served(web: Web) -> None:
+async def test_the_stylesheet_and_script_of_a_page_are_served(web: Web) -> None:
     page = (await web.get("/")).text
     for name, kind in (("schedd.css", "text/css"), ("schedd.js", "javascript")):
         start = page.index(f"/static/{name}?")
@@ -70,7 +70,7 @@ async def test_a_watcher_receives_changes_and_nothing_else(web: Web) -> None:
         assert second.id != first.id
 
 
-async def test_a_watcher_that_comes_back_receives_only_news(web: Web) -> None:
+async def test_a_watcher_that_reconnects_receives_only_news(web: Web) -> None:
     async with web.events("/live/") as events:
         seen = await anext(events)
     async with web.events("/live/", headers={"Last-Event-ID": seen.id}) as events:
@@ -130,7 +130,7 @@ async def test_an_outage_is_shown_on_the_page_which_keeps_its_last_data() -> Non
                 assert "unavailable" not in (await anext(events)).data
 
 
-async def test_work_that_no_worker_can_do_is_said(
+async def test_the_overview_reports_runs_without_a_matching_worker(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(overview_queries, "GOOD_FOR", 0.0)
@@ -160,7 +160,7 @@ async def test_work_that_no_worker_can_do_is_said(
     assert "without a matching worker" not in (await web.get("/?namespace=paused")).text
 
 
-async def test_a_run_that_was_missed_is_said_behind_hundreds_that_came_since(web: Web) -> None:
+async def test_the_overview_reports_a_missed_run_behind_hundreds_of_newer_runs(web: Web) -> None:
     await web.post("/api/v1/jobs", JOB)
     await web.post("/api/v1/jobs/etl:trigger", {})
     await altered(web, "UPDATE runs SET state = 'MISSED', finished_at = now()")

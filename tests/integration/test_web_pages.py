@@ -82,7 +82,9 @@ async def says(web: Web, path: str, *words: str) -> bool:
     return sum(text.count(each) for each in words) == 1
 
 
-async def test_a_form_waits_for_no_page(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_form_does_not_wait_for_page_reads(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor has it less time than the same change over REST."""
     monkeypatch.setattr(site, "AT_A_TIME", 0)
     monkeypatch.setattr(deadlines, "READ_WITHIN", 0.6)
@@ -106,7 +108,7 @@ async def test_pages_without_the_database_or_about_its_state_wait_for_no_page(
         assert "every minute" in (await web.get("/cron?expression=*+*+*+*+*")).text.lower()
 
 
-async def test_every_page_is_there_and_within_the_frame(web: Web) -> None:
+async def test_every_page_exists_and_is_within_the_frame(web: Web) -> None:
     await web.post("/api/v1/jobs", JOB)
     run = (await web.post("/api/v1/jobs/etl:trigger", {})).json["runId"]
     for page in PAGES:
@@ -310,7 +312,7 @@ async def test_a_form_of_another_site_is_refused(web: Web) -> None:
     assert (await web.get("/api/v1/jobs/etl")).status == 200
 
 
-async def test_a_form_goes_back_to_no_other_site(web: Web) -> None:
+async def test_a_form_does_not_redirect_to_another_site(web: Web) -> None:
     await web.post("/api/v1/jobs", JOB)
     answer = await sent(web, "/jobs/etl/trigger", back="https://evil.example/")
     assert answer.headers["location"].startswith("/runs/")
@@ -327,7 +329,7 @@ async def test_a_body_that_isnt_a_form_is_refused(web: Web) -> None:
     assert many.status == 400
 
 
-async def test_a_job_is_made_by_a_form_or_the_form_comes_back(web: Web) -> None:
+async def test_a_form_creates_a_job_or_is_shown_again_with_the_error(web: Web) -> None:
     fields = {"name": "by-form", "schedule": "every", "action": "shell", "what": "true"}
     answer = await sent(web, "/new-job", **fields)
     assert answer.status == 400
@@ -398,7 +400,7 @@ async def test_namespaces_go_with_every_link(web: Web) -> None:
     assert 'href="/runs?namespace=team-a"' in page.text
 
 
-async def test_a_run_s_page_leads_to_what_is_of_the_run_s_own_namespace(web: Web) -> None:
+async def test_links_on_the_page_of_a_run_keep_the_namespace_of_the_run(web: Web) -> None:
     made = {}
     for namespace in ("default", "team-a"):
         await web.post("/api/v1/jobs", JOB | {"namespace": namespace})
@@ -519,7 +521,7 @@ async def test_an_outage_is_shown_on_every_page_which_keeps_its_last_data() -> N
                 assert "answer" not in (await anext(events)).data
 
 
-async def test_what_isn_t_found_so_far_is_looked_for_further_by_a_click(
+async def test_a_click_continues_a_search_that_found_nothing_so_far(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("schedd.store.jobs.jobs.LOOKED_AT", 2)
@@ -624,7 +626,7 @@ async def test_a_row_of_dead_letters_handles_the_letters_it_shows_and_no_others(
         assert {("etl", 3), ("etl", 1), ("", 2)} - left == set(dealt_with)
 
 
-async def test_a_redrive_that_is_asked_for_twice_by_one_form_is_one(web: Web) -> None:
+async def test_a_form_submitted_twice_starts_one_redrive(web: Web) -> None:
     await buried(web)
     page = (await web.get("/dead-letters")).text
     form = page.partition('action="/dead-letters/redrive"')[2].partition("</form>")[0]
@@ -660,7 +662,7 @@ async def page_after(web: Web, answer: Answer) -> str:
 
 
 @pytest.mark.parametrize("action", ["discard", "redrive"])
-async def test_a_dialog_of_dead_letters_handles_those_it_showed_though_there_are_more(
+async def test_a_dialog_of_dead_letters_handles_only_the_letters_it_showed(
     web: Web, action: str
 ) -> None:
     """As on a page that isn't updated: without JavaScript, or while the stream is away."""
@@ -737,7 +739,7 @@ async def test_a_redrive_of_submitted_runs_is_shown_as_that(web: Web) -> None:
     ]
 
 
-async def test_a_dialog_of_dead_letters_is_the_same_wherever_its_group_stands(web: Web) -> None:
+async def test_a_dialog_of_dead_letters_keeps_its_id_when_its_group_moves(web: Web) -> None:
     await buried(web)
     before = re.findall(r'popover id="([^"]*)"', (await web.get("/dead-letters")).text)
     more = (
@@ -753,7 +755,7 @@ async def test_a_dialog_of_dead_letters_is_the_same_wherever_its_group_stands(we
     assert before != after
 
 
-async def test_a_page_of_letters_of_nothing_is_refused_by_name(web: Web) -> None:
+async def test_a_page_of_letters_without_a_selection_is_rejected(web: Web) -> None:
     answer = await web.get("/dead-letters?page=x")
     assert answer.status == 400
     assert "Page: needs a job or a fingerprint" in answer.text
@@ -787,7 +789,7 @@ async def test_pages_take_no_more_of_the_database_than_they_may(
     assert most == AT_A_TIME
 
 
-async def test_the_first_fault_of_what_is_read_at_once_is_the_pages_own(web: Web) -> None:
+async def test_the_first_error_of_concurrent_page_reads_is_raised(web: Web) -> None:
     asked = PageRequest(web.services, Caller(TESTER, source="test"))
     under_way = asyncio.Event()
 

@@ -9,7 +9,7 @@ from support.web import served
 ETL = {"name": "etl", "cron": "0 2 * * *", "shell": {"argv": ["true"]}}
 
 
-async def test_a_name_that_the_operator_gave_is_ours(dsn: str) -> None:
+async def test_a_configured_host_name_is_accepted(dsn: str) -> None:
     async with served(dsn, reach=Reach(names=["Schedd.example.com"])) as web:
         for host in ("schedd.example.com", "SCHEDD.example.com:443"):
             assert (await web.ask("GET", "/api/v1/jobs", headers={"Host": host})).status == 200

@@ -132,7 +132,9 @@ async def test_a_job_that_was_read_can_be_created_under_another_name(web: Web) -
             assert new["createdBy"] == job["createdBy"]
 
 
-async def test_what_the_cluster_sets_may_stand_in_an_edit_of_all_fields_alone(web: Web) -> None:
+async def test_fields_set_by_the_cluster_are_accepted_only_in_an_edit_of_all_fields(
+    web: Web,
+) -> None:
     job = await made(web)
     whole = await web.ask("PATCH", "/api/v1/jobs/etl?updateMask=*", json=job | {"slots": 3})
     assert (whole.status, whole.json["slots"]) == (200, 3), whole.text
@@ -286,7 +288,7 @@ async def test_the_same_idempotency_key_makes_one_job(web: Web) -> None:
     assert (other.status, other.json["reason"]) == (409, "IDEMPOTENCY_KEY_REUSED")
 
 
-async def test_whatever_signs_a_path_has_the_answer_is_a_problem(web: Web) -> None:
+async def test_a_path_with_any_characters_is_answered_by_a_problem(web: Web) -> None:
     for path in (
         "/api/v1/jobs/a%0Ab",
         "/api/%0A",
@@ -525,7 +527,7 @@ async def test_a_log_continues_after_the_last_event_and_is_sent_once(web: Web, f
         assert (over.status, over.text) == (204, ""), "a browser asks no more"
 
 
-async def test_a_log_of_nothing_is_asked_for_twice_at_most(web: Web) -> None:
+async def test_an_empty_log_is_requested_twice_at_most(web: Web) -> None:
     path = f"/api/v1/runs/{await written(web)}/logs?follow=true"
     [end] = await events_of(web, path)
     assert (end.name, bool(end.id)) == ("end", True)
@@ -570,7 +572,7 @@ async def test_a_cursor_that_no_stream_has_sent_is_refused(web: Web) -> None:
         assert answer.json["violations"][0]["field"] == "resumeAfter"
 
 
-async def test_what_is_wrong_before_a_stream_begins_is_a_plain_problem(web: Web) -> None:
+async def test_an_error_before_a_stream_begins_is_a_plain_problem(web: Web) -> None:
     answer = await web.get("/api/v1/runs:watch?runIds=x")
     assert (answer.status, answer.json["violations"][0]["field"]) == (400, "runIds")
     for field in ("job", "namespace"):
@@ -601,7 +603,7 @@ async def test_events_begin_with_the_live_runs_and_a_cursor(web: Web) -> None:
     assert re.fullmatch("id: [0-9a-f]+-[0-9a-f]+", lines[-1]), "once all live runs were sent"
 
 
-async def test_a_host_has_so_many_streams_and_an_error_says_so(web: Web) -> None:
+async def test_streams_of_one_host_over_the_limit_are_rejected(web: Web) -> None:
     async with AsyncExitStack() as open_:
         unbounded = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         session = await open_.enter_async_context(unbounded)
@@ -667,7 +669,7 @@ async def dead(web: Web, count: int) -> list[str]:
     return made
 
 
-async def test_dead_letters_are_grouped_done_again_and_discarded(web: Web) -> None:
+async def test_dead_letters_are_grouped_retried_and_discarded(web: Web) -> None:
     await made(web)
     one, other, third = await dead(web, 3)
 
@@ -766,7 +768,7 @@ async def test_a_cron_expression_is_explained(web: Web) -> None:
     assert [one["field"] for one in wrong.json["violations"]] == ["expression"]
 
 
-async def test_the_cluster_answers_what_waits_for_it_to_be_ready_reads(web: Web) -> None:
+async def test_the_cluster_call_shows_leader_shards_members_and_workers(web: Web) -> None:
     cluster = (await web.get("/api/v1/cluster")).json
     assert cluster["leader"] == "m1"
     assert (cluster["shards"], cluster["members"], cluster["workers"]) == (256, 1, 0)
@@ -877,7 +879,7 @@ async def test_a_page_that_gives_its_own_name_our_address_reads_and_changes_noth
         assert (await web.ask("GET", "/api/v1/jobs", headers={"Host": own})).status == 200
 
 
-async def test_a_nul_in_a_text_is_no_bug_of_ours(web: Web) -> None:
+async def test_a_nul_in_a_text_causes_no_internal_error(web: Web) -> None:
     await made(web)
     answer = await web.post("/api/v1/jobs/etl:pause", {"note": "a\0b"})
     assert answer.status < 500, answer.text

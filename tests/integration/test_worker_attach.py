@@ -139,7 +139,9 @@ async def test_an_assignment_of_many_slots_takes_them_all(tmp_path: Path) -> Non
         assert (await stream.refusal_of(refused.key)).why == pb.Refusal.WHY_NO_SLOT
 
 
-async def test_an_armed_assignment_starts_at_its_instant_and_never_before(tmp_path: Path) -> None:
+async def test_a_pre_dispatched_assignment_starts_at_its_due_time_and_never_before(
+    tmp_path: Path,
+) -> None:
     async with cluster(tmp_path) as (member, _):
         stream = await member.attached()
         armed = member.assignment(incarnation=stream.hello.incarnation, argv=["true"], start_in=0.6)
@@ -177,7 +179,7 @@ async def test_a_revoke_that_overtakes_its_assignment_holds(tmp_path: Path) -> N
         assert (await stream.refusal_of(key)).why == pb.Refusal.WHY_REVOKED
 
 
-async def test_a_revoke_in_the_frame_of_its_assignment_goes_first(tmp_path: Path) -> None:
+async def test_a_revoke_in_the_frame_of_its_assignment_has_priority(tmp_path: Path) -> None:
     """P4.2: a busy stream coalesces, and what was asked back must not start."""
     async with cluster(tmp_path) as (member, _):
         stream = await member.attached()
@@ -235,7 +237,7 @@ async def test_a_worker_without_a_refreshed_lease_takes_nothing(tmp_path: Path) 
             await worker.stop()
 
 
-async def test_when_trust_ends_slots_are_withdrawn_and_only_what_must_is_killed(
+async def test_the_end_of_trust_withdraws_slots_and_kills_only_runs_with_kill(
     tmp_path: Path,
 ) -> None:
     """W1: by `on_lease_lost`, which says kill of one and finish of the other."""
@@ -354,7 +356,7 @@ async def test_a_slot_is_granted_to_the_best_head_and_names_the_next_one(
             await worker.stop()
 
 
-async def test_what_was_chosen_under_an_earlier_grant_finds_its_slot(tmp_path: Path) -> None:
+async def test_an_assignment_chosen_under_an_earlier_grant_has_its_slot(tmp_path: Path) -> None:
     async with FakeMember("m1") as one, FakeMember("m2") as two:
         one.peers = two.peers = (one, two)
         one.answers_grants = two.answers_grants = True

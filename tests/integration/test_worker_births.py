@@ -60,7 +60,7 @@ def taken(launcher: Launcher) -> Starter | None:
     return None
 
 
-def test_a_late_process_goes_to_the_next_caller_and_is_waited_for_once(
+def test_a_late_process_is_given_to_the_next_caller_and_awaited_once(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroup_spawn, "ANSWER_TIMEOUT", 0.3)

@@ -130,7 +130,7 @@ async def test_a_result_that_neither_disk_nor_member_takes_at_the_end_is_logged_
 
 
 @pytest.mark.root
-async def test_a_disk_with_room_for_some_results_takes_them_and_in_the_end_all(
+async def test_a_disk_with_room_for_some_results_stores_them_and_finally_all(
     tmp_path: Path,
 ) -> None:
     """A batch that finds no room is made smaller: what was stored makes room for the rest."""

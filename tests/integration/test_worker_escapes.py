@@ -172,7 +172,7 @@ while True:
 """
 
 
-async def test_what_ignores_sigterm_forks_twice_and_detaches_is_gone_1_s_after_its_kill(
+async def test_a_detached_process_that_ignores_sigterm_ends_1_s_after_its_kill(
     tmp_path: Path, started: Start
 ) -> None:
     async with started(tmp_path) as (member, _):
@@ -196,7 +196,9 @@ def looks(keeper: int) -> int:
     return int(fields["voluntary_ctxt_switches"]) if deaf else 0
 
 
-async def test_it_is_left_to_an_attempt_that_runs(tmp_path: Path, started: Start) -> None:
+async def test_an_escaped_process_of_a_running_attempt_is_kept(
+    tmp_path: Path, started: Start
+) -> None:
     async with started(tmp_path) as (member, worker):
         stream = await member.attached()
         mark = tmp_path / "neighbours"
@@ -212,7 +214,7 @@ async def test_it_is_left_to_an_attempt_that_runs(tmp_path: Path, started: Start
         )
 
 
-async def test_what_may_belong_to_either_ends_with_the_last(tmp_path: Path) -> None:
+async def test_an_orphan_of_one_of_two_attempts_ends_with_the_later_one(tmp_path: Path) -> None:
     """Without cgroups an orphan is known by its birth alone."""
     async with cluster(tmp_path, config="cgroups = false") as (member, _):
         stream = await member.attached()
@@ -245,7 +247,7 @@ async def test_with_cgroups_each_attempt_ends_its_own_while_others_run(tmp_path:
 
 
 @GROUPED
-async def test_one_that_forks_on_and_on_is_caught(tmp_path: Path) -> None:
+async def test_a_process_that_forks_repeatedly_is_ended(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (member, _):
         stream = await member.attached()
         hopper = tmp_path / "hopper"
@@ -308,7 +310,9 @@ def escaping(payload, ctx):
 """
 
 
-async def test_what_a_handler_starts_is_its_own(tmp_path: Path, started: Start) -> None:
+async def test_a_process_started_by_a_handler_is_kept_when_another_run_ends(
+    tmp_path: Path, started: Start
+) -> None:
     (tmp_path / "helpers.py").write_text(HANDLERS)
     environ = {"PYTHONPATH": str(tmp_path)}
     async with started(tmp_path, config='handlers = ["helpers"]', environ=environ) as (member, _):
@@ -400,7 +404,7 @@ async def test_a_stopped_worker_keeps_nothing_that_dies_with_its_lease(
         assert all(alive(pid) for pid in spared)
 
 
-async def test_what_dies_with_the_lease_outlives_it_by_far_as_long_as_it_is_kept(
+async def test_a_run_with_on_lease_lost_kill_outlives_the_ttl_while_the_lease_is_kept(
     tmp_path: Path, started: Start
 ) -> None:
     async with started(tmp_path, ttl=3.0) as (member, _):
@@ -411,9 +415,7 @@ async def test_what_dies_with_the_lease_outlives_it_by_far_as_long_as_it_is_kept
         assert (await stream.result_of(key)).exit_code == 4
 
 
-async def test_a_keeper_that_came_later_knows_of_the_lease_too(
-    tmp_path: Path, started: Start
-) -> None:
+async def test_a_replaced_keeper_enforces_the_lease_too(tmp_path: Path, started: Start) -> None:
     async with started(tmp_path, ttl=3.0) as (member, worker):
         stream = await member.attached()
         script, marks = tree_at(tmp_path / "mortal")
@@ -433,7 +435,7 @@ async def test_a_keeper_that_came_later_knows_of_the_lease_too(
 
 
 @GROUPED
-async def test_the_cgroup_of_what_dies_with_the_lease_is_used_once(tmp_path: Path) -> None:
+async def test_the_cgroup_of_a_run_with_on_lease_lost_kill_is_used_once(tmp_path: Path) -> None:
     """A late kill reaches no other attempt."""
     async with cluster(tmp_path) as (member, worker):
         stream = await member.attached()

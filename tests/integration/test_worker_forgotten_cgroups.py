@@ -55,7 +55,7 @@ def test_an_empty_tree_of_a_dead_worker_is_removed_when_it_is_old(parent: Path) 
     assert not tree.exists()
 
 
-def test_the_tree_of_a_living_worker_stays_also_when_nothing_runs_in_it(parent: Path) -> None:
+def test_the_tree_of_a_running_worker_stays_without_processes_in_it(parent: Path) -> None:
     tree, mark = tree_in(parent)
     launcher = Launcher(tree, mark)
     try:
@@ -69,7 +69,7 @@ def test_the_tree_of_a_living_worker_stays_also_when_nothing_runs_in_it(parent: 
     assert not tree.exists()
 
 
-def test_a_tree_in_which_something_lives_stays(parent: Path) -> None:
+def test_a_tree_with_a_running_process_stays(parent: Path) -> None:
     tree = left_behind(parent)
     with subprocess.Popen(["sleep", "60"]) as lives:
         try:
@@ -81,13 +81,13 @@ def test_a_tree_in_which_something_lives_stays(parent: Path) -> None:
             lives.kill()
 
 
-def test_a_tree_of_no_worker_is_kept(parent: Path) -> None:
+def test_a_cgroup_that_no_worker_created_is_kept(parent: Path) -> None:
     (parent / "other").mkdir()
     assert cgroups.remove_forgotten(parent, age=0.0) == 0
     assert (parent / "other").is_dir()
 
 
-def test_a_tree_that_is_taken_for_forgotten_while_it_is_made_is_made_again(
+def test_a_tree_removed_as_forgotten_during_its_creation_is_created_again(
     parent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree, _ = tree_in(parent)

@@ -236,7 +236,9 @@ async def test_a_job_handler_receives_its_attempt_and_its_answer_is_the_result(
         assert (metadata["x-own"], metadata["authorization"]) == ("yes", "Bearer t")
 
 
-async def test_a_job_of_before_sets_no_metadata_that_is_schedds_own(tmp_path: Path) -> None:
+async def test_a_job_stored_by_an_earlier_version_overrides_no_metadata_of_schedd(
+    tmp_path: Path,
+) -> None:
     """Members refuse such a job; one may have been stored by another version."""
     wrong = {"Schedd-Run-Id": "fake", "content-type": "text/plain", "grpc-timeout": "1n"}
     async with served() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
@@ -250,7 +252,7 @@ async def test_a_job_of_before_sets_no_metadata_that_is_schedds_own(tmp_path: Pa
         assert metadata["traceparent"] == "mine"
 
 
-async def test_what_a_job_handler_says_of_its_failure_decides_on_the_next_attempt(
+async def test_the_error_of_a_job_handler_decides_on_the_next_attempt(
     tmp_path: Path,
 ) -> None:
     async with served() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
@@ -324,7 +326,7 @@ async def test_a_result_that_only_says_it_is_json_is_kept_as_bytes(tmp_path: Pat
         assert (await call(stream, '"raw"', endpoint=server.endpoint)).result.raw == b"\xff\x00"
 
 
-async def test_nothing_is_unpacked(tmp_path: Path) -> None:
+async def test_a_compressed_answer_is_rejected(tmp_path: Path) -> None:
     """A few bytes may hold gigabytes. Not each core of gRPC's bounds them."""
     async with (
         served(compression=grpc.Compression.Gzip) as server,
@@ -336,7 +338,7 @@ async def test_nothing_is_unpacked(tmp_path: Path) -> None:
         assert "compress" in result.error.lower()
 
 
-async def test_any_unary_method_is_found_by_reflection_and_spoken_to_in_json(
+async def test_any_unary_method_is_found_by_reflection_and_called_with_json(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -361,7 +363,7 @@ async def test_any_unary_method_is_found_by_reflection_and_spoken_to_in_json(
         assert b"isn't kept" in large.output[0].data
 
 
-async def test_what_no_attempt_can_call_isnt_tried_again(tmp_path: Path) -> None:
+async def test_a_call_that_no_attempt_can_make_is_not_retried(tmp_path: Path) -> None:
     wrong: Sequence[tuple[str, str | bytes | None, str]] = (
         ("Price", '{"articel":"tea"}', 'no field named "articel"'),
         ("Price", '{"amount":"many"}', "amount"),
@@ -379,7 +381,7 @@ async def test_what_no_attempt_can_call_isnt_tried_again(tmp_path: Path) -> None
             assert "\n" not in result.error
 
 
-async def test_a_method_that_isnt_there_is_unimplemented(tmp_path: Path) -> None:
+async def test_a_missing_method_is_unimplemented_and_retried(tmp_path: Path) -> None:
     """Its service may be of a version to come: that is for the job's retries to say."""
     async with (
         served() as server,
@@ -482,7 +484,7 @@ REFUSED = (
 """Texts which show that the address was refused, and not by chance out of reach."""
 
 
-async def test_no_way_to_write_an_address_reaches_what_isnt_public(tmp_path: Path) -> None:
+async def test_no_spelling_of_an_address_reaches_a_host_that_is_not_public(tmp_path: Path) -> None:
     async with served() as server, cluster(tmp_path) as (member, _):
         stream = await member.attached()
         odd = {}

@@ -190,7 +190,7 @@ def written(result: pb.Result, stream: int) -> str:
 KINDS = ("on_the_loop", "in_a_thread", "in_a_process")
 
 
-async def test_what_each_kind_of_handler_prints_and_logs_is_in_its_runs_log(
+async def test_output_and_logs_of_each_kind_of_handler_are_in_the_log_of_its_run(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "says.py").write_text(SAYS)
@@ -283,7 +283,7 @@ async def test_the_workers_log_keeps_its_format_when_modules_and_handlers_reconf
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_exception_that_raises_when_it_is_looked_at_fails_its_run_with_its_class(
+async def test_an_exception_that_raises_in_str_fails_its_run_with_its_class(
     tmp_path: Path, kind: str
 ) -> None:
     (tmp_path / "touchy.py").write_text(TOUCHY)

@@ -172,7 +172,7 @@ async def test_the_hello_names_all_handlers_by_name_and_by_path(tmp_path: Path) 
         assert (await call(stream, "shop_tasks.nothing")).outcome == pb.Result.OUTCOME_SUCCEEDED
 
 
-async def test_bytes_go_in_and_out_as_they_are(tmp_path: Path) -> None:
+async def test_a_payload_and_a_result_of_bytes_are_passed_unchanged(tmp_path: Path) -> None:
     async with shop(tmp_path) as (_, _, stream):
         assert (await call(stream, "raw", b"\x00\xff")).result.raw == b"\xff\x00"
 
@@ -185,7 +185,7 @@ async def test_an_exception_fails_the_attempt_with_its_traceback(tmp_path: Path)
         assert b"shop_tasks.py" in result.output[0].data
 
 
-async def test_what_python_keeps_for_itself_fails_the_attempt_and_not_the_worker(
+async def test_an_exception_reserved_by_python_fails_the_attempt_and_not_the_worker(
     tmp_path: Path,
 ) -> None:
     async with shop(tmp_path) as (_, _, stream):
@@ -251,7 +251,9 @@ async def test_a_handler_is_ended_when_it_is_silent_for_too_long_and_not_before(
         assert timedelta(seconds=1.5) <= took < timedelta(seconds=10)
 
 
-async def test_a_worker_that_stood_still_gives_its_handlers_another_while(tmp_path: Path) -> None:
+async def test_a_worker_that_was_stopped_extends_the_heartbeat_timeouts_of_handlers(
+    tmp_path: Path,
+) -> None:
     """The worker receives nothing meanwhile, and its handlers can send nothing."""
     async with shop(tmp_path) as (_, worker, stream):
         action = job_pb2.PythonAction(handler="lively")
@@ -266,7 +268,7 @@ async def test_a_worker_that_stood_still_gives_its_handlers_another_while(tmp_pa
         assert took >= timedelta(seconds=2.5 + 1.0)
 
 
-async def test_a_thread_is_asked_to_end_and_left_behind_when_it_does_not(tmp_path: Path) -> None:
+async def test_a_thread_that_ignores_its_cancel_is_abandoned(tmp_path: Path) -> None:
     async with shop(tmp_path) as (_, worker, stream):
         asked = await call(stream, "patient", timeout=0.2, kill_after=60)
         assert asked.reason == common_pb2.REASON_TIMEOUT

@@ -78,7 +78,7 @@ async def request(stream: Stream, payload: str | None = None, **action: Any) -> 
     return await stream.result_of(key)
 
 
-async def test_a_request_carries_who_it_is_and_its_answer_is_the_result(tmp_path: Path) -> None:
+async def test_a_request_names_its_run_and_its_answer_is_the_result(tmp_path: Path) -> None:
     async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
         stream = await member.attached()
         result = await request(stream, '{"a":1}', url=server.url(), headers={"X-Own": "yes"})
@@ -93,7 +93,9 @@ async def test_a_request_carries_who_it_is_and_its_answer_is_the_result(tmp_path
         assert headers["X-Own"] == "yes"
 
 
-async def test_a_job_of_before_sets_no_header_that_is_schedds_own(tmp_path: Path) -> None:
+async def test_a_job_stored_by_an_earlier_version_overrides_no_header_of_schedd(
+    tmp_path: Path,
+) -> None:
     """Members refuse such a job now; one may have been stored earlier."""
     wrong = {"content-length": "5", "Transfer-Encoding": "chunked", "schedd-run-id": "fake"}
     async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
@@ -268,7 +270,7 @@ async def test_metadata_services_are_refused_though_every_network_is_allowed(
         assert "jobs and webhooks can't call it" in redirected.error
 
 
-async def test_no_way_to_write_an_address_reaches_what_isnt_public(tmp_path: Path) -> None:
+async def test_no_spelling_of_an_address_reaches_a_host_that_is_not_public(tmp_path: Path) -> None:
     async with target() as server, cluster(tmp_path) as (member, _):
         stream = await member.attached()
         odd = {}
@@ -296,7 +298,7 @@ name on some hosts alone.)
 """
 
 
-async def test_a_target_that_is_away_is_an_exception_to_be_retried(tmp_path: Path) -> None:
+async def test_an_unavailable_target_is_an_exception_that_is_retried(tmp_path: Path) -> None:
     async with cluster(tmp_path, config=ALLOWED) as (member, _):
         stream = await member.attached()
         result = await request(stream, url="http://127.0.0.1:1/")

@@ -84,7 +84,7 @@ async def test_a_whole_log_is_stored_byte_for_byte_before_its_end_is_reported(
         assert not [*(worker.spool / "kept").iterdir()]
 
 
-async def test_what_fits_inline_comes_to_no_store_and_no_disk(tmp_path: Path) -> None:
+async def test_an_inline_result_uses_no_store_and_no_disk(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (member, worker):
         stream = await member.attached()
         result = await stream.result_of(await stream.assign(argv=["sh", "-c", "echo out"]))
@@ -129,7 +129,7 @@ async def test_a_large_result_is_stored(
         assert b"".join(parts(objects, stored, kept.size, kept.sha256)) == content
 
 
-async def test_a_store_that_is_away_for_a_while_costs_no_log(tmp_path: Path) -> None:
+async def test_a_temporarily_unavailable_store_loses_no_log(tmp_path: Path) -> None:
     server = S3Server()
     async with cluster(tmp_path, config=config_of(server)) as (member, worker):
         stream = await member.attached()
@@ -148,7 +148,7 @@ async def test_a_store_that_is_away_for_a_while_costs_no_log(tmp_path: Path) -> 
             server.stop()
 
 
-async def test_a_store_that_stays_away_costs_the_log_and_not_the_end(tmp_path: Path) -> None:
+async def test_an_unavailable_store_loses_the_log_and_not_the_result(tmp_path: Path) -> None:
     config = config_of(S3Server(), 'timeout = "1s"')
     async with cluster(tmp_path, config=config, slots="1") as (member, worker):
         stream = await member.attached()

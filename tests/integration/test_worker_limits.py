@@ -248,13 +248,13 @@ print("alone")
 
 @pytest.mark.root
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may start programs as another user")
-def test_what_starts_a_program_is_gone_before_its_processes_are_counted() -> None:
+def test_the_launcher_of_a_program_leaves_its_cgroup_before_processes_are_counted() -> None:
     command = [sys.executable, "-c", STARTED_ALONE]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert shown.stdout == "alone\n", shown.stderr
 
 
-async def test_a_limit_so_low_that_nothing_begins_is_a_failure_and_not_tried_for_ever(
+async def test_a_limit_too_low_to_start_a_program_fails_the_attempt(
     tmp_path: Path, started: Start
 ) -> None:
     async with started(tmp_path) as (member, _):
@@ -264,7 +264,7 @@ async def test_a_limit_so_low_that_nothing_begins_is_a_failure_and_not_tried_for
         assert "killed: out of memory (limit 4 KiB)" in result.error
 
 
-async def test_what_cant_be_limited_isnt_run(tmp_path: Path) -> None:
+async def test_an_assignment_with_limits_is_refused_without_cgroups(tmp_path: Path) -> None:
     async with cluster(tmp_path, config="cgroups = false") as (member, _):
         stream = await member.attached()
         for limit in ("memory_bytes", "processes", "files"):

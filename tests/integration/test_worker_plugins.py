@@ -78,7 +78,7 @@ async def sqlite(stream: Stream, config: object, payload: str | None = None) -> 
     return await stream.result_of(await stream.assign(plugin=action, payload=payload))
 
 
-async def test_what_the_page_makes_from_scratch_runs(tmp_path: Path, packages: Path) -> None:
+async def test_the_plugin_of_the_documentation_runs(tmp_path: Path, packages: Path) -> None:
     shop = tmp_path / "shop.db"
     with sqlite3.connect(shop) as connection:
         connection.execute("CREATE TABLE carts (touched TEXT)")
@@ -96,7 +96,7 @@ async def test_what_the_page_makes_from_scratch_runs(tmp_path: Path, packages: P
         assert json.loads(result.result.json) == {"rows": [{"n": 2}], "changed": 0}
 
 
-async def test_a_config_that_cant_be_meant_fails_for_good_and_says_why(
+async def test_an_invalid_plugin_config_fails_for_good_with_the_reason(
     tmp_path: Path, packages: Path
 ) -> None:
     async with cluster(tmp_path, environ={"PYTHONPATH": str(packages)}) as (member, _):
@@ -111,7 +111,7 @@ async def test_a_config_that_cant_be_meant_fails_for_good_and_says_why(
             assert said in result.error
 
 
-async def test_one_that_raises_ends_its_own_run_alone(tmp_path: Path, packages: Path) -> None:
+async def test_a_plugin_that_raises_fails_only_its_own_run(tmp_path: Path, packages: Path) -> None:
     async with cluster(tmp_path, environ={"PYTHONPATH": str(packages)}) as (member, worker):
         stream = await member.attached()
         for config, error in (({"why": "oh no"}, "RuntimeError: oh no"), ({}, "KeyError: 'why'")):
@@ -137,7 +137,7 @@ async def test_one_that_raises_ends_its_own_run_alone(tmp_path: Path, packages: 
         ("Loud = broken:Broken", "'Loud' must match"),
     ],
 )
-async def test_one_that_cant_be_loaded_is_an_error_at_start(
+async def test_a_plugin_that_cannot_be_loaded_is_an_error_at_start(
     tmp_path: Path, packages: Path, points: str, said: str
 ) -> None:
     info(packages, "wrong", points)
@@ -189,7 +189,7 @@ async def test_the_progress_of_an_attempt_is_sent_again_on_a_new_stream(
         assert [(each.key, each.fraction) for each in again.progress] == [(key, 0.5)]
 
 
-async def test_one_that_never_closes_keeps_no_worker_from_ending(
+async def test_a_plugin_that_never_closes_does_not_prevent_the_end_of_the_worker(
     tmp_path: Path, packages: Path
 ) -> None:
     info(packages, "stuck", "stuck = broken:Stuck")

@@ -188,13 +188,13 @@ async def test_a_handler_has_a_process_of_its_own_its_payload_and_its_context(
         assert (await call(stream, "raw", b"\x00\xff")).result.raw == b"\xff\x00"
 
 
-async def test_a_payload_as_large_as_may_be_goes_in(tmp_path: Path) -> None:
+async def test_a_payload_of_the_largest_size_reaches_the_handler(tmp_path: Path) -> None:
     async with shop(tmp_path) as (_, _, stream):
         result = await call(stream, "awaited", {"deep": 7, "rest": "x" * 260_000})
         assert result.result.json == "7", result.error
 
 
-async def test_a_result_of_100_levels_comes_back_and_one_of_101_names_the_limit(
+async def test_a_result_of_100_levels_is_returned_and_one_of_101_names_the_limit(
     tmp_path: Path,
 ) -> None:
     async with shop(tmp_path) as (_, _, stream):
@@ -205,7 +205,9 @@ async def test_a_result_of_100_levels_comes_back_and_one_of_101_names_the_limit(
         assert "at most 100 levels" in deep.error
 
 
-async def test_its_output_is_the_runs_output_and_secrets_are_masked(tmp_path: Path) -> None:
+async def test_output_of_a_handler_process_is_that_of_its_run_with_masked_secrets(
+    tmp_path: Path,
+) -> None:
     secrets = tmp_path / "secrets"
     secrets.mkdir()
     (secrets / "shop").write_text("PASSWORD=correct-horse\n")
@@ -221,7 +223,7 @@ async def test_its_output_is_the_runs_output_and_secrets_are_masked(tmp_path: Pa
             assert "***" in str(result)
 
 
-async def test_what_it_notes_of_its_progress_is_masked_too(tmp_path: Path) -> None:
+async def test_secrets_in_progress_notes_are_masked(tmp_path: Path) -> None:
     secrets = tmp_path / "secrets"
     secrets.mkdir()
     (secrets / "shop").write_text("PASSWORD=correct-horse\n")
@@ -234,7 +236,7 @@ async def test_what_it_notes_of_its_progress_is_masked_too(tmp_path: Path) -> No
         assert (await stream.result_of(key)).outcome == pb.Result.OUTCOME_CANCELLED
 
 
-async def test_what_it_raises_comes_across_by_its_class_and_with_its_traceback(
+async def test_an_exception_of_a_process_is_reported_with_class_and_traceback(
     tmp_path: Path,
 ) -> None:
     async with shop(tmp_path) as (_, _, stream):
@@ -278,14 +280,14 @@ async def test_a_process_that_crashes_fails_its_attempt_alone(tmp_path: Path) ->
         worker.signal(0)  # raises when it is gone
 
 
-async def test_what_it_forks_and_lets_return_says_nothing(tmp_path: Path) -> None:
+async def test_a_forked_child_that_returns_reports_no_result(tmp_path: Path) -> None:
     async with shop(tmp_path) as (_, _, stream):
         result = await call(stream, "forks_and_returns_twice")
         assert result.result.json == '"parent"'
 
 
 @pytest.mark.parametrize("handler", ["waits", "awaits"])
-async def test_one_that_is_to_end_can_put_things_in_order(tmp_path: Path, handler: str) -> None:
+async def test_a_canceled_handler_process_can_clean_up(tmp_path: Path, handler: str) -> None:
     async with shop(tmp_path) as (_, _, stream):
         mark, begun = tmp_path / "mark", tmp_path / "mark.begun"
         key = await start(stream, handler, str(mark))
@@ -297,7 +299,7 @@ async def test_one_that_is_to_end_can_put_things_in_order(tmp_path: Path, handle
 
 
 @pytest.mark.parametrize("cgroups", ["true", "false"])
-async def test_one_that_ignores_it_forked_twice_and_detached_leaves_nothing(
+async def test_a_handler_that_ignores_its_cancel_and_detached_processes_leaves_none(
     tmp_path: Path, cgroups: str
 ) -> None:
     seconds = f"{100_000 + time.time_ns() % 100_000}"
@@ -310,7 +312,7 @@ async def test_one_that_ignores_it_forked_twice_and_detached_leaves_nothing(
         await wait_until_async(lambda: not sleeping(seconds), WAIT_TIMEOUT, "the end of them all")
 
 
-async def test_one_that_is_silent_for_too_long_is_ended_and_not_before(tmp_path: Path) -> None:
+async def test_a_handler_process_ends_only_after_its_heartbeat_timeout(tmp_path: Path) -> None:
     async with shop(tmp_path) as (_, _, stream):
         result = await call(stream, "lively", heartbeat_timeout=5.0)
         assert result.reason == common_pb2.REASON_HEARTBEAT_TIMEOUT
@@ -318,7 +320,7 @@ async def test_one_that_is_silent_for_too_long_is_ended_and_not_before(tmp_path:
         assert took.total_seconds() >= 11.0
 
 
-async def test_the_worker_that_is_killed_takes_it_along(tmp_path: Path) -> None:
+async def test_a_killed_worker_ends_its_handler_processes(tmp_path: Path) -> None:
     seconds = f"{100_000 + time.time_ns() % 100_000}"
     async with shop(tmp_path) as (_, worker, stream):
         await start(stream, "stubborn", seconds)
@@ -327,7 +329,9 @@ async def test_the_worker_that_is_killed_takes_it_along(tmp_path: Path) -> None:
         await wait_until_async(lambda: not sleeping(seconds), WAIT_TIMEOUT, "the end of them all")
 
 
-async def test_limits_and_variables_are_for_those_with_a_process_alone(tmp_path: Path) -> None:
+async def test_limits_and_variables_are_refused_for_handlers_without_a_process(
+    tmp_path: Path,
+) -> None:
     async with shop(tmp_path) as (_, _, stream):
         for more in ({"env_from": ["/secrets/shop"]}, {"limits": {"files": 100}}):
             action = job_pb2.PythonAction(handler="in_thread", **more)

@@ -215,7 +215,7 @@ async def test_a_timeout_ends_the_whole_group(tmp_path: Path) -> None:
         await gone(await pid_in(mark), within=1.0)
 
 
-async def test_what_ignores_the_asking_is_killed_after_a_while(tmp_path: Path) -> None:
+async def test_a_program_that_ignores_sigterm_is_killed_after_kill_after(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (member, _):
         stream = await member.attached()
         mark = tmp_path / "stubborn"
@@ -306,7 +306,7 @@ async def test_variables_come_from_files_that_the_worker_allows(tmp_path: Path) 
         ("{env}/binary", "isn't UTF-8"),
     ],
 )
-async def test_no_other_file_of_a_worker_is_read_by_them(
+async def test_variables_are_read_from_no_other_file_of_a_worker(
     tmp_path: Path, wanted: str, message: str
 ) -> None:
     secrets = tmp_path / "env"

@@ -85,7 +85,7 @@ def test_a_soak_reports_each_window_the_drift_and_the_total() -> None:
     assert (whole["lost"], whole["doubled"], whole["early"]) == (0, 0, 0)
 
 
-def test_a_steady_rate_beside_idle_schedules() -> None:
+def test_a_steady_rate_beside_idle_schedules_fires_each_time_once() -> None:
     small = ("--hot", 120, "--idle", 100, "--seconds", 5, "--settles", 5, "--jitter", 0.5)
     [line] = bench("spread", *small)
     assert line["instants"] == line["succeeded"] == line["expected"] == 15
@@ -105,7 +105,7 @@ def test_simulated_workers_are_streams_only() -> None:
     assert all(line["succeeded"] == line["expected"] == 15 for line in lines)
 
 
-def test_submits_at_parts_of_a_rate() -> None:
+def test_submits_at_parts_of_a_rate_are_answered_and_stored() -> None:
     lines = bench("openloop", "--peak", 20, "--parts", 50, 100, "--seconds", 3, "--connections", 2)
     assert [line["part"] for line in lines] == [50, 100]
     for line in lines:

@@ -141,7 +141,9 @@ def encrypted(certificates: Certificates) -> Iterator[EtcdCluster]:
         yield cluster
 
 
-async def test_tls_with_a_client_certificate(encrypted, certificates):
+async def test_calls_leases_and_watches_work_over_tls_with_a_client_certificate(
+    encrypted, certificates
+):
     tls = EtcdTls(certificates.ca, certificates.cert, certificates.key)
     endpoints = tuple(f"https://{endpoint}" for endpoint in encrypted.endpoints)
     async with (
@@ -164,7 +166,7 @@ async def test_tls_without_the_certificate_gets_nowhere(encrypted, certificates)
                 await client.get("a")
 
 
-async def test_a_server_of_another_authority_is_not_believed(encrypted, certificates, tmp_path):
+async def test_a_server_of_another_authority_is_rejected(encrypted, certificates, tmp_path):
     make_authority(tmp_path)
     tls = EtcdTls(tmp_path / "ca.pem", certificates.cert, certificates.key)
     async with connect(EtcdAccess(encrypted.endpoints, tls), deadline=DEADLINE) as client:

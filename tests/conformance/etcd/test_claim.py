@@ -46,7 +46,7 @@ async def test_the_claim_of_a_prefix_without_members_is_written(client: EtcdClie
 @pytest.mark.parametrize(
     ("key", "value"), [("members/m1", b"{}"), (CLUSTER, encode(BEFORE))], ids=["member", "claim"]
 )
-async def test_a_member_or_a_claim_that_comes_after_the_list_is_seen(
+async def test_a_member_or_a_claim_written_after_the_list_is_detected(
     client: EtcdClient, monkeypatch: pytest.MonkeyPatch, key: str, value: bytes
 ) -> None:
     await client.put(CLUSTER, encode(BEFORE))
@@ -57,7 +57,7 @@ async def test_a_member_or_a_claim_that_comes_after_the_list_is_seen(
     assert await owner_in(client) == BEFORE
 
 
-async def test_no_key_under_a_prefix_is_a_condition(client: EtcdClient) -> None:
+async def test_a_transaction_may_require_that_a_prefix_is_empty(client: EtcdClient) -> None:
     await client.put("members0", b"")
     assert (await client.txn([Compare.none_under("members/")], [])).succeeded
     await client.put("members/m1", b"")

@@ -64,7 +64,7 @@ async def following(states: AsyncIterator[Followed]) -> AsyncIterator[Seen]:
             collecting.result()
 
 
-async def test_the_first_state_comes_at_once_though_it_is_empty(client):
+async def test_an_empty_first_state_is_sent_at_once(client):
     async with following(client.follow("none/")) as seen:
         assert seen.newest.entries == ()
 
@@ -153,7 +153,7 @@ async def test_a_storm_of_writes_ends_in_the_state_that_a_list_shows(client):
         assert revisions == sorted(set(revisions))
 
 
-async def test_what_a_transaction_writes_together_is_shown_together(client):
+async def test_writes_of_a_transaction_appear_in_one_state(client):
     await client.txn((), [Put("w/a", b"0"), Put("w/b", b"0")])
     async with following(client.follow("w/")) as seen:
         for number in range(1, 200):
@@ -265,7 +265,7 @@ async def test_a_quiet_watch_stays_open(client, single, root):
         assert lister.calls == 1
 
 
-async def test_a_hung_member_is_left(trio, trio_client):
+async def test_a_watch_moves_from_a_hung_member_to_another(trio, trio_client):
     """M8: a silent watch is probed; without an answer it moves to another member."""
     async with following(trio_client.follow("w/")) as seen:
         member = trio.member(_watched(trio_client))
@@ -277,7 +277,7 @@ async def test_a_hung_member_is_left(trio, trio_client):
             member.resume()
 
 
-async def test_a_member_that_dies_is_left(trio, trio_client):
+async def test_a_watch_moves_from_a_killed_member_to_another(trio, trio_client):
     async with following(trio_client.follow("w/")) as seen:
         member = trio.member(_watched(trio_client))
         member.kill()

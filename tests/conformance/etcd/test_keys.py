@@ -144,7 +144,7 @@ async def test_a_request_that_makes_no_sense_is_a_bug_of_the_caller(client):
         await client.txn((), [Put("a", b"1"), Put("a", b"2")])
 
 
-async def test_history_can_be_forgotten_once(client):
+async def test_a_revision_can_be_compacted_once(client):
     revision = await client.put("a", b"1")
     await client.put("a", b"2")
     await client.compact(Revision(revision))

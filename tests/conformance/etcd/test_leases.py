@@ -53,7 +53,7 @@ async def test_a_lease_ends_when_its_keepalive_stops(client):
     assert await client.time_to_live(lease.id) is None
 
 
-async def test_a_keepalive_of_a_lease_that_never_was_answers_zero(client):
+async def test_a_keepalive_of_an_unknown_lease_returns_zero(client):
     assert await client.keepalive_once(4711) == 0
 
 

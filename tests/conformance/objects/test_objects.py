@@ -48,7 +48,7 @@ def test_a_missing_object_is_reported_as_missing(objects: Objects) -> None:
         objects.read(log_key("default", str(uuid4()), 1), 0, 10)
 
 
-def test_what_was_changed_in_the_store_is_found_out_before_its_last_part(
+def test_an_object_changed_in_the_store_is_detected_before_its_last_part(
     objects: Objects, tmp_path: Path
 ) -> None:
     key = log_key("default", str(uuid4()), 1)
@@ -60,7 +60,7 @@ def test_what_was_changed_in_the_store_is_found_out_before_its_last_part(
         next(reading)
 
 
-def test_what_is_shorter_than_it_was_is_found_out(objects: Objects, tmp_path: Path) -> None:
+def test_a_truncated_object_is_detected(objects: Objects, tmp_path: Path) -> None:
     key = log_key("default", str(uuid4()), 1)
     objects.put(key, file_of(tmp_path, b"short"))
     with pytest.raises((Damaged, StoreAway)):
@@ -81,7 +81,7 @@ def test_a_removed_object_is_deleted_and_no_other(objects: Objects, tmp_path: Pa
 
 
 @pytest.mark.parametrize("namespace", ["", "Team A/B", "..", "é", "x" * 500, "a\0b", "\udc80"])
-def test_whatever_text_a_namespace_is_its_runs_have_a_place(
+def test_objects_are_stored_for_any_namespace_text(
     objects: Objects, tmp_path: Path, namespace: str
 ) -> None:
     run = str(uuid4())

@@ -94,7 +94,7 @@ def test_a_check_in_a_side_cte_holds_nothing_back(postgres: Postgres) -> None:
     ],
     ids=["inserted, then advanced", "inserted from what advanced"],
 )
-def test_of_a_timer_that_was_edited_meanwhile_only_a_run_from_the_advance_is_not_left(
+def test_only_an_insert_from_the_advanced_timer_leaves_no_run_after_an_edit(
     postgres: Postgres, statement: str, left: list[tuple[str]]
 ) -> None:
     editor, owner = postgres.session(), postgres.session()
@@ -120,7 +120,7 @@ def test_a_statement_doesnt_see_its_own_assignments(postgres: Postgres) -> None:
 
 
 @pytest.mark.parametrize(("lock", "running"), [("FOR SHARE", 2), ("FOR NO KEY UPDATE", 1)])
-def test_what_is_judged_under_a_shared_lock_is_judged_twice(
+def test_a_shared_lock_admits_two_runs_where_an_exclusive_one_admits_one(
     postgres: Postgres, lock: str, running: int
 ) -> None:
     postgres.now("INSERT INTO run VALUES ('a', 1, 'PENDING', 0), ('b', 1, 'PENDING', 0)")
@@ -202,7 +202,7 @@ def test_two_lanes_that_share_a_lock_starve_the_fencer(postgres: Postgres) -> No
     waiting.result(WAIT_TIMEOUT)
 
 
-def test_two_lanes_that_exclude_each_other_let_it_through(postgres: Postgres) -> None:
+def test_two_lanes_that_exclude_each_other_do_not_starve_the_fencer(postgres: Postgres) -> None:
     one, two, fencer = (postgres.session() for _ in range(3))
     exclude = "SELECT 1 FROM shards WHERE id = 0 FOR NO KEY UPDATE"
     one.run(exclude)
@@ -230,7 +230,7 @@ def test_a_session_that_idles_in_a_transaction_is_ended(postgres: Postgres) -> N
     assert wait_until(lambda: not postgres.alive(sleeper), WAIT_TIMEOUT, "its end")
 
 
-def test_no_timeout_ends_a_copy_whose_client_sleeps_but_the_fencer_does(
+def test_only_the_fencer_ends_a_copy_whose_client_sleeps(
     postgres: Postgres,
 ) -> None:
     """So there is no COPY FROM STDIN in a transaction that holds locks (P1.5)."""

@@ -249,7 +249,7 @@ async def test_one_time_work_has_what_was_run_and_where(api):
     assert alone.run_id == run.run_id
 
 
-async def test_what_one_time_work_is_given_stands_with_its_run_alone(api):
+async def test_the_audit_of_a_submit_omits_the_payload(api):
     await api("SubmitRun", work(payload=common_pb2.Payload(json='"to user@example.com"')))
     _, after = await states(api, "submit")
     assert "payload" not in after

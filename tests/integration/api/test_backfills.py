@@ -159,7 +159,7 @@ async def test_a_dry_run_lists_the_instants_from_the_first_to_the_last_and_store
     assert await past.api.world.sql("SELECT 1 FROM backfills") == []
 
 
-async def test_its_runs_have_the_past_instants_and_are_due_when_they_are_made(
+async def test_backfill_runs_have_past_scheduled_times_and_are_due_when_created(
     past: Past,
 ) -> None:
     answer = await past.backfill(0, 0)
@@ -174,14 +174,14 @@ async def test_its_runs_have_the_past_instants_and_are_due_when_they_are_made(
     assert past.api.nudged.shards
 
 
-async def test_a_member_of_the_version_before_takes_them_for_triggered_ones(past: Past) -> None:
+async def test_the_previous_version_reads_backfill_runs_as_manual_runs(past: Past) -> None:
     await past.backfill(0, 0)
     [run] = await past.fed()
 
     assert (await past.api.world.run_row(run.key.run_id))["trigger"] == "MANUAL"
 
 
-async def test_they_are_made_one_after_the_other_in_their_order(past: Past) -> None:
+async def test_a_backfill_creates_its_runs_one_at_a_time_in_order(past: Past) -> None:
     answer = await past.backfill(0, 2)
 
     for minute in range(3):
@@ -195,7 +195,7 @@ async def test_they_are_made_one_after_the_other_in_their_order(past: Past) -> N
     assert (done.state, done.total, done.succeeded) == (wire.Backfill.STATE_DONE, 3, 3)
 
 
-async def test_as_many_are_there_at_once_as_it_may_whatever_becomes_of_them(past: Past) -> None:
+async def test_a_backfill_keeps_max_parallel_runs_whatever_their_outcome(past: Past) -> None:
     answer = await past.backfill(0, 9, max_parallel=3, overlap=job_pb2.OVERLAP_ALLOW)
 
     first = await past.fed()
@@ -224,7 +224,7 @@ async def test_the_next_owner_counts_the_runs_that_the_previous_one_made(past: P
     assert await feed(past.me, wanted) == [], "it was fenced"
 
 
-async def test_two_steps_at_once_make_no_run_too_many(past: Past) -> None:
+async def test_concurrent_steps_of_a_backfill_create_no_extra_run(past: Past) -> None:
     """P3.18: under the lock of the job's shard."""
     await past.backfill(0, 9, max_parallel=2, overlap=job_pb2.OVERLAP_ALLOW)
     wanted = await past.me.store.owner.backfills([*past.me.epochs])
@@ -234,7 +234,7 @@ async def test_two_steps_at_once_make_no_run_too_many(past: Past) -> None:
     assert sorted(of(run for runs in made for run in runs)) == [0, 1]
 
 
-async def test_it_continues_while_the_job_is_paused_and_not_while_the_cluster_is(
+async def test_a_backfill_continues_while_its_job_is_paused_but_not_the_cluster(
     past: Past,
 ) -> None:
     await past.backfill(0, 2)
@@ -246,7 +246,7 @@ async def test_it_continues_while_the_job_is_paused_and_not_while_the_cluster_is
     assert await past.fed() == []
 
 
-async def test_an_edit_of_the_schedule_changes_what_is_run_and_not_for_which_instants(
+async def test_a_backfill_keeps_its_scheduled_times_after_an_edit_of_the_schedule(
     past: Past,
 ) -> None:
     await past.backfill(0, 1)
@@ -293,7 +293,7 @@ async def test_skipped_or_missed_instants_are_run(past: Past) -> None:
     assert minutes((await past.backfill(0, 2, dry_run=True)).instants) == [0, 1, 2]
 
 
-async def test_a_run_of_a_backfill_counts_as_one_of_the_schedules_own(past: Past) -> None:
+async def test_a_backfill_leaves_out_times_that_another_backfill_ran(past: Past) -> None:
     await past.backfill(1, 1)
     [run] = await past.fed()
     await past.ran(run)
@@ -301,7 +301,7 @@ async def test_a_run_of_a_backfill_counts_as_one_of_the_schedules_own(past: Past
     assert minutes((await past.backfill(0, 2, dry_run=True)).instants) == [0, 2]
 
 
-async def test_a_dead_run_that_was_done_again_isnt_run_a_third_time(past: Past) -> None:
+async def test_a_backfill_does_not_rerun_a_dead_letter_that_was_retried(past: Past) -> None:
     """Its retry counts as a run of its instant."""
     dead = await past.scheduled(1)
     await past.ran(dead, State.FAILED)
@@ -333,13 +333,13 @@ async def test_instants_in_progress_or_in_a_backfill_are_left_out_for_any_reques
     }
 
 
-async def test_of_those_asked_for_at_once_each_instant_is_in_one_alone(past: Past) -> None:
+async def test_concurrent_backfills_share_no_scheduled_time(past: Past) -> None:
     answers = await asyncio.gather(*(past.backfill(0, 19) for _ in range(4)))
 
     assert sorted(minute for one in answers for minute in minutes(one.instants)) == [*range(20)]
 
 
-async def test_what_the_schedule_is_still_to_fire_is_left_to_it_but_for_a_paused_one(
+async def test_a_backfill_leaves_out_future_times_unless_the_job_is_paused(
     past: Past,
 ) -> None:
     assert left_out(await past.backfill(59, 61, dry_run=True)) == {
@@ -360,7 +360,7 @@ async def test_excluded_times_arent_instants_of_a_job(api: Any) -> None:
     assert (minutes(answer.instants), left_out(answer)) == ([0, 2, 3], {})
 
 
-async def test_a_schedule_that_has_made_all_its_runs_has_none_to_account_for(api: Any) -> None:
+async def test_a_backfill_of_an_ended_schedule_leaves_its_count_unchanged(api: Any) -> None:
     past = Past(api)
     await past.made(max_runs=1)
     await api.world.sql("UPDATE timers SET due_at = NULL, fired = 1 RETURNING 1")
@@ -373,7 +373,7 @@ async def test_a_schedule_that_has_made_all_its_runs_has_none_to_account_for(api
     assert await api.world.sql("SELECT fired, due_at FROM timers") == [(1, None)]
 
 
-async def test_one_of_which_all_is_left_out_is_done_at_once(past: Past) -> None:
+async def test_a_backfill_without_times_to_run_is_done_at_once(past: Past) -> None:
     await past.ran(await past.scheduled(0))
 
     answer = await past.backfill(0, 0)
@@ -405,7 +405,7 @@ async def test_a_range_of_too_many_instants_is_refused_with_their_number(past: P
         ({"max_parallel": 1_001}, "max_parallel: is 1001: must be from 1 to 1,000"),
     ],
 )
-async def test_what_cant_be_meant_is_refused_in_a_dry_run_too(
+async def test_a_dry_run_rejects_an_invalid_backfill_too(
     past: Past, changes: dict[str, Any], problem: str
 ) -> None:
     for dry_run in (True, False):
@@ -424,7 +424,9 @@ async def test_a_range_begins_in_1970_or_later(past: Past, year: int) -> None:
 
 
 @pytest.mark.parametrize("cron", [["* * * * * *"], ["* * * * *", "*/7 * * * *"]])
-async def test_however_much_a_range_holds_it_is_refused_soon(api: Any, cron: list[str]) -> None:
+async def test_a_range_of_any_size_over_the_limit_is_rejected_quickly(
+    api: Any, cron: list[str]
+) -> None:
     past = Past(api)
     await past.made(cron=cron, time_zone="Europe/Berlin")
     request = wire.BackfillJobRequest(job="j", to=stamp(START))
@@ -450,7 +452,7 @@ async def test_a_range_without_an_instant_is_refused(api: Any) -> None:
     assert refused.value.reason == "NO_INSTANTS"
 
 
-async def test_an_edit_in_between_has_the_caller_look_again(past: Past) -> None:
+async def test_a_backfill_aborts_if_the_job_is_edited_meanwhile(past: Past) -> None:
     record = await past.api.services.store.get_job("default", "j")
     seen = replace(record, definition=replace(record.definition, generation=7))
 
@@ -483,7 +485,7 @@ async def test_the_same_key_gives_the_same_backfill_however_far_it_is(past: Past
         await past.backfill(0, 3, idempotency_key="k")
 
 
-async def test_cancelled_makes_no_more_runs_and_ends_those_that_there_are(past: Past) -> None:
+async def test_a_canceled_backfill_creates_no_more_runs_and_ends_existing_ones(past: Past) -> None:
     """P3.18: under the lock of the backfill's row."""
     answer = await past.backfill(0, 9, max_parallel=2, overlap=job_pb2.OVERLAP_ALLOW)
     runs, waits = await past.fed()
@@ -527,7 +529,7 @@ async def test_a_finished_backfill_cant_be_cancelled(past: Past) -> None:
     assert (await past.now(answer)).state == wire.Backfill.STATE_DONE
 
 
-async def test_it_ends_with_its_job(past: Past) -> None:
+async def test_a_backfill_ends_when_its_job_is_deleted(past: Past) -> None:
     """P3.18: it holds the job's timer."""
     answer = await past.backfill(0, 2)
     [run] = await past.fed()
@@ -626,7 +628,7 @@ async def test_a_job_that_allows_overlap_blocks_no_backfill(past: Past) -> None:
     assert len(await past.me.assigned(draft(own))) == 1, "its job says skip"
 
 
-async def test_a_newer_run_that_replaces_others_leaves_it_alone(api: Any) -> None:
+async def test_a_run_with_cancel_other_does_not_cancel_a_backfill_run_with_allow(api: Any) -> None:
     past = Past(api)
     await past.made(overlap=job_pb2.OVERLAP_CANCEL_OTHER)
     await past.backfill(0, 0, overlap=job_pb2.OVERLAP_ALLOW)
@@ -642,7 +644,7 @@ async def test_a_newer_run_that_replaces_others_leaves_it_alone(api: Any) -> Non
     assert len(await past.me.assigned(draft(own, overlap=Overlap.CANCEL_OTHER))) == 1
 
 
-async def test_what_waits_isnt_said_to_wait_for_it(api: Any) -> None:
+async def test_an_explanation_names_no_backfill_run_with_allow_as_the_blocker(api: Any) -> None:
     past = Past(api)
     await past.made(overlap=job_pb2.OVERLAP_BUFFER_ONE)
     await past.backfill(0, 0, overlap=job_pb2.OVERLAP_ALLOW)
@@ -656,7 +658,7 @@ async def test_what_waits_isnt_said_to_wait_for_it(api: Any) -> None:
     assert answers["Do other runs of its job block it (overlap: buffer_one)?"] == "no"
 
 
-async def test_one_that_goes_by_the_jobs_word_counts_as_any_run_of_it(past: Past) -> None:
+async def test_a_backfill_run_with_the_jobs_policy_blocks_like_any_other_run(past: Past) -> None:
     await past.backfill(0, 0)
     [backfilled] = await past.fed()
     await past.me.assigned(draft(backfilled))

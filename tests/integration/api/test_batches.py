@@ -85,7 +85,7 @@ async def test_a_thousand_submits_are_runs_in_their_order_each_with_its_line_in_
     assert sorted(lines) == sorted((f"run/{one.run.run_id}",) for one in results)
 
 
-async def test_few_transactions_write_them_all(api, monkeypatch):
+async def test_a_batch_is_written_in_few_transactions(api, monkeypatch):
     database = api.world.store.database
     plain, calls = type(database).call, []
 
@@ -138,7 +138,7 @@ async def test_a_key_means_one_run_within_a_batch_and_over_them(api):
     assert (await api("SubmitRun", submit("a", "k"))).run_id == first.run.run_id
 
 
-async def test_a_name_that_comes_twice_is_the_first_ones(api):
+async def test_a_repeated_name_in_a_batch_goes_to_its_first_job(api):
     first, second = await batch(api, create("a"), create("a"))
     assert first.job.name == "a"
     assert second.error.reason == "NAME_TAKEN"
@@ -167,7 +167,7 @@ async def test_a_batch_of_none_or_too_many_is_refused_as_a_whole(api, count):
     assert await api.world.sql("SELECT count(*) FROM jobs") == [(0,)]
 
 
-async def test_a_world_that_is_away_for_all_ends_the_call_as_it_ends_single_ones(api, monkeypatch):
+async def test_an_unavailable_database_fails_a_batch_as_it_fails_a_single_call(api, monkeypatch):
     async def away(self, wanted):
         return [Unavailable("gone")] * len(wanted)
 
@@ -190,7 +190,7 @@ async def test_a_database_that_fails_midway_is_reported_for_the_entries_concerne
     assert (gone.error.code, gone.error.reason) == ("UNAVAILABLE", "UNAVAILABLE")
 
 
-async def test_a_database_that_is_away_while_they_are_judged_is_waited_for_once(api, monkeypatch):
+async def test_a_batch_waits_once_for_an_unavailable_database(api, monkeypatch):
     asked = []
 
     async def away(self, *wanted):

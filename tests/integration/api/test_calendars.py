@@ -227,7 +227,7 @@ async def test_the_next_run_of_a_job_is_never_an_excluded_instant(desk: Desk):
     assert made.next_run_at.ToDatetime(UTC) >= datetime.now(UTC) + 2 * DAY
 
 
-async def test_what_rolls_runs_on_the_next_open_day(desk: Desk):
+async def test_a_run_with_roll_next_moves_to_the_next_open_day(desk: Desk):
     await desk.apply(dates=[day(1), day(2)], roll=calendars.ROLL_NEXT)
     weekday = (TODAY + DAY).isoweekday() % 7
     await desk.job("off", cron=[f"0 9 * * {weekday}"])
@@ -258,7 +258,7 @@ async def test_one_time_work_and_jobs_without_instants_exclude_nothing(desk: Des
         await desk.job(exclude=job_pb2.Exclude(cron=["* 9 * * *"]), cron=[], on_demand=True)
 
 
-async def test_a_new_version_is_taken_on_by_each_job_that_uses_it(desk: Desk):
+async def test_each_job_of_a_calendar_uses_its_new_version(desk: Desk):
     """P3.17: with a generation, so that no owner continues with the copy it has read."""
     await desk.apply(dates=[day(1)])
     await desk.apply("other", dates=[day(1)])
@@ -274,7 +274,7 @@ async def test_a_new_version_is_taken_on_by_each_job_that_uses_it(desk: Desk):
     assert await desk.api("GetJob", wire.GetJobRequest(job="k")) == untouched
 
 
-async def test_jobs_that_were_left_behind_are_taken_on_by_the_same_call_again(desk: Desk):
+async def test_repeating_apply_updates_jobs_left_at_the_old_calendar_version(desk: Desk):
     await desk.apply(dates=[day(1)])
     await desk.job("off")
     store = desk.api.services.calendars
@@ -306,7 +306,7 @@ async def test_a_job_is_never_stored_with_a_version_that_was_replaced_meanwhile(
         await desk.now()
 
 
-async def test_many_makers_and_changers_leave_no_job_behind_and_none_that_is_orphaned(desk: Desk):
+async def test_concurrent_creates_and_applies_leave_no_job_at_an_old_calendar_version(desk: Desk):
     """P3.17."""
     await desk.apply(dates=[day(1)])
 
@@ -389,7 +389,7 @@ async def test_an_edit_records_the_times_that_were_excluded_until_then(desk: Des
     assert record.nominal > now
 
 
-async def test_what_fell_due_late_beside_a_calendar_is_one_run_of_the_open_instants(desk: Desk):
+async def test_late_times_beside_a_calendar_coalesce_into_one_run_of_open_times(desk: Desk):
     await desk.apply(cron=["30-59 * * * *"])
     await desk.job("off", cron=["*/10 * * * *"])
     await desk.set_back(TODAY - timedelta(minutes=1))
@@ -405,7 +405,7 @@ async def test_what_fell_due_late_beside_a_calendar_is_one_run_of_the_open_insta
     ]
 
 
-async def test_an_excluded_instant_takes_no_turn_of_max_runs(desk: Desk):
+async def test_an_excluded_time_does_not_count_for_max_runs(desk: Desk):
     await desk.apply(dates=[day(0), day(2)])
     await desk.job("off", max_runs=2)
     await desk.set_back(TODAY)
@@ -420,7 +420,7 @@ async def test_an_excluded_instant_takes_no_turn_of_max_runs(desk: Desk):
     assert (job.runs_made, job.HasField("next_run_at")) == (2, False)
 
 
-async def test_a_paused_job_takes_a_new_version_on_and_stays_paused(desk: Desk):
+async def test_a_paused_job_uses_a_new_calendar_version_and_stays_paused(desk: Desk):
     await desk.apply(dates=[day(1)])
     await desk.job("off")
     await desk.api("PauseJob", wire.PauseJobRequest(job="j", note="why"))
@@ -429,7 +429,7 @@ async def test_a_paused_job_takes_a_new_version_on_and_stays_paused(desk: Desk):
     assert (job.paused, job.pause_note, dict(job.calendar_versions)) == (True, "why", {"off": 2})
 
 
-async def test_a_member_of_the_version_before_leaves_a_job_that_excludes_alone(desk: Desk):
+async def test_a_job_with_exclusions_needs_a_dialect_that_the_previous_version_ignores(desk: Desk):
     await desk.apply(dates=[day(1)])
     assert (await desk.job("off")).cron_dialect == 3
     assert (await desk.patch("exclude")).cron_dialect < 3

@@ -182,7 +182,9 @@ def most_within(went: Sequence[tuple[float, LiveRun]], seconds: float) -> int:
     return max(sum(begin <= at <= begin + seconds + 1e-6 for at, _ in went) for begin, _ in went)
 
 
-async def test_each_policy_after_an_outage_beside_what_is_due_now(api: Any, owner: Owner) -> None:
+async def test_each_catch_up_policy_applies_after_an_outage_beside_runs_due_now(
+    api: Any, owner: Owner
+) -> None:
     missed, coming = await after_an_outage(api)
     on_time = wire.CreateJobRequest(
         job=job_pb2.Job(
@@ -243,9 +245,7 @@ async def test_each_policy_after_an_outage_beside_what_is_due_now(api: Any, owne
     assert counts["each"] >= 1
 
 
-async def test_what_waits_in_line_goes_in_the_order_of_its_instants_late_or_not(
-    api: Any, owner: Owner
-) -> None:
+async def test_buffered_runs_start_in_scheduled_order_late_or_not(api: Any, owner: Owner) -> None:
     job = job_pb2.Job(
         name="in-line",
         shell=job_pb2.ShellAction(argv=["true"]),

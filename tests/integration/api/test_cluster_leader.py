@@ -70,7 +70,7 @@ async def test_a_named_member_that_can_lead_is_requested(api, name):
     assert line.source == "test request:r1"
 
 
-async def test_unasked_the_fittest_is_one_with_workers_and_never_of_weight_0(api):
+async def test_a_transfer_without_a_name_picks_a_member_with_workers_and_weight(api):
     api.cluster.now = cluster("m1", *ALL)
     api.cluster.next = cluster("m2", *ALL, term=9)
     assert (await api("TransferLeader", transfer())).new_leader == "m2"
@@ -87,7 +87,7 @@ async def test_unasked_the_fittest_is_one_with_workers_and_never_of_weight_0(api
         (None, "m2", FailedPreconditionError, "NO_LEADER"),
     ],
 )
-async def test_what_cant_be_is_refused_by_name_and_audited(
+async def test_an_impossible_transfer_is_rejected_with_its_reason_and_audited(
     api: Any, leader: str | None, name: str, error: type[CallError], reason: str
 ) -> None:
     api.cluster.now = cluster(leader, *ALL)
@@ -170,7 +170,7 @@ async def test_a_request_that_etcd_didnt_answer_is_audited_as_unknown(api, monke
     assert (line.outcome, line.reason) == ("unknown", "UNAVAILABLE")
 
 
-async def test_a_caller_that_leaves_before_the_answer_is_audited_all_the_same(api):
+async def test_a_caller_that_disconnects_before_the_answer_is_still_audited(api):
     """The leader steps down though no caller waits for it."""
     api.cluster.now = cluster("m1", *ALL)
     asking = asyncio.create_task(api("TransferLeader", transfer("m2")), name="asking")
@@ -190,7 +190,7 @@ async def test_a_successor_that_isnt_seen_in_time_is_unknown(api):
     assert (line.outcome, line.reason) == ("unknown", "NO_SUCCESSOR_YET")
 
 
-async def test_a_member_that_cant_know_who_leads_asks_no_member(api):
+async def test_a_member_without_a_trusted_lease_rejects_a_transfer(api):
     api.cluster.now = cluster("m1", *ALL)
     api.cluster.trust = False
     with pytest.raises(MemberUnavailableError):

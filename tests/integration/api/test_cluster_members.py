@@ -11,7 +11,7 @@ from schedproto.v1 import cluster_service_pb2 as wire
 from support.web import member
 
 
-async def test_a_member_is_live_draining_or_fenced_and_says_how_it_stands(api):
+async def test_members_are_listed_as_live_draining_or_fenced_with_their_details(api):
     [first] = api.world.members
     second = await api.world.member(take=False)
     leads = replace(member("m1", attached=True, tzdata="2026a"), tenure=first.tenure)
@@ -32,7 +32,7 @@ async def test_a_member_is_live_draining_or_fenced_and_says_how_it_stands(api):
     assert three.state == wire.Member.STATE_DRAINING
 
 
-async def test_the_cluster_lists_its_troubles_and_none_when_healthy(api):
+async def test_the_cluster_lists_its_problems_and_none_when_healthy(api):
     [first] = api.world.members
     leads = replace(member("m1"), tenure=first.tenure)
     seen = replace(EMPTY_VIEW, members=(leads,), leader=leads.tenure, term=Term(7))

@@ -50,7 +50,7 @@ async def test_a_pause_is_shown_by_status_and_audited_with_before_and_after(api)
     assert json.loads(second.after) == {"paused": False, "catchUp": False}
 
 
-async def test_ok_of_a_pause_waits_for_the_attempts_of_every_job_that_may_still_start(api):
+async def test_a_cluster_pause_revokes_attempts_of_every_job_that_may_still_start(api):
     out = await running(api)
     await api("PauseCluster", wire.PauseClusterRequest())
     assert api.lines.revoked == [out.key.run_id]

@@ -39,9 +39,7 @@ async def test_a_dry_run_says_what_would_move_and_moves_nothing(api, seen):
     assert not (await api("ListAudit", wire.ListAuditRequest(action="rebalance"))).entries
 
 
-async def test_a_member_that_cant_know_who_is_there_refuses_and_says_nothing_is_in_its_place(
-    api, seen
-):
+async def test_a_member_without_a_trusted_lease_rejects_a_rebalance(api, seen):
     api.cluster.trust = False
     for dry_run in (True, False):
         with pytest.raises(MemberUnavailableError) as refused:
@@ -50,7 +48,7 @@ async def test_a_member_that_cant_know_who_is_there_refuses_and_says_nothing_is_
     assert api.nudged.cluster == 0
 
 
-async def test_ok_comes_when_each_shard_is_where_it_should_be(api, seen):
+async def test_a_rebalance_returns_once_each_shard_has_its_new_owner(api, seen):
     [first] = api.world.members
     second = await api.world.member(take=False)
     seen = replace(seen, members=(seen.members[0], replace(seen.members[1], tenure=second.tenure)))

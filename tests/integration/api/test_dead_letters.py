@@ -177,7 +177,7 @@ async def test_a_retry_is_a_new_run_that_names_the_old_one(dead: Dead) -> None:
     assert await dead.letters() == []
 
 
-async def test_however_often_and_at_once_it_is_retried_there_is_one(dead: Dead) -> None:
+async def test_concurrent_retries_of_a_dead_letter_create_one_run(dead: Dead) -> None:
     """P3.20: the id is reckoned from the dead one's."""
     await dead.job()
     old = await dead.died()
@@ -219,7 +219,7 @@ async def test_a_second_retry_with_another_payload_is_refused_and_not_dropped(de
         await dead.retried(run_id, payload=common_pb2.Payload(json="[]"))
 
 
-async def test_a_job_that_skips_has_its_retries_wait_in_line(dead: Dead) -> None:
+async def test_a_retry_of_a_job_with_skip_is_buffered(dead: Dead) -> None:
     """Else what a person asks for would be SKIPPED while another run is under way."""
     await dead.job()
     await dead.job("free", overlap=ALLOW)
@@ -334,7 +334,7 @@ async def test_submitted_runs_are_one_group_per_kind_and_namespace(
         assert (one.namespace, one.job, one.fingerprint, one.count) == (namespace, "", "a", 2)
 
 
-async def test_a_group_is_chosen_alone_be_it_of_a_job_or_submitted(dead: Dead) -> None:
+async def test_a_group_of_dead_letters_selects_only_its_own_letters(dead: Dead) -> None:
     """Though others are of its name, or of its kind of error."""
     await dead.job()
     await dead.many(3, kind="a")
@@ -366,7 +366,7 @@ async def test_a_group_is_chosen_alone_be_it_of_a_job_or_submitted(dead: Dead) -
     assert await dead.letters() == []
 
 
-async def test_of_many_groups_the_greatest_are_listed_and_all_letters_are_counted(
+async def test_the_largest_of_many_groups_are_listed_and_all_letters_are_counted(
     dead: Dead,
 ) -> None:
     for number in range(4):
@@ -414,7 +414,7 @@ async def test_discarded_letters_leave_the_list_and_are_audited_with_the_note(de
     assert (await dead.api.services.store.counts()).dead_letters == 0
 
 
-async def test_a_job_that_never_was_has_no_letters_to_discard_and_one_that_is_deleted_has(
+async def test_dead_letters_of_a_deleted_job_can_be_discarded_and_of_an_unknown_one_not(
     dead: Dead,
 ) -> None:
     await dead.job()
@@ -485,7 +485,7 @@ async def shown(dead: Dead) -> tuple[wire.ChosenGroup, Any]:
     return wire.ChosenGroup(job=one.job, fingerprint=one.fingerprint), one.last_died_at
 
 
-async def test_a_group_until_its_newest_letter_is_the_one_that_was_shown_though_it_has_grown(
+async def test_a_discard_until_the_newest_shown_letter_keeps_later_letters(
     dead: Dead,
 ) -> None:
     await dead.job()
@@ -499,7 +499,7 @@ async def test_a_group_until_its_newest_letter_is_the_one_that_was_shown_though_
     assert (await dead.api("DiscardDeadLetters", discard)).discarded == 0
 
 
-async def test_until_an_instant_that_was_cut_to_the_millisecond_the_newest_is_dealt_with(
+async def test_an_until_in_milliseconds_covers_the_whole_millisecond(
     dead: Dead,
 ) -> None:
     """As JSON and tables show it; a finer one is exact."""
@@ -522,7 +522,7 @@ async def test_until_an_instant_that_was_cut_to_the_millisecond_the_newest_is_de
         assert (await dead.api("RedriveDeadLetters", asked)).total == count, until
 
 
-async def test_a_redrive_until_an_instant_is_of_those_that_its_dry_run_counts(dead: Dead) -> None:
+async def test_a_redrive_until_a_time_covers_what_its_dry_run_counts(dead: Dead) -> None:
     await dead.job()
     await dead.many(2)
     group, newest = await shown(dead)
@@ -591,7 +591,7 @@ async def test_a_redrive_of_a_group_says_whether_it_is_of_submitted_runs(dead: D
 # -- Many --
 
 
-async def test_a_dry_run_says_no_more_than_one_redrive_promises(
+async def test_a_dry_run_counts_no_more_than_one_redrive_queues(
     dead: Dead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("schedd.store.results.dead_letters.MOST_AT_ONCE", 2)
@@ -602,7 +602,7 @@ async def test_a_dry_run_says_no_more_than_one_redrive_promises(
     assert (await dead.redrive(all=True)).total == 2
 
 
-async def test_a_redrive_does_each_chosen_one_again_at_its_rate(dead: Dead) -> None:
+async def test_a_redrive_runs_each_selected_letter_again_at_its_rate(dead: Dead) -> None:
     await dead.job(overlap=ALLOW)
     chosen = await dead.many(60, kind="a")
     [other] = await dead.many(1, kind="b")
@@ -646,7 +646,7 @@ async def test_a_redrive_keeps_its_rate_whichever_owner_creates_its_runs(dead: D
     assert len({run.key.run_id for run in made}) == 50
 
 
-async def test_what_an_owner_that_was_replaced_asks_for_isnt_made(dead: Dead) -> None:
+async def test_a_fenced_owner_creates_no_redrive_runs(dead: Dead) -> None:
     """P3.20: the claim is of the redrive's own shard."""
     await dead.job(overlap=ALLOW)
     await dead.many(5)
@@ -739,7 +739,7 @@ async def test_a_redrive_is_stopped_and_resumed(dead: Dead) -> None:
         await dead.api("StopRedrive", stop)
 
 
-async def test_what_a_stopped_one_hasnt_done_is_free_for_another(dead: Dead) -> None:
+async def test_letters_that_a_stopped_redrive_did_not_run_are_free_for_another(dead: Dead) -> None:
     """P3.20: and what an open one has to do isn't."""
     await dead.job(overlap=ALLOW)
     await dead.many(10)
@@ -764,7 +764,7 @@ async def test_what_a_stopped_one_hasnt_done_is_free_for_another(dead: Dead) -> 
     assert payloads == [(9,)]
 
 
-async def test_two_that_ask_at_once_share_no_letter(dead: Dead) -> None:
+async def test_concurrent_redrives_share_no_letter(dead: Dead) -> None:
     """P3.20: who chooses does so alone."""
     await dead.job()
     await dead.many(10)
@@ -869,7 +869,7 @@ async def test_a_letter_that_a_person_retries_meanwhile_isnt_redriven_twice(dead
     assert (await dead.now(redrive)).state == DONE
 
 
-async def test_a_job_that_does_one_at_a_time_has_no_endless_line(dead: Dead) -> None:
+async def test_a_redrive_of_a_serial_job_buffers_a_bounded_number_of_runs(dead: Dead) -> None:
     """A line of waiting runs is bounded: past it they'd be skipped."""
     await dead.job()
     await dead.many(MOST_IN_LINE + 50)
@@ -886,7 +886,7 @@ async def test_a_job_that_does_one_at_a_time_has_no_endless_line(dead: Dead) -> 
     assert waiting == 50
 
 
-async def test_a_full_line_doesnt_hold_up_letters_of_other_jobs(dead: Dead) -> None:
+async def test_a_full_buffer_of_one_job_does_not_delay_letters_of_other_jobs(dead: Dead) -> None:
     """Nor does a job whose definition can't be read."""
     await dead.job("full")
     await dead.job("unread")
@@ -909,7 +909,7 @@ async def test_a_full_line_doesnt_hold_up_letters_of_other_jobs(dead: Dead) -> N
     assert (await dead.now(one)).state == OPEN
 
 
-async def test_nothing_is_made_while_the_cluster_is_paused(dead: Dead) -> None:
+async def test_redrives_create_no_runs_while_the_cluster_is_paused(dead: Dead) -> None:
     await dead.job(overlap=ALLOW)
     await dead.many(2)
     await dead.redrive(all=True, rate=1000)
@@ -928,7 +928,7 @@ async def test_the_same_key_and_body_give_the_same_redrive(dead: Dead) -> None:
     assert [one.redrive_id for one in found.redrives] == [first.redrive_id]
 
 
-async def test_a_key_that_began_nothing_isnt_used_up(dead: Dead) -> None:
+async def test_an_idempotency_key_of_a_rejected_redrive_can_be_reused(dead: Dead) -> None:
     await dead.job()
     with pytest.raises(FailedPreconditionError, match="no dead letter can be redriven"):
         await dead.redrive(all=True, idempotency_key="k")
@@ -970,7 +970,7 @@ async def test_a_definition_that_was_edited_meanwhile_makes_no_run(dead: Dead) -
     assert len(await dead.fed({one.jobs[0]: RedriveLine(2, Overlap.BUFFER_ALL, 1)})) == 1
 
 
-async def test_a_job_that_does_one_at_a_time_has_one_made_when_nothing_of_it_is_there(
+async def test_a_redrive_of_a_serial_job_creates_the_next_run_after_the_last_ends(
     dead: Dead,
 ) -> None:
     """The schedule's own runs have their turns between."""
@@ -987,7 +987,7 @@ async def test_a_job_that_does_one_at_a_time_has_one_made_when_nothing_of_it_is_
     assert len(await dead.fed(lines)) == 1
 
 
-async def test_none_waits_behind_twenty_that_can_make_nothing(dead: Dead) -> None:
+async def test_no_redrive_waits_behind_twenty_that_create_nothing(dead: Dead) -> None:
     for number in range(25):
         await dead.job(f"j{number}", overlap=ALLOW)
         await dead.many(3, f"j{number}")
@@ -1026,7 +1026,7 @@ async def test_a_stopped_redrive_promises_nothing(dead: Dead) -> None:
     assert [g.queued for g in (await dead.api("ListDeadLetterGroups", groups)).groups] == [0]
 
 
-async def test_a_retry_waits_for_no_line_that_is_full(dead: Dead) -> None:
+async def test_a_retry_is_rejected_when_the_jobs_buffer_is_full(dead: Dead) -> None:
     """Past a thousand it would be skipped, and its letter resolved."""
     await dead.job(overlap=job_pb2.OVERLAP_BUFFER_ALL)
     old = await dead.died()

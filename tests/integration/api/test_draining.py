@@ -76,7 +76,7 @@ async def test_a_watch_of_a_worker_reports_each_change_of_it_and_nothing_else(th
             await anext(updates)
 
 
-async def test_however_many_workers_are_watched_they_are_looked_at_as_for_two(there, monkeypatch):
+async def test_two_hundred_watches_of_workers_read_views_as_often_as_two(there, monkeypatch):
     """A look is of all workers: one for each of those watched would stop the member."""
     [view] = there.lines.attached
     names = [f"w{number}" for number in range(1000)]
@@ -134,7 +134,7 @@ async def test_a_drained_and_stopped_worker_is_still_listed_and_may_be_undrained
     assert not (await there("ListWorkers", wire.ListWorkersRequest())).workers
 
 
-async def test_one_that_isnt_drained_stays_as_it_is(there):
+async def test_an_undrain_of_an_undrained_worker_changes_nothing(there):
     before = await there("GetWorker", wire.GetWorkerRequest(worker="w1"))
     assert (await there("UndrainWorker", wire.UndrainWorkerRequest(worker="w1"))) == before
     assert not (await there("ListAudit", wire.ListAuditRequest(object="worker/w1"))).entries
@@ -156,7 +156,7 @@ async def test_a_reason_is_one_line(there):
 
 
 @pytest.mark.parametrize("attached", ["both", "newer"])
-async def test_of_two_incarnations_of_one_name_the_last_started_is_shown(there, attached):
+async def test_the_last_started_of_two_incarnations_of_a_name_is_shown(there, attached):
     """The older was killed, and its lease lasts for a while beside its successor."""
     [view] = there.lines.attached
     older = view.incarnation

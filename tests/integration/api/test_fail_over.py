@@ -73,7 +73,7 @@ async def test_a_change_whose_ok_waited_across_a_promotion_is_unknown(
     assert (unknown.value.reason, bool(unknown.value.remedy)) == ("FAILED_OVER", True)
 
 
-async def test_a_server_that_was_replaced_vouches_for_nothing(api: Any) -> None:
+async def test_a_replaced_server_confirms_no_change(api: Any) -> None:
     """P3.13: cut off with us, it knows of no newer primary; the leader's map does."""
     await dispatched(api)
     api.cluster.now = replace(api.cluster.now, timeline=Timeline(2))

@@ -107,7 +107,7 @@ def second(seconds: float) -> timedelta:
         (12.5, "The job ran late: due 2026-01-05T12:00:00Z, started 12.5 s later"),
     ],
 )
-async def test_it_ran_and_whether_it_was_late(past, late, how):
+async def test_the_answer_for_a_past_run_says_if_it_was_late(past, late, how):
     await past.made()
     [run] = await past.fire(START)
     await past.ran(run, START + second(late))
@@ -136,7 +136,7 @@ async def test_a_run_lost_with_its_worker_has_no_reported_start(past):
     assert found.answer.startswith("No start was reported: it ended as FAILED (WORKER_LOST")
 
 
-async def test_it_waits(past):
+async def test_the_answer_for_a_waiting_run_refers_to_run_why(past):
     await past.made()
     [run] = await past.fire(START)
     found = await past.asked(START)
@@ -165,7 +165,7 @@ async def test_late_runs_wait_behind_runs_due_now_and_say_so(past, policy, words
     assert words.rstrip(".") in why.checks[-1].answer
 
 
-async def test_skipped_by_overlap(past):
+async def test_the_answer_for_a_skip_by_overlap_names_the_other_run(past):
     await past.made()
     me, first, second_run = await past.overlapped()
     found = await past.asked(START + MINUTE)
@@ -178,7 +178,7 @@ async def test_skipped_by_overlap(past):
     assert found.run.tenure == str(me.tenure)
 
 
-async def test_missed_outside_the_window_and_coalesced_within(past):
+async def test_the_answer_names_the_window_for_missed_and_coalesced_times(past):
     await past.made(catch_up=job_pb2.CatchUp(window=Duration(seconds=600)))
     [run] = await past.fire(START + timedelta(hours=1))
     missed = await past.asked(START + 5 * MINUTE)
@@ -193,7 +193,7 @@ async def test_missed_outside_the_window_and_coalesced_within(past):
     assert folded.run.count == 10
 
 
-async def test_what_was_coalesced_names_the_run_though_excluded_instants_lie_between(past):
+async def test_a_coalesced_time_names_its_run_across_excluded_times(past):
     await past.made(exclude=job_pb2.Exclude(cron=["55-58 12 * * *"]))
     [run] = await past.fire(START + timedelta(hours=1))
     excluded = await past.asked(START + 56 * MINUTE)
@@ -202,7 +202,7 @@ async def test_what_was_coalesced_names_the_run_though_excluded_instants_lie_bet
     assert f"2026-01-05T13:00:00Z, covers it: run {run.key.run_id}, PENDING." in found.answer
 
 
-async def test_missed_since_the_job_catches_nothing_up(past):
+async def test_the_answer_for_a_missed_time_names_catch_up_none(past):
     await past.made(catch_up=job_pb2.CatchUp(policy=job_pb2.CatchUp.POLICY_NONE))
     await past.fire(START + timedelta(hours=1))
     assert "The run was missed (CATCH_UP_NONE)" in (await past.asked(START)).answer
@@ -225,7 +225,7 @@ async def test_a_pause_is_explained_with_author_time_and_note_during_and_after_i
     assert after.run.count > 1000
 
 
-async def test_the_pause_of_then_is_named_though_the_job_is_paused_again(past):
+async def test_the_pause_at_that_time_is_named_though_the_job_is_paused_again(past):
     await past.made()
     await past.api("PauseJob", wire.PauseJobRequest(job="j", note="disk is full"))
     await past.sql("UPDATE jobs SET paused_at = %s", START - MINUTE)
@@ -274,7 +274,7 @@ async def test_a_skip_by_an_older_version_is_explained_by_the_audit_of_the_same_
     assert "the job was paused by tester since 2026-01-05T11:59:00Z: disk is full" in found.answer
 
 
-async def test_a_pause_of_the_cluster_that_was_caught_up_isnt_why(past):
+async def test_a_cluster_pause_that_was_caught_up_is_not_named_as_the_cause(past):
     await past.made()
     await past.api("PauseJob", wire.PauseJobRequest(job="j", note="disk is full"))
     await past.sql("UPDATE audit SET at = %s WHERE action = 'pause'", START - MINUTE)
@@ -312,7 +312,7 @@ async def test_an_edit_that_replaces_the_schedule_is_explained(past):
     )
 
 
-async def test_before_the_job_was_made(past):
+async def test_the_answer_for_a_time_before_the_creation_says_so(past):
     await past.made()
     found = await past.asked(START - 2 * DAY)
     assert found.answer.startswith(
@@ -321,7 +321,7 @@ async def test_before_the_job_was_made(past):
     assert f"Read from the row of job {(await past.record()).definition.job_id}." in found.answer
 
 
-async def test_no_instant_of_this_schedule_names_those_around_it(past):
+async def test_the_answer_for_an_unscheduled_time_names_the_nearest_times(past):
     await past.made()
     found = await past.asked(START + second(30))
     assert found.answer.startswith(
@@ -330,7 +330,7 @@ async def test_no_instant_of_this_schedule_names_those_around_it(past):
     )
 
 
-async def test_a_moment_within_a_fold_is_no_instant_for_that(past):
+async def test_a_time_within_a_merged_row_is_not_thereby_a_scheduled_time(past):
     await past.made()
     await past.fire(START + timedelta(hours=1))
     found = await past.asked(START + second(90))
@@ -338,7 +338,7 @@ async def test_a_moment_within_a_fold_is_no_instant_for_that(past):
     assert not found.HasField("run")
 
 
-async def test_outside_of_its_bounds(past):
+async def test_the_answer_for_a_time_after_the_end_names_the_end(past):
     end = Timestamp()
     end.FromDatetime(datetime(2040, 1, 1))  # noqa: DTZ001 - protobuf's own form: naive is UTC
     await past.made(end=end)
@@ -346,7 +346,7 @@ async def test_outside_of_its_bounds(past):
     assert "job: the schedule ended 2040-01-01T00:00:00Z." in (await past.asked(later)).answer
 
 
-async def test_still_to_come_and_due_but_not_fired(past):
+async def test_a_future_time_and_a_due_unfired_time_have_different_answers(past):
     await past.made()
     ahead = (past.api.clock.now() + DAY).replace(second=0, microsecond=0)
     assert (await past.asked(ahead)).answer.startswith("The run is in the future: due ")

@@ -144,7 +144,7 @@ async def test_the_audit_of_a_trigger_and_a_submit_names_the_run(api):
         assert (entry.action, entry.run_id) == (action, run.run_id)
 
 
-async def test_a_page_of_the_audit_is_short_where_its_lines_say_much(api):
+async def test_an_audit_page_with_large_lines_has_fewer_of_them(api):
     shell = job_pb2.ShellAction(argv=["x" * 8_000])
     for first in (0, 200):
         names = [f"j{at}" for at in range(first, first + 200)]
@@ -192,7 +192,7 @@ async def test_an_edit_with_the_name_of_one_job_and_the_id_of_another_is_refused
     assert (await api("UpdateJob", update(by_id, "slots"))).name == "mine"
 
 
-async def test_a_trial_of_a_taken_name_says_so(api):
+async def test_a_dry_run_with_a_taken_name_reports_the_conflict(api):
     await api("CreateJob", create(job()))
     with pytest.raises(AlreadyExistsError):
         await api("CreateJob", wire.CreateJobRequest(job=job(), validate_only=True))
@@ -338,13 +338,13 @@ async def test_an_edit_changes_only_the_fields_of_its_mask(api):
     assert edited.etag != made.etag
 
 
-async def test_an_edit_of_the_kind_of_schedule_takes_the_old_one_away(api):
+async def test_an_edit_to_another_kind_of_schedule_removes_the_old_schedule(api):
     await api("CreateJob", create(job()))
     edited = await api("UpdateJob", update(job(cron=["0 3 * * *"]), "cron"))
     assert (list(edited.cron), edited.HasField("every")) == (["0 3 * * *"], False)
 
 
-async def test_an_edit_to_on_demand_takes_what_was_said_of_instants_away(api):
+async def test_an_edit_to_on_demand_removes_start_jitter_and_interval(api):
     await api("CreateJob", create(job(start=Timestamp(seconds=1), jitter=Duration(seconds=5))))
     edited = await api("UpdateJob", update(job(on_demand=True), "on_demand"))
     assert not any(map(edited.HasField, ("every", "start", "jitter")))
@@ -358,13 +358,13 @@ async def test_an_edit_of_an_outdated_generation_fails(api):
 
 
 @pytest.mark.parametrize("paths", [(), ("nothing",), ("name",), ("retry.nothing",), ("cron.x",)])
-async def test_a_mask_that_means_nothing_is_refused(api, paths):
+async def test_an_invalid_mask_is_rejected(api, paths):
     await api("CreateJob", create(job()))
     with pytest.raises(InvalidArgumentError):
         await api("UpdateJob", update(job(), *paths))
 
 
-async def test_what_was_due_by_the_old_schedule_and_never_fired_is_accounted_for(api):
+async def test_an_edit_records_unfired_times_of_the_old_schedule_as_missed(api):
     await api("CreateJob", create(job(every=Duration(seconds=60))))
     api.clock.ahead = timedelta(minutes=10)
     await api("UpdateJob", update(job(every=Duration(seconds=3600)), "every"))
@@ -374,7 +374,7 @@ async def test_what_was_due_by_the_old_schedule_and_never_fired_is_accounted_for
     assert api.events == [RunsMissed(Reason.EDITED, count)]
 
 
-async def test_an_edit_that_leaves_nothing_out_counts_nothing_and_one_that_is_refused_neither(api):
+async def test_an_edit_without_missed_times_and_a_rejected_edit_count_nothing(api):
     await api("CreateJob", create(job(every=Duration(seconds=60))))
     await api("UpdateJob", update(job(every=Duration(seconds=3600)), "every"))
     api.clock.ahead = timedelta(hours=2)
@@ -392,7 +392,7 @@ async def unfired(api, minutes: int = 10) -> None:
     )
 
 
-async def test_what_was_due_of_a_deleted_job_and_never_fired_is_accounted_for(api):
+async def test_a_deletion_records_unfired_times_of_the_job_as_missed(api):
     """P3.19."""
     await api("CreateJob", create(job()))
     await unfired(api)
@@ -409,7 +409,7 @@ async def test_what_was_due_of_a_deleted_job_and_never_fired_is_accounted_for(ap
     assert (all_before, generation) == (True, 1)
 
 
-async def test_the_waiting_runs_of_a_deleted_job_are_counted_as_ended_and_what_runs_isnt(api):
+async def test_waiting_runs_of_a_deleted_job_are_counted_as_ended_and_running_ones_not(api):
     await api("CreateJob", create(job(overlap=job_pb2.OVERLAP_ALLOW)))
     for _ in range(3):
         await api("TriggerJob", wire.TriggerJobRequest(job="j"))
@@ -425,7 +425,7 @@ async def test_the_waiting_runs_of_a_deleted_job_are_counted_as_ended_and_what_r
     assert api.events == [EndedUnreported(State.CANCELLED, Reason.DELETED, 2)]
 
 
-async def test_what_a_paused_job_passed_over_until_it_is_deleted_is_skipped(api):
+async def test_a_deletion_records_times_of_a_paused_job_as_skipped(api):
     await api("CreateJob", create(job()))
     await api("PauseJob", wire.PauseJobRequest(job="j"))
     await unfired(api)
@@ -474,7 +474,7 @@ async def test_a_run_fired_during_an_edit_isnt_recorded_twice(api, monkeypatch, 
     assert count in (6, 7)
 
 
-async def test_what_was_due_when_an_edit_ends_the_schedule_is_accounted_for(api):
+async def test_an_edit_that_ends_the_schedule_records_unfired_times_as_missed(api):
     """P3.19, by fewer `max_runs` than it has made; and the timer doesn't go back to it."""
     await api("CreateJob", create(job(max_runs=5)))
     await unfired(api)
@@ -520,7 +520,7 @@ async def test_a_delete_waits_for_runs_that_a_lost_worker_may_still_start(api):
     assert [str(each) for each in api.lines.revoked] == [run.run_id]
 
 
-async def test_an_edit_that_was_made_already_still_waits_for_older_attempts_alone(api):
+async def test_a_repeated_edit_waits_only_for_attempts_of_older_generations(api):
     made = await api("CreateJob", create(job(on_demand=True)))
     await api("TriggerJob", wire.TriggerJobRequest(job="j"))
     me = api.world.members[0]
@@ -535,7 +535,7 @@ async def test_an_edit_that_was_made_already_still_waits_for_older_attempts_alon
     assert len(api.lines.revoked) == 2
 
 
-async def test_a_pause_with_an_etag_is_of_the_job_that_was_seen(api):
+async def test_a_pause_with_an_outdated_etag_is_rejected(api):
     seen = await api("CreateJob", create(job("etl")))
     edited = await api("UpdateJob", update(job_pb2.Job(name="etl", slots=2), "slots"))
     with pytest.raises(AbortedError, match="was changed meanwhile"):
@@ -612,7 +612,7 @@ async def test_a_pause_that_began_before_anything_was_due_leaves_the_timer(api):
     assert await api.rows("j") == []
 
 
-async def test_a_resume_beside_an_edit_reckons_from_the_new_schedule(api, monkeypatch):
+async def test_a_resume_concurrent_with_an_edit_uses_the_new_schedule(api, monkeypatch):
     await api("CreateJob", create(job(every=Duration(seconds=60))))
     await api("PauseJob", wire.PauseJobRequest(job="j"))
     store = api.services.store

@@ -36,7 +36,7 @@ async def why(api, run: LiveRun) -> run_service_pb2.ExplainRunResponse:
 
 
 @pytest.mark.parametrize("overlap", sorted(Overlap))
-async def test_each_policy_is_kept_and_a_trigger_may_say_another(api, overlap):
+async def test_each_overlap_policy_is_stored_and_a_trigger_may_set_another(api, overlap):
     await made(api, overlap)
 
     assert (await triggered(api)).overlap is None
@@ -64,7 +64,7 @@ async def test_a_buffered_run_names_the_run_that_blocks_it(api):
     assert check.answer == "no"
 
 
-async def test_a_run_names_the_armed_run_that_blocks_it(api):
+async def test_a_run_names_the_pre_dispatched_run_that_blocks_it(api):
     await made(api, "BUFFER_ONE")
     first, second = [await triggered(api) for _ in range(2)]
     await api.world.members[0].assigned(draft(first, overlap=Overlap.BUFFER_ONE))

@@ -186,7 +186,7 @@ async def test_an_unknown_run_isnt_found_and_an_invalid_id_is_refused(api, name)
 
 
 @pytest.mark.parametrize("number", [-1, 2**63, int("9" * 4_000)])
-async def test_a_number_that_no_audit_reaches_is_refused(api, number):
+async def test_an_audit_page_token_with_an_impossible_number_is_rejected(api, number):
     token = base64.urlsafe_b64encode(str(number).encode()).decode()
     with pytest.raises(CallError):
         await api("ListAudit", cluster_service_pb2.ListAuditRequest(page_token=token))
@@ -233,7 +233,7 @@ async def test_a_cancel_that_changes_nothing_isnt_audited(api):
     assert [entry.run_id for entry in page.entries] == [run.run_id]
 
 
-async def test_why_a_run_waits_that_asks_more_slots_than_any_worker_has(api):
+async def test_a_run_that_needs_more_slots_than_any_worker_has_is_explained(api):
     registered = incarnation(slots=2)
     api.lines.attached = [WorkerView(registered, True, False, free=2, running=0, lease_age=0.0)]
     spec = job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"]), slots=99)
@@ -243,7 +243,7 @@ async def test_why_a_run_waits_that_asks_more_slots_than_any_worker_has(api):
     assert check.answer == "no connected worker runs jobs of 99 slots: the largest has 2"
 
 
-async def test_why_a_run_waits_that_each_worker_has_refused(api):
+async def test_a_run_that_each_worker_rejected_is_explained(api):
     run = await api("SubmitRun", submit())
     one, other = incarnation(), incarnation(worker="worker-2")
     api.lines.attached = [
@@ -355,7 +355,7 @@ async def test_losses_of_a_run_are_counted_against_a_bound_that_is_shown(api):
     assert (found.losses, found.most_losses) == (3, 10)
 
 
-async def test_why_a_run_waits_at_a_member_that_has_lost_its_lease(api):
+async def test_a_member_without_a_trusted_lease_explains_that_runs_wait_for_it(api):
     run = await api("SubmitRun", submit())
     api.cluster.trust = False
     why = await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))

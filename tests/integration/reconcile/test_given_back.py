@@ -28,7 +28,7 @@ async def one_run(world: World) -> tuple[Member, LiveRun]:
     return me, run
 
 
-async def test_a_run_that_is_refused_again_and_again_waits_ever_longer(world: World) -> None:
+async def test_a_run_waits_longer_after_each_refusal(world: World) -> None:
     me, run = await one_run(world)
     await world.sql(WITNESS)
     for _ in range(4):

@@ -122,7 +122,7 @@ async def test_deletion_watched_a_restore_that_keeps_the_cluster_id_costs_no_liv
         await stack.aclose()
 
 
-async def test_a_worker_that_dies_under_a_members_eyes_is_gone_at_once_else_after_one_ttl_more(
+async def test_a_worker_whose_expiry_was_watched_is_lost_at_once_otherwise_one_ttl_later(
     world: World, stack: AsyncExitStack, someone: Incarnation
 ) -> None:
     store = (await world.member()).store

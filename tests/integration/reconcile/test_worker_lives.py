@@ -99,7 +99,7 @@ def someone(name: str = "w") -> Incarnation:
     return replace(worker(name=name, spool="here"), id=IncarnationId(uuid4()))
 
 
-async def test_a_worker_that_is_welcome_has_a_key_under_a_lease(place: Place):
+async def test_an_accepted_worker_has_a_key_under_a_lease(place: Place):
     one = someone()
     assert await place.greeting.greet(one, []) is None
     assert await place.live() == {one.id}
@@ -116,7 +116,7 @@ async def test_a_second_member_finds_the_lease_and_makes_no_other(place: Place):
     assert await place.etcd.get(f"workers/w/{one.id}") == before
 
 
-async def test_a_drain_is_of_the_name_so_the_next_incarnation_receives_it_too(place: Place):
+async def test_a_drain_of_a_worker_applies_to_its_next_incarnation_too(place: Place):
     def entry(before: Drain | None, after: Drain | None) -> AuditRecord:
         return AuditRecord("ops", "drain", "worker/w", "ok")
 
@@ -147,7 +147,7 @@ async def test_a_newcomer_from_the_same_spool_ends_the_earlier_incarnation_at_on
     assert await place.live() == {second.id}
 
 
-async def test_a_newcomer_from_another_spool_is_turned_away_while_the_first_lives(place: Place):
+async def test_a_second_worker_with_another_spool_is_rejected_while_the_first_runs(place: Place):
     first = someone()
     twin = newcomer(first, spool_id="elsewhere")
     await place.greeting.greet(first, [])
@@ -162,7 +162,7 @@ async def test_a_newcomer_from_another_spool_is_turned_away_while_the_first_live
     assert await place.greeting.greet(newcomer(twin), []) is None
 
 
-async def test_a_worker_that_is_turned_away_for_its_name_is_never_a_loss(hasty: Place):
+async def test_a_worker_rejected_for_its_name_is_never_recorded_as_lost(hasty: Place):
     """The rejected one has no key. A row would end each TTL as a loss of the live worker."""
     store = hasty.world.store
     losses = LossRecorder(hasty.leases, store.workers, store.membership)
@@ -238,7 +238,7 @@ async def test_an_earlier_incarnation_stays_until_its_spooled_results_are_resolv
     assert await place.live() == {second.id}
 
 
-async def test_a_lost_incarnation_is_notified_and_never_comes_back(place: Place):
+async def test_a_lost_incarnation_is_notified_and_rejected_from_then_on(place: Place):
     one = someone()
     await place.greeting.greet(one, [])
     place.workers.attach(one, RecordingLine())
@@ -313,7 +313,7 @@ async def test_the_designated_member_refreshes_first_and_another_steps_in(place:
     assert other.due(one.id, TTL * 0.51)
 
 
-async def test_a_goodbye_takes_key_and_incarnation_away(place: Place):
+async def test_a_goodbye_removes_the_key_and_ends_the_incarnation(place: Place):
     """P6.1: only the worker itself says goodbye; no member waits for its TTL."""
     one = someone()
     await place.greeting.greet(one, [])
@@ -333,14 +333,14 @@ async def test_one_of_two_simultaneous_newcomers_is_rejected(place: Place):
     assert await place.live() == {welcome.id}
 
 
-async def test_a_key_that_isnt_ours_is_passed_over(place: Place):
+async def test_a_key_without_a_valid_id_is_ignored(place: Place):
     one = someone()
     await place.greeting.greet(one, [])
     await place.etcd.put("workers/w/not-an-id", b"?")
     assert await place.live() == {one.id}
 
 
-async def test_old_incarnations_of_a_worker_are_forgotten_but_for_the_newest(
+async def test_old_incarnations_of_a_worker_are_deleted_except_the_newest(
     place: Place,
 ):
     name, store = "many", place.world.store

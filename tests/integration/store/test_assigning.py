@@ -82,7 +82,7 @@ async def soon_due(world: World, me: Member, job: JobRecord | None = None) -> Li
     return run
 
 
-async def test_a_run_that_isnt_due_yet_is_armed_and_has_its_five_seconds_from_then(
+async def test_a_pre_dispatched_run_has_its_start_limit_from_its_due_time(
     world: World,
 ) -> None:
     """P4.7."""
@@ -94,7 +94,7 @@ async def test_a_run_that_isnt_due_yet_is_armed_and_has_its_five_seconds_from_th
     assert armed_until(row) == run.due_at
 
 
-async def test_what_is_in_the_way_of_a_run_that_isnt_due_yet_skips_it_when_it_is_due(
+async def test_a_run_that_isnt_due_is_blocked_and_not_skipped_while_another_runs(
     world: World,
 ) -> None:
     """P3.5: it may be gone by then."""
@@ -111,7 +111,7 @@ async def test_what_is_in_the_way_of_a_run_that_isnt_due_yet_skips_it_when_it_is
     assert armed_until(armed.run) == run.due_at
 
 
-async def test_nothing_is_armed_while_a_run_of_its_job_waits_that_is_due_before_it(
+async def test_no_run_is_pre_dispatched_while_an_earlier_run_of_its_job_waits(
     world: World,
 ) -> None:
     """P3.6: that one would be skipped for it when it is due."""
@@ -159,7 +159,7 @@ async def test_a_returned_predispatched_run_blocks_no_other_and_is_evaluated_aga
     assert earlier == [(armed.token,)]
 
 
-async def test_an_armed_run_that_is_lost_waits_until_it_is_due(world: World) -> None:
+async def test_a_lost_pre_dispatched_run_waits_until_it_is_due(world: World) -> None:
     """P4.7: as a run that is lost goes again at once, and a retry has no instant to wait for."""
     me = await world.member(horizon=timedelta(seconds=30))
     run = await soon_due(world, me)
@@ -170,7 +170,7 @@ async def test_an_armed_run_that_is_lost_waits_until_it_is_due(world: World) -> 
     assert waits.ready_at == run.due_at
 
 
-async def test_people_see_an_armed_run_wait_until_it_is_due(world: World) -> None:
+async def test_lists_show_a_pre_dispatched_run_as_pending_until_it_is_due(world: World) -> None:
     me = await world.member(horizon=timedelta(seconds=30))
     run = await soon_due(world, me)
     await me.assigned(draft(run))
@@ -185,7 +185,7 @@ async def test_people_see_an_armed_run_wait_until_it_is_due(world: World) -> Non
     assert (await seen(State.PENDING), await seen(State.RUNNING)) == ([], [State.RUNNING])
 
 
-async def test_an_armed_run_is_counted_as_waiting(world: World) -> None:
+async def test_a_pre_dispatched_run_is_counted_as_waiting(world: World) -> None:
     me = await world.member(horizon=timedelta(seconds=30))
     await me.assigned(draft(await soon_due(world, me)))
     counted = await me.store.users.counts()
@@ -203,7 +203,7 @@ async def test_a_job_runs_next_when_its_early_run_is_due(world: World) -> None:
     assert (record.early, record.due_at) == ((run.due_at,), run.due_at + MINUTE)
 
 
-async def test_a_run_of_an_instant_that_was_edited_away_ends_as_skipped_and_gives_its_turn_back(
+async def test_a_run_of_a_time_removed_by_an_edit_is_skipped_and_returns_its_quota(
     world: World,
 ) -> None:
     me = await world.member()
@@ -340,7 +340,7 @@ async def test_an_ended_run_gives_its_place_to_the_next(world: World) -> None:
     assert len(await me.assigned(draft(second))) == 1
 
 
-async def test_past_the_limit_a_run_that_isnt_to_be_skipped_waits(world: World) -> None:
+async def test_a_run_over_the_overlap_limit_is_blocked(world: World) -> None:
     me = await world.member()
     runs = await fired(me, await world.job(), 4)
 
@@ -376,7 +376,7 @@ async def test_an_admitted_run_isnt_asked_again(world: World) -> None:
     assert len(answer.assigned) == 2
 
 
-async def test_a_retrying_run_keeps_a_new_one_of_its_job_out(world: World) -> None:
+async def test_a_retrying_run_blocks_a_new_run_of_its_job(world: World) -> None:
     """P3.6: a run is admitted from its first token to its end, not only while it runs."""
     me = await world.member()
     job = await world.job()
@@ -545,7 +545,7 @@ async def test_a_refusal_needs_no_claim_but_the_token(world: World) -> None:
     assert (await world.run_row(run.key.run_id))["state"] == "PENDING"
 
 
-async def test_a_refusal_by_another_incarnation_than_the_one_meant_gives_nothing_back(
+async def test_a_refusal_by_another_incarnation_returns_no_run(
     world: World,
 ) -> None:
     """P4.2: the next life of a worker can't say what became of a run in the one before."""
@@ -627,7 +627,7 @@ async def test_waiting_runs_end_as_requested_if_they_still_wait(world: World) ->
     assert await world.sql("SELECT run_id FROM dead_letters") == [(retried.key.run_id,)]
 
 
-async def test_what_waited_too_long_gives_its_turn_back_and_failures_are_counted(
+async def test_a_run_that_waited_too_long_returns_its_quota_and_failures_are_counted(
     world: World,
 ) -> None:
     me = await world.member()
@@ -658,7 +658,7 @@ async def test_a_definition_that_was_edited_meanwhile_ends_no_run(world: World) 
     assert ended == [run.key]
 
 
-async def test_in_a_pause_nothing_ends_that_the_pause_holds(world: World) -> None:
+async def test_a_paused_run_does_not_end_at_its_deadline(world: World) -> None:
     me = await world.member()
     job = await world.job()
     [run] = await fired(me, job)

@@ -84,7 +84,7 @@ async def done(me: Member, child: LiveRun, state: State = State.SUCCEEDED) -> No
     await me.store.results.accept([report(run, state=state, reason=reason)])
 
 
-async def test_it_begins_with_a_child_for_each_in_the_transaction_that_gives_it_its_token(
+async def test_a_broadcast_begins_with_all_children_in_the_transaction_of_its_token(
     world: World,
 ) -> None:
     """P3.22"""
@@ -109,7 +109,7 @@ async def test_it_begins_with_a_child_for_each_in_the_transaction_that_gives_it_
     )
 
 
-async def test_asked_for_twice_it_begins_once(world: World) -> None:
+async def test_a_broadcast_requested_twice_begins_once(world: World) -> None:
     """P3.22"""
     me = await world.member()
     _, run = await fired(world, me)
@@ -144,7 +144,7 @@ async def test_an_owner_that_was_replaced_begins_and_ends_nothing(world: World) 
     assert ended.state is State.SUCCEEDED
 
 
-async def test_it_ends_once_with_its_last_child(world: World) -> None:
+async def test_a_broadcast_ends_once_with_its_last_child(world: World) -> None:
     """P3.22"""
     me = await world.member()
     _, run = await fired(world, me)
@@ -197,7 +197,7 @@ def most_rows(plan: dict[str, Any]) -> float:
     return float(max([read * plan["Actual Loops"], *below]))
 
 
-async def test_what_failed_is_counted_named_and_counts_once(world: World) -> None:
+async def test_failed_children_are_counted_and_named_and_count_as_one_failure(world: World) -> None:
     """The parent is what history, failures in a row and dead letters go by."""
     me = await world.member()
     job, run = await fired(world, me)
@@ -219,7 +219,7 @@ async def test_what_failed_is_counted_named_and_counts_once(world: World) -> Non
     assert await world.sql("SELECT job_id, failures FROM failing") == [(job.definition.job_id, 1)]
 
 
-async def test_cancelled_it_takes_its_children_with_it(world: World) -> None:
+async def test_a_canceled_broadcast_cancels_its_children(world: World) -> None:
     """P3.22"""
     me = await world.member()
     _, run = await fired(world, me)
@@ -298,7 +298,7 @@ async def test_waiting_runs_of_a_paused_job_wait_and_none_is_skipped(
 
 
 @pytest.mark.parametrize("ends", ["lost", "given back"])
-async def test_a_child_goes_back_for_its_own_worker_alone(world: World, ends: str) -> None:
+async def test_a_returned_child_keeps_its_target_worker(world: World, ends: str) -> None:
     """P3.22"""
     me = await world.member()
     _, run = await fired(world, me)
@@ -319,7 +319,7 @@ async def test_a_child_goes_back_for_its_own_worker_alone(world: World, ends: st
     ]
 
 
-async def test_done_again_it_is_for_those_where_it_didnt_succeed(world: World) -> None:
+async def test_a_retried_broadcast_skips_workers_that_succeeded_before(world: World) -> None:
     """However often: what succeeded in any of the runs before stays done."""
     me = await world.member()
     job, run = await fired(world, me)
@@ -349,7 +349,7 @@ async def retried(me: Member, job: JobRecord, run: LiveRun) -> LiveRun:
     return found
 
 
-async def test_for_whom_it_could_be_leaves_out_the_lost_and_the_drained(world: World) -> None:
+async def test_broadcast_targets_omit_lost_and_drained_workers(world: World) -> None:
     me = await world.member()
     made = [await me.store.workers.register(incarnation(worker=name)) for name in (*WORKERS, "w4")]
     here, lost, drained, _ = made
@@ -433,7 +433,7 @@ async def test_a_broadcast_is_one_run_to_its_chain(world: World) -> None:
     ]
 
 
-async def test_a_broadcast_is_for_no_worker_whose_certificate_is_for_other_namespaces(
+async def test_a_broadcast_omits_workers_with_certificates_for_other_namespaces(
     world: World,
 ) -> None:
     me = await world.member()

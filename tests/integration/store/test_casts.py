@@ -102,7 +102,7 @@ async def test_every_interval_that_postgresql_holds_is_read(
     assert await world.sql(f"SELECT '{text}'::interval") == [(read,)]
 
 
-async def test_no_instant_is_none(world: World) -> None:
+async def test_a_null_timestamp_is_read_as_none(world: World) -> None:
     await world.member()
     assert await world.sql("SELECT NULL::timestamptz, NULL::uuid") == [(None, None)]
 

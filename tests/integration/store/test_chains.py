@@ -113,7 +113,7 @@ async def test_a_join_of_two_is_made_once_when_both_have_ended(world: World) -> 
         (When.ANY, FAILED, State.PENDING),
     ],
 )
-async def test_what_a_parents_end_makes(
+async def test_the_outcome_of_a_parent_decides_the_state_of_its_child(
     world: World, when: When, how: dict[str, Any], state: State
 ) -> None:
     me = await world.member()
@@ -127,7 +127,7 @@ async def test_what_a_parents_end_makes(
         assert str(run.key.run_id) in made.excluded_by
 
 
-async def test_one_that_is_skipped_arrives_at_its_own_children(world: World) -> None:
+async def test_a_skipped_run_counts_as_ended_for_its_own_children(world: World) -> None:
     """P5.3: no cleaning up is lost with what it cleans up after."""
     me = await world.member()
     a, b = await world.job(name="a"), await chained(world, "b", "a")
@@ -186,7 +186,7 @@ async def test_a_member_that_dies_before_the_commit_has_made_nothing_and_the_nex
     assert await world.sql("SELECT * FROM chain_arrivals") == []
 
 
-async def test_two_looks_at_once_make_one_run(world: World) -> None:
+async def test_concurrent_joins_create_one_run(world: World) -> None:
     """P5.3: the arrivals go in the transaction that inserts the run."""
     me = await world.member()
     a, b = await world.job(name="a"), await chained(world, "b", "a")
@@ -199,7 +199,7 @@ async def test_two_looks_at_once_make_one_run(world: World) -> None:
     assert sum(map(len, answers)) == 1
 
 
-async def test_what_arrives_while_a_join_is_judged_is_due_at_once(world: World) -> None:
+async def test_an_arrival_during_a_join_makes_the_join_due_at_once(world: World) -> None:
     """P5.3: only what was read is put off, or taken away."""
     me = await world.member()
     a, b = await world.job(name="a"), await world.job(name="b")
@@ -228,7 +228,7 @@ async def test_a_cycle_whose_other_parent_has_no_run_then_is_skipped(world: Worl
     assert skipped.excluded_by == "b had no run in this cycle"
 
 
-async def test_what_is_under_way_further_up_is_waited_for(world: World) -> None:
+async def test_a_join_waits_for_indirect_parents_in_progress(world: World) -> None:
     """P5.3: a → b → c → d and a → d: d waits for c, of which there is nothing while b runs."""
     me = await world.member()
     a, b = await world.job(name="a"), await chained(world, "b", "a")
@@ -319,7 +319,7 @@ async def test_a_skipped_child_is_judged_again_with_its_parents(world: World) ->
     assert {one.run_id for one in due.skipped_by.values()} == {well.key.run_id, badly.key.run_id}
 
 
-async def test_who_is_no_parent_any_more_has_not_arrived(world: World) -> None:
+async def test_arrivals_of_a_removed_parent_are_deleted(world: World) -> None:
     me = await world.member()
     a, b = await world.job(name="a"), await world.job(name="b")
     c = await chained(world, "c", "a", "b")
@@ -347,7 +347,7 @@ async def test_a_cycle_that_ends_while_the_child_is_paused_is_skipped(world: Wor
     assert (skipped.run.state, skipped.reason) == (State.SKIPPED, Reason.PAUSED)
 
 
-async def test_nothing_is_judged_by_an_old_definition_nor_while_the_cluster_is_paused(
+async def test_a_join_is_not_evaluated_by_an_old_definition_or_in_a_cluster_pause(
     world: World,
 ) -> None:
     me = await world.member()
@@ -375,7 +375,7 @@ async def went_back(world: World) -> None:
 
 
 @pytest.mark.parametrize("once", [True, False])
-async def test_what_runs_at_most_once_doesnt_run_in_a_cycle_that_had_begun_in_what_was_lost(
+async def test_an_at_most_once_child_is_skipped_in_a_cycle_begun_in_lost_data(
     world: World, once: bool
 ) -> None:
     """P5.3: its parent ends again, and may have ended there too; nor by a redrive of that."""
@@ -457,7 +457,7 @@ async def test_a_cycle_in_the_graph_is_refused_with_its_path(world: World) -> No
     assert itself == ChainRefused("cycle", "d → d")
 
 
-async def test_of_two_edits_at_once_that_would_close_a_cycle_one_is_refused(world: World) -> None:
+async def test_one_of_two_concurrent_edits_that_close_a_cycle_is_rejected(world: World) -> None:
     """P5.3: edges are added by one at a time."""
     await world.member()
     for name in ("a", "b"):

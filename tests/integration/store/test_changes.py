@@ -46,7 +46,7 @@ def looking(world: World, most: int = MANY) -> ChangeStore:
     return ChangeStore(world.store.database, most)
 
 
-async def test_each_way_in_which_a_run_is_stored_is_a_change_and_only_since_then(
+async def test_each_write_of_a_run_is_a_change_since_the_time_before_it(
     world: World,
 ) -> None:
     me = await world.member()
@@ -71,7 +71,7 @@ async def test_each_way_in_which_a_run_is_stored_is_a_change_and_only_since_then
     assert (await store.since(ended, None)).runs == ()
 
 
-async def test_a_result_that_comes_late_is_a_change_though_its_times_are_long_past(
+async def test_a_late_result_with_past_times_is_a_change(
     world: World,
 ) -> None:
     """Of a worker that was away: nothing in the row but its transaction says that it is news."""
@@ -163,7 +163,7 @@ async def test_runs_are_read_in_the_order_asked_for_with_the_transaction_that_wr
     assert again.record.run.state is State.RUNNING
 
 
-async def test_a_stream_begins_with_the_newest_that_have_not_ended_in_its_scope(
+async def test_a_stream_begins_with_the_newest_unended_runs_of_its_scope(
     world: World,
 ) -> None:
     me = await world.member()

@@ -135,7 +135,7 @@ async def test_a_key_that_was_used_a_day_ago_makes_another_job(world: World) -> 
 
 
 @pytest.mark.parametrize("round_", range(3))
-async def test_keys_that_another_member_takes_meanwhile_make_one_job_each(
+async def test_keys_used_by_two_members_at_once_create_one_job_each(
     world: World, round_: int
 ) -> None:
     first, second = await world.member(), await world.member()

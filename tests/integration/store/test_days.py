@@ -119,7 +119,7 @@ async def test_batches_of_several_days_or_of_one_without_a_table_are_written_as_
         assert written == ["runs", "runs"]
 
 
-async def test_a_run_of_another_day_that_is_admitted_is_in_the_way(world: World) -> None:
+async def test_an_admitted_run_of_another_day_blocks_the_next_run(world: World) -> None:
     """P3.6: it began yesterday and is still running."""
     me = await world.member()
     now = datetime.now(UTC)
@@ -167,7 +167,7 @@ async def test_a_detached_day_is_written_where_its_rows_are(world: World) -> Non
     assert await world.sql(f"SELECT count(*) FROM {table}") == [(0,)]
 
 
-async def test_a_job_with_very_many_live_runs_is_looked_at_once_for_all_of_a_batch(
+async def test_a_batch_counts_the_live_runs_of_a_job_once(
     world: World,
 ) -> None:
     """Once for each draft took longer than any statement may, again and again."""

@@ -103,7 +103,7 @@ async def test_an_edited_paused_or_moved_timer_leaves_no_run(world: World) -> No
     assert await world.sql("SELECT count(*) FROM runs") == [(0,)]
 
 
-async def test_pause_during_fire_lets_nothing_of_the_job_through(world: World) -> None:
+async def test_a_pause_during_a_fire_prevents_runs_of_the_job(world: World) -> None:
     """The pause holds the shard's row when the fire comes; the fire waits and finds it paused."""
     me = await world.member()
     user = await world.member(take=False)
@@ -152,7 +152,7 @@ async def test_folds_select_from_the_timers_that_advanced_too(world: World) -> N
     assert await world.sql("SELECT count(*) FROM live") == [(1,)]
 
 
-async def test_a_kept_row_of_an_instant_is_left_as_it_is(world: World) -> None:
+async def test_an_existing_run_of_a_time_is_left_unchanged(world: World) -> None:
     """P7.1: after an edit the timer may come by an instant whose run was inserted early."""
     me = await world.member()
     job = await world.job()
@@ -259,7 +259,7 @@ async def test_a_transaction_holds_shards_of_one_lane_only(world: World) -> None
         await me.fire(*map(firing, jobs))
 
 
-async def test_a_run_that_is_made_late_is_of_when_it_was_made(world: World) -> None:
+async def test_a_late_run_has_the_time_of_its_creation_as_created_at(world: World) -> None:
     """By that its deadlines are counted: else it were over them as soon as it is there."""
     me = await world.member()
     job = await world.job()

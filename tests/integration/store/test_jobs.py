@@ -127,7 +127,7 @@ async def test_a_submit_stores_job_and_run_in_one_transaction(world: World) -> N
     assert await me.store.users.list_jobs("default", None, 10) == ([], None)
 
 
-async def test_a_submit_by_the_same_key_gives_the_run_of_then_as_it_stands(world: World) -> None:
+async def test_a_submit_with_a_used_key_returns_the_current_state_of_its_run(world: World) -> None:
     await world.member()
     key = Idempotency("default", "k", "SubmitRun", b"digest")
 
@@ -187,7 +187,7 @@ async def test_definitions_alone_are_read_of_the_newest_with_whether_they_are_pa
     assert await paused() == [("job-2", True), ("job-1", False)]
 
 
-async def test_of_definitions_it_is_read_whether_an_instant_of_them_is_to_come(
+async def test_definitions_are_read_with_whether_a_time_is_still_due(
     world: World,
 ) -> None:
     await world.member()

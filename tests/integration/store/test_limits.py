@@ -64,7 +64,7 @@ async def test_the_last_run_leaves_nothing_due_and_the_instant_to_continue_with(
     assert await stands_at(me, job) == (None, START + MINUTE, 1)
 
 
-async def test_a_step_reckoned_from_another_count_is_refused(world: World) -> None:
+async def test_a_step_computed_from_another_count_is_rejected(world: World) -> None:
     """P3.15: else a schedule whose turn was given back meanwhile would end one run too early."""
     me = await world.member()
     job = await world.job()
@@ -74,7 +74,7 @@ async def test_a_step_reckoned_from_another_count_is_refused(world: World) -> No
     assert (fired.runs, fired.refused) == ([], [job.definition.job_id])
 
 
-async def test_an_instant_whose_run_is_there_already_takes_no_turn(world: World) -> None:
+async def test_a_time_with_an_existing_run_uses_no_quota(world: World) -> None:
     """P3.15: it was made early, and an edit of the schedule set the timer back to it."""
     me = await world.member()
     job = await world.job()
@@ -87,7 +87,7 @@ async def test_an_instant_whose_run_is_there_already_takes_no_turn(world: World)
     assert await stands_at(me, job) == (START + MINUTE, START + MINUTE, 1)
 
 
-async def test_a_run_skipped_by_a_cluster_pause_gives_its_turn_back(world: World) -> None:
+async def test_a_run_skipped_by_a_cluster_pause_returns_its_quota(world: World) -> None:
     """P3.15"""
     me = await world.member(horizon=timedelta(hours=1))
     soon = datetime.now(UTC) + timedelta(seconds=0.3)
@@ -118,7 +118,7 @@ async def test_a_skipped_run_returns_its_quota_and_the_schedule_continues(world:
     assert await stands_at(me, job) == (START + MINUTE, START + MINUTE, 0)
 
 
-async def test_a_triggered_run_that_is_skipped_gives_no_turn_back(world: World) -> None:
+async def test_a_skipped_manual_run_returns_no_quota(world: World) -> None:
     me = await world.member()
     job = await world.job()
     [first] = (await me.fire(last(job))).runs
@@ -161,7 +161,7 @@ async def test_after_an_edit_a_schedule_continues_if_it_has_runs_left(
     assert await stands_at(me, job) == found
 
 
-async def test_a_run_skipped_by_a_pause_gives_its_turn_back(world: World) -> None:
+async def test_a_run_skipped_by_a_pause_returns_its_quota(world: World) -> None:
     """P3.15."""
     me = await world.member(horizon=timedelta(hours=1))
     soon = datetime.now(UTC) + timedelta(seconds=0.3)
@@ -207,7 +207,7 @@ async def test_a_pause_that_has_ended_is_found_by_the_shards_owner_and_by_no_oth
     assert await me.store.owner.unsettled([4], until, 10) == ([], [])
 
 
-async def test_an_owner_resumes_at_the_generation_it_reckoned_from_or_not_at_all(
+async def test_an_owner_resumes_a_job_only_at_the_generation_it_read(
     world: World,
 ) -> None:
     """P3.16."""

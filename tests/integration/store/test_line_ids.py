@@ -53,7 +53,7 @@ async def test_a_waiting_run_has_its_jobs_line_and_after_an_edit_the_new_one(
     assert await waiting(me) == [OTHER | HURRIED], "it was made before the edit, and may end"
 
 
-async def test_a_pause_and_a_resumption_leave_it_as_it_is(world: World) -> None:
+async def test_a_pause_keeps_the_line_id_of_a_job(world: World) -> None:
     me = await world.member()
     job = (await stored(world, PLAIN)).definition
     await me.store.users.pause_job(job.job_id, "", "ann", ok("pause"))
@@ -61,7 +61,9 @@ async def test_a_pause_and_a_resumption_leave_it_as_it_is(world: World) -> None:
     assert await waiting(me) == [PLAIN]
 
 
-async def test_an_edit_by_a_member_of_the_version_before_leaves_it_unknown(world: World) -> None:
+async def test_an_edit_by_a_member_of_the_previous_version_makes_the_line_id_unknown(
+    world: World,
+) -> None:
     me = await world.member()
     job = (await stored(world, PLAIN)).definition
     await triggered(me, job.job_id)

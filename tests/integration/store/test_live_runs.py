@@ -37,7 +37,7 @@ def written(*runs: LiveRun) -> set[bytes]:
     return {run.key.run_id.bytes for run in runs}
 
 
-async def test_what_was_made_before_is_as_it_was_and_what_came_since_has_changed(
+async def test_runs_created_before_a_moment_are_unchanged_and_later_ones_changed(
     world: World,
 ) -> None:
     me = await world.member()
@@ -52,7 +52,7 @@ async def test_what_was_made_before_is_as_it_was_and_what_came_since_has_changed
     assert (set(found.changed), found.same) == (set(), written(before, since))
 
 
-async def test_what_runs_counts_as_changed_for_as_long_as_it_does(world: World) -> None:
+async def test_a_running_run_counts_as_changed_while_it_runs(world: World) -> None:
     me = await world.member()
     runs, waits = await made(world, me, 2)
     moment = await me.store.owner.moment()
@@ -75,7 +75,7 @@ async def test_a_run_of_an_edited_job_has_changed(world: World) -> None:
     assert (set(found.changed), found.same) == (ids(run), set())
 
 
-async def test_what_is_paused_is_neither(world: World) -> None:
+async def test_a_paused_run_is_neither_changed_nor_unchanged(world: World) -> None:
     me = await world.member()
     [run] = await made(world, me)
     moment = await me.store.owner.moment()

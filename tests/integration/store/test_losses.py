@@ -100,7 +100,7 @@ async def test_fencing_twice_records_one_loss(world: World) -> None:
     assert [event.kind for event in await events(world)].count(EventKind.MEMBER_LOST) == 1
 
 
-async def test_a_goodbye_is_no_loss_and_a_tenure_that_ends_for_a_reason_is_one(
+async def test_a_goodbye_is_not_a_loss_and_a_tenure_ended_for_a_reason_is(
     world: World,
 ) -> None:
     left, ended = await opened(world, "one", 0), await opened(world, "two", 0)
@@ -302,7 +302,7 @@ async def test_jobs_that_failed_three_times_in_a_row_are_found_and_others_are_no
     assert {names_of[one.job_id]: one.times for one in found} == {"bad": 3, "late": 4}
 
 
-async def test_a_job_with_many_waiting_runs_of_which_more_are_made_than_end_is_found(
+async def test_a_job_whose_backlog_grows_is_found(
     world: World,
 ) -> None:
     me = await world.member()

@@ -43,7 +43,7 @@ async def test_epochs_grow_by_at_least_one_where_the_clock_is_behind(world: Worl
     assert (await me.take(3))[ShardId(3)] == 2**31 + 1
 
 
-async def test_the_old_owners_own_taking_raises_the_epoch_too(world: World) -> None:
+async def test_a_second_takeover_by_the_same_owner_raises_the_epoch_too(world: World) -> None:
     """P2.7: its own batches of before are void then."""
     me = await world.member()
     before = me.epochs[ShardId(0)]
@@ -136,7 +136,7 @@ async def test_a_release_waits_for_the_owners_batch_in_flight(world: World) -> N
     assert ended == ["batch", "release"]
 
 
-async def test_a_fenced_tenure_takes_nothing(world: World) -> None:
+async def test_a_fenced_tenure_takes_no_shards(world: World) -> None:
     """P2.5: it may not know yet, and its map may still name it."""
     me = await world.member(take=False)
     await me.store.membership.fence_own(me.tenure)
@@ -145,7 +145,9 @@ async def test_a_fenced_tenure_takes_nothing(world: World) -> None:
     assert await me.store.membership.unfenced_tenures() == []
 
 
-async def test_nothing_is_taken_under_another_timeline_than_the_servers(world: World) -> None:
+async def test_no_shard_is_taken_under_another_timeline_than_that_of_the_server(
+    world: World,
+) -> None:
     """P2.6: who took for the old timeline would hold claims that no batch could use."""
     me = await world.member(take=False)
     me.timeline = Timeline(me.timeline + 1)
@@ -153,7 +155,7 @@ async def test_nothing_is_taken_under_another_timeline_than_the_servers(world: W
     assert await me.take() == {}
 
 
-async def test_each_taking_is_in_the_log(world: World) -> None:
+async def test_each_takeover_is_in_the_shard_log(world: World) -> None:
     me = await world.member(take=False)
     first = await me.take(7)
     second = await me.take(7)
@@ -203,7 +205,7 @@ async def test_fencing_twice_keeps_the_first_instant(world: World) -> None:
     assert await world.sql("SELECT fenced_at FROM tenures") == first
 
 
-async def test_a_taker_gets_past_a_fenced_owner_that_sleeps_inside_a_transaction(
+async def test_a_takeover_succeeds_while_the_fenced_owner_sleeps_in_a_transaction(
     world: World,
 ) -> None:
     """P2.4: it would sleep for 30 s, and none of its own timeouts would end it."""
@@ -294,7 +296,7 @@ async def test_the_fencer_gets_past_a_member_that_sleeps_on_its_own_tenure(world
     assert len(await fencer.take()) == 256
 
 
-async def test_a_fence_waits_for_a_taking_in_flight(world: World) -> None:
+async def test_a_fence_waits_for_a_takeover_in_flight(world: World) -> None:
     """P2.5: else a tenure could be fenced, and take a shard afterwards."""
     me = await world.member(take=False)
     took, through = asyncio.Event(), threading.Event()
@@ -319,7 +321,7 @@ async def test_a_fence_waits_for_a_taking_in_flight(world: World) -> None:
     assert order == ["taken", "fenced"]
 
 
-async def test_a_new_term_waits_for_what_is_done_under_the_old_one(world: World) -> None:
+async def test_a_new_term_waits_for_transactions_of_the_old_term(world: World) -> None:
     """P2.2: else a leader that was replaced could fence under a term that is over."""
     old, new = await world.member(take=False), await world.member(take=False)
     term = await old.store.membership.raise_term(Term(0), old.tenure)
@@ -343,7 +345,7 @@ async def test_a_new_term_waits_for_what_is_done_under_the_old_one(world: World)
 
 
 @pytest.mark.parametrize(("ahead", "raised"), [(5, 6), (10**9, 65_536)])
-async def test_an_epoch_seen_in_a_token_is_outdone_within_reason(
+async def test_the_epoch_is_raised_above_that_of_a_token_within_bounds(
     world: World, ahead: int, raised: int
 ) -> None:
     """P4.4: raised above it, but a worker that names any number doesn't use the epochs up."""

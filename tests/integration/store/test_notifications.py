@@ -182,7 +182,9 @@ async def test_waiting_notifications_use_the_channel_that_an_edit_names(world: W
     assert await notified(world) == []
 
 
-async def test_an_older_definitions_way_is_turned_into_those_of_the_newest(world: World) -> None:
+async def test_channels_of_an_older_definition_are_replaced_by_those_of_the_newest(
+    world: World,
+) -> None:
     """Its writer, or the owner that delivers it, may know the newest later than the rows do."""
     me = await world.member()
     job = await world.job()
@@ -214,7 +216,7 @@ async def test_an_older_definitions_way_is_turned_into_those_of_the_newest(world
     )
 
 
-async def test_what_a_silence_holds_back_ends_with_the_silence_that_an_edit_gives(
+async def test_notifications_silenced_before_an_edit_wait_for_the_edited_silence(
     world: World,
 ) -> None:
     me = await world.member()
@@ -365,7 +367,7 @@ async def test_a_missed_run_is_notified_as_late_and_an_expired_one_as_failed(wor
         await world.sql("DELETE FROM notifications")
 
 
-async def test_only_the_owner_claims_and_what_another_tenure_tried_is_free_at_once(
+async def test_only_the_owner_claims_notifications_and_those_of_an_ended_tenure_are_free(
     world: World,
 ) -> None:
     me = await world.member()

@@ -106,7 +106,7 @@ async def test_a_buffer_is_emptied_in_its_order_for_any_order_of_drafts(world: W
         await me.store.results.accept([report(handed.run)])
 
 
-async def test_one_may_wait_beside_the_one_that_is_next_though_there_is_no_slot(
+async def test_buffer_one_keeps_one_run_beside_the_next_to_start_without_a_slot(
     world: World,
 ) -> None:
     """No run is admitted: the first would start at once, so one more may wait for it."""
@@ -175,7 +175,7 @@ async def test_the_newest_ends_the_one_that_runs_and_starts_when_it_has_ended(
     assert len((await asked(me, policy, second)).assigned) == 1
 
 
-async def test_of_those_that_pile_up_before_the_first_has_ended_the_newest_alone_starts(
+async def test_cancel_other_starts_only_the_newest_run_after_the_first_ends(
     world: World,
 ) -> None:
     me = await world.member()
@@ -194,7 +194,7 @@ async def test_of_those_that_pile_up_before_the_first_has_ended_the_newest_alone
     assert len((await asked(me, policy, fourth)).assigned) == 1
 
 
-async def test_an_older_one_doesnt_start_beside_a_newer_that_waits(world: World) -> None:
+async def test_cancel_other_cancels_an_older_waiting_run(world: World) -> None:
     """Else it would only be cancelled."""
     me = await world.member()
     first, second = await fired(me, await world.job(), 2)
@@ -223,7 +223,7 @@ async def test_a_retrying_or_given_back_run_is_cancelled_at_once(world: World) -
     assert len((await asked(me, policy, newest)).assigned) == 1
 
 
-async def test_it_is_decided_without_any_slot(world: World) -> None:
+async def test_cancel_other_replaces_a_run_without_a_free_slot(world: World) -> None:
     """P3.14: the run that will be replaced may have the last one."""
     me = await world.member()
     first, second = await fired(me, await world.job(), 2)
@@ -234,7 +234,7 @@ async def test_it_is_decided_without_any_slot(world: World) -> None:
     assert [run.key for run in done.cancelled] == [first.key]
 
 
-async def test_a_person_who_cancelled_it_first_is_named_and_a_kill_comes_on_top(
+async def test_a_run_canceled_by_a_user_first_keeps_that_reason_after_a_kill(
     world: World,
 ) -> None:
     me = await world.member()
@@ -251,7 +251,9 @@ async def test_a_person_who_cancelled_it_first_is_named_and_a_kill_comes_on_top(
 
 
 @pytest.mark.parametrize("end", ["refused", "lost", "retries"])
-async def test_however_the_replaced_one_ends_it_ends_as_replaced(world: World, end: str) -> None:
+async def test_a_replaced_run_ends_as_canceled_by_overlap_whatever_its_outcome(
+    world: World, end: str
+) -> None:
     me = await world.member()
     first, second = await fired(me, await world.job(), 2)
     running = await under_way(me, first)
@@ -272,7 +274,7 @@ async def test_however_the_replaced_one_ends_it_ends_as_replaced(world: World, e
 # ── triggers with a policy of their own ──────────────────────────────────────────────────────────
 
 
-async def test_a_triggers_word_counts_for_its_run_alone(world: World) -> None:
+async def test_the_policy_of_a_trigger_applies_only_to_its_run(world: World) -> None:
     me = await world.member()
     job = await world.job()
     [first] = await fired(me, job, 1)
@@ -327,7 +329,7 @@ async def lined_up(
     return await me.store.owner.part(me.claim(run.shard), [crowd])
 
 
-async def test_behind_the_oldest_run_that_waits_long_newer_ones_are_skipped(world: World) -> None:
+async def test_newer_runs_are_skipped_behind_a_run_that_waits_long(world: World) -> None:
     me = await world.member()
     runs = await fired(me, await world.job(), 3)
 
@@ -409,7 +411,7 @@ async def test_a_trigger_of_a_paused_job_doesnt_wait_behind_runs_that_wait_for_t
 
 
 @pytest.mark.parametrize("change", ["edited", "cluster paused"])
-async def test_nothing_is_decided_by_an_old_definition_nor_while_the_cluster_is_paused(
+async def test_overlap_is_not_decided_by_an_old_definition_or_in_a_cluster_pause(
     world: World, change: str
 ) -> None:
     """P3.14: as with everything that starts."""
@@ -457,7 +459,7 @@ async def test_the_next_owner_continues_from_the_rows_of_the_previous_one(
     assert after.run.token > running.token
 
 
-async def test_a_released_owner_parts_no_runs(world: World) -> None:
+async def test_a_released_owner_ends_and_cancels_no_runs(world: World) -> None:
     me = await world.member()
     first, second = await fired(me, await world.job(), 2)
     await under_way(me, first)

@@ -76,7 +76,7 @@ async def test_after_the_resume_a_step_reckoned_before_or_in_the_pause_advances_
     assert len(known.runs) == 1
 
 
-async def test_a_pause_waits_for_the_batch_in_flight_and_what_comes_after_finds_it(
+async def test_a_pause_waits_for_the_batch_in_flight_and_stops_later_batches(
     world: World,
 ) -> None:
     """P3.11: without locks on the shards' rows the batch would commit after the confirmed pause."""
@@ -109,7 +109,7 @@ async def test_a_pause_waits_for_the_batch_in_flight_and_what_comes_after_finds_
     assert (await me.fire(firing(first), firing(second))).runs == []
 
 
-async def test_at_resume_only_what_was_inserted_early_for_an_instant_of_the_pause_is_skipped(
+async def test_a_resume_skips_only_early_runs_of_times_within_the_pause(
     world: World,
 ) -> None:
     """P3.12: no fold will account for it, since its row is there already."""
@@ -132,7 +132,7 @@ async def test_at_resume_only_what_was_inserted_early_for_an_instant_of_the_paus
     assert await world.sql("SELECT job_id FROM live") == [(past.definition.job_id,)]
 
 
-async def test_a_resume_that_catches_up_leaves_it_to_run(world: World) -> None:
+async def test_a_resume_with_catch_up_keeps_early_runs(world: World) -> None:
     me = await world.member(horizon=timedelta(seconds=30))
     soon = datetime.now(UTC) + timedelta(seconds=0.5)
     early = await world.job(due=soon)
@@ -171,7 +171,7 @@ async def test_pausing_again_changes_the_note_and_resuming_again_nothing(world: 
     assert all(entry.before and entry.after for _, entry in lines)
 
 
-async def test_a_note_of_any_text_is_kept_as_far_as_it_can_be(world: World) -> None:
+async def test_a_note_with_a_nul_and_an_emoji_is_kept(world: World) -> None:
     me = await world.member()
     paused = await me.store.pauses.pause("ann", "nul\x00 and 💥", audited)
     assert paused.present is not None
@@ -179,7 +179,7 @@ async def test_a_note_of_any_text_is_kept_as_far_as_it_can_be(world: World) -> N
     assert await me.store.pauses.read() == paused
 
 
-async def test_a_look_at_what_is_known_reads_one_row_however_many_pauses_there_were(
+async def test_a_read_of_known_pauses_reads_one_row(
     world: World,
 ) -> None:
     me = await world.member()
@@ -216,7 +216,7 @@ async def test_changes_since_the_last_read_are_returned(world: World) -> None:
         assert known == changed == await me.store.pauses.read()
 
 
-async def test_a_database_that_lost_its_tail_and_counts_to_the_same_is_read_again(
+async def test_pauses_are_read_again_after_a_fail_over_to_an_equal_count(
     world: World,
 ) -> None:
     me = await world.member()

@@ -79,7 +79,7 @@ async def test_no_more_runs_start_than_the_limit_allows_whichever_owner_asks(wor
 
 
 @pytest.mark.parametrize("ends", ["succeeded", "backs off", "lost", "given back"])
-async def test_a_place_is_free_again_however_an_attempt_ends(world: World, ends: str) -> None:
+async def test_a_pool_slot_is_free_after_any_end_of_an_attempt(world: World, ends: str) -> None:
     """P3.21: a turn that stayed open would take its place for ever."""
     me = await world.member()
     await pool(me, limit=1)
@@ -202,7 +202,7 @@ async def started(world: World, me: Member, job: JobRecord, *, ago: timedelta) -
 
 
 @pytest.mark.parametrize(("rate", "stay"), [(StartRate(1, timedelta(seconds=1)), 2), (None, 1)])
-async def test_turns_are_forgotten_when_nothing_asks_for_them(
+async def test_pool_turns_are_deleted_when_no_limit_needs_them(
     world: World, rate: StartRate | None, stay: int
 ) -> None:
     me = await world.member()
@@ -253,7 +253,7 @@ async def test_running_runs_count_again_in_a_recreated_pool(world: World) -> Non
     await me.assigned(*drafts([waits]))
 
 
-async def test_turns_of_a_deleted_pool_are_forgotten_once_their_runs_have_ended(
+async def test_pool_turns_of_a_deleted_pool_are_deleted_after_its_runs_end(
     world: World,
 ) -> None:
     me = await world.member()
@@ -343,7 +343,7 @@ async def test_a_job_taken_out_of_its_pool_goes_to_the_shard_of_its_id(world: Wo
 # -- Whose pool it is --
 
 
-async def test_a_job_needs_a_pool_that_is_there(world: World) -> None:
+async def test_a_job_needs_an_existing_pool(world: World) -> None:
     """P3.21: else its runs would wait for a pool that no caller can look up."""
     me = await world.member()
     record = replace((await world.job()).definition, pool="none")

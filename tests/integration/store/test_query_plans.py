@@ -159,7 +159,7 @@ ANALYZE chain_arrivals
 """
 
 
-async def test_what_is_deleted_is_looked_for_among_what_chains_wait_for_by_an_index(
+async def test_retention_finds_arrivals_of_chains_by_an_index(
     world: World,
 ) -> None:
     me = await world.member()
@@ -216,7 +216,7 @@ async def test_a_redrive_of_very_many_reads_only_its_remaining_letters(world: Wo
     ]
 
 
-async def test_what_the_newest_dead_letters_say_is_looked_for_in_the_days_of_their_runs_alone(
+async def test_groups_of_dead_letters_read_only_partitions_of_their_runs(
     world: World,
 ) -> None:
     me = await world.member()
@@ -270,7 +270,7 @@ async def test_batches_look_rows_up_by_key_though_statistics_say_the_tables_are_
     assert whole <= {"shards"}
 
 
-async def test_of_many_timers_that_are_due_at_one_instant_each_is_found_by_its_own_key(
+async def test_timers_due_at_the_same_time_are_found_by_their_primary_keys(
     world: World,
 ) -> None:
     """By shard and instant all of them would be looked at for each."""

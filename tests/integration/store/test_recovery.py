@@ -61,7 +61,9 @@ async def a_job(world: World, *, once: bool, **changes: Any) -> JobRecord:
     return job
 
 
-async def test_recovery_pauses_from_the_mark_on_and_writes_every_worker_off(world: World) -> None:
+async def test_recovery_pauses_from_the_mark_on_and_records_all_workers_as_lost(
+    world: World,
+) -> None:
     """P2.9: and may be begun again by a successor."""
     me = await world.member()
     worker = await me.store.workers.register(incarnation())
@@ -95,7 +97,7 @@ async def test_a_pause_that_lasts_already_becomes_recovery_and_is_named(world: W
     assert await world.sql("SELECT count(*) FROM pauses") == [(1,)]
 
 
-async def test_a_term_that_is_over_marks_and_holds_nothing(world: World) -> None:
+async def test_an_ended_term_writes_no_mark_and_no_pause(world: World) -> None:
     """P2.2"""
     me = await world.member()
     old = Term(7)
@@ -203,7 +205,7 @@ async def test_a_broadcast_whose_beginning_was_lost_begins_again_unless_it_runs_
     }  # fmt: skip
 
 
-async def test_what_a_written_off_worker_doesnt_have_may_have_run_so_it_isnt_given_back(
+async def test_an_at_most_once_run_of_a_worker_lost_in_recovery_is_not_returned(
     world: World,
 ) -> None:
     """P4.3: "never started" would be a lie of the rows; it goes by the rule of a loss."""
@@ -384,7 +386,7 @@ async def _now(world: World) -> datetime:
     return now
 
 
-async def test_live_runs_are_looked_through_part_by_part(world: World) -> None:
+async def test_recovery_reads_live_runs_in_pages(world: World) -> None:
     me = await world.member()
     jobs = [await a_job(world, once=True, shard=shard) for shard in (3, 9, 9, 250)]
     runs = [run for job in jobs for run in (await me.fire(firing(job))).runs]
@@ -428,7 +430,7 @@ async def test_at_resume_runs_that_were_inserted_early_are_skipped_up_to_the_hor
     assert dict(states) == {ids[0]: "SKIPPED", ids[1]: "PENDING"}
 
 
-async def test_a_connection_to_a_database_that_went_back_is_used_for_nothing(
+async def test_no_call_uses_a_connection_to_a_database_that_lost_data(
     world: World,
 ) -> None:
     """P2.9: looked at before its first use, so not even one statement of ours goes there."""

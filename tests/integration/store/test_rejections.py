@@ -53,7 +53,7 @@ async def test_a_value_that_the_driver_cant_send_fails_alone(world: World, value
     assert await world.sql("SELECT 1") == [(1,)]
 
 
-async def test_a_bug_in_a_transactions_own_code_isnt_taken_for_a_bad_row(world: World) -> None:
+async def test_a_bug_in_the_code_of_a_transaction_is_not_treated_as_a_bad_row(world: World) -> None:
     me = await world.member()
 
     def body(_: Connection) -> None:
@@ -338,7 +338,7 @@ async def test_a_database_that_is_dropped_and_restored_from_a_dump_is_used_again
         assert len((await me.fire(firing(await world.job()))).runs) == 1
 
 
-async def test_a_dropped_schema_is_a_mismatch_and_not_the_end(private: ScratchServer) -> None:
+async def test_a_dropped_schema_is_a_mismatch_that_can_be_retried(private: ScratchServer) -> None:
     dsn = private.create_database()
     migrate.upgrade(dsn)
     store = Database(dsn, lanes=1)

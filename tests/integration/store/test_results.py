@@ -60,7 +60,7 @@ async def test_a_result_ends_its_run(world: World) -> None:
     assert await me.store.users.output(run.key.run_id, Token(run.token + 1)) is None
 
 
-async def test_any_member_accepts_a_fenced_one_too(world: World) -> None:
+async def test_a_fenced_member_accepts_results_too(world: World) -> None:
     """M9: the token alone protects the row."""
     me = await world.member()
     other = await world.member(take=False)
@@ -94,7 +94,7 @@ async def test_a_stale_token_is_refused_and_audited(world: World) -> None:
     assert await me.store.results.accept([report(second)]) == [ACCEPTED]
 
 
-async def test_of_stale_results_that_arent_audited_those_under_assigned_tokens_are(
+async def test_stale_results_under_assigned_tokens_are_always_audited(
     world: World,
 ) -> None:
     """A worker makes up any number of tokens; a fencing rejection keeps its row."""
@@ -406,7 +406,7 @@ async def test_a_batch_locks_its_rows_by_their_keys_in_any_given_order(
     await holding
 
 
-async def test_what_postgresql_cant_hold_is_left_out_of_a_result(world: World) -> None:
+async def test_a_result_is_stored_without_values_that_postgresql_rejects(world: World) -> None:
     me = await world.member()
     runs = [await running(world, me) for _ in range(3)]
     reports = [report(run, error="a\0b\ud800") for run in runs]
@@ -543,7 +543,7 @@ async def test_the_first_loss_is_final(world: World) -> None:
     assert await me.store.workers.of_worker(worker.worker) == []
 
 
-async def test_a_cancel_of_what_waits_is_at_once_and_twice_is_fine(world: World) -> None:
+async def test_a_cancel_of_a_waiting_run_is_immediate_and_idempotent(world: World) -> None:
     me = await world.member()
     job = await world.job()
     [run] = (await me.fire(firing(job))).runs
@@ -575,7 +575,7 @@ async def test_unstarted_attempts_are_what_ok_waits_for(world: World) -> None:
     assert after == started == []
 
 
-async def test_ok_waits_for_attempts_of_runs_that_were_taken_from_their_worker_too(
+async def test_a_pause_waits_for_attempts_of_runs_that_left_their_worker(
     world: World,
 ) -> None:
     """P3.8: a worker whose lease was lost may yet start it (in the model: ok-asks-ended)."""

@@ -341,7 +341,7 @@ async def test_a_child_stays_until_its_broadcast_has_ended(world: World, tmp_pat
     assert (await cluster.rows(first.key.run_id))["runs"] == 0
 
 
-async def test_what_a_chain_is_to_judge_stays(world: World, tmp_path: Path) -> None:
+async def test_a_run_with_a_pending_arrival_is_retained(world: World, tmp_path: Path) -> None:
     cluster = Cluster(world, await world.member(), tmp_path, Retention())
     run = await cluster.ended()
     child = (await world.job(name="child")).definition.job_id

@@ -57,7 +57,7 @@ async def pages(world: World, wanted: RunFilter, namespace: str = "default") -> 
         ({"worker": "w-7"}, RunFilter(worker="w-7")),
     ],
 )
-async def test_what_no_index_leads_to_is_looked_for_two_at_a_time(
+async def test_a_filter_without_an_index_reads_two_runs_per_page(
     world: World, columns: dict[str, str], wanted: RunFilter
 ) -> None:
     me = await world.member()
@@ -83,9 +83,7 @@ async def test_runs_of_other_namespaces_are_looked_through_no_further(world: Wor
 
 
 @pytest.mark.parametrize("wanted", [RunFilter(), RunFilter(states=(State.RUNNING, State.FAILED))])
-async def test_where_no_job_is_or_was_nothing_is_looked_for(
-    world: World, wanted: RunFilter
-) -> None:
+async def test_a_namespace_without_jobs_has_one_empty_page(world: World, wanted: RunFilter) -> None:
     me = await world.member()
     await ran(world, me, 5)
     assert await pages(world, wanted, "nowhere") == [[]]
@@ -128,7 +126,7 @@ async def test_failed_runs_are_found_behind_many_newer_ones(world: World) -> Non
     assert await pages(world, both) == [[failing.key.run_id, waiting.key.run_id], []]
 
 
-async def test_live_runs_are_found_however_many_came_since(world: World) -> None:
+async def test_live_runs_are_found_behind_any_number_of_newer_runs(world: World) -> None:
     me = await world.member()
     [waits] = (await me.fire(firing(await world.job(name="long")))).runs
     await ran(world, me, 5)
@@ -138,7 +136,7 @@ async def test_live_runs_are_found_however_many_came_since(world: World) -> None
     assert await pages(world, RunFilter("steady", live)) == [[]]
 
 
-async def test_of_a_name_that_deleted_jobs_had_too_all_runs_are_listed(world: World) -> None:
+async def test_runs_of_deleted_jobs_with_the_same_name_are_listed(world: World) -> None:
     me = await world.member()
     [old] = await ran(world, me, 1)
     await world.sql("UPDATE jobs SET deleted_at = now() WHERE name = 'steady' RETURNING 1")

@@ -250,7 +250,7 @@ async def test_a_migration_that_waits_for_a_table_blocks_no_caller(world: World,
     engine.dispose()
 
 
-async def test_keeping_house_forgets_keys_past_their_life(world: World) -> None:
+async def test_housekeeping_deletes_expired_idempotency_keys(world: World) -> None:
     me = await world.member(take=False)
     for name in ("old", "young"):
         key = Idempotency("default", name, "CreateJob", b"digest")

@@ -73,7 +73,7 @@ async def test_a_server_that_was_replaced_gets_no_connection_where_another_is_na
             assert await timeline_of(database) == PROMOTED
 
 
-async def test_who_has_just_started_goes_to_the_promoted_too(
+async def test_a_process_that_just_started_connects_to_the_promoted_server(
     replaced: ScratchServer, promoted: ScratchServer
 ) -> None:
     """P2.6: a call that is acknowledged on the replaced is lost; a step there changes nothing."""
@@ -86,7 +86,7 @@ async def test_who_has_just_started_goes_to_the_promoted_too(
     assert made == [[(False,)], [(True,)]]
 
 
-async def test_who_knows_of_the_other_from_the_start_never_asks_the_replaced(
+async def test_a_process_that_knows_the_timeline_never_queries_the_replaced_server(
     replaced: ScratchServer, promoted: ScratchServer
 ) -> None:
     with database_on(replaced, promoted) as database:
@@ -94,7 +94,7 @@ async def test_who_knows_of_the_other_from_the_start_never_asks_the_replaced(
         assert await timeline_of(database) == PROMOTED
 
 
-async def test_where_only_the_replaced_is_left_the_database_is_away(
+async def test_a_dsn_with_only_the_replaced_server_is_unavailable(
     replaced: ScratchServer,
 ) -> None:
     with database_on(replaced) as database:
@@ -103,7 +103,7 @@ async def test_where_only_the_replaced_is_left_the_database_is_away(
             await timeline_of(database)
 
 
-async def test_what_is_under_way_on_a_server_when_it_is_replaced_ends_then(
+async def test_a_call_in_progress_ends_when_its_server_is_replaced(
     replaced: ScratchServer, promoted: ScratchServer
 ) -> None:
     """Its COMMITs may wait for a standby that is none any more, and threads with them."""

@@ -75,7 +75,7 @@ async def test_a_transaction_that_vacuum_waits_for_is_seen_and_ages(world: World
     assert later.oldest > first.oldest > timedelta(0)
 
 
-async def test_a_role_that_may_see_no_others_times_learns_that_one_writes_and_its_age(
+async def test_a_role_without_stats_rights_sees_that_a_transaction_writes_and_its_age(
     world: World, dsn: str, server: ScratchServer
 ) -> None:
     me, watch = await world.member(), StatsWatch()

@@ -162,7 +162,7 @@ async def test_a_statement_that_the_database_refuses_fails_its_own_call_alone(wo
 
 
 @pytest.mark.parametrize("pool", ["narrow"])
-async def test_a_pool_that_isnt_there_refuses_its_own_submit_alone(world: World, pool: str) -> None:
+async def test_an_unknown_pool_rejects_only_its_own_submit(world: World, pool: str) -> None:
     await world.member()
     into = replace(submit(), record=job_record(shard=3, due=None, ephemeral=True, pool=pool))
 

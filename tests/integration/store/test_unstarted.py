@@ -87,14 +87,16 @@ async def test_a_pause_waits_for_starts_of_a_lost_worker_in_any_state_of_the_run
     assert (found[out.token].worker, found[out.token].incarnation) == (worker.worker, worker.id)
 
 
-async def test_what_was_lost_with_its_worker_is_waited_for_until_its_start_by(world: World) -> None:
+async def test_an_attempt_lost_with_its_worker_is_waited_for_until_start_by(world: World) -> None:
     me = await world.member()
     _, out = await written_off(world, me)
     assert out.start_by is not None
     assert await may_start(me, None, out.start_by) == {}
 
 
-async def test_what_had_started_when_its_worker_was_lost_isnt_waited_for(world: World) -> None:
+async def test_an_attempt_that_started_before_its_worker_was_lost_is_not_waited_for(
+    world: World,
+) -> None:
     me = await world.member()
     worker = await me.store.workers.register(incarnation())
     [run] = (await me.fire(firing(await world.job()))).runs
