@@ -58,7 +58,9 @@ def mounts() -> list[tuple[str, str]]:
     ("program", "service"),
     [("schedd", name) for name in (*MEMBERS, "migrate")] + [("workerd",) * 2],
 )
-def test_a_daemon_takes_what_its_container_sets(program: str, service: str, tmp_path: Path) -> None:
+def test_a_daemon_accepts_the_settings_of_its_container(
+    program: str, service: str, tmp_path: Path
+) -> None:
     plain = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     command = SERVICES[service].get("command", [])
     checked = subprocess.run(

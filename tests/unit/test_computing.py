@@ -18,7 +18,7 @@ async def test_a_large_message_is_converted_in_a_thread_and_a_small_one_in_place
     assert await converted(LARGE + 1, threading.get_ident) != here
 
 
-async def test_costly_calls_at_the_same_time_leave_turns_to_others_between_their_attempts() -> None:
+async def test_concurrent_costly_calls_yield_to_other_tasks_between_their_attempts() -> None:
     here, attempts, turns = threading.get_ident(), list[int](), [0]
 
     def costly() -> None:

@@ -47,7 +47,7 @@ def test_a_transition_without_a_line_in_the_picture_is_an_error(
         lifecycle.picture()
 
 
-def test_the_picture_of_the_packages_leaves_out_what_follows_from_others() -> None:
+def test_the_package_diagram_omits_indirect_imports() -> None:
     imports = {"app": {"api", "core"}, "api": {"core"}, "core": set[str]()}
     assert packages.drawn(imports) == {"app": {"api"}, "api": {"core"}, "core": set()}
 
@@ -131,7 +131,7 @@ def test_each_test_that_a_rule_of_the_protocol_lists_names_it_itself(
     assert silent == [], f"neither their docstrings nor their comments name {rule}"
 
 
-def test_each_test_that_the_protocols_rules_name_is_there(written: dict[str, str]) -> None:
+def test_each_test_that_the_protocols_rules_name_exists(written: dict[str, str]) -> None:
     assert set(re.findall(r"`(test_\w+)`", RULES)) <= set(written)
 
 

@@ -283,7 +283,7 @@ def test_results_that_the_version_before_left_in_its_spool_are_read(tmp_path: Pa
     assert all(each.key.run_id for _, results in batches for each in results)
 
 
-def test_a_page_of_the_version_before_is_followed_by_one_of_this() -> None:
+def test_page_tokens_of_the_previous_version_are_read() -> None:
     tokens = KEPT["stored"]
 
     assert paging.read_token("jobs", tokens["page_token"]) == (golden.AT, golden.JOB)

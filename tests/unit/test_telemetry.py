@@ -219,7 +219,7 @@ def test_lease_margin_and_worker_slots_are_read_at_each_scrape() -> None:
     assert value(telemetry, "schedd_slots_free") == 1
 
 
-def test_times_that_a_person_left_out_are_counted_without_a_warning(
+def test_times_missed_by_an_edit_are_counted_without_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     telemetry = telemetry_after(RunsMissed(Reason.EDITED, 2), RunsMissed(Reason.WINDOW, 1))

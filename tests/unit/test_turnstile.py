@@ -34,7 +34,7 @@ class Visitor:
             self._leaves.wait(30)
 
 
-def test_many_tests_run_beside_each_other(tmp_path: Path) -> None:
+def test_many_tests_run_concurrently(tmp_path: Path) -> None:
     turnstile = Turnstile(tmp_path)
     visitors = [Visitor(turnstile.beside) for _ in range(3)]
     for one in visitors:

@@ -23,13 +23,13 @@ def test_jobs_that_are_never_late_have_no_gap() -> None:
     assert gap(*rows(0.125, 0.25)[:2], last=4.0) == Gap((0.0,), 0.25, 0, 0, 0, 0)
 
 
-def test_a_job_is_back_with_the_first_that_is_on_time_after_its_last_late_one() -> None:
+def test_a_gap_ends_with_the_first_run_on_time_after_the_last_late_one() -> None:
     seen = gap(*rows(0.1, 2.0, 1.0, 0.1, 0.1))
     assert seen.backs == (6.1 - FAULT,)
     assert (seen.latest, seen.late) == (2.0, 2)
 
 
-def test_a_job_that_is_late_to_the_end_is_never_back() -> None:
+def test_a_gap_of_a_job_that_stays_late_never_ends() -> None:
     assert gap(*rows(0.1, 0.1, 0.1, 0.1, 3.0)).backs == (float("inf"),)
 
 

@@ -51,7 +51,7 @@ def test_a_line_that_was_cut_off_counts_for_nothing() -> None:
     assert judge(lines(0, 1)[:-1], 2).lost == 1
 
 
-def test_nothing_ran_where_there_is_no_line() -> None:
+def test_an_empty_file_of_starts_means_that_no_job_ran() -> None:
     assert (judge(b"", 3).lost, judge(b"", 3).first) == (3, None)
 
 
@@ -68,7 +68,7 @@ def test_lines_are_counted_by_the_size_of_the_file(file: Path) -> None:
     assert (len(lines(3)), counted(file)) == (LINE, 2)
 
 
-def test_a_drain_is_over_when_the_store_knows_of_all_not_when_all_have_started(file: Path) -> None:
+def test_a_drain_ends_when_the_store_counts_all_runs_as_completed(file: Path) -> None:
     file.write_bytes(lines(0, 1))
     answers = iter([0, 1, 2])
 
@@ -100,7 +100,7 @@ def test_a_worker_that_ends_too_soon_ends_the_drain(file: Path) -> None:
     assert watched.trouble == "its worker ended before all jobs were complete"
 
 
-def test_a_worker_that_ends_when_all_is_done_is_no_trouble(file: Path) -> None:
+def test_a_worker_that_ends_after_the_last_run_is_not_a_failure(file: Path) -> None:
     file.write_bytes(lines(0, 1))
 
     assert watch(file, 2, lambda: 2, lambda: False, 10.0).trouble == ""

@@ -36,7 +36,7 @@ def words(picture: str) -> list[str]:
     return [each.text or "" for each in ET.fromstring(picture).iter(f"{SVG}text")]
 
 
-def test_a_line_is_a_group_named_by_what_it_differs_in() -> None:
+def test_a_line_is_a_group_named_by_its_differing_fields() -> None:
     made = groups(LINES, "late_ms", ["workers"])
     assert [group.name for group in made] == ["10 workers", "1,000 workers"]
     assert made[0].figures == {"p50": 25.0, "p99": 50.0}
@@ -95,7 +95,7 @@ def test_names_figures_and_titles_are_inside_of_the_picture(name: str) -> None:
         assert 0 < float(each.attrib["y"]) < float(shown.attrib["height"])
 
 
-def test_only_the_lines_that_are_so_are_drawn(tmp_path: Path) -> None:
+def test_a_plot_with_only_draws_matching_lines(tmp_path: Path) -> None:
     file, picture = tmp_path / "lines.jsonl", tmp_path / "out.svg"
     file.write_text("\n".join(map(json.dumps, LINES)))
     said = [str(file), str(picture), "--by", "workers", "--only", "rate=90"]

@@ -79,7 +79,7 @@ async def test_a_waiting_run_that_is_revoked_never_starts(stream: Stream) -> Non
 
 
 @pytest.mark.slow
-async def test_one_that_lasts_is_held_meanwhile(member: FakeMember) -> None:
+async def test_a_lasting_run_is_reported_as_running(member: FakeMember) -> None:
     async for stream in attached(member, 1.0):
         key = await stream.assign()
         await stream.holds(key, pb.Holding.STATE_RUNNING)

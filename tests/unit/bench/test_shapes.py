@@ -16,14 +16,14 @@ from bench.soak import Counted, cut, drift, instants
 MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_so_many_arrive_a_second_on_average_in_order_and_within_the_time() -> None:
+def test_arrivals_have_the_average_rate_are_ordered_and_within_the_time() -> None:
     moments = [*arrivals(100, 60, seed=1)]
     assert len(moments) == pytest.approx(6_000, rel=0.05)
     assert all(earlier < later for earlier, later in pairwise(moments))
     assert 0 < moments[0] < moments[-1] < 60
 
 
-def test_the_same_seed_has_them_arrive_at_the_same_moments() -> None:
+def test_the_same_seed_gives_the_same_arrivals() -> None:
     assert [*arrivals(10, 5, seed=7)] == [*arrivals(10, 5, seed=7)]
     assert [*arrivals(10, 5, seed=7)] != [*arrivals(10, 5, seed=8)]
 
@@ -47,7 +47,7 @@ def test_each_job_has_one_instant_in_any_minute() -> None:
         assert instants(start, start + timedelta(minutes=1), hot=100) == 100 + 60
 
 
-def test_copies_that_are_no_multiple_of_sixty_fall_on_the_first_seconds_of_a_minute() -> None:
+def test_remaining_copies_are_due_in_the_first_seconds_of_a_minute() -> None:
     half = timedelta(seconds=30)
     assert instants(MIDNIGHT, MIDNIGHT + half, hot=70) == 30 * 2 + 10
     assert instants(MIDNIGHT + half, MIDNIGHT + 2 * half, hot=70) == 30 * 2

@@ -62,7 +62,7 @@ def test_no_member_gives_up_while_the_database_is_unavailable_for_all() -> None:
     assert not world.watch.answers
 
 
-def test_the_last_to_see_the_end_of_an_outage_has_three_more_seconds() -> None:
+def test_a_member_that_sees_the_end_of_an_outage_last_has_three_more_seconds() -> None:
     world = World()
     world.other_answers = False
     world.silence(30)

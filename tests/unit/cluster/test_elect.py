@@ -40,7 +40,7 @@ async def test_one_of_two_is_elected(etcd: TwinCoordination) -> None:
     assert await campaign(etcd, B, (await etcd.grant(5)).id) is None
 
 
-async def test_the_key_goes_with_the_lease(etcd: TwinCoordination) -> None:
+async def test_the_leader_key_is_deleted_with_its_lease(etcd: TwinCoordination) -> None:
     lease = await etcd.grant(5)
     mandate = await campaign(etcd, A, lease.id)
     assert mandate is not None
@@ -49,7 +49,7 @@ async def test_the_key_goes_with_the_lease(etcd: TwinCoordination) -> None:
     assert await campaign(etcd, B, (await etcd.grant(5)).id)
 
 
-async def test_an_answer_that_was_lost_is_a_defeat_and_the_key_is_given_back(
+async def test_a_campaign_with_a_lost_answer_fails_and_its_key_is_removed(
     etcd: TwinCoordination,
 ) -> None:
     """M8: who can't know that it won doesn't lead."""
@@ -85,7 +85,9 @@ async def test_a_recreated_key_is_no_mandate_even_with_the_same_value(
     assert not await holds(etcd, mandate)
 
 
-async def test_a_key_of_another_in_the_same_life_is_no_mandate(etcd: TwinCoordination) -> None:
+async def test_a_leader_key_of_another_member_at_the_same_revision_gives_no_mandate(
+    etcd: TwinCoordination,
+) -> None:
     """P2.2: a restored etcd counts its revisions again, so a life may come twice."""
     mandate = await elect(etcd, A)
     entry = etcd.etcd.entries[LEADER]

@@ -44,15 +44,15 @@ def owners(members: Sequence[MemberView]) -> set[str]:
     return {names[tenure] for tenure in assigned.values()}
 
 
-def test_shards_go_to_all_who_may_own_them() -> None:
+def test_shards_are_assigned_to_all_members_with_weight() -> None:
     assert owners([a_member("a"), a_member("b"), a_member("c", weight=0)]) == {"a", "b"}
 
 
-def test_a_member_that_drains_gets_none() -> None:
+def test_a_draining_member_gets_no_shards() -> None:
     assert owners([a_member("a", draining=True), a_member("b")]) == {"b"}
 
 
-def test_unless_all_drain() -> None:
+def test_draining_members_get_shards_when_all_members_drain() -> None:
     assert owners([a_member("a", draining=True), a_member("b", draining=True)]) == {"a", "b"}
 
 
@@ -61,7 +61,7 @@ def test_a_member_without_a_worker_gets_none_while_another_has_one() -> None:
     assert owners([a_member("a", attached=True), a_member("b")]) == {"a"}
 
 
-def test_a_worker_at_a_member_that_drains_counts_for_nothing() -> None:
+def test_a_worker_at_a_draining_member_does_not_count() -> None:
     assert owners([a_member("a", attached=True, draining=True), a_member("b")]) == {"b"}
 
 
@@ -114,7 +114,7 @@ async def test_a_member_without_a_row_doesnt_count_yet(throne: Throne) -> None:
     assert census == Census(standing=(), joining=(joining,))
 
 
-async def test_an_earlier_life_of_a_name_is_fenced(throne: Throne) -> None:
+async def test_an_earlier_tenure_of_a_name_is_fenced(throne: Throne) -> None:
     leadership, before, after = await throne.reign(), a_member("m"), a_member("m")
     await throne.put_row(before)
     await throne.put_row(after)
@@ -193,7 +193,7 @@ async def test_a_member_that_joins_meanwhile_is_not_fenced(throne: Throne) -> No
     assert not throne.store.rows.fenced(newcomer.tenure)
 
 
-async def test_a_leader_that_is_replaced_between_look_and_write_writes_no_map(
+async def test_a_leader_replaced_between_read_and_write_writes_no_map(
     throne: Throne,
 ) -> None:
     """P2.2: the write itself carries the guards."""

@@ -55,7 +55,7 @@ async def test_a_shard_is_taken_as_the_map_says(world: World) -> None:
     assert world.owner(MINE) == ME
 
 
-async def test_a_shard_whose_row_is_anothers_is_owned_no_more(world: World) -> None:
+async def test_a_shard_whose_row_names_another_owner_is_dropped(world: World) -> None:
     await world.shards.step()
     world.rows.shards[MINE] = ShardRow(MINE, OTHER, Epoch(9), Timeline(1))
     await world.shards.step()
@@ -98,7 +98,7 @@ async def test_trust_that_passes_while_others_are_released_takes_nothing(world: 
     assert world.owner(MINE) is None
 
 
-async def test_a_tenure_whose_row_was_fenced_is_over(world: World) -> None:
+async def test_a_tenure_whose_row_was_fenced_has_ended(world: World) -> None:
     """P2.5: its key would stand there for ever and do nothing."""
     world.rows.fence([ME])
     with pytest.raises(TenureOver):

@@ -31,7 +31,7 @@ async def at_once() -> None:
     """Nothing to wait for."""
 
 
-async def test_a_term_that_is_over_leaves_the_task_that_led_to_its_next_step() -> None:
+async def test_an_ended_term_leaves_the_leading_task_uncanceled() -> None:
     async with asyncio.timeout(5):
         await lead(LEADERSHIP, [Duty(at_once)])
         await asyncio.sleep(0)
@@ -40,7 +40,7 @@ async def test_a_term_that_is_over_leaves_the_task_that_led_to_its_next_step() -
     assert task.cancelling() == 0
 
 
-async def test_a_leader_cancelled_as_its_term_ends_ends() -> None:
+async def test_a_leader_canceled_at_the_end_of_its_term_ends() -> None:
     """A task group drops what cancels it while it ends for an error: a leader that woke up past its
     lease led no more, and never left its tenure either.
     """

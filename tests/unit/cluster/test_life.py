@@ -32,7 +32,7 @@ async def test_three_members_own_every_shard_exactly_once() -> None:
         assert cluster.leader() in {"a", "b", "c"}
 
 
-async def test_a_member_of_weight_0_leads_perhaps_and_owns_nothing() -> None:
+async def test_a_member_of_weight_0_owns_no_shards() -> None:
     async with TwinCluster("a", idle=0) as cluster:
         await cluster.wait_until_stable("a")
         assert not cluster["idle"].owned
@@ -71,7 +71,7 @@ async def test_the_leaders_death_makes_another_lead_under_a_higher_term() -> Non
         assert cluster.rows.term > term
 
 
-async def test_a_member_that_lost_its_lease_comes_back_under_a_new_tenure() -> None:
+async def test_a_member_that_lost_its_lease_returns_with_a_new_tenure() -> None:
     async with TwinCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         tenure = cluster["a"].tenure
@@ -96,7 +96,7 @@ async def test_a_member_whose_key_was_deleted_gives_its_tenure_up() -> None:
 
 
 @pytest.mark.slow
-async def test_a_member_whose_row_was_fenced_comes_back_under_a_new_tenure() -> None:
+async def test_a_member_whose_row_was_fenced_returns_with_a_new_tenure() -> None:
     async with TwinCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         tenure = cluster["a"].tenure
@@ -153,7 +153,7 @@ async def test_a_drained_member_hands_over_and_leaves_nothing() -> None:
         await wait_until_async(lambda: cluster.leader() in others, WAIT_TIMEOUT, "another leader")
 
 
-async def test_a_draining_leader_gives_its_shards_away_before_it_goes() -> None:
+async def test_a_draining_leader_hands_its_shards_over_before_it_leaves() -> None:
     async with TwinCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         leader = cluster.leader()
@@ -388,7 +388,7 @@ async def test_an_outage_of_the_database_for_all_ends_no_tenure() -> None:
 
 
 @pytest.mark.slow
-async def test_shards_go_where_workers_are() -> None:
+async def test_shards_are_assigned_to_members_with_workers() -> None:
     """P4.6: a member says whether it has some, and the leader heeds it."""
     async with TwinCluster("a", "b") as cluster:
         await cluster.wait_until_stable()

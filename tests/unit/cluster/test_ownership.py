@@ -44,7 +44,7 @@ def test_an_epoch_without_sequence_numbers_left_gives_no_token():
         ownership.sequencer(claim)(ShardId(3))
 
 
-def test_a_claim_names_only_what_is_owned():
+def test_a_claim_names_only_owned_shards():
     ownership = owning(1, 2)
     assert set(ownership.claim([ShardId(1), ShardId(9)]).epochs) == {1}
 
@@ -61,7 +61,7 @@ async def test_a_release_waits_for_the_transactions_of_its_lanes_alone():
         await waiting
 
 
-def test_listeners_hear_of_each_change_once():
+def test_listeners_are_notified_of_each_change_once():
     ownership = owning(1)
     received: list[tuple[set[int], set[int]]] = []
     ownership.listen(lambda gained, dropped: received.append((set(gained), set(dropped))))
@@ -71,7 +71,7 @@ def test_listeners_hear_of_each_change_once():
     assert received == [({2}, set()), (set(), {2})]
 
 
-async def test_a_release_ends_though_its_lane_never_rests():
+async def test_a_release_ends_despite_later_transactions_of_its_lane():
     ownership = owning(0, lanes=1)
     first = ownership.in_flight(0)
     first.__enter__()

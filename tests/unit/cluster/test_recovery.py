@@ -66,7 +66,7 @@ def throne() -> Throne:
     return Throne()
 
 
-async def test_the_first_term_marks_and_what_etcd_remembers_is_what_was_committed(
+async def test_the_first_term_stores_the_committed_mark_in_etcd(
     throne: Throne,
 ) -> None:
     await throne.look()
@@ -109,7 +109,7 @@ async def test_a_short_loss_is_audited_and_the_term_continues(throne: Throne) ->
     assert len(throne.rows.audit) == 1, "once: the marks have gone on from there"
 
 
-async def test_more_is_held_in_a_pause_from_the_restored_mark_on(throne: Throne) -> None:
+async def test_a_longer_loss_pauses_the_cluster_from_the_restored_mark_on(throne: Throne) -> None:
     """P2.9: with its own visible cause, and the whole hole inside."""
     await throne.look()
     before = await throne.remembered()
@@ -198,7 +198,7 @@ async def test_a_term_without_a_recovery_ends_nothing(throne: Throne) -> None:
     assert asked.until is None
 
 
-async def test_a_leader_of_before_neither_marks_nor_recovers(throne: Throne) -> None:
+async def test_a_former_leader_neither_marks_nor_recovers(throne: Throne) -> None:
     """P2.2: term and mandate are compared by each write."""
     await throne.look()
     old = await throne.reign()
@@ -214,7 +214,7 @@ async def test_a_leader_of_before_neither_marks_nor_recovers(throne: Throne) -> 
     assert throne.rows.pauses == []
 
 
-async def test_a_key_that_is_no_mark_is_compared_with_nothing(throne: Throne) -> None:
+async def test_an_unreadable_mark_is_replaced_without_a_comparison(throne: Throne) -> None:
     await throne.etcd.txn((), [Put(data_loss_check.KEY, b"?")])
     await throne.look()
     assert await throne.remembered() == await throne.store.read_mark()

@@ -49,7 +49,7 @@ async def test_a_name_taken_meanwhile_is_left_to_its_holder() -> None:
     assert await world.registered() == TWIN.tenure
 
 
-async def test_nothing_is_written_over_the_key_of_another() -> None:
+async def test_a_member_never_overwrites_the_key_of_another() -> None:
     """M12: of two who thought that it was free, the one who lost it ends its tenure."""
     world = World()
     registration = await world.registration()
@@ -62,7 +62,7 @@ async def test_nothing_is_written_over_the_key_of_another() -> None:
 
 
 @pytest.mark.parametrize("taken", [True, False])
-async def test_a_member_that_isnt_seen_looks_whether_its_key_is_still_its_own(taken: bool) -> None:
+async def test_a_member_missing_from_the_view_checks_its_key(taken: bool) -> None:
     world = World()
     registration = await world.registration()
     assert await registration.put()

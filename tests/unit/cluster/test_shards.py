@@ -19,23 +19,23 @@ def row(owner: TenureId | None, epoch: int = 5, shard: ShardId = S) -> ShardRow:
     return ShardRow(shard, owner, Epoch(epoch), Timeline(1))
 
 
-def test_a_shard_the_map_gives_us_is_wanted_at_the_epoch_seen() -> None:
+def test_a_shard_assigned_to_us_is_taken_at_the_read_epoch() -> None:
     for owner in (None, OTHER):
         todo = plan(ME, [row(owner)], {S}, {})
         assert (todo.lost, todo.leaving, todo.wanted) == (set(), set(), {S: 5})
 
 
-def test_a_shard_we_own_by_map_and_row_is_left_alone() -> None:
+def test_a_shard_that_map_and_row_give_us_is_kept() -> None:
     todo = plan(ME, [row(ME)], {S}, {S: Epoch(5)})
     assert (todo.lost, todo.leaving, todo.wanted) == (set(), set(), {})
 
 
-def test_a_shard_the_map_gives_to_another_leaves() -> None:
+def test_a_shard_assigned_to_another_member_is_released() -> None:
     todo = plan(ME, [row(ME)], set(), {S: Epoch(5)})
     assert (todo.lost, todo.leaving, todo.wanted) == (set(), {S}, {})
 
 
-def test_a_shard_whose_row_is_anothers_is_lost() -> None:
+def test_a_shard_whose_row_names_another_owner_is_lost() -> None:
     todo = plan(ME, [row(OTHER)], set(), {S: Epoch(5)})
     assert (todo.lost, todo.leaving, todo.wanted) == ({S}, set(), {})
 
@@ -45,7 +45,7 @@ def test_a_shard_whose_epoch_was_raised_is_lost_and_taken_again() -> None:
     assert (todo.lost, todo.leaving, todo.wanted) == ({S}, set(), {S: 6})
 
 
-def test_a_shard_that_is_ours_without_our_knowing_is_taken_before_it_is_released() -> None:
+def test_a_shard_owned_only_by_its_row_is_taken_before_it_is_released() -> None:
     todo = plan(ME, [row(ME)], set(), {})
     assert (todo.lost, todo.leaving, todo.wanted) == (set(), set(), {S: 5})
 
@@ -57,7 +57,7 @@ rows = st.lists(
 
 
 @given(rows, st.sets(shards), st.dictionaries(shards, st.integers(0, 3).map(Epoch)))
-def test_done_once_nothing_is_left_to_do(
+def test_a_plan_carried_out_twice_reaches_the_map(
     found: list[ShardRow], mine: set[ShardId], owned: dict[ShardId, Epoch]
 ) -> None:
     """If every taking and release succeeds, two rounds end in just what the map says."""

@@ -17,7 +17,7 @@ def daemon() -> Daemon:
     return Daemon(Notifier.from_environment({}))
 
 
-async def test_it_waits_until_the_database_is_there(daemon: Daemon):
+async def test_a_daemon_waits_until_the_database_is_available(daemon: Daemon):
     answers = iter([Unavailable("away"), Unavailable("away")])
 
     async def look() -> str:

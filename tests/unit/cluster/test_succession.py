@@ -75,7 +75,7 @@ async def test_no_shard_moves_with_leadership() -> None:
 
 
 @pytest.mark.slow
-async def test_an_heir_that_died_holds_the_others_up_only_for_a_while() -> None:
+async def test_a_killed_heir_delays_the_election_only_until_the_timeout() -> None:
     """P2.8: a request alone must not leave the cluster without a leader."""
     async with TwinCluster("a", "b", "c") as cluster:
         await wait_for_one_map(cluster)

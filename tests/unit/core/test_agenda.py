@@ -13,7 +13,7 @@ LOW, MEDIUM, HIGH = Priority.LOW, Priority.MEDIUM, Priority.HIGH
 SECOND = timedelta(seconds=1)
 
 
-def test_of_due_items_the_higher_class_comes_first() -> None:
+def test_due_items_of_a_higher_class_are_first() -> None:
     agenda: DueIndex[str, str] = DueIndex()
     agenda.put("low", NOW, "low", LOW)
     agenda.put("medium", NOW, "medium", MEDIUM)

@@ -49,7 +49,7 @@ def test_an_ended_run_runs_again_only_on_request(row: Ran, again: str) -> None:
         assert bool(chosen.left_out) is (rerun not in again.split())
 
 
-def test_of_several_runs_of_one_scheduled_time_a_success_counts() -> None:
+def test_a_success_counts_among_several_runs_of_a_scheduled_time() -> None:
     both = standing(ran(0, State.FAILED), ran(0, State.SUCCEEDED))
 
     assert plan(INSTANTS[:1], both, Rerun.FAILED).instants == ()
@@ -88,7 +88,7 @@ def test_a_wider_rerun_policy_never_runs_less(
     assert none <= failed <= all_
 
 
-def test_a_run_of_a_backfill_has_another_id_than_the_schedules_own() -> None:
+def test_a_backfill_run_has_another_id_than_the_run_of_the_schedule() -> None:
     job, backfill = JobId(UUID(int=1)), BackfillId(UUID(int=2))
 
     assert backfilled_run_id(backfill, NOON) == backfilled_run_id(backfill, NOON)

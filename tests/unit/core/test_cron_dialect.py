@@ -50,7 +50,7 @@ def _next(expression: str, count: int, seed: str) -> list[datetime]:
         ("  0   1-3  * * * ", ["01:00:00", "02:00:00", "03:00:00", "01:00:00"]),
     ],
 )
-def test_times_of_an_expression(expression: str, expected: list[str]) -> None:
+def test_an_expression_matches_its_times(expression: str, expected: list[str]) -> None:
     assert times(expression, 4) == expected
 
 
@@ -94,7 +94,7 @@ def test_times_of_an_expression(expression: str, expected: list[str]) -> None:
         ("@annually", ["01-01", "01-01", "01-01"]),
     ],
 )
-def test_days_of_an_expression(expression: str, expected: list[str]) -> None:
+def test_an_expression_matches_its_days(expression: str, expected: list[str]) -> None:
     assert days(expression, 3) == expected
 
 
@@ -122,14 +122,14 @@ def test_a_leap_day_on_a_monday_is_found_decades_ahead() -> None:
 
 
 class TestHash:
-    def test_gives_each_job_its_own_time_that_never_changes(self) -> None:
+    def test_h_gives_each_job_its_own_time_that_never_changes(self) -> None:
         # Stored schedules depend on these values: never adapt them to the code.
         assert times("H H * * *", 1, "default/nightly-etl") == ["13:12:00"]
         assert times("H * * * *", 1, "default/ping") == ["00:43:00"]
         assert times("H H * * * *", 1, "team-a/report") == ["00:08:04"]
         assert days("0 0 H * *", 2, "default/monthly") == ["01-18", "02-18"]
 
-    def test_stays_in_its_range(self) -> None:
+    def test_h_stays_in_its_range(self) -> None:
         for number in range(200):
             masks = cron.parse("H(10-19) H(0-2) H H(6-7) H", seed=f"default/{number}").masks
             assert masks is not None
@@ -140,7 +140,7 @@ class TestHash:
             assert masks.month in (1 << 6, 1 << 7)
             assert masks.day_of_week in [1 << day for day in range(7)]
 
-    def test_with_a_step_begins_within_the_first_step(self) -> None:
+    def test_an_h_with_a_step_begins_within_the_first_step(self) -> None:
         starts = set()
         for number in range(300):
             masks = cron.parse("H/15 H(1-10)/4 * * *", seed=f"default/{number}").masks
@@ -155,11 +155,11 @@ class TestHash:
         assert starts == set(range(15)), "every minute of the step gets its share"
 
     @pytest.mark.slow
-    def test_fields_are_hashed_apart(self) -> None:
+    def test_fields_are_hashed_separately(self) -> None:
         pairs = {tuple(times("H H * * * *", 1, f"ns/{number}")) for number in range(500)}
         assert len(pairs) > 300
 
-    def test_is_no_wildcard(self) -> None:
+    def test_h_is_not_a_wildcard_without_a_step(self) -> None:
         assert not cron.parse("H H(0-3) * * *", seed="a/b").wildcard
         assert cron.parse("H/5 * * * *", seed="a/b").wildcard
 

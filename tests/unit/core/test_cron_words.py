@@ -69,7 +69,7 @@ from schedd.core.schedule.cron import DstGap, DstOverlap, DstPolicy
         ("@every 2h", "every 2 hours, counted from 1970-01-01T00:00:00Z"),
     ],
 )
-def test_an_expression_in_words(expression: str, words: str) -> None:
+def test_an_expression_is_described_in_words(expression: str, words: str) -> None:
     assert cron.describe(expression) == words
 
 

@@ -139,7 +139,7 @@ def test_a_leader_without_a_lease_is_set_aside():
     assert (view.leader, view.unreadable) == (None, (LEADER,))
 
 
-def test_of_many_invalid_keys_the_first_are_named_with_the_number_of_the_others():
+def test_the_first_of_many_invalid_keys_are_named_and_the_others_counted():
     view = view_of(listing(GOOD, {f"members/{at:03} {at}": b"" for at in range(300)}))
     assert named(view.unreadable).count(",") == 19
     assert named(view.unreadable).endswith("and 280 more")

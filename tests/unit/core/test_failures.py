@@ -54,7 +54,7 @@ ALL = (EXIT_75, KILLED, ANSWERED_503, RAISED, UNAVAILABLE, TIME_OVER)
         ("ended", None),
     ],
 )
-def test_a_word_covers_only_failures_of_its_kind(
+def test_a_retry_keyword_covers_only_failures_of_its_kind(
     word: str, covered: set[AttemptFailure] | None
 ) -> None:
     if covered is None:

@@ -93,7 +93,7 @@ def lineage(known: Mark) -> Lineage:
     return made
 
 
-def test_a_database_that_only_advances_is_the_known_one() -> None:
+def test_a_database_that_only_advances_stays_known() -> None:
     seen = lineage(REMEMBERED)
     for mark in (found(0), found(-5), found(-5, timeline=Timeline(3))):
         seen.record_mark(mark, seen.known)

@@ -131,7 +131,7 @@ def test_runs_of_equal_needs_share_one_queue() -> None:
     assert need_of(definition, ANY) != need_of(replace(other, require=()), ANY)
 
 
-def test_a_broadcast_goes_to_no_worker_and_its_children_only_to_their_own() -> None:
+def test_a_broadcast_is_placed_nowhere_and_its_children_on_their_own_workers() -> None:
     definition = replace(PROBE, placement=Placement.BROADCAST)
     [first, second] = offers(({}, 2), ({}, 8))
     whole = need_of(definition, ANY)

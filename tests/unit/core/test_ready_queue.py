@@ -181,7 +181,7 @@ def test_a_late_run_waits_a_bounded_time():
     assert order(queue) == [1, 2]
 
 
-def test_of_late_runs_made_together_the_oldest_due_is_first():
+def test_the_oldest_due_of_late_runs_created_together_is_first():
     queue = ReadyQueue()
     queue.add([late(number, due=number) for number in (3, 9, 1, 7)])
     assert order(queue) == [9, 7, 3, 1]

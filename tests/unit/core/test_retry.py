@@ -156,7 +156,7 @@ def test_a_run_ended_by_a_shutdown_counts_as_a_loss_up_to_the_limit():
     assert (last.state, last.reason, last.dead) == (State.FAILED, Reason.TOO_MANY_LOSSES, True)
 
 
-def test_a_run_that_never_began_is_no_loss_and_waits_a_moment():
+def test_a_run_that_never_began_is_not_counted_as_lost_and_waits_a_moment():
     """P6.8: a worker that can't start any program costs its runs nothing."""
     sequel = after_attempt(
         ReportedOutcome.RETURNED,

@@ -71,7 +71,7 @@ def test_a_run_that_isnt_paced_isnt_checked_again():
     assert numbers(runs) == [2, 1], "it was dispatched again, by another definition perhaps"
 
 
-def test_a_run_that_is_late_no_longer_takes_no_place_of_late_ones():
+def test_a_run_that_is_no_longer_late_leaves_the_late_runs():
     runs = of(late(1))
     runs.add(replace(late(1), due_at=late(1).ready_at))
     assert (len(runs), numbers(runs)) == (1, [])

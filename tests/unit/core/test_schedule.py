@@ -81,30 +81,30 @@ class TestCron:
 
 
 class TestEvery:
-    def test_is_aligned_to_the_epoch(self) -> None:
+    def test_an_interval_is_aligned_to_the_epoch(self) -> None:
         assert nominals(compiled(EverySchedule(timedelta(minutes=90))), at("00:00"), 3) == [
             "01:30:00",
             "03:00:00",
             "04:30:00",
         ]
 
-    def test_keeps_its_phase(self) -> None:
+    def test_an_interval_with_a_phase_keeps_it(self) -> None:
         moved = compiled(EverySchedule(timedelta(minutes=5), timedelta(seconds=17)))
         assert nominals(moved, at("00:00:17"), 2) == ["00:05:17", "00:10:17"]
 
-    def test_may_be_finer_than_seconds(self) -> None:
+    def test_an_interval_may_be_finer_than_seconds(self) -> None:
         found = compiled(EverySchedule(timedelta(seconds=1.5))).next_after(at("00:00"))
         assert found is not None
         assert found.nominal == at("00:00:01.500")
 
-    def test_counts_without_walking(self) -> None:
+    def test_an_interval_counts_its_times_without_iteration(self) -> None:
         each_second = compiled(EverySchedule(timedelta(seconds=1)))
         years = timedelta(days=3650)
         assert each_second.count(at("00:00") - years, at("00:00"), 1)[0] == 3650 * 86400
 
 
 class TestAt:
-    def test_is_one_instant(self) -> None:
+    def test_an_at_schedule_has_one_time(self) -> None:
         once = compiled(AtSchedule(at("12:00")))
         assert nominals(once, at("11:00")) == ["12:00:00"]
         assert once.next_after(at("12:00")) is None
@@ -153,7 +153,7 @@ class TestBounds:
 
 
 class TestJitter:
-    def test_delays_by_a_hash_of_job_and_instant(self) -> None:
+    def test_jitter_delays_by_a_hash_of_job_and_time(self) -> None:
         moved = compiled(CronSchedule(("0 * * * *",)), ScheduleBounds(jitter=timedelta(seconds=30)))
         delays = {
             one.due - one.nominal for one in moved.instants_between(at("00:00"), at("23:00"), 100)
@@ -163,7 +163,7 @@ class TestJitter:
         # Every member computes the same, in every version: never adapt this to the code.
         assert moved.due(at("01:00")) == at("01:00:00.251")
 
-    def test_differs_between_jobs(self) -> None:
+    def test_jitter_differs_between_jobs(self) -> None:
         jitter = ScheduleBounds(jitter=timedelta(seconds=30))
         hourly = CronSchedule(("0 * * * *",))
         dues = {
@@ -172,14 +172,14 @@ class TestJitter:
         }
         assert len(dues) > 45
 
-    def test_never_reaches_the_next_instant(self) -> None:
+    def test_jitter_never_reaches_the_next_scheduled_time(self) -> None:
         dense = compiled(
             CronSchedule(("* * * * * *",)), ScheduleBounds(jitter=timedelta(minutes=5))
         )
         for one in dense.instants_between(at("00:00"), at("00:05"), 300):
             assert timedelta(0) <= one.due - one.nominal < timedelta(seconds=1)
 
-    def test_an_end_does_not_change_it(self) -> None:
+    def test_an_end_does_not_change_the_jitter(self) -> None:
         jitter = timedelta(minutes=2)
         free = compiled(CronSchedule(("* * * * *",)), ScheduleBounds(jitter=jitter))
         ended = compiled(
@@ -188,7 +188,7 @@ class TestJitter:
         assert free.due(at("10:00")) == ended.due(at("10:00"))
 
 
-def test_contains_knows_each_nominal_instant_and_no_other() -> None:
+def test_contains_is_true_for_scheduled_times_only() -> None:
     one = compiled(CronSchedule(("30 2 * * *",), "Europe/Berlin"))
     assert one.contains(at("01:30"))
     assert not one.contains(at("01:30:00.000001"))

@@ -55,7 +55,7 @@ def occurrence(instant: datetime) -> Occurrence:
 
 
 class TestOnTime:
-    def test_nothing_happens_before_it_is_due(self) -> None:
+    def test_a_timer_before_its_due_time_fires_nothing(self) -> None:
         assert looked(at("11:59:59.999"), at("12:00")) == FirePlan((), (), occurrence(at("12:00")))
 
     @pytest.mark.parametrize("policy", [LATEST, ALL, NONE])
@@ -109,7 +109,7 @@ class TestLatest:
             (at("12:01"), at("12:09"), at("12:10"))
         ]
 
-    def test_one_late_instant_simply_fires(self) -> None:
+    def test_a_single_late_time_fires(self) -> None:
         step = looked(at("12:00:30"), at("12:00"))
         assert step == FirePlan((), (late(at("12:00")),), occurrence(at("12:01")))
 
@@ -237,7 +237,7 @@ class TestLongOutages:
 
 
 class TestSettle:
-    def test_all_that_is_due_becomes_one_row(self) -> None:
+    def test_all_due_times_are_merged_into_one_row(self) -> None:
         compiled = compiled_schedule.compile(MINUTELY, "ns/job", UUID(int=1))
         fold, following = settle(
             compiled, occurrence(at("12:00")), at("12:10:30"), State.SKIPPED, Reason.PAUSED
@@ -247,7 +247,7 @@ class TestSettle:
         assert (fold.state, fold.reason) == (State.SKIPPED, Reason.PAUSED)
         assert following == occurrence(at("12:11"))
 
-    def test_nothing_due_is_no_row(self) -> None:
+    def test_a_range_without_due_times_has_no_row(self) -> None:
         compiled = compiled_schedule.compile(MINUTELY, "ns/job", UUID(int=1))
         timer = occurrence(at("12:00"))
         assert settle(compiled, timer, at("11:59"), State.MISSED, Reason.EDITED) == (None, timer)

@@ -16,7 +16,7 @@ def taken(shares: FairShares, needs: list[int]) -> list[int]:
     return found
 
 
-def test_a_small_need_leaves_the_rest_to_those_behind_it() -> None:
+def test_a_small_need_leaves_the_rest_to_later_needs() -> None:
     assert taken(FairShares(20, 6, most=100), [1, 1, 1, 1, 50, 50]) == [1, 1, 1, 1, 8, 8]
 
 

@@ -26,7 +26,7 @@ def test_a_transaction_with_only_a_visible_id_ages_from_reading_to_reading() -> 
     assert ages == [0 * SECOND, 30 * SECOND, 60 * SECOND]
 
 
-def test_another_id_begins_again_at_zero() -> None:
+def test_another_transaction_id_restarts_the_age_at_zero() -> None:
     watch = StatsWatch()
     watch.add_reading(look(0, oldest_id=700))
     assert watch.add_reading(look(30, oldest_id=701)).oldest == 0 * SECOND
@@ -41,7 +41,7 @@ def test_an_id_without_a_known_holder_has_no_age() -> None:
     assert watch.add_reading(look(630, oldest_id=700)).oldest == 30 * SECOND
 
 
-def test_the_older_of_two_counts() -> None:
+def test_the_older_of_two_ages_counts() -> None:
     watch = StatsWatch()
     watch.add_reading(look(0, oldest_id=700))
     assert watch.add_reading(look(30, oldest=45, oldest_id=700)).oldest == 45 * SECOND

@@ -73,7 +73,7 @@ async def test_ready_runs_of_any_class_are_dispatched_first():
     assert await at(world, 0) == {3, 1}
 
 
-async def test_a_run_without_a_slot_before_is_dispatched_when_due_in_its_class():
+async def test_a_run_that_got_no_slot_early_is_dispatched_when_due_in_its_class():
     world = world_with(grant=0)
     line = world.lines["w1"]
     world.run_index.put_runs([due(1, 1, priority=Priority.HIGH)], NOW)
@@ -145,7 +145,7 @@ async def test_a_run_of_a_dropped_shard_isnt_pre_dispatched():
     assert await at(world, 0.5) == set()
 
 
-async def test_a_run_of_an_instant_that_was_edited_away_is_passed_on_when_it_was_due():
+async def test_a_run_of_a_time_removed_by_an_edit_is_passed_on_at_its_due_time():
     """P3.18: not before, for another edit may bring its instant back."""
     world = world_with()
     every = EverySchedule(second(10))

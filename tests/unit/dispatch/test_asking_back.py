@@ -127,7 +127,7 @@ async def test_an_assignment_that_its_worker_reported_is_not_revoked(member: Mem
     assert member.asked == [BEFORE]
 
 
-async def test_a_push_that_may_be_on_its_way_has_its_time(member: Member) -> None:
+async def test_an_assignment_is_revoked_only_after_a_grace_period(member: Member) -> None:
     member.clock.time = NOW + GRACE - timedelta(milliseconds=100)
     out = dispatched(BEFORE)
     assert await member.scan(out) == pytest.approx(0.1)
@@ -146,7 +146,7 @@ async def test_a_pre_dispatched_run_is_revoked_only_once_it_is_due(member: Membe
     assert member.asked == []
 
 
-async def test_past_its_start_by_it_is_left_to_the_heartbeats(member: Member) -> None:
+async def test_an_assignment_past_its_start_by_is_not_revoked(member: Member) -> None:
     out = dispatched(BEFORE)
     assert out.start_by is not None
     member.clock.time = out.start_by

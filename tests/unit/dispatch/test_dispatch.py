@@ -140,7 +140,7 @@ async def test_an_unreported_edit_still_reaches_runs_that_no_worker_can_do():
 
 
 @pytest.mark.slow
-async def test_a_hundred_thousand_that_wait_cost_a_round_nothing():
+async def test_a_dispatch_round_scans_no_waiting_runs_without_grants():
     world = World()
     world.attach(worker(slots=1), grant=0)
     world.run_index.put_runs([of(number, number) for number in range(1, 100_001)], NOW)
@@ -287,7 +287,7 @@ async def test_a_full_pool_blocks_no_others_and_demands_no_slots():
     assert not any(line.demanded[-1:])
 
 
-async def test_when_one_of_a_full_pool_has_ended_the_next_goes():
+async def test_the_end_of_a_run_in_a_full_pool_wakes_dispatch_for_the_next():
     world = World()
     world.attach(worker(), grant=50)
     world.rows.places[POOL] = 1

@@ -31,7 +31,7 @@ def busy(policy: Overlap) -> World:
 
 
 @pytest.mark.parametrize("policy", sorted(Overlap))
-async def test_a_run_that_others_are_in_the_way_of_is_held_and_its_job_judged_if_it_lines_up(
+async def test_a_run_behind_another_is_blocked_and_judged_if_its_policy_buffers(
     policy: Overlap,
 ) -> None:
     world = busy(policy)
@@ -41,7 +41,7 @@ async def test_a_run_that_others_are_in_the_way_of_is_held_and_its_job_judged_if
     assert world.rows.crowds == ([run(1).job_id] if policy in LINED_UP else [])
 
 
-async def test_a_triggers_own_word_has_its_job_judged() -> None:
+async def test_a_job_is_judged_by_the_overlap_policy_of_a_trigger() -> None:
     world = busy(Overlap.SKIP)
     world.run_index.put_runs([replace(of(1, 2, waited=1), overlap=Overlap.BUFFER_ONE)], NOW)
     await world.settle()
@@ -101,7 +101,7 @@ async def test_a_run_skipped_for_overlap_is_counted_as_ended() -> None:
     ]
 
 
-async def test_runs_that_end_by_their_deadline_are_left_out_of_a_line_that_skips() -> None:
+async def test_runs_past_their_start_deadline_are_reported_as_ending_to_skip() -> None:
     world = busy(Overlap.SKIP)
     deadline = replace(SHELL, overlap=Overlap.SKIP, start_deadline=timedelta(seconds=7))
     world.definitions.default = deadline
@@ -132,7 +132,7 @@ async def test_a_line_whose_head_must_end_first_isnt_judged_yet() -> None:
     assert world.rows.crowds == []
 
 
-def test_crowded_is_a_job_with_a_run_that_never_had_a_token_and_another_one() -> None:
+def test_a_job_with_an_undispatched_run_beside_another_is_judged_for_overlap() -> None:
     alone, first, second = of(1, 1), of(2, 2), of(2, 3)
     retries: list[LiveRun] = [
         replace(of(3, number), state=State.RETRYING, token=Token(7)) for number in (4, 5)
@@ -142,7 +142,7 @@ def test_crowded_is_a_job_with_a_run_that_never_had_a_token_and_another_one() ->
     assert crowded([alone, *retries]) == []
 
 
-def test_of_a_crowd_of_any_size_one_of_each_kind_is_looked_at() -> None:
+def test_one_run_per_policy_of_many_is_judged_for_overlap() -> None:
     plain = [of(1, number) for number in range(100)]
     newer = replace(of(1, 100), generation=7)
     asked = [replace(of(1, number), overlap=Overlap.CANCEL_OTHER) for number in range(101, 200)]
@@ -150,7 +150,7 @@ def test_of_a_crowd_of_any_size_one_of_each_kind_is_looked_at() -> None:
     assert crowded([*plain, newer, *asked]) == [newer, asked[0]]
 
 
-async def test_a_scan_asks_about_a_limited_number_of_jobs_and_the_next_about_the_others(
+async def test_a_scan_judges_a_limited_number_of_jobs_and_the_next_scan_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("schedd.dispatch.overlap.MOST_LOOKED_AT", 2)

@@ -50,7 +50,7 @@ async def test_a_pool_is_looked_at_once_a_second_while_it_has_room() -> None:
     assert rows.asked == [{A}, {B}, {A, B}]
 
 
-async def test_a_full_one_is_looked_at_again_when_an_attempt_has_ended() -> None:
+async def test_a_full_pool_is_read_again_after_an_attempt_ends() -> None:
     rows = Rows({A: FULL})
     pools = rows.known()
     assert not (await pools.read_rooms({A})).fits(A)

@@ -25,7 +25,7 @@ def timer(number: int, shard: int = 0, seconds: float = 0) -> Timer:
     return Timer(JobId(run(number).job_id), ShardId(shard), 1, at, at)
 
 
-def test_a_run_is_in_only_one_place():
+def test_a_run_is_in_only_one_list_of_the_run_index():
     run_index = RunIndex(owning(0))
     one = run(1)
     run_index.put_runs([one], NOW)
@@ -38,7 +38,7 @@ def test_a_run_is_in_only_one_place():
     assert (len(run_index.ready), len(run_index.waiting), len(run_index.running)) == (0, 0, 1)
 
 
-def test_a_row_read_before_the_dispatch_of_its_run_brings_nothing_back():
+def test_a_row_read_before_the_dispatch_does_not_make_its_run_ready_again():
     run_index = RunIndex(owning(0))
     run_index.put_runs([running(1, worker(), token=9)], NOW)
     assert run_index.put_runs([run(1)], NOW) == 0
@@ -53,7 +53,7 @@ def test_a_run_given_back_under_its_token_is_ready_again():
     assert run_index.running == {}
 
 
-def test_a_back_off_ends_on_the_board():
+def test_a_run_is_ready_in_the_run_index_after_its_backoff():
     run_index = RunIndex(owning(0))
     run_index.put_runs([run(1, state=State.RETRYING, ready_at=NOW + timedelta(seconds=3))], NOW)
     assert run_index.ripen(NOW + timedelta(seconds=2.9)) == 0
@@ -62,7 +62,7 @@ def test_a_back_off_ends_on_the_board():
     assert len(run_index.ready) == 1
 
 
-def test_beside_many_that_wait_a_long_back_off_is_waited_for_in_its_row():
+def test_a_long_backoff_beside_many_waiting_runs_is_not_kept_in_memory():
     run_index, calm, hurried = RunIndex(owning(0)), LineId(0), LineId(HURRIED)
     later = [run(n, state=State.RETRYING, ready_at=NOW + LONG, line=calm) for n in range(HERD + 1)]
     run_index.put_runs(later, NOW)
@@ -79,7 +79,7 @@ def test_beside_many_that_wait_a_long_back_off_is_waited_for_in_its_row():
     assert all(one.key.run_id in run_index.waiting for one in asked_for)
 
 
-def test_a_back_off_that_has_grown_long_leaves_its_place():
+def test_a_backoff_that_became_long_leaves_the_run_index():
     run_index = RunIndex(owning(0))
     run_index.put_runs(
         [run(n, state=State.RETRYING, ready_at=NOW + LONG, line=LineId(0)) for n in range(HERD)],
@@ -104,7 +104,7 @@ def test_a_long_back_off_stays_while_a_run_of_its_job_is_held():
     assert run_index.remove_ended(one) == 1, "what was held goes when it has ended"
 
 
-def test_nothing_of_a_shard_stays_when_it_is_lost_or_taken_again():
+def test_a_lost_or_retaken_shard_removes_its_timers_and_runs():
     ownership = owning(0, 1)
     run_index = RunIndex(ownership)
     run_index.timers.come_up([timer(1, 0), timer(2, 1)])
@@ -140,7 +140,7 @@ def test_a_paused_or_ended_timer_is_removed():
     assert len(run_index.timers) == 0
 
 
-def test_a_late_timer_comes_behind_timers_due_now():
+def test_a_late_timer_is_ordered_behind_timers_due_now():
     """After an outage all that is overdue is older than what falls due meanwhile."""
     run_index = RunIndex(owning(0))
     run_index.timers.come_up([timer(1, seconds=-600), timer(2, seconds=-1), timer(3)], now=NOW)
@@ -151,7 +151,7 @@ def test_a_late_timer_comes_behind_timers_due_now():
     assert [one.job_id for one in run_index.timers.pop_due(later, 9)] == jobs(1)
 
 
-def test_a_late_timer_keeps_its_place_however_often_it_is_loaded_and_waits_a_bounded_time():
+def test_a_late_timer_that_is_loaded_repeatedly_waits_a_bounded_time():
     run_index = RunIndex(owning(0))
     for second in range(90):
         run_index.timers.come_up([timer(1, seconds=-600)], now=NOW + timedelta(seconds=second))
@@ -224,7 +224,7 @@ def test_a_second_read_doesnt_end_a_running_run():
     assert (run_index.ended, len(run_index.running)) == (1, 1), "its first dispatch is"
 
 
-def test_the_report_of_a_late_run_is_news_to_late_ones_that_wait():
+def test_the_report_of_a_late_run_wakes_waiting_late_runs():
     """Their share of the slots is full, and no grant tells that it isn't any more."""
     run_index = RunIndex(owning(0))
     before = NOW - timedelta(minutes=10)

@@ -90,7 +90,7 @@ async def test_an_uncommitted_choice_is_released_after_a_smaller_grant() -> None
     assert [offer.slots for offer in world.workers.offers()] == [1]
 
 
-async def test_a_step_that_is_cancelled_leaves_nothing_under_way() -> None:
+async def test_a_canceled_dispatch_step_releases_its_slots() -> None:
     world, one = World(), worker()
     world.attach(one, grant=4)
     world.run_index.put_runs([of(1, 1)], NOW)

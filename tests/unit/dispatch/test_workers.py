@@ -61,7 +61,7 @@ def test_a_wide_run_takes_its_slots_off_the_grant(workers: WorkerRegistry):
     assert [offer.slots for offer in workers.offers()] == [1]
 
 
-def test_a_grant_lowered_below_what_is_on_its_way_offers_nothing(workers: WorkerRegistry):
+def test_a_grant_below_the_assignments_in_flight_offers_no_slots(workers: WorkerRegistry):
     one = worker()
     attached = workers.attach(one, RecordingLine())
     workers.granted(attached, slots=2, received=0)
@@ -96,7 +96,7 @@ def test_each_end_of_a_choice_releases_its_slots(workers: WorkerRegistry):
     assert [offer.slots for offer in workers.offers()] == [4]
 
 
-def test_a_worker_that_grants_less_gets_the_reach_of_this_member_at_once(
+def test_a_worker_that_grants_less_gets_the_slots_in_use_at_once(
     workers: WorkerRegistry,
 ):
     """The worker keeps slots for that, and no more."""
@@ -128,7 +128,7 @@ def test_a_worker_that_grants_no_less_gets_no_message(workers: WorkerRegistry):
 @pytest.mark.parametrize(
     ("granted", "reached"), [(0, [(7, 3), (7, 0)]), (1, [(7, 3), (7, 0)]), (3, [(7, 3)])]
 )
-def test_a_released_reach_is_sent_where_slots_are_kept_for_that_alone(
+def test_released_slots_are_reported_to_a_worker_that_reserves_them(
     workers: WorkerRegistry, granted: int, reached: list[tuple[int, int]]
 ):
     attached = workers.attach(worker(), line := RecordingLine())
@@ -292,7 +292,7 @@ def test_demand_is_looked_up_once_for_workers_with_equal_abilities(workers: Work
     assert asked == ["w1", "w6"]
 
 
-def test_nothing_is_offered_of_a_worker_that_was_silent_for_a_while():
+def test_a_worker_without_recent_heartbeats_offers_no_slots():
     boot = [100.0]
     workers = WorkerRegistry(SetClock(), lambda _event: None, boot=lambda: boot[0])
     attached = workers.attach(worker(), RecordingLine())
@@ -305,7 +305,7 @@ def test_nothing_is_offered_of_a_worker_that_was_silent_for_a_while():
     assert len(workers.offers()) == 1
 
 
-async def test_a_worker_whose_line_was_cut_in_silence_counts_as_not_attached() -> None:
+async def test_a_worker_with_a_silently_cut_connection_counts_as_detached() -> None:
     """P4.6: otherwise its member keeps shards that it can't dispatch, until TCP gives up."""
     boot, attachments = [100.0], list[bool]()
     workers = WorkerRegistry(SetClock(), lambda _event: None, boot=lambda: boot[0])
@@ -362,7 +362,7 @@ async def test_never_started_needs_a_heartbeat_stamped_after_start_by(workers: W
     assert await never_started()
 
 
-async def test_ok_waits_until_the_worker_has_answered(workers: WorkerRegistry):
+async def test_a_revoke_waits_for_the_answer_of_the_worker(workers: WorkerRegistry):
     """P3.8: until then it may start."""
     one, line = worker(), RecordingLine()
     workers.attach(one, line)
@@ -378,7 +378,7 @@ async def test_ok_waits_until_the_worker_has_answered(workers: WorkerRegistry):
         await waiting
 
 
-async def test_ok_waits_no_longer_than_start_by(workers: WorkerRegistry, clock: SetClock):
+async def test_a_revoke_waits_no_longer_than_start_by(workers: WorkerRegistry, clock: SetClock):
     """P3.8: nor less; the worker's clock may be a little behind ours."""
     out = running(1, worker())  # attached nowhere
     assert out.start_by is not None
@@ -470,7 +470,7 @@ async def test_revokes_are_sent_once_per_worker_and_a_few_at_a_time(
 
 
 @pytest.mark.slow
-async def test_ok_waits_for_the_one_that_may_start_longest_of_those_without_an_answer(
+async def test_a_revoke_waits_for_the_latest_start_by_without_an_answer(
     workers: WorkerRegistry, clock: SetClock
 ):
     one, line = worker(), RecordingLine()
@@ -525,7 +525,7 @@ async def test_workers_with_long_runs_dont_keep_the_others_from_being_asked_abou
     assert [last] in scans
 
 
-async def test_a_worker_that_is_silent_here_is_asked_about_elsewhere(clock: SetClock):
+async def test_a_worker_without_heartbeats_here_is_looked_up_at_other_members(clock: SetClock):
     """P4.3: a line that was cut in silence may stand for long before it breaks."""
     boot = [100.0]
     workers = WorkerRegistry(clock, lambda _event: None, boot=lambda: boot[0])
@@ -569,7 +569,7 @@ async def test_no_member_is_asked_about_a_thousand_workers_that_are_received_her
     assert world.other.asked == []
 
 
-async def test_the_others_are_asked_at_once_about_all_that_arent_attached_here(clock: SetClock):
+async def test_other_members_are_asked_at_once_about_all_workers_not_attached_here(clock: SetClock):
     world = World(clock)
     world.other.beats = [
         WorkerView(worker(3), False, draining=True, free=0, running=4, lease_age=2.0, silent=2.0)

@@ -35,7 +35,7 @@ ENTRY = CoordinationEntry("k", b"v", Revision(3), Revision(5), 2, LeaseId(9))
         (Compare("k", Field.MOD_REVISION, Relation.LESS, 6), True, True),
     ],
 )
-def test_a_comparison_by_its_name(compare, of_entry, of_nothing):
+def test_a_comparison_holds_as_its_name_says(compare, of_entry, of_nothing):
     assert compare.holds(ENTRY) is of_entry
     assert compare.holds(None) is of_nothing
 

@@ -35,7 +35,7 @@ AWAY = [
 
 
 @pytest.mark.parametrize(("code", "details"), AWAY)
-def test_a_write_without_an_answer_is_unknown_and_not_tried_elsewhere(code, details):
+def test_a_write_without_an_answer_is_unknown_and_not_retried_elsewhere(code, details):
     failure = judge(code, details, writes=True)
     assert isinstance(failure.error, OutcomeUnknown)
     assert failure.remedy is EtcdRemedy.NONE
@@ -43,7 +43,7 @@ def test_a_write_without_an_answer_is_unknown_and_not_tried_elsewhere(code, deta
 
 
 @pytest.mark.parametrize(("code", "details"), AWAY)
-def test_a_read_without_an_answer_is_no_more_than_unavailable(code, details):
+def test_a_read_without_an_answer_is_unavailable(code, details):
     failure = judge(code, details, writes=False)
     assert type(failure.error) is Unavailable
     spent = code is StatusCode.DEADLINE_EXCEEDED
@@ -115,7 +115,7 @@ def test_each_status_raises_its_own_error(code, details, kind):
 
 @pytest.mark.parametrize("writes", [True, False])
 @pytest.mark.parametrize("code", list(StatusCode))
-def test_no_status_ends_a_member_but_a_request_that_etcd_finds_wrong(code, writes):
+def test_only_an_invalid_request_to_etcd_is_a_fault(code, writes):
     error = judge(code, "something new", writes=writes).error
     bug = code is StatusCode.INVALID_ARGUMENT
     assert isinstance(error, Fault) if bug else isinstance(error, Unavailable)
@@ -183,7 +183,7 @@ def test_the_end_of_a_prefix_is_the_first_key_after_it(prefix, end):
 
 
 @pytest.mark.parametrize("key", ["", "leader", "workers/ü/1", "odd\udcff"])
-def test_a_key_survives_the_way_there_and_back(key):
+def test_a_key_survives_encoding_and_decoding(key):
     codec = Codec("root/")
     assert codec.name(codec.key(key)) == key
     assert codec.key(key).startswith(b"root/")

@@ -83,7 +83,7 @@ def test_deletion_watched_in_another_history_is_forgotten(revision: int, cluster
     assert again.followed().deleted == {}
 
 
-def test_a_deletion_is_remembered_over_one_listing_and_not_for_ever():
+def test_a_deletion_is_remembered_over_one_listing_only():
     state = mirror(entry("a", 3))
     state.apply([Removed("a", Revision(11))], CLUSTER)
     once = state.listed_again(Listing(Revision(20), CLUSTER, ()))

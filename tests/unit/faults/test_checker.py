@@ -49,7 +49,7 @@ def test_a_correct_history_breaks_nothing(make: Callable[[], Story]) -> None:
     assert not verdict.broken
 
 
-def test_the_figures_of_a_killed_leader() -> None:
+def test_the_figures_of_a_killed_leader_count_its_two_misses() -> None:
     figures = check(leader_killed().history()).figures
     assert figures.judged == figures.on_time + figures.missed == 247
     assert (figures.late, figures.missed, figures.lost, figures.doubled) == (0, 2, 0, 0)

@@ -250,7 +250,7 @@ def test_one_id_for_one_key_breaks_nothing() -> None:
     assert "S11" not in broken(story)
 
 
-def test_a_call_by_name_is_known_by_its_name() -> None:
+def test_a_call_by_name_is_matched_by_its_name() -> None:
     story = calm(without=set(range(240, 250)))
     story.change(story.jobs["tick"], 239.3, "delete")
     story.clients = [

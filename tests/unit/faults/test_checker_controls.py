@@ -88,7 +88,7 @@ def test_a_line_a_little_after_a_start_before_the_ok_breaks_nothing() -> None:
     assert broken(story) == NONE
 
 
-def test_a_worker_that_stood_still_between_its_last_look_and_the_start_is_excused() -> None:
+def test_a_worker_stopped_between_its_last_check_and_the_start_is_excused() -> None:
     story = calm(without={*range(195, 250)})
     story.fault("sigstop", "w1", 195.2, 211.0)
     story.tick(range(196, 206))
@@ -104,7 +104,7 @@ def test_a_worker_that_stood_still_between_its_last_look_and_the_start_is_excuse
 
 
 @pytest.mark.parametrize("call", ["pause", "delete"])
-def test_nothing_is_owed_after_it(call: str) -> None:
+def test_no_run_is_expected_after_a_pause_or_delete(call: str) -> None:
     assert broken(until_220(call)) == NONE
 
 

@@ -322,7 +322,7 @@ def test_time_alone_finds_a_start_that_belongs_to_another_job() -> None:
     assert "by time alone 1 of" in violation.what
 
 
-def test_starts_that_are_there_serve_the_instant_that_ends_first() -> None:
+def test_starts_are_matched_to_the_time_that_expires_first() -> None:
     story = leader_killed(without={101, 102, 103, 104}, overlap="allow", catch_up="all")
     for at, on in ((101, 105.2), (102, 105.1), (103, 104.6), (104, 104.1)):
         story.play(story.fire(at, on=104.02), on)

@@ -56,7 +56,7 @@ def test_the_evidence_names_the_member_that_wrote() -> None:
     assert "the owner was tenure m2 of m2" in violation.evidence[1]
 
 
-def test_a_write_just_before_the_taking_breaks_nothing() -> None:
+def test_a_write_just_before_the_takeover_breaks_nothing() -> None:
     story = leader_killed()
     late = story.job("late", schedule=Schedule(every=1000, phase=103.5))
     story.play(story.fire(103.5, late, on=103.59, fired_by="m1"), 103.8)

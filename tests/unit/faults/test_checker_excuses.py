@@ -31,7 +31,7 @@ def test_a_cancel_for_an_overlap_that_is_skipped_breaks_l1() -> None:
     assert broken(story) == {"L1"}
 
 
-def test_a_due_instant_of_the_product_s_own_excuses_no_late_start() -> None:
+def test_a_due_time_reported_by_the_product_excuses_no_late_start() -> None:
     story = calm(without={150})
     story.play(story.fire(150, due_at=stamp(153), ready_at=stamp(153)), 153.05)
     assert "L2" in broken(story)

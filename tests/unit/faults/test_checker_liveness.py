@@ -171,7 +171,7 @@ def test_a_leftover_breaks_l4(kind: str) -> None:
     assert broken(story) == {"L4"}
 
 
-def test_a_row_of_live_that_outlives_its_run_breaks_l4() -> None:
+def test_a_row_of_live_that_remains_after_its_run_breaks_l4() -> None:
     story = calm()
     run = story.new(150)
     story.commit(151, insert("live", live_row(run)))

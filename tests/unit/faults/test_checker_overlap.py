@@ -110,7 +110,7 @@ def test_a_run_skipped_for_overlap_breaks_nothing() -> None:
     assert broken(story) == NONE
 
 
-def test_as_many_as_allowed_break_nothing() -> None:
+def test_as_many_runs_as_overlap_allows_break_nothing() -> None:
     story = calm(without={150, 151}, overlap="allow:2")
     story.play(story.fire(150), 150.05, lasts=1.5)
     story.play(story.fire(151), 151.05)

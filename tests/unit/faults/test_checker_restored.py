@@ -16,7 +16,7 @@ def broken(story: Restored) -> frozenset[str]:
     return check(story.history()).broken
 
 
-def test_a_restore_as_it_should_be_breaks_nothing() -> None:
+def test_a_correct_restore_breaks_nothing() -> None:
     verdict = check(restored().history())
     assert verdict.violations == verdict.doubts == ()
     assert verdict.figures.lost == verdict.figures.doubled == 0
@@ -44,7 +44,7 @@ def test_an_epoch_taken_after_the_restore_that_was_there_before_breaks_s3() -> N
     assert broken(restored(lost_epoch=500)) == {"S3"}
 
 
-def test_a_term_that_was_there_before_breaks_s3() -> None:
+def test_a_term_that_repeats_a_lost_one_breaks_s3() -> None:
     story = restored()
     story.lost.term(7, "m1", 230.5)
     assert broken(story) == {"S3"}

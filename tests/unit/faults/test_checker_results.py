@@ -208,7 +208,7 @@ def test_an_epoch_that_goes_back_breaks_s3() -> None:
     assert broken(story) == {"S3"}
 
 
-def test_a_taking_that_raises_no_epoch_breaks_s3() -> None:
+def test_a_takeover_that_raises_no_epoch_breaks_s3() -> None:
     story = leader_killed()
     story.take(1, None, 200, epoch=100)
     story.take(1, "m2", 201, epoch=100)

@@ -55,7 +55,7 @@ def with_probes(history: History, old: ProbeEvent, *new: ProbeEvent) -> History:
 
 @settings(deadline=None, max_examples=25)
 @given(positions)
-def test_a_line_that_a_probe_never_wrote(position: int) -> None:
+def test_a_missing_probe_line_is_detected(position: int) -> None:
     history = correct()
     lost = history.probes[position % len(history.probes)]
     assert found(with_probes(history, lost)) & {"L2", "S1", "N1"}
@@ -63,7 +63,7 @@ def test_a_line_that_a_probe_never_wrote(position: int) -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(positions, st.sampled_from(["w1", "w2"]), st.floats(0, 100))
-def test_a_start_more_than_there_was(position: int, worker: str, later: float) -> None:
+def test_an_added_duplicate_start_breaks_l5(position: int, worker: str, later: float) -> None:
     history = correct()
     first = starts(history)[position % len(starts(history))]
     again = replace(first, worker=worker, at=first.at + later)
@@ -72,7 +72,7 @@ def test_a_start_more_than_there_was(position: int, worker: str, later: float) -
 
 @settings(deadline=None, max_examples=30)
 @given(positions, st.floats(-3, 3) | st.floats(-0.3, 0.3))
-def test_a_start_at_another_time(position: int, shift: float) -> None:
+def test_a_moved_start_is_detected_unless_harmless(position: int, shift: float) -> None:
     history = quiet()
     start = starts(history)[position % len(starts(history))]
     end = next(p for p in history.probes if p.event == "end" and p.run == start.run)
@@ -106,7 +106,7 @@ def with_commits(history: History, commits: tuple[Commit, ...]) -> History:
 
 @settings(deadline=None, max_examples=30)
 @given(positions)
-def test_a_commit_that_never_was(position: int) -> None:
+def test_a_missing_commit_is_detected_unless_harmless(position: int) -> None:
     history = quiet()
     number = judged(history)[position % len(judged(history))]
     lost = history.commits[number]
@@ -122,7 +122,7 @@ def test_a_commit_that_never_was(position: int) -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(positions)
-def test_a_change_of_a_timer_that_never_was(position: int) -> None:
+def test_a_missing_change_of_a_timer_is_detected(position: int) -> None:
     history = correct()
     numbers = [
         n for n, c in enumerate(history.commits) if any(x.table == "timers" for x in c.changes)
@@ -140,7 +140,7 @@ def test_a_change_of_a_timer_that_never_was(position: int) -> None:
 
 @settings(deadline=None, max_examples=20)
 @given(positions)
-def test_a_duplicated_final_row(position: int) -> None:
+def test_a_duplicated_final_row_is_detected(position: int) -> None:
     history = correct()
     rows = history.database["runs"]
     again = rows[position % len(rows)]
@@ -149,7 +149,7 @@ def test_a_duplicated_final_row(position: int) -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(positions, st.integers(1, 50))
-def test_a_commit_that_came_too_late(position: int, later: int) -> None:
+def test_a_delayed_commit_is_detected_unless_harmless(position: int, later: int) -> None:
     """A commit takes effect only after `later` others. Harmless where those are of other rows."""
     history = quiet()
     commits = list(history.commits)
@@ -165,7 +165,9 @@ def test_a_commit_that_came_too_late(position: int, later: int) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(positions, st.sampled_from(FIELDS), st.data())
-def test_a_field_with_another_value(position: int, field: str, data: st.DataObject) -> None:
+def test_a_changed_field_is_detected_unless_harmless(
+    position: int, field: str, data: st.DataObject
+) -> None:
     history = correct()
     numbers = [n for n in judged(history) if runs_changes(history.commits[n])]
     number = numbers[position % len(numbers)]

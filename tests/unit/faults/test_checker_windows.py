@@ -28,13 +28,13 @@ def test_in_quiet_a_run_starts_within_a_second() -> None:
     assert windows.deadline(99.5) == 99.5 + F + G, "its second isn't quiet to the end"
 
 
-def test_in_a_fault_it_has_until_heal_and_f_and_g() -> None:
+def test_a_run_due_in_a_fault_has_f_and_g_after_its_healing() -> None:
     windows = world((100.0, 120.0))
     assert windows.deadline(110.0) == 120.0 + F + G
     assert windows.deadline(99.5) == 120.0 + F + G - 0.5, "half a second before it could work"
 
 
-def test_after_a_fault_it_has_no_more() -> None:
+def test_a_run_due_after_a_fault_has_only_f_and_g() -> None:
     windows = world((100.0, 120.0))
     assert windows.deadline(121.0) == 121.0 + F + G
     assert windows.deadline(200.0) == 200.0 + F + G

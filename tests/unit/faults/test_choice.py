@@ -45,7 +45,7 @@ def test_a_row_that_the_merge_set_lacks_is_reported_as_left_out() -> None:
     assert "-m or -k leaves it out; `make faults-all` has every row" in said
 
 
-def test_names_that_are_all_there_are_not_refused() -> None:
+def test_known_names_are_accepted() -> None:
     assert refusal(KNOWN, KNOWN, KNOWN) is None
 
 

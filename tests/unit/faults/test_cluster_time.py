@@ -69,7 +69,7 @@ def test_a_history_dated_by_the_host_is_judged_alike_and_an_early_start_is_still
     assert "S7" in check(replace(history, probes=hasty)).broken
 
 
-def test_legs_outlive_the_file_they_are_kept_in(tmp_path: Path) -> None:
+def test_legs_are_written_to_and_read_from_the_history(tmp_path: Path) -> None:
     legs = ((1.5, 1_000.25), (2.5, 9_000.0))
     Recorder(tmp_path).meta(Meta("a day", 0, 1.0, 9.0, 3.0, 3.0, 5.0, 4.0, legs=legs))
     assert History.read(tmp_path).meta.legs == legs
@@ -93,7 +93,7 @@ def owed(day: Day, jobs: Iterable[DatabaseProbe]) -> list[tuple[float, ...]]:
 
 
 @pytest.mark.parametrize("day", DAYS.values(), ids=DAYS.keys())
-def test_each_day_owes_enough_to_be_judged_and_lies_after_the_one_before(day: Day) -> None:
+def test_each_day_has_enough_due_times_and_is_after_the_previous_one(day: Day) -> None:
     assert sum(map(len, owed(day, JOBS))) >= ENOUGH_INSTANTS
     days = list(DAYS.values())
     earlier = days[: days.index(day)]
@@ -106,11 +106,11 @@ def test_berlins_days_have_23_and_25_hours() -> None:
 
 
 @pytest.mark.parametrize("day", DAYS.values(), ids=DAYS.keys())
-def test_on_each_day_some_job_shows_which_policy_it_has(day: Day) -> None:
+def test_each_day_has_a_job_that_shows_its_clock_change_policy(day: Day) -> None:
     fixed = [job for job in JOBS if job.zone == day.zone and job.cron in FIXED]
     by_cron = {cron: set(owed(day, [job for job in fixed if job.cron == cron])) for cron in FIXED}
     assert max(map(len, by_cron.values())) in (2, 3)  # run or not; first, second or both
 
 
-def test_each_policy_for_changing_clocks_is_somebodys() -> None:
+def test_each_clock_change_policy_is_used_by_a_job() -> None:
     assert {(job.gap, job.repeated) for job in JOBS} == set(POLICIES)

@@ -103,6 +103,6 @@ def test_a_transaction_without_a_table_of_interest_is_left_out() -> None:
     ],
     ids=["value", "no-table", "no-new-row", "no-end", "no-begin", "mixed", "no-time"],
 )
-def test_anything_else_is_an_error(lines: list[Line]) -> None:
+def test_an_unknown_line_is_an_error(lines: list[Line]) -> None:
     with pytest.raises(Undecodable):
         list(commits(lines))

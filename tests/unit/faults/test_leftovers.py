@@ -18,14 +18,14 @@ def tree(folder: Path, name: str, *pids: int) -> Path:
     return folder / name
 
 
-def test_a_process_beside_the_one_that_waits_is_left_over(tmp_path: Path) -> None:
+def test_a_process_in_a_slot_other_than_the_waiting_one_is_a_leftover(tmp_path: Path) -> None:
     log = SAID.format(tree(tmp_path, "workerd-a", 1, os.getpid()))
     [found] = strange_groups(log)
     assert found.startswith("slot-1: ")
     assert "python" in found
 
 
-def test_a_tree_of_an_earlier_life_is_left_over(tmp_path: Path) -> None:
+def test_a_tree_of_an_earlier_worker_process_is_a_leftover(tmp_path: Path) -> None:
     earlier, now = tree(tmp_path, "workerd-a"), tree(tmp_path, "workerd-b", 1)
     log = SAID.format(earlier) + SAID.format(now)
     assert list(strange_groups(log)) == ["workerd-a, of an earlier life"]

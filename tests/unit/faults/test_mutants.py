@@ -13,7 +13,7 @@ from faults.mutants.mutant import Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_each_edit_still_finds_its_place_and_leaves_a_program(mutant: Mutant) -> None:
+def test_each_edit_changes_its_file_and_the_file_still_compiles(mutant: Mutant) -> None:
     for file, text in edited((*mutant.ride.setting, *mutant.edits)).items():
         assert text != (ROOT / file).read_text(encoding="utf-8")
         compile(text, file, "exec")

@@ -43,7 +43,7 @@ def test_every_is_aligned_to_the_epoch() -> None:
     assert due(Schedule(every=90, phase=7), 100, 300) == [187, 277]
 
 
-def test_both_ends_count_as_they_should() -> None:
+def test_the_start_is_exclusive_and_the_end_is_inclusive() -> None:
     assert due(Schedule(every=10), 10, 30) == [20, 30]
     assert due(Schedule(every=10, start=20, end=30), 0, 100) == [20, 30]
     assert due(Schedule(at=42), 41.9, 42) == [42]
@@ -51,7 +51,7 @@ def test_both_ends_count_as_they_should() -> None:
     assert due(Schedule(), 0, 1e6) == []
 
 
-def test_seconds_come_first() -> None:
+def test_six_fields_begin_with_seconds() -> None:
     assert due(Schedule(cron="*/20 * * * * *"), 0, 60) == [20, 40, 60]
     assert due(Schedule(cron="5 1 0 * * *"), 0, 86_400) == [65]
 
@@ -83,11 +83,13 @@ def test_seconds_come_first() -> None:
         (Schedule(cron="*/30 3 * * *", zone="Europe/Riga"), "2026-03-29", []),
     ],
 )
-def test_clocks_that_change(schedule: Schedule, day: str, wall: list[str]) -> None:
+def test_a_schedule_has_the_expected_times_on_days_with_a_clock_change(
+    schedule: Schedule, day: str, wall: list[str]
+) -> None:
     assert on_the_wall(schedule, day) == wall
 
 
-def test_a_day_that_never_was_runs_at_the_next() -> None:
+def test_a_run_of_a_skipped_day_is_due_on_the_next_day() -> None:
     schedule = Schedule(cron="0 9 30 12 *", zone="Pacific/Apia")
     found = due(schedule, at("2011-12-01T00:00Z"), at("2012-01-31T00:00Z"))
     assert found == [at("2011-12-31T00:00+14:00")]
@@ -110,7 +112,7 @@ expressions = st.builds(
     st.sampled_from(AGREED_ZONES),
     st.integers(int(at("2024-01-01T00:00Z")), int(at("2027-01-01T00:00Z"))),
 )
-def test_agrees_with_cronsim(expression: str, zone: str, second: int) -> None:
+def test_the_oracle_agrees_with_cronsim(expression: str, zone: str, second: int) -> None:
     begin = datetime.fromtimestamp(second, UTC)
     end = begin + timedelta(days=20)
     theirs = []
@@ -124,7 +126,9 @@ def test_agrees_with_cronsim(expression: str, zone: str, second: int) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(0, 500_000), min_size=2, max_size=5).map(sorted), expressions)
-def test_parts_make_the_whole(cuts: list[int], expression: str) -> None:
+def test_times_of_adjacent_ranges_are_those_of_the_whole_range(
+    cuts: list[int], expression: str
+) -> None:
     schedule = Schedule(cron=expression, zone="America/New_York")
     base = at("2026-10-30T00:00Z")
     parts = [

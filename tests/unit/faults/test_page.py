@@ -132,7 +132,7 @@ def test_violations_are_named_once_for_each_invariant() -> None:
     assert wanted in page([failed], [], {})
 
 
-def test_of_a_rejection_the_last_measurement_is_shown() -> None:
+def test_the_last_measurement_of_a_rejection_is_shown() -> None:
     line = {"change": "read-only", "cause": "PostgreSQL is read-only", "named_s": 9.9}
     line |= {"well_s": 5.04, "lasted_s": 30.0, "jobs": 100, "date": "2026-11-28"}
     text = page([], [], {}, rejections=[line, line | {"named_s": 0.3}])

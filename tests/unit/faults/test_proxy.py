@@ -54,7 +54,7 @@ async def say(streams: Streams, what: bytes) -> bytes:
     return await streams[0].readexactly(len(what))
 
 
-async def test_plain_changes_nothing(tmp_path: Path) -> None:
+async def test_a_plain_proxy_changes_no_bytes(tmp_path: Path) -> None:
     async with before_an_echo(tmp_path) as through:
         streams = await connect(through)
         assert await say(streams, SAID) == SAID

@@ -19,7 +19,7 @@ def watcher() -> int:
     return int(found)
 
 
-def test_a_sleeper_that_got_no_turn_is_written_down(tmp_path: Path) -> None:
+def test_a_stopped_stall_watcher_records_a_stall(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
     recorder.meta(Meta("calm", 1, 0.0, 1.0, 3.0, 3.0, 5.0, 4.0))
 

@@ -41,7 +41,7 @@ def test_a_second_try_and_a_users_job_are_no_lateness() -> None:
     assert latest(lines, DUE, DUE + 2) == pytest.approx(0.25)
 
 
-def test_nothing_that_started_is_not_on_time() -> None:
+def test_a_latest_start_without_any_probe_is_an_error() -> None:
     with pytest.raises(AssertionError, match="no probe started"):
         latest(run(start(0.1)), DUE + 1, DUE + 2)
 

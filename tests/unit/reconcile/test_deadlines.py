@@ -199,7 +199,7 @@ async def test_a_held_run_replaces_one_that_dispatch_took_off_the_run_index() ->
     assert ready == [1]
 
 
-async def test_looks_at_waiting_runs_are_rarer_the_longer_they_take(
+async def test_steps_over_waiting_runs_are_rarer_the_longer_they_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()
@@ -239,7 +239,7 @@ async def test_a_run_of_a_schedule_that_ends_is_reported() -> None:
     assert world.wake_ups.jobs == [(run(1).job_id, run(1).shard)]
 
 
-async def test_while_the_cluster_is_paused_nothing_is_judged() -> None:
+async def test_deadlines_end_no_run_while_the_cluster_is_paused() -> None:
     world = World()
     world.cluster_pause.pauses = Pauses(1, (Pause(NOW, "ops"),))
     world.run_index.put_runs([waits(1, 31)], NOW)
@@ -334,7 +334,7 @@ async def test_remaining_runs_wait_while_the_cluster_is_paused() -> None:
     assert world.rows.ended == []
 
 
-async def test_a_look_takes_only_as_many_remaining_runs_as_it_ends(
+async def test_a_step_takes_only_as_many_unloaded_runs_as_it_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()

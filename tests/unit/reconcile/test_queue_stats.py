@@ -88,7 +88,7 @@ async def test_a_pool_has_as_many_slots_as_can_do_the_hardest_of_its_jobs() -> N
     )
 
 
-async def test_a_pool_whose_job_no_worker_can_do_has_no_slots() -> None:
+async def test_a_pool_whose_jobs_match_no_worker_has_no_slots() -> None:
     world = World()
     attached(world, worker(1, slots=8))
     world.definitions.jobs[job(1)] = ON_GPU

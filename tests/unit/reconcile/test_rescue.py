@@ -350,7 +350,7 @@ async def test_a_run_that_must_be_killed_is_reported_at_each_scan() -> None:
     assert line.killed == [run.key.run_id]
 
 
-async def test_a_scan_has_a_crowd_judged_though_no_slot_was_free_for_its_runs() -> None:
+async def test_a_scan_judges_overlap_without_a_free_slot() -> None:
     """P3.14: the run that will be replaced may have the last slot."""
     one = worker(1)
     held = replace(running(1, one), job_id=running(2, one).job_id)
@@ -374,7 +374,7 @@ async def test_a_worker_whose_loss_wasnt_written_gets_work_when_it_returns() -> 
     assert [offer.slots for offer in world.workers.offers()] == [2]
 
 
-async def test_a_worker_that_was_written_off_is_given_nothing_more() -> None:
+async def test_a_worker_recorded_as_lost_offers_no_slots() -> None:
     one = worker(1)
     world = World(running(1, one))
     world.workers.granted(world.workers.attach(one, RecordingLine()), slots=2, received=0)
@@ -413,7 +413,7 @@ async def test_a_key_deleted_during_a_scan_starts_another_scan_at_once() -> None
     assert "live workers" in world.rows.calls
 
 
-async def test_a_scan_of_many_runs_leaves_everybody_else_their_turn() -> None:
+async def test_a_scan_of_many_runs_yields_to_other_tasks() -> None:
     """A loop that makes no progress loses the lease: see `in_turns`."""
     world = World(*(run(n) for n in range(1, 5_001)))
     world.run_index.put_runs(world.rows.runs, NOW)
@@ -477,7 +477,7 @@ async def test_runs_that_the_run_index_doesnt_hold_are_passed_to_their_judges() 
     assert len(here) <= 2
 
 
-async def test_a_board_that_runs_short_has_a_scan_but_none_just_after_another() -> None:
+async def test_a_short_run_index_is_scanned_early_but_not_right_after_a_scan() -> None:
     world = World(*(run(number) for number in range(1, 8)))
     world.run_index.ready = ReadyQueue(most=2)
     await world.rescue.step()
@@ -534,7 +534,7 @@ async def test_a_run_missing_in_the_run_index_is_read_though_its_row_is_unchange
     assert [*world.run_index.ready] == [waits]
 
 
-async def test_a_crowd_is_found_among_runs_that_arent_read_again() -> None:
+async def test_a_scan_judges_overlap_of_unchanged_runs() -> None:
     one = run(1)
     other = replace(run(2), job_id=one.job_id)
     world = World(one, other, overlap=Overlap.CANCEL_OTHER)
@@ -544,7 +544,7 @@ async def test_a_crowd_is_found_among_runs_that_arent_read_again() -> None:
     assert world.rows.crowds == [one.job_id]
 
 
-async def test_now_and_then_all_is_read_so_that_nothing_is_wrong_for_ever(
+async def test_a_full_scan_at_long_intervals_corrects_the_run_index(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world, waits = await wrongly_on_the_board()
@@ -556,7 +556,7 @@ async def test_now_and_then_all_is_read_so_that_nothing_is_wrong_for_ever(
     assert [*world.run_index.ready] == [waits]
 
 
-async def test_after_a_scan_that_failed_all_is_read_again() -> None:
+async def test_a_failed_scan_is_followed_by_a_full_scan() -> None:
     world, waits = await wrongly_on_the_board()
 
     def away() -> None:

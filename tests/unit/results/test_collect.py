@@ -195,7 +195,7 @@ async def test_nothing_is_acknowledged_before_its_commit_was_seen(error: Excepti
     assert world.line.acknowledged == [(world.run.key.run_id, world.run.token, False)]
 
 
-async def test_of_a_run_that_has_ended_no_definition_is_read_again() -> None:
+async def test_a_repeated_result_of_an_ended_run_reads_no_definition() -> None:
     """The definition was dropped at the first result: a run that runs once needs none."""
     world = World()
     world.succeeds()
@@ -368,7 +368,7 @@ async def test_results_dont_wait_when_nothing_is_about_to_start_or_a_batch_is_fu
     assert len(world.rows.accepted) == 2
 
 
-async def test_dispatch_is_notified_when_a_late_run_has_reported_and_others_wait() -> None:
+async def test_dispatch_is_notified_when_a_late_run_reports_and_others_wait() -> None:
     world = World()
     run_index = world.collect.run_index = RunIndex(owning(0))
     notified: list[bool] = []
@@ -389,7 +389,7 @@ def refusal(run: LiveRun, *, greatest: Token) -> AssignmentRefusal:
     )
 
 
-async def test_a_token_greater_than_any_given_out_is_an_alarm_and_outdone() -> None:
+async def test_a_token_greater_than_any_issued_raises_an_alarm_and_the_epoch() -> None:
     """P4.4: otherwise the run would be dispatched and rejected for ever."""
     world = World()
     run_index = world.collect.run_index = RunIndex(owning(0, 1, epoch=5))
@@ -430,7 +430,7 @@ async def test_a_refusal_of_another_workers_assignment_raises_no_alarm() -> None
     assert world.rows.outdone == []
 
 
-async def test_a_shard_is_outdone_once_a_minute_for_any_messages_of_its_workers() -> None:
+async def test_the_epoch_of_a_shard_is_raised_for_tokens_once_a_minute_at_most() -> None:
     """P4.4: each alarm has the shard taken again, and its jobs wait for that."""
     world = World()
     run_index = world.collect.run_index = RunIndex(owning(0, epoch=5))
@@ -541,7 +541,7 @@ async def test_a_result_counts_without_a_tenure() -> None:
     assert world.line.acknowledged
 
 
-async def test_many_results_at_once_leave_everybody_else_their_turn() -> None:
+async def test_many_results_yield_to_other_tasks() -> None:
     """A loop that makes no progress loses the lease: see `in_turns`."""
     world = World()
     for number in range(500):

@@ -39,7 +39,7 @@ def test_the_progress_of_another_worker_or_token_isnt_shown(run):
     assert advances.progress_of(run) is None
 
 
-def test_nothing_is_shown_of_a_run_that_doesnt_run(run):
+def test_a_run_that_is_not_running_shows_no_progress(run):
     advances = MemberProgress()
     advances.record_progress(run.incarnation, run.key.run_id, run.token, QUARTER)
     assert advances.progress_of(replace(run, state=State.SUCCEEDED)) is None
@@ -58,7 +58,7 @@ def test_the_progress_of_a_run_no_longer_held_is_dropped(run):
     assert advances.progress_of(run) is None
 
 
-def test_of_runs_that_a_worker_doesnt_run_only_a_few_entries_are_kept(run):
+def test_few_entries_are_kept_for_runs_that_a_worker_does_not_run(run):
     advances = MemberProgress()
     for token in range(10_000):
         advances.record_progress(run.incarnation, run.key.run_id, Token(token), QUARTER)

@@ -79,7 +79,7 @@ def test_connections_that_were_closed_count_no_more(stack: ExitStack) -> None:
             assert crowds.close_excess() == {}
 
 
-def test_sockets_of_other_ports_are_let_be(stack: ExitStack) -> None:
+def test_sockets_of_other_ports_are_kept_open(stack: ExitStack) -> None:
     listener = stack.enter_context(socket.create_server((HOST, 0)))
     crowds = ConnectionLimit(listener.getsockname()[1] + 1, MOST)
     for _ in range(2 * MOST):
@@ -88,7 +88,7 @@ def test_sockets_of_other_ports_are_let_be(stack: ExitStack) -> None:
     assert crowds.close_excess() == {}
 
 
-async def test_grpcio_lets_the_ended_go_and_serves_the_others(stack: ExitStack) -> None:
+async def test_grpcio_drops_closed_connections_and_serves_the_others(stack: ExitStack) -> None:
     server = make_server(64)
     Health(list).serve(server, AuthInterceptor())
     port = server.add_insecure_port(f"{HOST}:0")

@@ -38,7 +38,7 @@ def test_a_message_of_a_million_parts_is_refused_before_they_are_made(field: int
         assert (found.status, found.reason) == ("RESOURCE_EXHAUSTED", "TOO_MANY_PARTS")
 
 
-def test_parts_that_lie_deeper_count_too() -> None:
+def test_nested_parts_count_for_the_limit_too() -> None:
     found = CREATE(garbage.inside(1, garbage.wide(33)))
     assert isinstance(found, UndecodedRequest)
     assert found.reason == "TOO_MANY_PARTS"

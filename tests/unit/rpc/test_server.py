@@ -86,7 +86,7 @@ async def test_a_malformed_path_is_an_unknown_method_and_ends_nothing(
         assert await calls.ask(channel, LIST, [b""]) == "OK"
 
 
-async def test_a_method_that_there_isn_t_is_unimplemented(channel: grpc.aio.Channel) -> None:
+async def test_an_unknown_method_is_unimplemented(channel: grpc.aio.Channel) -> None:
     for path in ("/x", LIST + "x", LIST + "/", "/a.B/C", "/" + "a" * 5000):
         assert await calls.ask(channel, path, [b""]) == "UNIMPLEMENTED"
     assert await calls.ask(channel, LIST, [b""]) == "OK"
@@ -124,7 +124,9 @@ def _kept_calls() -> int:
 
 
 @pytest.mark.slow
-async def test_a_caller_that_makes_no_more_calls_than_it_may_is_refused_none(address: str) -> None:
+async def test_a_caller_within_its_limit_of_concurrent_calls_is_never_rejected(
+    address: str,
+) -> None:
     """Ended calls don't count, though the core of grpcio frees them later."""
     async with calls.channel_to(address, **{"grpc.enable_retries": 0}) as channel:
         assert await calls.ask(channel, LIST, [b""]) == "OK", "it knows how many it may make"
@@ -155,7 +157,7 @@ async def test_a_request_that_is_too_long_is_rejected(channel: grpc.aio.Channel)
 
 
 @pytest.mark.slow
-async def test_a_call_that_the_core_has_ended_isn_t_answered_and_is_no_bug(
+async def test_a_call_that_the_core_has_ended_is_not_answered_and_logs_no_traceback(
     address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A bomb is refused when it is unpacked: the call has no request then, and not always its end
@@ -181,7 +183,7 @@ async def test_a_client_that_cant_be_answered_counts_as_disconnected() -> None:
         await abort(context, "INVALID_ARGUMENT", "no request", reason="NO_REQUEST")
 
 
-async def test_a_caller_that_hangs_up_on_an_answer_is_no_error_of_ours(
+async def test_a_caller_that_disconnects_during_an_answer_is_not_logged_as_an_error(
     address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The core tells it as one when it finds out a moment before the call's end has come."""
@@ -251,7 +253,7 @@ async def test_thousands_of_calls_during_a_stall_of_the_loop_are_all_answered(
         assert set(await asyncio.gather(*asked)) == {"OK"}
 
 
-def test_a_host_has_so_many_places_and_all_together_have_so_many() -> None:
+def test_concurrent_calls_are_limited_per_host_and_in_total() -> None:
     places = Places(most_of_one=2, most=3)
     with places.taken("ipv4:10.0.0.1:1"), places.taken("ipv4:10.0.0.1:2"):
         with pytest.raises(LimitReachedError), places.taken("ipv4:10.0.0.1:3"):

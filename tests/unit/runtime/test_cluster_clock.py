@@ -50,13 +50,13 @@ def server() -> Server:
     return Server()
 
 
-async def test_there_is_no_time_before_the_database_was_reached(server: Server) -> None:
+async def test_cluster_time_is_unknown_until_the_database_is_reached(server: Server) -> None:
     assert not server.clock.known
     with pytest.raises(Unavailable):
         server.clock.now()
 
 
-async def test_time_is_the_databases_not_the_hosts(server: Server) -> None:
+async def test_cluster_time_is_that_of_the_database_and_not_of_the_host(server: Server) -> None:
     await server.clock.step()
     server.at += 10
     expected = START + timedelta(seconds=server.at)
@@ -74,7 +74,7 @@ async def test_time_advances_while_the_database_is_away(server: Server) -> None:
     assert server.clock.away_for() == pytest.approx(5, abs=0.01)
 
 
-async def test_a_standby_is_no_database_and_is_left(server: Server) -> None:
+async def test_a_standby_is_rejected_and_disconnected(server: Server) -> None:
     """P2.6: what it takes would be lost, and its clock isn't the cluster's."""
     server.in_recovery = True
     with pytest.raises(Unavailable):
@@ -83,7 +83,7 @@ async def test_a_standby_is_no_database_and_is_left(server: Server) -> None:
     assert server.left == 1
 
 
-async def test_a_server_that_was_replaced_is_no_database_and_is_left(server: Server) -> None:
+async def test_a_replaced_server_is_rejected_and_disconnected(server: Server) -> None:
     """P2.6: by its own address a name may lead to another server now."""
     server.timeline = Timeline(3)
     await server.clock.step()
@@ -100,7 +100,7 @@ async def test_a_timeline_that_others_have_seen_counts_too(server: Server) -> No
         await server.clock.step()
 
 
-async def test_a_promotion_is_noticed(server: Server) -> None:
+async def test_a_promotion_is_detected(server: Server) -> None:
     """P2.6: by the store too, whose connections may still lead to the one that was replaced."""
     await server.clock.step()
     await server.clock.step()

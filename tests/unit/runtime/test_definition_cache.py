@@ -47,7 +47,7 @@ class Rows:
         }
 
 
-async def test_one_definition_that_cannot_be_read_keeps_no_other_from_its_work():
+async def test_an_unreadable_definition_does_not_hide_other_definitions():
     rows = Rows()
     rows.specs = {
         JOB: job_pb2.Job(cron=["0 0 * * *"], time_zone="Mars/Olympus", shell=SHELL),
@@ -83,7 +83,7 @@ async def test_a_new_tenure_reads_definitions_again():
     assert (await definition_cache.at_generations({JOB: 1}))[JOB].definition.slots == 2
 
 
-async def test_many_definitions_that_are_read_leave_everybody_else_their_turn():
+async def test_reads_of_many_definitions_yield_to_other_tasks():
     """A loop that makes no progress loses the lease: see `in_turns`."""
     rows = Rows()
     jobs = [run(n).job_id for n in range(1, 501)]
@@ -204,7 +204,7 @@ async def test_definitions_with_text_of_their_own_use_more_of_the_cache() -> Non
         definition_cache.forget(jobs[100:])
 
 
-def test_a_wording_is_read_once_as_long_as_it_is_used() -> None:
+def test_a_definition_text_is_parsed_once_while_it_is_in_use() -> None:
     wordings = DefinitionTexts(most=2)
 
     def spec(n: int) -> job_pb2.Job:

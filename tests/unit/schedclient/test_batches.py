@@ -55,7 +55,7 @@ async def test_no_call_holds_more_bytes_than_a_message_may(client: Client, membe
     assert max(request.ByteSize() for request in member.received("BatchSubmitRuns")) <= BYTES + 100
 
 
-async def test_one_refusal_hides_no_other(client: Client, member: Scripted):
+async def test_a_rejection_in_a_batch_hides_no_other_rejection(client: Client, member: Scripted):
     def answer(request: Many) -> Results:
         found = accept(request)
         violation = common_pb2.CallError.Violation(field="pool", problem="there is none")

@@ -76,7 +76,9 @@ async def test_an_update_names_the_fields_it_changes(client: Client, member: Scr
     assert (sent.job.name, sent.etag) == ("etl", "e1")
 
 
-async def test_pause_resume_delete_next_name_their_job(client: Client, member: Scripted):
+async def test_pause_resume_delete_and_next_send_the_name_of_the_job(
+    client: Client, member: Scripted
+):
     member.say("PauseJob", job_pb2.Job(name="etl", paused=True, pause_note="why"))
     member.say("ResumeJob", job_pb2.Job(name="etl"))
     member.say("DeleteJob", jobs.DeleteJobResponse(deleted=True))
@@ -224,7 +226,9 @@ async def test_logs_broken_in_the_middle_are_returned_once(client: Client, membe
     assert b"".join([one.data async for one in client.runs.logs("r")]) == b"one\n\xff\n"
 
 
-async def test_attempts_explanation_result_and_cancel_of_a_run(client: Client, member: Scripted):
+async def test_a_run_has_attempts_an_explanation_a_result_and_a_cancel(
+    client: Client, member: Scripted
+):
     member.say(
         "ListAttempts",
         runs.ListAttemptsResponse(
@@ -246,7 +250,7 @@ async def test_attempts_explanation_result_and_cancel_of_a_run(client: Client, m
     assert (await client.runs.cancel("r", "not needed")).run_id == "r"
 
 
-async def test_the_cluster_and_its_lists(client: Client, member: Scripted):
+async def test_the_cluster_and_its_lists_are_read(client: Client, member: Scripted):
     member.say("GetCluster", cluster.Cluster(leader="m1", shards=256, owned=256))
     member.say(
         "ListMembers",

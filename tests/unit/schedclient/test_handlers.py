@@ -139,7 +139,7 @@ def test_a_waiting_thread_receives_a_cancel_that_is_cleared_meanwhile():
     assert not one.wait(0.01)
 
 
-def test_a_cancel_that_is_set_while_many_begin_to_wait_is_missed_by_none():
+def test_a_cancel_wakes_each_of_many_tasks_that_begin_to_wait():
     for _ in range(50):
         assert waits_of_many(cancel()) == [True] * 4
 

@@ -148,7 +148,7 @@ async def test_a_value_and_its_id_make_the_same_request(
 
 @every_call
 @pytest.mark.parametrize("given", [None, 7, {"name": "etl"}], ids=repr)
-async def test_anything_else_is_refused_in_words(
+async def test_a_call_with_a_value_of_another_type_raises_a_type_error(
     client: Client, member: Scripted, call: Call, given: object
 ):
     with pytest.raises(TypeError, match=f"(expected the|comes first).*got {type(given).__name__}"):

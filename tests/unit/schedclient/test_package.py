@@ -33,7 +33,7 @@ print(json.dumps([name for name in heavy if name in sys.modules]))
 """
 
 
-def test_importing_it_imports_nothing_but_its_three_dependencies():
+def test_an_import_of_schedclient_loads_only_its_three_dependencies():
     ended = subprocess.run(
         [sys.executable, "-c", LOADED], capture_output=True, text=True, check=True
     )
@@ -41,7 +41,7 @@ def test_importing_it_imports_nothing_but_its_three_dependencies():
     assert roots <= OURS | ALLOWED | BROUGHT_BY_GRPC, roots
 
 
-def test_its_sources_import_nothing_else():
+def test_sources_of_schedclient_import_only_its_dependencies():
     folder = Path(schedclient.__file__).parent
     for file in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):

@@ -100,13 +100,13 @@ def test_a_run_value_is_accepted_in_place_of_its_id(member: Scripted):
             client.runs.cancel(7)  # type: ignore[arg-type]
 
 
-def test_errors_are_the_same(member: Scripted):
+def test_errors_of_the_blocking_client_are_those_of_the_async_client(member: Scripted):
     member.say("GetRun", Refusal("NOT_FOUND"))
     with SyncClient(member.address, timeout=5) as client, pytest.raises(NotFound):
         client.runs.get("r")
 
 
-def test_a_list_may_be_left_in_the_middle(member: Scripted):
+def test_iteration_over_a_list_may_stop_early(member: Scripted):
     member.say("ListRuns", runs.ListRunsResponse(runs=[RUN] * 3))
     with SyncClient(member.address, timeout=5) as client:
         for run in client.runs.list():

@@ -114,7 +114,7 @@ async def test_a_member_of_the_previous_version_is_polled_until_one_streams(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("ends", "least"), [([], [1.0, 2.0]), ([AWAY], [0.08, 0.16, 0.32])])
-async def test_a_member_with_streams_without_news_is_asked_less_and_less_often(
+async def test_a_member_whose_streams_end_without_news_is_asked_at_growing_intervals(
     client: Client, member: Scripted, ends: list[Any], least: list[float]
 ):
     """A member of the previous version ends them at DONE while runs are in progress; streams of

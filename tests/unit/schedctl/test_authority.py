@@ -79,7 +79,7 @@ def test_an_authority_signs_no_other_authority(authority: Authority) -> None:
     assert (constraints.value.ca, constraints.value.path_length) == (True, 0)
 
 
-def test_there_is_one_authority_in_a_folder(authority: Authority) -> None:
+def test_a_folder_holds_only_one_authority(authority: Authority) -> None:
     with pytest.raises(UnfitEnvironment, match="an authority already exists in"):
         Authority.create(authority.folder)
 

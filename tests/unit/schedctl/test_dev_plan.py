@@ -103,7 +103,7 @@ def test_a_port_of_another_program_is_replaced_unless_it_is_published() -> None:
             complete(with_running(before, "w1"), Requested())
 
 
-def test_a_reused_pid_is_not_taken_for_ours() -> None:
+def test_a_reused_pid_is_not_our_process() -> None:
     someone_else = DevProcess(os.getpid(), born="long ago")
     assert not someone_else.alive()
     assert not someone_else.send(signal.SIGCONT)

@@ -112,7 +112,7 @@ def test_a_manifest_is_read_as_one_wherever_it_comes_from_and_whatever_comes_fir
             assert "left out" not in ended.err
 
 
-async def test_what_job_get_prints_as_yaml_is_read_from_a_pipe(ctl, member, monkeypatch) -> None:
+async def test_the_yaml_of_job_get_is_read_from_a_pipe(ctl, member, monkeypatch) -> None:
     stored = job_pb2.Job(name="report", namespace="default", job_id="id1", etag="e1", generation=2)
     stored.labels["team"] = "data"
     stored.cron.append("17 4 * * *")
@@ -142,7 +142,7 @@ async def test_what_job_get_prints_as_yaml_is_read_from_a_pipe(ctl, member, monk
         "0 5 * * sun echo '{'\n",
     ],
 )
-def test_a_crontab_is_never_taken_for_yaml(text: str) -> None:
+def test_a_crontab_is_never_read_as_yaml(text: str) -> None:
     assert kind_of(text) is FileKind.CRONTAB
     (fault,) = manifests.parse("x.yaml", text)
     assert isinstance(fault, manifests.ManifestFault)

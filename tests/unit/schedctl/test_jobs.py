@@ -39,7 +39,7 @@ async def test_a_job_without_a_next_instant_is_done(ctl, member):
     assert states == ["done", "active", "active", "PAUSED"]
 
 
-async def test_pause_resume_delete_next_trigger(ctl, member):
+async def test_job_commands_pause_resume_delete_and_trigger_a_job(ctl, member):
     member.say("PauseJob", ETL)
     member.say("ResumeJob", ETL)
     member.say("DeleteJob", jobs.DeleteJobResponse(deleted=True))

@@ -57,7 +57,7 @@ def faults_of(text: str) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_the_example_means_what_it_says():
+def test_the_example_is_parsed_as_documented():
     etl, ping = jobs_of(EXAMPLE)
     assert (etl.name, list(etl.cron), etl.timeout.seconds) == ("nightly-etl", ["H 2 * * *"], 7200)
     assert (etl.priority, etl.overlap) == (common_pb2.PRIORITY_HIGH, job_pb2.OVERLAP_SKIP)
@@ -67,7 +67,7 @@ def test_the_example_means_what_it_says():
     assert (ping.every.seconds, ping.http.json.json) == (30, '{"from":"schedd"}')
 
 
-def test_nothing_is_guessed_where_the_model_says_text():
+def test_values_of_text_fields_stay_as_written():
     [job] = jobs_of(
         "name: on\nlabels: {a: yes, b: 010, c: 22:30, d: 1.0}\nshell: {argv: [echo, 5, true, null]}"
     )
@@ -446,7 +446,7 @@ def test_endless_nesting_is_refused(levels: int):
     assert "nested" in fault.problem
 
 
-def test_a_tag_is_not_ignored():
+def test_a_yaml_tag_is_rejected():
     [fault] = parse("m.yaml", "name: a\npayload: !!python/name:os.system x\n")
     assert isinstance(fault, ManifestFault)
     assert (fault.where, "!!python/name:os.system" in fault.problem) == ("m.yaml:2", True)

@@ -45,7 +45,7 @@ async def test_ctrl_c_is_130_and_leaves_the_run_alone(member):
 
 
 @pytest.mark.slow
-async def test_ctrl_c_leaves_a_redrive_going_and_says_how_to_stop_it(member):
+async def test_ctrl_c_keeps_a_redrive_running_and_prints_how_to_stop_it(member):
     going = run_pb2.Redrive(redrive_id="d1", total=3, state=run_pb2.Redrive.STATE_OPEN)
     member.say("RedriveDeadLetters", runs.RedriveDeadLettersResponse(total=3, redrive=going))
     member.say("WatchRedrive", [going, asyncio.Event()])
@@ -79,7 +79,7 @@ async def test_a_closed_stdin_is_no_bug(command):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stderr", ["2>/dev/full", "2>&-"])
-async def test_a_stderr_that_takes_nothing_leaves_the_exit_code(stderr):
+async def test_a_closed_or_full_stderr_does_not_change_the_exit_code(stderr):
     shell = await asyncio.create_subprocess_shell(f"{' '.join(SCHEDCTL)} nosuch {stderr}")
     assert await shell.wait() == 2
 

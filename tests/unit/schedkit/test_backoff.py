@@ -35,7 +35,7 @@ def test_a_thousand_failures_overflow_nothing() -> None:
     ("initial", "maximum", "factor", "jitter"),
     [(0, 1, 2, 0.2), (2, 1, 2, 0.2), (1, 2, 0.5, 0.2), (1, 2, 2, 1.0)],
 )
-def test_waits_that_would_not_grow_or_could_be_nothing_are_refused(
+def test_a_backoff_that_does_not_grow_or_may_be_zero_is_rejected(
     initial: float, maximum: float, factor: float, jitter: float
 ) -> None:
     with pytest.raises(ValueError, match="need"):

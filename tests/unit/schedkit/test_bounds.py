@@ -134,5 +134,5 @@ def test_an_invalid_item_of_a_frame_is_left_to_its_reader() -> None:
     assert [bool(FRAME.violations(one)) for one in frame.results] == [True, False]
 
 
-def test_of_a_hundred_invalid_list_entries_the_first_few_are_reported() -> None:
+def test_only_the_first_of_many_invalid_list_entries_are_reported() -> None:
     assert len(FRAME.violations(hello(spooled=[far()] * 100))) == 20

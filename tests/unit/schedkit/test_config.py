@@ -284,7 +284,7 @@ def test_an_unreadable_file_causes_no_reports_of_missing_keys(
     assert str(share) == "SCHEDD_SHARE: share must be a number, not 'half'"
 
 
-def test_of_a_too_deeply_nested_line_only_the_key_is_reported(world: World) -> None:
+def test_only_the_line_of_a_too_deeply_nested_value_is_reported(world: World) -> None:
     (problem,) = world.problems(f"slots = [\n{'[' * 100_000} 's3cr3t = 1'")
     assert problem == "schedd.toml:2: is nested too deep to be read"
 

@@ -83,7 +83,7 @@ async def test_the_app_receives_the_names_of_a_client_certificate_or_none(
         assert "https anonymous" in (await ask(address, TLS(alice.ca)))[0]
 
 
-async def test_a_strangers_certificate_ends_the_handshake(
+async def test_a_certificate_of_another_authority_ends_the_handshake(
     authority: Authority, tmp_path: Path
 ) -> None:
     member = authority.issue(MEMBER, tmp_path / "m", DAY)

@@ -58,7 +58,7 @@ def test_lines_that_differ_in_a_name_or_an_id_are_all_written() -> None:
     assert [repeated for _, repeated in log.lines] == [0] * 7
 
 
-def test_of_many_different_lines_of_one_kind_some_are_written_and_the_rest_is_counted() -> None:
+def test_many_different_lines_of_one_kind_are_written_in_part_and_counted() -> None:
     log = Log()
     for number in range(1000):
         log.say("caller c%d refused", number)

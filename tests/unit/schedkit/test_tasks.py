@@ -176,7 +176,7 @@ async def test_a_small_program_receives_the_signal_to_end(number: signal.Signals
     assert await asyncio.wait_for(asked.wait(), SOON)
 
 
-async def test_concurrent_workers_share_the_limit_of_one_turn() -> None:
+async def test_concurrent_tasks_share_the_limit_of_one_turn_of_the_loop() -> None:
     turns, done, finished = Turns(10), [0] * 4, asyncio.Event()
 
     async def work(worker: int) -> None:
@@ -196,7 +196,7 @@ async def test_concurrent_workers_share_the_limit_of_one_turn() -> None:
     assert most == 10
 
 
-async def test_little_work_never_waits() -> None:
+async def test_work_within_the_limit_never_waits() -> None:
     turns = Turns(10)
     for _ in range(10):
         waiting = turns.wait_until_allowed(1)

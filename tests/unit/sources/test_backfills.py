@@ -91,7 +91,7 @@ async def test_another_members_backfill_is_left_to_it(world: World) -> None:
     assert (world.rows.fed, world.notifications) == ([], 0)
 
 
-async def test_it_is_looked_at_often_while_there_is_one_and_now_and_then_later(
+async def test_backfills_are_checked_often_while_one_is_open_and_for_a_while_after(
     world: World,
 ) -> None:
     assert await world.step() == LOOK_EVERY

@@ -191,7 +191,7 @@ async def test_a_slow_join_is_found_and_deferred_and_all_others_are_judged(
     assert arrivals.later[-1] == (slow, PAUSE), "the backoff begins again"
 
 
-async def test_of_many_that_take_too_long_one_is_tried_a_step_and_the_rest_wait() -> None:
+async def test_one_of_many_slow_joins_is_tried_per_step() -> None:
     arrivals = Arrivals(*(join(n) for n in range(4)))
     chains, _, _ = loop(arrivals)
     arrivals.slow = {one.child for one in arrivals.rows}

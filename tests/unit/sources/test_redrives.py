@@ -104,7 +104,7 @@ async def test_redriven_runs_are_made_under_the_claim_of_the_redrives_shard(worl
     assert set(world.rows.claim.epochs) == {0}
 
 
-async def test_runs_wait_in_line_but_of_jobs_that_allow_overlap(world: World) -> None:
+async def test_redriven_runs_are_buffered_except_of_jobs_that_allow_overlap(world: World) -> None:
     world.definitions.jobs[ETL] = replace(SHELL, overlap=Overlap.SKIP)
     world.rows.open = [OPEN]
     await world.loop.step()
@@ -129,7 +129,7 @@ async def test_a_member_without_shards_reads_no_redrives() -> None:
     assert world.rows.looks == []
 
 
-async def test_it_is_looked_at_often_while_there_is_one_and_now_and_then_else(
+async def test_redrives_are_checked_often_while_runs_are_made(
     world: World,
 ) -> None:
     assert await world.loop.step() == LOOK_EVERY

@@ -12,7 +12,7 @@ from schedd.store.statements import arrays
 from support.repository import ROOT
 
 
-def test_no_statement_copies() -> None:
+def test_no_statement_uses_copy() -> None:
     """P1.5: nothing ends a process that stops in the middle of a COPY while it holds locks."""
     for file in (ROOT / "schedd" / "store").rglob("*.py"):
         assert not re.search(r"\bCOPY\b|copy_(from|expert|to)", file.read_text("utf-8")), file
@@ -23,7 +23,7 @@ def test_ids_are_their_hex_digits() -> None:
     assert arrays.ids([low, None]) == "{00000000000000000000000000000001,NULL}"
 
 
-def test_numbers_and_flags_and_nothing() -> None:
+def test_numbers_flags_and_null_are_array_literals() -> None:
     assert arrays.numbers([1, None, -5, 0.25]) == "{1,NULL,-5,0.25}"
     assert arrays.flags([True, False]) == "{t,f}"
     assert arrays.numbers([]) == "{}"

@@ -129,7 +129,7 @@ def test_only_files_that_libpq_requires_are_rejected(server: Server, options: st
         assert (mode, [*faults(dsn)] == []) == (mode, connects(dsn)), [*faults(dsn)]
 
 
-def test_a_certificate_that_must_be_shown_must_be_there(server: Server) -> None:
+def test_a_required_client_certificate_must_exist(server: Server) -> None:
     for mode in ("prefer", "require"):
         shown = f"sslcertmode=require&sslkey=FOLDER/c.key&sslmode={mode}"
         assert connects(server.dsn(f"{shown}&sslcert=FOLDER/c.pem"))
@@ -139,7 +139,7 @@ def test_a_certificate_that_must_be_shown_must_be_there(server: Server) -> None:
         assert said.startswith(f"sslcert: {server.folder}/none can't be read: No such file")
 
 
-def test_a_socket_of_unix_knows_no_tls(server: Server) -> None:
+def test_tls_options_are_ignored_on_a_unix_socket(server: Server) -> None:
     files = "sslmode=verify-full&sslrootcert=FOLDER/none"
     dsn = server.dsn(files, host=str(server.folder))
     assert connects(dsn)

@@ -80,7 +80,7 @@ def test_a_value_that_is_refused_is_broken_data(code: str) -> None:
         ("42601", Fault),
     ],
 )
-def test_the_source_of_a_fault(code: str, kind: type[Exception]) -> None:
+def test_each_sqlstate_raises_its_kind_of_error(code: str, kind: type[Exception]) -> None:
     assert type(judge(failed(code), committing=False)[0]) is kind
 
 

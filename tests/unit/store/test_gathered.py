@@ -60,7 +60,7 @@ async def test_more_runs_than_fit_into_one_statement_are_read_by_several() -> No
     assert [len(asked) for asked in table.asked] == [MOST, 1]
 
 
-async def test_runs_that_there_aren_t_are_left_out() -> None:
+async def test_missing_runs_are_omitted() -> None:
     gathered = BatchedReads(Table().fetch)
     assert ids(await gathered.runs([run(5), run(5000), run(6)])) == [run(5), run(6)]
 
@@ -84,7 +84,7 @@ async def test_a_caller_during_a_statement_is_answered_by_a_later_one() -> None:
     await first
 
 
-async def test_all_hear_that_the_database_is_away() -> None:
+async def test_an_unavailable_database_is_reported_to_all_callers() -> None:
     table = Table()
     table.away = True
     gathered = BatchedReads(table.fetch)

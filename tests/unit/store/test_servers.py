@@ -110,7 +110,7 @@ def test_standbys_and_replaced_servers_are_passed_over_and_closed() -> None:
     ]
 
 
-def test_without_a_known_timeline_all_servers_are_asked_and_the_highest_is_used() -> None:
+def test_the_server_with_the_highest_timeline_is_used_if_none_is_known() -> None:
     """A member that has just started would acknowledge calls on one that was replaced."""
     hosts = Hosts({"a": 1, "b": 3, "c": 2})
     servers = hosts.servers()

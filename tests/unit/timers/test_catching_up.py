@@ -165,7 +165,7 @@ async def test_the_last_missed_run_has_no_herd_before_it() -> None:
     assert last in rows.batches[0]
 
 
-async def test_nothing_falls_out_of_its_window_because_others_are_caught_up_with() -> None:
+async def test_no_time_leaves_its_window_while_other_jobs_catch_up() -> None:
     world, rows = outage(50, 3_600, CatchUpPolicy.ALL)
     for minutes in (0, 10, 20, 30):
         world.clock.time = NOW + timedelta(minutes=minutes)
@@ -234,7 +234,7 @@ async def test_a_takeover_measures_only_the_windows_of_the_shards_jobs(
     assert min(made, key=lambda run: run.due_at).state is state
 
 
-async def test_a_step_that_has_to_be_tried_again_measures_the_window_where_it_first_did() -> None:
+async def test_a_retried_step_measures_the_window_from_its_first_try() -> None:
     world, rows = outage(1, 3_000, CatchUpPolicy.LATEST)
     await step_without_database(world, rows)
     world.clock.time = NOW + timedelta(minutes=90)

@@ -107,7 +107,7 @@ async def test_a_timer_whose_commit_is_in_doubt_is_behind_until_its_row_is_read(
     assert world.fire.behind() == Behind()
 
 
-async def test_a_job_has_begun_to_catch_up_when_some_was_made_not_when_it_was_looked_at() -> None:
+async def test_a_job_begins_to_catch_up_with_its_first_created_run() -> None:
     trusted = [False]
     world = World(Rows(), trusted=lambda: trusted[0])
     world.definitions.catch_up = CatchUp(CatchUpPolicy.ALL, timedelta(days=1))
@@ -240,7 +240,7 @@ async def test_an_owner_that_missed_a_pause_is_rejected_and_reads_it() -> None:
     assert rows.fired[0].state is State.SKIPPED
 
 
-async def test_a_batch_is_as_large_as_takes_a_moment() -> None:
+async def test_the_batch_size_follows_the_time_of_a_batch() -> None:
     """A timer that falls due meanwhile waits for all of it."""
     rows = Herd(count=3_000, each=0.001)
     world = World(rows)
@@ -280,7 +280,7 @@ async def test_firing_rests_while_enough_runs_are_ready_except_for_urgent_timers
 
 
 @pytest.mark.slow
-async def test_it_fires_on_however_much_is_ready() -> None:
+async def test_firing_continues_with_any_number_of_ready_runs() -> None:
     """Nothing may stand behind what waits for workers that never come."""
     rows = Herd(count=20 * ENOUGH, each=0.001)
     world = World(rows)
@@ -304,7 +304,7 @@ async def test_firing_doesnt_rest_for_runs_that_no_worker_can_do() -> None:
         assert await world.step() == 0.0
 
 
-async def test_a_load_and_a_batch_of_many_leave_everybody_else_their_turn() -> None:
+async def test_a_load_and_a_batch_of_many_timers_yield_to_other_tasks() -> None:
     """A loop that makes no progress loses the lease, and a busy machine makes 20 ms a second."""
     world = World(Herd(count=10 * BATCH))
     assert await turns_during(world.step()) >= 10 + LEAST // 50

@@ -186,7 +186,7 @@ async def test_an_unreadable_timer_delays_no_load(monkeypatch: pytest.MonkeyPatc
     assert world.run_index.timers.next_at() == NOW
 
 
-async def test_a_load_that_failed_is_made_again_as_soon_as_the_loop_may() -> None:
+async def test_a_failed_load_is_retried_at_the_next_step() -> None:
     rows = Rows()
     world = World(rows)
     loads = rows.due_timers

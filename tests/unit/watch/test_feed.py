@@ -169,7 +169,7 @@ async def test_without_subscribers_nothing_is_read_received_or_kept() -> None:
         assert here.feed.jobs == frozenset()
 
 
-async def test_a_database_that_was_away_costs_time_and_no_state() -> None:
+async def test_a_database_outage_delays_changes_and_loses_none() -> None:
     async with world() as here:
         stream = await here.watch()
         here.rows.away = True

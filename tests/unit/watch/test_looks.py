@@ -68,7 +68,7 @@ async def test_a_subscriber_that_leaves_ends_a_snapshot_only_if_it_is_the_last()
         await last.until((1, State.PENDING))
 
 
-async def test_a_failed_snapshot_fails_all_who_shared_it_and_the_next_is_made_again() -> None:
+async def test_a_failed_snapshot_fails_all_its_watchers_and_the_next_is_taken_again() -> None:
     async with world() as here:
         here.rows.write(1)
         await here.watch(Scope("other"))

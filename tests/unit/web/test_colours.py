@@ -51,7 +51,7 @@ def test_black_on_white_is_the_greatest_contrast() -> None:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_every_word_can_be_read_on_every_ground(dark: bool) -> None:
+def test_every_text_color_is_readable_on_every_background(dark: bool) -> None:
     has = colours(dark=dark)
     assert set(WORDS) | set(GROUNDS) <= has.keys()
     faint = {

@@ -160,7 +160,7 @@ async def test_a_failed_read_is_retried_soon_however_seldom_the_page_is_read(
     assert read.times == 2 + read_before
 
 
-async def test_a_read_that_failed_after_long_isnt_retried_for_as_long(clock: list[float]) -> None:
+async def test_a_slow_failed_read_is_retried_after_as_long_as_it_took(clock: list[float]) -> None:
     """The read holds one of the few slots, of a database that has nothing to spare."""
 
     async def read(_: PageRequest) -> Shown:

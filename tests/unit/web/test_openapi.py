@@ -35,7 +35,7 @@ def validator(document: dict[str, Any], name: str) -> jsonschema_rs.Draft202012V
     )
 
 
-def test_each_call_that_there_is_has_its_operation(document: dict[str, Any]) -> None:
+def test_each_call_has_one_operation(document: dict[str, Any]) -> None:
     ids = [one["operationId"] for verbs in document["paths"].values() for one in verbs.values()]
     assert len(ids) == len(set(ids))
     names = {name.rpartition(".")[2] for name in THERE}

@@ -9,7 +9,7 @@ from schedd.web.pages.runs.runs import request_of, with_word
 from schedproto.v1 import common_pb2, run_pb2, run_service_pb2
 
 
-def test_each_word_narrows_it() -> None:
+def test_each_search_term_narrows_the_search() -> None:
     request = request_of("state:failed,retrying job:etl worker:w3 trigger:manual")
     assert list(request.states) == [
         common_pb2.RUN_STATE_FAILED,
@@ -58,7 +58,7 @@ def test_an_invalid_search_is_rejected_by_name(words: str, error: str) -> None:
         request_of(words)
 
 
-def test_a_word_is_put_in_the_place_of_its_like() -> None:
+def test_a_search_term_replaces_the_term_of_the_same_kind() -> None:
     assert with_word("state:failed job:etl", "state", "running") == "job:etl state:running"
     assert with_word("state:failed job:etl", "state", "") == "job:etl"
     assert with_word("", "state", "missed") == "state:missed"
@@ -85,7 +85,7 @@ def test_a_word_that_takes_one_value_isn_t_given_twice(words: str) -> None:
     assert f"{field}:" in words or field == "job"
 
 
-def test_states_are_all_that_are_named_in_one_word_or_in_several() -> None:
+def test_states_may_be_named_in_one_search_term_or_in_several() -> None:
     one, several = request_of("state:failed,retrying"), request_of("state:failed state:retrying")
     assert list(one.states) == list(several.states)
     assert len(one.states) == 2

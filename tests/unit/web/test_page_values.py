@@ -114,7 +114,7 @@ def test_a_caller_with_a_token_is_shown_with_the_token() -> None:
     assert deed.actor == "user/dev (token 0b7a58b2)"
 
 
-def test_the_story_of_a_submit_leaves_its_definition_to_the_page() -> None:
+def test_the_timeline_of_a_submit_omits_the_definition() -> None:
     after = '{"namespace":"default","shell":{"argv":["true"]}}'
     entry = cluster_pb.AuditEntry(actor="user/ann", action="submit", outcome="ok", after=after)
     entry.at.FromDatetime(NOW + timedelta(seconds=9))
@@ -180,7 +180,7 @@ def test_a_job_that_runs_too_often_for_days_is_shown_by_the_hour() -> None:
     assert found.since == NOW - timedelta(minutes=499)
 
 
-def test_folded_instants_count_as_many_and_old_ones_lie_outside() -> None:
+def test_merged_times_count_individually_and_old_ones_are_omitted() -> None:
     folded = run_at(NOW, State.MISSED)
     folded.count = 40
     found = almanac([folded, run_at(NOW - timedelta(days=400))], NOW, more=False)
@@ -380,7 +380,7 @@ def test_the_action_of_a_job_is_shown_in_a_line(job: job_pb2.Job, action: str) -
     assert does(job) == action
 
 
-def test_a_pause_is_shown_with_who_and_why() -> None:
+def test_a_pause_is_shown_with_its_author_and_note() -> None:
     job = job_pb2.Job(paused=True, paused_by="ops", pause_note="disks")
     assert paused(job) == "paused by ops: disks"
     assert paused(job_pb2.Job()) == ""
@@ -410,7 +410,7 @@ def test_a_form_describes_a_job() -> None:
     assert job.priority == common_pb2.PRIORITY_HIGH
 
 
-def test_a_form_knows_each_schedule_and_each_action() -> None:
+def test_a_form_accepts_each_schedule_and_each_action() -> None:
     assert form(schedule="every", when="1h30m", what="x").every.seconds == 5400
     assert form(schedule="at", when="2026-03-04T12:30", what="x").at.seconds == 1772627400
     assert form(schedule="on_demand", what="x").on_demand
@@ -429,7 +429,7 @@ def test_a_form_knows_each_schedule_and_each_action() -> None:
         ("2026-12-24T09:00:00Z", "", "2026-12-24T09:00:00Z"),
     ],
 )
-def test_once_is_by_the_clocks_of_the_zone_or_by_its_own_offset(
+def test_a_single_time_is_local_to_the_zone_unless_it_has_an_offset(
     when: str, zone: str, instant: str
 ) -> None:
     made = form(schedule="at", when=when, time_zone=zone, what="x")
@@ -454,7 +454,7 @@ def test_once_is_by_the_clocks_of_the_zone_or_by_its_own_offset(
         ("on_demand", "", "Europe/Berlin", "time_zone: has no effect: a job on demand"),
     ],
 )
-def test_a_zone_that_cant_be_meant_or_an_instant_that_isnt_one_in_it_is_refused(
+def test_an_invalid_zone_or_a_local_time_missing_in_it_is_rejected(
     schedule: str, when: str, zone: str, error: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=error):

@@ -80,7 +80,7 @@ def test_a_healthy_cluster_is_shown_in_three_words() -> None:
         (seen(stored(pause=Pause(NOW, "ops", "disks"))), "the cluster is paused by ops since"),
     ],
 )
-def test_each_trouble_is_named_and_the_page_turns_red(found: Glance, said: str) -> None:
+def test_each_problem_is_named_and_the_page_turns_red(found: Glance, said: str) -> None:
     assert said in found.troubles[0]
     assert 'class="verdict bad"' in html(found)
 
@@ -110,7 +110,7 @@ def test_a_cluster_without_a_leader_is_reported() -> None:
     assert "there is no leader" in found.troubles
 
 
-def test_the_page_shows_troubles_in_the_words_of_the_call() -> None:
+def test_the_page_shows_problems_in_the_words_of_the_call() -> None:
     """`GetCluster`, and so `schedctl cluster status`; a pause it has in fields of its own."""
     view = StubCluster(leader=None, members=[member("m1")]).view()
     state = stored(shards=owned_by("m1", "gone"), workers=(), pause=Pause(NOW, "ops"))
@@ -171,7 +171,7 @@ def test_a_worker_that_takes_no_new_runs_is_on_the_page_with_the_reason() -> Non
     assert "No problems" not in html(found)
 
 
-def test_a_run_that_was_missed_days_ago_is_no_concern_any_more() -> None:
+def test_a_run_missed_days_ago_is_not_reported_as_a_problem() -> None:
     assert "No problems." in html(seen(stored(missed=MissedRuns((NOW - timedelta(days=2),)))))
 
 
@@ -226,7 +226,7 @@ def test_runs_that_wait_for_long_or_for_ever_make_a_cluster_unhealthy(
     assert list(seen(stored(waits=waits)).concerns) == concerns
 
 
-def test_while_the_cluster_is_paused_nothing_else_is_why_runs_wait() -> None:
+def test_a_cluster_pause_is_the_only_reason_shown_for_waiting_runs() -> None:
     assert (
         seen(stored(waits=WaitSummary(3, (("a", "etl"),)), pause=Pause(NOW, "ops"))).concerns == ()
     )

@@ -83,7 +83,7 @@ def test_an_unavailable_dependency_answers_retry_after() -> None:
     assert "10.0.0.1" not in json.dumps(answer.body.decode()), "addresses stay inside"
 
 
-def test_a_write_without_an_answer_isnt_to_be_repeated_blindly() -> None:
+def test_a_write_without_an_answer_is_an_unknown_outcome() -> None:
     """The write may have succeeded: a caller that takes it for "nothing was done" repeats it."""
     body = problems.problem_of(OutcomeUnknown("COMMIT was sent: it may stand"))
     assert (body["status"], body["reason"]) == (504, "OUTCOME_UNKNOWN")

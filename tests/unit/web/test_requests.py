@@ -99,7 +99,7 @@ IDS_ASKED_BY = [
 """Each parameter whose format is `uuid`, as OpenAPI tells."""
 
 
-def test_there_are_parameters_that_hold_ids() -> None:
+def test_id_parameters_include_run_id_and_parent_run_id() -> None:
     asked = {("/api/v1/audit", "runId"), ("/api/v1/runs", "parentRunId")}
     assert asked <= {*IDS_ASKED_BY}
 
@@ -335,7 +335,7 @@ def test_an_if_match_may_name_several_tags(given: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["*", '"abc-1"', ""])
-def test_no_call_that_changes_something_passes_over_if_none_match(given: str) -> None:
+def test_a_call_that_changes_state_rejects_if_none_match(given: str) -> None:
     headers = {"if-none-match": given}
     for verb, path in (("DELETE", "/api/v1/jobs/etl"), ("PUT", "/api/v1/calendars/off")):
         with pytest.raises(RequestProblem, match="If-None-Match: not supported by this call"):

@@ -22,7 +22,7 @@ def app_of(*routes: Route) -> Starlette:
     return app
 
 
-async def test_an_address_is_had_before_anything_is_served() -> None:
+async def test_a_bound_server_has_an_address_before_it_serves() -> None:
     async with bound("127.0.0.1:0") as http:
         assert http.port > 0
         assert http.address == f"127.0.0.1:{http.port}"

@@ -31,7 +31,7 @@ class Answers:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_a_reader_that_leaves_before_anything_came_leaves_nothing_behind(
+async def test_a_reader_that_disconnects_before_the_first_event_ends_the_stream(
     monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     monkeypatch.setattr(rest, "FIRST_WITHIN", 0.01)

@@ -69,7 +69,7 @@ async def test_events_that_are_ready_go_in_one_piece_and_the_last_of_them_too() 
     assert reader.pieces[2:] == [b"data: later\n\ndata: last\n\n"]
 
 
-async def test_no_more_is_made_for_a_reader_that_takes_none_than_a_piece() -> None:
+async def test_a_blocked_reader_gets_no_more_than_one_chunk_prepared() -> None:
     reader, made = Reader(), 0
 
     async def events() -> AsyncGenerator[Event, None]:

@@ -21,7 +21,9 @@ TEMPLATES = sorted((HERE / "templates").glob("*.html"))
         ("", ""),
     ],
 )
-def test_a_sentence_begins_great_but_the_name_of_a_field_stays_one(text: str, shown: str) -> None:
+def test_a_sentence_begins_with_a_capital_unless_it_begins_with_a_field_name(
+    text: str, shown: str
+) -> None:
     template = _environment.from_string("{{ text | capitalised }}")
     assert template.render(text=text) == shown
 

@@ -76,7 +76,7 @@ async def test_no_page_waits_for_ever_for_a_slot_or_for_postgresql(
 
 
 @pytest.mark.parametrize("read", READS)
-async def test_a_page_closed_before_its_slot_comes_leaves_no_unawaited_read(
+async def test_a_page_closed_before_it_gets_a_slot_leaves_no_unawaited_read(
     read: Read,
 ) -> None:
     asked = asking(Store(), turns=0)

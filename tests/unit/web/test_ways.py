@@ -35,7 +35,7 @@ def referred(referer: str) -> str:
 @pytest.mark.parametrize(
     "address", ["https://evil.example/", "//evil.example", "/\\evil.example", "", "/a\r\nb", "jobs"]
 )
-def test_nothing_leads_to_another_site(address: str) -> None:
+def test_an_address_of_another_site_is_replaced_by_the_root(address: str) -> None:
     assert links.local(address) == "/"
     assert links.page_of(ROUTES, address) == "/"
 

@@ -69,7 +69,7 @@ def test_a_schedule_is_shown_in_words(form: dict[str, object], said: str) -> Non
     assert formatting.schedule(from_json(form, job_pb2.Job)) == said
 
 
-def test_every_state_has_one_look_and_no_two_share_it() -> None:
+def test_every_state_has_a_style_and_a_word_of_its_own() -> None:
     assert set(formatting.LOOKS) == {state.value for state in State}
     assert len({look.style for look in formatting.LOOKS.values()}) == len(State)
     assert len({look.word for look in formatting.LOOKS.values()}) == len(State)

@@ -93,7 +93,7 @@ async def test_other_tasks_get_their_turn_between_batches_of_starts() -> None:
 
 
 @pytest.mark.parametrize("how", ["again", "earlier", "breaks"])
-async def test_a_start_that_arms_another_run_or_fails_blocks_no_other_start(how: str) -> None:
+async def test_a_start_that_schedules_another_run_or_fails_blocks_no_other_start(how: str) -> None:
     loop, errors = asyncio.get_running_loop(), list[object]()
     loop.set_exception_handler(lambda _, context: errors.append(context.get("exception")))
     started: list[AssignmentKey] = []

@@ -135,7 +135,7 @@ def test_a_partly_served_head_has_priority_over_other_members_heads_only() -> No
     assert dealt[B].before == DemandHead(HIGH, 100.0, 2)
 
 
-def test_when_all_heads_are_served_the_slots_are_for_any_run() -> None:
+def test_slots_left_after_all_heads_are_for_any_run() -> None:
     dealt = deal(3, {A: [DemandHead(HIGH, 100.0, 1)], B: [DemandHead(LOW, 100.0, 1)], C: []}, {})
     assert {share.before for share in dealt.values()} == {None}
 

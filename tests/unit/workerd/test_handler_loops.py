@@ -136,7 +136,7 @@ async def test_the_timeout_of_a_blocking_handler_is_enforced_and_named() -> None
         handler.go.set()
 
 
-async def test_a_run_that_is_canceled_before_its_loop_was_free_never_begins() -> None:
+async def test_a_run_canceled_before_its_loop_is_free_never_begins() -> None:
     handler, stop, began = Blocking(), Stop(), threading.Event()
 
     async def begins(_payload: Any, _ctx: Any) -> None:

@@ -128,7 +128,7 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_journal_that_fits_on_no_full_disk_is_made_later_and_no_session_begins_before(
+def test_a_journal_rejected_by_a_full_disk_is_created_later(
     tmp_path: Path,
 ) -> None:
     with full_disk():

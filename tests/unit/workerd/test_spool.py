@@ -138,7 +138,7 @@ async def test_nothing_is_sent_before_it_is_on_disk(tmp_path: Path) -> None:
     spooling.cancel()
 
 
-def test_the_size_is_that_of_the_files_and_shrinks_with_them(tmp_path: Path) -> None:
+def test_the_spool_size_is_the_total_size_of_its_files(tmp_path: Path) -> None:
     """W2: a spool that is never emptied must not fill the disk."""
     spool = Spool(tmp_path)
     files = [spool.write([result("a")]), spool.write([result("b"), result("c")])]
@@ -335,7 +335,7 @@ async def test_a_held_result_is_on_disk_and_sent_as_released(
     spooling.cancel()
 
 
-async def test_of_two_copies_the_later_is_sent_after_a_restart(tmp_path: Path) -> None:
+async def test_the_later_of_two_copies_is_sent_after_a_restart(tmp_path: Path) -> None:
     """W2: the second copy was written with more information."""
     spool = Spool(tmp_path)
     first, second = result("a"), result("a")
