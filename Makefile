@@ -77,7 +77,7 @@ acceptance-full: ## what .ci/run shows shortened, at full figures, each after th
 	FORK_SUBMITS=1000 $(MAKE) test TESTS=tests/acceptance/test_prefork.py JOBS=0
 	FUZZ_MESSAGES=100000 $(MAKE) test TESTS=tests/acceptance/test_fuzz.py JOBS=0 ARGS="--timeout=7200"
 	OPENAPI_SECONDS=60 $(MAKE) test TESTS=tests/acceptance/test_openapi.py JOBS=0
-	AGEING_RUNS=1000 $(MAKE) test TESTS=tests/acceptance/test_ageing.py JOBS=0
+	AGEING_RUNS=1000 $(MAKE) test TESTS=tests/acceptance/test_aging.py JOBS=0
 	CHAIN_CYCLES=200 $(MAKE) test TESTS=tests/acceptance/test_chains.py JOBS=0 ARGS="--timeout=1200"
 	POOL_RUNS=500 $(MAKE) test TESTS=tests/acceptance/test_pools.py JOBS=0 ARGS="--timeout=900"
 	REDRIVE_LETTERS=10000 $(MAKE) test TESTS=tests/acceptance/test_redrives.py JOBS=0 ARGS="--timeout=1800"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from schedclient import SyncClient
 from support.cluster import DevCluster
+from support.each_second_jobs import WRITTEN, start_ticking
 from support.probe import DatabaseProbe
-from support.ticking import WRITTEN, start_ticking
 from support.wait import WAIT_TIMEOUT, wait_until
 
 

@@ -10,8 +10,8 @@ from acceptance.conftest import TTL, pids
 from schedclient import NotFound, SyncClient
 from schedctl.dev.servers.processes import find
 from support.cluster import DevCluster
+from support.each_second_jobs import BY_POLICY, start_ticking
 from support.probe import DatabaseProbe, Start
-from support.ticking import BY_POLICY, start_ticking
 from support.wait import WAIT_TIMEOUT, wait_until
 
 FAILOVER = TTL + 2.0

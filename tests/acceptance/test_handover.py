@@ -10,8 +10,8 @@ from pathlib import Path
 from acceptance.conftest import TTL, pids
 from schedclient import SyncClient
 from support.cluster import DevCluster
+from support.each_second_jobs import BY_POLICY, start_ticking
 from support.probe import DatabaseProbe
-from support.ticking import BY_POLICY, start_ticking
 from support.wait import WAIT_TIMEOUT, wait_until
 
 FAILOVER = TTL + 2.0

@@ -15,9 +15,9 @@ import pytest
 from acceptance.conftest import TTL, pids
 from schedclient import Client, Run, SyncClient
 from support.cluster import DevCluster
+from support.each_second_jobs import QUIET, delete_and_account
 from support.ledger import covered
 from support.probe import DatabaseProbe
-from support.ticking import QUIET, delete_and_reckon
 from support.wait import WAIT_TIMEOUT, wait_until, wait_until_async
 
 OUTAGE = 20.0
@@ -72,7 +72,7 @@ def test_an_outage_of_etcd_stops_firing_lets_jobs_end_and_loses_no_scheduled_tim
         wait_until(
             lambda job=policy: not late(client, job, healed), QUIET, "all to be caught up with"
         )
-        rows = delete_and_reckon(client, policy, probe)
+        rows = delete_and_account(client, policy, probe)
         expected = {"latest": ("COALESCED", None), "none": ("MISSED", "CATCH_UP_NONE")}
         others = {(row.state, row.reason) for row in rows} - {("SUCCEEDED", None)}
         assert others == ({expected[policy]} if policy in expected else set())

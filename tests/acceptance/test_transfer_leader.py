@@ -7,7 +7,7 @@ from pathlib import Path
 
 from schedclient import SyncClient
 from support.cluster import DevCluster
-from support.ticking import start_ticking
+from support.each_second_jobs import start_ticking
 from support.wait import WAIT_TIMEOUT, wait_until
 
 LATE = 1.0

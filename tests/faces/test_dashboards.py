@@ -11,7 +11,7 @@ from faces.prometheus import Prometheus
 from schedclient import SyncClient
 from support.cluster import DevCluster
 from support.dashboards import panels
-from support.exported import named
+from support.exported_metrics import named
 from support.wait import wait_until
 
 WITHIN = 60.0

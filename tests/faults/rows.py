@@ -238,7 +238,7 @@ ROWS: Sequence[Row] = (
         "the process continues; connections over the limits are rejected, half-open ones closed;"
         " descriptors and memory are released; p99 as above",
         ("test_connections_of_hostile_peers",),
-        ("tests/unit/rpc/test_crowds.py",),
+        ("tests/unit/rpc/test_connection_limit.py",),
         lacks="not yet: slow readers of live logs, and handshakes at ports with TLS",
     ),
     Row(

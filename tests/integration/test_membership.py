@@ -1,7 +1,7 @@
 """Members as processes, on a real etcd and a real PostgreSQL: ownership of shards in all failures.
 
 Durations are measured by the database, which writes down when each shard changed hands
-(support/hands.py): when the test got round to looking says how busy the machine is.
+(support/shard_handovers.py): when the test got round to looking says how busy the machine is.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from schedd.store.postgres import Stores
 from schedd.store.schema import migrate
 from schedkit.errors import Unavailable
 from support.etcd import EtcdCluster
-from support.hands import Hands, hands_since, watch
 from support.member_process import MemberProcesses
 from support.postgres import ScratchServer, private_postgres, restart
+from support.shard_handovers import ShardHandovers, handovers_since, watch
 from support.wait import WAIT_TIMEOUT, wait_until_async
 
 TTL = 3
@@ -72,7 +72,7 @@ class World:
     members: MemberProcesses
     etcd: EtcdClient
     store: Stores
-    hands: Callable[[float], Hands]
+    hands: Callable[[float], ShardHandovers]
 
     async def view(self) -> ClusterView:
         """Return the view of the cluster in etcd."""
@@ -148,7 +148,7 @@ async def a_world(etcd: EtcdCluster, server: ScratchServer, folder: Path) -> Asy
     store = Stores(Database(dsn))
     async with connect(EtcdAccess(etcd.endpoints), deadline=0.5, root=root) as client:
         with MemberProcesses(etcd.endpoints, dsn, folder, root=root, ttl=TTL) as members:
-            yield World(members, client, store, partial(hands_since, server, dsn))
+            yield World(members, client, store, partial(handovers_since, server, dsn))
     store.database.close()
     server.drop_database(dsn)
 

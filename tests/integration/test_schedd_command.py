@@ -14,7 +14,7 @@ import pytest
 from schedctl.authority import Authority, Subject
 from schedd.core.auth.rights import IdentityKind, uri_of, uris_of_worker
 from schedkit.net.channel import TLS
-from support.unread import unread
+from support.early_close import unread
 
 FILE = """
 name = "m9"

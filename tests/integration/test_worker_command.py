@@ -12,8 +12,8 @@ import pytest
 from schedkit.net.channel import TLS
 from schedproto.v1 import worker_service_pb2 as pb
 from support.certs import Authority
+from support.early_close import unread
 from support.fake_member import FakeMember
-from support.unread import unread
 from support.wait import WAIT_TIMEOUT, wait_until_async
 from support.worker_process import WorkerProcess, cluster
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from schedctl.app import root
-from support.exported import Exported, exported, labels_of, named
+from support.exported_metrics import Exported, exported, labels_of, named
 from support.repository import ROOT
 
 FOLDER = ROOT / "deploy" / "prometheus"

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from support.dashboards import DASHBOARDS, FOLDER, Panel, panels
-from support.exported import Exported, exported, labels_of, named
+from support.exported_metrics import Exported, exported, labels_of, named
 from support.repository import ROOT
 
 RULES = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8"))

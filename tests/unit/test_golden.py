@@ -28,8 +28,8 @@ from schedd.api import paging
 from schedd.core.cluster import membership, shard_map
 from schedd.core.cluster.coordination import CoordinationEntry
 from support import golden
-from support.breaking import breaking
 from support.examples import examples
+from support.proto_breaks import breaking
 from support.version_before import BEFORE
 from workerd.delivery.spool import Spool
 from workerd.process import process_journal

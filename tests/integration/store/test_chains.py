@@ -168,7 +168,7 @@ async def test_a_member_that_dies_before_the_commit_has_made_nothing_and_the_nex
     await ended(me, a)
     await me.store.membership.fence_own(me.tenure)
     dies = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "support.joiner", dsn),
+        *(sys.executable, "-m", "support.chain_joiner", dsn),
         cwd=Path(__file__).parents[2],
         env=os.environ | {"SCHEDD_FAILPOINTS": "chain.before_commit=kill"},
         stdout=asyncio.subprocess.PIPE,

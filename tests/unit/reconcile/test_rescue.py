@@ -39,8 +39,8 @@ from schedd.store.owner import OwnerStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedproto.v1 import job_pb2
+from support.loop_turns import turns_during
 from support.runs import NOW, RecordingLine, SetClock, owning, run, running, worker
-from support.turns import turns_during
 from support.twin_of import twin_of
 from support.wait import WAIT_TIMEOUT, wait_until_async
 

@@ -47,8 +47,8 @@ from schedd.store.results.result_store import ResultStore
 from schedd.store.users import UserStore
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedproto.v1 import job_pb2
+from support.loop_turns import turns_during
 from support.runs import NOW, RecordingLine, SetClock, owning, run, running, worker
-from support.turns import turns_during
 from support.twin_of import twin_of
 
 

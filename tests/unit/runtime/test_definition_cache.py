@@ -18,8 +18,8 @@ from schedd.runtime.definition_texts import ALONE, ITSELF, DefinitionTexts
 from schedd.runtime.job_codec import LEVEL
 from schedd.store.owner import OwnerStore
 from schedproto.v1 import job_pb2
+from support.loop_turns import turns_during
 from support.runs import run
-from support.turns import turns_during
 from support.twin_of import twin_of
 
 JOB = run(1).job_id

@@ -23,8 +23,8 @@ from schedd.runtime.definition_texts import CachedDefinition
 from schedd.timers.fire import BATCH, ENOUGH, RESTS
 from schedkit.errors import OutcomeUnknown, Unavailable
 from support.firing import JOB, TIMER, Herd, Rows, World
+from support.loop_turns import turns_during
 from support.runs import NOW
-from support.turns import turns_during
 
 
 async def test_a_timer_that_the_databases_clock_holds_back_is_tried_again_after_a_pause() -> None:

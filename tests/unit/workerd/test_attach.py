@@ -18,7 +18,7 @@ from schedkit.clock import boottime, utcnow
 from schedkit.net.channel import TLS
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember
-from support.keeping import keeping_in
+from support.uploads import upload_in
 from support.wait import wait_until_async
 from workerd.core import credit
 from workerd.core.admission import Admission
@@ -47,7 +47,7 @@ class World:
         admission = Admission(SLOTS, identity.incarnation)
         self.trust, clock = WorkerLeaseTrust(), JudgingClock()
         courier = ResultSender(spool, lambda _key, _verdict: None)
-        keeping = keeping_in(spool)
+        keeping = upload_in(spool)
         work = HeldRuns("w1", admission, self.trust, clock, {}, courier, keeping, WorkerMetrics())
         self.attach = Attach(identity, seeds, tls, admission, self.trust, clock, work, courier)
         clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))

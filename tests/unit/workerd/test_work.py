@@ -18,7 +18,7 @@ from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.calling import handler_loops
 from support.fake_member import FakeMember
-from support.keeping import keeping_in
+from support.uploads import upload_in
 from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.core.admission import Admission, AssignmentState
 from workerd.core.cluster_time import JudgingClock, MemberTime, RoundTrip
@@ -384,7 +384,7 @@ def test_a_leaving_worker_accepts_no_work_after_an_undrain(tmp_path: Path) -> No
     courier = ResultSender(spool, lambda _key, _verdict: None)
     trust = WorkerLeaseTrust(60.0, boottime())
     work = HeldRuns(
-        "w1", admission, trust, JudgingClock(), {}, courier, keeping_in(spool), WorkerMetrics()
+        "w1", admission, trust, JudgingClock(), {}, courier, upload_in(spool), WorkerMetrics()
     )
     work.drain(on=True)
     work.drain(on=False)
@@ -404,7 +404,7 @@ async def working(
     clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
     courier = ResultSender(spool, lambda _key, _verdict: None)
     admission = Admission(slots, Incarnation("i"))
-    keeping = keeping_in(spool)
+    keeping = upload_in(spool)
     work = HeldRuns(
         "w1", admission, trust, clock, {"shell": executor}, courier, keeping, WorkerMetrics()
     )

@@ -15,9 +15,9 @@ import pytest
 from acceptance.conftest import TTL
 from schedclient import Run, SyncClient
 from support.cluster import DevCluster, dev_cluster
+from support.each_second_jobs import WRITTEN, Ticking, start_ticking
 from support.ledger import covered
 from support.probe import DatabaseProbe, Start
-from support.ticking import WRITTEN, Ticking, start_ticking
 from support.wait import WAIT_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.alone

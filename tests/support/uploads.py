@@ -10,7 +10,7 @@ from workerd.logs.attempt_log import AttemptLogFolder
 from workerd.metrics import WorkerMetrics
 
 
-def keeping_in(spool: Spool) -> ResultUpload:
+def upload_in(spool: Spool) -> ResultUpload:
     """Return uploads with the default settings of a worker."""
     objects = Files(spool.directory / "results")
     return ResultUpload(

@@ -63,7 +63,7 @@ class Ticking:
     def stop(self) -> dict[str, list[Run]]:
         """Delete the jobs, await the end of their runs, and reckon. Answers their rows."""
         return {
-            job: delete_and_reckon(self.client, job, probe) for job, probe in self.probes.items()
+            job: delete_and_account(self.client, job, probe) for job, probe in self.probes.items()
         }
 
 
@@ -99,7 +99,7 @@ def start_ticking(
     return ticking
 
 
-def delete_and_reckon(client: SyncClient, job: str, probe: DatabaseProbe) -> list[Run]:
+def delete_and_account(client: SyncClient, job: str, probe: DatabaseProbe) -> list[Run]:
     """Delete an each-second job and await the end of its runs; answers all of its rows.
 
     Each second from the first to the last stands in one row. What ran, ran once, under the token

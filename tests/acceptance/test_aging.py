@@ -1,6 +1,6 @@
 """Ageing where it shows: what waits behind a stream of HIGH runs that never lets the slot be free.
 
-AGEING_RUNS=1000 make test TESTS=tests/acceptance/test_ageing.py: LOW ones, a thousand, two steps.
+AGEING_RUNS=1000 make test TESTS=tests/acceptance/test_aging.py: LOW ones, a thousand, two steps.
 """
 
 from __future__ import annotations

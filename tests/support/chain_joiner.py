@@ -1,6 +1,6 @@
 """A member that judges what is due of chains in shard 0, once: a program, so that it may die.
 
-    SCHEDD_FAILPOINTS="chain.before_commit=kill" python -m support.joiner DSN
+    SCHEDD_FAILPOINTS="chain.before_commit=kill" python -m support.chain_joiner DSN
 
 Prints how many joins it is about to judge.
 """

@@ -2,7 +2,7 @@
 
     watch(server, dsn)               in a migrated database, or in the template of many
     …members come and go…
-    hands_since(server, dsn, began).took
+    handovers_since(server, dsn, began).took
 
 A trigger writes down when each shard changed hands. When a test got round to looking would tell
 how busy the machine is.
@@ -32,7 +32,7 @@ FROM (
 
 
 @dataclass(frozen=True, slots=True)
-class Hands:
+class ShardHandovers:
     """Seconds until the last shard was taken, and the longest that one had no owner."""
 
     took: float
@@ -44,7 +44,7 @@ def watch(server: ScratchServer, dsn: str) -> None:
     server.execute(_WITNESS, dsn)
 
 
-def hands_since(server: ScratchServer, dsn: str, began: float) -> Hands:
+def handovers_since(server: ScratchServer, dsn: str, began: float) -> ShardHandovers:
     """Return the changes of owners after `began`, in seconds of the epoch; there must be one."""
     [(took, unowned)] = server.execute(_MOVED.format(began=repr(began)), dsn)
-    return Hands(float(str(took)), float(str(unowned or 0)))
+    return ShardHandovers(float(str(took)), float(str(unowned or 0)))
