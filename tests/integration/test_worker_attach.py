@@ -309,7 +309,7 @@ async def test_all_members_are_attached_to_and_slots_are_shared(tmp_path: Path) 
         worker = WorkerProcess(tmp_path, [one.address], slots="4")
         worker.start()
         try:
-            first, second = await one.attached(), await two.attached()
+            first, second = await one.attached(grants=False), await two.attached(grants=False)
             assert first.hello.incarnation == second.hello.incarnation
             for stream in (first, second):
                 await stream.until(lambda s=stream: s.granted.slots == 2 or None, "an even share")
@@ -337,7 +337,7 @@ async def test_a_slot_is_granted_to_the_best_head_and_names_the_next_one(
         worker = WorkerProcess(tmp_path, [one.address], slots="1")
         worker.start()
         try:
-            first, second = await one.attached(), await two.attached()
+            first, second = await one.attached(grants=False), await two.attached(grants=False)
             await first.send(demand=heads(high, low))
             await first.granted_at_least(1)
             await second.send(demand=heads(high, since=1))
@@ -363,7 +363,7 @@ async def test_an_assignment_chosen_under_an_earlier_grant_has_its_slot(tmp_path
         worker = WorkerProcess(tmp_path, [one.address], slots="2")
         worker.start()
         try:
-            first, second = await one.attached(), await two.attached()
+            first, second = await one.attached(grants=False), await two.attached(grants=False)
             await first.until(lambda: first.granted.slots == 1, "an even share")
             await first.send(reach=pb.Reach(serial=first.granted.serial))  # it had both slots
             await second.until(lambda: second.granted.slots == 1, "an even share")
@@ -409,7 +409,7 @@ async def test_a_result_is_sent_to_another_member_when_its_own_has_stopped(tmp_p
         worker = WorkerProcess(tmp_path, [one.address])
         worker.start()
         try:
-            first, second = await one.attached(), await two.attached()
+            first, second = await one.attached(grants=False), await two.attached(grants=False)
             await first.granted_at_least(1)
             key = await first.assign(argv=["sh", "-c", "sleep 0.5"])
             await first.holds(key, pb.Holding.STATE_RUNNING)
@@ -427,7 +427,7 @@ async def test_an_unanswered_result_is_offered_to_another_member(tmp_path: Path)
         worker = WorkerProcess(tmp_path, [one.address])
         worker.start()
         try:
-            first, second = await one.attached(), await two.attached()
+            first, second = await one.attached(grants=False), await two.attached(grants=False)
             await first.granted_at_least(1)
             key = await first.assign(argv=["true"])
             sent = await first.result_of(key)
@@ -516,7 +516,7 @@ async def test_a_silent_member_keeps_no_slots_idle(tmp_path: Path) -> None:
         worker = WorkerProcess(tmp_path, [one.address], slots="4")
         worker.start()
         try:
-            first, second = await one.attached(), await two.attached()
+            first, second = await one.attached(grants=False), await two.attached(grants=False)
             await second.until(lambda: second.granted.slots == 2 or None, "an even share")
             two.answer_heartbeats = False
             await first.until(lambda: first.granted.slots == 4 or None, "all slots")

@@ -189,7 +189,7 @@ async def test_a_worker_on_a_full_disk_sends_its_spooled_results_and_takes_no_wo
             spool.close()
             filler = fill(disk)
             worker.start()
-            stream = await member.attached(2)
+            stream = await member.attached(2, grants=False)
             assert [*stream.hello.spooled] == [key]
             await stream.result_of(key)
             assert await refused(stream) == "spool rejects writes: No space left on device"

@@ -201,17 +201,20 @@ class FakeMember(WorkerServiceServicer):
             await self._server.stop(grace=None)
             self._server = None
 
-    async def attached(self, count: int = 1, timeout: float = WAIT_TIMEOUT) -> Stream:
-        """The newest stream, once there were `count` of them, one is open and slots are granted."""
-        return await wait_until_async(
-            lambda: (
-                self.streams[-1]
-                if len(self.streams) >= count and not self.streams[-1].ended
-                else None
-            ),
-            timeout,
-            f"stream {count} at {self.name}",
-        )
+    async def attached(
+        self, count: int = 1, timeout: float = WAIT_TIMEOUT, *, grants: bool = True
+    ) -> Stream:
+        """Return the newest stream, after `count` streams were opened. `grants`: wait until the
+        worker grants slots, too. A worker that doesn't trust its lease yet refuses assignments.
+        """
+
+        def find() -> Stream | None:
+            if len(self.streams) < count or (newest := self.streams[-1]).ended:
+                return None
+            waits = grants and self.answer_heartbeats and self.refresh
+            return None if waits and not newest.granted.slots else newest
+
+        return await wait_until_async(find, timeout, f"stream {count} at {self.name}")
 
     def now(self) -> datetime:
         """The cluster's time, as this member tells it."""
