@@ -254,14 +254,15 @@ def from_rpc(error: grpc.aio.AioRpcError, endpoint: str) -> ApiError:
         )
     if status == "UNAVAILABLE" and _REFUSED_STREAM in (error.details() or ""):
         return ClusterUnavailable(
-            "the member rejected the call: too many calls on this connection; it hasn't begun",
+            "the member rejected the call: too many calls on this connection; the call hasn't"
+            " begun",
             reason=REFUSED,
             remedy="call again, or make fewer calls at a time",
             endpoint=endpoint,
         )
     if status == "CANCELLED":  # a caller's own cancel raises asyncio.CancelledError
         return ClusterUnavailable(
-            "the member or a proxy before it canceled the call; it may have taken effect",
+            "the member, or a proxy before it, canceled the call; the call may have taken effect",
             status=status,
             reason=CANCELLED,
             remedy="call again; a call with an idempotency key takes effect once",

@@ -191,7 +191,7 @@ class Context:
             ValueError: `done` isn't from 0 to `total`.
         """
         if not (math.isfinite(total) and total > 0 and 0 <= done <= total):
-            raise ValueError(f"progress: {done:g} isn't from 0 to {total:g}")
+            raise ValueError(f"progress: done is {done:g}, but must be from 0 to {total:g}")
         self.on_heartbeat()
         kept = note[:MOST_NOTE].encode(errors="replace").decode()  # no half surrogates
         self.on_progress(Progress(float(done), float(total), kept))
@@ -252,7 +252,10 @@ def _mode(function: Handler, name: str, wanted: str | None) -> Mode:
     if wanted not in (Mode.THREAD, Mode.PROCESS):
         raise ValueError(f"handler {name!r}: mode {wanted!r} is neither thread nor process")
     if wanted == Mode.THREAD and is_async(function):
-        raise ValueError(f"handler {name!r} is a coroutine: it runs on the loop, or in a process")
+        raise ValueError(
+            f"handler {name!r} is a coroutine and can't run in a thread: leave mode out, or give"
+            " mode='process'"
+        )
     return Mode(wanted)
 
 
@@ -262,7 +265,7 @@ def _register(function: H, name: str, mode: str | None) -> H:
     for each in (name, path):
         other = _registered.get(each)
         if not each or (other is not None and _path(other.function) != path):
-            raise ValueError(f"handler name {each!r} is taken by {other!r}")
+            raise ValueError(f"handler name {each!r} is already registered for {other!r}")
         _registered[each] = RegisteredHandler(function, _mode(function, name, mode))
     return function
 
@@ -276,7 +279,7 @@ def _need_two_arguments(function: Handler, name: str) -> None:
         signature.bind("payload", "ctx")
     except TypeError as error:
         raise ValueError(
-            f"handler {name!r} is called as {name}(payload, ctx), but doesn't accept that: {error}"
+            f"handler {name!r} must accept two arguments, as in {name}(payload, ctx): {error}"
         ) from None
 
 

@@ -92,7 +92,9 @@ class _Loop:
 
     def _running(self) -> asyncio.AbstractEventLoop:
         if sys.is_finalizing():
-            raise Misconfigured("the interpreter is shutting down; call schedd before that")
+            raise Misconfigured(
+                "SyncClient can't be used any more: the Python interpreter is shutting down"
+            )
         if self._process != os.getpid():
             if self._loop is not None:
                 _INHERITED.append(self._loop)
@@ -100,7 +102,7 @@ class _Loop:
             self._loop, self._thread = None, None
         with self._lock:
             if self._closed:
-                raise Misconfigured("the client is closed")
+                raise Misconfigured("this SyncClient is closed: create a new one")
             if self._thread is threading.current_thread():
                 raise Misconfigured(
                     "SyncClient was called in its own event loop's thread (from __del__ or a"

@@ -70,14 +70,15 @@ class Authority:
         found = cls(folder)
         if found.certificate.exists():
             raise UnfitEnvironment(
-                f"an authority already exists in {folder}: {found.certificate}",
+                f"a certificate authority already exists in {folder}: {found.certificate}",
                 "issue certificates with it: schedctl auth issue; or give another folder:"
                 " --ca-dir DIR; to replace it, see docs/security.md, Changing certificates",
             )
         if found._key_file.exists():
             raise UnfitEnvironment(
-                f"{found._key_file} exists without its certificate; it isn't changed",
-                f"put {OWN}.pem beside it, or give another folder: --ca-dir DIR",
+                f"the key {found._key_file} exists without its certificate; nothing changed",
+                f"put the certificate {OWN}.pem beside the key, or give another folder:"
+                " --ca-dir DIR",
             )
         key = ec.generate_private_key(ec.SECP256R1())
         name = _named("schedd authority")
@@ -107,16 +108,16 @@ class Authority:
         """
         if subject.name.casefold() == OWN:
             raise UnfitEnvironment(
-                f"name {subject.name!r} is reserved for the authority's files",
+                f"name {subject.name!r} is reserved for the files of the certificate authority",
                 "choose another name",
             )
         ca, ca_key = self._read()
         trusted = out / f"{OWN}.pem"
         if trusted.exists() and ca not in _certificates(trusted.read_bytes()):
             raise UnfitEnvironment(
-                f"{trusted} is from another authority",
-                f"append {self.certificate} to it, choose another --out, or name the folder of that"
-                " authority: --ca-dir DIR",
+                f"{trusted} is from another certificate authority",
+                f"append {self.certificate} to that file, choose another --out, or name the folder"
+                " of the other authority: --ca-dir DIR",
             )
         tls = TLS(trusted, out / f"{subject.name}.pem", out / f"{subject.name}.key")
         assert tls.cert is not None
@@ -150,18 +151,19 @@ class Authority:
             key = serialization.load_pem_private_key(self._key_file.read_bytes(), None)
         except (OSError, ValueError) as error:
             raise UnfitEnvironment(
-                f"no authority in {self.folder}: {error}",
-                "create one: schedctl auth init; or name its folder: --ca-dir DIR",
+                f"no certificate authority found in {self.folder}: {error}",
+                "create an authority: schedctl auth init; or name the folder of an existing one:"
+                " --ca-dir DIR",
             ) from error
         if not _may_sign(ca):
             raise UnfitEnvironment(
-                f"{self.certificate} isn't the certificate of an authority: certificates that it"
-                " signs would be rejected",
-                "restore the authority's certificate, or name its folder: --ca-dir DIR",
+                f"{self.certificate} isn't the certificate of a certificate authority: certificates"
+                " that it signs would be rejected",
+                "restore the authority's certificate, or name the authority's folder: --ca-dir DIR",
             )
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise UnfitEnvironment(
-                f"{self._key_file} isn't an elliptic-curve key of schedctl auth init",
+                f"{self._key_file} isn't an elliptic-curve key as created by schedctl auth init",
                 "name the folder of an authority of schedctl: --ca-dir DIR; or sign with the"
                 " program that created this key, with the URIs of docs/security.md",
             )
@@ -182,7 +184,8 @@ def _refuse_anothers(subject: Subject, cert: Path, key: Path) -> None:
 
     def anothers(file: Path, what: str) -> UnfitEnvironment:
         return UnfitEnvironment(
-            f"{file} {what}; it isn't changed", "choose another --out, or move the file away first"
+            f"{file} {what}; the file isn't changed",
+            "choose another --out, or move the file away first",
         )
 
     if cert.exists():

@@ -149,13 +149,13 @@ def _context(file: Path, name: str, entry: Any) -> ClusterContext:
         raise wrong(" must be a table")
     for key in entry:
         if key not in KEYS:
-            raise wrong(f".{key} is unknown {did_you_mean(key, KEYS)}".rstrip())
+            raise wrong(f".{key} is an unknown key; {did_you_mean(key, KEYS)}".removesuffix("; "))
     endpoints = entry.get("endpoints", [])
     if not isinstance(endpoints, list) or not all(isinstance(one, str) for one in endpoints):
         raise wrong(".endpoints must be a list of host:port")
     tls = entry.get("tls")
     if tls is not None and (not isinstance(tls, dict) or set(tls) not in _PARTS):
-        raise wrong(".tls must have ca, or ca, cert and key")
+        raise wrong(".tls must have the keys ca, cert and key, or ca alone")
     token_file = entry.get("token_file")
     return ClusterContext(
         name=name,
@@ -189,7 +189,7 @@ def _write(contexts: Contexts) -> None:
     except OSError as error:
         raise UnfitEnvironment(
             f"{file} can't be written: {error.strerror}",
-            "make it writable for you, or use another folder: XDG_CONFIG_HOME=DIR",
+            "make this file writable for you, or use another folder: XDG_CONFIG_HOME=DIR",
         ) from error
 
 

@@ -69,7 +69,7 @@ def begin(path: Path) -> Iterator[FileIO]:
         opened = FileIO(path, "x", opener=lambda name, flags: os.open(name, flags, SECRET))
     except FileExistsError:
         raise CommandFailure(
-            f"{path} already exists; it isn't changed",
+            f"{path} already exists and isn't changed",
             reason="FILE_EXISTS",
             remedy="name another file, or remove this one first",
         ) from None

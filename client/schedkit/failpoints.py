@@ -124,7 +124,7 @@ class Point:
             return self.fails
         if self.fails is Unavailable:
             return OutcomeUnknown
-        raise Misconfigured(f"the place {self.name} can't fail by {self.action}")
+        raise Misconfigured(f"the failpoint {self.name} doesn't support the action {self.action}")
 
     def _pause(self) -> Iterable[float]:
         if not self.argument.startswith("/"):
@@ -195,7 +195,9 @@ class Failpoints:
         unknown = sorted(name for name in self._armed if ours(name) and name not in self._places)
         if unknown:
             known = ", ".join(sorted(name for name in self._places if ours(name)))
-            raise Misconfigured(f"{VARIABLE}: no place {', '.join(unknown)}; there are: {known}")
+            raise Misconfigured(
+                f"{VARIABLE}: unknown failpoint {', '.join(unknown)}; known: {known}"
+            )
         for name, point in sorted(self._armed.items()):
             if ours(name):
                 if point.action in {"error", "unknown"}:
@@ -219,7 +221,7 @@ def parse(described: str) -> list[Point]:
     points = [_point(each.strip()) for each in described.split(";") if each.strip()]
     for name, times in Counter(point.name for point in points).items():
         if times > 1:
-            raise Misconfigured(f"the place {name} is given twice")
+            raise Misconfigured(f"the failpoint {name} is given twice")
     return points
 
 
@@ -229,10 +231,14 @@ _POINT: Final = re.compile(r"([a-z_.]+)\s*=\s*([a-z]+)(?::([^,]*))?((?:\s*,[^,]*
 def _point(described: str) -> Point:
     found = _POINT.fullmatch(described)
     if found is None or found[2] not in _ACTIONS:
-        raise Misconfigured(f"{described!r} isn't NAME=ACTION: one of {', '.join(_ACTIONS)}")
+        raise Misconfigured(
+            f"{described!r} isn't NAME=ACTION, with one of the actions {', '.join(_ACTIONS)}"
+        )
     name, action, argument, rest = found[1], found[2], (found[3] or "").strip(), found[4]
     if (action == "pause") != bool(argument):
-        raise Misconfigured(f"{described!r}: pause, and nothing else, has seconds or a file")
+        raise Misconfigured(
+            f"{described!r}: only the action pause takes an argument, and needs seconds or a file"
+        )
     options = dict(_option(each, described) for each in rest.split(",") if each.strip())
     try:
         if action == "pause" and not argument.startswith("/"):
@@ -245,21 +251,23 @@ def _point(described: str) -> Point:
 def _option(text: str, described: str) -> tuple[str, str]:
     key, _, value = (part.strip() for part in text.partition("="))
     if key not in {"skip", "count", "ticket"} or not value:
-        raise Misconfigured(f"{described!r}: {text.strip()!r} isn't skip=, count= or ticket=")
+        raise Misconfigured(
+            f"{described!r}: option {text.strip()!r} isn't skip=, count= or ticket="
+        )
     return key, value
 
 
 def _seconds(text: str) -> float:
     seconds = float(text)
     if not 0 <= seconds < math.inf:
-        raise ValueError(f"a pause of {text} seconds can't be")
+        raise ValueError(f"a pause of {text} seconds isn't valid: give a finite number from 0")
     return seconds
 
 
 def _at_least(least: int, options: Mapping[str, str], key: str) -> int:
     number = int(options[key])
     if number < least:
-        raise ValueError(f"{key}={number} can't be: {least} or more")
+        raise ValueError(f"{key}={number} isn't valid: give {least} or more")
     return number
 
 

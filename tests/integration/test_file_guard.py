@@ -202,7 +202,9 @@ def test_two_names_of_a_file_have_one_guard(guard: FileGuard, tmp_path: Path) ->
 def test_an_invalid_token_on_disk_refuses_every_caller(guard: FileGuard, kept: str) -> None:
     guard.replace("one", 1)
     (guard.folder / "token").write_text(kept)
-    with pytest.raises(Misconfigured, match="which isn't a valid token: write the last one there"):
+    with pytest.raises(
+        Misconfigured, match="which isn't a valid token: write the job's last token"
+    ):
         guard.replace("two", 2)
     assert guard.path.read_text() == "one"
 

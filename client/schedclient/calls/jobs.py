@@ -146,7 +146,9 @@ class Jobs:
         message = job_message(written, name=name, namespace=namespace)
         if mask is None:
             if isinstance(written, Message):
-                raise TypeError("update: a message doesn't say which fields to change: give mask")
+                raise TypeError(
+                    "update: a job message doesn't say which fields to change: also give mask"
+                )
             mask = named_fields(written, job_pb2.Job)
         request = wire.UpdateJobRequest(
             job=message,

@@ -100,7 +100,7 @@ class Runs:
         """
         if bool(run_ids) == bool(job):
             raise InvalidArgument(
-                "watch takes either runs or a job",
+                "watch: give either runs or a job, not both",
                 reason="WRONG_ARGUMENTS",
                 remedy="give one of the two; `events()` yields all runs of the namespace",
             )

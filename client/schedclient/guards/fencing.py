@@ -46,7 +46,8 @@ def named(resource: str) -> str:
     """
     if not isinstance(resource, str) or not resource or "\0" in resource or len(resource) > LONGEST:
         raise Misconfigured(
-            f"{resource!r:.60} can't name a guarded resource: 1 to {LONGEST} characters, no NUL"
+            f"{resource!r:.60} isn't a valid name of a guarded resource: give 1 to {LONGEST}"
+            " characters without a NUL"
         )
     return resource
 
@@ -71,10 +72,12 @@ def _of_the_environment() -> int:
     text = os.environ.get(VARIABLE)
     if text is None:
         raise Misconfigured(
-            f"no fencing token: {VARIABLE} isn't set; schedd sets it for shell jobs only;"
-            " elsewhere give the guard the token (ctx.fencing_token)"
+            f"no fencing token: {VARIABLE} isn't set. schedd sets this variable for shell jobs"
+            " only: in other jobs give the guard the token (ctx.fencing_token)"
         )
     token = read(text)
     if token is None:
-        raise Misconfigured(f"{VARIABLE}={text!r:.60} isn't a valid fencing token: not a number")
+        raise Misconfigured(
+            f"{VARIABLE}={text!r:.60} isn't a valid fencing token: a token is a whole number"
+        )
     return token

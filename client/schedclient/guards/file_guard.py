@@ -86,7 +86,9 @@ class FileGuard:
         try:
             self.folder.mkdir(exist_ok=True)
         except FileNotFoundError:
-            raise Misconfigured(f"folder {self.path.parent} not found") from None
+            raise Misconfigured(
+                f"folder {self.path.parent} of the guarded file not found: create the folder"
+            ) from None
         _sync_folder(self.path.parent)
 
     @contextmanager
@@ -110,8 +112,8 @@ class FileGuard:
                 if time.monotonic() >= until:
                     raise GuardBusy(
                         f"timed out after {self.wait:g} s: {file.name} is held by another process",
-                        "its holder hangs or is stopped: end it (`fuser` shows its id) and try"
-                        " again; nothing was written",
+                        "the other process hangs or is stopped: end that process (`fuser` shows its"
+                        " id) and try again; nothing was written",
                     )
                 time.sleep(LOOK)
             try:
@@ -129,8 +131,9 @@ class FileGuard:
         token = fencing.read(text)
         if token is None:
             raise Misconfigured(
-                f"{kept} holds {text!r:.60}, which isn't a valid token: write the last one there"
-                " (`schedctl run attempts` shows it), or remove the file while no run is active"
+                f"{kept} holds {text!r:.60}, which isn't a valid token: write the job's last token"
+                " there (`schedctl run attempts` shows it), or remove the file while no run is"
+                " active"
             )
         return token
 

@@ -67,8 +67,8 @@ class TableGuard:
         fencing.named(self.resource)
         if not _TABLE.fullmatch(self.table):
             raise Misconfigured(
-                f"{self.table!r:.80} can't be the guard's table: small letters, digits and _, with"
-                " or without a schema before a dot"
+                f"{self.table!r:.80} isn't a valid name of the guard's table: use small letters,"
+                " digits and _, with or without a schema before a dot"
             )
 
     @property

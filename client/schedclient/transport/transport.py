@@ -454,9 +454,9 @@ class _Channels:
                 pieces.cancel()
             pieces = use.stream = None  # no traceback keeps its channel open over a fork
         raise ClusterUnavailable(
-            f"the stream from {endpoint} was broken off: this process forked",
+            f"the stream from {endpoint} was ended, because this process forked",
             reason=BROKEN,
-            remedy="ask again",
+            remedy="start the watch or read again",
             endpoint=endpoint,
         )
 
@@ -489,7 +489,7 @@ class _Channels:
                 raise ClusterUnavailable(
                     f"no endpoint answers: {endpoints}",
                     reason="NO_ENDPOINT",
-                    remedy="check the endpoints, and that the members run",
+                    remedy="check the addresses, and that members are running there",
                 )
             await asyncio.sleep(wait)
 
@@ -570,7 +570,7 @@ class _Channels:
                     reason="TLS_WANTED",
                     remedy="give tls (ca, with cert and key or a token); for schedctl:"
                     f" schedctl config set NAME --at {endpoint} --ca FILE --cert FILE --key FILE,"
-                    " or --ca FILE --token-file FILE at the port for tokens",
+                    " or, at the port for tokens, --ca FILE --token-file FILE",
                 )
         return error
 

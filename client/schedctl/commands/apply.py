@@ -109,7 +109,8 @@ def _refuse_others(reading: ReadManifests, namespace: str) -> None:
     for where, one in chain(*reading.kinds):
         if one.namespace not in ("", namespace):
             raise CommandFailure(
-                f"{where}: {one.name} is for namespace {one.namespace}, not {namespace}",
+                f"{where}: {one.name} has namespace {one.namespace}, but --namespace is"
+                f" {namespace}",
                 reason="WRONG_NAMESPACE",
                 remedy="remove --namespace, or the namespace of the manifest",
             )

@@ -283,32 +283,43 @@ def _subject(
         return CommandFailure(what, reason="USAGE", remedy=remedy)
 
     if not is_name(name):
-        raise wrong(f"name {name!r} isn't valid", "use letters, digits, '.', '_', '@', '+', '-'")
+        raise wrong(
+            f"name {name!r} isn't valid", "use only letters, digits, '.', '_', '@', '+' and '-'"
+        )
     if (may := _DAEMONS.get(kind)) is not None and not may.fullmatch(name):
-        raise wrong(f"{kind} name {name!r} isn't valid", f"it must match {may.pattern}")
+        raise wrong(f"{kind} name {name!r} isn't valid", f"give a name that matches {may.pattern}")
     for namespace in namespaces:
         if namespace != EVERY and not NAMESPACE.fullmatch(namespace):
             raise wrong(
-                f"namespace {namespace!r} isn't valid", f"it must match {NAMESPACE.pattern}"
+                f"namespace {namespace!r} isn't valid",
+                f"give a name that matches {NAMESPACE.pattern}",
             )
     if kind == "user":
         if hosts or role is None:
             raise wrong(
-                "a user needs --role and can't have --host", "give --role viewer, operator or admin"
+                "a user's certificate needs --role and can't have --host",
+                "give --role viewer, operator or admin, and no --host",
             )
         granted = uris_of_user(name, Role[role.upper()], [*dict.fromkeys(namespaces)] or [EVERY])
         return Subject(name, granted)
     if role is not None:
-        raise wrong(f"a {kind} can't have --role", "remove --role")
+        raise wrong(f"a {kind}'s certificate can't have --role", "remove --role")
     if kind == "worker":
         if hosts:
-            raise wrong("a worker can't have --host: it isn't a server", "remove --host")
+            raise wrong(
+                "a worker's certificate can't have --host: a worker isn't a server", "remove --host"
+            )
         own = [] if EVERY in namespaces else dict.fromkeys(namespaces)
         return Subject(name, uris_of_worker(name, own))
     if namespaces:
-        raise wrong("a member can't have --in: it serves all namespaces", "remove --in")
+        raise wrong(
+            "a member's certificate can't have --in: a member serves all namespaces", "remove --in"
+        )
     if not hosts:
-        raise wrong("a member needs --host", "give --host NAME or ADDRESS, repeatable")
+        raise wrong(
+            "a member's certificate needs --host",
+            "give each name or address of the member: --host NAME",
+        )
     for host in hosts:
         if not _HOST.fullmatch(host) and not _is_v6(host):
             raise wrong(f"host {host!r} isn't valid", "give a name or an address, without a port")

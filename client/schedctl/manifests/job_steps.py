@@ -64,7 +64,8 @@ def _visit(first: JobKey, by_key: dict[JobKey, Manifest], done: dict[JobKey, Man
             raise CommandFailure(
                 f"{by_key[here].where}: {here[1]}: after.jobs closes a cycle: {cycle}",
                 reason="CHAIN_CYCLE",
-                remedy="remove one of these from the `after` of the next; nothing was stored",
+                remedy="remove one job of this cycle from the `after` of the job that follows it;"
+                " nothing was stored",
             )
         else:
             path.append(left[0])

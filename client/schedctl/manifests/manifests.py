@@ -170,7 +170,7 @@ def parse(name: str, content: bytes | str) -> Iterator[Read | ManifestFault]:
         text = content if isinstance(content, str) else content.decode()
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        problem = f"not UTF-8: byte 0x{error.object[error.start]:02x}"
+        problem = f"the file isn't valid UTF-8: byte 0x{error.object[error.start]:02x}"
         yield ManifestFault(f"{name}:{line}", problem, "save the file as UTF-8")
         return
     kind = kind_of(text)

@@ -53,7 +53,7 @@ def _notice(flag: str, written: Sequence[str]) -> dict[str, Any]:
         if not equals or key not in KEYS:
             hint = did_you_mean(key, KEYS) if equals else ""
             raise _wrong(
-                f"{flag} {one!r} must begin with one of {', '.join(KEYS)}",
+                f"{flag} {one!r} must be KEY=VALUE with one of the keys {', '.join(KEYS)}",
                 hint or f"write {flag} {METAVAR}",
             )
         if key == "email":

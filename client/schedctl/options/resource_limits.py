@@ -27,8 +27,8 @@ def parse_size(text: str) -> int:
     match = _SHAPE.fullmatch(text.strip())
     if match is None:
         raise ValueError(
-            f"{text!r} isn't a valid size; write a whole number with KiB, MiB, GiB or TiB,"
-            " such as 64MiB"
+            f"{text!r} isn't a valid size; write a whole number of bytes, or with KiB, MiB, GiB or"
+            " TiB, such as 64MiB"
         )
     return int(match[1]) * _UNITS.get(match[2], 1)
 

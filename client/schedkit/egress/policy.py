@@ -287,14 +287,14 @@ def _entry(text: str) -> AllowEntry:
     except ValueError:
         return AllowEntry(None, _host(text, host), port)
     if "/" in host and ipaddress.ip_address(host.partition("/")[0]) != network.network_address:
-        raise ValueError(f"{text!r} has bits behind its prefix: write {str(network)!r}")
+        raise ValueError(f"{text!r} has bits set after its prefix: write {str(network)!r}")
     if isinstance(network, ipaddress.IPv6Network) and (
         mapped := network.network_address.ipv4_mapped
     ):
         raise ValueError(f"{text!r} is an IPv4 address inside IPv6: write {str(mapped)!r}")
     for refused, why in _NEVER:
         if network.version == refused.version and network.subnet_of(refused):  # type: ignore[arg-type]
-            raise ValueError(f"{text!r} is {why}: it can't be allowed")
+            raise ValueError(f"{text!r} can't be allowed: it is {why}")
     return AllowEntry(network, "", port)
 
 
@@ -321,14 +321,14 @@ def _split(text: str) -> tuple[str, int | None]:
 def _host(text: str, host: str) -> str:
     form = "a network (10.0.0.0/8), an address, a host (app) or a suffix (*.example.internal)"
     if host == "*":
-        raise ValueError('\'*\' isn\'t an entry: "0.0.0.0/0" and "::/0" allow every address')
+        raise ValueError('\'*\' isn\'t a valid entry: "0.0.0.0/0" and "::/0" allow every address')
     name = name_of(host.removeprefix("*"))
     labels = name.removeprefix(".").split(".")
     starred = host.startswith("*") and not host.startswith("*.")
     if starred or seems_an_address(name) or len(name) > 253:
-        raise ValueError(f"{text!r} isn't {form}")
+        raise ValueError(f"{text!r} isn't a valid entry: write {form}")
     if not all(map(_LABEL.fullmatch, labels)):
-        raise ValueError(f"{text!r} isn't {form}")
+        raise ValueError(f"{text!r} isn't a valid entry: write {form}")
     if name in _METADATA_NAMES:
-        raise ValueError(f"{text!r} is the name of a metadata service: it can't be allowed")
+        raise ValueError(f"{text!r} can't be allowed: it is the name of a metadata service")
     return name

@@ -44,7 +44,7 @@ def variables(names: Iterable[str], allowed: Sequence[Path]) -> Mapping[str, str
         for where, said in _lines("env_from", name, allowed):
             key, equals, value = (part.strip() for part in said.partition("="))
             if not equals or not _NAME.fullmatch(key) or "\0" in value:
-                raise ValueError(f"{where}: not NAME=value")
+                raise ValueError(f"{where}: the line must be NAME=value")
             if len(value) > 1 and value[0] in _QUOTES and value[-1] == value[0]:
                 value = value[1:-1]
             found[key] = value
@@ -55,7 +55,7 @@ def keys(name: str, allowed: Sequence[Path]) -> Sequence[bytes]:
     """Return the keys in this file, at least one. Raises as `variables`."""
     found = [_key(where, said) for where, said in _lines("signing_key", name, allowed)]
     if not found:
-        raise ValueError(f"signing_key: {name} holds no key")
+        raise ValueError(f"signing_key: {name} contains no key")
     return found
 
 
@@ -67,7 +67,7 @@ def _key(where: str, said: str) -> bytes:
         key = b""
     if not said.startswith(KEY) or len(key) not in _KEY_BYTES:
         least, most = _KEY_BYTES[0], _KEY_BYTES[-1]
-        raise ValueError(f"{where}: not {KEY} and base64 of {least} to {most} bytes")
+        raise ValueError(f"{where}: a key must be {KEY} and then {least} to {most} bytes in base64")
     return key
 
 
@@ -83,25 +83,29 @@ def _lines(field: str, name: str, allowed: Sequence[Path]) -> Iterable[tuple[str
 def _read(field: str, name: str, allowed: Sequence[Path]) -> str:
     """Read a file. Any path outside the allowed directories gives the same error."""
     if not allowed:
-        raise ValueError(f"{field}: {name}: this worker's `secrets` names no directory")
+        raise ValueError(
+            f"{field}: {name} can't be read: `secrets` of workerd.toml allows no folder"
+        )
     folders = [os.path.realpath(folder) for folder in allowed]
     try:
         path = os.path.realpath(name)
     except RecursionError:  # a loop of links; the kernel follows 40
-        raise ValueError(f"{field}: {name} leads nowhere") from None
+        raise ValueError(f"{field}: {name} is a loop of symbolic links") from None
     if not _below(path, folders):
         raise ValueError(
-            f"{field}: {name} isn't in an allowed folder: {' or '.join(map(str, allowed))}"
+            f"{field}: {name} isn't in an allowed folder: `secrets` of workerd.toml allows"
+            f" {' or '.join(map(str, allowed))}"
         )
     fd = os.open(path, _OPEN)
     try:
         # The name may refer to another file since it was looked up.
         if not _below(str(Path(f"/proc/self/fd/{fd}").readlink()), folders):
             raise ValueError(
-                f"{field}: {name} isn't in an allowed folder: {' or '.join(map(str, allowed))}"
+                f"{field}: {name} isn't in an allowed folder: `secrets` of workerd.toml allows"
+                f" {' or '.join(map(str, allowed))}"
             )
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ValueError(f"{field}: {name} isn't a file")
+            raise ValueError(f"{field}: {name} isn't a regular file")
         with os.fdopen(fd, "rb", closefd=False) as file:
             data = file.read(LONGEST + 1)
     finally:

@@ -91,7 +91,7 @@ def _read(pem: bytes, reading: Callable[[_Fields], T]) -> T:
         body = next(_parts(certificate))[1]
         return reading([part for part in _parts(body) if part[0] != _VERSION])
     except (ValueError, IndexError, StopIteration) as error:
-        raise ValueError(f"not a readable certificate: {error!r}") from error
+        raise ValueError(f"the file contains no readable certificate: {error!r}") from error
 
 
 def _validity(fields: _Fields) -> tuple[datetime, datetime]:

@@ -85,7 +85,7 @@ class TLS:
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
-            raise Misconfigured("tls: cert and key go together")
+            raise Misconfigured("tls: cert and key must be given together")
 
     def read(self) -> tuple[bytes, bytes | None, bytes | None]:
         """Return authority, certificate and key.
@@ -98,7 +98,7 @@ class TLS:
                 return self.ca.read_bytes(), None, None
             return self.ca.read_bytes(), self.cert.read_bytes(), self.key.read_bytes()
         except OSError as error:
-            raise Misconfigured(f"TLS file can't be read: {error}") from error
+            raise Misconfigured(f"a file of tls can't be read: {error}") from error
 
 
 class Rotation:
@@ -133,18 +133,18 @@ def split_address(address: str) -> tuple[str, int]:
         ValueError: it is neither. The part before an `@`, perhaps a password, isn't repeated.
     """
     if "@" in address:
-        raise ValueError("an address is not host:port: it has an @ in it")
+        raise ValueError("an address isn't host:port: it contains an @")
     host, colon, port = address.rpartition(":")
     if not colon or not _PORT.fullmatch(port) or int(port) > 0xFFFF:
-        raise ValueError(f"address {address!r} is not host:port")
+        raise ValueError(f"address {address!r} isn't host:port")
     bracketed = host.startswith("[") and host.endswith("]")
     if ":" in host and not bracketed:
-        raise ValueError(f"address {address!r} is not host:port; write [v6 address]:port")
+        raise ValueError(f"address {address!r} isn't host:port; write [v6 address]:port")
     host = host[1:-1] if bracketed else host
     if not host or "/" in host:
-        raise ValueError(f"address {address!r} is not host:port")
+        raise ValueError(f"address {address!r} isn't host:port")
     if not (_is_v6(host) if bracketed else _may_be_host(host)):
-        raise ValueError(f"address {address!r} is not host:port: {host!r} isn't a valid host")
+        raise ValueError(f"address {address!r} isn't host:port: {host!r} isn't a valid host")
     return host, int(port)
 
 
@@ -210,7 +210,7 @@ def check_plaintext(address: str, insecure: bool, section: str = "") -> None:
     under = f" under [{section}]" if section else ""
     if not insecure and not is_loopback(host):
         raise Misconfigured(
-            f"{address} is not loopback and TLS is not set: "
+            f"{address} isn't a loopback address and TLS isn't configured: "
             f"set tls (ca, cert, key), or insecure = true{under} to send everything in the clear"
         )
 
@@ -291,5 +291,5 @@ def _configuration(
     ca: bytes, cert: bytes | None, key: bytes | None
 ) -> grpc.ServerCertificateConfiguration:
     if cert is None or key is None:
-        raise Misconfigured("a listener needs cert and key")
+        raise Misconfigured("tls: a listener needs cert and key, not only ca")
     return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=ca)

@@ -88,7 +88,7 @@ def unreadable(file: Path) -> str:
             return ""
     except OSError as error:
         why = f"{file} can't be read: {error.strerror}"
-        return f"{why}; give the file of TLS, readable by this user"
+        return f"{why}; give a file that the daemon's user can read"
 
 
 def _unusable(name: str, file: Path) -> str:
@@ -96,7 +96,7 @@ def _unusable(name: str, file: Path) -> str:
         return why
     content = file.read_bytes()
     if name == "ca" and not _authorities(file):
-        return f"{file} has no authority's certificate in it (PEM)"
+        return f"{file} contains no certificate of an authority (PEM)"
     if name == "cert" and _certificate(content) is None:
         return f"{file} isn't a readable certificate (PEM)"
     if name == "key" and b"ENCRYPTED" in content:
@@ -130,7 +130,7 @@ def _judged(file: Path, bearer: Bearer, now: datetime) -> Iterator[ConfigProblem
         another = any(uri.startswith(likes) for uri in found.uris)
         yield ConfigProblem(
             "tls.cert",
-            f"{file} names {listed_names(found.uris)}, and this {bearer.kind} is {bearer.name!r}:"
+            f"{file} names {listed_names(found.uris)}, but this {bearer.kind} is {bearer.name!r}:"
             f" its certificate must have the URI {bearer.uri} and no other name;"
             f" issue it: {bearer.issue}{', or set `name` as the certificate' * another}",
         )
@@ -177,18 +177,20 @@ def _against(
 ) -> ConfigProblem | None:
     why = in_words(error)
     if not isinstance(error, ssl.SSLCertVerificationError):
-        return ConfigProblem("tls.cert", f"no TLS stands by {tls.cert}: {why}")
+        return ConfigProblem("tls.cert", f"a TLS handshake with {tls.cert} fails: {why}")
     assert tls.cert is not None
     found = first_of(tls.cert.read_bytes())
     if error.verify_code in (_NOT_YET, _ENDED):
         if not found.not_before <= now < found.not_after:
             return None  # reported already
-        return Untimely("tls.ca", f"an authority of {tls.cert} is out of its time: {why}")
+        return Untimely(
+            "tls.ca", f"the certificate of an authority of {tls.cert} isn't valid now: {why}"
+        )
     if error.verify_code == _PURPOSE:
-        what = f"{tls.cert} isn't one by which a {bearer.kind} may {purpose} (its key usage)"
+        what = f"{tls.cert} doesn't allow a {bearer.kind} to {purpose}, by its key usage"
         return ConfigProblem("tls.cert", f"{what}; issue it: {bearer.issue}")
     return ConfigProblem(
         "tls.cert",
-        f"{tls.cert} isn't signed by an authority of {tls.ca}: {why}; give the `ca` of who issued"
-        " it, or put what stands between the two below the certificate, in its file",
+        f"{tls.cert} isn't signed by an authority of {tls.ca}: {why}; set `ca` to the authority"
+        " that signed the certificate, or append the intermediate certificates to its file",
     )

@@ -23,7 +23,7 @@ REFUSED_WITHIN: Final = 0.5
 """Seconds for a member to reject our certificate."""
 LOOKS_WITHIN: Final = 1.0
 """Seconds for connecting and for the handshake each, for clients without TLS."""
-_ASKED: Final = "it asks for a certificate, and we have none"
+_ASKED: Final = "the member requires a client certificate, and none is configured"
 _HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 
 
@@ -31,12 +31,12 @@ FILES: Final = "check ca, cert and key, and the hosts of the member's certificat
 NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "HTTP_REQUEST"})
 """OpenSSL's reasons that mean the answer isn't TLS."""
 IN_THE_CLEAR: Final = (
-    "ask a member that has [tls], or leave ca, cert and key out (for schedctl: a context without"
-    " them)"
+    "connect to a member that has [tls], or leave ca, cert and key out (for schedctl: use a context"
+    " without tls)"
 )
 NONE_OF_OURS: Final = (
-    "a token goes to the port of the members' listen.grpc_tokens, such as host:7423 (ask who runs"
-    " them); this one takes a certificate: give cert and key"
+    "send a token to the members' port for tokens (listen.grpc_tokens), such as host:7423; or give"
+    " cert and key for this port"
 )
 
 
@@ -78,7 +78,7 @@ def out_of_time(tls: TLS) -> str:
     """
     _, cert, _ = tls.read()
     why = _untimely(cert) if cert is not None else ""
-    return f"our certificate {tls.cert} {why}" if why else ""
+    return f"the client certificate {tls.cert} {why}" if why else ""
 
 
 def is_tls(endpoint: str) -> bool:
@@ -109,10 +109,10 @@ def _untimely(cert: bytes) -> str:
     """Return why a certificate isn't valid now; empty if it is. Raises ValueError."""
     found, now = first_of(cert), utcnow()
     if found.not_after <= now:
-        return f"ended at {found.not_after:%Y-%m-%d %H:%M} UTC"
+        return f"expired at {found.not_after:%Y-%m-%d %H:%M} UTC"
     if now < found.not_before:
-        begins = f"isn't good before {found.not_before:%Y-%m-%d %H:%M} UTC"
-        return f"{begins}, and here it is {now:%Y-%m-%d %H:%M}"
+        begins = f"isn't valid before {found.not_before:%Y-%m-%d %H:%M} UTC"
+        return f"{begins}, and this host's clock shows {now:%Y-%m-%d %H:%M}"
     return ""
 
 
@@ -129,16 +129,16 @@ def _tried(
     except TimeoutError:
         return None
     except ssl.SSLCertVerificationError as error:
-        return TlsFailure(f"the member's certificate isn't one for us: {in_words(error)}")
+        return TlsFailure(f"the member's certificate isn't valid: {in_words(error)}")
     except ssl.SSLError as error:
         if error.reason in NO_TLS:
-            return TlsFailure("it talks in the clear, and we talk TLS", IN_THE_CLEAR)
+            return TlsFailure("the member serves plaintext, but this client uses TLS", IN_THE_CLEAR)
         if not ours and "CERTIFICATE" in (error.reason or ""):
             return TlsFailure(_ASKED, NONE_OF_OURS)
-        return TlsFailure(f"the member refuses ours: {in_words(error)}")
+        return TlsFailure(f"the member rejects the client certificate: {in_words(error)}")
     except OSError:
         return TlsFailure("the member ended the handshake")
     ended = "the member ended the connection after the handshake"
     if not ours:
         return TlsFailure(f"{ended}: {_ASKED}", NONE_OF_OURS)
-    return TlsFailure(f"{ended}: our certificate isn't one for it")
+    return TlsFailure(f"{ended}: it doesn't accept the client certificate")

@@ -69,7 +69,7 @@ def _context(tls: TLS) -> ssl.SSLContext:
 
 def _pair(tls: TLS) -> tuple[Path, Path]:
     if tls.cert is None or tls.key is None:
-        raise Misconfigured("a listener needs cert and key")
+        raise Misconfigured("tls: a listener needs cert and key, not only ca")
     return tls.cert, tls.key
 
 

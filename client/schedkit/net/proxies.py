@@ -74,7 +74,7 @@ def _network(text: str) -> _Network:
     except ValueError as error:
         raise ValueError(f"{text!r} isn't a valid address or network: {error}") from None
     if not network.prefixlen:
-        raise ValueError(f"{text!r} is everybody: name the proxies")
+        raise ValueError(f"{text!r} contains every address: give the addresses of the proxies")
     return network
 
 

@@ -79,7 +79,7 @@ def open_objects(url: str, options: Mapping[str, str] | None = None) -> Objects:
 
         folder = Path(unquote(rest))
         if not folder.is_absolute() or ".." in folder.parts:
-            raise Misconfigured(f"the result store {url!r} must name an absolute folder")
+            raise Misconfigured(f"the result store {url!r} must be an absolute folder without ..")
         return Files(folder)
     from schedkit.objects.cloud import open_cloud
 

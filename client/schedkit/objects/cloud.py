@@ -34,7 +34,7 @@ def open_cloud(url: str, options: Mapping[str, str]) -> Cloud:
     scheme = url.partition("://")[0]
     if scheme not in SCHEMES:
         known = ", ".join(f"{one}://" for one in ("file", "s3", "gs", "az"))
-        raise Misconfigured(f"the result store {url!r} is of no kind that is known: {known}")
+        raise Misconfigured(f"the result store {url!r} has an unknown scheme; known: {known}")
     try:
         from obstore.store import from_url
     except ImportError:
@@ -49,7 +49,7 @@ def open_cloud(url: str, options: Mapping[str, str]) -> Cloud:
     try:
         return Cloud(make(url, **given, **limits))
     except Exception as error:  # any error of the library, or of Rust, is caused by the options
-        raise Misconfigured(f"the result store {url!r}: {_words(error)}") from error
+        raise Misconfigured(f"the result store {url!r} can't be used: {_words(error)}") from error
 
 
 class Cloud:

@@ -108,13 +108,15 @@ class _Reader:
         written: dict[str, str] = {}
         for key, field, value in self._known(message, obj, path):
             if field.name in written:
-                self._problem((*path, key), f"is given twice, as {written[field.name]} too")
+                self._problem((*path, key), f"is given twice, also as {written[field.name]}")
                 continue
             written[field.name] = key
             group = field.containing_oneof
             other = message.WhichOneof(group.name) if group and len(group.fields) > 1 else None
             if other:
-                self._problem((*path, key), f"stands beside {written[other]}; give one of them")
+                self._problem(
+                    (*path, key), f"can't be combined with {written[other]}; give one of them"
+                )
                 continue
             self._field(message, field, value, (*path, key))
 
@@ -219,7 +221,7 @@ class _Reader:
         """Read `overlap: {allow: 3}`: at most three runs at once."""
         fields = job.DESCRIPTOR.fields_by_name
         if [str(key).lower() for key in value] != ["allow"]:
-            self._problem(path, "must be a word, or {allow: N}")
+            self._problem(path, "must be a policy's name, or {allow: N}")
             return
         [(key, limit)] = value.items()
         read = self._scalar(fields["overlap_limit"], limit, (*path, key))
@@ -239,7 +241,7 @@ class _Reader:
     def _one_more(self, path: Path) -> None:
         self.left -= 1
         if self.left < 0:
-            self._problem(path, f"the whole has more than {MOST_ENTRIES:,} entries")
+            self._problem(path, f"the document has more than {MOST_ENTRIES:,} entries in all")
             raise _Enough
 
     def _problem(self, path: Path, message: str, suggestion: str = "") -> None:
@@ -290,7 +292,9 @@ def _typed(value: Any) -> Any:
     if value in ("", "~"):
         return None
     if value.lower().lstrip("+-") in (".nan", ".inf"):
-        raise ValueError(f"{value} is a number that JSON hasn't; quote it if it is a text")
+        raise ValueError(
+            f"{value} isn't a number in JSON; write {value!r} with quotes if it is a text"
+        )
     try:
         return json.loads(value)
     except ValueError:

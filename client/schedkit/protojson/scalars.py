@@ -107,7 +107,7 @@ def read_instant(value: Any) -> Timestamp:
         try:
             at = datetime.fromisoformat(value.upper())
         except ValueError as error:
-            problem = "its offset is a day or more" if "offset" in str(error) else error
+            problem = "its offset from UTC is a day or more" if "offset" in str(error) else error
             raise InvalidText(f"{shown(value)} isn't a valid time: {problem}") from None
     if at.tzinfo is None:
         raise InvalidText(f"{shown(value)} has no time zone")
@@ -145,7 +145,7 @@ def read_rate(value: Any) -> Rate:
         )
     count, per = rate.parse(value)
     if count.denominator != 1:
-        raise InvalidText(f"{shown(value)}: must be a whole number in a time; 2.5/s is 5/2s")
+        raise InvalidText(f"rate {shown(value)} must have a whole number; 2.5/s is 5/2s")
     return Rate(
         count=read_integer(int(count), False, 1, MOST), per=_bounded(Duration(), per, value)
     )
@@ -192,7 +192,7 @@ def read_string(value: Any) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidText("holds half of a surrogate pair, which isn't text") from None
+        raise InvalidText("contains an unpaired surrogate, which isn't valid Unicode") from None
     return str(value)
 
 

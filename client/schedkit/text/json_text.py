@@ -125,7 +125,9 @@ def _check_text(value: Any) -> None:
     try:
         json.dumps(value, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError:
-        raise ValueError("a text holds half of a surrogate pair, which isn't text") from None
+        raise ValueError(
+            "a text contains an unpaired surrogate, which isn't valid Unicode"
+        ) from None
 
 
 def _within(value: Any) -> Iterable[Any]:
@@ -137,7 +139,7 @@ def _within(value: Any) -> Iterable[Any]:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"the number {text[:40]} is larger than any reader can hold")
+        raise ValueError(f"the number {text[:40]} is too large for a 64-bit float")
     return number
 
 

@@ -37,7 +37,7 @@ def parse(text: str, *, bare: str = "") -> tuple[Fraction, timedelta]:
     except ValueError:
         raise _no_rate(text) from None
     if not Fraction(count) or not span:
-        raise ValueError(f"rate {text!r} must be more than 0, and in some time")
+        raise ValueError(f"rate {text!r} must be more than 0, in a time of more than 0")
     return Fraction(count), span
 
 

@@ -124,8 +124,8 @@ def test_empty_folders_are_deleted_with_the_last_file(
         ("results", "isn't a valid URL"),
         ("file://results", "absolute folder"),
         ("file:///a/../b", "absolute folder"),
-        ("ftp://host/path", "of no kind"),
-        ("http://host/path", "of no kind"),
+        ("ftp://host/path", "has an unknown scheme"),
+        ("http://host/path", "has an unknown scheme"),
     ],
 )
 def test_an_invalid_store_is_refused_with_a_message(url: str, why: str) -> None:

@@ -106,7 +106,7 @@ async def test_an_expired_certificate_is_reported_by_its_name(
         Client(address, tls=files, timeout=2) as client,
     ):
         with pytest.raises(
-            ClusterUnavailable, match=r"our certificate .*alice\.pem ended"
+            ClusterUnavailable, match=r"the client certificate .*alice\.pem expired"
         ) as error:
             await client.access.identity()
         assert error.value.reason == "TLS_REFUSED"
@@ -123,7 +123,7 @@ async def test_a_member_of_another_authority_is_reported(
         serving(member_files(authority, tmp_path)) as (address, _),
         Client(address, tls=trusting, timeout=2) as client,
     ):
-        with pytest.raises(ClusterUnavailable, match="member's certificate isn't one for us"):
+        with pytest.raises(ClusterUnavailable, match="member's certificate isn't valid"):
             await client.access.identity()
 
 
@@ -140,8 +140,8 @@ async def test_a_client_without_a_certificate_is_referred_to_the_port_for_tokens
         with pytest.raises(ClusterUnavailable) as error:
             await client.access.identity()
     assert error.value.reason == "TLS_REFUSED"
-    assert "it asks for a certificate, and we have none" in error.value.what
-    assert "our certificate" not in error.value.what
+    assert "the member requires a client certificate, and none is configured" in error.value.what
+    assert "the client certificate" not in error.value.what
     assert "listen.grpc_tokens" in error.value.remedy
 
 
@@ -175,7 +175,7 @@ async def test_a_tls_client_learns_that_the_member_uses_plaintext(
         with pytest.raises(ClusterUnavailable) as error:
             await client.access.identity()
     assert error.value.reason == "TLS_REFUSED"
-    assert f"{address} failed: it talks in the clear" in error.value.what
+    assert f"{address} failed: the member serves plaintext" in error.value.what
     assert "check ca, cert" not in error.value.remedy
     assert "leave ca, cert and key out" in error.value.remedy
 

@@ -120,7 +120,7 @@ async def test_no_token_is_created_for_an_existing_file(
     file.write_text("another token")
     ended = await ctl(*CREATE, str(file))
     assert ended.code == 2
-    assert f"error: {file} already exists; it isn't changed" in ended.err
+    assert f"error: {file} already exists and isn't changed" in ended.err
     assert file.read_text() == "another token"
     assert member.received("CreateToken") == []
 
@@ -243,7 +243,7 @@ def test_an_authority_is_created_and_issues_certificates(offline: Any, home: Any
     assert kept.tls == TLS(home / "ca.pem", home / "alice.pem", home / "alice.key")
     again = offline("auth", "init")
     assert again.code == 2
-    assert "an authority already exists in" in again.err
+    assert "a certificate authority already exists in" in again.err
     assert (
         "try: issue certificates with it: schedctl auth issue; or give another folder: --ca-dir"
         in again.err
@@ -254,26 +254,28 @@ def test_an_authority_is_created_and_issues_certificates(offline: Any, home: Any
     flags = ("--role", "admin", "--out", str(home), "--ca-dir", str(home / "other"))
     mixed = offline("auth", "issue", "user", "bob", *flags)
     assert mixed.code == 2
-    assert f"{home / 'ca.pem'} is from another authority" in mixed.err
-    assert f"try: append {home / 'other' / 'ca.pem'} to it, choose another --out" in mixed.err
+    assert f"{home / 'ca.pem'} is from another certificate authority" in mixed.err
+    assert (
+        f"try: append {home / 'other' / 'ca.pem'} to that file, choose another --out" in mixed.err
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("user alice", "a user needs --role"),
-        ("user alice --role admin --host h", "a user needs --role"),
+        ("user alice", "a user's certificate needs --role"),
+        ("user alice --role admin --host h", "a user's certificate needs --role"),
         ("user alice --role admin --in Billing", "namespace 'Billing' isn't valid"),
-        ("member m1", "a member needs --host"),
-        ("member m1 --host m1:7420 --role admin", "a member can't have --role"),
+        ("member m1", "a member's certificate needs --host"),
+        ("member m1 --host m1:7420 --role admin", "a member's certificate can't have --role"),
         ("member m1 --host https://m1", "isn't valid"),
         ("member m1 --host m1:7420", "isn't valid"),
-        ("worker w1 --host h", "a worker can't have --host"),
+        ("worker w1 --host h", "a worker's certificate can't have --host"),
         ("worker w/1", "name 'w/1' isn't valid"),
         ("worker W1", "worker name 'W1' isn't valid"),
         ("worker a@b", "worker name 'a@b' isn't valid"),
         ("member a+b --host h", "member name 'a+b' isn't valid"),
-        ("worker w1 --role viewer", "a worker can't have --role"),
+        ("worker w1 --role viewer", "a worker's certificate can't have --role"),
         ("robot n", "is not one of"),
     ],
 )
@@ -290,8 +292,11 @@ def test_invalid_subjects_are_refused_before_anything_is_signed(
 def test_without_an_authority_nothing_is_signed(offline: Any, home: Any) -> None:
     ended = offline("auth", "issue", "worker", "w1", "--out", str(home))
     assert ended.code == 2
-    assert "no authority in" in ended.err
-    assert "try: create one: schedctl auth init; or name its folder: --ca-dir" in ended.err
+    assert "no certificate authority found in" in ended.err
+    assert (
+        "try: create an authority: schedctl auth init; or name the folder of an existing one:"
+        " --ca-dir" in ended.err
+    )
     assert "config contexts" not in ended.err
 
 
@@ -328,7 +333,7 @@ def test_names_of_the_authoritys_own_files_are_reserved(
         flags = ("--role", "admin", "--ca-dir", str(authority), "--out", str(out))
         ended = offline("auth", "issue", "user", name, *flags)
         assert ended.code == 2
-        assert f"name {name!r} is reserved for the authority's files" in ended.err
+        assert f"name {name!r} is reserved for the files of the certificate authority" in ended.err
     assert {file.name: file.read_bytes() for file in authority.iterdir()} == before
     assert not (home / "elsewhere").exists()
 

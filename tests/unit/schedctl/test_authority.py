@@ -80,12 +80,12 @@ def test_an_authority_signs_no_other_authority(authority: Authority) -> None:
 
 
 def test_a_folder_holds_only_one_authority(authority: Authority) -> None:
-    with pytest.raises(UnfitEnvironment, match="an authority already exists in"):
+    with pytest.raises(UnfitEnvironment, match="a certificate authority already exists in"):
         Authority.create(authority.folder)
 
 
 def test_a_missing_authority_error_says_how_to_create_one(tmp_path: Path) -> None:
-    with pytest.raises(UnfitEnvironment, match="no authority in"):
+    with pytest.raises(UnfitEnvironment, match="no certificate authority found in"):
         Authority(tmp_path).issue(Subject("w1", []), tmp_path, DAY)
 
 
@@ -106,7 +106,7 @@ def test_files_that_are_not_an_authority_sign_nothing(authority: Authority, tmp_
     worker.cert.rename(tmp_path / "w1" / "ca.pem")
     worker.key.rename(tmp_path / "w1" / "ca.key")
     with pytest.raises(
-        UnfitEnvironment, match=r"ca\.pem isn't the certificate of an authority"
+        UnfitEnvironment, match=r"ca\.pem isn't the certificate of a certificate authority"
     ) as error:
         Authority(tmp_path / "w1").issue(Subject("w2", []), tmp_path / "w2", DAY)
     assert "--ca-dir" in error.value.remedy
@@ -140,7 +140,7 @@ def test_files_of_another_subject_are_not_replaced(authority: Authority, tmp_pat
         ("text", r"text\.pem isn't a certificate of schedd"),
         ("lone", r"lone\.key exists without a certificate"),
     ):
-        with pytest.raises(UnfitEnvironment, match=f"{said}; it isn't changed"):
+        with pytest.raises(UnfitEnvironment, match=f"{said}; the file isn't changed"):
             authority.issue(Subject(name, uris_of_user(name, Role.ADMIN, ["*"])), out, DAY)
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
 
@@ -163,7 +163,7 @@ def test_a_file_of_several_authorities_is_kept_and_one_of_another_is_refused(
     other, out = Authority.create(tmp_path / "other"), tmp_path / "out"
     worker = Subject("w1", [uri_of(IdentityKind.WORKER, "w1")])
     other.issue(worker, out, DAY)
-    with pytest.raises(UnfitEnvironment, match="is from another authority"):
+    with pytest.raises(UnfitEnvironment, match="is from another certificate authority"):
         authority.issue(worker, out, DAY)
     both = other.certificate.read_bytes() + authority.certificate.read_bytes()
     (out / "ca.pem").write_bytes(both)

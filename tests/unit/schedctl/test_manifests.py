@@ -144,7 +144,7 @@ def test_invalid_yaml_is_reported_at_its_line():
         ("kind: jbo\nname: x\n", "'jbo' is unknown"),
         ("kind: pool\nlimit: 3\n", "name is missing"),
         ("kind: pool\nname: x\nrate: 100\n", "rate '100' needs a time, such as 100/s or 100/m"),
-        ("kind: pool\nname: x\nrate: 2.5/m\n", "must be a whole number in a time"),
+        ("kind: pool\nname: x\nrate: 2.5/m\n", "must have a whole number"),
         ("kind: pool\nname: x\nlimits: 3\n", "limits"),
         ("kind: calendar\nweekdays: [sun]\n", "name is missing"),
         ("kind: calendar\nname: x\nweekday: [sun]\n", "weekday"),
@@ -340,7 +340,7 @@ async def test_a_manifest_of_another_namespace_than_the_flag_is_refused(ctl, mem
     text = "name: a\nnamespace: other\n"
     ended = await ctl("apply", "--namespace", "mine", "-f", manifest(text))
     assert (ended.code, member.received("GetJob")) == (2, [])
-    assert "a is for namespace other, not mine" in ended.err
+    assert "a has namespace other, but --namespace is mine" in ended.err
 
 
 async def test_a_key_that_is_not_text_is_refused_at_its_line(ctl, member, manifest):

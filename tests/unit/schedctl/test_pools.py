@@ -134,7 +134,7 @@ async def test_a_pool_that_another_caller_changed_is_left_unchanged(ctl, member)
         (("--limit", "3", "--no-limit"), "--limit can't be combined with --no-limit"),
         (("--limit", "0"), "--limit"),
         (("--rate", "100"), "rate '100' needs a time, such as 100/s or 100/m"),
-        (("--rate", "1.5/m"), "must be a whole number in a time"),
+        (("--rate", "1.5/m"), "must have a whole number"),
     ],
 )
 async def test_an_empty_or_wrong_pool_change_is_refused_before_any_request(
@@ -268,7 +268,7 @@ async def test_a_manifest_with_a_version_overwrites_no_other_change(ctl, member,
 async def test_a_pool_manifest_needs_apply_and_the_given_namespace(ctl, member, manifest):
     file = manifest("kind: pool\nname: reports\nnamespace: a\n")
     ended = await ctl("apply", "-f", file, "--namespace", "b")
-    assert "reports is for namespace a, not b" in ended.err
+    assert "reports has namespace a, but --namespace is b" in ended.err
     ended = await ctl("calendar", "apply", "-f", file)
     assert ended.code == 2
     assert "expected a calendar, found a pool" in ended.err

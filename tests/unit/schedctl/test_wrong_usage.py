@@ -49,7 +49,7 @@ def test_a_file_that_is_not_utf_8_is_named_with_its_line(offline, tmp_path: Path
     manifest.write_bytes(b"name: a\ncron: '@daily'\nshell: {argv: [\xff]}\n")
     ended = offline("apply", "-f", str(manifest))
     assert ended.code == 2
-    assert f"{manifest}:3: not UTF-8: byte 0xff" in ended.err
+    assert f"{manifest}:3: the file isn't valid UTF-8: byte 0xff" in ended.err
     assert "try: save the file as UTF-8" in ended.err
 
 

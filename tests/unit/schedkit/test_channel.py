@@ -63,13 +63,13 @@ def test_an_address_has_a_host_and_a_port(address: str, parts: tuple[str, int]) 
     ],
 )
 def test_an_address_without_host_and_port_is_rejected(address: str) -> None:
-    with pytest.raises(ValueError, match="not host:port"):
+    with pytest.raises(ValueError, match="isn't host:port"):
         split_address(address)
 
 
 def test_the_user_part_of_an_address_is_not_repeated() -> None:
     for wrong in ("u:s3cr3t@127.0.0.1:1", "s3cr3t@h:1", "http://u:s3cr3t@h:1"):
-        with pytest.raises(ValueError, match="it has an @ in it") as refused:
+        with pytest.raises(ValueError, match="it contains an @") as refused:
             split_address(wrong)
         assert "s3cr3t" not in str(refused.value)
 
@@ -90,7 +90,9 @@ def test_any_other_address_is_not_loopback(host: str) -> None:
 def test_plaintext_is_for_loopback_or_explicit_settings_only() -> None:
     check_plaintext("127.0.0.1:7420", insecure=False)
     check_plaintext("0.0.0.0:7420", insecure=True)
-    with pytest.raises(Misconfigured, match=r"0\.0\.0\.0:7420 is not loopback and TLS is not set"):
+    with pytest.raises(
+        Misconfigured, match=r"0\.0\.0\.0:7420 isn't a loopback address and TLS isn't configured"
+    ):
         check_plaintext("0.0.0.0:7420", insecure=False)
 
 
@@ -269,5 +271,5 @@ async def test_a_key_that_doesn_t_fit_is_not_reported_as_a_port_in_use(
 
 def test_a_missing_tls_file_is_reported(tmp_path: Path) -> None:
     absent = tmp_path / "none.pem"
-    with pytest.raises(Misconfigured, match=r"TLS file can't be read: .*none\.pem"):
+    with pytest.raises(Misconfigured, match=r"a file of tls can't be read: .*none\.pem"):
         connect("127.0.0.1:1", tls=TLS(absent, absent, absent))

@@ -89,7 +89,7 @@ def test_intermediate_certificates_belong_into_the_certificate_file(
     leaf = tls.cert.read_text().split("-----END CERTIFICATE-----")[0]
     tls.cert.write_text(f"{leaf}-----END CERTIFICATE-----\n")
     [why] = problems_of(tls, M1)
-    assert "put what stands between the two below the certificate" in why
+    assert "append the intermediate certificates to its file" in why
     between = TLS(tmp_path / "between.pem", tls.cert, tls.key)
     assert problems_of(between, M1) == [], "gRPC trusts what isn't a root, too"
 
@@ -124,17 +124,17 @@ def test_a_wrong_name_kind_or_purpose_is_reported_with_the_expected_one(
     member = authority.issue(MEMBER, tmp_path / "m", DAY)
     worker = authority.issue(WORKER, tmp_path / "w", DAY)
     [why] = problems_of(member, bearer("m3", serves=True))
-    assert "m1.pem names 'schedd://member/m1', and this member is 'm3'" in why
+    assert "m1.pem names 'schedd://member/m1', but this member is 'm3'" in why
     assert "must have the URI schedd://member/m3 and no other name" in why
     assert why.endswith("issue it: ISSUE, or set `name` as the certificate")
     [name, purpose] = problems_of(worker, M1)
-    assert "names 'schedd://worker/w1', and this member is 'm1'" in name
+    assert "names 'schedd://worker/w1', but this member is 'm1'" in name
     assert "set `name`" not in name
-    assert "isn't one by which a member may be called" in purpose
+    assert "doesn't allow a member to be called, by its key usage" in purpose
     [why] = problems_of(member, W1)
-    assert "and this worker is 'w1'" in why
+    assert "but this worker is 'w1'" in why
     [why] = problems_of(worker, bearer("w2", serves=False))
-    assert "names 'schedd://worker/w1', and this worker is 'w2'" in why
+    assert "names 'schedd://worker/w1', but this worker is 'w2'" in why
     unnamed = certs.Authority.create(tmp_path / "own").issue("m1")
     [why] = problems_of(unnamed, M1)
     assert "names no URI at all" in why
@@ -182,7 +182,7 @@ def test_each_missing_or_swapped_file_is_reported_by_its_setting(
     swapped = problems_of(TLS(member.key, member.key, member.cert), M1)
     assert [why.split(":")[0] for why in swapped] == ["tls.ca", "tls.cert", "tls.key"]
     [ca, name] = problems_of(TLS(member.key, member.cert, member.key), bearer("m3", serves=True))
-    assert "has no authority's certificate in it" in ca
+    assert "contains no certificate of an authority" in ca
     assert "this member is 'm3'" in name
 
 

@@ -127,20 +127,20 @@ def test_a_stop_lasts_until_the_process_is_continued():
     [
         ("here", "isn't NAME=ACTION"),
         ("here=explode", "kill, stop, pause"),
-        ("here=pause", "has seconds or a file"),
-        ("here=kill:5", "has seconds or a file"),
+        ("here=pause", "needs seconds or a file"),
+        ("here=kill:5", "needs seconds or a file"),
         ("here=pause:soon", "could not convert"),
         ("here=kill,skip=many", "invalid literal"),
-        ("here=pause:-1", "a pause of -1 seconds can't be"),
-        ("here=pause:nan", "a pause of nan seconds can't be"),
-        ("here=kill,skip=-1", "skip=-1 can't be: 0 or more"),
-        ("here=kill,count=-1", "count=-1 can't be: 1 or more"),
-        ("here=kill,count=0", "count=0 can't be: 1 or more"),
-        ("here=kill; here=stop", "the place here is given twice"),
+        ("here=pause:-1", "a pause of -1 seconds isn't valid"),
+        ("here=pause:nan", "a pause of nan seconds isn't valid"),
+        ("here=kill,skip=-1", "skip=-1 isn't valid: give 0 or more"),
+        ("here=kill,count=-1", "count=-1 isn't valid: give 1 or more"),
+        ("here=kill,count=0", "count=0 isn't valid: give 1 or more"),
+        ("here=kill; here=stop", "the failpoint here is given twice"),
         ("here=kill,when=/x", "isn't skip=, count= or ticket="),
-        ("elsewhere=kill", "no place elsewhere; there are: deaf, here"),
-        ("deaf=error", "can't fail by error"),
-        ("disk.of=unknown", "no place disk.of"),
+        ("elsewhere=kill", "unknown failpoint elsewhere; known: deaf, here"),
+        ("deaf=error", "doesn't support the action error"),
+        ("disk.of=unknown", "unknown failpoint disk.of"),
     ],
 )
 def test_an_invalid_description_prevents_the_start(described: str, why: str):
@@ -172,7 +172,7 @@ def test_a_daemon_rejects_an_unknown_failpoint(daemon: str, tmp_path: Path):
         timeout=60,
     )
     assert started.returncode == 2, started.stderr
-    assert f"no place {name}; there are: " in started.stderr
+    assert f"unknown failpoint {name}; known: " in started.stderr
 
 
 def test_the_readme_of_the_tests_lists_every_failpoint_and_no_other():

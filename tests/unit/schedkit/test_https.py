@@ -193,7 +193,7 @@ def test_files_that_don_t_match_are_reported_at_the_start(
         context_of(TLS(member.ca, member.cert, alice.key))
     with pytest.raises(Misconfigured, match="needs cert and key"):
         context_of(TLS(member.ca))
-    with pytest.raises(Misconfigured, match="go together"):
+    with pytest.raises(Misconfigured, match="must be given together"):
         TLS(member.ca, member.cert)
 
 
@@ -207,9 +207,12 @@ async def test_the_reason_of_a_failed_handshake_is_explained(
     elsewhere = Subject("m2", MEMBER.uris, ["m2.example.com"])
     async with https(member) as address:
         for tls, said in (
-            (ended, r"our certificate .*old.*pem ended at \d{4}-\d\d-\d\d \d\d:\d\d UTC$"),
-            (TLS(stranger.ca, alice.cert, alice.key), "isn't one for us"),
-            (TLS(alice.ca, stranger.cert, stranger.key), "refuses ours|isn't one for it"),
+            (ended, r"the client certificate .*old.*pem expired at \d{4}-\d\d-\d\d \d\d:\d\d UTC$"),
+            (TLS(stranger.ca, alice.cert, alice.key), "member's certificate isn't valid"),
+            (
+                TLS(alice.ca, stranger.cert, stranger.key),
+                "rejects the client certificate|doesn't accept the client certificate",
+            ),
             (TLS(tmp_path / "none.pem"), "can't be read"),
         ):
             why = await asyncio.to_thread(why_not, address, tls)
@@ -234,8 +237,8 @@ def test_a_certificate_that_isn_t_valid_yet_is_reported_with_its_start(
     why = why_not("127.0.0.1:1", alice)
     assert why is not None
     assert why.what == (
-        f"our certificate {alice.cert} isn't good before {begins:%Y-%m-%d %H:%M} UTC,"
-        f" and here it is {now:%Y-%m-%d %H:%M}"
+        f"the client certificate {alice.cert} isn't valid before {begins:%Y-%m-%d %H:%M} UTC,"
+        f" and this host's clock shows {now:%Y-%m-%d %H:%M}"
     )
 
 

@@ -211,7 +211,7 @@ def test_snake_case_can_be_rejected():
 def test_a_field_given_twice_or_beside_an_alternative_is_a_problem():
     assert "twice" in problems({"timeZone": "UTC", "time_zone": "UTC"})["time_zone"]
     rivals = problems({"shell": {"argv": ["x"]}, "http": {"url": "http://x"}})
-    assert rivals["http"].startswith("stands beside shell")
+    assert rivals["http"].startswith("can't be combined with shell")
 
 
 def test_numbers_must_fit_their_field():
