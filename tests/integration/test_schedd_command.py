@@ -127,8 +127,8 @@ def test_the_check_rejects_unknown_failpoints_too(file: Path) -> None:
 
 
 WRONG = {
-    "a worker's": "names 'schedd://worker/w1', and this member is 'm9'",
-    "another member's": "names 'schedd://member/m1', and this member is 'm9'",
+    "a worker's": "names 'schedd://worker/w1', but this member is 'm9'",
+    "another member's": "names 'schedd://member/m1', but this member is 'm9'",
     "another's key": "is the key of another certificate than",
     "no authority": "tls.ca: ",
     "another authority's": "isn't signed by an authority of",

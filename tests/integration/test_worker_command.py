@@ -199,9 +199,9 @@ def test_a_missing_extra_is_named_with_the_remedy() -> None:
 @pytest.mark.parametrize(
     ("uri", "said"),
     [
-        ("schedd://worker/wx", "names 'schedd://worker/wx', and this worker is 'w2'"),
-        ("schedd://member/w2", "names 'schedd://member/w2', and this worker is 'w2'"),
-        ("SCHEDD://worker/w2", "names 'SCHEDD://worker/w2', and this worker is 'w2'"),
+        ("schedd://worker/wx", "names 'schedd://worker/wx', but this worker is 'w2'"),
+        ("schedd://member/w2", "names 'schedd://member/w2', but this worker is 'w2'"),
+        ("SCHEDD://worker/w2", "names 'SCHEDD://worker/w2', but this worker is 'w2'"),
     ],
 )
 def test_a_certificate_that_doesn_t_name_it_is_refused_by_the_check_and_by_the_start(
