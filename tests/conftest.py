@@ -50,7 +50,7 @@ def pytest_configure_node(node: WorkerController) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: distribution.turn(item.nodeid))
+    items.sort(key=lambda item: distribution.start_order(item.nodeid))
 
 
 @pytest.hookimpl(tryfirst=True, hookwrapper=True)
@@ -68,7 +68,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Lower the priority of a test process beside whole clusters; it runs none of them later."""
-    if hasattr(item.config, "workerinput") and distribution.stands_back(item.nodeid):
+    if hasattr(item.config, "workerinput") and distribution.waits_for_clusters(item.nodeid):
         os.nice(max(0, STAND_BACK - os.nice(0)))
 
 

@@ -86,11 +86,11 @@ class Stream:
             while not self._over.is_set():
                 started = sum(start.job == "high" for start in self._probe.starts())
                 for _ in range(started + AHEAD + 1 - len(self.runs)):
-                    self.runs.append(one(client, "high", self._probe))
+                    self.runs.append(submit_one(client, "high", self._probe))
                 self._over.wait(0.05)
 
 
-def one(client: SyncClient, priority: str, probe: DatabaseProbe) -> Submitted:
+def submit_one(client: SyncClient, priority: str, probe: DatabaseProbe) -> Submitted:
     run = client.submit(
         name=priority,
         priority=priority,
@@ -134,7 +134,7 @@ def test_a_run_that_waits_long_enough_has_priority_over_all_later_runs(
 
     with one_slot(calm, tmp_path / "worker"):
         with stream.flowing():
-            waiting = [one(calm_client, PRIORITY, probe) for _ in range(COUNT)]
+            waiting = [submit_one(calm_client, PRIORITY, probe) for _ in range(COUNT)]
             wait_until(lambda: len(started(PRIORITY)) > 0, BOUND + 30, "the first to have aged")
             wait_until(lambda: len(started(PRIORITY)) == COUNT, COUNT + 60.0, "all of them")
         everything = len(waiting) + len(stream.runs)

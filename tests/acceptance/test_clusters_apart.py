@@ -42,7 +42,7 @@ def renamed(dsn: str, database: str) -> str:
     return re.sub(r"/[^/?]+(\?|$)", rf"/{database}\1", dsn)
 
 
-class Stranger:
+class ForeignMember:
     """A member whose database is another one, on the etcd prefix of `home`."""
 
     def __init__(self, home: DevCluster, database: str) -> None:
@@ -70,7 +70,7 @@ class Stranger:
 def test_a_member_with_another_database_is_refused_at_start_by_name(home: DevCluster) -> None:
     before = home.json("cluster", "status")
     cluster_id = before["clusterId"]
-    stranger = Stranger(home, "stranger")
+    stranger = ForeignMember(home, "stranger")
 
     refused = stranger.run()
 
@@ -84,7 +84,7 @@ def test_a_member_with_another_database_is_refused_at_start_by_name(home: DevClu
 
 
 def test_a_cluster_with_running_members_keeps_its_prefix(home: DevCluster) -> None:
-    stranger = Stranger(home, "taker")
+    stranger = ForeignMember(home, "taker")
 
     refused = stranger.run("claim-prefix")
 
@@ -152,7 +152,7 @@ def test_a_running_member_is_not_ready_and_recovers_when_its_database_is_created
         answer = home.get("m1", "/readyz")
         return (answer.status, answer.body.decode()) if answer else (0, "")
 
-    Stranger(home, "again")
+    ForeignMember(home, "again")
     rename((name, "kept"), ("again", name))
     wait_until(
         lambda: ready()[0] == 503 and "the etcd prefix belongs to cluster" in ready()[1],

@@ -30,7 +30,7 @@ to store the result and to end a process.
 def test_a_drained_worker_finishes_its_runs_and_gets_none_until_it_is_undrained(
     rough: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
-    held = held_run(client, tmp_path)
+    held = gated_run(client, tmp_path)
     drained = held.worker
 
     rough.schedctl("worker", "drain", drained, "--reason", "new kernel")
@@ -81,7 +81,7 @@ def test_a_drained_worker_finishes_its_runs_and_gets_none_until_it_is_undrained(
 def test_a_command_that_waits_for_a_drain_calls_once_and_ends_with_the_drain(
     rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    held = held_run(client, tmp_path)
+    held = gated_run(client, tmp_path)
     name = held.worker
     with Relay(rough.endpoints[0]) as relay:
         command = [sys.executable, "-m", "schedctl", "worker", "drain", name, "--wait"]
@@ -108,7 +108,7 @@ def test_a_drain_waits_until_a_full_disk_has_room_for_the_results(
     rough: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
     """An operator who stops the worker earlier makes the run start again."""
-    held = held_run(client, tmp_path)
+    held = gated_run(client, tmp_path)
     name = held.worker
     full = "1 result isn't stored yet: spool rejects writes: No space left on device"
     with full_disk(rough.directory / name):
@@ -132,7 +132,7 @@ def test_drain_wait_reports_that_the_worker_was_killed_instead(
     rough: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
     """Its runs start again: the command must not print "drained"."""
-    held = held_run(client, tmp_path)
+    held = gated_run(client, tmp_path)
     name = held.worker
     with drain_waited_for(rough, client, name) as waits:
         rough.kill(name)
@@ -156,7 +156,7 @@ def test_drain_wait_reports_that_the_worker_was_killed_and_returned_at_once(
     rough: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
     """As a supervisor starts it again, long before its lease has ended."""
-    held = held_run(client, tmp_path)
+    held = gated_run(client, tmp_path)
     name = held.worker
     with drain_waited_for(rough, client, name) as waits:
         rough.kill(name)
@@ -172,7 +172,7 @@ def test_drain_wait_reports_that_the_worker_was_killed_and_returned_at_once(
 
 
 @dataclass(frozen=True)
-class Held:
+class GatedRun:
     """A run that lasts until its file `finish` exists."""
 
     run: Run
@@ -200,13 +200,13 @@ def unknown_worker(client: SyncClient, name: str) -> Worker | None:
     return found if found.unheard and found.state != "LOST" else None
 
 
-def held_run(client: SyncClient, directory: Path) -> Held:
+def gated_run(client: SyncClient, directory: Path) -> GatedRun:
     """Return a run that has started."""
     finish, probe = directory / "finish", DatabaseProbe(directory / "held")
     wait = f"while [ ! -e {finish} ]; do sleep 0.1; done"
     run = client.submit(name="held", shell=probe.shell(wait))
     started = wait_until(probe.starts, WAIT_TIMEOUT, "it has started")
-    return Held(run, probe, started[0].worker, finish)
+    return GatedRun(run, probe, started[0].worker, finish)
 
 
 @contextlib.contextmanager

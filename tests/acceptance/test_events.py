@@ -185,7 +185,7 @@ def test_two_hundred_streams_begin_soon_with_no_more_queries_than_one(
         time.sleep(6)
         return (database_calls(calm) - before) / (time.monotonic() - began)
 
-    with crowd(calm, CROWD):
+    with endless_runs(calm, CROWD):
         with Events(address, "namespace=crowd") as one:
             begun(one)
             assert len(one.runs) == CROWD
@@ -221,7 +221,7 @@ def differ(before: Run, after: Run, name: str) -> bool:
 
 
 @contextmanager
-def crowd(cluster: DevCluster, count: int) -> Iterator[None]:
+def endless_runs(cluster: DevCluster, count: int) -> Iterator[None]:
     """So many runs of a namespace that don't end; cancelled at the end of the block."""
     with SyncClient(cluster.endpoints, namespace="crowd") as client:
         made = client.submit_many([{"shell": {"argv": ["true"]}}] * count, delay="1h")

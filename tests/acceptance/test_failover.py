@@ -112,7 +112,7 @@ def test_a_worker_stopped_past_its_lease_has_its_late_result_refused_as_stale(
     daemons = pids(rough)
     probe = DatabaseProbe(tmp_path / "starts")
     gate = tmp_path / "gate"
-    script = f"{until(gate)}; echo done by $SCHEDD_WORKER"
+    script = f"{wait_for_file(gate)}; echo done by $SCHEDD_WORKER"
     run = client.submit(name="stalled", shell=probe.shell(script))
     before = stopped_at_work(rough, probe, gate)
 
@@ -126,7 +126,7 @@ def test_a_worker_stopped_past_its_lease_has_its_late_result_refused_as_stale(
     assert_refused_as_stale(rough, client, before)
     assert client.runs.get(run.run_id) == done, "the refused result changed nothing"
     assert [start.token for start in probe.starts(run.run_id)] == [before.token, done.fencing_token]
-    wait_until(lambda: lives(client, before.worker), WAIT_TIMEOUT, "it to be served again")
+    wait_until(lambda: is_live(client, before.worker), WAIT_TIMEOUT, "it to be served again")
     again = client.submit(name="again", shell=probe.shell())
     assert client.runs.wait(again, timeout=10).succeeded
     assert pids(rough) == daemons, "it returned without a restart"
@@ -137,7 +137,9 @@ def test_a_late_result_is_refused_by_its_token_alone_while_the_next_attempt_runs
 ) -> None:
     probe = DatabaseProbe(tmp_path / "starts")
     gate = tmp_path / "gate"
-    script = f'if [ "$(wc -l <"$PROBE")" = 1 ]; then {until(gate)}; else sleep 60; fi; exit 7'
+    script = (
+        f'if [ "$(wc -l <"$PROBE")" = 1 ]; then {wait_for_file(gate)}; else sleep 60; fi; exit 7'
+    )
     run = client.submit(name="overtaken", shell=probe.shell(script))
     before = stopped_at_work(rough, probe, gate)
     after = wait_until(lambda: probe.starts()[1:], WAIT_TIMEOUT, "its next start")[0]
@@ -157,7 +159,7 @@ def test_a_late_result_is_refused_by_its_token_alone_while_the_next_attempt_runs
     assert find(after.pid) is None
 
 
-def until(gate: Path) -> str:
+def wait_for_file(gate: Path) -> str:
     return f"until [ -e {gate} ]; do sleep 0.05; done"
 
 
@@ -169,7 +171,7 @@ def stopped_at_work(cluster: DevCluster, probe: DatabaseProbe, gate: Path) -> St
     return start
 
 
-def lives(client: SyncClient, worker: str) -> bool:
+def is_live(client: SyncClient, worker: str) -> bool:
     try:
         return client.workers.get(worker).state == "LIVE"
     except NotFound:  # its new incarnation isn't registered yet

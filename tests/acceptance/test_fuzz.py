@@ -66,7 +66,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
         yield made
 
 
-def crowding() -> float:
+def processor_load() -> float:
     """How many processes want each processor: a busy loop waits so many times as long."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
@@ -172,7 +172,7 @@ class Blocks:
 
     async def _look(self) -> None:
         self.longest = max(self.longest, await asyncio.to_thread(longest_block, self._cluster))
-        self.crowding = max(self.crowding, crowding())
+        self.crowding = max(self.crowding, processor_load())
 
 
 class Up:

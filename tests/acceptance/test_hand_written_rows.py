@@ -31,7 +31,7 @@ SELECT job_id, clock_timestamp(), job_id, job_id, %s, 'LIMBO' FROM jobs WHERE na
 
 
 @pytest.fixture(autouse=True)
-def nothing_ends(calm: DevCluster, calm_client: SyncClient) -> Iterator[None]:
+def all_processes_survive(calm: DevCluster, calm_client: SyncClient) -> Iterator[None]:
     """Whatever a row holds, every member and worker runs on, takes work and answers lists."""
     before = pids(calm)
     yield

@@ -26,7 +26,7 @@ YEAR_ONE = Timestamp(seconds=int(datetime(1, 1, 1, tzinfo=UTC).timestamp()))
 
 
 @pytest.fixture(autouse=True)
-def nothing_ends(calm: DevCluster) -> Iterator[None]:
+def all_processes_survive(calm: DevCluster) -> Iterator[None]:
     """Whatever a test sends, every member and worker runs on, takes work and shows its pages."""
     before = pids(calm)
     yield

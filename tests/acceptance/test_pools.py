@@ -44,14 +44,14 @@ def submitted(client: SyncClient, pool: str, count: int, program: str) -> list[R
 
 def ended(client: SyncClient, pool: str, runs: Sequence[Run]) -> list[Run]:
     """Return the runs, once all of the pool succeeded."""
-    wait_until(lambda: left(client, pool) == 0, END_TIMEOUT, "all runs of the pool to end")
+    wait_until(lambda: unended_runs(client, pool) == 0, END_TIMEOUT, "all runs of the pool to end")
     with ThreadPoolExecutor(8) as callers:
         found = list(callers.map(lambda run: client.runs.get(run.run_id), runs))
     assert {run.state for run in found} == {"SUCCEEDED"}
     return found
 
 
-def left(client: SyncClient, name: str) -> int:
+def unended_runs(client: SyncClient, name: str) -> int:
     pool = client.pools.get(name)
     return pool.waiting + pool.running
 
@@ -87,7 +87,7 @@ def test_a_limit_is_never_exceeded_although_its_owner_is_killed_twice(
         done = RUNS // part
 
         wait_until(
-            lambda most=RUNS - done: left(client, name) <= most,
+            lambda most=RUNS - done: unended_runs(client, name) <= most,
             END_TIMEOUT,
             f"the end of {done} of them",
         )

@@ -38,7 +38,7 @@ def broken(rough: DevCluster, client: SyncClient, tmp_path: Path) -> tuple[str, 
     return name, DatabaseProbe(tmp_path / "starts")
 
 
-def died(client: SyncClient, name: str, count: int) -> list[Run]:
+def create_failed_runs(client: SyncClient, name: str, count: int) -> list[Run]:
     """So many of its runs, triggered, that failed for good."""
     runs = [client.jobs.trigger(name, overlap="allow") for _ in range(count)]
 
@@ -72,7 +72,7 @@ def ran(client: SyncClient, redrive_id: str, count: int) -> None:
     wait_until(succeeded, END_TIMEOUT, "the runs that it made")
 
 
-def most_over(times: list[datetime], rate: float) -> float:
+def largest_excess(times: list[datetime], rate: float) -> float:
     """By how many they were ever more than this rate allows, with what it kept of a second."""
     ahead = [place - rate * (time - times[0]).total_seconds() for place, time in enumerate(times)]
     least = accumulate(ahead, min)  # each against the earlier one that allows it the fewest
@@ -84,7 +84,7 @@ def test_dead_letters_are_listed_and_redriven_once_their_job_is_fixed(
     rough: DevCluster, client: SyncClient, broken: tuple[str, DatabaseProbe]
 ) -> None:
     name, probe = broken
-    first, *others = died(client, name, 3)
+    first, *others = create_failed_runs(client, name, 3)
     [group] = rough.json("dlq", "groups", "--job", name)
     assert (group["count"], group["job"], group["reason"]) == (3, name, "EXIT_CODE")
     shown = rough.schedctl("dlq", "show", first.run_id)
@@ -119,7 +119,7 @@ def test_many_dead_letters_are_redriven_at_a_rate_over_a_stop_a_resume_and_a_kil
     figure: Callable[[str], None],
 ) -> None:
     name, probe = broken
-    dead = died(client, name, LETTERS)
+    dead = create_failed_runs(client, name, LETTERS)
     fix(client, name, probe)
     begun = rough.json("dlq", "redrive", "--job", name, "--rate", f"{RATE}/s")
     redrive_id = begun["redriveId"]
@@ -143,9 +143,9 @@ def test_many_dead_letters_are_redriven_at_a_rate_over_a_stop_a_resume_and_a_kil
     assert probe.repeated() == []
     assert len(probe.starts()) == LETTERS
     times = sorted(run.due_at for run in made if run.due_at is not None)
-    assert most_over(times, RATE) <= 0
+    assert largest_excess(times, RATE) <= 0
     figure(
         f"redrive: {LETTERS} at {RATE}/s, stopped, resumed and over a killed owner, were made in "
         f"{(times[-1] - times[0]).total_seconds():.1f} s, "
-        f"{most_over(times, RATE):.1f} over the rate at the most"
+        f"{largest_excess(times, RATE):.1f} over the rate at the most"
     )

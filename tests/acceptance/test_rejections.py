@@ -168,7 +168,7 @@ def world(
             wal = world.wal_disk.rename(world.wal_disk.with_name("pg_wal.before"))
             disks.enter_context(small_disk(world.wal_disk, world))
             shutil.copytree(wal, world.wal_disk, dirs_exist_ok=True)
-            own(world.wal_disk, world)
+            give_to_postgres(world.wal_disk, world)
         cluster.members, cluster.workers = 3, 2
         cluster.up()
         with SyncClient(cluster.endpoints) as client:
@@ -194,13 +194,13 @@ def small_disk(folder: Path, world: World) -> Iterator[bool]:
         yield False
         return
     try:
-        own(folder, world)
+        give_to_postgres(folder, world)
         yield True
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def own(folder: Path, world: World) -> None:
+def give_to_postgres(folder: Path, world: World) -> None:
     """Give all in it to the user that PostgreSQL runs as."""
     owner = world.data.stat()
     for path in (folder, *folder.rglob("*")):

@@ -127,7 +127,7 @@ def test_each_retry_starts_at_the_time_of_the_formula_although_its_owner_is_kill
         tried = client.runs.attempts(run.run_id)
         assert [one.attempt for one in tried] == [1, 2, 3, 4]
         for number, waiting in enumerate(backoffs, 1):
-            comes_after(run, number, waiting, tried[number - 1], tried[number])
+            assert_starts_at(run, number, waiting, tried[number - 1], tried[number])
     finally:
         client.jobs.delete("failing")
 
@@ -142,7 +142,7 @@ def backing_off(client: SyncClient, run_id: str, attempt: int) -> Run:
     return wait_until(waits, 2 * WAIT_TIMEOUT, f"attempt {attempt} to have failed")
 
 
-def comes_after(run: Run, number: int, waiting: Run, before: Attempt, after: Attempt) -> None:
+def assert_starts_at(run: Run, number: int, waiting: Run, before: Attempt, after: Attempt) -> None:
     assert before.finished_at is not None
     assert after.started_at is not None
     assert waiting.retry_at is not None

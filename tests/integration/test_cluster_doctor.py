@@ -26,7 +26,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
         yield made
 
 
-def looked(cluster: DevCluster, *options: str, code: int = 0) -> Found:
+def doctor_findings(cluster: DevCluster, *options: str, code: int = 0) -> Found:
     """Return the findings of the doctor, which exits with `code`."""
     done = cluster.schedctl(*options, "cluster", "doctor", "-o", "json")
     assert done.returncode == code, done.stdout + done.stderr
@@ -41,7 +41,7 @@ def about(found: Found, area: str, check: str) -> dict[str | None, str]:
 def test_a_healthy_cluster_has_no_bad_finding_and_every_area_is_checked(
     cluster: DevCluster,
 ) -> None:
-    found = looked(cluster)
+    found = doctor_findings(cluster)
     areas = {area for area, _, _ in found}
     assert areas == {
         "etcd",
@@ -68,7 +68,7 @@ def test_a_hung_member_is_detected_by_the_other(cluster: DevCluster) -> None:
     asked, still = cluster.record["members"]
     cluster.pause(still["name"])
     try:
-        found = looked(cluster, "--endpoints", asked["grpc"])
+        found = doctor_findings(cluster, "--endpoints", asked["grpc"])
     finally:
         cluster.resume(still["name"])
     answers = about(found, "members", "answers")
@@ -78,7 +78,7 @@ def test_a_hung_member_is_detected_by_the_other(cluster: DevCluster) -> None:
 def test_a_pause_is_found_with_its_note_and_its_remedy(cluster: DevCluster) -> None:
     cluster.schedctl("cluster", "pause", "--note", "doctor's test").check_returncode()
     try:
-        paused = looked(cluster)["cluster", "pause", None]
+        paused = doctor_findings(cluster)["cluster", "pause", None]
     finally:
         cluster.schedctl("cluster", "resume").check_returncode()
     assert paused["severity"] == "WARN"
@@ -89,7 +89,7 @@ def test_a_pause_is_found_with_its_note_and_its_remedy(cluster: DevCluster) -> N
 def test_a_loss_of_etcd_is_bad_and_the_exit_code_says_so(cluster: DevCluster) -> None:
     cluster.pause("etcd")
     try:
-        found = looked(cluster, code=1)
+        found = doctor_findings(cluster, code=1)
     finally:
         cluster.resume("etcd")
     assert set(about(found, "etcd", "answers").values()) == {"BAD"}
@@ -105,7 +105,7 @@ def test_a_hung_postgresql_is_detected_soon_and_reads_report_it(
         cluster.pause("postgres")
         _signal(pids, signal.SIGSTOP)
         began = time.monotonic()
-        found = looked(cluster, code=1)
+        found = doctor_findings(cluster, code=1)
         took = time.monotonic() - began
         status = cluster.schedctl("--timeout", "3s", "cluster", "status")
     finally:

@@ -163,7 +163,7 @@ def test_a_cluster_of_an_older_version_gets_passwords_when_it_starts_again(
 ) -> None:
     with dev_cluster(request.session, members=0, workers=0) as cluster:
         root = cluster.directory
-        made_open(cluster)
+        remove_passwords(cluster)
         cluster.up()
         assert cluster.password is not None
         assert cluster.sql("select one from kept") == [(1,)]
@@ -173,7 +173,7 @@ def test_a_cluster_of_an_older_version_gets_passwords_when_it_starts_again(
         assert open_to_others(root) == []
 
 
-def made_open(cluster: DevCluster) -> None:
+def remove_passwords(cluster: DevCluster) -> None:
     """Turn a cluster into one of a version without passwords, and stop it."""
     cluster.sql("create table kept as select 1 as one")
     cluster.admin("ALTER ROLE postgres PASSWORD NULL")

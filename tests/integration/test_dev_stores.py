@@ -35,7 +35,7 @@ def pids(cluster: DevCluster) -> tuple[int, int]:
     return record["etcd"][0]["pid"], record["postgres"]["pid"]
 
 
-def left_over(directory: Path) -> list[str]:
+def leftovers(directory: Path) -> list[str]:
     """Command lines that name the folder, and processes that stand in its PostgreSQL's data."""
     found = [f"backend {process.pid}" for process in living_in(directory / "postgres")]
     for entry in Path("/proc").glob("[0-9]*"):
@@ -98,7 +98,7 @@ def test_up_again_starts_killed_processes_on_the_same_address_with_their_data(
 def test_down_leaves_no_process_and_keeps_the_data(stores: DevCluster) -> None:
     stores.sql("create table kept as select 1 as one")
     stores.down()
-    assert left_over(stores.directory) == []
+    assert leftovers(stores.directory) == []
     assert pids(stores) == (None, None)
     stores.up()
     assert stores.sql("select one from kept") == [(1,)]
@@ -108,7 +108,7 @@ def test_down_ends_paused_servers_too(stores: DevCluster) -> None:
     stores.pause("postgres")
     stores.pause("etcd")
     stores.down()
-    assert left_over(stores.directory) == []
+    assert leftovers(stores.directory) == []
 
 
 def test_down_after_both_were_killed_leaves_no_process_and_no_shared_memory(
@@ -125,7 +125,7 @@ def test_down_after_both_were_killed_leaves_no_process_and_no_shared_memory(
     stores.kill("etcd")
     assert backend.alive()
     stores.down()
-    assert left_over(stores.directory) == []
+    assert leftovers(stores.directory) == []
     assert ours not in segments()
     assert not backend.alive()
     session.close()
@@ -136,7 +136,7 @@ def test_reset_removes_all_that_it_made_and_nothing_else(stores: DevCluster) -> 
     foreign.write_text("mine")
     assert stores.dev("reset").returncode == 0
     assert [path.name for path in stores.directory.iterdir()] == ["notes.txt"]
-    assert left_over(stores.directory) == []
+    assert leftovers(stores.directory) == []
 
 
 def test_down_and_reset_of_nothing_are_no_errors(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_an_ordinary_user_has_a_cluster_too(tmp_path_factory, user: int) -> None
         cluster = DevCluster(home / ".local/share/schedd/dev", members=0, workers=0)
         assert cluster.sql("select 1") == [(1,)]
         assert run("down").returncode == 0
-        assert left_over(cluster.directory) == []
+        assert leftovers(cluster.directory) == []
     finally:
         run("reset")
         shutil.rmtree(home)
@@ -233,14 +233,14 @@ def test_a_signal_ends_the_whole_foreground_cluster(tmp_path: Path, ending: sign
         shown.send_signal(ending)
         wait_until(lambda: shown.poll() is not None, 20, "the end of dev up")
         assert shown.returncode == 0
-    assert left_over(cluster.directory) == []
+    assert leftovers(cluster.directory) == []
 
 
 def test_an_invalid_setting_is_a_usage_error_and_starts_nothing(tmp_path: Path) -> None:
     refused = DevCluster(tmp_path / "d").dev("up", "--set", "schedd.name=x", "--detach")
     assert refused.returncode == 2
     assert "differs for each daemon" in refused.stderr
-    assert left_over(tmp_path / "d") == []
+    assert leftovers(tmp_path / "d") == []
 
 
 def test_a_process_that_ends_during_its_start_is_reported_with_its_log(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_process_that_ends_during_its_start_is_reported_with_its_log(tmp_path:
     assert "--timeout" not in late.stderr, "it has ended: to wait longer wouldn't help"
     assert "why: FAILED_PRECONDITION, ENDED\n" in late.stderr
     assert "invalid option" in late.stderr or "unrecognized option" in late.stderr, "its log"
-    assert left_over(cluster.directory) == []
+    assert leftovers(cluster.directory) == []
 
 
 def test_settings_that_are_not_checked_in_time_exit_7_too_and_nothing_was_started(
@@ -263,7 +263,7 @@ def test_settings_that_are_not_checked_in_time_exit_7_too_and_nothing_was_starte
     assert late.returncode == 7, late.stderr
     assert "error: the check of m1's settings timed out (waited 0.01 s" in late.stderr
     assert "give it more time: --timeout 60" in late.stderr
-    assert left_over(cluster.directory) == []
+    assert leftovers(cluster.directory) == []
 
 
 @pytest.mark.parametrize("stays", [[], ["--detach"]], ids=["foreground", "detached"])
@@ -282,7 +282,7 @@ def test_a_start_that_times_out_names_its_condition_and_the_option_to_wait_longe
         late.stderr
     )
     assert "give it more time: --timeout 60" in late.stderr
-    assert left_over(cluster.directory) == []
+    assert leftovers(cluster.directory) == []
 
 
 def test_missing_workers_and_leaders_are_named(stores: DevCluster) -> None:

@@ -155,7 +155,7 @@ async def test_without_its_key_a_webhook_isnt_sent_unsigned(tmp_path: Path) -> N
         assert came == []
 
 
-class Kept:
+class RecordingMailServer:
     """A mail server that keeps what it is given, and refuses who isn't there."""
 
     def __init__(self) -> None:
@@ -180,8 +180,8 @@ class Kept:
 
 
 @pytest.fixture
-def mail() -> Iterator[tuple[Kept, Smtp]]:
-    kept = Kept()
+def mail() -> Iterator[tuple[RecordingMailServer, Smtp]]:
+    kept = RecordingMailServer()
     port = free_port()
     controller = Controller(kept, hostname="127.0.0.1", port=port)
     controller.start()
@@ -192,7 +192,7 @@ def mail() -> Iterator[tuple[Kept, Smtp]]:
 
 
 async def test_a_mail_goes_to_all_recipients_though_one_of_them_is_refused(
-    mail: tuple[Kept, Smtp], tmp_path: Path
+    mail: tuple[RecordingMailServer, Smtp], tmp_path: Path
 ) -> None:
     kept, smtp = mail
     one = notification(NotificationChannel.EMAIL, namespace="a\r\nBcc: all@example.com")
@@ -211,7 +211,7 @@ async def test_a_mail_goes_to_all_recipients_though_one_of_them_is_refused(
 
 
 async def test_a_mail_that_was_taken_isnt_sent_again_for_a_farewell_that_failed(
-    mail: tuple[Kept, Smtp], tmp_path: Path
+    mail: tuple[RecordingMailServer, Smtp], tmp_path: Path
 ) -> None:
     kept, smtp = mail
     kept.rude = True

@@ -26,7 +26,7 @@ from workerd.executors.grpc import GrpcExecutor
 from workerd.executors.http import HttpExecutor
 
 
-def through(proxy: ForwardProxy, *, password: str = "", **settings: Any) -> Egress:
+def egress_through(proxy: ForwardProxy, *, password: str = "", **settings: Any) -> Egress:
     return Egress(proxy=f"http://{password}127.0.0.1:{proxy.port}", **settings)
 
 
@@ -83,30 +83,30 @@ async def grpc_target() -> AsyncIterator[tuple[str, int]]:
 
 async def test_an_http_job_goes_through_the_proxy_which_resolves_the_name() -> None:
     async with web_target() as at, forward_proxy(shop_example=at) as proxy:
-        outcome = await get(through(proxy), "http://shop.example:8080/ok")
+        outcome = await get(egress_through(proxy), "http://shop.example:8080/ok")
     assert outcome.verdict is AttemptVerdict.SUCCEEDED
     assert proxy.lines == ["POST http://shop.example:8080/ok"]
 
 
 async def test_https_goes_through_the_proxy_by_connect() -> None:
     async with web_target() as at, forward_proxy(shop_example=at) as proxy:
-        outcome = await get(through(proxy), "https://shop.example/ok")
+        outcome = await get(egress_through(proxy), "https://shop.example/ok")
     assert proxy.lines == ["CONNECT shop.example:443"]
     assert "no TLS with shop.example:443: the target doesn't speak TLS" in outcome.error
 
 
 async def test_a_grpc_job_uses_connect_through_the_proxy() -> None:
     async with grpc_target() as at, forward_proxy("ops:p@ss", pay_example=at) as proxy:
-        outcome = await call(through(proxy, password="ops:p%40ss@"), "pay.example:50051")
+        outcome = await call(egress_through(proxy, password="ops:p%40ss@"), "pay.example:50051")
     assert outcome.verdict is AttemptVerdict.SUCCEEDED, outcome.error
     assert proxy.lines == ["CONNECT pay.example:50051"]
 
 
 async def test_the_password_of_the_proxy_is_sent_and_a_wrong_one_is_named() -> None:
     async with web_target() as at, forward_proxy("ops:p@ss", shop_example=at) as proxy:
-        right = through(proxy, password="ops:p%40ss@")
+        right = egress_through(proxy, password="ops:p%40ss@")
         assert (await get(right, "http://shop.example/")).verdict is AttemptVerdict.SUCCEEDED
-        wrong = through(proxy, password="ops:other@")
+        wrong = egress_through(proxy, password="ops:other@")
         plain = await get(wrong, "http://shop.example/")
         assert plain.error == "the proxy answered 407 Proxy Authentication Required"
         assert plain.reason is OutcomeReason.EXCEPTION
@@ -134,7 +134,7 @@ async def test_a_proxy_that_is_down_is_named_and_not_the_target() -> None:
 )
 async def test_no_proxy_carries_a_call_to_a_target_that_is_refused(host: str, scheme: str) -> None:
     async with forward_proxy() as proxy:
-        egress = through(proxy)
+        egress = egress_through(proxy)
         if scheme == "grpc":
             outcome = await call(egress, f"{host}:80")
         else:
@@ -145,13 +145,13 @@ async def test_no_proxy_carries_a_call_to_a_target_that_is_refused(host: str, sc
 
 async def test_targets_of_no_proxy_and_loopback_are_called_directly_and_checked() -> None:
     async with web_target() as (_, port), grpc_target() as (_, other), forward_proxy() as proxy:
-        allowed = through(proxy, allow=("127.0.0.1", "localhost"))
+        allowed = egress_through(proxy, allow=("127.0.0.1", "localhost"))
         for host in ("127.0.0.1", "localhost"):
             assert (
                 await get(allowed, f"http://{host}:{port}/")
             ).verdict is AttemptVerdict.SUCCEEDED
             assert (await call(allowed, f"{host}:{other}")).verdict is AttemptVerdict.SUCCEEDED
-        direct = through(proxy, no_proxy=("10.0.0.0/8", ".nowhere.invalid"))
+        direct = egress_through(proxy, no_proxy=("10.0.0.0/8", ".nowhere.invalid"))
         refused = await get(direct, "http://10.0.0.5/")
         assert "egress.allow in workerd.toml" in refused.error
         unknown = await get(direct, "http://app.nowhere.invalid/")
@@ -166,7 +166,7 @@ async def test_a_webhook_uses_the_members_proxy() -> None:
         "w1", 5, 2, NOW, NOW, 1,
     )  # fmt: skip
     async with web_target() as at, forward_proxy(hooks_example=at) as proxy:
-        webhook = Webhook(None, through(proxy))
+        webhook = Webhook(None, egress_through(proxy))
         try:
             assert await webhook.send(one, "http://hooks.example/x") == ""
         finally:

@@ -39,7 +39,9 @@ def expire_token_cache(web: Web) -> None:
     web.services.authentication.revoked(AccessTokenId(uuid4()))
 
 
-async def made(web: Web, sent: dict[str, str], name: str = "bot", **more: Any) -> tuple[str, str]:
+async def create_token(
+    web: Web, sent: dict[str, str], name: str = "bot", **more: Any
+) -> tuple[str, str]:
     """The id and text of a token that was made by who sends this."""
     body = {"name": name, "role": "ADMIN", **more}
     answer = await web.ask("POST", "/api/v1/tokens", json=body, headers=sent)
@@ -97,11 +99,11 @@ async def test_revoking_a_token_revokes_all_tokens_made_by_it_at_every_member(
 ) -> None:
     """A token by a token by a token, a login of that, a token by the login: and no other token."""
     root, top = await token(web, auth.ROLE_ADMIN), await token(web, auth.ROLE_ADMIN)
-    child = await made(web, bearer(top[1]))
-    grandchild = await made(web, bearer(child[1]))
+    child = await create_token(web, bearer(top[1]))
+    grandchild = await create_token(web, bearer(child[1]))
     login = await log_in(web, grandchild[1])
-    last = await made(web, login)
-    other = await made(web, bearer(root[1]))
+    last = await create_token(web, login)
+    other = await create_token(web, bearer(root[1]))
     for one, maker in ((top, None), (child, top), (grandchild, child), (other, root)):
         parent = (await found(web, one[0])).maker
         assert parent == (maker and UUID(maker[0]))
@@ -132,7 +134,7 @@ async def test_revoking_a_token_revokes_all_tokens_made_by_it_at_every_member(
 
 async def test_revoking_a_token_keeps_its_maker_and_other_tokens_of_that_maker(web: Web) -> None:
     root = await token(web, auth.ROLE_ADMIN)
-    first, second = [await made(web, bearer(root[1])) for _ in range(2)]
+    first, second = [await create_token(web, bearer(root[1])) for _ in range(2)]
     assert (await revoke(web, first[0], root[1]))["endedWithIt"] == 0
     assert await audited(web, "revoke", first[0]) == [None]
     assert await refused(web, bearer(first[1]))
@@ -141,7 +143,7 @@ async def test_revoking_a_token_keeps_its_maker_and_other_tokens_of_that_maker(w
 
 async def test_a_login_of_a_child_token_ends_with_that_token(web: Web) -> None:
     root = await token(web, auth.ROLE_ADMIN)
-    child = await made(web, bearer(root[1]))
+    child = await create_token(web, bearer(root[1]))
     login = await log_in(web, child[1])
     assert (await revoke(web, child[0], root[1]))["endedWithIt"] == 1
     assert await refused(web, login)
@@ -150,7 +152,7 @@ async def test_a_login_of_a_child_token_ends_with_that_token(web: Web) -> None:
 async def test_a_logout_ends_tokens_made_by_the_login_and_is_audited_with_them(web: Web) -> None:
     root = await token(web, auth.ROLE_ADMIN)
     login = await log_in(web, root[1])
-    child = await made(web, login)
+    child = await create_token(web, login)
     login_id = (await found(web, child[0])).maker
     await web.ask("POST", "/logout", headers=login, allow_redirects=False)
     assert await refused(web, bearer(child[1]))
@@ -197,8 +199,8 @@ async def test_a_token_created_during_the_revocation_of_its_maker_ends_or_is_rej
 
 async def test_the_list_has_the_maker_of_a_token_and_no_login(web: Web) -> None:
     root = await token(web, auth.ROLE_ADMIN)
-    child = await made(web, bearer(root[1]))
-    by_login = await made(web, await log_in(web, root[1]))
+    child = await create_token(web, bearer(root[1]))
+    by_login = await create_token(web, await log_in(web, root[1]))
     listed = (await web.get("/api/v1/tokens", headers=bearer(root[1]))).json["tokens"]
     login = str((await found(web, by_login[0])).maker)
     assert {one["tokenId"]: one["makerId"] for one in listed} == {
@@ -231,7 +233,7 @@ async def test_a_maker_is_not_deleted_before_tokens_that_it_created(web: Web) ->
     """Else its tokens would be forgotten with it, or have no maker that could still be revoked."""
     root = await token(web, auth.ROLE_ADMIN)
     login = await log_in(web, root[1])
-    child = await made(web, login)
+    child = await create_token(web, login)
     ids = "SELECT token_id::text FROM access_tokens"
     over = "UPDATE access_tokens SET expires_at = now() - interval '1 day' WHERE token_id <> %s"
     await run(web, over, root[0])
@@ -249,8 +251,8 @@ async def test_a_maker_is_not_deleted_before_tokens_that_it_created(web: Web) ->
 async def test_a_token_revoked_by_an_older_member_revokes_its_children_too(web: Web) -> None:
     """An older version marks no other row; revoking the token once more marks all."""
     root, top = await token(web, auth.ROLE_ADMIN), await token(web, auth.ROLE_ADMIN)
-    child = await made(web, bearer(top[1]))
-    grandchild = await made(web, bearer(child[1]))
+    child = await create_token(web, bearer(top[1]))
+    grandchild = await create_token(web, bearer(child[1]))
     await run(web, "UPDATE access_tokens SET revoked_at = now() WHERE token_id = %s", top[0])
     expire_token_cache(web)
     assert await refused(web, bearer(child[1]))
@@ -258,7 +260,7 @@ async def test_a_token_revoked_by_an_older_member_revokes_its_children_too(web: 
     assert await refused(web, bearer(grandchild[1]))
 
 
-def hasty(dsn: str, milliseconds: int) -> str:
+def with_short_timeout(dsn: str, milliseconds: int) -> str:
     """The same, where each statement ends so soon: as at 3 s, with fewer rows."""
     return f"{dsn}{'&' if '?' in dsn else '?'}options=-c%20statement_timeout%3D{milliseconds}"
 
@@ -282,10 +284,10 @@ async def test_a_token_is_revoked_with_any_number_of_its_logins(web: Web, dsn: s
     root, top = await token(web, auth.ROLE_ADMIN), await token(web, auth.ROLE_ADMIN)
     await with_logins(web, top[0], MANY)
     login = await log_in(web, top[1])
-    child = await made(web, login)
-    grandchild = await made(web, bearer(child[1]))
+    child = await create_token(web, login)
+    grandchild = await create_token(web, bearer(child[1]))
     theirs = [login, *(bearer(text) for _, text in (top, child, grandchild))]
-    async with served(hasty(dsn, 1000), demanded=True) as far:
+    async with served(with_short_timeout(dsn, 1000), demanded=True) as far:
         assert (await revoke(far, top[0], root[1]))["endedWithIt"] == MOST_MARKED
         [line] = await audited(far, "revoke", top[0])
         assert (line["ended_with_it"], len(line["tokens"])) == (MOST_MARKED, MOST_NOTED)
@@ -308,7 +310,7 @@ async def test_few_logins_of_a_token_are_found_quickly_beside_very_many_of_anoth
     await with_logins(web, top[0], MANY)
     await with_logins(web, few[0], 5 * MOST_LOGINS)
     await run(web, "ANALYZE access_tokens")
-    async with served(hasty(dsn, 1000), demanded=True) as far:
+    async with served(with_short_timeout(dsn, 1000), demanded=True) as far:
         assert (await revoke(far, few[0], root[1]))["endedWithIt"] == 5 * MOST_LOGINS
 
 
@@ -316,7 +318,7 @@ async def test_a_token_with_any_revoked_maker_is_rejected_and_listed_as_revoked(
     root, top = await token(web, auth.ROLE_ADMIN), await token(web, auth.ROLE_ADMIN)
     last = top
     for _ in range(4):
-        last = await made(web, bearer(last[1]))
+        last = await create_token(web, bearer(last[1]))
     login = await log_in(web, last[1])
     await run(web, "UPDATE access_tokens SET revoked_at = now() WHERE token_id = %s", top[0])
     expire_token_cache(web)
@@ -331,7 +333,7 @@ async def test_a_token_with_any_revoked_maker_is_rejected_and_listed_as_revoked(
 async def test_the_depth_of_makers_of_a_token_is_limited(web: Web) -> None:
     last = await token(web, auth.ROLE_ADMIN)
     for _ in range(MOST_DEEP):
-        last = await made(web, bearer(last[1]))
+        last = await create_token(web, bearer(last[1]))
     body = {"name": "bot", "role": "ADMIN"}
     for sent in (bearer(last[1]), await log_in(web, last[1])):
         answer = await web.ask("POST", "/api/v1/tokens", json=body, headers=sent)
@@ -341,7 +343,7 @@ async def test_the_depth_of_makers_of_a_token_is_limited(web: Web) -> None:
 async def test_a_new_login_ends_the_oldest_of_very_many_of_its_token(web: Web) -> None:
     top, other = await token(web, auth.ROLE_ADMIN), await token(web, auth.ROLE_ADMIN)
     first, of_other = await log_in(web, top[1]), await log_in(web, other[1])
-    child = await made(web, first)
+    child = await create_token(web, first)
     first_id = str((await found(web, child[0])).maker)
     await with_logins(web, top[0], MOST_LOGINS - 1)
     assert await reason(web, first) == ""
@@ -362,7 +364,7 @@ async def test_very_many_expired_tokens_are_deleted_in_parts(web: Web, dsn: str)
     await with_logins(web, top[0], MANY, ends="-31 days")
     over = "UPDATE access_tokens SET expires_at = now() - interval '31 days' WHERE token_id = %s"
     await run(web, over, top[0])
-    store = Stores(Database(hasty(dsn, 400), lanes=1))
+    store = Stores(Database(with_short_timeout(dsn, 400), lanes=1))
 
     async def forgotten() -> bool:
         await store.keep_house()  # once, unless the machine is busy

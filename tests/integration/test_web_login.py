@@ -451,7 +451,7 @@ async def test_a_job_form_is_shown_filled_in_after_the_login_and_not_submitted(
 
 
 async def test_a_reason_typed_into_a_dialog_is_shown_after_the_login(web: Web) -> None:
-    await made_and_triggered(web)
+    await create_and_trigger(web)
     headers, reason = PAGE | {"referer": f"{web.url}/jobs/etl"}, 'the "disks" <b>&</b> so'
     data = {"reason": reason, "request_id": "0123"}
     refused = await web.ask("POST", "/jobs/etl/pause", data=data, headers=headers)
@@ -470,7 +470,7 @@ async def test_a_reason_typed_into_a_dialog_is_shown_after_the_login(web: Web) -
 
 
 async def test_a_button_without_a_dialog_is_shown_after_the_login_as_not_done_yet(web: Web) -> None:
-    await made_and_triggered(web)
+    await create_and_trigger(web)
     headers = PAGE | {"referer": f"{web.url}/jobs/etl"}
     refused = await web.ask("POST", "/jobs/etl/trigger", data={}, headers=headers)
     mistyped = await log_in(web, "schedd_x", **hidden_of(refused))
@@ -722,7 +722,7 @@ async def test_the_login_of_an_open_cluster_says_that_authentication_is_off(dsn:
         assert (await web.get("/")).status == 200
 
 
-async def made_and_triggered(web: Web) -> str:
+async def create_and_trigger(web: Web) -> str:
     """A job, `etl`, and the id of its run."""
     job = job_pb2.Job(name="etl", cron=["0 9 * * *"])
     job.shell.argv.append("true")
@@ -737,7 +737,7 @@ async def made_and_triggered(web: Web) -> str:
 async def test_every_page_opens_for_a_viewer_of_all_namespaces(web: Web) -> None:
     """Only lines of the audit are for who is admin: the pages go without."""
     _, text = await token(web, auth.ROLE_VIEWER)
-    run = await made_and_triggered(web)
+    run = await create_and_trigger(web)
     for page in PAGES:
         path = page.path.format(job="etl", run=run)
         answer = await web.get(path, headers=PAGE | bearer(text))
@@ -756,7 +756,7 @@ async def test_a_page_offers_what_its_caller_may_do_and_nothing_else(
     web: Web, role: int, offered: set[str], withheld: set[str]
 ) -> None:
     _, text = await token(web, role)
-    run = await made_and_triggered(web)
+    run = await create_and_trigger(web)
     asked = [await web.get(path, headers=bearer(text)) for path in ("/jobs/etl", f"/runs/{run}")]
     shown = "".join(answer.text for answer in asked)
     assert {name for name in offered if f'/{name}"' not in shown} == set()
@@ -771,7 +771,7 @@ async def test_a_page_offers_what_its_caller_may_do_and_nothing_else(
 async def test_a_viewer_is_offered_no_form_that_changes_anything(web: Web) -> None:
     _, text = await token(web, auth.ROLE_VIEWER)
     web.cluster.members.append(member("m2"))
-    run = await made_and_triggered(web)
+    run = await create_and_trigger(web)
     for page in PAGES:
         if page.path != "/new-job":  # whose form has no button then
             shown = await web.get(page.path.format(job="etl", run=run), headers=bearer(text))

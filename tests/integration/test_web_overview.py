@@ -27,7 +27,7 @@ async def web(dsn: str) -> AsyncIterator[Web]:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def database_reads(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """When the database was read for the page."""
     taken: list[float] = []
     really = overview.run_queries
@@ -78,7 +78,7 @@ async def test_a_watcher_that_reconnects_receives_only_news(web: Web) -> None:
         assert (await anext(events)).id != seen.id
 
 
-async def test_many_watchers_cost_one_set_of_queries(web: Web, looks: list[float]) -> None:
+async def test_many_watchers_cost_one_set_of_queries(web: Web, database_reads: list[float]) -> None:
     watchers, began = 20, asyncio.get_running_loop().time()
     async with asyncio.TaskGroup() as group:
         begun = asyncio.Barrier(watchers + 1)
@@ -94,19 +94,19 @@ async def test_many_watchers_cost_one_set_of_queries(web: Web, looks: list[float
         await begun.wait()
         await web.post("/api/v1/jobs", JOB)
     took = asyncio.get_running_loop().time() - began
-    assert len(looks) <= 2 + took / overview.EVERY
-    gaps = [later - earlier for earlier, later in itertools.pairwise(looks)]
+    assert len(database_reads) <= 2 + took / overview.EVERY
+    gaps = [later - earlier for earlier, later in itertools.pairwise(database_reads)]
     assert all(gap > overview.EVERY * 0.9 for gap in gaps), gaps
 
 
-async def test_a_page_without_watchers_costs_nothing(web: Web, looks: list[float]) -> None:
+async def test_a_page_without_watchers_costs_nothing(web: Web, database_reads: list[float]) -> None:
     async with web.events("/live/") as events:
         await anext(events)
 
     async def quiet() -> bool:
-        before = len(looks)
+        before = len(database_reads)
         await asyncio.sleep(overview.EVERY * 1.5)  # the silence itself is what is looked at
-        return len(looks) == before
+        return len(database_reads) == before
 
     await wait_until_async(quiet, WAIT_TIMEOUT, "the looking to end with its only watcher")
 

@@ -70,14 +70,16 @@ async def test_each_page_warns_that_its_member_fires_nothing_without_a_trusted_l
     web.cluster.has_trust = False
     for path in live:
         await wait_until_async(
-            lambda path=path: says(web, path, "in etcd isn&#39;t trusted", "in etcd isn't trusted"),
+            lambda path=path: shows_once(
+                web, path, "in etcd isn&#39;t trusted", "in etcd isn't trusted"
+            ),
             WAIT_TIMEOUT,
             path,
         )
     web.cluster.has_trust = True
 
 
-async def says(web: Web, path: str, *words: str) -> bool:
+async def shows_once(web: Web, path: str, *words: str) -> bool:
     text = (await web.get(path)).text
     return sum(text.count(each) for each in words) == 1
 
@@ -583,7 +585,7 @@ async def test_dead_letters_are_chosen_by_a_job_or_by_a_kind_of_error_alone(web:
     assert "/dead-letters/redrive" not in none
 
 
-async def buried(web: Web) -> None:
+async def create_dead_letters(web: Web) -> None:
     """Dead letters of a kind: 3 of a job, 2 submitted, 1 submitted by its name."""
     await web.post("/api/v1/jobs", JOB)
     for _ in range(3):
@@ -594,7 +596,7 @@ async def buried(web: Web) -> None:
     await web.store.database.call(lambda c: c.exec_driver_sql(BURY))
 
 
-ROWS = {  # of `buried`: what a row says, and what is left when its letters are dealt with
+ROWS = {  # of `create_dead_letters`: the text of a row, and what is left without its letters
     "submitted runs": ("All 2 dead letters of submitted runs without a name", [("", 2)]),
     "etl": ("All 3 dead letters of etl with", [("etl", 3)]),
     "etl, submitted": ("The 1 dead letter of submitted runs named etl", [("etl", 1)]),
@@ -607,7 +609,7 @@ async def test_a_row_of_dead_letters_handles_the_letters_it_shows_and_no_others(
     web: Web, row: str, action: str
 ) -> None:
     said, dealt_with = ROWS[row]
-    await buried(web)
+    await create_dead_letters(web)
     [shown] = [
         each
         for each in (await web.get("/dead-letters")).text.split("<tr data-key=")
@@ -627,7 +629,7 @@ async def test_a_row_of_dead_letters_handles_the_letters_it_shows_and_no_others(
 
 
 async def test_a_form_submitted_twice_starts_one_redrive(web: Web) -> None:
-    await buried(web)
+    await create_dead_letters(web)
     page = (await web.get("/dead-letters")).text
     form = page.partition('action="/dead-letters/redrive"')[2].partition("</form>")[0]
     names = dict(re.findall(r'type="hidden" name="([^"]*)" value="([^"]*)"', form))
@@ -666,7 +668,7 @@ async def test_a_dialog_of_dead_letters_handles_only_the_letters_it_showed(
     web: Web, action: str
 ) -> None:
     """As on a page that isn't updated: without JavaScript, or while the stream is away."""
-    await buried(web)
+    await create_dead_letters(web)
     names = await form_of(web, action)
     for _ in range(2):
         await web.post("/api/v1/jobs/etl:trigger", {})
@@ -682,7 +684,7 @@ async def test_a_dialog_of_dead_letters_handles_only_the_letters_it_showed(
 async def test_dead_letters_discarded_already_are_reported_as_that_and_not_as_none(
     web: Web,
 ) -> None:
-    await buried(web)
+    await create_dead_letters(web)
     names = await form_of(web, "discard")
     assert "3 dead letters are discarded" in await page_after(
         web, await sent(web, "/dead-letters/discard", **names)
@@ -693,7 +695,7 @@ async def test_dead_letters_discarded_already_are_reported_as_that_and_not_as_no
 
 
 async def test_a_redrive_is_reported_with_what_will_run_and_what_may_stay(web: Web) -> None:
-    await buried(web)
+    await create_dead_letters(web)
     await web.ask("DELETE", "/api/v1/jobs/etl")
     said = (await web.get("/dead-letters")).text
     assert "become new runs at this rate. Those of deleted jobs or pools stay open." in said
@@ -719,7 +721,7 @@ async def test_a_redrive_is_reported_with_what_will_run_and_what_may_stay(web: W
 async def test_a_form_that_names_no_group_of_dead_letters_is_refused(
     web: Web, action: str, fields: dict[str, str], problem: str
 ) -> None:
-    await buried(web)
+    await create_dead_letters(web)
     answer = await sent(web, f"/dead-letters/{action}", **fields)
     assert answer.status == (409 if fields.get("count") == "2" else 400)
     assert problem in answer.text
@@ -727,7 +729,7 @@ async def test_a_form_that_names_no_group_of_dead_letters_is_refused(
 
 
 async def test_a_redrive_of_submitted_runs_is_shown_as_that(web: Web) -> None:
-    await buried(web)
+    await create_dead_letters(web)
     for row in ("etl", "etl, submitted", "submitted runs"):
         names = await form_of(web, "redrive", row)
         await sent(web, "/dead-letters/redrive", **names, rate="10")
@@ -740,7 +742,7 @@ async def test_a_redrive_of_submitted_runs_is_shown_as_that(web: Web) -> None:
 
 
 async def test_a_dialog_of_dead_letters_keeps_its_id_when_its_group_moves(web: Web) -> None:
-    await buried(web)
+    await create_dead_letters(web)
     before = re.findall(r'popover id="([^"]*)"', (await web.get("/dead-letters")).text)
     more = (
         "UPDATE dead_letters SET resolution = 'DISCARDED' WHERE run_id IN (SELECT run_id FROM runs"

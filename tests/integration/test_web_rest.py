@@ -39,7 +39,7 @@ async def web(dsn: str) -> AsyncIterator[Web]:
         yield face
 
 
-async def made(web: Web, **fields: Any) -> dict[str, Any]:
+async def create_job(web: Web, **fields: Any) -> dict[str, Any]:
     answer = await web.post("/api/v1/jobs", ETL | fields)
     assert answer.status == 201, answer.text
     return answer.json
@@ -98,7 +98,7 @@ async def test_a_calendar_is_put_used_and_kept_while_it_is(web: Web) -> None:
     put = await web.ask("PUT", "/api/v1/calendars/off", json={**off, "roll": "next"})
     assert (put.status, put.json["version"], put.json["roll"]) == (200, 1, "NEXT")
     assert (await web.get("/api/v1/calendars/off")).json == put.json
-    job = await made(web, exclude={"calendars": ["off"]})
+    job = await create_job(web, exclude={"calendars": ["off"]})
     assert job["calendarVersions"] == {"off": 1}
     coming = await web.get("/api/v1/jobs/etl/next?after=2026-12-23T12:00:00Z&excluded=true&count=1")
     assert [one["excludedBy"] for one in coming.json["instants"]] == [
@@ -118,7 +118,7 @@ async def test_a_calendar_is_put_used_and_kept_while_it_is(web: Web) -> None:
 
 async def test_a_job_that_was_read_can_be_created_under_another_name(web: Web) -> None:
     """Fields that the cluster sets are ignored then, whatever they contain."""
-    await web.ask("PATCH", f"/api/v1/jobs/{(await made(web))['jobId']}", json={"slots": 2})
+    await web.ask("PATCH", f"/api/v1/jobs/{(await create_job(web))['jobId']}", json={"slots": 2})
     job = (await web.get("/api/v1/jobs/etl")).json
     assert job["generation"] == 2
     for given, name in ((job["jobId"], "a"), ("x", "b"), ("", "c")):
@@ -135,7 +135,7 @@ async def test_a_job_that_was_read_can_be_created_under_another_name(web: Web) -
 async def test_fields_set_by_the_cluster_are_accepted_only_in_an_edit_of_all_fields(
     web: Web,
 ) -> None:
-    job = await made(web)
+    job = await create_job(web)
     whole = await web.ask("PATCH", "/api/v1/jobs/etl?updateMask=*", json=job | {"slots": 3})
     assert (whole.status, whole.json["slots"]) == (200, 3), whole.text
     for given in ("x", str(uuid4())):
@@ -147,8 +147,8 @@ async def test_fields_set_by_the_cluster_are_accepted_only_in_an_edit_of_all_fie
 
 
 async def test_an_edit_changes_the_job_of_its_path_or_none(web: Web) -> None:
-    await made(web)
-    other = await made(web, name="other")
+    await create_job(web)
+    other = await create_job(web, name="other")
     body = {"jobId": other["jobId"], "labels": {"a": "b"}}
     answer = await web.ask("PATCH", "/api/v1/jobs/etl?updateMask=labels", json=body)
     assert (answer.status, answer.json["reason"]) == (400, "JOB_ID_MISMATCH")
@@ -163,7 +163,7 @@ async def test_an_edit_changes_the_job_of_its_path_or_none(web: Web) -> None:
 
 
 async def test_an_invalid_field_is_reported_as_it_is_in_the_body(web: Web) -> None:
-    await made(web)
+    await create_job(web)
     for ask, field in (
         (web.post("/api/v1/jobs", ETL | {"name": "a\0b"}), "name"),
         (web.post("/api/v1/jobs", ETL | {"shell": {"argv": ["a\0b"]}}), "shell.argv"),
@@ -183,7 +183,7 @@ async def test_remedies_use_the_words_of_rest(web: Web) -> None:
 
 
 async def test_an_edit_with_fields_outside_its_mask_is_refused(web: Web) -> None:
-    await made(web, priority="high")
+    await create_job(web, priority="high")
     path = "/api/v1/jobs/etl?updateMask=priority"
     beside = await web.ask("PATCH", path, json={"cron": "5 5 * * *"})
     assert (beside.status, beside.json["violations"][0]["field"]) == (400, "cron"), beside.text
@@ -193,7 +193,7 @@ async def test_an_edit_with_fields_outside_its_mask_is_refused(web: Web) -> None
 
 
 async def test_if_match_keeps_an_edit_from_going_over_another(web: Web) -> None:
-    seen = (await made(web))["etag"]
+    seen = (await create_job(web))["etag"]
     headers = {"If-Match": seen}
     first = await web.ask("PATCH", "/api/v1/jobs/etl", json={"timeout": "1m"}, headers=headers)
     assert first.status == 200
@@ -203,7 +203,7 @@ async def test_if_match_keeps_an_edit_from_going_over_another(web: Web) -> None:
 
 
 async def test_if_match_holds_where_one_of_its_tags_does(web: Web) -> None:
-    seen = (await made(web))["etag"]
+    seen = (await create_job(web))["etag"]
     for etags, status in (
         (f'"a", {seen}', 200),
         (f'"a",{seen} , "b"', 200),
@@ -243,7 +243,7 @@ async def test_a_document_is_known_by_one_of_many_tags_weak_or_strong(web: Web) 
 
 
 async def test_an_error_of_a_header_names_the_header(web: Web) -> None:
-    await made(web)
+    await create_job(web)
     long = {"Idempotency-Key": "x" * 300}
     for path, body in (
         ("/api/v1/jobs", ETL | {"name": "other"}),
@@ -262,7 +262,7 @@ async def test_an_error_of_a_header_names_the_header(web: Web) -> None:
 async def test_an_idempotency_key_that_is_none_or_two_is_refused_by_name(
     web: Web, given: tuple[str, ...], problem: str
 ) -> None:
-    await made(web)
+    await create_job(web)
     headers = [("Idempotency-Key", key) for key in given]
     for path, body in (
         ("/api/v1/jobs/etl:trigger", {}),
@@ -361,14 +361,14 @@ def camel(name: str) -> str:
 
 
 async def test_a_name_that_is_taken_is_a_conflict(web: Web) -> None:
-    await made(web)
+    await create_job(web)
     again = await web.post("/api/v1/jobs", ETL)
     assert (again.status, again.json["reason"]) == (409, "NAME_TAKEN")
 
 
 async def test_pages_continue_where_the_last_one_ended(web: Web) -> None:
     for name in ("a1", "b2", "c3"):
-        await made(web, name=name)
+        await create_job(web, name=name)
     first = (await web.get("/api/v1/jobs?pageSize=2")).json
     assert [job["name"] for job in first["jobs"]] == ["c3", "b2"]
     rest = await web.get("/api/v1/jobs", params={"pageToken": first["nextPageToken"]})
@@ -379,7 +379,7 @@ async def test_pages_continue_where_the_last_one_ended(web: Web) -> None:
 async def test_a_page_token_is_only_valid_for_its_own_query(web: Web) -> None:
     for _ in range(2):
         for name in ("h1", "h7"):
-            await made(web, name=f"{name}-{uuid4()}")
+            await create_job(web, name=f"{name}-{uuid4()}")
         await web.post("/api/v1/runs", SUBMITTED)
     await web.ask("PUT", "/api/v1/pools/a1", json={"limit": 1})
     await web.ask("PUT", "/api/v1/pools/b2", json={"limit": 1})
@@ -430,7 +430,7 @@ async def test_an_invented_page_token_is_refused_by_every_list(web: Web) -> None
 )
 async def test_no_instant_in_a_page_token_is_a_bug_of_ours(web: Web, at: str) -> None:
     for name in ("a1", "b2"):
-        await made(web, name=name)
+        await create_job(web, name=name)
         await web.post("/api/v1/runs", SUBMITTED)
     for path in ("/api/v1/jobs", "/api/v1/runs"):
         given = (await web.get(f"{path}?pageSize=1")).json["nextPageToken"]
@@ -446,7 +446,7 @@ def token_of(*parts: str) -> str:
 
 @pytest.mark.parametrize("at", AT_THE_ENDS_OF_TIME)
 async def test_no_instant_or_cursor_is_an_internal_error(web: Web, at: str) -> None:
-    await made(web)
+    await create_job(web)
     for path, name in (("runs", "scheduledAfter"), ("jobs/etl/next", "after")):
         answer = await web.get(f"/api/v1/{path}", params={name: at})
         assert answer.status == 400, answer.text
@@ -460,7 +460,7 @@ async def test_no_instant_or_cursor_is_an_internal_error(web: Web, at: str) -> N
 
 
 async def test_pause_and_resume_take_an_empty_body(web: Web) -> None:
-    await made(web)
+    await create_job(web)
     paused = await web.ask("POST", "/api/v1/jobs/etl:pause")
     assert paused.json["paused"] is True
     resumed = await web.ask("POST", "/api/v1/jobs/etl:resume")
@@ -589,7 +589,7 @@ async def test_an_error_before_a_stream_begins_is_a_plain_problem(web: Web) -> N
 
 
 async def test_events_begin_with_the_live_runs_and_a_cursor(web: Web) -> None:
-    await made(web)
+    await create_job(web)
     run = (await web.post("/api/v1/jobs/etl:trigger", {})).json["runId"]
     lines: list[str] = []
     async with web.session.get(f"{web.url}/api/v1/events?job=etl") as response:
@@ -615,7 +615,7 @@ async def test_streams_of_one_host_over_the_limit_are_rejected(web: Web) -> None
 
 
 async def test_a_backfill_is_planned_asked_for_read_and_cancelled(web: Web) -> None:
-    await made(web, cron="0 * * * *", overlap="skip")
+    await create_job(web, cron="0 * * * *", overlap="skip")
     body = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T02:00:00Z"}
     hours = [f"2026-01-01T0{hour}:00:00.000Z" for hour in range(3)]
 
@@ -634,7 +634,7 @@ async def test_a_backfill_is_planned_asked_for_read_and_cancelled(web: Web) -> N
 
 
 async def test_a_watched_backfill_or_redrive_is_reported_until_it_ends(web: Web) -> None:
-    await made(web, cron="0 * * * *", overlap="skip")
+    await create_job(web, cron="0 * * * *", overlap="skip")
     body = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T02:00:00Z"}
     asked = (await web.post("/api/v1/jobs/etl:backfill", body)).json
     await dead(web, 2)
@@ -670,7 +670,7 @@ async def dead(web: Web, count: int) -> list[str]:
 
 
 async def test_dead_letters_are_grouped_retried_and_discarded(web: Web) -> None:
-    await made(web)
+    await create_job(web)
     one, other, third = await dead(web, 3)
 
     [group] = (await web.get("/api/v1/dead-letters:groups?job=etl")).json["groups"]
@@ -702,7 +702,7 @@ async def test_dead_letters_are_grouped_retried_and_discarded(web: Web) -> None:
 
 
 async def test_a_redrive_is_asked_for_read_stopped_and_resumed(web: Web) -> None:
-    await made(web)
+    await create_job(web)
     await dead(web, 2)
     body = {"fingerprint": "f1", "rate": 0.5, "idempotencyKey": "k"}
 
@@ -732,7 +732,7 @@ async def test_a_redrive_is_asked_for_read_stopped_and_resumed(web: Web) -> None
 
 
 async def test_every_reading_call_answers_without_a_fault(web: Web) -> None:
-    await made(web)
+    await create_job(web)
     run_id = (await web.post("/api/v1/runs", SUBMITTED)).json["runId"]
     for method in calls.methods():
         for route in routes_of(method):
@@ -856,7 +856,7 @@ async def test_a_sender_of_too_large_a_body_reads_why_it_was_refused(web: Web, s
 
 
 async def test_a_page_of_another_site_changes_nothing(web: Web) -> None:
-    await made(web)
+    await create_job(web)
     foreign = [{"Origin": "https://evil.example"}, {"Origin": "http://["}]
     for headers in (*foreign, {"Sec-Fetch-Site": "cross-site"}):
         refused = await web.ask("POST", "/api/v1/jobs/etl:pause", headers=headers)
@@ -869,7 +869,7 @@ async def test_a_page_that_gives_its_own_name_our_address_reads_and_changes_noth
     web: Web,
 ) -> None:
     """Its origin would be the host that it asks: a browser lets it read the answers."""
-    await made(web)
+    await create_job(web)
     evil = {"Host": "evil.example:7421", "Origin": "http://evil.example:7421"}
     for method, path in (("POST", "/api/v1/jobs/etl:pause"), ("GET", "/api/v1/jobs"), ("GET", "/")):
         refused = await web.ask(method, path, headers=evil)
@@ -880,7 +880,7 @@ async def test_a_page_that_gives_its_own_name_our_address_reads_and_changes_noth
 
 
 async def test_a_nul_in_a_text_causes_no_internal_error(web: Web) -> None:
-    await made(web)
+    await create_job(web)
     answer = await web.post("/api/v1/jobs/etl:pause", {"note": "a\0b"})
     assert answer.status < 500, answer.text
 
@@ -893,14 +893,14 @@ async def test_unknown_paths_and_verbs_have_different_errors(web: Web) -> None:
 
 
 async def test_a_change_is_audited_with_where_it_came_from(web: Web) -> None:
-    await made(web)
+    await create_job(web)
     [entry] = (await web.get("/api/v1/audit?action=create")).json["entries"]
     assert entry["object"] == "job/default/etl"
     assert entry["source"].startswith("http:127.0.0.1:")
 
 
 async def test_the_audit_has_why_letters_are_done_again_and_why_a_job_went(web: Web) -> None:
-    await made(web)
+    await create_job(web)
     await dead(web, 1)
     request = {"all": True, "note": "the mail is back"}
     asked = (await web.post("/api/v1/dead-letters:redrive", request)).json["redrive"]
@@ -968,7 +968,7 @@ async def test_a_change_that_the_database_leaves_unanswered_may_have_happened_an
 ) -> None:
     monkeypatch.setattr(deadlines, "WAITS", 0.3)
     monkeypatch.setattr(deadlines, "STATEMENTS", 0.2)
-    job, key = await made(web), {"Idempotency-Key": str(uuid4())}
+    job, key = await create_job(web), {"Idempotency-Key": str(uuid4())}
     path, runs = "/api/v1/jobs/etl:trigger", f"/api/v1/runs?job={job['jobId']}"
     with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
         cursor.execute("LOCK TABLE runs IN EXCLUSIVE MODE")  # so it is read, and not written

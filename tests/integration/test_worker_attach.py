@@ -13,7 +13,7 @@ from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember
 from support.wait import wait_until_async
-from support.worker_process import WorkerProcess, alive, cluster, gone, http_get, pid_in
+from support.worker_process import WorkerProcess, alive, cluster, http_get, pid_in, wait_until_ended
 
 CLOCKS = timedelta(seconds=0.1)
 """By which a reading of the member's time may be off."""
@@ -256,7 +256,7 @@ async def test_the_end_of_trust_withdraws_slots_and_kills_only_runs_with_kill(
                 await stream.assign(argv=["sh", "-c", script], on_lease_lost=rule)
             doomed, lasting = await pid_in(killed), await pid_in(spared)
             member.refresh = False
-            await gone(doomed, within=4.0)
+            await wait_until_ended(doomed, within=4.0)
             # The killing and the withdrawal go different ways; whatever comes meanwhile is refused.
             late = await stream.assign(argv=["true"])
             assert (await stream.refusal_of(late)).why == pb.Refusal.WHY_TOO_LATE
@@ -267,7 +267,7 @@ async def test_the_end_of_trust_withdraws_slots_and_kills_only_runs_with_kill(
             assert alive(lasting)
         finally:
             worker.kill()
-            await gone(lasting, within=2.0)
+            await wait_until_ended(lasting, within=2.0)
 
 
 async def test_a_lost_incarnation_is_followed_by_a_new_one(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def test_a_certificate_that_doesn_t_name_it_is_refused_by_the_check_and_by_the_s
     tmp_path: Path, uri: str, said: str
 ) -> None:
     mine = Authority.create(tmp_path / "ca").issue("w", san=f"URI:{uri}")
-    for done in asked(tmp_path, mine):
+    for done in check_and_start(tmp_path, mine):
         assert done.returncode == 2
         assert said in done.stderr
         assert "issue it: schedctl auth issue worker w2" in done.stderr
@@ -218,7 +218,7 @@ def test_all_unusable_files_of_tls_are_reported(tmp_path: Path) -> None:
     authority = Authority.create(tmp_path / "ca")
     mine = authority.issue("w", san="URI:schedd://worker/w1")
     other = authority.issue("other")
-    for done in asked(tmp_path, TLS(tmp_path / "none.pem", mine.cert, other.key)):
+    for done in check_and_start(tmp_path, TLS(tmp_path / "none.pem", mine.cert, other.key)):
         assert done.returncode == 2
         [ca, key, name] = done.stderr.splitlines()
         assert ": tls.ca: " in ca
@@ -226,7 +226,7 @@ def test_all_unusable_files_of_tls_are_reported(tmp_path: Path) -> None:
         assert "is the key of another certificate" in key
 
 
-def asked(tmp_path: Path, tls: TLS) -> list[subprocess.CompletedProcess[str]]:
+def check_and_start(tmp_path: Path, tls: TLS) -> list[subprocess.CompletedProcess[str]]:
     """Return the results of w2 with these files: of its check, and of its start."""
     file = tmp_path / "workerd.toml"
     file.write_text(

@@ -53,7 +53,7 @@ async def waiting(stream: Stream, at: Path, then: str = "echo done") -> pb.Assig
     return running
 
 
-async def held_back(
+async def ended_without_room(
     member: FakeMember, disk: Path, at: Path
 ) -> tuple[Stream, pb.AssignmentKey, Path]:
     """A run that has ended on a disk whose filler leaves its result no room."""
@@ -76,7 +76,7 @@ async def refused(stream: Stream) -> str:
 async def test_a_full_disk_stops_new_work_and_loses_no_result(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         async with cluster(tmp_path, spool=str(disk / "spool")) as (member, _):
-            stream, running, filler = await held_back(member, disk, tmp_path)
+            stream, running, filler = await ended_without_room(member, disk, tmp_path)
             await stream.until(lambda: stream.granted.slots == 0 or None, "no slots granted")
             other = await stream.assign(argv=["true"], payload='"needs room"')
             await stream.holds(other, pb.Holding.STATE_SPOOLED)
@@ -97,7 +97,7 @@ async def test_an_ending_worker_sends_results_that_it_cant_write(tmp_path: Path)
     """Else its effects were done, and the run is reported as lost, and repeated."""
     with small_disk(tmp_path / "disk") as disk:
         async with cluster(tmp_path, spool=str(disk / "spool")) as (member, worker):
-            stream, running, _ = await held_back(member, disk, tmp_path)
+            stream, running, _ = await ended_without_room(member, disk, tmp_path)
             await refused(stream)
             assert not stream.results, "nothing is sent before it is on disk, or at the end"
             worker.signal(signal.SIGTERM)

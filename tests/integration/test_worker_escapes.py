@@ -21,7 +21,7 @@ from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember
 from support.wait import WAIT_TIMEOUT, wait_until_async
-from support.worker_process import WorkerProcess, alive, cluster, gone, pid_in
+from support.worker_process import WorkerProcess, alive, cluster, pid_in, wait_until_ended
 from workerd.process import cgroups
 
 GROUPED = pytest.mark.skipif(
@@ -72,7 +72,7 @@ def escape(mark: Path) -> str:
     return f"env -i setsid -f /bin/sh -c 'echo $$ > {mark}; exec sleep 984'"
 
 
-def until(mark: Path) -> str:
+def wait_for_file(mark: Path) -> str:
     return f"until [ -s {mark} ]; do sleep 0.02; done"
 
 
@@ -88,7 +88,7 @@ async def test_a_result_is_sent_when_no_process_of_the_attempt_runs(
     async with started(tmp_path) as (member, _):
         stream = await member.attached()
         mark = tmp_path / "escaped"
-        key = await stream.assign(argv=["sh", "-c", f"{escape(mark)}; {until(mark)}"])
+        key = await stream.assign(argv=["sh", "-c", f"{escape(mark)}; {wait_for_file(mark)}"])
         result = await stream.result_of(key)
         assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
         assert not alive(await pid_in(mark))
@@ -119,11 +119,13 @@ async def test_kill_minus_9_of_the_worker_ends_it_within_2_s(
         pid = await pid_in(mark)
         if tree(worker) is None:
             keeper = worker.keeper_pid()
-            up = await wait_until_async(lambda: looks(keeper), WAIT_TIMEOUT, "the keeper")
-            await wait_until_async(lambda: looks(keeper) > up + 1, WAIT_TIMEOUT, "a picture")
+            up = await wait_until_async(lambda: keeper_checks(keeper), WAIT_TIMEOUT, "the keeper")
+            await wait_until_async(
+                lambda: keeper_checks(keeper) > up + 1, WAIT_TIMEOUT, "a picture"
+            )
         folder = tree(worker)
         worker.kill()
-        await gone(pid, within=2.0)
+        await wait_until_ended(pid, within=2.0)
         if folder is not None:
             await wait_until_async(lambda: not folder.exists(), WAIT_TIMEOUT, "no cgroup left")
 
@@ -152,7 +154,7 @@ async def test_a_worker_that_is_killed_as_it_starts_leaves_neither_cgroup_nor_pr
     assert len(keeper) == 1
     await wait_until_async(lambda: not made[0].exists(), 5.0, "no cgroup left")
     for pid in children:
-        await gone(pid, within=WAIT_TIMEOUT if pid in keeper else 2.0)
+        await wait_until_ended(pid, within=WAIT_TIMEOUT if pid in keeper else 2.0)
     assert not made[0].exists(), "no process makes it again"
     assert not [pid for pid in children if alive(pid)]
 
@@ -183,12 +185,12 @@ async def test_a_detached_process_that_ignores_sigterm_ends_1_s_after_its_kill(
         pid = await pid_in(mark)
         asked = boottime()
         await stream.send(cancels=[pb.Cancel(key=key)])
-        await gone(pid, within=1.0 + 1.0)
+        await wait_until_ended(pid, within=1.0 + 1.0)
         assert boottime() - asked >= 1.0, "it ignores the asking"
         assert (await stream.result_of(key)).reason == common_pb2.REASON_BY_USER
 
 
-def looks(keeper: int) -> int:
+def keeper_checks(keeper: int) -> int:
     """How often a keeper has slept: it looks at its worker in between; 0 before it does."""
     status = Path(f"/proc/{keeper}/status").read_text()
     fields = dict(line.split(":", 1) for line in status.splitlines())
@@ -221,7 +223,7 @@ async def test_an_orphan_of_one_of_two_attempts_ends_with_the_later_one(tmp_path
         mark = tmp_path / "escaped"
         long = await stream.assign(argv=["sleep", "300"])
         await stream.holds(long, pb.Holding.STATE_RUNNING)
-        key = await stream.assign(argv=["sh", "-c", f"{escape(mark)}; {until(mark)}"])
+        key = await stream.assign(argv=["sh", "-c", f"{escape(mark)}; {wait_for_file(mark)}"])
         await stream.result_of(key)
         pid = await pid_in(mark)
         assert alive(pid), "it may be the long one's"
@@ -237,7 +239,7 @@ async def test_with_cgroups_each_attempt_ends_its_own_while_others_run(tmp_path:
         mark = tmp_path / "escaped"
         long = await stream.assign(argv=["sleep", "300"])
         await stream.holds(long, pb.Holding.STATE_RUNNING)
-        key = await stream.assign(argv=["sh", "-c", f"{escape(mark)}; {until(mark)}"])
+        key = await stream.assign(argv=["sh", "-c", f"{escape(mark)}; {wait_for_file(mark)}"])
         await stream.result_of(key)
         assert not alive(await pid_in(mark))
         folder = tree(worker)
@@ -253,7 +255,7 @@ async def test_a_process_that_forks_repeatedly_is_ended(tmp_path: Path) -> None:
         hopper = tmp_path / "hopper"
         hopper.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/hop\nenv -i setsid -f {hopper}\n")
         hopper.chmod(0o755)
-        script = f"{hopper}; {until(tmp_path / 'hop')}"
+        script = f"{hopper}; {wait_for_file(tmp_path / 'hop')}"
         await stream.result_of(await stream.assign(argv=["sh", "-c", script]))
         before = (tmp_path / "hop").read_text()
         await stream.result_of(await stream.assign(argv=["sleep", "0.3"]))
@@ -345,11 +347,11 @@ async def test_processes_that_a_handler_started_end_with_the_worker(
             key = await stream.assign(python=job_pb2.PythonAction(handler=handler))
             pids.append(int((await stream.result_of(key)).result.json))
         assert all(alive(pid) for pid in pids)
-        up = looks(keeper)
-        await wait_until_async(lambda: looks(keeper) > up + 1, WAIT_TIMEOUT, "a picture")
+        up = keeper_checks(keeper)
+        await wait_until_async(lambda: keeper_checks(keeper) > up + 1, WAIT_TIMEOUT, "a picture")
         worker.kill()
         for pid in pids:
-            await gone(pid, within=2.0)
+            await wait_until_ended(pid, within=2.0)
 
 
 KILL = job_pb2.ON_LEASE_LOST_KILL
@@ -394,7 +396,7 @@ async def test_a_stopped_worker_keeps_nothing_that_dies_with_its_lease(
         with standing_still(worker):
             stopped = boottime()
             for pid in doomed:
-                await gone(pid)
+                await wait_until_ended(pid)
             # The lease lives for 3 s at most, and `kill_after` and 2 s later it begins elsewhere.
             assert boottime() - stopped < 3.0 + 1.0 + 2.0
             assert all(alive(pid) for pid in spared)
@@ -428,10 +430,10 @@ async def test_a_replaced_keeper_enforces_the_lease_too(tmp_path: Path, started:
             WAIT_TIMEOUT,
             "a new keeper",
         )
-        await wait_until_async(lambda: looks(fresh[0]), WAIT_TIMEOUT, "its first look")
+        await wait_until_async(lambda: keeper_checks(fresh[0]), WAIT_TIMEOUT, "its first look")
         with standing_still(worker):
             for pid in doomed:
-                await gone(pid)
+                await wait_until_ended(pid)
 
 
 @GROUPED
@@ -457,7 +459,7 @@ async def test_a_stopped_worker_keeps_nothing_that_hides_in_a_cgroup(tmp_path: P
         )
         pid = await pid_in(mark)
         with standing_still(worker):
-            await gone(pid)
+            await wait_until_ended(pid)
 
 
 @GROUPED
@@ -467,7 +469,7 @@ async def test_a_lost_launcher_and_its_cradle_are_replaced(tmp_path: Path) -> No
         await wait_until_async(lambda: len(launchers(worker)) == 2, WAIT_TIMEOUT, "an idle cradle")
         for pid in launchers(worker):
             os.kill(pid, signal.SIGKILL)
-            await gone(pid)
+            await wait_until_ended(pid)
         result = await stream.result_of(await stream.assign(argv=["true"]))
         assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
 

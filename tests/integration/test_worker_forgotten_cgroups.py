@@ -39,7 +39,7 @@ def tree_in(parent: Path) -> tuple[Path, str]:
     return parent / f"workerd-{mark}", mark
 
 
-def left_behind(parent: Path) -> Path:
+def forgotten_tree(parent: Path) -> Path:
     """The tree of a worker that was killed with its keeper."""
     tree, _ = tree_in(parent)
     os.close(cgroups.make(tree))
@@ -49,7 +49,7 @@ def left_behind(parent: Path) -> Path:
 
 
 def test_an_empty_tree_of_a_dead_worker_is_removed_when_it_is_old(parent: Path) -> None:
-    tree = left_behind(parent)
+    tree = forgotten_tree(parent)
     assert cgroups.remove_forgotten(parent) == 0
     assert cgroups.remove_forgotten(parent, age=0.0) == 1
     assert not tree.exists()
@@ -70,7 +70,7 @@ def test_the_tree_of_a_running_worker_stays_without_processes_in_it(parent: Path
 
 
 def test_a_tree_with_a_running_process_stays(parent: Path) -> None:
-    tree = left_behind(parent)
+    tree = forgotten_tree(parent)
     with subprocess.Popen(["sleep", "60"]) as lives:
         try:
             (tree / "slot-1" / "cgroup.procs").write_text(str(lives.pid))

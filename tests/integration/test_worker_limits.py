@@ -45,7 +45,7 @@ def started() -> Start:
             async with how as (member, worker):
                 yield member, worker
             mark = mark_of(worker)
-            assert controllers.left(mark) == []
+            assert controllers.remaining(mark) == []
 
     return start
 
@@ -282,4 +282,6 @@ async def test_a_killed_worker_leaves_no_limits_behind(tmp_path: Path, started: 
         await stream.holds(key, pb.Holding.STATE_RUNNING)
         mark = mark_of(worker)
         worker.kill()
-        await wait_until_async(lambda: not controllers.left(mark), WAIT_TIMEOUT, "no cgroup left")
+        await wait_until_async(
+            lambda: not controllers.remaining(mark), WAIT_TIMEOUT, "no cgroup left"
+        )

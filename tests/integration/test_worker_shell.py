@@ -13,7 +13,7 @@ import pytest
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import WAIT_TIMEOUT, wait_until_async
-from support.worker_process import alive, cluster, gone, pid_in
+from support.worker_process import alive, cluster, pid_in, wait_until_ended
 
 KIB = 1024
 OUTPUT_MIB = int(os.environ.get("OUTPUT_MIB", "64"))
@@ -212,7 +212,7 @@ async def test_a_timeout_ends_the_whole_group(tmp_path: Path) -> None:
         result = await stream.result_of(key)
         assert result.outcome == pb.Result.OUTCOME_FAILED
         assert result.reason == common_pb2.REASON_TIMEOUT
-        await gone(await pid_in(mark), within=1.0)
+        await wait_until_ended(await pid_in(mark), within=1.0)
 
 
 async def test_a_program_that_ignores_sigterm_is_killed_after_kill_after(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ async def test_a_program_that_ignores_sigterm_is_killed_after_kill_after(tmp_pat
         result = await stream.result_of(key)
         assert result.reason == common_pb2.REASON_TIMEOUT
         assert time.monotonic() - began >= 1.5
-        await gone(await pid_in(mark), within=1.0)
+        await wait_until_ended(await pid_in(mark), within=1.0)
 
 
 async def test_a_background_process_ends_with_its_attempt(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ async def test_a_background_process_ends_with_its_attempt(tmp_path: Path) -> Non
         assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
         assert text(result) == "done\n"
         assert time.monotonic() - began < 3.0, "the holder of the pipe must not hold the attempt"
-        await gone(await pid_in(mark), within=1.0)
+        await wait_until_ended(await pid_in(mark), within=1.0)
 
 
 async def test_a_child_in_a_group_of_its_own_that_holds_the_pipe_ends_too(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ async def test_a_child_in_a_group_of_its_own_that_holds_the_pipe_ends_too(tmp_pa
         key = await stream.assign(argv=["bash", "-c", script])
         assert text(await stream.result_of(key)) == "done\n"
         assert time.monotonic() - began < 3.0
-        await gone(await pid_in(mark), within=1.0)
+        await wait_until_ended(await pid_in(mark), within=1.0)
 
 
 async def test_a_cancel_terminates_and_a_kill_does_not_wait(tmp_path: Path) -> None:
@@ -372,10 +372,10 @@ async def test_a_daemon_that_left_its_session_ends_with_its_attempt(tmp_path: Pa
         key = await stream.assign(argv=["sh", "-c", script])
         daemon, neighbours = await pid_in(mark), await pid_in(other)
         assert (await stream.result_of(key)).outcome == pb.Result.OUTCOME_SUCCEEDED
-        await gone(daemon, within=1.0)
+        await wait_until_ended(daemon, within=1.0)
         assert alive(neighbours), "an attempt that runs keeps its own"
         await stream.send(cancels=[pb.Cancel(key=neighbour)])
-        await gone(neighbours)
+        await wait_until_ended(neighbours)
 
 
 async def test_no_dead_process_is_left_unreaped(tmp_path: Path) -> None:

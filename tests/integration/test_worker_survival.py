@@ -12,7 +12,7 @@ from schedproto.v1 import common_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember
 from support.wait import WAIT_TIMEOUT, wait_until_async
-from support.worker_process import WorkerProcess, alive, cluster, gone, pid_in
+from support.worker_process import WorkerProcess, alive, cluster, pid_in, wait_until_ended
 from workerd.process import proc_files
 
 
@@ -33,7 +33,7 @@ async def test_kill_minus_9_leaves_no_process_of_its_jobs(tmp_path: Path) -> Non
         pids = [await pid_in(mark) for mark in (child, deaf, daemon)]
         worker.kill()
         for pid in pids:
-            await gone(pid, within=2.0)
+            await wait_until_ended(pid, within=2.0)
 
 
 async def test_a_job_killed_with_its_worker_at_birth_is_not_left(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ async def test_a_lost_keeper_is_replaced(tmp_path: Path) -> None:
         await stream.assign(argv=["sh", "-c", f"echo $$ > {mark}; exec sleep 300"])
         pid = await pid_in(mark)
         worker.kill()
-        await gone(pid, within=2.0)
+        await wait_until_ended(pid, within=2.0)
 
 
 async def test_a_restarted_worker_kills_what_a_worker_without_keeper_left(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ async def test_a_job_that_leaves_a_deep_tree_ends_by_its_exit_code_and_its_worke
         await stream.assign(argv=[sys.executable, "-c", f"{program}time.sleep(300)"])
         pid = await pid_in(mark)
         worker.kill()
-        await gone(pid)
+        await wait_until_ended(pid)
         left = [*(worker.spool / "scratch").iterdir()]  # of the first runs, too: removed beside
         assert any((each / "directory" / "directory").is_dir() for each in left)
         worker.start()
@@ -252,4 +252,4 @@ async def test_the_keeper_ends_with_its_worker(tmp_path: Path) -> None:
         keeper = worker.keeper_pid()
         worker.signal(signal.SIGTERM)
         assert await worker.ended() == 0
-        await gone(keeper)
+        await wait_until_ended(keeper)

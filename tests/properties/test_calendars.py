@@ -59,7 +59,7 @@ def test_a_schedule_runs_and_excludes_the_instants_that_a_walk_finds(figure) -> 
             assert [seconds(one.nominal) for one in every] == case.every[:10_000], context
             for one in random.sample(case.every, min(20, len(case.every))):
                 assert compiled.excludes(at(one)) == (one not in set(case.runs)), context
-            asked_anywhere(case, compiled, random, context)
+            check_any_start(case, compiled, random, context)
             by_days(case, compiled, context)
             tried += 1
             excluded += len(case.every) - len(case.runs)
@@ -72,7 +72,7 @@ def test_a_schedule_runs_and_excludes_the_instants_that_a_walk_finds(figure) -> 
     assert moved > tried / 20
 
 
-def asked_anywhere(case: Case, compiled: CompiledSchedule, random: Random, context: str) -> None:
+def check_any_start(case: Case, compiled: CompiledSchedule, random: Random, context: str) -> None:
     """The next, the newest and the count don't depend on where a search begins."""
     runs, end = case.runs, case.ground.end
     for _ in range(10):
@@ -115,7 +115,7 @@ def test_each_due_instant_is_in_exactly_one_row_excluded_or_not() -> None:
             policy = CatchUp(
                 random.choice(list(CatchUpPolicy)), timedelta(hours=random.choice((1, 5, 50)))
             )
-            written = list(looked(jittery, policy, case, random))
+            written = list(written_rows(jittery, policy, case, random))
             rows += len(written)
             folded += sum(count > 1 for _, _, count, _ in written)
             now = at(case.ground.end)
@@ -132,7 +132,7 @@ def test_each_due_instant_is_in_exactly_one_row_excluded_or_not() -> None:
     assert folded
 
 
-def looked(
+def written_rows(
     compiled: CompiledSchedule, policy: CatchUp, case: Case, random: Random
 ) -> Iterator[tuple[datetime, datetime, int, bool]]:
     """The rows that an owner writes who looks now and then: first, last, count, excluded."""

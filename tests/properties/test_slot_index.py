@@ -42,7 +42,7 @@ definitions = st.builds(
 names = st.sampled_from([None, "w1", "w2", "w9"])
 
 
-def looked_at(
+def best_by_rules(
     definition: Definition, need: Need, rank: float, offers: Iterable[SlotOffer]
 ) -> SlotOffer | None:
     """The rules of `placement`, word for word."""
@@ -100,7 +100,7 @@ class OffersThatChange(RuleBasedStateMachine):
     @rule(definition=definitions, name=names, rank=st.sampled_from(RANKS))
     def is_taken_by_a_run(self, definition: Definition, name: str | None, rank: float) -> None:
         need = need_of(definition, run(1, target=name))
-        expected = looked_at(definition, need, rank, self.plain.values())
+        expected = best_by_rules(definition, need, rank, self.plain.values())
         found = self.offers.choose(definition, need, rank)
         assert self.offers.free(need, rank) == (expected is not None)
         assert (found and found.id) == (expected and expected.id)

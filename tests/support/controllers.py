@@ -63,7 +63,7 @@ def _removed(folder: Path) -> bool:
     return not folder.exists()
 
 
-def left(mark: str) -> list[Path]:
+def remaining(mark: str) -> list[Path]:
     """Return the cgroups of a worker that still exist, by its mark, in any hierarchy."""
     places = [cgroups.own(name) for name in ("", *NAMES)]
     name = cgroups.NAME.format(mark)

@@ -58,7 +58,7 @@ class ByServer(LoadScopeScheduling):
 
 
 def scheduler(config: pytest.Config, log: Producer) -> ByServer:
-    config.option.loadscopereorder = False  # the order of collection, which is `turn`'s
+    config.option.loadscopereorder = False  # the order of collection, which is `start_order`'s
     return ByServer(config, log)
 
 
@@ -77,15 +77,15 @@ def group(nodeid: str) -> str:
     return shared[max(shared, key=len)] if shared else path
 
 
-def turn(nodeid: str) -> int:
-    """When a test begins, among the others: small is early."""
+def start_order(nodeid: str) -> int:
+    """Return the rank of a test in the order of starts: a small one is early."""
     path = _path(nodeid)
     found = (place for place, start in zip(count(), TURNS) if path.startswith(start))
     return next(found, len(TURNS))
 
 
-def stands_back(nodeid: str) -> bool:
-    """Whether a test lets the daemons of whole clusters go first: all do but theirs."""
+def waits_for_clusters(nodeid: str) -> bool:
+    """Whether a test waits for the daemons of whole clusters: all do except those of clusters."""
     return group(nodeid) != "clusters"
 
 

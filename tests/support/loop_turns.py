@@ -1,4 +1,4 @@
-"""How often everybody else has had their turn while something was done on the event loop."""
+"""Count the rounds of the event loop in which other tasks could run, during some work."""
 
 from __future__ import annotations
 

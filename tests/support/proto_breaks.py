@@ -1,7 +1,7 @@
 """Find what a change of `proto/` breaks for peers that use the version before: compare
 descriptors, as `buf breaking` does.
 
-    broken = breaking(old_files, new_files)          sentences; none is good
+    broken = breaking_changes(old_files, new_files)          sentences; none is good
 
 What counts as broken: a message, field, enum value, service or method that is gone; a number that
 means something else; a type, a name (REST goes by it), a presence or a oneof that changed; a path
@@ -27,7 +27,7 @@ from google.protobuf.descriptor_pb2 import (
 Files = Sequence[FileDescriptorProto]
 
 
-def breaking(old: Files, new: Files) -> list[str]:
+def breaking_changes(old: Files, new: Files) -> list[str]:
     """Return all that these files break for peers that use the old ones."""
     return [
         *_each(_messages(old), _messages(new), _message),

@@ -194,7 +194,7 @@ def _command(pid: int) -> bytes:
         return b""
 
 
-async def gone(pid: int, within: float = WAIT_TIMEOUT) -> None:
+async def wait_until_ended(pid: int, within: float = WAIT_TIMEOUT) -> None:
     """Return when the process has ended."""
     await wait_until_async(lambda: not alive(pid), within, f"the end of process {pid}")
 

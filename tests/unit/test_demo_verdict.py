@@ -34,7 +34,7 @@ def seen(at: datetime, *, late: timedelta = 20 * MS, **changes: Any) -> Any:
     return replace(well, **changes)
 
 
-def died(at: datetime, *waits: timedelta, **changes: Any) -> Any:
+def failed_run(at: datetime, *waits: timedelta, **changes: Any) -> Any:
     """A run that failed for good, with these waits between its attempts."""
     tries, started = [], at + 20 * MS
     for wait in (*waits, timedelta(0)):
@@ -75,7 +75,7 @@ def test_a_job_that_ran_each_due_instant_once_and_on_time_is_in_order() -> None:
             "12:00:02 never started: SKIPPED (OVERLAP)",
         ),
         (
-            [*map(seen, DUE[:2]), died(DUE[2])],
+            [*map(seen, DUE[:2]), failed_run(DUE[2])],
             "12:00:02 ended as FAILED (EXIT_CODE)",
         ),
     ],
@@ -85,7 +85,7 @@ def test_each_violation_is_named(runs: list[Any], fault: str) -> None:
 
 
 def test_a_job_that_must_fail_is_in_order_when_growing_waits_end_in_a_dead_letter() -> None:
-    runs = [died(at, SECOND, 2 * SECOND) for at in DUE]
+    runs = [failed_run(at, SECOND, 2 * SECOND) for at in DUE]
     row = verdict.judge(verdict.Expected("j", DUE, dies=True, max_attempts=3), runs)
     assert (row.fired, row.succeeded, row.retried, row.dead, row.faults) == (3, 0, 6, 3, ())
     assert row.late_max == 20, "lateness is that of the first attempt"
@@ -95,13 +95,13 @@ def test_a_job_that_must_fail_is_in_order_when_growing_waits_end_in_a_dead_lette
     ("run", "fault"),
     [
         (seen(DUE[0]), "12:00:00 should have failed and ended as SUCCEEDED"),
-        (died(DUE[0], SECOND), "12:00:00 had 2 attempts, not 3"),
+        (failed_run(DUE[0], SECOND), "12:00:00 had 2 attempts, not 3"),
         (
-            died(DUE[0], SECOND, 2 * SECOND, dead=False),
+            failed_run(DUE[0], SECOND, 2 * SECOND, dead=False),
             "12:00:00 failed and is not among the dead letters",
         ),
         (
-            died(DUE[0], SECOND, SECOND),
+            failed_run(DUE[0], SECOND, SECOND),
             "12:00:00 was retried after 1,000 ms, 1,000 ms: that does not grow",
         ),
     ],

@@ -29,7 +29,7 @@ from schedd.core.cluster import membership, shard_map
 from schedd.core.cluster.coordination import CoordinationEntry
 from support import golden
 from support.examples import examples
-from support.proto_breaks import breaking
+from support.proto_breaks import breaking_changes
 from support.version_before import BEFORE
 from workerd.delivery.spool import Spool
 from workerd.process import process_journal
@@ -86,12 +86,12 @@ def unknown(message: Message) -> Iterator[str]:
                 yield from unknown(inner)
 
 
-def within(part: Any, whole: Any) -> bool:
+def is_contained(part: Any, whole: Any) -> bool:
     """Whether all that stands in this tree stands in that one, too."""
     if isinstance(part, dict):
-        return all(key in whole and within(part[key], whole[key]) for key in part)
+        return all(key in whole and is_contained(part[key], whole[key]) for key in part)
     if isinstance(part, list):
-        return len(part) == len(whole) and all(map(within, part, whole))
+        return len(part) == len(whole) and all(map(is_contained, part, whole))
     return bool(part == whole)
 
 
@@ -110,7 +110,7 @@ def test_messages_of_this_version_are_read_by_the_one_before_and_lose_nothing_th
         for written in examples(NEW[name], message_factory.GetMessageClass):
             read = old(name).FromString(written.SerializeToString())
 
-            assert within(tree(read), tree(written)), name
+            assert is_contained(tree(read), tree(written)), name
             assert new(name).FromString(read.SerializeToString()) == written, name
 
 
@@ -130,7 +130,7 @@ def test_the_file_is_of_the_version_that_counts_as_the_previous_one() -> None:
 
 
 def test_no_field_of_the_previous_version_has_changed_its_meaning() -> None:
-    assert breaking(OLD_FILES, NEW_FILES) == []
+    assert breaking_changes(OLD_FILES, NEW_FILES) == []
 
 
 def copied() -> dict[str, FileDescriptorProto]:
@@ -213,7 +213,7 @@ def test_a_change_that_breaks_the_version_before_is_reported(
     files = copied()
     tamper(files)
 
-    assert [line for line in breaking(OLD_FILES, [*files.values()]) if finding in line]
+    assert [line for line in breaking_changes(OLD_FILES, [*files.values()]) if finding in line]
 
 
 def test_new_or_reserved_fields_break_nothing() -> None:
@@ -228,9 +228,9 @@ def test_new_or_reserved_fields_break_nothing() -> None:
     options.Extensions[http].additional_bindings.add(get="/api/v1/another-way")
     method.options.CopyFrom(options)
 
-    assert breaking(OLD_FILES, [*files.values()]) == []
+    assert breaking_changes(OLD_FILES, [*files.values()]) == []
     back = [file for file in OLD_FILES if file.name.endswith("/worker_service.proto")]
-    assert "was reserved" in "".join(breaking([files["worker_service.proto"]], back))
+    assert "was reserved" in "".join(breaking_changes([files["worker_service.proto"]], back))
 
 
 def test_values_that_the_version_before_left_in_etcd_are_read() -> None:
@@ -254,7 +254,7 @@ def test_values_that_the_version_before_left_in_etcd_are_read() -> None:
 
 @pytest.mark.parametrize("name", ["member", "heir", "map"])
 def test_values_in_etcd_keep_what_the_version_before_looks_for(name: str) -> None:
-    assert within(json.loads(KEPT["stored"][name]), json.loads(golden.stored()[name]))
+    assert is_contained(json.loads(KEPT["stored"][name]), json.loads(golden.stored()[name]))
 
 
 def test_a_journal_that_the_version_before_left_is_read(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ DEADLINE = TTL / 6
 
 
 @asynccontextmanager
-async def kept(
+async def kept_lease(
     client: EtcdClient, cluster: EtcdCluster
 ) -> AsyncIterator[tuple[EtcdLeaseKeeper, asyncio.Task[LeaseLoss]]]:
     """A kept lease with a key on it, and the task that waits for its loss."""
@@ -48,7 +48,9 @@ async def test_a_lease_ends_when_its_keepalive_stops(client):
         await asyncio.sleep(0.2)  # the rhythm of a keepalive, not a wait
     assert await client.get("mine") is not None
 
-    await wait_until_async(lambda: _gone(client), WAIT_TIMEOUT, "the key to go with its lease")
+    await wait_until_async(
+        lambda: _key_deleted(client), WAIT_TIMEOUT, "the key to go with its lease"
+    )
     assert await client.keepalive_once(lease.id) == 0
     assert await client.time_to_live(lease.id) is None
 
@@ -85,7 +87,7 @@ async def test_a_revoked_lease_takes_its_keys_along_and_may_be_revoked_again(cli
 
 async def test_a_busy_loop_cannot_starve_the_keepalive(client, single):
     """M7: a loop that is late and gets on keeps its lease."""
-    async with kept(client, single) as (keeper, running):
+    async with kept_lease(client, single) as (keeper, running):
         began = boottime()
         while boottime() < began + TTL + 1.5:
             time.sleep(0.85)  # noqa: ASYNC251 (blocking the loop is the point)
@@ -99,17 +101,19 @@ async def test_a_busy_loop_cannot_starve_the_keepalive(client, single):
 
 async def test_a_hung_loop_loses_its_lease(client, single):
     """M7: a member that does nothing any more must not stay the owner of its shards."""
-    async with kept(client, single) as (keeper, running):
+    async with kept_lease(client, single) as (keeper, running):
         assert keeper.trusted()
         time.sleep(TTL + 2)  # noqa: ASYNC251 (a hung loop is the point)
         assert not keeper.trusted()
         assert await running is LeaseLoss.HUNG
-        await wait_until_async(lambda: _gone(client), WAIT_TIMEOUT, "the key to go with its lease")
+        await wait_until_async(
+            lambda: _key_deleted(client), WAIT_TIMEOUT, "the key to go with its lease"
+        )
 
 
 async def test_trust_moves_on_with_each_keepalive(client, single):
     trust, began = TTL - 1, boottime()
-    async with kept(client, single) as (keeper, _):
+    async with kept_lease(client, single) as (keeper, _):
         first = keeper.trusted_until
         assert began + trust < first < boottime() + trust, "from the moment of sending"
         await wait_until_async(lambda: keeper.trusted_until > first, WAIT_TIMEOUT, "a keepalive")
@@ -117,14 +121,14 @@ async def test_trust_moves_on_with_each_keepalive(client, single):
 
 
 async def test_the_next_keepalive_reports_a_lease_that_etcd_has_ended(client, single):
-    async with kept(client, single) as (keeper, running):
+    async with kept_lease(client, single) as (keeper, running):
         await client.revoke(keeper.lease.id)
         assert await asyncio.wait_for(running, WAIT_TIMEOUT) is LeaseLoss.EXPIRED
         assert not keeper.trusted()
 
 
 async def test_trust_ends_before_the_lease_when_etcd_hangs(client, single):
-    async with kept(client, single) as (keeper, running):
+    async with kept_lease(client, single) as (keeper, running):
         single.members[0].pause()
         try:
             assert await asyncio.wait_for(running, WAIT_TIMEOUT) is LeaseLoss.UNANSWERED
@@ -136,7 +140,7 @@ async def test_trust_ends_before_the_lease_when_etcd_hangs(client, single):
         assert not keeper.trusted(), "trust that has ended never comes back"
 
 
-async def _gone(client: EtcdClient) -> bool:
+async def _key_deleted(client: EtcdClient) -> bool:
     return await client.get("mine") is None
 
 
@@ -146,7 +150,7 @@ async def _answers(client: EtcdClient) -> bool:
 
 
 async def test_leaving_the_block_gives_the_lease_back_at_once(client, single):
-    async with kept(client, single):
+    async with kept_lease(client, single):
         assert await client.get("mine") is not None
     assert await client.get("mine") is None
 
@@ -156,7 +160,7 @@ async def test_a_keeper_whose_thread_breaks_loses_the_lease(client, single, monk
         raise ZeroDivisionError
 
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    async with kept(client, single) as (keeper, running):
+    async with kept_lease(client, single) as (keeper, running):
         monkeypatch.setattr(keeper._lifeline, "keepalive", broken)
         assert await asyncio.wait_for(running, WAIT_TIMEOUT) is LeaseLoss.UNANSWERED
         assert not keeper.trusted()

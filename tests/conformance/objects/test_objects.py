@@ -75,9 +75,9 @@ def test_a_removed_object_is_deleted_and_no_other(objects: Objects, tmp_path: Pa
         objects.put(key, file_of(tmp_path, b"content"))
     objects.remove(keys[0])
     for key, there in [(keys[0], False), (keys[1], True), (keys[2], True)]:
-        assert is_there(objects, key) is there
+        assert exists(objects, key) is there
     objects.remove(place_of("default", run))
-    assert [is_there(objects, key) for key in (*keys, *kept)] == [False] * 3 + [True] * 2
+    assert [exists(objects, key) for key in (*keys, *kept)] == [False] * 3 + [True] * 2
 
 
 @pytest.mark.parametrize("namespace", ["", "Team A/B", "..", "é", "x" * 500, "a\0b", "\udc80"])
@@ -89,7 +89,7 @@ def test_objects_are_stored_for_any_namespace_text(
     objects.put(key, file_of(tmp_path, b"content"))
     assert objects.read(key, 0, 100) == b"content"
     objects.remove(place_of(namespace, run))
-    assert not is_there(objects, key)
+    assert not exists(objects, key)
 
 
 def test_removing_a_missing_object_is_fine_and_removes_no_other(
@@ -101,10 +101,10 @@ def test_removing_a_missing_object_is_fine_and_removes_no_other(
     for place in (never, place_of("default", missing), result_key("default", run, 1)):
         objects.remove(place)
     assert objects.read(key, 0, 100) == b"content"
-    assert not is_there(objects, never)
+    assert not exists(objects, never)
     objects.remove(key)
     objects.remove(key)
-    assert not is_there(objects, key), "twice is as once"
+    assert not exists(objects, key), "twice is as once"
 
 
 def test_a_store_that_answers_passes_its_check(objects: Objects) -> None:
@@ -134,7 +134,7 @@ def test_a_missing_store_is_unavailable(tmp_path: Path) -> None:
         nowhere.check()
 
 
-def is_there(objects: Objects, key: str) -> bool:
+def exists(objects: Objects, key: str) -> bool:
     try:
         objects.read(key, 0, 1)
     except NoSuchObject:

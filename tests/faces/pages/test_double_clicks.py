@@ -39,7 +39,7 @@ def click_twice(page: Page, name: str) -> None:
     page.wait_for_load_state()
 
 
-def made(cluster: DevCluster, name: str) -> None:
+def create_job(cluster: DevCluster, name: str) -> None:
     """A job on demand."""
     done = cluster.schedctl("job", "create", name, "--on-demand", "--", "true")
     assert done.returncode == 0, done.stderr
@@ -53,7 +53,7 @@ def runs_of(cluster: DevCluster, name: str) -> int:
 def test_a_double_click_triggers_once_and_the_next_click_again(
     web: Watched, cluster: DevCluster
 ) -> None:
-    made(cluster, "twice")
+    create_job(cluster, "twice")
     for times in (1, 2):
         page = web.open("/jobs?filter=twice")
         wait_until_stable(page)
@@ -78,7 +78,7 @@ def test_a_page_that_stays_open_sends_a_new_request_after_an_answer(
     web: Watched, cluster: DevCluster
 ) -> None:
     """The page stays where the answer goes elsewhere: into a tab of its own."""
-    made(cluster, "elsewhere")
+    create_job(cluster, "elsewhere")
     page = web.open("/jobs?filter=elsewhere")
     wait_until_stable(page)
     page.evaluate(ANSWER_ELSEWHERE)
@@ -93,7 +93,7 @@ def test_a_page_that_stays_open_sends_a_new_request_after_an_answer(
 def test_clicks_during_a_slow_answer_repeat_the_same_request(
     web: Watched, cluster: DevCluster
 ) -> None:
-    made(cluster, "slow")
+    create_job(cluster, "slow")
     page = web.page
     page.clock.install()
     web.open("/jobs?filter=slow")
@@ -110,7 +110,7 @@ def test_clicks_during_a_slow_answer_repeat_the_same_request(
 def test_a_click_that_isnt_sent_shows_a_notice_and_doesnt_delay_the_next(
     web: Watched, cluster: DevCluster
 ) -> None:
-    made(cluster, "patient")
+    create_job(cluster, "patient")
     page = web.open("/jobs?filter=patient")
     at = datetime(2026, 3, 4, 12, tzinfo=UTC)
     notices = page.locator("#notices")
@@ -143,7 +143,7 @@ def test_a_double_click_creates_one_job_and_confirms_it(web: Watched, cluster: D
 def test_a_page_restored_from_the_browser_cache_sends_a_new_request(
     web: Watched, cluster: DevCluster
 ) -> None:
-    made(cluster, "left")
+    create_job(cluster, "left")
     page = web.open("/jobs?filter=left")
     wait_until_stable(page)
     page.evaluate(ANSWER_ELSEWHERE)
@@ -163,7 +163,7 @@ FORBIDDEN = """for (const area of ["sessionStorage", "localStorage"])
 
 
 def test_pages_and_keys_work_without_browser_storage(web: Watched, cluster: DevCluster) -> None:
-    made(cluster, "keeps-nothing")
+    create_job(cluster, "keeps-nothing")
     web.page.add_init_script(FORBIDDEN)
     page = web.open("/jobs?filter=keeps-nothing")
     wait_until_stable(page)

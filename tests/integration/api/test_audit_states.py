@@ -45,7 +45,7 @@ async def states(api: Any, action: str) -> tuple[Any, Any]:
     return tuple(json.loads(text) if text else None for text in (last.before, last.after))
 
 
-async def buried(api: Any, count: int, namespace: str = "billing") -> list[str]:
+async def create_dead_letters(api: Any, count: int, namespace: str = "billing") -> list[str]:
     """So many runs of the job `etl` that failed for good."""
     job = job_pb2.Job(name="etl", namespace=namespace, shell=SHELL, on_demand=True)
     await api("CreateJob", job_service_pb2.CreateJobRequest(job=job))
@@ -60,14 +60,14 @@ async def buried(api: Any, count: int, namespace: str = "billing") -> list[str]:
 
 
 async def test_a_discard_is_audited_with_its_selection_and_count(api):
-    await buried(api, 3)
+    await create_dead_letters(api, 3)
     await api("DiscardDeadLetters", wire.DiscardDeadLettersRequest(namespace="billing", all=True))
     _, after = await states(api, "discard")
     assert after == {"namespace": "billing", "all": True, "discarded": 3}
 
 
 async def test_a_discard_says_which_letters_were_chosen(api):
-    first, *_ = await buried(api, 3)
+    first, *_ = await create_dead_letters(api, 3)
     chosen = wire.DiscardDeadLettersRequest(namespace="billing", run_ids=[first], note="by hand")
     await api("DiscardDeadLetters", chosen)
     _, after = await states(api, "discard")
@@ -80,7 +80,7 @@ async def test_a_discard_says_which_letters_were_chosen(api):
 
 
 async def test_a_discard_of_one_group_says_which(api):
-    await buried(api, 2)
+    await create_dead_letters(api, 2)
     group = wire.ChosenGroup(job="etl", fingerprint="f")
     await api(
         "DiscardDeadLetters", wire.DiscardDeadLettersRequest(namespace="billing", group=group)
@@ -91,7 +91,7 @@ async def test_a_discard_of_one_group_says_which(api):
 
 
 async def test_a_discard_and_a_redrive_say_until_when_the_letters_had_died(api):
-    await buried(api, 2)
+    await create_dead_letters(api, 2)
     asked = {"namespace": "billing", "all": True, "until": Timestamp(seconds=4_000_000_000)}
     said = {"namespace": "billing", "all": True, "until": "2096-10-02T07:06:40.000999+00:00"}
     made = await api("RedriveDeadLetters", wire.RedriveDeadLettersRequest(**asked))
@@ -102,7 +102,7 @@ async def test_a_discard_and_a_redrive_say_until_when_the_letters_had_died(api):
 
 
 async def test_a_redrive_is_audited_with_its_selection_and_count(api):
-    await buried(api, 2)
+    await create_dead_letters(api, 2)
     asked = wire.RedriveDeadLettersRequest(namespace="billing", job="etl", rate=7, note="fixed")
     await api("RedriveDeadLetters", asked)
     before, after = await states(api, "redrive")
@@ -111,7 +111,7 @@ async def test_a_redrive_is_audited_with_its_selection_and_count(api):
 
 
 async def test_a_redrive_is_audited_when_it_is_stopped_and_continued(api):
-    await buried(api, 2)
+    await create_dead_letters(api, 2)
     asked = wire.RedriveDeadLettersRequest(namespace="billing", all=True)
     made = (await api("RedriveDeadLetters", asked)).redrive
     await api("StopRedrive", wire.StopRedriveRequest(redrive_id=made.redrive_id))

@@ -134,7 +134,7 @@ def of(runs: Iterable[LiveRun]) -> list[float]:
     return [(run.key.scheduled_at - START) / MINUTE for run in runs]
 
 
-def left_out(answer: wire.BackfillJobResponse) -> dict[float, str]:
+def omitted_times(answer: wire.BackfillJobResponse) -> dict[float, str]:
     return {minutes([one.scheduled_at])[0]: one.why for one in answer.left_out}
 
 
@@ -271,7 +271,7 @@ async def test_instants_that_ran_are_left_out_unless_a_rerun_is_requested(past: 
     all_ = await past.backfill(0, 3, dry_run=True, rerun=Rerun.Value("RERUN_ALL"))
 
     assert minutes(plain.instants) == [0, 3]
-    assert left_out(plain) == {
+    assert omitted_times(plain) == {
         1: "it has run: rerun all runs it again",
         2: "it has run: rerun failed runs it again",
     }
@@ -308,10 +308,10 @@ async def test_a_backfill_does_not_rerun_a_dead_letter_that_was_retried(past: Pa
     await past.api("RetryRun", RetryRunRequest(run_id=str(dead.key.run_id)))
     failed = {"dry_run": True, "rerun": Rerun.Value("RERUN_FAILED")}
 
-    assert left_out(await past.backfill(1, 1, **failed)) == {1: "it is under way"}
+    assert omitted_times(await past.backfill(1, 1, **failed)) == {1: "it is under way"}
     [again] = await past.me.store.owner.live_runs([*past.me.epochs], [State.PENDING])
     await past.ran(again)
-    assert left_out(await past.backfill(1, 1, **failed)) == {
+    assert omitted_times(await past.backfill(1, 1, **failed)) == {
         1: "it has run: rerun all runs it again"
     }
 
@@ -326,7 +326,7 @@ async def test_instants_in_progress_or_in_a_backfill_are_left_out_for_any_reques
     answer = await past.backfill(0, 3, rerun=Rerun.Value("RERUN_ALL"))
 
     assert minutes(answer.instants) == [3]
-    assert left_out(answer) == {
+    assert omitted_times(answer) == {
         0: "it is under way",
         1: "it is under way",
         2: "another backfill will run it",
@@ -342,7 +342,7 @@ async def test_concurrent_backfills_share_no_scheduled_time(past: Past) -> None:
 async def test_a_backfill_leaves_out_future_times_unless_the_job_is_paused(
     past: Past,
 ) -> None:
-    assert left_out(await past.backfill(59, 61, dry_run=True)) == {
+    assert omitted_times(await past.backfill(59, 61, dry_run=True)) == {
         60: "its schedule will still fire it",
         61: "its schedule will still fire it",
     }
@@ -357,7 +357,7 @@ async def test_excluded_times_arent_instants_of_a_job(api: Any) -> None:
 
     answer = await past.backfill(0, 3, dry_run=True)
 
-    assert (minutes(answer.instants), left_out(answer)) == ([0, 2, 3], {})
+    assert (minutes(answer.instants), omitted_times(answer)) == ([0, 2, 3], {})
 
 
 async def test_a_backfill_of_an_ended_schedule_leaves_its_count_unchanged(api: Any) -> None:

@@ -49,7 +49,7 @@ async def audited(api: Any) -> list[wire.AuditEntry]:
     return list(listed.entries)
 
 
-async def outcome_of_what_was_asked(api: Any) -> wire.AuditEntry:
+async def audited_outcome(api: Any) -> wire.AuditEntry:
     line, asked = await audited(api)
     assert asked.outcome == "asked"
     return line
@@ -63,7 +63,7 @@ async def test_a_named_member_that_can_lead_is_requested(api, name):
     moved = await api("TransferLeader", transfer(name))
     assert (moved.old_leader, moved.new_leader) == ("m1", name)
     assert (moved.old_term, moved.new_term) == (7, 9)
-    line = await outcome_of_what_was_asked(api)
+    line = await audited_outcome(api)
     assert (line.outcome, line.object, line.actor) == ("ok", "cluster/leader", "tester")
     assert json.loads(line.before) == {"leader": "m1", "term": 7}
     assert json.loads(line.after) == {"leader": name, "term": 9, "reason": "upgrade"}
@@ -154,7 +154,7 @@ async def test_when_another_member_won_the_error_names_the_leader(api):
     api.cluster.next = cluster("m3", *ALL, term=9)
     with pytest.raises(AbortedError, match="m3 was elected leader, not m2"):
         await api("TransferLeader", transfer("m2"))
-    line = await outcome_of_what_was_asked(api)
+    line = await audited_outcome(api)
     assert json.loads(line.after)["leader"] == "m3"
 
 
@@ -166,7 +166,7 @@ async def test_a_request_that_etcd_didnt_answer_is_audited_as_unknown(api, monke
     monkeypatch.setattr(api.cluster, "ask", lost)
     with pytest.raises(OutcomeUnknown):
         await api("TransferLeader", transfer("m2"))
-    line = await outcome_of_what_was_asked(api)
+    line = await audited_outcome(api)
     assert (line.outcome, line.reason) == ("unknown", "UNAVAILABLE")
 
 
@@ -178,7 +178,7 @@ async def test_a_caller_that_disconnects_before_the_answer_is_still_audited(api)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    line = await outcome_of_what_was_asked(api)
+    line = await audited_outcome(api)
     assert (line.outcome, line.reason) == ("unknown", "GONE")
 
 
@@ -186,7 +186,7 @@ async def test_a_successor_that_isnt_seen_in_time_is_unknown(api):
     api.cluster.now = cluster("m1", *ALL)
     with pytest.raises(OutcomeUnknownError):
         await api("TransferLeader", transfer("m2"), deadline=0.05)
-    line = await outcome_of_what_was_asked(api)
+    line = await audited_outcome(api)
     assert (line.outcome, line.reason) == ("unknown", "NO_SUCCESSOR_YET")
 
 

@@ -790,7 +790,7 @@ async def test_letters_of_deleted_jobs_are_left_out_and_still_wait(dead: Dead) -
     assert sorted(await dead.letters()) == sorted(orphans)
 
 
-async def submitted_died(dead: Dead) -> str:
+async def failed_submits(dead: Dead) -> str:
     """Submitted work of a pool that failed for good, when its pool is deleted."""
     await dead.api("SetPool", pools.SetPoolRequest(pool=pools.Pool(name="p", limit=1)))
     spec = job_pb2.Job(shell=SHELL, pool="p")
@@ -805,7 +805,7 @@ async def submitted_died(dead: Dead) -> str:
 
 async def test_a_run_submitted_to_a_deleted_pool_isnt_retried(dead: Dead) -> None:
     """P3.21: its run would wait for ever. Created again, the pool stays while the run waits."""
-    run_id = await submitted_died(dead)
+    run_id = await failed_submits(dead)
     with pytest.raises(FailedPreconditionError, match="is deleted") as refused:
         await dead.retried(run_id)
     assert refused.value.reason == "NO_SUCH_POOL"
@@ -824,7 +824,7 @@ async def test_a_run_submitted_to_a_deleted_pool_isnt_retried(dead: Dead) -> Non
 
 async def test_letters_of_a_deleted_pool_are_left_out_and_still_wait(dead: Dead) -> None:
     """P3.21: as those of deleted jobs."""
-    orphan = await submitted_died(dead)
+    orphan = await failed_submits(dead)
     await dead.job(overlap=ALLOW)
     await dead.many(3)
     one = await dead.redrive(all=True, rate=1000)
@@ -836,7 +836,7 @@ async def test_letters_of_a_deleted_pool_are_left_out_and_still_wait(dead: Dead)
 
 async def test_a_pool_that_is_being_deleted_holds_up_no_redrive(dead: Dead) -> None:
     """P3.21: its letters come next time, and are left out then; or not, if it stays."""
-    orphan = await submitted_died(dead)
+    orphan = await failed_submits(dead)
     await dead.api("SetPool", pools.SetPoolRequest(pool=pools.Pool(name="p", limit=1)))
     await dead.redrive(all=True, rate=1000)
     deleting, done = asyncio.Event(), threading.Event()

@@ -16,7 +16,7 @@ from support.store import draft, report
 SHELL = job_pb2.ShellAction(argv=["true"])
 
 
-async def made(api, overlap: str) -> None:
+async def create_job(api, overlap: str) -> None:
     policy = job_pb2.Overlap.Value(f"OVERLAP_{overlap}")
     job = job_pb2.Job(name="j", shell=SHELL, on_demand=True, overlap=policy)
     stored = await api("CreateJob", wire.CreateJobRequest(job=job))
@@ -37,7 +37,7 @@ async def why(api, run: LiveRun) -> run_service_pb2.ExplainRunResponse:
 
 @pytest.mark.parametrize("overlap", sorted(Overlap))
 async def test_each_overlap_policy_is_stored_and_a_trigger_may_set_another(api, overlap):
-    await made(api, overlap)
+    await create_job(api, overlap)
 
     assert (await triggered(api)).overlap is None
     for said in Overlap:
@@ -46,7 +46,7 @@ async def test_each_overlap_policy_is_stored_and_a_trigger_may_set_another(api, 
 
 
 async def test_a_buffered_run_names_the_run_that_blocks_it(api):
-    await made(api, "BUFFER_ONE")
+    await create_job(api, "BUFFER_ONE")
     first, second, third = [await triggered(api) for _ in range(3)]
     me = api.world.members[0]
     [running] = await me.assigned(draft(first, overlap=Overlap.BUFFER_ONE))
@@ -65,7 +65,7 @@ async def test_a_buffered_run_names_the_run_that_blocks_it(api):
 
 
 async def test_a_run_names_the_pre_dispatched_run_that_blocks_it(api):
-    await made(api, "BUFFER_ONE")
+    await create_job(api, "BUFFER_ONE")
     first, second = [await triggered(api) for _ in range(2)]
     await api.world.members[0].assigned(draft(first, overlap=Overlap.BUFFER_ONE))
     later = "UPDATE runs SET ready_at = now() + interval '1 min' WHERE run_id = %s RETURNING 1"
@@ -76,7 +76,7 @@ async def test_a_run_names_the_pre_dispatched_run_that_blocks_it(api):
 
 
 async def test_a_replaced_run_is_explained_while_it_ends_and_afterwards(api):
-    await made(api, "TERMINATE_OTHER")
+    await create_job(api, "TERMINATE_OTHER")
     me = api.world.members[0]
     first = await triggered(api)
     [running] = await me.assigned(draft(first, overlap=Overlap.TERMINATE_OTHER))

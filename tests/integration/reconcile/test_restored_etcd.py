@@ -86,12 +86,12 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 
 
 @pytest.fixture
-def someone() -> Incarnation:
+def a_worker() -> Incarnation:
     return replace(worker(), id=IncarnationId(uuid4()))
 
 
 async def test_deletion_watched_a_restore_that_keeps_the_cluster_id_costs_no_live_worker(
-    world: World, stack: AsyncExitStack, tmp_path: Path, someone: Incarnation
+    world: World, stack: AsyncExitStack, tmp_path: Path, a_worker: Incarnation
 ) -> None:
     """P6.4: neither a member that has just started writes it off, nor one that was there before."""
     store = (await world.member()).store
@@ -99,9 +99,9 @@ async def test_deletion_watched_a_restore_that_keeps_the_cluster_id_costs_no_liv
         old = await stack.enter_async_context(joined(cluster, store))
         cluster_id = old.observer.view().cluster_id
         cluster.ctl("snapshot", "save", str(tmp_path / "snapshot"))
-        await store.workers.register(someone)
-        await old.leases.ensure(someone)
-        assert await old.gone(someone) is False
+        await store.workers.register(a_worker)
+        await old.leases.ensure(a_worker)
+        assert await old.gone(a_worker) is False
         before = (await old.etcd.list("")).revision
 
         cluster.restore(tmp_path / "snapshot")
@@ -114,37 +114,37 @@ async def test_deletion_watched_a_restore_that_keeps_the_cluster_id_costs_no_liv
         assert old.observer.view().cluster_id == fresh.observer.view().cluster_id == cluster_id
 
         for member in (old, fresh):
-            assert not await member.stands(someone)
-            assert await member.gone(someone) is False
-        assert await old.leases.refresh([someone]), "its next heartbeat creates the key again"
+            assert not await member.stands(a_worker)
+            assert await member.gone(a_worker) is False
+        assert await old.leases.refresh([a_worker]), "its next heartbeat creates the key again"
         for member in (old, fresh):
-            assert await member.stands(someone)
+            assert await member.stands(a_worker)
         await stack.aclose()
 
 
 async def test_a_worker_whose_expiry_was_watched_is_lost_at_once_otherwise_one_ttl_later(
-    world: World, stack: AsyncExitStack, someone: Incarnation
+    world: World, stack: AsyncExitStack, a_worker: Incarnation
 ) -> None:
     store = (await world.member()).store
     with EtcdCluster(1) as cluster:
         old = await stack.enter_async_context(joined(cluster, store))
-        await store.workers.register(someone)
-        await old.leases.ensure(someone)
+        await store.workers.register(a_worker)
+        await old.leases.ensure(a_worker)
         await wait_until_async(
-            lambda: someone.id in old.observer.view().workers, 5, "the key to be seen"
+            lambda: a_worker.id in old.observer.view().workers, 5, "the key to be seen"
         )
         await wait_until_async(
-            lambda: someone.id not in old.observer.view().workers, 3 * TTL, "its lease to run out"
+            lambda: a_worker.id not in old.observer.view().workers, 3 * TTL, "its lease to run out"
         )
-        assert await old.gone(someone)
+        assert await old.gone(a_worker)
 
         fresh = await stack.enter_async_context(joined(cluster, store))
-        assert await fresh.gone(someone) is False
+        assert await fresh.gone(a_worker) is False
         began = boottime()
         search = Loop("search", fresh.leases.look_again, TTL / 6)
         searching = asyncio.create_task(search.run(), name="search")
         try:
-            await wait_until_async(lambda: fresh.gone(someone), 2 * TTL, "it to be gone here too")
+            await wait_until_async(lambda: fresh.gone(a_worker), 2 * TTL, "it to be gone here too")
         finally:
             searching.cancel()
         assert TTL <= boottime() - began < TTL + 1

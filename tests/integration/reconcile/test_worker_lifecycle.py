@@ -68,7 +68,7 @@ async def place(etcd: EtcdCluster, world: World) -> AsyncIterator[Place]:
 
 
 @pytest.fixture
-async def hasty(etcd: EtcdCluster, world: World) -> AsyncIterator[Place]:
+async def short_ttl(etcd: EtcdCluster, world: World) -> AsyncIterator[Place]:
     """Where leases end soon."""
     async with a_place(etcd, world, SHORT) as made:
         yield made
@@ -91,16 +91,16 @@ def unwatched() -> WatchedDeletions:
     return WatchedDeletions(0, {})
 
 
-def newcomer(of: Incarnation, **changes: object) -> Incarnation:
+def next_incarnation(of: Incarnation, **changes: object) -> Incarnation:
     return replace(of, id=IncarnationId(uuid4()), started_at=utcnow(), **changes)  # type: ignore[arg-type]  # fields by name
 
 
-def someone(name: str = "w") -> Incarnation:
+def new_worker(name: str = "w") -> Incarnation:
     return replace(worker(name=name, spool="here"), id=IncarnationId(uuid4()))
 
 
 async def test_an_accepted_worker_has_a_key_under_a_lease(place: Place):
-    one = someone()
+    one = new_worker()
     assert await place.greeting.greet(one, []) is None
     assert await place.live() == {one.id}
     entry = await place.etcd.get(f"workers/w/{one.id}")
@@ -109,7 +109,7 @@ async def test_an_accepted_worker_has_a_key_under_a_lease(place: Place):
 
 
 async def test_a_second_member_finds_the_lease_and_makes_no_other(place: Place):
-    one = someone()
+    one = new_worker()
     await place.greeting.greet(one, [])
     before = await place.etcd.get(f"workers/w/{one.id}")
     await place.greeting.greet(one, [])
@@ -120,7 +120,7 @@ async def test_a_drain_of_a_worker_applies_to_its_next_incarnation_too(place: Pl
     def entry(before: Drain | None, after: Drain | None) -> AuditRecord:
         return AuditRecord("ops", "drain", "worker/w", "ok")
 
-    first, line = someone(), RecordingLine()
+    first, line = new_worker(), RecordingLine()
     await place.greeting.greet(first, [])
     attached = place.workers.attach(first, line)
     await place.world.store.workers.drain("w", "ops", "", entry)
@@ -128,7 +128,7 @@ async def test_a_drain_of_a_worker_applies_to_its_next_incarnation_too(place: Pl
     assert line.drained == [True]
     place.workers.detach(attached)
 
-    second, line = newcomer(first), RecordingLine()
+    second, line = next_incarnation(first), RecordingLine()
     await place.greeting.greet(second, [])
     place.workers.attach(second, line)
     await place.greeting._look_after()
@@ -140,39 +140,39 @@ async def test_a_drain_of_a_worker_applies_to_its_next_incarnation_too(place: Pl
 
 async def test_a_newcomer_from_the_same_spool_ends_the_earlier_incarnation_at_once(place: Place):
     """P6.6: it holds the spool's lock, so the earlier one is gone; no TTL is waited for."""
-    first = someone()
-    second = newcomer(first)
+    first = new_worker()
+    second = next_incarnation(first)
     await place.greeting.greet(first, [])
     assert await place.greeting.greet(second, []) is None
     assert await place.live() == {second.id}
 
 
 async def test_a_second_worker_with_another_spool_is_rejected_while_the_first_runs(place: Place):
-    first = someone()
-    twin = newcomer(first, spool_id="elsewhere")
+    first = new_worker()
+    twin = next_incarnation(first, spool_id="elsewhere")
     await place.greeting.greet(first, [])
     turned = await place.greeting.greet(twin, [])
     assert isinstance(turned, RejectedHello)
     assert (turned.status, turned.reason) == ("ALREADY_EXISTS", "SECOND_IDENTITY")
     assert await place.live() == {first.id}
     for _ in range(3):  # it retries each second
-        assert isinstance(await place.greeting.greet(newcomer(twin), []), RejectedHello)
+        assert isinstance(await place.greeting.greet(next_incarnation(twin), []), RejectedHello)
     assert await place.refusals() == 1, "once is enough"
     await place.leases.end("w", first.id)
-    assert await place.greeting.greet(newcomer(twin), []) is None
+    assert await place.greeting.greet(next_incarnation(twin), []) is None
 
 
-async def test_a_worker_rejected_for_its_name_is_never_recorded_as_lost(hasty: Place):
+async def test_a_worker_rejected_for_its_name_is_never_recorded_as_lost(short_ttl: Place):
     """The rejected one has no key. A row would end each TTL as a loss of the live worker."""
-    store = hasty.world.store
-    losses = LossRecorder(hasty.leases, store.workers, store.membership)
-    first = someone()
-    await hasty.greeting.greet(first, [])
-    twin = newcomer(first, spool_id="elsewhere")
+    store = short_ttl.world.store
+    losses = LossRecorder(short_ttl.leases, store.workers, store.membership)
+    first = new_worker()
+    await short_ttl.greeting.greet(first, [])
+    twin = next_incarnation(first, spool_id="elsewhere")
     until = boottime() + 2.5 * SHORT
     while boottime() < until:
-        assert await hasty.leases.refresh([first])
-        turned = await hasty.greeting.greet(twin, [])
+        assert await short_ttl.leases.refresh([first])
+        turned = await short_ttl.greeting.greet(twin, [])
         assert turned is not None
         assert turned.reason == "SECOND_IDENTITY"
         await losses.step()
@@ -200,21 +200,21 @@ async def test_events_recorded_before_the_leaders_first_scan_of_losses_are_logge
 
 async def test_a_lost_worker_with_a_name_taken_meanwhile_receives_its_loss_first(place: Place):
     """The worker then ends its runs."""
-    first = someone()
+    first = new_worker()
     await place.greeting.greet(first, [])
     await place.world.store.workers.lose([first.id], EventKind.WORKER_LOST)
     await place.leases.end("w", first.id)
-    assert await place.greeting.greet(newcomer(first, spool_id="elsewhere"), []) is None
+    assert await place.greeting.greet(next_incarnation(first, spool_id="elsewhere"), []) is None
     turned = await place.greeting.greet(first, [])
     assert turned is not None
     assert turned.reason == "INCARNATION_LOST"
 
 
 async def test_a_worker_that_returns_is_recorded_once_its_key_exists(place: Place):
-    first = someone()
+    first = new_worker()
     await place.greeting.greet(first, [])
     await place.world.store.workers.lose([first.id], EventKind.WORKER_LOST)
-    second = newcomer(first)
+    second = next_incarnation(first)
     for _ in range(2):
         await place.greeting.greet(second, [])
     events = await place.world.store.membership.events_after(0)
@@ -223,13 +223,13 @@ async def test_a_worker_that_returns_is_recorded_once_its_key_exists(place: Plac
 
 async def test_an_earlier_incarnation_stays_until_its_spooled_results_are_resolved(place: Place):
     """P6.6: lost at once, its finished runs would be run again."""
-    first = someone()
+    first = new_worker()
     await place.greeting.greet(first, [])
     [me] = place.world.members
     job = await place.world.job()
     [run] = (await me.fire(firing(job))).runs
     [out] = await me.assigned(draft(run, worker="w", incarnation=first.id))
-    second = newcomer(first)
+    second = next_incarnation(first)
     await place.greeting.greet(second, [(out.key, out.token)])
     await place.greeting._look_after()
     assert await place.live() == {first.id, second.id}
@@ -239,7 +239,7 @@ async def test_an_earlier_incarnation_stays_until_its_spooled_results_are_resolv
 
 
 async def test_a_lost_incarnation_is_notified_and_rejected_from_then_on(place: Place):
-    one = someone()
+    one = new_worker()
     await place.greeting.greet(one, [])
     place.workers.attach(one, RecordingLine())
     await place.world.store.workers.lose([one.id], None)
@@ -256,23 +256,23 @@ async def test_a_lost_incarnation_is_notified_and_rejected_from_then_on(place: P
     assert await place.live() == set()
 
 
-async def test_a_lease_without_refreshes_ends_and_a_heartbeat_restores_the_key(hasty: Place):
-    one = someone()
-    await hasty.greeting.greet(one, [])
+async def test_a_lease_without_refreshes_ends_and_a_heartbeat_restores_the_key(short_ttl: Place):
+    one = new_worker()
+    await short_ttl.greeting.greet(one, [])
 
     async def gone() -> bool:
-        return await hasty.live() == set()
+        return await short_ttl.live() == set()
 
     await wait_until_async(gone, WAIT_TIMEOUT, "the key of a silent worker to go")
-    assert await hasty.leases.refresh([one])
-    assert await hasty.live() == {one.id}
+    assert await short_ttl.leases.refresh([one])
+    assert await short_ttl.live() == {one.id}
 
 
 async def test_a_heartbeat_never_restores_a_worker_that_another_member_recorded_as_lost(
     place: Place,
 ):
     """P6.2: this member hasn't received the loss yet."""
-    one = someone()
+    one = new_worker()
     await place.greeting.greet(one, [])
     await place.world.store.workers.lose([one.id], None)
     await place.leases.end("w", one.id)
@@ -282,7 +282,7 @@ async def test_a_heartbeat_never_restores_a_worker_that_another_member_recorded_
 
 async def test_a_stream_that_ends_takes_no_lease_away(place: Place):
     """P6.1: the worker may be attached to every other member."""
-    one = someone()
+    one = new_worker()
     await place.greeting.greet(one, [])
     place.greeting.forget_incarnation(one.id)
     await asyncio.sleep(0)
@@ -292,19 +292,19 @@ async def test_a_stream_that_ends_takes_no_lease_away(place: Place):
     assert await place.leases.refresh([one])
 
 
-async def test_heartbeats_keep_the_lease_for_longer_than_its_ttl(hasty: Place):
-    one = someone()
-    await hasty.greeting.greet(one, [])
+async def test_heartbeats_keep_the_lease_for_longer_than_its_ttl(short_ttl: Place):
+    one = new_worker()
+    await short_ttl.greeting.greet(one, [])
     loop = asyncio.get_running_loop()
     until = loop.time() + 3 * SHORT
     while loop.time() < until:
-        assert await hasty.leases.refresh([one])
-        assert await hasty.live() == {one.id}
+        assert await short_ttl.leases.refresh([one])
+        assert await short_ttl.live() == {one.id}
         await asyncio.sleep(SHORT / 4)
 
 
 async def test_the_designated_member_refreshes_first_and_another_steps_in(place: Place):
-    one = someone()
+    one = new_worker()
     store = place.world.store.workers
     other = WorkerLeases(place.etcd, store, "", TTL, lambda _incarnation: False, unwatched)
     assert not place.leases.due(one.id, TTL * 0.3)
@@ -315,7 +315,7 @@ async def test_the_designated_member_refreshes_first_and_another_steps_in(place:
 
 async def test_a_goodbye_removes_the_key_and_ends_the_incarnation(place: Place):
     """P6.1: only the worker itself says goodbye; no member waits for its TTL."""
-    one = someone()
+    one = new_worker()
     await place.greeting.greet(one, [])
     await place.greeting.goodbye(one)
     assert await place.live() == set()
@@ -325,8 +325,8 @@ async def test_a_goodbye_removes_the_key_and_ends_the_incarnation(place: Place):
 
 async def test_one_of_two_simultaneous_newcomers_is_rejected(place: Place):
     """P6.6: another spool is another worker, and one name serves one."""
-    first = someone()
-    twin = newcomer(first, spool_id="elsewhere")
+    first = new_worker()
+    twin = next_incarnation(first, spool_id="elsewhere")
     answers = await asyncio.gather(place.greeting.greet(first, []), place.greeting.greet(twin, []))
     assert sum(answer is None for answer in answers) == 1
     welcome = first if answers[0] is None else twin
@@ -334,7 +334,7 @@ async def test_one_of_two_simultaneous_newcomers_is_rejected(place: Place):
 
 
 async def test_a_key_without_a_valid_id_is_ignored(place: Place):
-    one = someone()
+    one = new_worker()
     await place.greeting.greet(one, [])
     await place.etcd.put("workers/w/not-an-id", b"?")
     assert await place.live() == {one.id}
@@ -345,7 +345,7 @@ async def test_old_incarnations_of_a_worker_are_deleted_except_the_newest(
 ):
     name, store = "many", place.world.store
     now = utcnow()
-    made = [replace(someone(name), started_at=now - timedelta(days=100 + n)) for n in range(4)]
+    made = [replace(new_worker(name), started_at=now - timedelta(days=100 + n)) for n in range(4)]
     for one in made:
         await store.workers.register(one)
     await place.world.sql(

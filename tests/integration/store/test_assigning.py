@@ -210,7 +210,7 @@ async def test_a_run_of_a_time_removed_by_an_edit_is_skipped_and_returns_its_quo
     job = await world.job()
     step = firing(job, runs=(new_run(job, START),), counted=1, next_due_at=None)
     [run] = (await me.fire(step)).runs
-    ended = over(run, state=State.SKIPPED, reason=Reason.EDITED, counted=True)
+    ended = wait_expiry(run, state=State.SKIPPED, reason=Reason.EDITED, counted=True)
     assert await me.store.owner.end_waiting(me.claim(0), [ended]) == [run.key]
     row = await world.run_row(run.key.run_id)
     assert (row["state"], row["reason"], row["fired_by"]) == ("SKIPPED", "EDITED", me.tenure)
@@ -595,7 +595,7 @@ async def test_a_run_given_back_after_a_cancel_or_a_delete_is_cancelled(world: W
     assert await world.sql("SELECT count(*) FROM live") == [(0,)]
 
 
-def over(run: LiveRun, **changes: Any) -> DeadlineExpiry:
+def wait_expiry(run: LiveRun, **changes: Any) -> DeadlineExpiry:
     """Return the expiry of a run that waited too long for its first start."""
     end = DeadlineExpiry(run.key, run.job_id, run.shard, State.MISSED, Reason.START_DEADLINE)
     return replace(end, **changes)
@@ -613,9 +613,11 @@ async def test_waiting_runs_end_as_requested_if_they_still_wait(world: World) ->
     ended = await me.store.owner.end_waiting(
         me.claim(0),
         [
-            over(missed),
-            over(running),
-            over(retried, state=State.FAILED, reason=Reason.RUN_TIMEOUT, fingerprint="f" * 16),
+            wait_expiry(missed),
+            wait_expiry(running),
+            wait_expiry(
+                retried, state=State.FAILED, reason=Reason.RUN_TIMEOUT, fingerprint="f" * 16
+            ),
         ],
     )
 
@@ -636,12 +638,12 @@ async def test_a_run_that_waited_too_long_returns_its_quota_and_failures_are_cou
         await me.fire(firing(job, runs=(new_run(job, START),), counted=1, next_due_at=None))
     ).runs
     assert await world.sql("SELECT fired, due_at IS NULL FROM timers") == [(1, True)]
-    await me.store.owner.end_waiting(me.claim(0), [over(run, counted=True)])
+    await me.store.owner.end_waiting(me.claim(0), [wait_expiry(run, counted=True)])
     assert await world.sql("SELECT fired, due_at IS NULL FROM timers") == [(0, False)]
 
     other = await world.job()
     [waits] = await fired(me, other)
-    failed = over(waits, state=State.FAILED, reason=Reason.RUN_TIMEOUT, pause_after=3)
+    failed = wait_expiry(waits, state=State.FAILED, reason=Reason.RUN_TIMEOUT, pause_after=3)
     await me.store.owner.end_waiting(me.claim(0), [failed])
     assert await world.sql("SELECT failures, most FROM failing") == [(1, 3)]
 
@@ -653,8 +655,8 @@ async def test_a_definition_that_was_edited_meanwhile_ends_no_run(world: World) 
     [run] = await fired(me, job)
     users = me.store.users
     await users.update_job(job.definition.job_id, 1, job.definition, TimerEdit(), ok("edit"))
-    assert await me.store.owner.end_waiting(me.claim(0), [over(run)]) == []
-    ended = await me.store.owner.end_waiting(me.claim(0), [over(run, generation=2)])
+    assert await me.store.owner.end_waiting(me.claim(0), [wait_expiry(run)]) == []
+    ended = await me.store.owner.end_waiting(me.claim(0), [wait_expiry(run, generation=2)])
     assert ended == [run.key]
 
 
@@ -668,7 +670,7 @@ async def test_a_paused_run_does_not_end_at_its_deadline(world: World) -> None:
     )
     assert isinstance(asked, RunRecord)
     await users.pause_job(id_, "", "ann", ok("pause"))
-    both = [over(run, generation=2), over(asked.run, generation=2)]
+    both = [wait_expiry(run, generation=2), wait_expiry(asked.run, generation=2)]
     await me.store.pauses.pause("ann", "", lambda _before, _after: ok("pause", "cluster"))
     assert await me.store.owner.end_waiting(me.claim(0), both) == []
     await me.store.pauses.resume(False, None, lambda _before, _after: ok("resume", "cluster"))
@@ -680,7 +682,7 @@ async def test_a_run_that_began_and_was_given_back_isnt_missed(world: World) -> 
     me = await world.member()
     [run] = await fired(me, await world.job())
     await world.sql("UPDATE runs SET losses = 1 RETURNING 1")
-    assert await me.store.owner.end_waiting(me.claim(0), [over(run)]) == []
+    assert await me.store.owner.end_waiting(me.claim(0), [wait_expiry(run)]) == []
 
 
 async def test_waiting_runs_of_a_lost_shard_dont_end(world: World) -> None:
@@ -689,7 +691,7 @@ async def test_waiting_runs_of_a_lost_shard_dont_end(world: World) -> None:
     claim = me.claim(0)
     await me.store.membership.release(claim)
 
-    ended = await me.store.owner.end_waiting(claim, [over(run)])
+    ended = await me.store.owner.end_waiting(claim, [wait_expiry(run)])
 
     assert ended == []
 

@@ -365,7 +365,7 @@ async def test_a_join_is_not_evaluated_by_an_old_definition_or_in_a_cluster_paus
     assert len(await me.store.chains.join(me.claim(b.shard), wanted)) == 1
 
 
-async def went_back(world: World) -> None:
+async def restore_database(world: World) -> None:
     """The database was restored; what was lost reached until now."""
     await world.sql(
         "INSERT INTO pauses (began, ended, paused_by, note, lost_until, caught_up)"
@@ -382,7 +382,7 @@ async def test_an_at_most_once_child_is_skipped_in_a_cycle_begun_in_lost_data(
     me = await world.member()
     a, b = await world.job(name="a"), await world.job(name="b")
     c, d = await chained(world, "c", "a"), await chained(world, "d", "b")
-    await went_back(world)
+    await restore_database(world)
     await ended(me, a)
     dead = await ended(me, b, **FAILED)
     made = await joined(me, c, once=once)
@@ -412,7 +412,7 @@ async def test_a_cycle_of_a_run_of_its_own_had_begun_when_that_was_made(world: W
         return await me.store.owner.live_runs([a.shard], [State.PENDING])
 
     [before] = await triggered()
-    await went_back(world)
+    await restore_database(world)
     await finished(me, before)
     assert await joined(me, b, once=True) == []
     [after] = await triggered()

@@ -42,7 +42,7 @@ async def triggered(world: World, me: Member, job: JobRecord, at: datetime) -> L
     return made.run
 
 
-def looking(world: World, most: int = MANY) -> ChangeStore:
+def change_store(world: World, most: int = MANY) -> ChangeStore:
     return ChangeStore(world.store.database, most)
 
 
@@ -50,7 +50,7 @@ async def test_each_write_of_a_run_is_a_change_since_the_time_before_it(
     world: World,
 ) -> None:
     me = await world.member()
-    store = looking(world)
+    store = change_store(world)
     await fired(world, me)
     began = await store.now()
     assert (await store.since(began, None)).runs == ()
@@ -78,7 +78,7 @@ async def test_a_late_result_with_past_times_is_a_change(
     me = await world.member()
     run = await fired(world, me)
     [assigned] = await me.assigned(draft(run))
-    store = looking(world)
+    store = change_store(world)
     began = await store.now()
     late = replace(report(assigned), finished_at=START - timedelta(days=1))
 
@@ -90,7 +90,7 @@ async def test_a_late_result_with_past_times_is_a_change(
 async def test_a_transaction_that_was_open_then_is_not_missed(world: World) -> None:
     me = await world.member()
     run = await fired(world, me)
-    store = looking(world)
+    store = change_store(world)
 
     def body(connection: Connection) -> Cursor:
         connection.exec_driver_sql(
@@ -105,7 +105,7 @@ async def test_a_transaction_that_was_open_then_is_not_missed(world: World) -> N
 
 async def test_only_runs_of_the_given_jobs_are_read(world: World) -> None:
     me = await world.member()
-    store = looking(world)
+    store = change_store(world)
     began = await store.now()
     mine, _, other = [await fired(world, me) for _ in range(3)]
 
@@ -121,7 +121,7 @@ async def test_live_runs_past_the_limit_of_a_read_are_found_and_its_end_is_repor
     me = await world.member()
     job = await world.job(due=None)
     old = [await triggered(world, me, job, START - day * timedelta(days=1)) for day in (3, 2)]
-    store = looking(world, 2)
+    store = change_store(world, 2)
     began = await store.now()
     [assigned] = await me.assigned(draft(old[0]))
     newest = [await triggered(world, me, job, START + n * MINUTE) for n in range(2)]
@@ -135,7 +135,7 @@ async def test_live_runs_past_the_limit_of_a_read_are_found_and_its_end_is_repor
 
 async def test_another_timeline_and_a_future_time_have_no_known_changes(world: World) -> None:
     await world.member()
-    store = looking(world)
+    store = change_store(world)
     now = await store.now()
 
     for cursor in (
@@ -150,7 +150,7 @@ async def test_runs_are_read_in_the_order_asked_for_with_the_transaction_that_wr
 ) -> None:
     me = await world.member()
     runs = [await fired(world, me) for _ in range(3)]
-    store = looking(world)
+    store = change_store(world)
     wanted = [runs[2].key.run_id, RunId(uuid4()), runs[0].key.run_id]
 
     found = await store.read(wanted)
@@ -171,7 +171,7 @@ async def test_a_stream_begins_with_the_newest_unended_runs_of_its_scope(
     runs = [await triggered(world, me, job, START + n * MINUTE) for n in range(4)]
     other = await fired(world, me, namespace="other")
     await me.store.users.cancel_run(runs[3].key.run_id, ok("cancel"))
-    store = looking(world)
+    store = change_store(world)
 
     mine = Scope("default", job.definition.job_id)
     assert await store.unended(mine, 2) == [runs[1].key.run_id, runs[2].key.run_id]
@@ -187,7 +187,7 @@ async def test_live_runs_are_found_behind_many_newer_ended_ones(world: World) ->
     for run in done:
         await me.store.users.cancel_run(run.key.run_id, ok("cancel"))
     newest = await triggered(world, me, job, START + 5 * MINUTE)
-    store = looking(world, 2)
+    store = change_store(world, 2)
 
     for scope in (EVERYTHING, Scope("default", job.definition.job_id)):
         all_ = [run.key.run_id for run in (*old, newest)]

@@ -32,7 +32,7 @@ def last(job: JobRecord, *, fired: int = 0) -> Firing:
     return replace(firing(job), next_due_at=None, fired=fired, counted=1)
 
 
-async def stands_at(me: Member, job: JobRecord) -> tuple[datetime | None, datetime | None, int]:
+async def timer_of(me: Member, job: JobRecord) -> tuple[datetime | None, datetime | None, int]:
     [timer] = await me.store.owner.timers([job.definition.job_id])
     return timer.due_at, timer.nominal, timer.fired
 
@@ -61,7 +61,7 @@ async def test_the_last_run_leaves_nothing_due_and_the_instant_to_continue_with(
 
     assert len((await me.fire(last(job))).runs) == 1
 
-    assert await stands_at(me, job) == (None, START + MINUTE, 1)
+    assert await timer_of(me, job) == (None, START + MINUTE, 1)
 
 
 async def test_a_step_computed_from_another_count_is_rejected(world: World) -> None:
@@ -84,7 +84,7 @@ async def test_a_time_with_an_existing_run_uses_no_quota(world: World) -> None:
     fired = await me.fire(last(job, fired=1))
 
     assert (fired.runs, fired.refused) == ([], [])
-    assert await stands_at(me, job) == (START + MINUTE, START + MINUTE, 1)
+    assert await timer_of(me, job) == (START + MINUTE, START + MINUTE, 1)
 
 
 async def test_a_run_skipped_by_a_cluster_pause_returns_its_quota(world: World) -> None:
@@ -102,7 +102,7 @@ async def test_a_run_skipped_by_a_cluster_pause_returns_its_quota(world: World) 
     await world.store.pauses.resume(None, None, audited)
 
     assert (await world.run_row(early.key.run_id))["reason"] == "PAUSED"
-    assert await stands_at(me, job) == (soon + MINUTE, soon + MINUTE, 0)
+    assert await timer_of(me, job) == (soon + MINUTE, soon + MINUTE, 0)
 
 
 async def test_a_skipped_run_returns_its_quota_and_the_schedule_continues(world: World) -> None:
@@ -115,7 +115,7 @@ async def test_a_skipped_run_returns_its_quota_and_the_schedule_continues(world:
     answer = await me.assign(draft(run, counted=True))
 
     assert answer.ended == [run.key]
-    assert await stands_at(me, job) == (START + MINUTE, START + MINUTE, 0)
+    assert await timer_of(me, job) == (START + MINUTE, START + MINUTE, 0)
 
 
 async def test_a_skipped_manual_run_returns_no_quota(world: World) -> None:
@@ -136,7 +136,7 @@ async def test_a_skipped_manual_run_returns_no_quota(world: World) -> None:
 
     assert (await me.assign(draft(second, counted=True))).ended == [second.key]
 
-    assert await stands_at(me, job) == (None, START + MINUTE, 1)
+    assert await timer_of(me, job) == (None, START + MINUTE, 1)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ async def test_after_an_edit_a_schedule_continues_if_it_has_runs_left(
 
     await me.store.users.update_job(job.definition.job_id, 1, job.definition, edit, ok("update"))
 
-    assert await stands_at(me, job) == found
+    assert await timer_of(me, job) == found
 
 
 async def test_a_run_skipped_by_a_pause_returns_its_quota(world: World) -> None:
@@ -174,7 +174,7 @@ async def test_a_run_skipped_by_a_pause_returns_its_quota(world: World) -> None:
     await me.store.users.resume_job(job.definition.job_id, ANOTHER, None, ok("resume"))
 
     assert (await world.run_row(early.key.run_id))["reason"] == "PAUSED"
-    assert await stands_at(me, job) == (soon + MINUTE, soon + MINUTE, 0)
+    assert await timer_of(me, job) == (soon + MINUTE, soon + MINUTE, 0)
 
 
 # -- Paused until --

@@ -17,7 +17,7 @@ HERE = ShardId(3)
 STATES = [*LIVE]
 
 
-async def made(world: World, me: Member, count: int = 1, shard: int = HERE) -> list[LiveRun]:
+async def create_runs(world: World, me: Member, count: int = 1, shard: int = HERE) -> list[LiveRun]:
     jobs = [await world.job(shard=shard, due=utcnow()) for _ in range(count)]
     return [run for job in jobs for run in (await me.fire(firing(job))).runs]
 
@@ -41,10 +41,10 @@ async def test_runs_created_before_a_moment_are_unchanged_and_later_ones_changed
     world: World,
 ) -> None:
     me = await world.member()
-    [before] = await made(world, me)
-    await made(world, me, shard=4)
+    [before] = await create_runs(world, me)
+    await create_runs(world, me, shard=4)
     moment = await me.store.owner.moment()
-    [since] = await made(world, me)
+    [since] = await create_runs(world, me)
 
     found = await changed(me, moment)
     assert (set(found.changed), found.same) == (ids(since), written(before))
@@ -54,7 +54,7 @@ async def test_runs_created_before_a_moment_are_unchanged_and_later_ones_changed
 
 async def test_a_running_run_counts_as_changed_while_it_runs(world: World) -> None:
     me = await world.member()
-    runs, waits = await made(world, me, 2)
+    runs, waits = await create_runs(world, me, 2)
     moment = await me.store.owner.moment()
     await me.assigned(draft(runs))
     for since in moment, await me.store.owner.moment():
@@ -77,7 +77,7 @@ async def test_a_run_of_an_edited_job_has_changed(world: World) -> None:
 
 async def test_a_paused_run_is_neither_changed_nor_unchanged(world: World) -> None:
     me = await world.member()
-    [run] = await made(world, me)
+    [run] = await create_runs(world, me)
     moment = await me.store.owner.moment()
     await me.store.users.pause_job(run.job_id, "", "ann", ok("pause"))
     found = await changed(me, moment)
@@ -86,7 +86,7 @@ async def test_a_paused_run_is_neither_changed_nor_unchanged(world: World) -> No
 
 async def test_only_the_requested_runs_are_read(world: World) -> None:
     me = await world.member()
-    one, _, elsewhere = *(await made(world, me, 2)), *(await made(world, me, shard=4))
+    one, _, elsewhere = *(await create_runs(world, me, 2)), *(await create_runs(world, me, shard=4))
     asked = [one.key.run_id, elsewhere.key.run_id]
     assert await me.store.owner.live_runs([HERE], STATES, of=asked) == [one]
 

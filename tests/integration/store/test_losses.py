@@ -41,7 +41,7 @@ async def names(world: World, kept: timedelta = DAY) -> tuple[list[str], list[st
     return [one.name for one in found.members], [one.worker for one in found.workers]
 
 
-async def led(world: World, tenure: TenureId) -> Term:
+async def leading_term(world: World, tenure: TenureId) -> Term:
     term = await world.store.membership.raise_term(await world.store.membership.read_term(), tenure)
     assert term is not None
     return term
@@ -55,8 +55,8 @@ async def opened(world: World, name: str, number: int) -> TenureId:
 
 async def test_a_change_of_leader_is_an_event_and_a_line_of_the_audit_log(world: World) -> None:
     first, second = await opened(world, "one", 0), await opened(world, "two", 1)
-    await led(world, first)
-    term = await led(world, second)
+    await leading_term(world, first)
+    term = await leading_term(world, second)
 
     *_, event = await events(world)
 
@@ -72,7 +72,7 @@ async def test_a_change_of_leader_is_an_event_and_a_line_of_the_audit_log(world:
 
 async def test_a_member_that_the_leader_fences_is_lost_until_it_returns(world: World) -> None:
     leader, lost = await opened(world, "one", 0), await opened(world, "two", 0)
-    term = await led(world, leader)
+    term = await leading_term(world, leader)
     assert await world.store.membership.fence([lost], term)
 
     assert await names(world) == (["two"], [])
@@ -92,7 +92,7 @@ async def test_a_member_that_the_leader_fences_is_lost_until_it_returns(world: W
 
 async def test_fencing_twice_records_one_loss(world: World) -> None:
     leader, lost = await opened(world, "one", 0), await opened(world, "two", 0)
-    term = await led(world, leader)
+    term = await leading_term(world, leader)
 
     assert await world.store.membership.fence([lost], term)
     assert await world.store.membership.fence([lost], term)
@@ -225,7 +225,7 @@ async def test_a_stream_finds_the_events_of_transactions_after_its_cursor(world:
     changes = world.store.changes
     before = await changes.now()
     one = await opened(world, "one", 0)
-    await led(world, one)
+    await leading_term(world, one)
     between = await changes.now()
     await world.store.membership.fence_own(one, "the lease is lost")
 

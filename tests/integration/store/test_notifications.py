@@ -95,7 +95,7 @@ async def test_failures_are_counted_over_results_and_losses_and_end_with_a_succe
     run = await running(me, job)
     await me.store.results.accept([report(run, notices=notices, **FAILED)])
     assert await notified(world) == []
-    lost = await again(world, me, job)
+    lost = await next_run(world, me, job)
     assert lost.incarnation is not None
     loss = Loss(
         lost.key, lost.shard, lost.token, lost.incarnation, State.FAILED, Reason.WORKER_LOST,
@@ -103,13 +103,13 @@ async def test_failures_are_counted_over_results_and_losses_and_end_with_a_succe
     )  # fmt: skip
     assert await me.store.owner.rescue(me.claim(0), [loss]) == [lost.key]
     assert await notified(world) == [("run.failed", "WEBHOOK", 2, 0)]
-    fine = await again(world, me, job)
+    fine = await next_run(world, me, job)
     await me.store.results.accept([report(fine, notices=notices)])
     assert ("run.recovered", "WEBHOOK", 0, 0) in await notified(world)
     assert await world.sql("SELECT failures, notified FROM notices") == [(0, False)]
 
 
-async def again(world: World, me: Member, job: JobRecord) -> LiveRun:
+async def next_run(world: World, me: Member, job: JobRecord) -> LiveRun:
     """Return another run of the job, dispatched."""
     [timer] = await me.store.owner.timers([job.definition.job_id])
     assert timer.due_at is not None
@@ -345,7 +345,7 @@ async def test_a_run_is_notified_as_late_once_while_it_waits_or_by_its_result(
     [assigned] = await me.assigned(draft(run))
     await me.store.results.accept([report(assigned, notices=ALL, late=True)])
     assert await notified(world) == [("run.late", "EMAIL", 0, 0), ("run.late", "WEBHOOK", 0, 0)]
-    other = await again(world, me, job)
+    other = await next_run(world, me, job)
     await me.store.results.accept([report(other, notices=ALL, late=True)])
     assert len(await notified(world)) == 4
 

@@ -16,7 +16,7 @@ from support.store import MINUTE, START, Member, World, draft, firing, new_run, 
 
 
 @pytest.fixture(autouse=True)
-def _looks_at_two(monkeypatch: pytest.MonkeyPatch) -> None:
+def _read_two_runs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_list, "LOOKED_AT", 2)
 
 
@@ -32,7 +32,7 @@ async def ran(world: World, me: Member, count: int) -> list[RunId]:
     return [run.key.run_id for run in waiting]
 
 
-async def became(world: World, run: RunId, **columns: str) -> None:
+async def set_columns(world: World, run: RunId, **columns: str) -> None:
     """Change columns of a run that no owner will change any more."""
     values = ", ".join(f"{name} = '{value}'" for name, value in columns.items())
     await world.sql(f"UPDATE runs SET {values} WHERE run_id = '{run}' RETURNING 1")
@@ -63,7 +63,7 @@ async def test_a_filter_without_an_index_reads_two_runs_per_page(
     me = await world.member()
     runs = await ran(world, me, 5)
     for run in (runs[0], runs[4]):
-        await became(world, run, **columns)
+        await set_columns(world, run, **columns)
     assert await pages(world, wanted) == [[runs[4]], [], [runs[0]]]
 
 

@@ -19,7 +19,7 @@ from support.store import MINUTE, START, Member, World, draft, firing, incarnati
 Since = Callable[[World, Member, LiveRun], Awaitable[None]]
 
 
-async def nothing(_world: World, _me: Member, _lost: LiveRun) -> None: ...
+async def leave_unchanged(_world: World, _me: Member, _lost: LiveRun) -> None: ...
 
 
 async def dispatched_again(_world: World, me: Member, lost: LiveRun) -> None:
@@ -39,7 +39,7 @@ async def deleted_with_its_job(_world: World, me: Member, lost: LiveRun) -> None
     await me.store.users.delete_job(lost.job_id, ok("delete"))
 
 
-async def written_off(
+async def lost_attempt(
     world: World, me: Member, state: State = State.RETRYING
 ) -> tuple[Incarnation, LiveRun]:
     """Return a run that was dispatched to a worker which is lost since."""
@@ -63,12 +63,12 @@ def before(out: LiveRun) -> datetime:
 @pytest.mark.parametrize(
     ("state", "since"),
     [
-        (State.RETRYING, nothing),
+        (State.RETRYING, leave_unchanged),
         (State.RETRYING, dispatched_again),
         (State.RETRYING, succeeded_elsewhere),
         (State.RETRYING, cancelled),
         (State.RETRYING, deleted_with_its_job),
-        (State.FAILED, nothing),  # delivery: at_most_once
+        (State.FAILED, leave_unchanged),  # delivery: at_most_once
     ],
 )
 @pytest.mark.parametrize("of", ["the job", "the cluster"])
@@ -77,7 +77,7 @@ async def test_a_pause_waits_for_starts_of_a_lost_worker_in_any_state_of_the_run
 ) -> None:
     """P3.8: it doesn't know of its loss, and `start_by` hasn't passed."""
     me = await world.member()
-    worker, out = await written_off(world, me, state)
+    worker, out = await lost_attempt(world, me, state)
     await since(world, me, out)
 
     found = await may_start(me, out.job_id if of == "the job" else None, before(out))
@@ -89,7 +89,7 @@ async def test_a_pause_waits_for_starts_of_a_lost_worker_in_any_state_of_the_run
 
 async def test_an_attempt_lost_with_its_worker_is_waited_for_until_start_by(world: World) -> None:
     me = await world.member()
-    _, out = await written_off(world, me)
+    _, out = await lost_attempt(world, me)
     assert out.start_by is not None
     assert await may_start(me, None, out.start_by) == {}
 
@@ -109,15 +109,15 @@ async def test_an_attempt_that_started_before_its_worker_was_lost_is_not_waited_
 
 async def test_a_jobs_ok_waits_for_no_other_job(world: World) -> None:
     me = await world.member()
-    await written_off(world, me)
-    _, other = await written_off(world, me)
+    await lost_attempt(world, me)
+    _, other = await lost_attempt(world, me)
     assert [*await may_start(me, other.job_id, before(other))] == [other.token]
 
 
 async def test_lost_assignments_are_forgotten_when_they_cant_start_any_more(world: World) -> None:
     me = await world.member()
-    _, old = await written_off(world, me)
-    _, new = await written_off(world, me)
+    _, old = await lost_attempt(world, me)
+    _, new = await lost_attempt(world, me)
     await world.sql(
         "UPDATE lost_assignments SET start_by = start_by - interval '2 min' WHERE token = %s",
         old.token,

@@ -15,7 +15,7 @@ from schedproto.v1 import common_pb2, job_pb2
 from support.store import job_record
 
 
-def said(spec: job_pb2.Job) -> Any:
+def shown_definition(spec: job_pb2.Job) -> Any:
     record = job_record(due=None)
     stored = replace(record.definition, spec=spec.SerializeToString(deterministic=True))
     return json.loads(audit_diff.definition(JobDefinition.read(stored)))
@@ -25,7 +25,7 @@ def test_the_audited_definition_has_the_set_fields_as_job_get_prints_them():
     spec = job_pb2.Job(cron=["@daily"], timeout=Duration(seconds=7), cron_dialect=3)
     spec.http.url = "http://example.org"
     shown = to_json(spec)
-    assert said(spec) == {key: shown[key] for key in ("cron", "timeout", "http")}
+    assert shown_definition(spec) == {key: shown[key] for key in ("cron", "timeout", "http")}
 
 
 def test_an_audited_edit_has_changed_fields_and_null_for_unset_ones():
@@ -39,7 +39,7 @@ def test_an_audited_edit_has_changed_fields_and_null_for_unset_ones():
 
 def test_a_large_field_is_cut_with_a_note_and_the_others_are_kept():
     spec = job_pb2.Job(shell=job_pb2.ShellAction(argv=["x" * 1_000_000]), slots=2)
-    state = said(spec)
+    state = shown_definition(spec)
     assert state["slots"] == 2
     assert state["shell"] == {"$cut": spec.shell.ByteSize()}
 
@@ -47,7 +47,7 @@ def test_a_large_field_is_cut_with_a_note_and_the_others_are_kept():
 def test_many_fields_together_are_cut_as_one_is():
     shell = job_pb2.ShellAction(argv=["x" * 5_000])
     spec = job_pb2.Job(slots=2, cron=["y" * 5_000], shell=shell)
-    state = said(spec)
+    state = shown_definition(spec)
     assert len(json.dumps(state)) < audit_diff.MOST + 200
     assert [one for one in state.values() if isinstance(one, dict) and "$cut" in one]
     assert state["slots"] == 2

@@ -60,7 +60,7 @@ class Place:
         return refusal.value.reason
 
 
-class Away:
+class UnavailableStore:
     """A database that isn't there."""
 
     @staticmethod
@@ -162,7 +162,7 @@ async def test_a_recently_known_token_works_without_a_database(
     assert await place.refused(other) == "TOKEN_REVOKED"
     monkeypatch.setattr(authentication, "PROMPT", 0.2)
     monkeypatch.setattr(deadlines, "READ_WITHIN", 0.6)
-    monkeypatch.setattr(place, "find", getattr(Away, away))
+    monkeypatch.setattr(place, "find", getattr(UnavailableStore, away))
 
     assert (await place.known(text, lately=True)).actor == "user/alice"
     assert await place.refused(other, lately=True) == "TOKEN_REVOKED"
@@ -209,7 +209,7 @@ async def test_tokens_created_by_a_token_revoked_here_are_not_recently_known(
     third, made_by_that = place.token(maker=second.id, makers=(second.id, first.id))
     for each in (another, text, made_by_that):  # the one between was never read
         await place.authentication.of_token(each)
-    monkeypatch.setattr(place, "find", Away.refuses)
+    monkeypatch.setattr(place, "find", UnavailableStore.refuses)
     place.authentication.revoked((first, second, third)[above].id)
     assert (await place.known(another, lately=True)).actor == "user/alice"
     if above:
@@ -294,7 +294,7 @@ async def test_verified_tokens_do_not_wait_for_unknown_ones(
     place = Place()
     _, text = place.token()
     await place.known(text)
-    monkeypatch.setattr(place, "find_all", Away.hangs)
+    monkeypatch.setattr(place, "find_all", UnavailableStore.hangs)
     monkeypatch.setattr(authentication, "FRESH", 0.0)
     unknown = [asyncio.create_task(place.refused(random_text())) for _ in range(1_000)]
     await asyncio.sleep(0)

@@ -25,7 +25,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "LOOK_EVERY", 0.02)
 
 
-class Thing:
+class WatchedObject:
     """An object in the state that the test sets. Each snapshot is counted."""
 
     def __init__(self) -> None:
@@ -39,15 +39,17 @@ class Thing:
         return Redrive(made=self.made, left_out=self.looked)
 
     def watched(self, by: ObjectSnapshots) -> AsyncGenerator[Redrive, None]:
-        return by.changes(WHAT, self.look, lambda one: one, made, lambda one: one.made == LAST)
+        return by.changes(
+            WHAT, self.look, lambda one: one, watched_facts, lambda one: one.made == LAST
+        )
 
 
-def made(one: Redrive) -> Redrive:
+def watched_facts(one: Redrive) -> Redrive:
     """Return the watched facts of a redrive."""
     return Redrive(made=one.made)
 
 
-class Things:
+class ManyObjects:
     """Many objects of one snapshot, and how often each was compared."""
 
     def __init__(self, count: int) -> None:
@@ -70,7 +72,7 @@ class Things:
 
         def facts(one: Redrive) -> Redrive:
             self.compared[one.redrive_id] += 1
-            return made(one)
+            return watched_facts(one)
 
         return by.changes(("all", ""), self.look, pick, facts, lambda _: False)
 
@@ -93,13 +95,13 @@ class Dear:
 
     async def watched(self, by: ObjectSnapshots, *, rests: bool = True) -> None:
         async for _ in by.changes(
-            WHAT, self.look, lambda one: one, made, lambda _: False, rests=rests
+            WHAT, self.look, lambda one: one, watched_facts, lambda _: False, rests=rests
         ):
             pass
 
 
 async def test_a_watch_sends_the_object_at_once_then_each_change_until_its_end() -> None:
-    thing, found = Thing(), []
+    thing, found = WatchedObject(), []
     async with asyncio.timeout(10):
         async for one in thing.watched(ObjectSnapshots()):
             found.append(one.made)
@@ -112,7 +114,7 @@ async def test_a_watch_sends_the_object_at_once_then_each_change_until_its_end()
 
 
 async def test_a_change_outside_the_watched_facts_is_not_sent() -> None:
-    thing = Thing()
+    thing = WatchedObject()
     stream = thing.watched(ObjectSnapshots())
     assert (await anext(stream)).left_out == 1
     following = asyncio.ensure_future(anext(stream))
@@ -124,7 +126,7 @@ async def test_a_change_outside_the_watched_facts_is_not_sent() -> None:
 
 
 async def test_all_watchers_of_an_object_share_its_snapshots() -> None:
-    thing, shared = Thing(), ObjectSnapshots()
+    thing, shared = WatchedObject(), ObjectSnapshots()
     streams = [thing.watched(shared) for _ in range(50)]
     await asyncio.gather(*(anext(one) for one in streams))
     begun = thing.looked
@@ -140,7 +142,7 @@ async def test_all_watchers_of_an_object_share_its_snapshots() -> None:
 
 @pytest.mark.slow
 async def test_objects_of_one_snapshot_share_it_and_each_watcher_gets_its_own() -> None:
-    things, shared = Things(1000), ObjectSnapshots()
+    things, shared = ManyObjects(1000), ObjectSnapshots()
     streams = [things.watched(shared, which) for which in range(200)]
     first = await asyncio.gather(*(anext(one) for one in streams))
     assert [one.redrive_id for one in first] == [str(which) for which in range(200)]
@@ -195,7 +197,7 @@ async def test_the_next_snapshot_is_taken_soon_enough(
 
 async def test_a_new_watcher_gets_a_snapshot_that_began_after_its_request() -> None:
     """A snapshot that began earlier may miss the change that the caller has just made."""
-    thing, shared, go = Thing(), ObjectSnapshots(), asyncio.Event()
+    thing, shared, go = WatchedObject(), ObjectSnapshots(), asyncio.Event()
 
     async def slow() -> None:
         await go.wait()
@@ -215,7 +217,7 @@ async def test_a_new_watcher_gets_a_snapshot_that_began_after_its_request() -> N
 
 
 async def test_a_watcher_that_leaves_during_a_snapshot_does_not_cancel_it() -> None:
-    thing, shared, go = Thing(), ObjectSnapshots(), asyncio.Event()
+    thing, shared, go = WatchedObject(), ObjectSnapshots(), asyncio.Event()
 
     async def slow() -> None:
         await go.wait()
@@ -234,7 +236,7 @@ async def test_a_watcher_that_leaves_during_a_snapshot_does_not_cancel_it() -> N
     "wrong", [Unavailable("etcd"), NotFoundError("none", reason="NONE", remedy="")]
 )
 async def test_an_error_of_a_snapshot_ends_the_stream(wrong: Exception) -> None:
-    thing = Thing()
+    thing = WatchedObject()
 
     async def fails() -> None:
         raise wrong
@@ -251,7 +253,7 @@ async def test_a_silent_database_ends_the_stream_at_the_read_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(deadlines, "READ_WITHIN", 0.6)
-    thing = Thing()
+    thing = WatchedObject()
 
     async def silent() -> None:
         await asyncio.Event().wait()

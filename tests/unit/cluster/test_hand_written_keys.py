@@ -17,7 +17,7 @@ from support.wait import wait_until_async
 DEEP = b"[" * 100_000
 
 
-async def led(cluster: TwinCluster) -> None:
+async def wait_for_leader(cluster: TwinCluster) -> None:
     def holds() -> bool:
         entry = cluster.etcd.entries.get(LEADER)
         return entry is not None and entry.lease != NO_LEASE and cluster.leader() is not None
@@ -25,7 +25,7 @@ async def led(cluster: TwinCluster) -> None:
     await wait_until_async(holds, wait.WAIT_TIMEOUT, "a member to lead")
 
 
-def stands(cluster: TwinCluster, key: str) -> CoordinationEntry | None:
+def stored_entry(cluster: TwinCluster, key: str) -> CoordinationEntry | None:
     return cluster.etcd.entries.get(key)
 
 
@@ -38,7 +38,7 @@ async def test_an_election_key_written_by_hand_is_deleted_and_a_member_leads(
     async with TwinCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         await cluster["a"].client.txn((), [Put(LEADER, value)])
-        await led(cluster)
+        await wait_for_leader(cluster)
         await cluster.wait_until_stable()
     said = [line for line in caplog.messages if "invalid etcd key deleted: leader" in line]
     assert len(said) == 1
@@ -72,7 +72,7 @@ async def test_a_map_of_a_far_term_is_replaced_by_a_leader_of_a_later_term():
         await cluster["a"].client.txn((), [Put(MAP, encode(strange))])
 
         def replaced() -> bool:
-            entry = stands(cluster, MAP)
+            entry = stored_entry(cluster, MAP)
             return entry is not None and decode(entry.value).term > strange.term
 
         await wait_until_async(replaced, wait.WAIT_TIMEOUT, "a map of a later term")
@@ -85,7 +85,7 @@ async def test_a_member_whose_key_was_overwritten_serves_again():
         await cluster["a"].client.txn((), [Put(member_key("b"), DEEP)])
 
         def valid() -> bool:
-            entry = stands(cluster, member_key("b"))
+            entry = stored_entry(cluster, member_key("b"))
             return entry is not None and entry.value != DEEP and entry.lease != NO_LEASE
 
         await wait_until_async(valid, wait.WAIT_TIMEOUT, "b to be registered")

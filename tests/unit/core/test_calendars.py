@@ -333,7 +333,7 @@ def test_two_expressions_that_exclude_each_second_are_evaluated_quickly() -> Non
     assert process_time() - began < 1.0
 
 
-def turns(when: str) -> tuple[Rules, Rules]:
+def alternating_calendars(when: str) -> tuple[Rules, Rules]:
     """Return two calendars that exclude the seconds of this time in turns."""
     return Rules(cron=(f"*/2 {when}",)), Rules(cron=(f"1-59/2 {when}",))
 
@@ -342,23 +342,48 @@ EACH_SECOND = EverySchedule(timedelta(seconds=1))
 EVERY_5_S = CronSchedule(("*/5 * * * * *",), "UTC")
 BERLIN_5_S = CronSchedule(("*/5 * * * * *",), "Europe/Berlin")
 MINUTES = CronSchedule(("* * * * *",), "UTC")
-ALL_BUT_DECEMBER = turns("* * 1-11 *")
+ALL_BUT_DECEMBER = alternating_calendars("* * 1-11 *")
 
 
 @pytest.mark.parametrize(
     ("when", "exclude", "after", "runs"),
     [
-        (EACH_SECOND, turns("0-49 * * * *"), "2026-05-04T09:00", "2026-05-04T09:50"),
-        (EACH_SECOND, turns("* 0-17,19-23 * * *"), "2026-05-04T19:00", "2026-05-05T18:00"),
+        (
+            EACH_SECOND,
+            alternating_calendars("0-49 * * * *"),
+            "2026-05-04T09:00",
+            "2026-05-04T09:50",
+        ),
+        (
+            EACH_SECOND,
+            alternating_calendars("* 0-17,19-23 * * *"),
+            "2026-05-04T19:00",
+            "2026-05-05T18:00",
+        ),
         (MINUTES, ALL_BUT_DECEMBER, "2026-01-01T00:00", "2026-12-01T00:00"),
         (EVERY_5_S, ALL_BUT_DECEMBER, "2026-12-31T23:59:58", "2027-12-01T00:00"),
         (EVERY_5_S, ("*/5 * * * * mon-fri",), "2026-05-04T00:00", "2026-05-09T00:00"),
         (BERLIN_5_S, ("*/5 * * * * mon-fri",), "2026-10-25T23:00", "2026-10-30T23:00"),
         (BERLIN_5_S, ("*/5 * * * * sun",), "2026-10-24T22:00", "2026-10-25T23:00"),
-        (EverySchedule(timedelta(seconds=7)), turns("0-58 * * * *"), "2026-05-04T00:00", None),
-        (EverySchedule(timedelta(milliseconds=1500)), turns("0-58 * * * *"), "2026-05-04", None),
-        (CronSchedule(("0 * * * *",), "UTC"), turns("0-49 * * * *"), "2026-05-04", "never"),
-        (EACH_SECOND, turns("* * * * *"), "2026-05-04T09:00", "never"),
+        (
+            EverySchedule(timedelta(seconds=7)),
+            alternating_calendars("0-58 * * * *"),
+            "2026-05-04T00:00",
+            None,
+        ),
+        (
+            EverySchedule(timedelta(milliseconds=1500)),
+            alternating_calendars("0-58 * * * *"),
+            "2026-05-04",
+            None,
+        ),
+        (
+            CronSchedule(("0 * * * *",), "UTC"),
+            alternating_calendars("0-49 * * * *"),
+            "2026-05-04",
+            "never",
+        ),
+        (EACH_SECOND, alternating_calendars("* * * * *"), "2026-05-04T09:00", "never"),
     ],
 )
 def test_the_next_run_is_found_quickly_among_long_and_fine_exclusions(
@@ -394,7 +419,7 @@ def test_the_next_run_is_found_quickly_among_long_and_fine_exclusions(
 
 def test_catch_up_over_two_alternating_calendars_is_quick() -> None:
     """Otherwise each owner in turn would lose its lease over the job."""
-    of = compiled(EACH_SECOND, *turns("* 0-17,19-23 * * *"))
+    of = compiled(EACH_SECOND, *alternating_calendars("* 0-17,19-23 * * *"))
     timer = of.following(at("2026-05-04T19:00"))
     assert timer is not None
     policy = CatchUp(CatchUpPolicy.ALL, timedelta(hours=9))

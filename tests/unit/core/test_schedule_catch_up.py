@@ -27,7 +27,7 @@ def at(text: str, day: int = 10) -> datetime:
     return datetime.fromisoformat(f"2026-01-{day:02}T{text}").replace(tzinfo=UTC)
 
 
-def looked(
+def planned_step(
     now: datetime,
     nominal: datetime,
     policy: CatchUpPolicy = LATEST,
@@ -56,19 +56,21 @@ def occurrence(instant: datetime) -> Occurrence:
 
 class TestOnTime:
     def test_a_timer_before_its_due_time_fires_nothing(self) -> None:
-        assert looked(at("11:59:59.999"), at("12:00")) == FirePlan((), (), occurrence(at("12:00")))
+        assert planned_step(at("11:59:59.999"), at("12:00")) == FirePlan(
+            (), (), occurrence(at("12:00"))
+        )
 
     @pytest.mark.parametrize("policy", [LATEST, ALL, NONE])
     @pytest.mark.parametrize("seconds", [0, 0.4, 1])
     def test_up_to_a_second_past_its_due_it_is_on_time(
         self, policy: CatchUpPolicy, seconds: float
     ) -> None:
-        step = looked(at("12:00") + timedelta(seconds=seconds), at("12:00"), policy)
+        step = planned_step(at("12:00") + timedelta(seconds=seconds), at("12:00"), policy)
         assert step == FirePlan((), (on_time(at("12:00")),), occurrence(at("12:01")))
 
     def test_two_instants_within_the_second_both_fire(self) -> None:
         each_second = EverySchedule(timedelta(seconds=1))
-        step = looked(at("12:00:01"), at("12:00:00"), when=each_second)
+        step = planned_step(at("12:00:01"), at("12:00:00"), when=each_second)
         assert step.fires == (on_time(at("12:00:00")), on_time(at("12:00:01")))
         assert step.next == occurrence(at("12:00:02"))
 
@@ -77,9 +79,9 @@ class TestOnTime:
         compiled = compiled_schedule.compile(MINUTELY, "ns/job", UUID(int=1), bounds)
         due = compiled.due(at("12:00"))
         assert due > at("12:00:02")
-        waiting = looked(due - timedelta(milliseconds=1), at("12:00"), bounds=bounds)
+        waiting = planned_step(due - timedelta(milliseconds=1), at("12:00"), bounds=bounds)
         assert waiting.fires == ()
-        fired = looked(due, at("12:00"), bounds=bounds)
+        fired = planned_step(due, at("12:00"), bounds=bounds)
         assert fired.fires == (PlannedRun(at("12:00"), due),)
 
     def test_a_run_that_is_due_soon_may_be_prepared(self) -> None:
@@ -96,25 +98,25 @@ class TestOnTime:
 
 class TestLatest:
     def test_the_newest_late_time_coalesces_the_older_ones(self) -> None:
-        step = looked(at("12:10:30"), at("12:01"))
+        step = planned_step(at("12:10:30"), at("12:01"))
         coalesced = MergedTimes(
             State.COALESCED, None, at("12:01"), at("12:09"), 9, at("12:01"), into=at("12:10")
         )
         assert step == FirePlan((coalesced,), (late(at("12:10")),), occurrence(at("12:11")))
 
     def test_a_time_that_is_on_time_coalesces_all_late_ones(self) -> None:
-        step = looked(at("12:10:00.5"), at("12:01"))
+        step = planned_step(at("12:10:00.5"), at("12:01"))
         assert step.fires == (on_time(at("12:10")),)
         assert [(fold.first, fold.last, fold.into) for fold in step.folds] == [
             (at("12:01"), at("12:09"), at("12:10"))
         ]
 
     def test_a_single_late_time_fires(self) -> None:
-        step = looked(at("12:00:30"), at("12:00"))
+        step = planned_step(at("12:00:30"), at("12:00"))
         assert step == FirePlan((), (late(at("12:00")),), occurrence(at("12:01")))
 
     def test_a_time_outside_the_window_is_missed(self) -> None:
-        step = looked(at("12:10:30"), at("09:00"))
+        step = planned_step(at("12:10:30"), at("09:00"))
         missed, coalesced = step.folds
         assert (missed.state, missed.reason) == (State.MISSED, Reason.WINDOW)
         assert (missed.first, missed.last, missed.count) == (at("09:00"), at("11:10"), 131)
@@ -122,14 +124,14 @@ class TestLatest:
         assert step.fires == (late(at("12:10")),)
 
     def test_a_daily_job_whose_time_is_long_past_waits_for_tomorrow(self) -> None:
-        step = looked(at("12:00"), at("02:30"), when=CronSchedule(("30 2 * * *",)))
+        step = planned_step(at("12:00"), at("02:30"), when=CronSchedule(("30 2 * * *",)))
         assert [(fold.reason, fold.count) for fold in step.folds] == [(Reason.WINDOW, 1)]
         assert step.fires == ()
         assert step.next == occurrence(at("02:30", day=11))
 
     def test_the_window_is_measured_on_nominal_time(self) -> None:
         # Its jitter is 50 s: by its due it would lie within the window.
-        step = looked(
+        step = planned_step(
             at("12:00:50"),
             at("11:00"),
             when=AtSchedule(at("11:00")),
@@ -153,35 +155,35 @@ class TestLatest:
 
 class TestAll:
     def test_each_instant_of_the_window_fires_in_order(self) -> None:
-        step = looked(at("12:03:30"), at("12:00"), ALL)
+        step = planned_step(at("12:03:30"), at("12:00"), ALL)
         assert step == FirePlan(
             (), tuple(late(at(f"12:0{n}")) for n in range(4)), occurrence(at("12:04"))
         )
 
     def test_late_times_fire_before_the_one_that_is_on_time(self) -> None:
-        step = looked(at("12:02"), at("12:00"), ALL)
+        step = planned_step(at("12:02"), at("12:00"), ALL)
         assert step.fires == (late(at("12:00")), late(at("12:01")), on_time(at("12:02")))
 
     def test_a_time_inside_the_window_of_the_first_plan_is_inside_for_the_next_ones(self) -> None:
         """A slow owner must not cause missed times."""
-        first = looked(at("13:00"), at("12:00"), ALL, limit=2)
+        first = planned_step(at("13:00"), at("12:00"), ALL, limit=2)
         assert first == FirePlan(
             (), (late(at("12:00")), late(at("12:01"))), occurrence(at("12:02"))
         )
-        again = looked(at("13:05"), at("12:02"), ALL, limit=2, looked=at("13:00"))
+        again = planned_step(at("13:05"), at("12:02"), ALL, limit=2, looked=at("13:00"))
         assert again == FirePlan(
             (), (late(at("12:02")), late(at("12:03"))), occurrence(at("12:04"))
         )
-        later = looked(at("13:05"), at("12:02"), ALL, limit=2)
+        later = planned_step(at("13:05"), at("12:02"), ALL, limit=2)
         assert [(fold.reason, fold.count) for fold in later.folds] == [(Reason.WINDOW, 3)]
 
     def test_a_limit_leaves_the_rest_to_the_next_plan(self) -> None:
-        step = looked(at("12:10"), at("12:00"), ALL, limit=3)
+        step = planned_step(at("12:10"), at("12:00"), ALL, limit=3)
         assert [fire.nominal for fire in step.fires] == [at("12:00"), at("12:01"), at("12:02")]
         assert step.next == occurrence(at("12:03"))
 
     def test_a_time_outside_the_window_is_missed(self) -> None:
-        step = looked(at("12:00"), at("10:58"), ALL)
+        step = planned_step(at("12:00"), at("10:58"), ALL)
         assert [(fold.reason, fold.count) for fold in step.folds] == [(Reason.WINDOW, 2)]
         assert step.fires[0] == late(at("11:00"))
         assert len(step.fires) == 61
@@ -189,7 +191,7 @@ class TestAll:
 
 class TestNone:
     def test_late_instants_are_missed_and_the_one_on_time_fires(self) -> None:
-        step = looked(at("12:10"), at("09:00"), NONE)
+        step = planned_step(at("12:10"), at("09:00"), NONE)
         assert [(fold.state, fold.reason, fold.count) for fold in step.folds] == [
             (State.MISSED, Reason.CATCH_UP_NONE, 190)
         ]
@@ -198,17 +200,17 @@ class TestNone:
 
 class TestEnds:
     def test_a_schedule_that_has_ended_has_no_next(self) -> None:
-        step = looked(at("12:00"), at("12:00"), when=AtSchedule(at("12:00")))
+        step = planned_step(at("12:00"), at("12:00"), when=AtSchedule(at("12:00")))
         assert step == FirePlan((), (on_time(at("12:00")),), None)
 
     def test_an_end_within_the_outage_ends_the_timer(self) -> None:
-        step = looked(at("12:10:30"), at("12:00"), bounds=ScheduleBounds(end=at("12:05")))
+        step = planned_step(at("12:10:30"), at("12:00"), bounds=ScheduleBounds(end=at("12:05")))
         assert step.fires == (late(at("12:05")),)
         assert [(fold.last, fold.into) for fold in step.folds] == [(at("12:04"), at("12:05"))]
         assert step.next is None
 
     def test_a_time_that_the_schedule_lacks_is_still_recorded(self) -> None:
-        step = looked(at("12:02:30"), at("12:00:17"), ALL)
+        step = planned_step(at("12:02:30"), at("12:00:17"), ALL)
         assert [fire.nominal for fire in step.fires] == [at("12:00:17"), at("12:01"), at("12:02")]
 
 
@@ -217,7 +219,7 @@ class TestLongOutages:
         "when", [EverySchedule(timedelta(seconds=1)), CronSchedule(("* * * * * *",))]
     )
     def test_days_of_seconds_are_one_row(self, when: Schedule) -> None:
-        step = looked(at("12:00:00.5", day=30), at("12:00", day=1), when=when)
+        step = planned_step(at("12:00:00.5", day=30), at("12:00", day=1), when=when)
         missed, coalesced = step.folds
         assert missed.count == 29 * 86400 - 3600 + 1
         assert coalesced.count == 3600 - 1
@@ -228,7 +230,7 @@ class TestLongOutages:
         timer: Occurrence | None = occurrence(at("00:00", day=1))
         now, counted, plans = at("10:00", day=1), 0, 0
         while timer is not None and timer.due <= now:
-            step = looked(now, timer.nominal, when=union)
+            step = planned_step(now, timer.nominal, when=union)
             assert step.folds or step.fires
             counted += sum(fold.count for fold in step.folds) + len(step.fires)
             timer, plans = step.next, plans + 1

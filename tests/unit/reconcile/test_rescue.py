@@ -500,7 +500,7 @@ async def read_by_a_scan(world: World) -> list[RunId]:
     return sorted(world.rows.read)
 
 
-async def wrongly_on_the_board() -> tuple[World, LiveRun]:
+async def wrongly_indexed() -> tuple[World, LiveRun]:
     """A run that waits, and since it was read stands on the board otherwise than in its row."""
     waits = run(1)
     world = World(waits)
@@ -547,7 +547,7 @@ async def test_a_scan_judges_overlap_of_unchanged_runs() -> None:
 async def test_a_full_scan_at_long_intervals_corrects_the_run_index(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world, waits = await wrongly_on_the_board()
+    world, waits = await wrongly_indexed()
     assert await read_by_a_scan(world) == []
     assert waits not in [*world.run_index.ready]
 
@@ -557,7 +557,7 @@ async def test_a_full_scan_at_long_intervals_corrects_the_run_index(
 
 
 async def test_a_failed_scan_is_followed_by_a_full_scan() -> None:
-    world, waits = await wrongly_on_the_board()
+    world, waits = await wrongly_indexed()
 
     def away() -> None:
         raise Unavailable("PostgreSQL: no answer")
@@ -599,7 +599,7 @@ async def test_a_failing_read_is_logged_once_however_long_it_lasts(
 
 
 async def test_a_database_that_went_back_is_read_in_full() -> None:
-    world, waits = await wrongly_on_the_board()
+    world, waits = await wrongly_indexed()
     world.rows.timeline = 2
     await read_by_a_scan(world)
     assert [*world.run_index.ready] == [waits]

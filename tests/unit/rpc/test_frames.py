@@ -63,7 +63,7 @@ def test_a_timestamp_that_no_calendar_has_is_a_bad_frame(stamped: Timestamp) -> 
 SENDER = IncarnationId(UUID("1" * 32))
 
 
-def said(**changes: object) -> worker_service_pb2.Result:
+def wire_result(**changes: object) -> worker_service_pb2.Result:
     fields: dict[str, object] = {
         "key": worker_service_pb2.AssignmentKey(run_id="0" * 32, fencing_token=1),
         "incarnation": "1" * 32,
@@ -86,7 +86,7 @@ def said(**changes: object) -> worker_service_pb2.Result:
 )
 def test_a_result_of_an_unknown_kind_is_a_failed_attempt(wrong: dict[str, object]) -> None:
     """Dropped, its run would be taken for one that never started, and start once more."""
-    result, again = said(**wrong), said(**wrong)
+    result, again = wire_result(**wrong), wire_result(**wrong)
     [field] = wrong
     assert frames.readable(result, SENDER).startswith(f"results.{field}")
     found = frames.reported(result, "w1")
@@ -98,7 +98,7 @@ def test_a_result_of_an_unknown_kind_is_a_failed_attempt(wrong: dict[str, object
 
 def test_unreadable_optional_fields_are_left_out_and_the_result_counts() -> None:
     """As a Retry-After of the year 9999, by a worker of the version before."""
-    result = said(retry_after={"seconds": 4_000 * 86_400}, started_at={"seconds": -1})
+    result = wire_result(retry_after={"seconds": 4_000 * 86_400}, started_at={"seconds": -1})
     assert "and 1 more" in frames.readable(result, SENDER)
     found = frames.reported(result, "w1")
     assert (found.outcome, found.retry_after, found.started_at) == (

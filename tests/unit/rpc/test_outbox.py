@@ -12,7 +12,7 @@ from support.runs import running, worker
 FRAME_LIMIT = 4 * 1024 * 1024
 
 
-def known() -> CachedDefinition:
+def cached_definition() -> CachedDefinition:
     definition = Definition(running(1, worker()).job_id, 1, "default", "j", action="shell")
     compiled = compiled_schedule.compile(
         compiled_schedule.OnDemand(), "default/j", definition.job_id
@@ -29,7 +29,7 @@ def payload(size: int) -> bytes:
 async def test_assignments_with_large_payloads_go_in_frames_that_a_worker_takes():
     outbox = WorkerFrameQueue()
     for number in range(40):
-        outbox.assign(Assigned(running(number, worker()), payload(256 * 1024)), known())
+        outbox.assign(Assigned(running(number, worker()), payload(256 * 1024)), cached_definition())
     seen = 0
     while seen < 40:
         frame = await outbox.next()
@@ -41,7 +41,9 @@ async def test_assignments_with_large_payloads_go_in_frames_that_a_worker_takes(
 async def test_an_assignment_over_the_frame_size_is_sent_in_a_frame_of_its_own():
     outbox = WorkerFrameQueue()
     for number in range(2):
-        outbox.assign(Assigned(running(number, worker()), payload(BYTES_IN_FRAME + 1)), known())
+        outbox.assign(
+            Assigned(running(number, worker()), payload(BYTES_IN_FRAME + 1)), cached_definition()
+        )
     assert [len((await outbox.next()).assignments) for _ in range(2)] == [1, 1]
 
 

@@ -43,7 +43,7 @@ TOKEN = auth.Token(
 )
 
 
-def made(request: auth.CreateTokenRequest) -> auth.CreateTokenResponse:
+def created_token(request: auth.CreateTokenRequest) -> auth.CreateTokenResponse:
     return auth.CreateTokenResponse(token=TOKEN, secret=SECRET)
 
 
@@ -88,7 +88,7 @@ async def test_a_wide_list_shows_the_maker_of_a_token(ctl: Any, member: Scripted
 
 
 async def test_a_new_token_is_alone_on_stdout(ctl: Any, member: Scripted) -> None:
-    member.say("CreateToken", made)
+    member.say("CreateToken", created_token)
     flags = ("--role", "viewer", "--in", "billing", "--lifetime", "7d")
     ended = await ctl("auth", "token", "create", "bob", *flags)
     assert (ended.code, ended.out) == (0, f"{SECRET}\n")
@@ -104,7 +104,7 @@ CREATE = ("auth", "token", "create", "bob", "--role", "admin", "--out")
 async def test_a_new_token_is_written_to_a_private_file(
     ctl: Any, member: Scripted, home: Path
 ) -> None:
-    member.say("CreateToken", made)
+    member.say("CreateToken", created_token)
     file = home / "token"
     ended = await ctl(*CREATE, str(file))
     assert (ended.code, ended.out) == (0, "")
@@ -115,7 +115,7 @@ async def test_a_new_token_is_written_to_a_private_file(
 async def test_no_token_is_created_for_an_existing_file(
     ctl: Any, member: Scripted, home: Path
 ) -> None:
-    member.say("CreateToken", made)
+    member.say("CreateToken", created_token)
     file = home / "token"
     file.write_text("another token")
     ended = await ctl(*CREATE, str(file))
@@ -128,7 +128,7 @@ async def test_no_token_is_created_for_an_existing_file(
 async def test_no_token_is_created_for_an_impossible_file(
     ctl: Any, member: Scripted, home: Path
 ) -> None:
-    member.say("CreateToken", made)
+    member.say("CreateToken", created_token)
     ended = await ctl(*CREATE, str(home / "nowhere" / "token"))
     assert ended.code == 2
     assert len(ended.err.splitlines()) == 3
@@ -156,7 +156,7 @@ async def test_a_token_that_cannot_be_written_is_revoked_or_named(
     member: Scripted, home: Path, answer: Any, remedy: str
 ) -> None:
     """The process may write no byte to any file."""
-    member.say("CreateToken", made)
+    member.say("CreateToken", created_token)
     member.say("RevokeToken", answer)
     argv = [sys.executable, "-m", "schedctl", *CREATE, str(home / "token"), "--timeout", "10"]
     ended = await asyncio.create_subprocess_exec(
@@ -186,7 +186,7 @@ async def test_a_token_that_cannot_be_written_is_revoked_or_named(
 async def test_a_token_is_revoked_or_named_when_writing_it_is_interrupted(
     ctl: Any, member: Scripted, home: Path, monkeypatch: pytest.MonkeyPatch, answer: Any, said: str
 ) -> None:
-    member.say("CreateToken", made)
+    member.say("CreateToken", created_token)
     if answer is not KeyboardInterrupt:
         member.say("RevokeToken", answer)
 

@@ -33,7 +33,7 @@ def dead(**fields: object) -> run_pb2.DeadLetter:
     return made
 
 
-def again(run_id: str) -> run_pb2.Run:
+def retried_run(run_id: str) -> run_pb2.Run:
     return run_pb2.Run(run_id=f"{run_id}-again", job="etl", state=1, redrive_of=run_id)
 
 
@@ -159,7 +159,7 @@ async def test_a_redriven_letter_names_its_new_run(ctl, member):
 
 
 async def test_a_redriven_run_names_the_run_that_it_repeats(ctl, member):
-    member.say("GetRun", again("r"))
+    member.say("GetRun", retried_run("r"))
 
     assert (await ctl("run", "get", "r-again")).lines[-1].split() == ["Redrive", "of:", "r"]
 
@@ -176,7 +176,7 @@ async def test_runs_are_listed_by_redrives(ctl, member):
 
 
 async def test_a_run_is_retried_with_its_payload_or_another(ctl, member):
-    member.say("RetryRun", again("r"))
+    member.say("RetryRun", retried_run("r"))
 
     ended = await ctl("run", "retry", "r", "-o", "name")
     await ctl("run", "retry", "r", "--payload", '{"new": 1}')
@@ -188,7 +188,7 @@ async def test_a_run_is_retried_with_its_payload_or_another(ctl, member):
 
 
 async def test_each_named_run_is_redriven(ctl, member):
-    member.say("RetryRun", lambda request: again(request.run_id))
+    member.say("RetryRun", lambda request: retried_run(request.run_id))
 
     ended = await ctl("dlq", "redrive", "r", "s", "--payload", "{}")
 
@@ -199,7 +199,7 @@ async def test_each_named_run_is_redriven(ctl, member):
 
 async def test_a_rejected_redrive_does_not_stop_the_others(ctl, member):
     deleted = Refusal("FAILED_PRECONDITION", "the job of run s is deleted", "JOB_DELETED")
-    member.say("RetryRun", lambda one: again(one.run_id) if one.run_id != "s" else deleted)
+    member.say("RetryRun", lambda one: retried_run(one.run_id) if one.run_id != "s" else deleted)
 
     ended = await ctl("dlq", "redrive", "r", "s", "t", "-o", "name")
 

@@ -14,7 +14,7 @@ from support.answers import run_of
 from support.scripted import Refusal
 
 
-def says_of(*runs_: run_pb2.Run) -> list[runs.RunEvent]:
+def events_of(*runs_: run_pb2.Run) -> list[runs.RunEvent]:
     return [runs.RunEvent(run=run) for run in runs_]
 
 
@@ -24,7 +24,7 @@ def piece(data: bytes, stream: int = run_pb2.LogPiece.STREAM_STDOUT) -> run_pb2.
 
 async def test_submit_and_wait_prints_the_output_of_the_job(ctl, member):
     member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
-    member.say("WatchRuns", says_of(run_of(common_pb2.RUN_STATE_RUNNING), run_of(exit_code=0)))
+    member.say("WatchRuns", events_of(run_of(common_pb2.RUN_STATE_RUNNING), run_of(exit_code=0)))
     member.say("ReadLogs", [piece(b"hi\n"), piece(b"hm\n", run_pb2.LogPiece.STREAM_STDERR)])
     ended = await ctl("submit", "--wait", "--", "sh", "-c", "echo hi")
     assert (ended.code, ended.out) == (0, "hi\n")
@@ -37,7 +37,7 @@ async def test_submit_and_wait_prints_the_output_of_the_job(ctl, member):
 async def test_followed_output_is_printed_once_as_it_arrives(ctl, member, words):
     member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
     member.say("TriggerJob", run_of(common_pb2.RUN_STATE_PENDING))
-    member.say("WatchRuns", says_of(run_of(common_pb2.RUN_STATE_RUNNING), run_of(exit_code=0)))
+    member.say("WatchRuns", events_of(run_of(common_pb2.RUN_STATE_RUNNING), run_of(exit_code=0)))
     member.say("ReadLogs", [piece(b"hi\n"), piece(b"hm\n", run_pb2.LogPiece.STREAM_STDERR)])
     ended = await ctl(*words, "--follow", *(["--", "true"] if words == ["submit"] else []))
     assert (ended.code, ended.out) == (0, "hi\n")
@@ -47,7 +47,7 @@ async def test_followed_output_is_printed_once_as_it_arrives(ctl, member, words)
 
 async def test_submit_and_wait_prints_the_result_of_a_handler(ctl, member):
     member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
-    member.say("WatchRuns", says_of(run_of()))
+    member.say("WatchRuns", events_of(run_of()))
     member.say("ReadLogs", [])
     value = common_pb2.Payload(json='{"rows":3}')
     member.say("GetRunResult", run_pb2.RunResult(run_id="r1", size=10, result=value))
@@ -59,14 +59,14 @@ async def test_submit_and_wait_prints_the_result_of_a_handler(ctl, member):
 async def test_a_failed_run_exits_with_1_or_its_own_code(ctl, member, flags, code):
     failed = run_of(common_pb2.RUN_STATE_FAILED, exit_code=3)
     member.say("SubmitRun", failed)
-    member.say("WatchRuns", says_of(failed))
+    member.say("WatchRuns", events_of(failed))
     member.say("ReadLogs", [])
     assert (await ctl("submit", *flags, "--", "false")).code == code
 
 
 async def test_submit_and_wait_as_json_prints_only_the_run(ctl, member):
     member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
-    member.say("WatchRuns", says_of(run_of(exit_code=0)))
+    member.say("WatchRuns", events_of(run_of(exit_code=0)))
     ended = await ctl("submit", "--wait", "-o", "json", "--", "date")
     assert ended.data["state"] == "SUCCEEDED"
     assert ended.err == ""
@@ -79,7 +79,7 @@ async def test_waiting_reports_once_that_each_worker_has_rejected_the_run(ctl, m
     refused = runs.ExplainRunResponse(answer=answer, refused=True)
     for words in (["submit", "--wait", "-o", "json", "--", "date"], ["run", "wait", "r1"]):
         member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
-        member.say("WatchRuns", says_of(*back, run_of(exit_code=0)))
+        member.say("WatchRuns", events_of(*back, run_of(exit_code=0)))
         member.say("ExplainRun", said, refused)
         ended = await ctl(*words)
         assert ended.code == 0
@@ -100,7 +100,7 @@ async def test_waiting_reports_each_failed_attempt_and_the_time_of_the_next(ctl,
     first = failed(1, error="Traceback\nValueError: no")
     running = run_of(common_pb2.RUN_STATE_RUNNING)
     member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
-    member.say("WatchRuns", says_of(first, failed(1), running, failed(2), run_of(exit_code=0)))
+    member.say("WatchRuns", events_of(first, failed(1), running, failed(2), run_of(exit_code=0)))
     member.say("ReadLogs", [])
     ended = await ctl(*words.split())
     assert ended.code == 0, ended.err
@@ -124,7 +124,7 @@ async def test_get_shows_the_losses_of_a_run_and_their_bound(ctl, member):
 async def test_waiting_for_a_run_without_a_rejected_dispatch_asks_no_explanation(ctl, member):
     waits = run_of(common_pb2.RUN_STATE_PENDING)
     failed = run_of(common_pb2.RUN_STATE_RETRYING, assignments=1)
-    member.say("WatchRuns", says_of(waits, failed, run_of(exit_code=0)))
+    member.say("WatchRuns", events_of(waits, failed, run_of(exit_code=0)))
     assert (await ctl("run", "wait", "r1")).code == 0
     assert not member.received("ExplainRun")
 
@@ -143,7 +143,7 @@ async def test_submit_without_waiting_prints_the_run(ctl, member):
 
 async def test_waiting_too_long_exits_with_7(ctl, member):
     running = run_of(common_pb2.RUN_STATE_RUNNING)
-    member.say("WatchRuns", [*says_of(running), asyncio.Event()])
+    member.say("WatchRuns", [*events_of(running), asyncio.Event()])
     ended = await ctl("run", "wait", "r1", "--timeout", "0.2")
     assert ended.code == 7
     assert "DEADLINE_EXCEEDED" in ended.err
@@ -151,14 +151,14 @@ async def test_waiting_too_long_exits_with_7(ctl, member):
 
 
 async def test_run_wait_prints_the_outcome(ctl, member):
-    member.say("WatchRuns", says_of(run_of(common_pb2.RUN_STATE_FAILED, exit_code=2)))
+    member.say("WatchRuns", events_of(run_of(common_pb2.RUN_STATE_FAILED, exit_code=2)))
     ended = await ctl("run", "wait", "r1")
     assert (ended.code, ended.out) == (1, "")
     assert "✗ FAILED" in ended.err
 
 
 async def test_run_watch_prints_each_change(ctl, member):
-    member.say("WatchRuns", says_of(run_of(common_pb2.RUN_STATE_RUNNING), run_of()))
+    member.say("WatchRuns", events_of(run_of(common_pb2.RUN_STATE_RUNNING), run_of()))
     ended = await ctl("run", "watch", "r1", "-o", "jsonl")
     assert [json.loads(line)["state"] for line in ended.lines] == ["RUNNING", "SUCCEEDED"]
     assert (await ctl("run", "watch")).code == 2
@@ -299,6 +299,6 @@ async def test_waiting_reports_after_a_while_why_the_run_waits(ctl, member, monk
     member.say("SubmitRun", pending)
     member.say("GetRun", pending)
     member.say("ExplainRun", explain)
-    member.say("WatchRuns", [*says_of(pending), asked, *says_of(run_of(exit_code=0))])
+    member.say("WatchRuns", [*events_of(pending), asked, *events_of(run_of(exit_code=0))])
     ended = await ctl("submit", "--wait", "-o", "json", "--", "date")
     assert ended.err.count("It waits: no worker has the label gpu. schedctl run why r1") == 1

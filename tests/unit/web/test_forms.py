@@ -16,7 +16,7 @@ from support.callers import TESTER
 ACTIONS = [action for page in PAGES for action in page.actions]
 
 
-def asked(**fields: str) -> PageRequest:
+def form_request(**fields: str) -> PageRequest:
     """A form, of a member that has nothing to do it by."""
     return PageRequest(cast("Any", None), TESTER, fields=fields)
 
@@ -24,7 +24,7 @@ def asked(**fields: str) -> PageRequest:
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.path)
 async def test_each_action_refuses_a_field_that_its_form_doesnt_have(action: Action) -> None:
     with pytest.raises(InvalidArgumentError, match="foo: unknown field") as refused:
-        await action.do(asked(foo="1"))
+        await action.do(form_request(foo="1"))
     [violation] = refused.value.violations
     assert (refused.value.reason, violation.field) == ("UNKNOWN_FIELD", "foo")
 
@@ -32,7 +32,7 @@ async def test_each_action_refuses_a_field_that_its_form_doesnt_have(action: Act
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.path)
 async def test_a_namespace_in_a_form_isnt_taken_for_that_of_the_address(action: Action) -> None:
     with pytest.raises(InvalidArgumentError, match="namespace: belongs in the address"):
-        await action.do(asked(namespace="zz"))
+        await action.do(form_request(namespace="zz"))
 
 
 async def test_a_form_takes_its_own_and_common_fields_and_reports_all_others() -> None:
@@ -41,7 +41,7 @@ async def test_a_form_takes_its_own_and_common_fields_and_reports_all_others() -
         return Done(form.fields["reason"], "/")
 
     fields = {"reason": "disks", ONCE: "0123", RETURN: "/jobs"}
-    assert (await do(asked(**fields))).message == "disks"
+    assert (await do(form_request(**fields))).message == "disks"
     with pytest.raises(InvalidArgumentError, match=r"foo: unknown .*; bar: unknown ") as refused:
-        await do(asked(**fields, foo="", bar="x"))
+        await do(form_request(**fields, foo="", bar="x"))
     assert refused.value.remedy == "leave it out; fields of the form: reason; nothing was changed"

@@ -16,7 +16,7 @@ from schedkit.net.proxies import Proxies
 LOCAL = Proxies.from_texts(["127.0.0.1"])
 
 
-class Held:
+class GatedApp:
     """An app that answers when it is let, and knows who asked."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Held:
         await send({"type": "http.response.body", "body": b""})
 
 
-async def asked(
+async def answer_of(
     app: Any, forwarded: str = "", peer: str = "127.0.0.1", path: str = "/api/v1/jobs"
 ) -> list[Message]:
     """Return the answer."""
@@ -49,50 +49,50 @@ async def asked(
 
 
 async def test_clients_of_a_trusted_proxy_have_places_of_their_own() -> None:
-    held = Held()
+    held = GatedApp()
     app = Forwarded(AtATime(held), Reach(LOCAL))
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         for _ in range(MOST_AT_A_TIME):
-            group.create_task(asked(app, "203.0.113.9"))
+            group.create_task(answer_of(app, "203.0.113.9"))
         while len(held.asked) < MOST_AT_A_TIME:  # noqa: ASYNC110 - each turn brings one in
             await asyncio.sleep(0)
-        start, body = await asked(app, "203.0.113.9")
+        start, body = await answer_of(app, "203.0.113.9")
         assert start["status"] == 429
         assert json.loads(body["body"])["reason"] == "TOO_MANY_REQUESTS"
         held.go.set()
-        assert (await asked(app, "198.51.100.7"))[0]["status"] == 200
+        assert (await answer_of(app, "198.51.100.7"))[0]["status"] == 200
     assert set(held.asked) == {"203.0.113.9", "198.51.100.7"}
 
 
 async def test_no_other_proxy_is_trusted() -> None:
-    held = Held()
+    held = GatedApp()
     held.go.set()
     for reach in (Reach(), Reach(Proxies.from_texts(["10.0.0.2"]))):
-        await asked(Forwarded(held, reach), "203.0.113.9", peer="198.51.100.7")
+        await answer_of(Forwarded(held, reach), "203.0.113.9", peer="198.51.100.7")
     assert held.asked == ["198.51.100.7"] * 2
 
 
 @pytest.mark.parametrize("client", ["203.0.113.9", "10.0.0.7", "unknown", "127.0.0.1, 10.0.0.7"])
 async def test_a_remote_client_behind_a_local_proxy_isnt_local(client: str) -> None:
-    held = Held()
+    held = GatedApp()
     held.go.set()
     app = Forwarded(held, Reach(LOCAL, loopback_alone=True))
-    start, body = await asked(app, client)
+    start, body = await answer_of(app, client)
     assert start["status"] == 403
     assert json.loads(body["body"])["reason"] == "NOT_LOOPBACK"
     assert held.asked == []
-    assert (await asked(app, client, path="/readyz"))[0]["status"] == 200
+    assert (await answer_of(app, client, path="/readyz"))[0]["status"] == 200
 
 
 @pytest.mark.parametrize("client", ["", "127.0.0.1", "::1"])
 async def test_a_local_client_is_served_through_the_proxy_too(client: str) -> None:
-    held = Held()
+    held = GatedApp()
     held.go.set()
     app = Forwarded(held, Reach(LOCAL, loopback_alone=True))
-    assert (await asked(app, client))[0]["status"] == 200
+    assert (await answer_of(app, client))[0]["status"] == 200
 
 
 async def test_all_clients_are_served_with_tls_or_insecure() -> None:
-    held = Held()
+    held = GatedApp()
     held.go.set()
-    assert (await asked(Forwarded(held, Reach(LOCAL)), "203.0.113.9"))[0]["status"] == 200
+    assert (await answer_of(Forwarded(held, Reach(LOCAL)), "203.0.113.9"))[0]["status"] == 200

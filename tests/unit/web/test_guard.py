@@ -27,7 +27,7 @@ class Door:
         await send({"type": "http.response.body", "body": b""})
 
 
-async def asked(app: Any, host: str, path: str = "/api/v1/jobs") -> list[Message]:
+async def answer_of(app: Any, host: str, path: str = "/api/v1/jobs") -> list[Message]:
     """Return the answer."""
     said: list[Message] = []
 
@@ -53,15 +53,15 @@ async def test_no_host_has_more_requests_under_way_than_it_may() -> None:
     app = AtATime(door)
     async with asyncio.TaskGroup() as group:
         for number in range(MOST_AT_A_TIME):
-            group.create_task(asked(app, "a"), name=f"request {number}")
+            group.create_task(answer_of(app, "a"), name=f"request {number}")
         await waiting(door, MOST_AT_A_TIME)
-        start, body = await asked(app, "a")
+        start, body = await answer_of(app, "a")
         assert start["status"] == 429
         assert (b"retry-after", b"1") in start["headers"]
         assert json.loads(body["body"])["reason"] == "TOO_MANY_REQUESTS"
-        another = group.create_task(asked(app, "b"), name="of another host")
-        health = group.create_task(asked(app, "a", "/healthz"), name="health")
-        stream = group.create_task(asked(app, "a", "/api/v1/events"), name="events")
+        another = group.create_task(answer_of(app, "b"), name="of another host")
+        health = group.create_task(answer_of(app, "a", "/healthz"), name="health")
+        stream = group.create_task(answer_of(app, "a", "/api/v1/events"), name="events")
         await waiting(door, MOST_AT_A_TIME + 3)
         door.begin.set()
         door.end.set()
@@ -74,11 +74,11 @@ async def test_answers_that_have_begun_and_requests_that_failed_count_no_more() 
     door.begin.set()
     async with asyncio.TaskGroup() as group:
         for number in range(2 * MOST_AT_A_TIME):
-            group.create_task(asked(app, "a"), name=f"stream {number}")
+            group.create_task(answer_of(app, "a"), name=f"stream {number}")
         await waiting(door, 2 * MOST_AT_A_TIME)
         door.begin.clear()
         left = [
-            asyncio.create_task(asked(app, "a"), name=f"left {number}")
+            asyncio.create_task(answer_of(app, "a"), name=f"left {number}")
             for number in range(MOST_AT_A_TIME)
         ]
         await waiting(door, 3 * MOST_AT_A_TIME)
@@ -87,7 +87,7 @@ async def test_answers_that_have_begun_and_requests_that_failed_count_no_more() 
         await asyncio.wait(left)
         door.begin.set()
         door.end.set()
-        assert (await asked(app, "a"))[0]["status"] == 200
+        assert (await answer_of(app, "a"))[0]["status"] == 200
 
 
 @pytest.mark.parametrize(

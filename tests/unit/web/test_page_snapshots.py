@@ -46,12 +46,12 @@ class Read:
         return Page("/doctor", "Cluster", "doctor", self, every=every)
 
 
-def asked(**query: str) -> PageRequest:
+def page_request(**query: str) -> PageRequest:
     services = cast("Any", SimpleNamespace(cluster=StubCluster()))
     return PageRequest(services, Caller(TESTER, source="test"), query=query)
 
 
-async def until_over(events: AsyncGenerator[Event, None]) -> list[str]:
+async def event_names(events: AsyncGenerator[Event, None]) -> list[str]:
     """Names of all events; a stream that doesn't end fails."""
     async with asyncio.timeout(5):
         return [event.name async for event in events]
@@ -65,41 +65,41 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def kept(looks: PageSnapshots, page: Page, look: PageSnapshot, **query: str) -> bool:
-    return looks.snapshot_for(page, asked(**query)) is look
+def is_kept(looks: PageSnapshots, page: Page, look: PageSnapshot, **query: str) -> bool:
+    return looks.snapshot_for(page, page_request(**query)) is look
 
 
 def test_made_up_addresses_leave_only_a_limited_number_of_snapshots() -> None:
     looks, page = PageSnapshots(), Read().page()
-    first = looks.snapshot_for(page, asked(q="first"))
-    made = [looks.snapshot_for(page, asked(q=str(number))) for number in range(KEPT)]
-    assert kept(looks, page, made[-1], q=str(KEPT - 1))
-    assert not kept(looks, page, first, q="first")
+    first = looks.snapshot_for(page, page_request(q="first"))
+    made = [looks.snapshot_for(page, page_request(q=str(number))) for number in range(KEPT)]
+    assert is_kept(looks, page, made[-1], q=str(KEPT - 1))
+    assert not is_kept(looks, page, first, q="first")
 
 
 def test_a_snapshot_that_no_page_requests_is_dropped_in_time(clock: list[float]) -> None:
     looks, page = PageSnapshots(), Read().page()
-    look = looks.snapshot_for(page, asked())
+    look = looks.snapshot_for(page, page_request())
     clock[0] += KEPT_FOR
-    assert kept(looks, page, look), "it was asked for again in time"
+    assert is_kept(looks, page, look), "it was asked for again in time"
     clock[0] += KEPT_FOR + 1
-    looks.snapshot_for(page, asked(q="another"))
-    assert not kept(looks, page, look)
+    looks.snapshot_for(page, page_request(q="another"))
+    assert not is_kept(looks, page, look)
 
 
 async def test_a_watched_snapshot_stays_when_others_are_requested(clock: list[float]) -> None:
     looks, page = PageSnapshots(), Read().page()
-    look = looks.snapshot_for(page, asked())
+    look = looks.snapshot_for(page, page_request())
     events = look.events("")
     await anext(events)
     clock[0] += 10 * KEPT_FOR
     for number in range(2 * KEPT):
-        looks.snapshot_for(page, asked(q=str(number)))
-    assert kept(looks, page, look)
+        looks.snapshot_for(page, page_request(q=str(number)))
+    assert is_kept(looks, page, look)
     await events.aclose()
     clock[0] += KEPT_FOR + 1
-    looks.snapshot_for(page, asked(q="another"))
-    assert not kept(looks, page, look)
+    looks.snapshot_for(page, page_request(q="another"))
+    assert not is_kept(looks, page, look)
 
 
 async def test_an_unchanged_page_is_not_drawn_again_that_day(
@@ -114,7 +114,7 @@ async def test_an_unchanged_page_is_not_drawn_again_that_day(
     monkeypatch.setattr(module, "render", counted)
     monkeypatch.setattr(module, "utcnow", lambda: today[0])
     read = Read()
-    look = PageSnapshots().snapshot_for(read.page(), asked())
+    look = PageSnapshots().snapshot_for(read.page(), page_request())
     first = await look.now()
     assert await look.refresh() is first
     assert (read.times, len(drawn)) == (2, 1)
@@ -132,7 +132,7 @@ async def test_an_unchanged_page_is_not_drawn_again_that_day(
 
 async def test_a_page_is_drawn_as_before_once_the_database_is_back() -> None:
     read = Read()
-    look = PageSnapshots().snapshot_for(read.page(), asked())
+    look = PageSnapshots().snapshot_for(read.page(), page_request())
     before = await look.now()
     read.error = Unavailable("PostgreSQL: away")
     away = await look.refresh()
@@ -147,7 +147,7 @@ async def test_a_failed_read_is_retried_soon_however_seldom_the_page_is_read(
     clock: list[float], read_before: bool
 ) -> None:
     read = Read()
-    look = PageSnapshots().snapshot_for(read.page(every=60), asked())
+    look = PageSnapshots().snapshot_for(read.page(every=60), page_request())
     if read_before:
         await look.now()
         clock[0] += 61
@@ -169,7 +169,7 @@ async def test_a_slow_failed_read_is_retried_after_as_long_as_it_took(clock: lis
         raise Unavailable("PostgreSQL: no answer")
 
     reads: list[float] = []
-    look = PageSnapshots().snapshot_for(replace(Read().page(every=60), read=read), asked())
+    look = PageSnapshots().snapshot_for(replace(Read().page(every=60), read=read), page_request())
     for _ in range(60):
         await look.now()
         clock[0] += 1
@@ -181,7 +181,7 @@ async def test_a_slow_failed_read_is_retried_after_as_long_as_it_took(clock: lis
 async def test_a_member_that_fires_nothing_is_shown_at_once_however_seldom_the_page_is_read(
     clock: list[float],
 ) -> None:
-    read, asking = Read(), asked()
+    read, asking = Read(), page_request()
     cluster = cast("StubCluster", asking.services.cluster)
     look = PageSnapshots().snapshot_for(read.page(every=60), asking)
     before = (await look.now()).html
@@ -200,15 +200,15 @@ async def test_a_member_that_fires_nothing_is_shown_at_once_however_seldom_the_p
 
 async def test_a_page_that_has_ended_is_sent_once_and_not_read_again() -> None:
     read = Read(over=True)
-    look = PageSnapshots().snapshot_for(read.page(), asked())
-    assert await until_over(look.events("")) == ["", "end"]
+    look = PageSnapshots().snapshot_for(read.page(), page_request())
+    assert await event_names(look.events("")) == ["", "end"]
     assert read.times == 1
 
 
 async def test_a_reader_that_returns_to_an_ended_page_gets_its_end() -> None:
-    look = PageSnapshots().snapshot_for(Read(over=True).page(), asked())
+    look = PageSnapshots().snapshot_for(Read(over=True).page(), page_request())
     seen = (await look.now()).digest
-    assert (await until_over(look.events(seen)))[-1] == "end"
+    assert (await event_names(look.events(seen)))[-1] == "end"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)

@@ -76,7 +76,7 @@ async def test_a_contradicting_time_in_an_answer_reports_a_clock_change() -> Non
         link._heartbeat()
 
 
-class Deaf:
+class SilentStream:
     """A stream that accepts no frames and delivers none."""
 
     async def write(self, frame: pb.WorkerFrame) -> None:
@@ -94,7 +94,7 @@ async def test_a_stream_that_accepts_no_frames_ends_while_its_reader_hangs(
     _, link, _ = await beating()
     link.beat()
     async with asyncio.timeout(5):
-        ending, why = await link._converse(cast("Any", Deaf()))
+        ending, why = await link._converse(cast("Any", SilentStream()))
     assert (ending, why) == (StreamEnd.AGAIN, "stream accepts no more frames")
 
 

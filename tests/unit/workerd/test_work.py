@@ -217,7 +217,7 @@ async def test_an_end_that_waits_for_other_starts_is_reported_as_ended(
         assert [*work.holdings()] == []
 
 
-class Deaf(Broken):
+class StubbornExecutor(Broken):
     """An executor that ignores its cancel."""
 
     def __init__(self) -> None:
@@ -332,7 +332,7 @@ async def test_no_run_begins_while_the_worker_waits_for_one_that_swallows_its_ca
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_END_WITHIN", 0.5)
-    executor, refused = Deaf(), Refused()
+    executor, refused = StubbornExecutor(), Refused()
     async with working(tmp_path, WorkerLeaseTrust(60.0, boottime()), executor, slots=3) as (
         work,
         _,
@@ -355,7 +355,7 @@ async def test_a_stopping_worker_waits_a_bounded_time_for_a_run_that_swallows_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_END_WITHIN", 0.05)
-    executor = Deaf()
+    executor = StubbornExecutor()
     async with working(tmp_path, WorkerLeaseTrust(60.0, boottime()), executor) as (work, courier):
         work.assign([assignment()], MemberTime(), Origin())
         await wait_until_async(lambda: executor.task is not None, WAIT_TIMEOUT, "its start")
