@@ -24,96 +24,101 @@ PAGE = DOCS / "reliability.md"
 HEAD = """\
 # Reliability
 
-For readers who want to know which faults the cluster survives, and how that was measured. This page
-is generated from `docs/evidence` by `python -m faults.page`; edit `tests/faults/rows.py`.
+This page is for readers who want to know which faults a cluster survives, and how this was
+measured. `python -m faults.page` generates the page from `docs/evidence`. To change it, edit
+`tests/faults/rows.py`.
 
 ## In short
 
-Under [every fault below](#guarantees):
+Under [every fault of this page](#guarantees):
 
-- no scheduled time is lost: each one runs, or is accounted for with a reason;
-- no run is doubled, unless a lost lease, a death or a retry explains it;
-- a killed leader or owner has a successor within TTL + 1 s of the last death;
+- no scheduled time is lost: each scheduled time runs, or a row says why it didn't run;
+- no run starts twice, unless a lost lease, a killed process or a retry explains the second start;
+- a killed leader or owner has a successor within TTL + 1 s of the last kill;
 - late results of lost workers change nothing.
 
-Exception: a restore from a backup undoes what was stored after the backup. Its row says what still
-holds.
+The only exception is a restore from a backup, which undoes all changes that were stored after the
+backup. The table of guarantees says what still holds after a restore.
 
 """
 
 GUARANTEES = """
 ## Guarantees
 
-| fault | right behavior |
+| fault | required behavior |
 |---|---|
 """
 
 METHOD = """
 ## How it is measured
 
-Three etcd, PostgreSQL, three `schedd` and four `workerd` run as real processes on one machine, each
-in its own network namespace, with leases of 3 s. [Some faults](#not-shown-here) aren't tested yet.
+The test cluster has three etcd, PostgreSQL, three `schedd` and four `workerd`. All run as real
+processes on one machine, each in its own network namespace, with leases of 3 s. [Some
+faults](#not-shown-here) aren't tested yet.
 
-1. Probe jobs record their own runs. Users submit, edit, pause and delete meanwhile.
-2. The test injects the fault and heals it.
+1. Probe jobs record their own runs. Simulated users submit, edit, pause and delete jobs meanwhile.
+2. The test injects the fault and heals the fault.
 3. A checker compares the records of the jobs, the answers to the users, every commit of the
-   database in order, and the injected faults. An independent oracle gives the scheduled times.
+   database in order, and the injected faults. An oracle, which shares no code with schedd, computes
+   the scheduled times.
 
 ```
-make faults                                   the rows marked ●, as root: under 8 minutes
-make faults-all                               every row
-make faults-all ROW='NAME'                    one row: NAME as in the second column, in full, such
-                                              as test_member_killed_at[fire.after_commit]
-make faults-long SECONDS=1800 SEED=7          random faults; a seed repeats the same ones. The row
-                                              `faults-long, seed 7` is this command, not a ROW
-make mutants                                  the checker's own proof: it must find what each mutant
-                                              breaks, and nothing in the product
+make faults                                   run the rows marked ●, as root: under 8 minutes
+make faults-all                               run every row
+make faults-all ROW='NAME'                    run one row: NAME is the whole second column, such as
+                                              test_member_killed_at[fire.after_commit]
+make faults-long SECONDS=1800 SEED=7          run random faults; a seed repeats the same faults. The
+                                              row `faults-long, seed 7` is this command, not a ROW
+make mutants                                  test the checker: it must find the fault of each
+                                              mutant, and no fault in the product
 ```
 
 On Debian and Ubuntu, install iproute2, procps, util-linux and postgresql. Tests that move a clock
-(rows of clocks and of days, two mutants) also need faketime. A missing package is named.
+(rows of clocks and of days, two mutants) also need faketime. The tests name a missing package.
 
 | column or word | meaning |
 |---|---|
 | judged | scheduled times that the checker compared with the oracle |
-| lost | due, and neither run nor accounted for with a reason |
-| doubled | run twice without an explanation (a lost lease, a death, a retry) |
-| late | started more than 1 s after it was due |
-| missed | not run, for a reason in its row (SKIPPED, MISSED, COALESCED) |
+| lost | due times that neither ran nor have a row with a reason |
+| doubled | runs that started twice, unless a lost lease, a killed process or a retry explains it |
+| late | runs that started more than 1 s after their due time |
+| missed | scheduled times that didn't run, for a reason in their row (SKIPPED, MISSED, COALESCED) |
 | longest gap | the longest time that a due job waited for its next run |
-| extra | starts beyond the first that the faults explain |
-| violated | the broken invariant (`tests/faults/checker`), and the first violation found |
-| inconclusive | the run proved nothing, with the reason |
+| extra | further starts of a run that the faults explain |
+| violated | the broken [invariant](#the-checkers-own-proof), and the first violation found |
+| inconclusive | the test proved nothing; the reason is given |
 
 A row fails if a scheduled time is lost, a run is doubled, or any other invariant is broken.
 
-*Late* and *longest gap* count every job of the whole test, quiet times too. So they include delays
-that no fault caused:
+*Late* and *longest gap* count every job of the whole test, also in times without a fault. So the
+two columns include delays that no fault caused:
 
-- Jobs whose overlap policy makes their runs wait for each other (`buffer_one` and the like) are
-  late on any day, by the duration of the earlier run.
+- With an overlap policy such as `buffer_one`, runs of a job wait for each other. Such runs are late
+  by the duration of the earlier run, also without a fault.
 - Some tests do more than their row says: `test_rolling_upgrade` cuts a worker off from an owner
   twice.
 
-If a row says how late a run may be, its test measures the affected runs that started, and fails if
-one is later. [How long it takes](#how-long-it-takes) has the figures.
+If a row says how late a run may be, the row's test measures the affected runs that started. The
+test fails if a run is later. [How long it takes](#how-long-it-takes) has the figures.
 
 ## When a row fails
 
-A violated, inconclusive or aborted run is kept in `schedd-faults-kept`, in the folder for temporary
-files (`$TMPDIR`, or `/tmp`). Its folder is named by time, process and test. It contains the
-history, the daemons' logs and a dump of the database. Nothing deletes it automatically. The test
-prints the folder, and the command that repeats the row.
+The test keeps a violated, inconclusive or aborted test run in `schedd-faults-kept`, in the folder
+for temporary files (`$TMPDIR`, or `/tmp`). Each kept test run has a folder, named by time, process
+and test. The folder contains the history, the daemons' logs and a dump of the database. Kept
+folders aren't deleted automatically. The test prints the folder, and the command that repeats the
+row.
 
-`FAULTS_KEEP=1 make faults` also keeps good runs, and runs in which only the measured time was bad.
-To judge a history again, with the evidence for each finding:
+`FAULTS_KEEP=1 make faults` also keeps good test runs, and test runs in which only the measured time
+was bad. To check a history again, with the evidence for each finding:
 
 ```
 cd tests && ../.venv/bin/python -m faults.checker FOLDER [--json]
 ```
 
-The table has five violations of each kind, and the number of others; `--json` has all.
-`make faults-long` keeps its own (`--keep`: good runs too), and prints where.
+The checker prints five violations of each invariant, and the number of further violations; `--json`
+prints all. `make faults-long` also keeps its test runs and prints their folder. With `--keep`, it
+keeps good test runs too.
 
 ## The rows
 
@@ -124,13 +129,14 @@ The table has five violations of each kind, and the number of others; `--json` h
 REJECTIONS_HEAD = """
 ## Rejections by PostgreSQL and etcd
 
-Measured by `tests/acceptance/test_rejections.py`, on three members and two workers. In each row no
-process of schedd ended, and each due time was accounted for once.
+`tests/acceptance/test_rejections.py` measured these figures on three members and two workers. In
+each row, no process of schedd ended, and each due time was accounted for once.
 
-- *Named after*: until every `/readyz` names the cause. The overview, the doctor, the log and
-  `schedd_dependency_failure` name it too.
-- *Well after*: until every member is ready again after the correction. A full disk of the WAL stops
-  PostgreSQL itself, so *well after* includes its start.
+- *Named after* is the time until every member's `/readyz` names the cause. The overview, the
+  doctor, the log and `schedd_dependency_failure` name the cause too.
+- *Well after* is the time from the correction until every member is ready again. A full disk of the
+  WAL stops PostgreSQL itself, so *well after* includes the start of PostgreSQL.
+- *Lasted* is the duration of the rejection. *Load* is the number of runs that were due each second.
 
 | change | cause, in the words of `/readyz` | named after | well after | lasted | load | measured |
 |---|---|--:|--:|--:|--:|---|
@@ -139,7 +145,7 @@ process of schedd ended, and each due time was accounted for once.
 LACKING = """
 ## Not shown here
 
-| fault | why |
+| fault | what isn't shown, and why |
 |---|---|
 """
 
@@ -153,6 +159,10 @@ ELSEWHERE = """
 TAIL = """
 ## How long it takes
 
+*Measured* has the date, the commit and the figures of each test. *Load* is the load average of the
+machine, and *seconds* the duration of the test. An arrow leads from the time before an attack to
+the time during the attack.
+
 | test | measured | seconds |
 |---|---|--:|
 """
@@ -161,11 +171,12 @@ TAIL = """
 HELD = """
 ## What is held before and after
 
-Sums of all daemons of a kind: in a quiet time before the first fault, and after the last fault has
-healed and all runs have ended. A test fails if a figure hasn't returned to its start (L6). Tables:
-those with live rows only, after a VACUUM.
+Each figure is the sum over all daemons of a kind. The first number was measured in a quiet time
+before the first fault. The second number was measured after the last fault had healed and all runs
+had ended. A test fails if a figure hasn't returned to its start (invariant L6). *Tables* is the
+size of the database's live rows after a VACUUM.
 
-| test | of | memory | descriptors | threads | connections to PostgreSQL | spool | tables |
+| test | sum over | memory | descriptors | threads | connections to PostgreSQL | spool | tables |
 |---|---|--:|--:|--:|--:|--:|--:|
 """
 
@@ -339,28 +350,28 @@ def _brief(what: str) -> str:
 
 def _measured(line: Mapping[str, Any]) -> str:
     named = {
-        "lost_s": "lease let go after {} s",
-        "key_gone_s": "key gone after {} s",
+        "lost_s": "member stops renewing its lease after {} s",
+        "key_gone_s": "key deleted after {} s",
         "successor_s": "successor after {} s",
         "taken_s": "shards taken after {} s",
         "latest_s": "no run later than {} s",
-        "handed_over_s": "{} s behind those due with it",
+        "handed_over_s": "in a handover {} s behind other runs due at that time",
         "schema": "schema {}",
         "stale_results": "{} results STALE",
-        "reads_p99_s": "reads' p99 {0[quiet]:.2f} → {0[attack]:.2f} s",
-        "writes_p99_s": "writes' {0[quiet]:.2f} → {0[attack]:.2f} s",
-        "rounds": "{} whole rounds",
-        "late_p99_s": "starts' {0[quiet]:.2f} → {0[attack]:.2f} s",
+        "reads_p99_s": "p99 of reads {0[quiet]:.2f} → {0[attack]:.2f} s",
+        "writes_p99_s": "p99 of writes {0[quiet]:.2f} → {0[attack]:.2f} s",
+        "rounds": "whole rounds of the attack: {}",
+        "late_p99_s": "p99 of the lateness of runs {0[quiet]:.2f} → {0[attack]:.2f} s",
         "member_mib": "a member's memory {0[quiet]} → {0[attack]} MiB",
-        "healing_s": "all on time {} s after healing",
+        "healing_s": "all runs on time {} s after healing",
         "terms": "terms begun: {}",
-        "recovery_s": "held {} s after it was opened",
+        "recovery_s": "cluster held {} s after PostgreSQL accepted connections",
     }
     parts = [
         text.format(line["measured"][key]) for key, text in named.items() if key in line["measured"]
     ]
     parts += [
-        f"{kind}: of {each['wanted']:,} at most {each['most']:,} held at once,"
+        f"{kind}: of {each['wanted']:,} connections at most {each['most']:,} open at once,"
         f" {each['refused']:,} refused, {each['ended']:,} ended"
         for kind, each in line["measured"].get("connections", {}).items()
         if each["wanted"]
@@ -383,8 +394,8 @@ def _wire(done: Mapping[str, Any]) -> str:
     struck = done["struck_up"] + done["struck_down"]
     kib = (done["bytes_up"] + done["bytes_down"]) / 1024
     did = {
-        "slow": f"{struck} pieces late by {done['least_late'] or 0:.1f} s and more",
-        "stall": f"{struck} times silent in mid-frame, {kib:.0f} KiB held back",
+        "slow": f"{struck} pieces of data late by {done['least_late'] or 0:.1f} s and more",
+        "stall": f"{struck} pauses in mid-frame, {kib:.0f} KiB held back",
     }.get(done["way"], f"{struck} connections cut in mid-frame")
     return f"{done['found_struck']} of {done['found']} open connections struck, {did}"
 
@@ -397,12 +408,12 @@ def _herd(seen: Mapping[str, Any]) -> str:
     }
     block, urgent = max(seen["longest_block_s"].values()), seen["urgent"]["max_s"]
     return (
-        f"{seen['jobs']} jobs ({seen['by_calls']} made by calls, {seen['calls_per_s']}/s; the rest"
-        f" copies of one), run at {seen['runs_per_s']}/s, the last begun {seen['last_start_s']} s"
-        f" late; at most {peaks['m']} MiB of a member and {peaks['w']} of a worker; no event loop"
-        f" stood still for more than {block:.2f} s; smallest share of a worker"
-        f" {seen['smallest_share']:.0%}; urgent jobs of the first minute at most {urgent:.2f} s"
-        f" late, ordinary ones {seen['ordinary']['max_s']:.1f} s"
+        f"{seen['jobs']} jobs ({seen['by_calls']} created by calls, {seen['calls_per_s']}/s; the"
+        f" rest copies of one job), {seen['runs_per_s']} runs/s, the last run"
+        f" {seen['last_start_s']} s late; memory of a member at most {peaks['m']} MiB,"
+        f" of a worker {peaks['w']} MiB; no event loop blocked for more than {block:.2f} s;"
+        f" smallest share of a worker {seen['smallest_share']:.0%}; urgent jobs of the first"
+        f" minute at most {urgent:.2f} s late, ordinary jobs {seen['ordinary']['max_s']:.1f} s"
     )
 
 
@@ -410,18 +421,18 @@ def _outage(seen: Mapping[str, Any]) -> str:
     """Describe a catch-up."""
     on_time = seen["on_time"]
     return (
-        f"{seen['jobs']} jobs of each policy, caught up with {seen['drained_s']} s after members"
+        f"{seen['jobs']} jobs of each policy, catch-up ended {seen['drained_s']} s after members"
         f" were back; {seen['released']} runs of `all`, at most {seen['most_released']['10']} in"
-        f" 10 s, {seen['most_at_once']} of {seen['slots']} slots at once;"
-        f" {on_time['started']} runs that fell due meanwhile at most {on_time['max_s']} s late"
+        f" 10 s, in at most {seen['most_at_once']} of {seen['slots']} slots;"
+        f" {on_time['started']} runs due during catch-up at most {on_time['max_s']} s late"
     )
 
 
 def _hole(undone: Mapping[str, Any]) -> str:
     """Describe the losses of a restore."""
     return (
-        f"{undone['seconds']} s undone: {undone['runs']} runs are gone, {undone['calls']} answers"
-        f" `ok` with them; {undone['again']} runs ran again"
+        f"{undone['seconds']} s of changes lost: {undone['runs']} runs and {undone['calls']} calls"
+        f" answered `ok` are lost; {undone['again']} runs ran again"
     )
 
 

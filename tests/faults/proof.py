@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from faults.checker import INVARIANTS
 from faults.mutants.catalogue import MUTANTS
 from faults.mutants.mutant import Mutant
 
 HEAD = """
 ## The checker's own proof
 
-A mutant is the product without one of its guarantees. It counts as caught only if the named
-invariant breaks. The product itself may break none in the same test.
+The checker tests these invariants:
 
-| mutant: change | test | caught by invariant | broken | measured |
+| invariant | meaning |
+|---|---|
+{invariants}
+A mutant is the product with one guarantee removed. A mutant counts as caught only if it breaks the
+named invariant. In the same test, the product itself must break no invariant.
+
+| mutant: change | test | must break | has broken | measured |
 |---|---|---|---|---|
 """
 PRODUCT = "(the product)"
@@ -25,7 +31,8 @@ def proof(trials: Iterable[Mapping[str, Any]]) -> str:
     latest = {(trial["build"], trial["ride"]): trial for trial in trials}
     rides = dict.fromkeys(mutant.ride.name for mutant in MUTANTS)
     lines = [_of_mutant(mutant, latest.get((mutant.name, mutant.ride.name))) for mutant in MUTANTS]
-    return "".join((HEAD, *lines, *_of_product(latest, rides)))
+    invariants = "".join(f"| {each.name} | {each.sentence} |\n" for each in INVARIANTS)
+    return "".join((HEAD.format(invariants=invariants), *lines, *_of_product(latest, rides)))
 
 
 def _of_mutant(mutant: Mutant, trial: Mapping[str, Any] | None) -> str:

@@ -53,26 +53,28 @@ class Invariant:
 
 
 INVARIANTS = (
-    Invariant("S1", "one accepted result a run, one that a worker sent", s1),
-    Invariant("S2", "no result under a token older than a committed one", s2),
-    Invariant("S3", "tokens, epochs and terms grow", s3),
-    Invariant("S4", "owners' writes never go back in epoch; refused ones were older", s4),
-    Invariant("S5", "at most one scheduled run a job and instant", s5),
-    Invariant("S6", "each instant is one that its schedule has", s6),
-    Invariant("S7", "nothing starts early", s7),
-    Invariant("S8", "after ok of pause, edit, delete nothing of old fires or starts", s8),
-    Invariant("S9", "overlap limits hold", s9),
-    Invariant("S10", "an attempt comes after the end of the one before", s10),
-    Invariant("S11", "acknowledged calls are durable, failed ones leave nothing", s11),
+    Invariant("S1", "each run has at most one accepted result, which a worker sent", s1),
+    Invariant("S2", "no result is accepted under a lower token than a committed token", s2),
+    Invariant("S3", "tokens, epochs and terms only grow", s3),
+    Invariant("S4", "owners write under growing epochs only; rejected writes had lower epochs", s4),
+    Invariant("S5", "a job has at most one scheduled run for each scheduled time", s5),
+    Invariant("S6", "each scheduled time is a time of the job's schedule", s6),
+    Invariant("S7", "no run starts before its due time", s7),
+    Invariant(
+        "S8", "after the ok of a pause, edit or delete, no timer or run follows the old state", s8
+    ),
+    Invariant("S9", "runs of a job overlap only as the job's policy permits", s9),
+    Invariant("S10", "an attempt starts only after the previous attempt has ended", s10),
+    Invariant("S11", "acknowledged calls are durable; failed calls change nothing", s11),
     Invariant("S12", "terminal states never change", s12),
-    Invariant("S13", "a shard has at most one unfenced owner", s13),
-    Invariant("L1", "each due instant is accounted for, with a reason", l1),
-    Invariant("L2", "what fired ran in its window, by id and by time", l2),
-    Invariant("L3", "after healing all is led, owned and attached in time", l3),
-    Invariant("L4", "nothing is stuck or left behind", l4),
-    Invariant("L5", "each extra start is explained", l5),
-    Invariant("L6", "memory, descriptors, connections, spools come back", l6),
-    Invariant("N1", "the run of the test could have failed", n1),
+    Invariant("S13", "a shard has at most one owner that isn't fenced", s13),
+    Invariant("L1", "each due time runs, or a row says why it didn't run", l1),
+    Invariant("L2", "each run starts within its time window", l2),
+    Invariant("L3", "after healing, leader, owners and attached workers are back in time", l3),
+    Invariant("L4", "no run, result or process stays behind", l4),
+    Invariant("L5", "a fault or retry explains each further start of a run", l5),
+    Invariant("L6", "memory, descriptors, connections and spools return to their start", l6),
+    Invariant("N1", "the test could have found a violation", n1),
 )
 
 

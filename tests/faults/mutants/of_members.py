@@ -17,7 +17,7 @@ MEMBERSHIP = "schedd/store/cluster/membership.py"
 OF_MEMBERS: Sequence[Mutant] = (
     Mutant(
         "key-not-unique",
-        "a run's key doesn't follow from its job and instant, so ON CONFLICT never meets one",
+        "a run's key doesn't depend on job and scheduled time, so no conflict is detected",
         (
             Edit(
                 FIRINGS,
@@ -30,7 +30,7 @@ OF_MEMBERS: Sequence[Mutant] = (
     ),
     Mutant(
         "no-catch-up",
-        "after a takeover what fell due meanwhile is passed over",
+        "after a takeover, times that were due meanwhile are ignored",
         (
             Edit(
                 CATCH_UP,
@@ -45,7 +45,7 @@ OF_MEMBERS: Sequence[Mutant] = (
     ),
     Mutant(
         "fold-unwritten",
-        "instants that don't run leave no row",
+        "scheduled times that don't run leave no row",
         (
             Edit(
                 FIRINGS,
@@ -58,7 +58,7 @@ OF_MEMBERS: Sequence[Mutant] = (
     ),
     Mutant(
         "no-fence",
-        "an owner's transaction doesn't hold its shards' rows",
+        "an owner's transaction doesn't lock the rows of its shards",
         (
             Edit(
                 "schedd/store/cluster/fence.py",
@@ -71,7 +71,7 @@ OF_MEMBERS: Sequence[Mutant] = (
     ),
     Mutant(
         "taken-from-the-living",
-        "a shard is taken though its owner isn't fenced",
+        "a member takes a shard whose owner isn't fenced",
         (
             Edit(
                 MEMBERSHIP,
@@ -86,14 +86,14 @@ OF_MEMBERS: Sequence[Mutant] = (
     ),
     Mutant(
         "epoch-stands",
-        "taking a shard doesn't raise its epoch",
+        "taking a shard doesn't raise the shard's epoch",
         (Edit(MEMBERSHIP, "epoch = GREATEST(s.epoch + 1, {FLOOR})", "epoch = s.epoch"),),
         rides.LEADER_KILLED,
         "S3",
     ),
     Mutant(
         "tokens-restart",
-        "each owner counts tokens from one, without the epoch",
+        "each owner counts tokens from 1, without the epoch",
         (
             Edit(
                 "schedd/cluster/ownership.py",
@@ -106,7 +106,7 @@ OF_MEMBERS: Sequence[Mutant] = (
     ),
     Mutant(
         "overlap-unjudged",
-        "overlap isn't judged when runs are dispatched",
+        "the dispatch of runs doesn't check the overlap policy",
         (
             Edit(
                 ASSIGNING,
@@ -119,7 +119,7 @@ OF_MEMBERS: Sequence[Mutant] = (
     ),
     Mutant(
         "pause-unjudged",
-        "neither firing nor assigning looks whether the job is paused or was changed",
+        "firing and dispatch don't check whether the job was paused or changed",
         (
             Edit(
                 FIRING,
@@ -163,7 +163,7 @@ OF_MEMBERS: Sequence[Mutant] = (
     ),
     Mutant(
         "key-of-calls-ignored",
-        "an idempotency key is not looked at",
+        "idempotency keys are ignored",
         (
             Edit(
                 "schedd/store/statements/idempotency.py",
@@ -176,7 +176,7 @@ OF_MEMBERS: Sequence[Mutant] = (
     ),
     Mutant(
         "kept-alive-while-hung",
-        "the lease is kept even if the main loop hangs",
+        "the lease is renewed even if the main loop hangs",
         (
             Edit(
                 "schedd/etcd/lease_trust.py",
@@ -189,7 +189,7 @@ OF_MEMBERS: Sequence[Mutant] = (
     ),
     Mutant(
         "handed-out-late",
-        "runs that are assigned in every third second are pushed 1.2 s late",
+        "runs that are assigned in each third second are pushed 1.2 s late",
         (
             Edit(
                 "schedd/dispatch/assign.py",

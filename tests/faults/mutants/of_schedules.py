@@ -13,14 +13,14 @@ DST = "schedd/core/schedule/cron/dst.py"
 OF_SCHEDULES: Sequence[Mutant] = (
     Mutant(
         "twice-when-clocks-go-back",
-        "a fixed time in the repeated hour runs at both passes, as croniter has it",
+        "a fixed time in the repeated hour runs twice, as in croniter",
         (Edit(DST, "dst.overlap is DstOverlap.FIRST:", "dst.overlap is None:"),),
         rides.BACK,
         "S6",
     ),
     Mutant(
         "gap-skipped",
-        "a fixed time that the clocks jump over doesn't run",
+        "a fixed time in the skipped hour doesn't run",
         (Edit(DST, " or dst.gap is DstGap.SKIP:", " or dst.gap is not None:"),),
         rides.FORWARD,
         "L1",

@@ -34,14 +34,14 @@ OF_ANY_TOKEN = (
 OF_WORKERS: Sequence[Mutant] = (
     Mutant(
         "token-unchecked",
-        "a result is accepted whatever its token",
+        "results are accepted under any token",
         OF_ANY_TOKEN,
         rides.WORKER_STOPPED,
         "S2",
     ),
     Mutant(
         "end-overwritten",
-        "a late result overwrites what has ended",
+        "a late result overwrites the result of an ended run",
         (
             Edit(RESULTS, "        row.state is State.RUNNING\n", "        True\n"),
             Edit(RESULTS, "        and row.token == report.token\n", ""),
@@ -57,7 +57,7 @@ OF_WORKERS: Sequence[Mutant] = (
     ),
     Mutant(
         "acknowledged-unstored",
-        "a result is acknowledged before its COMMIT",
+        "results are acknowledged before the COMMIT",
         (
             Edit(
                 COLLECT,
@@ -75,7 +75,7 @@ OF_WORKERS: Sequence[Mutant] = (
     ),
     Mutant(
         "spool-forgotten",
-        "results of an earlier process stay in the spool",
+        "a worker never sends results that an earlier process left in the spool",
         (
             Edit(
                 "workerd/delivery/result_sender.py",
@@ -88,7 +88,7 @@ OF_WORKERS: Sequence[Mutant] = (
     ),
     Mutant(
         "rescued-too-early",
-        "runs are taken from workers whose leases live",
+        "runs are taken from workers whose leases are alive",
         (
             Edit(
                 RESCUE,
@@ -106,7 +106,7 @@ OF_WORKERS: Sequence[Mutant] = (
     ),
     Mutant(
         "never-rescued",
-        "the runs of a worker that is gone stay its own",
+        "runs of a lost worker never start elsewhere",
         (
             Edit(
                 RESCUE,
@@ -134,7 +134,7 @@ OF_WORKERS: Sequence[Mutant] = (
     ),
     Mutant(
         "started-twice",
-        "a worker takes the same assignment as often as it comes",
+        "a worker starts the same assignment each time that it arrives",
         (
             Edit(
                 ADMISSION,
@@ -153,7 +153,7 @@ OF_WORKERS: Sequence[Mutant] = (
     ),
     Mutant(
         "started-too-late",
-        "a worker starts what it has, past `start_by` and without trust",
+        "a worker starts runs after `start_by` and without trust in its lease",
         (
             Edit(
                 ADMISSION,
@@ -167,7 +167,7 @@ OF_WORKERS: Sequence[Mutant] = (
     ),
     Mutant(
         "exit-code-lost",
-        "what is stored of a result isn't what the worker sent",
+        "the stored result differs from the result that the worker sent",
         (
             Edit(
                 REPORTS,
