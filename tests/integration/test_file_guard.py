@@ -123,7 +123,7 @@ def test_the_greatest_of_concurrent_tokens_writes_last(guard: FileGuard) -> None
     assert guard.path.read_text() == "32"
 
 
-def test_wherever_a_writer_is_killed_the_file_is_whole_and_its_token_known(tmp_path: Path) -> None:
+def test_a_writer_killed_at_any_point_leaves_a_whole_file_and_a_known_token(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", DIES_AT_EACH_POINT, tmp_path], capture_output=True, text=True
     )

@@ -118,7 +118,7 @@ async def test_a_refused_webhook_is_reported_with_its_status_and_no_redirect_is_
         *("http://169.254.169.254/", "http://10.0.0.1/", "http://[::ffff:127.0.0.1]:1/"),
     ],
 )
-async def test_no_webhook_leads_to_an_address_that_isnt_public(url: str, tmp_path: Path) -> None:
+async def test_no_webhook_reaches_an_address_that_is_not_public(url: str, tmp_path: Path) -> None:
     async with senders(tmp_path, loopback=False) as sender:
         error = await sender.send(notification(NotificationChannel.WEBHOOK), Notice(webhook=url))
     assert "a public address" in error or "can't call it" in error
@@ -136,7 +136,7 @@ async def test_a_webhook_is_sent_to_a_host_that_the_member_allows(tmp_path: Path
 
 
 @pytest.mark.parametrize("host", ["169.254.169.254", "[fd00:ec2::254]", "metadata.goog"])
-async def test_no_webhook_leads_to_a_metadata_service_though_every_network_is_allowed(
+async def test_no_webhook_reaches_a_metadata_service_though_every_network_is_allowed(
     host: str, tmp_path: Path
 ) -> None:
     egress = Egress(allow=("0.0.0.0/0", "::/0", "*.goog"))
@@ -210,7 +210,7 @@ async def test_a_mail_goes_to_all_recipients_though_one_of_them_is_refused(
     assert "Failures in a row: 5" in said
 
 
-async def test_a_mail_that_was_taken_isnt_sent_again_for_a_farewell_that_failed(
+async def test_an_accepted_mail_is_not_sent_again_after_a_failed_quit(
     mail: tuple[RecordingMailServer, Smtp], tmp_path: Path
 ) -> None:
     kept, smtp = mail

@@ -81,14 +81,14 @@ async def grpc_target() -> AsyncIterator[tuple[str, int]]:
         await server.stop(None)
 
 
-async def test_an_http_job_goes_through_the_proxy_which_resolves_the_name() -> None:
+async def test_an_http_job_uses_the_proxy_which_resolves_the_name() -> None:
     async with web_target() as at, forward_proxy(shop_example=at) as proxy:
         outcome = await get(egress_through(proxy), "http://shop.example:8080/ok")
     assert outcome.verdict is AttemptVerdict.SUCCEEDED
     assert proxy.lines == ["POST http://shop.example:8080/ok"]
 
 
-async def test_https_goes_through_the_proxy_by_connect() -> None:
+async def test_https_uses_connect_through_the_proxy() -> None:
     async with web_target() as at, forward_proxy(shop_example=at) as proxy:
         outcome = await get(egress_through(proxy), "https://shop.example/ok")
     assert proxy.lines == ["CONNECT shop.example:443"]

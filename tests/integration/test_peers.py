@@ -292,7 +292,7 @@ async def test_any_member_returns_the_refusals_that_the_shards_owner_knows(
     assert await refusals.refusals_of_job(shard, job, 2) == {}
 
 
-async def test_a_member_returns_its_own_refusals_where_the_owner_is_away_or_older(
+async def test_a_member_returns_its_own_refusals_if_the_owner_is_unavailable_or_older(
     cluster: Cluster, peers: Peers
 ):
     one, job, shard = worker(), JobId(uuid4()), ShardId(1)
@@ -371,7 +371,7 @@ async def test_a_hung_peer_does_not_delay_views_of_other_peers(
     assert hung.calls == 1
 
 
-async def test_the_view_of_the_member_with_the_last_heartbeat_is_taken(
+async def test_the_view_of_the_member_with_the_last_heartbeat_is_used(
     cluster: Cluster, peers: Peers, peer: Peer
 ):
     async with a_peer() as third:

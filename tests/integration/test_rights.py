@@ -445,7 +445,7 @@ async def test_a_watch_of_a_namespace_needs_a_role_in_it(place: Place) -> None:
     assert await place.code(watch, nothing, place.mutual, here) is DENIED
 
 
-async def test_the_audit_names_who_did_it_and_by_which_token(place: Place) -> None:
+async def test_the_audit_names_the_actor_and_the_token(place: Place) -> None:
     admin = place.certificate("schedd://user/root@example.com/admin/*")
     token_id, text = await place.token(3)
     pool = by_name("SetPool")

@@ -70,7 +70,9 @@ async def test_a_page_sends_unknown_callers_to_the_login(web: Web, path: str) ->
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/login", "/static/schedd.css"])
-async def test_the_probes_and_the_login_with_its_looks_are_open(web: Web, path: str) -> None:
+async def test_probes_the_login_and_its_static_files_need_no_authentication(
+    web: Web, path: str
+) -> None:
     assert (await web.get(path)).status == 200
 
 
@@ -128,7 +130,7 @@ async def test_a_viewer_of_some_namespaces_sees_the_needed_role_on_a_page_and_ca
     assert (left.status, left.headers["location"]) == (303, "/login")
 
 
-async def test_a_missing_or_forbidden_page_shows_who_the_caller_is(
+async def test_a_missing_or_forbidden_page_names_the_caller(
     web: Web,
 ) -> None:
     _, text = await token(web, auth.ROLE_VIEWER)
@@ -364,7 +366,7 @@ async def test_failed_logins_are_logged_once_a_second_at_most_with_their_number(
 
 
 @pytest.mark.parametrize("next_", ["https://evil.example/", "//evil.example/", "/\\evil", "x", ""])
-async def test_a_login_leads_to_no_other_site(web: Web, next_: str) -> None:
+async def test_a_login_does_not_redirect_to_another_site(web: Web, next_: str) -> None:
     _, text = await token(web, auth.ROLE_VIEWER)
     assert (await log_in(web, text, next=next_)).headers["location"] == "/"
 
@@ -696,7 +698,7 @@ async def test_a_certificate_without_an_identity_differs_from_none_and_is_logged
         assert over.json["reason"] == "TOKEN_REVOKED"
 
 
-async def test_a_login_isn_t_taken_from_another_sites_page(web: Web) -> None:
+async def test_a_login_from_the_page_of_another_site_is_rejected(web: Web) -> None:
     _, text = await token(web, auth.ROLE_ADMIN)
     cookie = cookie_of(await log_in(web, text))
     sent = {"cookie": cookie, "origin": "https://evil.example"}
@@ -704,7 +706,7 @@ async def test_a_login_isn_t_taken_from_another_sites_page(web: Web) -> None:
     assert (await web.ask("POST", "/login", data={"token": text}, headers=sent)).status == 403
 
 
-async def test_a_login_over_https_isn_t_taken_from_a_page_in_the_clear(
+async def test_a_login_over_https_is_rejected_from_a_plaintext_page(
     web: Web, tmp_path: Path
 ) -> None:
     _, text = await token(web, auth.ROLE_VIEWER)

@@ -440,7 +440,7 @@ async def test_a_page_that_cant_be_shown_says_so_in_its_stream_too(web: Web) -> 
         assert "<h1>etl</h1>" in (await anext(events)).data
 
 
-async def test_jobs_come_in_pages_and_are_found_by_name(web: Web) -> None:
+async def test_jobs_are_listed_in_pages_and_found_by_name(web: Web) -> None:
     for number in range(35):
         await web.post("/api/v1/jobs", JOB | {"name": f"job-{number:02}"})
     first = (await web.get("/jobs")).text

@@ -428,7 +428,7 @@ async def test_an_invented_page_token_is_refused_by_every_list(web: Web) -> None
 @pytest.mark.parametrize(
     "at", [*AT_THE_ENDS_OF_TIME, "9999-12-31T23:59:59.999999Z", "0001-01-01T00:00:00Z"]
 )
-async def test_no_instant_in_a_page_token_is_a_bug_of_ours(web: Web, at: str) -> None:
+async def test_no_time_in_a_page_token_causes_an_internal_error(web: Web, at: str) -> None:
     for name in ("a1", "b2"):
         await create_job(web, name=name)
         await web.post("/api/v1/runs", SUBMITTED)
@@ -445,7 +445,7 @@ def token_of(*parts: str) -> str:
 
 
 @pytest.mark.parametrize("at", AT_THE_ENDS_OF_TIME)
-async def test_no_instant_or_cursor_is_an_internal_error(web: Web, at: str) -> None:
+async def test_no_time_or_cursor_causes_an_internal_error(web: Web, at: str) -> None:
     await create_job(web)
     for path, name in (("runs", "scheduledAfter"), ("jobs/etl/next", "after")):
         answer = await web.get(f"/api/v1/{path}", params={name: at})
@@ -892,7 +892,7 @@ async def test_unknown_paths_and_verbs_have_different_errors(web: Web) -> None:
     assert (other.status, other.headers["allow"]) == (405, "GET, POST")
 
 
-async def test_a_change_is_audited_with_where_it_came_from(web: Web) -> None:
+async def test_a_change_is_audited_with_its_source(web: Web) -> None:
     await create_job(web)
     [entry] = (await web.get("/api/v1/audit?action=create")).json["entries"]
     assert entry["object"] == "job/default/etl"

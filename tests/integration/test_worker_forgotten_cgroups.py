@@ -105,7 +105,7 @@ def test_a_tree_removed_as_forgotten_during_its_creation_is_created_again(
     os.close(held)
 
 
-def test_a_tree_that_is_removed_while_its_maker_waits_for_the_lock_is_made_again(
+def test_a_tree_removed_while_its_creator_waits_for_the_lock_is_created_again(
     parent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree, _ = tree_in(parent)

@@ -306,7 +306,7 @@ async def test_a_cancelled_run_cancels_its_call(tmp_path: Path) -> None:
         await asyncio.wait_for(server.given_up.wait(), 10)
 
 
-async def test_a_large_answer_goes_to_the_store_and_4_mib_are_too_much(tmp_path: Path) -> None:
+async def test_a_large_grpc_answer_is_stored_and_one_over_4_mib_is_rejected(tmp_path: Path) -> None:
     async with served() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
         stream = await member.attached()
         large = await call(stream, '{"letters":100000}', endpoint=server.endpoint)

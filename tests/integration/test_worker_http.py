@@ -197,7 +197,7 @@ async def test_no_pattern_stalls_the_worker(tmp_path: Path) -> None:
         assert found.reason == common_pb2.REASON_HTTP_STATUS
 
 
-async def test_a_large_answer_goes_to_the_store(tmp_path: Path) -> None:
+async def test_a_large_http_answer_is_stored_in_the_result_store(tmp_path: Path) -> None:
     async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
         stream = await member.attached()
         result = await request(stream, url=server.url("/large"))

@@ -161,7 +161,7 @@ async def test_an_unavailable_store_loses_the_log_and_not_the_result(tmp_path: P
         assert not [*(worker.spool / "kept").iterdir()]
 
 
-async def test_a_worker_that_dies_while_the_store_is_away_loses_no_end(tmp_path: Path) -> None:
+async def test_a_worker_killed_during_a_store_outage_loses_no_result(tmp_path: Path) -> None:
     config = config_of(S3Server(), 'timeout = "10m"')
     async with cluster(tmp_path, config=config) as (member, worker):
         stream = await member.attached()
@@ -178,7 +178,7 @@ async def test_a_worker_that_dies_while_the_store_is_away_loses_no_end(tmp_path:
         assert result.log.problem == "worker stopped before the upload"
 
 
-async def test_a_worker_whose_store_hangs_asks_for_no_more_than_it_can_hold(
+async def test_a_worker_with_a_hanging_store_requests_no_work_beyond_its_spool_limit(
     tmp_path: Path, hanging: S3Server
 ) -> None:
     config = config_of(hanging, 'timeout = "3s"\nspool_mib = 1')

@@ -98,7 +98,7 @@ async def test_a_job_receives_its_identity_and_sees_nothing_of_the_worker(tmp_pa
         assert "WORKERS_SECRET" not in environ
 
 
-async def test_the_payload_comes_on_standard_input_and_in_a_file(tmp_path: Path) -> None:
+async def test_the_payload_is_read_from_standard_input_and_from_a_file(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (member, worker):
         stream = await member.attached()
         script = 'cat; echo; cat "$SCHEDD_PAYLOAD_FILE"'

@@ -35,7 +35,7 @@ def test_generated_parts_of_pages_match_the_code(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == wanted, "run .venv/bin/python docs/generate.py"
 
 
-def test_the_picture_of_a_runs_life_has_each_transition_and_no_other() -> None:
+def test_the_diagram_of_run_states_has_each_transition_and_no_other() -> None:
     assert set(lifecycle.LINES) == {(a, b) for a, afters in TRANSITIONS.items() for b in afters}
 
 
@@ -123,7 +123,7 @@ TESTS = {file: file.read_text(encoding="utf-8") for file in (ROOT / "tests").rgl
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rule", "row"), ROWS, ids=[rule for rule, _ in ROWS])
-def test_each_test_that_a_rule_of_the_protocol_lists_names_it_itself(
+def test_each_test_that_a_protocol_rule_lists_names_the_rule(
     written: dict[str, str], rule: str, row: str
 ) -> None:
     listed = re.findall(r"`(test_\w+)`", row)

@@ -253,7 +253,7 @@ def test_values_that_the_version_before_left_in_etcd_are_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["member", "heir", "map"])
-def test_values_in_etcd_keep_what_the_version_before_looks_for(name: str) -> None:
+def test_values_in_etcd_keep_the_fields_that_the_previous_version_reads(name: str) -> None:
     assert is_contained(json.loads(KEPT["stored"][name]), json.loads(golden.stored()[name]))
 
 

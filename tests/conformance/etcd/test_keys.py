@@ -29,7 +29,7 @@ async def test_a_key_is_read_as_it_was_written(client: EtcdClient):
     assert await client.get("b") is None
 
 
-async def test_a_second_write_keeps_the_create_revision_and_a_new_life_has_another(client):
+async def test_a_second_write_keeps_the_create_revision_and_a_recreated_key_has_another(client):
     first = await client.put("a", b"1")
     second = await client.put("a", b"2")
     assert await client.get("a") == CoordinationEntry("a", b"2", first, second, 2)

@@ -70,7 +70,7 @@ async def test_many_leases_are_kept_alive_together_and_ended_leases_are_reported
     assert await client.keep_alive([]) == {}
 
 
-async def test_a_revoked_lease_takes_its_keys_along_and_may_be_revoked_again(client):
+async def test_a_revoked_lease_deletes_its_keys_and_can_be_revoked_again(client):
     lease = await client.grant(60)
     await client.put("mine", b"", lease.id)
     await client.put("freed", b"", lease.id)

@@ -161,7 +161,7 @@ async def test_a_silent_endpoint_is_skipped(single, root):
             assert (await client.get("a")).value == b"1"
 
 
-async def test_status_names_the_member_that_is_away(trio, trio_client):
+async def test_status_names_the_unavailable_member(trio, trio_client):
     member = trio.members[1]
     member.kill()
     try:

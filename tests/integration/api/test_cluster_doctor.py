@@ -5,7 +5,7 @@ from __future__ import annotations
 from schedproto.v1 import cluster_service_pb2 as wire
 
 
-async def test_findings_come_with_area_severity_why_and_remedy(api):
+async def test_findings_have_area_severity_cause_and_remedy(api):
     answer = await api("CheckCluster", wire.CheckClusterRequest())
     found = {(one.area, one.check): one for one in answer.findings}
     away = found["postgres", "answers"]

@@ -464,9 +464,7 @@ HALVES = {  # of a group, and what is said of them
 
 
 @pytest.mark.parametrize("half", HALVES)
-async def test_half_a_group_is_refused_and_not_taken_for_one_without_letters(
-    dead: Dead, half: str
-) -> None:
+async def test_an_incomplete_group_is_rejected(dead: Dead, half: str) -> None:
     given, problem = HALVES[half]
     await dead.job()
     await dead.many(1)

@@ -31,7 +31,7 @@ async def api_with_worker(api):
     return api
 
 
-async def test_a_drain_says_since_when_by_whom_and_why_until_it_ends(api_with_worker):
+async def test_a_drain_shows_its_time_actor_and_reason_until_it_ends(api_with_worker):
     asked = wire.DrainWorkerRequest(worker="w1", reason="new kernel", request_id="r1")
     drained = await api_with_worker("DrainWorker", asked)
     assert (drained.drained_by, drained.drain_reason) == ("tester", "new kernel")

@@ -248,7 +248,7 @@ async def test_pausing_again_without_a_note_keeps_the_present_note(past):
     assert other.pause_note == "on holiday"
 
 
-async def test_the_pause_of_a_job_that_was_made_paused_is_named_when_it_is_over(past):
+async def test_the_pause_of_a_job_created_paused_is_named_after_its_end(past):
     await past.made(paused=True, pause_note="until the move")
     await past.sql("UPDATE jobs SET paused_at = %s", START - MINUTE)
     await past.api("ResumeJob", wire.ResumeJobRequest(job="j"))

@@ -440,7 +440,7 @@ async def test_a_job_without_due_times_is_deleted_without_a_row(api):
     assert await api.world.sql("SELECT * FROM runs") == []
 
 
-async def test_a_job_that_only_a_newer_version_can_read_is_deleted_all_the_same(api):
+async def test_a_job_that_only_a_newer_version_can_read_can_be_deleted(api):
     await api("CreateJob", create(job()))
     await unfired(api)
     newer = job(cron=["0 3 * * *"], cron_dialect=99).SerializeToString()
@@ -545,7 +545,7 @@ async def test_a_pause_with_an_outdated_etag_is_rejected(api):
 
 
 @pytest.mark.parametrize("call", ["DeleteJob", "PauseJob"])
-async def test_an_etag_guards_against_an_edit_that_comes_between(api, monkeypatch, call):
+async def test_an_etag_guards_against_a_concurrent_edit(api, monkeypatch, call):
     """The job is read, edited by another, and only then locked."""
     seen = await api("CreateJob", create(job("etl")))
     store = api.services.store

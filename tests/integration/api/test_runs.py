@@ -363,7 +363,7 @@ async def test_a_member_without_a_trusted_lease_explains_that_runs_wait_for_it(a
     assert why.checks[0].remedy == "schedctl cluster doctor"
 
 
-async def test_lateness_is_of_the_first_start_whatever_came_after_it(api):
+async def test_lateness_is_that_of_the_first_start(api):
     asked = await api("SubmitRun", submit())
     due = asked.due_at.ToDatetime(UTC)
     me = api.world.members[0]

@@ -280,7 +280,7 @@ async def test_a_heartbeat_never_restores_a_worker_that_another_member_recorded_
     assert await place.live() == set()
 
 
-async def test_a_stream_that_ends_takes_no_lease_away(place: Place):
+async def test_the_end_of_a_stream_keeps_the_lease(place: Place):
     """P6.1: the worker may be attached to every other member."""
     one = new_worker()
     await place.greeting.greet(one, [])

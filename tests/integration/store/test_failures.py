@@ -137,7 +137,7 @@ async def test_a_bug_in_a_statement_is_a_fault(world: World) -> None:
         await world.sql("SELEC 1")
 
 
-async def test_a_server_that_is_away_is_unavailable_and_comes_back() -> None:
+async def test_a_crashed_server_is_unavailable_until_it_restarts() -> None:
     with private_postgres(synchronous_commit="on") as server:
         dsn = server.create_database()
         migrate.upgrade(dsn)

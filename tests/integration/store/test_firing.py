@@ -220,7 +220,7 @@ async def test_after_a_change_of_timeline_no_claim_holds(world: World) -> None:
     assert await world.sql("SELECT count(*) FROM runs") == [(0,)]
 
 
-async def test_due_timers_come_soonest_first_from_minus_infinity(world: World) -> None:
+async def test_due_timers_are_ordered_by_due_time_from_minus_infinity(world: World) -> None:
     """P3.9: a creation may commit behind any watermark."""
     me = await world.member()
     late = await world.job(due=START + MINUTE)

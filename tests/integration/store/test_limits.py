@@ -252,7 +252,9 @@ async def test_a_member_that_lost_the_shard_resumes_nothing(world: World) -> Non
 
 
 @pytest.mark.parametrize("how", ["resume", "pause", "delete"])
-async def test_a_later_call_takes_the_end_of_a_pause_away(world: World, how: str) -> None:
+async def test_a_later_pause_resume_or_delete_removes_the_end_of_a_pause(
+    world: World, how: str
+) -> None:
     me = await world.member()
     job = await world.job()
     job_id, users = job.definition.job_id, me.store.users

@@ -79,7 +79,9 @@ async def test_a_shard_is_taken_at_the_epoch_that_was_seen_or_not_at_all(world: 
     assert len(again) == 255
 
 
-async def test_a_live_owners_shards_cant_be_taken_a_fenced_ones_can(world: World) -> None:
+async def test_shards_of_a_live_owner_cannot_be_taken_but_those_of_a_fenced_one(
+    world: World,
+) -> None:
     """P2.5: whatever a map says."""
     me = await world.member()
     other = await world.member(take=False)

@@ -105,7 +105,7 @@ async def test_a_run_is_dispatched_where_another_update_moved_it_while_dispatch_
     assert (row["state"], row["late_notified"], row["token"]) == ("RUNNING", True, handed.token)
 
 
-async def test_batches_of_several_days_or_of_one_without_a_table_are_written_as_ever(
+async def test_batches_of_several_days_or_of_a_day_without_a_partition_use_the_parent_table(
     world: World,
 ) -> None:
     me = await world.member()

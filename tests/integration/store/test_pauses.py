@@ -57,7 +57,7 @@ async def test_nothing_starts_while_the_cluster_is_paused_not_even_what_a_person
     assert await world.sql("SELECT DISTINCT state FROM runs") == [("PENDING",)]
 
 
-async def test_after_the_resume_a_step_reckoned_before_or_in_the_pause_advances_nothing(
+async def test_a_step_computed_before_the_resume_advances_no_timer(
     world: World,
 ) -> None:
     """P3.11: it didn't reckon with the pause, and would fire its instants."""

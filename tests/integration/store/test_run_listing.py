@@ -74,7 +74,7 @@ async def test_the_page_after_a_full_one_begins_after_its_last_row(world: World)
     assert ([row.run.key.run_id for row in rows], end) == (runs[::-1], None)
 
 
-async def test_runs_of_other_namespaces_are_looked_through_no_further(world: World) -> None:
+async def test_a_page_scans_a_bounded_number_of_runs_of_other_namespaces(world: World) -> None:
     me = await world.member()
     await ran(world, me, 5)
     for name in ("a", "b"):

@@ -44,7 +44,7 @@ def test_a_second_row_of_an_instant_is_a_double_and_hides_no_loss() -> None:
     assert (seen.lost, seen.doubled) == (1, 1)
 
 
-def test_each_job_is_looked_at_alone_and_others_are_not_counted() -> None:
+def test_each_job_has_its_own_gap_and_other_jobs_are_not_counted() -> None:
     a, b = rows(0.1, 3.0, 0.1, 0.1, 0.1), rows(0.1, 0.1, 0.1, 0.1, 0.1, job="b")
     assert gap(*a, *b, jobs="ab").backs == (5.1 - FAULT, 0.0)
     assert gap(*a, *b, jobs="b") == Gap((0.0,), b[0].late, 0, 0, 0, 0)

@@ -42,7 +42,7 @@ def test_a_line_is_a_group_named_by_its_differing_fields() -> None:
     assert made[0].figures == {"p50": 25.0, "p99": 50.0}
 
 
-def test_one_figure_is_one_bar_and_a_dot_goes_deeper() -> None:
+def test_one_figure_is_one_bar_and_a_dot_selects_a_nested_value() -> None:
     assert next(group.figures for group in groups(LINES, "rate", ["bench"])) == {"rate": 100.0}
     deeper = groups(LINES, "late_ms.p99", ["bench", "workers"])
     assert deeper[1] == Group("simulated × 1,000 workers", {"late_ms.p99": 200.0})

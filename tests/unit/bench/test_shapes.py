@@ -69,7 +69,7 @@ def test_runs_without_a_row_or_success_are_lost_and_second_rows_are_duplicates()
     assert (both.lost, both.doubled) == (1, 1)
 
 
-def test_drift_is_the_first_third_beside_the_last_whatever_lies_between() -> None:
+def test_drift_compares_the_first_third_with_the_last() -> None:
     lines = [{"late_ms": {"p50": float(late)}, "at": "12:00:00"} for late in (2, 99, 0, 7, 4, 8)]
     assert drift(lines) == {"late_ms.p50": {"first": 50.5, "last": 6.0, "ratio": 0.119}}
     assert drift([{"dead": 0}, {"dead": 1}, {"dead": 5}]) == {

@@ -104,7 +104,7 @@ async def test_each_leadership_has_a_higher_term(
     assert second.term > first.term
 
 
-async def test_no_term_begins_when_the_key_has_gone_after_the_term_was_read(
+async def test_no_term_begins_when_the_key_was_deleted_after_the_term_was_read(
     etcd: TwinCoordination, store: TwinMembershipStore
 ) -> None:
     """P2.2: who slept there would depose its successor."""

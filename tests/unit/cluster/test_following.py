@@ -77,7 +77,7 @@ async def test_a_shard_is_dropped_then_waited_for_then_released(world: World) ->
     assert world.owner(MINE) is None
 
 
-async def test_without_trust_nothing_is_taken(world: World) -> None:
+async def test_a_member_without_trust_takes_no_shards(world: World) -> None:
     """P1.7: a member that slept may have been fenced, and its view is old."""
     world.trusted = False
     await world.shards.step()

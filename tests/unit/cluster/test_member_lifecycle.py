@@ -415,7 +415,7 @@ async def test_a_member_registers_before_its_tenure_has_a_row() -> None:
 
 
 @pytest.mark.slow
-async def test_a_member_whose_database_is_away_doesnt_campaign() -> None:
+async def test_a_member_without_its_database_does_not_campaign() -> None:
     """M10: it couldn't open a term."""
     async with TwinCluster("a") as cluster:
         await cluster.wait_until_stable()

@@ -31,7 +31,7 @@ async def test_a_shard_without_sequence_numbers_left_is_released_and_taken_over_
     assert [event.shards for event in events if isinstance(event, ShardsLost)] == [{0}]
 
 
-async def test_without_trust_nothing_is_written() -> None:
+async def test_an_owner_without_trust_writes_nothing() -> None:
     """P1.7: whatever is written goes by this gate."""
     written: list[LiveRun] = []
 

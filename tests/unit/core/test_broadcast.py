@@ -96,7 +96,7 @@ def test_a_broadcast_has_one_child_per_name_of_a_matching_worker() -> None:
     assert targets(need_of(replace(DEFINITION, slots=2), run(1)), there) == ("w1", "w2")
 
 
-def test_a_worker_is_away_too_long_after_a_continuous_absence() -> None:
+def test_a_target_worker_is_missing_too_long_only_after_a_continuous_absence() -> None:
     away = Away()
     need = need_of(DEFINITION, run(1, parent=run(9).key.run_id, target="w1"))
     away.update_waiting([need], [], NOW)

@@ -165,7 +165,7 @@ class TestOddZones:
         assert on("* * 30 12 *", zone, "2011-12-29", days=3) == []
         assert on("0 12 30 12 *", zone, "2011-12-29", DstPolicy(gap=DstGap.SKIP), days=3) == []
 
-    def test_a_repeated_hour_is_seen_whole_wherever_the_zones_are_cut(self) -> None:
+    def test_a_repeated_hour_is_complete_at_any_boundary_of_zone_segments(self) -> None:
         """Found by the walk: 2014-04-05T13:07:12Z is a multiple of 2^21 s, in an hour that Apia
         repeats; as 1973-03-11T02:01:36Z, one of 2^25 s, is in one that Santiago repeats.
         """

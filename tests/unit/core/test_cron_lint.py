@@ -82,7 +82,7 @@ def test_a_rejected_expression_is_one_error_with_the_rewrite(expression, message
     assert message in f"{found.problem} {found.hint}"
 
 
-def test_six_numbers_with_a_star_last_are_explained_with_their_look():
+def test_six_fields_with_a_final_star_get_a_hint_about_the_year():
     (found,) = lint("30 2 * * * *", after=NOW)
     assert found.level is LintLevel.WARNING
     assert found.problem.startswith("six fields: the first is seconds, so it runs at ")

@@ -158,7 +158,7 @@ def test_a_run_that_may_have_begun_continues_after_its_time_was_removed(state: S
     assert not edited_away(lost, PLAIN, EVERY, NOW + second(2))
 
 
-def test_a_run_made_by_a_person_is_never_edited_away() -> None:
+def test_a_manual_run_is_never_removed_by_an_edit() -> None:
     assert not edited_away(due(1, 3, generation=1), PLAIN, EVERY, NOW)
 
 

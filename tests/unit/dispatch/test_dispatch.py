@@ -323,7 +323,7 @@ async def test_a_lower_room_than_expected_is_used_until_the_next_read():
     assert world.handed() == {1, 2}
 
 
-async def test_a_broadcast_has_a_run_for_each_and_needs_no_slot_itself() -> None:
+async def test_a_broadcast_has_a_run_for_each_worker_and_needs_no_slot() -> None:
     world = World()
     world.definitions.jobs[run(1).job_id] = replace(SHELL, placement=Placement.BROADCAST)
     world.attach(worker(1), grant=2)

@@ -38,7 +38,7 @@ class Rows:
         return PoolLimits(store, lambda: self.ended, boot=lambda: self.now)
 
 
-async def test_a_pool_is_looked_at_once_a_second_while_it_has_room() -> None:
+async def test_a_pool_is_read_once_a_second_while_it_has_room() -> None:
     rows = Rows({A: FREE, B: FREE})
     pools = rows.known()
     rooms = await pools.read_rooms({A})

@@ -96,7 +96,7 @@ async def test_an_open_stream_falls_silent_in_mid_frame_and_resumes_with_the_res
 
 
 @pytest.mark.parametrize("way", ["truncate", "reset"])
-async def test_an_open_stream_ends_in_mid_frame_up_or_down_by_turns(
+async def test_an_open_stream_ends_in_mid_frame_in_alternating_directions(
     tmp_path: Path, way: str
 ) -> None:
     async with before_an_echo(tmp_path) as through:

@@ -56,7 +56,7 @@ def test_the_database_is_a_kind_of_its_own() -> None:
     assert figures["database"]["dead_rows"] == [0, 0]
 
 
-def test_a_result_that_leaves_the_spool_during_the_look_isnt_counted(tmp_path: Path) -> None:
+def test_a_result_that_leaves_the_spool_during_the_count_is_not_counted(tmp_path: Path) -> None:
     """The result is acknowledged between listing and look: here it is a name without a file."""
     (tmp_path / "000000000001.results").write_bytes(b"x" * 64)
     (tmp_path / "000000000002.results").symlink_to(tmp_path / "gone")

@@ -262,7 +262,7 @@ async def test_a_notification_untried_for_a_day_is_given_up_and_reported() -> No
         await wait_until_async(lambda: expired in world.events, WAIT_TIMEOUT, "the end of them")
 
 
-async def test_answers_are_kept_while_the_database_is_away() -> None:
+async def test_answers_are_kept_during_a_database_outage() -> None:
     world = World()
     world.outbox.put(3, world.job(1, to(FINE)))
     world.outbox.away = 2

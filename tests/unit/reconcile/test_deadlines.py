@@ -166,7 +166,7 @@ async def test_a_reported_run_not_ended_in_a_full_batch_is_ended_in_the_next_one
     assert len(world.rows.ended) == BATCH + 3
 
 
-async def test_a_run_reported_while_the_database_is_away_is_ended_later() -> None:
+async def test_a_run_reported_during_a_database_outage_is_ended_later() -> None:
     world = World()
     world.deadlines.passed(waits(1, 31))
     world.rows.away = True

@@ -464,7 +464,7 @@ async def test_a_refusal_names_its_worker() -> None:
     assert [one.sender for one in world.rows.refused] == [sender]
 
 
-async def test_a_worker_that_cant_do_a_job_is_reported_but_not_by_a_stranger_or_late() -> None:
+async def test_an_unable_worker_is_reported_only_by_its_own_current_refusal() -> None:
     """Others are asked first then: during an upgrade, say, those of the new version."""
     world = World()
     reported: list[tuple[object, ...]] = []

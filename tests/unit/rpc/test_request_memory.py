@@ -77,7 +77,7 @@ async def test_a_slow_sender_delays_no_other_for_long(in_hand: RequestMemory) ->
     assert in_hand.taken == 0
 
 
-async def test_small_requests_go_together_whatever_their_number(in_hand: RequestMemory) -> None:
+async def test_any_number_of_small_requests_is_read_at_once(in_hand: RequestMemory) -> None:
     calls = [Call(in_hand, 100) for _ in range(2_000)]
     await wait_until_async(lambda: all(call.read for call in calls), WAIT_TIMEOUT, "all to be read")
     assert in_hand.taken == 2_000 * 100

@@ -63,7 +63,7 @@ async def test_cluster_time_is_that_of_the_database_and_not_of_the_host(server: 
     assert timedelta(0) <= expected - server.clock.now() < timedelta(milliseconds=2)
 
 
-async def test_time_advances_while_the_database_is_away(server: Server) -> None:
+async def test_cluster_time_advances_during_a_database_outage(server: Server) -> None:
     await server.clock.step()
     server.away = True
     before = server.clock.now()

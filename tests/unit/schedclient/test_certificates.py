@@ -180,7 +180,7 @@ async def test_a_tls_client_learns_that_the_member_uses_plaintext(
     assert "leave ca, cert and key out" in error.value.remedy
 
 
-async def test_a_plaintext_server_is_not_taken_for_tls() -> None:
+async def test_a_plaintext_server_is_not_detected_as_tls() -> None:
     quiet = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     rude = await asyncio.start_server(
         lambda _reader, writer: writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "127.0.0.1", 0

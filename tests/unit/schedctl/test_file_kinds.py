@@ -99,7 +99,7 @@ def test_the_fields_of_a_kubernetes_cronjob_are_mapped_to_ours(offline, tmp_path
         "\ufeffname: a\ncron: 0 9 * * *\nshell: {argv: [x]}\n",
     ],
 )
-def test_a_manifest_is_read_as_one_wherever_it_comes_from_and_whatever_comes_first(
+def test_a_manifest_is_recognized_from_any_source_with_any_beginning(
     offline, monkeypatch, tmp_path: Path, text: str
 ) -> None:
     path = tmp_path / "job.txt"

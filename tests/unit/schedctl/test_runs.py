@@ -265,7 +265,7 @@ async def test_each_line_of_a_log_may_have_its_time(ctl, member):
     )
 
 
-async def test_an_attempt_begins_a_line_whatever_the_one_before_ended_with(ctl, member):
+async def test_an_attempt_begins_on_a_new_line_of_the_log(ctl, member):
     first, second, third = piece(b"tail"), piece(b"first\n"), piece(b"last")
     for token, each in enumerate((first, second, third), 1):
         each.fencing_token = token

@@ -96,7 +96,7 @@ async def test_each_key_has_flights_of_its_own() -> None:
     assert await asyncio.gather(*callers) == [1, 2, 1]
 
 
-async def test_no_more_than_at_once_run_and_the_queued_ones_can_be_joined() -> None:
+async def test_flights_over_the_limit_are_queued_and_can_be_joined() -> None:
     flights, work = Flights("test", at_once=1), Work()
     callers = [await call(flights, work, NEXT, key) for key in ("a", "b", "b")]
     assert len(work.begun) == 1

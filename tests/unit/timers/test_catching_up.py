@@ -187,7 +187,7 @@ async def test_the_window_is_measured_again_once_nothing_is_behind() -> None:
 
 
 @pytest.mark.slow
-async def test_a_timer_due_after_the_first_look_has_a_window_of_its_own() -> None:
+async def test_a_timer_due_after_the_first_step_has_its_own_window() -> None:
     """The database was away for three hours, in the middle of catching up with ten minutes."""
     world, rows = outage(30, 600, CatchUpPolicy.ALL)
     await world.near.step()

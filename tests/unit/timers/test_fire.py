@@ -80,7 +80,7 @@ async def test_a_run_that_a_calendar_may_still_exclude_is_created_when_due() -> 
     assert rows.calls.count("fire") == 1
 
 
-async def test_after_a_commit_in_doubt_the_rows_are_read_before_anything_else() -> None:
+async def test_a_commit_in_doubt_is_followed_by_a_read_of_the_rows() -> None:
     """P1.4: it did stand, so nothing is fired again, and the scan finds the run."""
     rows = Rows(fails=[OutcomeUnknown("no answer to COMMIT")])
     world = World(rows)

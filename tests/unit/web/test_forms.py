@@ -30,7 +30,7 @@ async def test_each_action_refuses_a_field_that_its_form_doesnt_have(action: Act
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.path)
-async def test_a_namespace_in_a_form_isnt_taken_for_that_of_the_address(action: Action) -> None:
+async def test_a_namespace_in_a_form_is_rejected(action: Action) -> None:
     with pytest.raises(InvalidArgumentError, match="namespace: belongs in the address"):
         await action.do(form_request(namespace="zz"))
 

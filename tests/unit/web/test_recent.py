@@ -66,7 +66,7 @@ async def test_a_caller_during_a_read_waits_for_that_read() -> None:
     assert slow.begun == 1
 
 
-async def test_an_unavailable_database_is_reported_to_all_who_wait() -> None:
+async def test_an_unavailable_database_is_reported_to_all_waiting_callers() -> None:
     slow = Slow()
     slow.error = Unavailable("the database is away")
     tasks = await slow.asked(5)

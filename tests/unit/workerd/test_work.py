@@ -176,7 +176,7 @@ async def test_a_pre_dispatched_run_starts_at_its_due_time_after_a_clock_change(
     assert executor.began >= instant
 
 
-async def test_an_end_is_reported_when_its_worker_ends_before_its_turn(
+async def test_an_ending_worker_reports_a_run_that_waits_for_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = asyncio.Event()
