@@ -112,9 +112,9 @@ ROWS: Sequence[Row] = (
     ),
     Row(
         "PostgreSQL restored from a backup under running members, half a minute lost",
-        "the cluster is held until an operator chooses the start of catch-up; runs before it"
-        " don't repeat, later runs count once; epochs, terms and tokens grow; results under lost"
-        " tokens are STALE",
+        "the cluster is held until an operator chooses the start of catch-up; runs before that"
+        " time don't repeat, later runs count once; epochs, terms and tokens grow; results under"
+        " lost tokens are STALE",
         ("test_postgres_restored_from_a_backup",),
         ("tests/acceptance/test_restore.py", "tests/integration/test_recovery.py"),
     ),
