@@ -100,7 +100,7 @@ class WorkerConfig:
     def faults(self) -> Iterator[ConfigProblem]:
         """Return the problems, by key, except those of the sections."""
         if not self.endpoints:
-            yield ConfigProblem("endpoints", "no member is named: give at least one host:port")
+            yield ConfigProblem("endpoints", "no member is given: write at least one host:port")
         if self.tls is not None and self.tls.cert is None:
             yield ConfigProblem("tls", "give ca, cert and key together, or none of them")
         if self.spool_mib < 1:
@@ -108,8 +108,8 @@ class WorkerConfig:
         if not 1 <= self.slots <= MOST_SLOTS:
             yield ConfigProblem(
                 "slots",
-                f"must be from 1 to {MOST_SLOTS}, not {self.slots}: each heartbeat lists all runs"
-                " in hand; run several workers",
+                f"must be from 1 to {MOST_SLOTS}, not {self.slots}; for more slots run several"
+                " workers",
             )
         if not naming.WORKER.fullmatch(self.name):
             yield ConfigProblem("name", f"{self.name!r} must match {naming.WORKER.pattern}")

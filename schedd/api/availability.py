@@ -52,7 +52,7 @@ def require_trusted(cluster: Observer) -> None:
     """Raise MemberUnavailableError if this member's view of the cluster may be old."""
     if not cluster.trusted():
         raise MemberUnavailableError(
-            "this member's lease in etcd isn't trusted: its view of the cluster may be old",
+            "this member may have lost its lease in etcd: its view of the cluster may be outdated",
             reason="NOT_TRUSTED",
             remedy="see `schedctl cluster doctor`; call again when etcd answers, or call another"
             " member",

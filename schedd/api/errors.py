@@ -151,7 +151,7 @@ def cut(text: str) -> str:
 def unanswered() -> OutcomeUnknownError:
     """Return the error for a write that was sent and not answered."""
     return OutcomeUnknownError(
-        "the outcome is unknown: the change was sent, but not answered; it may have been made",
+        "the outcome is unknown: the change was sent, but no answer came; it may have been made",
         reason="OUTCOME_UNKNOWN",
         remedy="check the state before you call again; with an idempotency key, just call again",
     )
@@ -173,7 +173,7 @@ def dependency_error(error: Unavailable) -> CallError:
         )
     if isinstance(error, DatabaseUnavailable):
         return MemberUnavailableError(
-            "PostgreSQL is unavailable: this member has no answer from it; nothing was changed",
+            "PostgreSQL is unavailable: it doesn't answer this member; nothing was changed",
             reason="DATABASE_UNAVAILABLE",
             remedy="start PostgreSQL, or correct what `schedctl cluster doctor` names, then retry",
         )

@@ -23,9 +23,9 @@ def size(asked: int) -> int:
     """Return the number of rows of a page. Raises InvalidArgumentError."""
     if asked not in NUMBERS["page_size"]:
         raise InvalidArgumentError(
-            f"page_size is {asked}",
+            f"page_size must not be negative: {asked}",
             reason="BAD_PAGE_SIZE",
-            remedy=f"give 1 to {MOST_ROWS}, or leave it out for {ROWS}",
+            remedy=f"give 1 to {MOST_ROWS} rows, or leave page_size out for {ROWS}",
             violations=[FieldViolation("page_size", "must not be negative")],
         )
     return min(asked or ROWS, MOST_ROWS)
@@ -35,9 +35,9 @@ def coming(asked: int) -> int:
     """Return how many future scheduled times to list. Raises InvalidArgumentError."""
     if asked not in NUMBERS["count"]:
         raise InvalidArgumentError(
-            f"count is {asked}",
+            f"count must be from 0 to {MOST_COMING}, not {asked}",
             reason="BAD_COUNT",
-            remedy=f"give 1 to {MOST_COMING}, or leave it out for {COMING}",
+            remedy=f"give 1 to {MOST_COMING}, or leave count out for {COMING}",
             violations=[FieldViolation("count", f"must be from 0 to {MOST_COMING}")],
         )
     return asked or COMING

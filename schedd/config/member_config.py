@@ -165,7 +165,7 @@ class ListenConfig:
             host, port = split_address(address)
             for other, its_host, its_port in seen:
                 if port and port == its_port and (host == its_host or {host, its_host} & _ALL):
-                    yield ConfigProblem(key, f"{address} is the port of listen.{other}, too")
+                    yield ConfigProblem(key, f"{address} is already the address of listen.{other}")
             seen.append((key, host, port))
 
     def proxies(self) -> Proxies:
@@ -208,7 +208,10 @@ def _unreached(key: str, address: str) -> Iterator[ConfigProblem]:
         return
     _, port = split_address(address)
     if not port or (place := everywhere(address)):
-        yield ConfigProblem(key, f"{'port 0' if not port else place} can't be reached")
+        yield ConfigProblem(
+            key,
+            f"{'port 0' if not port else place} can't be reached by other hosts: give an address",
+        )
 
 
 DEFAULT_FILE: Final = Path("/etc/schedd/schedd.toml")
@@ -255,7 +258,10 @@ class Config:
         if not naming.MEMBER.fullmatch(self.name):
             yield ConfigProblem("name", f"{self.name!r} must match {naming.MEMBER.pattern}")
         if not self.postgres.dsn:
-            yield ConfigProblem("postgres.dsn", "is missing: give SCHEDD_POSTGRES__DSN or the file")
+            yield ConfigProblem(
+                "postgres.dsn",
+                "is missing; set it in the file, or by SCHEDD_POSTGRES__DSN or --postgres-dsn",
+            )
         try:
             open_objects(self.results.url, self.results.options)
         except Misconfigured as error:
@@ -271,7 +277,7 @@ class Config:
             except (Misconfigured, ValueError) as error:
                 yield ConfigProblem(f"listen.{key}", str(error))
         if self.listen.grpc_tokens and not with_tls:
-            yield ConfigProblem("listen.grpc_tokens", "is for TLS: give tls (ca, cert, key)")
+            yield ConfigProblem("listen.grpc_tokens", "needs TLS: give tls (ca, cert, key)")
 
     def _begun_tls(self) -> bool:
         """Return whether TLS is configured; a missing file is reported separately."""
@@ -284,7 +290,9 @@ class Config:
         Files of TLS are checked too. A migration needs none of this.
         """
         if not self.listen.advertise_grpc and (place := everywhere(self.listen.grpc)):
-            yield ConfigProblem("listen.grpc", f"set advertise_grpc: {place} can't be reached")
+            yield ConfigProblem(
+                "listen.grpc", f"{place} can't be reached by other hosts: set listen.advertise_grpc"
+            )
         yield from self.etcd.unusable(utcnow())
         if (tls := self.tls.files()) is not None:
             yield from problems(tls, self._bearer(), utcnow())

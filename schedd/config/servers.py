@@ -34,10 +34,12 @@ class Etcd:
             yield ConfigProblem("endpoints", "no server is given; write host:port")
         if bool(self.user) is not bool(self.password):
             yield ConfigProblem(
-                "user" if self.user else "password", "user and password come together"
+                "user" if self.user else "password", "user and password must be given together"
             )
         if (self.cert is None) is not (self.key is None):
-            yield ConfigProblem("key" if self.key else "cert", "cert and key come together")
+            yield ConfigProblem(
+                "key" if self.key else "cert", "cert and key must be given together"
+            )
         encrypted = any((self.ca, self.cert, self.key))
         for why in against(self.endpoints, encrypted=encrypted):
             yield ConfigProblem("endpoints", why)
@@ -47,7 +49,7 @@ class Etcd:
         problems = unusable("etcd", self.ca, self.cert, self.key)
         yield from problems
         if self.cert is not None and all(problem.where != "etcd.cert" for problem in problems):
-            yield from untimely("etcd.cert", self.cert, now, "have a fresh one issued")
+            yield from untimely("etcd.cert", self.cert, now, "get a new certificate issued")
 
     def access(self) -> EtcdAccess:
         """Return the settings as the adapter takes them."""
@@ -103,7 +105,7 @@ class Smtp:
         if self.host and not _ADDRESS.fullmatch(self.mail_from):
             yield ConfigProblem("mail_from", f"{self.mail_from!r} isn't a mail address")
         if self.user and self.security == "none":
-            yield ConfigProblem("user", "user and password go with starttls or tls alone")
+            yield ConfigProblem("user", 'user and password need security = "starttls" or "tls"')
 
 
 @dataclass(frozen=True, slots=True)

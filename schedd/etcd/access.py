@@ -50,7 +50,7 @@ class EtcdTls:
 
     def __post_init__(self) -> None:
         if (self.cert is None) is not (self.key is None):
-            raise Misconfigured("etcd: a client certificate and its key come together")
+            raise Misconfigured("etcd: cert and key must be given together")
 
     def credentials(self) -> grpc.ChannelCredentials:
         """Return the files as they are now.
@@ -72,7 +72,7 @@ def _read(path: Path | None) -> bytes | None:
         raise Rejected(
             "certificate_unreadable",
             f"etcd: can't read {path}: {error.strerror}",
-            "Put the file back, readable for schedd",
+            "Restore the file, and make it readable for the user of schedd",
         ) from error
 
 
@@ -99,9 +99,9 @@ class EtcdAccess:
 
     def __post_init__(self, user: str | None, password: str | None) -> None:
         if not self.endpoints:
-            raise Misconfigured("etcd: no endpoint is given")
+            raise Misconfigured("etcd: no endpoint is given; set etcd.endpoints")
         if (user is None) is not (password is None):
-            raise Misconfigured("etcd: user and password come together")
+            raise Misconfigured("etcd: user and password must be given together")
         self.login = None if user is None or password is None else Login(user, password)
         for why in against(self.endpoints, encrypted=self.tls is not None):
             raise Misconfigured(f"etcd: {why}")
@@ -114,7 +114,7 @@ class EtcdAccess:
 
 def against(endpoints: Sequence[str], *, encrypted: bool) -> Iterator[str]:
     """Return why these endpoints can't be used, in words."""
-    users = "no endpoint has a user in it; give etcd.user, etcd.password"
+    users = "an endpoint must not contain a user; give etcd.user and etcd.password"
     return against_each(endpoints, partial(_against, encrypted), users)
 
 
@@ -126,9 +126,9 @@ def _against(encrypted: bool, endpoint: str) -> str:
     if scheme not in {"", "http", "https"}:
         return f"{endpoint!r} isn't a valid endpoint; write host:port"
     if scheme == "https" and not encrypted:
-        return f"{endpoint!r} needs TLS, and none is configured"
+        return f"{endpoint!r} needs TLS, but TLS isn't configured; give etcd.ca"
     if scheme == "http" and encrypted:
-        return f"{endpoint!r} is plain, though TLS is configured"
+        return f"{endpoint!r} is plaintext, but TLS is configured; write https://"
     try:
         _, port = split_address(address)
     except ValueError as error:

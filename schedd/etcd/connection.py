@@ -255,7 +255,7 @@ class EtcdConnection:
                 return self._token
         except TimeoutError as error:
             self._backoff.timed_out(login)
-            raise Unavailable("etcd: no token within the deadline") from error
+            raise Unavailable("etcd: the login returned no token within the deadline") from error
 
     async def _authenticate(self, login: Login, position: int, clock: _Clock) -> str:
         self._backoff.check(login)

@@ -164,7 +164,7 @@ def judge(code: StatusCode, details: str, *, writes: bool) -> EtcdFailure:
     if code is StatusCode.UNAUTHENTICATED or details.endswith(_STALE_TOKEN):
         return EtcdFailure(_denied(words), EtcdRemedy.TOKEN, distrust=False)
     if details.endswith("authentication is not enabled"):
-        off = RightsOff("auth_disabled", f"etcd checks no users: {words}", _LOGIN_REMEDY)
+        off = RightsOff("auth_disabled", f"etcd's authentication is off: {words}", _LOGIN_REMEDY)
         return EtcdFailure(off, EtcdRemedy.NONE, distrust=False)
     if code is StatusCode.PERMISSION_DENIED or "authentication failed" in details:
         return EtcdFailure(_denied(words), EtcdRemedy.NONE, distrust=False)

@@ -251,7 +251,7 @@ class Follower:
             await stream.send(wire.WatchRequest(progress_request=wire.WatchProgressRequest()))
             response = await stream.receive(deadline)
         if response is None:
-            raise Unavailable("etcd: the watch is silent, asked for progress too")
+            raise Unavailable("etcd: the watch is silent and doesn't answer a request for progress")
         return response
 
     def _broken(self) -> None:

@@ -94,7 +94,7 @@ def check_known(request: Message) -> None:
     if unknown:
         named = ", ".join(map(str, unknown[:MOST_NAMED]))
         raise InvalidArgumentError(
-            f"{request.DESCRIPTOR.name} has fields unknown to this member: {named}",
+            f"{request.DESCRIPTOR.name} has fields that this member doesn't know: {named}",
             reason="UNKNOWN_FIELD",
             remedy="upgrade the members first; nothing was changed",
         )

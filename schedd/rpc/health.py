@@ -117,5 +117,5 @@ def _not_served(service: str) -> NotFoundError:
     return NotFoundError(
         f"gRPC service {cut(service)!r} not found",
         reason="NO_SUCH_SERVICE",
-        remedy="name a service such as schedd.v1.JobService, or none for the whole member",
+        remedy="name a service such as schedd.v1.JobService, or no service for the whole member",
     )

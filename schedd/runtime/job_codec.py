@@ -471,7 +471,7 @@ def _exclude(spec: job_pb2.Job, calendars: Sequence[PinnedCalendar]) -> Exclude:
     pinned = {one.name: one for one in calendars}
     for name in spec.exclude.calendars:
         if name not in pinned:
-            raise ScheduleError("exclude.calendars", f"there is no calendar {name!r}")
+            raise ScheduleError("exclude.calendars", f"calendar {name!r} not found")
     return Exclude(
         tuple(calendar_of(pinned[name]) for name in spec.exclude.calendars),
         tuple(spec.exclude.cron),

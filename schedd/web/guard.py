@@ -105,7 +105,7 @@ _TOO_MANY: Final = problems.problem_response(
         "RESOURCE_EXHAUSTED",
         f"limit of {MOST_AT_A_TIME} concurrent requests of this host reached",
         reason="TOO_MANY_REQUESTS",
-        remedy="wait for some of them, or use another member",
+        remedy="wait until some requests have ended, or use another member",
     ),
     {"retry-after": "1"},
 )

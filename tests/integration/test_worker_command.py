@@ -79,10 +79,7 @@ cert = "/none/cert.pem"
         "FILE:8: results.result_mib: must be from 0 to 1024",
         "FILE:10: tls: cert and key must be given together",
         "FILE:3: log_level must be one of debug, info, warning, error, not 'loud'",
-        (
-            "FILE:4: slots: must be from 1 to 20000, not 0: "
-            "each heartbeat lists all runs in hand; run several workers"
-        ),
+        ("FILE:4: slots: must be from 1 to 20000, not 0; for more slots run several workers"),
         "WORKERD_NAME: name: 'UPPER' must match [a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?",
         "FILE:2: endpoints: address 'nonsense' isn't host:port",
         "FILE:6: listen.http: address '::1' isn't host:port; write [v6 address]:port",
@@ -110,10 +107,10 @@ def test_an_empty_variable_that_unsets_what_the_file_gives_is_named(tmp_path: Pa
 
 
 HANDLERS = {
-    "no.such.module": "handlers: can't import 'no.such.module': ModuleNotFoundError: ",
-    "broken": "handlers: can't import 'broken': ZeroDivisionError: ",
-    "ending": "handlers: can't import 'ending': SystemExit: 0",
-    "odd": "handlers: the payload of 'odd': ",
+    "no.such.module": "handlers: can't import module 'no.such.module': ModuleNotFoundError: ",
+    "broken": "handlers: can't import module 'broken': ZeroDivisionError: ",
+    "ending": "handlers: can't import module 'ending': SystemExit: 0",
+    "odd": "handlers: the payload type of handler 'odd' can't be used: ",
 }
 
 

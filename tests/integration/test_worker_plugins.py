@@ -130,10 +130,10 @@ async def test_a_plugin_that_raises_fails_only_its_own_run(tmp_path: Path, packa
 @pytest.mark.parametrize(
     ("points", "said"),
     [
-        ("unmade = broken:Unmade", "can't load 'unmade' (broken:Unmade): TypeError"),
-        ("lost = nowhere:Lost", "can't load 'lost' (nowhere:Lost): ModuleNotFoundError"),
-        ("stranger = pathlib:Path", "can't load 'stranger' (pathlib:Path): TypeError"),
-        ("sqlite = broken:Broken", "duplicate name 'sqlite'"),
+        ("unmade = broken:Unmade", "can't load plug-in 'unmade' (broken:Unmade): TypeError"),
+        ("lost = nowhere:Lost", "can't load plug-in 'lost' (nowhere:Lost): ModuleNotFoundError"),
+        ("stranger = pathlib:Path", "can't load plug-in 'stranger' (pathlib:Path): TypeError"),
+        ("sqlite = broken:Broken", "two plug-ins have the name 'sqlite'"),
         ("Loud = broken:Broken", "'Loud' must match"),
     ],
 )

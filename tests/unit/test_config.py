@@ -68,7 +68,7 @@ def test_all_faults_over_several_fields_are_reported_at_once() -> None:
 def test_a_port_for_tokens_takes_tls() -> None:
     listen = ListenConfig(grpc_tokens="127.0.0.1:7423")
     [said] = faults_of(replace(HERE, listen=listen))
-    assert said.startswith("listen.grpc_tokens: is for TLS")
+    assert said.startswith("listen.grpc_tokens: needs TLS")
 
 
 @pytest.mark.parametrize("tls", [TlsConfig(), SECURE], ids=["in the clear", "with TLS"])
@@ -98,9 +98,9 @@ def test_advertised_addresses_are_checked_too() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ("h:0", "port 0 can't be reached"),
-        ("0.0.0.0:7420", "0.0.0.0 can't be reached"),
-        ("[::]:7420", ":: can't be reached"),
+        ("h:0", "port 0 can't be reached by other hosts: give an address"),
+        ("0.0.0.0:7420", "0.0.0.0 can't be reached by other hosts: give an address"),
+        ("[::]:7420", ":: can't be reached by other hosts: give an address"),
         ("a b:7420", "address 'a b:7420' isn't host:port: 'a b' isn't a valid host"),
         ("a\nb:7420", r"address 'a\nb:7420' isn't host:port: 'a\nb' isn't a valid host"),
         (
@@ -118,7 +118,8 @@ def test_the_advertised_address_must_be_reachable(wrong: str, said: str) -> None
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "[::0]"])
 def test_a_member_that_listens_everywhere_needs_an_advertised_address(host: str) -> None:
     config = replace(HERE, listen=ListenConfig(grpc=f"{host}:7420", insecure=True))
-    said = f"listen.grpc: set advertise_grpc: {host.strip('[]')} can't be reached"
+    place = host.strip("[]")
+    said = f"listen.grpc: {place} can't be reached by other hosts: set listen.advertise_grpc"
     assert faults_of(config) == [said]
     assert [*config.faults()] == [], "a migration listens nowhere"
     listen = replace(config.listen, advertise_grpc="m1.example.com:7420")
@@ -148,7 +149,7 @@ def test_a_member_has_a_name_that_others_can_write(name: str) -> None:
 def test_an_etcd_user_in_an_endpoint_is_refused_and_not_repeated(endpoint: str) -> None:
     """A variable is parted at its commas, those of a password too."""
     endpoints = ("a:1", *endpoint.split(","))
-    said = "no endpoint has a user in it; give etcd.user, etcd.password"
+    said = "an endpoint must not contain a user; give etcd.user and etcd.password"
     assert [*map(str, Etcd(endpoints=endpoints).faults())] == [f"endpoints: {said}"]
     with pytest.raises(Misconfigured, match=f"^etcd: {said}$"):
         EtcdAccess(endpoints)
@@ -165,7 +166,7 @@ def test_no_endpoint_is_repeated_that_has_no_port(endpoint: str) -> None:
 def test_two_listeners_cannot_share_a_port() -> None:
     for http in ("127.0.0.1:7420", "0.0.0.0:7420"):
         [said] = ListenConfig(http=http).faults()
-        assert str(said) == f"http: {http} is the port of listen.grpc, too"
+        assert str(said) == f"http: {http} is already the address of listen.grpc"
     assert len([*ListenConfig(grpc_tokens="127.0.0.1:7421").faults()]) == 1
     assert [*ListenConfig(grpc="127.0.0.1:0", http="127.0.0.1:0").faults()] == []
     assert [*ListenConfig(grpc="127.0.0.1:7420", http="127.0.0.2:7420").faults()] == []
@@ -180,9 +181,9 @@ def test_two_listeners_cannot_share_a_port() -> None:
         (Etcd(endpoints=("http://a b:1",)), "endpoints: address 'a b:1' isn't host:port: 'a b'"),
         (Etcd(endpoints=("256.0.0.1:1",)), "endpoints: address '256.0.0.1:1' isn't host:port"),
         (Etcd(endpoints=("https://a:1",)), "endpoints: 'https://a:1' needs TLS"),
-        (Etcd(user="u"), "user: user and password come together"),
-        (Etcd(password="p"), "password: user and password come together"),
-        (Etcd(cert=Path(__file__)), "cert: cert and key come together"),
+        (Etcd(user="u"), "user: user and password must be given together"),
+        (Etcd(password="p"), "password: user and password must be given together"),
+        (Etcd(cert=Path(__file__)), "cert: cert and key must be given together"),
     ],
 )
 def test_settings_that_etcd_cant_be_reached_by_are_reported(etcd: Etcd, said: str) -> None:

@@ -195,8 +195,8 @@ class Spool:
             return str(uuid.UUID(text))
         except ValueError:
             raise Misconfigured(
-                f"{path} holds {text[:60]!r}, which isn't a valid id: restore the earlier id, or"
-                " remove the file to register as a new worker"
+                f"{path} holds {text[:60]!r}, which isn't a valid id: restore the worker's earlier"
+                " id, or remove the file to register as a new worker"
             ) from None
 
 

@@ -78,10 +78,12 @@ def installed_plugins() -> Mapping[str, EntryPoint]:
     named: dict[str, EntryPoint] = {}
     for each in entry_points(group=GROUP):
         if not _NAME.fullmatch(each.name):
-            raise Misconfigured(f"executors: {each.name!r} must match {_NAME.pattern}")
+            raise Misconfigured(
+                f"executors: the plug-in's name {each.name!r} must match {_NAME.pattern}"
+            )
         if named.get(each.name, each) != each:
             values = f"{named[each.name].value} and {each.value}"
-            raise Misconfigured(f"executors: duplicate name {each.name!r}: {values}")
+            raise Misconfigured(f"executors: two plug-ins have the name {each.name!r}: {values}")
         named[each.name] = each
     return named
 
@@ -127,5 +129,6 @@ def _loaded(name: str, point: EntryPoint, caller: HandlerCaller) -> PluginExecut
         return PluginExecutor(executor, caller)
     except (Exception, SystemExit) as error:  # foreign code may raise anything
         raise Misconfigured(
-            f"executors: can't load {name!r} ({point.value}): {type(error).__name__}: {error}"
+            f"executors: can't load plug-in {name!r} ({point.value}):"
+            f" {type(error).__name__}: {error}"
         ) from error

@@ -104,7 +104,7 @@ def import_all(modules: Sequence[str]) -> None:
                 importlib.import_module(name)
         except (Exception, SystemExit) as error:  # a user's module may raise anything
             raise Misconfigured(
-                f"handlers: can't import {name!r}: {class_of(error)}: {words_of(error)}"
+                f"handlers: can't import module {name!r}: {class_of(error)}: {words_of(error)}"
             ) from error
 
 
@@ -195,7 +195,9 @@ def _fit(name: str, handler: sdk.RegisteredHandler) -> Fit:
     try:
         return fit_of(handler.function)
     except TypeError as error:
-        raise Misconfigured(f"handlers: the payload of {name!r}: {error}") from error
+        raise Misconfigured(
+            f"handlers: the payload type of handler {name!r} can't be used: {error}"
+        ) from error
 
 
 async def _wait_for_outcome(

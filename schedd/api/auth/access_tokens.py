@@ -193,9 +193,10 @@ async def _not_too_deep(services: Services, caller: Caller) -> None:
         maker = await services.access_tokens.find(caller.who.token)
         if maker is not None and len(maker.makers) >= MOST_DEEP:
             raise FailedPreconditionError(
-                f"your token has {MOST_DEEP} ancestors, the maximum: it can't create tokens",
+                f"your token can't create tokens: it is number {MOST_DEEP + 1} in a chain of"
+                " tokens, each created with the token before",
                 reason="TOO_MANY_MAKERS",
-                remedy="use a token with fewer ancestors, or a certificate",
+                remedy="use an earlier token of the chain, or a certificate",
             )
 
 
@@ -233,7 +234,7 @@ def _too_late(
     if asked is not None and ends is not None and asked > ends - now:
         at = ends.isoformat(timespec="seconds")
         yield FieldViolation(
-            "lifetime", f"is longer than that of your token, which expires at {at}"
+            "lifetime", f"is longer than the lifetime of your own token, which expires at {at}"
         )
 
 

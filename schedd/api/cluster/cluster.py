@@ -127,7 +127,7 @@ async def list_workers(
         raise InvalidArgumentError(
             "page_token: there is only one page",
             reason="BAD_PAGE_TOKEN",
-            remedy="leave it out",
+            remedy="leave page_token out",
             violations=[FieldViolation("page_token", "there is only one page")],
         )
     return wire.ListWorkersResponse(workers=await _workers(services))

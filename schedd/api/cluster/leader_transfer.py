@@ -115,13 +115,13 @@ def parties(view: ClusterView, wanted: str) -> tuple[MemberView, MemberView]:
         raise FailedPreconditionError(
             f"member {wanted} is already the leader",
             reason="LEADS_ALREADY",
-            remedy="name another member, or none to have one chosen",
+            remedy="name another member, or name none: the cluster then chooses a member",
         )
     if why := _unfit(heir):
         raise FailedPreconditionError(
             f"member {wanted} can't become leader: {why}",
             reason="UNFIT",
-            remedy="name another member, or none to have one chosen",
+            remedy="name another member, or name none: the cluster then chooses a member",
         )
     return old, heir
 
@@ -153,7 +153,7 @@ async def _followed(services: Services, caller: Caller, view: ClusterView) -> Cl
             return await services.succession.follows(view.term)
     except TimeoutError:
         raise OutcomeUnknownError(
-            "the leader was asked to step down, but no new leader was elected yet",
+            "the leader was asked to step down, but no new leader has been elected yet",
             reason="NO_SUCCESSOR_YET",
             remedy="see `schedctl cluster members`",
         ) from None

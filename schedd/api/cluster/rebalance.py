@@ -51,7 +51,7 @@ async def _rebalance(
         raise FailedPreconditionError(
             "shards can't be moved: there is no leader"
             if wanted
-            else "shards can't be moved: no member may own shards",
+            else "shards can't be moved: no member is eligible to own shards",
             reason="NO_LEADER" if wanted else "NO_ELIGIBLE_MEMBER",
             remedy="see `schedctl cluster members`",
         )

@@ -69,7 +69,7 @@ def _missing(group: wire.ChosenGroup) -> Iterator[FieldViolation]:
     if not group.fingerprint:
         yield FieldViolation("group.fingerprint", "is missing")
     if not group.job and not group.submitted:
-        problem = "is missing: only submitted runs have no job, and submitted isn't set"
+        problem = "is missing: give a job, or set submitted to select submitted runs without a name"
         yield FieldViolation("group.job", problem)
 
 

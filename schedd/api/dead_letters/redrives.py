@@ -142,9 +142,9 @@ async def _switched(
     )
     if done is not None and done.finished_at is not None:
         raise FailedPreconditionError(
-            "the redrive has created all its runs already",
+            f"redrive {redrive_id} can't be stopped or resumed: all its runs are created already",
             reason="REDRIVE_DONE",
-            remedy="`schedctl run cancel` cancels its runs",
+            remedy="to end runs of the redrive: `schedctl run cancel RUN`",
         )
     return _redrive_message(request.redrive_id, done)
 
@@ -156,7 +156,7 @@ def _describe_selection(choice: LetterFilter) -> str:
     named = f" {cut(one.job)!r}" if one.job else ""
     of = f" of {whose}{named}" if named or choice.group else ""
     kind = f" with the fingerprint {cut(one.fingerprint)!r}" if one.fingerprint else ""
-    until = f" that died by {choice.until.isoformat()}" if choice.until else ""
+    until = f" that failed for good by {choice.until.isoformat()}" if choice.until else ""
     return of + kind + until
 
 

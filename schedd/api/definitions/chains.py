@@ -53,12 +53,18 @@ def refusal(refused: ChainRefused, name: str) -> CallError:
         )
     if refused.what == "cycle":
         problem, reason = f"closes a cycle: {refused.names}", "CHAIN_CYCLE"
-        remedy = "remove one of these jobs from the `after` of the next; nothing was stored"
+        remedy = (
+            "remove one job of this cycle from the `after` of the job that follows it; nothing was"
+            " stored"
+        )
     elif refused.what == "parent":
         problem, reason = f"job {refused.names} not found", "NO_SUCH_PARENT"
         remedy = "create the parents first, in the same namespace, and give names, not ids"
     else:
-        problem, reason = f"the job has more than {refused.names} ancestors", "CHAIN_TOO_LONG"
+        problem, reason = (
+            f"the job has more than {refused.names} jobs above it in its chains",
+            "CHAIN_TOO_LONG",
+        )
         remedy = "split the chain: let one of its jobs trigger the next part"
     return InvalidArgumentError(
         f"after.jobs: {problem}",

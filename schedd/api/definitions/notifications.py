@@ -54,7 +54,9 @@ def check_means(services: Services, job: job_pb2.Job, old: job_pb2.Job | None = 
         if said.email and not services.means.mail:
             problem = "no mail server is configured (smtp.host of schedd.toml)"
             wrong.append(FieldViolation(f"{field}.email", problem))
-    refuse(wrong, "NO_MEANS", "ask the cluster's operator to allow it, or give a webhook")
+    refuse(
+        wrong, "NO_MEANS", "ask the cluster's operator to change schedd.toml, or notify by webhook"
+    )
 
 
 def _given(job: job_pb2.Job) -> Iterator[tuple[str, job_pb2.Notification]]:

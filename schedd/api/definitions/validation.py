@@ -256,7 +256,7 @@ def _instant_violations(definition: JobDefinition, now: datetime) -> Iterator[Fi
         elif schedule.first(now) is None:
             yield from _never(job)
         elif schedule.excludes_all_after(now):
-            yield FieldViolation("exclude", "excludes all scheduled times for years")
+            yield FieldViolation("exclude", "excludes all scheduled times of the coming years")
     except CronError as wrong:
         yield _cron_violation(job, wrong)
     except ScheduleError as wrong:
@@ -311,7 +311,7 @@ def _match_violations(
                 field, f"{match.key!r} is given twice: give all its values at once"
             )
         elif not match.any_of or len(match.any_of) > MOST_VALUES:
-            yield FieldViolation(field, f"{match.key!r} has no value, or more than {MOST_VALUES}")
+            yield FieldViolation(field, f"{match.key!r} must have 1 to {MOST_VALUES} values")
         seen.add(match.key)
 
 

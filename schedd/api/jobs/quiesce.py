@@ -122,7 +122,7 @@ def _failed_over(event: str) -> OutcomeUnknownError:
 def _attempts_out(what: str, within: timedelta) -> OutcomeUnknownError:
     seconds = max(1, math.ceil((within + CLOCKS_DIFFER).total_seconds()))
     return OutcomeUnknownError(
-        f"{what} was changed, but a dispatched run of it may still start",
+        f"{what} was changed, but a run that was dispatched before may still start",
         reason="ATTEMPTS_OUT",
         remedy=f"no run can start later than {seconds} s from now; call again to be sure",
     )

@@ -85,7 +85,7 @@ def _not_edited(path: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"{path}: {problem}",
         reason="BAD_UPDATE_MASK",
-        remedy="leave it out: the cluster sets it, or a separate call does, like pause and resume",
+        remedy="leave the field out: the cluster sets it, or a call of its own, such as pause",
         violations=[FieldViolation(path, problem)],
     )
 

@@ -32,7 +32,7 @@ async def no_log(services: Services, record: RunRecord) -> FailedPreconditionErr
     more = (record.run.children or 0) - len(children)
     names = "; ".join(f"{each.run.key.run_id} ({_child(each)})" for each in children)
     return FailedPreconditionError(
-        f"the run is a broadcast and has no log; its children have: {names}"
+        f"the run is a broadcast and has no log of its own; its child runs have logs: {names}"
         + (f"; and {more} more" if more > 0 else ""),
         reason="IS_BROADCAST",
         remedy=f"see `schedctl run list --parent {record.run.key.run_id}`,"

@@ -147,7 +147,7 @@ def damaged(key: str) -> FailedPreconditionError:
     return FailedPreconditionError(
         f"object {key} in the result store is damaged: its size or SHA-256 differs",
         reason="OBJECT_DAMAGED",
-        remedy="don't use the data received before this error; it may be damaged too",
+        remedy="don't use the data that was received before this error: it may be damaged, too",
     )
 
 

@@ -70,11 +70,16 @@ def _check_again(found: RunRecord) -> None:
     if again(state, found.reason):
         return
     if state in LIVE:
-        problem, remedy = f"is {state}: it hasn't ended", "cancel it first, or wait for its end"
+        problem, remedy = (
+            f"is {state} and hasn't ended",
+            "cancel the run first, or wait for its end",
+        )
     elif state is State.SUCCEEDED:
-        problem, remedy = "has SUCCEEDED", "`schedctl job trigger` starts another run"
+        problem = "has SUCCEEDED, so it can't be retried"
+        remedy = "to start another run of the job: `schedctl job trigger`"
     else:
-        problem, remedy = f"is {state}: it never ran", "`schedctl job backfill` runs it"
+        problem = f"is {state}: its scheduled time never became a run"
+        remedy = "to run the scheduled time: `schedctl job backfill`"
     raise FailedPreconditionError(
         f"run {found.run.key.run_id} {problem}", reason="NOT_FAILED", remedy=remedy
     )
@@ -98,7 +103,7 @@ def _refused(found: RunRecord, why: StoreConflict) -> CallError:
         return FailedPreconditionError(
             f"run {found.run.key.run_id} was already run again, with another payload: run {made}",
             reason="DONE_AGAIN",
-            remedy=f"see `schedctl run get {made}`; to run that again: `schedctl run retry {made}`",
+            remedy=f"see `schedctl run get {made}`; to retry that run: `schedctl run retry {made}`",
         )
     return stored_jobs.edited_meanwhile(found.job)
 
@@ -107,5 +112,5 @@ def _line_full(found: RunRecord) -> FailedPreconditionError:
     return FailedPreconditionError(
         f"too many runs of job {found.job!r} are waiting already",
         reason="LINE_FULL",
-        remedy="wait until some have ended, or redrive them at a rate: `schedctl dlq redrive`",
+        remedy="wait until some runs have ended, or redrive at a rate: `schedctl dlq redrive`",
     )

@@ -77,5 +77,5 @@ def _lost(what: str) -> NotFoundError:
         what,
         reason="NOT_KEPT",
         remedy="members and workers must have the same results.url; `schedctl run result -o json`"
-        " shows its size and SHA-256",
+        " shows the result's size and SHA-256",
     )

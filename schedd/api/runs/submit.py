@@ -114,7 +114,7 @@ def _made(request: wire.SubmitRunRequest, stored: Answer) -> RunRecord:
         raise FailedPreconditionError(
             "the run that was submitted with this idempotency key isn't kept any more",
             reason="RUN_FORGOTTEN",
-            remedy="use a new key to submit it again",
+            remedy="use a new key to submit the work again",
         )
     return stored
 
@@ -124,7 +124,10 @@ def _refuse_standing(spec: job_pb2.Job) -> None:
     fields = {field.name for field, _ in spec.ListFields()}
     extra = fields & _STANDING
     if extra:
-        raise wrong(f"spec.{min(extra)}", "isn't allowed for one-time work")
+        raise wrong(
+            f"spec.{min(extra)}",
+            "isn't allowed in a submit: only stored jobs have a schedule or a pause",
+        )
 
 
 _STANDING = frozenset(

@@ -24,7 +24,7 @@ def parse_local_time(text: str, field: str) -> datetime:
         except ValueError:
             pass
     problem = f"{text[:60]!r} isn't a local time"
-    raise ScheduleError(field, problem, f"date and time without an offset, {_EXAMPLE}")
+    raise ScheduleError(field, problem, f"write a date and time without an offset, {_EXAMPLE}")
 
 
 def instant_of(local: datetime, zone: str, field: str) -> datetime:
@@ -43,9 +43,9 @@ def instant_of(local: datetime, zone: str, field: str) -> datetime:
         raise ScheduleError(field, f"{local.isoformat()} is out of range") from None
     if len(found) == 1:
         return found[0]
-    happens = "comes twice" if found else "doesn't exist"
+    happens = "occurs twice" if found else "doesn't exist"
     candidates = " or ".join(at.astimezone(place.info).isoformat() for at in both)
-    problem = f"{local.isoformat()} {happens} in {zone}: the clocks are set then"
+    problem = f"{local.isoformat()} {happens} in {zone}: the clocks change at that time"
     raise ScheduleError(field, problem, f"write {candidates}" if field == "at" else candidates)
 
 

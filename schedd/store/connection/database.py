@@ -220,7 +220,7 @@ def _several(dsn: str) -> URL:
     try:
         found = parse_dsn(f"postgresql://{rest}")
     except ProgrammingError:  # its message repeats the password
-        raise ValueError("libpq can't parse it") from None
+        raise ValueError("libpq can't parse the list of hosts") from None
     user, password, name = (found.pop(key, None) for key in ("user", "password", "dbname"))
     return URL.create(scheme, user, password, database=name, query=found)
 

@@ -115,13 +115,15 @@ _TRY: Final = (" failed: ", "could not ")
 
 _LOGIN_REMEDY: Final = (
     "Make postgres.dsn and the role agree (ALTER ROLE … LOGIN PASSWORD …), and check pg_hba.conf; a"
-    " reload (SIGHUP) takes a changed user or password"
+    " reload (SIGHUP) applies a changed user or password"
 )
 _GRANT_REMEDY: Final = (
     "`schedd migrate` prints the GRANT statements that are missing (docs/databases.md, Roles)"
 )
 _MISSING_REMEDY: Final = "Create, restore or rename the database, or change postgres.dsn"
-_CONNECT_REMEDY: Final = "Grant it: GRANT CONNECT ON DATABASE … TO the role of postgres.dsn"
+_CONNECT_REMEDY: Final = (
+    "Grant the privilege: GRANT CONNECT ON DATABASE … TO the role of postgres.dsn"
+)
 _SCHEMA_REMEDY: Final = (
     "Check search_path of the role and the database, finish the restore, or run `schedd migrate`"
 )

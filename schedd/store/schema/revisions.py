@@ -90,7 +90,7 @@ def check_schema(connection: Connection) -> None:
     if found.revision is None and (lacks := grants.missing(connection)):
         raise SchemaMismatch(f"{lacks}\nThen run `schedd migrate`.")
     if found.revision is None:
-        raise SchemaMismatch("The database has no schema yet")
+        raise SchemaMismatch("The database has no schema of schedd yet")
     raise SchemaMismatch(
         f"The schema is too old: revision {found.revision}, this schedd needs {head()}"
     )
@@ -127,7 +127,7 @@ def admitted(found: SchemaState) -> bool:
     if not found.admits():
         raise SchemaMismatch(
             f"The schema is too new: revision {found.revision}, this schedd knows up to {head()}",
-            "Upgrade schedd, or point it at another database",
+            "Upgrade schedd, or set postgres.dsn to another database",
         )
     log.info(
         "the schema is newer than this schedd revision=%s known=%s compatible_from=%s",

@@ -54,7 +54,7 @@ async def fields_of(request: Request, most: int = MOST_BYTES) -> dict[str, str]:
                 "INVALID_ARGUMENT",
                 f"invalid form: {error}",
                 reason="BAD_FORM",
-                remedy="send it from one of this member's pages",
+                remedy="send the form from one of this member's pages",
             )
         ) from error
     return {name: value.replace("\r\n", "\n").strip() for name, value in pairs}
@@ -92,7 +92,7 @@ def _check(sent: Collection[str], names: Collection[str]) -> None:
     raise InvalidArgumentError(
         "; ".join(f"{cut(name)}: {problem}" for name, problem in problems_of.items()),
         reason="UNKNOWN_FIELD",
-        remedy=f"leave it out; {has}; nothing was changed",
+        remedy=f"leave the field out; {has}; nothing was changed",
         violations=[FieldViolation(name, problem) for name, problem in problems_of.items()],
     )
 

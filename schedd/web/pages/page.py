@@ -229,14 +229,14 @@ class Page:
             raise InvalidArgumentError(
                 "; ".join(f"{cut(name)}: is given twice" for name in twice),
                 reason="INVALID_REQUEST",
-                remedy="leave one of them out",
+                remedy="give each parameter once",
                 violations=[FieldViolation(name, "is given twice") for name in twice],
             )
         if unknown := [name for name in names if name not in known]:
             raise InvalidArgumentError(
                 "; ".join(f"{cut(name)}: unknown parameter" for name in unknown),
                 reason="UNKNOWN_PARAMETER",
-                remedy=f"leave it out; parameters of this page: {', '.join(known)}",
+                remedy=f"leave the parameter out; parameters of this page: {', '.join(known)}",
                 violations=[FieldViolation(name, "unknown parameter") for name in unknown],
             )
 

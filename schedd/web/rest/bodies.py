@@ -49,7 +49,7 @@ async def body_of(request: Request, *, expected: bool) -> Mapping[str, Any] | No
     if not content.strip():
         return {} if expected else None
     if not expected:
-        raise wrong("this call has no body")
+        raise wrong("this call takes no body")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise RequestProblem(
@@ -142,7 +142,7 @@ def _too_slow() -> RequestProblem:
             "REQUEST_TIMEOUT",
             f"reading the body timed out after {BODY_WITHIN:.0f} s",
             reason="REQUEST_TOO_SLOW",
-            remedy="send it faster",
+            remedy="send the body faster, or in smaller requests",
         ),
         {"connection": "close"},
     )

@@ -75,7 +75,9 @@ def read_request(request: Request, found: RouteMatch, body: Mapping[str, Any] | 
     except FormErrors as errors:
         raise RequestProblem(problems.of_form(errors)) from errors
     except UnicodeError as error:
-        raise wrong("the request contains an unpaired surrogate: invalid text") from error
+        raise wrong(
+            "the request contains an unpaired surrogate, which isn't valid Unicode"
+        ) from error
     except RecursionError as error:
         raise wrong("the body is nested too deeply") from error
 

@@ -256,7 +256,7 @@ class Rest:
                 if header in request.headers
             ],
             "INVALID_REQUEST",
-            "leave it out",
+            "leave the header out",
         )
         key = requests.key_of(request.headers)
         return _value_response(
@@ -320,7 +320,7 @@ def _without_query(request: Request) -> None:
     refuse(
         [FieldViolation(key, documents.unasked(key)) for key in request.query_params],
         "INVALID_REQUEST",
-        "leave it out of the address",
+        "leave the parameter out of the address",
     )
 
 

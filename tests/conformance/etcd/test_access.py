@@ -191,10 +191,10 @@ async def test_new_certificates_are_used_without_a_restart(encrypted, certificat
         (lambda: EtcdAccess(()), "no endpoint"),
         (lambda: EtcdAccess(("host",)), "no port"),
         (lambda: EtcdAccess(("https://a:1",)), "needs TLS"),
-        (lambda: EtcdAccess(("http://a:1",), EtcdTls()), "is plain"),
+        (lambda: EtcdAccess(("http://a:1",), EtcdTls()), "is plaintext"),
         (lambda: EtcdAccess(("ftp://a:1",)), "valid endpoint; write"),
-        (lambda: EtcdAccess(("a:1",), user="u"), "come together"),
-        (lambda: EtcdTls(cert="x"), "come together"),
+        (lambda: EtcdAccess(("a:1",), user="u"), "must be given together"),
+        (lambda: EtcdTls(cert="x"), "must be given together"),
     ],
 )
 def test_impossible_settings_are_refused_with_their_reason(build, message):

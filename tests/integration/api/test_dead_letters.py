@@ -243,9 +243,9 @@ async def test_a_cancelled_run_may_be_retried_and_has_no_letter(dead: Dead) -> N
 async def test_a_run_that_hasnt_failed_isnt_retried(dead: Dead) -> None:
     await dead.job()
     made = await dead.api("TriggerJob", jobs.TriggerJobRequest(job="j"))
-    with pytest.raises(FailedPreconditionError, match="it hasn't ended"):
+    with pytest.raises(FailedPreconditionError, match="and hasn't ended"):
         await dead.retried(made.run_id)
-    for state, message in (("SUCCEEDED", "has SUCCEEDED"), ("SKIPPED", "it never ran")):
+    for state, message in (("SUCCEEDED", "has SUCCEEDED"), ("SKIPPED", "never became a run")):
         await dead.api.world.sql("UPDATE runs SET state = %s RETURNING 1", state)
         with pytest.raises(FailedPreconditionError, match=message):
             await dead.retried(made.run_id)
@@ -458,7 +458,7 @@ HALVES = {  # of a group, and what is said of them
     "submitted alone": ({"submitted": True}, "group.fingerprint: is missing"),
     "a fingerprint alone": (
         {"fingerprint": "f"},
-        "group.job: is missing: only submitted",
+        "group.job: is missing: give a job",
     ),
 }
 
@@ -533,7 +533,9 @@ async def test_a_redrive_until_a_time_covers_what_its_dry_run_counts(dead: Dead)
         assert made.total == 2
     with pytest.raises(AlreadyExistsError, match="idempotency key"):
         await dead.redrive(group=group, idempotency_key="k")
-    with pytest.raises(FailedPreconditionError, match=r"that died by .* can be redriven"):
+    with pytest.raises(
+        FailedPreconditionError, match=r"that failed for good by .* can be redriven"
+    ):
         await dead.redrive(group=group, until=newest)
     assert (await dead.redrive(group=group)).total == 3
 
@@ -733,7 +735,7 @@ async def test_a_redrive_is_stopped_and_resumed(dead: Dead) -> None:
     assert (await dead.api("ResumeRedrive", resume)).state == OPEN
     await dead.fed_all()
     assert ((await dead.now(one)).made, (await dead.now(one)).state) == (30, DONE)
-    with pytest.raises(FailedPreconditionError, match="created all its runs"):
+    with pytest.raises(FailedPreconditionError, match="all its runs are created"):
         await dead.api("StopRedrive", stop)
 
 

@@ -32,8 +32,8 @@ def test_json_is_kept_unchanged(text: str):
         ("NaN", "isn't valid JSON"),
         ("[-Infinity]", "isn't valid JSON"),
         ('{"a": 1e400}', "isn't valid JSON"),
-        (r'["\ud800"]', "half of a surrogate pair"),
-        (r'{"\uDFFF": 1}', "half of a surrogate pair"),
+        (r'["\ud800"]', "an unpaired surrogate"),
+        (r'{"\uDFFF": 1}', "an unpaired surrogate"),
         ('"' + "x" * MAX_PAYLOAD + '"', "bytes, at most"),
     ],
     ids=[

@@ -432,7 +432,8 @@ def test_settings_of_instants_are_refused_on_demand(given):
 def test_a_negative_jitter_is_reported_once_in_seconds():
     wrong = job(on_demand=False, cron=["@daily"], jitter=Duration(seconds=-1))
     with pytest.raises(
-        InvalidArgumentError, match=r"^jitter: -1s is negative \(for example 30s\)$"
+        InvalidArgumentError,
+        match=r"^jitter: -1s is negative \(give a positive duration, for example 30s\)$",
     ):
         validation.check(requested(wrong), NOW)
 

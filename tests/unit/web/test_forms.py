@@ -44,4 +44,7 @@ async def test_a_form_takes_its_own_and_common_fields_and_reports_all_others() -
     assert (await do(form_request(**fields))).message == "disks"
     with pytest.raises(InvalidArgumentError, match=r"foo: unknown .*; bar: unknown ") as refused:
         await do(form_request(**fields, foo="", bar="x"))
-    assert refused.value.remedy == "leave it out; fields of the form: reason; nothing was changed"
+    assert (
+        refused.value.remedy
+        == "leave the field out; fields of the form: reason; nothing was changed"
+    )

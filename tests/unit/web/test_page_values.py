@@ -481,7 +481,7 @@ def test_an_invalid_zone_or_a_local_time_missing_in_it_is_rejected(
         ),
         (
             {"when": "* * * * *", "what": "x", "payload": "[1e400]"},
-            "payload: isn't valid JSON: the number 1e400 is larger",
+            "payload: isn't valid JSON: the number 1e400 is too large",
         ),
         (
             {"when": "* * * * *", "what": "x", "payload": '["\\ud800"]'},

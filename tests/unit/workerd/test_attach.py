@@ -135,10 +135,12 @@ async def test_an_expired_client_certificate_is_logged_repeatedly_until_it_is_re
             await wait_until_async(lambda: len(caplog.records) >= 5, 20, "five tries")
             [line] = logged()
             assert line.startswith(f"stream to {member.address} ended: ")
-            assert re.search(rf"; our certificate {mine.cert} ended at \d{{4}}-\d\d-\d\d ", line)
+            assert re.search(
+                rf"; the client certificate {mine.cert} expired at \d{{4}}-\d\d-\d\d ", line
+            )
             monkeypatch.setattr(module, "_REMIND_AFTER", 0.0)
             await wait_until_async(lambda: len(logged()) >= 3, 20, "the line again")
-            assert all("; our certificate " in line for line in logged())
+            assert all("; the client certificate " in line for line in logged())
             authority.issue(w1, tmp_path / "w", timedelta(days=1))
             await member.attached()
 

@@ -121,4 +121,6 @@ def test_a_member_reads_held_runs_and_their_start_times_from_a_heartbeat(tell: T
 def test_more_slots_than_a_heartbeat_can_list_are_rejected_with_the_reason() -> None:
     config = WorkerConfig(("localhost:1",), Path("spool"), slots=MOST_SLOTS + 1)
     [fault] = map(str, config.faults())
-    assert fault.startswith("slots: must be from 1 to 20000, not 20001: each heart")
+    assert fault.startswith(
+        "slots: must be from 1 to 20000, not 20001; for more slots run several workers"
+    )

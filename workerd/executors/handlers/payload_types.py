@@ -67,7 +67,7 @@ def _annotation(function: Callable[..., Any], at: int) -> Any:
         return typing.get_type_hints(holder, globalns=names, include_extras=True)["payload"]
     except Exception as error:  # an annotation is code, and may raise anything
         text = f"type {given!r} not found ({type(error).__name__}: {error})"
-        raise TypeError(f"{text}: it must exist when the module is imported") from error
+        raise TypeError(f"{text}: the type must exist when the module is imported") from error
 
 
 def _of_pydantic(wanted: Any) -> bool:

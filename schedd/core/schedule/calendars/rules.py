@@ -126,11 +126,15 @@ def rules(
     _each(cron, "cron", check_expression, faults)
     if not (dates or weekdays or ranges or cron):
         faults.append(
-            ScheduleError("dates", "excludes nothing", "give dates, weekdays, ranges or cron")
+            ScheduleError(
+                "dates",
+                "are missing: the calendar excludes nothing",
+                "give dates, weekdays, ranges or cron",
+            )
         )
     mask = sum(1 << day for day in set(named))
     if mask == 127:
-        faults.append(ScheduleError("weekdays", "exclude every day", "leave one out"))
+        faults.append(ScheduleError("weekdays", "exclude every day", "leave one day out"))
     try:
         zone_of(zone or "UTC")
     except UnknownZone as unknown:
@@ -151,7 +155,9 @@ def rules(
 def check_expression(text: str) -> CronExpression:
     """Return a valid expression of excluded time. Raises CronError."""
     if is_hashed(text):
-        raise CronError("cron", f"{text[:100]!r}: H isn't allowed in calendars", "write the value")
+        raise CronError(
+            "cron", f"{text[:100]!r}: H isn't allowed in calendars", "write the value instead of H"
+        )
     if text.strip()[:8].upper() == "CRON_TZ=":
         problem = f"{text[:100]!r} has its own time zone"
         raise CronError("cron", problem, "remove CRON_TZ=: time_zone applies to the whole calendar")
@@ -161,7 +167,9 @@ def check_expression(text: str) -> CronExpression:
         raise CronError("cron", f"{text[:100]!r}: {wrong}") from wrong
     if parsed.masks is None:
         problem = f"{text[:100]!r} has no time of day"
-        raise CronError("cron", problem, "five fields exclude whole minutes: * 22-23 * * *")
+        raise CronError(
+            "cron", problem, "write five fields, which exclude whole minutes: * 22-23 * * *"
+        )
     return parsed
 
 
@@ -172,7 +180,7 @@ def _too_many(dates: Sized, ranges: Sized, cron: Sized) -> Iterator[ScheduleErro
         ("cron", cron, MOST_EXPRESSIONS),
     ):
         if len(given) > most:
-            yield ScheduleError(name, f"{len(given):,} of them", f"at most {most:,}")
+            yield ScheduleError(name, f"has {len(given):,} entries", f"give at most {most:,}")
 
 
 def _each(
@@ -233,12 +241,16 @@ def _weekday(text: str) -> int:
 def _range(span: tuple[str, str]) -> tuple[int, int]:
     first, last = map(_day, span)
     if last < first:
-        raise ScheduleError("range", f"{span[1]} is before {span[0]}", "both ends are included")
+        raise ScheduleError(
+            "range",
+            f"the end {span[1]} is before the start {span[0]}",
+            "begin the range with its first day",
+        )
     if last - first >= LONGEST_RANGE:
         raise ScheduleError(
             "range",
-            f"{last - first + 1:,} days",
-            f"at most {LONGEST_RANGE:,}; to stop a job for good, set its end",
+            f"has {last - first + 1:,} days",
+            f"give at most {LONGEST_RANGE:,} days; to stop a job for good, set its end",
         )
     return first, last
 

@@ -65,7 +65,9 @@ def is_hashed(expression: str) -> bool:
 def translate(expression: str, seed: str) -> Translation:
     """Translate an expression; `H` is hashed from `seed`. Raises CronError."""
     if len(expression) > _LONGEST:
-        raise CronError("expression", "is too long", f"at most {_LONGEST} characters")
+        raise CronError(
+            "expression", "is too long", f"write at most {_LONGEST} characters for an expression"
+        )
     zone, body = _split_zone(expression.strip())
     body = body.lower()
     if body.startswith("@"):
@@ -85,7 +87,7 @@ def translate(expression: str, seed: str) -> Translation:
 
 def _split_zone(text: str) -> tuple[str | None, str]:
     if text[:3].upper() == "TZ=":
-        raise CronError("time_zone", "TZ= isn't read", "write CRON_TZ=")
+        raise CronError("time_zone", "TZ= isn't supported", "write CRON_TZ=")
     if text[:8].upper() != "CRON_TZ=":
         return None, text
     name, _, body = text[8:].partition(" ")
@@ -105,7 +107,7 @@ def _every(words: list[str]) -> int:
     if found is None:
         raise CronError(
             "expression",
-            f"@every {words[0]}: not whole days, hours, minutes and seconds, greatest first",
+            f"@every {words[0]} isn't whole days, hours, minutes and seconds, greatest first",
             "for example @every 1h30m or @every 5s",
         )
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
@@ -124,21 +126,23 @@ def _macro(body: str) -> str:
         )
     if body not in MACROS:
         raise CronError(
-            "expression", f"{body!r} is not known", "use " + " ".join((*MACROS, "@every 90s"))
+            "expression",
+            f"{body!r} isn't a known macro",
+            "use " + " ".join((*MACROS, "@every 90s")),
         )
     return MACROS[body]
 
 
 def _check_count(words: list[str]) -> None:
     if not words:
-        raise CronError("expression", "is empty", "five fields, for example 30 2 * * *")
+        raise CronError("expression", "is empty", "write five fields, for example 30 2 * * *")
     if len(words) == 7 or (len(words) == 6 and re.match(r"\d{4}", words[-1])):
         raise CronError("year", "a year field is refused", "use start and end of the job")
     if len(words) not in (5, 6):
         raise CronError(
             "expression",
-            f"{len(words)} field{'s' if len(words) > 1 else ''}",
-            "five: minute hour day-of-month month day-of-week; six: seconds first",
+            f"has {len(words)} field{'s' if len(words) > 1 else ''}",
+            "write five: minute hour day-of-month month day-of-week; or six: seconds first",
         )
 
 
@@ -187,24 +191,30 @@ def _special_day(term: str) -> str | None:
     if found := _BEFORE_LAST.fullmatch(term):
         before = int(found[1])
         if before > 30:
-            problem = f"{term.upper()}: no month is so long"
-            raise CronError(DAY_OF_MONTH.name, problem, "L-1 to L-30")
+            problem = f"{term.upper()} is in no month: no month is so long"
+            raise CronError(DAY_OF_MONTH.name, problem, "use L-1 to L-30")
         return f"l-{before}" if before else "l"
     if term.startswith("l-") or term.endswith("-l"):
         raise CronError(
-            DAY_OF_MONTH.name, f"{term.upper()!r} is not known", "L, L-3, LW and 15W are"
+            DAY_OF_MONTH.name,
+            f"{term.upper()!r} isn't supported",
+            "use a form such as L, L-3, LW or 15W",
         )
     return None
 
 
 def _special_weekday(term: str) -> str | None:
     if term == "l":
-        raise CronError(DAY_OF_WEEK.name, "L needs a day", "5L is the last Friday of the month")
+        raise CronError(
+            DAY_OF_WEEK.name, "L needs a day", "write for example 5L, the last Friday of the month"
+        )
     if found := _LAST.fullmatch(term):
         return f"l{DAY_OF_WEEK.value_of(found[1] or found[2]) % 7}"
     if found := _NTH.fullmatch(term):
         if not 1 <= int(found[2]) <= 5:
-            raise CronError(DAY_OF_WEEK.name, f"{term!r}: no such week", "1 to 5 after #")
+            raise CronError(
+                DAY_OF_WEEK.name, f"{term!r} names no week of a month", "use 1 to 5 after #"
+            )
         return f"{DAY_OF_WEEK.value_of(found[1]) % 7}#{found[2]}"
     return None
 
@@ -225,7 +235,11 @@ def _plain(spec: FieldSpec, term: str, seed: str) -> str:
     else:
         high = spec.value_of(found[2])
     if high < low:
-        raise CronError(spec.name, f"{term} wraps around", "list the values that are meant")
+        raise CronError(
+            spec.name,
+            f"{term} wraps around: its end is before its start",
+            "list the values that are meant",
+        )
     return _canonical(spec, low, high, step)
 
 
@@ -233,7 +247,7 @@ def _step(spec: FieldSpec, term: str, step: str | None) -> int:
     if step is None:
         return 1
     if len(step) > 4 or int(step) == 0:
-        raise CronError(spec.name, f"{term!r} has a step of {step}", "steps are 1 to 9999")
+        raise CronError(spec.name, f"{term!r} has a step of {step}", "use a step from 1 to 9999")
     return int(step)
 
 
@@ -253,8 +267,8 @@ def _hashed(spec: FieldSpec, term: str, found: re.Match[str], seed: str) -> str:
     if high < low:
         raise CronError(
             spec.name,
-            f"{term.upper()} wraps around",
-            "the range of an H begins with its lower value",
+            f"{term.upper()} wraps around: its end is before its start",
+            "begin the range of an H with its lower value",
         )
     if found[3] is None:
         chosen = low + _hash(spec, seed, high - low + 1)

@@ -167,10 +167,10 @@ def _refuse_never(masks: Masks) -> None:
         raise CronError(
             "expression",
             "never matches: no day of its months is in both day fields",
-            "a field that begins with * must match as well; list its days to have either",
+            "list the days in the field that begins with *: then either day field may match",
         )
     raise CronError(
         "expression",
         "never matches: none of its months has such a day",
-        "the last day of a month is L",
+        "use days that its months have; L is the last day of any month",
     )

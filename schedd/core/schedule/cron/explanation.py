@@ -73,7 +73,7 @@ def describe(expression: str, seed: str = "") -> str:
 def never(expression: CronExpression) -> CronError:
     """Return the error for an expression whose times the clocks of its zone always skip."""
     problem = f"never matches: the clocks of {expression.zone} skip all its times"
-    return CronError("expression", problem, "another hour, or dst.gap: run_after")
+    return CronError("expression", problem, "use another hour, or dst.gap: run_after")
 
 
 def notes(expression: CronExpression, after: datetime, dst: DstPolicy = DEBIAN) -> tuple[str, ...]:

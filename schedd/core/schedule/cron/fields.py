@@ -41,8 +41,8 @@ class FieldSpec:
             return self.names.index(text) + self.low
         for name in self.names:
             if text.startswith(name):
-                raise CronError(self.name, f"{text!r} is not a value", f"write {name}")
-        raise CronError(self.name, f"{text!r} is not a value", f"use {self.range_text}")
+                raise CronError(self.name, f"{text!r} isn't a valid value", f"write {name}")
+        raise CronError(self.name, f"{text!r} isn't a valid value", f"use {self.range_text}")
 
     @property
     def range_text(self) -> str:
