@@ -51,7 +51,7 @@ LOST_MEMBERS = f"""
 SELECT l.member, l.id, l.fenced_at, l.grpc, l.http, l.version FROM (
     SELECT DISTINCT ON (member) * FROM tenures
     WHERE unplanned AND fenced_at > clock_timestamp() - %(kept)s
-    ORDER BY member, fenced_at DESC
+    ORDER BY member, opened_at DESC
 ) l
 WHERE NOT EXISTS (SELECT FROM tenures n WHERE n.member = l.member AND n.opened_at > l.opened_at)
 ORDER BY l.fenced_at DESC LIMIT {MOST_LOST}
@@ -61,13 +61,13 @@ LOST_WORKERS = f"""
 SELECT {INCARNATION_COLUMNS} FROM (
     SELECT DISTINCT ON (worker) * FROM incarnations
     WHERE unplanned AND lost_at > clock_timestamp() - %(kept)s
-    ORDER BY worker, lost_at DESC
+    ORDER BY worker, seen_at DESC
 ) l
 WHERE NOT EXISTS (
-    SELECT FROM incarnations n WHERE n.worker = l.worker AND n.started_at > l.started_at
-      AND n.seen_at IS NOT NULL)
+    SELECT FROM incarnations n WHERE n.worker = l.worker AND n.seen_at > l.seen_at)
 ORDER BY l.lost_at DESC LIMIT {MOST_LOST}
 """
+"""`started_at` doesn't order them: all incarnations of one process have the same."""
 
 
 def record(connection: Connection, events: Sequence[ClusterEventRecord]) -> None:

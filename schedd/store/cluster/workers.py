@@ -41,9 +41,8 @@ RETURNED = """
 SELECT n.worker, b.lost_at FROM incarnations n
 CROSS JOIN LATERAL (
     SELECT unplanned, lost_at FROM incarnations o
-    WHERE o.worker = n.worker AND o.started_at <= n.started_at AND o.id <> n.id
-      AND o.seen_at IS NOT NULL
-    ORDER BY o.started_at DESC, o.id DESC LIMIT 1
+    WHERE o.worker = n.worker AND o.seen_at < n.seen_at
+    ORDER BY o.seen_at DESC LIMIT 1
 ) b
 WHERE n.id = ANY (%(ids)s::uuid[]) AND b.unplanned
 ORDER BY n.worker

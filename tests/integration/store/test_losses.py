@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, timedelta
 from functools import partial
 from itertools import pairwise
 from uuid import UUID, uuid4
@@ -169,6 +169,47 @@ async def test_a_lost_worker_is_listed_until_a_later_incarnation_has_a_key(world
     assert await names(world) == ([], [])
     kinds = [event.kind for event in await events(world)]
     assert kinds == [EventKind.WORKER_LOST, EventKind.WORKER_RETURNED]
+
+
+async def test_each_return_of_one_process_resolves_its_last_loss(world: World) -> None:
+    """A suspended worker registers again with the same start time and a random id."""
+    workers = world.store.workers
+    one = incarnation(worker="w1")
+    for number in (9, 1, 8, 2, 7, 3):
+        own = await seen(world, replace(one, id=IncarnationId(UUID(int=number))))
+        assert await names(world) == ([], [])
+        await workers.lose([own.id], EventKind.WORKER_LOST)
+        [(lost,)] = await world.sql("SELECT lost_at FROM incarnations WHERE id = %s", own.id)
+        [listed] = (await world.store.membership.losses(DAY)).workers
+        assert listed.lost_at == lost
+        await world.sql(
+            "UPDATE incarnations SET lost_at = lost_at - %s::interval WHERE id = %s",
+            f"{number} min",
+            own.id,
+        )
+    last = await seen(world, replace(one, id=IncarnationId(UUID(int=5))))
+
+    assert await names(world) == ([], [])
+    times = await world.sql(
+        "SELECT lost_at FROM incarnations WHERE id <> %s ORDER BY seen_at", last.id
+    )
+    returns = [event for event in await events(world) if event.kind == EventKind.WORKER_RETURNED]
+    assert returns[-1].detail == f"lost since {times[-1][0].astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    [(_, line), *_] = await world.store.users.list_audit("worker-returned", None, None, None, 10)
+    assert returns[-1].detail in line.after
+
+
+async def test_the_newest_loss_of_a_member_is_listed_though_an_older_tenure_is_fenced_later(
+    world: World,
+) -> None:
+    leader, older = await opened(world, "one", 0), await opened(world, "two", 0)
+    newer = await opened(world, "two", 1)
+    term = await leading_term(world, leader)
+    assert await world.store.membership.fence([newer], term)
+    assert await world.store.membership.fence([older], term)
+
+    [listed] = (await world.store.membership.losses(DAY)).members
+    assert listed.tenure == newer
 
 
 async def test_a_worker_that_says_goodbye_is_not_lost(world: World) -> None:
