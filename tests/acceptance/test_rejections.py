@@ -324,7 +324,6 @@ def read_only(world: World) -> Iterator[None]:
         yield
     finally:
         world.admin("ALTER DATABASE schedd RESET default_transaction_read_only")
-        world.end_sessions()
 
 
 @contextmanager

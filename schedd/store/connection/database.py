@@ -13,6 +13,8 @@ Invariants
 - The pool has as many connections as the threads can use, so no thread waits for a connection.
 - No call waits longer than `TRY_TIMEOUT` for a server that hangs (`StatementTimeout`).
 - Connections lead only to servers that weren't replaced (`Servers`).
+- No session stays in the pool after a statement was rejected as read-only: a session keeps the
+  `default_transaction_read_only` that it began with.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from schedd.core.events import Called, Emit, Service, unheard
 from schedd.core.ids import Timeline
 from schedd.store.connection import type_adapters
 from schedd.store.connection.database_identity import admit
-from schedd.store.connection.errors import DRIVER_ERRORS, RetryRule, Unsent, judge
+from schedd.store.connection.errors import DRIVER_ERRORS, READ_ONLY, RetryRule, Unsent, judge
 from schedd.store.connection.primary_selection import Servers
 from schedd.store.statements.operations import PRESENT
 from schedkit.clock import boottime
@@ -255,6 +257,7 @@ class Database:
         )
         event.listen(self._engine, "do_connect", self._connect)
         event.listen(self._engine, "connect", type_adapters.register)
+        event.listen(self._engine, "handle_error", _renew_read_only)
         event.listen(self._engine, "handle_error", _mark_unsent)
         event.listen(self._engine, "checkin", self._close_if_old)
         self.lineage = Lineage()
@@ -449,6 +452,14 @@ def _commit(connection: Connection, transaction: RootTransaction) -> None:
     except DRIVER_ERRORS:
         connection.invalidate()
         raise
+
+
+def _renew_read_only(context: ExceptionContext) -> None:
+    """Discard the pool's sessions if one is read-only: a session that began while
+    `default_transaction_read_only` was on stays read-only after the setting is off again.
+    """
+    if getattr(context.original_exception, "pgcode", None) == READ_ONLY:
+        context.is_disconnect = True
 
 
 def _mark_unsent(context: ExceptionContext) -> None:

@@ -71,6 +71,7 @@ class RetryRule(enum.Enum):
     ONCE_MORE = "rolled back after a long wait: one more try, then report to the caller"
 
 
+READ_ONLY: Final = "25006"
 _CONFLICTS: Final = {"40P01", "40001"}
 _TOO_LONG: Final = "57014"
 _WAITED: Final = {"55P03", _TOO_LONG}
@@ -128,8 +129,9 @@ _SCHEMA_REMEDY: Final = (
     "Check search_path of the role and the database, finish the restore, or run `schedd migrate`"
 )
 _READ_ONLY_REMEDY: Final = (
-    "Set default_transaction_read_only = off for server, database and role, or point postgres.dsn"
-    " at the primary"
+    "Set default_transaction_read_only = off for server, database and role (if ALTER fails as"
+    " read-only, run SET default_transaction_read_only = off before it), or point postgres.dsn at"
+    " the primary"
 )
 _DISK_REMEDY: Final = "Make room on PostgreSQL's disk"
 _RLS_REMEDY: Final = (
@@ -249,7 +251,7 @@ def _rejected(code: str, words: str, error: DBAPIError) -> Rejected | None:
         return Rejected(
             "permission_denied", f"PostgreSQL denies a privilege: {words}", _GRANT_REMEDY
         )
-    if code == "25006":
+    if code == READ_ONLY:
         return Rejected("read_only", f"PostgreSQL is read-only: {words}", _READ_ONLY_REMEDY)
     if code == "53100":
         return Rejected("disk_full", f"PostgreSQL's disk is full: {words}", _DISK_REMEDY)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -230,6 +232,39 @@ async def test_a_rejection_is_retried_and_has_a_remedy(private: ScratchServer, c
 
     assert rejected.value.reason == reason
     assert rejected.value.remedy
+
+
+async def test_sessions_that_began_read_only_are_replaced_after_the_setting_is_off(
+    private: ScratchServer,
+) -> None:
+    """Nothing ends the sessions: all of them keep the read-only default that they began with."""
+    dsn = private.create_database()
+    private.execute("CREATE TABLE written (x int)", dsn)
+    switch = f'ALTER DATABASE "{dsn.rpartition("/")[2]}" SET default_transaction_read_only = '
+    private.execute(f"{switch}on")
+    store = Database(dsn, lanes=2, readers=2)
+
+    def insert(connection: Connection) -> None:
+        connection.exec_driver_sql("INSERT INTO written SELECT 1")
+
+    async def rest() -> None:
+        await store.call(lambda c: c.exec_driver_sql("SELECT pg_sleep(0.2)").scalar())
+
+    try:
+        await asyncio.gather(*(rest() for _ in range(2)))
+        with pytest.raises(Rejected) as rejected:
+            await store.on_lane([0], insert)
+        await asyncio.gather(*(rest() for _ in range(2)))
+        private.execute(f"{switch}off")
+        with suppress(Rejected):  # the first statement meets the old default
+            await store.call(insert)
+        for shard in (0, 1):
+            await store.on_lane([shard], insert)
+        await asyncio.gather(*(store.call(insert) for _ in range(2)))
+    finally:
+        store.close()
+    assert rejected.value.reason == "read_only"
+    assert "SET default_transaction_read_only = off before" in rejected.value.remedy
 
 
 REJECTED_COMMIT = """
