@@ -61,6 +61,13 @@ def clock(at: datetime, now: datetime) -> str:
     return at.strftime("%d %b %Y")
 
 
+def data_age(at: datetime, now: datetime) -> str:
+    """Return when old data was read, and its age in whole minutes: `14:03:22 UTC, 9 min ago`."""
+    minutes = timedelta(minutes=(now - at) // timedelta(minutes=1))
+    age = f"{span(minutes)} ago" if minutes else "less than a minute ago"
+    return f"{clock(at, now)} UTC, {age}"
+
+
 def span(length: timedelta) -> str:
     """Return a duration in two units at most: `12 ms`, `3.4 s`, `2 min 5 s`, `3 h 20 min`, `4 d 2
     h`.

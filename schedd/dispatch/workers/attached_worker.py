@@ -18,7 +18,7 @@ from schedd.core.dispatch.placement import Unable
 from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import JobId, Token
 from schedd.core.runs.model import Assigned, Incarnation, RunKey
-from schedd.core.runs.records import WorkerView
+from schedd.core.runs.records import SILENT_AFTER, WorkerView
 from schedd.dispatch.workers.remote_workers import LastHeartbeat
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.records import dataclass
@@ -96,17 +96,20 @@ class Attached:
     """Time of its last heartbeat, or of its attachment before the first one."""
 
     def view(self, now: float) -> WorkerView:
-        """Return its state for display: its last heartbeat, and the age of that."""
+        """Return its state for display: its last heartbeat, and the age of that. A refusal of work
+        expires: after silence, its cause may have ended.
+        """
+        quiet = max(0.0, now - self.beat_at)
         return WorkerView(
             incarnation=self.incarnation,
             attached_here=True,
             draining=self.draining,
             free=self.free,
             running=self.running,
-            lease_age=self.since_refresh + max(0.0, now - self.beat_at),
+            lease_age=self.since_refresh + quiet,
             spool=self.disk[0],
             disk_free=self.disk[1],
-            refuses=self.refuses,
+            refuses=self.refuses if quiet <= SILENT_AFTER else "",
             unstored=self.unstored,
             silent=max(0.0, now - self.spoke_at),
         )

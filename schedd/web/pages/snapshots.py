@@ -6,7 +6,7 @@ watchers of an address cost one set of queries, and an address without watchers 
 Invariants
 - Watchers receive the body that the address would show now. The event's id is its digest, so a
   watcher that reconnects receives only newer bodies.
-- While the database is unavailable, the page keeps the last body, with a warning.
+- While the database is unavailable, the page keeps the last body, below a warning with its age.
 - Snapshots are never shared between callers.
 - A body is rendered again only if its values or the date have changed. Templates use `now` only to
   decide whether a time is of today.
@@ -23,9 +23,11 @@ import logging
 import math
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Final
 
 from schedd.api.errors import CallError, MemberUnavailableError
+from schedd.web.formatting import data_age
 from schedd.web.pages.page import EVERY, Page, PageRequest, Shown
 from schedd.web.rest import problems
 from schedd.web.streams import Event
@@ -76,6 +78,7 @@ class PageSnapshot:
         self._known: Body | None = None
         self._drawn: tuple[object, ...] = ()
         self._kept: object = None
+        self._read_at = datetime.min.replace(tzinfo=UTC)
         self._away = False
 
     @property
@@ -157,6 +160,7 @@ class PageSnapshot:
         except CallError as error:
             return refused(error)
         self._again, self._away, self._kept = self._every, False, read.kept
+        self._read_at = utcnow()
         return self._draw(read)
 
     def _draw(self, read: Shown) -> Body:
@@ -176,7 +180,8 @@ class PageSnapshot:
             return shown(self._page, self._asked, self._page.without(self._asked, self._kept))
         if self._known is None:
             return refused(error)
-        return _beneath("away.html", self._known, self._asked)
+        age = data_age(self._read_at, utcnow())
+        return _beneath("away.html", self._known, self._asked, age=age)
 
 
 class PageSnapshots:
@@ -227,9 +232,9 @@ def refused(error: CallError | Unavailable) -> Body:
     return _body(html, problem["title"], status=problem["status"])
 
 
-def _beneath(template: str, body: Body, asked: PageRequest) -> Body:
+def _beneath(template: str, body: Body, asked: PageRequest, **values: str) -> Body:
     """Return the body, below a warning."""
-    html = render(template, link=asked.link) + body.html
+    html = render(template, link=asked.link, **values) + body.html
     return replace(body, html=html, digest=_digest(html))
 
 

@@ -553,7 +553,13 @@ class World:
 
     def beat(self) -> None:
         self.workers.record_heartbeat(
-            self.attached, NOW, Holdings(bytes(8 * 24)), free=2, since_refresh=1.5, draining=True
+            self.attached,
+            NOW,
+            Holdings(bytes(8 * 24)),
+            free=2,
+            since_refresh=1.5,
+            draining=True,
+            refuses="spool rejects writes",
         )
 
     async def views(self, *numbers: int) -> list[WorkerView]:
@@ -592,9 +598,10 @@ async def test_a_silent_worker_is_shown_with_its_last_figures_and_their_age(cloc
     for [view] in (world.workers.workers(), await world.views(1)):
         assert (view.running, view.free, view.draining, view.unheard) == (8, 2, True, False)
         assert (view.lease_age, view.silent) == (103.5, 100)
+        assert view.refuses == "", "the cause may have ended since"
     world.beat()
     [view] = world.workers.workers()
-    assert view.lease_age == 1.5
+    assert (view.lease_age, view.refuses) == (1.5, "spool rejects writes")
 
 
 async def test_the_newest_report_of_a_silent_worker_counts(clock: SetClock):

@@ -130,7 +130,11 @@ async def test_an_unchanged_page_is_not_drawn_again_that_day(
     assert len(drawn) == 3, "instants may read otherwise on another day"
 
 
-async def test_a_page_is_drawn_as_before_once_the_database_is_back() -> None:
+async def test_a_page_is_drawn_as_before_once_the_database_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    today = [datetime(2026, 3, 4, 23, 59, tzinfo=UTC)]
+    monkeypatch.setattr(module, "utcnow", lambda: today[0])
     read = Read()
     look = PageSnapshots().snapshot_for(read.page(), page_request())
     before = await look.now()
@@ -138,6 +142,9 @@ async def test_a_page_is_drawn_as_before_once_the_database_is_back() -> None:
     away = await look.refresh()
     assert away.html.endswith(before.html)
     assert away.digest != before.digest
+    assert "from 23:59:00 UTC, less than a minute ago" in away.html
+    today[0] += timedelta(minutes=2, seconds=1)
+    assert "from 04 Mar 23:59 UTC, 2 min ago" in (await look.refresh()).html
     read.error = None
     assert (await look.refresh()).html == before.html
 

@@ -33,7 +33,7 @@ def owned_by(*names: str) -> list[cluster_pb.Shard]:
 
 def stored(**changes: object) -> Stored:
     workers = [cluster_pb.Worker(name="w1", slots=4, running=1)]
-    return replace(Stored(shards=owned_by("m1", "m2"), workers=workers, read=True), **changes)
+    return replace(Stored(shards=owned_by("m1", "m2"), workers=workers, read_at=NOW), **changes)
 
 
 def seen(
@@ -119,6 +119,15 @@ def test_the_page_shows_problems_in_the_words_of_the_call() -> None:
     assert len(call) == 4
     assert [*page[1:]] == call
     assert page[0].startswith("the cluster is paused")
+
+
+def test_old_data_is_shown_with_its_age_and_its_problems_with_their_time() -> None:
+    full = cluster_pb.Worker(name="w2", slots=4, refuses="spool rejects writes")
+    found = seen(stored(workers=[full], read_at=NOW - timedelta(minutes=9, seconds=3)), away=True)
+    assert found.troubles == (
+        "PostgreSQL is unavailable; the page shows data from 11:51:02 UTC, 9 min ago",
+    )
+    assert found.concerns == ("at 11:51:02 UTC: worker w2 takes no new runs: spool rejects writes",)
 
 
 def test_before_the_first_reading_nothing_is_claimed_to_be_missing() -> None:

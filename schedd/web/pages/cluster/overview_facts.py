@@ -4,7 +4,7 @@
     Cluster.view() ───────────────┴─glance──▶ Glance ──templates──▶ page
 
 Stored data may be older than the view: while the database is unavailable (`away`), the last data
-stays.
+stays. Then concerns are those of the time of that data.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from schedproto.v1 import job_pb2, run_pb2
 
 SHOWN_RUNS: Final = 20
 SHOWN_JOBS: Final = 12
+UNREAD: Final = "no data has been read yet"
 NAMED: Final = 3
 """Names in a list; the others are counted."""
 OLD: Final = timedelta(minutes=5)
@@ -145,9 +146,9 @@ def glance(
         leader=leader.name if leader else "",
         term=view.term,
         troubles=tuple(
-            _troubles(stored, view, trusted=trusted, away=away, twin=twin, failures=failures)
+            _troubles(stored, view, now, trusted=trusted, away=away, twin=twin, failures=failures)
         ),
-        concerns=tuple(_concerns(stored, now)),
+        concerns=tuple(_concerns(stored, now) if not away else _old_concerns(stored, now)),
         hints=tuple(_hints(members)),
         counts=stored.counts,
         members=members,
@@ -168,6 +169,7 @@ def glance(
 def _troubles(
     stored: Stored,
     view: ClusterView,
+    now: datetime,
     *,
     trusted: bool,
     away: bool,
@@ -176,7 +178,8 @@ def _troubles(
 ) -> Iterable[str]:
     """Yield why the page is red: unavailable database, cluster pause, troubles of availability."""
     if away:
-        shown = "the page shows the last data" if stored.read else "no data has been read yet"
+        at = stored.read_at
+        shown = f"the page shows data from {formatting.data_age(at, now)}" if at else UNREAD
         yield f"PostgreSQL is unavailable; {shown}"
     if stored.pause is not None:
         yield f"the cluster is {paused(stored.pause)}"
@@ -194,6 +197,13 @@ def _troubles(
 
 def _live(stored: Stored) -> list[cluster_pb.Worker]:
     return [one for one in stored.workers if one.state != cluster_pb.Worker.STATE_LOST]
+
+
+def _old_concerns(stored: Stored, now: datetime) -> Iterable[str]:
+    """Yield the problems at the time of the data: each may have ended since."""
+    if (at := stored.read_at) is not None:
+        for concern in _concerns(stored, at):
+            yield f"at {formatting.clock(at, now)} UTC: {concern}"
 
 
 def _concerns(stored: Stored, now: datetime) -> Iterable[str]:

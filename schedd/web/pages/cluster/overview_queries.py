@@ -17,6 +17,7 @@ from schedd.core.timers.cluster_pauses import Pause
 from schedd.web import formatting
 from schedd.web.pages.page import PageRequest
 from schedd.web.pages.rows import moment
+from schedkit.clock import utcnow
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import common_pb2, job_pb2, job_service_pb2, run_pb2, run_service_pb2
 from schedproto.v1 import run_service_pb2 as wire
@@ -105,8 +106,13 @@ class Stored:
     waits: WaitSummary = NO_WAITS
     missed: MissedRuns = NONE_MISSED
     lost: Losses = NO_LOSSES
-    read: bool = False
-    """False: nothing has been read yet."""
+    read_at: datetime | None = None
+    """None: nothing has been read yet."""
+
+    @property
+    def read(self) -> bool:
+        """Return whether anything has been read."""
+        return self.read_at is not None
 
 
 async def waiting_now(asked: PageRequest) -> WaitSummary:
@@ -158,5 +164,5 @@ async def run_queries(asked: PageRequest) -> Stored:
         waits=waiting.result(),
         missed=lost.result(),
         lost=losses.result(),
-        read=True,
+        read_at=utcnow(),
     )
