@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -187,7 +188,8 @@ async def test_one_spool_serves_one_worker(tmp_path: Path) -> None:
         other = WorkerProcess(tmp_path / "other", [member.address], spool=str(worker.spool))
         other.start()
         assert await other.ended() == 2
-        assert "in use by another worker" in other.log.read_text()
+        holder = f"process {worker.pid} on host {socket.gethostname()}: end that process"
+        assert f"in use by another worker, {holder}" in other.log.read_text()
 
 
 async def test_a_drain_finishes_running_work_and_gives_back_waiting_runs(tmp_path: Path) -> None:

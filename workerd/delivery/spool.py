@@ -1,7 +1,7 @@
 """A worker's durable queue of results on disk, until a member has stored them.
 
     DIRECTORY/
-      lock            held (flock) by the worker process that owns the directory
+      lock            held (flock) by the worker process that owns the directory; names this process
       spool_id        created once; identifies the worker over its incarnations
       cluster         id of the cluster that the worker belongs to (`home_cluster`)
       <n>.results     one batch: a WorkerFrame with results only
@@ -30,8 +30,10 @@ import logging
 import os
 import re
 import shutil
+import socket
 import uuid
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -205,10 +207,16 @@ def _locked(directory: Path) -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        holder = os.pread(lock, 300, 0).decode("utf-8", "replace").strip()
         os.close(lock)
         raise Misconfigured(
-            f"spool {directory} is in use by another worker: give each worker its own directory"
+            f"spool {directory} is in use by another worker"
+            + (f", {holder}: end that process" if holder else ": end its process")
+            + " (with SIGKILL if it is stopped or hangs), or give each worker its own directory"
         ) from None
+    with suppress(OSError):  # a full disk
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"process {os.getpid()} on host {socket.gethostname()}\n".encode(), 0)
     return lock
 
 

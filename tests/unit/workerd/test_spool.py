@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import os
+import socket
 import stat
 import uuid
 from pathlib import Path
@@ -66,6 +67,17 @@ class Disk:
         if stat.S_ISREG(os.fstat(fd).st_mode) and os.fstat(fd).st_size > self.room:
             raise OSError(errno.ENOSPC, "No space left on device")
         self._sync(fd)
+
+
+def test_a_locked_spool_names_the_process_that_holds_it(tmp_path: Path) -> None:
+    first = Spool(tmp_path)
+    with pytest.raises(Misconfigured) as found:
+        Spool(tmp_path)
+    assert f", process {os.getpid()} on host {socket.gethostname()}: end that" in str(found.value)
+    (tmp_path / "lock").write_text("")  # of an earlier version
+    with pytest.raises(Misconfigured, match="another worker: end its process"):
+        Spool(tmp_path)
+    first.close()
 
 
 def test_written_results_are_loaded_by_the_next_process_in_order(tmp_path: Path) -> None:
