@@ -14,6 +14,9 @@ OLD: Final = timedelta(minutes=5)
 """The age from which a ready run is reported, as in the alert `ScheddQueueOld`."""
 NAMED: Final = 10
 """The most jobs or workers per check with a finding of their own."""
+RERUN: Final = (
+    "start again on live workers that can run them; with delivery at_most_once they failed"
+)
 
 
 def examine(facts: Facts) -> Iterator[CheckupFinding]:
@@ -40,7 +43,8 @@ def _members(facts: Facts, found: WorkFacts) -> Iterator[CheckupFinding]:
     for one in lost:
         at = f" at {one.grpc}" if one.grpc else ""
         yield CheckSubject(AREA, "lost members", one.name).bad(
-            f"lost at {_time_text(one.lost_at)}; {live} of {live + len(lost)} members are live",
+            f"lost at {_time_text(one.lost_at)}; {live} of {live + len(lost)} members"
+            f" {'is' if live == 1 else 'are'} live",
             "the remaining members own its shards; each further loss leaves less capacity",
             f"see the log of schedd{at} and start it again; a member that you removed for good"
             f" leaves this list {_span(found.kept)} after the loss",
@@ -49,20 +53,21 @@ def _members(facts: Facts, found: WorkFacts) -> Iterator[CheckupFinding]:
 
 def _workers(facts: Facts, found: WorkFacts) -> Iterator[CheckupFinding]:
     lost, live = found.losses.workers, len(facts.view.workers)
+    alive = "1 worker is live" if live == 1 else f"{live} workers are live"
     if not lost:
         yield CheckSubject(AREA, "lost workers").ok(f"none in the last {_span(found.kept)}")
     for one in lost[:NAMED]:
         at = _time_text(one.lost_at) if one.lost_at is not None else "an unknown time"
         yield CheckSubject(AREA, "lost workers", one.worker).bad(
-            f"lost at {at} on host {one.host}, with {one.slots} slots; {live} workers are live",
-            "its runs were started again on other workers, or failed if delivery is at_most_once",
+            f"lost at {at} on host {one.host}, with {one.slots} slots; {alive}",
+            f"its runs {RERUN}",
             f"see the log of workerd on {one.host} and start it again; if you removed it for good:"
             f" `schedctl worker drain {one.worker}`",
         )
     if (more := len(lost) - NAMED) > 0:
         yield CheckSubject(AREA, "lost workers").bad(
-            f"{more} more are lost",
-            "their runs were started again on other workers",
+            "1 more is lost" if more == 1 else f"{more} more are lost",
+            f"their runs {RERUN}",
             "`schedctl worker list` shows all of them",
         )
 
@@ -73,9 +78,7 @@ def _stuck(stuck: Sequence[StuckJob]) -> Iterator[CheckupFinding]:
         yield CheckSubject(AREA, check).ok("every waiting run has a worker that can run it")
     for one in stuck[:NAMED]:
         runs = "1 run waits" if one.runs == 1 else f"{one.runs} runs or more wait"
-        could = f"; {', '.join(one.could)} could, but it is lost" if one.could else ""
-        if one.draining:
-            could = f"; {', '.join(one.draining)} could, but it is draining"
+        could = _could(one.draining, "draining") or _could(one.could, "lost")
         yield CheckSubject(AREA, check, one.name).bad(
             f"{runs} since {_time_text(one.since)}; no live worker takes {one.need}{could}",
             "these runs never start",
@@ -83,17 +86,31 @@ def _stuck(stuck: Sequence[StuckJob]) -> Iterator[CheckupFinding]:
         )
     if len(stuck) > NAMED:
         yield CheckSubject(AREA, check).bad(
-            f"{len(stuck) - NAMED} more jobs wait for a worker",
+            f"{_more_jobs(len(stuck), 'waits', 'wait')} for a worker",
             "their runs never start",
             "see `schedctl run list --state PENDING` and `schedctl run why RUN`",
         )
+
+
+def _could(workers: Sequence[str], state: str) -> str:
+    if not workers:
+        return ""
+    return (
+        f"; {', '.join(workers)} could, but {'it is' if len(workers) == 1 else 'all are'} {state}"
+    )
+
+
+def _more_jobs(found: int, one: str, many: str) -> str:
+    more = found - NAMED
+    return f"1 more job {one}" if more == 1 else f"{more} more jobs {many}"
 
 
 def _remedy(one: StuckJob) -> str:
     if one.draining:
         return f"`schedctl worker undrain {one.draining[0]}`, or start another worker with it"
     if one.could:
-        return f"start worker {one.could[0]} again"
+        which = f"worker {one.could[0]}" if len(one.could) == 1 else "one of these workers"
+        return f"start {which} again"
     return (
         "start a worker that has it (workerd's `labels`, `handlers`, `namespaces`), or edit the"
         " job; `schedctl worker list -o wide` shows the workers"
@@ -109,8 +126,9 @@ def _oldest(facts: Facts, oldest: datetime | None) -> CheckupFinding:
         return check.ok(f"has waited for {_span(age)}")
     return check.warn(
         f"has waited for {_span(age)}, since {_time_text(oldest)}",
-        "slots, a pool or an overlap limit are exhausted",
-        "add slots or workers, or raise the limit of the pool; `schedctl run why RUN` names it",
+        "slots, a pool or an overlap limit are exhausted, or its workers take no new runs",
+        "`schedctl run why RUN` says which: add slots or workers, raise the limit of the pool, or"
+        " see the findings about workers",
     )
 
 
@@ -127,7 +145,7 @@ def _failing(failing: Sequence[FailingJob]) -> Iterator[CheckupFinding]:
         )
     if len(failing) > NAMED:
         yield CheckSubject(AREA, check).warn(
-            f"{len(failing) - NAMED} more jobs fail again and again",
+            f"{_more_jobs(len(failing), 'fails', 'fail')} again and again",
             "these jobs don't do their work",
             "`schedctl dlq list` has the failed runs",
         )
