@@ -1,7 +1,7 @@
 """Summarize the runs that are ready and wait: those that no worker can run, and the oldest other.
 
-    waits by job ──┬─ no worker that takes work can run them ──▶ unrunnable
-    definitions  ──┤
+    waits by job ──┬─ no running worker can run them ──▶ unrunnable
+    definitions  ──┤─ all workers that can run them take no new runs ──▶ held up
     workers      ──┘─ others, except those blocked by a run of their job ──▶ oldest
 
 The rules are those of the owners (`core/dispatch/placement`). The rows of all shards are read, so
@@ -10,7 +10,7 @@ every member returns the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -18,6 +18,7 @@ from typing import Final
 from schedd.api.cluster.cluster import running_workers
 from schedd.api.services import Services
 from schedd.core.dispatch.placement import able, asked_of_worker
+from schedd.core.ids import JobId
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.overlap import BUFFERS
@@ -28,7 +29,8 @@ from schedd.runtime.job_codec import JobDefinition
 @dataclass(frozen=True, slots=True)
 class WaitSummary:
     """`unrunnable`: at least this many runs that no worker can run, of these `jobs`, and of other
-    namespaces if `elsewhere`. `since`: how long the oldest other run has waited.
+    namespaces if `elsewhere`. `since`: how long the oldest other run has waited. `held_up`: the
+    runs whose workers all take no new runs.
     """
 
     unrunnable: int = 0
@@ -36,11 +38,13 @@ class WaitSummary:
     """Namespace and name of each."""
     elsewhere: bool = False
     since: datetime | None = None
+    held_up: WaitSummary | None = None
 
     def visible_in(self, namespace: str) -> WaitSummary:
         """Return the summary without the names of jobs of other namespaces."""
         here = tuple(job for job in self.jobs if job[0] == namespace)
-        return replace(self, jobs=here, elsewhere=len(here) < len(self.jobs))
+        held_up = self.held_up and self.held_up.visible_in(namespace)
+        return replace(self, jobs=here, elsewhere=len(here) < len(self.jobs), held_up=held_up)
 
 
 NO_WAITS: Final = WaitSummary()
@@ -53,31 +57,35 @@ async def read_wait_summary(services: Services) -> WaitSummary:
         return NO_WAITS
     stored = await services.store.definitions({wait.job_id for wait in found})
     drained = {drain.worker for drain in await services.worker_store.drains()}
-    takers = [
-        view.incarnation
-        for view in await running_workers(services)
-        if not view.draining and not view.refuses and view.incarnation.worker not in drained
-    ]
-    return judged(found, stored.values(), takers)
+    takers, others = list[Incarnation](), list[Incarnation]()
+    for view in await running_workers(services):
+        takes = not (view.draining or view.refuses or view.incarnation.worker in drained)
+        (takers if takes else others).append(view.incarnation)
+    return judged(found, stored.values(), takers, others)
 
 
 def judged(
-    found: Sequence[WaitingRuns], stored: Iterable[StoredDefinition], takers: Sequence[Incarnation]
+    found: Sequence[WaitingRuns],
+    stored: Iterable[StoredDefinition],
+    takers: Sequence[Incarnation],
+    others: Sequence[Incarnation] = (),
 ) -> WaitSummary:
-    """Return the summary, given the workers that take work. Pure."""
+    """Return the summary, given the workers that take new runs, and the other workers. Pure."""
     known = {one.job_id: one for one in stored}
     read = {job: JobDefinition.read(one).parsed for job, one in known.items()}
-    unrunnable, since = list[WaitingRuns](), list[datetime]()
+    unrunnable, held_up, since = list[WaitingRuns](), list[WaitingRuns](), list[datetime]()
     for wait in found:
         if (definition := read.get(wait.job_id)) is None:
             continue  # deleted meanwhile
         if not can_run(wait, definition, takers):
-            unrunnable.append(wait)
+            (held_up if can_run(wait, definition, others) else unrunnable).append(wait)
         elif definition.overlap not in BUFFERS:
             since.append(wait.since)
-    names = dict.fromkeys(_name(known[wait.job_id]) for wait in unrunnable)
     return WaitSummary(
-        sum(wait.runs for wait in unrunnable), tuple(names), since=min(since, default=None)
+        _runs(unrunnable),
+        _names(unrunnable, known),
+        since=min(since, default=None),
+        held_up=WaitSummary(_runs(held_up), _names(held_up, known)) if held_up else None,
     )
 
 
@@ -85,6 +93,16 @@ def can_run(wait: WaitingRuns, definition: Definition, takers: Sequence[Incarnat
     """Return whether one of the workers can run it. Pure."""
     need = replace(asked_of_worker(definition), worker=wait.target)
     return any(able(worker, need) for worker in takers)
+
+
+def _runs(waits: Iterable[WaitingRuns]) -> int:
+    return sum(wait.runs for wait in waits)
+
+
+def _names(
+    waits: Iterable[WaitingRuns], known: Mapping[JobId, StoredDefinition]
+) -> tuple[tuple[str, str], ...]:
+    return tuple(dict.fromkeys(_name(known[wait.job_id]) for wait in waits))
 
 
 def _name(job: StoredDefinition) -> tuple[str, str]:

@@ -82,11 +82,13 @@ def test_a_run_that_no_worker_may_execute_is_stuck() -> None:
     assert judged([wait(2)], jobs, []) == WaitSummary(1, (("billing", "bill"),))
 
 
-async def test_a_run_for_a_worker_with_a_full_disk_is_stuck() -> None:
+async def test_a_run_for_a_worker_that_takes_no_new_runs_is_held_up() -> None:
     view = WorkerView(W1, True, False, free=1, running=0, lease_age=0.0)
     full = replace(view, refuses="spool rejects writes: No space left on device")
     assert await read_wait_summary(World(view).services()) == WaitSummary(since=OLD)
-    assert await read_wait_summary(World(full).services()) == WaitSummary(1, (("default", "etl"),))
+    held_up = WaitSummary(held_up=WaitSummary(1, (("default", "etl"),)))
+    for refuses in (full, replace(view, draining=True)):
+        assert await read_wait_summary(World(refuses).services()) == held_up
 
 
 def test_a_run_with_a_label_that_no_worker_has_is_stuck() -> None:
@@ -114,5 +116,7 @@ def test_a_caller_of_one_namespace_sees_no_names_of_others() -> None:
     assert found.visible_in("billing") == WaitSummary(
         3, (("billing", "bill"),), elsewhere=True, since=OLD
     )
+    held_up = WaitSummary(held_up=found).visible_in("ops").held_up
+    assert held_up == WaitSummary(3, (), elsewhere=True, since=OLD)
     assert found.visible_in("ops") == WaitSummary(3, (), elsewhere=True, since=OLD)
     assert WaitSummary(1, (("ops", "a"),)).visible_in("ops") == WaitSummary(1, (("ops", "a"),))

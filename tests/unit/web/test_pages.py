@@ -223,6 +223,10 @@ UNMATCHED = "runs wait without a matching worker"
             ["1 run waits without a matching worker: jobs of other namespaces"],
         ),
         (
+            WaitSummary(held_up=WaitSummary(3, (("a", "etl"),))),
+            ["at least 3 runs wait for workers that take no new runs now: etl"],
+        ),
+        (
             WaitSummary(since=NOW - timedelta(minutes=27)),
             ["a run has waited 27 min for a slot, its pool or higher priorities"],
         ),

@@ -242,16 +242,22 @@ def _lost(what: str, lost: Sequence[tuple[str, datetime | None]]) -> str:
 
 
 def _waiting_concerns(found: WaitSummary, now: datetime) -> Iterable[str]:
-    if runs := found.unrunnable:
-        named = [name for _, name in found.jobs[:NAMED]]
-        if more := len(found.jobs[NAMED:]):
-            named.append(f"{more} more")
-        if found.elsewhere:
-            named.append("jobs of other namespaces")
-        many = "1 run waits" if runs == 1 else f"at least {runs:,} runs wait"
-        yield f"{many} without a matching worker: {_listed(named)}"
+    if found.unrunnable:
+        yield _waiting(found, "without a matching worker")
+    if found.held_up is not None:
+        yield _waiting(found.held_up, "for workers that take no new runs now")
     if found.since is not None and (long := now - found.since) > OLD:
         yield f"a run has waited {formatting.span(long)} for a slot, its pool or higher priorities"
+
+
+def _waiting(found: WaitSummary, what: str) -> str:
+    runs, named = found.unrunnable, [name for _, name in found.jobs[:NAMED]]
+    if more := len(found.jobs[NAMED:]):
+        named.append(f"{more} more")
+    if found.elsewhere:
+        named.append("jobs of other namespaces")
+    many = "1 run waits" if runs == 1 else f"at least {runs:,} runs wait"
+    return f"{many} {what}: {_listed(named)}"
 
 
 def _listed(names: Sequence[str]) -> str:
