@@ -27,6 +27,7 @@ from schedclient import (
     Worker,
 )
 from schedctl.output import Column
+from schedd.core.cluster.worker_refusals import refusal_of
 from schedkit.sources import actor_with_token
 from schedkit.text import duration
 from schedproto.v1 import job_pb2
@@ -87,7 +88,7 @@ def _worker_state(worker: Worker) -> str:
     """Return the state, and the reason why a live worker gets no runs."""
     if worker.unheard and worker.state != "LOST":
         return f"{worker.state}, UNHEARD"
-    return f"{worker.state}, FULL" if worker.refuses else worker.state
+    return f"{worker.state}, {refusal_of(worker.refuses).state}" if worker.refuses else worker.state
 
 
 def _of_live(cell: Callable[[Member], str]) -> Callable[[Member], str]:

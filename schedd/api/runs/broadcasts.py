@@ -8,7 +8,7 @@ from typing import Final
 
 from schedd.api.errors import FailedPreconditionError
 from schedd.api.services import Services
-from schedd.core.checkup.workers import MAKE_ROOM
+from schedd.core.cluster.worker_refusals import refusal_of
 from schedd.core.dispatch.placement import Need, able
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.lifecycle import State
@@ -99,7 +99,8 @@ def waits_for(
         answer = f"no member receives heartbeats of worker {name}"
     elif all(one.refuses for one in fit):
         answer = f"worker {name} takes no work: {fit[0].refuses}"
-        return [Check(question=question, answer=answer, remedy=MAKE_ROOM)]
+        remedy = refusal_of(fit[0].refuses).remedy_for(fit[0].incarnation.worker)
+        return [Check(question=question, answer=answer, remedy=remedy)]
     elif why := next((said[one.incarnation.id] for one in fit if one.incarnation.id in said), ""):
         answer = f"worker {name} has rejected it: {why}"
         return [Check(question=REFUSED, answer=answer, remedy=CHANGE)]

@@ -9,7 +9,7 @@ from schedd.api.cluster.cluster import lost_now, running_workers
 from schedd.api.runs import broadcasts
 from schedd.api.runs.broadcasts import CHANGE, REFUSED
 from schedd.api.services import Services
-from schedd.core.checkup.workers import MAKE_ROOM
+from schedd.core.cluster.worker_refusals import Refusal, refusal_of
 from schedd.core.dispatch.placement import Need, able, need_of
 from schedd.core.ids import NO_TOKEN, IncarnationId, JobId
 from schedd.core.jobs import labels
@@ -314,15 +314,12 @@ def _taken(fit: Sequence[WorkerView], takers: Sequence[WorkerView]) -> Check:
         for one in fit
         if not one.speaks and not one.draining
     )
-    full = _few(
-        f"{one.incarnation.worker} takes no work: {one.refuses}"
-        for one in fit
-        if one.refuses and one.speaks and not one.draining
-    )
+    refusing = [one for one in fit if one.refuses and one.speaks and not one.draining]
+    full = _few(f"{one.incarnation.worker} takes no work: {one.refuses}" for one in refusing)
     if (full or silent) and not takers:
         more = f" ({', '.join(leaving)} draining)" if leaving else ""
         answer = f"no, {'; '.join(full + silent)}{more}"
-        remedy = MAKE_ROOM if full else "schedctl worker list"
+        remedy = _remedy(refusing) if full else "schedctl worker list"
         return Check(question="Does one of them take work?", answer=answer, remedy=remedy)
     if not takers:
         answer = f"no, all suitable workers are draining: {', '.join(leaving)}"
@@ -331,6 +328,16 @@ def _taken(fit: Sequence[WorkerView], takers: Sequence[WorkerView]) -> Check:
         whose = fit[0].incarnation.worker if len(fit) == 1 else f"{len(fit)} workers"
         answer = f"no, all slots of {whose} are in use" + (f" ({more})" if more else "")
     return Check(question="Is a slot free?", answer=answer, remedy="schedctl worker list")
+
+
+def _remedy(refusing: Sequence[WorkerView]) -> str:
+    """Return a remedy for each kind of refusal, for the first worker of this kind by name."""
+    remedies = dict[Refusal, str]()
+    for one in sorted(refusing, key=lambda one: one.incarnation.worker):
+        kind, name = refusal_of(one.refuses), one.incarnation.worker
+        of = f"{name}: " if len(refusing) > 1 else ""
+        remedies.setdefault(kind, of + kind.remedy_for(name))
+    return "; ".join(remedies.values())
 
 
 def _few(texts: Iterable[str]) -> list[str]:

@@ -3,16 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from schedd.core.checkup.facts import Facts, WorkerFacts
+from schedd.core.checkup.facts import BlockedLoop, Facts, WorkerFacts
 from schedd.core.checkup.finding import CheckSubject, CheckupFinding
+from schedd.core.cluster.worker_refusals import BLOCKED, refusal_of
 
 AREA: Final = "workers"
 MIB: Final = 1024 * 1024
 NAMED: Final = 10
 """The most workers without heartbeats that one finding names."""
-MAKE_ROOM: Final = (
-    "free space on its disk, and check that it reaches a member: accepted results leave the spool"
-)
 
 
 def examine(facts: Facts) -> Iterator[CheckupFinding]:
@@ -42,7 +40,7 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
         yield versions.ok(facts.version)
     for one in received:
         yield _disk(one)
-    yield from _blocked(facts.workers)
+    yield from _blocked(received)
     if facts.unheard:
         named = sorted(facts.unheard)
         more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
@@ -55,31 +53,51 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
 
 
 def _blocked(workers: Sequence[WorkerFacts]) -> Iterator[CheckupFinding]:
-    check = "handlers"
-    if workers and not any(one.blocked for one in workers):
-        yield CheckSubject(AREA, check).ok("no handler blocks an event loop")
-    for one in workers:
-        for block in one.blocked:
-            yield CheckSubject(AREA, check, one.name).warn(
-                f"handler {block.handler!r} of run {block.run} has blocked an event loop for"
-                f" {block.seconds:.0f} s, at {block.place}",
-                "other coroutines on this loop wait; a cancel reaches the handler only after it"
-                " returns",
-                "use `await` in the handler, or make it a plain `def`; to free the loop now:"
-                " `schedctl"
-                f" worker drain {one.name}`, then restart this worker",
-            )
+    found = [finding for one in workers for finding in _of_handlers(one)]
+    if workers and not found:
+        yield CheckSubject(AREA, BLOCKED.check).ok("no handler blocks an event loop")
+    yield from found
+
+
+def _of_handlers(one: WorkerFacts) -> Iterator[CheckupFinding]:
+    """Report each handler that blocks loops of this worker, and each refusal that isn't of the
+    spool. Only the member to which a worker is attached knows its blocked loops.
+    """
+    by_handler = dict[str, list[BlockedLoop]]()
+    for block in one.blocked:
+        by_handler.setdefault(block.handler, []).append(block)
+    kind = refusal_of(one.refuses)
+    for blocks in by_handler.values():
+        check, remedy = CheckSubject(AREA, BLOCKED.check, one.name), BLOCKED.remedy_for(one.name)
+        if one.refuses and kind is BLOCKED:
+            yield check.bad(_blocks(blocks), BLOCKED.why, remedy)
+        else:
+            why = "coroutines on a blocked loop wait; a cancel reaches them only after the block"
+            yield check.warn(_blocks(blocks), why, remedy)
+    if one.refuses and not (kind.check == "spool" or (kind is BLOCKED and by_handler)):
+        check = CheckSubject(AREA, kind.check, one.name)
+        yield check.bad(one.refuses, kind.why, kind.remedy_for(one.name))
+
+
+def _blocks(blocks: Sequence[BlockedLoop]) -> str:
+    """Describe the loops that one handler blocks on one worker."""
+    longest = max(blocks, key=lambda block: block.seconds)
+    of, loops, runs = f" of run {longest.run}", "an event loop", ""
+    if len(blocks) > 1:
+        of, loops = "", f"{len(blocks)} event loops, the longest"
+        runs = f"; its runs: {', '.join(block.run for block in blocks)}"
+    return (
+        f"handler {longest.handler!r}{of} has blocked {loops} for {longest.seconds:.0f} s, at"
+        f" {longest.place}{runs}"
+    )
 
 
 def _disk(one: WorkerFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "spool", one.name)
     size = f"{one.spool / MIB:.1f} MiB, {one.disk_free / MIB:.1f} MiB free"
-    if one.refuses:
-        return check.bad(
-            f"{one.refuses}; {size}",
-            "this worker takes no new runs; a result that can't be spooled is lost if it stops",
-            MAKE_ROOM,
-        )
+    kind = refusal_of(one.refuses)
+    if one.refuses and kind.check == check.check:
+        return check.bad(f"{one.refuses}; {size}", kind.why, kind.remedy_for(one.name))
     if not one.disk_free:
         return check.ok("unknown: this worker's version doesn't report it")
     if one.disk_free < 64 * MIB:

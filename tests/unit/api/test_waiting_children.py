@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from schedd.api.runs.broadcasts import REFUSED, waits_for
 from schedd.core.dispatch.placement import Need
 from schedd.core.runs.records import WorkerView
@@ -27,3 +29,6 @@ def test_a_child_reports_why_its_worker_takes_no_work_and_the_remedy() -> None:
     [check] = waits_for(Need("shell", worker=one.worker), views, {})
     assert check.answer == (f"worker {one.worker} takes no work: {full}")
     assert check.remedy.startswith("free space on its disk")
+    blocked = "handlers block all 8 event loops of this worker: export"
+    [check] = waits_for(Need("shell", worker=one.worker), [replace(views[0], refuses=blocked)], {})
+    assert f"`schedctl worker undrain {one.worker}`" in check.remedy

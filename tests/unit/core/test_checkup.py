@@ -25,11 +25,13 @@ from schedd.core.checkup.facts import (
     WorkFacts,
 )
 from schedd.core.checkup.finding import CheckupFinding, Severity
+from schedd.core.cluster.cluster_events import Losses
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.cluster.shard_assignment import assign
 from schedd.core.ids import Epoch, IncarnationId, TenureId, Term, Timeline
 from schedd.core.runs.model import AuditRecord, ShardRow
 from schedd.core.timers.cluster_pauses import Pause
+from support.store import incarnation
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
 MIB = 1024 * 1024
@@ -102,6 +104,8 @@ def stored(**changes: Any) -> DatabaseFacts:
 
 
 BLOCKED = BlockedLoop("export", "r1", 41.0, "night.py:11 in export")
+ALL_BLOCKED = "handlers block all 8 event loops of this worker: export"
+W1 = WorkerFacts("w1", "1.0", disk_free=9000 * MIB)
 
 
 def healthy(view: ClusterView | None = None, **changes: Any) -> Facts:
@@ -265,6 +269,13 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
     ("a spool that takes nothing, on a disk without a free byte",
      healthy(workers=(WorkerFacts("w1", "1.0", refuses="spool rejects writes: full"),)), BAD,
      "workers: spool"),
+    ("handlers that block all event loops",
+     healthy(workers=(replace(W1, refuses=ALL_BLOCKED, blocked=(BLOCKED, BLOCKED)),)), BAD,
+     "workers: handlers"),
+    ("handlers that block all event loops as another member reports",
+     healthy(elsewhere=(replace(W1, refuses=ALL_BLOCKED),)), BAD, "workers: handlers"),
+    ("an unknown reason for no new runs",
+     healthy(workers=(replace(W1, refuses="lunch"),)), BAD, "workers: new runs"),
     ("a handler that blocks its event loop",
      healthy(workers=(WorkerFacts("w1", "1.0", disk_free=9000 * MIB, blocked=(BLOCKED,)),)), WARN,
      "workers: handlers"),
@@ -381,6 +392,11 @@ def test_the_doctor_prints_the_missing_grants_of_the_role() -> None:
             "start worker w3 again",
         ),
         (
+            StuckJob("train", 3, NOW, "shell jobs with gpu=yes", could=("w3", "w2")),
+            "w3, w2 could, but all are lost",
+            "start one of these workers again",
+        ),
+        (
             StuckJob("train", 3, NOW, "shell jobs with gpu=yes", ("w2",), draining=("w3",)),
             "w3 could, but it is draining",
             "`schedctl worker undrain w3`",
@@ -394,3 +410,38 @@ def test_a_job_without_a_matching_worker_has_the_fitting_remedy(
     assert (finding.area, finding.subject) == ("work", "train")
     assert what in finding.what
     assert remedy in finding.remedy
+
+
+def test_a_handler_that_blocks_many_loops_of_a_worker_is_one_finding() -> None:
+    blocks = tuple(replace(BLOCKED, run=f"r{n}", seconds=40.0 + n) for n in range(1, 9))
+    facts = healthy(workers=(replace(W1, blocked=blocks),), elsewhere=(replace(W1, name="w2"),))
+    [finding] = wrong(facts)
+    assert finding.severity is Severity.WARN
+    assert finding.what == (
+        "handler 'export' has blocked 8 event loops, the longest for 48 s, at night.py:11 in export"
+        "; its runs: r1, r2, r3, r4, r5, r6, r7, r8"
+    )
+    steps = ("job pause JOB", "run cancel RUN", "worker drain w1", "restart", "worker undrain w1")
+    assert sorted(steps, key=finding.remedy.index) == list(steps)
+
+
+def test_a_worker_whose_loops_are_all_blocked_has_no_finding_about_its_disk() -> None:
+    facts = healthy(workers=(replace(W1, refuses=ALL_BLOCKED, blocked=(BLOCKED,)),))
+    [finding] = wrong(facts)
+    assert "handler 'export' of run r1 has blocked an event loop for 41 s" in finding.what
+    assert "takes no new runs" in finding.why
+    assert not {"spool", "disk"} & set(finding.remedy.split())
+
+
+@pytest.mark.parametrize(
+    ("live", "text"),
+    [(0, "0 workers are live"), (1, "1 worker is live"), (2, "2 workers are live")],
+)
+def test_a_lost_worker_is_reported_with_the_number_of_live_ones(live: int, text: str) -> None:
+    lost = replace(incarnation(worker="w1"), lost_at=NOW)
+    workers = frozenset(IncarnationId(UUID(int=n)) for n in range(live))
+    work = WorkFacts(losses=Losses(workers=(lost,)))
+    found = examine(healthy(seen(workers=workers), work=work))
+    [finding] = [one for one in found if one.check == "lost workers"]
+    assert finding.what.endswith(text)
+    assert "were started" not in finding.why

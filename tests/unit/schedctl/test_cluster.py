@@ -147,6 +147,22 @@ def drained(**facts: object) -> wire.Worker:
     return worker
 
 
+@pytest.mark.parametrize(
+    ("refuses", "state"),
+    [
+        ("", "LIVE"),
+        ("spool rejects writes: No space left on device", "LIVE, FULL"),
+        ("spool rejects writes: Read-only file system", "LIVE, UNWRITABLE"),
+        ("handlers block all 8 event loops of this worker: h", "LIVE, BLOCKED"),
+    ],
+)
+async def test_the_state_of_a_worker_says_why_it_takes_no_new_runs(ctl, member, refuses, state):
+    live = wire.Worker(name="w1", state=wire.Worker.STATE_LIVE, slots=8, free=8, refuses=refuses)
+    member.say("ListWorkers", wire.ListWorkersResponse(workers=[live]))
+    [row] = (await ctl("worker", "list", "--no-headers")).lines
+    assert state == row.removeprefix("w1").partition("  8")[0].strip()
+
+
 async def test_a_drain_waits_until_the_worker_is_draining_and_runs_nothing(ctl, member):
     live, draining = wire.Worker.STATE_LIVE, wire.Worker.STATE_DRAINING
     member.say("DrainWorker", drained(state=live))
