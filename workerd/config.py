@@ -100,7 +100,7 @@ class WorkerConfig:
     def faults(self) -> Iterator[ConfigProblem]:
         """Return the problems, by key, except those of the sections."""
         if not self.endpoints:
-            yield ConfigProblem("endpoints", "no member is given: write at least one host:port")
+            yield ConfigProblem("endpoints", "no member is named: give at least one host:port")
         if self.tls is not None and self.tls.cert is None:
             yield ConfigProblem("tls", "give ca, cert and key together, or none of them")
         if self.spool_mib < 1:
