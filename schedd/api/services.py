@@ -77,7 +77,7 @@ class Services:
     means: DeliveryMeans = NO_MEANS
     """Means of notification that jobs may use."""
     failures: Callable[[], Sequence[DependencyFailure]] = tuple
-    """Return the failures of this member's dependencies."""
+    """Return the failures of this member's dependencies, and waits for locks that last."""
     database_answered_at: Callable[[], float] = boottime
     """Return when PostgreSQL last answered this member, in seconds of CLOCK_BOOTTIME."""
     emit: Emit = unheard

@@ -292,7 +292,7 @@ def _services(
             ground.etcd, member.cluster.until, lambda: member.cluster.lease
         ),
         checkup=checkup,
-        failures=ground.health.failures,
+        failures=ground.health.troubles,
         database_answered_at=lambda: ground.store.database.answered_at,
         objects=ground.objects,
         version=VERSION,

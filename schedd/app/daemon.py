@@ -172,12 +172,15 @@ def readiness(
     return reasons
 
 
-def notes(cluster_pause: ClusterPause) -> Callable[[], list[str]]:
+def notes(
+    cluster_pause: ClusterPause, lock_waits: Callable[[], Sequence[DependencyFailure]]
+) -> Callable[[], list[str]]:
     """Return remarks for people on a member that is ready."""
 
     def remarks() -> list[str]:
         pause = cluster_pause.pauses.present
-        return [f"the cluster is {paused(pause)}"] if pause else []
+        pauses = [f"the cluster is {paused(pause)}"] if pause else []
+        return [*pauses, *map(str, lock_waits())]
 
     return remarks
 
@@ -434,13 +437,21 @@ class MemberDaemon:
             )
             stack.push_async_callback(doors.grpc.stop, GRACE)
             probes = [
-                health.probe(Dependency.POSTGRESQL, store.probe_write),
+                health.probe(
+                    Dependency.POSTGRESQL, store.probe_write, store.database.silence_remedy
+                ),
                 health.probe(Dependency.ETCD, lambda: etcd.probe_write(WRITE_PROBE)),
             ]
             sweeper = Sweeper()
             sweeper.take_over()
             reach = member_settings.reach(config)
-            page = web.build(parts.services, telemetry, unready, notes(parts.cluster_pause), reach)
+            page = web.build(
+                parts.services,
+                telemetry,
+                unready,
+                notes(parts.cluster_pause, health.lock_waits),
+                reach,
+            )
             serving = f"{identity.name}: gRPC {identity.grpc}, HTTP {identity.http}"
             standing = ServingStatus(daemon, serving, lambda: etcd.silence.answered_once, unready)
             await _live(
@@ -456,6 +467,7 @@ def _store(config: Config, telemetry: Telemetry) -> Stores:
 def _dependency_health(store: Stores, etcd: etcd_client.EtcdClient) -> DependencyHealth:
     health = DependencyHealth()
     store.database.on_rejected = partial(health.rejected, Dependency.POSTGRESQL)
+    store.database.on_lock_timeout = health.lock_timed_out
     etcd.on_rejected(partial(health.rejected, Dependency.ETCD))
     return health
 

@@ -7,6 +7,8 @@ frequent then.
     probe ──written──→ healthy, unless a call was rejected in the last 5 s
         └──failed ───→ a failure: at once if rejected, after 5 s if there was no answer
     any call ──rejected──→ a failure at once
+    calls ──waited for locks until lock_timeout, for 5 s──→ a lock wait, which is no failure: other
+                                                          calls may succeed
 
 Invariants
 - A failure keeps its first time until the dependency is healthy again, whatever its cause becomes.
@@ -37,6 +39,9 @@ UNANSWERED_FOR: Final = 5.0
 REJECTED_FOR: Final = 5.0
 """Seconds for which a rejected call counts, although a probe succeeds."""
 
+LOCK_WAIT_FOR: Final = 15.0
+"""Seconds for which a lock timeout counts: loops retry earlier."""
+
 NAMES: Final = {Dependency.POSTGRESQL: "PostgreSQL", Dependency.ETCD: "etcd"}
 
 
@@ -52,6 +57,16 @@ class _Trouble:
     rejected_at: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _LockWait:
+    """Lock timeouts in a row. `began`, `last`: of the first and last, by CLOCK_BOOTTIME."""
+
+    error: Unavailable
+    since: datetime
+    began: float
+    last: float
+
+
 class DependencyHealth:
     """Health of the dependencies of one member."""
 
@@ -63,6 +78,7 @@ class DependencyHealth:
         self._clock = clock
         self._wall = wall
         self._troubles: dict[Dependency, _Trouble] = {}
+        self._lock_wait: _LockWait | None = None
 
     def failures(self) -> list[DependencyFailure]:
         """Return the failures that are reported now."""
@@ -73,12 +89,45 @@ class DependencyHealth:
             if trouble.rejected or now - trouble.began > UNANSWERED_FOR
         ]
 
+    def lock_waits(self) -> list[DependencyFailure]:
+        """Return the lock timeouts of PostgreSQL that last, unless PostgreSQL counts as failed."""
+        wait = self._lock_wait
+        if (
+            wait is None
+            or self._clock() - wait.last > LOCK_WAIT_FOR
+            or wait.last - wait.began < UNANSWERED_FOR
+            or any(one.dependency is Dependency.POSTGRESQL for one in self.failures())
+        ):
+            return []
+        return [_failure(Dependency.POSTGRESQL, wait.error, wait.since)]
+
+    def troubles(self) -> list[DependencyFailure]:
+        """Return failures and lock waits."""
+        return [*self.failures(), *self.lock_waits()]
+
+    def lock_timed_out(self, error: Unavailable) -> None:
+        """Note a call that waited for a lock of PostgreSQL until its timeout."""
+        now, before = self._clock(), self._lock_wait
+        if before is None or now - before.last > LOCK_WAIT_FOR:
+            self._lock_wait = _LockWait(error, self._wall(), now, now)
+        else:
+            self._lock_wait = _LockWait(error, before.since, before.began, now)
+
     def rejected(self, dependency: Dependency, error: Rejected) -> None:
         """Note a rejected call of this member."""
         self._failed(dependency, error, self._clock(), rejected_at=self._clock())
 
-    def probe(self, dependency: Dependency, write: Callable[[], Awaitable[object]]) -> Loop:
-        """Return the loop that probes this dependency by writes."""
+    def probe(
+        self,
+        dependency: Dependency,
+        write: Callable[[], Awaitable[object]],
+        silence_remedy: Callable[[float], Awaitable[str]] | None = None,
+    ) -> Loop:
+        """Return the loop that probes this dependency by writes.
+
+        `silence_remedy` returns what to check if a write gets no answer since the given time; empty
+        for the usual remedy.
+        """
 
         async def step() -> float | None:
             began = self._clock()
@@ -88,18 +137,22 @@ class DependencyHealth:
             except Unavailable as error:
                 self._failed(dependency, error, began)
             except TimeoutError:
-                name = NAMES[dependency]
-                self._failed(
-                    dependency,
-                    Unavailable(f"{name} didn't answer a write within {PROBE_WITHIN:g} s"),
-                    began,
-                )
+                remedy = await silence_remedy(began) if silence_remedy else ""
+                self._failed(dependency, self._silence(dependency, began, remedy), began)
             else:
                 self._succeeded(dependency)
             trouble = self._troubles.get(dependency)
             return PROBE_REJECTED_EVERY if trouble is not None and trouble.rejected else None
 
         return Loop(f"{dependency.value} write probe", step, interval=PROBE_EVERY)
+
+    def _silence(self, dependency: Dependency, began: float, remedy: str) -> Unavailable:
+        """Return the error for a write without an answer: a lock timeout meanwhile is its cause."""
+        wait = self._lock_wait
+        if dependency is Dependency.POSTGRESQL and wait is not None and wait.last > began:
+            return wait.error
+        name = NAMES[dependency]
+        return Unavailable(f"{name} didn't answer a write within {PROBE_WITHIN:g} s", remedy=remedy)
 
     def _failed(
         self,

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from schedd.core.cluster.dependency import Dependency
-from schedd.runtime.dependency_health import PROBE_REJECTED_EVERY, DependencyHealth
+from schedd.runtime import dependency_health
+from schedd.runtime.dependency_health import (
+    LOCK_WAIT_FOR,
+    PROBE_REJECTED_EVERY,
+    DependencyHealth,
+)
 from schedkit.errors import Rejected, Unavailable
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LOGIN = Rejected("login_rejected", "PostgreSQL rejects the login of role schedd", "Set it")
+LOCK = Unavailable("a statement waited for a lock", reason="lock_timeout", remedy="End it")
 
 
 class Clock:
@@ -92,6 +99,68 @@ async def test_the_log_has_each_cause_once_with_its_remedy_and_the_recovery(
     assert disk.startswith("PostgreSQL failed: reason=disk_full cause=")
     assert disk.endswith('remedy="Make room on PostgreSQL\'s disk"')
     assert recovered == "PostgreSQL recovered: after=4.0s"
+
+
+async def test_lock_timeouts_that_last_are_shown_although_the_probe_succeeds(clock: Clock) -> None:
+    clock.health.lock_timed_out(LOCK)
+    assert not clock.health.lock_waits(), "a single one is usual"
+    clock.seconds += 6
+    clock.health.lock_timed_out(LOCK)
+    assert await clock.probe() == [], "other calls succeed: the member stays ready"
+    shown = "a statement waited for a lock, since 2026-01-01T00:00:00Z: End it"
+    assert list(map(str, clock.health.lock_waits())) == [shown]
+    assert list(map(str, clock.health.troubles())) == [shown]
+    assert await clock.probe(after=LOCK_WAIT_FOR - 1) == []
+    assert clock.health.lock_waits()
+    await clock.probe(after=2)
+    assert not clock.health.lock_waits()
+
+
+async def test_a_failed_probe_is_shown_instead_of_lock_timeouts(clock: Clock) -> None:
+    for _ in range(2):
+        clock.health.lock_timed_out(LOCK)
+        clock.seconds += 6
+    await clock.probe(error=LOGIN)
+    assert not clock.health.lock_waits()
+    assert len(clock.health.troubles()) == 1
+
+
+async def silent() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_a_lock_timeout_is_the_cause_of_a_write_without_an_answer(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dependency_health, "PROBE_WITHIN", 0.01)
+
+    async def waits() -> None:
+        clock.seconds += 6
+        clock.health.lock_timed_out(LOCK)
+        await silent()
+
+    await clock.health.probe(Dependency.POSTGRESQL, waits).step()
+    [failure] = clock.health.failures()
+    assert (failure.reason, failure.cause, failure.remedy) == (LOCK.reason, str(LOCK), "End it")
+
+
+@pytest.mark.parametrize(
+    ("remedy", "shown"), [("See its log", "See its log"), ("", "Start PostgreSQL, or repair")]
+)
+async def test_a_write_without_an_answer_has_the_remedy_that_the_store_gives(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, remedy: str, shown: str
+) -> None:
+    monkeypatch.setattr(dependency_health, "PROBE_WITHIN", 0.01)
+
+    async def silence_remedy(since: float) -> str:
+        assert since == 1000
+        clock.seconds += 6
+        return remedy
+
+    await clock.health.probe(Dependency.POSTGRESQL, silent, silence_remedy).step()
+    [failure] = clock.health.failures()
+    assert failure.remedy.startswith(shown)
+    assert "didn't answer a write" in failure.cause
 
 
 async def test_a_bug_is_raised_by_the_probe(clock: Clock) -> None:

@@ -44,8 +44,16 @@ from schedd.core.events import Called, Emit, Service, unheard
 from schedd.core.ids import Timeline
 from schedd.store.connection import type_adapters
 from schedd.store.connection.database_identity import admit
-from schedd.store.connection.errors import DRIVER_ERRORS, READ_ONLY, RetryRule, Unsent, judge
-from schedd.store.connection.primary_selection import Servers
+from schedd.store.connection.errors import (
+    DRIVER_ERRORS,
+    LOCK_TIMEOUT,
+    READ_ONLY,
+    WAITED_REMEDY,
+    RetryRule,
+    Unsent,
+    judge,
+)
+from schedd.store.connection.primary_selection import Servers, accepting
 from schedd.store.statements.operations import PRESENT
 from schedkit.clock import boottime
 from schedkit.errors import Fault, Misconfigured, Rejected, Unavailable
@@ -161,6 +169,11 @@ over a network with two seconds of delay each way.
 CLOSE_WITHIN = 1.0
 """Seconds that running calls get when the database is closed."""
 
+SILENT_REMEDY = (
+    "{} accepts connections and doesn't answer: see whether PostgreSQL's processes are stopped or"
+    " wait for disk or memory, read its log, and check a proxy in front of it, if there is one"
+)
+
 TRIES = 4
 """How often a transaction is tried in all, if it was rolled back."""
 
@@ -243,6 +256,8 @@ class Database:
         """`emit` receives the duration of each call, from the call's thread."""
         self.on_rejected: Callable[[Rejected], None] = lambda _: None
         """Called for each call that PostgreSQL rejects, from the call's thread."""
+        self.on_lock_timeout: Callable[[Unavailable], None] = lambda _: None
+        """The same for each try that waited for a lock until `lock_timeout`."""
         self.name = name
         self._emit = emit
         self.lanes = lanes
@@ -250,7 +265,8 @@ class Database:
         self._engine = create_engine(
             self._url,
             pool_size=lanes
-            + 2 * readers,  # a call that takes shards or fences uses a second connection
+            + 2 * readers  # a call that takes shards or fences uses a second connection
+            + 1,  # of `inspect`
             max_overflow=0,
             pool_timeout=10,
             connect_args=dict(CONNECTION),
@@ -271,6 +287,7 @@ class Database:
         self._closed = False
         self._lanes = [ThreadPoolExecutor(1, f"database-lane-{n}") for n in range(lanes)]
         self._readers = ThreadPoolExecutor(readers, "database")
+        self._inspector = ThreadPoolExecutor(1, "database-inspector")
         self._pause = threading.Event()
 
     def rename(self, name: str) -> None:
@@ -307,10 +324,19 @@ class Database:
             self._timeouts.end_below(timeline)
             self.reconnect()
 
+    async def silence_remedy(self, since: float) -> str:
+        """Return what to check after a call got no answer since this time of CLOCK_BOOTTIME; empty
+        if no host of the DSN accepts a connection.
+        """
+        if self.answered_at > since:
+            return WAITED_REMEDY
+        hosts = await accepting(self._engine.dialect.create_connect_args(self._url)[1])
+        return SILENT_REMEDY.format(", ".join(hosts)) if hosts else ""
+
     def close(self) -> None:
         """End the threads, soon even if the server hangs, and close the connections."""
         self._closed = True
-        executors = (*self._lanes, self._readers)
+        executors = (*self._lanes, self._readers, self._inspector)
         for executor in executors:
             executor.shutdown(wait=False)
         self._timeouts.seconds = min(self._timeouts.seconds, CLOSE_WITHIN)
@@ -335,6 +361,27 @@ class Database:
     ) -> T:
         """Run `body(connection, …)` as a transaction on any free thread of the small pool."""
         return await self._run(self._readers, lambda c: body(c, *arguments, **named))
+
+    async def inspect(self, body: Body[T]) -> T:
+        """Run `body(connection)` once, on a thread of its own and without the check of a new
+        connection. So it waits for no other call, nor for a lock of schedd's tables.
+
+        Raises: as `transact`.
+        """
+        return await asyncio.get_running_loop().run_in_executor(
+            self._inspector, partial(self._inspect, body)
+        )
+
+    def _inspect(self, body: Body[T]) -> T:
+        try:
+            with (
+                self._engine.connect() as connection,
+                self._watched(connection),
+                connection.begin(),
+            ):
+                return body(connection)
+        except DRIVER_ERRORS as error:
+            raise judge(error, committing=False)[0] from error
 
     async def _run(self, executor: Executor, body: Body[T]) -> T:
         timed = partial(self._timed, body, PRESENT.get(), boottime())
@@ -399,6 +446,8 @@ class Database:
             meant, remedy = judge(error, committing=committing)
             if isinstance(meant, Rejected):
                 self.on_rejected(meant)
+            elif isinstance(meant, Unavailable) and meant.reason == LOCK_TIMEOUT:
+                self.on_lock_timeout(meant)
             cut = call is not None and call.cut
             raise _Failed(meant, RetryRule.NONE if cut else remedy) from error
 

@@ -74,7 +74,10 @@ class RetryRule(enum.Enum):
 READ_ONLY: Final = "25006"
 _CONFLICTS: Final = {"40P01", "40001"}
 _TOO_LONG: Final = "57014"
-_WAITED: Final = {"55P03", _TOO_LONG}
+_NO_LOCK: Final = "55P03"
+_WAITED: Final = {_NO_LOCK, _TOO_LONG}
+LOCK_TIMEOUT: Final = "lock_timeout"
+"""The reason of a failure by `_NO_LOCK`."""
 _BROKEN: Final = ("21", "22", "23", "44", "54")
 """Classes of codes that a value of a row causes: data, constraints, limits."""
 
@@ -138,9 +141,13 @@ _RLS_REMEDY: Final = (
     "Disable row-level security of schedd's tables, or give the role BYPASSRLS: schedd must see"
     " every row"
 )
-_WAITED_REMEDY: Final = (
+WAITED_REMEDY: Final = (
     "Find what delays statements (pg_stat_activity: locks, disk, processor), and check"
     " statement_timeout and lock_timeout of the role and the database (docs/operations/schema.md)"
+)
+_LOCKED_REMEDY: Final = (
+    "`schedctl cluster doctor` names the session that holds the lock, if it lasts; end its"
+    " transaction, or SELECT pg_terminate_backend(PID)"
 )
 _FULL: Final = re.compile(r"too many (?:connections|clients)|connection slots are reserved")
 _FULL_REMEDY: Final = (
@@ -171,9 +178,16 @@ def judge(error: BaseException, *, committing: bool) -> tuple[Exception, RetryRu
         return rejected, RetryRule.NONE
     if code in _BUGS:
         return Fault(text), RetryRule.NONE
-    if code in _WAITED:
-        kind = TookTooLong if code == _TOO_LONG else Unavailable
-        return kind(text, reason="timed_out", remedy=_WAITED_REMEDY), RetryRule.ONCE_MORE
+    if code == _NO_LOCK:
+        waited = Unavailable(
+            f"PostgreSQL: a statement waited for another session's lock until lock_timeout"
+            f" ({words})",
+            reason=LOCK_TIMEOUT,
+            remedy=_LOCKED_REMEDY,
+        )
+        return waited, RetryRule.ONCE_MORE
+    if code == _TOO_LONG:
+        return TookTooLong(text, reason="timed_out", remedy=WAITED_REMEDY), RetryRule.ONCE_MORE
     if lost:
         return _lost(words), RetryRule.AT_ONCE
     if code.startswith(_BROKEN):

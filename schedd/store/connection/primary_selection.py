@@ -16,6 +16,7 @@ Invariants
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -45,6 +46,9 @@ _ROLE: Final = f"SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE {UNREADABLE
 
 _NOT_GIVEN: Final = ("55000", "42501", "42883", "0A000")
 """SQLSTATEs by which a server rejects `LOOK`. On Aurora: 55000."""
+
+ACCEPTED_WITHIN: Final = 1.0
+"""Seconds in which a host accepts a connection, unless it is unreachable."""
 
 Host = tuple[str, str]
 
@@ -170,6 +174,23 @@ class Servers:
                 " FUNCTION pg_current_wal_lsn(), pg_walfile_name(pg_lsn)"
             )
         return f"{who} is on timeline {timeline}, and {self._least} was seen: it was replaced"
+
+
+async def accepting(params: Mapping[str, Any]) -> list[str]:
+    """Return the hosts that accept a connection, as `HOST:PORT`. Sends nothing to them."""
+    found = []
+    for host, port in _hosts(params):
+        try:
+            async with asyncio.timeout(ACCEPTED_WITHIN):
+                if host.startswith("/"):
+                    _, writer = await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
+                else:
+                    _, writer = await asyncio.open_connection(host or "localhost", int(port))
+        except (OSError, ValueError):  # also a timeout; an invalid name
+            continue
+        writer.close()
+        found.append(f"{host or 'localhost'}:{port}")
+    return found
 
 
 def _hosts(params: Mapping[str, Any]) -> list[Host]:

@@ -13,6 +13,7 @@ from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Verdict
 from schedd.store.connection.database import Database, url_of
 from schedd.store.schema import migrate
+from schedkit.clock import boottime
 from schedkit.errors import Fault, Misconfigured, OutcomeUnknown, Rejected, Unavailable
 from support.postgres import ScratchServer, private_postgres, restart
 from support.store import LANES, START, World, draft, firing, report, wait_for_waiter
@@ -151,6 +152,22 @@ async def test_a_crashed_server_is_unavailable_until_it_restarts() -> None:
             restart(server)
 
             assert len((await me.fire(firing(job))).runs) == 1
+
+
+async def test_a_server_that_accepts_connections_and_answers_nothing_has_its_own_remedy() -> None:
+    silent = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1")
+    port = silent.sockets[0].getsockname()[1]
+    database = Database(f"postgresql://schedd@127.0.0.1:{port}/schedd")
+    try:
+        since = boottime()
+        assert f"127.0.0.1:{port} accepts connections" in await database.silence_remedy(since)
+        database.answered_at = since + 1
+        assert "pg_stat_activity" in await database.silence_remedy(since), "other calls succeed"
+        silent.close()
+        assert not await database.silence_remedy(since + 2), "nothing accepts connections"
+    finally:
+        silent.close()
+        database.close()
 
 
 async def test_a_wrong_dsn_is_the_operators_error(server: ScratchServer) -> None:

@@ -134,7 +134,12 @@ def test_a_rejected_connection_has_its_cause_and_a_remedy(
         (None, "FATAL:  sorry, too many clients already", "no_connection", "max_connections"),
         ("53300", "remaining connection slots are reserved", "no_connection", "end other sessions"),
         ("57014", "canceling statement due to statement timeout", "timed_out", "statement_timeout"),
-        ("55P03", "canceling statement due to lock timeout", "timed_out", "lock_timeout"),
+        (
+            "55P03",
+            "canceling statement due to lock timeout",
+            "lock_timeout",
+            "pg_terminate_backend",
+        ),
     ],
 )
 def test_an_outage_that_a_setting_causes_has_a_reason_and_a_remedy(
