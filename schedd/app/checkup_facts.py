@@ -20,6 +20,7 @@ from schedd.core.checkup.facts import (
     EtcdFacts,
     Facts,
     FailedDependency,
+    HeldLock,
     MemberFacts,
     WorkerFacts,
 )
@@ -53,12 +54,16 @@ TURNED_AWAY: Final = 20
 LOOK_WITHIN: Final = 4.0
 """Timeout of the database in seconds: longer than its own timeouts, shorter than a caller waits."""
 
+HELD_FOR: Final = 1.0
+"""Seconds for which a lock must be held that is reported without its age."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Read:
     """Answer of the database, or its error as text."""
 
     database: DatabaseFacts | str
+    unread: str = ""
     rows: tuple[ShardRow, ...] = ()
     pause: Pause | None = None
     twins: tuple[AuditRecord, ...] = ()
@@ -86,6 +91,7 @@ class CheckupCollector:
         async with asyncio.TaskGroup() as group:
             etcd = group.create_task(self._etcd(), name="checkup: etcd")
             stored = group.create_task(self._stored(), name="checkup: database")
+            locks = group.create_task(self._locks(), name="checkup: locks")
             results = group.create_task(self._results(), name="checkup: result store")
             others = group.create_task(self._others(view), name="checkup: workers elsewhere")
             members = [
@@ -99,6 +105,8 @@ class CheckupCollector:
             view=view,
             etcd=etcd.result(),
             database=read.database,
+            unread=read.unread,
+            locks=locks.result(),
             rows=read.rows,
             pause=read.pause,
             results_away=results.result(),
@@ -157,20 +165,42 @@ class CheckupCollector:
         )
 
     async def _stored(self) -> _Read:
+        database: DatabaseFacts | None = None
         try:
             async with asyncio.timeout(LOOK_WITHIN):
+                database = await self.store.look()
                 return _Read(
-                    await self.store.look(),
+                    database,
+                    "",
                     tuple(await self.store.membership.read_shards()),
                     await self.store.pauses.present(),
                     await self._twins(),
                     await self._foreign(),
                 )
         except Unavailable as error:
-            return _Read(str(error))
+            why = str(error)
         except TimeoutError:
-            silent = self.clock.away_for()
-            return _Read(f"no answer within {LOOK_WITHIN:g} s; the last was {silent:.0f} s ago")
+            why = f"no answer within {LOOK_WITHIN:g} s"
+            if database is None:
+                why += f"; the last was {self.clock.away_for():.0f} s ago"
+        return _Read(why) if database is None else _Read(database, why)
+
+    async def _locks(self) -> tuple[HeldLock, ...] | str:
+        """Read them apart from `_stored`, which may wait for these locks. Locks of an unknown age
+        are read twice.
+        """
+        try:
+            async with asyncio.timeout(LOOK_WITHIN):
+                held = await self.store.read_locks()
+                if all(one.since for one in held):
+                    return held
+                await asyncio.sleep(HELD_FOR)
+                still = {one.session for one in await self.store.read_locks()}
+                return tuple(one for one in held if one.session in still or not one.modes)
+        except Unavailable as error:
+            return str(error)
+        except TimeoutError:
+            return f"no answer within {LOOK_WITHIN:g} s"
 
     async def _results(self) -> str:
         try:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
+from schedd.core.checkup.facts import HeldLock
 from schedd.core.timers.pre_dispatch import GUARD
 from schedd.store import access_tokens
 from schedd.store.access_tokens import AccessTokenStore
@@ -71,6 +72,10 @@ class Stores:
 
     probe_write = in_transaction(write_probe.write)
     look = in_transaction(checkup.read_facts)
+
+    async def read_locks(self) -> tuple[HeldLock, ...]:
+        """Return the sessions whose locks block schedd. Waits for none of these locks."""
+        return await self.database.inspect(checkup.read_locks)
 
     async def ensure_partitions(self, days: int = partitions.DAYS_AHEAD) -> int:
         """Create the partitions of `runs` from yesterday to `days` ahead. Returns how many."""

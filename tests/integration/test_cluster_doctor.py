@@ -7,13 +7,15 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
+import psycopg2
 import pytest
 
 from schedctl.dev.servers import postgres
 from support.cluster import DevCluster, dev_cluster
+from support.wait import WAIT_TIMEOUT, wait_until
 
 Found = dict[tuple[str, str, str | None], Any]
 
@@ -93,6 +95,36 @@ def test_a_loss_of_etcd_is_bad_and_the_exit_code_says_so(cluster: DevCluster) ->
     finally:
         cluster.resume("etcd")
     assert set(about(found, "etcd", "answers").values()) == {"BAD"}
+
+
+@pytest.mark.alone
+def test_a_session_that_locks_a_table_is_named_with_the_statement_that_ends_it(
+    cluster: DevCluster,
+) -> None:
+    [asked, *_] = cluster.record["members"]
+    options = "-c idle_in_transaction_session_timeout=0"
+    with (
+        closing(psycopg2.connect(cluster.dsn, options=options)) as session,
+        session.cursor() as cursor,
+    ):
+        cursor.execute("LOCK TABLE runs, shards IN ACCESS EXCLUSIVE MODE")
+
+        def noted() -> str:
+            answer = cluster.get(asked["name"], "/readyz")
+            return answer.body.decode() if answer and b"lock_timeout" in answer.body else ""
+
+        shown = wait_until(noted, WAIT_TIMEOUT, "/readyz to name the lock")
+        found = doctor_findings(cluster, code=1)
+        pid = session.get_backend_pid()
+    assert "waited for another session's lock" in shown
+    assert "pg_terminate_backend(PID)" in shown
+    held = found["postgres", "locks", "runs, shards"]
+    assert held["severity"] == "BAD"
+    assert f"pid {pid} (user {postgres.ROLE})" in held["what"]
+    assert f"pg_terminate_backend({pid})" in held["remedy"]
+    assert about(found, "postgres", "answers") == {None: "OK"}
+    assert about(found, "postgres", "tables") == {None: "BAD"}
+    assert not about(found, "cluster", "pause"), "it isn't known"
 
 
 @pytest.mark.alone

@@ -34,7 +34,7 @@ async def work_facts(services: Services) -> WorkFacts | str:
     except Unavailable as error:
         return str(error)
     except TimeoutError:
-        return f"PostgreSQL didn't answer within {WITHIN:g} s"
+        return f"the reads of schedd's tables didn't complete within {WITHIN:g} s"
 
 
 async def stuck_now(services: Services) -> Sequence[StuckJob]:

@@ -13,7 +13,7 @@ AREA: Final = "cluster"
 
 
 def examine(facts: Facts) -> Iterator[CheckupFinding]:
-    if not isinstance(facts.database, str):
+    if not isinstance(facts.database, str) and not facts.unread:
         yield _paused(facts)
         yield _alone(facts)
     if not facts.trusted:

@@ -1,9 +1,9 @@
 """Check PostgreSQL: version, schema, privileges, durability, connections, replication, sizes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from schedd.core.checkup.facts import DatabaseFacts, Facts
+from schedd.core.checkup.facts import DatabaseFacts, Facts, HeldLock
 from schedd.core.checkup.finding import CheckSubject, CheckupFinding
 from schedd.core.cluster.dependency import Dependency
 
@@ -15,6 +15,7 @@ ENCODING: Final = "UTF8"
 """The only encoding that can store every text of a job."""
 OLDEST: Final = 140000
 WRAPAROUND: Final = 1_000_000_000
+HIDDEN: Final = "schedd's role may not see when its transaction began"
 
 
 def examine(facts: Facts) -> Iterator[CheckupFinding]:
@@ -24,10 +25,15 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
         yield answers.bad(
             found,
             "nothing can be fired, dispatched or accepted; workers keep their results",
-            _reported_remedy(facts) or "start PostgreSQL and read its log",
+            _lock_remedy(facts)
+            or _reported_remedy(facts)
+            or "check that PostgreSQL runs and answers: its processes, its log, and the network to"
+            " it",
         )
+        yield from _held(facts)
         return
     yield answers.ok(f"version {found.version // 10000}, in {found.took * 1000:.0f} ms")
+    yield from _locks(facts)
     yield _version(found)
     yield _schema(found)
     yield _encoding(found)
@@ -51,6 +57,59 @@ def _reported_remedy(facts: Facts) -> str:
     failures = [*facts.failures, *(one for member in facts.members for one in member.failures)]
     remedies = (one.remedy for one in failures if one.dependency == Dependency.POSTGRESQL)
     return next(remedies, "")
+
+
+def _locks(facts: Facts) -> Iterator[CheckupFinding]:
+    check = CheckSubject(AREA, "locks")
+    if isinstance(facts.locks, str):
+        yield check.warn(
+            facts.locks,
+            "a session that locks schedd's tables can't be named",
+            "run the doctor again; as a superuser, read pg_locks and pg_stat_activity",
+        )
+    elif not facts.locks:
+        yield check.ok("no long transaction of another session blocks schedd's tables")
+    yield from _held(facts)
+    if facts.unread:
+        yield CheckSubject(AREA, "tables").bad(
+            f"schedd's tables couldn't be read: {facts.unread}",
+            "shards, pauses and names aren't checked; statements of members may wait, too",
+            _lock_remedy(facts)
+            or "see what statements of schedd wait for: pg_stat_activity (wait_event, query)",
+        )
+
+
+def _lock_remedy(facts: Facts) -> str:
+    """Return the remedy of reads that wait for a known session; empty if none is known."""
+    known = facts.locks and not isinstance(facts.locks, str)
+    return "end the session that the check of locks names" if known else ""
+
+
+def _held(facts: Facts) -> Iterator[CheckupFinding]:
+    if isinstance(facts.locks, str):
+        return
+    for one in facts.locks:
+        began = f"its transaction began at {one.since:%Y-%m-%dT%H:%M:%SZ}" if one.since else HIDDEN
+        hidden = "" if one.since else "; GRANT pg_read_all_stats TO schedd's role shows the time"
+        yield CheckSubject(AREA, "locks", _listed(one.tables)).bad(
+            f"{one.session} {_lock(one)}; {began}",
+            "statements of schedd wait for this session, and fail with lock_timeout",
+            "end its transaction, unless it is maintenance that ends soon: SELECT"
+            f" pg_terminate_backend({one.session.pid}) as its role or a superuser{hidden}",
+        )
+
+
+def _lock(one: HeldLock) -> str:
+    if not one.modes:
+        return "has locked rows that another session waits for"
+    modes = ", ".join(one.modes)
+    return f"holds {modes}" if one.granted else f"waits for {modes}, and statements queue behind it"
+
+
+def _listed(found: Sequence[object]) -> str:
+    """Return at most five of these as text."""
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    return ", ".join(map(str, found[:5])) + more
 
 
 def _version(found: DatabaseFacts) -> CheckupFinding:
@@ -197,6 +256,12 @@ def _replicas(found: DatabaseFacts) -> Iterator[CheckupFinding]:
     check = CheckSubject(AREA, "replication")
     if not found.replicas:
         yield check.ok("no standby is attached")
+    elif not all(one.state for one in found.replicas):
+        yield check.warn(
+            f"{len(found.replicas)} standbys; role {found.user} may not see their state",
+            "it is unknown whether a failover loses transactions",
+            f"as a superuser: GRANT pg_read_all_stats TO {found.user}",
+        )
     elif all(one.sync == "async" for one in found.replicas):
         yield check.warn(
             f"{len(found.replicas)} asynchronous standbys",
@@ -206,7 +271,7 @@ def _replicas(found: DatabaseFacts) -> Iterator[CheckupFinding]:
     else:
         yield check.ok(f"{len(found.replicas)} standbys, synchronous")
     for one in found.replicas:
-        if one.lag > 64 * MIB or one.state != "streaming":
+        if one.state and (one.lag > 64 * MIB or one.state != "streaming"):
             yield CheckSubject(AREA, "replication", one.name).warn(
                 f"{one.state}, {one.lag / MIB:.0f} MiB behind",
                 "a failover to this standby would lose recent transactions",
@@ -223,6 +288,14 @@ def _replicas(found: DatabaseFacts) -> Iterator[CheckupFinding]:
 def _oldest(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "oldest transaction")
     age = f"{found.oldest_transaction:.0f} s, {found.held_back} transactions back"
+    if found.oldest_transaction <= 300 and found.hidden:
+        return check.warn(
+            f"{age}, without {_listed(found.hidden)}: open transactions of other roles, whose age"
+            f" role {found.user} may not see",
+            "a forgotten transaction keeps vacuum from removing dead rows, and may hold locks",
+            f"as a superuser: GRANT pg_read_all_stats TO {found.user}; pg_stat_activity shows such"
+            " a role when each transaction began",
+        )
     if found.oldest_transaction > 300 or found.held_back > 1_000_000:
         return check.warn(
             age,

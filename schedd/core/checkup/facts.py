@@ -40,7 +40,7 @@ class EtcdFacts:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A standby. `lag` in bytes."""
+    """A standby. `lag` in bytes. `state` is empty if the role may not see it."""
 
     name: str
     state: str
@@ -55,6 +55,35 @@ class TableFacts:
     name: str
     live: int
     dead: int
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseSession:
+    """A session of PostgreSQL, by the columns that every role may read."""
+
+    pid: int
+    user: str = ""
+    application: str = ""
+
+    def __str__(self) -> str:
+        application = f", application {self.application}" if self.application else ""
+        return f"pid {self.pid} (user {self.user or 'unknown'}{application})"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLock:
+    """Locks of a session on schedd's tables that statements of schedd conflict with.
+
+    `modes`: PostgreSQL's lock modes; empty: locks of rows that another session waits for.
+    `granted`: False if the session itself waits, and other statements queue behind it. `since`:
+    when its transaction began; None: the role may not see that.
+    """
+
+    session: DatabaseSession
+    tables: tuple[str, ...]
+    modes: tuple[str, ...]
+    granted: bool
+    since: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +107,10 @@ class DatabaseFacts:
     idle_slots: tuple[str, ...] = ()
     """Replication slots without a reader."""
     oldest_transaction: float = 0.0
+    hidden: tuple[DatabaseSession, ...] = ()
+    """Sessions of other roles with an open transaction whose age the role may not see."""
+    user: str = ""
+    """The daemons' role, quoted as in SQL."""
     held_back: int = 0
     """Transactions that began after the oldest one that vacuum must respect."""
     wal: int | None = None
@@ -204,6 +237,10 @@ class Facts:
     view: ClusterView
     etcd: EtcdFacts
     database: DatabaseFacts | str
+    unread: str = ""
+    """Why schedd's own tables couldn't be read, although `database` could."""
+    locks: tuple[HeldLock, ...] | str = ()
+    """Long locks of other sessions on schedd's tables, or the error as text."""
     rows: tuple[ShardRow, ...] = ()
     pause: Pause | None = None
     members: tuple[MemberFacts, ...] = ()

@@ -24,7 +24,7 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
             yield _wall(one)
             yield _cluster_time(one)
             yield from _certificate(one, facts)
-    if not isinstance(facts.database, str):
+    if not isinstance(facts.database, str) and not facts.unread:
         yield from _names(facts)
     yield _takeover(facts)
     yield _alike("versions", {m.name: m.version for m in facts.view.members}, *VERSIONS)

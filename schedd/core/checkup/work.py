@@ -25,7 +25,7 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
         yield CheckSubject(AREA, "work").warn(
             found,
             "lost members and workers, stuck jobs and failing jobs are unknown",
-            "see the findings about PostgreSQL",
+            "see the findings about PostgreSQL; if all are ok, run the doctor again",
         )
         return
     yield from _members(facts, found)

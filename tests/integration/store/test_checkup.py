@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import timedelta
 
+import psycopg2
+import pytest
 from sqlalchemy import Connection
 
+from schedctl.dev.servers import postgres
+from schedd.core.checkup.facts import DatabaseSession, HeldLock
+from schedd.store.cluster.checkup import LONG
 from schedd.store.schema import revisions
+from schedkit.clock import utcnow
+from support.postgres import ScratchServer
 from support.store import World
+from support.wait import WAIT_TIMEOUT, wait_until_async
+
+STRANGER = "stranger"
+"""A role that the daemons' role isn't a member of."""
 
 
 async def test_a_database_as_schedd_migrate_leaves_it_is_read_whole(world: World) -> None:
@@ -71,3 +85,79 @@ async def test_a_day_without_a_partition_is_counted(world: World) -> None:
     )
     await world.sql(f"DROP TABLE {name}")
     assert (await me.store.look()).missing_days == 1
+
+
+@contextmanager
+def transaction(
+    server: ScratchServer, world: World, statement: str, role: str = postgres.ROLE
+) -> Iterator[DatabaseSession]:
+    """An open transaction of a role's session, after it ran the statement."""
+    dsn = postgres.dsn(server.port, database=world.dsn.rpartition("/")[2], role=role)
+    options = "-c idle_in_transaction_session_timeout=0"
+    with (
+        closing(psycopg2.connect(dsn, options=options, application_name="psql")) as session,
+        session.cursor() as cursor,
+    ):
+        cursor.execute(statement)
+        yield DatabaseSession(session.get_backend_pid(), role, "psql")
+
+
+@pytest.fixture
+def stranger(server: ScratchServer, world: World) -> Iterator[str]:
+    server.execute(f"CREATE ROLE {STRANGER} LOGIN")
+    name = world.dsn.rpartition("/")[2]
+    admin = postgres.dsn(server.port, database=name, role=postgres.ADMIN)
+    server.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {STRANGER}", admin)
+    yield STRANGER
+    server.execute(f"DROP OWNED BY {STRANGER}", admin)
+    server.execute(f"DROP ROLE {STRANGER}")
+
+
+async def test_a_long_lock_of_a_table_is_found_with_its_session_while_reads_wait(
+    server: ScratchServer, world: World
+) -> None:
+    me = await world.member()
+    statement = "LOCK TABLE runs, shards, cluster IN ACCESS EXCLUSIVE MODE"
+    assert await me.store.read_locks() == ()
+    with transaction(server, world, statement) as holder:
+        reads = asyncio.create_task(me.store.membership.read_shards(), name="a read that waits")
+        me.store.database.reconnect()
+        [found] = await wait_until_async(me.store.read_locks, WAIT_TIMEOUT, "the lock")
+        await asyncio.gather(reads, return_exceptions=True)
+    tables, modes = ("cluster", "runs", "shards"), ("AccessExclusiveLock",)
+    assert found.since is not None
+    assert utcnow() - found.since > timedelta(seconds=LONG), "short locks are usual"
+    assert found == HeldLock(holder, tables, modes, granted=True, since=found.since)
+
+
+async def test_a_lock_of_another_role_is_found_without_its_age(
+    server: ScratchServer, world: World, stranger: str
+) -> None:
+    me = await world.member()
+    statement = "LOCK TABLE jobs IN SHARE MODE"
+    with transaction(server, world, statement, stranger) as holder:
+        found = await me.store.read_locks()
+    assert found == (HeldLock(holder, ("jobs",), ("ShareLock",), granted=True, since=None),)
+
+
+async def test_a_session_whose_rows_another_waits_for_is_found(
+    server: ScratchServer, world: World, stranger: str
+) -> None:
+    me = await world.member()
+    locks = "SELECT FROM shards WHERE id = 0 FOR UPDATE"
+    with transaction(server, world, locks, stranger) as holder:
+        waiting = asyncio.create_task(world.sql(locks), name="waits for a row")
+        found = await wait_until_async(me.store.read_locks, WAIT_TIMEOUT, "the lock")
+        await asyncio.gather(waiting, return_exceptions=True)
+    assert found == (HeldLock(holder, ("shards",), (), granted=True, since=None),)
+
+
+async def test_open_transactions_of_other_roles_are_found_although_their_age_is_hidden(
+    server: ScratchServer, world: World, stranger: str
+) -> None:
+    me = await world.member()
+    assert (await me.store.look()).hidden == ()
+    with transaction(server, world, "SELECT 1", stranger) as session:
+        found = await me.store.look()
+    assert found.hidden == (session,)
+    assert found.user == postgres.ROLE

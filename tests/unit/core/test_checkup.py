@@ -13,10 +13,12 @@ from schedd.core.checkup import examine
 from schedd.core.checkup.facts import (
     BlockedLoop,
     DatabaseFacts,
+    DatabaseSession,
     EtcdEndpoint,
     EtcdFacts,
     Facts,
     FailedDependency,
+    HeldLock,
     MemberFacts,
     Replica,
     StuckJob,
@@ -103,6 +105,7 @@ def stored(**changes: Any) -> DatabaseFacts:
     return replace(plain, **changes)
 
 
+HELD = HeldLock(DatabaseSession(7, "ann", "psql"), ("t",), ("ShareLock",), True, NOW)
 BLOCKED = BlockedLoop("export", "r1", 41.0, "night.py:11 in export")
 ALL_BLOCKED = "handlers block all 8 event loops of this worker: export"
 W1 = WorkerFacts("w1", "1.0", disk_free=9000 * MIB)
@@ -213,10 +216,19 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
     ("a standby is far behind",
      healthy(database=stored(replicas=(Replica("s1", "streaming", "sync", 900 * MIB),))), WARN,
      "postgres: replication"),
+    ("the state of a standby is hidden",
+     healthy(database=stored(replicas=(Replica("s1", "", "", 0),), user="schedd")), WARN,
+     "postgres: replication"),
     ("a slot without a reader",
      healthy(database=stored(idle_slots=("old",))), WARN, "postgres: replication slots"),
     ("a session idles in a transaction",
      healthy(database=stored(oldest_transaction=900.0)), WARN, "postgres: oldest transaction"),
+    ("the age of a transaction is hidden",
+     healthy(database=stored(hidden=(DatabaseSession(7, "ann"),), user="schedd")), WARN,
+     "postgres: oldest transaction"),
+    ("a session locks a table", healthy(locks=(HELD,)), BAD, "postgres: locks"),
+    ("locks can't be read", healthy(locks="no answer"), WARN, "postgres: locks"),
+    ("a lock keeps tables from being read", healthy(unread="no answer"), BAD, "postgres: tables"),
     ("vacuum is held back",
      healthy(database=stored(held_back=5_000_000)), WARN, "postgres: oldest transaction"),
     ("much WAL", healthy(database=stored(wal=40_000 * MIB)), WARN, "postgres: WAL"),
@@ -350,6 +362,29 @@ def test_a_failure_that_a_member_explains_has_its_remedy_and_no_second_cause() -
     remedies = {(one.area, one.check): one.remedy for one in wrong(facts)}
     assert remedies["postgres", "answers"] == "Correct the DSN"
     assert ("members", "answers") not in remedies
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [healthy(database="no answer", locks=(HELD,)), healthy(unread="no answer", locks=(HELD,))],
+)
+def test_a_lock_that_stops_the_other_reads_is_named_and_is_the_remedy(facts: Facts) -> None:
+    found = {one.check: one for one in wrong(facts)}
+    held = found.pop("locks")
+    assert held.subject == "t"
+    assert "pid 7 (user ann, application psql) holds ShareLock" in held.what
+    assert "2026-01-05T12:00:00Z" in held.what
+    assert "pg_terminate_backend(7)" in held.remedy
+    [waits] = found.values()
+    assert waits.remedy == "end the session that the check of locks names"
+
+
+def test_the_grant_that_shows_the_age_of_a_transaction_is_named() -> None:
+    hidden = tuple(DatabaseSession(pid, "ann") for pid in range(7))
+    [found] = wrong(healthy(database=stored(hidden=hidden, user='"my role"')))
+    assert "pid 0 (user ann), " in found.what
+    assert "pid 4 (user ann) and 2 more" in found.what
+    assert 'GRANT pg_read_all_stats TO "my role"' in found.remedy
 
 
 def test_an_unavailable_database_stops_no_other_check() -> None:
