@@ -65,17 +65,17 @@ class AuthInterceptor:
         lately = rule is not None and rule.lately
         return _wrapped(handler, lambda context: self._admit(method, context, lately=lately))
 
-    def recognizes(self, method: str, context: Context) -> bool:
-        """Return whether the caller of this method (its path) needs no authentication, shows a
-        certificate, or sends a token that this member has verified before.
+    def recognizes(self, method: str, context: Context) -> bool | None:
+        """Return whether the caller of this method (its path) shows a valid certificate, or sends a
+        token that this member has verified before; None: the method is open to all.
         """
         if self._authentication is None or not self._authentication.demanded:
             return True
         if method in _OPEN_PATHS:
-            return True
+            return None
         if sent := _authorization(context):
             return self._authentication.is_verified(sent[0])
-        return context.peer_identity_key() is not None
+        return self._authentication.is_certified(self._certified(context))
 
     async def _admit(self, method: str, context: Context, *, lately: bool) -> None:
         who = await self._identity(method, context, lately=lately)

@@ -13,14 +13,15 @@ Why not grpcio's own loop
 
 Invariants
 - Nothing that a peer sends ends the acceptance.
-- At most MOST_CALLS calls and streams run or wait. More are answered RESOURCE_EXHAUSTED.
+- At most MOST_CALLS calls and streams run, of them MOST_UNRECOGNIZED of callers that weren't
+  recognized at the start. More are answered RESOURCE_EXHAUSTED.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -33,16 +34,29 @@ from schedd.rpc.unrecognized_calls import AcceptedCall, UnrecognizedCalls
 log = logging.getLogger(__name__)
 
 MOST_CALLS: Final = 2 * MOST_HELD
-"""Calls and streams at a time, half of them for authenticated callers."""
+"""Calls and streams at a time."""
+MOST_UNRECOGNIZED: Final = MOST_HELD
+"""Calls of callers that aren't authenticated, and of methods that are open to all."""
 
 AT_ONCE: Final = 4
 """Calls of one method that the core may hand over before the loop runs again."""
 
-Recognize: TypeAlias = "Callable[[str, grpc.aio.ServicerContext[Any, Any]], bool]"
-"""Returns whether the caller of this method was authenticated before. It reads no request."""
+Recognize: TypeAlias = "Callable[[str, grpc.aio.ServicerContext[Any, Any]], bool | None]"
+"""Returns whether the caller of this method was authenticated before; None: it needn't be. It reads
+no request.
+"""
 
 _INSIDE: Final = (
-    (cygrpc, ("_schedule_rpc_coro", "_handle_rpc", "_MethodResolver", "_ServicerContext")),
+    (
+        cygrpc,
+        (
+            "_schedule_rpc_coro",
+            "_handle_rpc",
+            "_MethodResolver",
+            "_ServicerContext",
+            "_RequestCallError",
+        ),
+    ),
     (
         cygrpc.AioServer,
         ("_make_request_call_future", "_request_call", "_request_registered_call"),
@@ -51,17 +65,15 @@ _INSIDE: Final = (
 """The internals of grpcio that this module uses."""
 
 
-def is_supported() -> bool:
-    """Return whether the installed grpcio has the internals that `acceptor` uses."""
-    return all(hasattr(where, name) for where, names in _INSIDE for name in names)
-
-
 def acceptor(options: Sequence[tuple[str, object]]) -> Any:
     """Return the inner server of a `grpc.aio.Server`.
 
     Raises:
-        TypeError: this grpcio has another signature.
+        AttributeError, TypeError: this grpcio has other internals.
     """
+    for where, names in _INSIDE:
+        for name in names:
+            getattr(where, name)
     return _class()(asyncio.get_running_loop(), None, (), (), options, MOST_CALLS)
 
 
@@ -76,7 +88,11 @@ def _class() -> Any:
             self._resolver = cygrpc._MethodResolver([], {})  # noqa: SLF001
             self._handlers: dict[str, Any] = {}
             self._calls = set[asyncio.Task[None]]()
-            self._unrecognized = UnrecognizedCalls()
+            self._unrecognized = set[asyncio.Task[None]]()
+            """The calls among them that count against MOST_UNRECOGNIZED."""
+            self._answers = set[asyncio.Task[None]]()
+            """Tasks that only answer RESOURCE_EXHAUSTED."""
+            self._queue = UnrecognizedCalls()
 
         def add_registered_method_handlers(self, handlers: dict[str, Any]) -> None:
             super().add_registered_method_handlers(handlers)
@@ -96,47 +112,70 @@ def _class() -> Any:
             name = method.decode()
             try:
                 while True:
-                    self._sort(name, await self._request_registered_call(method))
+                    self._sort(
+                        name, await self._next(partial(self._request_registered_call, method))
+                    )
             finally:
-                self._unrecognized.close()
+                self._queue.close()
 
         async def _accept_unregistered(self) -> NoReturn:
             while True:
-                self._start("", await self._request_call())
+                self._start("", await self._next(self._request_call), recognized=False)
+
+        async def _next(self, request: Callable[[], Awaitable[Any]]) -> Any:
+            while True:
+                try:
+                    return await request()
+                except cygrpc._RequestCallError:  # noqa: SLF001
+                    if not self.is_running():
+                        raise
 
         def _sort(self, method: str, state: Any) -> None:
             """Start the call, or queue it."""
             context = cygrpc._ServicerContext(  # noqa: SLF001
                 state, None, None, self._loop_of_calls
             )
-            if self._is_recognized(method, context):
-                self._start(method, state)
+            recognized = self._is_recognized(method, context)
+            if recognized is not False:
+                self._start(method, state, recognized=bool(recognized))
                 return
-            self._unrecognized.add(
+            start = partial(self._start, method, state, recognized=False)
+            self._queue.add(
                 AcceptedCall(
                     context.peer().rpartition(":")[0],
-                    partial(self._is_recognized, method, context),
-                    partial(self._start, method, state),
-                    partial(self._start, method, state, rejected=True),
+                    lambda: bool(self._is_recognized(method, context)),
+                    lambda: context.time_remaining() == 0,
+                    start,
+                    partial(start, rejected=True),
                 )
             )
 
-        def _is_recognized(self, method: str, context: Any) -> bool:
+        def _is_recognized(self, method: str, context: Any) -> bool | None:
             try:
                 return self.recognize(method, context)
             except Exception:
                 log.exception("a caller couldn't be recognized: method=%s", method)
                 return False
 
-        def _start(self, method: str, state: Any, *, rejected: bool = False) -> None:
+        def _start(
+            self, method: str, state: Any, *, recognized: bool, rejected: bool = False
+        ) -> None:
             loop = self._loop_of_calls
-            exceeded = rejected or len(self._calls) >= MOST_CALLS
+            exceeded = (
+                rejected
+                or len(self._calls) >= MOST_CALLS
+                or (not recognized and len(self._unrecognized) >= MOST_UNRECOGNIZED)
+            )
             answer: Coroutine[Any, Any, None] = cygrpc._handle_rpc(  # noqa: SLF001
                 method, self._resolver, (), state, loop, exceeded
             )
             call = cygrpc._schedule_rpc_coro(answer, state, loop, method)  # noqa: SLF001
             task = loop.create_task(call, name="call")
-            self._calls.add(task)
-            task.add_done_callback(self._calls.discard)
+            sets = [self._answers] if exceeded else [self._calls]
+            if not exceeded and not recognized:
+                sets.append(self._unrecognized)
+            for each in sets:
+                each.add(task)
+                task.add_done_callback(each.discard)
 
     return CallAcceptor

@@ -66,11 +66,13 @@ class LimitedTurns(Generic[T]):
 
     def displace(self, host: str) -> T | None:
         """Remove and return the newest item of the host that has most of them, in favor of an item
-        of this host. None: no other host has more items than this one.
+        of this host. None: no other host would still have as many items as this one.
         """
-        most = max(self._by_host, key=lambda each: len(self._by_host[each]), default=host)
-        waiting = self._by_host.get(most, {})
-        if len(waiting) <= len(self._by_host.get(host, {})):
+        if self._count == len(self._by_host):  # one of each
+            return None
+        most = max(self._by_host, key=lambda each: len(self._by_host[each]))
+        waiting = self._by_host[most]
+        if len(waiting) <= len(self._by_host.get(host, {})) + 1:
             return None
         newest = next(reversed(waiting))
         self._remove(most, waiting, newest)
@@ -87,13 +89,16 @@ class LimitedTurns(Generic[T]):
     def _release_some(self) -> None:
         self._timer = None
         counted, free = round(self._rate * TICK), FREE_A_TICK
-        while self._count and counted and free:
-            if self._release(self._pop_next()):
-                counted -= 1
-            else:
-                free -= 1
-        if self._count:
-            self._set_timer()
+        try:
+            while self._count and counted and free:
+                if self._release(self._pop_next()):
+                    counted -= 1
+                else:
+                    free -= 1
+        finally:
+            self._counted_at = boottime()  # these items took the rate of this time
+            if self._count:
+                self._set_timer()
 
     def _pop_next(self) -> T:
         host, waiting = next(iter(self._by_host.items()))

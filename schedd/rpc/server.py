@@ -14,12 +14,15 @@ import contextlib
 import logging
 from typing import Final, NoReturn
 
+import grpc
 import grpc.aio
 
 from schedd.rpc import call_acceptance
 from schedd.rpc.call_acceptance import MOST_CALLS, Recognize
 from schedkit.errors import Fault
 from schedkit.net.channel import SERVER_OPTIONS
+
+log = logging.getLogger(__name__)
 
 MOST_WAITING: Final = 131_072
 """Calls that may wait to be accepted; their messages are read later."""
@@ -44,10 +47,12 @@ def make_server(connections: int) -> grpc.aio.Server:
         ("grpc.server.max_pending_requests_hard_limit", MOST_WAITING),
     )
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MOST_CALLS)
-    if call_acceptance.is_supported():
-        with contextlib.suppress(TypeError):  # another version has other arguments
-            inner = call_acceptance.acceptor(options)
-            server._server = inner  # type: ignore[attr-defined]  # noqa: SLF001 - see above
+    try:
+        inner = call_acceptance.acceptor(options)
+    except (AttributeError, TypeError) as error:  # another version has other internals
+        log.warning("calls are accepted by grpcio %s itself: %s", grpc.__version__, error)
+    else:
+        server._server = inner  # type: ignore[attr-defined]  # noqa: SLF001 - see above
     return server
 
 

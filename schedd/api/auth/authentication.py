@@ -137,12 +137,23 @@ class Authentication:
             return await self.of_token(authorization[len(BEARER) :].strip(), lately=lately)
 
     def is_verified(self, authorization: str) -> bool:
-        """Return whether `Bearer schedd_…` has a token that this member has verified before. The
-        token may have been revoked since.
+        """Return whether `Bearer schedd_…` has a token that this member has verified before, and
+        that wasn't revoked or expired then.
         """
+        if authorization[: len(BEARER)].lower() != BEARER:
+            return False
         parts = parse_token(authorization[len(BEARER) :].strip())
         row = None if parts is None else self._rows.row(parts[0])
-        return parts is not None and row is not None and row.is_of(parts[1])
+        return (
+            parts is not None
+            and row is not None
+            and row.is_of(parts[1])
+            and self._token_over(row) is None
+        )
+
+    def is_certified(self, who: CallerIdentity | UnknownSubject | None) -> bool:
+        """Return whether a certificate has a known subject and hasn't expired."""
+        return isinstance(who, CallerIdentity) and not who.has_expired(self._clock.now())
 
     async def of_token(self, text: str, *, lately: bool = False) -> CallerIdentity:
         """Return the identity for a token. Raises UnauthenticatedError, Unavailable."""

@@ -13,7 +13,7 @@ import pytest
 
 from schedd.api import deadlines
 from schedd.api.auth import authentication
-from schedd.api.auth.authentication import MOST, Authentication
+from schedd.api.auth.authentication import MOST, Authentication, UnknownSubject
 from schedd.api.errors import InvalidArgumentError, MemberUnavailableError, UnauthenticatedError
 from schedd.core.auth.access_tokens import AccessTokenRecord, text_of
 from schedd.core.auth.rights import ANONYMOUS, CallerIdentity, IdentityKind, Role
@@ -120,6 +120,33 @@ async def test_only_a_caller_with_the_secret_learns_that_a_token_ended() -> None
     assert await place.refused(place.token(maker_revoked_at=NOW)[1]) == "TOKEN_REVOKED"
     revoked, _ = place.token(revoked_at=NOW)
     assert await place.refused(text_of(revoked.id, b"x" * 32)[0]) == "BAD_TOKEN"
+
+
+async def test_a_token_is_verified_from_its_first_use_until_it_ends() -> None:
+    place = Place()
+    token, text = place.token()
+    verified = place.authentication.is_verified
+    assert not verified(f"Bearer {text}"), "it wasn't used yet"
+    await place.known(text)
+    assert verified(f"bearer {text}")
+    for other in (text, f"Basic {text}", "", "Bearer", "Bearer schedd_x"):
+        assert not verified(other)
+    assert not verified(f"Bearer {text_of(token.id, b'x' * 32)[0]}")
+    place.now += timedelta(days=1)
+    assert not verified(f"Bearer {text}"), "it has expired"
+    place.now = NOW
+    place.authentication.revoked(token.id)
+    assert not verified(f"Bearer {text}"), "it was revoked"
+
+
+async def test_a_certificate_is_certified_until_it_expires() -> None:
+    place = Place()
+    certified = place.authentication.is_certified
+    assert certified(CERTIFIED)
+    assert not certified(UnknownSubject("schedd://nothing"))
+    assert not certified(None)
+    place.now += timedelta(days=1)
+    assert not certified(CERTIFIED)
 
 
 @pytest.mark.parametrize("sent", ["", "Basic YTpi", "Bearer", "Bearer ", "Bearer schedd_x"])

@@ -88,7 +88,7 @@ def ask(channel: grpc.aio.Channel, metadata: Any) -> Any:
 async def test_known_callers_of_the_same_method_start_before_unknown_ones(
     server: Server, channels: list[grpc.aio.Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server.grpc._server._unrecognized._queue, "_rate", 50.0)
+    monkeypatch.setattr(server.grpc._server._queue._queue, "_rate", 50.0)
     known, *others = channels
     flood = [ask(others[number % len(others)], UNKNOWN) for number in range(1_000)]
     await wait_until_async(
@@ -106,7 +106,7 @@ async def test_known_callers_of_the_same_method_start_before_unknown_ones(
 async def test_callers_that_were_recognized_while_they_waited_start_outside_of_the_rate(
     server: Server, channels: list[grpc.aio.Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = server.grpc._server._unrecognized._queue
+    queue = server.grpc._server._queue._queue
     monkeypatch.setattr(queue, "take_burst", lambda: False)
     monkeypatch.setattr(queue, "_set_timer", lambda: None)
     waiting = [ask(channels[0], UNKNOWN) for _ in range(60)]
@@ -119,7 +119,7 @@ async def test_callers_that_were_recognized_while_they_waited_start_outside_of_t
 async def test_a_server_stops_with_queued_calls(
     server: Server, channels: list[grpc.aio.Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = server.grpc._server._unrecognized._queue
+    queue = server.grpc._server._queue._queue
     monkeypatch.setattr(queue, "take_burst", lambda: False)
     monkeypatch.setattr(queue, "_set_timer", lambda: None)
     waiting = [ask(channels[0], UNKNOWN) for _ in range(60)]
@@ -157,7 +157,10 @@ async def test_calls_over_the_limit_of_the_queue_are_rejected_at_the_host_with_m
     monkeypatch.setattr(queue._queue, "take_burst", lambda: False)
 
     def call(host: str, name: str) -> AcceptedCall:
-        return AcceptedCall(host, lambda: False, lambda: None, lambda: rejected.append(name))
+        def reject() -> None:
+            rejected.append(name)
+
+        return AcceptedCall(host, lambda: False, lambda: False, lambda: None, reject)
 
     for number in range(4):
         queue.add(call("ipv4:10.0.0.1", f"here {number}"))
@@ -167,6 +170,34 @@ async def test_calls_over_the_limit_of_the_queue_are_rejected_at_the_host_with_m
     assert len(queue) == 3
     queue.close()
     assert len(queue) == 0
+
+
+async def test_a_queued_call_whose_deadline_has_passed_is_not_started(
+    server: Server, channels: list[grpc.aio.Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = server.grpc._server._queue._queue
+    monkeypatch.setattr(queue, "take_burst", lambda: False)
+    monkeypatch.setattr(queue, "_set_timer", lambda: None)
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await channels[0].unary_unary(LIST)(b"", metadata=UNKNOWN, timeout=1)
+    assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert len(queue) == 1
+    queue._release_some()
+    assert (len(queue), server.grpc._server._calls) == (0, set())
+
+
+async def test_half_of_the_calls_are_kept_for_recognized_callers(
+    server: Server, channels: list[grpc.aio.Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("schedd.rpc.call_acceptance.MOST_UNRECOGNIZED", 3)
+    held = [ask(channels[0], UNKNOWN) for _ in range(3)]
+    await wait_until_async(lambda: server.started["Bearer unknown"] == 3, 10, "three calls")
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await ask(channels[0], UNKNOWN)
+    assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await ask(channels[0], KNOWN)
+    server.hold.set()
+    await asyncio.gather(*held)
 
 
 @pytest.mark.slow

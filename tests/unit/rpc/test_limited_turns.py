@@ -100,8 +100,9 @@ async def test_the_host_with_most_items_makes_room_for_others(turns: LimitedTurn
     assert turns.displace(HERE) is None, "its own newest item would gain nothing"
     assert turns.displace(THERE) == 2
     turns.add(THERE, 5)
-    assert turns.displace(THERE) == 1
-    assert turns.displace(THERE) is None
+    assert turns.displace(THERE) is None, "each has as many afterwards as the other had before"
+    assert turns.displace("ipv4:10.0.0.3") == 1
+    assert turns.displace("ipv4:10.0.0.3") is None, "one of each"
     assert len(turns) == 2
 
 
@@ -117,3 +118,32 @@ async def test_the_burst_returns_after_a_quiet_time(monkeypatch: pytest.MonkeyPa
     assert not turns.take_burst(), "an item waits"
     turns.clear()
     assert [turns.take_burst() for _ in range(4)] == [True, True, True, False]
+
+
+async def test_the_burst_grows_only_while_nothing_is_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(limited_turns, "boottime", lambda: now)
+    turns: LimitedTurns[int] = LimitedTurns(RATE, 3, lambda _: True)
+    assert [turns.take_burst() for _ in range(4)] == [True, True, True, False]
+    turns.add(HERE, 1)
+    now += 2.5 / RATE
+    turns._release_some()
+    assert not turns.take_burst()
+
+
+async def test_items_are_released_after_a_failed_release() -> None:
+    released = list[int]()
+
+    def release(item: int) -> bool:
+        if item == 1:
+            raise LookupError("broken")
+        released.append(item)
+        return True
+
+    turns: LimitedTurns[int] = LimitedTurns(RATE, 0, release)
+    for item in range(3):
+        turns.add(HERE, item)
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    await wait_until_async(lambda: released == [0, 2], WAIT_TIMEOUT, "the other items")
