@@ -359,7 +359,7 @@ async def _works(member: Any, worker: WorkerProcess) -> None:
     """Whatever came, it attaches again and runs what it is given."""
     del worker
     for _ in range(20):
-        stream = await member.attached(len(member.streams), timeout=30)
+        stream = await member.attached(len(member.streams), grants=False)
         await stream.send(drain=pb.Drain(undrain=True))
         key = await stream.assign(argv=["true"], start_within=10)
         try:
