@@ -290,8 +290,8 @@ def _oldest(found: DatabaseFacts) -> CheckupFinding:
     age = f"{found.oldest_transaction:.0f} s, {found.held_back} transactions back"
     if found.oldest_transaction <= 300 and found.hidden:
         return check.warn(
-            f"{age}, without {_listed(found.hidden)}: open transactions of other roles, whose age"
-            f" role {found.user} may not see",
+            f"{age}, not counting open transactions of other roles, whose age role {found.user} may"
+            f" not see: {_listed(found.hidden)}",
             "a forgotten transaction keeps vacuum from removing dead rows, and may hold locks",
             f"as a superuser: GRANT pg_read_all_stats TO {found.user}; pg_stat_activity shows such"
             " a role when each transaction began",

@@ -85,6 +85,7 @@ WITH tables AS (
     JOIN here r ON r.pid = w.pid AND r.locktype = 'tuple' AND r.granted
     JOIN tables t ON t.oid = r.relation
     WHERE w.locktype = 'transactionid' AND NOT w.granted
+      AND NOT EXISTS (SELECT FROM here x WHERE x.pid = h.pid AND NOT x.granted)
 )
 SELECT f.pid, COALESCE(a.usename, ''), COALESCE(a.application_name, ''),
     array_agg(DISTINCT f.name), array_remove(array_agg(DISTINCT f.mode), NULL),
@@ -97,7 +98,8 @@ GROUP BY f.pid, a.usename, a.application_name, a.xact_start ORDER BY f.pid
 """Reads catalogs only, so it never waits for the locks that it finds.
 
 Locks of rows aren't listed, but a session that waits for a row waits for the transaction that
-locked the row, and holds a `tuple` lock meanwhile.
+locked the row, and holds a `tuple` lock meanwhile. A session that has locked rows and waits itself
+isn't the cause.
 """
 
 TIMELINE_GIVEN = "SELECT schedd_timeline() IS NOT NULL"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 
 import psycopg2
@@ -17,6 +17,7 @@ from schedd.store.cluster.checkup import LONG
 from schedd.store.schema import revisions
 from schedkit.clock import utcnow
 from support.postgres import ScratchServer
+from support.sessions import Postgres
 from support.store import World
 from support.wait import WAIT_TIMEOUT, wait_until_async
 
@@ -87,13 +88,16 @@ async def test_a_day_without_a_partition_is_counted(world: World) -> None:
     assert (await me.store.look()).missing_days == 1
 
 
+def dsn_of(server: ScratchServer, world: World, role: str) -> str:
+    return postgres.dsn(server.port, database=world.dsn.rpartition("/")[2], role=role)
+
+
 @contextmanager
 def transaction(
     server: ScratchServer, world: World, statement: str, role: str = postgres.ROLE
 ) -> Iterator[DatabaseSession]:
     """An open transaction of a role's session, after it ran the statement."""
-    dsn = postgres.dsn(server.port, database=world.dsn.rpartition("/")[2], role=role)
-    options = "-c idle_in_transaction_session_timeout=0"
+    dsn, options = dsn_of(server, world, role), "-c idle_in_transaction_session_timeout=0"
     with (
         closing(psycopg2.connect(dsn, options=options, application_name="psql")) as session,
         session.cursor() as cursor,
@@ -105,8 +109,7 @@ def transaction(
 @pytest.fixture
 def stranger(server: ScratchServer, world: World) -> Iterator[str]:
     server.execute(f"CREATE ROLE {STRANGER} LOGIN")
-    name = world.dsn.rpartition("/")[2]
-    admin = postgres.dsn(server.port, database=name, role=postgres.ADMIN)
+    admin = dsn_of(server, world, postgres.ADMIN)
     server.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {STRANGER}", admin)
     yield STRANGER
     server.execute(f"DROP OWNED BY {STRANGER}", admin)
@@ -150,6 +153,27 @@ async def test_a_session_whose_rows_another_waits_for_is_found(
         found = await wait_until_async(me.store.read_locks, WAIT_TIMEOUT, "the lock")
         await asyncio.gather(waiting, return_exceptions=True)
     assert found == (HeldLock(holder, ("shards",), (), granted=True, since=None),)
+
+
+async def test_a_session_that_waits_with_locked_rows_isnt_named_as_the_cause(
+    server: ScratchServer, world: World, stranger: str
+) -> None:
+    me = await world.member()
+    row = "SELECT 1 FROM shards WHERE id = 0 FOR UPDATE"
+    with ExitStack() as stack:
+        sessions = Postgres(dsn_of(server, world, stranger), stack)
+        holder, between, last = (sessions.session() for _ in range(3))
+        holder.run("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE")
+        between.run(row)
+        reads = between.begin("SELECT 1 FROM jobs")
+        sessions.wait_until_blocked(between)
+        locks = last.begin(row)
+        sessions.wait_until_blocked(last)
+        found = await me.store.read_locks()
+        for session, waiting in ((holder, reads), (between, locks)):
+            session.commit()
+            waiting.result(WAIT_TIMEOUT)
+    assert [one.session.pid for one in found] == [holder.pid]
 
 
 async def test_open_transactions_of_other_roles_are_found_although_their_age_is_hidden(
