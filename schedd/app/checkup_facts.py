@@ -39,7 +39,7 @@ from schedd.runtime.cluster_clock import DatabaseClock
 from schedd.runtime.dependency_health import DependencyHealth
 from schedd.store.postgres import Stores
 from schedkit.clock import boottime, utcnow
-from schedkit.errors import Misconfigured, Unavailable
+from schedkit.errors import Misconfigured, Rejected, Unavailable
 from schedkit.net.certificates import not_after
 from schedkit.net.channel import TLS
 from schedkit.records import replace
@@ -67,7 +67,7 @@ class _Read:
     rows: tuple[ShardRow, ...] = ()
     pause: Pause | None = None
     twins: tuple[AuditRecord, ...] = ()
-    foreign: tuple[str, ...] = ()
+    foreign: tuple[str, ...] | None = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +159,18 @@ class CheckupCollector:
         statuses = await self.etcd.status()
         took = (boottime() - began) / max(1, len(statuses))
         endpoints = zip(self.etcd.endpoints, statuses, strict=True)
+        unread, remedy = "", ""
+        try:
+            await self.etcd.list("")
+        except Rejected as error:
+            unread, remedy = error.cause, error.remedy
+        except Unavailable as error:
+            unread = str(error)
         return EtcdFacts(
             tuple(_endpoint(endpoint, status, took) for endpoint, status in endpoints),
             self.member.cluster.went_back,
+            unread,
+            remedy,
         )
 
     async def _stored(self) -> _Read:
@@ -228,10 +237,10 @@ class CheckupCollector:
                     found.setdefault(line.object, line)
         return tuple(found.values())
 
-    async def _foreign(self) -> tuple[str, ...]:
+    async def _foreign(self) -> tuple[str, ...] | None:
         owner = self.member.cluster.view().owner
         if owner is None:
-            return ()
+            return None
         return tuple(await self.store.membership.foreign_members(owner.prefix_id))
 
     async def _member(self, one: MemberView) -> MemberFacts:

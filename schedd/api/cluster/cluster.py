@@ -14,6 +14,7 @@ from schedd.core.cluster.membership import ClusterView, MemberView
 from schedd.core.ids import SHARDS, RunId, TenureId
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.records import WorkerView, unheard
+from schedkit.records import replace
 from schedproto.v1 import cluster_service_pb2 as wire
 
 AUDIT_BYTES: Final = 2 * 1024 * 1024
@@ -25,7 +26,7 @@ async def get_cluster(
 ) -> wire.Cluster:
     """Return the state of the cluster."""
     del caller, request
-    view = services.cluster.view()
+    view = await _unfenced_view(services)
     rows = await services.membership.read_shards()
     live = {member.tenure for member in view.members}
     counts = await services.store.counts()
@@ -80,8 +81,21 @@ async def list_members(
         _member(member, view, owned[member.tenure], fenced=member.tenure in fenced)
         for member in view.members
     ]
-    members += [_lost_member(one, owned[one.tenure]) for one in lost.members]
+    listed = {member.name for member in members}
+    members += [
+        _lost_member(one, owned[one.tenure]) for one in lost.members if one.name not in listed
+    ]
     return wire.ListMembersResponse(members=sorted(members, key=lambda member: member.name))
+
+
+async def _unfenced_view(services: Services) -> ClusterView:
+    """Return the view without members whose tenure is fenced. While etcd is unavailable, the view
+    still has them after their leases have ended.
+    """
+    view = services.cluster.view()
+    fenced = await services.membership.fenced([member.tenure for member in view.members])
+    members = tuple(member for member in view.members if member.tenure not in fenced)
+    return replace(view, members=members)
 
 
 async def lost_now(services: Services) -> Losses:
@@ -90,7 +104,7 @@ async def lost_now(services: Services) -> Losses:
     if not losses.members and not losses.workers:
         return losses
     drained = {one.worker for one in await services.worker_store.drains()}
-    members = {member.name for member in services.cluster.view().members}
+    members = {member.name for member in (await _unfenced_view(services)).members}
     workers = {one.incarnation.worker for one in services.lines.workers()}
     return losses.missing(members, workers, drained)
 
@@ -100,7 +114,7 @@ async def list_shards(
 ) -> wire.ListShardsResponse:
     """Return all shards with owner and epoch."""
     del caller, request
-    view = services.cluster.view()
+    view = await _unfenced_view(services)
     rows = await services.membership.read_shards()
     return wire.ListShardsResponse(
         term=view.term,
@@ -271,7 +285,7 @@ def _worker(view: WorkerView) -> wire.Worker:
 
 
 def _member(member: MemberView, view: ClusterView, shards: int, *, fenced: bool) -> wire.Member:
-    leads = member.tenure == view.leader
+    leads = member.tenure == view.leader and not fenced
     return wire.Member(
         name=member.name,
         role=wire.Member.ROLE_LEADER if leads else wire.Member.ROLE_FOLLOWER,

@@ -5,6 +5,7 @@ from typing import Final
 
 from schedd.core.checkup.facts import Facts
 from schedd.core.checkup.finding import CheckSubject, CheckupFinding
+from schedd.core.cluster.dependency import Dependency
 from schedd.core.cluster.etcd_values import named
 from schedd.core.cluster.shard_assignment import assign
 from schedd.core.ids import SHARDS
@@ -16,7 +17,7 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
     if not isinstance(facts.database, str) and not facts.unread:
         yield _paused(facts)
         yield _alone(facts)
-    if not facts.trusted:
+    if facts.outdated:
         yield _old(facts)
         return
     yield _leader(facts)
@@ -36,6 +37,12 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
 
 def _alone(facts: Facts) -> CheckupFinding:
     check = CheckSubject(AREA, "database")
+    if facts.foreign is None:
+        return check.warn(
+            "whether another cluster uses this database is unknown",
+            "two clusters that share one database fence each other's members",
+            "see the findings about etcd: this member hasn't read the owner of its etcd prefix",
+        )
     if not facts.foreign:
         return check.ok("no other cluster uses this database")
     return check.bad(
@@ -48,11 +55,32 @@ def _alone(facts: Facts) -> CheckupFinding:
 def _old(facts: Facts) -> CheckupFinding:
     leader = facts.view.member(facts.view.leader)
     last = f"; last known leader: {leader.name}, term {facts.view.term}" if leader else ""
+    failing = [one.since for one in facts.failures if one.dependency == Dependency.ETCD]
+    since = f" since {failing[0]:%Y-%m-%dT%H:%M:%SZ}" if failing else ""
+    subject = "leader, shards, balance, keys, takeover and the members' versions"
+    if facts.trusted:
+        return CheckSubject(AREA, "view").bad(
+            f"{subject} are unknown{since}: {facts.etcd.unread}{last}",
+            "the queried member can't read its keys in etcd: its view of the cluster may be old",
+            facts.etcd.unread_remedy or "check the connection from that member to etcd",
+        )
     return CheckSubject(AREA, "view").bad(
-        f"leader, shards, balance and keys are unknown{last}",
+        f"{subject} are unknown{since}{last}",
         "the queried member has no trusted lease: its view of the cluster is out of date",
-        "check the connection from that member to etcd, or query another member (--endpoints)",
+        _better_informed(facts),
     )
+
+
+def _better_informed(facts: Facts) -> str:
+    """Return what to do: another member is worth a query only if its lease is trusted."""
+    trusted = [one.view for one in facts.members if not one.away and one.trusted]
+    if trusted:
+        return (
+            "check the connection from the queried member to etcd;"
+            f" {trusted[0].name} has a trusted lease: query it with --endpoints {trusted[0].grpc}"
+        )
+    away = ", then the members that don't answer" if any(m.away for m in facts.members) else ""
+    return f"no member that answers has a trusted lease: check etcd{away}"
 
 
 def _leader(facts: Facts) -> CheckupFinding:

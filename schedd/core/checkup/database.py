@@ -309,7 +309,11 @@ def _oldest(found: DatabaseFacts) -> CheckupFinding:
 def _wal(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "WAL")
     if found.wal is None:
-        return check.ok("unknown: the daemons' role can't read it (pg_monitor can)")
+        return check.warn(
+            "unknown: the daemons' role can't read it",
+            "WAL that fills the disk isn't reported",
+            "GRANT pg_monitor to the role (docs/databases.md)",
+        )
     size = f"{found.wal / MIB:.0f} MiB"
     if found.wal > 16 * 1024 * MIB:
         return check.warn(size, "the disk may fill", "check replication slots and archive_command")

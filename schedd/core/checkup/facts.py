@@ -32,10 +32,14 @@ class EtcdEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class EtcdFacts:
-    """All endpoints. `went_back`: when revisions were last seen to go back; None: never."""
+    """All endpoints. `went_back`: when revisions were last seen to go back; None: never.
+    `unread`: why the keys can't be read now, with what to do if etcd rejects the read.
+    """
 
     endpoints: tuple[EtcdEndpoint, ...] = ()
     went_back: datetime | None = None
+    unread: str = ""
+    unread_remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +262,12 @@ class Facts:
     """Failing dependencies of the asking member. It may have no tenure, and so be in no view."""
     trusted: bool = True
     """Whether the asking member's lease is trusted. If not, the view may be old."""
-    foreign: tuple[str, ...] = ()
-    """Members with another etcd prefix that recently used this database."""
+    foreign: tuple[str, ...] | None = ()
+    """Members with another etcd prefix that recently used this database; None: unknown."""
     work: WorkFacts | str = field(default_factory=WorkFacts)
     """The state of runs and queues, or the error as text if it couldn't be read."""
+
+    @property
+    def outdated(self) -> bool:
+        """Return whether the view may be old: no check may call it ok then."""
+        return not self.trusted or bool(self.etcd.unread)

@@ -16,16 +16,18 @@ EXPIRES: Final = timedelta(days=14)
 
 def examine(facts: Facts) -> Iterator[CheckupFinding]:
     if not any(one.failures for one in facts.members):
-        yield from _dependencies("the asked member", facts.failures)
+        yield from _dependencies("the asked member", facts.failures, trusted=facts.trusted)
     for one in facts.members:
         yield _answers(one)
         if not one.away:
-            yield from _dependencies(one.view.name, one.failures)
+            yield from _dependencies(one.view.name, one.failures, trusted=one.trusted)
             yield _wall(one)
             yield _cluster_time(one)
             yield from _certificate(one, facts)
     if not isinstance(facts.database, str) and not facts.unread:
         yield from _names(facts)
+    if facts.outdated:
+        return  # the rest is of the view
     yield _takeover(facts)
     yield _alike("versions", {m.name: m.version for m in facts.view.members}, *VERSIONS)
     yield _alike("tzdata", {m.name: m.tzdata for m in facts.view.members}, *ZONES)
@@ -72,13 +74,20 @@ CONSEQUENCES: Final[Mapping[str, str]] = {
     Dependency.ETCD: "the member isn't ready: it keeps its shards while its lease holds, but"
     " members can't join and shards can't move",
 }
+WITHOUT_LEASE: Final = (
+    "the member isn't ready and fires nothing: it has no trusted lease; members can't join and"
+    " shards can't move"
+)
 
 
-def _dependencies(member: str, failures: Sequence[FailedDependency]) -> Iterator[CheckupFinding]:
+def _dependencies(
+    member: str, failures: Sequence[FailedDependency], *, trusted: bool
+) -> Iterator[CheckupFinding]:
     for failed in failures:
+        lost = failed.dependency == Dependency.ETCD and not trusted
         yield CheckSubject(AREA, failed.dependency, member).bad(
             f"{failed.cause}, since {failed.since:%Y-%m-%dT%H:%M:%SZ}",
-            CONSEQUENCES[failed.dependency],
+            WITHOUT_LEASE if lost else CONSEQUENCES[failed.dependency],
             failed.remedy,
         )
 

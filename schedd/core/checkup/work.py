@@ -38,14 +38,16 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
 
 def _members(facts: Facts, found: WorkFacts) -> Iterator[CheckupFinding]:
     lost, live = found.losses.members, len(facts.view.members)
+    alive = f"{live} of {live + len(lost)} members {'is' if live == 1 else 'are'} live"
+    if facts.outdated:
+        alive = "the number of live members is unknown"
     if not lost:
         yield CheckSubject(AREA, "lost members").ok(f"none in the last {_span(found.kept)}")
     for one in lost:
         at = f" at {one.grpc}" if one.grpc else ""
         yield CheckSubject(AREA, "lost members", one.name).bad(
-            f"lost at {_time_text(one.lost_at)}; {live} of {live + len(lost)} members"
-            f" {'is' if live == 1 else 'are'} live",
-            "the remaining members own its shards; each further loss leaves less capacity",
+            f"lost at {_time_text(one.lost_at)}; {alive}",
+            "a live member takes over its shards; each further loss leaves less capacity",
             f"see the log of schedd{at} and start it again; a member that you removed for good"
             f" leaves this list {_span(found.kept)} after the loss",
         )
@@ -54,6 +56,8 @@ def _members(facts: Facts, found: WorkFacts) -> Iterator[CheckupFinding]:
 def _workers(facts: Facts, found: WorkFacts) -> Iterator[CheckupFinding]:
     lost, live = found.losses.workers, len(facts.view.workers)
     alive = "1 worker is live" if live == 1 else f"{live} workers are live"
+    if facts.outdated:
+        alive = "the number of live workers is unknown"
     if not lost:
         yield CheckSubject(AREA, "lost workers").ok(f"none in the last {_span(found.kept)}")
     for one in lost[:NAMED]:

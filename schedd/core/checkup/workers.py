@@ -16,8 +16,13 @@ NAMED: Final = 10
 def examine(facts: Facts) -> Iterator[CheckupFinding]:
     check = CheckSubject(AREA, "attached")
     if facts.workers:
-        yield check.ok(
-            f"{len(facts.workers)} attached here, {len(facts.view.workers)} with a lease in etcd"
+        leases = "unknown" if facts.outdated else len(facts.view.workers)
+        yield check.ok(f"{len(facts.workers)} attached here, {leases} with a lease in etcd")
+    elif facts.outdated:
+        yield check.warn(
+            "none attached to the queried member; workers of other members are unknown",
+            "this member can't dispatch runs",
+            "check that workers run and reach this member",
         )
     elif facts.view.workers:
         yield check.warn(
@@ -99,7 +104,12 @@ def _disk(one: WorkerFacts) -> CheckupFinding:
     if one.refuses and kind.check == check.check:
         return check.bad(f"{one.refuses}; {size}", kind.why, kind.remedy_for(one.name))
     if not one.disk_free:
-        return check.ok("unknown: this worker's version doesn't report it")
+        return check.warn(
+            "the free space on its disk is unknown",
+            "a disk that fills up isn't reported before the worker rejects work",
+            "run the doctor again after the worker's next heartbeat; if it is still unknown, check"
+            " that disk",
+        )
     if one.disk_free < 64 * MIB:
         return check.bad(
             size,

@@ -34,7 +34,7 @@ async def test_members_are_listed_as_live_draining_or_fenced_with_their_details(
 
 async def test_the_cluster_lists_its_problems_and_none_when_healthy(api):
     [first] = api.world.members
-    leads = replace(member("m1"), tenure=first.tenure)
+    leads = replace(member("member-1"), tenure=first.tenure)
     seen = replace(EMPTY_VIEW, members=(leads,), leader=leads.tenure, term=Term(7))
     api.cluster.now = replace(seen, workers=frozenset({IncarnationId(uuid4())}))
     assert not (await api("GetCluster", wire.GetClusterRequest())).troubles
@@ -44,6 +44,17 @@ async def test_the_cluster_lists_its_problems_and_none_when_healthy(api):
     assert "no leader" in troubles
     assert f"{SHARDS} of {SHARDS} shards" in troubles
     assert "no worker" in troubles
+
+    api.cluster.now = seen
+    await first.store.membership.fence_own(first.tenure, "the lease is lost")
+    without = await api("GetCluster", wire.GetClusterRequest())
+    assert (without.owned, without.members, without.leader) == (0, 0, "")
+    assert without.lost_members == ["member-1"]
+    [fenced] = (await api("ListMembers", wire.ListMembersRequest())).members
+    assert (fenced.state, fenced.role) == (wire.Member.STATE_FENCED, wire.Member.ROLE_FOLLOWER)
+    assert f"{SHARDS} of {SHARDS} shards have no live owner" in without.troubles
+    shards = (await api("ListShards", wire.ListShardsRequest())).shards
+    assert {shard.owner for shard in shards} == {""}
 
     api.cluster.trust = False
     assert "isn't trusted" in (await api("GetCluster", wire.GetClusterRequest())).troubles[0]

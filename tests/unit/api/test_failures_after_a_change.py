@@ -113,6 +113,9 @@ class World:
         wanted = assign(self.seen.members)
         return [Shard(number, owner) for number, owner in wanted.items()]
 
+    async def fenced(self, _: list[TenureId]) -> frozenset[TenureId]:
+        return frozenset()
+
     async def unstarted_attempts(self, *_: Any) -> list[LiveRun]:
         return []
 

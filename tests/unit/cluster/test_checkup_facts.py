@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +15,8 @@ from schedd.app.checkup_facts import CheckupCollector
 from schedd.cluster.member import MemberIdentity
 from schedd.cluster.observer import Observer
 from schedd.core.cluster.coordination import Put, Revision
+from schedd.etcd.client import EndpointStatus
+from schedd.etcd.errors import AccessDenied
 from schedd.runtime.dependency_health import DependencyHealth
 from schedkit.clock import utcnow
 from schedkit.net.channel import TLS
@@ -69,6 +71,27 @@ def test_the_status_has_the_expiry_of_the_certificate_on_disk(tmp_path: Path) ->
     assert timedelta(days=1) < ends - datetime.now(UTC) < timedelta(days=3)
     tls.cert.write_text("no certificate")
     assert checkup(tls).examine_member().certificate_until.seconds == 0, "as good as ended"
+
+
+class DenyingEtcd:
+    """An etcd that answers, and denies every read."""
+
+    endpoints = ("e1:2379",)
+
+    async def status(self) -> tuple[EndpointStatus, ...]:
+        return (EndpointStatus("e1:2379", "3.6.1", 0, 0, True, True, ()),)
+
+    async def list(self, prefix: str) -> None:
+        raise AccessDenied("permission_denied", f"etcd denies the read of {prefix!r}", "grant it")
+
+
+async def test_the_doctor_reads_the_keys_and_reports_why_it_cant() -> None:
+    cluster = SimpleNamespace(went_back=None)
+    member = cast("Any", SimpleNamespace(cluster=cluster))
+    doctor = replace(checkup(None), etcd=cast("Any", DenyingEtcd()), member=member)
+    facts = await doctor._etcd()  # the facts of etcd alone
+    assert facts.endpoints[0].away == ""
+    assert (facts.unread, facts.unread_remedy) == ("etcd denies the read of ''", "grant it")
 
 
 @asynccontextmanager

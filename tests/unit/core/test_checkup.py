@@ -101,6 +101,7 @@ def stored(**changes: Any) -> DatabaseFacts:
         wanted_schema="0002",
         schemas=("public",),
         copies=("public",),
+        wal=80 * MIB,
     )
     return replace(plain, **changes)
 
@@ -231,6 +232,7 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
     ("a lock keeps tables from being read", healthy(unread="no answer"), BAD, "postgres: tables"),
     ("vacuum is held back",
      healthy(database=stored(held_back=5_000_000)), WARN, "postgres: oldest transaction"),
+    ("WAL of an unknown size", healthy(database=stored(wal=None)), WARN, "postgres: WAL"),
     ("much WAL", healthy(database=stored(wal=40_000 * MIB)), WARN, "postgres: WAL"),
     ("dead rows",
      healthy(database=stored(tables=(TableFacts("live", 10, 50_000),))), WARN,
@@ -288,6 +290,8 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
      healthy(elsewhere=(replace(W1, refuses=ALL_BLOCKED),)), BAD, "workers: handlers"),
     ("an unknown reason for no new runs",
      healthy(workers=(replace(W1, refuses="lunch"),)), BAD, "workers: new runs"),
+    ("a spool on a disk that isn't reported",
+     healthy(workers=(WorkerFacts("w1", "1.0"),)), WARN, "workers: spool"),
     ("a handler that blocks its event loop",
      healthy(workers=(WorkerFacts("w1", "1.0", disk_free=9000 * MIB, blocked=(BLOCKED,)),)), WARN,
      "workers: handlers"),
@@ -400,6 +404,78 @@ def test_facts_that_an_untrusted_member_cant_know_arent_reported_as_ok() -> None
     assert ("cluster", "pause") in checks, "the database tells it"
     unread = {(one.area, one.check) for one in examine(healthy(database="refused"))}
     assert ("cluster", "pause") not in unread
+
+
+DENIED = EtcdFacts(
+    (endpoint(1),), unread="etcd denies the read", unread_remedy="grant the read to the user"
+)
+
+
+def test_checks_of_keys_that_etcd_denies_to_read_arent_ok() -> None:
+    failed = (FailedDependency("etcd", "etcd denies the read", "grant it", NOW),)
+    found = list(examine(healthy(etcd=DENIED, failures=failed)))
+    [view] = [one for one in found if one.check == "view"]
+    assert view.severity is Severity.BAD
+    assert "unknown since 2026-01-05T12:00:00Z: etcd denies the read" in view.what
+    assert view.remedy == "grant the read to the user"
+    ok = {one.check for one in found if one.severity is Severity.OK}
+    assert not ok & {"keys", "leader", "shards", "balance", "revisions", "takeover", "tzdata"}
+
+
+def test_a_database_of_an_unknown_prefix_isnt_called_unshared() -> None:
+    [finding] = wrong(healthy(foreign=None))
+    assert (finding.check, finding.severity) == ("database", Severity.WARN)
+
+
+@pytest.mark.parametrize(
+    ("members", "remedy"),
+    [
+        (
+            with_first(trusted=False),
+            "m2 has a trusted lease: query it with --endpoints m2:7420",
+        ),
+        (
+            tuple(MemberFacts(one, trusted=False) for one in seen().members),
+            "no member that answers has a trusted lease: check etcd",
+        ),
+        (
+            (
+                MemberFacts(member(1), trusted=False),
+                MemberFacts(member(2), trusted=False),
+                MemberFacts(member(3), away="timed out"),
+            ),
+            "has a trusted lease: check etcd, then the members that don't answer",
+        ),
+        ((), "no member that answers has a trusted lease: check etcd"),
+    ],
+)
+def test_only_a_member_with_a_trusted_lease_is_worth_a_query(
+    members: tuple[MemberFacts, ...], remedy: str
+) -> None:
+    found = wrong(healthy(members=members, trusted=False))
+    [view] = [one for one in found if one.check == "view"]
+    assert view.remedy.endswith(remedy)
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_member_keeps_its_shards_without_etcd_only_while_its_lease_is_trusted(
+    *, trusted: bool
+) -> None:
+    failed = (FailedDependency("etcd", "etcd doesn't answer", "start etcd", NOW),)
+    one = MemberFacts(member(1), trusted=trusted, failures=failed)
+    for facts in (healthy(members=(one,)), healthy(members=(), failures=failed, trusted=trusted)):
+        [finding] = [each for each in wrong(facts) if each.check == "etcd"]
+        assert ("keeps its shards while its lease holds" in finding.why) is trusted
+        assert ("fires nothing" in finding.why) is not trusted
+
+
+def test_workers_of_an_outdated_view_arent_counted() -> None:
+    found = [each for each in examine(healthy(trusted=False)) if each.check == "attached"]
+    assert [each.what for each in found] == ["1 attached here, unknown with a lease in etcd"]
+    [none] = [
+        each for each in examine(healthy(etcd=DENIED, workers=())) if each.check == "attached"
+    ]
+    assert none.severity is Severity.WARN
 
 
 def test_a_second_daemon_of_a_name_is_reported_with_its_host() -> None:
