@@ -172,13 +172,15 @@ def dependency_error(error: Unavailable) -> CallError:
             error.cause, reason="DEPENDENCY_REJECTED", remedy=error.remedy
         )
     if isinstance(error, DatabaseUnavailable):
+        why = error if error.remedy else "PostgreSQL is unavailable: it doesn't answer this member"
         return MemberUnavailableError(
-            "PostgreSQL is unavailable: it doesn't answer this member; nothing was changed",
+            f"{why}; nothing was changed",
             reason="DATABASE_UNAVAILABLE",
-            remedy="start PostgreSQL, or correct what `schedctl cluster doctor` names, then retry",
+            remedy=error.remedy
+            or "start PostgreSQL, or correct what `schedctl cluster doctor` names, then retry",
         )
     return MemberUnavailableError(
-        "PostgreSQL or etcd is unavailable",
+        str(error) if error.remedy else "PostgreSQL or etcd is unavailable",
         reason="UNAVAILABLE",
-        remedy="call again; `schedctl cluster doctor` shows the cause",
+        remedy=error.remedy or "call again; `schedctl cluster doctor` shows the cause",
     )

@@ -20,6 +20,7 @@ from schedd.core.checkup.facts import (
     EtcdFacts,
     Facts,
     FailedDependency,
+    FailedRead,
     HeldLock,
     MemberFacts,
     WorkerFacts,
@@ -36,7 +37,7 @@ from schedd.results.objects import StoredObjects
 from schedd.results.progress import MemberProgress
 from schedd.rpc.peers.peers import Peers
 from schedd.runtime.cluster_clock import DatabaseClock
-from schedd.runtime.dependency_health import DependencyHealth
+from schedd.runtime.dependency_health import DependencyHealth, failed_read
 from schedd.store.postgres import Stores
 from schedkit.clock import boottime, utcnow
 from schedkit.errors import Misconfigured, Rejected, Unavailable
@@ -60,10 +61,10 @@ HELD_FOR: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Answer of the database, or its error as text."""
+    """Answers of the database. `unread`: why its tables couldn't be read."""
 
-    database: DatabaseFacts | str
-    unread: str = ""
+    database: DatabaseFacts | FailedRead
+    unread: FailedRead | None = None
     rows: tuple[ShardRow, ...] = ()
     pause: Pause | None = None
     twins: tuple[AuditRecord, ...] = ()
@@ -180,21 +181,22 @@ class CheckupCollector:
                 database = await self.store.look()
                 return _Read(
                     database,
-                    "",
+                    None,
                     tuple(await self.store.membership.read_shards()),
                     await self.store.pauses.present(),
                     await self._twins(),
                     await self._foreign(),
                 )
         except Unavailable as error:
-            why = str(error)
+            failed = failed_read(error)
         except TimeoutError:
             why = f"no answer within {LOOK_WITHIN:g} s"
             if database is None:
                 why += f"; the last was {self.clock.away_for():.0f} s ago"
-        return _Read(why) if database is None else _Read(database, why)
+            failed = FailedRead(why)
+        return _Read(failed) if database is None else _Read(database, failed)
 
-    async def _locks(self) -> tuple[HeldLock, ...] | str:
+    async def _locks(self) -> tuple[HeldLock, ...] | FailedRead:
         """Read them apart from `_stored`, which may wait for these locks. Locks of an unknown age
         are read twice.
         """
@@ -207,9 +209,9 @@ class CheckupCollector:
                 still = {one.session for one in await self.store.read_locks()}
                 return tuple(one for one in held if one.session in still or not one.modes)
         except Unavailable as error:
-            return str(error)
+            return failed_read(error)
         except TimeoutError:
-            return f"no answer within {LOOK_WITHIN:g} s"
+            return FailedRead(f"no answer within {LOOK_WITHIN:g} s")
 
     async def _results(self) -> str:
         try:

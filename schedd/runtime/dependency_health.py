@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from schedd.core.checkup.facts import FailedRead
 from schedd.core.cluster.dependency import Dependency, DependencyFailure
 from schedkit.clock import boottime, utcnow
 from schedkit.errors import Rejected, Unavailable
@@ -190,7 +191,16 @@ class DependencyHealth:
         log.info("%s recovered: after=%.1fs", NAMES[dependency], lasted)
 
 
+def failed_read(error: Unavailable) -> FailedRead:
+    """Return this error as a failed read of the doctor's facts."""
+    return FailedRead(_cause(error), error.reason, error.remedy)
+
+
+def _cause(error: Unavailable) -> str:
+    return error.cause if isinstance(error, Rejected) else str(error)
+
+
 def _failure(dependency: Dependency, error: Unavailable, since: datetime) -> DependencyFailure:
-    cause = error.cause if isinstance(error, Rejected) else str(error)
+    cause = _cause(error)
     usual = f"Start {NAMES[dependency]}, or repair the network between it and this member"
     return DependencyFailure(dependency, error.reason, cause, error.remedy or usual, since)

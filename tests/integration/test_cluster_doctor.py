@@ -88,6 +88,50 @@ def test_a_pause_is_found_with_its_note_and_its_remedy(cluster: DevCluster) -> N
     assert paused["remedy"] == "`schedctl cluster resume`"
 
 
+def _admin(cluster: DevCluster, *statements: str) -> None:
+    dsn = postgres.dsn(
+        cluster.sql_port, database="schedd", role=postgres.ADMIN, password=cluster.password
+    )
+    with postgres.connect(dsn) as session, session.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def test_a_privilege_revoked_on_one_table_is_found_with_its_grant(cluster: DevCluster) -> None:
+    _admin(cluster, "REVOKE ALL ON audit FROM schedd")
+    try:
+        found = doctor_findings(cluster, code=1)
+    finally:
+        _admin(cluster, "GRANT ALL ON audit TO schedd")
+    assert found["postgres", "answers", None]["severity"] == "OK"
+    assert (
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE audit TO schedd"
+        in (found["postgres", "privileges", None]["remedy"])
+    )
+    tables = found["postgres", "tables", None]
+    assert "permission denied for table audit" in tables["what"]
+    assert tables["remedy"].startswith("`schedd migrate` prints the GRANT")
+
+
+def test_without_a_connection_left_doctor_and_calls_name_the_limit(cluster: DevCluster) -> None:
+    _admin(
+        cluster,
+        "ALTER ROLE schedd CONNECTION LIMIT 0",
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'schedd'",
+    )
+    try:
+        found = doctor_findings(cluster, code=1)
+        status = cluster.schedctl("cluster", "status")
+    finally:
+        _admin(cluster, "ALTER ROLE schedd CONNECTION LIMIT -1")
+    answers = found["postgres", "answers", None]
+    assert answers["what"].startswith("PostgreSQL has no connection left: too many connections")
+    assert answers["remedy"].startswith("Raise CONNECTION LIMIT")
+    assert status.returncode == 6, status.stdout + status.stderr
+    assert "PostgreSQL has no connection left" in status.stderr
+    assert "try: Raise CONNECTION LIMIT" in status.stderr
+
+
 def test_a_loss_of_etcd_is_bad_and_the_exit_code_says_so(cluster: DevCluster) -> None:
     cluster.pause("etcd")
     try:

@@ -25,7 +25,7 @@ from schedd.api.auth.access_tokens import create_token
 from schedd.api.auth.authentication import Authentication
 from schedd.api.services import Caller, Services
 from schedd.core.auth.rights import ANONYMOUS
-from schedd.core.checkup.facts import EtcdFacts, Facts
+from schedd.core.checkup.facts import EtcdFacts, Facts, FailedRead
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.ids import SHARDS, Epoch, IncarnationId, ShardId, TenureId, Term
 from schedd.dispatch.workers.registry import WorkerRegistry
@@ -113,7 +113,7 @@ class NoCheckup:
     """A look at nothing: all is away."""
 
     async def facts(self) -> Facts:
-        return Facts(utcnow(), "0.1", EMPTY_VIEW, EtcdFacts(), "it is away")
+        return Facts(utcnow(), "0.1", EMPTY_VIEW, EtcdFacts(), FailedRead("it is away"))
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Final
 from schedd.api.cluster.cluster import lost_now, running_workers
 from schedd.api.runs.waiting_runs import can_run
 from schedd.api.services import Services
-from schedd.core.checkup.facts import FailingJob, GrowingQueue, StuckJob, WorkFacts
+from schedd.core.checkup.facts import FailedRead, FailingJob, GrowingQueue, StuckJob, WorkFacts
 from schedd.core.cluster.cluster_events import Losses
 from schedd.core.dispatch.placement import able, asked_of_worker
 from schedd.core.ids import JobId
@@ -19,6 +19,7 @@ from schedd.core.jobs.definition import Definition
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.overlap import BUFFERS
 from schedd.core.runs.records import StoredDefinition, WaitingRuns
+from schedd.runtime.dependency_health import failed_read
 from schedd.runtime.job_codec import JobDefinition
 from schedkit.errors import Unavailable
 
@@ -26,15 +27,15 @@ WITHIN: Final = 4.0
 """Seconds that reading all facts may take."""
 
 
-async def work_facts(services: Services) -> WorkFacts | str:
-    """Return the facts, or a text: why they can't be read."""
+async def work_facts(services: Services) -> WorkFacts | FailedRead:
+    """Return the facts, or why they can't be read."""
     try:
         async with asyncio.timeout(WITHIN):
             return await _read(services)
     except Unavailable as error:
-        return str(error)
+        return failed_read(error)
     except TimeoutError:
-        return f"the reads of schedd's tables didn't complete within {WITHIN:g} s"
+        return FailedRead(f"the reads of schedd's tables didn't complete within {WITHIN:g} s")
 
 
 async def stuck_now(services: Services) -> Sequence[StuckJob]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from schedd.core.checkup.facts import Facts
+from schedd.core.checkup.facts import Facts, FailedRead
 from schedd.core.checkup.finding import CheckSubject, CheckupFinding
 from schedd.core.cluster.dependency import Dependency
 from schedd.core.cluster.etcd_values import named
@@ -14,7 +14,7 @@ AREA: Final = "cluster"
 
 
 def examine(facts: Facts) -> Iterator[CheckupFinding]:
-    if not isinstance(facts.database, str) and not facts.unread:
+    if not isinstance(facts.database, FailedRead) and facts.unread is None:
         yield _paused(facts)
         yield _alone(facts)
     if facts.outdated:
@@ -66,7 +66,7 @@ def _old(facts: Facts) -> CheckupFinding:
         )
     return CheckSubject(AREA, "view").bad(
         f"{subject} are unknown{since}{last}",
-        "the queried member has no trusted lease: its view of the cluster is out of date",
+        "the queried member has no trusted lease: its view of the cluster may be out of date",
         _better_informed(facts),
     )
 
@@ -74,13 +74,20 @@ def _old(facts: Facts) -> CheckupFinding:
 def _better_informed(facts: Facts) -> str:
     """Return what to do: another member is worth a query only if its lease is trusted."""
     trusted = [one.view for one in facts.members if not one.away and one.trusted]
+    only_database = isinstance(facts.database, FailedRead) and not facts.etcd.unread
     if trusted:
+        cause = (
+            "see the findings about PostgreSQL, which a member needs to join"
+            if only_database
+            else "check the connection from the queried member to etcd"
+        )
         return (
-            "check the connection from the queried member to etcd;"
-            f" {trusted[0].name} has a trusted lease: query it with --endpoints {trusted[0].grpc}"
+            f"{cause}; {trusted[0].name} has a trusted lease: query it with --endpoints"
+            f" {trusted[0].grpc}"
         )
     away = ", then the members that don't answer" if any(m.away for m in facts.members) else ""
-    return f"no member that answers has a trusted lease: check etcd{away}"
+    first = "PostgreSQL" if only_database else "etcd"
+    return f"no member that answers has a trusted lease: check {first}{away}"
 
 
 def _leader(facts: Facts) -> CheckupFinding:

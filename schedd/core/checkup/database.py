@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from schedd.core.checkup.facts import DatabaseFacts, Facts, HeldLock
+from schedd.core.checkup.facts import DatabaseFacts, Facts, FailedRead, HeldLock
 from schedd.core.checkup.finding import CheckSubject, CheckupFinding
 from schedd.core.cluster.dependency import Dependency
 
@@ -16,16 +16,24 @@ ENCODING: Final = "UTF8"
 OLDEST: Final = 140000
 WRAPAROUND: Final = 1_000_000_000
 HIDDEN: Final = "schedd's role may not see when its transaction began"
+PARTIAL_REASONS: Final = {"permission_denied", "schema_mismatch"}
+"""Reasons of rejections that may concern one table only."""
+WAITING: Final = "statements of members may wait, too"
+PARTIAL: Final = "calls and loops that need this fail, and are repeated until it is fixed"
 
 
 def examine(facts: Facts) -> Iterator[CheckupFinding]:
     found = facts.database
     answers = CheckSubject(AREA, "answers")
-    if isinstance(found, str):
+    if isinstance(found, FailedRead):
         yield answers.bad(
-            found,
-            "nothing can be fired, dispatched or accepted; workers keep their results",
+            found.cause,
+            PARTIAL
+            if found.reason in PARTIAL_REASONS
+            else "a member without PostgreSQL fires, dispatches and accepts nothing; workers keep"
+            " their results",
             _lock_remedy(facts)
+            or found.remedy
             or _reported_remedy(facts)
             or "check that PostgreSQL runs and answers: its processes, its log, and the network to"
             " it",
@@ -61,32 +69,35 @@ def _reported_remedy(facts: Facts) -> str:
 
 def _locks(facts: Facts) -> Iterator[CheckupFinding]:
     check = CheckSubject(AREA, "locks")
-    if isinstance(facts.locks, str):
+    if isinstance(facts.locks, FailedRead):
         yield check.warn(
-            facts.locks,
+            facts.locks.cause,
             "a session that locks schedd's tables can't be named",
-            "run the doctor again; as a superuser, read pg_locks and pg_stat_activity",
+            facts.locks.remedy
+            or "run the doctor again; as a superuser, read pg_locks and pg_stat_activity",
         )
     elif not facts.locks:
         yield check.ok("no long transaction of another session blocks schedd's tables")
     yield from _held(facts)
-    if facts.unread:
+    if facts.unread is not None:
+        denied = facts.unread.reason in PARTIAL_REASONS
         yield CheckSubject(AREA, "tables").bad(
-            f"schedd's tables couldn't be read: {facts.unread}",
-            "shards, pauses and names aren't checked; statements of members may wait, too",
+            f"schedd's tables couldn't be read: {facts.unread.cause}",
+            f"shards, pauses and names aren't checked; {PARTIAL if denied else WAITING}",
             _lock_remedy(facts)
+            or facts.unread.remedy
             or "see what statements of schedd wait for: pg_stat_activity (wait_event, query)",
         )
 
 
 def _lock_remedy(facts: Facts) -> str:
     """Return the remedy of reads that wait for a known session; empty if none is known."""
-    known = facts.locks and not isinstance(facts.locks, str)
+    known = facts.locks and not isinstance(facts.locks, FailedRead)
     return "end the session that the check of locks names" if known else ""
 
 
 def _held(facts: Facts) -> Iterator[CheckupFinding]:
-    if isinstance(facts.locks, str):
+    if isinstance(facts.locks, FailedRead):
         return
     for one in facts.locks:
         began = f"its transaction began at {one.since:%Y-%m-%dT%H:%M:%SZ}" if one.since else HIDDEN
@@ -199,7 +210,7 @@ def _privileges(found: DatabaseFacts) -> CheckupFinding:
     why, _, statements = found.lacks.partition("\n")
     return check.bad(
         why.partition(". Run ")[0],
-        "members can't read or write, or the leader can't create and drop daily partitions",
+        PARTIAL,
         "run as the owner of the tables: " + " ".join(statements.split()),
     )
 

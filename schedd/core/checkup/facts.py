@@ -135,6 +135,15 @@ class DatabaseFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedRead:
+    """A failed read of facts. `reason`: a snake_case word. `remedy` is empty if none is known."""
+
+    cause: str
+    reason: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class FailedDependency:
     """A failing dependency, as a member reports it. `since`: by the member's wall clock."""
 
@@ -234,17 +243,17 @@ class WorkFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All facts. `database` is text if PostgreSQL couldn't be read: the error."""
+    """All facts."""
 
     now: datetime
     version: str
     view: ClusterView
     etcd: EtcdFacts
-    database: DatabaseFacts | str
-    unread: str = ""
+    database: DatabaseFacts | FailedRead
+    unread: FailedRead | None = None
     """Why schedd's own tables couldn't be read, although `database` could."""
-    locks: tuple[HeldLock, ...] | str = ()
-    """Long locks of other sessions on schedd's tables, or the error as text."""
+    locks: tuple[HeldLock, ...] | FailedRead = ()
+    """Long locks of other sessions on schedd's tables."""
     rows: tuple[ShardRow, ...] = ()
     pause: Pause | None = None
     members: tuple[MemberFacts, ...] = ()
@@ -264,8 +273,8 @@ class Facts:
     """Whether the asking member's lease is trusted. If not, the view may be old."""
     foreign: tuple[str, ...] | None = ()
     """Members with another etcd prefix that recently used this database; None: unknown."""
-    work: WorkFacts | str = field(default_factory=WorkFacts)
-    """The state of runs and queues, or the error as text if it couldn't be read."""
+    work: WorkFacts | FailedRead = field(default_factory=WorkFacts)
+    """The state of runs and queues."""
 
     @property
     def outdated(self) -> bool:

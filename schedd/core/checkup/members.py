@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
-from schedd.core.checkup.facts import Facts, FailedDependency, MemberFacts
+from schedd.core.checkup.facts import Facts, FailedDependency, FailedRead, MemberFacts
 from schedd.core.checkup.finding import CheckSubject, CheckupFinding
 from schedd.core.cluster.dependency import Dependency
 
@@ -24,7 +24,7 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
             yield _wall(one)
             yield _cluster_time(one)
             yield from _certificate(one, facts)
-    if not isinstance(facts.database, str) and not facts.unread:
+    if not isinstance(facts.database, FailedRead) and facts.unread is None:
         yield from _names(facts)
     if facts.outdated:
         return  # the rest is of the view
@@ -61,7 +61,9 @@ def _answers(one: MemberFacts) -> CheckupFinding:
         return check.bad(
             "the member's lease isn't trusted",
             "this member stops firing",
-            "check its connection to etcd, and the load of its host",
+            f"correct the failure of {' and '.join(sorted(failing))} that this member reports"
+            if failing
+            else "check its connection to etcd, and the load of its host",
         )
     if failing:
         return check.ok(f"answers, but reports a failure of {' and '.join(sorted(failing))}")
@@ -151,10 +153,14 @@ def _takeover(facts: Facts) -> CheckupFinding:
     able = [one for one in facts.view.members if one.weight > 0 and not one.draining]
     if len(able) > 1:
         return check.ok(f"{len(able)} members can own shards")
+    unable = len(facts.view.members) > len(able)
+    unsure = isinstance(facts.work, FailedRead) or facts.work.losses.members
     return check.warn(
-        f"{len(able)} member can own shards",
-        "if this member is lost, nothing fires until it returns",
-        "run three members on three hosts",
+        "1 member can own shards" if able else "no member can own shards",
+        "if this member is lost, nothing fires until it returns" if able else "nothing fires",
+        "check /readyz and the log of members that run and can't own shards"
+        if unable or unsure
+        else "run three members on three hosts",
     )
 
 

@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from schedd.core.checkup.facts import Facts, FailingJob, GrowingQueue, StuckJob, WorkFacts
+from schedd.core.checkup.facts import (
+    Facts,
+    FailedRead,
+    FailingJob,
+    GrowingQueue,
+    StuckJob,
+    WorkFacts,
+)
 from schedd.core.checkup.finding import CheckSubject, CheckupFinding
 
 AREA: Final = "work"
@@ -21,11 +28,12 @@ RERUN: Final = (
 
 def examine(facts: Facts) -> Iterator[CheckupFinding]:
     found = facts.work
-    if isinstance(found, str):
+    if isinstance(found, FailedRead):
         yield CheckSubject(AREA, "work").warn(
-            found,
+            found.cause,
             "lost members and workers, stuck jobs and failing jobs are unknown",
-            "see the findings about PostgreSQL; if all are ok, run the doctor again",
+            found.remedy
+            or "see the findings about PostgreSQL; if all are ok, run the doctor again",
         )
         return
     yield from _members(facts, found)
@@ -48,8 +56,8 @@ def _members(facts: Facts, found: WorkFacts) -> Iterator[CheckupFinding]:
         yield CheckSubject(AREA, "lost members", one.name).bad(
             f"lost at {_time_text(one.lost_at)}; {alive}",
             "a live member takes over its shards; each further loss leaves less capacity",
-            f"see the log of schedd{at} and start it again; a member that you removed for good"
-            f" leaves this list {_span(found.kept)} after the loss",
+            f"see the log of schedd{at}, and start it if it isn't running; a member that you"
+            f" removed for good leaves this list {_span(found.kept)} after the loss",
         )
 
 

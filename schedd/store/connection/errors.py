@@ -197,7 +197,7 @@ def judge(error: BaseException, *, committing: bool) -> tuple[Exception, RetryRu
 
 def _lost(words: str) -> DatabaseUnavailable:
     if _FULL.search(words):
-        message = f"PostgreSQL has no connection left: {words}"
+        message = f"PostgreSQL has no connection left: {words.rpartition('FATAL:')[2].strip()}"
         return DatabaseUnavailable(message, reason="no_connection", remedy=_FULL_REMEDY)
     return DatabaseUnavailable(f"PostgreSQL: {words}")
 

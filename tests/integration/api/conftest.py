@@ -14,7 +14,7 @@ import pytest
 from schedd.api import calls
 from schedd.api.auth.authentication import Authentication
 from schedd.api.services import Caller, Services
-from schedd.core.checkup.facts import EtcdFacts, Facts
+from schedd.core.checkup.facts import EtcdFacts, Facts, FailedRead
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView
 from schedd.core.events import Event
 from schedd.core.ids import Epoch, Hint, IncarnationId, JobId, RunId, ShardId, TenureId, Term
@@ -121,7 +121,9 @@ class ClusterStub:
         return self.willing
 
     async def facts(self) -> Facts:
-        return self.looked or Facts(utcnow(), "test", self.now, EtcdFacts(), "it is away")
+        return self.looked or Facts(
+            utcnow(), "test", self.now, EtcdFacts(), FailedRead("it is away")
+        )
 
     async def follows(self, term: Term) -> ClusterView:
         if self.next is None:

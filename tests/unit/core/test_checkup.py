@@ -18,6 +18,7 @@ from schedd.core.checkup.facts import (
     EtcdFacts,
     Facts,
     FailedDependency,
+    FailedRead,
     HeldLock,
     MemberFacts,
     Replica,
@@ -27,7 +28,7 @@ from schedd.core.checkup.facts import (
     WorkFacts,
 )
 from schedd.core.checkup.finding import CheckupFinding, Severity
-from schedd.core.cluster.cluster_events import Losses
+from schedd.core.cluster.cluster_events import Losses, LostMember
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.cluster.shard_assignment import assign
 from schedd.core.ids import Epoch, IncarnationId, TenureId, Term, Timeline
@@ -183,7 +184,7 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
     ("revisions went back",
      healthy(etcd=EtcdFacts((endpoint(1),), NOW)), WARN, "etcd: revisions"),
     ("the asked member's lease isn't trusted", healthy(trusted=False), BAD, "cluster: view"),
-    ("the database is away", healthy(database="refused"), BAD, "postgres: answers"),
+    ("the database is away", healthy(database=FailedRead("refused")), BAD, "postgres: answers"),
     ("an old PostgreSQL", healthy(database=stored(version=130004)), BAD, "postgres: version"),
     ("an old schema", healthy(database=stored(schema="0001")), BAD, "postgres: schema"),
     ("too new a schema", healthy(database=stored(schema="0009")), BAD, "postgres: schema"),
@@ -228,8 +229,9 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
      healthy(database=stored(hidden=(DatabaseSession(7, "ann"),), user="schedd")), WARN,
      "postgres: oldest transaction"),
     ("a session locks a table", healthy(locks=(HELD,)), BAD, "postgres: locks"),
-    ("locks can't be read", healthy(locks="no answer"), WARN, "postgres: locks"),
-    ("a lock keeps tables from being read", healthy(unread="no answer"), BAD, "postgres: tables"),
+    ("locks can't be read", healthy(locks=FailedRead("no answer")), WARN, "postgres: locks"),
+    ("a lock keeps tables from being read", healthy(unread=FailedRead("no answer")), BAD,
+     "postgres: tables"),
     ("vacuum is held back",
      healthy(database=stored(held_back=5_000_000)), WARN, "postgres: oldest transaction"),
     ("WAL of an unknown size", healthy(database=stored(wal=None)), WARN, "postgres: WAL"),
@@ -360,7 +362,7 @@ def test_a_dependency_that_rejects_writes_is_named_with_time_reason_and_remedy(
 def test_a_failure_that_a_member_explains_has_its_remedy_and_no_second_cause() -> None:
     failed = FailedDependency("postgresql", "PostgreSQL rejects the login", "Correct the DSN", NOW)
     facts = healthy(
-        database="no answer",
+        database=FailedRead("no answer"),
         members=with_first(member(1, database=False), database_away=27.0, failures=(failed,)),
     )
     remedies = {(one.area, one.check): one.remedy for one in wrong(facts)}
@@ -368,9 +370,12 @@ def test_a_failure_that_a_member_explains_has_its_remedy_and_no_second_cause() -
     assert ("members", "answers") not in remedies
 
 
+AWAY_READ = FailedRead("no answer")
+
+
 @pytest.mark.parametrize(
     "facts",
-    [healthy(database="no answer", locks=(HELD,)), healthy(unread="no answer", locks=(HELD,))],
+    [healthy(database=AWAY_READ, locks=(HELD,)), healthy(unread=AWAY_READ, locks=(HELD,))],
 )
 def test_a_lock_that_stops_the_other_reads_is_named_and_is_the_remedy(facts: Facts) -> None:
     found = {one.check: one for one in wrong(facts)}
@@ -391,8 +396,76 @@ def test_the_grant_that_shows_the_age_of_a_transaction_is_named() -> None:
     assert 'GRANT pg_read_all_stats TO "my role"' in found.remedy
 
 
+LIMITED = FailedRead("PostgreSQL has no connection left", "no_connection", "Raise CONNECTION LIMIT")
+REVOKED = FailedRead("PostgreSQL denies a privilege", "permission_denied", "GRANT SELECT")
+
+
+def test_a_failed_read_is_reported_with_its_own_remedy() -> None:
+    other = FailedDependency("postgresql", "PostgreSQL's disk is full", "Make room", NOW)
+    facts = healthy(database=LIMITED, work=LIMITED, rows=(), members=with_first(failures=(other,)))
+    remedies = {(one.area, one.check): one.remedy for one in wrong(facts)}
+    assert remedies["postgres", "answers"] == "Raise CONNECTION LIMIT"
+    assert remedies["work", "work"] == "Raise CONNECTION LIMIT"
+
+
+@pytest.mark.parametrize(
+    ("failed", "why"),
+    [
+        (LIMITED, "a member without PostgreSQL fires, dispatches and accepts nothing"),
+        (REVOKED, "calls and loops that need this fail"),
+    ],
+)
+def test_a_failed_read_of_postgresql_says_only_what_is_certain(
+    failed: FailedRead, why: str
+) -> None:
+    facts = healthy(database=failed, rows=())
+    [finding] = [one for one in wrong(facts) if one.area == "postgres"]
+    assert finding.why.startswith(why)
+
+
+def test_a_denied_read_leaves_the_other_findings_and_has_its_own_remedy() -> None:
+    lacks = "role a lacks b. Run in this database, as its owner or a superuser:\n    GRANT b TO a;"
+    facts = healthy(database=stored(lacks=lacks), rows=(), unread=REVOKED, locks=LIMITED)
+    found = {one.check: one for one in wrong(facts)}
+    assert found["privileges"].remedy.endswith("GRANT b TO a;")
+    assert found["tables"].what.endswith("PostgreSQL denies a privilege")
+    assert "calls and loops that need this fail" in found["tables"].why
+    assert found["tables"].remedy == "GRANT SELECT"
+    assert found["locks"].remedy == "Raise CONNECTION LIMIT"
+
+
+def test_an_untrusted_lease_without_postgresql_isnt_blamed_on_etcd() -> None:
+    facts = healthy(database=LIMITED, rows=(), trusted=False)
+    remedies = {one.check: one.remedy for one in wrong(facts)}
+    assert remedies["view"].startswith("see the findings about PostgreSQL")
+    alone = replace(facts, members=())
+    remedies = {one.check: one.remedy for one in wrong(alone)}
+    assert remedies["view"].endswith("check PostgreSQL")
+
+
+LOST = LostMember("m2", TenureId(UUID(int=2)), NOW)
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [
+        ({}, "run three members"),
+        ({"work": LIMITED}, "check /readyz"),
+        ({"work": WorkFacts(losses=Losses(members=(LOST,)))}, "check /readyz"),
+        ({"view": seen(member(1), member(2, draining=True))}, "check /readyz"),
+    ],
+)
+def test_more_members_are_advised_only_if_no_other_member_is_known(
+    changes: dict[str, Any], remedy: str
+) -> None:
+    found = wrong(healthy(**{"view": seen(member(1)), **changes}))
+    [finding] = [one for one in found if one.check == "takeover"]
+    assert finding.what == "1 member can own shards"
+    assert finding.remedy.startswith(remedy)
+
+
 def test_an_unavailable_database_stops_no_other_check() -> None:
-    areas = {one.area for one in examine(healthy(database="refused", rows=()))}
+    areas = {one.area for one in examine(healthy(database=FailedRead("refused"), rows=()))}
     assert areas >= {"etcd", "postgres", "cluster", "members", "workers"}
 
 
@@ -402,7 +475,7 @@ def test_facts_that_an_untrusted_member_cant_know_arent_reported_as_ok() -> None
     known_by_etcd = {("cluster", each) for each in ("leader", "shards", "balance", "keys")}
     assert not checks & {*known_by_etcd, ("etcd", "revisions")}
     assert ("cluster", "pause") in checks, "the database tells it"
-    unread = {(one.area, one.check) for one in examine(healthy(database="refused"))}
+    unread = {(one.area, one.check) for one in examine(healthy(database=FailedRead("refused")))}
     assert ("cluster", "pause") not in unread
 
 

@@ -148,6 +148,8 @@ def test_an_outage_that_a_setting_causes_has_a_reason_and_a_remedy(
     error, _ = judge(failed(code, words), committing=False)
     assert isinstance(error, Unavailable)
     assert (error.reason, remedy in error.remedy) == (reason, True)
+    assert words.removeprefix("FATAL:  ") in str(error)
+    assert "FATAL" not in str(error)
 
 
 CODES = sorted(
