@@ -33,7 +33,7 @@ SEQUENCES = 1 << 31
 def token_of(epoch: Epoch, sequence: int) -> Token:
     """The fencing token `epoch << 32 | sequence`: grows with each assignment and each taking."""
     if not 0 < sequence <= SEQUENCES:
-        raise ValueError(f"sequence {sequence} is outside 1..{SEQUENCES}")
+        raise ValueError(f"sequence {sequence} of a fencing token is outside 1..{SEQUENCES}")
     return Token(epoch << 32 | sequence)
 
 

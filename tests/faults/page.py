@@ -132,13 +132,13 @@ REJECTIONS_HEAD = """
 `tests/acceptance/test_rejections.py` measured these figures on three members and two workers. In
 each row, no process of schedd ended, and each due time was accounted for once.
 
-- *Named after* is the time until every member's `/readyz` names the cause. The overview, the
+- *Until named* is the time until every member's `/readyz` names the cause. The overview, the
   doctor, the log and `schedd_dependency_failure` name the cause too.
-- *Well after* is the time from the correction until every member is ready again. A full disk of the
-  WAL stops PostgreSQL itself, so *well after* includes the start of PostgreSQL.
+- *Until ready* is the time from the correction until every member is ready again. A full disk of
+  the WAL stops PostgreSQL itself, so the time to readiness includes the start of PostgreSQL.
 - *Lasted* is the duration of the rejection. *Load* is the number of runs that were due each second.
 
-| change | cause, in the words of `/readyz` | named after | well after | lasted | load | measured |
+| change | cause, in the words of `/readyz` | until named | until ready | lasted | load | measured |
 |---|---|--:|--:|--:|--:|---|
 """
 

@@ -116,7 +116,11 @@ class Journal:
         self._size += written
         self._torn = written < len(line)
         if self._torn:
-            raise OSError(errno.ENOSPC, "line was partially written", str(self.path))
+            raise OSError(
+                errno.ENOSPC,
+                "a line of the process journal was partially written: is the disk full?",
+                str(self.path),
+            )
 
     def _rewrite(self) -> None:
         fresh = self.path.with_suffix(".new")

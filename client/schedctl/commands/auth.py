@@ -96,6 +96,7 @@ def init(session: Session, ca_dir: Path | None) -> None:
 @click.option(
     "--days",
     type=click.IntRange(1, 825),
+    metavar="N",
     help="Lifetime of the certificate in days.  [default: 90; for a user 30]",
 )
 @_ca_option

@@ -48,6 +48,7 @@ WAIT: Final = (
 @click.option(
     "--max-parallel",
     type=click.IntRange(min=1),
+    metavar="N",
     default=1,
     show_default=True,
     help="Highest number of the backfill's runs in progress at once.",

@@ -357,6 +357,7 @@ def trigger(
     default=10,
     show_default=True,
     type=click.IntRange(1, 1000),
+    metavar="N",
     help="Number of scheduled times to list.",
 )
 @click.option("--excluded", is_flag=True, help="List excluded times, too.")

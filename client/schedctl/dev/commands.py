@@ -68,14 +68,21 @@ def group() -> None:
 @group.command()
 @_dir_option
 @click.option(
-    "--members", type=click.IntRange(min=0), help="Number of members (schedd).  [default: 3]"
+    "--members",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Number of members (schedd).  [default: 3]",
 )
 @click.option(
-    "--workers", type=click.IntRange(min=0), help="Number of workers (workerd).  [default: 2]"
+    "--workers",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Number of workers (workerd).  [default: 2]",
 )
 @click.option(
     "--slots",
     type=click.IntRange(min=1),
+    metavar="N",
     help="Slots of each worker: the number of runs that it executes at once.  [default: 16]",
 )
 @click.option(

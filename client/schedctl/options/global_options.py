@@ -199,6 +199,7 @@ def dst_options(command: Callable[P, R]) -> Callable[P, R]:
 limit_option = click.option(
     "--limit",
     type=click.IntRange(min=1),
+    metavar="N",
     help="Highest number of entries to show.  [default: 50 in tables, else all]",
 )
 

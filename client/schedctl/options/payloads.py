@@ -20,7 +20,9 @@ def read_payload(given: str, flag: str = "--payload") -> common_pb2.Payload:
         content = standard_input() if given == "-" else Path(given[1:]).read_bytes()
     except OSError as error:
         raise CommandFailure(
-            f"{flag} can't be read: {error}", reason="NO_FILE", remedy="check the file's name"
+            f"the file of {flag} can't be read: {error}",
+            reason="NO_FILE",
+            remedy="check the file's name and permissions",
         ) from error
     try:
         return _json_payload(content.decode(), flag)

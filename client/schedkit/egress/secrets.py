@@ -55,7 +55,7 @@ def keys(name: str, allowed: Sequence[Path]) -> Sequence[bytes]:
     """Return the keys in this file, at least one. Raises as `variables`."""
     found = [_key(where, said) for where, said in _lines("signing_key", name, allowed)]
     if not found:
-        raise ValueError(f"signing_key: {name} contains no key")
+        raise ValueError(f"signing_key: file {name} contains no key: write one key on each line")
     return found
 
 

@@ -48,6 +48,7 @@ def cron() -> None:
     default=10,
     show_default=True,
     type=click.IntRange(0, 1000),
+    metavar="N",
     help="Number of scheduled times to show.",
 )
 @click.option(

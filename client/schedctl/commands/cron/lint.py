@@ -207,6 +207,7 @@ def _many(count: int, what: str) -> str:
     default=10,
     show_default=True,
     type=click.IntRange(0, 1000),
+    metavar="N",
     help="Highest number of times to show for each expression.",
 )
 @pass_session

@@ -46,6 +46,7 @@ SHOWN_MOVES: Final = 20
     default=5,
     show_default=True,
     type=click.IntRange(1, 100),
+    metavar="N",
     help="Number of busiest minutes to show.",
 )
 @click.option(
@@ -228,6 +229,7 @@ def _data(found: Forecast, rows: Sequence[Row], flat: Flattened | None) -> dict[
     default=10,
     show_default=True,
     type=click.IntRange(1, 1000),
+    metavar="N",
     help="Highest number of times to show.",
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 if a time is listed.")

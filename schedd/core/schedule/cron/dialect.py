@@ -206,7 +206,9 @@ def _special_day(term: str) -> str | None:
 def _special_weekday(term: str) -> str | None:
     if term == "l":
         raise CronError(
-            DAY_OF_WEEK.name, "L needs a day", "write for example 5L, the last Friday of the month"
+            DAY_OF_WEEK.name,
+            "L needs a day of the week",
+            "write for example 5L, the last Friday of the month",
         )
     if found := _LAST.fullmatch(term):
         return f"l{DAY_OF_WEEK.value_of(found[1] or found[2]) % 7}"

@@ -111,7 +111,7 @@ def _instant(when: str, time_zone: str) -> str:
     except UnknownZone as error:
         raise wrong("time_zone", f"{error} ({error.hint})") from error
     except (ValueError, OverflowError) as error:
-        raise wrong("at", f"{when} is out of range") from error
+        raise wrong("at", f"{when} is out of range: give a time in the years 1 to 9999") from error
     if not found:
         raise wrong("at", f"{when} doesn't exist in {place.name}: the clocks skip it")
     if len(found) > 1:
