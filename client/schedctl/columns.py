@@ -27,7 +27,7 @@ from schedclient import (
     Worker,
 )
 from schedctl.output import Column
-from schedd.core.cluster.worker_refusals import refusal_of
+from schedd.core.dispatch.worker_refusals import refusal_of
 from schedkit.sources import actor_with_token
 from schedkit.text import duration
 from schedproto.v1 import job_pb2

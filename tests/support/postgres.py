@@ -61,7 +61,7 @@ class ScratchServer:
         the quick way to many migrated ones. Answers its DSN.
         """
         name = name or f"scratch_{os.getpid()}_{next(self.names)}"
-        return postgres.prepare(self.port, database=name, template=template)
+        return postgres.prepare(self.port, database=name, template=template, monitor=False)
 
     def drop_database(self, dsn: str) -> None:
         """Remove a database of ours, ending whatever sessions it still has."""

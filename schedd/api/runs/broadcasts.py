@@ -8,8 +8,8 @@ from typing import Final
 
 from schedd.api.errors import FailedPreconditionError
 from schedd.api.services import Services
-from schedd.core.cluster.worker_refusals import refusal_of
 from schedd.core.dispatch.placement import Need, able
+from schedd.core.dispatch.worker_refusals import refusal_of
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.records import WorkerView

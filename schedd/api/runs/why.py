@@ -9,8 +9,8 @@ from schedd.api.cluster.cluster import lost_now, running_workers
 from schedd.api.runs import broadcasts
 from schedd.api.runs.broadcasts import CHANGE, REFUSED
 from schedd.api.services import Services
-from schedd.core.cluster.worker_refusals import Refusal, refusal_of
 from schedd.core.dispatch.placement import Need, able, need_of
+from schedd.core.dispatch.worker_refusals import Refusal, refusal_of
 from schedd.core.ids import NO_TOKEN, IncarnationId, JobId
 from schedd.core.jobs import labels
 from schedd.core.jobs.definition import CatchUpPolicy, Definition, Overlap

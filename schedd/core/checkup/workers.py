@@ -5,7 +5,7 @@ from typing import Final
 
 from schedd.core.checkup.facts import BlockedLoop, Facts, WorkerFacts
 from schedd.core.checkup.finding import CheckSubject, CheckupFinding
-from schedd.core.cluster.worker_refusals import BLOCKED, refusal_of
+from schedd.core.dispatch.worker_refusals import BLOCKED, refusal_of
 
 AREA: Final = "workers"
 MIB: Final = 1024 * 1024

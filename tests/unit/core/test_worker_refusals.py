@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from schedd.core.cluster import worker_refusals as kinds
-from schedd.core.cluster.worker_refusals import Refusal, refusal_of
+from schedd.core.dispatch import worker_refusals as kinds
+from schedd.core.dispatch.worker_refusals import Refusal, refusal_of
 from workerd.core.backlog import Backlog
 
 

@@ -53,7 +53,7 @@ def test_saving_again_keeps_the_other_settings(home):
     ("text", "said"),
     [
         ("current = ", "config.toml"),
-        ("[contexts.a]\nendpoint = []", "endpoint is unknown"),
+        ("[contexts.a]\nendpoint = []", "endpoint is an unknown key"),
         ('[contexts.a]\nendpoints = "x"', "list of host:port"),
         ("[contexts.a]\ntls = {}", "ca, cert and key"),
         ('current = "b"\n[contexts.bb]\nendpoints = []', 'did you mean "bb"'),

@@ -284,16 +284,20 @@ def prepare(
     template: str | None = None,
     host: str = HOST,
     password: str | None = None,
+    monitor: bool = True,
 ) -> str:
     """Create the daemons' role with its limits and a database that it owns; return the DSN.
 
-    `password` is that of both roles; None if the server needs none.
+    `password` is that of both roles; None if the server needs none. `monitor`: the doctor may see
+    the WAL and the sessions of other roles.
     """
     admin = dsn(port, database="postgres", role=ADMIN, host=host, password=password)
     with connect(admin) as session, session.cursor() as cursor:
         cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (ROLE,))
         if cursor.fetchone() is None:
             cursor.execute(f"CREATE ROLE {ROLE} LOGIN")
+        if monitor:
+            cursor.execute(f"GRANT pg_monitor TO {ROLE}")
         if password is not None:
             cursor.execute("SET password_encryption = 'scram-sha-256'")
             cursor.execute(f"ALTER ROLE {ROLE} PASSWORD %s", (password,))
