@@ -1,5 +1,5 @@
-# One target for each daily act. Needs python3 (3.11 or newer, with venv), make and git; the rest
-# comes into .venv by itself, once, and again when pyproject.toml changes.
+# Targets for daily work on schedd. They need python3 (3.11 or newer, with venv), make and git. All other
+# packages are installed into .venv automatically: at first use, and again when pyproject.toml changes.
 
 PYTHON  ?= python3
 SECONDS ?=
@@ -13,9 +13,10 @@ JOBS    ?= 3
 REASON  ?=
 NAME    ?=
 ROW     ?=
-# bash would take it from the environment for its own clock
+# SECONDS isn't exported, because bash would use its value as the start of bash's own clock
 unexport SECONDS
-# tests start thousands of processes: each would compile all that it imports, for seconds
+# PYTHONDONTWRITEBYTECODE isn't exported: without bytecode files, each of the thousands of processes that
+# tests start would compile its imports, which takes seconds
 unexport PYTHONDONTWRITEBYTECODE
 
 VENV  := .venv
@@ -28,49 +29,49 @@ CHOSEN = $(if $(ROW),--row '$(ROW)')
 .DEFAULT_GOAL := help
 .PHONY: help demo check quick test smoke model acceptance-full booted faces pictures faults faults-all faults-long mutants cron-long golden-diff golden-write bench lint gen clean
 
-help: ## this list
+help: ## List all targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
 
-demo: $(VENV)/dev ## a cluster of real processes running real jobs; SECONDS=40 ends by itself
+demo: $(VENV)/dev ## Run a cluster of real processes that runs real jobs; SECONDS=40 ends the demo after 40 s (default: at Ctrl-C)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" deploy/demo/run $(if $(SECONDS),--seconds $(SECONDS))
 
-test: $(VENV)/contrib ## the whole suite on real etcd, PostgreSQL and processes; TESTS=tests/unit narrows, JOBS=0 runs all in one process
+test: $(VENV)/contrib ## Run the test suite on real etcd, PostgreSQL and processes; TESTS=tests/unit selects tests (default: unit, properties, conformance, integration and acceptance), JOBS=0 uses one process (default 3), ARGS="-k lease -x" adds options of pytest
 	$(BIN)/pytest $(TESTS) --numprocesses $(JOBS) --max-worker-restart 0 $(ARGS) || PYTHONPATH=tests $(BIN)/python -m support.repeated $$?
 
-check: $(VENV)/contrib ## lint, quick unit tests, properties with few examples, no server: under 90 seconds
+check: $(VENV)/contrib ## Run lint, quick unit tests and property tests with few examples, without a server: under 90 seconds
 	@$(MAKE) --no-print-directory --jobs 2 lint quick
 
 quick: $(VENV)/contrib
 	CALENDAR_TRIALS=10 CRON_TRIPLES=1000 FOREIGN_EXPRESSIONS=20 $(BIN)/pytest tests/unit tests/properties --ignore tests/unit/faults -m 'not slow' --numprocesses 3 --max-worker-restart 0 --quiet $(ARGS)
 
-smoke: $(VENV)/contrib ## each benchmark at its smallest, for whether it works: under 3 minutes
+smoke: $(VENV)/contrib ## Run each benchmark at its smallest size, to check that it works: under 3 minutes
 	$(BIN)/pytest tests/smoke --numprocesses 2 --max-worker-restart 0 $(ARGS)
 
-model: $(VENV)/contrib ## the protocol's adversarial model: all rules, then all but each; SEEDS=500 WITHOUT=shard-row-fence, or SEED=42 told
+model: $(VENV)/contrib ## Run the adversarial model of the protocol with all rules, then with each rule removed in turn; SEEDS=500 sets the number of seeds (default 2,000 with all rules, 500 with a rule removed), FIRST=100 the first seed (default 0), WITHOUT=shard-row-fence removes only this rule, SEED=42 replays one seed and prints its last events
 	@cd tests && ../$(BIN)/python -m faults.model $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) $(if $(SEED),--seed $(SEED)) $(foreach rule,$(WITHOUT),--without $(rule))
 
-faults: $(VENV)/contrib ## real faults in namespaces, the merge set: under 8 minutes, needs root; EVIDENCE=1 appends figures
+faults: $(VENV)/contrib ## Run the merge set of fault tests, with real faults in network namespaces: under 8 minutes, needs root; ROW='test_leader_killed' runs one test (default: all), EVIDENCE=1 appends figures to docs/evidence
 	FAULTS_REQUIRED=1 $(BIN)/pytest tests/faults -m "not full" --timeout=300 $(CHOSEN) $(ARGS)
 
-booted: $(VENV)/contrib ## the units of deploy/systemd under a systemd that is booted for them: 5 minutes, needs root
+booted: $(VENV)/contrib ## Test the units of deploy/systemd in a container that boots systemd: 5 minutes, needs root
 	BOOTED_REQUIRED=1 $(BIN)/pytest tests/booted --timeout=600 $(ARGS)
 
-faces: $(VENV)/contrib ## what takes programs of others: alerts and dashboards under a real Prometheus (prometheus, promtool), the pages in a real Chromium (chromium); 4 minutes
+faces: $(VENV)/contrib ## Test alerts and Grafana dashboards with a real Prometheus, and schedd's web pages in a real Chromium: 4 minutes, needs prometheus, promtool and chromium
 	FACES_REQUIRED=1 $(BIN)/pytest tests/faces --timeout=300 $(ARGS)
 
-pictures: $(VENV)/contrib ## each page as a picture, into docs/images/pages: needs chromium
+pictures: $(VENV)/contrib ## Save a picture of each web page in docs/images/pages; needs chromium
 	@cd tests && ../$(BIN)/python -m faces.pages.pictures
 
-faults-all: $(VENV)/contrib ## every row of docs/reliability.md; ROW='test_leader_killed' one, by its name there
+faults-all: $(VENV)/contrib ## Run the fault test of every row of docs/reliability.md, as root; ROW='test_leader_killed' runs one row, by its name there (default: all), EVIDENCE=1 appends figures to docs/evidence
 	FAULTS_REQUIRED=1 $(BIN)/pytest tests/faults --timeout=600 $(CHOSEN) $(ARGS)
 
-faults-long: $(VENV)/contrib ## faults drawn at random: SECONDS=1800 SEED=7; the same seed draws the same faults
+faults-long: $(VENV)/contrib ## Inject random faults, as root; SECONDS=1800 sets the duration (default 600), SEED=7 selects the faults (default: a random seed); the same seed draws the same faults
 	cd tests && ../$(BIN)/python -m faults.long --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-mutants: $(VENV)/contrib ## builds with one promise taken out, each to be caught by the checker: MUTANT=name for one, as root
+mutants: $(VENV)/contrib ## Check that the checker detects each build with one guarantee removed, as root; MUTANT=name tests one build (default: all)
 	cd tests && ../$(BIN)/python -m faults.mutants $(MUTANT) $(ARGS)
 
-acceptance-full: ## what .ci/run shows shortened, at full figures, each after the other: some six hours, as root
+acceptance-full: ## Run at full size, one after another, the tests that .ci/run shortens: about six hours, as root
 	$(MAKE) test faults-all
 	OUTPUT_MIB=10240 $(MAKE) test TESTS=tests/integration/test_worker_shell.py ARGS="-k first_and_last --timeout=1500"
 	REJECTED_FOR=30 REJECTED_JOBS=100 $(MAKE) test TESTS=tests/acceptance/test_rejections.py JOBS=0 ARGS="--timeout=900"
@@ -87,36 +88,36 @@ acceptance-full: ## what .ci/run shows shortened, at full figures, each after th
 	for seed in 1 2 3; do $(MAKE) faults-long SECONDS=1800 SEED=$$seed || exit 1; done
 	$(MAKE) mutants model cron-long
 
-cron-long: $(VENV)/contrib ## cron against a walk through real time, a million triples: SEED=7 FIRST=500 goes on, JOBS=2 shares
+cron-long: $(VENV)/contrib ## Compare cron schedules with a walk through real time, for a million triples of expression, time zone and window; SEED=7 repeats a run (default: a random seed), FIRST=500 continues it at window 500 (default 0), JOBS=2 sets the number of processes (default 3)
 	@cd tests && ../$(BIN)/python -m almanac $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) --processes $(JOBS) $(ARGS)
 
-golden-diff: $(VENV)/contrib ## what the installed libraries would change of 320 expressions in ten zones: nothing, or 1
+golden-diff: $(VENV)/contrib ## Print how the installed libraries change the stored meaning of 320 cron expressions in ten time zones; exit with 1 if there is a change
 	@cd tests && ../$(BIN)/python -m almanac.golden $(ARGS)
 
-golden-write: $(VENV)/contrib ## take that over; REASON="tzdata 2027a: Morocco gives up summer time"
+golden-write: $(VENV)/contrib ## Store the changes that golden-diff prints; REASON="tzdata 2027a: Morocco gives up summer time" is required
 	@cd tests && ../$(BIN)/python -m almanac.golden --write --reason "$(REASON)"
 
 BENCHES := cron drain failover herd openloop pages peers scale simulated soak spread start statements submit
 BENCH    = $(if $(NAME),$(filter $(NAME),$(BENCHES)),cron)
 
-bench: $(VENV)/contrib ## what things cost, JSON lines out: NAME=cron, drain, failover, herd, openloop, pages, peers, scale, simulated, soak, spread, start, statements or submit, ARGS="--runs 9"
+bench: $(VENV)/contrib ## Run one benchmark and print its figures as JSON lines; NAME is cron (default), drain, failover, herd, openloop, pages, peers, scale, simulated, soak, spread, start, statements or submit, ARGS="--runs 9" adds options of the benchmark
 ifeq ($(words $(BENCH)) $(words $(NAME)),1 $(if $(NAME),1,0))
 	@cd tests && ../$(BIN)/python -m bench.$(BENCH) $(ARGS)
 else
-	@echo 'there is no such benchmark; NAME is one of: $(BENCHES)' >&2; exit 2
+	@echo 'NAME is not a benchmark; valid names: $(BENCHES)' >&2; exit 2
 endif
 
-lint: $(VENV)/contrib ## formatting, lint, strict types, import rules, banned words
+lint: $(VENV)/contrib ## Check formatting, lint rules, strict types, import rules and banned words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python deploy/lint/words.py
 
-gen: ## the gRPC stubs anew, after a change in proto/
+gen: ## Generate the gRPC stubs again, after a change in proto/
 	proto/generate
 
-clean: ## away with all that was made: environments, caches, builds
+clean: ## Delete virtual environments, caches and builds
 	rm -rf .venv .venv-gen build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,6 +1,6 @@
-# A probe job. Its first act and its last is one line of JSON to the file of its worker, by one write
-# of bash itself: no other process stands between a start and its record.
-# PROBES: the folder. LASTS: seconds to sleep. FAILS_FIRST: each tenth second's first try fails.
+# Probe job: appends a line of JSON to its worker's file at its start and at its end. bash writes each line itself, with
+# one write: no other process runs between a start and its record.
+# PROBES: folder of the files. LASTS: seconds to sleep. FAILS_FIRST: if set, each tenth second's first attempt fails.
 
 say() {
   local fields='"event":"%s","run":"%s","job":"%s","nominal":"%s","at":%s,"token":%s'

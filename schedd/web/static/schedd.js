@@ -1,12 +1,12 @@
-// Keeps a page live: the server sends its body after each change, and only the differences are applied
-// in place, so that nothing jumps, and focus, selection and input stay.
-// Every page also works without this script; then it reloads at intervals, or by a link.
+// Keep an open page up to date. The server sends the page's body after each change. This script applies only the
+// differences, so that the page doesn't jump, and focus, selection and input are kept.
+// Every page also works without this script. The page then reloads at intervals, or by a link.
 "use strict";
 
 const body = document.getElementById("body");
 const live = document.getElementById("live");
 
-// Storage of this tab, and of all tabs. If the browser forbids it, nothing is stored.
+// Return the storage of this tab or of all tabs. If the browser forbids storage, nothing is stored.
 const memory = (of) => {
   try {
     return window[of];
@@ -17,9 +17,9 @@ const memory = (of) => {
 const mine = memory("sessionStorage");
 const ours = memory("localStorage");
 
-// -- the body, changed in place --
+// -- update the body in place --
 
-let drawn = ""; // the last body
+let drawn = ""; // the HTML of the last body that the server sent
 
 const keyOf = (node) => node.id || node.dataset?.key;
 
@@ -48,9 +48,9 @@ function morphChildren(old, fresh) {
   for (const next of [...fresh.childNodes]) {
     const known = keyOf(next) && keyed.get(keyOf(next));
     if (known) {
-      // remove the nodes before it instead of moving it: a moved node loses the focus
+      // remove the nodes before `known` instead of moving `known`: a moved node loses the focus
       while (at && at !== known && !(keyOf(at) && coming.has(keyOf(at)))) at = dropped(at);
-      // a node with an open dialog isn't moved, because that closes the dialog: the others move
+      // move other nodes instead of a node with an open dialog, because moving the node closes the dialog
       while (at !== known && inUse(known)) at = putBehind(known, at);
       if (known === at) at = at.nextSibling;
       else old.insertBefore(known, at);
@@ -97,7 +97,7 @@ function closed(event) {
   if (event.newState === "closed" && drawn) show(drawn);
 }
 
-// -- times that pass --
+// -- elapsed and remaining times --
 
 function span(ms) {
   const s = Math.max(0, Math.round(ms / 1000));
@@ -117,16 +117,16 @@ function tick() {
   }
 }
 
-// -- the stream: one, while the page is visible --
+// -- one event stream, while the page is visible --
 
-// The server sends at least one beat in this time (streams.py: BEAT_EVERY). The stream of a frozen or
-// partitioned member stays open, and silent.
+// The server sends at least one `beat` event in this time (streams.py: BEAT_EVERY). The stream of a frozen or
+// partitioned member stays open, but sends nothing.
 const BEAT = 10; // seconds
 
 let events = null;
-let silent = 0; // seconds without an event, counted by this page, so that sleep doesn't count
-let failures = 0; // in a row
-let again = 0; // the timer of the next try
+let silent = 0; // seconds without an event; this page counts them, so that the computer's sleep doesn't count
+let failures = 0; // consecutive failed connections
+let again = 0; // the timer of the next connection attempt
 
 function say(state) {
   live.dataset.state = state;
@@ -141,7 +141,7 @@ function follow() {
     received();
     failures = 0;
     show(event.data);
-    say("live"); // not earlier: until then the body is old
+    say("live"); // not earlier, because the page shows the old body until the first message
   };
   events.addEventListener("beat", (event) => {
     received();
@@ -156,7 +156,7 @@ function received() {
   silent = 0;
 }
 
-// two missed beats, and one second
+// treat the stream as lost after two missed beats and one second
 function listen() {
   if (!events || events.readyState === EventSource.CLOSED) return;
   if (++silent > 2 * BEAT + 1) lost();
@@ -176,13 +176,13 @@ async function lost() {
   stream.close();
   say("reconnecting");
   const ended = refused && [401, 403].includes(await statusOf(stream.url));
-  if (stream !== events) return; // hidden meanwhile, or reconnected
+  if (stream !== events) return; // the page was hidden or has reconnected meanwhile
   if (ended) return showEnd();
   const most = Math.min(30_000, 1000 * 2 ** failures++);
   again = setTimeout(watch, most * (0.5 + Math.random() / 2));
 }
 
-// an EventSource doesn't report the status of a rejection
+// request the status code, because an EventSource doesn't report the status of a rejected request
 async function statusOf(address) {
   const asking = new AbortController();
   try {
@@ -210,19 +210,19 @@ function watch() {
   else follow();
 }
 
-// -- a run's log, as it is written --
+// -- show a run's log while the run writes it --
 
-const MOST = 1 << 20; // characters that are kept on the page
-const PART = 1 << 14; // characters of a part, which is drawn and removed as one
+const MOST = 1 << 20; // characters of the log that the page keeps
+const PART = 1 << 14; // characters of a part of the log; a part is drawn and removed as a whole
 
-// remove color sequences, also those split between two pieces
+// remove color sequences, including sequences that are split between two pieces
 function plain(known, text) {
   const whole = known.held + text;
   known.held = /\x1b(\[[0-?]{0,32}[ -/]{0,8})?$/.exec(whole)?.[0] ?? "";
   return whole.slice(0, whole.length - known.held.length).replace(/\x1b\[[0-?]*[ -/]*[@-~]/g, "");
 }
 
-// remove the oldest parts over the limit; return them
+// remove the oldest parts that exceed the limit MOST; return the removed parts
 function trim(kept, lengthOf) {
   let gone = 0;
   while (kept.size - lengthOf(kept.parts[gone]) >= MOST) kept.size -= lengthOf(kept.parts[gone++]);
@@ -232,14 +232,14 @@ function trim(kept, lengthOf) {
 function readLog(log) {
   const state = document.getElementById("log-state");
   const stream = new EventSource(log.dataset.log);
-  const reached = new Map(); // attempt and stream → offset shown, and its decoder
+  const reached = new Map(); // attempt and stream → offset that is shown, and decoder
   let token = null;
 
-  // Pieces arrive faster than a page can be laid out: they are batched, and drawn once a frame.
-  // A hidden tab draws none, so the batch has the same limit as the page.
-  const shown = { parts: [], size: 0 }; // nodes, oldest first, and their characters
+  // Pieces can arrive faster than the browser lays out the page, so pieces are batched and drawn once per frame.
+  // A hidden tab draws no pieces, so the batch has the same limit as the page.
+  const shown = { parts: [], size: 0 }; // nodes, oldest first, and their number of characters
   const gathered = { parts: [], size: 0 };
-  const earlier = partOf(`${log.dataset.earlier}\n`, "about"); // the first part, once parts were removed
+  const earlier = partOf(`${log.dataset.earlier}\n`, "about"); // shown as the first part after parts were removed
   let gone = false;
   let drawing = false;
 
@@ -263,7 +263,7 @@ function readLog(log) {
 
   function draw() {
     drawing = false;
-    const first = !shown.parts.length; // replace the log of the page: the stream sends all of it
+    const first = !shown.parts.length; // replace the log in the page, because the stream sends the whole log
     const low = first || log.scrollTop + log.clientHeight >= log.scrollHeight - 30;
     if (first) log.replaceChildren();
     const fresh = document.createDocumentFragment();
@@ -305,28 +305,28 @@ function readLog(log) {
   });
   stream.addEventListener("error", ({ data }) => {
     if (data) state.textContent = JSON.parse(data).detail;
-    else if (stream.readyState !== EventSource.CLOSED) return; // reconnects automatically
+    else if (stream.readyState !== EventSource.CLOSED) return; // the browser reconnects automatically
     else state.textContent = "disconnected: reload the page";
     stream.close();
   });
 }
 
-// -- forms, sent once --
+// -- send each form once --
 
 const TWICE = 500; // ms within which a second click counts as part of a double click
 
-// The request id of this rendering, sent with each form: the same form sent twice is executed once, so
-// the id stays while an answer is pending. Forms from the stream have none, so it is set at submit.
+// The request id of this page, which is sent with each form. The server executes a form that is sent twice only once,
+// so the id doesn't change while an answer is pending. Forms from the stream have no id, so the id is set at submit.
 let stamp = "";
-let awaited = false; // whether a form was sent with it
+let awaited = false; // whether a form was sent with this id
 
 function restamp() {
   stamp = [...crypto.getRandomValues(new Uint32Array(4))].map((part) => part.toString(36)).join("");
   awaited = false;
 }
 
-// The second click of a double click may hit the same button on the page that answers the first.
-// Only clicks that were sent start the time.
+// Return whether this click is the second click of a double click. The second click may hit the same button on the page
+// that answers the first click. Only clicks that send a form start the time limit.
 function isSecond(form) {
   const asked = wordOf(form);
   const [at, last] = JSON.parse(mine.getItem("sent") ?? "[0, null]");
@@ -335,7 +335,7 @@ function isSecond(form) {
   return false;
 }
 
-// a hash of a form, without its request id and `until`: the input itself isn't stored
+// return a hash of a form, without its request id and `until`, so that the input isn't stored
 function wordOf(form) {
   const fields = new FormData(form);
   fields.delete("request_id");
@@ -368,14 +368,14 @@ function notice(words) {
   document.getElementById("notices").replaceChildren(line);
 }
 
-// The answer may be in another tab. Then the page with the form is still open, and its next click is a
-// new request.
+// Report the answered request to the other tabs. If the answer opened in another tab, the page with the form is still
+// open, and its next click is a new request.
 function publishAnswer() {
   const answer = document.querySelector(".flash[data-of]");
   if (answer) ours.setItem("answered", answer.dataset.of);
 }
 
-// the page was restored, or its request answered: its forms now make new requests
+// the page was restored, or its request was answered: forms of the page now send new requests
 function reset() {
   mine.removeItem("sent");
   restamp();
@@ -413,7 +413,7 @@ document.addEventListener("submit", sending);
 addEventListener("pageshow", ({ persisted }) => persisted && reset());
 addEventListener("storage", ({ key, newValue }) => key === "answered" && newValue === stamp && reset());
 document.addEventListener("keydown", pressed);
-document.addEventListener("toggle", closed, true); // doesn't bubble
+document.addEventListener("toggle", closed, true); // captured, because the event `toggle` doesn't bubble
 for (const log of document.querySelectorAll("[data-log]")) readLog(log);
 tick();
 setInterval(tick, 1000);

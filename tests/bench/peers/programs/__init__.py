@@ -1,1 +1,1 @@
-"""Programs that run in the peers' environments: their jobs, and how they are enqueued."""
+"""Programs that run in the environments of the compared schedulers: each enqueues and runs jobs."""

@@ -1,4 +1,4 @@
-// The no-op of every contestant in JavaScript: one line, its number and the instant of its start.
+// The no-op job of every compared scheduler in JavaScript: appends one line with its number and start time.
 "use strict";
 
 const { openSync, writeSync } = require("node:fs");

@@ -1,4 +1,4 @@
-"""The no-op of every contestant in Python: one line, its number and the instant of its start."""
+"""The no-op job of every compared scheduler in Python: append a line with number and start time."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ _FILE = os.open(os.environ["PEERS_STARTS"], os.O_WRONLY | os.O_APPEND | os.O_CRE
 
 
 def append(number: int) -> None:
-    """By one write, so that lines of several processes never mix."""
+    """Append the line by one write, so that lines of several processes never mix."""
     os.write(_FILE, b"%010d %017.6f\n" % (number, time.time()))

@@ -1,4 +1,4 @@
-"""APScheduler 3: `enqueue N` stores N jobs that are due already, `work` is a scheduler of them."""
+"""Jobs of APScheduler 3: `enqueue N` stores N jobs that are already due, `work` runs them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def noop(number: int) -> None:
 
 
 def scheduler() -> BackgroundScheduler:
-    """On PostgreSQL; a job that is late runs all the same."""
+    """Return a scheduler with its job store on PostgreSQL. The scheduler also runs late jobs."""
     settings = json.loads(os.environ["PEERS_SETTINGS"])
     url = os.environ["PEERS_URL"].replace("postgresql:", "postgresql+psycopg2:")
     return BackgroundScheduler(
@@ -34,7 +34,7 @@ def scheduler() -> BackgroundScheduler:
 
 
 def enqueue(count: int) -> None:
-    """Each by a call of its own: it has none for many."""
+    """Store each job by a separate call, because APScheduler has no bulk call."""
     made = scheduler()
     made.start(paused=True)
     due = datetime.now(UTC)
@@ -44,7 +44,7 @@ def enqueue(count: int) -> None:
 
 
 def work() -> None:
-    """Until SIGTERM."""
+    """Run jobs until SIGTERM."""
     ended = Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     made = scheduler()

@@ -1,4 +1,4 @@
-// BullMQ: `enqueue N` puts N jobs in, `work` runs a worker until SIGTERM.
+// Jobs of BullMQ: `enqueue N` enqueues N jobs, `work` runs a worker until SIGTERM.
 "use strict";
 
 const { Queue, Worker } = require("bullmq");

@@ -1,4 +1,4 @@
-"""Celery: `celery worker` gets `app`; run as a program, the module enqueues so many jobs."""
+"""Jobs of Celery: `celery worker` loads `app`. Run with N, the module enqueues N jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// graphile-worker's own configuration file; what differs from its defaults is handed in.
+// Configuration file of graphile-worker. PEERS_SETTINGS contains the settings that differ from its defaults.
 import { fileURLToPath } from "node:url";
 
 export default {

@@ -1,4 +1,4 @@
-"""PgQueuer: `pgq run` gets `worker`; run as a program, the module enqueues so many jobs."""
+"""Jobs of PgQueuer: `pgq run` loads `worker`. Run with N, the module enqueues N jobs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def worker() -> AsyncIterator[PgQueuer]:
 
 
 async def enqueue(count: int) -> None:
-    """By its own bulk call."""
+    """Enqueue jobs by PgQueuer's bulk call."""
     connection = await asyncpg.connect(os.environ["PEERS_URL"])
     queries = Queries(AsyncpgDriver(connection))
     for first in range(0, count, BULK):

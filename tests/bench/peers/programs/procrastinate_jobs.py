@@ -1,4 +1,4 @@
-"""Procrastinate: its worker gets `app`; run as a program, the module enqueues so many jobs."""
+"""Jobs of Procrastinate, whose worker loads `app`. Run with N, the module enqueues N jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def noop(number: int) -> None:
 
 
 async def enqueue(count: int) -> None:
-    """By its own bulk call."""
+    """Enqueue jobs by Procrastinate's bulk call."""
     async with app.open_async():
         for first in range(0, count, BULK):
             numbers = range(first, min(first + BULK, count))
