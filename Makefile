@@ -35,8 +35,12 @@ help: ## List all targets
 demo: $(VENV)/dev ## Run a cluster of real processes that runs real jobs; SECONDS=40 ends the demo after 40 s (default: at Ctrl-C)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" deploy/demo/run $(if $(SECONDS),--seconds $(SECONDS))
 
-test: $(VENV)/contrib ## Run the test suite on real etcd, PostgreSQL and processes; TESTS=tests/unit selects tests (default: unit, properties, conformance, integration and acceptance), JOBS=0 uses one process (default 3), ARGS="-k lease -x" adds options of pytest
+test: $(if $(filter file,$(origin TESTS)),programs) $(VENV)/contrib ## Run the test suite on real etcd, PostgreSQL and processes; TESTS=tests/unit ARGS="-k lease -x" JOBS=0 (processes, default 3)
 	$(BIN)/pytest $(TESTS) --numprocesses $(JOBS) --max-worker-restart 0 $(ARGS) || PYTHONPATH=tests $(BIN)/python -m support.repeated $$?
+
+.PHONY: programs
+programs:
+	@missing=; for name in curl openssl pgbouncer; do PATH="$$PATH:/usr/sbin" command -v $$name >/dev/null || missing="$$missing $$name"; done; [ -z "$$missing" ] || { echo "make test needs these programs:$$missing; on Debian and Ubuntu: apt-get install$$missing" >&2; exit 1; }
 
 check: $(VENV)/contrib ## Run lint, quick unit tests and property tests with few examples, without a server: under 90 seconds
 	@$(MAKE) --no-print-directory --jobs 2 lint quick
@@ -44,31 +48,31 @@ check: $(VENV)/contrib ## Run lint, quick unit tests and property tests with few
 quick: $(VENV)/contrib
 	CALENDAR_TRIALS=10 CRON_TRIPLES=1000 FOREIGN_EXPRESSIONS=20 $(BIN)/pytest tests/unit tests/properties --ignore tests/unit/faults -m 'not slow' --numprocesses 3 --max-worker-restart 0 --quiet $(ARGS)
 
-smoke: $(VENV)/contrib ## Run each benchmark at its smallest size, to check that it works: under 3 minutes
+smoke: $(VENV)/contrib ## Run each benchmark at its smallest size, to check that it works: under 4 minutes
 	$(BIN)/pytest tests/smoke --numprocesses 2 --max-worker-restart 0 $(ARGS)
 
-model: $(VENV)/contrib ## Run the adversarial model of the protocol with all rules, then with each rule removed in turn; SEEDS=500 sets the number of seeds (default 2,000 with all rules, 500 with a rule removed), FIRST=100 the first seed (default 0), WITHOUT=shard-row-fence removes only this rule, SEED=42 replays one seed and prints its last events
+model: $(VENV)/contrib ## Run the adversarial model of the protocol, with all rules and without each; SEEDS=500 FIRST=100 WITHOUT=rule SEED=42 (replay one)
 	@cd tests && ../$(BIN)/python -m faults.model $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) $(if $(SEED),--seed $(SEED)) $(foreach rule,$(WITHOUT),--without $(rule))
 
-faults: $(VENV)/contrib ## Run the merge set of fault tests, with real faults in network namespaces: under 8 minutes, needs root; ROW='test_leader_killed' runs one test (default: all), EVIDENCE=1 appends figures to docs/evidence
+faults: $(VENV)/contrib ## Run the merge set of fault tests in network namespaces, as root: under 8 minutes; ROW='test_leader_killed' EVIDENCE=1
 	FAULTS_REQUIRED=1 $(BIN)/pytest tests/faults -m "not full" --timeout=300 $(CHOSEN) $(ARGS)
 
-booted: $(VENV)/contrib ## Test the units of deploy/systemd in a container that boots systemd: 5 minutes, needs root
+booted: $(VENV)/contrib ## Test the units of deploy/systemd in a container that boots systemd, as root: 5 minutes
 	BOOTED_REQUIRED=1 $(BIN)/pytest tests/booted --timeout=600 $(ARGS)
 
-faces: $(VENV)/contrib ## Test alerts and Grafana dashboards with a real Prometheus, and schedd's web pages in a real Chromium: 4 minutes, needs prometheus, promtool and chromium
+faces: $(VENV)/contrib ## Test alerts and dashboards with a real Prometheus, web pages in a real Chromium: 10 minutes; needs prometheus, promtool, chromium
 	FACES_REQUIRED=1 $(BIN)/pytest tests/faces --timeout=300 $(ARGS)
 
 pictures: $(VENV)/contrib ## Save a picture of each web page in docs/images/pages; needs chromium
 	@cd tests && ../$(BIN)/python -m faces.pages.pictures
 
-faults-all: $(VENV)/contrib ## Run the fault test of every row of docs/reliability.md, as root; ROW='test_leader_killed' runs one row, by its name there (default: all), EVIDENCE=1 appends figures to docs/evidence
+faults-all: $(VENV)/contrib ## Run the fault test of every row of docs/reliability.md, as root; ROW='test_leader_killed' EVIDENCE=1 (append figures)
 	FAULTS_REQUIRED=1 $(BIN)/pytest tests/faults --timeout=600 $(CHOSEN) $(ARGS)
 
-faults-long: $(VENV)/contrib ## Inject random faults, as root; SECONDS=1800 sets the duration (default 600), SEED=7 selects the faults (default: a random seed); the same seed draws the same faults
+faults-long: $(VENV)/contrib ## Inject random faults, as root; SECONDS=1800 (default 600) SEED=7 (the same seed draws the same faults)
 	cd tests && ../$(BIN)/python -m faults.long --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-mutants: $(VENV)/contrib ## Check that the checker detects each build with one guarantee removed, as root; MUTANT=name tests one build (default: all)
+mutants: $(VENV)/contrib ## Check that the checker detects each build with one guarantee removed, as root; MUTANT=name (default: all)
 	cd tests && ../$(BIN)/python -m faults.mutants $(MUTANT) $(ARGS)
 
 acceptance-full: ## Run at full size, one after another, the tests that .ci/run shortens: about six hours, as root
@@ -88,10 +92,10 @@ acceptance-full: ## Run at full size, one after another, the tests that .ci/run 
 	for seed in 1 2 3; do $(MAKE) faults-long SECONDS=1800 SEED=$$seed || exit 1; done
 	$(MAKE) mutants model cron-long
 
-cron-long: $(VENV)/contrib ## Compare cron schedules with a walk through real time, for a million triples of expression, time zone and window; SEED=7 repeats a run (default: a random seed), FIRST=500 continues it at window 500 (default 0), JOBS=2 sets the number of processes (default 3)
+cron-long: $(VENV)/contrib ## Compare cron schedules with a walk through real time, a million triples; SEED=7 FIRST=500 (continue) JOBS=2
 	@cd tests && ../$(BIN)/python -m almanac $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) --processes $(JOBS) $(ARGS)
 
-golden-diff: $(VENV)/contrib ## Print how the installed libraries change the stored meaning of 320 cron expressions in ten time zones; exit with 1 if there is a change
+golden-diff: $(VENV)/contrib ## Print how the installed libraries change the meaning of 320 stored cron expressions; exit with 1 if there is a change
 	@cd tests && ../$(BIN)/python -m almanac.golden $(ARGS)
 
 golden-write: $(VENV)/contrib ## Store the changes that golden-diff prints; REASON="tzdata 2027a: Morocco gives up summer time" is required
@@ -100,7 +104,7 @@ golden-write: $(VENV)/contrib ## Store the changes that golden-diff prints; REAS
 BENCHES := cron drain failover herd openloop pages peers scale simulated soak spread start statements submit
 BENCH    = $(if $(NAME),$(filter $(NAME),$(BENCHES)),cron)
 
-bench: $(VENV)/contrib ## Run one benchmark and print its figures as JSON lines; NAME is cron (default), drain, failover, herd, openloop, pages, peers, scale, simulated, soak, spread, start, statements or submit, ARGS="--runs 9" adds options of the benchmark
+bench: $(VENV)/contrib ## Run one benchmark, print JSON lines; NAME=cron ARGS="--runs 9"; an unknown NAME prints all names
 ifeq ($(words $(BENCH)) $(words $(NAME)),1 $(if $(NAME),1,0))
 	@cd tests && ../$(BIN)/python -m bench.$(BENCH) $(ARGS)
 else
